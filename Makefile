@@ -1,0 +1,59 @@
+# make demo   install what is missing, build, record a real program, print its report, write its page
+# make test   the same set-up, then every test
+.PHONY: all build demo test test-fast test-vm test-vm-all bench-smoke lint clean
+.NOTPARALLEL:
+
+BIN := target/release
+# The cases of the truth suite that `make test` runs again under Debian's kernels.
+VM_CASES ?= readonly writeonly vanish exec shm cow_fork mremap dontneed
+OUT ?= target/demo
+
+all: build
+
+build:
+	scripts/setup build
+	cargo build --release --locked -p varve -p varve-agent
+
+demo: build
+	$(MAKE) -s -C workloads bin/demo
+	@mkdir -p $(OUT)
+	$(BIN)/varve record -o $(OUT)/demo.varve -- workloads/bin/demo
+	$(BIN)/varve report $(OUT)/demo.varve --html $(OUT)/demo.html
+	@echo "The page is $(OUT)/demo.html: open it in a browser."
+
+# Root is needed: recording is. The truth suite runs again under Debian's 6.1 and 6.12 kernels.
+test: test-fast test-vm bench-smoke
+
+test-fast: build
+	scripts/setup test
+	$(MAKE) -s -C workloads
+	cargo test --release --locked --workspace --no-fail-fast
+	$(MAKE) -s -C web test
+
+test-vm: build
+	scripts/setup test
+	cargo xtask vm-truth -- $(VM_CASES)
+
+# Every case under every kernel; half an hour of emulation for each.
+test-vm-all: build
+	scripts/setup test
+	cargo xtask vm-check
+	cargo xtask vm-truth
+
+bench-smoke: build
+	$(MAKE) -s -C workloads
+	cargo run --release --locked -q -p varve-bench -- overhead --smoke
+	cargo run --release --locked -q -p varve-bench -- memory --smoke
+	cargo run --release --locked -q -p varve-bench -- trace-size --smoke
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --release --locked --workspace --lib --bins -- -D warnings
+	cargo clippy --release --locked --workspace --tests --examples -- -D warnings \
+		-A clippy::unwrap_used -A clippy::undocumented-unsafe-blocks -A unreachable_pub -A missing_docs
+	$(MAKE) -s -C web check
+
+clean:
+	cargo clean
+	$(MAKE) -s -C workloads clean
+	$(MAKE) -s -C web clean

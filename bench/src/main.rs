@@ -1,0 +1,105 @@
+//! Benchmarks of Varve. Each prints a table of ratios taken within one run, and writes what it
+//! measured, raw, into `bench/runs/`. `docs/benchmarks.md` says how to read them.
+
+mod density;
+mod error;
+mod hold;
+mod launch;
+mod memory;
+mod overhead;
+mod reading;
+mod run;
+mod statistics;
+mod targets;
+mod trace_size;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::error::Result;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "varve-bench",
+    about = "What recording with Varve costs",
+    arg_required_else_help = true
+)]
+struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    benchmark: Benchmark,
+}
+
+/// What all benchmarks share.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// The varve to measure
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "target/release/varve",
+        global = true
+    )]
+    pub(crate) varve: PathBuf,
+    /// Folder for the results
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "bench/runs",
+        global = true
+    )]
+    pub(crate) runs: PathBuf,
+    /// Folder for traces while they are needed
+    #[arg(long, value_name = "FOLDER", default_value = "/tmp", global = true)]
+    pub(crate) scratch: PathBuf,
+    /// Run everything once, small, and judge no time: for CI
+    #[arg(long, global = true)]
+    pub(crate) smoke: bool,
+    /// Goes into the name of the result file
+    #[arg(long, value_name = "WORD", global = true)]
+    pub(crate) label: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Benchmark {
+    /// Slowdown of programs, plain and recorded by turns
+    Overhead(overhead::Options),
+    /// How long the target is held, by threads and resident memory
+    Hold(hold::Options),
+    /// Peak memory of the recorder
+    Memory(memory::Options),
+    /// Bits of trace per resident page and interval
+    TraceSize(trace_size::Options),
+    /// Bits of the touches table at given densities of random touches, and its decoding speed
+    Density(density::Options),
+    /// Time and memory of `varve report` on a trace
+    Report(reading::Options),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let common = &arguments.common;
+    let run = match &arguments.benchmark {
+        Benchmark::Overhead(options) => overhead::measure(common, options),
+        Benchmark::Hold(options) => hold::measure(common, options),
+        Benchmark::Memory(options) => memory::measure(common, options),
+        Benchmark::TraceSize(options) => trace_size::measure(common, options),
+        Benchmark::Density(options) => density::measure(common, options),
+        Benchmark::Report(options) => reading::measure(common, options),
+    }?;
+    run.print(common);
+    run.write(common)
+}

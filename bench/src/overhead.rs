@@ -1,0 +1,238 @@
+//! How much slower programs run while they are recorded.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::Common;
+use crate::error::{Error, Result};
+use crate::launch::{Outcome, Peak, Program, plain, recorded};
+use crate::run::{Run, verdict};
+use crate::statistics::{geometric_mean, greatest, median, quantile};
+
+/// The committed set, built by `make -C workloads`.
+const OWN_SUITE: [&str; 5] = ["cg", "ft", "is", "mg", "ep"];
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Folder of programs, all of which are run [default: cg, ft, is, mg and ep of workloads/bin]
+    #[arg(long, value_name = "FOLDER")]
+    suite: Option<PathBuf>,
+    /// Only these programs of the suite
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Interval, as for `varve record`
+    #[arg(long, default_value = "50ms")]
+    interval: String,
+    /// Pairs of runs for each program
+    #[arg(long, default_value_t = 5)]
+    repeats: u32,
+    /// OMP_NUM_THREADS
+    #[arg(long, default_value_t = 2)]
+    threads: u32,
+}
+
+/// One program's pairs.
+struct Measured {
+    name: String,
+    pairs: Vec<(Outcome, Outcome)>,
+    held: Vec<f64>,
+    cpu: Vec<f64>,
+    incomplete: Vec<String>,
+}
+
+pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
+    let mut measured = Vec::new();
+    for program in programs(common, options)? {
+        eprintln!("{} ...", program.name);
+        measured.push(pairs(common, options, &program)?);
+    }
+    Ok(report(options, &measured))
+}
+
+fn programs(common: &Common, options: &Options) -> Result<Vec<Program>> {
+    let own = options.suite.is_none();
+    let folder = options
+        .suite
+        .clone()
+        .unwrap_or_else(|| "workloads/bin".into());
+    let mut names: Vec<String> = if own {
+        OWN_SUITE.map(str::to_owned).to_vec()
+    } else {
+        executables(&folder)?
+    };
+    if !options.only.is_empty() {
+        names.retain(|n| options.only.contains(n));
+    }
+    if names.is_empty() {
+        return Err(Error::Failed(format!(
+            "there is no program to run in {}",
+            folder.display()
+        )));
+    }
+    let small = ["--size", "S", "--seconds", "0.2"];
+    Ok(names
+        .into_iter()
+        .map(|name| Program {
+            path: folder.join(&name),
+            name,
+            arguments: match own && common.smoke {
+                true => small.map(Into::into).to_vec(),
+                false => Vec::new(),
+            },
+            threads: options.threads,
+        })
+        .collect())
+}
+
+fn executables(folder: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(folder).map_err(Error::io("list", folder))?;
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter(|e| {
+            e.metadata()
+                .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+        })
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+fn pairs(common: &Common, options: &Options, program: &Program) -> Result<Measured> {
+    let scratch = tempfile::tempdir_in(&common.scratch)
+        .map_err(Error::io("make a folder in", &common.scratch))?;
+    let folder = scratch.path().join("overhead.varve");
+    let mut measured = Measured {
+        name: program.name.clone(),
+        pairs: Vec::new(),
+        held: Vec::new(),
+        cpu: Vec::new(),
+        incomplete: Vec::new(),
+    };
+    let repeats = if common.smoke {
+        1
+    } else {
+        options.repeats.max(1)
+    };
+    for turn in 0..repeats {
+        // By turns, and each first by turns: what drifts on the machine meets both alike.
+        let before = if turn % 2 == 0 {
+            Some(plain(common, program)?)
+        } else {
+            None
+        };
+        let arguments = ["--interval", options.interval.as_str()];
+        let (with, trace) = recorded(common, program, &arguments, &folder, Peak::Ignored)?;
+        let without = match before {
+            Some(outcome) => outcome,
+            None => plain(common, program)?,
+        };
+        let overhead = trace.manifest.overhead;
+        measured
+            .held
+            .push(overhead.held_ns.0 as f64 / 1e9 / with.life_s);
+        measured
+            .cpu
+            .push(overhead.recorder_cpu_ns.0 as f64 / 1e9 / with.life_s);
+        if !trace.manifest.completeness.complete {
+            measured
+                .incomplete
+                .push(trace.manifest.completeness.statement.clone());
+        }
+        eprintln!(
+            "  {:.2} s plain, {:.2} s recorded",
+            without.life_s, with.life_s
+        );
+        measured.pairs.push((without, with));
+    }
+    Ok(measured)
+}
+
+fn ratios(measured: &Measured, of: impl Fn(&Outcome) -> Option<f64>) -> Vec<f64> {
+    let both = |(without, with): &(Outcome, Outcome)| Some(of(with)? / of(without)?);
+    measured.pairs.iter().filter_map(both).collect()
+}
+
+fn report(options: &Options, measured: &[Measured]) -> Run {
+    let mut rows = Vec::new();
+    let (mut slow, mut whole) = (Vec::new(), Vec::new());
+    for m in measured {
+        let life = ratios(m, |o| Some(o.life_s));
+        let command = ratios(m, |o| Some(o.command_s));
+        let own = ratios(m, |o| o.own_s.filter(|s| *s > 0.0));
+        let plains: Vec<f64> = m.pairs.iter().map(|p| p.0.life_s).collect();
+        let foreign: Vec<f64> = m
+            .pairs
+            .iter()
+            .flat_map(|p| [&p.0, &p.1])
+            .map(|o| o.foreign_cpus + o.stolen_cpus)
+            .collect();
+        slow.push(median(&life));
+        whole.push(median(&command));
+        rows.push(vec![
+            m.name.clone(),
+            format!("{:.2}", median(&plains)),
+            format!("{:.3}", median(&life)),
+            format!("{:.3}-{:.3}", quantile(&life, 0.0), greatest(&life)),
+            if own.is_empty() {
+                "-".into()
+            } else {
+                format!("{:.3}", median(&own))
+            },
+            format!("{:.3}", median(&command)),
+            format!("{:.1} %", 100.0 * median(&m.held)),
+            format!("{:.1} %", 100.0 * median(&m.cpu)),
+            format!("{:.2}", greatest(&foreign)),
+            if m.incomplete.is_empty() {
+                "yes".into()
+            } else {
+                "no".into()
+            },
+        ]);
+    }
+    let auto = options.interval == "auto";
+    let mean = geometric_mean(&slow);
+    let mut verdicts = vec![verdict(
+        "geometric mean slowdown",
+        mean,
+        if auto { 1.04 } else { 1.10 },
+        "",
+    )];
+    if !auto {
+        verdicts.push(verdict("worst slowdown", greatest(&slow), 1.30, ""));
+    }
+    verdicts.push(format!(
+        "geometric mean of the whole command, set-up and naming of objects included: {:.3}",
+        geometric_mean(&whole)
+    ));
+    Run {
+        name: "overhead",
+        options: json!({
+            "interval": options.interval, "repeats": options.repeats, "threads": options.threads,
+            "suite": if options.suite.is_some() { "given" } else { "workloads/bin" },
+        }),
+        columns: vec![
+            "program", "plain s", "slowdown", "range", "own time", "command", "held", "recorder CPU",
+            "other CPUs", "complete",
+        ],
+        rows,
+        verdicts,
+        summary: json!({
+            "geometric_mean": mean, "worst": greatest(&slow), "command_geometric_mean": geometric_mean(&whole),
+        }),
+        raw: measured
+            .iter()
+            .map(|m| {
+                json!({
+                    "program": m.name,
+                    "pairs": m.pairs.iter().map(|(without, with)| json!({"plain": without.json(), "recorded": with.json()})).collect::<Vec<_>>(),
+                    "held_share": m.held, "recorder_cpu_share": m.cpu, "incomplete": m.incomplete,
+                })
+            })
+            .collect(),
+    }
+}

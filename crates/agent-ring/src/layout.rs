@@ -1,0 +1,71 @@
+//! Offsets and words that both sides agree on. Every field is a native-endian u64.
+
+/// Bytes before the first record: one page, so that records start page-aligned.
+pub const HEADER_BYTES: usize = 4096;
+/// The version of the layout and of the records.
+pub const VERSION: u32 = 1;
+/// "VARVERNG", read as a little-endian word.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"VARVERNG");
+
+// Written once, before the file gets its final name.
+pub(crate) const AT_MAGIC: usize = 0;
+pub(crate) const AT_VERSION: usize = 8;
+pub(crate) const AT_PID: usize = 16;
+pub(crate) const AT_CAPACITY: usize = 24;
+pub(crate) const AT_CREATED: usize = 32;
+pub(crate) const AT_SEQUENCE: usize = 40;
+// Written by the watched program. Each hot field has a cache line of its own.
+pub(crate) const AT_HEAD: usize = 128;
+pub(crate) const AT_DROPPED: usize = 256;
+pub(crate) const AT_STACKLESS: usize = 264;
+pub(crate) const AT_WAITED: usize = 272;
+// Written by the recorder.
+pub(crate) const AT_TAIL: usize = 384;
+pub(crate) const AT_HEARTBEAT: usize = 392;
+pub(crate) const AT_READER_ALIVE: usize = 400;
+
+/// The state of a record, the top byte of its first word.
+pub(crate) const RESERVED: u64 = 0x5a;
+pub(crate) const COMMITTED: u64 = 0xa5;
+
+/// No record is longer than this many words: the fixed part and the longest stack.
+pub(crate) const MAX_RECORD_WORDS: usize = crate::record::FIXED_WORDS + crate::record::MAX_FRAMES;
+/// The smallest ring: room for several of the longest records.
+pub(crate) const MIN_CAPACITY: usize = 16 << 10;
+/// The largest ring that a reader accepts, so that a hostile header cannot make it allocate much.
+pub(crate) const MAX_CAPACITY: usize = 1 << 30;
+
+/// Whose ring it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The process.
+    pub pid: u32,
+    /// When the ring was made, CLOCK_MONOTONIC nanoseconds.
+    pub created_ns: u64,
+    /// The number of the ring among those that this process image and its forked parents made.
+    pub sequence: u32,
+}
+
+pub(crate) fn header_word(state: u64, kind: u8, detail: u8, words: usize) -> u64 {
+    (state << 56) | (u64::from(detail) << 40) | (u64::from(kind) << 32) | (words as u64 * 8)
+}
+
+/// A record's first word, taken apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) state: u64,
+    pub(crate) kind: u8,
+    pub(crate) detail: u8,
+    pub(crate) bytes: usize,
+}
+
+impl Head {
+    pub(crate) fn parse(word: u64) -> Self {
+        Head {
+            state: word >> 56,
+            kind: (word >> 32) as u8,
+            detail: (word >> 40) as u8,
+            bytes: word as u32 as usize,
+        }
+    }
+}

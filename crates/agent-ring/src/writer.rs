@@ -1,0 +1,197 @@
+//! The watched program's side: many threads write, none waits for another.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::layout::{
+    AT_CAPACITY, AT_CREATED, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_PID, AT_READER_ALIVE,
+    AT_SEQUENCE, AT_STACKLESS, AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, Identity,
+    MAGIC, MAX_CAPACITY, MIN_CAPACITY, RESERVED, VERSION, header_word,
+};
+use crate::record::{PAD, Record};
+
+/// A reader that has not shown itself for this long counts as gone.
+const READER_SILENCE_NS: u64 = 2_000_000_000;
+
+/// What a writer that found the ring full may base its patience on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fullness {
+    /// A reader is at work: waiting helps.
+    ReaderAlive,
+    /// No reader has opened the ring yet.
+    ReaderNotYet,
+    /// The reader said goodbye or fell silent: waiting is of no use.
+    ReaderGone,
+}
+
+/// Writes records into a ring that is mapped into this process. Copies share the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct RingWriter {
+    base: NonNull<u8>,
+    capacity: u64,
+}
+
+// SAFETY: all accesses to the mapping go through atomics, or to bytes that this thread reserved.
+unsafe impl Send for RingWriter {}
+// SAFETY: as above.
+unsafe impl Sync for RingWriter {}
+
+impl RingWriter {
+    /// The nearest capacity that a ring may have: a power of two within bounds.
+    #[must_use]
+    pub fn capacity_for(bytes: usize) -> usize {
+        bytes.clamp(MIN_CAPACITY, MAX_CAPACITY).next_power_of_two()
+    }
+
+    /// Makes a ring in zeroed memory.
+    ///
+    /// # Safety
+    /// `base` points to [`HEADER_BYTES`] + `capacity` zeroed bytes, 8-byte aligned, that stay
+    /// mapped as long as any copy of the writer is used; `capacity` came from
+    /// [`RingWriter::capacity_for`].
+    pub unsafe fn create(base: NonNull<u8>, capacity: usize, identity: Identity) -> Self {
+        let writer = RingWriter {
+            base,
+            capacity: capacity as u64,
+        };
+        writer
+            .field(AT_VERSION)
+            .store(u64::from(VERSION), Ordering::Relaxed);
+        writer
+            .field(AT_PID)
+            .store(u64::from(identity.pid), Ordering::Relaxed);
+        writer
+            .field(AT_CAPACITY)
+            .store(capacity as u64, Ordering::Relaxed);
+        writer
+            .field(AT_CREATED)
+            .store(identity.created_ns, Ordering::Relaxed);
+        writer
+            .field(AT_SEQUENCE)
+            .store(u64::from(identity.sequence), Ordering::Relaxed);
+        writer.field(AT_MAGIC).store(MAGIC, Ordering::Release);
+        writer
+    }
+
+    /// Writes one record. While the ring is full, asks `wait` whether to try again: it sleeps for
+    /// as long as it sees fit and returns true, or returns false to drop the record, which is then
+    /// counted. Returns whether the record was written.
+    #[inline]
+    pub fn write(
+        &self,
+        record: &Record<'_>,
+        now_ns: u64,
+        mut wait: impl FnMut(Fullness) -> bool,
+    ) -> bool {
+        let encoded = record.encode();
+        let bytes = encoded.words() as u64 * 8;
+        let Some(start) = self.reserve(bytes, now_ns, &mut wait) else {
+            self.field(AT_DROPPED).fetch_add(1, Ordering::Relaxed);
+            return false;
+        };
+        let first = self.word(start);
+        first.store(encoded.head(RESERVED), Ordering::Release);
+        let mut at = start + 8;
+        for &value in encoded.fixed[..encoded.fixed_words]
+            .iter()
+            .chain(encoded.frames)
+        {
+            self.word(at).store(value, Ordering::Relaxed);
+            at += 8;
+        }
+        first.store(encoded.head(COMMITTED), Ordering::Release);
+        true
+    }
+
+    /// Counts an event whose call stack could not be taken.
+    pub fn count_stackless(&self) {
+        self.field(AT_STACKLESS).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts nanoseconds that the program spent waiting for the reader.
+    pub fn count_waited(&self, nanoseconds: u64) {
+        self.field(AT_WAITED)
+            .fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// Whether somebody reads.
+    #[must_use]
+    pub fn fullness(&self, now_ns: u64) -> Fullness {
+        let heartbeat = self.field(AT_HEARTBEAT).load(Ordering::Relaxed);
+        let alive = self.field(AT_READER_ALIVE).load(Ordering::Relaxed) != 0;
+        if heartbeat == 0 {
+            Fullness::ReaderNotYet
+        } else if alive && now_ns.saturating_sub(heartbeat) < READER_SILENCE_NS {
+            Fullness::ReaderAlive
+        } else {
+            Fullness::ReaderGone
+        }
+    }
+
+    /// Reserves `bytes` in one piece; returns the position within the ring.
+    #[inline]
+    fn reserve(
+        &self,
+        bytes: u64,
+        now_ns: u64,
+        wait: &mut impl FnMut(Fullness) -> bool,
+    ) -> Option<u64> {
+        let head_field = self.field(AT_HEAD);
+        let tail_field = self.field(AT_TAIL);
+        loop {
+            let head = head_field.load(Ordering::Relaxed);
+            let tail = tail_field.load(Ordering::Acquire);
+            // The program may have scribbled over `head`: stay on words all the same.
+            let position = head & (self.capacity - 1) & !7;
+            let room = self.capacity - position;
+            let pad = if room < bytes { room } else { 0 };
+            let used = head.wrapping_sub(tail);
+            if used > self.capacity || used + pad + bytes > self.capacity {
+                if wait(self.fullness(now_ns)) {
+                    continue;
+                }
+                return None;
+            }
+            if head_field
+                .compare_exchange_weak(
+                    head,
+                    head.wrapping_add(pad + bytes),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
+                .is_err()
+            {
+                continue;
+            }
+            if pad == 0 {
+                return Some(position);
+            }
+            let filler = header_word(COMMITTED, PAD, 0, pad as usize / 8);
+            self.word(position).store(filler, Ordering::Release);
+            return Some(0);
+        }
+    }
+
+    #[inline]
+    fn field(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset + 8 <= HEADER_BYTES);
+        // SAFETY: `create` demands a mapping that covers the header, and `offset` is one of the
+        // layout's constants, all multiples of 8 within it.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    #[inline]
+    fn word(&self, position: u64) -> &AtomicU64 {
+        debug_assert!(position + 8 <= self.capacity && position.is_multiple_of(8));
+        // SAFETY: positions stay below the capacity: `reserve` masks them and hands out ranges
+        // that end within the ring. The capacity is this side's own copy.
+        unsafe {
+            AtomicU64::from_ptr(
+                self.base
+                    .as_ptr()
+                    .add(HEADER_BYTES + position as usize)
+                    .cast(),
+            )
+        }
+    }
+}

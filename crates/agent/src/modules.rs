@@ -1,0 +1,224 @@
+//! Which loaded object an address lies in, and where its unwind tables are.
+
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+use std::ops::Range;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use framehop::{ExplicitModuleSectionInfo, Module};
+
+use crate::real;
+
+/// The unwind tables are read where the dynamic loader put them.
+pub(crate) type Bytes = &'static [u8];
+
+/// Counts `dlclose`: what was known about modules before may no longer hold.
+static CLOSINGS: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn epoch() -> u32 {
+    CLOSINGS.load(Ordering::Acquire)
+}
+
+/// The C library's answer about an address (glibc 2.35 and later); lock-free.
+#[repr(C)]
+struct FoundObject {
+    flags: u64,
+    map_start: *const u8,
+    map_end: *const u8,
+    link_map: *const LinkMap,
+    eh_frame_hdr: *const u8,
+    reserved: [u64; 7],
+}
+
+/// The public head of the loader's own record.
+#[repr(C)]
+struct LinkMap {
+    bias: u64,
+}
+
+type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> c_int;
+static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Looks the C library's lookup function up, once, at the start.
+pub(crate) fn resolve() {
+    // SAFETY: a C string; no such symbol is a valid answer.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+    FIND_OBJECT.store(found, Ordering::Release);
+}
+
+/// A loaded object as far as unwinding needs it.
+pub(crate) struct Loaded {
+    pub(crate) range: Range<u64>,
+    bias: u64,
+    eh_frame_hdr: u64,
+}
+
+/// The object that holds the address, if any.
+pub(crate) fn find(address: u64) -> Option<Loaded> {
+    let function = FIND_OBJECT.load(Ordering::Acquire);
+    if function.is_null() {
+        return find_by_iteration(address);
+    }
+    // SAFETY: the symbol has this type wherever it exists.
+    let function: FindObject = unsafe { transmute(function) };
+    let mut found = FoundObject {
+        flags: 0,
+        map_start: null(),
+        map_end: null(),
+        link_map: null(),
+        eh_frame_hdr: null(),
+        reserved: [0; 7],
+    };
+    // SAFETY: fills a local that has the documented layout, with room to spare.
+    if unsafe { function(address as *const c_void, &raw mut found) } != 0
+        || found.link_map.is_null()
+    {
+        return None;
+    }
+    Some(Loaded {
+        range: found.map_start as u64..found.map_end as u64,
+        // SAFETY: the object is loaded: its code is on this thread's stack.
+        bias: unsafe { (*found.link_map).bias },
+        eh_frame_hdr: found.eh_frame_hdr as u64,
+    })
+}
+
+struct Search {
+    address: u64,
+    found: Option<Loaded>,
+}
+
+/// For C libraries without the lock-free way. Takes a lock of the loader, hence only for addresses
+/// not seen before.
+fn find_by_iteration(address: u64) -> Option<Loaded> {
+    unsafe extern "C" fn look(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        search: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader passes a valid record, and back the pointer given to it below.
+        let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+        // SAFETY: the loader's own description of its program headers.
+        let headers =
+            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let loads = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD);
+        let start = loads
+            .clone()
+            .map(|header| header.p_vaddr & !0xfff)
+            .min()
+            .unwrap_or(0);
+        let end = loads
+            .map(|header| header.p_vaddr + header.p_memsz)
+            .max()
+            .unwrap_or(0);
+        let range = info.dlpi_addr + start..info.dlpi_addr + end;
+        if !range.contains(&search.address) {
+            return 0;
+        }
+        let hdr = headers
+            .iter()
+            .find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
+        search.found = Some(Loaded {
+            range,
+            bias: info.dlpi_addr,
+            eh_frame_hdr: hdr.map_or(0, |header| info.dlpi_addr + header.p_vaddr),
+        });
+        1
+    }
+    let mut search = Search {
+        address,
+        found: None,
+    };
+    // SAFETY: the callback gets the pointer to the local, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    search.found
+}
+
+impl Loaded {
+    /// The unwinder's view of the object; without tables it falls back to frame pointers.
+    pub(crate) fn module(&self) -> Module<Bytes> {
+        let base_svma = self.range.start - self.bias;
+        let mut sections = ExplicitModuleSectionInfo {
+            base_svma,
+            ..Default::default()
+        };
+        if let Some((hdr, frame)) = self.unwind_tables() {
+            let svma = |bytes: Bytes| {
+                let start = bytes.as_ptr() as u64 - self.bias;
+                start..start + bytes.len() as u64
+            };
+            sections.eh_frame_hdr_svma = Some(svma(hdr));
+            sections.eh_frame_hdr = Some(hdr);
+            sections.eh_frame_svma = Some(svma(frame));
+            sections.eh_frame = Some(frame);
+        }
+        Module::new(
+            String::new(),
+            self.range.clone(),
+            self.range.start,
+            sections,
+        )
+    }
+
+    /// `.eh_frame_hdr` and `.eh_frame`, each up to the end of its segment.
+    fn unwind_tables(&self) -> Option<(Bytes, Bytes)> {
+        let hdr = self.segment_from(self.eh_frame_hdr)?;
+        // Version 1, then how the pointer to .eh_frame is encoded: relative to itself, 4 bytes
+        // signed, from every linker in use.
+        if hdr.first() != Some(&1) || hdr.get(1) != Some(&0x1b) {
+            return None;
+        }
+        let offset = i32::from_le_bytes(hdr.get(4..8)?.try_into().ok()?);
+        let frame = (self.eh_frame_hdr + 4).checked_add_signed(i64::from(offset))?;
+        Some((hdr, self.segment_from(frame)?))
+    }
+
+    /// The bytes from an address to the end of the loaded segment that it lies in.
+    fn segment_from(&self, address: u64) -> Option<Bytes> {
+        if !self.range.contains(&address) {
+            return None;
+        }
+        // SAFETY: the first page of a loaded object is mapped, and holds its ELF header in all that
+        // linkers make; the check of the magic comes before the rest is believed.
+        let header = unsafe { &*(self.range.start as *const libc::Elf64_Ehdr) };
+        if header.e_ident[..4] != *b"\x7fELF"
+            || header.e_phoff + u64::from(header.e_phnum) * 56 > 4096
+        {
+            return None;
+        }
+        // SAFETY: the table lies within the first page, as checked.
+        let headers = unsafe {
+            let table = (self.range.start + header.e_phoff) as *const libc::Elf64_Phdr;
+            std::slice::from_raw_parts(table, usize::from(header.e_phnum))
+        };
+        let end = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD)
+            .map(|header| {
+                (
+                    self.bias + header.p_vaddr,
+                    self.bias + header.p_vaddr + header.p_filesz,
+                )
+            })
+            .find(|(start, end)| (*start..*end).contains(&address))?
+            .1;
+        // SAFETY: the loader mapped the segment readable (it holds tables), and it stays until the
+        // object is closed, after which `epoch` makes every user of the bytes forget them.
+        Some(unsafe { std::slice::from_raw_parts(address as *const u8, (end - address) as usize) })
+    }
+}
+
+/// Closes a library, then makes the unwinders look again.
+///
+/// # Safety
+/// As for the C library's `dlclose`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real::get().dlclose(handle) };
+    CLOSINGS.fetch_add(1, Ordering::AcqRel);
+    result
+}

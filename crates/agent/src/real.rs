@@ -1,0 +1,197 @@
+//! The functions that this library stands in front of, found with `dlsym(RTLD_NEXT)`.
+//!
+//! The lookup itself may allocate. What is asked for meanwhile comes from a small static block that
+//! is never given back.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+
+use crate::modules;
+
+type Pointer = *mut c_void;
+/// A thread's start routine.
+pub(crate) type StartRoutine = unsafe extern "C-unwind" fn(Pointer) -> Pointer;
+
+const UNRESOLVED: u8 = 0;
+const RESOLVING: u8 = 1;
+const RESOLVED: u8 = 2;
+static PROGRESS: AtomicU8 = AtomicU8::new(UNRESOLVED);
+
+macro_rules! real_functions {
+    ($($name:ident as $symbol:literal ($($argument:ident: $type:ty),*) -> $result:ty, else $fallback:expr;)*) => {
+        /// The next library's functions.
+        pub(crate) struct Real {
+            $($name: AtomicPtr<c_void>,)*
+        }
+
+        static REAL: Real = Real { $($name: AtomicPtr::new(null_mut()),)* };
+
+        impl Real {
+            $(
+                /// Calls the next library's function of this name.
+                ///
+                /// # Safety
+                /// As for that function.
+                #[inline]
+                #[allow(clippy::too_many_arguments)]
+                pub(crate) unsafe fn $name(&self, $($argument: $type),*) -> $result {
+                    let mut function = self.$name.load(Ordering::Relaxed);
+                    if function.is_null() {
+                        resolve();
+                        function = self.$name.load(Ordering::Relaxed);
+                        if function.is_null() {
+                            return $fallback;
+                        }
+                    }
+                    // SAFETY: a C library's symbol of this name has this type; the arguments are
+                    // the caller's.
+                    unsafe {
+                        let function: unsafe extern "C-unwind" fn($($type),*) -> $result = transmute(function);
+                        function($($argument),*)
+                    }
+                }
+            )*
+        }
+
+        fn look_up_all() {
+            $(
+                // SAFETY: the name is a C string; null is a valid answer.
+                let found = unsafe { libc::dlsym(libc::RTLD_NEXT, concat!($symbol, "\0").as_ptr().cast()) };
+                REAL.$name.store(found, Ordering::Relaxed);
+            )*
+        }
+    };
+}
+
+real_functions! {
+    malloc as "malloc" (bytes: usize) -> Pointer, else early(bytes, 16);
+    calloc as "calloc" (count: usize, bytes: usize) -> Pointer,
+        else count.checked_mul(bytes).map_or(null_mut(), |bytes| early(bytes, 16));
+    realloc as "realloc" (old: Pointer, bytes: usize) -> Pointer, else early_again(old, bytes);
+    reallocarray as "reallocarray" (old: Pointer, count: usize, bytes: usize) -> Pointer,
+        else count.checked_mul(bytes).map_or(null_mut(), |bytes| early_again(old, bytes));
+    free as "free" (old: Pointer) -> (), else Default::default();
+    memalign as "memalign" (alignment: usize, bytes: usize) -> Pointer, else early(bytes, alignment);
+    aligned_alloc as "aligned_alloc" (alignment: usize, bytes: usize) -> Pointer, else early(bytes, alignment);
+    posix_memalign as "posix_memalign" (result: *mut Pointer, alignment: usize, bytes: usize) -> c_int, else libc::ENOMEM;
+    valloc as "valloc" (bytes: usize) -> Pointer, else early(bytes, 4096);
+    pvalloc as "pvalloc" (bytes: usize) -> Pointer, else early(bytes.next_multiple_of(4096), 4096);
+    malloc_usable_size as "malloc_usable_size" (object: Pointer) -> usize, else 0;
+    mmap as "mmap" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer, else libc::MAP_FAILED;
+    mmap64 as "mmap64" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer, else libc::MAP_FAILED;
+    munmap as "munmap" (address: Pointer, bytes: usize) -> c_int, else -1;
+    mremap as "mremap" (old: Pointer, old_bytes: usize, bytes: usize, flags: c_int, address: Pointer) -> Pointer, else libc::MAP_FAILED;
+    brk as "brk" (address: Pointer) -> c_int, else -1;
+    sbrk as "sbrk" (increment: isize) -> Pointer, else libc::MAP_FAILED;
+    pthread_create as "pthread_create" (thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: StartRoutine, argument: Pointer) -> c_int, else libc::EAGAIN;
+    dlclose as "dlclose" (handle: Pointer) -> c_int, else -1;
+    prctl as "prctl" (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
+}
+
+/// The next library's functions, looked up at their first use.
+#[inline]
+pub(crate) fn get() -> &'static Real {
+    &REAL
+}
+
+/// Looks every function up, once. Whoever comes while that goes on gets the fallback.
+#[cold]
+pub(crate) fn resolve() {
+    if PROGRESS
+        .compare_exchange(UNRESOLVED, RESOLVING, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        return;
+    }
+    keeping_errno(|| {
+        look_up_all();
+        modules::resolve();
+        // SAFETY: a C string; null is a valid answer.
+        SYSCALL.store(
+            unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) },
+            Ordering::Release,
+        );
+    });
+    PROGRESS.store(RESOLVED, Ordering::Release);
+}
+
+/// The next library's `syscall`, for the wrapper that must not have a frame of its own.
+pub(crate) static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Runs something that may change `errno`, and puts it back.
+pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: the C library's address of this thread's errno is always valid.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        let result = work();
+        *errno = before;
+        result
+    }
+}
+
+/// Sets `errno`.
+pub(crate) fn set_errno(value: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = value };
+}
+
+const EARLY_BYTES: usize = 64 << 10;
+#[repr(align(4096))]
+struct Early(std::cell::UnsafeCell<[u8; EARLY_BYTES]>);
+// SAFETY: handed out in disjoint pieces.
+unsafe impl Sync for Early {}
+static EARLY: Early = Early(std::cell::UnsafeCell::new([0; EARLY_BYTES]));
+static EARLY_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether memory came from the static block, and must not reach the real `free`.
+#[inline]
+pub(crate) fn is_early(object: Pointer) -> bool {
+    (object as usize).wrapping_sub(EARLY.0.get() as usize) < EARLY_BYTES
+}
+
+/// A zeroed piece of the static block. Its size stands in the 16 bytes before it.
+#[cold]
+fn early(bytes: usize, alignment: usize) -> Pointer {
+    let base = EARLY.0.get().cast::<u8>();
+    let mut used = EARLY_USED.load(Ordering::Relaxed);
+    loop {
+        let start = (used + 16).next_multiple_of(alignment.clamp(16, 4096));
+        let end = start.saturating_add(bytes);
+        if end > EARLY_BYTES {
+            set_errno(libc::ENOMEM);
+            return null_mut();
+        }
+        match EARLY_USED.compare_exchange(used, end, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => {
+                // SAFETY: `start - 16 .. end` is within the block and this caller's alone.
+                unsafe {
+                    base.add(start - 16).cast::<usize>().write(bytes);
+                    return base.add(start).cast();
+                }
+            }
+            Err(other) => used = other,
+        }
+    }
+}
+
+/// `realloc` while the real one is not known.
+#[cold]
+fn early_again(old: Pointer, bytes: usize) -> Pointer {
+    let fresh = early(bytes, 16);
+    if !fresh.is_null() && is_early(old) {
+        move_early(old, fresh, bytes);
+    }
+    fresh
+}
+
+/// Copies an object of the static block to a new place.
+pub(crate) fn move_early(old: Pointer, fresh: Pointer, bytes: usize) {
+    // SAFETY: `early` left the size in front of the object; the new place has `bytes`.
+    unsafe {
+        let size = old.cast::<u8>().sub(16).cast::<usize>().read();
+        std::ptr::copy_nonoverlapping(old.cast::<c_char>(), fresh.cast(), size.min(bytes));
+    }
+}

@@ -1,0 +1,437 @@
+//! What an analysis says. The types serialize to the fields of `varve report --json`.
+//!
+//! Three units run through all of it. A **page** is a 4 KiB page of one process: `(pid, page)`; a page that two
+//! processes share counts in each, and a huge page counts as the 4 KiB pages that it holds. A **page touch** is one
+//! page touched in one interval, however often and by however many sources it is named there. A page belongs to the
+//! innermost object that lies on it; where several lie on it, it counts in each of them and in
+//! [`Analysis::shared`].
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use varve_model::{
+    Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time, TouchSource,
+};
+use varve_trace::State;
+
+/// What a trace says about its program.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Analysis {
+    /// What was recorded, and whether all of it.
+    pub trace: TraceFacts,
+    /// What recording cost.
+    pub overhead: Overhead,
+    /// How much memory was used at all.
+    pub footprint: Footprint,
+    /// In how many intervals the pages were touched.
+    pub reuse: Reuse,
+    /// The working set of each interval, in the order of time.
+    pub working_set: Vec<WorkingSet>,
+    /// How the touches became known; only sources that occur.
+    pub sources: Vec<SourceUse>,
+    /// What the kernel tells of writes.
+    pub writes: Writes,
+    /// Each process, in the order of pids.
+    pub processes: Vec<ProcessUse>,
+    /// Each thread that touched a page first, most pages first.
+    pub threads: Vec<ThreadUse>,
+    /// The objects, most page touches first, then largest first; the recorder's own memory is not among them.
+    pub objects: Vec<ObjectUse>,
+    /// What `objects` leaves out because there are too many.
+    pub omitted: Omitted,
+    /// The objects by name, kind and site, omitted ones included; most page touches first.
+    pub groups: Vec<Group>,
+    /// Touched pages that no known object lies on.
+    pub unowned: Remainder,
+    /// Touched pages that several objects lie on; they are counted in each of these as well.
+    pub shared: Remainder,
+    /// Memory of the preload library inside the target; it is in no other figure but `sources` and
+    /// `trace.touch_rows`.
+    pub own_memory: Remainder,
+    /// The tail of the recording that [`ObjectUse::cold_pages`] speaks of.
+    pub tail: Tail,
+    /// What stands out, most important first.
+    pub findings: Vec<Finding>,
+    /// What this trace cannot tell, or tells only in part: a sentence each.
+    pub unknown: Vec<String>,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TraceFacts {
+    /// Whether every loss counter is zero and the recording ended in order.
+    pub complete: bool,
+    /// The completeness statement, a sentence.
+    pub statement: String,
+    /// How far the recording got.
+    pub state: State,
+    /// Loss counters that are not zero.
+    pub losses: BTreeMap<String, u64>,
+    /// The backend, such as `scan`.
+    pub backend: String,
+    /// How many intervals.
+    pub intervals: u64,
+    /// From the start of the first interval to the end of the last.
+    pub duration_ns: Duration,
+    /// The beginning of the recording, `CLOCK_MONOTONIC`; all times here are on this clock.
+    pub start_ns: Time,
+    /// The beginning, nanoseconds since 1970; 0 where unknown.
+    pub start_unix_ns: u64,
+    /// The interval asked for; null where the recorder chose.
+    pub interval_ns: Option<Duration>,
+    /// The median length of the intervals.
+    pub median_interval_ns: Duration,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Whether the program ran already when the recording began.
+    pub attached: bool,
+    /// The exit code as a shell would show it, where the end was seen.
+    pub exit_code: Option<i32>,
+    /// The varve that recorded.
+    pub varve: String,
+    /// The machine.
+    pub machine: MachineFacts,
+    /// Rows of the table of touches.
+    pub touch_rows: u64,
+    /// Rows of touches whose interval is not in the table of intervals, or comes after a later one. Their pages
+    /// count in all but the working set.
+    pub stray_rows: u64,
+}
+
+/// The machine of the recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MachineFacts {
+    /// `uname -r`.
+    pub kernel: String,
+    /// `uname -m`.
+    pub architecture: String,
+    /// The CPU's name.
+    pub cpu: String,
+    /// Logical CPUs online.
+    pub cpus: u32,
+    /// Physical memory.
+    pub memory_bytes: Bytes,
+}
+
+/// What recording cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Overhead {
+    /// How long the target was held still, all intervals together.
+    pub held_ns: Duration,
+    /// The longest single hold.
+    pub longest_hold_ns: Duration,
+    /// CPU time of the recorder while the target ran.
+    pub recorder_cpu_ns: Duration,
+    /// The recorder's peak resident memory; 0 where unknown.
+    pub recorder_peak_bytes: Bytes,
+}
+
+/// How much memory was used at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Footprint {
+    /// Distinct pages touched.
+    pub touched_pages: Pages,
+    /// The most pages resident at the end of any interval.
+    pub peak_resident_pages: Pages,
+    /// The most pages touched in one interval.
+    pub peak_working_set_pages: Pages,
+    /// Pages touched in an interval, on average over the intervals.
+    pub mean_working_set_pages: Pages,
+    /// Sum over intervals of the pages touched.
+    pub page_touches: u64,
+    /// The part of `page_touches` that huge pages made, at their own size.
+    pub huge_page_touches: u64,
+    /// Page faults in the trace.
+    pub faults: u64,
+}
+
+/// Pages by the number of intervals in which they were touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reuse {
+    /// In one.
+    pub once: Pages,
+    /// In two.
+    pub twice: Pages,
+    /// In three or more.
+    pub more: Pages,
+}
+
+impl Reuse {
+    /// All of them.
+    pub const fn pages(self) -> Pages {
+        Pages(self.once.0 + self.twice.0 + self.more.0)
+    }
+}
+
+/// The working set of an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct WorkingSet {
+    /// When the interval began.
+    pub start_ns: Time,
+    /// When it ended.
+    pub end_ns: Time,
+    /// Distinct pages touched in it.
+    pub pages: Pages,
+    /// Pages resident at its end.
+    pub resident_pages: Pages,
+}
+
+/// What one source contributed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SourceUse {
+    /// The source.
+    pub source: TouchSource,
+    /// Pages that it named, summed over the intervals; pages named by two sources count in both.
+    pub page_touches: u64,
+    /// The most pages that it named in one interval.
+    pub peak_pages: Pages,
+}
+
+/// What the kernel tells of writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Writes {
+    /// Of no touch.
+    #[default]
+    Unknown,
+    /// Of some touches: written pages are at least so many.
+    Partly,
+    /// Of every touch.
+    Known,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProcessUse {
+    /// The process.
+    pub pid: Pid,
+    /// Its last command line; empty where unknown.
+    pub command: String,
+    /// Distinct pages touched.
+    pub touched_pages: Pages,
+    /// Sum over intervals of pages touched.
+    pub page_touches: u64,
+    /// Its threads, as far as known.
+    pub threads: u32,
+    /// When it began or was first seen.
+    pub born_ns: Option<Time>,
+    /// When it ended, where that was seen.
+    pub died_ns: Option<Time>,
+    /// Its exit code, where its end was seen.
+    pub exit_code: Option<i32>,
+}
+
+/// A thread and the pages that it touched first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ThreadUse {
+    /// Its process.
+    pub pid: Pid,
+    /// The thread.
+    pub tid: Tid,
+    /// Its name; empty where unknown.
+    pub name: String,
+    /// Page faults.
+    pub faults: u64,
+    /// Pages whose first fault in the life of their object was this thread's.
+    pub first_touches: Pages,
+}
+
+/// One life of one object.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ObjectUse {
+    /// Its number in the trace.
+    pub object: ObjectId,
+    /// Its name, as a person would say it.
+    pub name: String,
+    /// What it is.
+    pub kind: ObjectKind,
+    /// Where it was allocated, in a line.
+    pub site: Option<String>,
+    /// Its process.
+    pub pid: Pid,
+    /// Its first byte.
+    pub address: Address,
+    /// Its size.
+    pub bytes: Bytes,
+    /// Whether it is a page of pooled small objects.
+    pub pool: bool,
+    /// When it came to be.
+    pub born_ns: Time,
+    /// When it ceased; null where it lived to the end.
+    pub died_ns: Option<Time>,
+    /// The thread that made it, where one did.
+    pub born_tid: Option<Tid>,
+    /// What was found out about its pages.
+    #[serde(flatten)]
+    pub usage: Usage,
+    /// The thread of the first page fault in it; null where there was none.
+    pub first_touch_tid: Option<Tid>,
+    /// The threads that touched pages of it first, by page faults; most pages first.
+    pub threads: Vec<ThreadShare>,
+}
+
+/// What was found out about the pages of an object, or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Usage {
+    /// Distinct pages touched.
+    pub touched_pages: Pages,
+    /// Sum over intervals of pages touched.
+    pub page_touches: u64,
+    /// Intervals in which any page of it was touched. Of several objects: the sum.
+    pub intervals_touched: u64,
+    /// The end of the first interval that touched it.
+    pub first_touch_ns: Option<Time>,
+    /// The end of the last interval that touched it.
+    pub last_touch_ns: Option<Time>,
+    /// In how many intervals its pages were touched.
+    pub reuse: Reuse,
+    /// Touched pages that were written; null where unknown, a lower bound where `writes` is `partly`.
+    pub written_pages: Option<Pages>,
+    /// Page touches of pages that other objects lie on too: they may not be this object's.
+    pub shared_page_touches: u64,
+    /// Page touches that huge pages made.
+    pub huge_page_touches: u64,
+    /// Page touches whose bit could not be cleared or that are pinned: they repeat whether used or not.
+    pub standing_page_touches: u64,
+    /// Touched pages, in use at the end of the recording, that the tail of the recording did not touch.
+    pub cold_pages: Pages,
+    /// Pages with a page fault: what `threads` accounts for.
+    pub first_touches: Pages,
+}
+
+impl Usage {
+    /// In how many intervals a touched page was touched, on average.
+    pub fn heat(&self) -> f64 {
+        match self.touched_pages.0 {
+            0 => 0.0,
+            pages => self.page_touches as f64 / pages as f64,
+        }
+    }
+}
+
+/// Pages first touched by a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ThreadShare {
+    /// The thread.
+    pub tid: Tid,
+    /// How many pages.
+    pub pages: Pages,
+}
+
+/// Objects with the same name, kind and site.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Group {
+    /// Their name.
+    pub name: String,
+    /// What they are.
+    pub kind: ObjectKind,
+    /// Where they were allocated.
+    pub site: Option<String>,
+    /// How many.
+    pub objects: u64,
+    /// Their sizes, summed.
+    pub bytes: Bytes,
+    /// The most bytes of them that lived at once.
+    pub peak_bytes: Bytes,
+    /// How many died in the recording.
+    pub died: u64,
+    /// The median life of those that died.
+    pub median_life_ns: Option<Duration>,
+    /// Objects of it that were never touched.
+    pub untouched_objects: u64,
+    /// Their pages, summed.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// Pages and page touches that have no object of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Remainder {
+    /// Distinct pages touched.
+    pub touched_pages: Pages,
+    /// Sum over intervals of pages touched.
+    pub page_touches: u64,
+}
+
+/// Objects that the list leaves out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Omitted {
+    /// How many.
+    pub objects: u64,
+    /// Their sizes, summed.
+    pub bytes: Bytes,
+    /// Distinct pages touched.
+    pub touched_pages: Pages,
+    /// Sum over intervals of pages touched.
+    pub page_touches: u64,
+}
+
+/// The last quarter of the recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tail {
+    /// Its beginning.
+    pub start_ns: Time,
+    /// Its length.
+    pub duration_ns: Duration,
+    /// Touched pages of objects alive at the end that it did not touch.
+    pub cold_pages: Pages,
+}
+
+/// Something that stands out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// Which rule found it.
+    pub id: FindingId,
+    /// One line.
+    pub title: String,
+    /// The numbers and the names behind it.
+    pub evidence: String,
+    /// What a person can do about it.
+    pub advice: String,
+    /// The objects it is about, the most affected first.
+    pub objects: Vec<ObjectId>,
+}
+
+macro_rules! finding_ids {
+    ($($(#[$doc:meta])* $variant:ident = $word:literal,)*) => {
+        /// The rules; each is documented with its thresholds where it is decided, in `findings`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        pub enum FindingId { $($(#[$doc])* #[serde(rename = $word)] $variant,)* }
+
+        impl FindingId {
+            /// The word that reports use.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+        }
+    };
+}
+
+finding_ids! {
+    /// Accesses may be missing.
+    Incomplete = "incomplete",
+    /// Too few intervals to speak of time.
+    ShortRecording = "short-recording",
+    /// Memory that was allocated and never touched, or only when it was new.
+    NeverTouched = "never-touched",
+    /// Memory that one thread touched first while others ran.
+    SingleFirstTouch = "single-first-touch",
+    /// Memory that all threads faulted in.
+    ScannedByAll = "scanned-by-all",
+    /// Memory that the tail of the recording did not touch.
+    ColdTail = "cold-tail",
+    /// Memory whose pages were touched in one interval each.
+    TouchedOnce = "touched-once",
+    /// Many short lives of one site.
+    Churn = "churn",
+    /// Pages that count as touched whether they were or not.
+    Sticky = "sticky",
+    /// Huge pages whose use cannot be told.
+    HugePages = "huge-pages",
+}
+
+impl std::fmt::Display for FindingId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.word())
+    }
+}

@@ -1,0 +1,222 @@
+//! Where the touched pages of all processes stand in memory: 2 MiB chunks, found through a radix table.
+
+use std::collections::HashMap;
+
+/// Pages of a chunk, as many as one page table holds.
+pub(crate) const CHUNK_PAGES: u64 = 512;
+const PAGES: usize = CHUNK_PAGES as usize;
+const WORDS: usize = PAGES / 64;
+/// Pages beyond this cannot exist: addresses have 64 bits.
+pub(crate) const MOST_PAGES: u64 = 1 << 52;
+/// More chunks than this, 2 TiB of touched memory, only a damaged trace has; what is beyond is not entered.
+const MOST_CHUNKS: usize = 1 << 20;
+const NO_CHUNK: u32 = u32::MAX;
+/// A set of the pages of a chunk.
+pub(crate) type Bits = [u64; WORDS];
+
+/// Pages of a chunk, up to `end`, that the same objects lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cell {
+    /// One past the last page.
+    pub(crate) end: u16,
+    /// Its objects in [`Chunk::owners`].
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+}
+
+/// Two megabytes of a process that were touched.
+///
+/// Touches are added as differences: +1 where a run begins, -1 behind its end, so that a run costs the same however
+/// long it is. They are summed up and given to the objects when these change, and at the end.
+pub(crate) struct Chunk {
+    pub(crate) pid: u32,
+    pub(crate) number: u64,
+    /// Objects were born or died here since `cells` were made.
+    pub(crate) stale: bool,
+    /// There are differences that were not given to the objects.
+    pub(crate) dirty: bool,
+    /// Memory of the recorder lies here.
+    pub(crate) has_own: bool,
+    /// Touches of all pages.
+    pub(crate) full: u32,
+    pub(crate) cells: Vec<Cell>,
+    pub(crate) owners: Vec<u32>,
+    pub(crate) dense: Box<Dense>,
+}
+
+/// What is kept for each page, 9.6 bytes in all.
+pub(crate) struct Dense {
+    /// Differences of touches since the last settlement.
+    pub(crate) differences: [i32; PAGES],
+    /// Touches of the page by its only owner.
+    pub(crate) counts: [u32; PAGES],
+    /// Intervals that touched the page, whosever it was, up to 3.
+    pub(crate) total: [u8; PAGES],
+    /// Pages written, of their only owner.
+    pub(crate) written: Bits,
+    /// Pages that had a page fault, of their only owner.
+    pub(crate) faulted: Bits,
+    /// Pages touched in the tail of the recording, of their only owner.
+    pub(crate) tail: Bits,
+    /// Pages touched while several objects lay on them.
+    pub(crate) shared: Bits,
+}
+
+impl Chunk {
+    fn new(pid: u32, number: u64) -> Chunk {
+        Chunk {
+            pid,
+            number,
+            stale: true,
+            dirty: false,
+            has_own: false,
+            full: 0,
+            cells: Vec::new(),
+            owners: Vec::new(),
+            dense: Box::new(Dense {
+                differences: [0; PAGES],
+                counts: [0; PAGES],
+                total: [0; PAGES],
+                written: [0; WORDS],
+                faulted: [0; WORDS],
+                tail: [0; WORDS],
+                shared: [0; WORDS],
+            }),
+        }
+    }
+
+    /// Adds a touch of pages `first..end` of the chunk.
+    #[inline]
+    pub(crate) fn touch(&mut self, first: usize, end: usize) {
+        self.dirty = true;
+        if first == 0 && end == PAGES {
+            self.full = self.full.wrapping_add(1);
+            return;
+        }
+        let differences = &mut self.dense.differences;
+        differences[first] = differences[first].wrapping_add(1);
+        if end < PAGES {
+            differences[end] = differences[end].wrapping_sub(1);
+        }
+    }
+
+    /// The cells that overlap pages `first..end`, with the part of each that does.
+    pub(crate) fn overlap(
+        &self,
+        first: usize,
+        end: usize,
+    ) -> impl Iterator<Item = (usize, usize, &[u32])> {
+        let start = self.cells.partition_point(|c| usize::from(c.end) <= first);
+        let mut at = first;
+        self.cells[start..]
+            .iter()
+            .take_while(move |_| at < end)
+            .map(move |cell| {
+                let piece = (at, end.min(usize::from(cell.end)));
+                at = piece.1;
+                (piece.0, piece.1, self.owners_of(*cell))
+            })
+            .take_while(move |piece| piece.0 < end)
+    }
+
+    pub(crate) fn owners_of(&self, cell: Cell) -> &[u32] {
+        &self.owners[cell.from as usize..cell.to as usize]
+    }
+}
+
+/// Sets bits `first..end`.
+pub(crate) fn set(bits: &mut Bits, first: usize, end: usize) {
+    let mut at = first;
+    while at < end {
+        let bit = at % 64;
+        let take = (64 - bit).min(end - at);
+        bits[at / 64] |= (u64::MAX >> (64 - take)) << bit;
+        at += take;
+    }
+}
+
+/// Whether a bit is set.
+pub(crate) fn has(bits: &Bits, at: usize) -> bool {
+    bits[at / 64] >> (at % 64) & 1 == 1
+}
+
+/// Clears a bit.
+pub(crate) fn clear(bits: &mut Bits, at: usize) {
+    bits[at / 64] &= !(1 << (at % 64));
+}
+
+/// All chunks, by process and number.
+#[derive(Default)]
+pub(crate) struct Chunks {
+    pub(crate) all: Vec<Chunk>,
+    /// Tables of the chunks of 1 GiB each.
+    regions: HashMap<(u32, u64), usize>,
+    #[expect(
+        clippy::vec_box,
+        reason = "a growing list must not copy tables of 2 KiB"
+    )]
+    tables: Vec<Box<[u32; PAGES]>>,
+    last: Option<((u32, u64), usize)>,
+}
+
+impl Chunks {
+    #[inline]
+    fn table(&mut self, key: (u32, u64)) -> Option<usize> {
+        if let Some((last, table)) = self.last
+            && last == key
+        {
+            return Some(table);
+        }
+        let table = *self.regions.get(&key)?;
+        self.last = Some((key, table));
+        Some(table)
+    }
+
+    /// The position of a chunk, which is made if it is not there; None where there are too many.
+    #[inline]
+    pub(crate) fn enter(&mut self, pid: u32, number: u64) -> Option<usize> {
+        let key = (pid, number / CHUNK_PAGES);
+        let table = match self.table(key) {
+            Some(table) => table,
+            None => {
+                self.tables.push(Box::new([NO_CHUNK; PAGES]));
+                self.regions.insert(key, self.tables.len() - 1);
+                self.tables.len() - 1
+            }
+        };
+        let slot = &mut self.tables[table][(number % CHUNK_PAGES) as usize];
+        if *slot == NO_CHUNK {
+            if self.all.len() >= MOST_CHUNKS {
+                return None;
+            }
+            *slot = self.all.len() as u32;
+            self.all.push(Chunk::new(pid, number));
+        }
+        Some(*slot as usize)
+    }
+
+    /// Marks the chunks of a process from `first` to `last` as changed.
+    pub(crate) fn make_stale(&mut self, pid: u32, first: u64, last: u64) {
+        let mut number = first;
+        if (last - first) / CHUNK_PAGES > self.tables.len() as u64 {
+            // More of the address space than there are tables: look at what is there.
+            for chunk in &mut self.all {
+                chunk.stale |= chunk.pid == pid && (first..=last).contains(&chunk.number);
+            }
+            return;
+        }
+        while number <= last {
+            let region = number / CHUNK_PAGES;
+            let end = last.min(region * CHUNK_PAGES + CHUNK_PAGES - 1);
+            if let Some(table) = self.table((pid, region)) {
+                let slots = (number % CHUNK_PAGES) as usize..=(end % CHUNK_PAGES) as usize;
+                for &slot in &self.tables[table][slots] {
+                    if let Some(chunk) = self.all.get_mut(slot as usize) {
+                        chunk.stale = true;
+                    }
+                }
+            }
+            number = end + 1;
+        }
+    }
+}

@@ -1,0 +1,600 @@
+//! The fold over touches and faults: one interval after the other, in memory that depends on the pages touched and on
+//! the objects, not on the length of the trace.
+
+use std::collections::HashMap;
+
+use varve_attribute::{Owners, Span};
+use varve_model::{Address, Page, PageRange, Pages, Pid, Time};
+
+use crate::analysis::Reuse;
+use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MOST_PAGES, clear, has, set};
+
+const WRITTEN: u8 = 1;
+const FAULTED: u8 = 2;
+const TAIL: u8 = 4;
+/// The interval of what was never touched.
+pub(crate) const NEVER: u32 = u32::MAX;
+
+/// A run of pages of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Run {
+    pub(crate) pid: u32,
+    pub(crate) first: u64,
+    pub(crate) end: u64,
+}
+
+/// What more is known of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    pub(crate) written: bool,
+    pub(crate) huge: bool,
+    pub(crate) standing: bool,
+}
+
+/// What the fold found out about an object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stats {
+    pub(crate) touched: u64,
+    pub(crate) touches: u64,
+    pub(crate) shared: u64,
+    pub(crate) huge: u64,
+    pub(crate) standing: u64,
+    pub(crate) written: u64,
+    pub(crate) cold: u64,
+    pub(crate) first_touches: u64,
+    pub(crate) reuse: Reuse,
+    pub(crate) intervals: u32,
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    pub(crate) first_thread: u32,
+    /// Entries of it in [`Fold::aside`].
+    aside: u32,
+    /// It is memory of the recorder.
+    pub(crate) own: bool,
+}
+
+impl Stats {
+    fn new(own: bool) -> Stats {
+        Stats {
+            touched: 0,
+            touches: 0,
+            shared: 0,
+            huge: 0,
+            standing: 0,
+            written: 0,
+            cold: 0,
+            first_touches: 0,
+            reuse: Reuse::default(),
+            intervals: 0,
+            first: NEVER,
+            last: NEVER,
+            first_thread: NEVER,
+            aside: 0,
+            own,
+        }
+    }
+
+    #[inline]
+    fn mark(&mut self, interval: u32) {
+        if self.last != interval {
+            self.last = interval;
+            self.intervals += 1;
+            if self.first == NEVER {
+                self.first = interval;
+            }
+        }
+    }
+}
+
+/// A thread of a process, by the position in [`Fold::threads`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ThreadStats {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) faults: u64,
+    pub(crate) first_touches: u64,
+}
+
+/// What a page is to an object that is not its only owner at the moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Aside {
+    count: u32,
+    flags: u8,
+}
+
+/// The state of the fold.
+pub(crate) struct Fold<'a> {
+    spans: &'a [Span],
+    owners: Owners<'a>,
+    by_birth: Vec<u32>,
+    born: usize,
+    by_death: Vec<u32>,
+    died: usize,
+    from: Time,
+    interval: u32,
+    in_tail: bool,
+    end: Time,
+    chunks: Chunks,
+    /// One for each span, and one for pages without an object.
+    pub(crate) objects: Vec<Stats>,
+    /// Page counts of objects that do not have the page to themselves, by object and by chunk and page.
+    aside: HashMap<(u32, u64), Aside>,
+    pub(crate) threads: Vec<ThreadStats>,
+    thread_index: HashMap<(u32, u32), u32>,
+    /// Pages first touched, by object and thread.
+    pub(crate) by_thread: HashMap<(u32, u32), u64>,
+    /// Page touches of pages that several objects lay on, once for each page.
+    pub(crate) shared_touches: u64,
+    /// Runs that were not entered because the trace cannot be right.
+    pub(crate) refused: u64,
+    scratch: (Vec<Cell>, Vec<u32>),
+}
+
+impl<'a> Fold<'a> {
+    /// `own` tells which spans are the recorder's own memory; `end` is the end of the recording.
+    pub(crate) fn new(spans: &'a [Span], own: impl Fn(usize) -> bool, end: Time) -> Fold<'a> {
+        let mut by_birth: Vec<u32> = (0..index(spans.len())).collect();
+        let mut by_death = by_birth.clone();
+        by_birth.sort_by_key(|&i| spans[i as usize].born);
+        by_death.sort_by_key(|&i| spans[i as usize].died);
+        let mut objects: Vec<Stats> = (0..spans.len()).map(|i| Stats::new(own(i))).collect();
+        objects.push(Stats::new(false));
+        Fold {
+            spans,
+            owners: Owners::new(spans),
+            by_birth,
+            born: 0,
+            by_death,
+            died: 0,
+            from: Time(0),
+            interval: 0,
+            in_tail: false,
+            end,
+            chunks: Chunks::default(),
+            objects,
+            aside: HashMap::new(),
+            threads: Vec::new(),
+            thread_index: HashMap::new(),
+            by_thread: HashMap::new(),
+            shared_touches: 0,
+            refused: 0,
+            scratch: (Vec::new(), Vec::new()),
+        }
+    }
+
+    /// Goes on to an interval, from the end of the one before it to its own end.
+    pub(crate) fn begin(&mut self, interval: u32, from: Time, to: Time, in_tail: bool) {
+        self.interval = interval;
+        self.in_tail = in_tail;
+        self.from = self.from.max(from);
+        let to = to.max(Time(self.from.0.saturating_add(1)));
+        self.owners.advance(self.from, to);
+        let (spans, chunks) = (self.spans, &mut self.chunks);
+        let mut changed = |span: &Span| {
+            if let Some(last) = span.bytes.0.checked_sub(1) {
+                let (first, last) = (span.address, Address(span.address.0.saturating_add(last)));
+                let number = |a: Address| a.page().0 / CHUNK_PAGES;
+                chunks.make_stale(span.pid.0, number(first), number(last));
+            }
+        };
+        while let Some(&i) = self.by_birth.get(self.born) {
+            if spans[i as usize].born >= to {
+                break;
+            }
+            self.born += 1;
+            changed(&spans[i as usize]);
+        }
+        while let Some(&i) = self.by_death.get(self.died) {
+            if spans[i as usize].died > self.from {
+                break;
+            }
+            self.died += 1;
+            changed(&spans[i as usize]);
+        }
+    }
+
+    /// Enters a run that no other run of the interval overlaps. Returns how many of its pages are the program's.
+    pub(crate) fn touch(&mut self, run: Run) -> u64 {
+        let mut pages = 0;
+        let (interval, in_tail) = (self.interval, self.in_tail);
+        self.each_chunk(run, |objects, chunk, first, end| {
+            chunk.touch(first, end);
+            pages += (end - first) as u64;
+            if let [only] = chunk.owners[..] {
+                objects[only as usize].mark(interval);
+                if objects[only as usize].own {
+                    pages -= (end - first) as u64;
+                }
+            } else {
+                for (from, to, owners) in chunk.overlap(first, end) {
+                    for &owner in owners {
+                        objects[owner as usize].mark(interval);
+                    }
+                    if chunk.has_own && owners.iter().any(|&o| objects[o as usize].own) {
+                        pages -= (to - from) as u64;
+                    }
+                }
+            }
+            if in_tail {
+                set(&mut chunk.dense.tail, first, end);
+            }
+        });
+        pages
+    }
+
+    /// Enters what more is known of a run of the interval.
+    pub(crate) fn mark(&mut self, run: Run, marks: Marks) {
+        self.each_chunk(run, |objects, chunk, first, end| {
+            if marks.written {
+                set(&mut chunk.dense.written, first, end);
+                chunk.dirty = true;
+            }
+            if marks.huge || marks.standing {
+                for (from, to, owners) in chunk.overlap(first, end) {
+                    let pages = (to - from) as u64;
+                    for &owner in owners {
+                        let stats = &mut objects[owner as usize];
+                        stats.huge += pages * u64::from(marks.huge);
+                        stats.standing += pages * u64::from(marks.standing);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Enters a page fault of the interval.
+    pub(crate) fn fault(&mut self, pid: u32, tid: u32, address: Address, time: Time) {
+        let next = index(self.threads.len());
+        let thread = *self.thread_index.entry((pid, tid)).or_insert(next);
+        if thread == next {
+            self.threads.push(ThreadStats {
+                pid,
+                tid,
+                faults: 0,
+                first_touches: 0,
+            });
+        }
+        let page = address.page().0;
+        let run = Run {
+            pid,
+            first: page,
+            end: page + 1,
+        };
+        let spans = self.spans;
+        let mut found = None;
+        self.each_chunk(run, |objects, chunk, first, _| {
+            let owners = chunk
+                .overlap(first, first + 1)
+                .next()
+                .map_or(&[][..], |c| c.2);
+            // Of several, the one that was there at that moment.
+            let here = |&&o: &&u32| {
+                spans.get(o as usize).is_some_and(|s| {
+                    s.born <= time
+                        && time < s.died
+                        && s.address <= address
+                        && address < s.address + s.bytes
+                })
+            };
+            let Some(&owner) = owners.iter().find(here).or(owners.first()) else {
+                return;
+            };
+            let fresh = !has(&chunk.dense.faulted, first);
+            set(&mut chunk.dense.faulted, first, first + 1);
+            let stats = &mut objects[owner as usize];
+            if fresh && !stats.own {
+                stats.first_touches += 1;
+                if stats.first_thread == NEVER {
+                    stats.first_thread = thread;
+                }
+                found = Some(owner);
+            }
+        });
+        self.threads[thread as usize].faults += 1;
+        if let Some(owner) = found {
+            self.threads[thread as usize].first_touches += 1;
+            *self.by_thread.entry((owner, thread)).or_default() += 1;
+        }
+    }
+
+    /// Calls `each` with the chunks of a run, up to date, and the pages within.
+    #[inline]
+    fn each_chunk(
+        &mut self,
+        run: Run,
+        mut each: impl FnMut(&mut [Stats], &mut Chunk, usize, usize),
+    ) {
+        let end = run.end.min(MOST_PAGES);
+        let mut at = run.first;
+        if at >= end {
+            self.refused += 1;
+        }
+        while at < end {
+            let number = at / CHUNK_PAGES;
+            let stop = end.min((number + 1) * CHUNK_PAGES);
+            let Some(position) = self.chunks.enter(run.pid, number) else {
+                self.refused += 1;
+                return;
+            };
+            if self.chunks.all[position].stale {
+                self.refresh(position);
+            }
+            let chunk = &mut self.chunks.all[position];
+            let base = number * CHUNK_PAGES;
+            each(
+                &mut self.objects,
+                chunk,
+                (at - base) as usize,
+                (stop - base) as usize,
+            );
+            at = stop;
+        }
+    }
+
+    /// Brings the cells of a chunk up to date with the births and deaths.
+    #[cold]
+    fn refresh(&mut self, position: usize) {
+        self.settle(position);
+        let chunk = &mut self.chunks.all[position];
+        let nobody = index(self.spans.len());
+        let (mut cells, mut owners) = std::mem::take(&mut self.scratch);
+        cells.clear();
+        owners.clear();
+        let range = PageRange {
+            first: Page(chunk.number * CHUNK_PAGES),
+            count: Pages(CHUNK_PAGES),
+        };
+        self.owners.owners(Pid(chunk.pid), range, |pages, shares| {
+            let from = owners.len();
+            owners.extend(shares.iter().map(|s| s.object.0));
+            if shares.is_empty() {
+                owners.push(nobody);
+            }
+            cells.push(Cell {
+                // At most 512.
+                end: (pages.end().0 - range.first.0) as u16,
+                from: index(from),
+                to: index(owners.len()),
+            });
+        });
+        std::mem::swap(&mut chunk.cells, &mut cells);
+        std::mem::swap(&mut chunk.owners, &mut owners);
+        chunk.stale = false;
+        chunk.has_own = chunk.owners.iter().any(|&o| self.objects[o as usize].own);
+        if !cells.is_empty() {
+            self.hand_over(position, &cells, &owners);
+        }
+        self.scratch = (cells, owners);
+    }
+
+    /// Gives the touches since the last settlement to the objects.
+    fn settle(&mut self, position: usize) {
+        let chunk = &mut self.chunks.all[position];
+        if !chunk.dirty {
+            return;
+        }
+        chunk.dirty = false;
+        let mut running = chunk.full;
+        chunk.full = 0;
+        let mut first = 0;
+        for i in 0..chunk.cells.len() {
+            let cell = chunk.cells[i];
+            let owners = &chunk.owners[cell.from as usize..cell.to as usize];
+            let end = usize::from(cell.end);
+            let dense = &mut *chunk.dense;
+            let own = owners.iter().any(|&o| self.objects[o as usize].own);
+            let mut sum = 0;
+            for page in first..end {
+                running = running.wrapping_add_signed(dense.differences[page]);
+                dense.differences[page] = 0;
+                if running == 0 {
+                    continue;
+                }
+                sum += u64::from(running);
+                if !own {
+                    dense.total[page] =
+                        (u32::from(dense.total[page]).saturating_add(running)).min(3) as u8;
+                }
+                if owners.len() == 1 {
+                    dense.counts[page] = dense.counts[page].saturating_add(running);
+                    continue;
+                }
+                set(&mut dense.shared, page, page + 1);
+                let flags = take_flags(dense, page) & !FAULTED;
+                for &owner in owners {
+                    let key = (owner, key(position, page));
+                    let stats = &mut self.objects[owner as usize];
+                    let entry = self.aside.entry(key).or_insert_with(|| {
+                        stats.aside += 1;
+                        Aside::default()
+                    });
+                    entry.count = entry.count.saturating_add(running);
+                    entry.flags |= flags;
+                }
+            }
+            if owners.len() > 1 {
+                self.shared_touches += sum;
+            }
+            for &owner in owners {
+                let stats = &mut self.objects[owner as usize];
+                stats.touches += sum;
+                if owners.len() > 1 {
+                    stats.shared += sum;
+                }
+            }
+            first = end;
+        }
+    }
+
+    /// Moves what is known of the pages whose owners changed: `cells` and `owners` are those of before.
+    fn hand_over(&mut self, position: usize, cells: &[Cell], owners: &[u32]) {
+        let (mut page, mut old, mut new) = (0, 0, 0);
+        while let (Some(&before), Some(&after)) =
+            (cells.get(old), self.chunks.all[position].cells.get(new))
+        {
+            let end = usize::from(before.end.min(after.end));
+            let had = &owners[before.from as usize..before.to as usize];
+            let now: Vec<u32> = self.chunks.all[position].owners_of(after).to_vec();
+            if had != now {
+                for page in page..end {
+                    self.hand_over_page(position, page, had, &now);
+                }
+            }
+            page = end;
+            old += usize::from(usize::from(before.end) <= end);
+            new += usize::from(usize::from(after.end) <= end);
+        }
+    }
+
+    fn hand_over_page(&mut self, position: usize, page: usize, had: &[u32], now: &[u32]) {
+        let key = key(position, page);
+        let dense = &mut *self.chunks.all[position].dense;
+        let flags = take_flags(dense, page);
+        let count = std::mem::take(&mut dense.counts[page]);
+        let dead = |o: u32| {
+            self.spans
+                .get(o as usize)
+                .is_some_and(|s| s.died <= self.from)
+        };
+        for &owner in had {
+            let is_dead = dead(owner);
+            let stats = &mut self.objects[owner as usize];
+            let mut known = Aside::default();
+            if stats.aside > 0
+                && let Some(aside) = self.aside.remove(&(owner, key))
+            {
+                stats.aside -= 1;
+                known = aside;
+            }
+            if had.len() == 1 {
+                known.count = known.count.saturating_add(count);
+                known.flags |= flags;
+            }
+            if is_dead {
+                close(stats, known, false);
+            } else if known.count > 0 || known.flags > 0 {
+                stats.aside += 1;
+                self.aside.insert((owner, key), known);
+            }
+        }
+        if let [only] = *now {
+            let stats = &mut self.objects[only as usize];
+            if stats.aside > 0
+                && let Some(known) = self.aside.remove(&(only, key))
+            {
+                stats.aside -= 1;
+                let dense = &mut *self.chunks.all[position].dense;
+                dense.counts[page] = known.count;
+                put_flags(dense, page, known.flags);
+            }
+        }
+    }
+
+    /// Gives everything to the objects. Returns, for each process, its pages by the number of intervals that touched
+    /// them, and how many pages several objects lay on.
+    pub(crate) fn finish(&mut self) -> (HashMap<u32, Reuse>, u64) {
+        let mut processes: HashMap<u32, Reuse> = HashMap::new();
+        let mut shared = 0;
+        for position in 0..self.chunks.all.len() {
+            self.settle(position);
+            let chunk = &self.chunks.all[position];
+            let reuse = processes.entry(chunk.pid).or_default();
+            let mut counted = [0_u64; 4];
+            for &total in &chunk.dense.total {
+                counted[usize::from(total & 3)] += 1;
+            }
+            reuse.once.0 += counted[1];
+            reuse.twice.0 += counted[2];
+            reuse.more.0 += counted[3];
+            shared += ones(&chunk.dense.shared);
+            let mut first = 0;
+            for cell in &chunk.cells {
+                let end = usize::from(cell.end);
+                if let [owner] = *chunk.owners_of(*cell) {
+                    let stats = &mut self.objects[owner as usize];
+                    let lives = alive_at(self.spans, owner, self.end);
+                    for page in first..end {
+                        let mut known = Aside {
+                            count: chunk.dense.counts[page],
+                            flags: flags(&chunk.dense, page),
+                        };
+                        if stats.aside > 0
+                            && let Some(more) = self.aside.remove(&(owner, key(position, page)))
+                        {
+                            stats.aside -= 1;
+                            known.count = known.count.saturating_add(more.count);
+                            known.flags |= more.flags;
+                        }
+                        close(stats, known, lives);
+                    }
+                }
+                first = end;
+            }
+        }
+        for ((owner, _), known) in self.aside.drain() {
+            let lives = alive_at(self.spans, owner, self.end);
+            close(&mut self.objects[owner as usize], known, lives);
+        }
+        (processes, shared)
+    }
+
+    /// What is known of pages without an object.
+    pub(crate) fn nobody(&self) -> &Stats {
+        &self.objects[self.spans.len()]
+    }
+}
+
+/// Counts a page of an object whose life, or whose recording, is over.
+fn close(stats: &mut Stats, known: Aside, lives: bool) {
+    match known.count {
+        0 => return,
+        1 => stats.reuse.once.0 += 1,
+        2 => stats.reuse.twice.0 += 1,
+        _ => stats.reuse.more.0 += 1,
+    }
+    stats.touched += 1;
+    stats.written += u64::from(known.flags & WRITTEN != 0);
+    stats.cold += u64::from(lives && known.flags & TAIL == 0);
+}
+
+fn alive_at(spans: &[Span], owner: u32, end: Time) -> bool {
+    spans.get(owner as usize).is_none_or(|s| s.died >= end)
+}
+
+fn key(chunk: usize, page: usize) -> u64 {
+    chunk as u64 * CHUNK_PAGES + page as u64
+}
+
+fn index(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn ones(bits: &Bits) -> u64 {
+    bits.iter().map(|w| u64::from(w.count_ones())).sum()
+}
+
+fn flags(dense: &crate::chunks::Dense, page: usize) -> u8 {
+    (u8::from(has(&dense.written, page)) * WRITTEN)
+        | (u8::from(has(&dense.faulted, page)) * FAULTED)
+        | (u8::from(has(&dense.tail, page)) * TAIL)
+}
+
+fn take_flags(dense: &mut crate::chunks::Dense, page: usize) -> u8 {
+    let found = flags(dense, page);
+    clear(&mut dense.written, page);
+    clear(&mut dense.faulted, page);
+    clear(&mut dense.tail, page);
+    found
+}
+
+fn put_flags(dense: &mut crate::chunks::Dense, page: usize, flags: u8) {
+    for (flag, bits) in [
+        (WRITTEN, &mut dense.written),
+        (FAULTED, &mut dense.faulted),
+        (TAIL, &mut dense.tail),
+    ] {
+        if flags & flag != 0 {
+            set(bits, page, page + 1);
+        }
+    }
+}

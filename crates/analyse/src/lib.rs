@@ -1,0 +1,48 @@
+//! From tables to findings, maps and curves; pure
+//!
+//! [`analyse`] reads a trace once, in the order of time, and says what it found as an [`Analysis`].
+
+mod analysis;
+mod assemble;
+mod chunks;
+mod findings;
+mod fold;
+pub mod format;
+mod stream;
+
+pub use analysis::{
+    Analysis, Finding, FindingId, Footprint, Group, MachineFacts, ObjectUse, Omitted, Overhead,
+    ProcessUse, Remainder, Reuse, SourceUse, Tail, ThreadShare, ThreadUse, TraceFacts, Usage,
+    WorkingSet, Writes,
+};
+
+use varve_trace::{Trace, TraceError};
+
+/// How an analysis is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnalyseOptions {
+    /// Objects that are listed by themselves; what is beyond is summed in [`Analysis::omitted`] and counted in
+    /// [`Analysis::groups`].
+    pub most_objects: usize,
+}
+
+impl Default for AnalyseOptions {
+    fn default() -> Self {
+        AnalyseOptions {
+            most_objects: 20_000,
+        }
+    }
+}
+
+/// Analyses a trace. `progress` hears the share of the work that is done, 0 to 1.
+///
+/// # Errors
+/// A table that cannot be read. Rows that contradict each other are no error: they are counted, see
+/// [`TraceFacts::stray_rows`].
+pub fn analyse(
+    trace: &Trace,
+    options: &AnalyseOptions,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Analysis, TraceError> {
+    assemble::analyse(trace, options, progress)
+}

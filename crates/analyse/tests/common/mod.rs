@@ -1,0 +1,189 @@
+//! Small traces, written and read as real ones are.
+#![allow(dead_code)]
+
+use tempfile::TempDir;
+use varve_analyse::{AnalyseOptions, Analysis, analyse};
+use varve_model::{
+    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
+    TouchSource,
+};
+use varve_trace::tables::{
+    CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow, Row, ThreadRow,
+    TouchRow,
+};
+use varve_trace::{
+    Clock, Completeness, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options,
+    Overhead, State, Target, Trace, TraceWriter, write_table,
+};
+
+/// The length of an interval.
+pub const STEP: u64 = 50_000_000;
+
+pub struct Made {
+    pub manifest: Manifest,
+    pub intervals: Vec<IntervalRow>,
+    pub touches: Vec<TouchRow>,
+    pub faults: Vec<FaultRow>,
+    pub objects: Vec<ObjectRow>,
+    pub threads: Vec<ThreadRow>,
+}
+
+impl Made {
+    pub fn new(intervals: u32) -> Made {
+        let mut manifest = manifest();
+        manifest.settle();
+        Made {
+            manifest,
+            intervals: (0..intervals).map(interval).collect(),
+            touches: vec![],
+            faults: vec![],
+            objects: vec![],
+            threads: vec![],
+        }
+    }
+
+    pub fn analyse(&self) -> Analysis {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("t.varve");
+        let mut writer = TraceWriter::create(&path, &self.manifest).unwrap();
+        if !self.intervals.is_empty() {
+            writer.append(&self.intervals).unwrap();
+        }
+        // Two parts, so that units are put together.
+        let (a, b) = self.touches.split_at(self.touches.len() / 2);
+        writer.append(a).unwrap();
+        writer.append(b).unwrap();
+        table(&mut writer, &self.faults);
+        table(&mut writer, &self.objects);
+        table(&mut writer, &self.threads);
+        if self.intervals.is_empty() {
+            table(&mut writer, &self.intervals);
+        }
+        if self.touches.is_empty() {
+            table(&mut writer, &self.touches);
+        }
+        write_table::<MappingRow>(&path, &[]).unwrap();
+        write_table::<ProcessRow>(&path, &[]).unwrap();
+        write_table::<CounterRow>(&path, &[]).unwrap();
+        write_table::<LossRow>(&path, &[]).unwrap();
+        let trace = Trace::open(&path).unwrap();
+        analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap()
+    }
+}
+
+/// A finished trace has all its tables, empty ones too.
+fn table<R: Row>(writer: &mut TraceWriter, rows: &[R]) {
+    write_table(writer.folder(), rows).unwrap();
+}
+
+pub fn interval(i: u32) -> IntervalRow {
+    IntervalRow {
+        interval: Interval(i),
+        start_ns: Time(u64::from(i) * STEP),
+        end_ns: Time((u64::from(i) + 1) * STEP - 1000),
+        held_ns: Duration(1000),
+        resident_pages: 100,
+        processes: 1,
+        threads: 1,
+        recorder_cpu_ns: Duration(500),
+    }
+}
+
+pub fn touch(i: u32, page: u64, pages: u32) -> TouchRow {
+    TouchRow {
+        interval: Interval(i),
+        pid: Pid(1),
+        page: Page(page),
+        pages,
+        page_bytes: 4096,
+        written: None,
+        source: TouchSource::Scan,
+    }
+}
+
+pub fn fault(i: u32, page: u64, tid: u32) -> FaultRow {
+    FaultRow {
+        time_ns: Time(u64::from(i) * STEP + 10),
+        pid: Pid(1),
+        tid: Tid(tid),
+        cpu: Cpu(0),
+        ip: Address(1),
+        address: Address(page * 4096 + 1),
+        write: None,
+        kernel: false,
+    }
+}
+
+pub fn thread(tid: u32) -> ThreadRow {
+    ThreadRow {
+        pid: Pid(1),
+        tid: Tid(tid),
+        name: format!("t{tid}"),
+        born_ns: Time(0),
+        died_ns: None,
+    }
+}
+
+/// A heap object that lives from the beginning to the end.
+pub fn object(id: u64, page: u64, pages: u64) -> ObjectRow {
+    ObjectRow {
+        object: ObjectId(id),
+        pid: Pid(1),
+        kind: ObjectKind::Heap,
+        name: format!("o{id}"),
+        site: Some(SiteId(0)),
+        address: Address(page * 4096),
+        bytes: Bytes(pages * 4096),
+        born_ns: Time(0),
+        died_ns: None,
+        tid: Some(Tid(1)),
+        pool: false,
+        layer: 5,
+    }
+}
+
+pub fn manifest() -> Manifest {
+    Manifest {
+        format: "varve-trace".into(),
+        version: FORMAT_VERSION,
+        varve: "0.1.0".into(),
+        state: State::Finished,
+        recorder_pid: None,
+        backend: "scan".into(),
+        target: Target {
+            command: vec!["./program".into()],
+            pid: 1,
+            attached: false,
+            exit_code: Some(0),
+        },
+        options: Options {
+            interval: IntervalChoice::Fixed(Duration(STEP)),
+            follow: true,
+            min_object_bytes: Bytes(4096),
+            thp_never: false,
+            without: vec![],
+        },
+        features: Features {
+            writes: None,
+            page_flags: true,
+            hold: "cgroup".into(),
+            objects: Some("preload".into()),
+        },
+        machine: Machine {
+            kernel: "6.12.0".into(),
+            architecture: "x86_64".into(),
+            cpu: "made up".into(),
+            cpus: 2,
+            memory_bytes: Bytes(8 << 30),
+        },
+        clock: Clock::default(),
+        completeness: Completeness {
+            complete: true,
+            statement: String::new(),
+        },
+        overhead: Overhead::default(),
+        losses: Default::default(),
+        modules: vec![],
+        notes: vec![],
+    }
+}

@@ -1,0 +1,316 @@
+//! The last stage of a recording: what was written raw becomes objects, sites and symbols.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
+use varve_trace::tables::{
+    BirthRow, DeathRow, Frame as FrameRow, MappingRow, ObjectRow, Row, SiteRow, StackRow,
+    SymbolRow, ThreadRow,
+};
+use varve_trace::{ModuleNote, Trace, TraceError, remove_parts, write_table};
+
+use crate::names::short_place;
+use crate::{
+    AddressSpaces, Asked, Birth, BuildId, Death, Frame, Layer, Life, Locator, Mapping,
+    ModuleReport, Namer, Stack, StaticObject, StaticsReader, mapping_objects, merge, stack_name,
+    static_name, symbolize,
+};
+
+/// The name of whatever the recorder itself put into the target.
+const OWN: &str = "varve agent, not the program's own";
+
+/// What attribution tells of the trace as a whole.
+#[derive(Debug, Default)]
+pub struct Finished {
+    /// Executables and libraries of which not everything could be read.
+    pub modules: Vec<ModuleNote>,
+}
+
+/// Writes `objects`, `sites` and `symbols` of a trace whose other tables are merged, from the raw
+/// births, deaths and stacks, and removes those. A trace that has its objects is left alone.
+pub fn finish(folder: &Path, min_object: Bytes) -> Result<Finished, TraceError> {
+    if folder
+        .join(format!("{}.parquet", ObjectRow::TABLE.name))
+        .is_file()
+    {
+        return Ok(Finished::default());
+    }
+    let trace = Trace::open(folder)?;
+    let mappings: Vec<Mapping> = trace
+        .rows::<MappingRow>()?
+        .into_iter()
+        .map(mapping)
+        .collect();
+    let locator = Locator::default();
+    let mut reports: Vec<ModuleReport> = Vec::new();
+
+    let stacks = symbolized(&trace, &locator, &mappings, &mut reports)?;
+    let names = Names::new(&trace, &stacks)?;
+    let mut objects = born_objects(&trace, names)?;
+
+    let statics = StaticsReader::new(locator, min_object).read(&mappings);
+    reports.extend(statics.modules);
+    let next = objects.iter().map(|o| o.object.0 + 1).max().unwrap_or(0);
+    let outer = mapping_objects(&mappings);
+    let named = statics.objects.iter().chain(&outer);
+    objects.extend(named.zip(next..).map(|(o, id)| static_row(o, ObjectId(id))));
+
+    write_table(folder, &symbols(&statics.objects))?;
+    write_table(folder, &site_rows(&stacks))?;
+    // Last: a trace with objects counts as finished.
+    write_table(folder, &objects)?;
+    for table in [BirthRow::TABLE, DeathRow::TABLE, StackRow::TABLE] {
+        remove_parts(folder, table.name)?;
+    }
+    Ok(Finished {
+        modules: module_notes(reports),
+    })
+}
+
+fn mapping(row: MappingRow) -> Mapping {
+    Mapping {
+        pid: row.pid,
+        address: row.address,
+        bytes: row.bytes,
+        perms: row.perms,
+        offset: Bytes(row.offset),
+        path: row.path,
+        build_id: row.build_id.as_deref().and_then(BuildId::from_hex),
+        from: row.from_ns,
+        to: row.to_ns,
+    }
+}
+
+/// The call stacks of the trace, with names.
+fn symbolized(
+    trace: &Trace,
+    locator: &Locator,
+    mappings: &[Mapping],
+    reports: &mut Vec<ModuleReport>,
+) -> Result<HashMap<SiteId, Vec<Frame>>, TraceError> {
+    let rows: Vec<StackRow> = trace.rows()?;
+    let stacks: Vec<Stack> = rows
+        .into_iter()
+        .map(|row| Stack {
+            site: row.site,
+            pid: row.pid,
+            // A library may have been loaded and used between two looks at the mappings.
+            at: None,
+            frames: if row.first_is_return {
+                row.frames
+                    .iter()
+                    .enumerate()
+                    .map(|(i, a)| Address(a.0 - u64::from(i == 0 && a.0 > 0)))
+                    .collect()
+            } else {
+                row.frames
+            },
+        })
+        .collect();
+    let done = symbolize(locator, &AddressSpaces::new(mappings), &stacks);
+    reports.extend(done.modules);
+    Ok(stacks.iter().map(|s| s.site).zip(done.stacks).collect())
+}
+
+/// Gives names to objects, each site once.
+struct Names<'a> {
+    stacks: &'a HashMap<SiteId, Vec<Frame>>,
+    namer: Namer,
+    sites: HashMap<(SiteId, ObjectKind, bool), String>,
+    threads: HashMap<(Pid, Tid), String>,
+}
+
+impl<'a> Names<'a> {
+    fn new(trace: &Trace, stacks: &'a HashMap<SiteId, Vec<Frame>>) -> Result<Self, TraceError> {
+        let threads = trace.rows::<ThreadRow>()?.into_iter();
+        Ok(Self {
+            stacks,
+            namer: Namer::new(vec![PathBuf::new()]),
+            sites: HashMap::new(),
+            threads: threads.map(|t| ((t.pid, t.tid), t.name)).collect(),
+        })
+    }
+
+    fn name(&mut self, life: &Life, made_by: &str) -> String {
+        match (life.kind, life.site) {
+            _ if made_by == "varve agent" => OWN.to_owned(),
+            (ObjectKind::Stack, _) if made_by == "stack" => {
+                let thread = self.threads.get(&(life.pid, life.tid));
+                stack_name(life.pid, life.tid, thread.map(String::as_str))
+            }
+            (kind, Some(site)) => {
+                let (stacks, namer) = (self.stacks, &mut self.namer);
+                let name = self
+                    .sites
+                    .entry((site, kind, life.pool))
+                    .or_insert_with(|| {
+                        let asked = if life.pool {
+                            Asked::Pool
+                        } else {
+                            Asked::One(kind)
+                        };
+                        namer.site(asked, stacks.get(&site).map_or(&[], Vec::as_slice))
+                    });
+                // The preload library stands in for the function itself, which no frame shows.
+                match name.strip_prefix("heap (") {
+                    Some(place) if !life.pool && !made_by.is_empty() => {
+                        format!("{made_by} ({place}")
+                    }
+                    _ => name.clone(),
+                }
+            }
+            (ObjectKind::Heap, None) if life.pool => "heap, small objects".to_owned(),
+            (ObjectKind::Heap, None) => "heap, unknown caller".to_owned(),
+            (ObjectKind::File, None) => "mapped file".to_owned(),
+            (ObjectKind::Stack, None) => "stack".to_owned(),
+            (_, None) => "anonymous memory".to_owned(),
+        }
+    }
+}
+
+/// Objects that were born in the recording.
+fn born_objects(trace: &Trace, mut names: Names<'_>) -> Result<Vec<ObjectRow>, TraceError> {
+    let rows: Vec<BirthRow> = trace.rows()?;
+    let made_by: HashMap<ObjectId, &str> = rows
+        .iter()
+        .map(|r| (r.object, r.made_by.as_str()))
+        .collect();
+    let births = rows
+        .iter()
+        .map(|row| Birth {
+            object: row.object,
+            pid: row.pid,
+            kind: row.kind,
+            address: row.address,
+            bytes: row.bytes,
+            born: row.born_ns,
+            tid: row.tid.unwrap_or(Tid(row.pid.0)),
+            site: row.site,
+            pool: row.pool,
+        })
+        .collect();
+    let deaths = trace
+        .rows::<DeathRow>()?
+        .into_iter()
+        .map(|row| Death {
+            object: row.object,
+            died: row.died_ns,
+        })
+        .collect();
+    let lives = merge(births, deaths, &[]).lives;
+    Ok(lives
+        .iter()
+        .map(|life| {
+            let made_by = made_by
+                .get(&life.part_of.unwrap_or(life.object))
+                .or_else(|| made_by.get(&life.object));
+            let made_by = made_by.copied().unwrap_or_default();
+            // Heap that a program took from the kernel itself holds what its own allocator makes of it.
+            let layer = if made_by == "brk" {
+                Layer::SITE
+            } else {
+                Layer::of(life.kind, life.pool)
+            };
+            ObjectRow {
+                object: life.object,
+                pid: life.pid,
+                kind: life.kind,
+                name: names.name(life, made_by),
+                site: life.site,
+                address: life.address,
+                bytes: life.bytes,
+                born_ns: life.born,
+                died_ns: life.died,
+                tid: Some(life.tid),
+                pool: life.pool,
+                layer: layer.number(),
+            }
+        })
+        .collect())
+}
+
+/// Whether a module is the recorder's own: its preload library, or the ring that this speaks through.
+fn is_own(module: &str) -> bool {
+    let name = module.rsplit('/').next().unwrap_or(module);
+    name.starts_with("libvarve_agent") || name.ends_with(".ring")
+}
+
+fn static_row(object: &StaticObject, id: ObjectId) -> ObjectRow {
+    ObjectRow {
+        object: id,
+        pid: object.pid,
+        kind: object.kind,
+        name: if is_own(&object.module) {
+            OWN.to_owned()
+        } else {
+            static_name(object)
+        },
+        site: None,
+        address: object.address,
+        bytes: object.bytes,
+        born_ns: object.born,
+        died_ns: object.died,
+        tid: None,
+        pool: false,
+        layer: object.layer.number(),
+    }
+}
+
+fn symbols(objects: &[StaticObject]) -> Vec<SymbolRow> {
+    let mut seen: HashSet<(Pid, Address, &str, Time)> = HashSet::new();
+    objects
+        .iter()
+        .filter(|o| o.kind == ObjectKind::Static)
+        .filter(|o| seen.insert((o.pid, o.address, &o.name, o.born)))
+        .map(|o| SymbolRow {
+            pid: o.pid,
+            address: o.address,
+            bytes: o.bytes,
+            name: o.name.clone(),
+            module: o.module.clone(),
+            file: o.file.clone(),
+            line: o.line,
+        })
+        .collect()
+}
+
+fn site_rows(stacks: &HashMap<SiteId, Vec<Frame>>) -> Vec<SiteRow> {
+    let mut rows: Vec<SiteRow> = stacks
+        .iter()
+        .map(|(site, frames)| SiteRow {
+            site: *site,
+            label: short_place(frames),
+            frames: frames
+                .iter()
+                .map(|f| FrameRow {
+                    function: f.function.clone(),
+                    file: f.file.clone(),
+                    line: f.line,
+                    module: f.module.clone(),
+                    address: f.address,
+                })
+                .collect(),
+        })
+        .collect();
+    rows.sort_by_key(|r| r.site);
+    rows
+}
+
+/// What a reader should know of the modules, each once.
+fn module_notes(reports: Vec<ModuleReport>) -> Vec<ModuleNote> {
+    let mut notes: Vec<ModuleNote> = Vec::new();
+    for report in reports {
+        let Some(hint) = report.status.hint().filter(|_| !is_own(&report.path)) else {
+            continue;
+        };
+        let note = ModuleNote {
+            path: report.path,
+            note: format!("{}; {hint}", report.status),
+        };
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+    notes
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/* What passes between the programs and the loader; mirrored by src/abi.rs. */
+#ifndef VARVE_ABI_H
+#define VARVE_ABI_H
+
+/* Options of struct settings */
+#define OPT_PAGE_FLAGS 1u   /* look at page flags; the loader sets it only with a vmemmap */
+#define OPT_SOFT_DIRTY 2u   /* bit 11 of an entry means written */
+#define OPT_EXIT_HAS_MM 4u  /* sched_process_exit runs before the memory goes */
+#define OPT_PREPARE_EXEC 8u /* sched_prepare_exec exists and is attached */
+#define OPT_FAULTS 16u
+#define OPT_GUARDED 32u    /* bit 10 of an entry means not written since userfaultfd protected it */
+
+/* Flags of a tracked process */
+#define TRACK_FOLLOW 1u
+#define TRACK_MAPPINGS 2u
+#define TRACK_STACKS 4u
+#define TRACK_FAULTS 8u
+#define TRACK_VANISH 16u
+
+struct settings {
+	u64 direct;      /* where physical address 0 is mapped */
+	u64 frame_mask;  /* bits of an entry that are the physical address */
+	u64 vmemmap;     /* where struct page 0 is; 0: unknown */
+	u32 levels;      /* 4 or 5 */
+	u32 options;
+	u32 stack_bytes;
+	u32 ring_wake;   /* wake the reader when so many bytes wait */
+	u32 self;        /* process that must never be tracked: the recorder */
+	u32 pad;
+};
+
+struct tracked {
+	u64 leader; /* task_struct of the thread-group leader, 0: not known */
+	u32 flags;
+	u32 announced; /* threads that reached their end but not sched_process_exit */
+	u32 dead;
+	u32 pad;
+};
+
+#define LEAF_4K 0
+#define LEAF_2M 1
+#define LEAF_1G 2
+#define REGION_HUGETLB 1u
+
+struct region {
+	u64 base;
+	u64 accessed[8];
+	u64 young[8];
+	u64 referenced[8];
+	u64 pinned[8];
+	u64 sticky[8];
+	u64 written[8];
+	u64 intact[8];
+	u32 present;
+	u16 leaf;
+	u16 flags;
+};
+
+/* Context of the walk program: first what is asked, then what was found */
+struct walk_args {
+	u32 pid;
+	u32 pad;
+	u64 start;
+	u64 mm_wanted; /* the address space of the first call; 0: any */
+	/* out */
+	u64 resume; /* where to go on; all ones when done */
+	u64 mm;
+	u64 present;
+	u64 checks;
+	u64 check_failures;
+	u64 table_failures;
+	u32 regions;
+	s32 error; /* 0, or negative errno */
+};
+
+/* Context of the calibrate program */
+#define CAL_FIND 0      /* find the direct map: address and frame are given */
+#define CAL_TRANSLATE 1 /* translate an address with the settings */
+#define CAL_PIPE 2      /* struct page of the first buffer of a pipe */
+struct calibrate_args {
+	u32 what;
+	s32 fd;
+	u64 address;
+	u64 frame;
+	/* out */
+	u64 direct;
+	u64 frame_mask;
+	u32 levels;
+	s32 error;
+	u64 found_frame;
+	u64 page;
+	u32 page_bytes; /* sizeof(struct page) */
+	u32 tgid;
+	u32 features; /* FEATURE_* */
+	u32 pad;
+};
+#define FEATURE_YOUNG 1u
+#define FEATURE_REFERENCED 2u
+#define FEATURE_COMPOUND 4u
+#define FEATURE_PINCOUNT 8u
+#define FEATURE_HUGETLB 16u
+
+/* Loss counters */
+#define DROP_FAULT 0
+#define DROP_VANISH_PAGES 1
+#define DROP_VANISH_WALKS 2
+#define DROP_LIFE 3
+#define DROP_MAPPING 4
+#define DROP_TRACK 5
+#define DROP_KINDS 8
+
+/* Records of the ring */
+#define REC_FAULT 1
+#define REC_VANISH 2
+#define REC_FORK 3
+#define REC_EXEC 4
+#define REC_EXIT 5
+#define REC_COMM 6
+#define REC_MAPPING 7
+
+struct record {
+	u32 kind;
+	u32 aux;
+	u64 time;
+	u32 pid;
+	u32 tid;
+};
+
+struct rec_fault {
+	struct record r; /* aux: cpu << 8 | kernel << 7 | low bits of the error code */
+	u64 ip;
+	u64 address;
+};
+
+struct rec_fork {
+	struct record r; /* the parent */
+	u32 pid;
+	u32 tid;
+	u64 mm;
+	u64 sp;
+	u64 tls;
+	u32 thread;
+	u32 same_mm;
+	u32 tracked;
+	u32 pad;
+};
+
+#define PATH_BYTES 256
+struct rec_exec {
+	struct record r; /* aux: length of path */
+	u64 mm;
+	u32 old_tid;
+	u32 pad;
+	char path[PATH_BYTES];
+};
+
+struct rec_exit {
+	struct record r; /* aux: last */
+	s32 status;
+	u32 pad;
+};
+
+struct rec_comm {
+	struct record r;
+	char name[16];
+};
+
+#define OP_MMAP 1
+#define OP_MUNMAP 2
+#define OP_MREMAP 3
+#define OP_BRK 4
+#define OP_SHMAT 5
+#define OP_SHMDT 6
+#define OP_LAST_MAPPING 6
+#define OP_MADVISE 7
+#define OP_PROCESS_MADVISE 8
+#define OP_EXEC 9
+#define OP_EXIT 10
+#define OP_TRUNCATE 11
+#define OP_FTRUNCATE 12
+#define OP_FALLOCATE 13
+#define OP_REMAP_FILE 14
+#define OP_OLD_MMAP 15 /* i386: arguments in memory */
+#define OP_EXECAT 16
+#define OP_IPC 17 /* i386: multiplexed shmat and shmdt */
+
+#define STACK_MAX 16384
+struct rec_mapping {
+	struct record r; /* aux: OP_* */
+	u64 entered;
+	u64 args[6];
+	u64 before; /* end of the heap at entry, for brk */
+	s64 result;
+	u64 ip, sp, bp;
+	u64 saved[5]; /* rbx, r12 to r15 */
+	u32 stack_bytes;
+	u32 has_stack;
+};
+
+#define VANISH_ENTRIES 28
+#define ENTRY_WRITTEN 4u /* in the low bits of base: this bitmap tells writes */
+struct vanish_entry {
+	u64 base; /* low bits: LEAF_* and ENTRY_WRITTEN */
+	u64 pages[8];
+};
+
+#define CAUSE_UNMAP 0
+#define CAUSE_REMAP 1
+#define CAUSE_BRK 2
+#define CAUSE_ADVISE 3
+#define CAUSE_OVERMAP 4
+#define CAUSE_SHMDT 5
+#define CAUSE_EXEC 6
+#define CAUSE_EXIT 7
+#define CAUSE_TRUNCATE 8
+#define CAUSE_KERNEL_TOUCH 9
+
+struct rec_vanish {
+	struct record r; /* aux: cause */
+	u64 mm;
+	u64 count;
+	struct vanish_entry entries[VANISH_ENTRIES];
+};
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/* System calls: numbers to operations, and the mapping records */
+#ifndef VARVE_CALLS_H
+#define VARVE_CALLS_H
+
+/* One program sees all system calls, so this table has to sort out the rest at once */
+static const u8 ops64[512] = {
+	[9] = OP_MMAP,	     [11] = OP_MUNMAP,	 [12] = OP_BRK,	      [25] = OP_MREMAP,
+	[28] = OP_MADVISE,   [30] = OP_SHMAT,	 [59] = OP_EXEC,      [60] = OP_EXIT,
+	[67] = OP_SHMDT,     [76] = OP_TRUNCATE, [77] = OP_FTRUNCATE, [216] = OP_REMAP_FILE,
+	[231] = OP_EXIT,     [285] = OP_FALLOCATE, [322] = OP_EXECAT, [440] = OP_PROCESS_MADVISE,
+};
+
+static const u8 ops32[512] = {
+	[1] = OP_EXIT,	      [11] = OP_EXEC,	   [45] = OP_BRK,	   [90] = OP_OLD_MMAP,
+	[91] = OP_MUNMAP,     [92] = OP_TRUNCATE,  [93] = OP_FTRUNCATE,    [117] = OP_IPC,
+	[163] = OP_MREMAP,    [192] = OP_MMAP,	   [193] = OP_TRUNCATE,    [194] = OP_FTRUNCATE,
+	[219] = OP_MADVISE,   [252] = OP_EXIT,	   [257] = OP_REMAP_FILE,  [324] = OP_FALLOCATE,
+	[358] = OP_EXECAT,    [397] = OP_SHMAT,	   [398] = OP_SHMDT,	   [440] = OP_PROCESS_MADVISE,
+};
+
+#define TS_COMPAT 2
+#define X32_BIT 0x40000000
+#define IPC_SHMAT 21
+#define IPC_SHMDT 22
+
+static __always_inline int interesting(u32 number)
+{
+	return ops64[number & 511] || ops32[number & 511];
+}
+
+/*
+ * Operation and arguments of the system call that the current thread is in. Not inline: the
+ * registers take a third of the stack, which the walk needs as well.
+ */
+__noinline int decode(struct call *c, u64 registers, u32 number)
+{
+	struct pt_regs r;
+	u32 status = BPF_CORE_READ(current_task(), thread_info.status);
+
+	if (!c || bpf_probe_read_kernel(&r, sizeof(r), (void *)registers))
+		return 0;
+	if (!(status & TS_COMPAT)) {
+		c->op = ops64[number & 511];
+		c->wide = 8;
+		c->args[0] = r.di;
+		c->args[1] = r.si;
+		c->args[2] = r.dx;
+		c->args[3] = r.r10;
+		c->args[4] = r.r8;
+		c->args[5] = r.r9;
+		return c->op;
+	}
+	c->op = ops32[number & 511];
+	c->wide = 4;
+	c->args[0] = (u32)r.bx;
+	c->args[1] = (u32)r.cx;
+	c->args[2] = (u32)r.dx;
+	c->args[3] = (u32)r.si;
+	c->args[4] = (u32)r.di;
+	c->args[5] = (u64)(u32)r.bp << 12; /* mmap2 counts in pages */
+	if (c->op == OP_OLD_MMAP) {
+		u32 in[6] = {};
+
+		bpf_probe_read_user(in, sizeof(in), (void *)c->args[0]);
+		for (int i = 0; i < 6; i++)
+			c->args[i] = in[i];
+		c->op = OP_MMAP;
+	}
+	if (c->op == OP_IPC) {
+		u32 what = c->args[0] & 0xffff;
+
+		c->op = what == IPC_SHMAT ? OP_SHMAT : what == IPC_SHMDT ? OP_SHMDT : 0;
+		c->args[0] = what == IPC_SHMAT ? c->args[1] : c->args[4];
+	}
+	return c->op;
+}
+
+static __always_inline struct stack_scratch *take_stack(void)
+{
+	for (u32 slot = 0; slot < SLOTS; slot++) {
+		u32 key = slot;
+		struct stack_scratch *s = bpf_map_lookup_elem(&stack_scratch, &key);
+
+		if (s && !__sync_lock_test_and_set(&s->busy, 1))
+			return s;
+	}
+	return 0;
+}
+
+/* Copies the user stack, page by page: it may end, or a page may be swapped out */
+static __always_inline u32 copy_stack(struct stack_scratch *s, u64 sp, u32 wanted)
+{
+	u32 have = 0;
+
+	if (wanted > STACK_MAX)
+		wanted = STACK_MAX;
+	for (int i = 0; i < STACK_MAX / 4096 + 1; i++) {
+		u32 part = 4096 - ((sp + have) & 4095);
+
+		if (have >= wanted)
+			break;
+		if (part > wanted - have)
+			part = wanted - have;
+		/* True already, but older verifiers have to be shown, in the registers that are used */
+		barrier_var(part);
+		barrier_var(have);
+		if (part > 4096 || have > STACK_MAX)
+			break;
+		if (bpf_probe_read_user(s->stack + have, part, (void *)(sp + have)))
+			break;
+		have += part;
+	}
+	return have;
+}
+
+static __noinline int emit_mapping(struct call *c, void *registers, s64 result, u32 flags)
+{
+	struct settings *g = get_settings();
+	struct stack_scratch *s;
+	struct pending *p;
+	struct pt_regs r;
+	u32 tid = bpf_get_current_pid_tgid(), stack = 0;
+	u64 bytes;
+
+	if (!c || !g)
+		return 0;
+	s = take_stack();
+	if (!s) {
+		drop(DROP_MAPPING, 1);
+		return 0;
+	}
+	fill(&s->m.r, REC_MAPPING, c->op);
+	s->m.entered = s->m.r.time;
+	s->m.before = 0;
+	p = bpf_map_lookup_elem(&pending, &tid);
+	if (p) {
+		s->m.entered = p->entered;
+		s->m.before = p->before;
+		bpf_map_delete_elem(&pending, &tid);
+	}
+	for (int i = 0; i < 6; i++)
+		s->m.args[i] = c->args[i];
+	s->m.result = result;
+	s->m.has_stack = 0;
+	if (flags & TRACK_STACKS && !bpf_probe_read_kernel(&r, sizeof(r), registers)) {
+		s->m.ip = r.ip;
+		s->m.sp = r.sp;
+		s->m.bp = r.bp;
+		s->m.saved[0] = r.bx;
+		s->m.saved[1] = r.r12;
+		s->m.saved[2] = r.r13;
+		s->m.saved[3] = r.r14;
+		s->m.saved[4] = r.r15;
+		s->m.has_stack = 1;
+		stack = copy_stack(s, r.sp, g->stack_bytes);
+	}
+	s->m.stack_bytes = stack;
+	bytes = sizeof(s->m) + (stack & ~7u);
+	if (bytes > sizeof(s->m) + STACK_MAX)
+		bytes = sizeof(s->m) + STACK_MAX;
+	if (bpf_ringbuf_output(&ring, &s->m, bytes, wake(g->ring_wake)))
+		drop(DROP_MAPPING, 1);
+	s->busy = 0;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/* Reading the bits of pages just before they go */
+#ifndef VARVE_HOOKS_H
+#define VARVE_HOOKS_H
+
+#define CAST_TASK(x) ((struct task_struct *)(unsigned long)(x))
+#define CAST_MM(x) ((struct mm_struct *)(unsigned long)(x))
+
+static __always_inline struct task_struct *current_task(void)
+{
+	return (struct task_struct *)bpf_get_current_task();
+}
+
+static __always_inline struct tracked *tracked_current(void)
+{
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+
+	return bpf_map_lookup_elem(&tracked, &tgid);
+}
+
+static __always_inline void fill(struct record *r, u32 kind, u32 aux)
+{
+	u64 id = bpf_get_current_pid_tgid();
+
+	r->kind = kind;
+	r->aux = aux;
+	r->time = bpf_ktime_get_ns();
+	r->pid = id >> 32;
+	r->tid = id;
+}
+
+/* A hook may interrupt another one on the same CPU: each takes a scratch of its own */
+static __always_inline struct scratch *take_scratch(void)
+{
+	for (u32 slot = 0; slot < SLOTS; slot++) {
+		u32 key = slot;
+		struct scratch *s = bpf_map_lookup_elem(&hook_scratch, &key);
+
+		if (s && !__sync_lock_test_and_set(&s->busy, 1))
+			return s;
+	}
+	return 0;
+}
+
+/* Sends the touched pages of [start, end) of the address space to the ring */
+__noinline int vanish(u64 mm, u32 cause, u64 start, u64 end)
+{
+	struct settings *g = get_settings();
+	struct scratch *s;
+	u64 limit;
+
+	if (!g || !mm)
+		return 0;
+	start &= ~(SIZE_4K - 1);
+	end = (end + SIZE_4K - 1) & ~(SIZE_4K - 1);
+	limit = user_end(g);
+	if (end > limit)
+		end = limit;
+	if (start >= end)
+		return 0;
+	s = take_scratch();
+	if (!s) {
+		drop(DROP_VANISH_WALKS, 1);
+		return 0;
+	}
+	prepare(s, g, (u64)BPF_CORE_READ(CAST_MM(mm), pgd));
+	s->to_ring = 1;
+	s->cursor = start;
+	s->end = end;
+	fill(&s->batch.r, REC_VANISH, cause);
+	s->batch.mm = mm;
+	walk_range(s);
+	flush_batch(s);
+	if (s->cursor < end)
+		drop(DROP_VANISH_WALKS, 1);
+	if (s->table_failures)
+		drop(DROP_VANISH_WALKS, s->table_failures);
+	if (s->check_failures)
+		drop(DROP_VANISH_PAGES, s->check_failures);
+	s->busy = 0;
+	return 0;
+}
+
+struct rec_touch {
+	struct record r;
+	u64 mm;
+	u64 count;
+	struct vanish_entry entry;
+};
+
+/* Says that the kernel is about to access the page of an address */
+static __noinline int kernel_touch(u64 mm, u64 address)
+{
+	struct rec_touch *rec;
+	u32 word = (address >> 18) & 7;
+
+	if (!mm || !address || address >> 56)
+		return 0;
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_VANISH_PAGES, 1);
+		return 0;
+	}
+	fill(&rec->r, REC_VANISH, CAUSE_KERNEL_TOUCH);
+	rec->mm = mm;
+	rec->count = 1;
+	rec->entry.base = address & ~(SIZE_2M - 1);
+	__builtin_memset(rec->entry.pages, 0, sizeof(rec->entry.pages));
+	rec->entry.pages[word] = 1ull << ((address >> 12) & 63);
+	bpf_ringbuf_submit(rec, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+/*
+ * A vfork child lives in the memory of its parent, which stays when the child goes. mm_users would
+ * be no good test: anyone who looks at the process holds a reference.
+ */
+static __always_inline int borrowed_mm(struct task_struct *task, u64 mm)
+{
+	struct task_struct *parent = BPF_CORE_READ(task, real_parent);
+
+	return (u64)BPF_CORE_READ(parent, mm) == mm &&
+	       BPF_CORE_READ(parent, tgid) != BPF_CORE_READ(task, tgid);
+}
+
+static __always_inline void vanish_all(u32 cause)
+{
+	struct task_struct *task = current_task();
+	u64 mm = (u64)BPF_CORE_READ(task, mm);
+
+	if (mm && !borrowed_mm(task, mm))
+		vanish(mm, cause, 0, ~0ull >> 1);
+}
+
+static __always_inline void exit_touches(struct task_struct *task, u64 mm)
+{
+	/* mm_release: clears the thread id if anyone is left to see it, walks the futex list */
+	if (BPF_CORE_READ(CAST_MM(mm), mm_users.counter) > 1)
+		kernel_touch(mm, (u64)BPF_CORE_READ(task, clear_child_tid));
+	kernel_touch(mm, (u64)BPF_CORE_READ(task, robust_list));
+}
+
+/*
+ * On kernels where sched_process_exit comes too late to see the memory: each thread says when it
+ * reached its end (exit, exit_group, a fatal signal), after which it runs no more user code. The
+ * last to say so reads the memory. Threads that have left `live` already but not yet passed
+ * sched_process_exit can make this read too early as well, never too late.
+ */
+static __always_inline void announce_end(struct tracked *t)
+{
+	struct settings *g = get_settings();
+	struct task_struct *task = current_task();
+	struct signal_struct *signal = BPF_CORE_READ(task, signal);
+	u32 tid = bpf_get_current_pid_tgid();
+	u8 one = 1;
+	s32 live, count;
+
+	if (!g || g->options & OPT_EXIT_HAS_MM)
+		return;
+	if (bpf_map_update_elem(&announced, &tid, &one, BPF_NOEXIST) == 0)
+		__sync_fetch_and_add(&t->announced, 1);
+	exit_touches(task, (u64)BPF_CORE_READ(task, mm));
+	if (BPF_CORE_READ(signal, group_exec_task)) {
+		vanish_all(CAUSE_EXEC);
+		return;
+	}
+	live = BPF_CORE_READ(signal, live.counter);
+	count = *(volatile u32 *)&t->announced;
+	if (live - count <= 0)
+		vanish_all(CAUSE_EXIT);
+}
+
+/* What execve reads of the old memory after its hook: the strings, where the hook is too early */
+struct string_context {
+	u64 mm;
+	u64 vector;
+	u32 wide; /* 8, or 4 in a 32-bit process */
+};
+
+static long touch_string(u32 i, struct string_context *c)
+{
+	u64 pointer = 0;
+
+	if (bpf_probe_read_user(&pointer, c->wide == 4 ? 4 : 8, (void *)(c->vector + (u64)i * c->wide)))
+		return 1;
+	kernel_touch(c->mm, c->vector + (u64)i * c->wide);
+	if (!pointer)
+		return 1;
+	kernel_touch(c->mm, pointer);
+	return 0;
+}
+
+static __always_inline void exec_hook(u64 path, u64 argv, u64 envp, u32 wide)
+{
+	struct settings *g = get_settings();
+	struct task_struct *task = current_task();
+	u64 mm = (u64)BPF_CORE_READ(task, mm);
+	struct string_context c = { .mm = mm, .vector = argv, .wide = wide };
+
+	if (!g || g->options & OPT_PREPARE_EXEC)
+		return;
+	vanish_all(CAUSE_EXEC);
+	kernel_touch(mm, path);
+	bpf_loop(512, touch_string, &c, 0);
+	c.vector = envp;
+	bpf_loop(512, touch_string, &c, 0);
+}
+
+/* Whether the file behind a descriptor is mapped anywhere; its size comes along */
+static __always_inline int is_mapped_file(u32 fd, s64 *bytes)
+{
+	struct fdtable *table = BPF_CORE_READ(current_task(), files, fdt);
+	struct file **files = BPF_CORE_READ(table, fd);
+	struct file *file = 0;
+
+	if (fd >= BPF_CORE_READ(table, max_fds))
+		return 0;
+	if (bpf_probe_read_kernel(&file, sizeof(file), files + fd) || !file)
+		return 0;
+	*bytes = BPF_CORE_READ(file, f_inode, i_size);
+	return BPF_CORE_READ(file, f_mapping, i_mmap.rb_root.rb_node) != 0;
+}
+
+#define MADV_DONTNEED 4
+#define MADV_FREE 8
+#define MADV_REMOVE 9
+#define MADV_COLD 20
+#define MADV_PAGEOUT 21
+#define MADV_DONTNEED_LOCKED 24
+#define MADV_GUARD_INSTALL 102
+
+static __always_inline int advice_drops(u32 advice)
+{
+	return advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_REMOVE ||
+	       advice == MADV_COLD || advice == MADV_PAGEOUT || advice == MADV_DONTNEED_LOCKED ||
+	       advice == MADV_GUARD_INSTALL;
+}
+
+#define MAP_FIXED 0x10
+#define MAP_FIXED_NOREPLACE 0x100000
+#define MREMAP_FIXED 2
+#define FALLOCATE_DROPS (2 | 8 | 16 | 32) /* punch, collapse, zero, insert */
+
+struct call {
+	u64 args[6];
+	u32 op;
+	u32 wide;
+};
+
+__noinline int vanish_call(struct call *c)
+{
+	struct task_struct *task = current_task();
+	u64 mm = (u64)BPF_CORE_READ(task, mm), end;
+	s64 bytes = 0;
+
+	if (!c || !mm)
+		return 0;
+	switch (c->op) {
+	case OP_MUNMAP:
+		return vanish(mm, CAUSE_UNMAP, c->args[0], c->args[0] + c->args[1]);
+	case OP_MREMAP:
+		vanish(mm, CAUSE_REMAP, c->args[0], c->args[0] + c->args[1]);
+		if (c->args[3] & MREMAP_FIXED)
+			vanish(mm, CAUSE_REMAP, c->args[4], c->args[4] + c->args[2]);
+		return 0;
+	case OP_REMAP_FILE:
+		return vanish(mm, CAUSE_OVERMAP, c->args[0], c->args[0] + c->args[1]);
+	case OP_MMAP:
+		if (c->args[3] & MAP_FIXED && !(c->args[3] & MAP_FIXED_NOREPLACE))
+			vanish(mm, CAUSE_OVERMAP, c->args[0], c->args[0] + c->args[1]);
+		return 0;
+	case OP_BRK:
+		end = BPF_CORE_READ(CAST_MM(mm), brk);
+		if (c->args[0] && c->args[0] < end)
+			vanish(mm, CAUSE_BRK, c->args[0] + SIZE_4K - 1, end);
+		return 0;
+	case OP_MADVISE:
+		if (advice_drops(c->args[2]))
+			vanish(mm, CAUSE_ADVISE, c->args[0], c->args[0] + c->args[1]);
+		return 0;
+	case OP_PROCESS_MADVISE:
+		if (advice_drops(c->args[3]))
+			vanish(mm, CAUSE_ADVISE, 0, ~0ull >> 1);
+		return 0;
+	case OP_SHMDT:
+		return vanish(mm, CAUSE_SHMDT, 0, ~0ull >> 1);
+	case OP_FTRUNCATE:
+		if (is_mapped_file(c->args[0], &bytes) && (s64)c->args[1] < bytes)
+			vanish(mm, CAUSE_TRUNCATE, 0, ~0ull >> 1);
+		return 0;
+	case OP_FALLOCATE:
+		if (c->args[1] & FALLOCATE_DROPS && is_mapped_file(c->args[0], &bytes))
+			vanish(mm, CAUSE_TRUNCATE, 0, ~0ull >> 1);
+		return 0;
+	case OP_TRUNCATE:
+		return vanish(mm, CAUSE_TRUNCATE, 0, ~0ull >> 1);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/*
+ * The few kernel types that the programs look at. Field offsets are filled in at load time from the
+ * running kernel's BTF, so order and padding mean nothing here; no vmlinux.h is needed to build.
+ */
+#ifndef VARVE_KERNEL_H
+#define VARVE_KERNEL_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef int s32;
+typedef unsigned long long u64;
+typedef long long s64;
+typedef u8 __u8;
+typedef u16 __u16;
+typedef u32 __u32;
+typedef s32 __s32;
+typedef u64 __u64;
+typedef s64 __s64;
+typedef u16 __be16;
+typedef u32 __be32;
+typedef u32 __wsum;
+
+#define BPF_MAP_TYPE_HASH 1
+#define BPF_MAP_TYPE_ARRAY 2
+#define BPF_MAP_TYPE_PERCPU_ARRAY 6
+#define BPF_MAP_TYPE_RINGBUF 27
+#define BPF_F_MMAPABLE 1024
+#define BPF_ANY 0
+#define BPF_NOEXIST 1
+#define BPF_RB_NO_WAKEUP 1
+#define BPF_RB_FORCE_WAKEUP 2
+#define BPF_RB_AVAIL_DATA 0
+
+struct bpf_raw_tracepoint_args {
+	u64 args[0];
+};
+
+/* x86-64, fixed by the system call path and by ptrace */
+struct pt_regs {
+	u64 r15, r14, r13, r12, bp, bx;
+	u64 r11, r10, r9, r8, ax, cx, dx, si, di;
+	u64 orig_ax, ip, cs, flags, sp, ss;
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct list_head {
+	struct list_head *next;
+};
+
+struct page {
+	unsigned long compound_head;
+	unsigned int page_type;
+	unsigned char compound_dtor;
+	atomic_t _refcount;
+};
+
+struct folio {
+	atomic_t _pincount;
+};
+
+struct thread_info {
+	u32 status;
+};
+
+struct thread_struct {
+	unsigned long fsbase;
+};
+
+struct mm_struct {
+	u64 *pgd;
+	atomic_t mm_users;
+	unsigned long brk;
+};
+
+struct signal_struct {
+	atomic_t live;
+	struct list_head thread_head;
+	struct task_struct *group_exec_task;
+	int group_exit_code;
+	unsigned int flags;
+};
+
+struct rb_node {
+	u64 dummy;
+};
+struct rb_root {
+	struct rb_node *rb_node;
+};
+struct rb_root_cached {
+	struct rb_root rb_root;
+};
+struct address_space {
+	struct rb_root_cached i_mmap;
+};
+struct inode {
+	s64 i_size;
+};
+struct pipe_buffer {
+	struct page *page;
+};
+struct pipe_inode_info {
+	struct pipe_buffer *bufs;
+};
+struct file {
+	void *private_data;
+	struct address_space *f_mapping;
+	struct inode *f_inode;
+};
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct task_struct {
+	struct thread_info thread_info;
+	void *stack;
+	struct list_head tasks;
+	struct mm_struct *mm;
+	int exit_code;
+	int pid;
+	int tgid;
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+	struct list_head thread_node;
+	int *clear_child_tid;
+	void *robust_list;
+	struct signal_struct *signal;
+	struct files_struct *files;
+	int pagefault_disabled;
+	struct thread_struct thread;
+};
+
+struct linux_binprm {
+	const char *filename;
+};
+
+struct sigaction {
+	void *sa_handler;
+};
+struct k_sigaction {
+	struct sigaction sa;
+};
+
+#pragma clang attribute pop
+
+/* Values come from the running kernel; those here only have to exist */
+enum pageflags {
+	PG_referenced = 1,
+	PG_head = 2,
+	PG_young = 3,
+};
+enum pagetype {
+	PGTY_hugetlb = 1,
+};
+enum compound_dtor_id {
+	HUGETLB_PAGE_DTOR = 1,
+};
+
+#endif

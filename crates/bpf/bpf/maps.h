@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+#ifndef VARVE_MAPS_H
+#define VARVE_MAPS_H
+
+#define BLOCK_PAGES 16
+#define PAGE_STRUCT_MAX 80
+#define BLOCK_BYTES (BLOCK_PAGES * PAGE_STRUCT_MAX)
+
+/* All that one walk works with; 25 KiB, so not on the stack. Per-CPU values are limited to 32 KiB. */
+struct scratch {
+	u32 busy;
+	u32 to_ring; /* vanish records instead of the output map */
+	u64 cursor;
+	u64 end;
+	u64 pgd; /* kernel address of the top table */
+	u64 direct;
+	u64 frame_mask;
+	u64 vmemmap;
+	u32 levels;
+	u32 options;
+	u32 whole; /* copy whole tables; else single entries, for short ranges */
+	u32 ring_wake;
+	/* which table each copy holds */
+	u64 at5, at4, at3, at2;
+	/* sums */
+	u64 present;
+	u64 checks;
+	u64 check_failures;
+	u64 table_failures;
+	u32 out_count;
+	u32 out_max;
+	u32 full;
+	u32 batch_pages;
+	/* struct pages read last */
+	u64 block_frame;
+	u64 block_count;
+	u64 head;
+	u32 head_bits;
+	u32 pad;
+	struct region region;
+	u64 t5[512];
+	u64 t4[512];
+	u64 t3[512];
+	u64 t2[512];
+	u64 t1[512];
+	u8 block[BLOCK_BYTES];
+	u8 head_pages[2 * PAGE_STRUCT_MAX];
+	struct rec_vanish batch;
+};
+
+#define SLOTS 2
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+/* The walk program runs in the recorder alone, so it needs one scratch, not one per CPU */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct scratch);
+} walk_scratch SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SLOTS);
+	__type(key, u32);
+	__type(value, struct scratch);
+} hook_scratch SEC(".maps");
+
+struct stack_scratch {
+	u32 busy;
+	u32 pad;
+	struct rec_mapping m;
+	u8 stack[STACK_MAX + 4096]; /* the last read may be seen to end behind it */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SLOTS);
+	__type(key, u32);
+	__type(value, struct stack_scratch);
+} stack_scratch SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct region);
+} regions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, u32);
+	__type(value, struct tracked);
+} tracked SEC(".maps");
+
+struct pending {
+	u64 entered;
+	u64 before;
+};
+
+/* Mapping calls under way, by thread */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, u32);
+	__type(value, struct pending);
+} pending SEC(".maps");
+
+/* Threads that reached their end, until sched_process_exit */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, u32);
+	__type(value, u8);
+} announced SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DROP_KINDS);
+	__type(key, u32);
+	__type(value, u64);
+} drops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4 << 20);
+} ring SEC(".maps");
+
+static __always_inline void drop(u32 kind, u64 count)
+{
+	u64 *value = bpf_map_lookup_elem(&drops, &kind);
+
+	if (value)
+		__sync_fetch_and_add(value, count);
+}
+
+/*
+ * The recorder drains the ring once per interval by itself: waking it for each record would only
+ * slow the target down. It is woken when the ring fills.
+ */
+static __always_inline u64 wake(u32 limit)
+{
+	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= limit ? BPF_RB_FORCE_WAKEUP
+								    : BPF_RB_NO_WAKEUP;
+}
+
+static __always_inline struct settings *get_settings(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&settings, &zero);
+}
+
+#endif

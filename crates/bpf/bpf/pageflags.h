@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/* What struct page tells about a page whose accessed bit is clear */
+#ifndef VARVE_PAGEFLAGS_H
+#define VARVE_PAGEFLAGS_H
+
+#define BIT_YOUNG 1u
+#define BIT_REFERENCED 2u
+#define BIT_PINNED 4u
+#define BIT_HUGETLB 8u
+
+/* GUP_PIN_COUNTING_BIAS of include/linux/mm.h: a pin of a small folio counts this much */
+#define PIN_BIAS 1024u
+
+static __always_inline u32 flag_bits(u64 flags)
+{
+	u32 bits = 0;
+
+	/* flags is the first word of struct page on all kernels; memdesc_flags_t since 6.18 */
+	if (bpf_core_enum_value_exists(enum pageflags, PG_young) &&
+	    (flags >> bpf_core_enum_value(enum pageflags, PG_young)) & 1)
+		bits |= BIT_YOUNG;
+	if (bpf_core_enum_value_exists(enum pageflags, PG_referenced) &&
+	    (flags >> bpf_core_enum_value(enum pageflags, PG_referenced)) & 1)
+		bits |= BIT_REFERENCED;
+	return bits;
+}
+
+/* Bits of a folio of more than one page, from its first two struct pages */
+static __always_inline u32 head_bits(struct scratch *s, u64 head)
+{
+	u64 size = bpf_core_type_size(struct page);
+	u32 bits, count;
+
+	if (s->head == head)
+		return s->head_bits;
+	if (size > PAGE_STRUCT_MAX)
+		return 0;
+	if (bpf_probe_read_kernel(s->head_pages, 2 * size, (void *)head)) {
+		s->check_failures++;
+		return 0;
+	}
+	bits = flag_bits(*(u64 *)s->head_pages);
+	if (bpf_core_field_exists(struct folio, _pincount)) {
+		u64 at = bpf_core_field_offset(struct folio, _pincount);
+
+		if (at <= sizeof(s->head_pages) - 4 && *(u32 *)(s->head_pages + at))
+			bits |= BIT_PINNED;
+	} else {
+		u64 at = bpf_core_field_offset(struct page, _refcount);
+
+		count = at <= sizeof(s->head_pages) - 4 ? *(u32 *)(s->head_pages + at) : 0;
+		if (count >= PIN_BIAS)
+			bits |= BIT_PINNED;
+	}
+	if (bpf_core_enum_value_exists(enum pagetype, PGTY_hugetlb)) {
+		u64 at = bpf_core_field_offset(struct page, page_type);
+
+		if (at <= sizeof(s->head_pages) - 4 &&
+		    *(u32 *)(s->head_pages + at) >> 24 ==
+			    bpf_core_enum_value(enum pagetype, PGTY_hugetlb))
+			bits |= BIT_HUGETLB;
+	} else if (bpf_core_enum_value_exists(enum compound_dtor_id, HUGETLB_PAGE_DTOR) &&
+		   bpf_core_field_exists(struct page, compound_dtor)) {
+		u64 at = size + bpf_core_field_offset(struct page, compound_dtor);
+
+		if (at < sizeof(s->head_pages) &&
+		    s->head_pages[at] ==
+			    bpf_core_enum_value(enum compound_dtor_id, HUGETLB_PAGE_DTOR))
+			bits |= BIT_HUGETLB;
+	}
+	s->head = head;
+	s->head_bits = bits;
+	return bits;
+}
+
+/* Bits of the page frame; first, count: a run of frames with it in it, to be read together */
+static __always_inline u32 page_bits(struct scratch *s, u64 frame, u64 first, u32 count)
+{
+	u64 size = bpf_core_type_size(struct page);
+	u64 address = s->vmemmap + frame * size;
+	u64 at, flags, compound, offset;
+	u8 *page;
+
+	s->checks++;
+	if (size > PAGE_STRUCT_MAX)
+		return 0;
+	at = frame - s->block_frame;
+	if (at >= s->block_count) {
+		u32 bytes = count * size;
+
+		s->block_count = 0;
+		if (count > 1 && bytes <= BLOCK_BYTES &&
+		    !bpf_probe_read_kernel(s->block, bytes, (void *)(s->vmemmap + first * size))) {
+			s->block_count = count;
+			s->block_frame = first;
+		} else if (!bpf_probe_read_kernel(s->block, size, (void *)address)) {
+			s->block_count = 1;
+			s->block_frame = frame;
+		} else {
+			s->check_failures++;
+			return 0;
+		}
+		at = frame - s->block_frame;
+	}
+	offset = at * size;
+	if (offset > BLOCK_BYTES - PAGE_STRUCT_MAX)
+		return 0;
+	page = s->block + offset;
+	flags = *(u64 *)page;
+	if (bpf_core_field_exists(struct page, compound_head)) {
+		compound = *(u64 *)(page + bpf_core_field_offset(struct page, compound_head));
+		if (compound & 1)
+			return head_bits(s, compound - 1);
+	}
+	if (bpf_core_enum_value_exists(enum pageflags, PG_head) &&
+	    (flags >> bpf_core_enum_value(enum pageflags, PG_head)) & 1)
+		return head_bits(s, address);
+	if (*(u32 *)(page + bpf_core_field_offset(struct page, _refcount)) >= PIN_BIAS)
+		return flag_bits(flags) | BIT_PINNED;
+	return flag_bits(flags);
+}
+
+#endif

@@ -1,0 +1,584 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/* The programs of the recorder. Each can be left out without harm to the others. */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "abi.h"
+#include "maps.h"
+#include "pageflags.h"
+#include "walk.h"
+#include "hooks.h"
+#include "calls.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+#define ESRCH 3
+#define EINVAL 22
+#define ESTALE 116
+#define KERNEL_STACK_BYTES 16384
+#define SIGNAL_GROUP_EXIT 4
+
+/* ---- on demand ---- */
+
+struct find_context {
+	u64 task;
+	u64 first;
+	u64 found;
+	u32 pid;
+};
+
+static long find_step(u32 i, struct find_context *c)
+{
+	struct task_struct *task = CAST_TASK(c->task);
+	u64 next;
+
+	if ((u32)BPF_CORE_READ(task, tgid) == c->pid) {
+		c->found = c->task;
+		return 1;
+	}
+	next = (u64)BPF_CORE_READ(task, tasks.next);
+	if (!next)
+		return 1;
+	next -= bpf_core_field_offset(struct task_struct, tasks);
+	c->task = next;
+	return next == c->first;
+}
+
+/*
+ * The list of all processes, from the recorder itself on. The kfunc bpf_task_from_pid would be
+ * shorter, but is not in 6.1 and not for this type of program until later. The list may change
+ * under us, so a failure is tried again.
+ */
+static __noinline u64 find_task(u32 pid)
+{
+	u64 self = (u64)BPF_CORE_READ(current_task(), group_leader);
+	struct find_context c = { .task = self, .first = self, .pid = pid };
+	struct tracked *t = bpf_map_lookup_elem(&tracked, &pid);
+
+	struct task_struct *known = CAST_TASK(t ? t->leader : 0);
+
+	if (known && (u32)BPF_CORE_READ(known, tgid) == pid &&
+	    (u32)BPF_CORE_READ(known, pid) == pid && BPF_CORE_READ(known, mm))
+		return (u64)known;
+	for (int i = 0; i < 3; i++) {
+		c.task = self;
+		bpf_loop(1 << 22, find_step, &c, 0);
+		if (c.found)
+			break;
+	}
+	return c.found;
+}
+
+struct thread_context {
+	u64 node;
+	u64 head;
+	u64 mm;
+};
+
+static long thread_step(u32 i, struct thread_context *c)
+{
+	struct task_struct *task;
+
+	if (!c->node || c->node == c->head)
+		return 1;
+	task = CAST_TASK(c->node - bpf_core_field_offset(struct task_struct, thread_node));
+	c->mm = (u64)BPF_CORE_READ(task, mm);
+	c->node = (u64)BPF_CORE_READ(task, thread_node.next);
+	return c->mm != 0;
+}
+
+/* The memory of a process; its first thread may have ended before the others */
+static __noinline u64 mm_of(u64 leader)
+{
+	struct task_struct *task = CAST_TASK(leader);
+	struct signal_struct *signal = BPF_CORE_READ(task, signal);
+	struct thread_context c = { .mm = (u64)BPF_CORE_READ(task, mm) };
+
+	if (c.mm)
+		return c.mm;
+	c.head = (u64)signal + bpf_core_field_offset(struct signal_struct, thread_head);
+	c.node = (u64)BPF_CORE_READ(signal, thread_head.next);
+	bpf_loop(1 << 16, thread_step, &c, 0);
+	return c.mm;
+}
+
+SEC("syscall")
+int walk_process(struct walk_args *a)
+{
+	struct settings *g = get_settings();
+	u32 zero = 0;
+	struct scratch *s = bpf_map_lookup_elem(&walk_scratch, &zero);
+	u64 task, mm;
+
+	a->error = -EINVAL;
+	if (!g || !s)
+		return 0;
+	task = find_task(a->pid);
+	mm = task ? mm_of(task) : 0;
+	if (!mm) {
+		a->error = -ESRCH;
+		return 0;
+	}
+	if (a->mm_wanted && a->mm_wanted != mm) {
+		a->error = -ESTALE;
+		return 0;
+	}
+	prepare(s, g, (u64)BPF_CORE_READ(CAST_MM(mm), pgd));
+	s->to_ring = 0;
+	s->out_max = a->regions;
+	s->cursor = a->start;
+	s->end = user_end(g);
+	walk_range(s);
+	a->resume = s->cursor < s->end ? s->cursor : ~0ull;
+	a->mm = mm;
+	a->present = s->present;
+	a->checks = s->checks;
+	a->check_failures = s->check_failures;
+	a->table_failures = s->table_failures;
+	a->regions = s->out_count;
+	a->error = mm_of(task) == mm ? 0 : -ESTALE;
+	return 0;
+}
+
+struct calibrate_context {
+	u64 pgd;
+	u64 address;
+	u64 frame;
+	u64 direct;
+	u64 frame_mask;
+	u32 levels;
+	u32 found;
+};
+
+/* The frame of an address by a guess of where physical memory is mapped; ~0 if that fails */
+static __noinline u64 translate(u64 pgd, u64 address, u64 direct, u64 mask, u32 levels)
+{
+	u64 table = pgd, entry = 0;
+
+	for (int level = 4; level >= 0; level--) {
+		u32 shift = 12 + 9 * level;
+
+		if (level == 4 && levels == 4)
+			continue;
+		if (bpf_probe_read_kernel(&entry, 8, (void *)(table + ((address >> shift) & 511) * 8)))
+			return ~0ull;
+		if (!(entry & PTE_PRESENT))
+			return ~0ull;
+		if (level == 0)
+			return (entry & mask) >> 12;
+		if (entry & PTE_PSE)
+			return ~0ull;
+		table = direct + (entry & mask);
+	}
+	return ~0ull;
+}
+
+/* Bits of an entry that are a physical address, less one that may mean "encrypted" */
+static __always_inline u64 mask_of(u32 guess)
+{
+	u64 all = 0x000ffffffffff000ull;
+
+	return guess == 0 ? all : guess == 1 ? all & ~(1ull << 51) : all & ~(1ull << 47);
+}
+
+static long calibrate_step(u32 i, struct calibrate_context *c)
+{
+	u64 direct = (c->pgd & ~(SIZE_1G - 1)) - i * SIZE_1G;
+
+	if (!(direct >> 63))
+		return 1;
+	for (u32 guess = 0; guess < 6; guess++) {
+		u64 mask = mask_of(guess % 3);
+		u32 levels = guess < 3 ? 4 : 5;
+
+		if (translate(c->pgd, c->address, direct, mask, levels) == c->frame) {
+			c->direct = direct;
+			c->frame_mask = mask;
+			c->levels = levels;
+			c->found = 1;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static __always_inline u32 features(void)
+{
+	u32 f = 0;
+
+	if (bpf_core_enum_value_exists(enum pageflags, PG_young))
+		f |= FEATURE_YOUNG;
+	if (bpf_core_enum_value_exists(enum pageflags, PG_referenced))
+		f |= FEATURE_REFERENCED;
+	if (bpf_core_field_exists(struct page, compound_head))
+		f |= FEATURE_COMPOUND;
+	if (bpf_core_field_exists(struct folio, _pincount))
+		f |= FEATURE_PINCOUNT;
+	if (bpf_core_enum_value_exists(enum pagetype, PGTY_hugetlb) ||
+	    bpf_core_field_exists(struct page, compound_dtor))
+		f |= FEATURE_HUGETLB;
+	return f;
+}
+
+/* Run in the recorder, on its own memory */
+SEC("syscall")
+int calibrate(struct calibrate_args *a)
+{
+	struct task_struct *task = current_task();
+	struct settings *g = get_settings();
+	struct calibrate_context c = {};
+	u64 pgd = (u64)BPF_CORE_READ(task, mm, pgd);
+
+	a->error = -EINVAL;
+	a->tgid = bpf_get_current_pid_tgid() >> 32;
+	a->page_bytes = bpf_core_type_size(struct page);
+	a->features = features();
+	if (!g)
+		return 0;
+	if (a->what == CAL_FIND) {
+		c.pgd = pgd;
+		c.address = a->address;
+		c.frame = a->frame;
+		bpf_loop(1 << 17, calibrate_step, &c, 0);
+		a->direct = c.direct;
+		a->frame_mask = c.frame_mask;
+		a->levels = c.levels;
+		a->error = c.found ? 0 : -ESRCH;
+	} else if (a->what == CAL_TRANSLATE) {
+		a->found_frame = translate(pgd, a->address, g->direct, g->frame_mask, g->levels);
+		a->error = 0;
+	} else if (a->what == CAL_PIPE) {
+		struct file **files = BPF_CORE_READ(task, files, fdt, fd);
+		struct pipe_inode_info *pipe;
+		struct pipe_buffer *buffers;
+		struct file *file = 0;
+
+		bpf_probe_read_kernel(&file, sizeof(file), files + a->fd);
+		pipe = BPF_CORE_READ(file, private_data);
+		buffers = BPF_CORE_READ(pipe, bufs);
+		a->page = (u64)BPF_CORE_READ(buffers, page);
+		a->error = a->page ? 0 : -ESRCH;
+	}
+	return 0;
+}
+
+/* ---- system calls ---- */
+
+SEC("raw_tp/sys_enter")
+int call_enter(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 number = (u32)ctx->args[1] & ~X32_BIT, tid, flags;
+	struct call c = {};
+	struct tracked *t;
+
+	if (number > 511 || !interesting(number))
+		return 0;
+	t = tracked_current();
+	if (!t || !decode(&c, ctx->args[0], number))
+		return 0;
+	flags = t->flags;
+	if (flags & TRACK_MAPPINGS && c.op <= OP_LAST_MAPPING) {
+		struct pending p = { .entered = bpf_ktime_get_ns() };
+
+		if (c.op == OP_BRK)
+			p.before = BPF_CORE_READ(current_task(), mm, brk);
+		tid = bpf_get_current_pid_tgid();
+		bpf_map_update_elem(&pending, &tid, &p, BPF_ANY);
+	}
+	if (!(flags & TRACK_VANISH))
+		return 0;
+	if (c.op == OP_EXIT)
+		announce_end(t);
+	else if (c.op == OP_EXEC)
+		exec_hook(c.args[0], c.args[1], c.args[2], c.wide);
+	else if (c.op == OP_EXECAT)
+		exec_hook(c.args[1], c.args[2], c.args[3], c.wide);
+	else
+		vanish_call(&c);
+	return 0;
+}
+
+SEC("raw_tp/sys_exit")
+int call_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct pt_regs *registers = (struct pt_regs *)ctx->args[0];
+	struct call c = {};
+	struct tracked *t;
+	u64 number = 0;
+
+	t = tracked_current();
+	if (!t || !(t->flags & TRACK_MAPPINGS))
+		return 0;
+	bpf_probe_read_kernel(&number, sizeof(number), &registers->orig_ax);
+	number = (u32)number & ~X32_BIT;
+	if (number > 511 || !interesting(number))
+		return 0;
+	if (!decode(&c, (u64)registers, number) || c.op > OP_LAST_MAPPING)
+		return 0;
+	emit_mapping(&c, registers, ctx->args[1], t->flags);
+	return 0;
+}
+
+/* Before the point of no return of execve, after the strings were copied; 6.10 and later */
+SEC("raw_tp/sched_prepare_exec")
+int prepare_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct tracked *t = tracked_current();
+
+	if (t && t->flags & TRACK_VANISH)
+		vanish_all(CAUSE_EXEC);
+	return 0;
+}
+
+/* Signals whose default action lets the process live: CHLD CONT STOP TSTP TTIN TTOU URG WINCH */
+#define NOT_FATAL (1u << 17 | 1u << 18 | 1u << 19 | 1u << 20 | 1u << 21 | 1u << 22 | 1u << 23 | 1u << 28)
+#define SIGKILL 9
+
+SEC("raw_tp/signal_deliver")
+int signal_deliver(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 signal = ctx->args[0];
+	struct k_sigaction *action = (struct k_sigaction *)ctx->args[2];
+	struct tracked *t = tracked_current();
+
+	if (!t || !(t->flags & TRACK_VANISH))
+		return 0;
+	if (signal < 32 && NOT_FATAL & 1u << (signal & 31))
+		return 0;
+	if (signal != SIGKILL && BPF_CORE_READ(action, sa.sa_handler))
+		return 0;
+	announce_end(t);
+	return 0;
+}
+
+/* ---- processes and threads ---- */
+
+SEC("raw_tp/sched_process_fork")
+int process_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *child = (struct task_struct *)ctx->args[1];
+	struct tracked *t = tracked_current();
+	struct rec_fork *rec;
+	struct pt_regs r = {};
+	u32 pid, tid, parent, inherit = 0;
+	u64 stack, mm;
+
+	if (!t)
+		return 0;
+	parent = bpf_get_current_pid_tgid() >> 32;
+	pid = BPF_CORE_READ(child, tgid);
+	tid = BPF_CORE_READ(child, pid);
+	mm = (u64)BPF_CORE_READ(child, mm);
+	if (pid == parent) {
+		inherit = 1;
+	} else if (t->flags & TRACK_FOLLOW) {
+		struct tracked new = { .leader = (u64)child, .flags = t->flags };
+
+		inherit = bpf_map_update_elem(&tracked, &pid, &new, BPF_ANY) == 0;
+		if (!inherit)
+			drop(DROP_TRACK, 1);
+	}
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_LIFE, 1);
+		return 0;
+	}
+	fill(&rec->r, REC_FORK, 0);
+	rec->pid = pid;
+	rec->tid = tid;
+	rec->mm = mm;
+	rec->thread = pid == parent;
+	rec->same_mm = mm == (u64)BPF_CORE_READ(current_task(), mm);
+	rec->tracked = inherit;
+	/* The registers with which the child will start lie at the top of its kernel stack */
+	stack = (u64)BPF_CORE_READ(child, stack);
+	rec->sp = 0;
+	rec->tls = 0;
+	if (rec->same_mm &&
+	    !bpf_probe_read_kernel(&r, sizeof(r), (void *)(stack + KERNEL_STACK_BYTES - sizeof(r))) &&
+	    (r.cs & 3) == 3) {
+		rec->sp = r.sp;
+		rec->tls = BPF_CORE_READ(child, thread.fsbase);
+	}
+	rec->pad = 0;
+	bpf_ringbuf_submit(rec, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+SEC("raw_tp/sched_process_exec")
+int process_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx->args[0];
+	struct linux_binprm *program = (struct linux_binprm *)ctx->args[2];
+	struct tracked *t = tracked_current();
+	struct rec_exec *rec;
+	s64 bytes;
+
+	if (!t)
+		return 0;
+	t->leader = (u64)task; /* a thread that calls execve becomes the leader */
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_LIFE, 1);
+		return 0;
+	}
+	bytes = bpf_probe_read_kernel_str(rec->path, sizeof(rec->path), BPF_CORE_READ(program, filename));
+	fill(&rec->r, REC_EXEC, bytes > 0 ? bytes - 1 : 0);
+	rec->mm = (u64)BPF_CORE_READ(task, mm);
+	rec->old_tid = ctx->args[1];
+	rec->pad = 0;
+	/* A short-lived program must be looked at before it is gone */
+	bpf_ringbuf_submit(rec, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+SEC("raw_tp/sched_process_exit")
+int process_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx->args[0];
+	struct signal_struct *signal;
+	struct settings *g = get_settings();
+	struct tracked *t = tracked_current();
+	u32 tid = bpf_get_current_pid_tgid(), last = 0, read;
+	struct rec_exit *rec;
+	u64 mm;
+
+	if (!t || !g)
+		return 0;
+	if (bpf_map_delete_elem(&announced, &tid) == 0)
+		__sync_fetch_and_add(&t->announced, -1);
+	bpf_map_delete_elem(&pending, &tid);
+	signal = BPF_CORE_READ(task, signal);
+	mm = (u64)BPF_CORE_READ(task, mm);
+	read = g->options & OPT_EXIT_HAS_MM && mm && t->flags & TRACK_VANISH;
+	if (BPF_CORE_READ(signal, live.counter) == 0) {
+		last = !__sync_lock_test_and_set(&t->dead, 1);
+		if (read)
+			vanish_all(CAUSE_EXIT);
+	} else if (read && BPF_CORE_READ(signal, group_exec_task)) {
+		vanish_all(CAUSE_EXEC);
+	}
+	if (read)
+		exit_touches(task, mm);
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_LIFE, 1);
+		return 0;
+	}
+	fill(&rec->r, REC_EXIT, last);
+	rec->status = BPF_CORE_READ(signal, flags) & SIGNAL_GROUP_EXIT ?
+			      BPF_CORE_READ(signal, group_exit_code) :
+			      BPF_CORE_READ(task, exit_code);
+	rec->pad = 0;
+	bpf_ringbuf_submit(rec, last ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+/* The number of a process may be used again from now on */
+SEC("raw_tp/sched_process_free")
+int process_free(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx->args[0];
+	u32 tgid = BPF_CORE_READ(task, tgid);
+	struct tracked *t = bpf_map_lookup_elem(&tracked, &tgid);
+
+	if (!t || (u32)BPF_CORE_READ(task, pid) != tgid)
+		return 0;
+	if (t->leader == (u64)task || (t->leader == 0 && t->dead))
+		bpf_map_delete_elem(&tracked, &tgid);
+	return 0;
+}
+
+SEC("raw_tp/task_rename")
+int task_rename(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx->args[0];
+	u32 tgid = BPF_CORE_READ(task, tgid);
+	struct rec_comm *rec;
+
+	if (!bpf_map_lookup_elem(&tracked, &tgid))
+		return 0;
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_LIFE, 1);
+		return 0;
+	}
+	fill(&rec->r, REC_COMM, 0);
+	rec->r.pid = tgid; /* one thread may name another */
+	rec->r.tid = BPF_CORE_READ(task, pid);
+	__builtin_memset(rec->name, 0, sizeof(rec->name));
+	bpf_probe_read_kernel_str(rec->name, sizeof(rec->name), (void *)ctx->args[1]);
+	bpf_ringbuf_submit(rec, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+/* ---- faults ---- */
+
+#define FAULT_PRESENT_WRITE 3
+
+/* Whether a fault is there only because userfaultfd protects the page: it tells nothing new */
+static __noinline int is_guarded(struct settings *g, u64 va)
+{
+	u64 entry, table = (u64)BPF_CORE_READ(current_task(), mm, pgd);
+
+	for (int level = 5; level > 0; level--) {
+		if (level > g->levels)
+			continue;
+		if (bpf_probe_read_kernel(&entry, 8,
+					  (void *)(table + ((va >> (3 + 9 * level)) & 511) * 8)))
+			return 0;
+		if (!(entry & PTE_PRESENT))
+			return 0;
+		if (level == 1 || (level <= 3 && entry & PTE_PSE))
+			return !!(entry & PTE_GUARDED);
+		table = g->direct + (entry & g->frame_mask);
+	}
+	return 0;
+}
+
+static __always_inline int fault(struct bpf_raw_tracepoint_args *ctx, u32 kernel)
+{
+	struct pt_regs *registers = (struct pt_regs *)ctx->args[1];
+	struct settings *g;
+	struct tracked *t = tracked_current();
+	struct rec_fault *rec;
+	u64 ip = 0;
+
+	if (!t || !(t->flags & TRACK_FAULTS) || ctx->args[0] >> 56)
+		return 0;
+	/*
+	 * An attempt that may not sleep fails, and is made again properly. The helper that reads the
+	 * counter holds it at one more than it was.
+	 */
+	if (kernel && BPF_CORE_READ(current_task(), pagefault_disabled) > 1)
+		return 0;
+	g = get_settings();
+	if (!g)
+		return 0;
+	if (g->options & OPT_GUARDED && (ctx->args[2] & FAULT_PRESENT_WRITE) == FAULT_PRESENT_WRITE &&
+	    is_guarded(g, ctx->args[0]))
+		return 0;
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_FAULT, 1);
+		return 0;
+	}
+	bpf_probe_read_kernel(&ip, sizeof(ip), &registers->ip);
+	fill(&rec->r, REC_FAULT, bpf_get_smp_processor_id() << 8 | kernel << 7 | (ctx->args[2] & 0x7f));
+	rec->ip = ip;
+	rec->address = ctx->args[0];
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
+	return 0;
+}
+
+SEC("raw_tp/page_fault_user")
+int fault_user(struct bpf_raw_tracepoint_args *ctx)
+{
+	return fault(ctx, 0);
+}
+
+SEC("raw_tp/page_fault_kernel")
+int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
+{
+	return fault(ctx, 1);
+}

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/* The page-table walk, for the walk program and for the hooks */
+#ifndef VARVE_WALK_H
+#define VARVE_WALK_H
+
+#define PTE_PRESENT (1ull << 0)
+#define PTE_ACCESSED (1ull << 5)
+#define PTE_PSE (1ull << 7)
+/* _PAGE_PROTNONE: present for the kernel, but not for the processor (NUMA hinting) */
+#define PTE_PROTNONE (1ull << 8)
+#define PTE_SPECIAL (1ull << 9)
+#define PTE_DIRTY (1ull << 6)
+/* _PAGE_UFFD_WP: protected through userfaultfd, and not written since */
+#define PTE_GUARDED (1ull << 10)
+/* _PAGE_SAVED_DIRTY: where the dirty bit goes while an entry is write-protected */
+#define PTE_SAVED_DIRTY (1ull << 58)
+#define PTE_SOFT_DIRTY (1ull << 11)
+
+#define SIZE_4K (1ull << 12)
+#define SIZE_2M (1ull << 21)
+#define SIZE_1G (1ull << 30)
+#define SIZE_512G (1ull << 39)
+#define SIZE_256T (1ull << 48)
+
+/* More steps than this never happen: 2^23 of 2 MiB are 16 TiB */
+#define MAX_STEPS (1u << 23)
+
+struct walk_context {
+	struct scratch *s;
+};
+
+struct cold_context {
+	struct scratch *s;
+	u64 left; /* pages of the word still to be looked at */
+	u32 word;
+};
+
+static const u8 lowest_bit[64] = {
+	0,  1,	2,  53, 3,  7,	54, 27, 4,  38, 41, 8,	34, 55, 48, 28, 62, 5,	39, 46, 44, 42,
+	22, 9,	24, 35, 59, 56, 49, 18, 29, 11, 63, 52, 6,  26, 37, 40, 33, 47, 61, 45, 43, 21,
+	23, 58, 17, 10, 51, 25, 36, 32, 60, 20, 57, 16, 50, 31, 19, 15, 30, 14, 13, 12,
+};
+
+static __always_inline u32 count_ones(u64 x)
+{
+	x -= (x >> 1) & 0x5555555555555555ull;
+	x = (x & 0x3333333333333333ull) + ((x >> 2) & 0x3333333333333333ull);
+	x = (x + (x >> 4)) & 0x0f0f0f0f0f0f0f0full;
+	return (x * 0x0101010101010101ull) >> 56;
+}
+
+/* The frame of an entry; the kernel inverts the frame of entries that the processor must not use */
+static __always_inline u64 frame_of(struct scratch *s, u64 entry)
+{
+	if (!(entry & PTE_PRESENT))
+		entry = ~entry;
+	return (entry & s->frame_mask) >> 12;
+}
+
+/*
+ * How many entries from `at` on have frames that go on by one from each to the next, upwards (step 1)
+ * or downwards (step -1): the buddy allocator gives out both. A struct page read by itself costs as
+ * much as a run of them.
+ */
+static __always_inline u32 run_of_frames(struct scratch *s, u32 at, u64 frame, u64 step)
+{
+	u32 count = 1;
+
+#pragma unroll
+	for (u32 i = 1; i < BLOCK_PAGES; i++) {
+		if (at + i > 511 || frame_of(s, s->t1[(at + i) & 511]) != frame + i * step)
+			break;
+		count++;
+	}
+	return count;
+}
+
+static long check_cold(u32 i, struct cold_context *c)
+{
+	struct scratch *s = c->s;
+	u64 left = c->left, bit = left & -left;
+	u32 bits, at, count = 1, word = c->word & 7;
+	u64 frame, first;
+
+	if (!left)
+		return 1;
+	c->left = left ^ bit;
+	at = word * 64 + lowest_bit[(bit * 0x022fdd63cc95386dull) >> 58];
+	first = frame = frame_of(s, s->t1[at & 511]);
+	if (frame - s->block_frame >= s->block_count) {
+		count = run_of_frames(s, at, frame, 1);
+		if (count == 1) {
+			count = run_of_frames(s, at, frame, -1ull);
+			first = frame - (count - 1);
+		}
+	}
+	bits = page_bits(s, frame, first, count);
+	if (!bits)
+		return 0;
+	if (bits & BIT_YOUNG)
+		s->region.young[word] |= bit;
+	if (bits & BIT_REFERENCED)
+		s->region.referenced[word] |= bit;
+	if (bits & BIT_PINNED)
+		s->region.pinned[word] |= bit;
+	return 0;
+}
+
+/*
+ * One bit of 64 entries. This function and the next are not static, so that the verifier looks at
+ * each by itself: 64 entries in 8 words for all callers would be too much for it.
+ */
+__noinline u64 gather(struct scratch *s, u32 word, u32 bit)
+{
+	u64 *t, result = 0;
+
+	if (!s)
+		return 0;
+	t = s->t1 + (word & 7) * 64;
+	bit &= 63;
+#pragma unroll
+	for (int j = 0; j < 64; j++) {
+		result |= ((t[j] >> bit) & 1) << j;
+		barrier_var(result);
+	}
+	return result;
+}
+
+/*
+ * Writes under userfaultfd's write protection. An entry without the mark is new or was written since;
+ * it is dirty if it was written.
+ */
+static __always_inline void guarded_word(struct scratch *s, u32 word, u64 mask, u64 any)
+{
+	u64 guarded = any & PTE_GUARDED ? gather(s, word, 10) : 0;
+	u64 dirty = any & PTE_DIRTY ? gather(s, word, 6) : 0;
+
+	if (any & PTE_SAVED_DIRTY)
+		dirty |= gather(s, word, 58);
+	word &= 7;
+	s->region.written[word] = dirty & ~guarded & mask;
+	if (s->options & OPT_PAGE_FLAGS)
+		s->region.intact[word] = guarded & mask;
+}
+
+/* Looks at 64 entries; returns what was touched */
+__noinline u64 scan_word(struct scratch *s, u32 word, u64 mask)
+{
+	struct region *r;
+	u64 present = 0, accessed = 0, any = 0, special = 0, cold;
+	u64 *t;
+
+	if (!s)
+		return 0;
+	r = &s->region;
+	word &= 7;
+	t = s->t1 + word * 64;
+#pragma unroll
+	for (int j = 0; j < 64; j++) {
+		u64 entry = t[j];
+
+		present |= (entry & 1) << j;
+		accessed |= ((entry >> 5) & 1) << j;
+		any |= entry;
+		/* Keeps the compiler from holding all 64 entries at once */
+		barrier_var(present);
+		barrier_var(accessed);
+		barrier_var(any);
+	}
+	if (any & PTE_PROTNONE)
+		present |= gather(s, word, 8);
+	present &= mask;
+	accessed &= present;
+	if (any & PTE_SPECIAL)
+		special = gather(s, word, 9);
+	r->accessed[word] = accessed & ~special;
+	r->sticky[word] = accessed & special;
+	r->intact[word] = 0;
+	if (s->options & OPT_GUARDED)
+		guarded_word(s, word, present & ~special, any);
+	else
+		r->written[word] = s->options & OPT_SOFT_DIRTY ? gather(s, word, 11) & present : 0;
+	r->young[word] = 0;
+	r->referenced[word] = 0;
+	r->pinned[word] = 0;
+	r->present += count_ones(present);
+	/* A device may write to a pinned page and leave no trace: then all pages' pins must be known */
+	cold = present & ~special & (s->options & OPT_GUARDED ? ~0ull : ~accessed);
+	if (cold && s->options & OPT_PAGE_FLAGS) {
+		struct cold_context c = { .s = s, .left = cold, .word = word };
+
+		bpf_loop(64, check_cold, &c, 0);
+		accessed |= r->young[word] | r->referenced[word] | r->pinned[word];
+	}
+	return accessed;
+}
+
+static __always_inline void flush_batch(struct scratch *s)
+{
+	u64 count = s->batch.count;
+	u64 bytes = __builtin_offsetof(struct rec_vanish, entries) +
+		    count * sizeof(struct vanish_entry);
+
+	if (count == 0)
+		return;
+	if (count <= VANISH_ENTRIES && bytes <= sizeof(s->batch) &&
+	    bpf_ringbuf_output(&ring, &s->batch, bytes, wake(s->ring_wake)))
+		drop(DROP_VANISH_PAGES, s->batch_pages);
+	s->batch.count = 0;
+	s->batch_pages = 0;
+}
+
+static __noinline int batch_region(struct scratch *s)
+{
+	struct region *r;
+	struct vanish_entry *e;
+	u64 any = 0;
+
+	if (!s)
+		return 0;
+	r = &s->region;
+	if (s->batch.count >= VANISH_ENTRIES - 1)
+		flush_batch(s);
+	if (s->batch.count >= VANISH_ENTRIES - 1)
+		return 0;
+	e = &s->batch.entries[s->batch.count];
+	e->base = r->base | (r->leaf & 3);
+	for (int i = 0; i < 8; i++) {
+		u64 pages = r->accessed[i] | r->young[i] | r->referenced[i] | r->pinned[i] |
+			    r->sticky[i];
+
+		e->pages[i] = pages;
+		any |= r->written[i];
+		s->batch_pages += count_ones(pages);
+	}
+	s->batch.count++;
+	if (!any || s->batch.count >= VANISH_ENTRIES)
+		return 0;
+	e = &s->batch.entries[s->batch.count];
+	e->base = r->base | (r->leaf & 3) | ENTRY_WRITTEN;
+	for (int i = 0; i < 8; i++)
+		e->pages[i] = r->written[i];
+	s->batch.count++;
+	return 0;
+}
+
+static __always_inline void emit_region(struct scratch *s)
+{
+	struct region *out;
+	u32 at = s->out_count;
+
+	if (s->to_ring) {
+		batch_region(s);
+		return;
+	}
+	out = bpf_map_lookup_elem(&regions, &at);
+	if (!out)
+		return;
+	*out = s->region;
+	s->out_count = at + 1;
+}
+
+/* An entry of an upper table at a kernel address */
+static __always_inline u64 entry_of(struct scratch *s, u64 *copy, u64 *copied, u64 table, u32 index)
+{
+	u64 entry = 0;
+
+	index &= 511;
+	if (!s->whole) {
+		if (bpf_probe_read_kernel(&entry, 8, (void *)(table + index * 8)))
+			s->table_failures++;
+		return entry;
+	}
+	if (*copied != table) {
+		*copied = table;
+		if (bpf_probe_read_kernel(copy, SIZE_4K, (void *)table)) {
+			s->table_failures++;
+			*copied = 0;
+			return 0;
+		}
+	}
+	return copy[index];
+}
+
+static __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
+{
+	struct region *r;
+	u64 size = leaf == LEAF_1G ? SIZE_1G : SIZE_2M;
+	u64 accessed = (entry >> 5) & 1;
+	u32 bits = 0;
+
+	if (!s)
+		return 0;
+	r = &s->region;
+	__builtin_memset(r, 0, sizeof(*r));
+	r->base = va & ~(size - 1);
+	r->leaf = leaf;
+	r->present = 1;
+	s->present += size >> 12;
+	/* Bit 12 of a huge entry is PAT, not part of the frame: clear all below the huge page */
+	if (s->options & OPT_PAGE_FLAGS && !(entry & PTE_SPECIAL))
+		bits = page_bits(s, frame_of(s, entry) & ~((size >> 12) - 1), 0, 1);
+	if (bits & BIT_HUGETLB || leaf == LEAF_1G)
+		r->flags = bits & BIT_HUGETLB ? REGION_HUGETLB : 0;
+	if (accessed) {
+		if (leaf == LEAF_1G || bits & BIT_HUGETLB)
+			r->sticky[0] = 1;
+		else
+			r->accessed[0] = 1;
+	} else {
+		r->young[0] = !!(bits & BIT_YOUNG);
+		r->referenced[0] = !!(bits & BIT_REFERENCED);
+		r->pinned[0] = !!(bits & BIT_PINNED);
+	}
+	if (s->options & OPT_GUARDED && !(bits & BIT_HUGETLB) && leaf == LEAF_2M) {
+		r->written[0] = !(entry & PTE_GUARDED) && entry & (PTE_DIRTY | PTE_SAVED_DIRTY);
+		r->intact[0] = entry & PTE_GUARDED && s->options & OPT_PAGE_FLAGS;
+		r->pinned[0] = !!(bits & BIT_PINNED);
+	} else if (s->options & OPT_SOFT_DIRTY && !(s->options & OPT_GUARDED)) {
+		r->written[0] = (entry >> 11) & 1;
+	}
+	if (accessed || bits & (BIT_YOUNG | BIT_REFERENCED | BIT_PINNED))
+		emit_region(s);
+	return 0;
+}
+
+static __noinline int scan_table(struct scratch *s, u64 table, u64 va)
+{
+	u64 base = va & ~(SIZE_2M - 1), touched = 0;
+	u32 first = (va >> 12) & 511, last = 511;
+
+	if (!s)
+		return 0;
+	if (s->end - base < SIZE_2M)
+		last = ((s->end - 1) >> 12) & 511;
+	if (s->whole && bpf_probe_read_kernel(s->t1, SIZE_4K, (void *)table)) {
+		s->table_failures++;
+		return 0;
+	}
+	s->region.base = base;
+	s->region.leaf = LEAF_4K;
+	s->region.flags = 0;
+	s->region.present = 0;
+#pragma clang loop unroll(disable)
+	for (u32 word = 0; word < 8; word++) {
+		u64 mask = ~0ull;
+
+		if (word == first / 64)
+			mask &= ~0ull << (first % 64);
+		if (word == last / 64)
+			mask &= ~0ull >> (63 - last % 64);
+		if (word < first / 64 || word > last / 64)
+			mask = 0;
+		if (!s->whole) {
+			if (mask == 0) {
+				s->region.accessed[word] = 0;
+				s->region.sticky[word] = 0;
+				s->region.written[word] = 0;
+				s->region.intact[word] = 0;
+				s->region.young[word] = 0;
+				s->region.referenced[word] = 0;
+				s->region.pinned[word] = 0;
+				continue;
+			}
+			if (bpf_probe_read_kernel(s->t1 + word * 64, 512,
+						  (void *)(table + word * 512))) {
+				s->table_failures++;
+				mask = 0;
+			}
+		}
+		touched |= scan_word(s, word, mask);
+	}
+	s->present += s->region.present;
+	if (touched)
+		emit_region(s);
+	return 0;
+}
+
+/* Goes on by one entry of the lowest table that covers the cursor */
+static long step(u32 i, struct walk_context *c)
+{
+	struct scratch *s = c->s;
+	u64 va = s->cursor, entry, table = s->pgd;
+
+	if (va >= s->end)
+		return 1;
+	if (!s->to_ring && s->out_count >= s->out_max) {
+		s->full = 1;
+		return 1;
+	}
+	if (s->levels == 5) {
+		entry = entry_of(s, s->t5, &s->at5, table, va >> 48);
+		if (!(entry & PTE_PRESENT)) {
+			s->cursor = (va | (SIZE_256T - 1)) + 1;
+			return 0;
+		}
+		table = s->direct + (entry & s->frame_mask);
+	}
+	entry = entry_of(s, s->t4, &s->at4, table, va >> 39);
+	if (!(entry & PTE_PRESENT)) {
+		s->cursor = (va | (SIZE_512G - 1)) + 1;
+		return 0;
+	}
+	table = s->direct + (entry & s->frame_mask);
+	entry = entry_of(s, s->t3, &s->at3, table, va >> 30);
+	if (entry & PTE_PSE || !(entry & PTE_PRESENT)) {
+		if (entry & (PTE_PRESENT | PTE_PROTNONE) && entry & PTE_PSE)
+			scan_leaf(s, entry, va, LEAF_1G);
+		s->cursor = (va | (SIZE_1G - 1)) + 1;
+		return 0;
+	}
+	table = s->direct + (entry & s->frame_mask);
+	entry = entry_of(s, s->t2, &s->at2, table, va >> 21);
+	/* A huge page that is being split has PSE alone, and is present for the kernel */
+	if (entry & PTE_PSE)
+		scan_leaf(s, entry, va, LEAF_2M);
+	else if (entry & PTE_PRESENT)
+		scan_table(s, s->direct + (entry & s->frame_mask), va);
+	s->cursor = (va | (SIZE_2M - 1)) + 1;
+	return 0;
+}
+
+/* Fills in what does not change from range to range */
+static __always_inline void prepare(struct scratch *s, const struct settings *g, u64 pgd)
+{
+	s->pgd = pgd;
+	s->direct = g->direct;
+	s->frame_mask = g->frame_mask;
+	s->vmemmap = g->vmemmap;
+	s->levels = g->levels;
+	s->options = g->options;
+	s->ring_wake = g->ring_wake;
+	s->at5 = s->at4 = s->at3 = s->at2 = 0;
+	s->present = s->checks = s->check_failures = s->table_failures = 0;
+	s->out_count = s->full = 0;
+	s->block_count = 0;
+	s->head = 0;
+	s->batch.count = 0;
+	s->batch_pages = 0;
+}
+
+static __always_inline u64 user_end(const struct settings *g)
+{
+	return g->levels == 5 ? 1ull << 56 : 1ull << 47;
+}
+
+/* Walks from cursor to end. Not static: the verifier looks at it once, not once for each caller */
+__noinline int walk_range(struct scratch *s)
+{
+	struct walk_context c = { .s = s };
+
+	if (!s)
+		return 0;
+	s->whole = s->end - s->cursor > 2 * SIZE_2M;
+	bpf_loop(MAX_STEPS, step, &c, 0);
+	return 0;
+}
+
+#endif

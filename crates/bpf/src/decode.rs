@@ -1,0 +1,190 @@
+//! Ring-buffer records to events
+
+use varve_model::{Address, Bytes, Cpu, Pid, Tid, Time};
+
+use crate::abi::{self, Plain, Record};
+use crate::{
+    Access, BpfError, Comm, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall, MmId,
+    Mode, UserStack, Vanish, VanishCause,
+};
+
+const FAULT: u32 = 1;
+const VANISH: u32 = 2;
+const FORK: u32 = 3;
+const EXEC: u32 = 4;
+const EXIT: u32 = 5;
+const COMM: u32 = 6;
+const MAPPING: u32 = 7;
+
+/// Error-code bits of a page fault (arch/x86/include/asm/trap_pf.h)
+const PF_WRITE: u32 = 2;
+const PF_INSTRUCTION: u32 = 16;
+const FAULT_KERNEL: u32 = 128;
+
+pub(crate) fn event(bytes: &[u8]) -> Result<Event<'_>, BpfError> {
+    let head = Record::read(bytes);
+    head.and_then(|head| body(head, bytes.get(size_of::<Record>()..)?))
+        .ok_or(BpfError::Record {
+            kind: head.map_or(0, |head| head.kind),
+            bytes: bytes.len(),
+        })
+}
+
+fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
+    let (time, pid, tid) = (Time(head.time), Pid(head.pid), Tid(head.tid));
+    Some(match head.kind {
+        FAULT => {
+            let raw = abi::RecFault::read(rest)?;
+            Event::Fault(Fault {
+                time,
+                pid,
+                tid,
+                cpu: Cpu(head.aux >> 8),
+                ip: Address(raw.ip),
+                address: Address(raw.address),
+                access: match head.aux {
+                    aux if aux & PF_INSTRUCTION != 0 => Access::Execute,
+                    aux if aux & PF_WRITE != 0 => Access::Write,
+                    _ => Access::Read,
+                },
+                mode: if head.aux & FAULT_KERNEL != 0 {
+                    Mode::Kernel
+                } else {
+                    Mode::User
+                },
+            })
+        }
+        VANISH => {
+            let raw = abi::RecVanish::read(rest)?;
+            let bytes = usize::try_from(raw.count)
+                .ok()?
+                .checked_mul(size_of::<abi::VanishEntry>())?;
+            let start = size_of::<abi::RecVanish>();
+            Event::Vanish(Vanish {
+                time,
+                pid,
+                tid,
+                mm: MmId(raw.mm),
+                cause: cause(head.aux),
+                regions: rest.get(start..start.checked_add(bytes)?)?,
+            })
+        }
+        FORK => {
+            let raw = abi::RecFork::read(rest)?;
+            Event::Fork(Fork {
+                time,
+                parent: pid,
+                parent_tid: tid,
+                pid: Pid(raw.pid),
+                tid: Tid(raw.tid),
+                kind: match (raw.thread, raw.same_mm) {
+                    (1, _) => ForkKind::Thread,
+                    (_, 1) => ForkKind::SharedMemory,
+                    _ => ForkKind::Process,
+                },
+                mm: MmId(raw.mm),
+                stack_pointer: (raw.sp != 0).then_some(Address(raw.sp)),
+                tls: (raw.tls != 0).then_some(Address(raw.tls)),
+                tracked: raw.tracked != 0,
+            })
+        }
+        EXEC => {
+            let raw = abi::RecExec::read(rest)?;
+            let path = rest.get(size_of::<abi::RecExec>()..)?;
+            Event::Exec(Exec {
+                time,
+                pid,
+                old_tid: Tid(raw.old_tid),
+                mm: MmId(raw.mm),
+                path: path.get(..head.aux as usize)?,
+            })
+        }
+        EXIT => Event::Exit(Exit {
+            time,
+            pid,
+            tid,
+            wait_status: abi::RecExit::read(rest)?.status,
+            last: head.aux != 0,
+        }),
+        COMM => Event::Comm(Comm {
+            time,
+            pid,
+            tid,
+            name: rest.get(..16)?.split(|byte| *byte == 0).next()?,
+        }),
+        MAPPING => Event::Mapping(mapping(head, rest)?),
+        _ => return None,
+    })
+}
+
+fn mapping(head: Record, rest: &[u8]) -> Option<Mapping<'_>> {
+    let raw = abi::RecMapping::read(rest)?;
+    let args = raw.args;
+    let call = match head.aux {
+        1 => MappingCall::Map {
+            hint: Address(args[0]),
+            bytes: Bytes(args[1]),
+            protection: args[2] as u32,
+            flags: args[3] as u32,
+            fd: args[4] as i32,
+            offset: args[5],
+        },
+        2 => MappingCall::Unmap {
+            address: Address(args[0]),
+            bytes: Bytes(args[1]),
+        },
+        3 => MappingCall::Remap {
+            old_address: Address(args[0]),
+            old_bytes: Bytes(args[1]),
+            new_bytes: Bytes(args[2]),
+            flags: args[3] as u32,
+        },
+        4 => MappingCall::Brk {
+            wanted: Address(args[0]),
+            before: Address(raw.before),
+        },
+        5 => MappingCall::ShmAttach { id: args[0] as i32 },
+        6 => MappingCall::ShmDetach {
+            address: Address(args[0]),
+        },
+        _ => return None,
+    };
+    let stack = if raw.has_stack != 0 {
+        let start = size_of::<abi::RecMapping>();
+        let bytes = (raw.stack_bytes & !7) as usize;
+        Some(UserStack {
+            ip: Address(raw.ip),
+            sp: Address(raw.sp),
+            bp: Address(raw.bp),
+            saved: raw.saved,
+            bytes: rest.get(start..start + bytes)?,
+        })
+    } else {
+        None
+    };
+    Some(Mapping {
+        entered: Time(raw.entered),
+        time: Time(head.time),
+        pid: Pid(head.pid),
+        tid: Tid(head.tid),
+        call,
+        result: raw.result,
+        stack,
+    })
+}
+
+fn cause(number: u32) -> VanishCause {
+    match number {
+        0 => VanishCause::Unmap,
+        1 => VanishCause::Remap,
+        2 => VanishCause::Brk,
+        3 => VanishCause::Advise,
+        4 => VanishCause::Overmap,
+        5 => VanishCause::ShmDetach,
+        6 => VanishCause::Exec,
+        7 => VanishCause::Exit,
+        8 => VanishCause::Truncate,
+        9 => VanishCause::KernelTouch,
+        other => VanishCause::Unknown(other),
+    }
+}

@@ -1,0 +1,286 @@
+//! What the programs in the kernel tell the recorder, as borrowed views of ring-buffer records
+//!
+//! All times are `CLOCK_MONOTONIC` nanoseconds. All process ids are thread-group ids.
+
+use varve_model::{Address, Bytes, Cpu, Pid, Tid, Time};
+
+use crate::{MmId, Region};
+
+/// One record from the ring buffer
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// A page fault of a tracked process
+    Fault(Fault),
+    /// Pages that were touched since the last clear, read just before they went
+    Vanish(Vanish<'a>),
+    /// A tracked process made a process or a thread
+    Fork(Fork),
+    /// A tracked process runs a new program; its address space is a new one
+    Exec(Exec<'a>),
+    /// A thread of a tracked process ended
+    Exit(Exit),
+    /// A thread of a tracked process changed its name
+    Comm(Comm<'a>),
+    /// A system call that changed the mappings of a tracked process returned
+    Mapping(Mapping<'a>),
+}
+
+/// A page fault, at the moment it happens (before the kernel handles it)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// When
+    pub time: Time,
+    /// Process
+    pub pid: Pid,
+    /// Thread
+    pub tid: Tid,
+    /// CPU number
+    pub cpu: Cpu,
+    /// Address of the instruction that faulted (a kernel address if `mode` is [`Mode::Kernel`])
+    pub ip: Address,
+    /// Address that was accessed
+    pub address: Address,
+    /// Whether it was a write
+    pub access: Access,
+    /// Who accessed: the program itself, or the kernel on its behalf
+    pub mode: Mode,
+}
+
+/// Read or write
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// A load
+    Read,
+    /// A store
+    Write,
+    /// An instruction fetch
+    Execute,
+}
+
+/// User or kernel mode
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The program's own instruction
+    User,
+    /// The kernel, on behalf of the program (for example in `read`)
+    Kernel,
+}
+
+/// Touched pages that are about to go
+#[derive(Debug, Clone, Copy)]
+pub struct Vanish<'a> {
+    /// When
+    pub time: Time,
+    /// Process in whose context it happens
+    pub pid: Pid,
+    /// Thread in whose context it happens
+    pub tid: Tid,
+    /// Address space; processes made by `vfork` share their parent's
+    pub mm: MmId,
+    /// Why the pages go
+    pub cause: VanishCause,
+    pub(crate) regions: &'a [u8],
+}
+
+/// Why pages go, or why their accessed bits do
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum VanishCause {
+    /// `munmap`
+    Unmap,
+    /// `mremap`
+    Remap,
+    /// `brk` to a lower address
+    Brk,
+    /// `madvise` or `process_madvise` that drops pages or their accessed bits
+    Advise,
+    /// `mmap` with `MAP_FIXED` over mappings
+    Overmap,
+    /// `shmdt`
+    ShmDetach,
+    /// `execve`, `execveat`
+    Exec,
+    /// The last thread ends, or is killed
+    Exit,
+    /// `truncate`, `ftruncate`, `fallocate` that punches, collapses, zeroes or cuts a mapped file
+    Truncate,
+    /// The kernel is about to access these pages on the way out of the process
+    KernelTouch,
+    /// A cause that this version of the loader does not know
+    Unknown(u32),
+}
+
+/// A new process or thread
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fork {
+    /// When
+    pub time: Time,
+    /// Process that called `clone`, `fork` or `vfork`
+    pub parent: Pid,
+    /// Thread that called it
+    pub parent_tid: Tid,
+    /// Process of the child; equal to `parent` for a thread
+    pub pid: Pid,
+    /// Thread id of the child
+    pub tid: Tid,
+    /// What was made
+    pub kind: ForkKind,
+    /// Address space of the child
+    pub mm: MmId,
+    /// Stack pointer with which a thread starts; none for a plain fork
+    pub stack_pointer: Option<Address>,
+    /// Base of the thread-local storage that the child was given
+    pub tls: Option<Address>,
+    /// Whether the child is tracked from its first instruction on
+    pub tracked: bool,
+}
+
+/// What `clone` made
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForkKind {
+    /// A thread of the same process
+    Thread,
+    /// A process with a copy of the address space
+    Process,
+    /// A process that shares the address space (`vfork`, `posix_spawn`)
+    SharedMemory,
+}
+
+/// A new program in a process
+#[derive(Debug, Clone, Copy)]
+pub struct Exec<'a> {
+    /// When
+    pub time: Time,
+    /// Process
+    pub pid: Pid,
+    /// Thread that called `execve`; it has the id of the process now
+    pub old_tid: Tid,
+    /// The new address space
+    pub mm: MmId,
+    /// Path as given to the kernel; may be cut at 255 bytes
+    pub path: &'a [u8],
+}
+
+/// The end of a thread
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// When
+    pub time: Time,
+    /// Process
+    pub pid: Pid,
+    /// Thread
+    pub tid: Tid,
+    /// As `wait` would report it: exit status << 8, or the number of the signal
+    pub wait_status: i32,
+    /// Whether the process ended with it
+    pub last: bool,
+}
+
+/// A new thread name
+#[derive(Debug, Clone, Copy)]
+pub struct Comm<'a> {
+    /// When
+    pub time: Time,
+    /// Process
+    pub pid: Pid,
+    /// Thread
+    pub tid: Tid,
+    /// The name, without the final zero
+    pub name: &'a [u8],
+}
+
+/// A finished system call that changed mappings
+#[derive(Debug, Clone, Copy)]
+pub struct Mapping<'a> {
+    /// When the call was entered: what it removed was gone from some time after this
+    pub entered: Time,
+    /// When the call returned: what it made existed from some time before this
+    pub time: Time,
+    /// Process
+    pub pid: Pid,
+    /// Thread
+    pub tid: Tid,
+    /// Which call, and with what
+    pub call: MappingCall,
+    /// What it returned: an address, or a negative error number
+    pub result: i64,
+    /// User registers and stack at the call, for processes tracked with `STACKS`
+    pub stack: Option<UserStack<'a>>,
+}
+
+/// A system call that changes mappings, with its arguments
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MappingCall {
+    /// `mmap`; the result is where it went
+    Map {
+        /// Wanted address (zero: anywhere)
+        hint: Address,
+        /// Length in bytes as given
+        bytes: Bytes,
+        /// `PROT_*`
+        protection: u32,
+        /// `MAP_*`
+        flags: u32,
+        /// File descriptor, -1 for none
+        fd: i32,
+        /// Offset in the file
+        offset: u64,
+    },
+    /// `munmap`
+    Unmap {
+        /// Start
+        address: Address,
+        /// Length in bytes as given
+        bytes: Bytes,
+    },
+    /// `mremap`; the result is the new address
+    Remap {
+        /// Start of the old mapping
+        old_address: Address,
+        /// Its length in bytes as given
+        old_bytes: Bytes,
+        /// New length in bytes as given
+        new_bytes: Bytes,
+        /// `MREMAP_*`
+        flags: u32,
+    },
+    /// `brk`; the result is the end of the heap afterwards
+    Brk {
+        /// Wanted end (zero: only asks)
+        wanted: Address,
+        /// End before the call
+        before: Address,
+    },
+    /// `shmat`; the result is where it went
+    ShmAttach {
+        /// Segment id
+        id: i32,
+    },
+    /// `shmdt`
+    ShmDetach {
+        /// Start
+        address: Address,
+    },
+}
+
+/// User registers and a copy of the stack above the stack pointer
+#[derive(Debug, Clone, Copy)]
+pub struct UserStack<'a> {
+    /// Instruction pointer (just behind the system call)
+    pub ip: Address,
+    /// Stack pointer: the address of the first byte of `bytes`
+    pub sp: Address,
+    /// Frame pointer register
+    pub bp: Address,
+    /// Callee-saved registers rbx, r12, r13, r14, r15
+    pub saved: [u64; 5],
+    /// Stack contents; may end early where the stack ends
+    pub bytes: &'a [u8],
+}
+
+impl Vanish<'_> {
+    /// The pages, one region after the other
+    pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
+        crate::abi::vanish_regions(self.regions)
+    }
+}

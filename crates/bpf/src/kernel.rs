@@ -1,0 +1,368 @@
+//! The loaded programs as the recorder uses them
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libbpf_rs::{MapCore, Object};
+use varve_model::Pid;
+
+use crate::abi::{self, Plain, RawRegion, Settings, Tracked, WalkArgs};
+use crate::calibrate::{self, Found};
+use crate::programs::{self, Loaded, PROGRAMS};
+use crate::ring::{Mapped, Ring};
+use crate::{
+    BpfError, Capability, Dropped, Event, Hooks, LoadOptions, MmId, PageFlags, Region, TrackFlags,
+    WalkStats, decode, raw,
+};
+
+/// The loaded and attached programs with their maps; dropping it detaches and removes everything
+pub struct Kernel {
+    /// Declared first, so that the programs are detached before their maps go
+    _links: Vec<libbpf_rs::Link>,
+    object: Object,
+    walk: OwnedFd,
+    maps: Maps,
+    regions: Mapped,
+    region_limit: u32,
+    ring: Ring,
+    settings: Settings,
+    capabilities: Vec<Capability>,
+}
+
+struct Maps {
+    settings: OwnedFd,
+    tracked: OwnedFd,
+    drops: OwnedFd,
+}
+
+impl Kernel {
+    /// Loads and attaches the programs and finds out where the kernel keeps its memory
+    ///
+    /// # Errors
+    /// [`BpfError::NoPrivilege`], [`BpfError::NoBtf`], [`BpfError::Verifier`] and
+    /// [`BpfError::Calibration`] say why nothing can be recorded on this machine. What is merely
+    /// missing is told by [`Kernel::capabilities`].
+    pub fn load(options: &LoadOptions) -> Result<Kernel, BpfError> {
+        let Loaded {
+            object,
+            links,
+            attached,
+            mut capabilities,
+        } = programs::load(options)?;
+        let maps = Maps {
+            settings: map_fd(&object, "settings")?,
+            tracked: map_fd(&object, "tracked")?,
+            drops: map_fd(&object, "drops")?,
+        };
+        let ring_bytes = programs::ring_bytes(options);
+        let ring = Ring::new(map_fd(&object, "ring")?, ring_bytes)
+            .map_err(system("mapping the ring buffer"))?;
+        let region_limit = options.walk_regions.max(1);
+        let bytes = (region_limit as usize * size_of::<RawRegion>()).next_multiple_of(4096);
+        let regions = Mapped::new(map_fd(&object, "regions")?.as_fd(), bytes, false, 0)
+            .map_err(system("mapping the output of the walk"))?;
+        let mut start = Settings {
+            stack_bytes: options.stack_bytes.min(abi::STACK_MAX),
+            ring_wake: ring_bytes / 4,
+            self_pid: std::process::id(),
+            ..Default::default()
+        };
+        if attached.contains("prepare_exec") {
+            start.options |= abi::OPT_PREPARE_EXEC;
+        }
+        let exit_has_memory =
+            options.hooks == Hooks::Best && programs::exit_comes_before_memory_goes();
+        if exit_has_memory {
+            start.options |= abi::OPT_EXIT_HAS_MM;
+        }
+        let found = calibrate::calibrate(
+            program_fd(&object, "calibrate")?.as_fd(),
+            maps.settings.as_fd(),
+            start,
+        )?;
+        capabilities.extend(describe(&found, exit_has_memory));
+        let mut settings = found.settings;
+        if found.soft_dirty {
+            settings.options |= abi::OPT_SOFT_DIRTY;
+        }
+        let mut kernel = Kernel {
+            _links: links,
+            walk: program_fd(&object, "walk_process")?,
+            object,
+            maps,
+            regions,
+            region_limit,
+            ring,
+            settings,
+            capabilities,
+        };
+        kernel.set_page_flags(options.page_flags)?;
+        Ok(kernel)
+    }
+
+    /// What works on this machine, for `varve doctor`
+    pub fn capabilities(&self) -> &[Capability] {
+        &self.capabilities
+    }
+
+    /// Whether writes are told apart from reads (the kernel has soft-dirty bits)
+    pub fn tells_writes(&self) -> bool {
+        self.settings.options & abi::OPT_SOFT_DIRTY != 0
+    }
+
+    /// Follows a process from now on; its threads are covered by it
+    pub fn track(&self, pid: Pid, flags: TrackFlags) -> Result<(), BpfError> {
+        let entry = Tracked {
+            flags: flags.0,
+            ..Default::default()
+        };
+        raw::map_update(self.maps.tracked.as_fd(), pid.0, &entry).map_err(map_error("tracked"))
+    }
+
+    /// Stops following a process; an exit does so by itself
+    pub fn untrack(&self, pid: Pid) -> Result<(), BpfError> {
+        match raw::map_delete(self.maps.tracked.as_fd(), pid.0) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
+                Err(map_error("tracked")(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the accessed bits of a process, which should be held still, and hands each region in
+    /// which something was touched to the sink, in order of addresses
+    ///
+    /// # Errors
+    /// [`BpfError::NoProcess`] if there is nothing to read, [`BpfError::MemoryGone`] if the process
+    /// ended meanwhile: the sink may have seen a part.
+    pub fn walk(&mut self, pid: Pid, sink: &mut dyn FnMut(&Region)) -> Result<WalkStats, BpfError> {
+        let mut stats = WalkStats::default();
+        let mut start = 0;
+        loop {
+            let mut args = WalkArgs {
+                pid: pid.0,
+                start,
+                mm_wanted: stats.mm.0,
+                regions: self.region_limit,
+                ..Default::default()
+            };
+            raw::run(self.walk.as_fd(), &mut args).map_err(system("running the walk program"))?;
+            match -args.error {
+                0 => {}
+                libc::ESRCH => return Err(BpfError::NoProcess(pid)),
+                libc::ESTALE => return Err(BpfError::MemoryGone(pid)),
+                error => return Err(system("walking")(io::Error::from_raw_os_error(error))),
+            }
+            let bytes = self
+                .regions
+                .slice(0, args.regions as usize * size_of::<RawRegion>());
+            for region in bytes.chunks_exact(size_of::<RawRegion>()) {
+                if let Some(region) = RawRegion::read(region) {
+                    sink(&region.region());
+                }
+            }
+            stats.mm = MmId(args.mm);
+            stats.calls += 1;
+            stats.regions += u64::from(args.regions);
+            stats.present_pages += args.present;
+            stats.flag_checks += args.checks;
+            stats.flag_failures += args.check_failures;
+            stats.table_failures += args.table_failures;
+            if args.resume == u64::MAX {
+                return Ok(stats);
+            }
+            start = args.resume;
+        }
+    }
+
+    /// Switches the page-flag check on or off; on does nothing where the machine cannot do it
+    pub fn set_page_flags(&mut self, check: PageFlags) -> Result<(), BpfError> {
+        if check == PageFlags::Check && self.settings.vmemmap != 0 {
+            self.settings.options |= abi::OPT_PAGE_FLAGS;
+        } else {
+            self.settings.options &= !abi::OPT_PAGE_FLAGS;
+        }
+        calibrate::store(self.maps.settings.as_fd(), &self.settings)
+    }
+
+    /// Tells writes by userfaultfd's write protection from now on, instead of soft-dirty bits; faults
+    /// that are there because of it are not reported
+    pub fn guard_writes(&mut self) -> Result<(), BpfError> {
+        self.settings.options |= abi::OPT_GUARDED;
+        calibrate::store(self.maps.settings.as_fd(), &self.settings)
+    }
+
+    /// Whether [`Kernel::guard_writes`] was called
+    pub fn guards_writes(&self) -> bool {
+        self.settings.options & abi::OPT_GUARDED != 0
+    }
+
+    /// Drains the ring buffer without waiting; gives the number of records
+    ///
+    /// Records come in the order in which they were begun, which is nearly the order of time.
+    pub fn events(&mut self, sink: &mut dyn FnMut(Event<'_>)) -> Result<usize, BpfError> {
+        self.ring.drain(&mut |record| {
+            sink(decode::event(record)?);
+            Ok(())
+        })
+    }
+
+    /// Becomes readable when the ring is a quarter full or a process ended (for epoll); records
+    /// wait there before, so look at the end of each interval too
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.ring.fd()
+    }
+
+    /// Everything that could not be delivered since the load
+    pub fn dropped(&self) -> Result<Dropped, BpfError> {
+        Ok(Dropped {
+            skipped: self.skipped()?,
+            ..self.dropped_records()?
+        })
+    }
+
+    /// The same but for [`Dropped::skipped`], which takes a system call for each program
+    pub fn dropped_records(&self) -> Result<Dropped, BpfError> {
+        let read = |kind: u32| {
+            raw::map_lookup::<u64>(self.maps.drops.as_fd(), kind).map_err(map_error("drops"))
+        };
+        Ok(Dropped {
+            faults: read(abi::DROP_FAULT)?,
+            vanish_pages: read(abi::DROP_VANISH_PAGES)?,
+            vanish_walks: read(abi::DROP_VANISH_WALKS)?,
+            life: read(abi::DROP_LIFE)?,
+            mappings: read(abi::DROP_MAPPING)?,
+            tracking: read(abi::DROP_TRACK)?,
+            skipped: 0,
+        })
+    }
+
+    /// Times that the kernel skipped one of the programs since the load
+    pub fn skipped(&self) -> Result<u64, BpfError> {
+        let mut skipped = 0;
+        for program in self.object.progs() {
+            if PROGRAMS.iter().any(|known| program.name() == known.name) && program.autoload() {
+                skipped += raw::misses(program.as_fd())
+                    .map_err(system("reading the counters of a program"))?;
+            }
+        }
+        Ok(skipped)
+    }
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kernel")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> BpfError {
+    move |source| BpfError::System { what, source }
+}
+
+fn map_error(map: &'static str) -> impl FnOnce(io::Error) -> BpfError {
+    move |source| BpfError::Map { map, source }
+}
+
+fn map_fd(object: &Object, name: &'static str) -> Result<OwnedFd, BpfError> {
+    let map = object
+        .maps()
+        .find(|map| map.name() == name)
+        .ok_or_else(|| BpfError::Load(format!("the object has no map {name}")))?;
+    map.as_fd().try_clone_to_owned().map_err(map_error(name))
+}
+
+fn program_fd(object: &Object, name: &'static str) -> Result<OwnedFd, BpfError> {
+    let program = object
+        .progs()
+        .find(|program| program.name() == name)
+        .ok_or_else(|| BpfError::Load(format!("the object has no program {name}")))?;
+    program
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(system("copying a program's descriptor"))
+}
+
+/// What calibration found, as rows of `varve doctor`
+fn describe(found: &Found, exit_has_memory: bool) -> Vec<Capability> {
+    let settings = &found.settings;
+    let row = |name, purpose, available, detail: String| Capability {
+        name,
+        purpose,
+        available,
+        required: false,
+        detail,
+    };
+    let flag = |bit| found.features & bit != 0 && found.vmemmap_problem.is_none();
+    let why = |bit: u32, what: &str| match &found.vmemmap_problem {
+        Some(problem) => problem.clone(),
+        None if found.features & bit == 0 => format!("this kernel has no {what}"),
+        None => "found".into(),
+    };
+    vec![
+        row(
+            "page tables",
+            "where physical memory is mapped",
+            true,
+            format!("{} levels", settings.levels),
+        ),
+        row(
+            "PG_young",
+            "pages whose accessed bit DAMON or idle-page tracking took",
+            flag(abi::FEATURE_YOUNG),
+            why(
+                abi::FEATURE_YOUNG,
+                "PG_young flag, so nobody can take bits and leave it",
+            ),
+        ),
+        row(
+            "PG_referenced",
+            "pages that the kernel touched on behalf of the program (O_DIRECT and its kin)",
+            flag(abi::FEATURE_REFERENCED),
+            why(
+                abi::FEATURE_REFERENCED,
+                "PG_referenced flag in its type information",
+            ),
+        ),
+        row(
+            "pinned pages",
+            "pages that a device may touch at any time (registered buffers)",
+            flag(abi::FEATURE_COMPOUND | abi::FEATURE_PINCOUNT),
+            why(
+                abi::FEATURE_PINCOUNT,
+                "pin count of large pages in its type information",
+            ),
+        ),
+        row(
+            "hugetlb pages",
+            "telling hugetlb from transparent huge pages",
+            flag(abi::FEATURE_HUGETLB),
+            why(
+                abi::FEATURE_HUGETLB,
+                "mark of hugetlb pages in its type information",
+            ),
+        ),
+        row(
+            "soft-dirty bits",
+            "telling writes from reads",
+            found.soft_dirty,
+            if found.soft_dirty {
+                "found".into()
+            } else {
+                "this kernel has no soft-dirty bits (hint: CONFIG_MEM_SOFT_DIRTY)".into()
+            },
+        ),
+        row(
+            "exit hook",
+            "reads the bits of a process that ends",
+            true,
+            if exit_has_memory {
+                "sched_process_exit sees the memory".into()
+            } else {
+                "the last thread to reach its end reads the memory".into()
+            },
+        ),
+    ]
+}

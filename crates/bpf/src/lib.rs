@@ -1,0 +1,31 @@
+//! The BPF programs of the recorder and their loader
+//!
+//! One program of type `syscall` walks the page tables of a process on demand; raw tracepoint
+//! programs report what happens between two walks: pages that vanish, faults, processes and threads
+//! that come and go, mappings that change.
+
+mod abi;
+mod calibrate;
+mod decode;
+mod error;
+mod event;
+mod kernel;
+mod options;
+mod programs;
+mod raw;
+mod region;
+mod ring;
+
+pub use error::BpfError;
+pub use event::{
+    Access, Comm, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall, Mode, UserStack,
+    Vanish, VanishCause,
+};
+pub use kernel::Kernel;
+pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags};
+pub use region::{Bitmap, Leaf, Region, WalkStats};
+
+/// An address space: two processes with the same one share their pages (`vfork`). Numbers are
+/// reused after the last process of it ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MmId(pub u64);

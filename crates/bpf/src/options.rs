@@ -1,0 +1,137 @@
+//! What the caller asks for, and what the machine offers
+
+/// How to load the programs
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// Bytes of the ring buffer, rounded up to a power of two pages. This memory is locked in the
+    /// kernel and mapped (twice, the same pages) into the recorder.
+    pub ring_bytes: u32,
+    /// Processes that can be tracked at the same time (about 80 bytes of kernel memory each)
+    pub max_processes: u32,
+    /// Regions of the output of one walk call (408 bytes each, mapped into the recorder); a walk
+    /// of more touched regions takes several calls
+    pub walk_regions: u32,
+    /// Bytes of user stack copied with each mapping event of a process tracked with stacks
+    pub stack_bytes: u32,
+    /// Whether pages with a clear accessed bit have their page flags checked
+    pub page_flags: PageFlags,
+    /// Whether page faults are recorded
+    pub faults: bool,
+    /// Which hooks read the memory of a process that ends or runs a new program
+    pub hooks: Hooks,
+}
+
+/// Which hooks to use where a kernel offers several
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hooks {
+    /// The best that this kernel has
+    Best,
+    /// Those that all kernels have (to test on a new kernel what an old one runs)
+    Portable,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions {
+            ring_bytes: 4 << 20,
+            max_processes: 16384,
+            walk_regions: 4096,
+            stack_bytes: 16 << 10,
+            page_flags: PageFlags::Check,
+            faults: true,
+            hooks: Hooks::Best,
+        }
+    }
+}
+
+/// Whether to look at page flags
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageFlags {
+    /// Look: nothing that others aged or the kernel touched is missed
+    Check,
+    /// Do not look (for negative controls and measurements)
+    Ignore,
+}
+
+/// What to record of a process; combine with `|`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TrackFlags(pub(crate) u32);
+
+impl TrackFlags {
+    /// Processes that it makes are tracked with the same flags
+    pub const FOLLOW: TrackFlags = TrackFlags(1);
+    /// Mapping events (mmap, munmap, mremap, brk, shmat, shmdt)
+    pub const MAPPINGS: TrackFlags = TrackFlags(2);
+    /// User stacks with the mapping events
+    pub const STACKS: TrackFlags = TrackFlags(4);
+    /// Page faults
+    pub const FAULTS: TrackFlags = TrackFlags(8);
+    /// Pages that vanish
+    pub const VANISH: TrackFlags = TrackFlags(16);
+    /// FOLLOW, MAPPINGS, FAULTS and VANISH
+    pub const DEFAULT: TrackFlags = TrackFlags(1 | 2 | 8 | 16);
+
+    /// Whether all flags of `other` are set
+    pub const fn contains(self, other: TrackFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These flags without those of `other`
+    pub const fn without(self, other: TrackFlags) -> TrackFlags {
+        TrackFlags(self.0 & !other.0)
+    }
+}
+
+impl std::ops::BitOr for TrackFlags {
+    type Output = TrackFlags;
+    fn bitor(self, other: TrackFlags) -> TrackFlags {
+        TrackFlags(self.0 | other.0)
+    }
+}
+
+/// A mechanism, and whether this machine has it
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capability {
+    /// Short name
+    pub name: &'static str,
+    /// What it is for
+    pub purpose: &'static str,
+    /// Whether it works here
+    pub available: bool,
+    /// Whether nothing can be recorded without it
+    pub required: bool,
+    /// Why not, or how it was found
+    pub detail: String,
+}
+
+/// What could not be delivered since the programs were loaded, by kind
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Fault records that did not fit in the ring
+    pub faults: u64,
+    /// Touched hardware pages of vanish records that did not fit, or could not be walked
+    pub vanish_pages: u64,
+    /// Times that a vanish hook could not walk at all or to the end
+    pub vanish_walks: u64,
+    /// Fork, exec, exit and comm records that did not fit
+    pub life: u64,
+    /// Mapping records that did not fit
+    pub mappings: u64,
+    /// Children that could not be tracked because the table is full
+    pub tracking: u64,
+    /// Times that the kernel skipped one of the programs (recursion)
+    pub skipped: u64,
+}
+
+impl Dropped {
+    /// Sum over all kinds: zero means that nothing was lost
+    pub fn total(&self) -> u64 {
+        self.faults
+            + self.vanish_pages
+            + self.vanish_walks
+            + self.life
+            + self.mappings
+            + self.tracking
+            + self.skipped
+    }
+}

@@ -1,0 +1,282 @@
+//! The list of programs, and loading those that this kernel can take
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use libbpf_rs::btf::{BtfType, types};
+use libbpf_rs::{Link, Object, ObjectBuilder, PrintLevel};
+
+use crate::{BpfError, Capability, Hooks, LoadOptions};
+
+#[repr(align(8))]
+struct Aligned<T: ?Sized>(T);
+
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/varve.bpf.o")));
+
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// A program, the tracepoint that it hangs on (none for those run on demand), and what it is for
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    tracepoint: Option<&'static str>,
+    purpose: &'static str,
+    required: bool,
+}
+
+const fn program(
+    name: &'static str,
+    tracepoint: &'static str,
+    purpose: &'static str,
+    required: bool,
+) -> Program {
+    Program {
+        name,
+        tracepoint: Some(tracepoint),
+        purpose,
+        required,
+    }
+}
+
+pub(crate) const PROGRAMS: [Program; 13] = [
+    Program {
+        name: "walk_process",
+        tracepoint: None,
+        purpose: "reads the accessed bits of a process",
+        required: true,
+    },
+    Program {
+        name: "calibrate",
+        tracepoint: None,
+        purpose: "finds where the kernel keeps its memory",
+        required: true,
+    },
+    program(
+        "call_enter",
+        "sys_enter",
+        "reads the bits of pages before system calls remove them",
+        false,
+    ),
+    program(
+        "call_exit",
+        "sys_exit",
+        "mapping events: objects of processes without the preload library",
+        false,
+    ),
+    program(
+        "prepare_exec",
+        "sched_prepare_exec",
+        "reads the bits of the old memory at exec (kernel 6.10 and later; else the system call is hooked)",
+        false,
+    ),
+    program(
+        "signal_deliver",
+        "signal_deliver",
+        "reads the bits of a process that is killed",
+        false,
+    ),
+    program(
+        "process_fork",
+        "sched_process_fork",
+        "follows new processes and threads from their first instruction",
+        false,
+    ),
+    program("process_exec", "sched_process_exec", "follows exec", false),
+    program("process_exit", "sched_process_exit", "follows exits", false),
+    program(
+        "process_free",
+        "sched_process_free",
+        "forgets process numbers before they are used again",
+        false,
+    ),
+    program("task_rename", "task_rename", "names of threads", false),
+    program(
+        "fault_user",
+        "page_fault_user",
+        "page faults of the program: first touches with thread, CPU and instruction",
+        false,
+    ),
+    program(
+        "fault_kernel",
+        "page_fault_kernel",
+        "page faults of the kernel on behalf of the program",
+        false,
+    ),
+];
+
+/// The loaded object, what is attached, and what is not
+pub(crate) struct Loaded {
+    pub(crate) object: Object,
+    pub(crate) links: Vec<Link>,
+    pub(crate) attached: HashSet<&'static str>,
+    pub(crate) capabilities: Vec<Capability>,
+}
+
+/// What libbpf said last; it has one voice per process
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+fn listen(_level: PrintLevel, message: String) {
+    if let Ok(mut said) = SAID.lock() {
+        said.push_str(&message);
+    }
+}
+
+fn take_said() -> String {
+    SAID.lock()
+        .map(|mut said| std::mem::take(&mut *said))
+        .unwrap_or_default()
+}
+
+/// Loads what can be loaded; a program that the kernel refuses is left out unless it is required
+pub(crate) fn load(options: &LoadOptions) -> Result<Loaded, BpfError> {
+    if !std::path::Path::new(BTF).exists() {
+        return Err(BpfError::NoBtf);
+    }
+    let before = libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
+    let result = load_possible(options);
+    libbpf_rs::set_print(before);
+    result
+}
+
+fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
+    let mut refused: Vec<(&'static str, String)> = Vec::new();
+    if !options.faults {
+        for name in ["fault_user", "fault_kernel"] {
+            refused.push((name, "switched off".into()));
+        }
+    }
+    if options.hooks == Hooks::Portable {
+        refused.push(("prepare_exec", "switched off".into()));
+    }
+    loop {
+        take_said();
+        match open(options, &refused) {
+            Ok(object) => return Ok(attach(object, refused)),
+            Err(error) => {
+                let said = take_said();
+                // The verifier refuses with EACCES, too, but it leaves a log
+                let verified = said.contains("BEGIN PROG LOAD LOG");
+                if !verified && error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+                    return Err(BpfError::NoPrivilege);
+                }
+                let Some(program) = blamed(&said, &refused) else {
+                    return Err(BpfError::Load(format!("{error}: {}", tail(&said))));
+                };
+                if program.required {
+                    return Err(BpfError::Verifier {
+                        program: program.name.into(),
+                        log: tail(&said),
+                    });
+                }
+                refused.push((program.name, tail(&said)));
+            }
+        }
+    }
+}
+
+fn open(
+    options: &LoadOptions,
+    refused: &[(&'static str, String)],
+) -> Result<Object, libbpf_rs::Error> {
+    let mut open = ObjectBuilder::default().open_memory(&OBJECT.0)?;
+    for mut map in open.maps_mut() {
+        match map.name().to_str() {
+            Some("ring") => map.set_max_entries(ring_bytes(options))?,
+            Some("tracked") => map.set_max_entries(options.max_processes.max(1))?,
+            Some("regions") => map.set_max_entries(options.walk_regions.max(1))?,
+            _ => {}
+        }
+    }
+    for mut program in open.progs_mut() {
+        if refused.iter().any(|(name, _)| program.name() == *name) {
+            program.set_autoload(false);
+        }
+    }
+    open.load()
+}
+
+/// The ring's real size: a power of two, a page at least
+pub(crate) fn ring_bytes(options: &LoadOptions) -> u32 {
+    options.ring_bytes.clamp(4096, 1 << 30).next_power_of_two()
+}
+
+/// The program that libbpf names as the one that failed
+fn blamed(said: &str, refused: &[(&'static str, String)]) -> Option<&'static Program> {
+    PROGRAMS.iter().find(|program| {
+        let name = program.name;
+        !refused.iter().any(|(refused, _)| *refused == name)
+            && (said.contains(&format!("prog '{name}': failed to load"))
+                || said.contains(&format!("prog '{name}': BPF program load failed")))
+    })
+}
+
+/// The end of a long message, where a verifier tells its reason
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.trim().lines().collect();
+    lines[lines.len().saturating_sub(12)..].join("\n")
+}
+
+fn attach(object: Object, refused: Vec<(&'static str, String)>) -> Loaded {
+    let mut links = Vec::new();
+    let mut attached = HashSet::new();
+    let mut capabilities = Vec::new();
+    for program in &PROGRAMS {
+        let problem = match refused.iter().find(|(name, _)| *name == program.name) {
+            Some((_, log)) => Some(log.clone()),
+            None => hang(&object, program, &mut links).err(),
+        };
+        if problem.is_none() {
+            attached.insert(program.name);
+        }
+        capabilities.push(Capability {
+            name: program.tracepoint.unwrap_or(program.name),
+            purpose: program.purpose,
+            available: problem.is_none(),
+            required: program.required,
+            detail: problem.unwrap_or_else(|| "loaded".into()),
+        });
+    }
+    Loaded {
+        object,
+        links,
+        attached,
+        capabilities,
+    }
+}
+
+fn hang(object: &Object, program: &Program, links: &mut Vec<Link>) -> Result<(), String> {
+    let Some(tracepoint) = program.tracepoint else {
+        return Ok(());
+    };
+    let Some(loaded) = object.progs_mut().find(|p| p.name() == program.name) else {
+        return Err("the program is not in the object".into());
+    };
+    match loaded.attach_raw_tracepoint(tracepoint) {
+        Ok(link) => {
+            links.push(link);
+            Ok(())
+        }
+        Err(error) => {
+            Err(BpfError::MissingTracepoint(format!("{tracepoint} ({error})")).to_string())
+        }
+    }
+}
+
+/// Whether `sched_process_exit` runs before a process lets its memory go: it was moved there, and
+/// given one more argument, in Linux 6.16
+pub(crate) fn exit_comes_before_memory_goes() -> bool {
+    let Ok(btf) = libbpf_rs::btf::Btf::from_vmlinux() else {
+        return false;
+    };
+    let Some(hook) = btf.type_by_name::<BtfType<'_>>("btf_trace_sched_process_exit") else {
+        return false;
+    };
+    let mut kind = hook.next_type();
+    for _ in 0..4 {
+        let Some(current) = kind else { return false };
+        if let Ok(function) = types::FuncProto::try_from(current) {
+            return function.len() >= 3;
+        }
+        kind = current.next_type();
+    }
+    false
+}

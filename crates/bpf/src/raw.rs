@@ -1,0 +1,72 @@
+//! The four BPF system calls that are made while recording
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::abi::Plain;
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    Ok(())
+}
+
+pub(crate) fn map_update<V: Plain>(map: BorrowedFd<'_>, key: u32, value: &V) -> io::Result<()> {
+    // SAFETY: key and value have the sizes with which the map was made
+    check(unsafe {
+        libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            std::ptr::from_ref(&key).cast(),
+            std::ptr::from_ref(value).cast(),
+            0,
+        )
+    })
+}
+
+pub(crate) fn map_lookup<V: Plain>(map: BorrowedFd<'_>, key: u32) -> io::Result<V> {
+    let mut value = V::default();
+    // SAFETY: key and value have the sizes with which the map was made
+    check(unsafe {
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_raw_fd(),
+            std::ptr::from_ref(&key).cast(),
+            std::ptr::from_mut(&mut value).cast(),
+        )
+    })?;
+    Ok(value)
+}
+
+pub(crate) fn map_delete(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
+    // SAFETY: the key has the size with which the map was made
+    check(unsafe {
+        libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), std::ptr::from_ref(&key).cast())
+    })
+}
+
+/// Runs a program of type `syscall`; results come back in the context
+pub(crate) fn run<C: Plain>(program: BorrowedFd<'_>, context: &mut C) -> io::Result<()> {
+    // The kernel refuses any other field for this type of program, ctx_out too
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        ctx_in: std::ptr::from_mut(context).cast(),
+        ctx_size_in: size_of::<C>() as u32,
+        ..Default::default()
+    };
+    // SAFETY: the context is writable and of the stated size; the kernel copies it back into it
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })
+}
+
+/// How often the kernel skipped a program because it was running already
+pub(crate) fn misses(program: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut bytes = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: info is writable and of the stated size
+    check(unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut bytes)
+    })?;
+    Ok(info.recursion_misses)
+}
+
+// SAFETY: one integer
+unsafe impl Plain for u64 {}

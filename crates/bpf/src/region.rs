@@ -1,0 +1,101 @@
+//! What a walk of the page tables finds in one 2 MiB region or one huge page
+
+use varve_model::{Address, Bytes};
+
+/// 512 bits, one for each 4 KiB page of a 2 MiB region; only bit 0 counts for a huge page
+pub type Bitmap = [u64; 8];
+
+/// Touched pages of one 2 MiB region, or one huge page
+///
+/// Only regions with something touched are reported. A page stands in one or more of the bitmaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// Address of the first page; aligned to 2 MiB, or to the huge page
+    pub base: Address,
+    /// Size of the hardware page
+    pub leaf: Leaf,
+    /// A huge page known to be of hugetlb; only ever set for regions of a walk whose page flags
+    /// were checked
+    pub hugetlb: bool,
+    /// Pages whose accessed bit is set and can be cleared
+    pub accessed: Bitmap,
+    /// Pages whose bit someone else (DAMON, idle tracking) took, who left `PG_young`
+    pub young: Bitmap,
+    /// Pages that the kernel touched through the direct map (`O_DIRECT` and its kin) or that the
+    /// page cache marked: `PG_referenced`
+    pub referenced: Bitmap,
+    /// Pages that may be pinned for DMA: a device may touch them at any time
+    pub pinned: Bitmap,
+    /// Pages whose accessed bit is set and cannot be cleared by `clear_refs` (zero page, PFN maps,
+    /// hugetlb): touched at least once since they were mapped
+    pub sticky: Bitmap,
+    /// Pages written since the last `clear_refs` 4; all zero where the kernel has no soft-dirty bits.
+    /// After [`Kernel::guard_writes`](crate::Kernel::guard_writes): pages that are not protected and
+    /// dirty, which were written if all pages of their mapping were protected
+    pub written: Bitmap,
+    /// Pages that userfaultfd protects, and that were therefore not written through this mapping
+    /// since they were protected, except by a device if they were pinned then; all zero before
+    /// `guard_writes`, and where page flags are not looked at
+    pub intact: Bitmap,
+    /// Pages of the region that are present, touched or not (1 for a huge page)
+    pub present: u32,
+}
+
+/// Size of a hardware page
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Leaf {
+    /// 512 pages of 4 KiB
+    Small,
+    /// One page of 2 MiB
+    Huge2M,
+    /// One page of 1 GiB
+    Huge1G,
+}
+
+impl Leaf {
+    /// Bytes of one hardware page
+    pub const fn bytes(self) -> Bytes {
+        match self {
+            Leaf::Small => Bytes(1 << 12),
+            Leaf::Huge2M => Bytes(1 << 21),
+            Leaf::Huge1G => Bytes(1 << 30),
+        }
+    }
+}
+
+impl Region {
+    /// All touched pages, whatever the cause
+    pub fn touched(&self) -> Bitmap {
+        let mut all = self.accessed;
+        for other in [&self.young, &self.referenced, &self.pinned, &self.sticky] {
+            for (a, b) in all.iter_mut().zip(other) {
+                *a |= b;
+            }
+        }
+        all
+    }
+
+    /// How many hardware pages are touched
+    pub fn touched_count(&self) -> u32 {
+        self.touched().iter().map(|w| w.count_ones()).sum()
+    }
+}
+
+/// Sums over one whole walk
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WalkStats {
+    /// 4 KiB pages present, huge pages counted as the 4 KiB pages that they hold
+    pub present_pages: u64,
+    /// Regions reported
+    pub regions: u64,
+    /// Pages whose `struct page` was read because their accessed bit was clear
+    pub flag_checks: u64,
+    /// Pages whose `struct page` could not be read: nothing is known of them
+    pub flag_failures: u64,
+    /// Page tables that could not be read: their 2 MiB are missing
+    pub table_failures: u64,
+    /// Calls into the kernel (more than one if the output filled up)
+    pub calls: u32,
+    /// The address space
+    pub mm: crate::MmId,
+}

@@ -1,0 +1,13 @@
+//! The vocabulary of Varve: typed quantities that every other crate shares.
+//!
+//! Each type names one quantity and its unit, so that a page number is never added to an address
+//! and a duration is never taken for a moment.
+
+mod kinds;
+mod quantities;
+
+pub use kinds::{ObjectKind, TouchSource, UnknownKind};
+pub use quantities::{
+    Address, Bytes, Cpu, Duration, Interval, ObjectId, PAGE_BYTES, Page, PageRange, Pages, Pid,
+    SiteId, Tid, Time,
+};

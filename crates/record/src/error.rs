@@ -1,0 +1,108 @@
+use std::io;
+
+use varve_bpf::BpfError;
+use varve_model::Pid;
+use varve_sys::{CgroupError, SpawnError};
+use varve_trace::TraceError;
+
+/// Why nothing, or not everything, could be recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The target did not start.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    /// There is no such process.
+    #[error("there is no process {0}")]
+    NoProcess(Pid),
+    /// The process is a part of the kernel.
+    #[error("process {0} is a kernel thread: it has no memory of its own")]
+    KernelThread(Pid),
+    /// The recorder was told to record itself or what it depends on.
+    #[error(
+        "process {0} is this recorder, or one of its parents, which cannot be held still by it"
+    )]
+    Ourselves(Pid),
+    /// The process is in another recording.
+    #[error("process {pid} is being recorded already, by process {recorder}")]
+    Recorded {
+        /// The process.
+        pid: Pid,
+        /// Who records it.
+        recorder: Pid,
+    },
+    /// This recorder is a part of what another one records.
+    #[error("this varve is itself being recorded, by process {0}")]
+    Nested(Pid),
+    /// Writes were asked for and cannot be told.
+    #[error("writes cannot be told from reads: this kernel has no soft-dirty bits, and {0}")]
+    NoWrites(String),
+    /// The kernel part.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// The target could not be put where it can be held.
+    #[error("the target cannot be held still: {0}")]
+    Cgroup(#[from] CgroupError),
+    /// The trace could not be written.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A system call failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was being done.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl RecordError {
+    pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| RecordError::System { action, source }
+    }
+
+    /// What a person can do about it.
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            RecordError::Spawn(e) if e.exit_code() == 127 => {
+                "check the spelling, or give the path of the program"
+            }
+            RecordError::Spawn(e) if e.exit_code() == 126 => "is it a program, and executable?",
+            RecordError::NoProcess(_) => "`ps -e` lists the processes of this machine",
+            RecordError::KernelThread(_) | RecordError::Ourselves(_) => {
+                "give the id of a program that runs beside this one; `ps -e` lists them"
+            }
+            RecordError::Recorded { recorder, .. } => {
+                return Some(format!("end that recording first: kill -INT {recorder}"));
+            }
+            RecordError::Nested(_) => {
+                "record from outside: children are followed unless --no-follow is given"
+            }
+            RecordError::Cgroup(CgroupError::NotMounted) => {
+                "mount it with `mount -t cgroup2 none /sys/fs/cgroup/unified`, or run `varve doctor`"
+            }
+            RecordError::Cgroup(_) => {
+                "run as root on a writable cgroup v2 file system; `varve doctor` tells more"
+            }
+            RecordError::NoWrites(_) => {
+                "without `--writes on` everything else is recorded; `varve doctor` tells what this kernel has"
+            }
+            RecordError::Trace(e) => return e.hint().map(str::to_owned),
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// The sentence and the hint, apart.
+    pub fn told(&self) -> (String, Option<String>) {
+        let (what, hint) = crate::doctor::split_hint(&self.to_string());
+        (what, hint.or_else(|| self.hint()))
+    }
+
+    /// The exit code of `varve record`.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            RecordError::Spawn(e) => e.exit_code(),
+            _ => 125,
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Where the kernel's events go.
+
+use std::collections::HashMap;
+
+use varve_bpf::{Access, Event, Exit, Fork, ForkKind, Leaf, MappingCall, Mode, Region, Vanish};
+use varve_model::{Address, Pid, Time};
+use varve_trace::tables::FaultRow;
+
+use crate::agents::Agents;
+use crate::kernel_objects::KernelObjects;
+use crate::lives::Lives;
+use crate::output::Output;
+use crate::stacks::Stacks;
+use crate::world::{ObjectsFrom, World};
+use crate::writes::{WriteWatch, is_next};
+
+/// Pages that vanished in one interval, by process and place.
+pub(crate) type Vanished = HashMap<(Pid, Address, Leaf), Region>;
+
+/// Everything that events change.
+pub(crate) struct Intake {
+    pub(crate) world: World,
+    pub(crate) lives: Lives,
+    pub(crate) stacks: Stacks,
+    pub(crate) output: Output,
+    pub(crate) agents: Option<Agents>,
+    kernel_objects: KernelObjects,
+    /// Vanished pages of the interval that runs, and of the next.
+    pub(crate) vanished: Vanished,
+    pub(crate) vanished_next: Vanished,
+    /// Nothing before the target's own program counts.
+    pub(crate) waits_for_exec_of: Option<Pid>,
+    /// Events up to here belong to the interval that runs.
+    pub(crate) boundary: Option<Time>,
+    /// Whether a new program began since this was last looked at.
+    pub(crate) new_program: bool,
+    /// Where writes are told by userfaultfd.
+    pub(crate) writes: Option<WriteWatch>,
+    preload: bool,
+    exits: Vec<(Pid, Time, Option<i32>)>,
+}
+
+impl Intake {
+    pub(crate) fn new(agents: Option<Agents>, waits_for_exec_of: Option<Pid>) -> Intake {
+        Intake {
+            world: World::default(),
+            lives: Lives::default(),
+            stacks: Stacks::default(),
+            output: Output::default(),
+            preload: agents.is_some(),
+            agents,
+            kernel_objects: KernelObjects::new(),
+            vanished: Vanished::new(),
+            vanished_next: Vanished::new(),
+            waits_for_exec_of,
+            boundary: None,
+            writes: None,
+            new_program: false,
+            exits: Vec::new(),
+        }
+    }
+
+    pub(crate) fn take(&mut self, event: Event<'_>) {
+        if self.waits_for_exec_of.is_some() && !self.is_first_exec(&event) {
+            return;
+        }
+        match event {
+            Event::Fault(fault) => {
+                let owner = self.world.owner_of_memory(fault.pid);
+                if let (Some(writes), Access::Write) = (&mut self.writes, fault.access) {
+                    writes.fault(owner, fault.address, is_next(self.boundary, fault.time));
+                }
+                self.output.faults.push(FaultRow {
+                    time_ns: fault.time,
+                    pid: owner,
+                    tid: fault.tid,
+                    cpu: fault.cpu,
+                    ip: fault.ip,
+                    address: fault.address,
+                    write: Some(fault.access == Access::Write),
+                    kernel: fault.mode == Mode::Kernel,
+                });
+            }
+            Event::Vanish(vanish) => self.vanish(&vanish),
+            Event::Fork(fork) => self.fork(&fork),
+            Event::Exec(exec) => {
+                let path = String::from_utf8_lossy(exec.path).into_owned();
+                self.exec(exec.pid, exec.time, &path);
+            }
+            Event::Exit(exit) => self.exit(&exit),
+            Event::Comm(comm) => {
+                let name = String::from_utf8_lossy(comm.name);
+                self.world
+                    .thread(comm.pid, comm.tid, comm.time, Some(&name));
+            }
+            Event::Mapping(mapping) => {
+                self.world.maps_changed(mapping.pid, mapping.time);
+                if let Some(writes) = &mut self.writes {
+                    writes.mapping(self.world.owner_of_memory(mapping.pid), &mapping);
+                }
+                let kernel = self
+                    .world
+                    .processes
+                    .get(&mapping.pid)
+                    .is_none_or(|p| p.objects_from == ObjectsFrom::Kernel);
+                if kernel {
+                    let attaches = matches!(mapping.call, MappingCall::ShmAttach { .. });
+                    let unknown = self.world.mappings(mapping.pid).next().is_none();
+                    if attaches || (mapping.stack.is_some() && unknown) {
+                        self.world.refresh_maps_of(mapping.pid, mapping.time);
+                    }
+                    self.kernel_objects.take(
+                        &mapping,
+                        &self.world,
+                        &mut self.lives,
+                        &mut self.stacks,
+                    );
+                }
+            }
+        }
+    }
+
+    fn is_first_exec(&mut self, event: &Event<'_>) -> bool {
+        if let Event::Exec(exec) = event
+            && self.waits_for_exec_of == Some(exec.pid)
+        {
+            self.waits_for_exec_of = None;
+            self.world
+                .adopt(exec.pid, Pid(std::process::id()), exec.time);
+            return true;
+        }
+        false
+    }
+
+    fn vanish(&mut self, vanish: &Vanish<'_>) {
+        let owner = self.world.owner_of_memory(vanish.pid);
+        let next = is_next(self.boundary, vanish.time);
+        let vanished = if next {
+            &mut self.vanished_next
+        } else {
+            &mut self.vanished
+        };
+        for mut region in vanish.regions() {
+            if let Some(writes) = &self.writes {
+                writes.judge_vanishing(owner, &mut region, next);
+            }
+            vanished
+                .entry((owner, region.base, region.leaf))
+                .and_modify(|known| {
+                    or(&mut known.accessed, &region.accessed);
+                    or(&mut known.young, &region.young);
+                    or(&mut known.referenced, &region.referenced);
+                    or(&mut known.pinned, &region.pinned);
+                    or(&mut known.sticky, &region.sticky);
+                    or(&mut known.written, &region.written);
+                })
+                .or_insert(region);
+        }
+    }
+
+    fn fork(&mut self, fork: &Fork) {
+        if fork.kind == ForkKind::Thread {
+            self.world.thread(fork.pid, fork.tid, fork.time, None);
+            return;
+        }
+        if !fork.tracked {
+            return;
+        }
+        let parent = self.world.processes.get(&fork.parent);
+        let objects_from = parent.map_or(ObjectsFrom::Kernel, |p| p.objects_from);
+        let process = self.world.adopt(fork.pid, fork.parent, fork.time);
+        process.objects_from = objects_from;
+        if fork.kind == ForkKind::SharedMemory {
+            process.shares_with = Some(fork.parent);
+        } else {
+            process.inherits = Some((fork.parent, fork.time));
+        }
+    }
+
+    fn exec(&mut self, pid: Pid, time: Time, path: &str) {
+        self.new_program = true;
+        if !self.world.processes.contains_key(&pid) {
+            self.world.adopt(pid, Pid(0), time);
+        }
+        let shared = self.world.owner_of_memory(pid) != pid;
+        self.world.exec(pid, time, path);
+        if !shared {
+            self.lives.end_all(pid, time);
+        }
+        self.stacks.forget(pid);
+        if let Some(writes) = &mut self.writes {
+            writes.forget(pid);
+        }
+        let from = self.source_of(pid);
+        if let Some(process) = self.world.processes.get_mut(&pid) {
+            process.objects_from = from;
+        }
+    }
+
+    /// Who will tell of a program's objects: dynamic ones load the preload library.
+    fn source_of(&self, pid: Pid) -> ObjectsFrom {
+        let loads = self.preload
+            && varve_attribute::loads_libraries(std::path::Path::new(&format!("/proc/{pid}/exe")));
+        if loads {
+            ObjectsFrom::Preload
+        } else {
+            ObjectsFrom::Kernel
+        }
+    }
+
+    fn exit(&mut self, exit: &Exit) {
+        self.world.thread_ended(exit.pid, exit.tid, exit.time);
+        if exit.last {
+            let status = exit.wait_status;
+            let signal = status & 0x7f;
+            let code = if signal != 0 {
+                128 + signal
+            } else {
+                (status >> 8) & 0xff
+            };
+            self.exits.push((exit.pid, exit.time, Some(code)));
+        }
+    }
+
+    /// Takes what the preload library tells, and lets go of the processes that ended.
+    pub(crate) fn settle(&mut self) {
+        if let Some(agents) = &mut self.agents {
+            agents.drain(&mut self.lives, &mut self.stacks);
+            self.world.meet_first_maps(&mut agents.first_maps);
+        }
+        for (pid, time, code) in std::mem::take(&mut self.exits) {
+            if let Some(agents) = &mut self.agents {
+                agents.process_ended(pid, &mut self.lives, &mut self.stacks);
+                self.world.meet_first_maps(&mut agents.first_maps);
+            }
+            let shared = self.world.owner_of_memory(pid) != pid;
+            if !shared {
+                self.lives.end_all(pid, time);
+            }
+            self.stacks.forget(pid);
+            self.world.process_ended(pid, time, code);
+        }
+    }
+
+    /// Takes up processes and mappings whose writes can be told from the next boundary on.
+    pub(crate) fn refresh_writes(&mut self) {
+        if let (Some(writes), Some(agents)) = (&mut self.writes, &self.agents) {
+            let processes = &self.world.processes;
+            writes.refresh(agents.folder(), |pid| processes.contains_key(&pid));
+        }
+    }
+
+    /// A child that has lived to be scanned gets its parent's objects.
+    pub(crate) fn settle_inheritance(&mut self) {
+        let heirs: Vec<(Pid, Pid, Time)> = self
+            .world
+            .processes
+            .iter_mut()
+            .filter_map(|(pid, p)| p.inherits.take().map(|(parent, time)| (*pid, parent, time)))
+            .collect();
+        for (child, parent, time) in heirs {
+            self.lives.inherit(parent, child, time);
+        }
+    }
+}
+
+fn or(a: &mut [u64; 8], b: &[u64; 8]) {
+    for (a, b) in a.iter_mut().zip(b) {
+        *a |= b;
+    }
+}

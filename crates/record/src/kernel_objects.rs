@@ -1,0 +1,147 @@
+//! Objects of processes without the preload library: what the kernel's tracepoints see of mmap,
+//! munmap, mremap, brk and shmat, with the user stack unwound here.
+
+use varve_attribute::{AddressSpaces, Locator, Mapping as Placed, Snapshot, Unwinder};
+use varve_bpf::{Mapping, MappingCall};
+use varve_model::{Address, Bytes, ObjectKind, Pid, SiteId, Time};
+
+use crate::agents::grow_or_shrink;
+use crate::lives::{Birth, Lives};
+use crate::stacks::Stacks;
+use crate::world::World;
+
+/// Turns mapping events into births and deaths.
+pub(crate) struct KernelObjects {
+    unwinder: Unwinder,
+}
+
+impl KernelObjects {
+    pub(crate) fn new() -> KernelObjects {
+        KernelObjects {
+            unwinder: Unwinder::new(Locator::default()),
+        }
+    }
+
+    pub(crate) fn take(
+        &mut self,
+        event: &Mapping<'_>,
+        world: &World,
+        lives: &mut Lives,
+        stacks: &mut Stacks,
+    ) {
+        // The kernel gives errors as the last page of the address space.
+        if (-4095..0).contains(&event.result) {
+            return;
+        }
+        let pid = event.pid;
+        let result = event.result as u64;
+        let makes = !matches!(
+            event.call,
+            MappingCall::Unmap { .. } | MappingCall::ShmDetach { .. }
+        );
+        let site = if makes {
+            self.site(event, world, stacks)
+        } else {
+            None
+        };
+        let birth = |kind, made_by, address, bytes| Birth {
+            kind,
+            made_by,
+            address: Address(address),
+            bytes,
+            born: event.time,
+            tid: Some(event.tid),
+            site,
+        };
+        match event.call {
+            MappingCall::Map {
+                bytes, flags, fd, ..
+            } => {
+                let flags = flags as i32;
+                let kind = if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 {
+                    ObjectKind::File
+                } else if flags & libc::MAP_STACK != 0 {
+                    ObjectKind::Stack
+                } else {
+                    ObjectKind::Mapping
+                };
+                lives.map(pid, birth(kind, "mmap", result, bytes));
+            }
+            MappingCall::Unmap { address, bytes } => {
+                lives.unmap(pid, address, bytes, event.entered)
+            }
+            MappingCall::Remap {
+                old_address,
+                old_bytes,
+                new_bytes,
+                ..
+            } => {
+                let before = lives.area_of(pid, old_address).cloned();
+                lives.unmap(pid, old_address, old_bytes, event.entered);
+                let mut moved = birth(ObjectKind::Mapping, "mremap", result, new_bytes);
+                if let Some(before) = before {
+                    moved.kind = before.kind;
+                    moved.site = before.site.or(moved.site);
+                }
+                lives.map(pid, moved);
+            }
+            MappingCall::Brk { before, .. } => {
+                if before.0 != 0 {
+                    grow_or_shrink(pid, before.0, result, event.time, lives, |a, b| {
+                        birth(ObjectKind::Heap, "brk", a, Bytes(b))
+                    });
+                }
+            }
+            MappingCall::ShmAttach { .. } => {
+                // The call does not tell the size; the mappings, read again after it, do.
+                let entry = world.mappings(pid).find(|(e, _)| e.address.0 == result);
+                if let Some((entry, _)) = entry {
+                    lives.map(
+                        pid,
+                        birth(ObjectKind::Mapping, "shmat", result, entry.bytes),
+                    );
+                }
+            }
+            MappingCall::ShmDetach { address } => {
+                if let Some(bytes) = lives.area_at(pid, address).map(|b| b.bytes) {
+                    lives.unmap(pid, address, bytes, event.entered);
+                }
+            }
+        }
+    }
+
+    fn site(&mut self, event: &Mapping<'_>, world: &World, stacks: &mut Stacks) -> Option<SiteId> {
+        let stack = event.stack.as_ref()?;
+        let placed = placed(world, event.pid);
+        let spaces = AddressSpaces::new(&placed);
+        let snapshot = Snapshot {
+            pid: event.pid,
+            at: event.time,
+            ip: stack.ip,
+            sp: stack.sp,
+            bp: stack.bp,
+            stack: stack.bytes,
+        };
+        let frames = self.unwinder.unwind(&spaces, &snapshot);
+        // The first frame is the instruction behind `syscall`: a return address in all but name.
+        (!frames.is_empty()).then(|| stacks.site(event.pid, event.time, frames, true))
+    }
+}
+
+fn placed(world: &World, pid: Pid) -> Vec<Placed> {
+    world
+        .mappings(pid)
+        .map(|(entry, _)| Placed {
+            pid,
+            address: entry.address,
+            bytes: entry.bytes,
+            perms: entry.perms.clone(),
+            offset: Bytes(entry.offset),
+            path: entry.path.clone(),
+            build_id: None,
+            // An event that was drained late is older than the look at the mappings.
+            from: Time(0),
+            to: None,
+        })
+        .collect()
+}

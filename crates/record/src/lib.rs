@@ -1,0 +1,38 @@
+//! The recorder: backends behind one trait, one loop, one trace writer.
+//!
+//! [`record`] is the one entry: it starts or joins the target, lets a [`Backend`] close one interval
+//! after the other, and writes what the backend, the kernel's events and the preload library tell
+//! into a trace.
+
+mod agents;
+mod auto;
+mod backend;
+mod doctor;
+mod error;
+mod guardian;
+mod intake;
+mod kernel_objects;
+mod lives;
+mod manifest;
+mod options;
+mod output;
+mod preflight;
+mod ranges;
+mod runs;
+mod scan;
+mod session;
+mod stacks;
+mod stale;
+mod target;
+mod world;
+mod write_source;
+mod writes;
+
+pub use backend::{Backend, Boundary, Harvest};
+pub use doctor::{Check, Standing, can_record, examine};
+pub use error::RecordError;
+pub use guardian::{guard, parse_order};
+pub use options::{Ablation, RecordOptions, TargetChoice, WritesChoice};
+pub use preflight::gains_rights;
+pub use session::{Summary, record};
+pub use stale::clean_stale;

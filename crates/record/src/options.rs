@@ -1,0 +1,94 @@
+//! What the caller wants recorded, resolved.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use varve_model::{Bytes, Pid};
+use varve_sys::ThpPolicy;
+use varve_trace::IntervalChoice;
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub enum TargetChoice {
+    /// A command to start.
+    Command(Vec<OsString>),
+    /// A process that runs already.
+    Attach(Pid),
+}
+
+/// A mechanism to leave out, to show what it is for: the trace is wrong without it, and says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ablation {
+    /// Do not flush the TLB after clearing.
+    Flush,
+    /// Do not hold the target between reading and clearing.
+    Hold,
+    /// Do not look at the flags of pages whose accessed bit is clear.
+    PageFlags,
+    /// Do not read pages that vanish within an interval.
+    Vanish,
+}
+
+impl Ablation {
+    /// Its name on the command line and in manifests.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Ablation::Flush => "flush",
+            Ablation::Hold => "hold",
+            Ablation::PageFlags => "page-flags",
+            Ablation::Vanish => "vanish",
+        }
+    }
+
+    /// The ablation of that name.
+    pub fn from_word(word: &str) -> Option<Ablation> {
+        [
+            Ablation::Flush,
+            Ablation::Hold,
+            Ablation::PageFlags,
+            Ablation::Vanish,
+        ]
+        .into_iter()
+        .find(|a| a.word() == word)
+    }
+}
+
+/// Whether writes are told from reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WritesChoice {
+    /// Where the kernel has soft-dirty bits, which cost nothing more.
+    Auto,
+    /// Also where each first write of a page in an interval costs a fault.
+    On,
+    /// Nowhere.
+    Off,
+}
+
+/// The options of a recording.
+#[derive(Clone, Debug)]
+pub struct RecordOptions {
+    /// What to record.
+    pub target: TargetChoice,
+    /// The trace folder.
+    pub output: PathBuf,
+    /// How long intervals are.
+    pub interval: IntervalChoice,
+    /// Whether the target's children are recorded too.
+    pub follow: bool,
+    /// Heap objects of at least this size have a life of their own.
+    pub min_object: Bytes,
+    /// Huge pages.
+    pub thp: ThpPolicy,
+    /// The preload library, where it is to be used.
+    pub preload: Option<PathBuf>,
+    /// Writes.
+    pub writes: WritesChoice,
+    /// Mechanisms left out on purpose.
+    pub without: Vec<Ablation>,
+}
+
+impl RecordOptions {
+    pub(crate) fn lacks(&self, mechanism: Ablation) -> bool {
+        self.without.contains(&mechanism)
+    }
+}

@@ -1,0 +1,129 @@
+//! What is looked at before anything is made: a recording that cannot begin must not cost an earlier
+//! trace, nor touch a process.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use varve_model::Pid;
+use varve_sys::{Cgroup, PidFd, SpawnError};
+use varve_trace::TraceWriter;
+
+use crate::stale::recorder_above;
+use crate::{RecordError, RecordOptions, TargetChoice};
+
+/// Refuses what cannot be recorded.
+pub(crate) fn check(options: &RecordOptions) -> Result<(), RecordError> {
+    match &options.target {
+        TargetChoice::Command(command) => {
+            check_program(command.first().map_or(Path::new(""), Path::new))?;
+            let own = Cgroup::of(Pid(std::process::id()));
+            if let Some(recorder) = own.ok().as_deref().and_then(recorder_above) {
+                return Err(RecordError::Nested(recorder));
+            }
+        }
+        TargetChoice::Attach(pid) => check_process(*pid)?,
+    }
+    Ok(TraceWriter::check(&options.output)?)
+}
+
+/// Refuses a process that is not there, that is the kernel's, that this recorder depends on, or that
+/// is recorded already.
+pub(crate) fn check_process(pid: Pid) -> Result<(), RecordError> {
+    PidFd::open(pid).map_err(|_| RecordError::NoProcess(pid))?;
+    if varve_sys::is_kernel_thread(pid) {
+        return Err(RecordError::KernelThread(pid));
+    }
+    if crate::target::is_ancestor_of_ours(pid) {
+        return Err(RecordError::Ourselves(pid));
+    }
+    match recorder_above(&Cgroup::of(pid)?) {
+        Some(recorder) => Err(RecordError::Recorded { pid, recorder }),
+        None => Ok(()),
+    }
+}
+
+/// As a shell would: a name with a slash is a path, any other is looked up in `PATH`.
+fn check_program(program: &Path) -> Result<(), SpawnError> {
+    let refused = |source| {
+        Err(SpawnError::Exec {
+            program: program.as_os_str().to_owned(),
+            source,
+        })
+    };
+    // Without PATH the C library has its own idea, which exec will tell.
+    let Some(candidates) = candidates(program) else {
+        return Ok(());
+    };
+    let mut worst = io::Error::from_raw_os_error(libc::ENOENT);
+    for path in candidates {
+        match can_run(&path) {
+            Ok(()) => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => worst = e,
+        }
+    }
+    refused(worst)
+}
+
+/// Where a program may be; nothing where that cannot be told.
+fn candidates(program: &Path) -> Option<Vec<PathBuf>> {
+    if program.as_os_str().as_encoded_bytes().contains(&b'/') {
+        return Some(vec![program.to_owned()]);
+    }
+    if program.as_os_str().is_empty() {
+        return Some(Vec::new());
+    }
+    let path = std::env::var_os("PATH")?;
+    let folders = std::env::split_paths(&path);
+    Some(folders.map(|folder| folder.join(program)).collect())
+}
+
+/// Whether the command gains rights from its file (setuid, setgid): the dynamic linker then takes no
+/// preload library from the caller.
+pub fn gains_rights(command: &[OsString]) -> bool {
+    let program = command.first().map_or(Path::new(""), Path::new);
+    let found = candidates(program).unwrap_or_default();
+    let Some(file) = found.iter().find(|p| can_run(p).is_ok()) else {
+        return false;
+    };
+    let Ok(meta) = file.metadata() else {
+        return false;
+    };
+    let has = |bit: u32| meta.mode() & bit == bit;
+    let other_user = has(libc::S_ISUID) && meta.uid() != rustix::process::getuid().as_raw();
+    let group_bits = libc::S_ISGID | libc::S_IXGRP;
+    let other_group = has(group_bits) && meta.gid() != rustix::process::getgid().as_raw();
+    other_user || other_group
+}
+
+fn can_run(path: &Path) -> io::Result<()> {
+    if path.metadata()?.is_dir() {
+        return Err(io::Error::from_raw_os_error(libc::EISDIR));
+    }
+    Ok(accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(program: &str) -> Option<u8> {
+        check_program(Path::new(program))
+            .err()
+            .map(|e| e.exit_code())
+    }
+
+    #[test]
+    fn programs_are_looked_up_as_in_a_shell() {
+        assert_eq!(code("sh"), None);
+        assert_eq!(code("/bin/sh"), None);
+        assert_eq!(code("no-such-program-anywhere"), Some(127));
+        assert_eq!(code("./no-such-program"), Some(127));
+        assert_eq!(code(""), Some(127));
+        assert_eq!(code("/tmp"), Some(126));
+        assert_eq!(code("/etc/passwd"), Some(126));
+    }
+}

@@ -1,0 +1,202 @@
+//! The scan backend: accessed bits, read and cleared while the target is held still.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::time::Duration as Wait;
+
+use varve_bpf::{BpfError, Kernel, Region};
+use varve_model::{Duration, Pid};
+use varve_sys::{Cgroup, ClearRefs, Frozen, Protector, Urgent, monotonic_now};
+
+use crate::backend::{Backend, Boundary, Harvest};
+use crate::{Ablation, RecordError, RecordOptions};
+
+/// How long to wait for the target to stand still before letting it run on; doubled for the next try.
+const HOLD_LIMIT: Wait = Wait::from_millis(20);
+/// The longest such wait: a target with ten thousand threads takes a while to stand still, and one with
+/// a thread in an uninterruptible wait must not be kept from its work.
+const LONGEST_HOLD_LIMIT: Wait = Wait::from_millis(160);
+
+/// The guardian does not let go of what has been held shorter than this.
+const LONG_HOLD: Duration = Duration(200_000_000);
+
+/// What the scan is told before each boundary.
+#[derive(Debug)]
+pub(crate) enum Scope {
+    /// Every process in the cgroup.
+    Everything,
+    /// One process, whatever else is in the cgroup.
+    Only(Pid),
+}
+
+/// The scan backend.
+pub(crate) struct Scan<'a> {
+    pub(crate) kernel: &'a mut Kernel,
+    cgroup: &'a Cgroup,
+    scope: Scope,
+    clear: HashMap<Pid, ClearRefs>,
+    protector: Option<Protector>,
+    holds: bool,
+    flushes: bool,
+    /// Times that the target did not stand still in time.
+    pub(crate) prolonged: u64,
+    /// How long the next hold may take to come about.
+    limit: Wait,
+    /// Times that the target was let go between reading and clearing, because the recorder was stopped.
+    pub(crate) let_go: u64,
+}
+
+impl<'a> Scan<'a> {
+    pub(crate) fn new(
+        kernel: &'a mut Kernel,
+        cgroup: &'a Cgroup,
+        options: &RecordOptions,
+        root: Pid,
+    ) -> Scan<'a> {
+        let protector = kernel.guards_writes().then(Protector::default);
+        Scan {
+            kernel,
+            cgroup,
+            scope: if options.follow {
+                Scope::Everything
+            } else {
+                Scope::Only(root)
+            },
+            clear: HashMap::new(),
+            protector,
+            holds: !options.lacks(Ablation::Hold),
+            flushes: !options.lacks(Ablation::Flush),
+            prolonged: 0,
+            limit: HOLD_LIMIT,
+            let_go: 0,
+        }
+    }
+
+    /// The processes to scan, of which there may be none left.
+    pub(crate) fn processes(&self) -> Result<Vec<Pid>, RecordError> {
+        let all = self.cgroup.processes()?;
+        Ok(match self.scope {
+            Scope::Everything => all,
+            Scope::Only(root) => all.into_iter().filter(|p| *p == root).collect(),
+        })
+    }
+
+    /// Reads the bits of every process, each address space once.
+    fn read(&mut self, pids: &[Pid], harvest: &mut Harvest) -> Result<(), RecordError> {
+        let mut walked = HashSet::new();
+        for pid in pids {
+            let mut regions: Vec<Region> = Vec::new();
+            let stats = match self.kernel.walk(*pid, &mut |r| regions.push(*r)) {
+                Ok(stats) => stats,
+                // Ended, or between fork and exec of a parent that vanished: nothing to read.
+                Err(BpfError::NoProcess(_) | BpfError::MemoryGone(_)) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            harvest.spaces.insert(*pid, stats.mm);
+            if !walked.insert(stats.mm) {
+                continue;
+            }
+            harvest.resident_pages += stats.present_pages;
+            harvest.failures += stats.flag_failures + stats.table_failures;
+            harvest.regions.push((*pid, regions));
+        }
+        Ok(())
+    }
+
+    /// Protects the pages that were read, so that the next interval's writes are seen.
+    fn protect(&mut self, pids: &[Pid], harvest: &mut Harvest) {
+        if let Some(protector) = &mut self.protector {
+            let protected = pids.iter().filter(|p| protector.protect(**p).is_ok());
+            harvest.protected.extend(protected.copied());
+        }
+    }
+
+    /// Clears the bits of every process and flushes their translations.
+    fn clear(&mut self, pids: &[Pid]) -> Result<(), RecordError> {
+        self.clear.retain(|pid, _| pids.contains(pid));
+        for pid in pids {
+            let file = match self.clear.entry(*pid) {
+                std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
+                std::collections::hash_map::Entry::Vacant(e) => match ClearRefs::open(*pid) {
+                    Ok(file) => e.insert(file),
+                    Err(error) if is_gone(&error) => continue,
+                    Err(error) => return Err(cannot_clear(error)),
+                },
+            };
+            let cleared = file.clear_accessed();
+            let done = if self.flushes {
+                cleared.and_then(|()| file.flush())
+            } else {
+                cleared
+            };
+            match done {
+                Err(error) if !is_gone(&error) => return Err(cannot_clear(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the first interval: what was touched before does not count.
+    pub(crate) fn begin(&mut self) -> Result<Option<Boundary>, RecordError> {
+        self.held(|scan, pids| scan.clear(pids))
+    }
+
+    /// Runs `work` while the target is held still.
+    fn held(
+        &mut self,
+        work: impl FnOnce(&mut Self, &[Pid]) -> Result<(), RecordError>,
+    ) -> Result<Option<Boundary>, RecordError> {
+        // While the target waits for the recorder, the recorder waits for nobody.
+        let _urgent = self.holds.then(Urgent::begin);
+        let asked = monotonic_now();
+        if self.holds && self.cgroup.freeze(self.limit)? == Frozen::NotYet {
+            self.cgroup.thaw()?;
+            self.prolonged += 1;
+            self.limit = (self.limit * 2).min(LONGEST_HOLD_LIMIT);
+            return Ok(None);
+        }
+        self.limit = HOLD_LIMIT;
+        let end = monotonic_now();
+        // Whatever goes wrong in between, the target runs on.
+        let worked = self.processes().and_then(|pids| work(self, &pids));
+        let next_start = monotonic_now();
+        if self.holds {
+            if next_start - end > LONG_HOLD && self.cgroup.is_frozen().is_ok_and(|still| !still) {
+                self.let_go += 1;
+            }
+            self.cgroup.thaw()?;
+        }
+        worked?;
+        Ok(Some(Boundary {
+            end,
+            next_start,
+            held: next_start - asked,
+        }))
+    }
+}
+
+impl Backend for Scan<'_> {
+    fn name(&self) -> &'static str {
+        "scan"
+    }
+
+    fn close_interval(&mut self, harvest: &mut Harvest) -> Result<Option<Boundary>, RecordError> {
+        self.held(|scan, pids| {
+            scan.read(pids, harvest)?;
+            scan.protect(pids, harvest);
+            scan.clear(pids)
+        })
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+fn cannot_clear(source: io::Error) -> RecordError {
+    RecordError::System {
+        action: "clear the accessed bits through /proc/PID/clear_refs",
+        source,
+    }
+}

@@ -1,0 +1,578 @@
+//! One recording from beginning to end.
+
+use std::os::fd::AsFd;
+use std::time::Duration as Wait;
+
+use varve_bpf::{Kernel, LoadOptions, PageFlags};
+use varve_model::{Bytes, Duration, Interval, Pid, Time};
+use varve_sys::{Child, PidFd, Signals, Trigger, Waiter, cpu_time, monotonic_now};
+use varve_trace::tables::{CounterRow, IntervalRow};
+use varve_trace::{IntervalChoice, Manifest, Overhead, TraceWriter};
+
+use crate::agents::Agents;
+use crate::auto::{self, Auto, Cost};
+use crate::backend::{Backend, Boundary, Harvest};
+use crate::guardian::Guardian;
+use crate::intake::Intake;
+use crate::manifest::new_manifest;
+use crate::runs::{Writes, append_runs};
+use crate::scan::Scan;
+use crate::target::Target;
+use crate::write_source::WriteSource;
+use crate::{Ablation, RecordError, RecordOptions, TargetChoice};
+
+/// What is lost at most when the recorder is killed.
+const FLUSH_EVERY: Duration = Duration(500_000_000);
+/// The rings are looked at this often at least.
+const DRAIN_EVERY: Duration = Duration(50_000_000);
+/// And this often while the preload library has much to tell: at the highest rate of allocations a
+/// ring fills in 20 ms.
+const DRAIN_OFTEN: Duration = Duration(4_000_000);
+/// A new program's mappings are looked at this long after its beginning, again and again: it is
+/// loading its libraries, and it may live shorter than an interval.
+const YOUNG_LOOKS: [Duration; 4] = [
+    Duration(1_000_000),
+    Duration(4_000_000),
+    Duration(12_000_000),
+    Duration(30_000_000),
+];
+
+// What a wait tells apart.
+const TARGET: u64 = 0;
+const SIGNAL: u64 = 1;
+const RING: u64 = 2;
+
+/// How a recording ended.
+#[derive(Debug)]
+pub struct Summary {
+    /// The target's exit code as a shell shows it, if it was ours to wait for.
+    pub exit_code: Option<i32>,
+    /// The manifest, not settled yet: the tables are still in parts.
+    pub manifest: Manifest,
+    /// What cut the recording short, if anything did.
+    pub trouble: Option<RecordError>,
+}
+
+/// Records a target until it ends or a signal arrives. The trace is in parts afterwards.
+///
+/// # Errors
+/// Where nothing could be recorded. What goes wrong later ends the recording, never the target, and
+/// is told in [`Summary::trouble`].
+pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
+    crate::stale::clean_stale();
+    crate::preflight::check(options)?;
+    let signals = Signals::catch().map_err(RecordError::system("catch signals"))?;
+    let mut kernel = Kernel::load(&LoadOptions {
+        page_flags: if options.lacks(Ablation::PageFlags) {
+            PageFlags::Ignore
+        } else {
+            PageFlags::Check
+        },
+        ..LoadOptions::default()
+    })?;
+    let source = WriteSource::choose(options, &mut kernel)?;
+    let mut guardian = Guardian::start()?;
+    let agents = match (&options.target, &options.preload) {
+        (TargetChoice::Command(_), Some(_)) => {
+            // The guardian knows of the folder before it exists.
+            Some(Agents::create(|folder| guardian.watch_rings(folder))?)
+        }
+        _ => None,
+    };
+    let rings = agents.as_ref().map(|a| a.folder().to_owned());
+    let writes = source.watch(rings.as_deref())?;
+    let mut manifest = new_manifest(options, source, agents.is_some());
+    let mut target = match &options.target {
+        TargetChoice::Command(command) => Target::prepare(
+            command,
+            rings.as_deref(),
+            options,
+            &kernel,
+            &signals,
+            &mut guardian,
+        )?,
+        TargetChoice::Attach(pid) => Target::join(*pid, options, &kernel, &mut guardian)?,
+    };
+    manifest.target.pid = target.pid.0;
+    if let TargetChoice::Attach(pid) = options.target {
+        manifest.target.command = varve_sys::cmdline(pid).unwrap_or_default();
+    }
+    // Last, as an earlier trace goes for it.
+    let created = TraceWriter::create(&options.output, &manifest);
+    if created.is_err() {
+        target.release();
+    }
+    let mut writer = created?;
+    let mut session = Session {
+        options,
+        intake: Intake::new(agents, target.child.is_some().then_some(target.pid)),
+        writer: &mut writer,
+        manifest: &mut manifest,
+        signals,
+        writes: source.into(),
+        interval: Interval(0),
+        held: Duration(0),
+        cpu_before: cpu_time(),
+        reclaim_before: reclaim(),
+        auto: None,
+    };
+    session.intake.writes = writes;
+    let ran = session.run(&mut kernel, target);
+    let unwatched = session.intake.writes.take().is_some_and(|w| !w.any);
+    drop(session);
+    if unwatched {
+        let note = "No process could hand over a userfaultfd, so nothing is known of writes.";
+        manifest.notes.push(note.to_owned());
+    }
+    if ran.is_err() {
+        let _ = writer.discard();
+    }
+    let (trouble, exit_code) = ran?;
+    drop(guardian);
+    Ok(Summary {
+        exit_code,
+        manifest,
+        trouble,
+    })
+}
+
+/// Why the loop ended.
+enum End {
+    TargetEnded,
+    Stopped,
+}
+
+struct Session<'a> {
+    options: &'a RecordOptions,
+    intake: Intake,
+    writer: &'a mut TraceWriter,
+    manifest: &'a mut Manifest,
+    signals: Signals,
+    writes: Writes,
+    interval: Interval,
+    held: Duration,
+    cpu_before: Duration,
+    reclaim_before: Option<i64>,
+    auto: Option<Auto>,
+}
+
+impl Session<'_> {
+    /// Runs the recording; the error is one before anything was recorded.
+    fn run(
+        &mut self,
+        kernel: &mut Kernel,
+        mut target: Target,
+    ) -> Result<(Option<RecordError>, Option<i32>), RecordError> {
+        if let IntervalChoice::Auto { overhead } = self.options.interval {
+            let first_access = auto::measure_first_access()
+                .map_err(RecordError::system("measure the cost of a first access"))?;
+            let cpus = self.manifest.machine.cpus;
+            self.auto = Some(Auto::new(overhead, first_access, cpus));
+        }
+        varve_sys::thread_priority(-20);
+        // Whatever the target does from here on belongs to the first interval.
+        let began = monotonic_now();
+        if let Some(child) = &mut target.child {
+            child.start()?;
+        } else {
+            self.meet(&target)?;
+        }
+        let recorded = self.record_loop(kernel, &mut target, began);
+        target.release();
+        let mut exit_code = None;
+        if let Some(child) = &mut target.child {
+            exit_code = child.try_wait().ok().flatten();
+        }
+        self.manifest.target.exit_code = exit_code;
+        let trouble = recorded
+            .and_then(|()| self.count_skipped(kernel))
+            .and_then(|()| self.flush())
+            .err();
+        // The kernel's part is of no use any more, and the target shall not pay for it.
+        let _ = kernel.untrack(target.pid);
+        drop(target.cgroup);
+        if let Some(child) = &mut target.child {
+            exit_code = Some(self.wait_for_child(child)?);
+        }
+        Ok((trouble, exit_code))
+    }
+
+    /// Lets our child finish, handing signals on.
+    fn wait_for_child(&mut self, child: &mut Child) -> Result<i32, RecordError> {
+        let ended = child
+            .try_wait()
+            .map_err(RecordError::system("wait for the target"))?;
+        if let Some(code) = ended {
+            return Ok(code);
+        }
+        let fd = PidFd::open(child.pid()).map_err(RecordError::system("watch the target"))?;
+        let waiter = Waiter::new().map_err(RecordError::system("wait for the target"))?;
+        for (fd, number) in [(fd.as_fd(), TARGET), (self.signals.as_fd(), SIGNAL)] {
+            waiter
+                .add(fd, number, Trigger::Level)
+                .map_err(RecordError::system("wait for the target"))?;
+        }
+        loop {
+            if let Some(code) = child
+                .try_wait()
+                .map_err(RecordError::system("wait for the target"))?
+            {
+                return Ok(code);
+            }
+            waiter
+                .wait(Wait::from_secs(3600))
+                .map_err(RecordError::system("wait for the target"))?;
+            self.pass_signal_on(Some(child))?;
+        }
+    }
+
+    /// Whether a signal arrived; it is handed to our child unless the terminal did so.
+    fn pass_signal_on(&mut self, child: Option<&Child>) -> Result<bool, RecordError> {
+        let signal = self
+            .signals
+            .take()
+            .map_err(RecordError::system("read a signal"))?;
+        if let (Some(signal), Some(child)) = (signal, child)
+            && !signal.from_terminal
+        {
+            child.signal(signal.number);
+        }
+        Ok(signal.is_some())
+    }
+
+    /// Notes the processes that were there before the recording.
+    fn meet(&mut self, target: &Target) -> Result<(), RecordError> {
+        let world = &mut self.intake.world;
+        for pid in target.cgroup.processes()? {
+            if !self.options.follow && pid != target.pid {
+                continue;
+            }
+            let Ok(status) = varve_sys::status(pid) else {
+                continue;
+            };
+            world.adopt(pid, status.parent, status.started);
+            for thread in varve_sys::threads(pid).unwrap_or_default() {
+                world.thread(pid, thread.tid, thread.started, Some(&thread.name));
+            }
+        }
+        world.refresh_maps(monotonic_now());
+        Ok(())
+    }
+
+    fn record_loop(
+        &mut self,
+        kernel: &mut Kernel,
+        target: &mut Target,
+        began: Time,
+    ) -> Result<(), RecordError> {
+        let Target {
+            pid,
+            child,
+            ended,
+            cgroup,
+            ..
+        } = target;
+        let mut scan = Scan::new(kernel, cgroup, self.options, *pid);
+        self.manifest.backend = scan.name().to_owned();
+        let waiter = waiter(ended, &self.signals, scan.kernel)?;
+        let mut start = began;
+        if child.is_none() {
+            while start == began {
+                if let Some(boundary) = scan.begin()? {
+                    start = boundary.next_start;
+                }
+            }
+        }
+        self.manifest.clock.start_ns = start;
+        let mut length = match self.options.interval {
+            IntervalChoice::Fixed(length) => length,
+            IntervalChoice::Auto { .. } => auto::SHORTEST,
+        };
+        let mut deadline = start + length;
+        let mut flushed = start;
+        let mut looks = Vec::new();
+        loop {
+            let now = monotonic_now();
+            if std::mem::take(&mut self.intake.new_program) {
+                looks.extend(YOUNG_LOOKS.map(|d| now + d));
+            }
+            looks.retain(|l| *l > now);
+            let busy = self
+                .intake
+                .agents
+                .as_ref()
+                .is_some_and(|a| a.fill_percent > 10);
+            let drain = now + if busy { DRAIN_OFTEN } else { DRAIN_EVERY };
+            let wake = looks.iter().copied().fold(deadline.min(drain), Time::min);
+            if let Some(end) = self.wait(&waiter, &mut scan, child.as_ref(), wake - now)? {
+                return self.end(&end, &mut scan, child.as_mut(), start);
+            }
+            self.drain(&mut scan)?;
+            let now = monotonic_now();
+            self.intake.world.refresh_maps(now);
+            self.intake.refresh_writes();
+            if now >= deadline {
+                let cpu = cpu_time();
+                match self.close(&mut scan, start, false)? {
+                    Some((boundary, cleared)) => {
+                        if let Some(auto) = &mut self.auto {
+                            let cost = Cost {
+                                held: boundary.held,
+                                recorder_cpu: cpu_time() - cpu,
+                                cleared,
+                            };
+                            length = auto.next(cost);
+                        }
+                        start = boundary.next_start;
+                        deadline = start + length;
+                    }
+                    // It runs on; try again soon.
+                    None => deadline = now + Duration(length.0 / 4 + 1_000_000),
+                }
+            }
+            if now - flushed >= FLUSH_EVERY || self.intake.output.is_large(&self.intake.lives) {
+                self.count_skipped(scan.kernel)?;
+                self.flush()?;
+                flushed = now;
+            }
+        }
+    }
+
+    /// Sleeps until something happens; tells when the recording is over.
+    fn wait(
+        &mut self,
+        waiter: &Waiter,
+        scan: &mut Scan<'_>,
+        child: Option<&Child>,
+        limit: Duration,
+    ) -> Result<Option<End>, RecordError> {
+        let ready = waiter
+            .wait(Wait::from_nanos(limit.0))
+            .map_err(RecordError::system("wait for the target"))?;
+        if self.pass_signal_on(child)? {
+            return Ok(Some(End::Stopped));
+        }
+        if ready.contains(&TARGET) {
+            let others = self.options.follow && !scan.processes()?.is_empty();
+            // Our child's descendants may outlive it, but nobody waits for those.
+            if child.is_some() || !others {
+                return Ok(Some(End::TargetEnded));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last interval: whatever still runs is read once more and let go.
+    fn end(
+        &mut self,
+        end: &End,
+        scan: &mut Scan<'_>,
+        child: Option<&mut Child>,
+        start: Time,
+    ) -> Result<(), RecordError> {
+        if let (End::TargetEnded, Some(child)) = (end, child) {
+            let _ = child.try_wait();
+        }
+        for _ in 0..50 {
+            if self.close(scan, start, true)?.is_some() {
+                return Ok(());
+            }
+        }
+        // It cannot be held, so its last interval cannot be read.
+        self.intake.output.lost(monotonic_now(), "last_interval", 1);
+        Ok(())
+    }
+
+    fn drain(&mut self, scan: &mut Scan<'_>) -> Result<(), RecordError> {
+        let intake = &mut self.intake;
+        scan.kernel.events(&mut |event| intake.take(event))?;
+        intake.settle();
+        let dropped = scan.kernel.dropped_records()?;
+        if let Some(writes) = &mut intake.writes {
+            writes.lost(dropped.mappings);
+        }
+        let now = monotonic_now();
+        let output = &mut intake.output;
+        for (kind, total) in [
+            ("faults", dropped.faults),
+            ("vanished_pages", dropped.vanish_pages),
+            ("vanish_walks", dropped.vanish_walks),
+            ("process_events", dropped.life),
+            ("mapping_events", dropped.mappings),
+            ("untracked_children", dropped.tracking),
+            ("holds_cut_short", scan.let_go),
+            (
+                "agent_records",
+                intake.agents.as_ref().map_or(0, |a| a.lost),
+            ),
+        ] {
+            output.lost_in_all(now, kind, total);
+        }
+        Ok(())
+    }
+
+    /// Closes the interval that began at `start`; also says how many pages were cleared.
+    fn close(
+        &mut self,
+        scan: &mut Scan<'_>,
+        start: Time,
+        last: bool,
+    ) -> Result<Option<(Boundary, u64)>, RecordError> {
+        let mut harvest = Harvest::default();
+        let Some(boundary) = scan.close_interval(&mut harvest)? else {
+            return Ok(None);
+        };
+        self.intake.boundary = Some(boundary.end);
+        self.drain(scan)?;
+        self.intake.boundary = None;
+        self.intake.world.refresh_maps(boundary.next_start);
+        self.intake.settle_inheritance();
+        let mut cleared = 0;
+        for (pid, regions) in &mut harvest.regions {
+            let owner = self.intake.world.owner_of_memory(*pid);
+            if let Some(writes) = &self.intake.writes {
+                regions.iter_mut().for_each(|r| writes.judge(owner, r));
+            }
+            if self.intake.waits_for_exec_of == Some(*pid) {
+                continue;
+            }
+            cleared += regions
+                .iter()
+                .map(|r| u64::from(r.touched_count()))
+                .sum::<u64>();
+            append_runs(
+                &mut self.intake.output.touches,
+                self.interval,
+                owner,
+                regions,
+                self.writes,
+                None,
+            );
+        }
+        self.write_vanished();
+        if let Some(writes) = &mut self.intake.writes {
+            writes.boundary(&harvest.protected, &harvest.regions);
+        }
+        self.held = self.held + boundary.held;
+        self.watch_losses(boundary.next_start, &harvest);
+        let cpu = cpu_time();
+        self.intake.output.intervals.push(IntervalRow {
+            interval: self.interval,
+            start_ns: start,
+            end_ns: boundary.end,
+            held_ns: boundary.held,
+            resident_pages: harvest.resident_pages,
+            processes: harvest.spaces.len() as u32,
+            threads: self.intake.world.threads() as u32,
+            recorder_cpu_ns: cpu - self.cpu_before,
+        });
+        self.manifest.overhead = Overhead {
+            held_ns: self.held,
+            recorder_cpu_ns: self.manifest.overhead.recorder_cpu_ns + (cpu - self.cpu_before),
+            recorder_peak_bytes: Bytes(0),
+        };
+        self.manifest.clock.end_ns = boundary.end;
+        self.cpu_before = cpu;
+        self.interval = Interval(self.interval.0 + 1);
+        if last && scan.prolonged > 0 {
+            self.manifest.notes.push(format!(
+                "The target did not stand still in time at {} boundaries; those intervals are longer.",
+                scan.prolonged
+            ));
+        }
+        Ok(Some((boundary, cleared)))
+    }
+
+    fn write_vanished(&mut self) {
+        let next = std::mem::take(&mut self.intake.vanished_next);
+        let vanished = std::mem::replace(&mut self.intake.vanished, next);
+        let mut by_process: std::collections::BTreeMap<Pid, Vec<varve_bpf::Region>> =
+            Default::default();
+        for ((pid, _, _), region) in vanished {
+            by_process.entry(pid).or_default().push(region);
+        }
+        for (pid, regions) in by_process {
+            append_runs(
+                &mut self.intake.output.touches,
+                self.interval,
+                pid,
+                &regions,
+                self.writes,
+                Some(varve_model::TouchSource::Vanish),
+            );
+        }
+    }
+
+    /// Counts what the kernel may have hidden from us in this interval.
+    fn watch_losses(&mut self, now: Time, harvest: &Harvest) {
+        if harvest.failures > 0 {
+            self.intake
+                .output
+                .lost(now, "unreadable_tables", harvest.failures);
+        }
+        let reclaim = reclaim();
+        if let (Some(before), Some(after)) = (self.reclaim_before, reclaim)
+            && after > before
+        {
+            // Reclaim takes accessed bits and leaves no trace of them.
+            self.intake
+                .output
+                .lost(now, "reclaim_scanned_pages", (after - before) as u64);
+            self.intake.output.counters.push(CounterRow {
+                time_ns: now,
+                node: None,
+                name: "pgscan".into(),
+                value: after,
+            });
+        }
+        self.reclaim_before = reclaim;
+    }
+
+    /// Counts programs that the kernel did not run; asking takes many system calls.
+    fn count_skipped(&mut self, kernel: &Kernel) -> Result<(), RecordError> {
+        let skipped = kernel.skipped()?;
+        let output = &mut self.intake.output;
+        output.lost_in_all(monotonic_now(), "skipped_programs", skipped);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), RecordError> {
+        self.manifest.overhead.recorder_peak_bytes = varve_sys::own_peak_bytes();
+        let intake = &mut self.intake;
+        let not_inherited = intake.lives.not_inherited;
+        intake
+            .output
+            .lost_in_all(monotonic_now(), "inherited_objects", not_inherited);
+        Ok(intake.output.flush(
+            self.writer,
+            self.manifest,
+            &mut intake.world,
+            &mut intake.lives,
+            &mut intake.stacks,
+        )?)
+    }
+}
+
+/// What a recording waits for.
+fn waiter(ended: &PidFd, signals: &Signals, kernel: &Kernel) -> Result<Waiter, RecordError> {
+    let watched = || -> std::io::Result<Waiter> {
+        let waiter = Waiter::new()?;
+        waiter.add(ended.as_fd(), TARGET, Trigger::Level)?;
+        waiter.add(signals.as_fd(), SIGNAL, Trigger::Level)?;
+        waiter.add(kernel.event_fd(), RING, Trigger::Edge)?;
+        Ok(waiter)
+    };
+    watched().map_err(RecordError::system("wait for the target"))
+}
+
+/// Pages that reclaim has looked at since boot, where the kernel tells.
+fn reclaim() -> Option<i64> {
+    let counters = varve_sys::vmstat(|name| {
+        matches!(
+            name,
+            "pgscan_kswapd" | "pgscan_direct" | "pgscan_khugepaged" | "pgscan_proactive"
+        )
+    });
+    let counters = counters.ok()?;
+    (!counters.is_empty()).then(|| counters.iter().map(|(_, v)| v).sum())
+}

@@ -1,0 +1,300 @@
+//! The processes and threads that are recorded, and what they map.
+
+use std::collections::HashMap;
+
+use crate::agents::FirstMaps;
+use varve_model::{Pid, Tid, Time};
+use varve_sys::MapEntry;
+use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
+
+/// Who tells of a process's heap objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectsFrom {
+    /// The preload library.
+    Preload,
+    /// The kernel's tracepoints.
+    Kernel,
+}
+
+/// Whether the mappings known here are those of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Maps {
+    Current,
+    /// They changed; look again not before this moment.
+    Stale(Time),
+}
+
+/// A recorded process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) row: ProcessRow,
+    pub(crate) objects_from: ObjectsFrom,
+    /// The parent whose memory it shares, between vfork and exec.
+    pub(crate) shares_with: Option<Pid>,
+    /// The parent whose objects it has copies of, until they are taken over.
+    pub(crate) inherits: Option<(Pid, Time)>,
+    threads: HashMap<Tid, ThreadRow>,
+    mappings: HashMap<MapEntry, Time>,
+    maps: Maps,
+}
+
+impl Process {
+    fn new(pid: Pid, parent: Pid, born: Time) -> Process {
+        Process {
+            row: ProcessRow {
+                pid,
+                parent,
+                exe: String::new(),
+                command: String::new(),
+                born_ns: born,
+                died_ns: None,
+                exit_code: None,
+            },
+            objects_from: ObjectsFrom::Kernel,
+            shares_with: None,
+            inherits: None,
+            threads: HashMap::new(),
+            mappings: HashMap::new(),
+            maps: Maps::Stale(born),
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    pub(crate) processes: HashMap<Pid, Process>,
+    /// Rows that were written once and may be written again when more is known.
+    pub(crate) process_rows: Vec<ProcessRow>,
+    pub(crate) thread_rows: Vec<ThreadRow>,
+    pub(crate) mapping_rows: Vec<MappingRow>,
+}
+
+impl World {
+    /// A process that may be seen for the first time, with its first thread.
+    pub(crate) fn adopt(&mut self, pid: Pid, parent: Pid, born: Time) -> &mut Process {
+        let known = self.processes.len();
+        let make = || Process::new(pid, parent, born);
+        self.processes.entry(pid).or_insert_with(make);
+        if self.processes.len() > known {
+            self.describe(pid);
+            self.thread(pid, Tid(pid.0), born, None);
+        }
+        self.processes.entry(pid).or_insert_with(make)
+    }
+
+    /// Reads what the process runs, and notes it.
+    pub(crate) fn describe(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        if let Ok(exe) = varve_sys::exe(pid) {
+            process.row.exe = exe.to_string_lossy().into_owned();
+        }
+        match varve_sys::cmdline(pid) {
+            Ok(words) if !words.is_empty() => process.row.command = words.join(" "),
+            _ => {}
+        }
+        self.process_rows.push(process.row.clone());
+    }
+
+    /// A process runs another program: the row of the first ends here.
+    pub(crate) fn exec(&mut self, pid: Pid, time: Time, path: &str) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        // Between fork and exec nothing of its own happened: one row for both.
+        if !process.row.exe.is_empty() && !process.mappings.is_empty() {
+            process.row.died_ns = Some(time);
+            self.process_rows.push(process.row.clone());
+            process.row.born_ns = time;
+            process.row.died_ns = None;
+        }
+        process.row.exe = path.to_owned();
+        process.row.command = path.to_owned();
+        process.shares_with = None;
+        process.inherits = None;
+        self.end_mappings(pid, time);
+        self.maps_changed(pid, time);
+        self.describe(pid);
+    }
+
+    /// A thread came to be or changed its name.
+    pub(crate) fn thread(&mut self, pid: Pid, tid: Tid, born: Time, name: Option<&str>) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let inherited = process
+            .threads
+            .get(&Tid(pid.0))
+            .map(|t| t.name.clone())
+            .unwrap_or_default();
+        let row = process.threads.entry(tid).or_insert_with(|| ThreadRow {
+            pid,
+            tid,
+            name: inherited,
+            born_ns: born,
+            died_ns: None,
+        });
+        match name {
+            Some(name) => row.name = name.to_owned(),
+            None => {
+                if let Ok(status) = varve_sys::status(Pid(tid.0)) {
+                    row.name = status.name;
+                }
+            }
+        }
+        self.thread_rows.push(row.clone());
+    }
+
+    pub(crate) fn thread_ended(&mut self, pid: Pid, tid: Tid, time: Time) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        if let Some(mut row) = process.threads.remove(&tid) {
+            row.died_ns = Some(time);
+            self.thread_rows.push(row);
+        }
+    }
+
+    pub(crate) fn process_ended(&mut self, pid: Pid, time: Time, exit_code: Option<i32>) {
+        self.end_mappings(pid, time);
+        let Some(mut process) = self.processes.remove(&pid) else {
+            return;
+        };
+        for (_, mut thread) in process.threads.drain() {
+            thread.died_ns = Some(time);
+            self.thread_rows.push(thread);
+        }
+        process.row.died_ns = Some(time);
+        process.row.exit_code = exit_code;
+        self.process_rows.push(process.row);
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.processes.values().map(|p| p.threads.len()).sum()
+    }
+
+    /// The process that the touches of `pid` belong to: its own, or the parent's whose memory it
+    /// shares.
+    pub(crate) fn owner_of_memory(&self, pid: Pid) -> Pid {
+        let mut owner = pid;
+        // vfork in a vforked child cannot go deep, and a cycle cannot be; the bound is for safety.
+        for _ in 0..8 {
+            match self.processes.get(&owner).and_then(|p| p.shares_with) {
+                Some(parent) => owner = parent,
+                None => break,
+            }
+        }
+        owner
+    }
+
+    /// The mappings of a process have changed.
+    pub(crate) fn maps_changed(&mut self, pid: Pid, time: Time) {
+        if let Some(process) = self.processes.get_mut(&pid)
+            && process.maps == Maps::Current
+        {
+            process.maps = Maps::Stale(time);
+        }
+    }
+
+    /// Reads the mappings of the processes whose mappings have changed.
+    pub(crate) fn refresh_maps(&mut self, now: Time) {
+        let stale: Vec<Pid> = self
+            .processes
+            .iter()
+            .filter(|(_, p)| {
+                matches!(p.maps, Maps::Stale(since) if since <= now) && p.shares_with.is_none()
+            })
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in stale {
+            self.refresh_maps_of(pid, now);
+        }
+    }
+
+    pub(crate) fn refresh_maps_of(&mut self, pid: Pid, now: Time) {
+        let Ok(entries) = varve_sys::maps(pid) else {
+            return;
+        };
+        // A process that is on its way out shows no mappings; what was seen last is what it had.
+        if entries.is_empty() {
+            return;
+        }
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        process.maps = Maps::Current;
+        let before = std::mem::take(&mut process.mappings);
+        for entry in entries {
+            match before.get(&entry) {
+                Some(since) => {
+                    process.mappings.insert(entry, *since);
+                }
+                None => {
+                    self.mapping_rows.push(mapping_row(pid, &entry, now, None));
+                    process.mappings.insert(entry, now);
+                }
+            }
+        }
+        for (entry, since) in &before {
+            if !process.mappings.contains_key(entry) {
+                self.mapping_rows
+                    .push(mapping_row(pid, entry, *since, Some(now)));
+            }
+        }
+    }
+
+    /// Takes what programs told of their first mappings, where no look from outside came in time.
+    pub(crate) fn meet_first_maps(&mut self, first: &mut Vec<FirstMaps>) {
+        for FirstMaps { pid, time, entries } in first.drain(..) {
+            let Some(process) = self.processes.get_mut(&pid) else {
+                continue;
+            };
+            if time < process.row.born_ns {
+                // The program before the last exec, which ended it.
+                let to = Some(process.row.born_ns);
+                let rows = entries.iter().map(|e| mapping_row(pid, e, time, to));
+                self.mapping_rows.extend(rows);
+            } else if process.mappings.is_empty() {
+                for entry in entries {
+                    self.mapping_rows.push(mapping_row(pid, &entry, time, None));
+                    process.mappings.insert(entry, time);
+                }
+            }
+        }
+    }
+
+    fn end_mappings(&mut self, pid: Pid, time: Time) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            for (entry, since) in process.mappings.drain() {
+                self.mapping_rows
+                    .push(mapping_row(pid, &entry, since, Some(time)));
+            }
+        }
+    }
+
+    /// The mappings of a process as last seen.
+    pub(crate) fn mappings(&self, pid: Pid) -> impl Iterator<Item = (&MapEntry, Time)> {
+        let process = self.processes.get(&pid);
+        process
+            .into_iter()
+            .flat_map(|p| p.mappings.iter().map(|(e, t)| (e, *t)))
+    }
+}
+
+fn mapping_row(pid: Pid, entry: &MapEntry, from: Time, to: Option<Time>) -> MappingRow {
+    MappingRow {
+        pid,
+        address: entry.address,
+        bytes: entry.bytes,
+        perms: entry.perms.clone(),
+        offset: entry.offset,
+        path: entry.path.clone(),
+        device: entry.device.clone(),
+        inode: entry.inode,
+        build_id: None,
+        from_ns: from,
+        to_ns: to,
+    }
+}

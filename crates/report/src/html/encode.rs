@@ -1,0 +1,247 @@
+//! From a report to the bytes of the page, fitted to its size.
+
+use std::io::Write;
+
+use base64::Engine;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use serde::Serialize;
+use varve_model::Bytes;
+
+use super::grid::{Lane, NONE, Segment};
+use super::{
+    Finding, Footprint, HtmlError, HtmlReport, Object, Omitted, Overhead, SCHEMA, Thread,
+    TraceSummary,
+};
+
+/// A page is never larger, whatever the trace.
+pub const MAX_PAGE_BYTES: Bytes = Bytes(5_000_000);
+const TEMPLATE: &str = include_str!(env!("VARVE_REPORT_TEMPLATE"));
+const PLACE: &str = "@@VARVE_PAYLOAD@@";
+
+/// How large a page became.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HtmlSize {
+    /// The page.
+    pub page: Bytes,
+    /// Its data before compression.
+    pub data: Bytes,
+    /// How often the map was coarsened in address to fit.
+    pub coarsened: u32,
+}
+
+/// Writes the page. A map that would make it too large is coarsened in address first.
+pub fn write_html(mut report: HtmlReport, out: &mut impl Write) -> Result<HtmlSize, HtmlError> {
+    let (head, tail) = TEMPLATE.split_once(PLACE).ok_or(HtmlError::Template)?;
+    let mut coarsened = 0;
+    loop {
+        let data = encode(&report)?;
+        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::new(7));
+        zlib.write_all(&data)?;
+        let packed = zlib.finish()?;
+        let text = base64::engine::general_purpose::STANDARD.encode(packed);
+        let page = Bytes((head.len() + text.len() + tail.len()) as u64);
+        if page > MAX_PAGE_BYTES && report.map.coarsen() {
+            coarsened += 1;
+            continue;
+        }
+        out.write_all(head.as_bytes())?;
+        out.write_all(text.as_bytes())?;
+        out.write_all(tail.as_bytes())?;
+        return Ok(HtmlSize {
+            page,
+            data: Bytes(data.len() as u64),
+            coarsened,
+        });
+    }
+}
+
+/// Where a column stands.
+#[derive(Clone, Copy, Serialize)]
+struct Column {
+    offset: usize,
+    count: usize,
+}
+
+#[derive(Default)]
+struct Columns(Vec<u8>);
+
+impl Columns {
+    fn bytes(&mut self, values: impl Iterator<Item = u8>) -> Column {
+        let offset = self.0.len();
+        self.0.extend(values);
+        Column {
+            offset,
+            count: self.0.len() - offset,
+        }
+    }
+
+    fn words(&mut self, values: impl Iterator<Item = u16>) -> Column {
+        let offset = self.0.len();
+        values.for_each(|v| self.0.extend(v.to_le_bytes()));
+        Column {
+            offset,
+            count: (self.0.len() - offset) / 2,
+        }
+    }
+
+    /// Differences between neighbours, the first from zero, as 32-bit numbers.
+    fn deltas(&mut self, values: impl Iterator<Item = u64>) -> Column {
+        let offset = self.0.len();
+        let mut before = 0_i64;
+        for value in values {
+            // What does not fit is made up for by the next: the sum stays right.
+            let delta = (value as i64 - before).clamp(i32::MIN.into(), i32::MAX.into());
+            before += delta;
+            self.0.extend((delta as i32).to_le_bytes());
+        }
+        Column {
+            offset,
+            count: (self.0.len() - offset) / 4,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Bins {
+    count: usize,
+    intervals_per_bin: usize,
+}
+
+#[derive(Serialize)]
+struct LaneHead<'a> {
+    title: &'a str,
+    group: bool,
+    pages: u64,
+    pages_per_bin: u64,
+    address_bins: usize,
+    segments: &'a [Segment],
+    heat: Column,
+    coverage: Column,
+    first_thread: Column,
+    first_time: Column,
+}
+
+#[derive(Serialize)]
+struct ObjectHead<'a> {
+    #[serde(flatten)]
+    object: &'a Object,
+    lane: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Head<'a> {
+    schema: u32,
+    generator: String,
+    trace: &'a TraceSummary,
+    overhead: &'a Overhead,
+    footprint: &'a Footprint,
+    unknown: Vec<String>,
+    bins: Bins,
+    interval_edges: Column,
+    working_set: Column,
+    resident: Option<Column>,
+    threads: &'a [Thread],
+    lanes: Vec<LaneHead<'a>>,
+    objects: Vec<ObjectHead<'a>>,
+    omitted: &'a Omitted,
+    findings: &'a [Finding],
+}
+
+fn encode(report: &HtmlReport) -> Result<Vec<u8>, HtmlError> {
+    let mut columns = Columns::default();
+    let map = &report.map;
+    let lane_of = map.lane_of();
+    let lanes = map
+        .lanes
+        .iter()
+        .map(|lane| lane_head(report, lane, &mut columns))
+        .collect();
+    let objects = (0_u32..).zip(&report.objects);
+    let mut unknown = report.unknown.clone();
+    if map.unowned > 0 {
+        unknown.push(format!("{} page touches fell on no known object; they are in the working set but not in the map.", map.unowned));
+    }
+    let head = Head {
+        schema: SCHEMA,
+        generator: format!("varve {}", env!("CARGO_PKG_VERSION")),
+        trace: &report.trace,
+        overhead: &report.overhead,
+        footprint: &report.footprint,
+        unknown,
+        bins: Bins {
+            count: map.time_bins,
+            intervals_per_bin: map.per_bin,
+        },
+        // Microseconds: 32 bits of nanoseconds are too few for an interval of minutes.
+        interval_edges: columns.deltas(report.interval_edges.iter().map(|t| t.0 / 1000)),
+        working_set: columns.deltas(report.working_set.iter().map(|p| p.0)),
+        resident: report
+            .resident
+            .as_ref()
+            .map(|r| columns.deltas(r.iter().map(|p| p.0))),
+        threads: &report.threads,
+        lanes,
+        objects: objects
+            .map(|(i, object)| ObjectHead {
+                object,
+                lane: lane_of.get(&i).copied(),
+            })
+            .collect(),
+        omitted: &report.omitted,
+        findings: &report.findings,
+    };
+    let json = serde_json::to_vec(&head)?;
+    let mut out = Vec::with_capacity(4 + json.len() + columns.0.len());
+    out.extend(u32::try_from(json.len()).unwrap_or(u32::MAX).to_le_bytes());
+    out.extend(json);
+    out.extend(columns.0);
+    Ok(out)
+}
+
+fn lane_head<'a>(report: &HtmlReport, lane: &'a Lane, columns: &mut Columns) -> LaneHead<'a> {
+    let (width, per_bin) = (report.map.time_bins.max(1), report.map.per_bin);
+    let intervals = report.working_set.len();
+    let heat = lane.sums.iter().enumerate().map(|(cell, &sum)| {
+        let (bin, x) = (cell / width, cell % width);
+        let span = intervals.saturating_sub(x * per_bin).min(per_bin).max(1);
+        root_share(u64::from(sum), lane.bin_pages(bin) * span as u64)
+    });
+    let per = 1_u64 << lane.page_shift;
+    let coverage = lane.distinct.iter().map(|&pages| {
+        let pages = u64::from(pages);
+        let scaled = if per <= 255 {
+            pages
+        } else {
+            (pages * 255).div_ceil(per)
+        };
+        scaled.min(255) as u8
+    });
+    let thread = |threads: &Vec<(u16, u32)>| {
+        threads
+            .iter()
+            .max_by_key(|(_, n)| *n)
+            .map_or(NONE, |(t, _)| *t)
+    };
+    LaneHead {
+        title: &lane.title,
+        group: lane.group,
+        pages: lane.pages,
+        pages_per_bin: per,
+        address_bins: lane.address_bins,
+        segments: &lane.segments,
+        heat: columns.bytes(heat),
+        coverage: columns.bytes(coverage),
+        first_thread: columns.words(lane.first_threads.iter().map(thread)),
+        first_time: columns.words(lane.first_time.iter().copied()),
+    }
+}
+
+/// The square root of `part / whole` on 0..=255: fine where it is cold. Never 0 where anything was touched.
+fn root_share(part: u64, whole: u64) -> u8 {
+    if part == 0 {
+        return 0;
+    }
+    let root = (part as f64 / whole.max(1) as f64).min(1.0).sqrt();
+    ((root * 255.0).round() as u8).max(1)
+}

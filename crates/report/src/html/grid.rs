@@ -1,0 +1,293 @@
+//! The cells of the map: one pass over touches and first touches in the order of time, in memory that
+//! depends on the cells and the touched pages, not on the length of the trace.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use varve_attribute::{Owners, Span};
+use varve_model::{Interval, Page, PageRange, Pages, Pid, Time};
+
+use super::lanes::{Placement, Seat, divide, plan};
+
+/// Time bins at most: about four screens of pixels.
+const TIME_BINS: usize = 6000;
+/// Cells at most, all lanes together, before the page is fitted to its size.
+const CELLS: u64 = 12 << 20;
+/// The first-touch column says this where a bin was never touched or its thread is not known.
+pub(super) const NONE: u16 = u16::MAX;
+/// Pages per chunk of the bitmap of pages seen.
+const CHUNK: u64 = 1 << 15;
+const WORDS: usize = (CHUNK / 64) as usize;
+
+/// A stretch of a lane that belongs to one object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Segment {
+    /// Index into the objects of the page; None for objects that the table leaves out.
+    pub object: Option<u32>,
+    /// Its first page, counted within the lane.
+    pub lane_page: u64,
+    /// Its first page in the address space; None where it stands for several objects.
+    pub page: Option<Page>,
+    /// How many pages.
+    pub pages: u64,
+}
+
+/// One lane of the map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// Its name.
+    pub title: String,
+    /// Whether several objects share it.
+    pub group: bool,
+    /// Its pages.
+    pub pages: u64,
+    /// What it holds, from top to bottom.
+    pub segments: Vec<Segment>,
+    pub(super) page_shift: u32,
+    pub(super) address_bins: usize,
+    /// Sum over intervals of pages touched, per cell: `[address bin][time bin]`.
+    pub(super) sums: Vec<u32>,
+    /// Distinct pages touched, per cell.
+    pub(super) distinct: Vec<u32>,
+    /// The time bin of the first touch, per address bin.
+    pub(super) first_time: Vec<u16>,
+    /// First touches per thread, per address bin.
+    pub(super) first_threads: Vec<Vec<(u16, u32)>>,
+}
+
+impl Lane {
+    pub(super) fn new(title: String, group: bool) -> Lane {
+        Lane {
+            title,
+            group,
+            pages: 0,
+            segments: Vec::new(),
+            page_shift: 0,
+            address_bins: 0,
+            sums: Vec::new(),
+            distinct: Vec::new(),
+            first_time: Vec::new(),
+            first_threads: Vec::new(),
+        }
+    }
+
+    /// How many pages an address bin holds; the last may hold fewer.
+    pub(super) fn bin_pages(&self, bin: usize) -> u64 {
+        let per = 1_u64 << self.page_shift;
+        self.pages.saturating_sub(bin as u64 * per).min(per)
+    }
+}
+
+/// A set of pages of a lane, in memory only where it has members.
+#[derive(Clone, Debug, Default)]
+struct PageSet(HashMap<(u32, u64), Box<[u64; WORDS]>>);
+
+impl PageSet {
+    /// Adds pages within one chunk; returns how many were new.
+    fn add(&mut self, lane: u32, first: u64, end: u64) -> u32 {
+        let mut new = 0;
+        let mut at = first;
+        while at < end {
+            let chunk = at / CHUNK;
+            let stop = end.min((chunk + 1) * CHUNK);
+            let words = self
+                .0
+                .entry((lane, chunk))
+                .or_insert_with(|| Box::new([0; WORDS]));
+            while at < stop {
+                let bit = at % 64;
+                let take = (64 - bit).min(stop - at);
+                let mask = (u64::MAX >> (64 - take)) << bit;
+                let word = &mut words[((at % CHUNK) / 64) as usize];
+                new += (mask & !*word).count_ones();
+                *word |= mask;
+                at += take;
+            }
+        }
+        new
+    }
+}
+
+/// The lanes of the map and their cells.
+#[derive(Clone, Debug, Default)]
+pub struct Grids {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) time_bins: usize,
+    pub(super) per_bin: usize,
+    /// Sum over intervals of touched pages that no object holds.
+    pub unowned: u64,
+}
+
+/// The pass over a trace that fills the cells.
+pub struct GridPass<'a> {
+    grids: Grids,
+    seats: Vec<Seat>,
+    owners: Owners<'a>,
+    bin: usize,
+    seen: PageSet,
+    faulted: PageSet,
+}
+
+impl<'a> GridPass<'a> {
+    /// Empty cells for these objects over this many intervals. `spans` are those of the placements,
+    /// in the same order.
+    pub fn new(placements: &[Placement], spans: &'a [Span], intervals: usize) -> GridPass<'a> {
+        let per_bin = intervals.div_ceil(TIME_BINS).max(1);
+        let time_bins = intervals.div_ceil(per_bin);
+        let (mut lanes, seats) = plan(placements);
+        let budget = (CELLS / time_bins.max(1) as u64).max(lanes.len() as u64);
+        divide(&mut lanes, budget);
+        for lane in &mut lanes {
+            lane.sums = vec![0; lane.address_bins * time_bins];
+            lane.distinct = vec![0; lane.address_bins * time_bins];
+            lane.first_time = vec![NONE; lane.address_bins];
+            lane.first_threads = vec![Vec::new(); lane.address_bins];
+        }
+        GridPass {
+            grids: Grids {
+                lanes,
+                time_bins,
+                per_bin,
+                unowned: 0,
+            },
+            seats,
+            owners: Owners::new(spans),
+            bin: 0,
+            seen: PageSet::default(),
+            faulted: PageSet::default(),
+        }
+    }
+
+    /// Begins an interval; they come in order. Times are since the start of the trace.
+    pub fn begin(&mut self, interval: Interval, start: Time, end: Time) {
+        let last = self.grids.time_bins.saturating_sub(1);
+        let bin = (interval.0 as usize / self.grids.per_bin).min(last);
+        if bin != self.bin {
+            self.bin = bin;
+            self.seen.0.clear();
+        }
+        self.owners.advance(start, end);
+    }
+
+    /// Adds a run of pages touched in the interval that has begun. The runs of one interval must not
+    /// name a page twice.
+    pub fn touch(&mut self, pid: Pid, run: PageRange) {
+        let GridPass {
+            grids,
+            seats,
+            owners,
+            bin,
+            seen,
+            ..
+        } = self;
+        let width = grids.time_bins;
+        owners.owners(pid, run, |part, shares| {
+            if shares.is_empty() {
+                grids.unowned += part.count.0;
+            }
+            for share in shares {
+                let seat = seats[share.object.0 as usize];
+                let lane = &mut grids.lanes[seat.lane as usize];
+                let mut at = seat.lane_page(part.first);
+                let end = at + part.count.0;
+                while at < end {
+                    let row = (at >> lane.page_shift) as usize;
+                    let stop = end.min((row as u64 + 1) << lane.page_shift);
+                    let cell = row * width + *bin;
+                    lane.sums[cell] = lane.sums[cell].saturating_add((stop - at) as u32);
+                    lane.distinct[cell] += seen.add(seat.lane, at, stop);
+                    lane.first_time[row] = lane.first_time[row].min(*bin as u16);
+                    at = stop;
+                }
+            }
+        });
+    }
+
+    /// Notes which thread touched a page first; later notes for the same page and object count for
+    /// nothing. `thread` is an index into the threads of the report.
+    pub fn first_touch(&mut self, pid: Pid, page: Page, thread: u16) {
+        let GridPass {
+            grids,
+            seats,
+            owners,
+            faulted,
+            ..
+        } = self;
+        let run = PageRange {
+            first: page,
+            count: Pages(1),
+        };
+        owners.owners(pid, run, |_, shares| {
+            for share in shares {
+                let seat = seats[share.object.0 as usize];
+                let at = seat.lane_page(page);
+                if faulted.add(seat.lane, at, at + 1) == 0 {
+                    continue;
+                }
+                let lane = &mut grids.lanes[seat.lane as usize];
+                let threads = &mut lane.first_threads[(at >> lane.page_shift) as usize];
+                match threads.iter_mut().find(|(t, _)| *t == thread) {
+                    Some((_, count)) => *count += 1,
+                    None => threads.push((thread, 1)),
+                }
+            }
+        });
+    }
+
+    /// The map, when every interval was seen.
+    pub fn finish(self) -> Grids {
+        self.grids
+    }
+}
+
+impl Grids {
+    /// The lane that holds most of what this object of the table covers.
+    pub(super) fn lane_of(&self) -> HashMap<u32, u32> {
+        let mut lanes = HashMap::new();
+        for (i, lane) in self.lanes.iter().enumerate() {
+            for object in lane.segments.iter().filter_map(|s| s.object) {
+                lanes.insert(object, i as u32);
+            }
+        }
+        lanes
+    }
+
+    /// Halves the resolution in address of every lane that has more than one bin; exact, because bins
+    /// share no page. Returns false when there is nothing left to halve.
+    pub(super) fn coarsen(&mut self) -> bool {
+        let mut any = false;
+        let width = self.time_bins;
+        for lane in self.lanes.iter_mut().filter(|l| l.address_bins > 1) {
+            any = true;
+            let bins = lane.address_bins.div_ceil(2);
+            for values in [&mut lane.sums, &mut lane.distinct] {
+                for bin in 0..bins {
+                    for x in 0..width {
+                        let below = values.get((2 * bin + 1) * width + x).copied().unwrap_or(0);
+                        values[bin * width + x] = values[2 * bin * width + x].saturating_add(below);
+                    }
+                }
+                values.truncate(bins * width);
+            }
+            lane.first_time = lane
+                .first_time
+                .chunks(2)
+                .map(|c| c.iter().copied().min().unwrap_or(NONE))
+                .collect();
+            let merged = lane.first_threads.chunks_mut(2).map(|pair| {
+                let mut all: Vec<(u16, u32)> = Vec::new();
+                for (thread, count) in pair.iter_mut().flat_map(std::mem::take) {
+                    match all.iter_mut().find(|(t, _)| *t == thread) {
+                        Some((_, sum)) => *sum += count,
+                        None => all.push((thread, count)),
+                    }
+                }
+                all
+            });
+            lane.first_threads = merged.collect();
+            lane.address_bins = bins;
+            lane.page_shift += 1;
+        }
+        any
+    }
+}

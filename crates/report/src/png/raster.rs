@@ -1,0 +1,127 @@
+//! How much of each cell of the map was touched.
+
+use varve_analyse::{Analysis, ObjectUse};
+use varve_model::{PageRange, Time};
+use varve_trace::{Trace, TraceError};
+
+use super::draw::Layout;
+
+/// An object's lane of cells.
+pub(super) struct Lane {
+    pid: u32,
+    first: u64,
+    end: u64,
+    born: Time,
+    died: Time,
+    rows: usize,
+    /// Pages touched, summed over intervals: `[row][column]`.
+    cells: Vec<f32>,
+}
+
+impl Lane {
+    fn new(object: &ObjectUse, rows: usize, columns: usize) -> Lane {
+        let range = PageRange::of_bytes(object.address, object.bytes);
+        Lane {
+            pid: object.pid.0,
+            first: range.first.0,
+            end: range.end().0,
+            born: object.born_ns,
+            died: object.died_ns.unwrap_or(Time(u64::MAX)),
+            rows,
+            cells: vec![0.0; rows * columns],
+        }
+    }
+
+    /// Spreads a run over the rows that it overlaps, in proportion.
+    fn add(&mut self, first: u64, end: u64, column: usize, columns: usize) {
+        let scale = self.rows as f64 / (self.end - self.first) as f64;
+        let from = (first - self.first) as f64 * scale;
+        let to = (end - self.first) as f64 * scale;
+        let last = (to.ceil() as usize).min(self.rows);
+        for row in from as usize..last {
+            let part = to.min((row + 1) as f64) - from.max(row as f64);
+            self.cells[row * columns + column] += (part / scale) as f32;
+        }
+    }
+}
+
+/// The cells of all lanes.
+pub(super) struct Map {
+    lanes: Vec<Lane>,
+    columns: usize,
+    /// Intervals that fall into each column.
+    intervals: Vec<f32>,
+}
+
+impl Map {
+    /// The share of pages touched per interval in a cell, 0 to 1.
+    pub(super) fn share(&self, lane: usize, row: usize, column: usize) -> f64 {
+        let lane = &self.lanes[lane];
+        let pages = (lane.end - lane.first) as f32 / lane.rows as f32;
+        let all = pages * self.intervals[column].max(1.0);
+        f64::from(lane.cells[row * self.columns + column] / all).min(1.0)
+    }
+
+    /// The columns in which the lane's object lived.
+    pub(super) fn lived(&self, lane: usize) -> (Time, Time) {
+        (self.lanes[lane].born, self.lanes[lane].died)
+    }
+}
+
+pub(super) fn fill(
+    trace: &Trace,
+    analysis: &Analysis,
+    layout: &Layout,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Map, TraceError> {
+    let columns = layout.columns;
+    let lanes = layout.lanes.iter();
+    let mut map = Map {
+        lanes: lanes
+            .map(|l| Lane::new(&analysis.objects[l.object], l.rows, columns))
+            .collect(),
+        columns,
+        intervals: vec![0.0; columns],
+    };
+    // An interval's pages go to the column of its middle; a long interval fills those that it spans.
+    let spans: Vec<(usize, usize)> = analysis
+        .working_set
+        .iter()
+        .map(|w| layout.span(analysis, w.start_ns, w.end_ns))
+        .collect();
+    for &(from, to) in &spans {
+        map.intervals[from..=to].iter_mut().for_each(|n| *n += 1.0);
+    }
+    let units = trace.touch_units()?;
+    let total: u64 = units.iter().map(|u| u.rows).sum();
+    let mut done = 0;
+    for unit in &units {
+        unit.read(|batch| {
+            for i in 0..batch.len() {
+                let interval = batch.interval[i] as usize;
+                let (Some(&(from, to)), Some(w)) =
+                    (spans.get(interval), analysis.working_set.get(interval))
+                else {
+                    continue;
+                };
+                let (first, end) = (
+                    batch.page[i],
+                    batch.page[i].saturating_add(u64::from(batch.pages[i])),
+                );
+                for lane in &mut map.lanes {
+                    let (first, end) = (first.max(lane.first), end.min(lane.end));
+                    let lives = lane.born < w.end_ns && w.start_ns < lane.died;
+                    if first < end && lane.pid == batch.pid[i] && lives {
+                        for column in from..=to {
+                            lane.add(first, end, column, columns);
+                        }
+                    }
+                }
+            }
+            done += batch.len() as u64;
+            progress(done as f64 / total.max(1) as f64);
+            true
+        })?;
+    }
+    Ok(map)
+}

@@ -1,0 +1,391 @@
+//! The page that `varve report` prints.
+
+mod chart;
+mod page;
+mod table;
+
+use varve_analyse::{Analysis, FindingId, Remainder, format};
+use varve_model::TouchSource;
+
+use page::{Page, Tone};
+use table::{Align, Table};
+
+/// Narrower pages cannot be read, wider ones neither.
+const WIDTHS: std::ops::RangeInclusive<usize> = 60..=120;
+/// Rows of the table of the hottest objects.
+const HOTTEST: usize = 8;
+/// Rows of the table of the coldest objects.
+const COLDEST: usize = 5;
+/// Threads that are shown.
+const THREADS: usize = 6;
+/// Processes that are shown.
+const PROCESSES: usize = 5;
+
+/// The page as text, `width` columns wide (60 to 120), with ANSI colours or without.
+pub fn render(analysis: &Analysis, width: usize, color: bool) -> String {
+    let mut page = Page::new(width.clamp(*WIDTHS.start(), *WIDTHS.end()), color);
+    what_ran(&mut page, analysis);
+    if analysis.trace.intervals > 0 || analysis.trace.touch_rows > 0 {
+        footprint(&mut page, analysis);
+        over_time(&mut page, analysis);
+        objects(&mut page, analysis);
+        processes(&mut page, analysis);
+        threads(&mut page, analysis);
+    }
+    findings(&mut page, analysis);
+    unknown(&mut page, analysis);
+    page.gap();
+    page.wrapped("next: `varve report TRACE --html FILE` draws the map of time and addresses; --json gives all numbers", Tone::Faint);
+    page.text
+}
+
+fn what_ran(page: &mut Page, a: &Analysis) {
+    let trace = &a.trace;
+    let command = match trace.command.is_empty() {
+        true => "(unknown command)".to_owned(),
+        false => trace.command.join(" "),
+    };
+    page.wrapped(&command, Tone::Strong);
+    let machine = &trace.machine;
+    let mut where_and_when = Vec::new();
+    if trace.start_unix_ns > 0 {
+        where_and_when.push(format::utc(trace.start_unix_ns));
+    }
+    where_and_when.push(format!("Linux {} {}", machine.kernel, machine.architecture));
+    where_and_when.push(format!(
+        "{}, {}, {}",
+        machine.cpu,
+        format::counted(u64::from(machine.cpus), "CPU"),
+        format::bytes(machine.memory_bytes)
+    ));
+    page.wrapped(&where_and_when.join(" · "), Tone::Faint);
+    let length = match trace.interval_ns {
+        Some(length) => format!("of {}", format::duration(length)),
+        None => format!(
+            "of {} (median, chosen by cost)",
+            format::duration(trace.median_interval_ns)
+        ),
+    };
+    let how = match trace.attached {
+        true => "attached while it ran",
+        false => "from its start",
+    };
+    let end = match trace.exit_code {
+        Some(code) => format!(", exit code {code}"),
+        None => String::new(),
+    };
+    page.wrapped(
+        &format!(
+            "{} recorded {how}, {} {length}, backend {}{end}",
+            format::duration(trace.duration_ns),
+            format::counted(trace.intervals, "interval"),
+            trace.backend
+        ),
+        Tone::Plain,
+    );
+    page.gap();
+    if trace.complete {
+        page.labelled("complete", Tone::Good, &trace.statement);
+    } else {
+        page.labelled("INCOMPLETE", Tone::Bad, &trace.statement);
+        let losses: Vec<String> = trace
+            .losses
+            .iter()
+            .map(|(kind, count)| format!("{kind}: {}", format::count(*count)))
+            .collect();
+        if !losses.is_empty() {
+            page.labelled("lost", Tone::Bad, &losses.join(", "));
+        }
+    }
+    let cost = &a.overhead;
+    let mut parts = vec![format!(
+        "target held {} ({} of the time, longest {})",
+        format::duration(cost.held_ns),
+        format::percent(cost.held_ns.0, trace.duration_ns.0),
+        format::duration(cost.longest_hold_ns)
+    )];
+    parts.push(format!(
+        "recorder used {} of CPU",
+        format::duration(cost.recorder_cpu_ns)
+    ));
+    if cost.recorder_peak_bytes.0 > 0 {
+        parts.push(format!(
+            "{} of memory",
+            format::bytes(cost.recorder_peak_bytes)
+        ));
+    }
+    page.labelled("cost", Tone::Plain, &parts.join(", "));
+}
+
+fn footprint(page: &mut Page, a: &Analysis) {
+    let f = &a.footprint;
+    page.heading("Footprint");
+    let mut parts = vec![format!(
+        "{} touched ({})",
+        format::pages_size(f.touched_pages),
+        format::counted(f.touched_pages.0, "page")
+    )];
+    if f.peak_resident_pages.0 > 0 {
+        parts.push(format!(
+            "{} resident at the peak",
+            format::pages_size(f.peak_resident_pages)
+        ));
+    }
+    page.wrapped(&parts.join(", "), Tone::Plain);
+    let pages = a.reuse.pages().0;
+    for (name, part) in [
+        ("in 1 interval", a.reuse.once),
+        ("in 2 intervals", a.reuse.twice),
+        ("in 3 or more", a.reuse.more),
+    ] {
+        let share = part.0 as f64 / pages.max(1) as f64;
+        page.line(&format!(
+            "  touched {name:<15}{:>7}  {:>9}  {}",
+            format::percent(part.0, pages),
+            format::pages_size(part),
+            chart::bar(share, 30)
+        ));
+    }
+    let aside = [
+        (a.unowned, "belong to no known object"),
+        (a.shared, "are shared by several objects and count in each"),
+        (
+            a.own_memory,
+            "are Varve's own in the target, in no other figure",
+        ),
+    ];
+    for (rest, what) in aside {
+        if rest != Remainder::default() {
+            page.line(&format!(
+                "  {}, {}, {what}",
+                format::counted(rest.touched_pages.0, "page"),
+                format::pages_size(rest.touched_pages)
+            ));
+        }
+    }
+    for s in &a.sources {
+        let why = match s.source {
+            TouchSource::Sticky => {
+                "bits that cannot be cleared: they count from their first touch on"
+            }
+            TouchSource::Pinned => "pinned for direct access: they count while pinned",
+            _ => continue,
+        };
+        page.wrapped(
+            &format!(
+                "  up to {} per interval are {why}",
+                format::counted(s.peak_pages.0, "page")
+            ),
+            Tone::Plain,
+        );
+    }
+}
+
+fn over_time(page: &mut Page, a: &Analysis) {
+    if a.working_set.is_empty() {
+        return;
+    }
+    page.heading("Working set over time");
+    for line in chart::area(&a.working_set, a.trace.start_ns, page.width) {
+        page.line(&line);
+    }
+    page.wrapped(
+        &format!(
+            "per interval: {} on average, {} at most",
+            format::pages_size(a.footprint.mean_working_set_pages),
+            format::pages_size(a.footprint.peak_working_set_pages)
+        ),
+        Tone::Plain,
+    );
+}
+
+fn objects(page: &mut Page, a: &Analysis) {
+    if a.groups.is_empty() {
+        return;
+    }
+    let touched = a
+        .groups
+        .iter()
+        .filter(|g| g.usage.touched_pages.0 > 0)
+        .count();
+    page.heading("Hottest objects");
+    let total = a.footprint.page_touches;
+    let mut table = Table::new(&[
+        ("object", Align::Name),
+        ("kind", Align::Left),
+        ("size", Align::Right),
+        ("touched", Align::Right),
+        ("heat", Align::Right),
+        ("of touches", Align::Right),
+    ]);
+    for g in a.groups.iter().take(HOTTEST.min(touched)) {
+        table.row([
+            grouped(&g.name, g.objects),
+            g.kind.word().to_owned(),
+            format::bytes(g.bytes),
+            format::pages_size(g.usage.touched_pages),
+            format!("{:.1}", g.usage.heat()),
+            format::percent(g.usage.page_touches, total),
+        ]);
+    }
+    page.table(&table);
+    if touched > HOTTEST {
+        page.line(&format!(
+            "  and {} more touched",
+            format::count((touched - HOTTEST) as u64)
+        ));
+    }
+    page.wrapped(
+        "heat: in how many intervals a touched page was touched, on average",
+        Tone::Faint,
+    );
+    coldest(page, a);
+}
+
+/// The objects that waited longest at the end, largest first: those that a slower tier would hold.
+fn coldest(page: &mut Page, a: &Analysis) {
+    let mut cold: Vec<_> = a
+        .groups
+        .iter()
+        .filter(|g| g.usage.cold_pages.0 >= 16)
+        .collect();
+    cold.sort_by_key(|g| std::cmp::Reverse(g.usage.cold_pages));
+    if cold.is_empty() || a.trace.intervals < 8 {
+        return;
+    }
+    page.heading(&format!(
+        "Coldest objects (not touched in the last {})",
+        format::duration(a.tail.duration_ns)
+    ));
+    let mut table = Table::new(&[
+        ("object", Align::Name),
+        ("kind", Align::Left),
+        ("touched", Align::Right),
+        ("cold", Align::Right),
+        ("last touch", Align::Right),
+    ]);
+    for g in cold.iter().take(COLDEST) {
+        let last = g
+            .usage
+            .last_touch_ns
+            .map(|t| t - a.trace.start_ns)
+            .unwrap_or_default();
+        table.row([
+            grouped(&g.name, g.objects),
+            g.kind.word().to_owned(),
+            format::pages_size(g.usage.touched_pages),
+            format::pages_size(g.usage.cold_pages),
+            format!("at {}", format::duration(last)),
+        ]);
+    }
+    page.table(&table);
+}
+
+fn grouped(name: &str, objects: u64) -> String {
+    match objects {
+        1 => name.to_owned(),
+        n => format!("{name} ×{}", format::count(n)),
+    }
+}
+
+fn processes(page: &mut Page, a: &Analysis) {
+    if a.processes.len() < 2 {
+        return;
+    }
+    page.heading(&format!("Processes ({})", a.processes.len()));
+    let mut table = Table::new(&[
+        ("process", Align::Name),
+        ("pid", Align::Right),
+        ("threads", Align::Right),
+        ("touched", Align::Right),
+        ("exit", Align::Right),
+    ]);
+    let mut most: Vec<_> = a.processes.iter().collect();
+    most.sort_by_key(|p| (std::cmp::Reverse(p.touched_pages), p.pid));
+    for p in most.iter().take(PROCESSES) {
+        let command = match p.command.is_empty() {
+            true => "(unknown)".to_owned(),
+            false => p.command.clone(),
+        };
+        table.row([
+            command,
+            p.pid.to_string(),
+            p.threads.to_string(),
+            format::pages_size(p.touched_pages),
+            p.exit_code.map_or("-".to_owned(), |c| c.to_string()),
+        ]);
+    }
+    page.table(&table);
+    if most.len() > PROCESSES {
+        page.line(&format!("  and {} more", most.len() - PROCESSES));
+    }
+}
+
+fn threads(page: &mut Page, a: &Analysis) {
+    let all: u64 = a.threads.iter().map(|t| t.first_touches.0).sum();
+    if all == 0 {
+        return;
+    }
+    page.heading("First touch by thread (page faults)");
+    for t in a.threads.iter().take(THREADS) {
+        let name = match t.name.is_empty() {
+            true => t.tid.to_string(),
+            false => format!("{} ({})", t.name, t.tid),
+        };
+        page.line(&format!(
+            "  {name:<26}{:>7}  {:>15}  {}",
+            format::percent(t.first_touches.0, all),
+            format::counted(t.first_touches.0, "page"),
+            chart::bar(t.first_touches.0 as f64 / all as f64, 24)
+        ));
+    }
+    if a.threads.len() > THREADS {
+        let rest: u64 = a
+            .threads
+            .iter()
+            .skip(THREADS)
+            .map(|t| t.first_touches.0)
+            .sum();
+        page.line(&format!(
+            "  {} other threads: {}",
+            a.threads.len() - THREADS,
+            format::counted(rest, "page")
+        ));
+    }
+}
+
+fn findings(page: &mut Page, a: &Analysis) {
+    page.heading("Findings");
+    if a.trace.intervals == 0 {
+        page.wrapped(
+            "The recording has no intervals: nothing can be said of it.",
+            Tone::Plain,
+        );
+    }
+    if a.findings.is_empty() && a.trace.intervals > 0 {
+        page.wrapped("Nothing stands out.", Tone::Plain);
+    }
+    for finding in &a.findings {
+        let tone = match finding.id {
+            FindingId::Incomplete => Tone::Bad,
+            _ => Tone::Notice,
+        };
+        page.finding(
+            finding.id.word(),
+            tone,
+            &finding.title,
+            &finding.evidence,
+            &finding.advice,
+        );
+    }
+}
+
+fn unknown(page: &mut Page, a: &Analysis) {
+    if a.unknown.is_empty() {
+        return;
+    }
+    page.heading("Not known");
+    for sentence in &a.unknown {
+        page.item(sentence);
+    }
+}

@@ -1,0 +1,175 @@
+//! Lines of text with a width and tones.
+
+use anstyle::{AnsiColor, Style};
+
+use super::table::Table;
+
+/// What a piece of text is to the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tone {
+    Plain,
+    Strong,
+    Faint,
+    Good,
+    Bad,
+    Notice,
+    Heading,
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        match self {
+            Tone::Plain => Style::new(),
+            Tone::Strong => Style::new().bold(),
+            Tone::Faint => Style::new().dimmed(),
+            Tone::Good => AnsiColor::Green.on_default().bold(),
+            Tone::Bad => AnsiColor::Red.on_default().bold(),
+            Tone::Notice => AnsiColor::Yellow.on_default().bold(),
+            Tone::Heading => AnsiColor::Cyan.on_default().bold(),
+        }
+    }
+}
+
+pub(super) struct Page {
+    pub(super) text: String,
+    pub(super) width: usize,
+    color: bool,
+}
+
+impl Page {
+    pub(super) fn new(width: usize, color: bool) -> Page {
+        Page {
+            text: String::new(),
+            width,
+            color,
+        }
+    }
+
+    fn paint(&self, text: &str, tone: Tone) -> String {
+        match self.color && tone != Tone::Plain {
+            true => format!("{}{text}{:#}", tone.style(), tone.style()),
+            false => text.to_owned(),
+        }
+    }
+
+    pub(super) fn gap(&mut self) {
+        self.text.push('\n');
+    }
+
+    pub(super) fn line(&mut self, text: &str) {
+        self.text.push_str(text.trim_end());
+        self.text.push('\n');
+    }
+
+    pub(super) fn heading(&mut self, text: &str) {
+        self.gap();
+        let painted = self.paint(text, Tone::Heading);
+        self.line(&painted);
+    }
+
+    /// Text over as many lines as it takes.
+    pub(super) fn wrapped(&mut self, text: &str, tone: Tone) {
+        for line in wrap(text, self.width) {
+            let painted = self.paint(&line, tone);
+            self.line(&painted);
+        }
+    }
+
+    /// A word in the margin and text beside it.
+    pub(super) fn labelled(&mut self, label: &str, tone: Tone, text: &str) {
+        const MARGIN: usize = 12;
+        let room = self.width - MARGIN;
+        for (i, line) in wrap(text, room).iter().enumerate() {
+            let margin = match i {
+                0 => format!(
+                    "{}{}",
+                    self.paint(label, tone),
+                    " ".repeat(MARGIN - label.len().min(MARGIN))
+                ),
+                _ => " ".repeat(MARGIN),
+            };
+            self.line(&format!("{margin}{line}"));
+        }
+    }
+
+    /// A sentence of a list.
+    pub(super) fn item(&mut self, text: &str) {
+        for (i, line) in wrap(text, self.width - 2).iter().enumerate() {
+            let mark = if i == 0 { "- " } else { "  " };
+            self.line(&format!("{mark}{line}"));
+        }
+    }
+
+    pub(super) fn finding(
+        &mut self,
+        id: &str,
+        tone: Tone,
+        title: &str,
+        evidence: &str,
+        advice: &str,
+    ) {
+        let head = format!("{title}  [{id}]");
+        for (i, line) in wrap(&head, self.width - 2).iter().enumerate() {
+            let painted = self.paint(line, tone);
+            let mark = if i == 0 { "* " } else { "  " };
+            self.line(&format!("{mark}{painted}"));
+        }
+        for line in wrap(evidence, self.width - 4) {
+            self.line(&format!("    {line}"));
+        }
+        for line in wrap(&format!("-> {advice}"), self.width - 4) {
+            let painted = self.paint(&line, Tone::Faint);
+            self.line(&format!("    {painted}"));
+        }
+    }
+
+    pub(super) fn table(&mut self, table: &Table) {
+        for (i, line) in table.lines(self.width).into_iter().enumerate() {
+            let tone = if i == 0 { Tone::Faint } else { Tone::Plain };
+            let painted = self.paint(&line, tone);
+            self.line(&painted);
+        }
+    }
+}
+
+/// Breaks text at spaces; a word that is longer than a line is broken where the line ends.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let indent = text.len() - text.trim_start().len();
+    let mut lines = Vec::new();
+    let mut line = " ".repeat(indent);
+    let mut length = indent;
+    for word in text.split_whitespace() {
+        let mut word: Vec<char> = word.chars().filter(|c| !c.is_control()).collect();
+        if length > indent && length + 1 + word.len() > width {
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
+            length = indent;
+        }
+        if length > indent {
+            line.push(' ');
+            length += 1;
+        }
+        while length + word.len() > width {
+            line.extend(word.drain(..width - length));
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
+            length = indent;
+        }
+        length += word.len();
+        line.extend(word);
+    }
+    if length > indent || lines.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_wraps_at_words_and_loses_nothing() {
+        assert_eq!(wrap("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrap("abcdefghij kl", 4), ["abcd", "efgh", "ij", "kl"]);
+        assert_eq!(wrap("", 4), [""]);
+    }
+}

@@ -1,0 +1,535 @@
+//! The page is decoded again, from its contract alone, and compared with what went in.
+
+use std::fs;
+use std::io::Read;
+
+use base64::Engine;
+use flate2::read::ZlibDecoder;
+use serde_json::Value;
+use varve_analyse::{
+    Analysis, FindingId, MachineFacts, ObjectUse, Remainder, Reuse, Tail, ThreadShare, ThreadUse,
+    TraceFacts, Usage, Writes,
+};
+use varve_attribute::Layer;
+use varve_model::{
+    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, PageRange, Pages, Pid,
+    Tid, Time, TouchSource,
+};
+use varve_report::html::{GridPass, HtmlReport, MAX_PAGE_BYTES, Placement, from_trace, write_html};
+use varve_trace::tables::{FaultRow, IntervalRow, ObjectRow, ThreadRow, TouchRow};
+use varve_trace::{
+    Clock, Completeness, Features, IntervalChoice, Machine, Manifest, Options, Overhead, State,
+    Target, Trace, TraceWriter,
+};
+
+struct Decoded {
+    json: Value,
+    columns: Vec<u8>,
+    page: String,
+}
+
+impl Decoded {
+    fn of(page: Vec<u8>) -> Decoded {
+        let page = String::from_utf8(page).unwrap();
+        let data = page
+            .split_once("id=\"payload\">")
+            .unwrap()
+            .1
+            .split_once('<')
+            .unwrap()
+            .0;
+        let packed = base64::engine::general_purpose::STANDARD
+            .decode(data)
+            .unwrap();
+        let mut raw = Vec::new();
+        ZlibDecoder::new(&packed[..]).read_to_end(&mut raw).unwrap();
+        let length = u32::from_le_bytes(raw[..4].try_into().unwrap()) as usize;
+        let json = serde_json::from_slice(&raw[4..4 + length]).unwrap();
+        Decoded {
+            json,
+            columns: raw[4 + length..].to_vec(),
+            page,
+        }
+    }
+
+    fn bytes(&self, column: &Value, width: usize) -> &[u8] {
+        let offset = column["offset"].as_u64().unwrap() as usize;
+        &self.columns[offset..offset + width * column["count"].as_u64().unwrap() as usize]
+    }
+
+    fn sums(&self, column: &Value) -> Vec<i64> {
+        let mut sum = 0;
+        let deltas = self.bytes(column, 4).chunks(4);
+        deltas
+            .map(|d| {
+                sum += i64::from(i32::from_le_bytes(d.try_into().unwrap()));
+                sum
+            })
+            .collect()
+    }
+
+    fn words(&self, column: &Value) -> Vec<u16> {
+        self.bytes(column, 2)
+            .chunks(2)
+            .map(|w| u16::from_le_bytes(w.try_into().unwrap()))
+            .collect()
+    }
+
+    fn lane(&self, title: &str) -> &Value {
+        let lanes = self.json["lanes"].as_array().unwrap();
+        lanes
+            .iter()
+            .find(|l| l["title"] == title)
+            .unwrap_or_else(|| panic!("no lane {title}"))
+    }
+}
+
+fn page_of(report: HtmlReport) -> Decoded {
+    let mut out = Vec::new();
+    let size = write_html(report, &mut out).unwrap();
+    assert_eq!(size.page.0, out.len() as u64);
+    assert!(size.page <= MAX_PAGE_BYTES);
+    Decoded::of(out)
+}
+
+fn placement(name: &str, object: u32, first: u64, pages: u64) -> Placement {
+    Placement {
+        object: Some(object),
+        name: name.to_owned(),
+        kind: ObjectKind::Heap,
+        pid: Pid(1),
+        layer: Layer::HEAP,
+        address: Address(first * 4096),
+        bytes: Bytes(pages * 4096),
+        born: Time(0),
+        died: None,
+        weight: 0,
+    }
+}
+
+#[test]
+fn the_largest_noise_still_fits() {
+    // Nothing compresses worse: every page of 4 GiB at random, over ten minutes.
+    let placements: Vec<_> = (0..64)
+        .map(|i| {
+            placement(
+                &format!("noise {i}"),
+                i,
+                0x10_0000 + u64::from(i) * 20_000,
+                16_384,
+            )
+        })
+        .collect();
+    let spans: Vec<_> = placements.iter().map(Placement::span).collect();
+    let intervals = 12_000_u32;
+    let mut pass = GridPass::new(&placements, &spans, intervals as usize);
+    let mut dice = 88_172_645_463_325_252_u64;
+    for i in 0..intervals {
+        pass.begin(
+            Interval(i),
+            Time(u64::from(i) * 50),
+            Time(u64::from(i + 1) * 50),
+        );
+        for p in &placements {
+            for _ in 0..12 {
+                dice ^= dice << 13;
+                dice ^= dice >> 7;
+                dice ^= dice << 17;
+                let first = Page(p.address.page().0 + dice % 16_000);
+                pass.touch(
+                    p.pid,
+                    PageRange {
+                        first,
+                        count: Pages(1 + (dice >> 20) % 300),
+                    },
+                );
+            }
+        }
+    }
+    let report = HtmlReport {
+        interval_edges: (0..=u64::from(intervals))
+            .map(|i| Time(i * 50_000_000))
+            .collect(),
+        working_set: vec![Pages(1); intervals as usize],
+        map: pass.finish(),
+        ..HtmlReport::default()
+    };
+    let mut out = Vec::new();
+    let size = write_html(report, &mut out).unwrap();
+    assert!(
+        size.coarsened > 0,
+        "this noise must not fit as it is, or the test shows nothing"
+    );
+    assert!(size.page <= MAX_PAGE_BYTES, "{size:?}");
+    assert!(
+        size.page.0 > 1_000_000,
+        "coarsened more than needed: {size:?}"
+    );
+    let decoded = Decoded::of(out);
+    assert_eq!(decoded.json["lanes"].as_array().unwrap().len(), 64);
+}
+
+#[test]
+fn many_objects_share_lanes_and_none_is_lost() {
+    let placements: Vec<_> = (0..5000)
+        .map(|i| Placement {
+            object: (i < 3000).then_some(i),
+            ..placement(&format!("o{i}"), i, 0x1000 + u64::from(i) * 3, 2)
+        })
+        .collect();
+    let spans: Vec<_> = placements.iter().map(Placement::span).collect();
+    let mut pass = GridPass::new(&placements, &spans, 4);
+    pass.begin(Interval(0), Time(0), Time(10));
+    for p in &placements {
+        pass.touch(
+            Pid(1),
+            PageRange {
+                first: p.address.page(),
+                count: Pages(3),
+            },
+        );
+    }
+    let map = pass.finish();
+    assert_eq!(
+        map.unowned, 5000,
+        "the page between two objects belongs to none"
+    );
+    let decoded = page_of(HtmlReport {
+        map,
+        working_set: vec![Pages(0); 4],
+        ..HtmlReport::default()
+    });
+    let lanes = decoded.json["lanes"].as_array().unwrap();
+    assert_eq!(
+        lanes
+            .iter()
+            .map(|l| l["pages"].as_u64().unwrap())
+            .sum::<u64>(),
+        10_000
+    );
+    let lane = decoded.lane("5000 small heap objects");
+    let segments = lane["segments"].as_array().unwrap();
+    assert_eq!(
+        segments.len(),
+        3001,
+        "what the table leaves out is one segment"
+    );
+    assert!(segments[3000]["object"].is_null() && segments[3000]["page"].is_null());
+    assert_eq!(segments[3000]["pages"], 4000);
+    assert!(
+        decoded.json["unknown"][0]
+            .as_str()
+            .unwrap()
+            .contains("5000 page touches")
+    );
+}
+
+fn manifest() -> Manifest {
+    Manifest {
+        format: "varve-trace".into(),
+        version: 1,
+        varve: "0.1.0".into(),
+        state: State::Finished,
+        backend: "scan".into(),
+        recorder_pid: None,
+        target: Target {
+            command: vec!["./prog".into(), "</script><b>".into()],
+            ..Target::default()
+        },
+        options: Options {
+            interval: IntervalChoice::Fixed(Duration(100)),
+            follow: true,
+            min_object_bytes: Bytes(4096),
+            thp_never: false,
+            without: vec![],
+        },
+        features: Features::default(),
+        machine: Machine {
+            kernel: "6.12".into(),
+            architecture: "x86_64".into(),
+            cpu: "test".into(),
+            cpus: 2,
+            memory_bytes: Bytes(1 << 30),
+        },
+        clock: Clock {
+            start_ns: Time(1_000_000),
+            end_ns: Time(41_000_000),
+            start_unix_ns: 0,
+        },
+        completeness: Completeness {
+            complete: true,
+            statement: String::new(),
+        },
+        overhead: Overhead::default(),
+        losses: [("reclaim".to_owned(), 0)].into(),
+        modules: vec![],
+        notes: vec![],
+    }
+}
+
+/// What the page takes from an analysis of the trace below.
+fn analysis(intervals: &[IntervalRow]) -> Analysis {
+    let objects = [
+        (1, "[anon]", ObjectKind::Mapping, 0x100, 32),
+        (2, "young", ObjectKind::Heap, 0x108, 8),
+        (3, "old", ObjectKind::Heap, 0x108, 4),
+    ];
+    let object = |(id, name, kind, page, pages): (u64, &str, ObjectKind, u64, u64)| ObjectUse {
+        object: ObjectId(id),
+        name: name.into(),
+        kind,
+        site: None,
+        pid: Pid(1),
+        address: Address(page * 4096),
+        bytes: Bytes(pages * 4096),
+        pool: false,
+        born_ns: Time(0),
+        died_ns: None,
+        born_tid: None,
+        usage: Usage {
+            touched_pages: Pages(3),
+            reuse: Reuse {
+                once: Pages(2),
+                twice: Pages(1),
+                more: Pages(0),
+            },
+            ..Usage::default()
+        },
+        first_touch_tid: None,
+        threads: vec![ThreadShare {
+            tid: Tid(2),
+            pages: Pages(1),
+        }],
+    };
+    let thread = |tid, name: &str| ThreadUse {
+        pid: Pid(1),
+        tid: Tid(tid),
+        name: name.into(),
+        faults: 1,
+        first_touches: Pages(1),
+    };
+    Analysis {
+        trace: TraceFacts {
+            complete: true,
+            statement: "Everything.".into(),
+            state: State::Finished,
+            losses: [].into(),
+            backend: "scan".into(),
+            intervals: intervals.len() as u64,
+            duration_ns: Duration(40_000_000),
+            start_ns: Time(1_000_000),
+            start_unix_ns: 0,
+            interval_ns: None,
+            median_interval_ns: Duration(1_000_000),
+            command: vec!["./prog".into(), "</script><b>".into()],
+            attached: false,
+            exit_code: None,
+            varve: "0.1.0".into(),
+            machine: MachineFacts {
+                kernel: "6.12".into(),
+                architecture: "x86_64".into(),
+                cpu: "test".into(),
+                cpus: 2,
+                memory_bytes: Bytes(1 << 30),
+            },
+            touch_rows: 5,
+            stray_rows: 0,
+        },
+        overhead: varve_analyse::Overhead::default(),
+        footprint: varve_analyse::Footprint::default(),
+        reuse: Reuse::default(),
+        working_set: vec![],
+        sources: vec![],
+        writes: Writes::Unknown,
+        processes: vec![],
+        threads: vec![thread(1, "main"), thread(2, "worker")],
+        objects: objects.map(object).into(),
+        omitted: varve_analyse::Omitted::default(),
+        groups: vec![],
+        unowned: Remainder {
+            touched_pages: Pages(2),
+            page_touches: 2,
+        },
+        shared: Remainder::default(),
+        own_memory: Remainder::default(),
+        tail: Tail::default(),
+        findings: vec![varve_analyse::Finding {
+            id: FindingId::NeverTouched,
+            title: String::new(),
+            evidence: String::new(),
+            advice: String::new(),
+            objects: vec![ObjectId(2)],
+        }],
+        unknown: vec![],
+    }
+}
+
+#[test]
+fn a_trace_becomes_cells() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.varve");
+    let mut writer = TraceWriter::create(&path, &manifest()).unwrap();
+    let ms = 1_000_000_u64;
+    let intervals: Vec<_> = (0..40_u32)
+        .map(|i| IntervalRow {
+            interval: Interval(i),
+            start_ns: Time((1 + u64::from(i)) * ms),
+            end_ns: Time((2 + u64::from(i)) * ms),
+            held_ns: Duration(10_000),
+            resident_pages: 100,
+            processes: 1,
+            threads: 2,
+            recorder_cpu_ns: Duration(20_000),
+        })
+        .collect();
+    let touch = |interval, page, pages, source| TouchRow {
+        interval: Interval(interval),
+        pid: Pid(1),
+        page: Page(page),
+        pages,
+        page_bytes: 4096,
+        written: None,
+        source,
+    };
+    let object =
+        |id, name: &str, kind, page: u64, pages: u64, born: u64, died: Option<u64>| ObjectRow {
+            object: ObjectId(id),
+            pid: Pid(1),
+            kind,
+            name: name.into(),
+            site: None,
+            address: Address(page * 4096),
+            bytes: Bytes(pages * 4096),
+            born_ns: Time(born * ms),
+            died_ns: died.map(|d| Time(d * ms)),
+            tid: None,
+            pool: false,
+            layer: Layer::of(kind, false).number(),
+        };
+    writer.append(&intervals).unwrap();
+    writer
+        .append(&[
+            touch(0, 0x100, 4, TouchSource::Scan),
+            touch(0, 0x102, 1, TouchSource::Vanish),
+            touch(5, 0x108, 8, TouchSource::Scan),
+            touch(30, 0x108, 8, TouchSource::Scan),
+            touch(30, 0x900, 2, TouchSource::Scan),
+        ])
+        .unwrap();
+    writer
+        .append(&[
+            object(1, "[anon]", ObjectKind::Mapping, 0x100, 32, 0, None),
+            object(2, "young", ObjectKind::Heap, 0x108, 8, 2, Some(20)),
+            object(3, "old", ObjectKind::Heap, 0x108, 4, 25, None),
+        ])
+        .unwrap();
+    let thread = |tid, name: &str| ThreadRow {
+        pid: Pid(1),
+        tid: Tid(tid),
+        name: name.into(),
+        born_ns: Time(0),
+        died_ns: None,
+    };
+    writer
+        .append(&[thread(1, "main"), thread(2, "worker")])
+        .unwrap();
+    let fault = |at, tid, page: u64| FaultRow {
+        time_ns: Time(at),
+        pid: Pid(1),
+        tid: Tid(tid),
+        cpu: Cpu(0),
+        ip: Address(0),
+        address: Address(page * 4096 + 8),
+        write: None,
+        kernel: false,
+    };
+    writer
+        .append(&[
+            fault(ms + 5, 1, 0x100),
+            fault(6 * ms + 5, 2, 0x108),
+            fault(6 * ms + 6, 1, 0x108),
+        ])
+        .unwrap();
+
+    let analysis = analysis(&intervals);
+    let mut last = 0.0;
+    let report = from_trace(&Trace::open(&path).unwrap(), &analysis, |share| {
+        last = share
+    })
+    .unwrap();
+    assert_eq!(last, 1.0);
+    assert_eq!(
+        report.working_set[0],
+        Pages(4),
+        "a page with two sources counts once"
+    );
+    assert_eq!(report.map.unowned, 2);
+    let decoded = page_of(report);
+
+    assert_eq!(decoded.json["trace"]["command"], "./prog </script><b>");
+    assert_eq!(
+        decoded.page.matches("</script>").count(),
+        2,
+        "no text of the trace ends a script"
+    );
+    assert_eq!(decoded.sums(&decoded.json["interval_edges"])[40], 40_000);
+    assert_eq!(decoded.sums(&decoded.json["working_set"])[30], 10);
+    let touched = |lane: &Value| -> Vec<(usize, usize, u8)> {
+        let width = decoded.json["bins"]["count"].as_u64().unwrap() as usize;
+        let cells = decoded.bytes(&lane["coverage"], 1).iter().enumerate();
+        cells
+            .filter(|(_, n)| **n > 0)
+            .map(|(i, n)| (i / width, i % width, *n))
+            .collect()
+    };
+    // The mapping keeps what no object inside it holds, also after the younger one died.
+    let whole = decoded.lane("[anon]");
+    assert_eq!(whole["pages_per_bin"], 1);
+    let at = |bins: std::ops::Range<usize>, time| bins.map(move |b| (b, time, 1));
+    assert_eq!(
+        touched(whole),
+        at(0..4, 0).chain(at(12..16, 30)).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        touched(decoded.lane("young")),
+        at(0..8, 5).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        touched(decoded.lane("old")),
+        at(0..4, 30).collect::<Vec<_>>()
+    );
+    let young = decoded.lane("young");
+    let threads = decoded.words(&young["first_thread"]);
+    assert_eq!(
+        (threads[0], threads[1]),
+        (1, u16::MAX),
+        "the first fault counts, later ones do not"
+    );
+    assert_eq!(decoded.words(&young["first_time"])[0], 5);
+    let finding = decoded.json["findings"][0]["objects"][0].as_u64().unwrap() as usize;
+    assert_eq!(decoded.json["objects"][finding]["name"], "young");
+    assert_eq!(decoded.json["objects"][finding]["first_touch_thread"], 1);
+    assert!(decoded.json["objects"][finding]["written_pages"].is_null());
+    assert_eq!(
+        decoded.json["objects"][finding]["reuse"],
+        serde_json::json!([5, 2, 1, 0])
+    );
+}
+
+#[test]
+fn the_page_names_no_host() {
+    let page = page_of(HtmlReport::default()).page;
+    for scheme in ["http://", "https://", "ws://", "wss://", "//cdn"] {
+        assert!(!page.contains(scheme), "the page mentions {scheme}");
+    }
+    assert!(page.contains("default-src 'none'"));
+    let lock = fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../web/package-lock.json"
+    ))
+    .unwrap();
+    assert!(
+        !lock.contains("\"resolved\""),
+        "the lock file names a registry"
+    );
+}

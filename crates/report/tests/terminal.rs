@@ -1,0 +1,289 @@
+//! The page, the JSON and the picture of small traces.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+use varve_analyse::{AnalyseOptions, Analysis, analyse};
+use varve_model::{
+    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
+    TouchSource,
+};
+use varve_report::{json, png, terminal};
+use varve_trace::tables::{FaultRow, IntervalRow, ObjectRow, SiteRow, ThreadRow, TouchRow};
+use varve_trace::{Manifest, State, Trace, TraceWriter, finish_tables, write_table};
+
+const STEP: u64 = 50_000_000;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Complete,
+    Incomplete,
+    Empty,
+    Imported,
+}
+
+fn manifest(kind: Kind) -> Manifest {
+    let text = serde_json::json!({
+        "format": "varve-trace", "version": 1, "varve": "0.1.0",
+        "state": if kind == Kind::Incomplete { "recovered" } else { "finished" },
+        "backend": if kind == Kind::Imported { "import" } else { "scan" },
+        "target": {"command": ["./solver", "--grid", "64"], "pid": 42, "attached": false, "exit_code": 0},
+        "options": {"interval": {"fixed": STEP}, "follow": true, "min_object_bytes": 4096, "thp_never": false},
+        "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload"},
+        "machine": {"kernel": "6.12.48", "architecture": "x86_64", "cpu": "Some CPU", "cpus": 2, "memory_bytes": 8_u64 << 30},
+        "clock": {"start_ns": 0, "end_ns": 400 * STEP, "start_unix_ns": 1_773_480_413_000_000_000_u64},
+        "completeness": {"complete": false, "statement": ""},
+        "overhead": {"held_ns": 0, "recorder_cpu_ns": 0, "recorder_peak_bytes": 50 << 20},
+        "losses": if kind == Kind::Incomplete { serde_json::json!({"ring_overflow": 17}) } else { serde_json::json!({}) },
+    });
+    let mut manifest: Manifest = serde_json::from_value(text).unwrap();
+    assert_ne!(manifest.state, State::Recording);
+    manifest.settle();
+    manifest
+}
+
+fn write(folder: &Path, kind: Kind) -> (Trace, Analysis) {
+    let end = manifest(kind);
+    let mut during = end.clone();
+    during.state = State::Recording;
+    let mut writer = TraceWriter::create(folder, &during).unwrap();
+    if kind != Kind::Empty {
+        rows(&mut writer, kind);
+    }
+    finish_tables(folder, &mut |_| ()).unwrap();
+    end.write(folder).unwrap();
+    let trace = Trace::open(folder).unwrap();
+    let analysis = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
+    (trace, analysis)
+}
+
+fn rows(writer: &mut TraceWriter, kind: Kind) {
+    let intervals: Vec<IntervalRow> = (0..400_u32)
+        .map(|i| IntervalRow {
+            interval: Interval(i),
+            start_ns: Time(u64::from(i) * STEP),
+            end_ns: Time((u64::from(i) + 1) * STEP - 300_000),
+            held_ns: Duration(300_000),
+            resident_pages: 9000,
+            processes: 1,
+            threads: 3,
+            recorder_cpu_ns: Duration(800_000),
+        })
+        .collect();
+    let touch = |i: u32, page: u64, pages: u64| TouchRow {
+        interval: Interval(i),
+        pid: Pid(42),
+        page: Page(page),
+        pages: pages as u32,
+        page_bytes: 4096,
+        written: None,
+        source: TouchSource::Scan,
+    };
+    let mut touches = Vec::new();
+    for i in 0..400_u32 {
+        let wave = (f64::from(i) / 25.0).sin() * 800.0 + 1000.0;
+        touches.push(touch(i, 0x10000, wave as u64));
+        if i < 150 {
+            touches.push(touch(i, 0x20000 + u64::from(i) * 20, 40));
+        }
+        touches.push(touch(i, 0x40000, 3));
+    }
+    let object = |id: u64, kind: ObjectKind, name: &str, page: u64, pages: u64| ObjectRow {
+        object: ObjectId(id),
+        pid: Pid(42),
+        kind,
+        name: name.into(),
+        site: (kind == ObjectKind::Heap).then_some(SiteId(0)),
+        address: Address(page * 4096 + 64),
+        bytes: Bytes(pages * 4096 - 64),
+        born_ns: Time(1000),
+        died_ns: None,
+        tid: Some(Tid(42)),
+        pool: false,
+        layer: if kind == ObjectKind::Heap { 5 } else { 6 },
+    };
+    let objects = [
+        object(
+            1,
+            ObjectKind::Heap,
+            "matrix (solver.c:42, in setup)",
+            0x10000,
+            2000,
+        ),
+        object(
+            2,
+            ObjectKind::Heap,
+            "std::vector<std::pair<unsigned long, Particle>> particles (simulation/particles.cpp:1207, in ParticleSystem::reserve_all)",
+            0x20000,
+            3100,
+        ),
+        object(
+            3,
+            ObjectKind::Heap,
+            "spare (solver.c:50, in setup)",
+            0x30000,
+            2048,
+        ),
+        object(4, ObjectKind::Static, "table", 0x50000, 16),
+    ];
+    let thread = |tid: u32| ThreadRow {
+        pid: Pid(42),
+        tid: Tid(tid),
+        name: if tid == 42 {
+            "solver".into()
+        } else {
+            format!("worker-{tid}")
+        },
+        born_ns: Time(0),
+        died_ns: None,
+    };
+    let fault = |i: u64, page: u64| FaultRow {
+        time_ns: Time(i * STEP + 9),
+        pid: Pid(42),
+        tid: Tid(if page < 0x20000 {
+            42
+        } else {
+            43 + (page % 2) as u32
+        }),
+        cpu: Cpu(0),
+        ip: Address(1),
+        address: Address(page * 4096),
+        write: None,
+        kernel: false,
+    };
+    let mut faults: Vec<FaultRow> = (0..1800).map(|p| fault(0, 0x10000 + p)).collect();
+    faults.extend((0..3000).map(|p| fault(p / 20, 0x20000 + p)));
+    writer.append(&intervals).unwrap();
+    writer.append(&touches).unwrap();
+    if kind != Kind::Imported {
+        writer.append(&faults).unwrap();
+        writer
+            .append(&[thread(42), thread(43), thread(44)])
+            .unwrap();
+    }
+    write_table(writer.folder(), &objects).unwrap();
+    let site = SiteRow {
+        site: SiteId(0),
+        label: "solver.c:42, in setup".into(),
+        frames: vec![],
+    };
+    write_table(writer.folder(), &[site]).unwrap();
+}
+
+fn page(kind: Kind, width: usize) -> String {
+    let folder = TempDir::new().unwrap();
+    let (_, analysis) = write(&folder.path().join("t.varve"), kind);
+    let page = terminal::render(&analysis, width, false);
+    for line in page.lines() {
+        assert!(
+            line.chars().count() <= width,
+            "{} columns: {line}",
+            line.chars().count()
+        );
+    }
+    assert!(!page.contains('\u{1b}'));
+    page
+}
+
+#[test]
+fn a_complete_trace() {
+    insta::assert_snapshot!(page(Kind::Complete, 100));
+}
+
+#[test]
+fn an_incomplete_trace_says_so() {
+    let page = page(Kind::Incomplete, 80);
+    assert!(page.contains("INCOMPLETE") && page.contains("ring_overflow: 17"));
+    insta::assert_snapshot!(page);
+}
+
+#[test]
+fn an_empty_trace() {
+    insta::assert_snapshot!(page(Kind::Empty, 80));
+}
+
+#[test]
+fn a_trace_without_faults() {
+    let page = page(Kind::Imported, 80);
+    assert!(!page.contains("First touch by thread"));
+    insta::assert_snapshot!(page);
+}
+
+#[test]
+fn colour_changes_no_letter() {
+    let folder = TempDir::new().unwrap();
+    let (_, analysis) = write(&folder.path().join("t.varve"), Kind::Complete);
+    let coloured = terminal::render(&analysis, 80, true);
+    let mut plain = String::new();
+    let mut letters = coloured.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\u{1b}' => drop(letters.by_ref().find(|c| *c == 'm')),
+            letter => plain.push(letter),
+        }
+    }
+    assert_ne!(plain, coloured);
+    assert_eq!(plain, terminal::render(&analysis, 80, false));
+}
+
+#[test]
+fn the_json_has_the_fields_that_others_rely_on() {
+    let folder = TempDir::new().unwrap();
+    let (_, analysis) = write(&folder.path().join("t.varve"), Kind::Complete);
+    let value: serde_json::Value = serde_json::from_str(&json::render(&analysis).unwrap()).unwrap();
+    assert_eq!(value["schema"], "varve-report/1");
+    for path in [
+        "/trace/complete",
+        "/trace/backend",
+        "/trace/intervals",
+        "/trace/duration_ns",
+        "/trace/losses",
+        "/overhead/held_ns",
+        "/overhead/recorder_cpu_ns",
+        "/footprint/touched_pages",
+        "/footprint/peak_resident_pages",
+        "/working_set/0/start_ns",
+        "/working_set/0/pages",
+        "/objects/0/name",
+        "/objects/0/kind",
+        "/objects/0/site",
+        "/objects/0/bytes",
+        "/objects/0/touched_pages",
+        "/objects/0/page_touches",
+        "/objects/0/first_touch_tid",
+        "/objects/0/threads/0/tid",
+        "/findings/0/id",
+        "/findings/0/title",
+        "/findings/0/evidence",
+        "/findings/0/advice",
+    ] {
+        let field = value.pointer(path);
+        assert!(field.is_some_and(|v| !v.is_null()), "{path}");
+    }
+    assert_eq!(value["trace"]["intervals"], 400);
+    assert_eq!(value["overhead"]["held_ns"], 400 * 300_000);
+    let described = include_str!("../../../docs/report-json.md");
+    for field in value
+        .as_object()
+        .unwrap()
+        .keys()
+        .chain(value["objects"][0].as_object().unwrap().keys())
+    {
+        let named =
+            described.contains(&format!("`{field}")) || described.contains(&format!("{field}`"));
+        assert!(named, "docs/report-json.md does not describe `{field}`");
+    }
+}
+
+#[test]
+fn pictures_are_pngs_even_of_nothing() {
+    for kind in [Kind::Complete, Kind::Empty] {
+        let folder = TempDir::new().unwrap();
+        let (trace, analysis) = write(&folder.path().join("t.varve"), kind);
+        let path = folder.path().join("picture");
+        png::render(&trace, &analysis, &path, &Default::default(), &mut |_| ()).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(&bytes[1..4], b"PNG");
+        assert!(bytes.len() > 5000);
+    }
+}

@@ -1,0 +1,38 @@
+//! `/proc/PID/clear_refs`: clearing accessed bits and flushing the TLB.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+
+use varve_model::Pid;
+
+/// The open `clear_refs` file of a process.
+///
+/// The kernel resolves the process's address space at each write, so the file stays good across
+/// exec. Semantics: `Documentation/filesystems/proc.rst`, and `clear_refs_write` in
+/// `fs/proc/task_mmu.c`.
+#[derive(Debug)]
+pub struct ClearRefs {
+    file: File,
+}
+
+impl ClearRefs {
+    /// Opens it.
+    pub fn open(pid: Pid) -> io::Result<ClearRefs> {
+        let file = OpenOptions::new()
+            .write(true)
+            .open(format!("/proc/{pid}/clear_refs"))?;
+        Ok(ClearRefs { file })
+    }
+
+    /// Clears the accessed bit of every page that the kernel can age, and the `PG_young` and
+    /// `PG_referenced` flags with it. The TLB keeps its entries.
+    pub fn clear_accessed(&mut self) -> io::Result<()> {
+        self.file.write_all(b"1")
+    }
+
+    /// Flushes the TLB of the address space, and on kernels with soft-dirty bits clears those and arms
+    /// write tracking.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.file.write_all(b"4")
+    }
+}

@@ -1,0 +1,71 @@
+//! Clocks.
+
+use rustix::time::{ClockId, clock_gettime};
+use varve_model::{Duration, Time};
+
+fn read(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
+    (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// `CLOCK_MONOTONIC`.
+pub fn monotonic_now() -> Time {
+    Time(read(ClockId::Monotonic))
+}
+
+/// `CLOCK_REALTIME`, nanoseconds since 1970.
+pub fn realtime_now() -> u64 {
+    read(ClockId::Realtime)
+}
+
+/// CPU time that this process has used, all threads together.
+pub fn cpu_time() -> Duration {
+    Duration(read(ClockId::ProcessCPUTime))
+}
+
+/// How far `CLOCK_BOOTTIME`, in which `/proc/PID/stat` gives start times, is ahead of
+/// `CLOCK_MONOTONIC`: the time the machine was suspended.
+pub fn boot_offset() -> Duration {
+    Duration(read(ClockId::Boottime).saturating_sub(read(ClockId::Monotonic)))
+}
+
+/// Raises the calling thread's priority, so that a busy target does not keep the recorder from
+/// letting it go. Where that is not allowed nothing changes.
+pub fn thread_priority(nice: i32) {
+    // SAFETY: setpriority takes three integers and touches no memory.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, nice);
+    }
+}
+
+/// Runs the calling thread before all ordinary threads for as long as this lives. Where that is not
+/// allowed nothing changes.
+#[derive(Debug)]
+pub struct Urgent {
+    begun: bool,
+}
+
+impl Urgent {
+    /// Begins: the lowest real-time priority, which children do not inherit (sched(7)).
+    pub fn begin() -> Urgent {
+        Urgent {
+            begun: set_scheduler(libc::SCHED_FIFO, 1),
+        }
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        if self.begun {
+            set_scheduler(libc::SCHED_OTHER, 0);
+        }
+    }
+}
+
+fn set_scheduler(policy: i32, priority: i32) -> bool {
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: the calling thread's own policy; the parameters live for the call.
+    unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &parameters) == 0 }
+}

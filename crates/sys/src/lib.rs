@@ -1,0 +1,30 @@
+//! Raw system calls and kernel interfaces, each wrapped once and made safe
+
+mod cgroup;
+mod child;
+mod clear_refs;
+mod clock;
+mod file_map;
+mod lock;
+mod machine;
+mod memory;
+mod poll;
+mod proc;
+mod signals;
+mod userfault;
+
+pub use cgroup::{Cgroup, CgroupError, Frozen, clean_up_after};
+pub use child::{Child, Launch, SpawnError, ThpPolicy};
+pub use clear_refs::ClearRefs;
+pub use clock::{Urgent, boot_offset, cpu_time, monotonic_now, realtime_now, thread_priority};
+pub use file_map::FileMap;
+pub use lock::{is_locked, lock};
+pub use machine::{Facts, facts, vmstat};
+pub use memory::{own_peak_bytes, release_free_memory};
+pub use poll::{PidFd, Trigger, Waiter};
+pub use proc::{
+    MapEntry, ProcStatus, ThreadInfo, children_of, cmdline, exe, is_kernel_thread, maps,
+    parse_maps, status, threads,
+};
+pub use signals::{Received, Signals};
+pub use userfault::{DescriptorSocket, Protector, UserFault, try_write_protection};

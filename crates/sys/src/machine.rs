@@ -1,0 +1,61 @@
+//! What machine this is.
+
+use std::fs;
+
+use varve_model::Bytes;
+
+/// Facts for the manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// `uname -r`.
+    pub kernel: String,
+    /// `uname -m`.
+    pub architecture: String,
+    /// The CPU's name, where the kernel tells.
+    pub cpu: Option<String>,
+    /// CPUs online.
+    pub cpus: u32,
+    /// Physical memory.
+    pub memory: Bytes,
+    /// Whether the machine is a guest of a hypervisor.
+    pub virtual_machine: bool,
+}
+
+/// Reads the facts.
+pub fn facts() -> Facts {
+    let uname = rustix::system::uname();
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |key: &str| {
+        cpuinfo
+            .lines()
+            .filter_map(|l| l.split_once(':'))
+            .find(|(k, _)| k.trim() == key)
+            .map(|(_, v)| v.trim().to_owned())
+    };
+    let memory = fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|t| {
+            let line = t.lines().find(|l| l.starts_with("MemTotal:"))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        })
+        .unwrap_or(0);
+    Facts {
+        kernel: uname.release().to_string_lossy().into_owned(),
+        architecture: uname.machine().to_string_lossy().into_owned(),
+        cpu: field("model name"),
+        cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        memory: Bytes(memory * 1024),
+        virtual_machine: field("flags").is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
+    }
+}
+
+/// The counters of `/proc/vmstat` whose names pass `wanted`.
+pub fn vmstat(wanted: impl Fn(&str) -> bool) -> std::io::Result<Vec<(String, i64)>> {
+    let text = fs::read_to_string("/proc/vmstat")?;
+    Ok(text
+        .lines()
+        .filter_map(|l| l.split_once(' '))
+        .filter(|(name, _)| wanted(name))
+        .filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?)))
+        .collect())
+}

@@ -1,0 +1,225 @@
+//! `/proc/PID`: what a process is and maps.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use varve_model::{Address, Bytes, Duration, Pid, Tid, Time};
+
+use crate::clock::boot_offset;
+
+/// A line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MapEntry {
+    /// Its first address.
+    pub address: Address,
+    /// Its size.
+    pub bytes: Bytes,
+    /// Such as `r-xp`.
+    pub perms: String,
+    /// The offset in the file, bytes.
+    pub offset: u64,
+    /// `major:minor`.
+    pub device: String,
+    /// The inode; 0 for none.
+    pub inode: u64,
+    /// The file, or the kernel's name, or nothing.
+    pub path: String,
+}
+
+/// The mappings of a process.
+pub fn maps(pid: Pid) -> io::Result<Vec<MapEntry>> {
+    Ok(parse_maps(&fs::read(format!("/proc/{pid}/maps"))?))
+}
+
+/// Reads the text of a `maps` file; lines that are none are left out.
+pub fn parse_maps(text: &[u8]) -> Vec<MapEntry> {
+    String::from_utf8_lossy(text)
+        .lines()
+        .filter_map(parse_map)
+        .collect()
+}
+
+fn parse_map(line: &str) -> Option<MapEntry> {
+    // Six fields; the path, which may hold spaces, is padded on its left.
+    let mut rest = line;
+    let mut field = || {
+        let (head, tail) = rest.split_once(' ')?;
+        rest = tail;
+        Some(head)
+    };
+    let (start, end) = field()?.split_once('-')?;
+    let perms = field()?.to_owned();
+    let offset = u64::from_str_radix(field()?, 16).ok()?;
+    let device = field()?.to_owned();
+    let (inode, path) = rest.split_once(' ').unwrap_or((rest, ""));
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    Some(MapEntry {
+        address: Address(start),
+        bytes: Bytes(end.checked_sub(start)?),
+        perms,
+        offset,
+        device,
+        inode: inode.parse().ok()?,
+        path: path.trim_start().to_owned(),
+    })
+}
+
+/// Some of `/proc/PID/stat`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcStatus {
+    /// The thread's name.
+    pub name: String,
+    /// `R`, `S`, `D`, `Z`, ...
+    pub state: char,
+    /// The parent.
+    pub parent: Pid,
+    /// How many threads the process has.
+    pub threads: u32,
+    /// When it started, to the kernel's clock tick (usually 10 ms).
+    pub started: Time,
+}
+
+/// Reads `/proc/PID/stat`.
+pub fn status(pid: Pid) -> io::Result<ProcStatus> {
+    parse_stat(&fs::read(format!("/proc/{pid}/stat"))?)
+}
+
+fn parse_stat(text: &[u8]) -> io::Result<ProcStatus> {
+    let text = String::from_utf8_lossy(text);
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "the stat line is malformed");
+    // The name stands in parentheses and may hold parentheses itself.
+    let (open, close) = (text.find('('), text.rfind(')'));
+    let (Some(open), Some(close)) = (open, close) else {
+        return Err(bad());
+    };
+    let name = text.get(open + 1..close).ok_or_else(bad)?.to_owned();
+    let fields: Vec<&str> = text[close + 1..].split_whitespace().collect();
+    let number = |i: usize| -> io::Result<u64> {
+        let field = fields.get(i).ok_or_else(bad)?;
+        field.parse().map_err(|_| bad())
+    };
+    // Field numbers of proc(5), less the three before this list.
+    let ticks = number(19)?;
+    let hertz = rustix::param::clock_ticks_per_second().max(1);
+    let started = Duration((u128::from(ticks) * 1_000_000_000 / u128::from(hertz)) as u64);
+    Ok(ProcStatus {
+        name,
+        state: fields
+            .first()
+            .and_then(|f| f.chars().next())
+            .ok_or_else(bad)?,
+        parent: Pid(number(1)? as u32),
+        threads: number(17)? as u32,
+        started: Time(started.0.saturating_sub(boot_offset().0)),
+    })
+}
+
+/// A thread of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadInfo {
+    /// Its id.
+    pub tid: Tid,
+    /// Its name.
+    pub name: String,
+    /// When it started, to the kernel's clock tick.
+    pub started: Time,
+}
+
+/// The threads of a process; those that end meanwhile are left out.
+pub fn threads(pid: Pid) -> io::Result<Vec<ThreadInfo>> {
+    let mut threads = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let name = entry?.file_name();
+        let Some(tid) = name.to_str().and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        let stat = fs::read(format!("/proc/{pid}/task/{tid}/stat"));
+        if let Some(status) = stat.ok().and_then(|s| parse_stat(&s).ok()) {
+            threads.push(ThreadInfo {
+                tid: Tid(tid),
+                name: status.name,
+                started: status.started,
+            });
+        }
+    }
+    Ok(threads)
+}
+
+/// The direct children of a process, all its threads' together.
+pub fn children_of(pid: Pid) -> Vec<Pid> {
+    let mut children = Vec::new();
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return children;
+    };
+    for task in tasks.flatten() {
+        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        children.extend(
+            text.split_whitespace()
+                .filter_map(|c| c.parse().ok().map(Pid)),
+        );
+    }
+    children
+}
+
+/// The command line's words.
+pub fn cmdline(pid: Pid) -> io::Result<Vec<String>> {
+    let text = fs::read(format!("/proc/{pid}/cmdline"))?;
+    let text = text.strip_suffix(&[0]).unwrap_or(&text);
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(text
+        .split(|b| *b == 0)
+        .map(|w| String::from_utf8_lossy(w).into_owned())
+        .collect())
+}
+
+/// The executable.
+pub fn exe(pid: Pid) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe"))
+}
+
+/// Whether a process is a thread of the kernel: it has no memory of its own.
+pub fn is_kernel_thread(pid: Pid) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_spaces_is_whole() {
+        let line = "7f00-8000 r--p 00001000 08:01 42                         /tmp/a b (deleted)";
+        let entry = parse_map(line).unwrap();
+        assert_eq!(entry.path, "/tmp/a b (deleted)");
+        assert_eq!(entry.bytes, Bytes(0x100));
+        assert_eq!((entry.offset, entry.inode), (0x1000, 42));
+        assert_eq!(parse_map("1000-2000 rw-p 0 00:00 0").unwrap().path, "");
+        assert!(parse_map("garbage").is_none());
+    }
+
+    #[test]
+    fn a_name_with_parentheses_is_whole() {
+        let mut line = String::from("12 (a) R (b) S 7");
+        for i in 0..40 {
+            line.push_str(&format!(" {i}"));
+        }
+        let status = parse_stat(line.as_bytes()).unwrap();
+        assert_eq!(
+            (status.name.as_str(), status.state, status.parent),
+            ("a) R (b", 'S', Pid(7))
+        );
+        assert!(parse_stat(b"12 (a").is_err());
+    }
+
+    #[test]
+    fn this_process_is_seen() {
+        let me = Pid(std::process::id());
+        assert!(maps(me).unwrap().iter().any(|m| m.path == "[stack]"));
+        assert!(!threads(me).unwrap().is_empty());
+        assert!(status(me).unwrap().started <= crate::monotonic_now());
+    }
+}

@@ -1,0 +1,128 @@
+//! Signals as data: blocked in the recorder and read from a descriptor.
+
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The signals that end a recording.
+const CAUGHT: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+/// Whether whoever started this program had it ignore SIGPIPE. Rust's runtime ignores that signal before
+/// `main`, so it has to be asked earlier.
+static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ASK_EARLY: extern "C" fn() = {
+    extern "C" fn ask() {
+        PIPE_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    }
+    ask
+};
+
+fn is_ignored(signal: libc::c_int) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: only asks; `action` is large enough, and all zeroes is a valid value of it.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// What a child shall do about SIGPIPE: as this program was started.
+pub(crate) fn inherited_pipe_action() -> libc::sighandler_t {
+    if PIPE_IGNORED.load(Ordering::Relaxed) {
+        libc::SIG_IGN
+    } else {
+        libc::SIG_DFL
+    }
+}
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its number.
+    pub number: i32,
+    /// Whether the terminal sent it, in which case the target got it too.
+    pub from_terminal: bool,
+}
+
+/// The caught signals; the previous mask returns on drop.
+#[derive(Debug)]
+pub struct Signals {
+    file: std::fs::File,
+    previous: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks SIGINT, SIGTERM, SIGHUP and SIGQUIT for this thread and those it makes, and gives
+    /// them as data. Call before any thread is made.
+    pub fn catch() -> io::Result<Signals> {
+        let mut set = MaybeUninit::uninit();
+        let mut previous = MaybeUninit::uninit();
+        // SAFETY: the sets are local and initialised by sigemptyset and pthread_sigmask before use.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in CAUGHT {
+                // `nohup` means it. SIGINT is caught all the same: a shell's script has its background
+                // commands ignore it, and `kill -INT` is how a recording is ended.
+                if signal == libc::SIGHUP && is_ignored(signal) {
+                    continue;
+                }
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), previous.as_mut_ptr());
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Signals {
+                file: std::fs::File::from_raw_fd(fd),
+                previous: previous.assume_init(),
+            })
+        }
+    }
+
+    /// The next signal that waits, if any.
+    pub fn take(&mut self) -> io::Result<Option<Received>> {
+        let mut raw = [0u8; size_of::<libc::signalfd_siginfo>()];
+        match self.file.read(&mut raw) {
+            Ok(n) if n == raw.len() => {
+                // SAFETY: the kernel filled a whole signalfd_siginfo, which is plain data.
+                let info: libc::signalfd_siginfo =
+                    unsafe { std::ptr::read_unaligned(raw.as_ptr().cast()) };
+                Ok(Some(Received {
+                    number: info.ssi_signo as i32,
+                    from_terminal: info.ssi_code == libc::SI_KERNEL,
+                }))
+            }
+            Ok(_) => Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The mask that was in force before, which a child must have.
+    pub(crate) fn previous(&self) -> libc::sigset_t {
+        self.previous
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: `previous` is the mask that pthread_sigmask gave.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous, std::ptr::null_mut());
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The trace: a folder of Parquet tables and a manifest, its writer and its reader.
+//!
+//! `NAME.varve/manifest.json` says what was recorded and how complete it is; each table is
+//! `NAME.varve/TABLE.parquet`. While a recording runs, a table is a series of small whole Parquet
+//! files, `parts/TABLE-000017.parquet`, each written aside and renamed into place, so that a recorder
+//! killed at any moment loses at most what it had not flushed. [`TraceWriter::finish`] merges the
+//! parts; [`Trace::open`] reads either form.
+//!
+//! The columns of each table are documented on its row type in [`tables`].
+
+mod cell;
+mod columns;
+mod error;
+mod guard;
+mod manifest;
+mod merge;
+mod packing;
+mod page_header;
+mod reader;
+pub mod tables;
+mod writer;
+
+pub use columns::{TouchColumns, TouchUnit, WrittenColumn};
+pub use error::TraceError;
+pub use manifest::{
+    Clock, Completeness, FORMAT_VERSION, Features, IntervalChoice, MACHINE_UNKNOWN, Machine,
+    Manifest, ModuleNote, Options, Overhead, State, Target,
+};
+pub use merge::{MergeProgress, finish_tables, remove_parts};
+pub use reader::{Batches, Trace};
+pub use tables::{Row, Table};
+pub use writer::{TraceWriter, write_table};

@@ -1,0 +1,301 @@
+//! `manifest.json`: what was recorded, on what, how, and how complete it is.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use varve_model::{Bytes, Duration, Time};
+
+use crate::TraceError;
+use crate::writer::create_aside;
+
+/// The newest trace format that this version reads and the one that it writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// What a machine field says where the machine does not tell.
+pub const MACHINE_UNKNOWN: &str = "unknown";
+
+/// The manifest of a trace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Always `varve-trace`.
+    pub format: String,
+    /// The format's version.
+    pub version: u32,
+    /// The varve that wrote it.
+    pub varve: String,
+    /// How far the recording got.
+    pub state: State,
+    /// The backend, such as `scan`.
+    pub backend: String,
+    /// The recorder's process, while the state is `recording`.
+    #[serde(default)]
+    pub recorder_pid: Option<u32>,
+    /// What ran.
+    pub target: Target,
+    /// The recorder's options.
+    pub options: Options,
+    /// What the kernel offered.
+    pub features: Features,
+    /// The machine.
+    pub machine: Machine,
+    /// The clock.
+    pub clock: Clock,
+    /// Whether anything was lost.
+    pub completeness: Completeness,
+    /// What recording cost.
+    pub overhead: Overhead,
+    /// Loss counters; all zero or absent in a complete trace.
+    pub losses: BTreeMap<String, u64>,
+    /// What a reader should know and no counter says, such as stripped files.
+    #[serde(default)]
+    pub modules: Vec<ModuleNote>,
+    /// Remarks for the reader, one sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// How far a recording got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The recorder is at work, or was killed at it.
+    Recording,
+    /// The recorder ended in order and the tables are merged.
+    Finished,
+    /// The recorder was killed; the tables were merged afterwards.
+    Recovered,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// The command line, or that of the process that was attached to.
+    pub command: Vec<String>,
+    /// The first process.
+    pub pid: u32,
+    /// Whether the process ran already when the recording began.
+    pub attached: bool,
+    /// The exit code as a shell would show it (128 + signal), where the end was seen.
+    pub exit_code: Option<i32>,
+}
+
+/// The length of an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IntervalChoice {
+    /// Always this long, in nanoseconds.
+    Fixed(Duration),
+    /// As long as it takes to keep the cost under this share of the run time.
+    Auto {
+        /// The share, 0 to 1.
+        overhead: f64,
+    },
+}
+
+/// The recorder's options, resolved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    /// How long intervals are.
+    pub interval: IntervalChoice,
+    /// Whether children are recorded.
+    pub follow: bool,
+    /// Heap objects of at least this size have a life of their own.
+    pub min_object_bytes: Bytes,
+    /// Whether huge pages were forbidden.
+    pub thp_never: bool,
+    /// Mechanisms that were switched off on purpose, to show what they are for.
+    #[serde(default)]
+    pub without: Vec<String>,
+}
+
+/// What the kernel and the target offered, where traces differ by it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Features {
+    /// Where write information comes from: `soft-dirty`, `userfaultfd` or null.
+    pub writes: Option<String>,
+    /// Whether the flags of pages whose accessed bit somebody else took were read.
+    pub page_flags: bool,
+    /// How the target was held: `cgroup` or `ptrace`.
+    pub hold: String,
+    /// Where heap objects come from: `preload`, `kernel` or null.
+    pub objects: Option<String>,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// `uname -r`.
+    pub kernel: String,
+    /// `uname -m`.
+    pub architecture: String,
+    /// The CPU's name.
+    pub cpu: String,
+    /// Logical CPUs online.
+    pub cpus: u32,
+    /// Physical memory.
+    pub memory_bytes: Bytes,
+}
+
+/// How the trace's clock relates to the wall.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Clock {
+    /// `CLOCK_MONOTONIC` at the beginning of the recording.
+    pub start_ns: Time,
+    /// `CLOCK_MONOTONIC` at its end, or at the last flush.
+    pub end_ns: Time,
+    /// `CLOCK_REALTIME` at its beginning, nanoseconds since 1970.
+    pub start_unix_ns: u64,
+}
+
+/// The completeness statement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Completeness {
+    /// True only when every loss counter is zero.
+    pub complete: bool,
+    /// The same in a sentence.
+    pub statement: String,
+}
+
+/// What recording cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Overhead {
+    /// How long the target was held, all intervals together.
+    pub held_ns: Duration,
+    /// CPU time of the recorder while the target ran.
+    pub recorder_cpu_ns: Duration,
+    /// The recorder's peak resident memory.
+    pub recorder_peak_bytes: Bytes,
+}
+
+/// What is to be said of one executable or library.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleNote {
+    /// The file.
+    pub path: String,
+    /// What a reader should know of it, such as that it is stripped.
+    pub note: String,
+}
+
+/// The largest manifest that is read. A real one has some kilobytes.
+const MAX_BYTES: u64 = 64 << 20;
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let metadata = fs::metadata(path)?;
+    // Opening a FIFO would wait for ever, and a device might have no end.
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if metadata.len() > MAX_BYTES {
+        return Err(io::Error::other("it is too long for a manifest"));
+    }
+    let mut text = Vec::new();
+    File::open(path)?.take(MAX_BYTES).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+impl Manifest {
+    /// Reads the manifest of a trace folder.
+    pub fn read(folder: &Path) -> Result<Manifest, TraceError> {
+        let path = folder.join("manifest.json");
+        let text = match read_bounded(&path) {
+            Ok(text) => text,
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Err(match folder.symlink_metadata() {
+                    Ok(_) => TraceError::NotATrace {
+                        path: folder.to_owned(),
+                    },
+                    Err(e) => TraceError::io("open", folder)(e),
+                });
+            }
+            Err(e) => return Err(TraceError::io("read", path)(e)),
+        };
+        // The version is looked at first: a newer manifest may not fit the rest.
+        #[derive(Deserialize)]
+        struct Head {
+            format: String,
+            version: u32,
+        }
+        let bad = |source| TraceError::BadManifest {
+            path: path.clone(),
+            source,
+        };
+        let head: Head = serde_json::from_slice(&text).map_err(bad)?;
+        if head.format != "varve-trace" {
+            let what = format!("its format is {:?}, not \"varve-trace\"", head.format);
+            return Err(bad(serde::de::Error::custom(what)));
+        }
+        if head.version == 0 {
+            return Err(bad(serde::de::Error::custom(
+                "there is no format version 0",
+            )));
+        }
+        if head.version > FORMAT_VERSION {
+            return Err(TraceError::TooNew {
+                path: folder.to_owned(),
+                found: head.version,
+                known: FORMAT_VERSION,
+            });
+        }
+        serde_json::from_slice(&text).map_err(bad)
+    }
+
+    /// Writes the manifest aside and renames it into place.
+    pub fn write(&self, folder: &Path) -> Result<(), TraceError> {
+        let path = folder.join("manifest.json");
+        let aside = folder.join("manifest.json.new");
+        let mut text =
+            serde_json::to_vec_pretty(self).map_err(|source| TraceError::BadManifest {
+                path: path.clone(),
+                source,
+            })?;
+        text.push(b'\n');
+        let mut file = create_aside(&aside)?;
+        file.write_all(&text)
+            .map_err(TraceError::io("write", &aside))?;
+        fs::rename(&aside, &path).map_err(TraceError::io("rename", &aside))
+    }
+
+    /// Derives the completeness statement from the loss counters.
+    pub fn settle(&mut self) {
+        let lost: Vec<String> = self
+            .losses
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(kind, count)| format!("{kind}: {count}"))
+            .collect();
+        self.completeness = if self.state == State::Recording {
+            Completeness {
+                complete: false,
+                statement: "The recording has not ended.".into(),
+            }
+        } else if !self.options.without.is_empty() {
+            Completeness {
+                complete: false,
+                statement: format!(
+                    "Some accesses are missing: mechanisms were left out on purpose ({}).",
+                    self.options.without.join(", ")
+                ),
+            }
+        } else if lost.is_empty() {
+            Completeness {
+                complete: true,
+                statement: "For every interval, the pages listed are a superset of the pages \
+                            accessed in it, by the program or by the kernel on its behalf."
+                    .into(),
+            }
+        } else {
+            Completeness {
+                complete: false,
+                statement: format!("Some accesses may be missing: {}.", lost.join(", ")),
+            }
+        };
+    }
+}

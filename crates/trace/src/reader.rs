@@ -1,0 +1,257 @@
+//! Reading a trace, finished or not.
+
+use std::fs::File;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+use arrow_array::RecordBatch;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::schema::types::SchemaDescriptor;
+
+use crate::guard::{check_counts, check_pages, contained, open_regular};
+use crate::merge::MERGED;
+use crate::tables::Row;
+use crate::writer::part_files;
+use crate::{Manifest, State, TraceError};
+
+/// Rows that a batch holds at most.
+pub(crate) const BATCH_ROWS: usize = 1 << 16;
+/// Rows that are taken into memory at once at most: whoever expects more reads batches.
+const MAX_ROWS_AT_ONCE: usize = 1 << 26;
+
+/// A trace that is open for reading.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    folder: PathBuf,
+    /// Its manifest.
+    pub manifest: Manifest,
+}
+
+impl Trace {
+    /// Opens a trace folder. Tables are read when they are asked for.
+    pub fn open(folder: &Path) -> Result<Trace, TraceError> {
+        Ok(Trace {
+            folder: folder.to_owned(),
+            manifest: Manifest::read(folder)?,
+        })
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The files of a table, in the order of their rows; none where it is empty.
+    ///
+    /// # Errors
+    /// A table that a recording which ended in order must have left, and that is not there.
+    pub fn files<R: Row>(&self) -> Result<Vec<PathBuf>, TraceError> {
+        let files = table_files(&self.folder, R::TABLE.name)?;
+        let ended = self.manifest.state != State::Recording;
+        if files.is_empty() && ended && MERGED.contains(&R::TABLE.name) {
+            let path = self.folder.join(format!("{}.parquet", R::TABLE.name));
+            return Err(TraceError::table(path, "it is missing"));
+        }
+        Ok(files)
+    }
+
+    /// The rows of a table, in batches, in the order in which they were recorded.
+    pub fn batches<R: Row>(&self) -> Result<Batches<R>, TraceError> {
+        let mut files = self.files::<R>()?;
+        files.reverse();
+        Ok(Batches {
+            files,
+            open: None,
+            row: PhantomData,
+        })
+    }
+
+    /// All rows of a table at once: for the small tables.
+    pub fn rows<R: Row>(&self) -> Result<Vec<R>, TraceError> {
+        let mut rows = Vec::new();
+        let mut batches = self.batches::<R>()?;
+        while let Some(batch) = batches.next() {
+            rows.extend(batch?);
+            if rows.len() > MAX_ROWS_AT_ONCE {
+                let path = batches.open.map_or_else(PathBuf::new, |open| open.path);
+                return Err(TraceError::table(
+                    path,
+                    format!("more than {MAX_ROWS_AT_ONCE} rows are too many to hold"),
+                ));
+            }
+        }
+        Ok(rows)
+    }
+
+    /// How many rows a table has, from the files' own counts.
+    pub fn count<R: Row>(&self) -> Result<u64, TraceError> {
+        let mut count = 0;
+        for path in self.files::<R>()? {
+            let (_, metadata) = open::<R>(&path)?;
+            count += rows_of(&metadata);
+        }
+        Ok(count)
+    }
+}
+
+pub(crate) fn table_files(folder: &Path, table: &str) -> Result<Vec<PathBuf>, TraceError> {
+    let merged = folder.join(format!("{table}.parquet"));
+    // Whatever stands there: a directory in the table's place is damage, not an empty table.
+    if merged.symlink_metadata().is_ok() {
+        return Ok(vec![merged]);
+    }
+    let mut parts: Vec<(u64, PathBuf)> = part_files(folder)?
+        .into_iter()
+        .filter_map(|path| Some((part_number(&path, table)?, path)))
+        .collect();
+    // By number, not by name: after 999999 come longer names.
+    parts.sort();
+    Ok(parts.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The number of a part of `table`; `None` for any other file.
+fn part_number(path: &Path, table: &str) -> Option<u64> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".parquet")?;
+    let (of, number) = name.rsplit_once('-')?;
+    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    (of == table && digits).then(|| number.parse().ok())?
+}
+
+/// Opens a table's file and checks that it has the table's columns, and not too many rows to be true.
+pub(crate) fn open<R: Row>(path: &Path) -> Result<(File, ArrowReaderMetadata), TraceError> {
+    let file = open_regular(path)?;
+    let metadata = contained(path, || {
+        ArrowReaderMetadata::load(&file, Default::default()).map_err(|e| TraceError::table(path, e))
+    })?;
+    for field in R::schema().fields() {
+        if metadata.schema().field_with_name(field.name()).is_err() {
+            let what = format!("it has no column `{}`", field.name());
+            return Err(TraceError::table(path, what));
+        }
+    }
+    check_counts(&file, metadata.metadata()).map_err(|m| TraceError::table(path, m))?;
+    Ok((file, metadata))
+}
+
+fn rows_of(metadata: &ArrowReaderMetadata) -> u64 {
+    u64::try_from(metadata.metadata().file_metadata().num_rows()).unwrap_or(0)
+}
+
+/// A file that is being read, or some row groups of one.
+pub(crate) struct OpenTable {
+    path: PathBuf,
+    reader: ParquetRecordBatchReader,
+    /// Rows that the footer promises and that did not come yet.
+    remaining: u64,
+}
+
+impl OpenTable {
+    /// Reads the whole file.
+    fn whole<R: Row>(path: PathBuf) -> Result<OpenTable, TraceError> {
+        let (file, metadata) = open::<R>(&path)?;
+        let groups = (0..metadata.metadata().num_row_groups()).collect();
+        OpenTable::groups::<R>(path, file, metadata, groups)
+    }
+
+    pub(crate) fn groups<R: Row>(
+        path: PathBuf,
+        file: File,
+        metadata: ArrowReaderMetadata,
+        groups: Vec<usize>,
+    ) -> Result<OpenTable, TraceError> {
+        let bad = |m: String| TraceError::table(&path, m);
+        let footer = metadata.metadata().clone();
+        let remaining = groups
+            .iter()
+            .map(|g| footer.row_group(*g).num_rows() as u64);
+        let remaining = remaining.sum();
+        let reader = contained(&path, || {
+            let mask = projection::<R>(metadata.parquet_schema());
+            let rows = check_pages(&file, &footer, &mask, groups.iter().copied()).map_err(bad)?;
+            ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata)
+                .with_projection(mask)
+                .with_row_groups(groups)
+                .with_batch_size(rows)
+                .build()
+                .map_err(|e| bad(e.to_string()))
+        })?;
+        Ok(OpenTable {
+            path,
+            reader,
+            remaining,
+        })
+    }
+
+    /// The next batch, decoded; `None` at the end. After an error there is nothing more to be had.
+    pub(crate) fn next<T>(
+        &mut self,
+        decode: impl FnOnce(&RecordBatch) -> Result<T, String>,
+    ) -> Result<Option<T>, TraceError> {
+        let OpenTable {
+            path,
+            reader,
+            remaining,
+        } = self;
+        let bad = |m: String| TraceError::table(&*path, m);
+        contained(path, || {
+            let Some(batch) = reader.next() else {
+                return match remaining {
+                    0 => Ok(None),
+                    rows => Err(bad(format!("its last {rows} rows are missing"))),
+                };
+            };
+            let batch = batch.map_err(|e| bad(e.to_string()))?;
+            *remaining = remaining
+                .checked_sub(batch.num_rows() as u64)
+                .ok_or_else(|| bad("it has more rows than it says".to_owned()))?;
+            decode(&batch).map(Some).map_err(bad)
+        })
+    }
+}
+
+/// The columns that this version knows.
+pub(crate) fn projection<R: Row>(schema: &SchemaDescriptor) -> ProjectionMask {
+    let table = R::schema();
+    ProjectionMask::columns(schema, table.fields().iter().map(|f| f.name().as_str()))
+}
+
+/// The rows of a table, batch by batch.
+pub struct Batches<R> {
+    files: Vec<PathBuf>,
+    open: Option<OpenTable>,
+    row: PhantomData<R>,
+}
+
+impl<R: Row> Batches<R> {
+    fn next_batch(&mut self) -> Result<Option<Vec<R>>, TraceError> {
+        loop {
+            if let Some(table) = &mut self.open {
+                if let Some(rows) = table.next(R::from_batch)? {
+                    return Ok(Some(rows));
+                }
+                self.open = None;
+            }
+            let Some(path) = self.files.pop() else {
+                return Ok(None);
+            };
+            self.open = Some(OpenTable::whole::<R>(path)?);
+        }
+    }
+}
+
+impl<R: Row> Iterator for Batches<R> {
+    type Item = Result<Vec<R>, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.next_batch();
+        if batch.is_err() {
+            // A damaged table ends here; asking again must not loop.
+            self.open = None;
+            self.files.clear();
+        }
+        batch.transpose()
+    }
+}

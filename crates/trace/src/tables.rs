@@ -1,0 +1,392 @@
+//! The tables of a trace: one row type each, whose fields are the columns, in order.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{Field, Schema, SchemaRef};
+use varve_model::{
+    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
+    TouchSource,
+};
+
+use crate::cell::Cell;
+
+/// A table's name and how its columns are best packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// The file is `NAME.parquet`.
+    pub name: &'static str,
+    /// Columns whose values mostly grow: packed as deltas.
+    pub growing: &'static [&'static str],
+}
+
+/// A row of a table.
+pub trait Row: Sized + Clone {
+    /// The table that holds such rows.
+    const TABLE: Table;
+    /// The columns.
+    fn schema() -> SchemaRef;
+    /// The same facts in the rows that are smallest when written.
+    fn packed(rows: &[Self]) -> Cow<'_, [Self]> {
+        Cow::Borrowed(rows)
+    }
+    /// Rows to columns.
+    fn to_batch(rows: &[Self]) -> Result<RecordBatch, String>;
+    /// Columns to rows. Columns that this version does not know are passed over.
+    fn from_batch(batch: &RecordBatch) -> Result<Vec<Self>, String>;
+}
+
+macro_rules! table {
+    ($(#[$doc:meta])* $row:ident in $name:literal growing [$($growing:literal),*] $(packed by $pack:path)? {
+        $($(#[$fdoc:meta])* $field:ident: $ty:ty,)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $row { $($(#[$fdoc])* pub $field: $ty,)* }
+
+        impl Row for $row {
+            const TABLE: Table = Table { name: $name, growing: &[$($growing),*] };
+
+            fn schema() -> SchemaRef {
+                Arc::new(Schema::new(vec![
+                    $(Field::new(stringify!($field), <$ty as Cell>::data_type(), <$ty as Cell>::NULLABLE)),*
+                ]))
+            }
+
+            $(fn packed(rows: &[Self]) -> Cow<'_, [Self]> {
+                $pack(rows)
+            })?
+
+            fn to_batch(rows: &[Self]) -> Result<RecordBatch, String> {
+                let columns: Vec<ArrayRef> = vec![$({
+                    let cells: Vec<$ty> = rows.iter().map(|r| r.$field.clone()).collect();
+                    <$ty as Cell>::to_array(&cells)
+                }),*];
+                RecordBatch::try_new(Self::schema(), columns).map_err(|e| e.to_string())
+            }
+
+            fn from_batch(batch: &RecordBatch) -> Result<Vec<Self>, String> {
+                $(let mut $field = {
+                    let column = batch
+                        .column_by_name(stringify!($field))
+                        .ok_or_else(|| format!("it has no column `{}`", stringify!($field)))?;
+                    <$ty as Cell>::from_array(column.as_ref())
+                        .map_err(|e| format!("column `{}`: {e}", stringify!($field)))?
+                        .into_iter()
+                };)*
+                let mut rows = Vec::with_capacity(batch.num_rows());
+                while let ($(Some($field),)*) = ($($field.next(),)*) {
+                    rows.push($row { $($field),* });
+                }
+                Ok(rows)
+            }
+        }
+    };
+}
+
+table! {
+    /// One interval of the recording.
+    IntervalRow in "intervals" growing ["interval", "start_ns", "end_ns"] {
+        /// Its number, from 0, without gaps.
+        interval: Interval,
+        /// When the target was let go at the interval's beginning.
+        start_ns: Time,
+        /// When the target was held at the interval's end: everything it did before is in it.
+        end_ns: Time,
+        /// How long the target was held at the end of the interval.
+        held_ns: Duration,
+        /// Pages resident in all recorded processes at the end, in 4 KiB pages; a page that several
+        /// processes share counts in each.
+        resident_pages: u64,
+        /// Processes alive at the end.
+        processes: u32,
+        /// Threads alive at the end.
+        threads: u32,
+        /// CPU time that the recorder itself used in the interval.
+        recorder_cpu_ns: Duration,
+    }
+}
+
+table! {
+    /// A run of pages touched in an interval.
+    TouchRow in "touches" growing ["interval", "page"] packed by crate::packing::pack {
+        /// The interval.
+        interval: Interval,
+        /// The process.
+        pid: Pid,
+        /// The first page: virtual address >> 12.
+        page: Page,
+        /// The length of the run, in 4 KiB pages.
+        pages: u32,
+        /// The size of the hardware page that carried the accessed bit, in bytes: a touch of one byte
+        /// of a huge page is a touch of all of it.
+        page_bytes: u32,
+        /// Whether the pages were written in the interval; null where the kernel does not tell.
+        written: Option<bool>,
+        /// How the touch became known.
+        source: TouchSource,
+    }
+}
+
+table! {
+    /// One page fault of a recorded thread.
+    FaultRow in "faults" growing ["time_ns"] {
+        /// When it happened.
+        time_ns: Time,
+        /// The process.
+        pid: Pid,
+        /// The thread.
+        tid: Tid,
+        /// The CPU it ran on.
+        cpu: Cpu,
+        /// The instruction, a kernel address where `kernel` is true.
+        ip: Address,
+        /// The address that was accessed.
+        address: Address,
+        /// Whether it was a write; null where the source does not tell.
+        write: Option<bool>,
+        /// Whether the kernel made the access on the program's behalf.
+        kernel: bool,
+    }
+}
+
+table! {
+    /// The beginning of an object's life (raw; `objects` holds the merged form).
+    BirthRow in "births" growing ["object", "born_ns"] {
+        /// The object.
+        object: ObjectId,
+        /// The process.
+        pid: Pid,
+        /// What it is.
+        kind: ObjectKind,
+        /// How it was made, such as `malloc` or `mmap`; for stacks and files, their name.
+        made_by: String,
+        /// Its first byte.
+        address: Address,
+        /// Its size.
+        bytes: Bytes,
+        /// When.
+        born_ns: Time,
+        /// The thread that made it.
+        tid: Option<Tid>,
+        /// The call stack, in `stacks`.
+        site: Option<SiteId>,
+        /// Whether it is a page of pooled small objects.
+        pool: bool,
+    }
+}
+
+table! {
+    /// The end of an object's life (raw).
+    DeathRow in "deaths" growing ["died_ns"] {
+        /// The object.
+        object: ObjectId,
+        /// When.
+        died_ns: Time,
+    }
+}
+
+table! {
+    /// A call stack as it was captured (raw; `sites` holds the symbolized form).
+    StackRow in "stacks" growing ["site"] {
+        /// The site.
+        site: SiteId,
+        /// The process whose mappings give the addresses their meaning.
+        pid: Pid,
+        /// When it was captured.
+        time_ns: Time,
+        /// User instruction addresses, innermost first; all are return addresses but the first, and the
+        /// first too where `first_is_return`.
+        frames: Vec<Address>,
+        /// Whether the first frame is a return address too.
+        first_is_return: bool,
+    }
+}
+
+table! {
+    /// One life of one object.
+    ObjectRow in "objects" growing ["object"] {
+        /// The object.
+        object: ObjectId,
+        /// The process.
+        pid: Pid,
+        /// What it is.
+        kind: ObjectKind,
+        /// Its name, as a person would say it.
+        name: String,
+        /// Its allocation site, in `sites`.
+        site: Option<SiteId>,
+        /// Its first byte.
+        address: Address,
+        /// Its size.
+        bytes: Bytes,
+        /// When it came to be; for static data, when its file was mapped.
+        born_ns: Time,
+        /// When it ceased; null where it lived to the end.
+        died_ns: Option<Time>,
+        /// The thread that made it, where one did.
+        tid: Option<Tid>,
+        /// Whether it is a page of pooled small objects.
+        pool: bool,
+        /// How far inside other objects it lies: where several objects cover a page, the one with the
+        /// highest layer owns it. 0 mapping, 1 segment of an executable, 2 mapping with a call site,
+        /// 3 stack, 4 pool, 5 heap object, 6 and up static data.
+        layer: u32,
+    }
+}
+
+/// A frame of a call stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The function, demangled.
+    pub function: Option<String>,
+    /// The source file.
+    pub file: Option<String>,
+    /// The line in it.
+    pub line: Option<u32>,
+    /// The executable or library.
+    pub module: Option<String>,
+    /// The instruction's address.
+    pub address: Address,
+}
+
+table! {
+    /// A call stack with names.
+    SiteRow in "sites" growing ["site"] {
+        /// The site.
+        site: SiteId,
+        /// A one-line name, such as `solver.c:42, in setup`.
+        label: String,
+        /// The frames, innermost first, inlined ones included.
+        frames: Vec<Frame>,
+    }
+}
+
+table! {
+    /// A symbol that an address of the trace fell into.
+    SymbolRow in "symbols" growing [] {
+        /// The process.
+        pid: Pid,
+        /// Its first address.
+        address: Address,
+        /// Its size.
+        bytes: Bytes,
+        /// Its name, demangled.
+        name: String,
+        /// The executable or library.
+        module: String,
+        /// Where it is declared.
+        file: Option<String>,
+        /// The line in it.
+        line: Option<u32>,
+    }
+}
+
+table! {
+    /// A mapping of a process, as `/proc/PID/maps` shows it.
+    MappingRow in "mappings" growing [] {
+        /// The process.
+        pid: Pid,
+        /// Its first address.
+        address: Address,
+        /// Its size.
+        bytes: Bytes,
+        /// `rwxp` or `rwxs`, with `-` for what is not allowed.
+        perms: String,
+        /// The offset in the file, bytes.
+        offset: u64,
+        /// The file or the kernel's name for it; empty where it has none.
+        path: String,
+        /// The device, `major:minor`.
+        device: String,
+        /// The inode; 0 where there is none.
+        inode: u64,
+        /// The ELF build id, hexadecimal.
+        build_id: Option<String>,
+        /// When it was first seen.
+        from_ns: Time,
+        /// When it was gone.
+        to_ns: Option<Time>,
+    }
+}
+
+table! {
+    /// A thread.
+    ThreadRow in "threads" growing ["born_ns"] {
+        /// The process.
+        pid: Pid,
+        /// The thread.
+        tid: Tid,
+        /// Its last name.
+        name: String,
+        /// When it came to be, or was first seen.
+        born_ns: Time,
+        /// When it ended.
+        died_ns: Option<Time>,
+    }
+}
+
+table! {
+    /// A process, or one program of a process that changed its program by exec.
+    ProcessRow in "processes" growing ["born_ns"] {
+        /// The process.
+        pid: Pid,
+        /// Its parent.
+        parent: Pid,
+        /// The executable.
+        exe: String,
+        /// The command line, words joined by spaces.
+        command: String,
+        /// When it came to be, or was first seen.
+        born_ns: Time,
+        /// When it ended.
+        died_ns: Option<Time>,
+        /// Its wait status as a shell would show it: the exit code, or 128 + signal.
+        exit_code: Option<i32>,
+    }
+}
+
+table! {
+    /// A kernel counter.
+    CounterRow in "counters" growing ["time_ns"] {
+        /// When it was read.
+        time_ns: Time,
+        /// The memory node; null for counters of the whole machine.
+        node: Option<i32>,
+        /// Its name in the kernel, such as `pgscan_direct`.
+        name: String,
+        /// Its value.
+        value: i64,
+    }
+}
+
+table! {
+    /// Something that was lost: each row makes the trace incomplete.
+    LossRow in "losses" growing ["time_ns"] {
+        /// When it was noticed.
+        time_ns: Time,
+        /// What was lost.
+        kind: String,
+        /// How much of it.
+        count: u64,
+    }
+}
+
+/// The names of all tables, in the order that a reader would want them.
+pub const ALL: &[Table] = &[
+    IntervalRow::TABLE,
+    TouchRow::TABLE,
+    FaultRow::TABLE,
+    ObjectRow::TABLE,
+    SiteRow::TABLE,
+    SymbolRow::TABLE,
+    MappingRow::TABLE,
+    ThreadRow::TABLE,
+    ProcessRow::TABLE,
+    CounterRow::TABLE,
+    LossRow::TABLE,
+    BirthRow::TABLE,
+    DeathRow::TABLE,
+    StackRow::TABLE,
+];

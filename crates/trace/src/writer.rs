@@ -1,0 +1,228 @@
+//! Writing tables: rows are gathered in memory and flushed as small whole Parquet files.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use arrow_schema::SchemaRef;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
+
+use crate::tables::{Row, Table, TouchRow};
+use crate::{Manifest, TraceError};
+
+/// Rows of a merged file's row group.
+pub(crate) const ROW_GROUP_ROWS: usize = 1 << 20;
+/// Rows that are turned into columns at once: the columns stand in memory beside the rows.
+const WRITE_ROWS: usize = 1 << 16;
+/// Rows of a data page at most; its size is limited too.
+const PAGE_ROWS: usize = 1 << 18;
+
+/// The writer of a trace folder.
+#[derive(Debug)]
+pub struct TraceWriter {
+    folder: PathBuf,
+    next_part: BTreeMap<&'static str, u32>,
+}
+
+impl TraceWriter {
+    /// Makes the folder and writes the first manifest.
+    ///
+    /// # Errors
+    /// A folder that holds an earlier trace is replaced; anything else that is in the way stays, and
+    /// the call fails.
+    pub fn create(folder: &Path, manifest: &Manifest) -> Result<TraceWriter, TraceError> {
+        Self::check(folder)?;
+        if folder.symlink_metadata().is_ok() {
+            remove_tables(folder)?;
+        }
+        // The old manifest is replaced, not removed: whenever this is cut short, what stands there is
+        // an earlier trace without all of its tables, which is neither read as whole nor in the way.
+        fs::create_dir_all(folder).map_err(TraceError::io("create", folder))?;
+        manifest.write(folder)?;
+        let parts = folder.join("parts");
+        fs::create_dir_all(&parts).map_err(TraceError::io("create", &parts))?;
+        Ok(TraceWriter {
+            folder: folder.to_owned(),
+            next_part: BTreeMap::new(),
+        })
+    }
+
+    /// Whether [`TraceWriter::create`] may use the folder; changes nothing.
+    ///
+    /// # Errors
+    /// [`TraceError::Exists`] where something else than a trace is in the way.
+    pub fn check(folder: &Path) -> Result<(), TraceError> {
+        let is_there = folder.symlink_metadata().is_ok();
+        let is_empty = || fs::read_dir(folder).is_ok_and(|mut d| d.next().is_none());
+        if is_there && !is_empty() && Manifest::read(folder).is_err() {
+            return Err(TraceError::Exists {
+                path: folder.to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes the trace back, unless it holds something.
+    pub fn discard(self) -> Result<(), TraceError> {
+        if !self.next_part.is_empty() {
+            return Ok(());
+        }
+        remove_tables(&self.folder)?;
+        remove(self.folder.join("manifest.json"))?;
+        // What else is in them is not ours, and stays.
+        let _ = fs::remove_dir(self.folder.join("parts"));
+        let _ = fs::remove_dir(&self.folder);
+        Ok(())
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Writes `rows` as the next part of their table; no rows, no part. When this returns, the rows
+    /// survive the recorder. On an error nothing of the table is changed.
+    pub fn append<R: Row>(&mut self, rows: &[R]) -> Result<(), TraceError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let next = self.next_part.entry(R::TABLE.name).or_default();
+        let name = format!("{}-{:06}.parquet", R::TABLE.name, *next);
+        write_file(&self.folder.join("parts").join(name), rows)?;
+        *next += 1;
+        Ok(())
+    }
+}
+
+/// Removes the tables of an earlier trace, and what unfinished writes left; nothing else.
+fn remove_tables(folder: &Path) -> Result<(), TraceError> {
+    for table in crate::tables::ALL {
+        remove(folder.join(format!("{}.parquet", table.name)))?;
+        remove(folder.join(format!("{}.new", table.name)))?;
+    }
+    for part in part_files(folder)? {
+        remove(part)?;
+    }
+    Ok(())
+}
+
+fn remove(path: PathBuf) -> Result<(), TraceError> {
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(TraceError::io("remove", path)(e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Every file in `parts/`, leftovers of unfinished writes included, sorted by name.
+pub(crate) fn part_files(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    let parts = folder.join("parts");
+    let entries = match fs::read_dir(&parts) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(TraceError::io("list", parts)(e)),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        files.push(entry.map_err(TraceError::io("list", &parts))?.path());
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Writes a whole table in one go, replacing it.
+pub fn write_table<R: Row>(folder: &Path, rows: &[R]) -> Result<(), TraceError> {
+    write_file(&folder.join(format!("{}.parquet", R::TABLE.name)), rows)
+}
+
+fn write_file<R: Row>(path: &Path, rows: &[R]) -> Result<(), TraceError> {
+    let mut writer = TableFile::create(path, R::TABLE, R::schema())?;
+    for rows in rows.chunks(WRITE_ROWS) {
+        let batch = R::to_batch(&R::packed(rows)).map_err(|m| TraceError::table(path, m))?;
+        writer.write(&batch)?;
+    }
+    writer.close()
+}
+
+/// Makes the file that is going to be renamed into place. What an earlier attempt left is removed rather
+/// than opened: it might be a FIFO, or a link to something else.
+pub(crate) fn create_aside(aside: &Path) -> Result<File, TraceError> {
+    remove(aside.to_owned())?;
+    File::create_new(aside).map_err(TraceError::io("create", aside))
+}
+
+/// A Parquet file that appears under its name only when it is whole.
+pub(crate) struct TableFile {
+    path: PathBuf,
+    aside: PathBuf,
+    writer: ArrowWriter<File>,
+}
+
+impl TableFile {
+    pub(crate) fn create(path: &Path, table: Table, schema: SchemaRef) -> Result<Self, TraceError> {
+        let aside = path.with_extension("new");
+        let file = create_aside(&aside)?;
+        let writer = ArrowWriter::try_new(file, schema, Some(properties(table)))
+            .map_err(|e| parquet_error(&aside, e))?;
+        Ok(TableFile {
+            path: path.to_owned(),
+            aside,
+            writer,
+        })
+    }
+
+    pub(crate) fn write(&mut self, batch: &arrow_array::RecordBatch) -> Result<(), TraceError> {
+        self.writer
+            .write(batch)
+            .map_err(|e| parquet_error(&self.aside, e))
+    }
+
+    pub(crate) fn close(self) -> Result<(), TraceError> {
+        let Self {
+            path,
+            aside,
+            writer,
+        } = self;
+        if let Err(e) = writer.close() {
+            // A full disk must not be made fuller by what nobody will read.
+            let _ = fs::remove_file(&aside);
+            return Err(parquet_error(&aside, e));
+        }
+        fs::rename(&aside, &path).map_err(TraceError::io("rename", &aside))
+    }
+}
+
+fn properties(table: Table) -> WriterProperties {
+    // Level 3 finds matches in random touches, which cost more than they save.
+    let level = if table == TouchRow::TABLE { 1 } else { 3 };
+    let level = ZstdLevel::try_new(level).unwrap_or_default();
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(level))
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        // A page every 20,000 rows, the default, costs a twentieth of a bit for each page and interval.
+        .set_data_page_row_count_limit(PAGE_ROWS)
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS));
+    for column in table.growing {
+        let path = ColumnPath::from(*column);
+        properties = properties
+            .set_column_dictionary_enabled(path.clone(), false)
+            .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+    }
+    properties.build()
+}
+
+/// Keeps the system's own error where there is one, so that a full disk is known as such.
+pub(crate) fn parquet_error(path: &Path, error: ParquetError) -> TraceError {
+    match error {
+        ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
+            Ok(e) => TraceError::io("write", path)(*e),
+            Err(e) => TraceError::table(path, e),
+        },
+        e => TraceError::table(path, e),
+    }
+}

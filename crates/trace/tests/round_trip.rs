@@ -1,0 +1,186 @@
+//! What is written is read back, finished or not.
+
+use std::fs;
+
+use varve_model::{Address, Duration, Interval, ObjectKind, Page, Pid, SiteId, Time, TouchSource};
+use varve_trace::tables::{Frame, ObjectRow, SiteRow, StackRow, TouchRow};
+use varve_trace::{
+    Completeness, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options, State,
+    Target, Trace, TraceError, TraceWriter, finish_tables, write_table,
+};
+
+fn manifest() -> Manifest {
+    Manifest {
+        format: "varve-trace".into(),
+        version: FORMAT_VERSION,
+        varve: "test".into(),
+        state: State::Recording,
+        backend: "scan".into(),
+        recorder_pid: None,
+        target: Target::default(),
+        options: Options {
+            interval: IntervalChoice::Fixed(Duration(50_000_000)),
+            follow: true,
+            min_object_bytes: varve_model::Bytes(4096),
+            thp_never: false,
+            without: vec![],
+        },
+        features: Features::default(),
+        machine: Machine {
+            kernel: "6".into(),
+            architecture: "x86_64".into(),
+            cpu: "x".into(),
+            cpus: 2,
+            memory_bytes: varve_model::Bytes(1),
+        },
+        clock: Default::default(),
+        completeness: Completeness {
+            complete: false,
+            statement: String::new(),
+        },
+        overhead: Default::default(),
+        losses: Default::default(),
+        modules: vec![],
+        notes: vec![],
+    }
+}
+
+fn touch(interval: u32, page: u64) -> TouchRow {
+    TouchRow {
+        interval: Interval(interval),
+        pid: Pid(7),
+        page: Page(page),
+        pages: 3,
+        page_bytes: 4096,
+        written: [None, Some(true), Some(false)][page as usize % 3],
+        source: TouchSource::ALL[page as usize % TouchSource::ALL.len()],
+    }
+}
+
+#[test]
+fn parts_and_merged_tables_read_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("t.varve");
+    let mut writer = TraceWriter::create(&folder, &manifest()).unwrap();
+    let mut expected = Vec::new();
+    for part in 0..5 {
+        let rows: Vec<TouchRow> = (0..1000).map(|i| touch(part, i * 51)).collect();
+        writer.append(&rows).unwrap();
+        expected.extend(rows);
+    }
+    // What a recorder leaves that is killed in the middle of a write.
+    fs::write(folder.join("parts/touches-000005.new"), b"PAR1 half").unwrap();
+    let trace = Trace::open(&folder).unwrap();
+    assert_eq!(trace.rows::<TouchRow>().unwrap(), expected);
+    assert_eq!(trace.count::<TouchRow>().unwrap(), 5000);
+    finish_tables(&folder, &mut |_| ()).unwrap();
+    assert!(folder.join("touches.parquet").is_file());
+    assert!(!folder.join("parts").exists());
+    assert_eq!(
+        Trace::open(&folder).unwrap().rows::<TouchRow>().unwrap(),
+        expected
+    );
+}
+
+#[test]
+fn nested_columns_round_trip() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(&dir.path().join("t.varve"), &manifest()).unwrap();
+    let stacks: Vec<StackRow> = (0..4)
+        .map(|i| StackRow {
+            site: SiteId(i),
+            pid: Pid(1),
+            time_ns: Time(5),
+            frames: (0..i as u64).map(Address).collect(),
+            first_is_return: i % 2 == 0,
+        })
+        .collect();
+    writer.append(&stacks).unwrap();
+    let frame = |line| Frame {
+        function: Some("f".into()),
+        file: None,
+        line,
+        module: Some("m".into()),
+        address: Address(9),
+    };
+    let sites = vec![
+        SiteRow {
+            site: SiteId(0),
+            label: "a".into(),
+            frames: vec![],
+        },
+        SiteRow {
+            site: SiteId(1),
+            label: "b".into(),
+            frames: vec![frame(None), frame(Some(3))],
+        },
+    ];
+    writer.append(&sites).unwrap();
+    let objects = vec![ObjectRow {
+        object: varve_model::ObjectId(1),
+        pid: Pid(2),
+        kind: ObjectKind::Heap,
+        name: "matrix (solver.c:42, in setup)".into(),
+        site: Some(SiteId(1)),
+        address: Address(4096),
+        bytes: varve_model::Bytes(1),
+        born_ns: Time(1),
+        died_ns: None,
+        tid: None,
+        pool: false,
+        layer: 5,
+    }];
+    write_table(writer.folder(), &objects).unwrap();
+    let trace = Trace::open(writer.folder()).unwrap();
+    assert_eq!(trace.rows::<StackRow>().unwrap(), stacks);
+    assert_eq!(trace.rows::<SiteRow>().unwrap(), sites);
+    assert_eq!(trace.rows::<ObjectRow>().unwrap(), objects);
+}
+
+#[test]
+fn what_is_not_a_trace_is_neither_read_nor_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("thesis.tex"), "x").unwrap();
+    let error = TraceWriter::create(dir.path(), &manifest()).unwrap_err();
+    assert!(matches!(error, TraceError::Exists { .. }), "{error}");
+    assert!(matches!(
+        Trace::open(dir.path()),
+        Err(TraceError::NotATrace { .. })
+    ));
+    assert!(dir.path().join("thesis.tex").is_file());
+}
+
+#[test]
+fn damaged_files_give_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("t.varve");
+    let mut writer = TraceWriter::create(&folder, &manifest()).unwrap();
+    writer
+        .append(&(0..5000).map(|i| touch(1, i)).collect::<Vec<_>>())
+        .unwrap();
+    let path = folder.join("parts/touches-000000.parquet");
+    let whole = fs::read(&path).unwrap();
+    for cut in [0, 3, 8, whole.len() / 2, whole.len() - 1] {
+        fs::write(&path, &whole[..cut]).unwrap();
+        let error = Trace::open(&folder)
+            .unwrap()
+            .rows::<TouchRow>()
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("touches-000000.parquet"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut newer = manifest();
+    newer.version = FORMAT_VERSION + 1;
+    newer.write(dir.path()).unwrap();
+    assert!(matches!(
+        Trace::open(dir.path()),
+        Err(TraceError::TooNew { .. })
+    ));
+}

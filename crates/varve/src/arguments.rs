@@ -1,0 +1,260 @@
+//! The command line: each flag, its parser and its help in one place.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+use varve_model::{Bytes, Duration};
+use varve_record::Ablation;
+
+/// See what a Linux program does with its memory: every page, over time, down to the object, thread
+/// and line of code.
+#[derive(Debug, Parser)]
+#[command(
+    name = "varve",
+    version,
+    arg_required_else_help = true,
+    infer_subcommands = true
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Record every page that a program touches
+    Record(Record),
+    /// Show what a recording holds
+    Report(Report),
+    /// Tell what this machine can record, and how to enable the rest
+    Doctor(Doctor),
+    #[command(hide = true)]
+    Guardian,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  varve record -- ./solver input.dat       record a command, to solver.varve
+  varve record -p 1234 -o db.varve         record a running process until Ctrl-C
+  varve record --interval auto -- ./server choose the interval so that the cost stays under 3 %
+
+The exit code is the command's own; 125 where nothing could be recorded, 126 and 127 as in a shell.")]
+pub(crate) struct Record {
+    /// Trace folder to write [default: NAME.varve]
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Record a process that runs already, until it ends or Ctrl-C
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pub(crate) pid: Option<u32>,
+
+    /// Length of an interval: 10ms to 60m, or `auto`
+    #[arg(long, value_name = "TIME", default_value = "50ms")]
+    pub(crate) interval: IntervalArgument,
+
+    /// Cost that `--interval auto` keeps under, as a share of the run time
+    #[arg(long, value_name = "SHARE", default_value = "3%")]
+    pub(crate) overhead: Share,
+
+    /// Do not record children
+    #[arg(long)]
+    pub(crate) no_follow: bool,
+
+    /// Smallest heap object with a life of its own; smaller ones are pooled by page
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub(crate) min_object: Size,
+
+    /// `never`: give the command no huge pages, so that every touch is seen at 4 KiB
+    #[arg(long, value_name = "POLICY", default_value = "system")]
+    pub(crate) thp: Thp,
+
+    /// Do not preload the library that tells heap objects apart
+    #[arg(long)]
+    pub(crate) no_preload: bool,
+
+    /// Tell writes from reads: `auto` where that is free; `on` also where it costs a fault per first
+    /// write of a page in an interval, and splits huge pages that are written; or `off`
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(crate) writes: Writes,
+
+    /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish
+    #[arg(long, hide = true, value_delimiter = ',', value_parser = ablation)]
+    pub(crate) without: Vec<Ablation>,
+
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "pid")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Report {
+    /// Trace folder
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+
+    /// Write JSON to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Write one offline page
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Write a picture of time x address, for papers
+    #[arg(long, value_name = "FILE")]
+    pub(crate) png: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Write JSON to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `--interval`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum IntervalArgument {
+    Fixed(Duration),
+    Auto,
+}
+
+const SHORTEST_MS: f64 = 10.0;
+const LONGEST_MS: f64 = 3_600_000.0;
+
+impl FromStr for IntervalArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(IntervalArgument::Auto);
+        }
+        let (number, unit) = split_unit(text);
+        let factor = match unit {
+            "ms" => 1.0,
+            "s" => 1e3,
+            "m" | "min" => 60e3,
+            _ => return Err("give a time such as 50ms, 2s or 5m, or `auto`".into()),
+        };
+        let ms: f64 = number.parse::<f64>().map_err(|e| e.to_string())? * factor;
+        if !(SHORTEST_MS..=LONGEST_MS).contains(&ms) {
+            return Err("an interval is 10ms at least and 60m at most".into());
+        }
+        Ok(IntervalArgument::Fixed(Duration((ms * 1e6) as u64)))
+    }
+}
+
+/// A share, given as `3%` or `0.03`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Share(pub(crate) f64);
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, unit) = split_unit(text);
+        let number: f64 = number
+            .parse()
+            .map_err(|_| "give a share such as 3%".to_owned())?;
+        let share = match unit {
+            "%" => number / 100.0,
+            "" => number,
+            _ => return Err("give a share such as 3%".into()),
+        };
+        if share > 0.0 && share <= 1.0 {
+            Ok(Share(share))
+        } else {
+            Err("a share lies above 0 % and is 100 % at most".into())
+        }
+    }
+}
+
+/// A number of bytes, given as `4096`, `4k`, `4KiB`, `2M` or `1GiB`; units are powers of 1024.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) Bytes);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, unit) = split_unit(text);
+        let shift = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            _ => return Err("give a size such as 4096, 64KiB or 2MiB".into()),
+        };
+        let number: u64 = number
+            .parse()
+            .map_err(|_| "give a whole number of bytes, KiB, MiB or GiB".to_owned())?;
+        let bytes = number.checked_mul(1 << shift).filter(|b| *b > 0);
+        bytes
+            .map(|b| Size(Bytes(b)))
+            .ok_or_else(|| "that is not a size that memory can have".into())
+    }
+}
+
+/// `--thp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Thp {
+    /// As the system has it
+    System,
+    /// None
+    Never,
+}
+
+/// `--writes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Writes {
+    /// Where the kernel has soft-dirty bits
+    Auto,
+    /// Also through userfaultfd
+    On,
+    /// Nowhere
+    Off,
+}
+
+fn ablation(word: &str) -> Result<Ablation, String> {
+    Ablation::from_word(word).ok_or_else(|| "one of flush, hold, page-flags, vanish".to_owned())
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let at = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    (number, unit.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn times_shares_and_sizes_are_read() {
+        let ms = |n: u64| Ok(IntervalArgument::Fixed(Duration(n * 1_000_000)));
+        assert_eq!("50ms".parse::<IntervalArgument>(), ms(50));
+        assert_eq!("1.5s".parse::<IntervalArgument>(), ms(1500));
+        assert_eq!("2m".parse::<IntervalArgument>(), ms(120_000));
+        assert!("9ms".parse::<IntervalArgument>().is_err());
+        assert!("50".parse::<IntervalArgument>().is_err());
+        assert_eq!("3%".parse(), Ok(Share(0.03)));
+        assert_eq!("0.03".parse(), Ok(Share(0.03)));
+        assert!("0".parse::<Share>().is_err());
+        assert_eq!("4KiB".parse(), Ok(Size(Bytes(4096))));
+        assert_eq!("2M".parse(), Ok(Size(Bytes(2 << 20))));
+        assert!("99999999999999999999G".parse::<Size>().is_err());
+        assert!("x".parse::<Size>().is_err());
+    }
+}

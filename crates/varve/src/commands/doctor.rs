@@ -1,0 +1,74 @@
+//! `varve doctor`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+use varve_record::{Check, Standing, can_record, examine};
+
+use super::Failure;
+use crate::arguments::Doctor;
+
+/// The JSON form.
+#[derive(Serialize)]
+struct Findings<'a> {
+    schema: &'static str,
+    can_record: bool,
+    checks: &'a [Check],
+}
+
+pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
+    let checks = examine(super::record::agent().as_deref());
+    let can_record = can_record(&checks);
+    let written = if arguments.json {
+        let findings = Findings {
+            schema: "varve-doctor/1",
+            can_record,
+            checks: &checks,
+        };
+        let mut text =
+            serde_json::to_string_pretty(&findings).map_err(|e| Failure::new(e, None::<String>))?;
+        text.push('\n');
+        std::io::stdout().write_all(text.as_bytes())
+    } else {
+        print(&checks, can_record)
+    };
+    // Nobody reads any more, such as `head`; that is no failure.
+    let _ = written;
+    Ok(if can_record {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn print(checks: &[Check], can_record: bool) -> std::io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
+    for check in checks {
+        let (word, style) = match check.standing {
+            Standing::Available => ("yes ", AnsiColor::Green.on_default()),
+            Standing::Required => ("NO  ", AnsiColor::Red.on_default().bold()),
+            Standing::Missing => ("no  ", AnsiColor::Yellow.on_default()),
+            Standing::Note => ("note", Style::new().dimmed()),
+        };
+        writeln!(
+            out,
+            "{style}{word}{style:#} {:width$}  {}: {}",
+            check.name, check.purpose, check.detail
+        )?;
+        if let Some(hint) = &check.hint {
+            writeln!(out, "     {:width$}  hint: {hint}", "")?;
+        }
+    }
+    writeln!(
+        out,
+        "\n{}",
+        if can_record {
+            "This machine can record complete page-level traces: varve record -- COMMAND"
+        } else {
+            "This machine cannot record: see the lines marked NO."
+        }
+    )
+}

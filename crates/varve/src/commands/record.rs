@@ -1,0 +1,131 @@
+//! `varve record`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use varve_model::Pid;
+use varve_record::{RecordError, RecordOptions, Summary, TargetChoice, WritesChoice};
+use varve_sys::ThpPolicy;
+use varve_trace::IntervalChoice;
+
+use super::Failure;
+use crate::arguments::{IntervalArgument, Record, Thp, Writes};
+
+/// The preload library's file name.
+const AGENT: &str = "libvarve_agent.so";
+
+pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
+    let options = resolve(arguments);
+    if options.preload.is_none() && !arguments.no_preload && arguments.pid.is_none() {
+        varve_ui::warning(format!(
+            "{AGENT} was not found beside this program: objects come from the kernel's view alone"
+        ));
+        varve_ui::hint("put it beside the varve program, or name it in VARVE_AGENT");
+    }
+    let is_preloaded = options.preload.is_some() && arguments.pid.is_none();
+    if is_preloaded && varve_record::gains_rights(&arguments.command) {
+        varve_ui::warning(
+            "this command changes its user or group (setuid), so that nothing can be preloaded: \
+             objects come from the kernel's view alone",
+        );
+        varve_ui::hint("to see its heap objects, record a copy without the setuid and setgid bits");
+    }
+    let summary = varve_record::record(&options).map_err(failure)?;
+    finish(&options.output, summary)
+}
+
+fn resolve(arguments: &Record) -> RecordOptions {
+    let target = match arguments.pid {
+        Some(pid) => TargetChoice::Attach(Pid(pid)),
+        None => TargetChoice::Command(arguments.command.clone()),
+    };
+    RecordOptions {
+        output: arguments
+            .output
+            .clone()
+            .unwrap_or_else(|| default_output(&target)),
+        target,
+        interval: match arguments.interval {
+            IntervalArgument::Fixed(length) => IntervalChoice::Fixed(length),
+            IntervalArgument::Auto => IntervalChoice::Auto {
+                overhead: arguments.overhead.0,
+            },
+        },
+        follow: !arguments.no_follow,
+        min_object: arguments.min_object.0,
+        thp: match arguments.thp {
+            Thp::System => ThpPolicy::System,
+            Thp::Never => ThpPolicy::Never,
+        },
+        preload: if arguments.no_preload { None } else { agent() },
+        writes: match arguments.writes {
+            Writes::Auto => WritesChoice::Auto,
+            Writes::On => WritesChoice::On,
+            Writes::Off => WritesChoice::Off,
+        },
+        without: arguments.without.clone(),
+    }
+}
+
+fn default_output(target: &TargetChoice) -> PathBuf {
+    let name = match target {
+        TargetChoice::Command(words) => words
+            .first()
+            .and_then(|w| Path::new(w).file_name())
+            .map_or_else(|| "trace".into(), |n| n.to_string_lossy().into_owned()),
+        TargetChoice::Attach(pid) => format!("pid-{pid}"),
+    };
+    PathBuf::from(format!("{name}.varve"))
+}
+
+/// The preload library: named by the caller, beside the program, or in the library folder of an
+/// installation.
+pub(crate) fn agent() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("VARVE_AGENT") {
+        return Some(named.into());
+    }
+    let program = std::env::current_exe().ok()?;
+    let folder = program.parent()?;
+    [folder.join(AGENT), folder.join("../lib/varve").join(AGENT)]
+        .into_iter()
+        .find(|p| p.is_file())
+}
+
+fn failure(error: RecordError) -> Failure {
+    let (what, hint) = error.told();
+    Failure {
+        what,
+        hint,
+        code: error.exit_code(),
+    }
+}
+
+fn finish(folder: &Path, summary: Summary) -> Result<ExitCode, Failure> {
+    let code = summary.exit_code.map_or(0, |c| c as u8);
+    if let Some(trouble) = &summary.trouble {
+        let (what, hint) = trouble.told();
+        varve_ui::error(format!("the recording ended early: {what}"));
+        if let Some(hint) = hint {
+            varve_ui::hint(hint);
+        }
+    }
+    let ordered =
+        super::recover::put_in_order(folder, varve_trace::State::Finished, summary.manifest);
+    if let Err(failure) = ordered {
+        // The target has run and its code counts; what was written can be put in order later.
+        if summary.trouble.is_none() {
+            varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
+            varve_ui::hint(
+                failure
+                    .hint
+                    .unwrap_or_else(|| format!("`varve report {}` tries again", folder.display())),
+            );
+        }
+        return Ok(ExitCode::from(code));
+    }
+    varve_ui::note(format!(
+        "wrote {0}; read it with `varve report {0}`",
+        folder.display()
+    ));
+    Ok(ExitCode::from(code))
+}

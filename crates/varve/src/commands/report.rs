@@ -1,0 +1,102 @@
+//! `varve report`.
+
+use std::fs;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use varve_analyse::{AnalyseOptions, Analysis};
+use varve_trace::Trace;
+use varve_ui::Progress;
+
+use super::Failure;
+use crate::arguments::Report;
+
+/// Columns of the page where standard output is no terminal.
+const DEFAULT_WIDTH: usize = 100;
+
+pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
+    let trace = super::recover::open(&arguments.trace)?;
+    let analysis = {
+        let progress = Progress::new("Reading the trace");
+        varve_analyse::analyse(&trace, &AnalyseOptions::default(), &mut |share| {
+            progress.set(share)
+        })?
+    };
+    if let Some(path) = &arguments.html {
+        write_html(&trace, &analysis, path)?;
+    }
+    if let Some(path) = &arguments.png {
+        write_png(&trace, &analysis, path)?;
+    }
+    if arguments.json {
+        let text =
+            varve_report::json::render(&analysis).map_err(|e| Failure::new(e, None::<String>))?;
+        print(&text)?;
+    } else if arguments.html.is_none() && arguments.png.is_none() {
+        print(&page(&analysis))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn page(analysis: &Analysis) -> String {
+    let out = std::io::stdout();
+    let width = if out.is_terminal() {
+        varve_ui::terminal_width().unwrap_or(DEFAULT_WIDTH)
+    } else {
+        DEFAULT_WIDTH
+    };
+    let color = anstream::AutoStream::choice(&out) != anstream::ColorChoice::Never;
+    varve_report::terminal::render(analysis, width, color)
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Nobody reads any more, such as `head`; that is no failure.
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => {
+            other.map_err(|e| Failure::new(format!("cannot write the report: {e}"), None::<String>))
+        }
+    }
+}
+
+fn cannot_write(path: &Path) -> impl Fn(std::io::Error) -> Failure + '_ {
+    move |e| {
+        Failure::new(
+            format!("cannot write {}: {e}", path.display()),
+            None::<String>,
+        )
+    }
+}
+
+fn write_html(trace: &Trace, analysis: &Analysis, path: &Path) -> Result<(), Failure> {
+    let progress = Progress::new("Drawing the page");
+    let report = varve_report::html::from_trace(trace, analysis, |share| progress.set(share))
+        .map_err(|e| Failure::new(e, None::<String>))?;
+    let file = fs::File::create(path).map_err(cannot_write(path))?;
+    let mut out = BufWriter::new(file);
+    varve_report::html::write_html(report, &mut out)
+        .map_err(|e| Failure::new(e, None::<String>))?;
+    out.flush().map_err(cannot_write(path))?;
+    drop(progress);
+    varve_ui::note(format!("wrote {}", path.display()));
+    Ok(())
+}
+
+fn write_png(trace: &Trace, analysis: &Analysis, path: &Path) -> Result<(), Failure> {
+    let progress = Progress::new("Drawing the picture");
+    varve_report::png::render(
+        trace,
+        analysis,
+        path,
+        &varve_report::png::PngOptions::default(),
+        &mut |share| {
+            progress.set(share);
+        },
+    )
+    .map_err(|e| Failure::new(e, None::<String>))?;
+    drop(progress);
+    varve_ui::note(format!("wrote {}", path.display()));
+    Ok(())
+}

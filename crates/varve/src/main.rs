@@ -1,0 +1,30 @@
+//! Varve shows what a Linux program does with its memory, page by page, and acts on it.
+
+mod arguments;
+mod commands;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Command::Record(record) => commands::record::run(&record),
+        Command::Report(report) => commands::report::run(&report),
+        Command::Doctor(doctor) => commands::doctor::run(&doctor),
+        Command::Guardian => commands::guardian::run(),
+    };
+    match done {
+        Ok(code) => code,
+        Err(failure) => {
+            varve_ui::error(&failure.what);
+            if let Some(hint) = failure.hint {
+                varve_ui::hint(hint);
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}

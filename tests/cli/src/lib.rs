@@ -1,0 +1,1 @@
+//! Whole-command snapshots of `varve`: see `tests/`.

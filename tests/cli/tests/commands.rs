@@ -1,0 +1,123 @@
+//! What each command says, word by word: standard output is data, standard error is messages.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn varve() -> Command {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
+        PathBuf::from,
+    );
+    let built = target.join("release/varve");
+    let path = std::env::var_os("VARVE").map_or(built, PathBuf::from);
+    assert!(path.is_file(), "build varve, or name it in VARVE");
+    let mut command = Command::new(path.canonicalize().expect("the path of varve"));
+    // Help is wrapped to the width of a terminal; there is none here.
+    command.env_remove("COLUMNS").env_remove("CLICOLOR_FORCE");
+    command
+}
+
+fn run(arguments: &[&str], folder: &Path) -> Output {
+    varve()
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .expect("varve runs")
+}
+
+/// Everything that a command says, with its code.
+fn told(arguments: &[&str]) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = run(arguments, folder.path());
+    format!(
+        "exit code: {}\n--- standard output\n{}--- standard error\n{}",
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+#[test]
+fn help() {
+    insta::assert_snapshot!("help", told(&["--help"]));
+    insta::assert_snapshot!("record_help", told(&["record", "--help"]));
+    insta::assert_snapshot!("report_help", told(&["report", "--help"]));
+    insta::assert_snapshot!("doctor_help", told(&["doctor", "--help"]));
+}
+
+#[test]
+fn usage_errors() {
+    insta::assert_snapshot!("nothing", told(&[]));
+    insta::assert_snapshot!("unknown_command", told(&["recrod"]));
+    insta::assert_snapshot!("record_nothing", told(&["record"]));
+    insta::assert_snapshot!("record_both", told(&["record", "-p", "1", "--", "true"]));
+    insta::assert_snapshot!(
+        "interval_too_short",
+        told(&["record", "--interval", "1ms", "--", "true"])
+    );
+    insta::assert_snapshot!(
+        "interval_without_unit",
+        told(&["record", "--interval", "50", "--", "true"])
+    );
+    insta::assert_snapshot!(
+        "no_share",
+        told(&["record", "--overhead", "0%", "--", "true"])
+    );
+    insta::assert_snapshot!(
+        "no_size",
+        told(&["record", "--min-object", "x", "--", "true"])
+    );
+}
+
+#[test]
+fn refusals() {
+    insta::assert_snapshot!("no_command", told(&["record", "--", "no-such-program"]));
+    insta::assert_snapshot!("a_folder", told(&["record", "--", "/"]));
+    insta::assert_snapshot!("no_process", told(&["record", "-p", "4000000"]));
+    insta::assert_snapshot!("no_trace", told(&["report", "no-such.varve"]));
+}
+
+#[test]
+fn a_recording_says_where_it_is_and_prints_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = run(
+        &["record", "-o", "t.varve", "--", "echo", "data"],
+        folder.path(),
+    );
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.stdout, b"data\n");
+    insta::assert_snapshot!("recorded", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn colours_are_for_terminals_that_want_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let on_a_terminal = |no_color: bool| {
+        let words = format!("{:?} record -- no-such-program", varve().get_program());
+        let mut script = Command::new("script");
+        script
+            .args(["-qec", &words, "/dev/null"])
+            .env("TERM", "xterm")
+            .env_remove("NO_COLOR");
+        if no_color {
+            script.env("NO_COLOR", "1");
+        }
+        let output = script
+            .current_dir(folder.path())
+            .output()
+            .expect("script(1)");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(
+        on_a_terminal(false).contains("\x1b["),
+        "colours on a terminal"
+    );
+    let plain = on_a_terminal(true);
+    assert!(
+        plain.contains("error: ") && !plain.contains('\x1b'),
+        "{plain:?}"
+    );
+    let piped = run(&["record", "--", "no-such-program"], folder.path());
+    assert!(!piped.stderr.contains(&0x1b));
+    assert!(piped.stdout.is_empty());
+}

@@ -1,0 +1,13 @@
+//! Faults: what a recording leaves behind when everything that can go wrong does.
+//!
+//! A [`Stage`] is one test's own folder and the processes that it starts, all of which carry a mark in
+//! their environment: whatever is left when the stage goes is ended, thawed and removed, and nothing
+//! else is touched. [`Stage::leftovers`] tells what a recorder left.
+
+mod leftovers;
+mod stage;
+mod trace;
+
+pub use leftovers::{cgroup_of, cgroup_root, is_frozen, recorder_cgroups, ring_folders};
+pub use stage::{Ended, Running, Stage, actor, monotonic_ns, patiently, varve_binary};
+pub use trace::{Contents, check_trace};

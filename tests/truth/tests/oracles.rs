@@ -1,0 +1,168 @@
+//! Every oracle workload, recorded live at 10 ms and 50 ms: no page missed, every extra page explained.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use varve_truth::{
+    Case, HugePages, Outcome, Plan, Problem, Recorded, judge, make_workloads, record, run_suite,
+};
+
+/// The exit code of a workload that cannot run on this machine.
+const CANNOT: i32 = 77;
+/// Extra pages without an explanation that a case may have, per million of demanded ones.
+const UNEXPLAINED_PER_MILLION: u64 = 100;
+
+const INTERVALS: [u64; 2] = [10, 50];
+
+/// The workloads, and how many demands of a single interval a run must at least have tested.
+const WORKLOADS: &[(&str, u64)] = &[
+    ("hot64", 3),
+    ("readonly", 3),
+    ("writeonly", 6),
+    ("read_then_write", 9),
+    ("straddle", 9),
+    ("gather", 3),
+    ("threads", 12),
+    ("thp", 6),
+    ("zeropage", 6),
+    ("filemap", 18),
+    ("shm", 9),
+    ("cow_fork", 9),
+    ("exec", 4),
+    ("vanish", 1000),
+    ("mremap", 6),
+    ("dontneed", 20),
+    ("stackgrow", 9),
+    ("kernelbuf", 20),
+    ("shortthreads", 300),
+    ("shortlife", 1),
+    ("sweep", 300),
+];
+
+fn main() -> ExitCode {
+    if let Err(problem) = make_workloads() {
+        println!("FAIL the workloads cannot be built: {problem}");
+        return ExitCode::FAILURE;
+    }
+    let mut cases = Vec::new();
+    for interval in INTERVALS.map(Duration::from_millis) {
+        let name = |workload: &str| format!("{workload} @{} ms", interval.as_millis());
+        for &(workload, strong) in WORKLOADS {
+            cases.push(Case::new(name(workload), move || {
+                check(&Plan::workload(workload, interval), strong)
+            }));
+        }
+        cases.push(Case::new(name("hugetlb"), move || {
+            let _reserved = match HugePages::reserve(8) {
+                Ok(guard) => guard,
+                Err(problem) => return Ok(Outcome::Skip(format!("No huge pages: {problem}."))),
+            };
+            check(&Plan::workload("hugetlb", interval), 6)
+        }));
+        cases.push(Case::new(name("threads of 64"), move || {
+            let mut plan = Plan::workload("threads", interval);
+            plan.arguments = vec!["64".into()];
+            check(&plan, 200)
+        }));
+        cases.push(Case::new(name("thp --thp=never"), move || {
+            let mut plan = Plan::workload("thp", interval);
+            plan.options = vec!["--thp=never".into()];
+            without_huge_pages(&plan)
+        }));
+    }
+    // Once is enough for the 4 GiB: it takes its time.
+    let interval = Duration::from_millis(50);
+    cases.push(Case::new("big @50 ms", move || {
+        check(&Plan::workload("big", interval), 10)
+    }));
+    run_suite("oracles", &cases)
+}
+
+fn check(plan: &Plan, strong: u64) -> Result<Outcome, Problem> {
+    let recorded = record(plan)?;
+    if recorded.finished.code == CANNOT {
+        return Ok(Outcome::Skip(recorded.finished.stderr.trim().to_owned()));
+    }
+    verdict(recorded, strong)
+}
+
+fn verdict(recorded: Recorded, strong: u64) -> Result<Outcome, Problem> {
+    let verdict = judge(&recorded.oracle, &recorded.touches);
+    let finished = recorded.finished.require(0)?;
+    let mut wrong = verdict.failures.clone();
+    if verdict.expected == 0 {
+        wrong.push("the workload demanded nothing".into());
+    }
+    if verdict.strong < strong {
+        wrong.push(format!(
+            "only {} demands lay in one interval; {strong} are needed for the case to mean anything",
+            verdict.strong
+        ));
+    }
+    // A recorder that knows that it lost something says so; the pages are missed all the same.
+    let completeness = &recorded.trace.manifest.completeness;
+    if !completeness.complete {
+        wrong.push(format!(
+            "the trace is not complete: {}",
+            completeness.statement
+        ));
+    }
+    let too_many =
+        verdict.unexplained() > 2 + verdict.expected * UNEXPLAINED_PER_MILLION / 1_000_000;
+    let failed = verdict.missed() > 0
+        || verdict.writes_denied > 0
+        || verdict.writes_invented > 0
+        || verdict.strong < strong
+        || verdict.expected == 0
+        || !completeness.complete
+        || too_many;
+    let mut line = verdict.to_string();
+    if !recorded.oracle.skipped.is_empty() {
+        line += &format!("; left out: {}", recorded.oracle.skipped.join(" "));
+    }
+    if !failed {
+        return Ok(Outcome::Pass(line));
+    }
+    wrong.extend(
+        verdict
+            .missed_in
+            .iter()
+            .map(|(phase, n)| format!("{n} missed in phase `{phase}`")),
+    );
+    wrong.extend(
+        finished
+            .stderr
+            .lines()
+            .rev()
+            .take(5)
+            .map(|l| format!("stderr: {l}")),
+    );
+    Ok(Outcome::Fail(line, wrong))
+}
+
+/// With huge pages forbidden every touch is seen at 4 KiB.
+fn without_huge_pages(plan: &Plan) -> Result<Outcome, Problem> {
+    let recorded = record(plan)?;
+    let pids: Vec<_> = recorded
+        .oracle
+        .programs
+        .iter()
+        .map(|(pid, _)| *pid)
+        .collect();
+    let layers = recorded
+        .touches
+        .layers
+        .iter()
+        .filter(|((_, pid), _)| pids.contains(pid));
+    let huge = layers
+        .flat_map(|(_, l)| &l.touches)
+        .filter(|t| t.granule > 1)
+        .count();
+    if huge > 0 {
+        return Ok(Outcome::Fail(
+            format!("{huge} touches of huge pages"),
+            Vec::new(),
+        ));
+    }
+    verdict(recorded, 6)
+}

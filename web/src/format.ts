@@ -1,0 +1,71 @@
+import { PAGE_BYTES } from "./payload";
+
+const group = new Intl.NumberFormat("en-US");
+
+export function count(n: number): string {
+  return group.format(Math.round(n));
+}
+
+export function bytes(n: number): string {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let u = 0;
+  while (n >= 1024 && u < units.length - 1) { n /= 1024; u++; }
+  const digits = u === 0 || n >= 100 || Number.isInteger(n) ? 0 : n >= 10 ? 1 : 2;
+  return `${n.toFixed(digits)} ${units[u]}`;
+}
+
+export function pages(n: number): string {
+  return `${count(n)} ${n === 1 ? "page" : "pages"}`;
+}
+
+export function pageBytes(n: number): string {
+  return bytes(n * PAGE_BYTES);
+}
+
+export function share(x: number): string {
+  const p = x * 100;
+  if (p === 0) return "0 %";
+  if (p < 0.01) return "< 0.01 %";
+  if (p > 99.9 && p < 100) return "> 99.9 %";
+  const digits = p >= 99.95 ? 0 : p >= 10 ? 1 : p >= 1 ? 1 : 2;
+  return `${p.toFixed(digits)} %`;
+}
+
+/** microseconds, with as many digits as `step` (microseconds) asks for */
+export function time(us: number, step = 1000): string {
+  const sign = us < 0 ? "-" : "";
+  us = Math.abs(us);
+  if (us < 1e6 && step < 1e5) {
+    return us === 0 ? "0 s" : us < 1000 ? `${sign}${us.toFixed(0)} µs` : `${sign}${(us / 1000).toFixed(step < 1000 ? 2 : 0)} ms`;
+  }
+  const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(step / 1e6) - 1e-9)));
+  const s = us / 1e6;
+  if (s < 60) return `${sign}${s.toFixed(digits)} s`;
+  const whole = Math.floor(s / 60);
+  const rest = (s - whole * 60).toFixed(digits).padStart(digits ? digits + 3 : 2, "0");
+  if (whole < 60) return `${sign}${whole}:${rest} min`;
+  return `${sign}${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}:${rest} h`;
+}
+
+export function hex(n: number): string {
+  return `0x${n.toString(16)}`;
+}
+
+export function pageAddress(page: number): string {
+  return hex(page * PAGE_BYTES);
+}
+
+/** steps of 1, 2, 5 (and 10, 30, 60 s above a second) */
+export function timeStep(span: number, ticks: number): number {
+  const raw = span / Math.max(1, ticks);
+  for (const s of [1e6, 2e6, 5e6, 1e7, 2e7, 3e7, 6e7, 1.2e8, 3e8, 6e8, 1.2e9, 1.8e9, 3.6e9, 7.2e9]) {
+    if (raw > 5e5 && s >= raw) return s;
+  }
+  return niceStep(raw);
+}
+
+export function niceStep(raw: number): number {
+  const p = 10 ** Math.floor(Math.log10(raw));
+  for (const m of [1, 2, 5, 10]) if (m * p >= raw) return m * p;
+  return 10 * p;
+}

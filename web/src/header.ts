@@ -1,0 +1,92 @@
+import { peak } from "./curve";
+import { h } from "./dom";
+import * as fmt from "./format";
+import type { Report } from "./payload";
+
+function tile(label: string, value: string, sub: string): HTMLElement {
+  return h("div", { class: "tile" }, h("dt", {}, label), h("dd", {}, h("b", { class: "num" }, value), h("span", { class: "sub", title: sub }, sub)));
+}
+
+function completeness(report: Report): HTMLElement {
+  const { trace } = report;
+  if (trace.complete) {
+    return h("span", { class: "badge good", title: trace.statement || null }, "✓ complete");
+  }
+  const losses = trace.losses.filter(l => l.count > 0);
+  return h("details", { class: "badge bad" },
+    h("summary", {}, `⚠ incomplete${losses.length ? `: ${losses.map(l => `${fmt.count(l.count)} ${l.kind}`).slice(0, 2).join(", ")}${losses.length > 2 ? ", …" : ""}` : ""}`),
+    losses.length
+      ? h("ul", {}, ...losses.map(l => h("li", {}, h("b", {}, `${fmt.count(l.count)} × ${l.kind}`), l.meaning ? ` ${l.meaning}` : "")))
+      : h("p", {}, trace.statement || "The recording has not said that it is complete."));
+}
+
+export function header(report: Report, themeButton: HTMLElement): HTMLElement {
+  const { trace, overhead, footprint } = report;
+  const duration = trace.duration_ns / 1e9;
+  const sorted = Float64Array.from(report.workingSet).sort();
+  const median = sorted.length ? sorted[sorted.length >> 1] : 0;
+  const top = peak(report.workingSet);
+  const held = trace.duration_ns ? overhead.held_ns / trace.duration_ns : 0;
+  const cpu = overhead.recorder_cpu_ns === null || !trace.duration_ns ? null : overhead.recorder_cpu_ns / trace.duration_ns;
+  return h("header", {},
+    h("div", { class: "title" },
+      h("span", { class: "mark", "aria-hidden": "true" }, h("i", {}), h("i", {}), h("i", {})),
+      h("h1", {}, "Varve"),
+      h("code", { class: "command", title: trace.command }, trace.command),
+      completeness(report),
+      themeButton),
+    h("dl", { class: "tiles" },
+      tile("Duration", duration < 60 ? `${duration.toFixed(2)} s` : fmt.time(duration * 1e6, 1e5), trace.started ?? ""),
+      tile("Intervals", fmt.count(trace.intervals), `${trace.interval_auto ? "automatic, mostly " : ""}${fmt.time(trace.interval_ns / 1000, 1000)}, ${trace.backend} backend`),
+      tile("Touched", fmt.pageBytes(footprint.touched_pages), fmt.pages(footprint.touched_pages)),
+      tile("Working set, peak", fmt.pageBytes(top), `median ${fmt.pageBytes(median)}`),
+      tile("Resident, peak", footprint.peak_resident_pages === null ? "unknown" : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : fmt.pages(footprint.peak_resident_pages)),
+      tile("Target held", fmt.share(held), "of the time, to read the bits"),
+      tile("Recorder", cpu === null ? "unknown" : fmt.share(cpu), "of one CPU"),
+      tile("Machine", trace.machine, trace.kernel ?? "")));
+}
+
+export function guide(report: Report): HTMLElement {
+  const per = report.bins.intervals_per_bin;
+  return h("div", { class: "guide" },
+    h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is one object; from top to bottom it holds the object's pages in the order of their addresses. Address space that no object holds is left out, and the smallest objects share a lane."),
+    h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). In every interval the processor marks each page it accesses; Varve reads and clears those marks. Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval tells that a page was touched, not how often.`),
+    h("p", {}, h("b", {}, "Complete, not sampled. "), report.trace.complete
+      ? "Every interval was read, and every loss counter is zero: an empty cell was not touched."
+      : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),
+    h("p", {}, h("b", {}, "Threads "), "are known for the first touch of a page, from its page fault. Later touches carry no thread. "
+      + (report.trace.written_known ? "" : "This kernel does not tell reads from writes, so written is null.")),
+    report.unknown.length ? h("div", {}, h("b", {}, "Unknown in this trace"), h("ul", {}, ...report.unknown.map(u => h("li", {}, u)))) : null,
+    h("table", { class: "keys" }, ...[
+      ["Wheel", "zoom at the cursor; with Shift time only, with Alt lanes only"],
+      ["Drag", "pan; across the curve: zoom into that span"],
+      ["Wheel on the names", "scroll the lanes"],
+      ["Click", "select the object"],
+      ["Double click, r", "reset"],
+      ["Arrows, + and −", "pan, zoom in time"],
+      ["f", "fit all lanes"],
+      ["[ and ]", "previous, next lane"],
+    ].map(([k, v]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, v)))));
+}
+
+export function findings(report: Report, open: (object: number) => void): HTMLElement {
+  if (!report.findings.length) return h("p", { class: "hint" }, "No findings: nothing in this trace crossed a threshold.");
+  return h("ol", { class: "findings" }, ...report.findings.map(f => h("li", {},
+    h("h3", {}, f.title),
+    h("p", {}, f.evidence),
+    h("p", { class: "advice" }, f.advice),
+    f.objects.length ? h("div", { class: "links" }, ...distinct(report, f.objects).slice(0, 6).map(i =>
+      h("button", { type: "button", class: "link", onclick: () => open(i) }, report.objects[i].name)),
+      distinct(report, f.objects).length > 6 ? h("span", { class: "sub" }, `and ${distinct(report, f.objects).length - 6} more`) : null) : null)));
+}
+
+/** The first object of each name: a site that allocates again and again is one thing to read about. */
+function distinct(report: Report, objects: number[]): number[] {
+  const seen = new Set<string>();
+  return objects.filter(i => {
+    const name = report.objects[i]?.name;
+    if (name === undefined || seen.has(name)) return false;
+    seen.add(name);
+    return true;
+  });
+}

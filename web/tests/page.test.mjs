@@ -1,0 +1,264 @@
+// Opens the page in a real browser, from a file, with the network watched.
+import assert from "node:assert/strict";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, test } from "node:test";
+import { chromium } from "playwright-core";
+import { encode, page as build, report } from "./fixture.mjs";
+
+const executablePath = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(p => p && existsSync(p));
+const GUTTER = 208;
+let browser, folder;
+
+before(async () => {
+  assert.ok(executablePath, "no browser found; hint: apt install chromium, or set CHROMIUM to one");
+  browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
+  folder = await mkdtemp(join(tmpdir(), "varve-page-"));
+});
+after(async () => {
+  await browser?.close();
+  if (folder) await rm(folder, { recursive: true });
+});
+
+/** Opens a page; fails the test at the end if it complained or asked for anything but itself. */
+async function open(t, file, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, colorScheme: "dark", ...options });
+  const page = await context.newPage();
+  page.complaints = [];
+  page.requests = [];
+  page.on("console", m => { if (["error", "warning"].includes(m.type())) page.complaints.push(m.text()); });
+  page.on("pageerror", e => page.complaints.push(String(e)));
+  page.on("request", r => { if (!r.url().startsWith("file://") || !r.url().endsWith(".html")) page.requests.push(r.url()); });
+  t.after(() => context.close());
+  await page.goto(`file://${file}`);
+  return page;
+}
+
+async function fixture(t, change = () => {}, options) {
+  const data = report();
+  change(data);
+  const file = join(folder, `${Math.random().toString(36).slice(2)}.html`);
+  await writeFile(file, await build(encode(data)));
+  const page = await open(t, file, options);
+  await page.waitForSelector("canvas.map");
+  await page.waitForTimeout(150);
+  return page;
+}
+
+/** Hovers a cell of a lane, by lane order on screen, address bin and interval. */
+async function hover(page, y, interval) {
+  const box = await page.locator("canvas.map").boundingBox();
+  const width = box.width - GUTTER - 10;
+  await page.mouse.move(box.x + GUTTER + ((interval + 0.5) / 40) * width, box.y + y * box.height);
+  return page.locator(".tip").innerText();
+}
+
+function clean(page) {
+  assert.deepEqual(page.complaints, []);
+  assert.deepEqual(page.requests, []);
+}
+
+describe("the page", () => {
+  test("shows what ran and loads nothing", async t => {
+    const page = await fixture(t);
+    assert.equal(await page.locator(".command").innerText(), "./prog <b>&amp; 'quoted'");
+    assert.match(await page.locator(".badge").innerText(), /complete/);
+    assert.match(await page.locator(".tiles").innerText(), /Target held\s+1\.0 %/);
+    assert.match(await page.locator(".tiles").innerText(), /Resident, peak\s+unknown/);
+    assert.equal(await page.locator("#payload").count(), 0);
+    clean(page);
+  });
+
+  test("can tell a page that asks the network (negative control)", async t => {
+    const file = join(folder, "bad.html");
+    await writeFile(file, (await build(encode(report()))).replace(/<meta http-equiv[^>]*>/, "").replace("<body>", '<body><img src="http://127.0.0.1:9/x.png">'));
+    const page = await open(t, file);
+    await page.waitForSelector("canvas.map");
+    assert.throws(() => clean(page));
+  });
+
+  test("says what a cell holds", async t => {
+    const page = await fixture(t);
+    // By address: table (0x400), grid (0x10000), then the shared lane.
+    const heights = [15 + 0.35 * 3 ** 1.8, 15 + 0.35 * 6 ** 1.8, 15 + 0.35];
+    const total = heights.reduce((a, b) => a + b);
+    const grid = bin => (heights[0] + heights[1] * ((bin + 0.5) / 16)) / total;
+    let tip = await hover(page, grid(5), 21);
+    assert.match(tip, /grid \(a\.c:1, in setup\)/);
+    assert.match(tip, /heap · a\.c:1, in setup/);
+    assert.match(tip, /0x10014000 to 0x10017000/);
+    assert.match(tip, /2\.10 s to 2\.20 s \(1 interval\)/);
+    assert.match(tip, /3 of 4 pages/);
+    assert.match(tip, /500 ms, thread main \(7\)/);
+    tip = await hover(page, grid(5), 22);
+    assert.match(tip, /0 of 4 pages/);
+    tip = await hover(page, grid(12), 12);
+    assert.match(tip, /worker \(8\)/);
+    tip = await hover(page, (heights[0] + heights[1] + heights[2] * 0.25) / total, 1);
+    assert.match(tip, /left <script>alert\(1\)<\/script>/);
+    assert.match(tip, /0x20000000\s/);
+    tip = await hover(page, (heights[0] + heights[1] + heights[2] * 0.75) / total, 1);
+    assert.match(tip, /right/);
+    assert.match(tip, /never/);
+    clean(page);
+  });
+
+  test("draws the cell that it describes", async t => {
+    const page = await fixture(t);
+    const pixel = (x, y) => page.evaluate(([px, py]) => {
+      const c = document.querySelector("canvas.map"), r = devicePixelRatio;
+      return [...c.getContext("2d").getImageData(px * r, py * r, 1, 1).data].slice(0, 3).join();
+    }, [x, y]);
+    const box = await page.locator("canvas.map").boundingBox();
+    const total = 15 + 0.35 * 3 ** 1.8 + 15 + 0.35 * 6 ** 1.8 + 15.35;
+    const y = ((15 + 0.35 * 3 ** 1.8 + (15 + 0.35 * 6 ** 1.8) * (5.5 / 16)) / total) * box.height;
+    const x = i => GUTTER + ((i + 0.5) / 40) * (box.width - GUTTER - 10);
+    const hot = await pixel(x(21), y), cold = await pixel(x(22), y);
+    assert.notEqual(hot, cold);
+    assert.equal(await pixel(x(5), y), hot);
+    assert.equal(await pixel(x(30), y), cold);
+  });
+
+  test("zooms at the cursor, pans and resets", async t => {
+    const page = await fixture(t);
+    const box = await page.locator("canvas.map").boundingBox();
+    const spot = [box.x + GUTTER + 300, box.y + 200];
+    const time = async () => { await page.mouse.move(spot[0] + 1, spot[1]); await page.mouse.move(...spot); return page.locator(".tip").innerText(); };
+    const before = await time();
+    await page.mouse.wheel(0, -400);
+    await page.waitForTimeout(60);
+    assert.equal(await time(), before, "the cell under the cursor stays");
+    const shot = await page.locator("canvas.map").screenshot();
+    await page.mouse.move(...spot);
+    await page.mouse.down();
+    await page.mouse.move(spot[0] - 120, spot[1], { steps: 4 });
+    await page.mouse.up();
+    await page.waitForTimeout(60);
+    assert.notDeepEqual(await page.locator("canvas.map").screenshot(), shot);
+    assert.notEqual(await time(), before, "panned away");
+    await page.mouse.dblclick(...spot);
+    await page.waitForTimeout(60);
+    assert.equal(await time(), before);
+    await page.locator("canvas.map").focus();
+    await page.keyboard.press("+");
+    await page.keyboard.press("ArrowRight");
+    assert.match(await page.locator("[aria-live]").first().innerText(), /Showing .* to /);
+    await page.keyboard.press("r");
+    await page.waitForTimeout(60);
+    assert.equal(await time(), before);
+    clean(page);
+  });
+
+  test("selects by click, table and finding", async t => {
+    const page = await fixture(t);
+    await page.locator(".findings .link").click();
+    assert.match(await page.locator("#p-object").innerText(), /table/);
+    assert.equal(await page.locator("tr.selected td").first().innerText(), "table");
+    await page.locator("tbody tr", { hasText: "grid" }).click();
+    const pane = await page.locator("#p-object").innerText();
+    assert.match(pane, /setup\s+a\.c:1/);
+    assert.match(pane, /written\s+unknown \(null\)/);
+    assert.match(pane, /worker \(8\)\s+50\.0 %\s+32/);
+    const box = await page.locator("canvas.map").boundingBox();
+    await page.mouse.click(box.x + 500, box.y + 10);
+    assert.match(await page.locator("#p-object h3").innerText(), /^table$/);
+    await page.locator("canvas.map").focus();
+    await page.keyboard.press("]");
+    assert.match(await page.locator("#p-object h3").innerText(), /grid/);
+    clean(page);
+  });
+
+  test("sorts and filters the table", async t => {
+    const page = await fixture(t);
+    const names = () => page.locator("tbody td.c-name").allInnerTexts();
+    assert.deepEqual(await names(), ["table", "grid", "left <script>alert(1)</script>", "right"]);
+    await page.getByRole("button", { name: "Size" }).click();
+    assert.equal((await names())[0], "grid");
+    assert.equal(await page.locator("th", { hasText: "Size" }).getAttribute("aria-sort"), "descending");
+    await page.getByRole("button", { name: "Size" }).click();
+    assert.equal((await names()).at(-1), "grid");
+    await page.getByRole("button", { name: "First touch by" }).click();
+    assert.equal((await names()).at(-1), "right", "unknown goes last");
+    await page.getByRole("searchbox").fill("heap le");
+    assert.deepEqual(await names(), ["left <script>alert(1)</script>"]);
+    await page.getByRole("searchbox").fill("nothing like it");
+    assert.match(await page.locator("tbody").innerText(), /No object matches/);
+    clean(page);
+  });
+
+  test("switches the theme and follows the system's", async t => {
+    const page = await fixture(t);
+    const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const dark = await ground();
+    await page.locator("button.theme").click();
+    assert.notEqual(await ground(), dark);
+    assert.equal(await page.locator("html").getAttribute("data-theme"), "light");
+    const light = await fixture(t, () => {}, { colorScheme: "light" });
+    assert.equal(await light.locator("html").getAttribute("data-theme"), "light");
+    clean(page);
+  });
+
+  test("changes colours and order without moving the page about", async t => {
+    for (const width of [1280, 1920]) {
+      const page = await fixture(t, () => {}, { viewport: { width, height: 900 } });
+      const place = async () => JSON.stringify(await page.locator("canvas.map").boundingBox());
+      const at = await place();
+      for (const value of ["thread", "first", "heat"]) {
+        await page.check(`input[name=mode][value=${value}]`);
+        assert.equal(await place(), at, `${value} at ${width}`);
+      }
+      await page.check("input[name=order][value=heat]");
+      assert.equal(await place(), at);
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "no sideways scrolling");
+      clean(page);
+    }
+  });
+
+  test("lists what was lost", async t => {
+    const page = await fixture(t, d => {
+      d.head.trace.complete = false;
+      d.head.trace.losses = [{ kind: "reclaim", count: 12, meaning: "Reclaim may have taken bits." }, { kind: "other", count: 0, meaning: null }];
+    });
+    await page.locator(".badge summary").click();
+    assert.match(await page.locator(".badge").innerText(), /incomplete: 12 reclaim/);
+    assert.match(await page.locator(".badge li").innerText(), /Reclaim may have taken bits/);
+    assert.equal(await page.locator(".badge li").count(), 1);
+  });
+
+  test("survives a trace of nothing", async t => {
+    const page = await fixture(t, d => {
+      d.lanes = [];
+      Object.assign(d.head, { objects: [], findings: [], threads: [], unknown: [], bins: { count: 0, intervals_per_bin: 1 } });
+      Object.assign(d.head.trace, { intervals: 0, duration_ns: 0 });
+      d.columns.interval_edges = new Int32Array([0]);
+      d.columns.working_set = new Int32Array(0);
+    });
+    const box = await page.locator("canvas.map").boundingBox();
+    await page.mouse.move(box.x + 400, box.y + 50);
+    await page.mouse.wheel(0, -100);
+    await page.waitForTimeout(60);
+    clean(page);
+  });
+
+  test("says so when its data is damaged", async t => {
+    const file = join(folder, "damaged.html");
+    await writeFile(file, await build(encode(report()).slice(0, -400)));
+    const page = await open(t, file);
+    await page.waitForSelector(".fatal[role=alert]");
+    assert.match(await page.locator(".fatal[role=alert]").innerText(), /cannot be shown/);
+  });
+});
+
+test("a page that varve wrote", { skip: !process.env.PAGE && "PAGE is not set" }, async t => {
+  const page = await open(t, process.env.PAGE);
+  await page.waitForSelector("canvas.map");
+  await page.waitForTimeout(300);
+  const box = await page.locator("canvas.map").boundingBox();
+  await page.mouse.move(box.x + box.width / 2, box.y + box.height / 3);
+  assert.match(await page.locator(".tip").innerText(), /touched/);
+  await page.mouse.wheel(0, -500);
+  await page.locator("tbody tr").first().click();
+  clean(page);
+});

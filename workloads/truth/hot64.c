@@ -1,0 +1,21 @@
+/* 64 pages that never leave the TLB, among 1,024 resident pages that are left alone. */
+#include "oracle.h"
+
+enum { HOT = 64, STRIDE = 16 };
+
+int main(void)
+{
+    oracle_init("hot64");
+    char *arena = resident_arena("arena", HOT * STRIDE);
+    rest("idle");
+    struct oracle_phase *hot = oracle_begin("hot");
+    oracle_set_strided(hot, 'r', arena, HOT, STRIDE);
+    while (oracle_again(hot)) {
+        read_pages(arena, HOT, STRIDE);
+        oracle_looped(hot);
+    }
+    oracle_end(hot);
+    rest("idle again");
+    puts("hot64 done");
+    return 0;
+}

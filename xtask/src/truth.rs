@@ -1,0 +1,197 @@
+//! Runs the truth suite, `varve doctor` and the facts under the kernels that Varve must live with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::{Error, Result, make_dir, run, text_of};
+use crate::guest::Output;
+use crate::vm::{Machine, Mebibytes, run_in};
+use crate::{Places, error};
+
+/// The kernels of Debian 12 and 13.
+pub(crate) const KERNELS: [&str; 2] = ["6.1", "6.12"];
+
+/// Prints what each kernel offers, see tests/kernel/facts.c.
+pub(crate) fn facts(places: &Places, machine: &Machine, kernels: &[String]) -> Result<bool> {
+    make_dir(&places.target.join("kernels"))?;
+    let program = places.target.join("kernels/facts");
+    let source = places.repository.join("tests/kernel/facts.c");
+    run(Command::new("cc")
+        .args(["-O2", "-Wall", "-o"])
+        .arg(&program)
+        .arg(&source))?;
+    let mut all_ran = true;
+    for kernel in kernels {
+        println!("# {kernel}");
+        all_ran &= step(
+            places,
+            &on(machine, kernel),
+            "facts",
+            &[program.display().to_string()],
+        )?;
+    }
+    Ok(all_ran)
+}
+
+/// Runs `varve doctor` and every executable of the truth suite under each kernel; true if all passed.
+pub(crate) fn truth(
+    places: &Places,
+    machine: &Machine,
+    kernels: &[String],
+    filter: &[String],
+) -> Result<bool> {
+    let varve = build_varve(places)?;
+    let tests = build_tests(places)?;
+    let mut passed = true;
+    for kernel in kernels {
+        let mut machine = on(machine, kernel);
+        // A real file system, so that O_DIRECT and hole punching mean what they mean outside.
+        machine.disk.get_or_insert(Mebibytes(4096));
+        machine.env.push(format!("VARVE={}", varve.display()));
+        passed &= step(
+            places,
+            &machine,
+            "varve doctor",
+            &[varve.display().to_string(), "doctor".to_owned()],
+        )?;
+        for test in &tests {
+            let name = test
+                .file_name()
+                .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+            let mut command = vec![test.display().to_string(), "--test-threads=1".to_owned()];
+            command.extend(filter.iter().cloned());
+            passed &= step(places, &machine, &name, &command)?;
+        }
+    }
+    Ok(passed)
+}
+
+fn on(machine: &Machine, kernel: &str) -> Machine {
+    Machine {
+        kernel: kernel.to_owned(),
+        ..machine.clone()
+    }
+}
+
+/// One command under one kernel. A machine that fails is a failure of this step, not of those after it.
+fn step(places: &Places, machine: &Machine, name: &str, command: &[String]) -> Result<bool> {
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+    let mut attempt = || {
+        run_in(
+            places,
+            machine,
+            command,
+            &mut Output {
+                out: &mut out,
+                err: &mut err,
+            },
+        )
+    };
+    let mut outcome = attempt();
+    if let Err(error @ Error::Failed { .. }) = &outcome {
+        // The machine itself was lost, not the test: emulation does that now and then.
+        eprintln!("once more: {name} on {}: {error}", machine.kernel);
+        outcome = attempt();
+    }
+    match outcome {
+        Ok(outcome) => {
+            let ran = outcome.ran.as_secs_f64();
+            let verdict = if outcome.code == 0 {
+                "passed"
+            } else {
+                "FAILED"
+            };
+            eprintln!(
+                "{verdict}: {name} on {}, exit code {}, {ran:.1} s",
+                machine.kernel, outcome.code
+            );
+            Ok(outcome.code == 0)
+        }
+        Err(error @ Error::Failed { .. }) => {
+            eprintln!("FAILED: {name} on {}: {error}", machine.kernel);
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn cargo(places: &Places) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(&places.repository);
+    command
+}
+
+fn build_varve(places: &Places) -> Result<PathBuf> {
+    run(cargo(places).args(["build", "--release", "-p", "varve"]))?;
+    // The preload library lies beside the program and is found there.
+    run(cargo(places).args(["build", "--release", "-p", "varve-agent"]))?;
+    let varve = places.target.join("release/varve");
+    if varve.is_file() {
+        Ok(varve)
+    } else {
+        Err(Error::failed(format!("cargo built no {}", varve.display())))
+    }
+}
+
+/// The executables of the truth suite, as cargo reports them.
+fn build_tests(places: &Places) -> Result<Vec<PathBuf>> {
+    let text = text_of(cargo(places).args([
+        "test",
+        "--release",
+        "-p",
+        "varve-truth",
+        "--no-run",
+        "--message-format=json",
+    ]))?;
+    let tests: Vec<PathBuf> = text.lines().filter_map(test_executable).collect();
+    if tests.is_empty() {
+        // Nothing to run must not look like everything passed.
+        return Err(Error::failed(
+            "cargo reported no test executables of varve-truth",
+        ));
+    }
+    Ok(tests)
+}
+
+/// The path in one of cargo's messages, if it is about an integration test.
+fn test_executable(line: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let of_test = message["profile"]["test"] == true && message["target"]["kind"][0] == "test";
+    // The full traces compare oracles with Valgrind, which is the same under every kernel, and slow.
+    let here_only = message["target"]["name"] == "full_trace";
+    (of_test && !here_only)
+        .then(|| {
+            message["executable"]
+                .as_str()
+                .map(|p| Path::new(p).to_owned())
+        })
+        .flatten()
+}
+
+/// Runs the harness's own checks, tests/kernel/run.
+pub(crate) fn check_harness(places: &Places, kernels: &[String]) -> Result<bool> {
+    let program = std::env::current_exe();
+    let program = error::Doing::doing(program, || "find this program".to_owned())?;
+    let mut command = Command::new(places.repository.join("tests/kernel/run"));
+    command.arg(program).args(kernels);
+    let status = error::Doing::doing(command.status(), || "start tests/kernel/run".to_owned())?;
+    Ok(status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_executable;
+
+    #[test]
+    fn only_integration_tests_count() {
+        let line = |kind: &str, test: bool| {
+            format!(
+                r#"{{"executable":"/t","target":{{"kind":["{kind}"]}},"profile":{{"test":{test}}}}}"#
+            )
+        };
+        assert!(test_executable(&line("test", true)).is_some());
+        assert!(test_executable(&line("lib", true)).is_none());
+        assert!(test_executable(&line("bin", false)).is_none());
+        assert!(test_executable("no message").is_none());
+    }
+}
