@@ -4,6 +4,7 @@
 //! as many as walks ever ran at the same time. Nothing is shared between slots, so nothing is locked.
 
 use std::arch::asm;
+use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -21,9 +22,14 @@ const SLOTS: usize = 64;
 const KNOWN: usize = 1 << 10;
 /// Words of an unknown stack that are copied at once.
 const COPY: usize = 2048;
-/// A walk, and making a slot, need this much room below the stack pointer.
+/// A walk needs this much room below the stack pointer.
 const ROOM_TO_WALK: u64 = 12 << 10;
-const ROOM_TO_BUILD: u64 = 160 << 10;
+/// Making a slot needs this much: more than a thread with a small stack has.
+const ROOM_TO_BUILD: usize = 256 << 10;
+/// How often and how long a thread waits for a slot when all are taken.
+const YIELDS: usize = 4;
+const NAPS: usize = 50;
+const NAP_NS: i64 = 200_000;
 
 struct Slot {
     unwinder: UnwinderX86_64<Bytes, MustNotAllocateDuringUnwind>,
@@ -47,6 +53,16 @@ static PLACES: [Place; SLOTS] = [const {
     }
 }; SLOTS];
 
+/// The stack on which slots are made, one at a time.
+#[repr(align(64))]
+struct BuildStack(UnsafeCell<[u8; ROOM_TO_BUILD]>);
+
+// SAFETY: only the thread that holds `BUILDING` uses it.
+unsafe impl Sync for BuildStack {}
+
+static BUILD_STACK: BuildStack = BuildStack(UnsafeCell::new([0; ROOM_TO_BUILD]));
+static BUILDING: AtomicBool = AtomicBool::new(false);
+
 unsafe extern "C" {
     /// The bounds of this library, from the linker.
     static __ehdr_start: u8;
@@ -61,6 +77,7 @@ pub(crate) fn recover_after_fork() {
             place.busy.store(false, Ordering::Release);
         }
     }
+    BUILDING.store(false, Ordering::Release);
 }
 
 /// The number of the caller's call stack, 0 if it cannot be had; sends a new one.
@@ -117,7 +134,7 @@ fn send(thread: &Thread, ring: &RingWriter, frames: &[u64]) -> u32 {
 }
 
 /// Bytes of stack left; unknown stacks (signal stacks, coroutines) are trusted to be large enough
-/// to walk, not to build a slot.
+/// to walk.
 fn room(thread: &Thread, sp: u64) -> u64 {
     if (thread.stack_low.get()..thread.stack_high.get()).contains(&sp) {
         sp - thread.stack_low.get()
@@ -127,38 +144,81 @@ fn room(thread: &Thread, sp: u64) -> u64 {
 }
 
 fn with_slot<T>(thread: &Thread, sp: u64, work: impl FnOnce(&mut Slot) -> T) -> Option<T> {
-    let room = room(thread, sp);
-    if room < ROOM_TO_WALK {
+    if room(thread, sp) < ROOM_TO_WALK {
         return None;
     }
-    let first = thread.slot.get() as usize;
-    for attempt in 0..4 * SLOTS {
-        let index = (first + attempt) % SLOTS;
-        let place = &PLACES[index];
-        let may_build = room >= ROOM_TO_BUILD;
-        if place.slot.load(Ordering::Relaxed).is_null() && !may_build
-            || place
+    let (index, slot) = take_slot(thread.slot.get() as usize)?;
+    thread.slot.set(index as u32);
+    // SAFETY: `busy` gives this thread the slot to itself; it is never freed.
+    let result = work(unsafe { &mut *slot });
+    PLACES[index].busy.store(false, Ordering::Release);
+    Some(result)
+}
+
+/// Takes a slot that nobody uses, the thread's last one first; makes one if there is none.
+///
+/// The wait is bounded: a walk that a signal handler left by a jump never gives its slot back.
+fn take_slot(first: usize) -> Option<(usize, *mut Slot)> {
+    for round in 0..YIELDS + NAPS {
+        for index in (first..first + SLOTS).map(|index| index % SLOTS) {
+            let place = &PLACES[index];
+            if place
                 .busy
                 .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
                 .is_err()
-        {
-            if attempt % SLOTS == SLOTS - 1 {
-                sys::yield_now();
+            {
+                continue;
             }
-            continue;
+            let mut slot = place.slot.load(Ordering::Relaxed);
+            if slot.is_null() {
+                slot = build();
+                place.slot.store(slot, Ordering::Relaxed);
+            }
+            if !slot.is_null() {
+                return Some((index, slot));
+            }
+            place.busy.store(false, Ordering::Release);
         }
-        let mut pointer = place.slot.load(Ordering::Relaxed);
-        if pointer.is_null() {
-            pointer = Box::into_raw(Slot::new());
-            place.slot.store(pointer, Ordering::Relaxed);
+        if process::is_confined() {
+            return None;
         }
-        thread.slot.set(index as u32);
-        // SAFETY: `busy` gives this thread the slot to itself; it is never freed.
-        let result = work(unsafe { &mut *pointer });
-        place.busy.store(false, Ordering::Release);
-        return Some(result);
+        if round < YIELDS {
+            sys::yield_now();
+        } else {
+            sys::sleep_ns(NAP_NS);
+        }
     }
     None
+}
+
+/// A new slot; null while another thread makes one.
+#[cold]
+fn build() -> *mut Slot {
+    extern "C" fn make(result: &mut *mut Slot) {
+        *result = Box::into_raw(Slot::new());
+    }
+    if BUILDING.swap(true, Ordering::Acquire) {
+        return null_mut();
+    }
+    let mut slot: *mut Slot = null_mut();
+    let top = BUILD_STACK.0.get() as usize + ROOM_TO_BUILD;
+    // SAFETY: `BUILDING` gives the stack to this thread, its top is aligned, and the stack pointer is
+    // back before anything else happens; `make` is called as its ABI says and does not unwind.
+    unsafe {
+        asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {make}",
+            "mov rsp, r12",
+            top = in(reg) top,
+            make = sym make,
+            in("rdi") &raw mut slot,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+    BUILDING.store(false, Ordering::Release);
+    slot
 }
 
 impl Slot {

@@ -304,6 +304,16 @@ fn exec_starts_anew_and_vfork_does_not() {
 
 #[test]
 fn three_hundred_threads_and_their_stacks() {
+    threads_and_their_stacks("-DIS_SMALL(i)=((i) % 2)");
+}
+
+/// No thread has the room to make an unwinder on its own stack.
+#[test]
+fn three_hundred_threads_with_small_stacks() {
+    threads_and_their_stacks("-DIS_SMALL(i)=1");
+}
+
+fn threads_and_their_stacks(sizes: &str) {
     let bench = Bench::new();
     let program = bench.compile("threads", r#"
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -320,14 +330,14 @@ fn three_hundred_threads_and_their_stacks() {
     int main(void) {
         pthread_t threads[300]; void *result; int cancelled = 0, returned = 0;
         pthread_attr_t small; pthread_attr_init(&small); pthread_attr_setstacksize(&small, 64 << 10);
-        for (long i = 0; i < 300; i++) if (pthread_create(&threads[i], i % 2 ? &small : 0, work, (void *)i)) return 1;
+        for (long i = 0; i < 300; i++) if (pthread_create(&threads[i], IS_SMALL(i) ? &small : 0, work, (void *)i)) return 1;
         for (long i = 0; i < 300; i++) {
             pthread_join(threads[i], &result);
             if (result == PTHREAD_CANCELED) cancelled++; else if (result == (void *)i) returned++;
         }
         say("ended %x\n", cancelled * 1000 + returned);
         return 0;
-    }"#, &[]);
+    }"#, &[sizes]);
     let (account, ring) = bench.run_one(&program);
     assert_eq!(told(&account, "ended"), 100 * 1000 + 200);
     let stacks: HashMap<u32, String> = ring
