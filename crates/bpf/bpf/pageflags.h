@@ -73,6 +73,68 @@ static __always_inline u32 head_bits(struct scratch *s, u64 head)
 	return bits;
 }
 
+/*
+ * Reads a struct page where it lies: through a helper each read waits for memory, while plain loads of
+ * several pages wait together. Linux 6.2 and newer have the cast (commit a35b9af4ec2c). Any type
+ * that begins with words will do; a load of a field that is a pointer would yield no number.
+ */
+extern void *bpf_rdonly_cast(const void *address, u32 type) __ksym __weak;
+
+static __always_inline u8 *struct_page(u64 address)
+{
+	return bpf_rdonly_cast((void *)address, bpf_core_type_id_kernel(struct pt_regs));
+}
+
+/* The first word of struct page on all kernels; memdesc_flags_t since 6.18 */
+static __always_inline u64 page_flags(u8 *page)
+{
+	return *(u64 *)page;
+}
+
+static __always_inline u64 page_compound(u8 *page)
+{
+	if (!bpf_core_field_exists(struct page, compound_head))
+		return 0;
+	return *(u64 *)(page + bpf_core_field_offset(struct page, compound_head));
+}
+
+static __always_inline u32 page_count(u8 *page)
+{
+	return *(u32 *)(page + bpf_core_field_offset(struct page, _refcount));
+}
+
+static __always_inline u64 is_head(u64 flags)
+{
+	return bpf_core_enum_value_exists(enum pageflags, PG_head) &&
+	       (flags >> bpf_core_enum_value(enum pageflags, PG_head)) & 1;
+}
+
+/* Of flags, compound heads and counts less one of several pages, each or-ed together */
+static __always_inline u32 is_remarkable(u64 flags, u64 compound, u64 count)
+{
+	return flag_bits(flags) || is_head(flags) || compound & 1 || count >= PIN_BIAS;
+}
+
+/* Bits of the page frame; known stays clear where it could not be read like this */
+static __always_inline u32 page_bits_in_place(struct scratch *s, u64 frame, u32 *known)
+{
+	u64 address = s->vmemmap + frame * bpf_core_type_size(struct page);
+	u8 *page = struct_page(address);
+	u64 flags = page_flags(page), compound = page_compound(page);
+	u32 count = page_count(page);
+
+	s->checks++;
+	*known = 1;
+	if (compound & 1)
+		return head_bits(s, compound - 1);
+	if (is_head(flags))
+		return head_bits(s, address);
+	/* A load that fails reads as 0, and the count of a page that is mapped is never 0 */
+	if (!count)
+		*known = 0;
+	return flag_bits(flags) | (count >= PIN_BIAS ? BIT_PINNED : 0);
+}
+
 /* Bits of the page frame; first, count: a run of frames with it in it, to be read together */
 static __always_inline u32 page_bits(struct scratch *s, u64 frame, u64 first, u32 count)
 {
@@ -112,8 +174,7 @@ static __always_inline u32 page_bits(struct scratch *s, u64 frame, u64 first, u3
 		if (compound & 1)
 			return head_bits(s, compound - 1);
 	}
-	if (bpf_core_enum_value_exists(enum pageflags, PG_head) &&
-	    (flags >> bpf_core_enum_value(enum pageflags, PG_head)) & 1)
+	if (is_head(flags))
 		return head_bits(s, address);
 	if (*(u32 *)(page + bpf_core_field_offset(struct page, _refcount)) >= PIN_BIAS)
 		return flag_bits(flags) | BIT_PINNED;

@@ -25,6 +25,9 @@
 /* More steps than this never happen: 2^23 of 2 MiB are 16 TiB */
 #define MAX_STEPS (1u << 23)
 
+/* So many cold pages among 64 are looked at together first */
+#define MANY_COLD 16
+
 struct walk_context {
 	struct scratch *s;
 };
@@ -79,7 +82,7 @@ static long check_cold(u32 i, struct cold_context *c)
 {
 	struct scratch *s = c->s;
 	u64 left = c->left, bit = left & -left;
-	u32 bits, at, count = 1, word = c->word & 7;
+	u32 bits = 0, known = 0, at, count = 1, word = c->word & 7;
 	u64 frame, first;
 
 	if (!left)
@@ -87,14 +90,18 @@ static long check_cold(u32 i, struct cold_context *c)
 	c->left = left ^ bit;
 	at = word * 64 + lowest_bit[(bit * 0x022fdd63cc95386dull) >> 58];
 	first = frame = frame_of(s, s->t1[at & 511]);
-	if (frame - s->block_frame >= s->block_count) {
-		count = run_of_frames(s, at, frame, 1);
-		if (count == 1) {
-			count = run_of_frames(s, at, frame, -1ull);
-			first = frame - (count - 1);
+	if (bpf_ksym_exists(bpf_rdonly_cast))
+		bits = page_bits_in_place(s, frame, &known);
+	if (!known) {
+		if (frame - s->block_frame >= s->block_count) {
+			count = run_of_frames(s, at, frame, 1);
+			if (count == 1) {
+				count = run_of_frames(s, at, frame, -1ull);
+				first = frame - (count - 1);
+			}
 		}
+		bits = page_bits(s, frame, first, count);
 	}
-	bits = page_bits(s, frame, first, count);
 	if (!bits)
 		return 0;
 	if (bits & BIT_YOUNG)
@@ -124,6 +131,35 @@ __noinline u64 gather(struct scratch *s, u32 word, u32 bit)
 		barrier_var(result);
 	}
 	return result;
+}
+
+/*
+ * Whether some page of 64 entries needs a look of its own. Straight-line code: the processor then waits
+ * for the memory of some twenty pages at a time. Entries that are not cold take part for nothing.
+ */
+__noinline u32 any_remarkable(struct scratch *s, u32 word)
+{
+	u64 *t, flags = 0, compound = 0, count = 0;
+	u64 size = bpf_core_type_size(struct page), vmemmap, mask;
+
+	if (!s)
+		return 0;
+	t = s->t1 + (word & 7) * 64;
+	vmemmap = s->vmemmap;
+	mask = s->frame_mask;
+#pragma unroll
+	for (int j = 0; j < 64; j++) {
+		u8 *page = struct_page(vmemmap + ((t[j] & mask) >> 12) * size);
+
+		flags |= page_flags(page);
+		compound |= page_compound(page);
+		/* Of a page that could not be read all is 0, and this is large */
+		count |= (u64)page_count(page) - 1;
+		barrier_var(flags);
+		barrier_var(compound);
+		barrier_var(count);
+	}
+	return is_remarkable(flags, compound, count);
 }
 
 /*
@@ -189,6 +225,11 @@ __noinline u64 scan_word(struct scratch *s, u32 word, u64 mask)
 	if (cold && s->options & OPT_PAGE_FLAGS) {
 		struct cold_context c = { .s = s, .left = cold, .word = word };
 
+		if (bpf_ksym_exists(bpf_rdonly_cast) && !(any & PTE_PROTNONE) &&
+		    count_ones(cold) >= MANY_COLD && !any_remarkable(s, word)) {
+			s->checks += count_ones(cold);
+			return accessed;
+		}
 		bpf_loop(64, check_cold, &c, 0);
 		accessed |= r->young[word] | r->referenced[word] | r->pinned[word];
 	}
