@@ -10,6 +10,8 @@
 
 mod cell;
 mod columns;
+mod delta;
+mod delta_column;
 mod error;
 mod guard;
 mod manifest;
@@ -17,6 +19,7 @@ mod merge;
 mod packing;
 mod page_header;
 mod reader;
+mod table_file;
 pub mod tables;
 mod writer;
 

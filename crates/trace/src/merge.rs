@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use crate::table_file::{ROW_GROUP_ROWS, TableFile};
 use crate::tables::{
     CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ProcessRow, Row, ThreadRow, TouchRow,
 };
-use crate::writer::{ROW_GROUP_ROWS, TableFile, part_files, write_table};
+use crate::writer::{part_files, write_table};
 use crate::{Trace, TraceError};
 
 /// The tables that [`finish_tables`] leaves, even where they are empty.

@@ -19,11 +19,11 @@ const SHORTEST_MEAN: f64 = 1.2;
 
 /// The same touches in the rows that are smallest when written.
 pub(crate) fn pack(rows: &[TouchRow]) -> Cow<'_, [TouchRow]> {
-    if !rows.chunks(WINDOW).any(is_random) {
+    if !windows(rows).any(is_random) {
         return Cow::Borrowed(rows);
     }
     let mut packed = Vec::with_capacity(rows.len() * 2);
-    for window in rows.chunks(WINDOW) {
+    for window in windows(rows) {
         if !is_random(window) {
             packed.extend_from_slice(window);
             continue;
@@ -43,13 +43,19 @@ pub(crate) fn pack(rows: &[TouchRow]) -> Cow<'_, [TouchRow]> {
     Cow::Owned(packed)
 }
 
+/// Neighbouring rows of one process in one interval, a few at a time.
+fn windows(rows: &[TouchRow]) -> impl Iterator<Item = &[TouchRow]> {
+    rows.chunk_by(|a, b| (a.interval, a.pid) == (b.interval, b.pid))
+        .flat_map(|rows| rows.chunks(WINDOW))
+}
+
 /// Whether the runs of a window lie in one place, many and short.
 fn is_random(window: &[TouchRow]) -> bool {
     let (Some(first), Some(last)) = (window.first(), window.last()) else {
         return false;
     };
-    // A window that crosses intervals or holes is not worth more thought.
-    if first.interval != last.interval || first.pid != last.pid || last.page < first.page {
+    // A window that goes back or crosses a hole is not worth more thought.
+    if last.page < first.page {
         return false;
     }
     let runs = window.len() as f64;

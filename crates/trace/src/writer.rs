@@ -4,22 +4,12 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use arrow_schema::SchemaRef;
-use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::errors::ParquetError;
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::schema::types::ColumnPath;
-
-use crate::tables::{Row, Table, TouchRow};
+use crate::table_file::TableFile;
+use crate::tables::Row;
 use crate::{Manifest, TraceError};
 
-/// Rows of a merged file's row group.
-pub(crate) const ROW_GROUP_ROWS: usize = 1 << 20;
 /// Rows that are turned into columns at once: the columns stand in memory beside the rows.
 const WRITE_ROWS: usize = 1 << 16;
-/// Rows of a data page at most; its size is limited too.
-const PAGE_ROWS: usize = 1 << 18;
 
 /// The writer of a trace folder.
 #[derive(Debug)]
@@ -154,75 +144,4 @@ fn write_file<R: Row>(path: &Path, rows: &[R]) -> Result<(), TraceError> {
 pub(crate) fn create_aside(aside: &Path) -> Result<File, TraceError> {
     remove(aside.to_owned())?;
     File::create_new(aside).map_err(TraceError::io("create", aside))
-}
-
-/// A Parquet file that appears under its name only when it is whole.
-pub(crate) struct TableFile {
-    path: PathBuf,
-    aside: PathBuf,
-    writer: ArrowWriter<File>,
-}
-
-impl TableFile {
-    pub(crate) fn create(path: &Path, table: Table, schema: SchemaRef) -> Result<Self, TraceError> {
-        let aside = path.with_extension("new");
-        let file = create_aside(&aside)?;
-        let writer = ArrowWriter::try_new(file, schema, Some(properties(table)))
-            .map_err(|e| parquet_error(&aside, e))?;
-        Ok(TableFile {
-            path: path.to_owned(),
-            aside,
-            writer,
-        })
-    }
-
-    pub(crate) fn write(&mut self, batch: &arrow_array::RecordBatch) -> Result<(), TraceError> {
-        self.writer
-            .write(batch)
-            .map_err(|e| parquet_error(&self.aside, e))
-    }
-
-    pub(crate) fn close(self) -> Result<(), TraceError> {
-        let Self {
-            path,
-            aside,
-            writer,
-        } = self;
-        if let Err(e) = writer.close() {
-            // A full disk must not be made fuller by what nobody will read.
-            let _ = fs::remove_file(&aside);
-            return Err(parquet_error(&aside, e));
-        }
-        fs::rename(&aside, &path).map_err(TraceError::io("rename", &aside))
-    }
-}
-
-fn properties(table: Table) -> WriterProperties {
-    // Level 3 finds matches in random touches, which cost more than they save.
-    let level = if table == TouchRow::TABLE { 1 } else { 3 };
-    let level = ZstdLevel::try_new(level).unwrap_or_default();
-    let mut properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(level))
-        .set_statistics_enabled(EnabledStatistics::Chunk)
-        // A page every 20,000 rows, the default, costs a twentieth of a bit for each page and interval.
-        .set_data_page_row_count_limit(PAGE_ROWS)
-        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS));
-    for column in table.growing {
-        let path = ColumnPath::from(*column);
-        properties = properties
-            .set_column_dictionary_enabled(path.clone(), false)
-            .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
-    }
-    properties.build()
-}
-
-/// Keeps the system's own error where there is one, so that a full disk is known as such.
-pub(crate) fn parquet_error(path: &Path, error: ParquetError) -> TraceError {
-    match error {
-        ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
-            Ok(e) => TraceError::io("write", path)(*e),
-            Err(e) => TraceError::table(path, e),
-        },
-        e => TraceError::table(path, e),
-    }
 }

@@ -1,0 +1,219 @@
+//! One table as a Parquet file.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
+use parquet::arrow::{ArrowSchemaConverter, add_encoded_arrow_schema_to_metadata};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::ColumnPath;
+
+use crate::TraceError;
+use crate::delta_column::DeltaColumn;
+use crate::tables::{Row, Table, TouchRow};
+use crate::writer::create_aside;
+
+/// Rows of a row group.
+pub(crate) const ROW_GROUP_ROWS: usize = 1 << 20;
+/// Rows of a data page at most; the Parquet crate limits its size too.
+const PAGE_ROWS: usize = 1 << 18;
+
+/// A Parquet file that appears under its name only when it is whole.
+///
+/// It is what the Parquet crate's own `ArrowWriter` is, but for the growing columns: those are encoded here
+/// (see [`crate::delta`]).
+pub(crate) struct TableFile {
+    path: PathBuf,
+    aside: PathBuf,
+    table: Table,
+    schema: SchemaRef,
+    writer: SerializedFileWriter<File>,
+    factory: ArrowRowGroupWriterFactory,
+    /// The row group that is being gathered.
+    group: Option<Group>,
+    groups: usize,
+}
+
+struct Group {
+    columns: Vec<Column>,
+    rows: usize,
+}
+
+/// One field; a nested one has several writers.
+enum Column {
+    Delta(DeltaColumn),
+    Arrow(Vec<ArrowColumnWriter>),
+}
+
+impl TableFile {
+    pub(crate) fn create(path: &Path, table: Table, schema: SchemaRef) -> Result<Self, TraceError> {
+        let aside = path.with_extension("new");
+        let file = create_aside(&aside)?;
+        let bad = |e| parquet_error(&aside, e);
+        let mut properties = properties(table);
+        add_encoded_arrow_schema_to_metadata(&schema, &mut properties);
+        let parquet = ArrowSchemaConverter::new().convert(&schema).map_err(bad)?;
+        let root = parquet.root_schema_ptr();
+        let writer = SerializedFileWriter::new(file, root, Arc::new(properties)).map_err(bad)?;
+        let factory = ArrowRowGroupWriterFactory::new(&writer, Arc::clone(&schema));
+        Ok(TableFile {
+            path: path.to_owned(),
+            aside,
+            table,
+            schema,
+            writer,
+            factory,
+            group: None,
+            groups: 0,
+        })
+    }
+
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), TraceError> {
+        self.write_batch(batch)
+            .map_err(|e| parquet_error(&self.aside, e))
+    }
+
+    pub(crate) fn close(mut self) -> Result<(), TraceError> {
+        let closed = self.close_group().and_then(|()| self.writer.finish());
+        let Self { path, aside, .. } = self;
+        if let Err(e) = closed {
+            // A full disk must not be made fuller by what nobody will read.
+            let _ = fs::remove_file(&aside);
+            return Err(parquet_error(&aside, e));
+        }
+        fs::rename(&aside, &path).map_err(TraceError::io("rename", &aside))
+    }
+
+    fn write_batch(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
+        let mut written = 0;
+        while written < batch.num_rows() {
+            let mut group = match self.group.take() {
+                Some(group) => group,
+                None => self.new_group()?,
+            };
+            let rows = (batch.num_rows() - written).min(ROW_GROUP_ROWS - group.rows);
+            group.write(&self.schema, &batch.slice(written, rows))?;
+            written += rows;
+            let full = group.rows == ROW_GROUP_ROWS;
+            self.group = Some(group);
+            if full {
+                self.close_group()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn new_group(&self) -> Result<Group, ParquetError> {
+        let mut leaves = self.factory.create_column_writers(self.groups)?.into_iter();
+        let parquet = self.writer.schema_descr();
+        let mut columns = Vec::with_capacity(self.schema.fields().len());
+        let mut leaf = 0;
+        for (at, field) in self.schema.fields().iter().enumerate() {
+            let width = (leaf..parquet.num_columns())
+                .take_while(|leaf| parquet.get_column_root_idx(*leaf) == at)
+                .count();
+            let of_field: Vec<ArrowColumnWriter> = leaves.by_ref().take(width).collect();
+            let is_growing = self.table.growing.contains(&field.name().as_str());
+            columns.push(if is_growing && DeltaColumn::suits(field) {
+                let column = parquet.column(leaf);
+                let kind = field.data_type();
+                Column::Delta(DeltaColumn::new(
+                    column,
+                    kind,
+                    PAGE_ROWS,
+                    level(self.table),
+                )?)
+            } else {
+                Column::Arrow(of_field)
+            });
+            leaf += width;
+        }
+        Ok(Group { columns, rows: 0 })
+    }
+
+    fn close_group(&mut self) -> Result<(), ParquetError> {
+        let Some(group) = self.group.take() else {
+            return Ok(());
+        };
+        self.groups += 1;
+        let mut out = self.writer.next_row_group()?;
+        for column in group.columns {
+            match column {
+                Column::Delta(column) => {
+                    let (pages, close) = column.close()?;
+                    out.append_column(&pages, close)?;
+                }
+                Column::Arrow(leaves) => {
+                    for leaf in leaves {
+                        leaf.close()?.append_to_row_group(&mut out)?;
+                    }
+                }
+            }
+        }
+        out.close()?;
+        Ok(())
+    }
+}
+
+impl Group {
+    fn write(&mut self, schema: &SchemaRef, batch: &RecordBatch) -> Result<(), ParquetError> {
+        for ((column, field), array) in self
+            .columns
+            .iter_mut()
+            .zip(schema.fields())
+            .zip(batch.columns())
+        {
+            match column {
+                Column::Delta(column) => column.write(array)?,
+                Column::Arrow(leaves) => {
+                    for (leaf, values) in leaves.iter_mut().zip(compute_leaves(field, array)?) {
+                        leaf.write(&values)?;
+                    }
+                }
+            }
+        }
+        self.rows += batch.num_rows();
+        Ok(())
+    }
+}
+
+fn level(table: Table) -> i32 {
+    // Level 3 finds matches in random touches, which cost more than they save.
+    if table == TouchRow::TABLE { 1 } else { 3 }
+}
+
+fn properties(table: Table) -> WriterProperties {
+    let level = ZstdLevel::try_new(level(table)).unwrap_or_default();
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(level))
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        // Columns that are made here have none.
+        .set_offset_index_disabled(true)
+        // A page every 20,000 rows, the default, costs a twentieth of a bit for each page and interval.
+        .set_data_page_row_count_limit(PAGE_ROWS)
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS));
+    for column in table.growing {
+        let path = ColumnPath::from(*column);
+        properties = properties
+            .set_column_dictionary_enabled(path.clone(), false)
+            .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+    }
+    properties.build()
+}
+
+/// Keeps the system's own error where there is one, so that a full disk is known as such.
+pub(crate) fn parquet_error(path: &Path, error: ParquetError) -> TraceError {
+    match error {
+        ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
+            Ok(e) => TraceError::io("write", path)(*e),
+            Err(e) => TraceError::table(path, e),
+        },
+        e => TraceError::table(path, e),
+    }
+}
