@@ -179,10 +179,10 @@ fn mask<W: Word>() -> u64 {
 fn smallest<W: Word>(distances: &[u64]) -> i64 {
     let extend = |d: u64| (d << (64 - W::BITS)).cast_signed() >> (64 - W::BITS);
     let unsigned = distances.iter().copied().min().map_or(0, extend);
-    let signed = distances.iter().copied().map(extend).min().unwrap_or(0);
-    if signed == unsigned {
-        return signed;
+    if distances.iter().fold(0, |all, d| all | d) >> (W::BITS - 1) == 0 {
+        return unsigned;
     }
+    let signed = distances.iter().copied().map(extend).min().unwrap_or(0);
     let cost = |base: i64| -> u32 {
         let base = base.cast_unsigned();
         let miniblocks = distances.chunks(MINIBLOCK);
@@ -240,7 +240,8 @@ fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)).cast_unsigned()
 }
 
-fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+/// LEB128.
+pub(crate) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
     while value > 0x7f {
         out.push(value as u8 | 0x80);
         value >>= 7;

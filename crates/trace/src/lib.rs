@@ -9,9 +9,10 @@
 //! The columns of each table are documented on its row type in [`tables`].
 
 mod cell;
+mod chunk;
 mod columns;
 mod delta;
-mod delta_column;
+mod dictionary;
 mod error;
 mod guard;
 mod manifest;

@@ -15,19 +15,15 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 
 use crate::TraceError;
-use crate::delta_column::DeltaColumn;
+use crate::chunk::{Chunk, PAGE_ROWS};
 use crate::tables::{Row, Table, TouchRow};
 use crate::writer::create_aside;
 
 /// Rows of a row group.
 pub(crate) const ROW_GROUP_ROWS: usize = 1 << 20;
-/// Rows of a data page at most; the Parquet crate limits its size too.
-const PAGE_ROWS: usize = 1 << 18;
-
 /// A Parquet file that appears under its name only when it is whole.
 ///
-/// It is what the Parquet crate's own `ArrowWriter` is, but for the growing columns: those are encoded here
-/// (see [`crate::delta`]).
+/// It is what the Parquet crate's own `ArrowWriter` is, but for the columns that [`Chunk`] makes.
 pub(crate) struct TableFile {
     path: PathBuf,
     aside: PathBuf,
@@ -47,8 +43,8 @@ struct Group {
 
 /// One field; a nested one has several writers.
 enum Column {
-    Delta(DeltaColumn),
-    Arrow(Vec<ArrowColumnWriter>),
+    Ours(Chunk),
+    Theirs(Vec<ArrowColumnWriter>),
 }
 
 impl TableFile {
@@ -120,18 +116,11 @@ impl TableFile {
                 .count();
             let of_field: Vec<ArrowColumnWriter> = leaves.by_ref().take(width).collect();
             let is_growing = self.table.growing.contains(&field.name().as_str());
-            columns.push(if is_growing && DeltaColumn::suits(field) {
-                let column = parquet.column(leaf);
-                let kind = field.data_type();
-                Column::Delta(DeltaColumn::new(
-                    column,
-                    kind,
-                    PAGE_ROWS,
-                    level(self.table),
-                )?)
-            } else {
-                Column::Arrow(of_field)
-            });
+            let chunk = match width {
+                1 => Chunk::new(field, is_growing, &parquet.column(leaf), level(self.table))?,
+                _ => None,
+            };
+            columns.push(chunk.map_or(Column::Theirs(of_field), Column::Ours));
             leaf += width;
         }
         Ok(Group { columns, rows: 0 })
@@ -145,11 +134,11 @@ impl TableFile {
         let mut out = self.writer.next_row_group()?;
         for column in group.columns {
             match column {
-                Column::Delta(column) => {
+                Column::Ours(column) => {
                     let (pages, close) = column.close()?;
                     out.append_column(&pages, close)?;
                 }
-                Column::Arrow(leaves) => {
+                Column::Theirs(leaves) => {
                     for leaf in leaves {
                         leaf.close()?.append_to_row_group(&mut out)?;
                     }
@@ -170,8 +159,8 @@ impl Group {
             .zip(batch.columns())
         {
             match column {
-                Column::Delta(column) => column.write(array)?,
-                Column::Arrow(leaves) => {
+                Column::Ours(column) => column.write(array)?,
+                Column::Theirs(leaves) => {
                     for (leaf, values) in leaves.iter_mut().zip(compute_leaves(field, array)?) {
                         leaf.write(&values)?;
                     }
@@ -183,15 +172,14 @@ impl Group {
     }
 }
 
-fn level(table: Table) -> i32 {
+fn level(table: Table) -> ZstdLevel {
     // Level 3 finds matches in random touches, which cost more than they save.
-    if table == TouchRow::TABLE { 1 } else { 3 }
+    ZstdLevel::try_new(if table == TouchRow::TABLE { 1 } else { 3 }).unwrap_or_default()
 }
 
 fn properties(table: Table) -> WriterProperties {
-    let level = ZstdLevel::try_new(level(table)).unwrap_or_default();
     let mut properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(level))
+        .set_compression(Compression::ZSTD(level(table)))
         .set_statistics_enabled(EnabledStatistics::Chunk)
         // Columns that are made here have none.
         .set_offset_index_disabled(true)
