@@ -8,17 +8,20 @@ use varve_trace::tables::{
     BirthRow, DeathRow, Frame as FrameRow, MappingRow, ObjectRow, Row, SiteRow, StackRow,
     SymbolRow, ThreadRow,
 };
-use varve_trace::{ModuleNote, Trace, TraceError, remove_parts, write_table};
+use varve_trace::{ModuleNote, TableWriter, Trace, TraceError, remove_parts, write_table};
 
+use crate::lives::Deaths;
 use crate::names::short_place;
 use crate::{
-    AddressSpaces, Asked, Birth, BuildId, Death, Frame, Layer, Life, Locator, Mapping,
-    ModuleReport, Namer, Stack, StaticObject, StaticsReader, mapping_objects, merge, stack_name,
-    static_name, symbolize,
+    AddressSpaces, Asked, BuildId, Frame, Layer, Locator, Mapping, ModuleReport, Namer, Stack,
+    StaticObject, StaticsReader, mapping_objects, stack_name, static_name, symbolize,
 };
 
 /// The name of whatever the recorder itself put into the target.
 const OWN: &str = "varve agent, not the program's own";
+
+/// Objects that are named and written at once.
+const OBJECTS_AT_ONCE: usize = 1 << 14;
 
 /// What attribution tells of the trace as a whole.
 #[derive(Debug, Default)]
@@ -46,20 +49,19 @@ pub fn finish(folder: &Path, min_object: Bytes) -> Result<Finished, TraceError> 
     let mut reports: Vec<ModuleReport> = Vec::new();
 
     let stacks = symbolized(&trace, &locator, &mappings, &mut reports)?;
-    let names = Names::new(&trace, &stacks)?;
-    let mut objects = born_objects(&trace, names)?;
-
+    write_table(folder, &site_rows(&stacks))?;
     let statics = StaticsReader::new(locator, min_object).read(&mappings);
     reports.extend(statics.modules);
-    let next = objects.iter().map(|o| o.object.0 + 1).max().unwrap_or(0);
+    write_table(folder, &symbols(&statics.objects))?;
+
+    // Last: a trace with objects counts as finished.
+    let mut objects = TableWriter::<ObjectRow>::create(folder)?;
+    let next = write_born(&trace, Names::new(&trace, &stacks)?, &mut objects)?;
     let outer = mapping_objects(&mappings);
     let named = statics.objects.iter().chain(&outer);
-    objects.extend(named.zip(next..).map(|(o, id)| static_row(o, ObjectId(id))));
-
-    write_table(folder, &symbols(&statics.objects))?;
-    write_table(folder, &site_rows(&stacks))?;
-    // Last: a trace with objects counts as finished.
-    write_table(folder, &objects)?;
+    let rows = named.zip(next..).map(|(o, id)| static_row(o, ObjectId(id)));
+    objects.append(&rows.collect::<Vec<_>>())?;
+    objects.close()?;
     for table in [BirthRow::TABLE, DeathRow::TABLE, StackRow::TABLE] {
         remove_parts(folder, table.name)?;
     }
@@ -132,20 +134,22 @@ impl<'a> Names<'a> {
         })
     }
 
-    fn name(&mut self, life: &Life, made_by: &str) -> String {
-        match (life.kind, life.site) {
+    fn name(&mut self, birth: &BirthRow) -> String {
+        let made_by = birth.made_by.as_ref();
+        match (birth.kind, birth.site) {
             _ if made_by == "varve agent" => OWN.to_owned(),
             (ObjectKind::Stack, _) if made_by == "stack" => {
-                let thread = self.threads.get(&(life.pid, life.tid));
-                stack_name(life.pid, life.tid, thread.map(String::as_str))
+                let tid = maker(birth);
+                let thread = self.threads.get(&(birth.pid, tid));
+                stack_name(birth.pid, tid, thread.map(String::as_str))
             }
             (kind, Some(site)) => {
                 let (stacks, namer) = (self.stacks, &mut self.namer);
                 let name = self
                     .sites
-                    .entry((site, kind, life.pool))
+                    .entry((site, kind, birth.pool))
                     .or_insert_with(|| {
-                        let asked = if life.pool {
+                        let asked = if birth.pool {
                             Asked::Pool
                         } else {
                             Asked::One(kind)
@@ -154,13 +158,13 @@ impl<'a> Names<'a> {
                     });
                 // The preload library stands in for the function itself, which no frame shows.
                 match name.strip_prefix("heap (") {
-                    Some(place) if !life.pool && !made_by.is_empty() => {
+                    Some(place) if !birth.pool && !made_by.is_empty() => {
                         format!("{made_by} ({place}")
                     }
                     _ => name.clone(),
                 }
             }
-            (ObjectKind::Heap, None) if life.pool => "heap, small objects".to_owned(),
+            (ObjectKind::Heap, None) if birth.pool => "heap, small objects".to_owned(),
             (ObjectKind::Heap, None) => "heap, unknown caller".to_owned(),
             (ObjectKind::File, None) => "mapped file".to_owned(),
             (ObjectKind::Stack, None) => "stack".to_owned(),
@@ -169,65 +173,55 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Objects that were born in the recording.
-fn born_objects(trace: &Trace, mut names: Names<'_>) -> Result<Vec<ObjectRow>, TraceError> {
-    let rows: Vec<BirthRow> = trace.rows()?;
-    let made_by: HashMap<ObjectId, &str> = rows
-        .iter()
-        .map(|r| (r.object, r.made_by.as_str()))
-        .collect();
-    let births = rows
-        .iter()
-        .map(|row| Birth {
-            object: row.object,
-            pid: row.pid,
-            kind: row.kind,
-            address: row.address,
-            bytes: row.bytes,
-            born: row.born_ns,
-            tid: row.tid.unwrap_or(Tid(row.pid.0)),
-            site: row.site,
-            pool: row.pool,
-        })
-        .collect();
-    let deaths = trace
-        .rows::<DeathRow>()?
-        .into_iter()
-        .map(|row| Death {
-            object: row.object,
-            died: row.died_ns,
-        })
-        .collect();
-    let lives = merge(births, deaths, &[]).lives;
-    Ok(lives
-        .iter()
-        .map(|life| {
-            let made_by = made_by
-                .get(&life.part_of.unwrap_or(life.object))
-                .or_else(|| made_by.get(&life.object));
-            let made_by = made_by.copied().unwrap_or_default();
-            // Heap that a program took from the kernel itself holds what its own allocator makes of it.
-            let layer = if made_by == "brk" {
-                Layer::SITE
-            } else {
-                Layer::of(life.kind, life.pool)
-            };
-            ObjectRow {
-                object: life.object,
-                pid: life.pid,
-                kind: life.kind,
-                name: names.name(life, made_by),
-                site: life.site,
-                address: life.address,
-                bytes: life.bytes,
-                born_ns: life.born,
-                died_ns: life.died,
-                tid: Some(life.tid),
-                pool: life.pool,
-                layer: layer.number(),
+/// The thread that made an object: the first where none is known.
+fn maker(birth: &BirthRow) -> Tid {
+    birth.tid.unwrap_or(Tid(birth.pid.0))
+}
+
+/// Writes the objects that were born in the recording, as they come: there may be more than fit into
+/// memory. Gives the first number that is free.
+fn write_born(
+    trace: &Trace,
+    mut names: Names<'_>,
+    objects: &mut TableWriter<ObjectRow>,
+) -> Result<u64, TraceError> {
+    let mut deaths = Deaths::new(trace)?;
+    let mut next = 0;
+    let mut rows = Vec::new();
+    for births in trace.batches::<BirthRow>()? {
+        for births in births?.chunks(OBJECTS_AT_ONCE) {
+            for birth in births {
+                rows.push(object_row(birth, names.name(birth), deaths.of(birth)?));
+                next = birth.object.0 + 1;
             }
-        })
-        .collect())
+            objects.append(&rows)?;
+            rows.clear();
+        }
+    }
+    Ok(next)
+}
+
+fn object_row(birth: &BirthRow, name: String, died_ns: Option<Time>) -> ObjectRow {
+    // Heap that a program took from the kernel itself holds what its own allocator makes of it.
+    let layer = if birth.made_by == "brk" {
+        Layer::SITE
+    } else {
+        Layer::of(birth.kind, birth.pool)
+    };
+    ObjectRow {
+        object: birth.object,
+        pid: birth.pid,
+        kind: birth.kind,
+        name,
+        site: birth.site,
+        address: birth.address,
+        bytes: birth.bytes,
+        born_ns: birth.born_ns,
+        died_ns,
+        tid: Some(maker(birth)),
+        pool: birth.pool,
+        layer: layer.number(),
+    }
 }
 
 /// Whether a module is the recorder's own: its preload library, or the ring that this speaks through.

@@ -7,7 +7,7 @@
 //! 2. [`Unwinder`] turns registers and stack copies into call stacks, for processes without the preload library.
 //! 3. [`symbolize`] turns call stacks into functions, files and lines.
 //! 4. [`Namer`] gives each allocation site the name that a person would.
-//! 5. [`merge`] turns births and deaths into [`Life`]s.
+//! 5. Births and deaths become lives, as they are read.
 //! 6. [`Owners`] tells which of all these objects a touched page belongs to.
 //!
 //! No file that it reads is trusted: broken, truncated and hostile ones cost their own names, never the report.
@@ -35,7 +35,6 @@ pub use finish::{Finished, finish};
 pub use image::Locator;
 pub use input::{BuildId, Mapping};
 pub use interpreter::loads_libraries;
-pub use lives::{Birth, Change, Death, Life, Lives, merge};
 pub use names::{Asked, Namer, author, stack_name, static_name};
 pub use owners::{Layer, Owners, Share, Span, SpanIndex, owners_at};
 pub use statics::{StaticObject, Statics, StaticsReader, mapping_objects};

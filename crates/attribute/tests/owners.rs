@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proptest::prelude::*;
-use varve_attribute::{Birth, Death, Layer, Owners, Span, SpanIndex, merge, owners_at};
-use varve_model::{Address, Bytes, ObjectId, ObjectKind, Page, PageRange, Pages, Pid, Tid, Time};
+use varve_attribute::{Layer, Owners, Span, SpanIndex, owners_at};
+use varve_model::{Address, Bytes, Page, PageRange, Pages, Pid, Time};
 
 const LAYERS: [Layer; 5] = [
     Layer::MAPPING,
@@ -117,41 +117,6 @@ proptest! {
             });
             let top = here.map(|span| span.layer).max();
             prop_assert_eq!(found.map(|found| spans[found.0 as usize].layer), top);
-        }
-    }
-
-    #[test]
-    fn merged_lives_never_overlap_in_a_layer(
-        births in prop::collection::vec((1u64..12, 0u64..64, 1u64..32, 0u64..40, any::<bool>()), 0..60),
-        deaths in prop::collection::vec((1u64..12, 0u64..60), 0..40),
-    ) {
-        let births: Vec<Birth> = births
-            .into_iter()
-            .map(|(object, at, length, born, heap)| Birth {
-                object: ObjectId(object),
-                pid: Pid(1),
-                kind: if heap { ObjectKind::Heap } else { ObjectKind::Mapping },
-                address: Address(at * 16),
-                bytes: Bytes(length * 16),
-                born: Time(born),
-                tid: Tid(1),
-                site: None,
-                pool: false,
-            })
-            .collect();
-        let deaths = deaths.into_iter().map(|(object, died)| Death { object: ObjectId(object), died: Time(died) }).collect();
-        let lives = merge(births, deaths, &[]).lives;
-        let mut ids: Vec<ObjectId> = lives.iter().map(|life| life.object).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        prop_assert_eq!(ids.len(), lives.len());
-        let spans: Vec<Span> = lives.iter().map(|life| life.span()).collect();
-        for (index, a) in spans.iter().enumerate() {
-            for b in &spans[index + 1..] {
-                let place = a.address.0 < b.address.0 + b.bytes.0 && b.address.0 < a.address.0 + a.bytes.0;
-                let time = a.born < b.died && b.born < a.died && a.born < a.died && b.born < b.died;
-                prop_assert!(!(a.layer == b.layer && place && time), "{:?} {:?}", a, b);
-            }
         }
     }
 }

@@ -10,6 +10,7 @@ mod backend;
 mod doctor;
 mod error;
 mod guardian;
+mod heap;
 mod intake;
 mod kernel_objects;
 mod lives;

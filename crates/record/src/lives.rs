@@ -1,9 +1,12 @@
 //! Births and deaths of objects, from whoever tells of them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, PAGE_BYTES, Page, Pid, SiteId, Tid, Time};
 use varve_trace::tables::{BirthRow, DeathRow};
+
+use crate::heap::Heap;
 
 /// A forked child is given copies of at most this many of its parent's objects.
 const MOST_INHERITED: usize = 100_000;
@@ -20,18 +23,20 @@ pub(crate) struct Birth {
     pub(crate) site: Option<SiteId>,
 }
 
+/// An object that lives.
 #[derive(Clone, Debug)]
-struct Live {
-    object: ObjectId,
-    birth: Birth,
+pub(crate) struct Live {
+    pub(crate) object: ObjectId,
+    pub(crate) birth: Birth,
 }
 
-/// What lives in one process. Heap objects lie within areas, so the two are kept apart.
+/// What lives in one process. Heap objects lie within areas, and large ones within pages that were pools:
+/// so each has a place of its own.
 #[derive(Debug, Default)]
 struct Space {
-    heap: BTreeMap<u64, Live>,
+    heap: Heap,
     areas: BTreeMap<u64, Live>,
-    pools: BTreeMap<u64, Live>,
+    pools: Heap,
 }
 
 /// All live objects, and the rows of those that were born or died since the last flush.
@@ -53,7 +58,7 @@ impl Lives {
             object,
             pid,
             kind: birth.kind,
-            made_by: birth.made_by.to_owned(),
+            made_by: Cow::Borrowed(birth.made_by),
             address: birth.address,
             bytes: birth.bytes,
             born_ns: birth.born,
@@ -64,40 +69,36 @@ impl Lives {
         Live { object, birth }
     }
 
-    fn bury(&mut self, object: ObjectId, died: Time) {
-        self.deaths.push(DeathRow {
-            object,
-            died_ns: died,
-        });
-    }
-
-    /// A heap object; one that was still there at its address must have died unseen.
+    /// A heap object; what was still there at its place must have died unseen.
     pub(crate) fn allocate(&mut self, pid: Pid, birth: Birth) {
         let (start, end) = (birth.address.0, (birth.address + birth.bytes).0);
         let born = birth.born;
         let live = self.bear(pid, birth, false);
         let space = self.spaces.entry(pid).or_default();
-        let mut gone: Vec<ObjectId> = space
-            .heap
-            .insert(start, live)
-            .map(|l| l.object)
-            .into_iter()
-            .collect();
-        // Pages that lie within it are no pools any more.
-        let pages = start.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
-        if !pages.is_empty() {
-            gone.extend(take_range(&mut space.pools, pages, born).map(|l| l.object));
+        let deaths = &mut self.deaths;
+        let mut bury = |object| deaths.push(death(object, born));
+        // Two of no size have two addresses.
+        let place = start..end.max(start + 1);
+        if !space.heap.is_free(&place) {
+            let over: Vec<Live> = space.heap.overlapping(place).collect();
+            for old in over {
+                space.heap.remove(old.birth.address.0);
+                bury(old.object);
+            }
         }
-        for object in gone {
-            self.bury(object, born);
+        space.heap.insert(&live);
+        // Pages that lie within it are no pools any more.
+        if !space.pools.is_empty() {
+            let pages = start.div_ceil(PAGE_BYTES) * PAGE_BYTES..end / PAGE_BYTES * PAGE_BYTES;
+            space.pools.take(pages, born, bury);
         }
     }
 
     /// The end of a heap object.
     pub(crate) fn free(&mut self, pid: Pid, address: Address, time: Time) {
         let space = self.spaces.entry(pid).or_default();
-        if let Some(live) = space.heap.remove(&address.0) {
-            self.bury(live.object, time);
+        if let Some(live) = space.heap.remove(address.0) {
+            self.deaths.push(death(live.object, time));
         }
     }
 
@@ -121,21 +122,48 @@ impl Lives {
         };
         let live = self.bear(pid, birth, true);
         let space = self.spaces.entry(pid).or_default();
-        if let Some(before) = space.pools.insert(page.0, live) {
-            self.bury(before.object, born);
+        if let Some(before) = space.pools.remove(page.address().0) {
+            self.deaths.push(death(before.object, born));
+        }
+        space.pools.insert(&live);
+    }
+
+    /// An area: a mapping, a stack, a piece of the brk heap. It replaces what was there before it; what
+    /// was heard of earlier and yet born later replaces it.
+    pub(crate) fn map(&mut self, pid: Pid, birth: Birth) {
+        self.unmap(pid, birth.address, birth.bytes, birth.born);
+        let later = self.take_areas(pid, birth.address, birth.bytes, Time(u64::MAX));
+        let live = self.bear(pid, birth, false);
+        self.put_area(pid, live);
+        for live in later {
+            self.unmap(pid, live.birth.address, live.birth.bytes, live.birth.born);
+            self.put_area(pid, live);
         }
     }
 
-    /// An area: a mapping, a stack, a piece of the brk heap. It replaces what was there.
-    pub(crate) fn map(&mut self, pid: Pid, birth: Birth) {
-        self.unmap(pid, birth.address, birth.bytes, birth.born);
-        let start = birth.address.0;
-        let live = self.bear(pid, birth, false);
-        self.spaces
-            .entry(pid)
-            .or_default()
+    fn put_area(&mut self, pid: Pid, live: Live) {
+        let space = self.spaces.entry(pid).or_default();
+        space.areas.insert(live.birth.address.0, live);
+    }
+
+    /// Takes out the areas that lie in a range, if only with a part of them, and were there at `time`;
+    /// in the order of their births.
+    fn take_areas(&mut self, pid: Pid, address: Address, bytes: Bytes, time: Time) -> Vec<Live> {
+        let Some(space) = self.spaces.get_mut(&pid) else {
+            return Vec::new();
+        };
+        let (start, end) = whole_pages(address, bytes);
+        let before = space.areas.range(..start).next_back().map(|(a, _)| *a);
+        let hit: Vec<u64> = space
             .areas
-            .insert(start, live);
+            .range(before.unwrap_or(start)..end.max(start))
+            .filter(|(_, l)| (l.birth.address + l.birth.bytes).0 > start && l.birth.born <= time)
+            .map(|(a, _)| *a)
+            .collect();
+        let taken = hit.iter().filter_map(|a| space.areas.remove(a));
+        let mut taken: Vec<Live> = taken.collect();
+        taken.sort_by_key(|l| l.birth.born);
+        taken
     }
 
     /// The end of whatever areas lie in a range; an area that lies in it only in part lives on in what
@@ -144,47 +172,25 @@ impl Lives {
         let Some(space) = self.spaces.get_mut(&pid) else {
             return;
         };
-        // The kernel unmaps whole pages.
-        let start = address.0;
-        let end = start.saturating_add(bytes.0.div_ceil(PAGE_BYTES) * PAGE_BYTES);
-        let before = space.areas.range(..start).next_back().map(|(a, _)| *a);
-        let from = before.unwrap_or(start);
-        let mut hit: Vec<Live> = Vec::new();
-        for (_, live) in space.areas.range(from..end) {
-            let reaches = live.birth.address.0 + live.birth.bytes.0 > start;
-            // Another thread may have mapped the range anew before this was heard of.
-            if reaches && live.birth.born <= time {
-                hit.push(live.clone());
-            }
-        }
-        let mut gone: Vec<ObjectId> =
-            take_range(&mut space.pools, start / PAGE_BYTES..end / PAGE_BYTES, time)
-                .map(|l| l.object)
-                .collect();
-        gone.extend(take_range(&mut space.heap, start..end, time).map(|l| l.object));
-        for live in &hit {
-            space.areas.remove(&live.birth.address.0);
-            gone.push(live.object);
-        }
-        for object in gone {
-            self.bury(object, time);
-        }
-        for live in hit {
-            let (low, high) = (
-                live.birth.address.0,
-                (live.birth.address + live.birth.bytes).0,
-            );
+        let (start, end) = whole_pages(address, bytes);
+        let deaths = &mut self.deaths;
+        let mut bury = |object| deaths.push(death(object, time));
+        space.pools.take(start..end, time, &mut bury);
+        space.heap.take(start..end, time, &mut bury);
+        // Another thread may have mapped the range anew before this was heard of.
+        for old in self.take_areas(pid, address, bytes, time) {
+            self.deaths.push(death(old.object, time));
+            let (low, high) = (old.birth.address.0, (old.birth.address + old.birth.bytes).0);
             for (left, right) in [(low, start), (end, high)] {
                 if left < right {
                     let rest = Birth {
                         address: Address(left),
                         bytes: Bytes(right - left),
                         born: time,
-                        ..live.birth.clone()
+                        ..old.birth.clone()
                     };
                     let rest = self.bear(pid, rest, false);
-                    let space = self.spaces.entry(pid).or_default();
-                    space.areas.insert(left, rest);
+                    self.put_area(pid, rest);
                 }
             }
         }
@@ -205,27 +211,22 @@ impl Lives {
     /// The end of everything in a process that was there at `time`: exec or exit. What was born
     /// later belongs to the next program and was only heard of earlier.
     pub(crate) fn end_all(&mut self, pid: Pid, time: Time) {
-        let Some(space) = self.spaces.remove(&pid) else {
+        let Some(space) = self.spaces.get_mut(&pid) else {
             return;
         };
-        let mut next = Space::default();
-        let mut sort = |map: BTreeMap<u64, Live>, keep: &mut BTreeMap<u64, Live>| {
-            for (key, live) in map {
-                if live.birth.born > time {
-                    keep.insert(key, live);
-                } else {
-                    self.deaths.push(DeathRow {
-                        object: live.object,
-                        died_ns: time,
-                    });
-                }
+        let deaths = &mut self.deaths;
+        let mut bury = |object| deaths.push(death(object, time));
+        space.heap.take_all(time, &mut bury);
+        space.pools.take_all(time, &mut bury);
+        space.areas.retain(|_, live| {
+            let stays = live.birth.born > time;
+            if !stays {
+                bury(live.object);
             }
-        };
-        sort(space.heap, &mut next.heap);
-        sort(space.areas, &mut next.areas);
-        sort(space.pools, &mut next.pools);
-        if !(next.heap.is_empty() && next.areas.is_empty() && next.pools.is_empty()) {
-            self.spaces.insert(pid, next);
+            stays
+        });
+        if space.heap.is_empty() && space.areas.is_empty() && space.pools.is_empty() {
+            self.spaces.remove(&pid);
         }
     }
 
@@ -234,48 +235,73 @@ impl Lives {
         let Some(space) = self.spaces.get(&parent) else {
             return;
         };
-        let all = space.heap.values().map(|l| (0, l));
-        let all = all.chain(space.areas.values().map(|l| (1, l)));
-        let all = all.chain(space.pools.values().map(|l| (2, l)));
-        let mut copies: Vec<(u8, Birth)> = all
-            .filter(|(_, l)| l.birth.born <= time)
-            .map(|(kind, l)| {
-                let birth = Birth {
-                    born: time,
-                    ..l.birth.clone()
-                };
-                (kind, birth)
-            })
-            .collect();
-        self.not_inherited += copies.len().saturating_sub(MOST_INHERITED) as u64;
-        copies.truncate(MOST_INHERITED);
-        for (kind, birth) in copies {
-            let key = birth.address.0;
-            let live = self.bear(child, birth, kind == 2);
+        let heap = space.heap.iter().map(|l| (Place::Heap, l.birth));
+        let areas = space.areas.values().map(|l| (Place::Area, l.birth.clone()));
+        let pools = space.pools.iter().map(|l| (Place::Pool, l.birth));
+        let mut copies: Vec<(Place, Birth)> = Vec::new();
+        for (place, birth) in areas.chain(heap).chain(pools) {
+            if birth.born > time {
+                continue;
+            }
+            if copies.len() == MOST_INHERITED {
+                self.not_inherited += 1;
+            } else {
+                copies.push((
+                    place,
+                    Birth {
+                        born: time,
+                        ..birth
+                    },
+                ));
+            }
+        }
+        for (place, birth) in copies {
+            if place == Place::Area {
+                self.map(child, birth);
+                continue;
+            }
+            let start = birth.address.0;
+            let whole = start..start.saturating_add(birth.bytes.0.max(1));
+            let live = self.bear(child, birth, place == Place::Pool);
             let space = self.spaces.entry(child).or_default();
-            match kind {
-                0 => space.heap.entry(key).or_insert(live),
-                1 => space.areas.entry(key).or_insert(live),
-                _ => space.pools.entry(key / PAGE_BYTES).or_insert(live),
+            let there = match place {
+                Place::Pool => &mut space.pools,
+                _ => &mut space.heap,
             };
+            if there.is_free(&whole) {
+                there.insert(&live);
+            } else {
+                // The child has put something of its own there since.
+                let own = there.overlapping(whole).map(|l| l.birth.born).min();
+                self.deaths.push(death(live.object, own.unwrap_or(time)));
+            }
         }
     }
 }
 
-/// Takes what starts in a range and was there at `time`.
-fn take_range(
-    map: &mut BTreeMap<u64, Live>,
-    range: std::ops::Range<u64>,
-    time: Time,
-) -> impl Iterator<Item = Live> {
-    let there = map.range(range).filter(|(_, l)| l.birth.born <= time);
-    let keys: Vec<u64> = there.map(|(k, _)| *k).collect();
-    let taken: Vec<Live> = keys.into_iter().filter_map(|k| map.remove(&k)).collect();
-    taken.into_iter()
+/// Where a process keeps an object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Heap,
+    Area,
+    Pool,
+}
+
+fn death(object: ObjectId, died_ns: Time) -> DeathRow {
+    DeathRow { object, died_ns }
+}
+
+/// The start and end of a range that the kernel unmaps: whole pages.
+fn whole_pages(address: Address, bytes: Bytes) -> (u64, u64) {
+    let start = address.0;
+    let bytes = bytes.0.div_ceil(PAGE_BYTES).saturating_mul(PAGE_BYTES);
+    (start, start.saturating_add(bytes))
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn area(address: u64, bytes: u64, born: u64) -> Birth {
@@ -287,6 +313,14 @@ mod tests {
             born: Time(born),
             tid: None,
             site: None,
+        }
+    }
+
+    fn heap(address: u64, bytes: u64, born: u64) -> Birth {
+        Birth {
+            kind: ObjectKind::Heap,
+            made_by: "malloc",
+            ..area(address, bytes, born)
         }
     }
 
@@ -340,6 +374,80 @@ mod tests {
             living(&lives),
             [(0x10000, 0x1000), (0x10800, 0x2800), (0x13000, 0x1000)]
         );
+    }
+
+    #[test]
+    fn a_mapping_that_is_heard_of_late_gives_way_to_the_later_one() {
+        let mut lives = Lives::default();
+        lives.map(Pid(1), area(0x12000, 0x2000, 9));
+        lives.map(Pid(1), area(0x10000, 0x8000, 5));
+        let mut got: Vec<_> = lives
+            .births
+            .iter()
+            .map(|b| (b.address.0, b.bytes.0, b.born_ns.0))
+            .collect();
+        got.sort_unstable();
+        let expected = [
+            (0x10000, 0x2000, 9),
+            (0x10000, 0x8000, 5),
+            (0x12000, 0x2000, 9),
+            (0x14000, 0x4000, 9),
+        ];
+        assert_eq!(got, expected);
+        assert_eq!(
+            living(&lives),
+            [(0x10000, 0x2000), (0x12000, 0x2000), (0x14000, 0x4000)]
+        );
+    }
+
+    #[test]
+    fn an_object_whose_end_was_lost_ends_when_another_takes_its_place() {
+        let mut lives = Lives::default();
+        lives.allocate(Pid(1), area(0x10000, 0x100, 1));
+        lives.allocate(Pid(1), area(0x10080, 0x100, 2));
+        lives.allocate(Pid(1), area(0x10080, 0, 3));
+        assert_eq!(living(&lives), [(0x10080, 0)]);
+        let died: Vec<u64> = lives.deaths.iter().map(|d| d.died_ns.0).collect();
+        assert_eq!(died, [2, 3]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_of_a_layer_are_ever_in_one_place(
+            steps in prop::collection::vec((0u8..7, 0u64..64, 1u64..32, 0u64..8), 0..80),
+        ) {
+            let mut lives = Lives::default();
+            for (now, (what, at, length, late)) in steps.into_iter().enumerate() {
+                let (address, bytes) = (at * 1024, length * 512);
+                let now = now as u64 + 8;
+                // Ends may be heard of late.
+                let time = Time(now - late);
+                match what {
+                    0..2 => lives.allocate(Pid(1), heap(address, bytes, now)),
+                    2 => lives.free(Pid(1), Address(address), Time(now)),
+                    3 => lives.pool(Pid(1), Page(at / 4), Time(now), Tid(1), None),
+                    4 => lives.map(Pid(1), area(at / 4 * 4096, bytes, now)),
+                    5 => lives.unmap(Pid(1), Address(at / 4 * 4096), Bytes(bytes), time),
+                    _ if at == 0 => lives.end_all(Pid(1), time),
+                    _ => {
+                        lives.end_all(Pid(2), Time(now));
+                        lives.inherit(Pid(1), Pid(2), Time(now));
+                    }
+                }
+            }
+            let died = |object| lives.deaths.iter().filter(|d| d.object == object).map(|d| d.died_ns).next();
+            let twice: std::collections::HashSet<_> = lives.deaths.iter().map(|d| d.object).collect();
+            prop_assert_eq!(twice.len(), lives.deaths.len());
+            for (i, a) in lives.births.iter().enumerate() {
+                for b in &lives.births[i + 1..] {
+                    let alike = a.pid == b.pid && a.pool == b.pool && a.kind == b.kind;
+                    let place = a.address < b.address + b.bytes && b.address < a.address + a.bytes;
+                    let ends = [a, b].map(|r| died(r.object).unwrap_or(Time(u64::MAX)).max(r.born_ns));
+                    let time = a.born_ns < ends[1] && b.born_ns < ends[0];
+                    prop_assert!(!(alike && place && time), "{:?} {:?} {:?}", a, b, ends);
+                }
+            }
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::stacks::Stacks;
 use crate::world::World;
 
 /// Rows that are gathered at most before they are written, whatever the time: memory stays bounded.
-const MOST_ROWS: usize = 200_000;
+const MOST_ROWS: usize = 1 << 15;
 
 /// Rows of the tables that no other part of the recorder keeps.
 #[derive(Debug, Default)]
@@ -67,8 +67,9 @@ impl Output {
         append(writer, &mut self.touches)?;
         append(writer, &mut self.faults)?;
         append(writer, &mut stacks.rows)?;
-        append(writer, &mut lives.births)?;
+        // A recorder that is killed in between leaves deaths without births, and never two objects in one place.
         append(writer, &mut lives.deaths)?;
+        append(writer, &mut lives.births)?;
         append(writer, &mut world.mapping_rows)?;
         append(writer, &mut world.thread_rows)?;
         append(writer, &mut world.process_rows)?;
@@ -87,5 +88,6 @@ fn append<R: varve_trace::Row>(
 ) -> Result<(), TraceError> {
     writer.append(rows)?;
     rows.clear();
+    rows.shrink_to(2 * MOST_ROWS);
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! How a field of a row becomes a Parquet column and back.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow_array::builder::{ListBuilder, UInt64Builder};
@@ -148,6 +149,24 @@ impl Cell for String {
         no_nulls(array)?;
         let array = downcast::<StringArray>(array)?;
         Ok(array.iter().flatten().map(str::to_owned).collect())
+    }
+}
+
+/// Text that the writer mostly has as constants.
+impl Cell for Cow<'static, str> {
+    fn data_type() -> DataType {
+        DataType::Utf8
+    }
+
+    fn to_array(cells: &[Self]) -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(cells))
+    }
+
+    fn from_array(array: &dyn Array) -> Result<Vec<Self>, String> {
+        Ok(String::from_array(array)?
+            .into_iter()
+            .map(Cow::Owned)
+            .collect())
     }
 }
 

@@ -287,7 +287,7 @@ mod tests {
                 numbers.iter().map(|n| *n as u32),
             ));
             let wide: ArrayRef = Arc::new(UInt64Array::from(numbers.to_vec()));
-            file.write(&RecordBatch::try_new(schema(), vec![narrow, wide]).unwrap())
+            file.write_batch(&RecordBatch::try_new(schema(), vec![narrow, wide]).unwrap())
                 .unwrap();
         }
         file.close().unwrap();

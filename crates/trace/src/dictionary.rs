@@ -206,7 +206,7 @@ mod tests {
                 Arc::new(UInt32Array::from(numbers.to_vec())),
                 Arc::new(of_numbers),
             ];
-            file.write(&RecordBatch::try_new(schema(), columns).unwrap())
+            file.write_batch(&RecordBatch::try_new(schema(), columns).unwrap())
                 .unwrap();
         }
         file.close().unwrap();

@@ -33,4 +33,4 @@ pub use manifest::{
 pub use merge::{MergeProgress, finish_tables, remove_parts};
 pub use reader::{Batches, Trace};
 pub use tables::{Row, Table};
-pub use writer::{TraceWriter, write_table};
+pub use writer::{TableWriter, TraceWriter, write_table};

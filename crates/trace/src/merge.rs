@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::table_file::{ROW_GROUP_ROWS, TableFile};
+use crate::table_file::TableFile;
 use crate::tables::{
     CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ProcessRow, Row, ThreadRow, TouchRow,
 };
@@ -63,12 +63,7 @@ fn merge<R: Row>(trace: &Trace, step: &mut dyn FnMut(usize)) -> Result<(), Trace
         let mut writer = TableFile::create(&target, R::TABLE, R::schema())?;
         for rows in trace.batches::<R>()? {
             let rows = rows?;
-            // The writer closes a row group every ROW_GROUP_ROWS rows by itself.
-            for rows in rows.chunks(ROW_GROUP_ROWS) {
-                let batch =
-                    R::to_batch(&R::packed(rows)).map_err(|m| TraceError::table(&target, m))?;
-                writer.write(&batch)?;
-            }
+            writer.write_rows(&rows)?;
             step(rows.len());
         }
         writer.close()?;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use arrow_array::RecordBatch;
@@ -9,6 +10,8 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
+use parquet::file::metadata::RowGroupMetaData;
+use parquet::file::statistics::Statistics;
 use parquet::schema::types::SchemaDescriptor;
 
 use crate::guard::{check_counts, check_pages, contained, open_regular};
@@ -65,7 +68,21 @@ impl Trace {
         Ok(Batches {
             files,
             open: None,
+            among: None,
             row: PhantomData,
+        })
+    }
+
+    /// The same without the row groups that, by what they say of themselves, hold none of these numbers in
+    /// the column. Rows with other numbers may come as well.
+    pub fn batches_among<R: Row>(
+        &self,
+        column: &'static str,
+        numbers: RangeInclusive<u64>,
+    ) -> Result<Batches<R>, TraceError> {
+        Ok(Batches {
+            among: Some((column, numbers)),
+            ..self.batches()?
         })
     }
 
@@ -149,10 +166,16 @@ pub(crate) struct OpenTable {
 }
 
 impl OpenTable {
-    /// Reads the whole file.
-    fn whole<R: Row>(path: PathBuf) -> Result<OpenTable, TraceError> {
+    /// Reads the whole file, or the row groups that may hold some numbers.
+    fn whole<R: Row>(path: PathBuf, among: Option<&Among>) -> Result<OpenTable, TraceError> {
         let (file, metadata) = open::<R>(&path)?;
-        let groups = (0..metadata.metadata().num_row_groups()).collect();
+        let groups = metadata.metadata().row_groups().iter().enumerate();
+        let groups = groups
+            .filter(|(_, group)| {
+                among.is_none_or(|(column, numbers)| may_hold(group, column, numbers))
+            })
+            .map(|(i, _)| i)
+            .collect();
         OpenTable::groups::<R>(path, file, metadata, groups)
     }
 
@@ -218,10 +241,32 @@ pub(crate) fn projection<R: Row>(schema: &SchemaDescriptor) -> ProjectionMask {
     ProjectionMask::columns(schema, table.fields().iter().map(|f| f.name().as_str()))
 }
 
+/// A column, and the numbers that are looked for in it.
+type Among = (&'static str, RangeInclusive<u64>);
+
+/// Whether a row group's statistics allow that a column holds one of these numbers.
+fn may_hold(group: &RowGroupMetaData, column: &str, numbers: &RangeInclusive<u64>) -> bool {
+    let chunk = group
+        .columns()
+        .iter()
+        .find(|c| c.column_path().string() == column);
+    let Some(Statistics::Int64(statistics)) = chunk.and_then(|c| c.statistics()) else {
+        return true;
+    };
+    match (statistics.min_opt(), statistics.max_opt()) {
+        // Parquet keeps 64-bit numbers as signed ones, whatever their order.
+        (Some(least), Some(most)) => {
+            least.cast_unsigned() <= *numbers.end() && *numbers.start() <= most.cast_unsigned()
+        }
+        _ => true,
+    }
+}
+
 /// The rows of a table, batch by batch.
 pub struct Batches<R> {
     files: Vec<PathBuf>,
     open: Option<OpenTable>,
+    among: Option<Among>,
     row: PhantomData<R>,
 }
 
@@ -237,7 +282,7 @@ impl<R: Row> Batches<R> {
             let Some(path) = self.files.pop() else {
                 return Ok(None);
             };
-            self.open = Some(OpenTable::whole::<R>(path)?);
+            self.open = Some(OpenTable::whole::<R>(path, self.among.as_ref())?);
         }
     }
 }

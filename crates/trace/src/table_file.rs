@@ -20,7 +20,12 @@ use crate::tables::{Row, Table, TouchRow};
 use crate::writer::create_aside;
 
 /// Rows of a row group.
-pub(crate) const ROW_GROUP_ROWS: usize = 1 << 20;
+const ROW_GROUP_ROWS: usize = 1 << 20;
+/// A row group ends when it takes this much memory, however few its rows are: it is written when it ends.
+const ROW_GROUP_BYTES: usize = 8 << 20;
+/// Rows that are turned into columns at once: the columns stand in memory beside the rows.
+const WRITE_ROWS: usize = 1 << 14;
+
 /// A Parquet file that appears under its name only when it is whole.
 ///
 /// It is what the Parquet crate's own `ArrowWriter` is, but for the columns that [`Chunk`] makes.
@@ -70,9 +75,14 @@ impl TableFile {
         })
     }
 
-    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), TraceError> {
-        self.write_batch(batch)
-            .map_err(|e| parquet_error(&self.aside, e))
+    pub(crate) fn write_rows<R: Row>(&mut self, rows: &[R]) -> Result<(), TraceError> {
+        for rows in rows.chunks(WRITE_ROWS) {
+            let batch =
+                R::to_batch(&R::packed(rows)).map_err(|m| TraceError::table(&self.path, m))?;
+            self.write_batch(&batch)
+                .map_err(|e| parquet_error(&self.aside, e))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn close(mut self) -> Result<(), TraceError> {
@@ -86,7 +96,7 @@ impl TableFile {
         fs::rename(&aside, &path).map_err(TraceError::io("rename", &aside))
     }
 
-    fn write_batch(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
+    pub(crate) fn write_batch(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
         let mut written = 0;
         while written < batch.num_rows() {
             let mut group = match self.group.take() {
@@ -96,7 +106,7 @@ impl TableFile {
             let rows = (batch.num_rows() - written).min(ROW_GROUP_ROWS - group.rows);
             group.write(&self.schema, &batch.slice(written, rows))?;
             written += rows;
-            let full = group.rows == ROW_GROUP_ROWS;
+            let full = group.rows == ROW_GROUP_ROWS || group.memory_size() > ROW_GROUP_BYTES;
             self.group = Some(group);
             if full {
                 self.close_group()?;
@@ -169,6 +179,15 @@ impl Group {
         }
         self.rows += batch.num_rows();
         Ok(())
+    }
+
+    /// Without the columns that are made here: of those there is at most a page that is not compressed.
+    fn memory_size(&self) -> usize {
+        let of = |column: &Column| match column {
+            Column::Ours(_) => 0,
+            Column::Theirs(leaves) => leaves.iter().map(ArrowColumnWriter::memory_size).sum(),
+        };
+        self.columns.iter().map(of).sum()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::cell::Cell;
 pub struct Table {
     /// The file is `NAME.parquet`.
     pub name: &'static str,
-    /// Columns whose values mostly grow: packed as deltas.
+    /// Columns whose values mostly grow or hardly ever repeat: packed as deltas.
     pub growing: &'static [&'static str],
 }
 
@@ -131,7 +131,7 @@ table! {
 
 table! {
     /// One page fault of a recorded thread.
-    FaultRow in "faults" growing ["time_ns"] {
+    FaultRow in "faults" growing ["time_ns", "address"] {
         /// When it happened.
         time_ns: Time,
         /// The process.
@@ -153,7 +153,7 @@ table! {
 
 table! {
     /// The beginning of an object's life (raw; `objects` holds the merged form).
-    BirthRow in "births" growing ["object", "born_ns"] {
+    BirthRow in "births" growing ["object", "address", "born_ns"] {
         /// The object.
         object: ObjectId,
         /// The process.
@@ -161,7 +161,7 @@ table! {
         /// What it is.
         kind: ObjectKind,
         /// How it was made, such as `malloc` or `mmap`; for stacks and files, their name.
-        made_by: String,
+        made_by: Cow<'static, str>,
         /// Its first byte.
         address: Address,
         /// Its size.
@@ -179,7 +179,7 @@ table! {
 
 table! {
     /// The end of an object's life (raw).
-    DeathRow in "deaths" growing ["died_ns"] {
+    DeathRow in "deaths" growing ["object", "died_ns"] {
         /// The object.
         object: ObjectId,
         /// When.
@@ -206,7 +206,7 @@ table! {
 
 table! {
     /// One life of one object.
-    ObjectRow in "objects" growing ["object"] {
+    ObjectRow in "objects" growing ["object", "address", "born_ns", "died_ns"] {
         /// The object.
         object: ObjectId,
         /// The process.

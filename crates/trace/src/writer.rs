@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use crate::table_file::TableFile;
 use crate::tables::Row;
 use crate::{Manifest, TraceError};
-
-/// Rows that are turned into columns at once: the columns stand in memory beside the rows.
-const WRITE_ROWS: usize = 1 << 16;
 
 /// The writer of a trace folder.
 #[derive(Debug)]
@@ -132,11 +130,44 @@ pub fn write_table<R: Row>(folder: &Path, rows: &[R]) -> Result<(), TraceError> 
 
 fn write_file<R: Row>(path: &Path, rows: &[R]) -> Result<(), TraceError> {
     let mut writer = TableFile::create(path, R::TABLE, R::schema())?;
-    for rows in rows.chunks(WRITE_ROWS) {
-        let batch = R::to_batch(&R::packed(rows)).map_err(|m| TraceError::table(path, m))?;
-        writer.write(&batch)?;
-    }
+    writer.write_rows(rows)?;
     writer.close()
+}
+
+/// Writes a whole table piece by piece, for tables that are too large to be held.
+pub struct TableWriter<R> {
+    file: TableFile,
+    row: PhantomData<R>,
+}
+
+impl<R: Row> TableWriter<R> {
+    /// Begins the table. It appears under its name, replacing what is there, when it is closed.
+    ///
+    /// # Errors
+    /// A file that cannot be made in the folder.
+    pub fn create(folder: &Path) -> Result<Self, TraceError> {
+        let path = folder.join(format!("{}.parquet", R::TABLE.name));
+        Ok(TableWriter {
+            file: TableFile::create(&path, R::TABLE, R::schema())?,
+            row: PhantomData,
+        })
+    }
+
+    /// Writes these rows after those that were written before.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn append(&mut self, rows: &[R]) -> Result<(), TraceError> {
+        self.file.write_rows(rows)
+    }
+
+    /// Ends the table.
+    ///
+    /// # Errors
+    /// A file that cannot be written or renamed.
+    pub fn close(self) -> Result<(), TraceError> {
+        self.file.close()
+    }
 }
 
 /// Makes the file that is going to be renamed into place. What an earlier attempt left is removed rather

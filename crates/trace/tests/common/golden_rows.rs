@@ -130,7 +130,7 @@ fn births() -> Vec<BirthRow> {
         object: ObjectId(object),
         pid: Pid(100),
         kind,
-        made_by: made_by.into(),
+        made_by: made_by.to_owned().into(),
         address: Address(0x5555_5556_0000),
         bytes: Bytes(10_000),
         born_ns: Time(1_700),

@@ -1,6 +1,7 @@
 //! Every table, with rows from a seed and rows as JSON.
 #![allow(dead_code, unreachable_pub)]
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 
 use serde_json::{Map, Value, json};
@@ -84,6 +85,16 @@ numbers! {
 impl Cell for bool {
     fn sample(source: &mut Source) -> Self {
         source.below(2) == 1
+    }
+
+    fn json(&self) -> Value {
+        json!(self)
+    }
+}
+
+impl Cell for Cow<'static, str> {
+    fn sample(source: &mut Source) -> Self {
+        Cow::Owned(String::sample(source))
     }
 
     fn json(&self) -> Value {
