@@ -9,7 +9,7 @@ use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, 
 use varve_trace::{IntervalChoice, Manifest, State, Trace, TraceError};
 
 use crate::analysis::*;
-use crate::fold::{Fold, NEVER, Stats};
+use crate::fold::{Fold, NEVER};
 use crate::stream::{self, Pass};
 use crate::{AnalyseOptions, findings};
 
@@ -357,13 +357,14 @@ impl Whole<'_> {
             .flatten()
     }
 
-    fn usage(&self, stats: &Stats) -> Usage {
+    fn usage(&self, i: usize) -> Usage {
+        let (stats, seen) = (&self.fold.objects[i], &self.fold.seen[i]);
         Usage {
             touched_pages: Pages(stats.touched),
             page_touches: stats.touches,
-            intervals_touched: u64::from(stats.intervals),
-            first_touch_ns: self.moment(stats.first),
-            last_touch_ns: self.moment(stats.last),
+            intervals_touched: u64::from(seen.intervals),
+            first_touch_ns: self.moment(seen.first),
+            last_touch_ns: self.moment(seen.last),
             reuse: stats.reuse,
             written_pages: (self.pass.writes != Writes::Unknown).then_some(Pages(stats.written)),
             shared_page_touches: stats.shared,
@@ -415,7 +416,7 @@ impl Whole<'_> {
             born_ns: row.born_ns,
             died_ns: row.died_ns,
             born_tid: row.tid,
-            usage: self.usage(stats),
+            usage: self.usage(i),
             first_touch_tid: first.map(|t| Tid(t.tid)),
             threads: self.shares.get(&position).cloned().unwrap_or_default(),
         }
@@ -453,7 +454,7 @@ impl Whole<'_> {
         let mut bytes = 0_u64;
         for &i in members {
             let (row, stats) = (&rows[i], &self.fold.objects[i]);
-            add_usage(&mut usage, self.usage(stats));
+            add_usage(&mut usage, self.usage(i));
             untouched += u64::from(stats.touched == 0);
             bytes = bytes.saturating_add(row.bytes.0);
             changes.push((row.born_ns, true, row.bytes.0));

@@ -19,35 +19,44 @@ pub(crate) type Bits = [u64; WORDS];
 pub(crate) struct Cell {
     /// One past the last page.
     pub(crate) end: u16,
-    /// Its objects in [`Chunk::owners`].
-    pub(crate) from: u32,
-    pub(crate) to: u32,
+    /// How many objects; at least one.
+    pub(crate) count: u16,
+    /// The only object, or where several begin in [`Chunk::owners`].
+    pub(crate) owner: u32,
+}
+
+impl Cell {
+    pub(crate) fn owners<'a>(&'a self, of_several: &'a [u32]) -> &'a [u32] {
+        match self.count {
+            1 => std::slice::from_ref(&self.owner),
+            count => &of_several[self.owner as usize..][..usize::from(count)],
+        }
+    }
 }
 
 /// Two megabytes of a process that were touched.
 ///
-/// Touches are added as differences: +1 where a run begins, -1 behind its end, so that a run costs the same however
-/// long it is. They are summed up and given to the objects when these change, and at the end.
+/// Touches are added as [`Differences`], so that a run costs the same however long it is. They are summed up and given
+/// to the objects when these change, and at the end.
 pub(crate) struct Chunk {
     pub(crate) pid: u32,
     pub(crate) number: u64,
     /// Objects were born or died here since `cells` were made.
     pub(crate) stale: bool,
-    /// There are differences that were not given to the objects.
-    pub(crate) dirty: bool,
+    /// Touches that were not given to the objects; at most [`MOST_PENDING`].
+    pub(crate) pending: u16,
     /// Memory of the recorder lies here.
     pub(crate) has_own: bool,
-    /// Touches of all pages.
-    pub(crate) full: u32,
+    /// How many of them were of all pages.
+    pub(crate) full: u16,
     pub(crate) cells: Vec<Cell>,
+    /// The objects of cells with several.
     pub(crate) owners: Vec<u32>,
     pub(crate) dense: Box<Dense>,
 }
 
-/// What is kept for each page, 9.6 bytes in all.
+/// What is kept for each page besides the differences, 5.5 bytes in all.
 pub(crate) struct Dense {
-    /// Differences of touches since the last settlement.
-    pub(crate) differences: [i32; PAGES],
     /// Touches of the page by its only owner.
     pub(crate) counts: [u32; PAGES],
     /// Intervals that touched the page, whosever it was, up to 3.
@@ -68,13 +77,12 @@ impl Chunk {
             pid,
             number,
             stale: true,
-            dirty: false,
+            pending: 0,
             has_own: false,
             full: 0,
             cells: Vec::new(),
             owners: Vec::new(),
             dense: Box::new(Dense {
-                differences: [0; PAGES],
                 counts: [0; PAGES],
                 total: [0; PAGES],
                 written: [0; WORDS],
@@ -85,28 +93,17 @@ impl Chunk {
         }
     }
 
-    /// Adds a touch of pages `first..end` of the chunk.
-    #[inline]
-    pub(crate) fn touch(&mut self, first: usize, end: usize) {
-        self.dirty = true;
-        if first == 0 && end == PAGES {
-            self.full = self.full.wrapping_add(1);
-            return;
-        }
-        let differences = &mut self.dense.differences;
-        differences[first] = differences[first].wrapping_add(1);
-        if end < PAGES {
-            differences[end] = differences[end].wrapping_sub(1);
-        }
-    }
-
     /// The cells that overlap pages `first..end`, with the part of each that does.
     pub(crate) fn overlap(
         &self,
         first: usize,
         end: usize,
     ) -> impl Iterator<Item = (usize, usize, &[u32])> {
-        let start = self.cells.partition_point(|c| usize::from(c.end) <= first);
+        let before = |c: &&Cell| usize::from(c.end) <= first;
+        let start = match self.cells.len() {
+            ..16 => self.cells.iter().take_while(before).count(),
+            _ => self.cells.partition_point(|c| before(&c)),
+        };
         let mut at = first;
         self.cells[start..]
             .iter()
@@ -114,13 +111,34 @@ impl Chunk {
             .map(move |cell| {
                 let piece = (at, end.min(usize::from(cell.end)));
                 at = piece.1;
-                (piece.0, piece.1, self.owners_of(*cell))
+                (piece.0, piece.1, cell.owners(&self.owners))
             })
             .take_while(move |piece| piece.0 < end)
     }
+}
 
-    pub(crate) fn owners_of(&self, cell: Cell) -> &[u32] {
-        &self.owners[cell.from as usize..cell.to as usize]
+/// Touches of the pages of all chunks since these were settled, by the position of the chunk: +1 where a run begins, -1
+/// behind its end. Apart from the rest, and small, because each touch goes to another place of it.
+#[derive(Default)]
+pub(crate) struct Differences {
+    blocks: Vec<Box<[[i16; PAGES]]>>,
+}
+
+/// Chunks of a block of differences: 1 MiB.
+const BLOCK: usize = 1024;
+/// A chunk is settled before it has more touches: differences have 16 bits.
+pub(crate) const MOST_PENDING: u16 = i16::MAX as u16;
+
+impl Differences {
+    #[inline]
+    pub(crate) fn of(&mut self, position: usize) -> &mut [i16; PAGES] {
+        &mut self.blocks[position / BLOCK][position % BLOCK]
+    }
+
+    fn grow(&mut self, chunks: usize) {
+        if self.blocks.len() * BLOCK < chunks {
+            self.blocks.push(vec![[0; PAGES]; BLOCK].into());
+        }
     }
 }
 
@@ -149,6 +167,7 @@ pub(crate) fn clear(bits: &mut Bits, at: usize) {
 #[derive(Default)]
 pub(crate) struct Chunks {
     pub(crate) all: Vec<Chunk>,
+    pub(crate) differences: Differences,
     /// Tables of the chunks of 1 GiB each.
     regions: HashMap<(u32, u64), usize>,
     #[expect(
@@ -191,6 +210,7 @@ impl Chunks {
             }
             *slot = self.all.len() as u32;
             self.all.push(Chunk::new(pid, number));
+            self.differences.grow(self.all.len());
         }
         Some(*slot as usize)
     }

@@ -7,7 +7,9 @@ use varve_attribute::{Owners, Span};
 use varve_model::{Address, Page, PageRange, Pages, Pid, Time};
 
 use crate::analysis::Reuse;
-use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MOST_PAGES, clear, has, set};
+use crate::chunks::{
+    Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MOST_PAGES, MOST_PENDING, clear, has, set,
+};
 
 const WRITTEN: u8 = 1;
 const FAULTED: u8 = 2;
@@ -43,9 +45,6 @@ pub(crate) struct Stats {
     pub(crate) cold: u64,
     pub(crate) first_touches: u64,
     pub(crate) reuse: Reuse,
-    pub(crate) intervals: u32,
-    pub(crate) first: u32,
-    pub(crate) last: u32,
     pub(crate) first_thread: u32,
     /// Entries of it in [`Fold::aside`].
     aside: u32,
@@ -65,26 +64,47 @@ impl Stats {
             cold: 0,
             first_touches: 0,
             reuse: Reuse::default(),
-            intervals: 0,
-            first: NEVER,
-            last: NEVER,
             first_thread: NEVER,
             aside: 0,
             own,
         }
     }
+}
 
+/// The intervals that touched an object. Every touch comes here, so that this is kept apart from [`Stats`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) intervals: u32,
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+}
+
+impl Seen {
+    const NOT: Seen = Seen {
+        intervals: 0,
+        first: NEVER,
+        last: NEVER,
+    };
+
+    /// Intervals come in order. No branches: whether an object was touched in this interval already is hard to foresee.
     #[inline]
     fn mark(&mut self, interval: u32) {
-        if self.last != interval {
-            self.last = interval;
-            self.intervals += 1;
-            if self.first == NEVER {
-                self.first = interval;
-            }
-        }
+        self.intervals += u32::from(self.last != interval);
+        self.first = self.first.min(interval);
+        self.last = interval;
     }
 }
+
+/// The part of a run that lies in one chunk.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    position: u32,
+    first: u16,
+    end: u16,
+}
+
+/// Pieces that are worked on together.
+const PIECES: usize = 512;
 
 /// A thread of a process, by the position in [`Fold::threads`].
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +137,8 @@ pub(crate) struct Fold<'a> {
     chunks: Chunks,
     /// One for each span, and one for pages without an object.
     pub(crate) objects: Vec<Stats>,
+    /// Likewise.
+    pub(crate) seen: Vec<Seen>,
     /// Page counts of objects that do not have the page to themselves, by object and by chunk and page.
     aside: HashMap<(u32, u64), Aside>,
     pub(crate) threads: Vec<ThreadStats>,
@@ -128,6 +150,7 @@ pub(crate) struct Fold<'a> {
     /// Runs that were not entered because the trace cannot be right.
     pub(crate) refused: u64,
     scratch: (Vec<Cell>, Vec<u32>),
+    pieces: Vec<Piece>,
 }
 
 impl<'a> Fold<'a> {
@@ -151,6 +174,7 @@ impl<'a> Fold<'a> {
             in_tail: false,
             end,
             chunks: Chunks::default(),
+            seen: vec![Seen::NOT; objects.len()],
             objects,
             aside: HashMap::new(),
             threads: Vec::new(),
@@ -159,12 +183,19 @@ impl<'a> Fold<'a> {
             shared_touches: 0,
             refused: 0,
             scratch: (Vec::new(), Vec::new()),
+            pieces: Vec::with_capacity(PIECES),
         }
     }
 
     /// Goes on to an interval, from the end of the one before it to its own end.
     pub(crate) fn begin(&mut self, interval: u32, from: Time, to: Time, in_tail: bool) {
         self.interval = interval;
+        if in_tail && !self.in_tail {
+            // What is settled from here on was touched in the tail.
+            for position in 0..self.chunks.all.len() {
+                self.settle(position);
+            }
+        }
         self.in_tail = in_tail;
         self.from = self.from.max(from);
         let to = to.max(Time(self.from.0.saturating_add(1)));
@@ -193,33 +224,87 @@ impl<'a> Fold<'a> {
         }
     }
 
-    /// Enters a run that no other run of the interval overlaps. Returns how many of its pages are the program's.
-    pub(crate) fn touch(&mut self, run: Run) -> u64 {
+    /// Enters runs of the interval that do not overlap. Returns how many of their pages are the program's.
+    ///
+    /// The touches of an interval lie all over memory. So each step is done for many of them before the next step, which
+    /// lets the processor wait for many cache lines at once.
+    pub(crate) fn touch(&mut self, runs: &[Run]) -> u64 {
         let mut pages = 0;
-        let (interval, in_tail) = (self.interval, self.in_tail);
-        self.each_chunk(run, |objects, chunk, first, end| {
-            chunk.touch(first, end);
-            pages += (end - first) as u64;
-            if let [only] = chunk.owners[..] {
-                objects[only as usize].mark(interval);
-                if objects[only as usize].own {
-                    pages -= (end - first) as u64;
+        for run in runs {
+            let end = run.end.min(MOST_PAGES);
+            let mut at = run.first;
+            self.refused += u64::from(at >= end);
+            while at < end {
+                let number = at / CHUNK_PAGES;
+                let stop = end.min((number + 1) * CHUNK_PAGES);
+                let Some(position) = self.enter(run.pid, number) else {
+                    break;
+                };
+                let base = number * CHUNK_PAGES;
+                self.pieces.push(Piece {
+                    position: index(position),
+                    // At most 512.
+                    first: (at - base) as u16,
+                    end: (stop - base) as u16,
+                });
+                pages += stop - at;
+                at = stop;
+                if self.pieces.len() == PIECES {
+                    pages -= self.touch_pieces();
                 }
+            }
+        }
+        pages - self.touch_pieces()
+    }
+
+    /// Enters the pieces that were gathered. Returns how many of their pages are the recorder's own.
+    fn touch_pieces(&mut self) -> u64 {
+        let pieces = std::mem::take(&mut self.pieces);
+        for piece in &pieces {
+            let position = piece.position as usize;
+            if self.chunks.all[position].pending == MOST_PENDING {
+                self.settle(position);
+            }
+            let chunk = &mut self.chunks.all[position];
+            chunk.pending += 1;
+            if piece.first == 0 && u64::from(piece.end) == CHUNK_PAGES {
+                chunk.full += 1;
             } else {
-                for (from, to, owners) in chunk.overlap(first, end) {
-                    for &owner in owners {
-                        objects[owner as usize].mark(interval);
-                    }
-                    if chunk.has_own && owners.iter().any(|&o| objects[o as usize].own) {
-                        pages -= (to - from) as u64;
-                    }
+                let differences = self.chunks.differences.of(position);
+                differences[usize::from(piece.first)] += 1;
+                if let Some(behind) = differences.get_mut(usize::from(piece.end)) {
+                    *behind -= 1;
                 }
             }
-            if in_tail {
-                set(&mut chunk.dense.tail, first, end);
+        }
+        let mut own = 0;
+        for piece in &pieces {
+            let chunk = &self.chunks.all[piece.position as usize];
+            if let [
+                Cell {
+                    count: 1, owner, ..
+                },
+            ] = chunk.cells[..]
+            {
+                self.seen[owner as usize].mark(self.interval);
+                if chunk.has_own {
+                    own += u64::from(piece.end - piece.first);
+                }
+                continue;
             }
-        });
-        pages
+            let (first, end) = (usize::from(piece.first), usize::from(piece.end));
+            for (from, to, owners) in chunk.overlap(first, end) {
+                for &owner in owners {
+                    self.seen[owner as usize].mark(self.interval);
+                }
+                if chunk.has_own && owners.iter().any(|&o| self.objects[o as usize].own) {
+                    own += (to - from) as u64;
+                }
+            }
+        }
+        self.pieces = pieces;
+        self.pieces.clear();
+        own
     }
 
     /// Enters what more is known of a run of the interval.
@@ -227,7 +312,6 @@ impl<'a> Fold<'a> {
         self.each_chunk(run, |objects, chunk, first, end| {
             if marks.written {
                 set(&mut chunk.dense.written, first, end);
-                chunk.dirty = true;
             }
             if marks.huge || marks.standing {
                 for (from, to, owners) in chunk.overlap(first, end) {
@@ -312,13 +396,9 @@ impl<'a> Fold<'a> {
         while at < end {
             let number = at / CHUNK_PAGES;
             let stop = end.min((number + 1) * CHUNK_PAGES);
-            let Some(position) = self.chunks.enter(run.pid, number) else {
-                self.refused += 1;
+            let Some(position) = self.enter(run.pid, number) else {
                 return;
             };
-            if self.chunks.all[position].stale {
-                self.refresh(position);
-            }
             let chunk = &mut self.chunks.all[position];
             let base = number * CHUNK_PAGES;
             each(
@@ -329,6 +409,18 @@ impl<'a> Fold<'a> {
             );
             at = stop;
         }
+    }
+
+    /// The position of a chunk, brought up to date; None where there are too many.
+    #[inline]
+    fn enter(&mut self, pid: u32, number: u64) -> Option<usize> {
+        let position = self.chunks.enter(pid, number);
+        match position {
+            Some(position) if self.chunks.all[position].stale => self.refresh(position),
+            Some(_) => (),
+            None => self.refused += 1,
+        }
+        position
     }
 
     /// Brings the cells of a chunk up to date with the births and deaths.
@@ -345,22 +437,29 @@ impl<'a> Fold<'a> {
             count: Pages(CHUNK_PAGES),
         };
         self.owners.owners(Pid(chunk.pid), range, |pages, shares| {
-            let from = owners.len();
-            owners.extend(shares.iter().map(|s| s.object.0));
-            if shares.is_empty() {
-                owners.push(nobody);
-            }
+            let (count, owner) = match shares {
+                [] => (1, nobody),
+                [only] => (1, only.object.0),
+                several => {
+                    // A page has 4096 bytes, and few of them more than one owner in an interval.
+                    let several = &several[..several.len().min(usize::from(u16::MAX))];
+                    let from = index(owners.len());
+                    owners.extend(several.iter().map(|s| s.object.0));
+                    (several.len() as u16, from)
+                }
+            };
             cells.push(Cell {
                 // At most 512.
                 end: (pages.end().0 - range.first.0) as u16,
-                from: index(from),
-                to: index(owners.len()),
+                count,
+                owner,
             });
         });
         std::mem::swap(&mut chunk.cells, &mut cells);
         std::mem::swap(&mut chunk.owners, &mut owners);
         chunk.stale = false;
-        chunk.has_own = chunk.owners.iter().any(|&o| self.objects[o as usize].own);
+        let mut all = chunk.cells.iter().flat_map(|c| c.owners(&chunk.owners));
+        chunk.has_own = all.any(|&o| self.objects[o as usize].own);
         if !cells.is_empty() {
             self.hand_over(position, &cells, &owners);
         }
@@ -370,23 +469,22 @@ impl<'a> Fold<'a> {
     /// Gives the touches since the last settlement to the objects.
     fn settle(&mut self, position: usize) {
         let chunk = &mut self.chunks.all[position];
-        if !chunk.dirty {
+        if chunk.pending == 0 {
             return;
         }
-        chunk.dirty = false;
-        let mut running = chunk.full;
-        chunk.full = 0;
+        chunk.pending = 0;
+        let mut running = u32::from(std::mem::take(&mut chunk.full));
+        let differences = self.chunks.differences.of(position);
         let mut first = 0;
         for i in 0..chunk.cells.len() {
             let cell = chunk.cells[i];
-            let owners = &chunk.owners[cell.from as usize..cell.to as usize];
+            let owners = cell.owners(&chunk.owners);
             let end = usize::from(cell.end);
             let dense = &mut *chunk.dense;
             let own = owners.iter().any(|&o| self.objects[o as usize].own);
             let mut sum = 0;
             for page in first..end {
-                running = running.wrapping_add_signed(dense.differences[page]);
-                dense.differences[page] = 0;
+                running = running.wrapping_add_signed(differences[page].into());
                 if running == 0 {
                     continue;
                 }
@@ -394,6 +492,9 @@ impl<'a> Fold<'a> {
                 if !own {
                     dense.total[page] =
                         (u32::from(dense.total[page]).saturating_add(running)).min(3) as u8;
+                }
+                if self.in_tail {
+                    set(&mut dense.tail, page, page + 1);
                 }
                 if owners.len() == 1 {
                     dense.counts[page] = dense.counts[page].saturating_add(running);
@@ -424,6 +525,7 @@ impl<'a> Fold<'a> {
             }
             first = end;
         }
+        differences.fill(0);
     }
 
     /// Moves what is known of the pages whose owners changed: `cells` and `owners` are those of before.
@@ -433,8 +535,8 @@ impl<'a> Fold<'a> {
             (cells.get(old), self.chunks.all[position].cells.get(new))
         {
             let end = usize::from(before.end.min(after.end));
-            let had = &owners[before.from as usize..before.to as usize];
-            let now: Vec<u32> = self.chunks.all[position].owners_of(after).to_vec();
+            let had = before.owners(owners);
+            let now = after.owners(&self.chunks.all[position].owners).to_vec();
             if had != now {
                 for page in page..end {
                     self.hand_over_page(position, page, had, &now);
@@ -510,7 +612,7 @@ impl<'a> Fold<'a> {
             let mut first = 0;
             for cell in &chunk.cells {
                 let end = usize::from(cell.end);
-                if let [owner] = *chunk.owners_of(*cell) {
+                if let [owner] = *cell.owners(&chunk.owners) {
                     let stats = &mut self.objects[owner as usize];
                     let lives = alive_at(self.spans, owner, self.end);
                     for page in first..end {

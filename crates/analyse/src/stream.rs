@@ -265,17 +265,11 @@ impl<'a> Assembly<'a> {
             merge(&mut self.runs);
         }
         let mut pages = 0;
-        let mut process = (0, 0);
-        for run in &self.runs {
-            let own = fold.touch(*run);
-            pages += own;
-            if process.0 != run.pid {
-                *self.pass.by_process.entry(process.0).or_default() += process.1;
-                process = (run.pid, 0);
-            }
-            process.1 += own;
+        for runs in self.runs.chunk_by(|a, b| a.pid == b.pid) {
+            let touched = fold.touch(runs);
+            pages += touched;
+            *self.pass.by_process.entry(runs[0].pid).or_default() += touched;
         }
-        *self.pass.by_process.entry(process.0).or_default() += process.1;
         for (run, marks) in self.marked.drain(..) {
             fold.mark(run, marks);
         }
