@@ -9,7 +9,8 @@ use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, 
 use varve_trace::{IntervalChoice, Manifest, State, Trace, TraceError};
 
 use crate::analysis::*;
-use crate::fold::{Fold, NEVER};
+use crate::fold::Fold;
+use crate::stats::NEVER;
 use crate::stream::{self, Pass};
 use crate::{AnalyseOptions, findings};
 

@@ -1,6 +1,7 @@
-//! Where the touched pages of all processes stand in memory: 2 MiB chunks, found through a radix table.
+//! Where the touched pages of all processes stand in memory: 2 MiB chunks.
 
-use std::collections::HashMap;
+use varve_attribute::ChunkIndex;
+use varve_model::Pid;
 
 /// Pages of a chunk, as many as one page table holds.
 pub(crate) const CHUNK_PAGES: u64 = 512;
@@ -10,7 +11,6 @@ const WORDS: usize = PAGES / 64;
 pub(crate) const MOST_PAGES: u64 = 1 << 52;
 /// More chunks than this, 2 TiB of touched memory, only a damaged trace has; what is beyond is not entered.
 const MOST_CHUNKS: usize = 1 << 20;
-const NO_CHUNK: u32 = u32::MAX;
 /// A set of the pages of a chunk.
 pub(crate) type Bits = [u64; WORDS];
 
@@ -168,75 +168,34 @@ pub(crate) fn clear(bits: &mut Bits, at: usize) {
 pub(crate) struct Chunks {
     pub(crate) all: Vec<Chunk>,
     pub(crate) differences: Differences,
-    /// Tables of the chunks of 1 GiB each.
-    regions: HashMap<(u32, u64), usize>,
-    #[expect(
-        clippy::vec_box,
-        reason = "a growing list must not copy tables of 2 KiB"
-    )]
-    tables: Vec<Box<[u32; PAGES]>>,
-    last: Option<((u32, u64), usize)>,
+    index: ChunkIndex,
 }
 
 impl Chunks {
-    #[inline]
-    fn table(&mut self, key: (u32, u64)) -> Option<usize> {
-        if let Some((last, table)) = self.last
-            && last == key
-        {
-            return Some(table);
-        }
-        let table = *self.regions.get(&key)?;
-        self.last = Some((key, table));
-        Some(table)
-    }
-
     /// The position of a chunk, which is made if it is not there; None where there are too many.
     #[inline]
     pub(crate) fn enter(&mut self, pid: u32, number: u64) -> Option<usize> {
-        let key = (pid, number / CHUNK_PAGES);
-        let table = match self.table(key) {
-            Some(table) => table,
-            None => {
-                self.tables.push(Box::new([NO_CHUNK; PAGES]));
-                self.regions.insert(key, self.tables.len() - 1);
-                self.tables.len() - 1
-            }
-        };
-        let slot = &mut self.tables[table][(number % CHUNK_PAGES) as usize];
-        if *slot == NO_CHUNK {
-            if self.all.len() >= MOST_CHUNKS {
-                return None;
-            }
-            *slot = self.all.len() as u32;
-            self.all.push(Chunk::new(pid, number));
-            self.differences.grow(self.all.len());
+        let found = self.index.get(Pid(pid), number);
+        if found.is_some() || self.all.len() >= MOST_CHUNKS {
+            return found;
         }
-        Some(*slot as usize)
+        self.index.set(Pid(pid), number, self.all.len());
+        self.all.push(Chunk::new(pid, number));
+        self.differences.grow(self.all.len());
+        Some(self.all.len() - 1)
     }
 
     /// Marks the chunks of a process from `first` to `last` as changed.
     pub(crate) fn make_stale(&mut self, pid: u32, first: u64, last: u64) {
-        let mut number = first;
-        if (last - first) / CHUNK_PAGES > self.tables.len() as u64 {
+        let all = &mut self.all;
+        if (last - first) / CHUNK_PAGES > self.index.regions() as u64 {
             // More of the address space than there are tables: look at what is there.
-            for chunk in &mut self.all {
+            for chunk in all {
                 chunk.stale |= chunk.pid == pid && (first..=last).contains(&chunk.number);
             }
             return;
         }
-        while number <= last {
-            let region = number / CHUNK_PAGES;
-            let end = last.min(region * CHUNK_PAGES + CHUNK_PAGES - 1);
-            if let Some(table) = self.table((pid, region)) {
-                let slots = (number % CHUNK_PAGES) as usize..=(end % CHUNK_PAGES) as usize;
-                for &slot in &self.tables[table][slots] {
-                    if let Some(chunk) = self.all.get_mut(slot as usize) {
-                        chunk.stale = true;
-                    }
-                }
-            }
-            number = end + 1;
-        }
+        self.index
+            .each(Pid(pid), first, last, |position| all[position].stale = true);
     }
 }

@@ -5,95 +5,14 @@ use std::collections::HashMap;
 
 use varve_attribute::{Owners, Span};
 use varve_model::{Address, Page, PageRange, Pages, Pid, Time};
+use varve_trace::tables::FaultRow;
 
 use crate::analysis::Reuse;
-use crate::chunks::{
-    Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MOST_PAGES, MOST_PENDING, clear, has, set,
+use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MOST_PAGES, MOST_PENDING, has, set};
+use crate::stats::{
+    Aside, FAULTED, Marks, NEVER, Seen, Stats, ThreadStats, close, flags, put_flags, take_flags,
 };
-
-const WRITTEN: u8 = 1;
-const FAULTED: u8 = 2;
-const TAIL: u8 = 4;
-/// The interval of what was never touched.
-pub(crate) const NEVER: u32 = u32::MAX;
-
-/// A run of pages of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Run {
-    pub(crate) pid: u32,
-    pub(crate) first: u64,
-    pub(crate) end: u64,
-}
-
-/// What more is known of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Marks {
-    pub(crate) written: bool,
-    pub(crate) huge: bool,
-    pub(crate) standing: bool,
-}
-
-/// What the fold found out about an object.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stats {
-    pub(crate) touched: u64,
-    pub(crate) touches: u64,
-    pub(crate) shared: u64,
-    pub(crate) huge: u64,
-    pub(crate) standing: u64,
-    pub(crate) written: u64,
-    pub(crate) cold: u64,
-    pub(crate) first_touches: u64,
-    pub(crate) reuse: Reuse,
-    pub(crate) first_thread: u32,
-    /// Entries of it in [`Fold::aside`].
-    aside: u32,
-    /// It is memory of the recorder.
-    pub(crate) own: bool,
-}
-
-impl Stats {
-    fn new(own: bool) -> Stats {
-        Stats {
-            touched: 0,
-            touches: 0,
-            shared: 0,
-            huge: 0,
-            standing: 0,
-            written: 0,
-            cold: 0,
-            first_touches: 0,
-            reuse: Reuse::default(),
-            first_thread: NEVER,
-            aside: 0,
-            own,
-        }
-    }
-}
-
-/// The intervals that touched an object. Every touch comes here, so that this is kept apart from [`Stats`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    pub(crate) intervals: u32,
-    pub(crate) first: u32,
-    pub(crate) last: u32,
-}
-
-impl Seen {
-    const NOT: Seen = Seen {
-        intervals: 0,
-        first: NEVER,
-        last: NEVER,
-    };
-
-    /// Intervals come in order. No branches: whether an object was touched in this interval already is hard to foresee.
-    #[inline]
-    fn mark(&mut self, interval: u32) {
-        self.intervals += u32::from(self.last != interval);
-        self.first = self.first.min(interval);
-        self.last = interval;
-    }
-}
+use crate::sweep::{Moment, Run};
 
 /// The part of a run that lies in one chunk.
 #[derive(Clone, Copy, Debug)]
@@ -105,22 +24,6 @@ struct Piece {
 
 /// Pieces that are worked on together.
 const PIECES: usize = 512;
-
-/// A thread of a process, by the position in [`Fold::threads`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ThreadStats {
-    pub(crate) pid: u32,
-    pub(crate) tid: u32,
-    pub(crate) faults: u64,
-    pub(crate) first_touches: u64,
-}
-
-/// What a page is to an object that is not its only owner at the moment.
-#[derive(Clone, Copy, Debug, Default)]
-struct Aside {
-    count: u32,
-    flags: u8,
-}
 
 /// The state of the fold.
 pub(crate) struct Fold<'a> {
@@ -188,8 +91,8 @@ impl<'a> Fold<'a> {
     }
 
     /// Goes on to an interval, from the end of the one before it to its own end.
-    pub(crate) fn begin(&mut self, interval: u32, from: Time, to: Time, in_tail: bool) {
-        self.interval = interval;
+    pub(crate) fn begin(&mut self, now: Moment, in_tail: bool) {
+        self.interval = index(now.position);
         if in_tail && !self.in_tail {
             // What is settled from here on was touched in the tail.
             for position in 0..self.chunks.all.len() {
@@ -197,8 +100,8 @@ impl<'a> Fold<'a> {
             }
         }
         self.in_tail = in_tail;
-        self.from = self.from.max(from);
-        let to = to.max(Time(self.from.0.saturating_add(1)));
+        self.from = self.from.max(now.from);
+        let to = now.to.max(Time(self.from.0.saturating_add(1)));
         self.owners.advance(self.from, to);
         let (spans, chunks) = (self.spans, &mut self.chunks);
         let mut changed = |span: &Span| {
@@ -231,13 +134,13 @@ impl<'a> Fold<'a> {
     pub(crate) fn touch(&mut self, runs: &[Run]) -> u64 {
         let mut pages = 0;
         for run in runs {
-            let end = run.end.min(MOST_PAGES);
-            let mut at = run.first;
+            let end = run.end.0.min(MOST_PAGES);
+            let mut at = run.first.0;
             self.refused += u64::from(at >= end);
             while at < end {
                 let number = at / CHUNK_PAGES;
                 let stop = end.min((number + 1) * CHUNK_PAGES);
-                let Some(position) = self.enter(run.pid, number) else {
+                let Some(position) = self.enter(run.pid.0, number) else {
                     break;
                 };
                 let base = number * CHUNK_PAGES;
@@ -327,7 +230,9 @@ impl<'a> Fold<'a> {
     }
 
     /// Enters a page fault of the interval.
-    pub(crate) fn fault(&mut self, pid: u32, tid: u32, address: Address, time: Time) {
+    pub(crate) fn fault(&mut self, fault: &FaultRow) {
+        let (pid, tid) = (fault.pid.0, fault.tid.0);
+        let (address, time) = (fault.address, fault.time_ns);
         let next = index(self.threads.len());
         let thread = *self.thread_index.entry((pid, tid)).or_insert(next);
         if thread == next {
@@ -338,11 +243,11 @@ impl<'a> Fold<'a> {
                 first_touches: 0,
             });
         }
-        let page = address.page().0;
+        let page = address.page();
         let run = Run {
-            pid,
+            pid: fault.pid,
             first: page,
-            end: page + 1,
+            end: Page(page.0 + 1),
         };
         let spans = self.spans;
         let mut found = None;
@@ -388,15 +293,15 @@ impl<'a> Fold<'a> {
         run: Run,
         mut each: impl FnMut(&mut [Stats], &mut Chunk, usize, usize),
     ) {
-        let end = run.end.min(MOST_PAGES);
-        let mut at = run.first;
+        let end = run.end.0.min(MOST_PAGES);
+        let mut at = run.first.0;
         if at >= end {
             self.refused += 1;
         }
         while at < end {
             let number = at / CHUNK_PAGES;
             let stop = end.min((number + 1) * CHUNK_PAGES);
-            let Some(position) = self.enter(run.pid, number) else {
+            let Some(position) = self.enter(run.pid.0, number) else {
                 return;
             };
             let chunk = &mut self.chunks.all[position];
@@ -646,19 +551,6 @@ impl<'a> Fold<'a> {
     }
 }
 
-/// Counts a page of an object whose life, or whose recording, is over.
-fn close(stats: &mut Stats, known: Aside, lives: bool) {
-    match known.count {
-        0 => return,
-        1 => stats.reuse.once.0 += 1,
-        2 => stats.reuse.twice.0 += 1,
-        _ => stats.reuse.more.0 += 1,
-    }
-    stats.touched += 1;
-    stats.written += u64::from(known.flags & WRITTEN != 0);
-    stats.cold += u64::from(lives && known.flags & TAIL == 0);
-}
-
 fn alive_at(spans: &[Span], owner: u32, end: Time) -> bool {
     spans.get(owner as usize).is_none_or(|s| s.died >= end)
 }
@@ -673,30 +565,4 @@ fn index(number: usize) -> u32 {
 
 fn ones(bits: &Bits) -> u64 {
     bits.iter().map(|w| u64::from(w.count_ones())).sum()
-}
-
-fn flags(dense: &crate::chunks::Dense, page: usize) -> u8 {
-    (u8::from(has(&dense.written, page)) * WRITTEN)
-        | (u8::from(has(&dense.faulted, page)) * FAULTED)
-        | (u8::from(has(&dense.tail, page)) * TAIL)
-}
-
-fn take_flags(dense: &mut crate::chunks::Dense, page: usize) -> u8 {
-    let found = flags(dense, page);
-    clear(&mut dense.written, page);
-    clear(&mut dense.faulted, page);
-    clear(&mut dense.tail, page);
-    found
-}
-
-fn put_flags(dense: &mut crate::chunks::Dense, page: usize, flags: u8) {
-    for (flag, bits) in [
-        (WRITTEN, &mut dense.written),
-        (FAULTED, &mut dense.faulted),
-        (TAIL, &mut dense.tail),
-    ] {
-        if flags & flag != 0 {
-            set(bits, page, page + 1);
-        }
-    }
 }

@@ -8,13 +8,17 @@ mod chunks;
 mod findings;
 mod fold;
 pub mod format;
+mod stats;
 mod stream;
+mod sweep;
 
 pub use analysis::{
     Analysis, Finding, FindingId, Footprint, Group, MachineFacts, ObjectUse, Omitted, Overhead,
     ProcessUse, Remainder, Reuse, SourceUse, Tail, ThreadShare, ThreadUse, TraceFacts, Usage,
     WorkingSet, Writes,
 };
+
+pub use sweep::{Moment, RowFacts, Run, Sweep, sweep};
 
 use varve_trace::{Trace, TraceError};
 

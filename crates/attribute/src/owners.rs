@@ -12,6 +12,8 @@ use std::collections::HashMap;
 
 use varve_model::{Address, Bytes, ObjectKind, PAGE_BYTES, Page, PageRange, Pages, Pid, Time};
 
+use crate::radix::ChunkIndex;
+
 const CHUNK_PAGES: u64 = 512;
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES;
 /// Objects over more chunks than this are kept in the list of large ones.
@@ -114,6 +116,8 @@ struct Chunk {
     shares: Vec<Share>,
     /// The flattened cells hold until the first of their objects dies.
     expires: Time,
+    /// The process, by its position.
+    space: usize,
     /// The state of the list of large objects that they were made with.
     large: usize,
     flat: bool,
@@ -126,9 +130,9 @@ struct Cell {
     start: u32,
 }
 
+/// The large objects of a process.
 #[derive(Default)]
 struct Space {
-    chunks: HashMap<u64, Chunk>,
     large: Vec<u32>,
     /// Counts additions to `large`.
     version: usize,
@@ -141,7 +145,10 @@ pub struct Owners<'a> {
     born: usize,
     from: Time,
     to: Time,
-    spaces: HashMap<Pid, Space>,
+    chunks: Vec<Chunk>,
+    index: ChunkIndex,
+    spaces: Vec<Space>,
+    by_pid: HashMap<Pid, usize>,
     scratch: Scratch,
 }
 
@@ -159,7 +166,10 @@ impl<'a> Owners<'a> {
             born: 0,
             from: Time(0),
             to: Time(0),
-            spaces: HashMap::new(),
+            chunks: Vec::new(),
+            index: ChunkIndex::default(),
+            spaces: Vec::new(),
+            by_pid: HashMap::new(),
             scratch: Scratch::default(),
         }
     }
@@ -177,10 +187,11 @@ impl<'a> Owners<'a> {
             if span.died <= self.from {
                 continue;
             }
-            let space = self.spaces.entry(span.pid).or_default();
             let (first, last) = (span.address.0 / CHUNK_BYTES, (span.end() - 1) / CHUNK_BYTES);
             if last - first >= LARGE_CHUNKS {
                 let (spans, from) = (self.spans, self.from);
+                let space = self.space(span.pid);
+                let space = &mut self.spaces[space];
                 space
                     .large
                     .retain(|&index| spans[index as usize].died > from);
@@ -189,7 +200,8 @@ impl<'a> Owners<'a> {
                 continue;
             }
             for number in first..=last {
-                let chunk = space.chunks.entry(number).or_default();
+                let position = self.chunk(span.pid, number);
+                let chunk = &mut self.chunks[position];
                 if chunk.members.len() > 2 * chunk.kept + 64 {
                     chunk
                         .members
@@ -200,6 +212,48 @@ impl<'a> Owners<'a> {
                 chunk.flat = false;
             }
         }
+    }
+
+    fn space(&mut self, pid: Pid) -> usize {
+        let next = self.spaces.len();
+        let space = *self.by_pid.entry(pid).or_insert(next);
+        if space == next {
+            self.spaces.push(Space::default());
+        }
+        space
+    }
+
+    /// The position of a chunk, which is made if it is not there.
+    fn chunk(&mut self, pid: Pid, number: u64) -> usize {
+        if let Some(position) = self.index.get(pid, number) {
+            return position;
+        }
+        let space = self.space(pid);
+        self.chunks.push(Chunk {
+            space,
+            ..Chunk::default()
+        });
+        self.index.set(pid, number, self.chunks.len() - 1);
+        self.chunks.len() - 1
+    }
+
+    /// The position of a chunk that objects may lie in. Whatever pages are asked for, no other chunk is made.
+    #[inline]
+    fn inhabited(&mut self, pid: Pid, number: u64) -> Option<usize> {
+        let found = self.index.get(pid, number);
+        if found.is_none() {
+            let space = &self.spaces[*self.by_pid.get(&pid)?];
+            let (base, top) = bounds(number);
+            let spans = self.spans;
+            let overlaps = |&index: &u32| {
+                let span = &spans[index as usize];
+                span.address.0 < top && base < span.end()
+            };
+            if space.large.iter().any(overlaps) {
+                return Some(self.chunk(pid, number));
+            }
+        }
+        found
     }
 
     /// Calls `visit` for runs of the given pages with one answer each, in ascending order: the objects alive at any
@@ -213,19 +267,26 @@ impl<'a> Owners<'a> {
     ) {
         let mut first = pages.first.0;
         let end = pages.end().0;
-        let space = self.spaces.entry(pid).or_default();
         // Neighbouring chunks often have the same single owner.
         let mut pending: Option<(u64, u64, Share)> = None;
         while first < end {
             let number = first / CHUNK_PAGES;
             let base = number * CHUNK_PAGES;
             let stop = end.min(base.saturating_add(CHUNK_PAGES));
-            let chunk = space.chunks.entry(number).or_default();
+            let Some(position) = self.inhabited(pid, number) else {
+                if let Some((start, last, share)) = pending.take() {
+                    visit(run(start, last), &[share]);
+                }
+                visit(run(first, stop), &[]);
+                first = stop;
+                continue;
+            };
+            let chunk = &mut self.chunks[position];
+            let space = &self.spaces[chunk.space];
             if !chunk.flat || chunk.expires <= self.from || chunk.large != space.version {
                 flatten(
                     chunk,
-                    &space.large,
-                    space.version,
+                    space,
                     number,
                     self.spans,
                     (self.from, self.to),
@@ -267,6 +328,12 @@ impl<'a> Owners<'a> {
             visit(run(start, last), &[share]);
         }
     }
+}
+
+/// The first byte of a chunk, and the one after its last.
+fn bounds(number: u64) -> (u64, u64) {
+    let base = number.saturating_mul(CHUNK_BYTES);
+    (base, base.saturating_add(CHUNK_BYTES))
 }
 
 fn run(first: u64, end: u64) -> PageRange {
@@ -316,22 +383,20 @@ struct Scratch {
 /// Works out the cells of a chunk for a window of time.
 fn flatten(
     chunk: &mut Chunk,
-    large: &[u32],
-    version: usize,
+    space: &Space,
     number: u64,
     spans: &[Span],
     (from, to): (Time, Time),
     scratch: &mut Scratch,
 ) {
-    let base = number * CHUNK_BYTES;
-    let top = base.saturating_add(CHUNK_BYTES);
+    let (base, top) = bounds(number);
     chunk
         .members
         .retain(|&index| spans[index as usize].died > from);
     chunk.kept = chunk.members.len();
     chunk.expires = Span::FOREVER;
     scratch.candidates.clear();
-    for &index in chunk.members.iter().chain(large) {
+    for &index in chunk.members.iter().chain(&space.large) {
         let span = &spans[index as usize];
         let (start, end) = (span.address.0.max(base), span.end().min(top));
         if start < end && span.died > from && span.born < to {
@@ -413,7 +478,7 @@ fn flatten(
     }
     chunk.cells.shrink_to_fit();
     chunk.shares.shrink_to_fit();
-    chunk.large = version;
+    chunk.large = space.version;
     chunk.flat = true;
 }
 

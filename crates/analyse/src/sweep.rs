@@ -1,0 +1,294 @@
+//! One pass over touches and faults in the order of time, interval by interval. Every reader of the whole table goes this
+//! way, and says as a [`Sweep`] what it wants to hear.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use varve_model::{Bytes, Page, Pid, Time, TouchSource};
+use varve_trace::tables::{FaultRow, IntervalRow};
+use varve_trace::{Batches, TouchColumns, TouchUnit, Trace, TraceError, WrittenColumn};
+
+/// Threads that decode; the sweep itself has the caller's.
+const DECODERS: usize = 2;
+/// Batches that a decoder may be ahead, about 2 MB each.
+const AHEAD: usize = 4;
+
+type Batch = Result<Option<TouchColumns>, TraceError>;
+
+/// A run of pages of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    /// The process.
+    pub pid: Pid,
+    /// The first page.
+    pub first: Page,
+    /// The page after the last.
+    pub end: Page,
+}
+
+/// What a row says of its run.
+#[derive(Clone, Copy, Debug)]
+pub struct RowFacts {
+    /// The size of the hardware page.
+    pub page_bytes: Bytes,
+    /// Where it comes from.
+    pub source: TouchSource,
+    /// Whether it was written; None where unknown.
+    pub written: Option<bool>,
+}
+
+/// An interval, by its position in the table of intervals, and its time: from the end of the one before it, so that no
+/// moment lies between two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The position.
+    pub position: usize,
+    /// The end of the interval before; zero for the first.
+    pub from: Time,
+    /// Its end.
+    pub to: Time,
+}
+
+/// What hears of every touch and fault.
+pub trait Sweep {
+    /// A row of touches, as it stands in the table, before the runs of its interval.
+    #[inline]
+    fn row(&mut self, _run: Run, _facts: RowFacts) {}
+
+    /// The sweep goes on to an interval. Called again before its faults.
+    fn begin(&mut self, now: Moment);
+
+    /// All that was touched in an interval: runs in the order of process and page that share no page. `position` is None
+    /// where the rows stand out of the order of intervals; they come while another interval is open.
+    fn touched(&mut self, position: Option<usize>, runs: &[Run]);
+
+    /// A page fault of the interval, after its touches. Those after the last interval count as its own.
+    fn fault(&mut self, fault: &FaultRow);
+}
+
+/// Sweeps over a trace. `intervals` is its table, in order, each number once; `progress` hears the share of rows done.
+/// Returns how many rows of touches there were.
+///
+/// # Errors
+/// A table that cannot be read.
+pub fn sweep(
+    trace: &Trace,
+    intervals: &[IntervalRow],
+    to: &mut impl Sweep,
+    progress: &mut dyn FnMut(f64),
+) -> Result<u64, TraceError> {
+    let units = trace.touch_units()?;
+    let total: u64 = units.iter().map(|u| u.rows).sum();
+    let mut assembly = Assembly {
+        intervals,
+        faults: Faults::new(trace.batches::<FaultRow>()?),
+        open: 0,
+        number: None,
+        runs: Vec::new(),
+        sorted: true,
+        rows: 0,
+    };
+    thread::scope(|scope| {
+        let mut channels = Vec::new();
+        for number in 0..DECODERS {
+            let (sender, receiver) = sync_channel(AHEAD);
+            channels.push(receiver);
+            let units = &units;
+            scope.spawn(move || decode(units.iter().skip(number).step_by(DECODERS), &sender));
+        }
+        // Each unit ends with `None`, so that the units of both decoders come in order. The receivers are dropped
+        // on an error, which ends the decoders.
+        for number in 0..units.len() {
+            while let Some(batch) = next(&channels[number % DECODERS])? {
+                assembly.add(&batch, to)?;
+                progress(assembly.rows as f64 / total.max(1) as f64);
+            }
+        }
+        drop(channels);
+        assembly.finish(to)
+    })
+}
+
+fn next(channel: &Receiver<Batch>) -> Batch {
+    // A decoder that is gone has said all that it had to.
+    channel.recv().unwrap_or(Ok(None))
+}
+
+fn decode<'a>(units: impl Iterator<Item = &'a TouchUnit>, sender: &SyncSender<Batch>) {
+    for unit in units {
+        let mut open = true;
+        let read = unit.read(|batch| {
+            open = sender.send(Ok(Some(batch))).is_ok();
+            open
+        });
+        let end = read.map(|()| None);
+        let failed = end.is_err();
+        if !open || sender.send(end).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// Faults in the order of the table, one ahead.
+struct Faults {
+    batches: Batches<FaultRow>,
+    rows: std::iter::Peekable<std::vec::IntoIter<FaultRow>>,
+}
+
+impl Faults {
+    fn new(batches: Batches<FaultRow>) -> Faults {
+        Faults {
+            batches,
+            rows: Vec::new().into_iter().peekable(),
+        }
+    }
+
+    /// The next fault, if it was before `end`.
+    fn before(&mut self, end: Time) -> Result<Option<FaultRow>, TraceError> {
+        while self.rows.peek().is_none() {
+            match self.batches.next() {
+                Some(rows) => self.rows = rows?.into_iter().peekable(),
+                None => return Ok(None),
+            }
+        }
+        Ok(self.rows.next_if(|f| f.time_ns <= end))
+    }
+}
+
+/// Gathers the runs of an interval until it is whole.
+struct Assembly<'a> {
+    intervals: &'a [IntervalRow],
+    faults: Faults,
+    /// The interval that is open, by its position.
+    open: usize,
+    /// Its number in the table of touches.
+    number: Option<u32>,
+    runs: Vec<Run>,
+    sorted: bool,
+    rows: u64,
+}
+
+impl Assembly<'_> {
+    fn add(&mut self, batch: &TouchColumns, to: &mut impl Sweep) -> Result<(), TraceError> {
+        let rows = batch.len();
+        let (interval, pid) = (&batch.interval[..rows], &batch.pid[..rows]);
+        let (page, pages) = (&batch.page[..rows], &batch.pages[..rows]);
+        let (bytes, source) = (&batch.page_bytes[..rows], &batch.source[..rows]);
+        for row in 0..rows {
+            if self.number != Some(interval[row]) {
+                self.close(to);
+                self.go_to(interval[row], to)?;
+            }
+            let run = Run {
+                pid: Pid(pid[row]),
+                first: Page(page[row]),
+                end: Page(page[row].saturating_add(u64::from(pages[row]))),
+            };
+            let written = match &batch.written {
+                WrittenColumn::Unknown => None,
+                WrittenColumn::Rows(written) => written[row],
+            };
+            let facts = RowFacts {
+                page_bytes: Bytes(bytes[row].into()),
+                source: source[row],
+                written,
+            };
+            to.row(run, facts);
+            self.push(run);
+        }
+        self.rows += rows as u64;
+        Ok(())
+    }
+
+    #[inline]
+    fn push(&mut self, run: Run) {
+        match self.runs.last_mut() {
+            Some(last)
+                if last.pid == run.pid && last.first <= run.first && run.first <= last.end =>
+            {
+                last.end = last.end.max(run.end);
+            }
+            last => {
+                self.sorted &= last.is_none_or(|last| *last <= run);
+                self.runs.push(run);
+            }
+        }
+    }
+
+    /// Opens the interval of that number, and those before it, whose faults come first.
+    fn go_to(&mut self, number: u32, to: &mut impl Sweep) -> Result<(), TraceError> {
+        self.number = Some(number);
+        let found = self.intervals[self.open.min(self.intervals.len())..]
+            .binary_search_by_key(&number, |i| i.interval.0);
+        if let Ok(ahead) = found {
+            let target = self.open + ahead;
+            while self.open < target {
+                self.step(to)?;
+            }
+            self.begin(to);
+        }
+        Ok(())
+    }
+
+    fn begin(&self, to: &mut impl Sweep) {
+        to.begin(Moment {
+            position: self.open,
+            from: match self.open {
+                0 => Time(0),
+                open => self.intervals[open - 1].end_ns,
+            },
+            to: self.intervals[self.open].end_ns,
+        });
+    }
+
+    /// Ends the open interval: its faults are due.
+    fn step(&mut self, to: &mut impl Sweep) -> Result<(), TraceError> {
+        let Some(row) = self.intervals.get(self.open) else {
+            return Ok(());
+        };
+        self.begin(to);
+        while let Some(fault) = self.faults.before(row.end_ns)? {
+            to.fault(&fault);
+        }
+        self.open += 1;
+        Ok(())
+    }
+
+    /// Hands on what was gathered.
+    fn close(&mut self, to: &mut impl Sweep) {
+        if self.runs.is_empty() {
+            return;
+        }
+        if !self.sorted {
+            self.runs.sort();
+            merge(&mut self.runs);
+        }
+        let open = self.intervals.get(self.open).map(|i| i.interval.0);
+        let in_order = open.is_some() && self.number == open;
+        to.touched(in_order.then_some(self.open), &self.runs);
+        self.runs.clear();
+        self.sorted = true;
+    }
+
+    fn finish(mut self, to: &mut impl Sweep) -> Result<u64, TraceError> {
+        self.close(to);
+        while self.open < self.intervals.len() {
+            self.step(to)?;
+        }
+        while let Some(fault) = self.faults.before(Time(u64::MAX))? {
+            to.fault(&fault);
+        }
+        Ok(self.rows)
+    }
+}
+
+/// Joins runs that overlap or touch; they are sorted.
+fn merge(runs: &mut Vec<Run>) {
+    runs.dedup_by(|next, last| {
+        let joined = last.pid == next.pid && next.first <= last.end;
+        if joined {
+            last.end = last.end.max(next.end);
+        }
+        joined
+    });
+}
