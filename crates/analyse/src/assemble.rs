@@ -12,6 +12,7 @@ use crate::analysis::*;
 use crate::fold::Fold;
 use crate::stats::NEVER;
 use crate::stream::{self, Pass};
+use crate::sweep::intervals;
 use crate::{AnalyseOptions, findings};
 
 /// The names of the preload library's own memory begin so.
@@ -29,15 +30,12 @@ pub(crate) struct Tables {
 
 impl Tables {
     fn read(trace: &Trace) -> Result<Tables, TraceError> {
-        let mut intervals: Vec<IntervalRow> = trace.rows()?;
-        intervals.sort_by_key(|row| row.interval);
-        intervals.dedup_by_key(|row| row.interval);
         let mut sites = HashMap::new();
         for batch in trace.batches::<SiteRow>()? {
             sites.extend(batch?.into_iter().map(|row| (row.site, row.label)));
         }
         Ok(Tables {
-            intervals,
+            intervals: intervals(trace)?,
             objects: trace.rows()?,
             sites,
             threads: trace.rows()?,

@@ -18,7 +18,7 @@ pub use analysis::{
     WorkingSet, Writes,
 };
 
-pub use sweep::{Moment, RowFacts, Run, Sweep, sweep};
+pub use sweep::{Moment, RowFacts, Run, Sweep, intervals, sweep};
 
 use varve_trace::{Trace, TraceError};
 

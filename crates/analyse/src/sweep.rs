@@ -66,7 +66,18 @@ pub trait Sweep {
     fn fault(&mut self, fault: &FaultRow);
 }
 
-/// Sweeps over a trace. `intervals` is its table, in order, each number once; `progress` hears the share of rows done.
+/// The intervals of a trace in the order of their numbers, each once.
+///
+/// # Errors
+/// A table that cannot be read.
+pub fn intervals(trace: &Trace) -> Result<Vec<IntervalRow>, TraceError> {
+    let mut intervals: Vec<IntervalRow> = trace.rows()?;
+    intervals.sort_by_key(|row| row.interval);
+    intervals.dedup_by_key(|row| row.interval);
+    Ok(intervals)
+}
+
+/// Sweeps over a trace. `intervals` are [its own](intervals); `progress` hears the share of rows done.
 /// Returns how many rows of touches there were.
 ///
 /// # Errors

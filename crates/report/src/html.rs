@@ -7,6 +7,7 @@
 mod encode;
 mod grid;
 mod lanes;
+mod page_set;
 mod source;
 
 pub use encode::{HtmlSize, MAX_PAGE_BYTES, write_html};

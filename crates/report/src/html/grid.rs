@@ -8,6 +8,7 @@ use varve_attribute::{Owners, Span};
 use varve_model::{Interval, Page, PageRange, Pages, Pid, Time};
 
 use super::lanes::{Placement, Seat, divide, plan};
+use super::page_set::PageSet;
 
 /// Time bins at most: about four screens of pixels.
 const TIME_BINS: usize = 6000;
@@ -15,9 +16,6 @@ const TIME_BINS: usize = 6000;
 const CELLS: u64 = 12 << 20;
 /// The first-touch column says this where a bin was never touched or its thread is not known.
 pub(super) const NONE: u16 = u16::MAX;
-/// Pages per chunk of the bitmap of pages seen.
-const CHUNK: u64 = 1 << 15;
-const WORDS: usize = (CHUNK / 64) as usize;
 
 /// A stretch of a lane that belongs to one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -78,36 +76,6 @@ impl Lane {
     }
 }
 
-/// A set of pages of a lane, in memory only where it has members.
-#[derive(Clone, Debug, Default)]
-struct PageSet(HashMap<(u32, u64), Box<[u64; WORDS]>>);
-
-impl PageSet {
-    /// Adds pages within one chunk; returns how many were new.
-    fn add(&mut self, lane: u32, first: u64, end: u64) -> u32 {
-        let mut new = 0;
-        let mut at = first;
-        while at < end {
-            let chunk = at / CHUNK;
-            let stop = end.min((chunk + 1) * CHUNK);
-            let words = self
-                .0
-                .entry((lane, chunk))
-                .or_insert_with(|| Box::new([0; WORDS]));
-            while at < stop {
-                let bit = at % 64;
-                let take = (64 - bit).min(stop - at);
-                let mask = (u64::MAX >> (64 - take)) << bit;
-                let word = &mut words[((at % CHUNK) / 64) as usize];
-                new += (mask & !*word).count_ones();
-                *word |= mask;
-                at += take;
-            }
-        }
-        new
-    }
-}
-
 /// The lanes of the map and their cells.
 #[derive(Clone, Debug, Default)]
 pub struct Grids {
@@ -118,12 +86,23 @@ pub struct Grids {
     pub unowned: u64,
 }
 
+/// An address bin of a lane, in the time bin that is open. Kept apart from the cells, which lie a row apart.
+#[derive(Clone, Copy, Default)]
+struct Now {
+    sum: u32,
+    distinct: u32,
+}
+
 /// The pass over a trace that fills the cells.
 pub struct GridPass<'a> {
     grids: Grids,
     seats: Vec<Seat>,
     owners: Owners<'a>,
     bin: usize,
+    /// The address bins of all lanes.
+    now: Vec<Now>,
+    /// Where in `now` each lane begins, and how many pages a bin of it has, as a power of two.
+    lanes: Vec<(usize, u32)>,
     seen: PageSet,
     faulted: PageSet,
 }
@@ -137,13 +116,19 @@ impl<'a> GridPass<'a> {
         let (mut lanes, seats) = plan(placements);
         let budget = (CELLS / time_bins.max(1) as u64).max(lanes.len() as u64);
         divide(&mut lanes, budget);
+        let mut bins = 0;
+        let mut begins = Vec::with_capacity(lanes.len());
         for lane in &mut lanes {
+            begins.push((bins, lane.page_shift));
+            bins += lane.address_bins;
             lane.sums = vec![0; lane.address_bins * time_bins];
             lane.distinct = vec![0; lane.address_bins * time_bins];
             lane.first_time = vec![NONE; lane.address_bins];
             lane.first_threads = vec![Vec::new(); lane.address_bins];
         }
         GridPass {
+            seen: PageSet::new(lanes.len()),
+            faulted: PageSet::new(lanes.len()),
             grids: Grids {
                 lanes,
                 time_bins,
@@ -153,8 +138,8 @@ impl<'a> GridPass<'a> {
             seats,
             owners: Owners::new(spans),
             bin: 0,
-            seen: PageSet::default(),
-            faulted: PageSet::default(),
+            now: vec![Now::default(); bins],
+            lanes: begins,
         }
     }
 
@@ -163,10 +148,26 @@ impl<'a> GridPass<'a> {
         let last = self.grids.time_bins.saturating_sub(1);
         let bin = (interval.0 as usize / self.grids.per_bin).min(last);
         if bin != self.bin {
+            self.close();
             self.bin = bin;
-            self.seen.0.clear();
         }
         self.owners.advance(start, end);
+    }
+
+    /// Ends the time bin: what was gathered goes to its cells.
+    fn close(&mut self) {
+        let width = self.grids.time_bins;
+        for (lane, &(begin, _)) in self.grids.lanes.iter_mut().zip(&self.lanes) {
+            let bins = &mut self.now[begin..begin + lane.address_bins];
+            for (row, now) in bins.iter_mut().enumerate().filter(|(_, now)| now.sum > 0) {
+                let Now { sum, distinct } = std::mem::take(now);
+                let cell = row * width + self.bin;
+                lane.sums[cell] = lane.sums[cell].saturating_add(sum);
+                lane.distinct[cell] += distinct;
+                lane.first_time[row] = lane.first_time[row].min(self.bin as u16);
+            }
+        }
+        self.seen.clear();
     }
 
     /// Adds a run of pages touched in the interval that has begun. The runs of one interval must not
@@ -176,27 +177,26 @@ impl<'a> GridPass<'a> {
             grids,
             seats,
             owners,
-            bin,
+            now,
+            lanes,
             seen,
             ..
         } = self;
-        let width = grids.time_bins;
         owners.owners(pid, run, |part, shares| {
             if shares.is_empty() {
                 grids.unowned += part.count.0;
             }
             for share in shares {
                 let seat = seats[share.object.0 as usize];
-                let lane = &mut grids.lanes[seat.lane as usize];
+                let (begin, shift) = lanes[seat.lane as usize];
                 let mut at = seat.lane_page(part.first);
                 let end = at + part.count.0;
                 while at < end {
-                    let row = (at >> lane.page_shift) as usize;
-                    let stop = end.min((row as u64 + 1) << lane.page_shift);
-                    let cell = row * width + *bin;
-                    lane.sums[cell] = lane.sums[cell].saturating_add((stop - at) as u32);
-                    lane.distinct[cell] += seen.add(seat.lane, at, stop);
-                    lane.first_time[row] = lane.first_time[row].min(*bin as u16);
+                    let row = at >> shift;
+                    let stop = end.min((row + 1) << shift);
+                    let bin = &mut now[begin + row as usize];
+                    bin.sum = bin.sum.saturating_add((stop - at) as u32);
+                    bin.distinct += seen.add(seat.lane, at, stop);
                     at = stop;
                 }
             }
@@ -235,7 +235,8 @@ impl<'a> GridPass<'a> {
     }
 
     /// The map, when every interval was seen.
-    pub fn finish(self) -> Grids {
+    pub fn finish(mut self) -> Grids {
+        self.close();
         self.grids
     }
 }

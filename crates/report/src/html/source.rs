@@ -1,13 +1,12 @@
 //! From a trace to the report: one pass over its touches and faults.
 
 use std::collections::HashMap;
-use std::iter::Peekable;
 
-use varve_analyse::{Analysis, ObjectUse, Writes, format};
+use varve_analyse::{Analysis, Moment, ObjectUse, Run, Sweep, Writes, format, intervals, sweep};
 use varve_attribute::Layer;
-use varve_model::{Interval, ObjectId, Page, PageRange, Pages, Pid, Tid, Time};
-use varve_trace::tables::{FaultRow, IntervalRow, ObjectRow, SiteRow, TouchRow};
-use varve_trace::{Batches, Row, Trace, TraceError};
+use varve_model::{Interval, ObjectId, PageRange, Pages, Pid, Tid, Time};
+use varve_trace::tables::{FaultRow, ObjectRow, SiteRow};
+use varve_trace::{Trace, TraceError};
 
 use super::{
     Finding, Footprint, Frame, GridPass, HtmlReport, Loss, Object, Omitted, Overhead, Placement,
@@ -17,13 +16,13 @@ use super::{
 /// Rows of the table of objects; what is beyond is counted.
 const TABLE_ROWS: usize = 3000;
 
-/// Reads a trace and its analysis into a report. `progress` hears the share of intervals done, 0 to 1.
+/// Reads a trace and its analysis into a report. `progress` hears the share of rows done, 0 to 1.
 pub fn from_trace(
     trace: &Trace,
     analysis: &Analysis,
     mut progress: impl FnMut(f64),
 ) -> Result<HtmlReport, TraceError> {
-    let intervals: Vec<IntervalRow> = trace.rows()?;
+    let intervals = intervals(trace)?;
     let start = intervals
         .first()
         .map_or(analysis.trace.start_ns, |i| i.start_ns);
@@ -31,33 +30,17 @@ pub fn from_trace(
     let threads = Threads::of(analysis);
     let placements = placements(trace, analysis, since)?;
     let spans: Vec<_> = placements.iter().map(Placement::span).collect();
-    let mut pass = GridPass::new(&placements, &spans, intervals.len());
-
-    let mut touches = Flat::new(trace.batches::<TouchRow>()?).peekable();
-    let mut faults = Flat::new(trace.batches::<FaultRow>()?).peekable();
-    let mut working_set = Vec::with_capacity(intervals.len());
-    let mut runs = Vec::new();
-    for (i, row) in intervals.iter().enumerate() {
-        let number = Interval(u32::try_from(i).unwrap_or(u32::MAX));
-        pass.begin(number, since(row.start_ns), since(row.end_ns));
-        runs.clear();
-        while let Some(touch) = next_if(&mut touches, |t: &TouchRow| t.interval <= row.interval)? {
-            runs.push((
-                touch.pid,
-                touch.page.0,
-                touch.page.0 + u64::from(touch.pages),
-            ));
-        }
-        let pages = merge(&mut runs, |pid, run| pass.touch(pid, run));
-        working_set.push(analysis.working_set.get(i).map_or(pages, |w| w.pages));
-        while let Some(fault) = next_if(&mut faults, |f: &FaultRow| f.time_ns <= row.end_ns)? {
-            if let Some(&thread) = threads.index.get(&(fault.pid, fault.tid)) {
-                pass.first_touch(fault.pid, fault.address.page(), thread);
-            }
-        }
-        progress((i + 1) as f64 / intervals.len() as f64);
-    }
-
+    let mut drawing = Drawing {
+        pass: GridPass::new(&placements, &spans, intervals.len()),
+        start,
+        threads: &threads,
+        pages: vec![Pages(0); intervals.len()],
+    };
+    sweep(trace, &intervals, &mut drawing, &mut progress)?;
+    let Drawing { pass, pages, .. } = drawing;
+    let shown = analysis.working_set.iter().map(|w| w.pages);
+    let working_set = shown.chain(pages.into_iter().skip(analysis.working_set.len()));
+    let working_set = working_set.take(intervals.len()).collect();
     let mut map = pass.finish();
     map.unowned = analysis.unowned.page_touches;
     let resident: Vec<Pages> = intervals.iter().map(|i| Pages(i.resident_pages)).collect();
@@ -88,74 +71,42 @@ pub fn from_trace(
     })
 }
 
-/// The rows of all batches.
-struct Flat<R> {
-    batches: Batches<R>,
-    rows: std::vec::IntoIter<R>,
+/// What the map hears of a sweep.
+struct Drawing<'a> {
+    pass: GridPass<'a>,
+    start: Time,
+    threads: &'a Threads,
+    /// Touched in each interval.
+    pages: Vec<Pages>,
 }
 
-impl<R: Row> Flat<R> {
-    fn new(batches: Batches<R>) -> Self {
-        Flat {
-            batches,
-            rows: Vec::new().into_iter(),
-        }
+impl Sweep for Drawing<'_> {
+    fn begin(&mut self, now: Moment) {
+        let number = Interval(u32::try_from(now.position).unwrap_or(u32::MAX));
+        let since = |t: Time| Time((t - self.start).0);
+        self.pass.begin(number, since(now.from), since(now.to));
     }
-}
 
-impl<R: Row> Iterator for Flat<R> {
-    type Item = Result<R, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(row) = self.rows.next() {
-                return Some(Ok(row));
-            }
-            match self.batches.next()? {
-                Ok(rows) => self.rows = rows.into_iter(),
-                Err(e) => return Some(Err(e)),
-            }
-        }
-    }
-}
-
-fn next_if<R: Row>(
-    rows: &mut Peekable<Flat<R>>,
-    due: impl Fn(&R) -> bool,
-) -> Result<Option<R>, TraceError> {
-    rows.next_if(|row| row.as_ref().map_or(true, &due))
-        .transpose()
-}
-
-/// Calls `each` with every page once, however many sources named it; returns how many pages that is.
-fn merge(runs: &mut [(Pid, u64, u64)], mut each: impl FnMut(Pid, PageRange)) -> Pages {
-    runs.sort_unstable();
-    let mut total = 0;
-    let mut open: Option<(Pid, u64, u64)> = None;
-    let mut close = |(pid, first, end): (Pid, u64, u64)| {
-        total += end - first;
-        each(
-            pid,
-            PageRange {
-                first: Page(first),
-                count: Pages(end - first),
-            },
-        );
-    };
-    for &(pid, first, end) in runs.iter() {
-        match &mut open {
-            Some((p, _, last)) if *p == pid && first <= *last => *last = end.max(*last),
-            _ => {
-                if let Some(done) = open.replace((pid, first, end)) {
-                    close(done);
-                }
+    fn touched(&mut self, position: Option<usize>, runs: &[Run]) {
+        for run in runs {
+            let count = Pages(run.end.0 - run.first.0);
+            let range = PageRange {
+                first: run.first,
+                count,
+            };
+            self.pass.touch(run.pid, range);
+            if let Some(position) = position {
+                self.pages[position].0 += count.0;
             }
         }
     }
-    if let Some(done) = open {
-        close(done);
+
+    fn fault(&mut self, fault: &FaultRow) {
+        if let Some(&thread) = self.threads.index.get(&(fault.pid, fault.tid)) {
+            self.pass
+                .first_touch(fault.pid, fault.address.page(), thread);
+        }
     }
-    Pages(total)
 }
 
 struct Threads {
@@ -192,8 +143,7 @@ fn placements(
         analysis.objects.iter().map(|o| o.object).zip(0..).collect();
     let all_listed = analysis.omitted.objects == 0;
     let mut placements = Vec::new();
-    for row in Flat::new(trace.batches::<ObjectRow>()?) {
-        let row = row?;
+    for row in trace.rows::<ObjectRow>()? {
         let at = listed.get(&row.object).copied();
         if at.is_none() && all_listed {
             continue;
@@ -226,8 +176,7 @@ fn table(
     let shown = &analysis.objects[..analysis.objects.len().min(TABLE_ROWS)];
     let mut stacks: HashMap<ObjectId, Option<varve_model::SiteId>> =
         shown.iter().map(|o| (o.object, None)).collect();
-    for row in Flat::new(trace.batches::<ObjectRow>()?) {
-        let row = row?;
+    for row in trace.rows::<ObjectRow>()? {
         if let Some(site) = stacks.get_mut(&row.object) {
             *site = row.site;
         }
@@ -364,26 +313,5 @@ fn summary(analysis: &Analysis) -> TraceSummary {
         losses: losses.collect(),
         processes: u32::try_from(analysis.processes.len()).unwrap_or(u32::MAX),
         written_known: analysis.writes != Writes::Unknown,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_with_two_sources_counts_once() {
-        let mut runs = [
-            (Pid(1), 10, 20),
-            (Pid(1), 15, 16),
-            (Pid(1), 20, 22),
-            (Pid(2), 10, 11),
-        ];
-        let mut got = Vec::new();
-        let total = merge(&mut runs, |pid, run| {
-            got.push((pid.0, run.first.0, run.count.0))
-        });
-        assert_eq!(total, Pages(13));
-        assert_eq!(got, [(1, 10, 12), (2, 10, 1)]);
     }
 }

@@ -1,7 +1,8 @@
 //! How much of each cell of the map was touched.
 
-use varve_analyse::{Analysis, ObjectUse};
+use varve_analyse::{Analysis, Moment, ObjectUse, Run, Sweep, intervals, sweep};
 use varve_model::{PageRange, Time};
+use varve_trace::tables::FaultRow;
 use varve_trace::{Trace, TraceError};
 
 use super::draw::Layout;
@@ -92,36 +93,57 @@ pub(super) fn fill(
     for &(from, to) in &spans {
         map.intervals[from..=to].iter_mut().for_each(|n| *n += 1.0);
     }
-    let units = trace.touch_units()?;
-    let total: u64 = units.iter().map(|u| u.rows).sum();
-    let mut done = 0;
-    for unit in &units {
-        unit.read(|batch| {
-            for i in 0..batch.len() {
-                let interval = batch.interval[i] as usize;
-                let (Some(&(from, to)), Some(w)) =
-                    (spans.get(interval), analysis.working_set.get(interval))
-                else {
-                    continue;
-                };
-                let (first, end) = (
-                    batch.page[i],
-                    batch.page[i].saturating_add(u64::from(batch.pages[i])),
-                );
-                for lane in &mut map.lanes {
-                    let (first, end) = (first.max(lane.first), end.min(lane.end));
-                    let lives = lane.born < w.end_ns && w.start_ns < lane.died;
-                    if first < end && lane.pid == batch.pid[i] && lives {
-                        for column in from..=to {
-                            lane.add(first, end, column, columns);
-                        }
+    let intervals = intervals(trace)?;
+    let mut painting = Painting {
+        map: &mut map,
+        spans,
+        now: None,
+        living: Vec::new(),
+    };
+    sweep(trace, &intervals, &mut painting, progress)?;
+    Ok(map)
+}
+
+/// What the picture hears of a sweep.
+struct Painting<'a> {
+    map: &'a mut Map,
+    /// The columns of each interval.
+    spans: Vec<(usize, usize)>,
+    now: Option<Moment>,
+    /// The lanes whose objects live in this interval.
+    living: Vec<usize>,
+}
+
+impl Sweep for Painting<'_> {
+    fn begin(&mut self, now: Moment) {
+        if self.now == Some(now) {
+            return;
+        }
+        self.now = Some(now);
+        self.living.clear();
+        let lanes = self.map.lanes.iter().enumerate();
+        let lives = |l: &Lane| l.born < now.to && now.from < l.died;
+        self.living
+            .extend(lanes.filter(|(_, l)| lives(l)).map(|(i, _)| i));
+    }
+
+    fn touched(&mut self, position: Option<usize>, runs: &[Run]) {
+        let Some(&(from, to)) = position.and_then(|p| self.spans.get(p)) else {
+            return;
+        };
+        let columns = self.map.columns;
+        for run in runs {
+            for &number in &self.living {
+                let lane = &mut self.map.lanes[number];
+                let (first, end) = (run.first.0.max(lane.first), run.end.0.min(lane.end));
+                if first < end && lane.pid == run.pid.0 {
+                    for column in from..=to {
+                        lane.add(first, end, column, columns);
                     }
                 }
             }
-            done += batch.len() as u64;
-            progress(done as f64 / total.max(1) as f64);
-            true
-        })?;
+        }
     }
-    Ok(map)
+
+    fn fault(&mut self, _: &FaultRow) {}
 }
