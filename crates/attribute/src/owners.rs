@@ -116,6 +116,8 @@ struct Chunk {
     shares: Vec<Share>,
     /// The flattened cells hold until the first of their objects dies.
     expires: Time,
+    /// How often it was flattened.
+    version: u32,
     /// The process, by its position.
     space: usize,
     /// The state of the list of large objects that they were made with.
@@ -256,6 +258,32 @@ impl<'a> Owners<'a> {
         found
     }
 
+    /// A chunk of 2 MiB in the window: a position that is its own for good, and a number that is another one whenever its
+    /// owners may have changed. None where no object is known. `number` is its address in units of 2 MiB.
+    #[inline]
+    pub fn chunk_at(&mut self, pid: Pid, number: u64) -> Option<(usize, u32)> {
+        let position = self.inhabited(pid, number)?;
+        let chunk = &mut self.chunks[position];
+        let space = &self.spaces[chunk.space];
+        if !chunk.flat || chunk.expires <= self.from || chunk.large != space.version {
+            let window = (self.from, self.to);
+            flatten(chunk, space, number, self.spans, window, &mut self.scratch);
+        }
+        Some((position, chunk.version))
+    }
+
+    /// Calls `visit` for the pages of a chunk that [`Owners::chunk_at`] found: the pages up to a number, below 513, that
+    /// come after those before, and whose they are.
+    pub fn of_chunk(&self, position: usize, mut visit: impl FnMut(u16, &[Share])) {
+        let chunk = &self.chunks[position];
+        let ends = chunk.cells.iter().skip(1).map(|cell| cell.first);
+        let ends = ends.chain([CHUNK_PAGES as u16]);
+        for (cell, end) in chunk.cells.iter().zip(ends) {
+            let start = cell.start as usize;
+            visit(end, &chunk.shares[start..start + usize::from(cell.shares)]);
+        }
+    }
+
     /// Calls `visit` for runs of the given pages with one answer each, in ascending order: the objects alive at any
     /// moment of the window, none where no object is known. Of two that lived at the same place one after the other
     /// within the window, both are named.
@@ -273,7 +301,7 @@ impl<'a> Owners<'a> {
             let number = first / CHUNK_PAGES;
             let base = number * CHUNK_PAGES;
             let stop = end.min(base.saturating_add(CHUNK_PAGES));
-            let Some(position) = self.inhabited(pid, number) else {
+            let Some((position, _)) = self.chunk_at(pid, number) else {
                 if let Some((start, last, share)) = pending.take() {
                     visit(run(start, last), &[share]);
                 }
@@ -281,18 +309,7 @@ impl<'a> Owners<'a> {
                 first = stop;
                 continue;
             };
-            let chunk = &mut self.chunks[position];
-            let space = &self.spaces[chunk.space];
-            if !chunk.flat || chunk.expires <= self.from || chunk.large != space.version {
-                flatten(
-                    chunk,
-                    space,
-                    number,
-                    self.spans,
-                    (self.from, self.to),
-                    &mut self.scratch,
-                );
-            }
+            let chunk = &self.chunks[position];
             let mut cell = chunk
                 .cells
                 .partition_point(|cell| base + u64::from(cell.first) <= first)
@@ -479,6 +496,7 @@ fn flatten(
     chunk.cells.shrink_to_fit();
     chunk.shares.shrink_to_fit();
     chunk.large = space.version;
+    chunk.version = chunk.version.wrapping_add(1);
     chunk.flat = true;
 }
 

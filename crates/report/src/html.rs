@@ -4,6 +4,7 @@
 //! its large arrays stand in the columns, little-endian, and the JSON holds their offsets. The
 //! reader's half of this contract is `web/src/payload.ts`.
 
+mod column;
 mod encode;
 mod grid;
 mod lanes;

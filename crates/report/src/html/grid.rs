@@ -7,6 +7,7 @@ use serde::Serialize;
 use varve_attribute::{Owners, Span};
 use varve_model::{Interval, Page, PageRange, Pages, Pid, Time};
 
+use super::column::{Column, Filler};
 use super::lanes::{Placement, Seat, divide, plan};
 use super::page_set::PageSet;
 
@@ -86,24 +87,13 @@ pub struct Grids {
     pub unowned: u64,
 }
 
-/// An address bin of a lane, in the time bin that is open. Kept apart from the cells, which lie a row apart.
-#[derive(Clone, Copy, Default)]
-struct Now {
-    sum: u32,
-    distinct: u32,
-}
-
 /// The pass over a trace that fills the cells.
 pub struct GridPass<'a> {
     grids: Grids,
     seats: Vec<Seat>,
     owners: Owners<'a>,
     bin: usize,
-    /// The address bins of all lanes.
-    now: Vec<Now>,
-    /// Where in `now` each lane begins, and how many pages a bin of it has, as a power of two.
-    lanes: Vec<(usize, u32)>,
-    seen: PageSet,
+    filler: Filler<'a>,
     faulted: PageSet,
 }
 
@@ -116,19 +106,15 @@ impl<'a> GridPass<'a> {
         let (mut lanes, seats) = plan(placements);
         let budget = (CELLS / time_bins.max(1) as u64).max(lanes.len() as u64);
         divide(&mut lanes, budget);
-        let mut bins = 0;
-        let mut begins = Vec::with_capacity(lanes.len());
         for lane in &mut lanes {
-            begins.push((bins, lane.page_shift));
-            bins += lane.address_bins;
             lane.sums = vec![0; lane.address_bins * time_bins];
             lane.distinct = vec![0; lane.address_bins * time_bins];
             lane.first_time = vec![NONE; lane.address_bins];
             lane.first_threads = vec![Vec::new(); lane.address_bins];
         }
         GridPass {
-            seen: PageSet::new(lanes.len()),
             faulted: PageSet::new(lanes.len()),
+            filler: Filler::new(&lanes, &seats, spans),
             grids: Grids {
                 lanes,
                 time_bins,
@@ -138,69 +124,55 @@ impl<'a> GridPass<'a> {
             seats,
             owners: Owners::new(spans),
             bin: 0,
-            now: vec![Now::default(); bins],
-            lanes: begins,
         }
+    }
+
+    /// The time bin of an interval.
+    pub(super) fn bin_of(&self, interval: Interval) -> usize {
+        let last = self.grids.time_bins.saturating_sub(1);
+        (interval.0 as usize / self.grids.per_bin).min(last)
+    }
+
+    /// One more that fills time bins, to be given to [`GridPass::put`].
+    pub(super) fn filler(&self, spans: &'a [Span]) -> Filler<'a> {
+        Filler::new(&self.grids.lanes, &self.seats, spans)
     }
 
     /// Begins an interval; they come in order. Times are since the start of the trace.
     pub fn begin(&mut self, interval: Interval, start: Time, end: Time) {
-        let last = self.grids.time_bins.saturating_sub(1);
-        let bin = (interval.0 as usize / self.grids.per_bin).min(last);
+        let bin = self.bin_of(interval);
         if bin != self.bin {
             self.close();
             self.bin = bin;
         }
         self.owners.advance(start, end);
+        self.filler.begin(start, end);
     }
 
     /// Ends the time bin: what was gathered goes to its cells.
     fn close(&mut self) {
+        let column = self.filler.take();
+        self.put(self.bin, &column);
+    }
+
+    /// Enters what was gathered of a time bin.
+    pub(super) fn put(&mut self, bin: usize, column: &Column) {
         let width = self.grids.time_bins;
-        for (lane, &(begin, _)) in self.grids.lanes.iter_mut().zip(&self.lanes) {
-            let bins = &mut self.now[begin..begin + lane.address_bins];
-            for (row, now) in bins.iter_mut().enumerate().filter(|(_, now)| now.sum > 0) {
-                let Now { sum, distinct } = std::mem::take(now);
-                let cell = row * width + self.bin;
-                lane.sums[cell] = lane.sums[cell].saturating_add(sum);
-                lane.distinct[cell] += distinct;
-                lane.first_time[row] = lane.first_time[row].min(self.bin as u16);
-            }
+        self.grids.unowned += column.unowned;
+        for part in &column.parts {
+            let lane = &mut self.grids.lanes[part.lane as usize];
+            let row = part.row as usize;
+            let cell = row * width + bin;
+            lane.sums[cell] = lane.sums[cell].saturating_add(part.sum);
+            lane.distinct[cell] += part.distinct;
+            lane.first_time[row] = lane.first_time[row].min(bin as u16);
         }
-        self.seen.clear();
     }
 
     /// Adds a run of pages touched in the interval that has begun. The runs of one interval must not
     /// name a page twice.
     pub fn touch(&mut self, pid: Pid, run: PageRange) {
-        let GridPass {
-            grids,
-            seats,
-            owners,
-            now,
-            lanes,
-            seen,
-            ..
-        } = self;
-        owners.owners(pid, run, |part, shares| {
-            if shares.is_empty() {
-                grids.unowned += part.count.0;
-            }
-            for share in shares {
-                let seat = seats[share.object.0 as usize];
-                let (begin, shift) = lanes[seat.lane as usize];
-                let mut at = seat.lane_page(part.first);
-                let end = at + part.count.0;
-                while at < end {
-                    let row = at >> shift;
-                    let stop = end.min((row + 1) << shift);
-                    let bin = &mut now[begin + row as usize];
-                    bin.sum = bin.sum.saturating_add((stop - at) as u32);
-                    bin.distinct += seen.add(seat.lane, at, stop);
-                    at = stop;
-                }
-            }
-        });
+        self.filler.touch(pid, run);
     }
 
     /// Notes which thread touched a page first; later notes for the same page and object count for

@@ -68,6 +68,11 @@ pub(super) struct Seat {
 }
 
 impl Seat {
+    /// What is added to the number of a page of the placement to get its place in the lane; it may wrap.
+    pub(super) fn offset(self) -> u64 {
+        self.begins.wrapping_sub(self.first.0)
+    }
+
     /// Where a page of the placement stands in the lane.
     pub(super) fn lane_page(self, page: Page) -> u64 {
         self.begins + page.0.saturating_sub(self.first.0)

@@ -1,0 +1,249 @@
+//! One time bin of the map: the touches of its intervals, gathered by address bin.
+
+use varve_attribute::{Owners, Span};
+use varve_model::{PageRange, Pid, Time};
+
+use super::grid::Lane;
+use super::lanes::Seat;
+use super::page_set::PageSet;
+
+/// Pages of a chunk of [`Owners`].
+const CHUNK: u64 = 512;
+/// Pieces of runs that are worked on together: see the fold of `varve-analyse`.
+const PIECES: usize = 512;
+
+/// What was gathered of a time bin.
+pub(super) struct Column {
+    /// Address bins that were touched.
+    pub(super) parts: Vec<Part>,
+    /// Sum over intervals of touched pages that no object holds.
+    pub(super) unowned: u64,
+}
+
+/// An address bin of a lane.
+pub(super) struct Part {
+    pub(super) lane: u32,
+    pub(super) row: u32,
+    /// Sum over intervals of pages touched.
+    pub(super) sum: u32,
+    /// Distinct pages touched.
+    pub(super) distinct: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Now {
+    sum: u32,
+    distinct: u32,
+}
+
+/// Where the pages of an object go.
+#[derive(Clone, Copy)]
+struct Target {
+    /// Added to the number of a page it gives its place in the lane; it may wrap.
+    offset: u64,
+    lane: u32,
+    /// The first address bin of the lane, and how many pages a bin has, as a power of two.
+    begin: u32,
+    shift: u32,
+}
+
+/// Pages of a chunk up to `end` with the same targets.
+struct Cell {
+    end: u16,
+    count: u16,
+    from: u32,
+}
+
+/// What is known of the owners of a chunk.
+#[derive(Default)]
+struct Chunk {
+    /// The version of [`Owners`]; none has zero.
+    version: u32,
+    cells: Vec<Cell>,
+    targets: Vec<Target>,
+}
+
+/// The part of a run in one chunk.
+struct Piece {
+    position: u32,
+    count: u32,
+    first: u64,
+}
+
+/// Gathers time bins, one after the other, in the order of time; bins may be left out.
+pub(super) struct Filler<'a> {
+    owners: Owners<'a>,
+    /// Of each object.
+    targets: Vec<Target>,
+    chunks: Vec<Chunk>,
+    pieces: Vec<Piece>,
+    /// The address bins of all lanes.
+    now: Vec<Now>,
+    /// How many address bins each lane has.
+    bins: Vec<usize>,
+    seen: PageSet,
+    unowned: u64,
+}
+
+impl<'a> Filler<'a> {
+    /// `seats` and `spans` are in the order of the placements.
+    pub(super) fn new(lanes: &[Lane], seats: &[Seat], spans: &'a [Span]) -> Filler<'a> {
+        let bins: Vec<usize> = lanes.iter().map(|l| l.address_bins).collect();
+        let begins: Vec<usize> = bins
+            .iter()
+            .scan(0, |sum, bins| Some(std::mem::replace(sum, *sum + bins)))
+            .collect();
+        let target = |seat: &Seat| Target {
+            offset: seat.offset(),
+            lane: seat.lane,
+            // Lanes have at most some 12 million bins together.
+            begin: begins.get(seat.lane as usize).map_or(0, |&b| b as u32),
+            shift: lanes.get(seat.lane as usize).map_or(0, |l| l.page_shift),
+        };
+        Filler {
+            owners: Owners::new(spans),
+            targets: seats.iter().map(target).collect(),
+            chunks: Vec::new(),
+            pieces: Vec::with_capacity(PIECES),
+            now: vec![Now::default(); bins.iter().sum()],
+            seen: PageSet::new(bins.len()),
+            bins,
+            unowned: 0,
+        }
+    }
+
+    /// Begins an interval; times are since the start of the trace.
+    pub(super) fn begin(&mut self, start: Time, end: Time) {
+        self.work();
+        self.owners.advance(start, end);
+    }
+
+    /// Adds a run of pages touched in the interval that has begun.
+    pub(super) fn touch(&mut self, pid: Pid, run: PageRange) {
+        let (mut at, end) = (run.first.0, run.end().0);
+        while at < end {
+            let number = at / CHUNK;
+            let stop = end.min((number + 1) * CHUNK);
+            match self.owners.chunk_at(pid, number) {
+                None => self.unowned += stop - at,
+                Some((position, version)) => {
+                    if self
+                        .chunks
+                        .get(position)
+                        .is_none_or(|c| c.version != version)
+                    {
+                        self.learn(position, version);
+                    }
+                    self.pieces.push(Piece {
+                        position: position as u32,
+                        count: (stop - at) as u32,
+                        first: at,
+                    });
+                    if self.pieces.len() == PIECES {
+                        self.work();
+                    }
+                }
+            }
+            at = stop;
+        }
+    }
+
+    /// Takes over the owners of a chunk.
+    #[cold]
+    fn learn(&mut self, position: usize, version: u32) {
+        if self.chunks.len() <= position {
+            self.chunks.resize_with(position + 1, Chunk::default);
+        }
+        let (chunk, targets) = (&mut self.chunks[position], &self.targets);
+        chunk.version = version;
+        chunk.cells.clear();
+        chunk.targets.clear();
+        self.owners.of_chunk(position, |end, shares| {
+            chunk.cells.push(Cell {
+                end,
+                // `Owners` names no more.
+                count: shares.len() as u16,
+                from: chunk.targets.len() as u32,
+            });
+            let shares = shares.iter();
+            chunk
+                .targets
+                .extend(shares.map(|share| targets[share.object.0 as usize]));
+        });
+    }
+
+    /// Enters the pieces that were gathered.
+    fn work(&mut self) {
+        let Filler {
+            chunks,
+            pieces,
+            now,
+            seen,
+            unowned,
+            ..
+        } = self;
+        for piece in pieces.drain(..) {
+            let chunk = &chunks[piece.position as usize];
+            let base = piece.first / CHUNK * CHUNK;
+            let (mut at, end) = (piece.first, piece.first + u64::from(piece.count));
+            let before = |c: &&Cell| base + u64::from(c.end) <= at;
+            let start = match chunk.cells.len() {
+                ..16 => chunk.cells.iter().take_while(before).count(),
+                _ => chunk.cells.partition_point(|c| before(&c)),
+            };
+            for cell in &chunk.cells[start..] {
+                if at >= end {
+                    break;
+                }
+                let stop = end.min(base + u64::from(cell.end));
+                if cell.count == 0 {
+                    *unowned += stop - at;
+                }
+                let targets = &chunk.targets[cell.from as usize..][..usize::from(cell.count)];
+                for target in targets {
+                    add(now, seen, target, at, stop);
+                }
+                at = stop;
+            }
+        }
+    }
+
+    /// Ends a time bin.
+    pub(super) fn take(&mut self) -> Column {
+        self.work();
+        self.seen.clear();
+        let mut parts = Vec::new();
+        let mut rest = &mut self.now[..];
+        for (lane, &bins) in (0..).zip(&self.bins) {
+            let (own, others) = rest.split_at_mut(bins);
+            rest = others;
+            for (row, now) in (0..).zip(own).filter(|(_, now)| now.sum > 0) {
+                let Now { sum, distinct } = std::mem::take(now);
+                parts.push(Part {
+                    lane,
+                    row,
+                    sum,
+                    distinct,
+                });
+            }
+        }
+        Column {
+            parts,
+            unowned: std::mem::take(&mut self.unowned),
+        }
+    }
+}
+
+#[inline]
+fn add(now: &mut [Now], seen: &mut PageSet, target: &Target, first: u64, end: u64) {
+    let mut at = first.wrapping_add(target.offset);
+    let end = end.wrapping_add(target.offset);
+    while at < end {
+        let row = at >> target.shift;
+        let stop = end.min((row + 1) << target.shift);
+        let now = &mut now[target.begin as usize + row as usize];
+        now.sum = now.sum.saturating_add((stop - at) as u32);
+        now.distinct += seen.add(target.lane, at, stop);
+        at = stop;
+    }
+}
