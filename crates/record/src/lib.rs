@@ -7,6 +7,7 @@
 mod agents;
 mod auto;
 mod backend;
+mod build_ids;
 mod doctor;
 mod error;
 mod guardian;

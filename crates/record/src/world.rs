@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::agents::FirstMaps;
+use crate::build_ids::BuildIds;
 use varve_model::{Pid, Tid, Time};
 use varve_sys::MapEntry;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
@@ -24,6 +25,13 @@ enum Maps {
     Stale(Time),
 }
 
+/// What is known of a mapping.
+#[derive(Clone, Debug)]
+struct Seen {
+    since: Time,
+    build_id: Option<String>,
+}
+
 /// A recorded process.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -34,7 +42,7 @@ pub(crate) struct Process {
     /// The parent whose objects it has copies of, until they are taken over.
     pub(crate) inherits: Option<(Pid, Time)>,
     threads: HashMap<Tid, ThreadRow>,
-    mappings: HashMap<MapEntry, Time>,
+    mappings: HashMap<MapEntry, Seen>,
     maps: Maps,
 }
 
@@ -68,6 +76,7 @@ pub(crate) struct World {
     pub(crate) process_rows: Vec<ProcessRow>,
     pub(crate) thread_rows: Vec<ThreadRow>,
     pub(crate) mapping_rows: Vec<MappingRow>,
+    build_ids: BuildIds,
 }
 
 impl World {
@@ -228,19 +237,25 @@ impl World {
         let before = std::mem::take(&mut process.mappings);
         for entry in entries {
             match before.get(&entry) {
-                Some(since) => {
-                    process.mappings.insert(entry, *since);
+                Some(seen) => {
+                    process.mappings.insert(entry, seen.clone());
                 }
                 None => {
-                    self.mapping_rows.push(mapping_row(pid, &entry, now, None));
-                    process.mappings.insert(entry, now);
+                    let build_id = self.build_ids.of(pid, &entry);
+                    let seen = Seen {
+                        since: now,
+                        build_id,
+                    };
+                    self.mapping_rows
+                        .push(mapping_row(pid, &entry, &seen, None));
+                    process.mappings.insert(entry, seen);
                 }
             }
         }
-        for (entry, since) in &before {
+        for (entry, seen) in &before {
             if !process.mappings.contains_key(entry) {
                 self.mapping_rows
-                    .push(mapping_row(pid, entry, *since, Some(now)));
+                    .push(mapping_row(pid, entry, seen, Some(now)));
             }
         }
     }
@@ -254,12 +269,24 @@ impl World {
             if time < process.row.born_ns {
                 // The program before the last exec, which ended it.
                 let to = Some(process.row.born_ns);
-                let rows = entries.iter().map(|e| mapping_row(pid, e, time, to));
-                self.mapping_rows.extend(rows);
+                for entry in entries {
+                    let build_id = self.build_ids.of(pid, &entry);
+                    let seen = Seen {
+                        since: time,
+                        build_id,
+                    };
+                    self.mapping_rows.push(mapping_row(pid, &entry, &seen, to));
+                }
             } else if process.mappings.is_empty() {
                 for entry in entries {
-                    self.mapping_rows.push(mapping_row(pid, &entry, time, None));
-                    process.mappings.insert(entry, time);
+                    let build_id = self.build_ids.of(pid, &entry);
+                    let seen = Seen {
+                        since: time,
+                        build_id,
+                    };
+                    self.mapping_rows
+                        .push(mapping_row(pid, &entry, &seen, None));
+                    process.mappings.insert(entry, seen);
                 }
             }
         }
@@ -267,9 +294,9 @@ impl World {
 
     fn end_mappings(&mut self, pid: Pid, time: Time) {
         if let Some(process) = self.processes.get_mut(&pid) {
-            for (entry, since) in process.mappings.drain() {
+            for (entry, seen) in process.mappings.drain() {
                 self.mapping_rows
-                    .push(mapping_row(pid, &entry, since, Some(time)));
+                    .push(mapping_row(pid, &entry, &seen, Some(time)));
             }
         }
     }
@@ -279,11 +306,11 @@ impl World {
         let process = self.processes.get(&pid);
         process
             .into_iter()
-            .flat_map(|p| p.mappings.iter().map(|(e, t)| (e, *t)))
+            .flat_map(|p| p.mappings.iter().map(|(e, seen)| (e, seen.since)))
     }
 }
 
-fn mapping_row(pid: Pid, entry: &MapEntry, from: Time, to: Option<Time>) -> MappingRow {
+fn mapping_row(pid: Pid, entry: &MapEntry, seen: &Seen, to: Option<Time>) -> MappingRow {
     MappingRow {
         pid,
         address: entry.address,
@@ -293,8 +320,8 @@ fn mapping_row(pid: Pid, entry: &MapEntry, from: Time, to: Option<Time>) -> Mapp
         path: entry.path.clone(),
         device: entry.device.clone(),
         inode: entry.inode,
-        build_id: None,
-        from_ns: from,
+        build_id: seen.build_id.clone(),
+        from_ns: seen.since,
         to_ns: to,
     }
 }

@@ -302,7 +302,7 @@ table! {
         device: String,
         /// The inode; 0 where there is none.
         inode: u64,
-        /// The ELF build id, hexadecimal.
+        /// The build id of the ELF file, hexadecimal; null where it has none or could not be read.
         build_id: Option<String>,
         /// When it was first seen.
         from_ns: Time,
