@@ -86,7 +86,7 @@ impl RingWriter {
         let encoded = record.encode();
         let bytes = encoded.words() as u64 * 8;
         let Some(start) = self.reserve(bytes, now_ns, &mut wait) else {
-            self.field(AT_DROPPED).fetch_add(1, Ordering::Relaxed);
+            self.count_dropped();
             return false;
         };
         let first = self.word(start);
@@ -101,6 +101,23 @@ impl RingWriter {
         }
         first.store(encoded.head(COMMITTED), Ordering::Release);
         true
+    }
+
+    /// A ring that [`RingWriter::create`] made and whose writers are forgotten.
+    ///
+    /// # Safety
+    /// As for [`RingWriter::create`], but for the zeroes.
+    #[must_use]
+    pub unsafe fn forgotten(base: NonNull<u8>, capacity: usize) -> Self {
+        RingWriter {
+            base,
+            capacity: capacity as u64,
+        }
+    }
+
+    /// Counts a record that could not even be tried to be written.
+    pub fn count_dropped(&self) {
+        self.field(AT_DROPPED).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts an event whose call stack could not be taken.

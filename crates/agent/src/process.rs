@@ -140,6 +140,17 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
         StartCause::Fork
     };
     let stale = RING_AT.swap(null_mut(), Ordering::Relaxed);
+    if is_confined() {
+        // The child of a program that confined itself may make no ring, nor unmap its parent's. That
+        // nothing will be heard of it is told there.
+        if let Some(stale) = NonNull::new(stale) {
+            // SAFETY: the parent's ring, which stays mapped.
+            unsafe { RingWriter::forgotten(stale, CAPACITY.load(Ordering::Relaxed)) }
+                .count_dropped();
+        }
+        state.status.store(UNUSABLE, Ordering::Release);
+        return None;
+    }
     if cause == StartCause::Fork && nesting == Nesting::Outermost {
         ARENA.recover_after_fork();
         unwind::recover_after_fork();

@@ -175,6 +175,38 @@ fn a_confined_program_is_not_killed() {
 }
 
 #[test]
+fn a_confined_child_that_is_not_heard_of_is_counted() {
+    let bench = Bench::new();
+    let program = bench.compile("confined_child", r#"
+    #include <linux/seccomp.h>
+    #include <linux/filter.h>
+    int main(void) {
+        /* Neither a ring of its own nor the end of its parent's is allowed. */
+        struct sock_filter code[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 2, 0),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_munmap, 1, 0),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS) };
+        struct sock_fprog filter = { 5, code };
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) return 9;
+        free(malloc(5000));
+        pid_t child = fork();
+        if (!child) { free(malloc(6000)); free(malloc(7000)); _exit(0); }
+        int status; wait(&status); if (status) return 1;
+        free(malloc(8000));
+        say("alive\n"); _exit(0);
+    }"#, &[]);
+    let (output, rings) = bench.run(&mut Command::new(&program));
+    assert_eq!(
+        (output.status.code(), lines(&output)),
+        (Some(0), vec!["alive".to_owned()])
+    );
+    assert_eq!(rings.len(), 1);
+    assert_eq!(rings[0].losses.dropped, 1, "once for the whole child");
+}
+
+#[test]
 fn what_a_full_ring_loses_is_counted() {
     let bench = Bench::new().set("VARVE_AGENT_RING", 65536).without_reader();
     let program = bench.compile(

@@ -49,6 +49,8 @@ pub(crate) struct Agents {
     pub(crate) lost: u64,
     /// How full the fullest ring was at the last drain.
     pub(crate) fill_percent: u8,
+    /// Whether any process ever made a ring.
+    pub(crate) any: bool,
     /// First mappings that nobody has taken yet.
     pub(crate) first_maps: Vec<FirstMaps>,
 }
@@ -78,6 +80,7 @@ impl Agents {
                         refused: HashSet::new(),
                         lost: 0,
                         fill_percent: 0,
+                        any: false,
                         first_maps: Vec::new(),
                     });
                 }
@@ -120,6 +123,7 @@ impl Agents {
         for path in fresh {
             match RingReader::open(&path) {
                 Ok(reader) => {
+                    self.any = true;
                     let pid = Pid(reader.identity().pid);
                     // The program before an exec has said its last word.
                     while let Some(old) = self.rings.iter().position(|r| r.pid == pid) {

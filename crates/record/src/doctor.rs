@@ -1,7 +1,7 @@
 //! What this machine can do, mechanism by mechanism.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use varve_bpf::{Kernel, LoadOptions};
@@ -9,6 +9,7 @@ use varve_model::Pid;
 use varve_sys::{Cgroup, ClearRefs, Frozen};
 
 use crate::agents::Agents;
+use crate::stale::PREFIX;
 
 /// How a mechanism stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -71,14 +72,16 @@ impl Check {
     }
 }
 
-/// Tries every mechanism and leaves nothing behind. `preload` is the preload library, if it was found.
+/// Tries every mechanism and leaves nothing behind, not even what a killed recorder left. `preload` is
+/// the preload library, if it was found.
 pub fn examine(preload: Option<&Path>) -> Vec<Check> {
+    let cleaned = crate::stale::clean_stale();
     let mut checks = vec![clearing(), holding()];
     checks.extend(programs());
     checks.push(write_protection());
     checks.push(preloading(preload));
     checks.push(rings());
-    checks.extend([ageing(), reclaim(), huge_pages()]);
+    checks.extend([ageing(), reclaim(), huge_pages(), leftovers(&cleaned)]);
     checks
 }
 
@@ -109,7 +112,7 @@ fn clearing() -> Check {
 
 fn holding() -> Check {
     let tried = Cgroup::of(Pid(std::process::id()))
-        .and_then(|parent| Cgroup::create(&parent, &format!("varve-doctor-{}", std::process::id())))
+        .and_then(|parent| Cgroup::create(&parent, &format!("{PREFIX}{}", std::process::id())))
         .and_then(|cgroup| cgroup.freeze(std::time::Duration::from_millis(100)));
     let result = match tried {
         Ok(Frozen::Still) => Ok("a cgroup v2 can be made and frozen".to_owned()),
@@ -258,6 +261,18 @@ fn huge_pages() -> Check {
         "transparent huge pages",
         "one accessed bit for 2 MiB; --thp=never shows 4 KiB",
         chosen.unwrap_or("not in this kernel").to_owned(),
+    )
+}
+
+fn leftovers(cleaned: &[PathBuf]) -> Check {
+    let names: Vec<_> = cleaned.iter().map(|p| p.display().to_string()).collect();
+    Check::note(
+        "leftovers",
+        "cgroups and rings of recorders that were killed",
+        match names.as_slice() {
+            [] => "none".into(),
+            _ => format!("let go and removed: {}", names.join(", ")),
+        },
     )
 }
 

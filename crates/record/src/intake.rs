@@ -1,6 +1,7 @@
 //! Where the kernel's events go.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use varve_bpf::{Access, Event, Exit, Fork, ForkKind, Leaf, MappingCall, Mode, Region, Vanish};
 use varve_model::{Address, Pid, Time};
@@ -197,10 +198,12 @@ impl Intake {
         }
     }
 
-    /// Who will tell of a program's objects: dynamic ones load the preload library.
+    /// Who will tell of a program's objects: dynamic ones load the preload library, unless they gain
+    /// rights.
     fn source_of(&self, pid: Pid) -> ObjectsFrom {
-        let loads = self.preload
-            && varve_attribute::loads_libraries(std::path::Path::new(&format!("/proc/{pid}/exe")));
+        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+        let loads =
+            self.preload && varve_attribute::loads_libraries(&exe) && !varve_sys::is_secure(pid);
         if loads {
             ObjectsFrom::Preload
         } else {

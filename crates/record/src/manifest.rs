@@ -6,15 +6,13 @@ use varve_trace::{
     Overhead, State, Target as TargetNote,
 };
 
+use crate::preflight::gains_rights;
+use crate::target::is_static;
 use crate::write_source::WriteSource;
 use crate::{Ablation, RecordOptions, TargetChoice};
 
 /// Who records what, how and on what machine; nothing is lost yet and nothing has ended.
-pub(crate) fn new_manifest(
-    options: &RecordOptions,
-    source: WriteSource,
-    preload: bool,
-) -> Manifest {
+pub(crate) fn new_manifest(options: &RecordOptions, source: WriteSource) -> Manifest {
     let facts = varve_sys::facts();
     let (command, attached) = match &options.target {
         TargetChoice::Command(command) => {
@@ -51,7 +49,15 @@ pub(crate) fn new_manifest(
             writes: source.word().map(str::to_owned),
             page_flags: !options.lacks(Ablation::PageFlags),
             hold: "cgroup".into(),
-            objects: Some(if preload { "preload" } else { "kernel" }.into()),
+            // What is to be expected; the end of the recording knows.
+            objects: Some(
+                if can_preload(options) {
+                    "preload"
+                } else {
+                    "kernel"
+                }
+                .into(),
+            ),
         },
         machine: Machine {
             kernel: facts.kernel,
@@ -76,4 +82,14 @@ pub(crate) fn new_manifest(
     };
     manifest.settle();
     manifest
+}
+
+/// Whether the target will load the preload library, as far as can be told before it begins.
+fn can_preload(options: &RecordOptions) -> bool {
+    match &options.target {
+        TargetChoice::Command(command) => {
+            options.preload.is_some() && !is_static(command) && !gains_rights(command)
+        }
+        TargetChoice::Attach(_) => false,
+    }
 }

@@ -81,7 +81,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     };
     let rings = agents.as_ref().map(|a| a.folder().to_owned());
     let writes = source.watch(rings.as_deref())?;
-    let mut manifest = new_manifest(options, source, agents.is_some());
+    let mut manifest = new_manifest(options, source);
     let mut target = match &options.target {
         TargetChoice::Command(command) => Target::prepare(
             command,
@@ -119,7 +119,9 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     session.intake.writes = writes;
     let ran = session.run(&mut kernel, target);
     let unwatched = session.intake.writes.take().is_some_and(|w| !w.any);
+    let told = session.intake.agents.as_ref().is_some_and(|a| a.any);
     drop(session);
+    manifest.features.objects = Some(if told { "preload" } else { "kernel" }.into());
     if unwatched {
         let note = "No process could hand over a userfaultfd, so nothing is known of writes.";
         manifest.notes.push(note.to_owned());

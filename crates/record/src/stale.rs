@@ -33,11 +33,14 @@ fn is_gone(pid: Pid) -> bool {
 
 /// Lets go whatever a dead recorder still holds, and removes its cgroup and its rings. Only what bears
 /// the name of a recorder whose process does not exist any more, and what nobody has locked, is touched.
-pub fn clean_stale() {
+/// Returns what was found.
+pub fn clean_stale() -> Vec<PathBuf> {
+    let mut cleaned = Vec::new();
     if let Ok(root) = Cgroup::mount_point() {
         for path in cgroups(&root) {
             if let Some(parent) = path.parent() {
                 varve_sys::clean_up_after(Some((&path, parent)), None);
+                cleaned.push(path);
             }
         }
     }
@@ -47,9 +50,11 @@ pub fn clean_stale() {
             // A recorder's rings are `varve-PID-TIME`; anything else is somebody else's.
             if name.split('-').count() == 3 && is_left(&rings) {
                 varve_sys::clean_up_after(None, Some(&rings));
+                cleaned.push(rings);
             }
         }
     }
+    cleaned
 }
 
 /// Whether this is a dead recorder's.

@@ -23,7 +23,7 @@ pub use machine::{Facts, facts, vmstat};
 pub use memory::{own_peak_bytes, release_free_memory};
 pub use poll::{PidFd, Trigger, Waiter};
 pub use proc::{
-    MapEntry, ProcStatus, ThreadInfo, children_of, cmdline, exe, is_kernel_thread, maps,
+    MapEntry, ProcStatus, ThreadInfo, children_of, cmdline, exe, is_kernel_thread, is_secure, maps,
     parse_maps, status, threads,
 };
 pub use signals::{Received, Signals};

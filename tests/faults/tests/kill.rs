@@ -294,6 +294,24 @@ fn the_target_and_the_trace_survive_the_recorder() {
 
 #[test]
 fn a_stale_frozen_cgroup_is_found_by_the_next_recorder() {
+    a_stale_frozen_cgroup(|next| {
+        next.run(next.record(&[], &["true"])).require(0);
+    });
+}
+
+#[test]
+fn a_stale_frozen_cgroup_is_found_by_the_doctor() {
+    a_stale_frozen_cgroup(|next| {
+        let mut doctor = next.command(varve_faults::varve_binary());
+        doctor.arg("doctor");
+        let said = next.run(doctor).require(0).text();
+        let line = said.lines().find(|l| l.contains("leftovers"));
+        assert!(line.is_some_and(|l| l.contains("varve-")), "{said}");
+    });
+}
+
+/// Leaves a frozen target whose recorder and guardian are dead, has `clean` clean up, and looks.
+fn a_stale_frozen_cgroup(clean: impl FnOnce(&Stage)) {
     let stage = Stage::new();
     let started = stage.path("started");
     let words = ["serve", started.to_str().expect("a plain path")];
@@ -323,7 +341,7 @@ fn a_stale_frozen_cgroup_is_found_by_the_next_recorder() {
     assert_eq!(before, fs::read(&beats).expect("beats"), "it is frozen");
 
     let next = Stage::new();
-    next.run(next.record(&[], &["true"])).require(0);
+    clean(&next);
     assert!(
         recorder_cgroups(pid).is_empty(),
         "the cgroup is still there"

@@ -148,6 +148,8 @@ fn a_setuid_target() {
     stage.require_clean(ended.pid);
     let contents = check_trace(&stage.path("trace.varve")).expect("a trace");
     assert!(contents.touches > 0, "its memory was recorded");
+    let manifest = fs::read_to_string(stage.path("trace.varve/manifest.json")).expect("a manifest");
+    assert!(manifest.contains("\"objects\": \"kernel\""), "{manifest}");
     let warning = ended
         .stderr
         .lines()
