@@ -184,6 +184,10 @@ struct rec_comm {
 #define OP_OLD_MMAP 15 /* i386: arguments in memory */
 #define OP_EXECAT 16
 #define OP_IPC 17 /* i386: multiplexed shmat and shmdt */
+#define OP_OPEN 18
+#define OP_OPENAT 19
+#define OP_OPENAT2 20
+#define OP_CREAT 21
 
 #define STACK_MAX 16384
 struct rec_mapping {
@@ -216,8 +220,11 @@ struct vanish_entry {
 #define CAUSE_TRUNCATE 8
 #define CAUSE_KERNEL_TOUCH 9
 
+/* In aux: another process than the one whose memory it is makes the pages vanish */
+#define CAUSE_BY_OTHERS 0x100u
+
 struct rec_vanish {
-	struct record r; /* aux: cause */
+	struct record r; /* aux: cause; pid: whose memory it is */
 	u64 mm;
 	u64 count;
 	struct vanish_entry entries[VANISH_ENTRIES];

@@ -9,6 +9,7 @@ static const u8 ops64[512] = {
 	[28] = OP_MADVISE,   [30] = OP_SHMAT,	 [59] = OP_EXEC,      [60] = OP_EXIT,
 	[67] = OP_SHMDT,     [76] = OP_TRUNCATE, [77] = OP_FTRUNCATE, [216] = OP_REMAP_FILE,
 	[231] = OP_EXIT,     [285] = OP_FALLOCATE, [322] = OP_EXECAT, [440] = OP_PROCESS_MADVISE,
+	[2] = OP_OPEN,	     [85] = OP_CREAT,	 [257] = OP_OPENAT,   [437] = OP_OPENAT2,
 };
 
 static const u8 ops32[512] = {
@@ -17,6 +18,7 @@ static const u8 ops32[512] = {
 	[163] = OP_MREMAP,    [192] = OP_MMAP,	   [193] = OP_TRUNCATE,    [194] = OP_FTRUNCATE,
 	[219] = OP_MADVISE,   [252] = OP_EXIT,	   [257] = OP_REMAP_FILE,  [324] = OP_FALLOCATE,
 	[358] = OP_EXECAT,    [397] = OP_SHMAT,	   [398] = OP_SHMDT,	   [440] = OP_PROCESS_MADVISE,
+	[5] = OP_OPEN,	      [8] = OP_CREAT,	   [295] = OP_OPENAT,	   [437] = OP_OPENAT2,
 };
 
 #define TS_COMPAT 2
@@ -27,6 +29,16 @@ static const u8 ops32[512] = {
 static __always_inline int interesting(u32 number)
 {
 	return ops64[number & 511] || ops32[number & 511];
+}
+
+/* Whether the current thread's call may take pages from a process that is not the caller */
+static __always_inline int reaches_others(u32 number)
+{
+	u32 status = BPF_CORE_READ(current_task(), thread_info.status);
+	u32 op = status & TS_COMPAT ? ops32[number & 511] : ops64[number & 511];
+
+	return op == OP_MADVISE || op == OP_PROCESS_MADVISE || op == OP_TRUNCATE ||
+	       op == OP_FTRUNCATE || op == OP_FALLOCATE || (op >= OP_OPEN && op <= OP_CREAT);
 }
 
 /*

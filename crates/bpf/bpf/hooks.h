@@ -42,8 +42,11 @@ static __always_inline struct scratch *take_scratch(void)
 	return 0;
 }
 
-/* Sends the touched pages of [start, end) of the address space to the ring */
-__noinline int vanish(u64 mm, u32 cause, u64 start, u64 end)
+/*
+ * Sends the touched pages of [start, end) of the address space to the ring. `owner` is the process whose
+ * memory it is; 0: the current one.
+ */
+__noinline int vanish(u64 mm, u32 cause, u64 start, u64 end, u32 owner)
 {
 	struct settings *g = get_settings();
 	struct scratch *s;
@@ -69,6 +72,10 @@ __noinline int vanish(u64 mm, u32 cause, u64 start, u64 end)
 	s->end = end;
 	fill(&s->batch.r, REC_VANISH, cause);
 	s->batch.mm = mm;
+	if (owner && owner != s->batch.r.pid) {
+		s->batch.r.pid = owner;
+		s->batch.r.aux = cause | CAUSE_BY_OTHERS;
+	}
 	walk_range(s);
 	flush_batch(s);
 	if (s->cursor < end)
@@ -129,7 +136,7 @@ static __always_inline void vanish_all(u32 cause)
 	u64 mm = (u64)BPF_CORE_READ(task, mm);
 
 	if (mm && !borrowed_mm(task, mm))
-		vanish(mm, cause, 0, ~0ull >> 1);
+		vanish(mm, cause, 0, ~0ull >> 1, 0);
 }
 
 static __always_inline void exit_touches(struct task_struct *task, u64 mm)
@@ -206,21 +213,6 @@ static __always_inline void exec_hook(u64 path, u64 argv, u64 envp, u32 wide)
 	bpf_loop(512, touch_string, &c, 0);
 }
 
-/* Whether the file behind a descriptor is mapped anywhere; its size comes along */
-static __always_inline int is_mapped_file(u32 fd, s64 *bytes)
-{
-	struct fdtable *table = BPF_CORE_READ(current_task(), files, fdt);
-	struct file **files = BPF_CORE_READ(table, fd);
-	struct file *file = 0;
-
-	if (fd >= BPF_CORE_READ(table, max_fds))
-		return 0;
-	if (bpf_probe_read_kernel(&file, sizeof(file), files + fd) || !file)
-		return 0;
-	*bytes = BPF_CORE_READ(file, f_inode, i_size);
-	return BPF_CORE_READ(file, f_mapping, i_mmap.rb_root.rb_node) != 0;
-}
-
 #define MADV_DONTNEED 4
 #define MADV_FREE 8
 #define MADV_REMOVE 9
@@ -251,49 +243,34 @@ __noinline int vanish_call(struct call *c)
 {
 	struct task_struct *task = current_task();
 	u64 mm = (u64)BPF_CORE_READ(task, mm), end;
-	s64 bytes = 0;
 
 	if (!c || !mm)
 		return 0;
 	switch (c->op) {
 	case OP_MUNMAP:
-		return vanish(mm, CAUSE_UNMAP, c->args[0], c->args[0] + c->args[1]);
+		return vanish(mm, CAUSE_UNMAP, c->args[0], c->args[0] + c->args[1], 0);
 	case OP_MREMAP:
-		vanish(mm, CAUSE_REMAP, c->args[0], c->args[0] + c->args[1]);
+		vanish(mm, CAUSE_REMAP, c->args[0], c->args[0] + c->args[1], 0);
 		if (c->args[3] & MREMAP_FIXED)
-			vanish(mm, CAUSE_REMAP, c->args[4], c->args[4] + c->args[2]);
+			vanish(mm, CAUSE_REMAP, c->args[4], c->args[4] + c->args[2], 0);
 		return 0;
 	case OP_REMAP_FILE:
-		return vanish(mm, CAUSE_OVERMAP, c->args[0], c->args[0] + c->args[1]);
+		return vanish(mm, CAUSE_OVERMAP, c->args[0], c->args[0] + c->args[1], 0);
 	case OP_MMAP:
 		if (c->args[3] & MAP_FIXED && !(c->args[3] & MAP_FIXED_NOREPLACE))
-			vanish(mm, CAUSE_OVERMAP, c->args[0], c->args[0] + c->args[1]);
+			vanish(mm, CAUSE_OVERMAP, c->args[0], c->args[0] + c->args[1], 0);
 		return 0;
 	case OP_BRK:
 		end = BPF_CORE_READ(CAST_MM(mm), brk);
 		if (c->args[0] && c->args[0] < end)
-			vanish(mm, CAUSE_BRK, c->args[0] + SIZE_4K - 1, end);
+			vanish(mm, CAUSE_BRK, c->args[0] + SIZE_4K - 1, end, 0);
 		return 0;
 	case OP_MADVISE:
 		if (advice_drops(c->args[2]))
-			vanish(mm, CAUSE_ADVISE, c->args[0], c->args[0] + c->args[1]);
-		return 0;
-	case OP_PROCESS_MADVISE:
-		if (advice_drops(c->args[3]))
-			vanish(mm, CAUSE_ADVISE, 0, ~0ull >> 1);
+			vanish(mm, CAUSE_ADVISE, c->args[0], c->args[0] + c->args[1], 0);
 		return 0;
 	case OP_SHMDT:
-		return vanish(mm, CAUSE_SHMDT, 0, ~0ull >> 1);
-	case OP_FTRUNCATE:
-		if (is_mapped_file(c->args[0], &bytes) && (s64)c->args[1] < bytes)
-			vanish(mm, CAUSE_TRUNCATE, 0, ~0ull >> 1);
-		return 0;
-	case OP_FALLOCATE:
-		if (c->args[1] & FALLOCATE_DROPS && is_mapped_file(c->args[0], &bytes))
-			vanish(mm, CAUSE_TRUNCATE, 0, ~0ull >> 1);
-		return 0;
-	case OP_TRUNCATE:
-		return vanish(mm, CAUSE_TRUNCATE, 0, ~0ull >> 1);
+		return vanish(mm, CAUSE_SHMDT, 0, ~0ull >> 1, 0);
 	}
 	return 0;
 }

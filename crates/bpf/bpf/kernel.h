@@ -77,6 +77,7 @@ struct mm_struct {
 	u64 *pgd;
 	atomic_t mm_users;
 	unsigned long brk;
+	struct task_struct *owner;
 };
 
 struct signal_struct {
@@ -88,7 +89,9 @@ struct signal_struct {
 };
 
 struct rb_node {
-	u64 dummy;
+	unsigned long __rb_parent_color;
+	struct rb_node *rb_right;
+	struct rb_node *rb_left;
 };
 struct rb_root {
 	struct rb_node *rb_node;
@@ -101,6 +104,24 @@ struct address_space {
 };
 struct inode {
 	s64 i_size;
+	void *i_private;
+};
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_end;
+	struct mm_struct *vm_mm;
+	struct {
+		struct rb_node rb;
+	} shared;
+};
+struct hlist_node {
+	struct hlist_node *next;
+};
+struct hlist_head {
+	struct hlist_node *first;
+};
+struct pid {
+	struct hlist_head tasks[4];
 };
 struct pipe_buffer {
 	struct page *page;
@@ -136,6 +157,8 @@ struct task_struct {
 	void *robust_list;
 	struct signal_struct *signal;
 	struct files_struct *files;
+	struct pid *thread_pid;
+	struct hlist_node pid_links[4];
 	int pagefault_disabled;
 	struct thread_struct thread;
 };

@@ -114,6 +114,17 @@ struct {
 	__type(value, struct pending);
 } pending SEC(".maps");
 
+/* Threads that open a file to cut it to nothing, until they have */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, u32);
+	__type(value, u8);
+} opening SEC(".maps");
+
+/* How many those are: most calls of most processes need not look there */
+static volatile u32 openings;
+
 /* Threads that reached their end, until sched_process_exit */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

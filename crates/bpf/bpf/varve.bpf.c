@@ -102,6 +102,8 @@ static __noinline u64 mm_of(u64 leader)
 	return c.mm;
 }
 
+#include "others.h"
+
 SEC("syscall")
 int walk_process(struct walk_args *a)
 {
@@ -274,7 +276,13 @@ int call_enter(struct bpf_raw_tracepoint_args *ctx)
 	if (number > 511 || !interesting(number))
 		return 0;
 	t = tracked_current();
-	if (!t || !decode(&c, ctx->args[0], number))
+	if (!t && !reaches_others(number))
+		return 0;
+	if (!decode(&c, ctx->args[0], number))
+		return 0;
+	if ((!t || t->flags & TRACK_VANISH) && call_on_others(&c))
+		return 0;
+	if (!t)
 		return 0;
 	flags = t->flags;
 	if (flags & TRACK_MAPPINGS && c.op <= OP_LAST_MAPPING) {
@@ -306,6 +314,8 @@ int call_exit(struct bpf_raw_tracepoint_args *ctx)
 	struct tracked *t;
 	u64 number = 0;
 
+	if (openings)
+		end_open(ctx->args[1]);
 	t = tracked_current();
 	if (!t || !(t->flags & TRACK_MAPPINGS))
 		return 0;

@@ -26,6 +26,8 @@ pub(crate) const DROP_VANISH_WALKS: u32 = 2;
 pub(crate) const DROP_LIFE: u32 = 3;
 pub(crate) const DROP_MAPPING: u32 = 4;
 pub(crate) const DROP_TRACK: u32 = 5;
+/// In the cause of a vanish record: another process makes the pages vanish
+pub(crate) const CAUSE_BY_OTHERS: u32 = 0x100;
 
 pub(crate) const STACK_MAX: u32 = 16384;
 

@@ -4,8 +4,8 @@ use varve_model::{Address, Bytes, Cpu, Pid, Tid, Time};
 
 use crate::abi::{self, Plain, Record};
 use crate::{
-    Access, BpfError, Comm, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall, MmId,
-    Mode, UserStack, Vanish, VanishCause,
+    Access, BpfError, Comm, Doer, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall,
+    MmId, Mode, UserStack, Vanish, VanishCause,
 };
 
 const FAULT: u32 = 1;
@@ -65,7 +65,11 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 pid,
                 tid,
                 mm: MmId(raw.mm),
-                cause: cause(head.aux),
+                doer: match head.aux & abi::CAUSE_BY_OTHERS {
+                    0 => Doer::Itself,
+                    _ => Doer::Another,
+                },
+                cause: cause(head.aux & !abi::CAUSE_BY_OTHERS),
                 regions: rest.get(start..start.checked_add(bytes)?)?,
             })
         }

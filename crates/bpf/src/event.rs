@@ -71,15 +71,26 @@ pub enum Mode {
 pub struct Vanish<'a> {
     /// When
     pub time: Time,
-    /// Process in whose context it happens
+    /// Process whose memory it is
     pub pid: Pid,
     /// Thread in whose context it happens
     pub tid: Tid,
+    /// Who makes them go
+    pub doer: Doer,
     /// Address space; processes made by `vfork` share their parent's
     pub mm: MmId,
     /// Why the pages go
     pub cause: VanishCause,
     pub(crate) regions: &'a [u8],
+}
+
+/// Who makes pages go
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Doer {
+    /// The process whose memory it is
+    Itself,
+    /// Another process, which holding the target still does not stop
+    Another,
 }
 
 /// Why pages go, or why their accessed bits do
@@ -102,7 +113,8 @@ pub enum VanishCause {
     Exec,
     /// The last thread ends, or is killed
     Exit,
-    /// `truncate`, `ftruncate`, `fallocate` that punches, collapses, zeroes or cuts a mapped file
+    /// `truncate`, `ftruncate`, `MADV_REMOVE`, `fallocate` that punches, collapses, zeroes or cuts a
+    /// mapped file
     Truncate,
     /// The kernel is about to access these pages on the way out of the process
     KernelTouch,

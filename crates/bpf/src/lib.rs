@@ -18,8 +18,8 @@ mod ring;
 
 pub use error::BpfError;
 pub use event::{
-    Access, Comm, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall, Mode, UserStack,
-    Vanish, VanishCause,
+    Access, Comm, Doer, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall, Mode,
+    UserStack, Vanish, VanishCause,
 };
 pub use kernel::Kernel;
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags};

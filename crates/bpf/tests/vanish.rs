@@ -228,6 +228,120 @@ fn fallocate_that_punches() {
     check(VanishCause::Truncate, shared_file, act, touched());
 }
 
+/// Touches all pages of a file; after the clear touches three, whereupon this process, which is not
+/// tracked, does something to them
+fn check_by_another(cause: VanishCause, act: impl Fn(&tempfile::NamedTempFile, u32, u64)) {
+    for flags in [
+        TrackFlags::DEFAULT,
+        TrackFlags::DEFAULT.without(TrackFlags::VANISH),
+    ] {
+        let Some(mut kernel) = kernel_with(&LoadOptions::default()) else {
+            return;
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGES * PAGE).unwrap();
+        let fd = file.as_file().as_raw_fd();
+        let mut puppet = Puppet::new(move |stage| {
+            let base = map(PAGES, libc::MAP_SHARED, fd);
+            write_all(base, PAGES);
+            stage.step(base);
+            write_page(base, 1);
+            read_page(base, 700);
+            read_page(base, PAGES - 1);
+            stage.step(0);
+        });
+        let base = puppet.wait_step();
+        puppet.clear();
+        kernel.track(puppet.pid, flags).unwrap();
+        puppet.go();
+        puppet.wait_step();
+        act(&file, puppet.pid.0, base);
+        let pages = seen(&mut kernel, &puppet, cause, base);
+        if flags == TrackFlags::DEFAULT {
+            assert_eq!(pages, touched(), "{cause:?}");
+        } else {
+            assert!(pages.is_empty(), "negative control: {cause:?} {pages:?}");
+        }
+    }
+}
+
+#[test]
+fn ftruncate_by_another() {
+    check_by_another(VanishCause::Truncate, |file, _, _| {
+        file.as_file().set_len(0).unwrap();
+    });
+}
+
+#[test]
+fn truncate_by_name_by_another() {
+    check_by_another(VanishCause::Truncate, |file, _, _| {
+        let path = std::ffi::CString::new(file.path().to_str().unwrap()).unwrap();
+        assert_eq!(unsafe { libc::truncate(path.as_ptr(), 0) }, 0);
+    });
+}
+
+#[test]
+fn fallocate_by_another() {
+    check_by_another(VanishCause::Truncate, |file, _, _| unsafe {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let fd = file.as_file().as_raw_fd();
+        assert_eq!(libc::fallocate(fd, mode, 0, ALL as i64), 0);
+    });
+}
+
+#[test]
+fn process_madvise_by_another() {
+    check_by_another(VanishCause::Advise, |_, pid, base| unsafe {
+        let pidfd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        assert!(pidfd >= 0);
+        // More ranges than are read one by one, and few
+        for parts in [64, 1] {
+            let part = ALL / parts;
+            let range = |i| libc::iovec {
+                iov_base: (base as usize + i * part) as *mut libc::c_void,
+                iov_len: part,
+            };
+            let ranges: Vec<_> = (0..parts).map(range).collect();
+            let done = libc::syscall(
+                libc::SYS_process_madvise,
+                pidfd,
+                ranges.as_ptr(),
+                parts,
+                libc::MADV_COLD,
+                0,
+            );
+            assert_eq!(done, ALL as i64);
+        }
+        libc::close(pidfd as i32);
+    });
+}
+
+#[test]
+fn an_open_that_cuts_a_mapped_file_is_a_loss() {
+    let Some(mut kernel) = kernel_with(&LoadOptions::default()) else {
+        return;
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let other = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(PAGES * PAGE).unwrap();
+    let fd = file.as_file().as_raw_fd();
+    let mut puppet = Puppet::new(move |stage| {
+        let base = map(PAGES, libc::MAP_SHARED, fd);
+        write_all(base, PAGES);
+        stage.step(base);
+    });
+    puppet.wait_step();
+    kernel.track(puppet.pid, TrackFlags::DEFAULT).unwrap();
+    let lost = |kernel: &Kernel| kernel.dropped().unwrap().vanish_walks;
+    let before = lost(&kernel);
+    std::fs::File::create(other.path()).unwrap();
+    std::fs::File::open(file.path()).unwrap();
+    assert_eq!(lost(&kernel), before, "negative control");
+    std::fs::File::create(file.path()).unwrap();
+    assert_eq!(lost(&kernel), before + 1);
+    vanished(&mut kernel, puppet.pid, |_| ());
+}
+
 #[test]
 fn exec() {
     let act = |_| unsafe {

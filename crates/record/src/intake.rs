@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use varve_bpf::{Access, Event, Exit, Fork, ForkKind, Leaf, MappingCall, Mode, Region, Vanish};
+use varve_bpf::{
+    Access, Doer, Event, Exit, Fork, ForkKind, Leaf, MappingCall, Mode, Region, Vanish,
+};
 use varve_model::{Address, Pid, Time};
 use varve_trace::tables::FaultRow;
 
@@ -33,6 +35,8 @@ pub(crate) struct Intake {
     pub(crate) waits_for_exec_of: Option<Pid>,
     /// Events up to here belong to the interval that runs.
     pub(crate) boundary: Option<Time>,
+    /// The target was held from `boundary` up to here.
+    pub(crate) released: Option<Time>,
     /// Whether a new program began since this was last looked at.
     pub(crate) new_program: bool,
     /// Where writes are told by userfaultfd.
@@ -55,6 +59,7 @@ impl Intake {
             vanished_next: Vanished::new(),
             waits_for_exec_of,
             boundary: None,
+            released: None,
             writes: None,
             new_program: false,
             exits: Vec::new(),
@@ -136,27 +141,38 @@ impl Intake {
     fn vanish(&mut self, vanish: &Vanish<'_>) {
         let owner = self.world.owner_of_memory(vanish.pid);
         let next = is_next(self.boundary, vanish.time);
+        // Another process is not held: what it takes before the target runs on may be gone when the
+        // bits of the interval that ends are read, and may be read before they are cleared.
+        let held = self.released.is_some_and(|r| vanish.time <= r);
+        let both = next && held && vanish.doer == Doer::Another;
+        for region in vanish.regions() {
+            self.vanish_region(owner, region, next);
+            if both {
+                self.vanish_region(owner, region, false);
+            }
+        }
+    }
+
+    fn vanish_region(&mut self, owner: Pid, mut region: Region, next: bool) {
+        if let Some(writes) = &self.writes {
+            writes.judge_vanishing(owner, &mut region, next);
+        }
         let vanished = if next {
             &mut self.vanished_next
         } else {
             &mut self.vanished
         };
-        for mut region in vanish.regions() {
-            if let Some(writes) = &self.writes {
-                writes.judge_vanishing(owner, &mut region, next);
-            }
-            vanished
-                .entry((owner, region.base, region.leaf))
-                .and_modify(|known| {
-                    or(&mut known.accessed, &region.accessed);
-                    or(&mut known.young, &region.young);
-                    or(&mut known.referenced, &region.referenced);
-                    or(&mut known.pinned, &region.pinned);
-                    or(&mut known.sticky, &region.sticky);
-                    or(&mut known.written, &region.written);
-                })
-                .or_insert(region);
-        }
+        vanished
+            .entry((owner, region.base, region.leaf))
+            .and_modify(|known| {
+                or(&mut known.accessed, &region.accessed);
+                or(&mut known.young, &region.young);
+                or(&mut known.referenced, &region.referenced);
+                or(&mut known.pinned, &region.pinned);
+                or(&mut known.sticky, &region.sticky);
+                or(&mut known.written, &region.written);
+            })
+            .or_insert(region);
     }
 
     fn fork(&mut self, fork: &Fork) {

@@ -425,6 +425,7 @@ impl Session<'_> {
             return Ok(None);
         };
         self.intake.boundary = Some(boundary.end);
+        self.intake.released = Some(boundary.next_start);
         self.drain(scan)?;
         self.intake.boundary = None;
         self.intake.world.refresh_maps(boundary.next_start);

@@ -88,6 +88,13 @@ const CONTROLS: &[Control] = &[
         environment: &[],
         phases: &["touch and detach"],
     },
+    Control {
+        mechanism: "vanish",
+        workload: "truncated",
+        interval: 50,
+        environment: &[],
+        phases: &["touched, then"],
+    },
 ];
 
 fn main() -> ExitCode {

@@ -31,6 +31,7 @@ const WORKLOADS: &[(&str, u64)] = &[
     ("exec", 4),
     ("vanish", 1000),
     ("mremap", 6),
+    ("truncated", 100),
     ("dontneed", 20),
     ("stackgrow", 9),
     ("kernelbuf", 20),
@@ -52,6 +53,15 @@ fn main() -> ExitCode {
                 check(&Plan::workload(workload, interval), strong)
             }));
         }
+        // Without --follow the process that cuts the file is one that is not recorded.
+        cases.push(Case::new(name("truncated by an outsider"), move || {
+            let mut plan = Plan::workload("truncated", interval);
+            plan.options = vec!["--no-follow".into()];
+            check(&plan, 100)
+        }));
+        cases.push(Case::new(name("truncated by O_TRUNC"), move || {
+            told_incomplete(&Plan::workload("truncated", interval), &["open"])
+        }));
         cases.push(Case::new(name("hugetlb"), move || {
             let _reserved = match HugePages::reserve(8) {
                 Ok(guard) => guard,
@@ -138,6 +148,24 @@ fn verdict(recorded: Recorded, strong: u64) -> Result<Outcome, Problem> {
             .map(|l| format!("stderr: {l}")),
     );
     Ok(Outcome::Fail(line, wrong))
+}
+
+/// What cannot be read before it goes must be counted.
+fn told_incomplete(plan: &Plan, arguments: &[&str]) -> Result<Outcome, Problem> {
+    let mut plan = plan.clone();
+    plan.options = vec!["--no-follow".into()];
+    plan.arguments = arguments.iter().map(Into::into).collect();
+    let recorded = record(&plan)?;
+    let manifest = &recorded.trace.manifest;
+    let lost = manifest.losses.get("vanish_walks").copied().unwrap_or(0);
+    let complete = manifest.completeness.complete;
+    recorded.finished.require(0)?;
+    let line = format!("{lost} losses counted, complete: {complete}");
+    Ok(if lost > 0 && !complete {
+        Outcome::Pass(line)
+    } else {
+        Outcome::Fail(line, Vec::new())
+    })
 }
 
 /// With huge pages forbidden every touch is seen at 4 KiB.

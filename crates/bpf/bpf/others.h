@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/*
+ * What any process of the machine may do to pages that a tracked one has mapped: cut a file that it has
+ * mapped, or advise it through a pidfd. The bits are read in the context of whoever does it.
+ */
+#ifndef VARVE_OTHERS_H
+#define VARVE_OTHERS_H
+
+#define O_TRUNC 01000
+/* Three steps of a walk through a tree of mappings for each of them: 5,000 mappings of one file */
+#define MOST_SHARER_STEPS (1 << 14)
+#define MOST_RANGES 16
+
+static __always_inline u64 file_of(u32 fd)
+{
+	struct fdtable *table = BPF_CORE_READ(current_task(), files, fdt);
+	struct file **files = BPF_CORE_READ(table, fd);
+	u64 file = 0;
+
+	if (fd >= BPF_CORE_READ(table, max_fds) ||
+	    bpf_probe_read_kernel(&file, sizeof(file), files + fd))
+		return 0;
+	return file;
+}
+
+/* A way through the tree of all mappings of a file, which may change under us */
+struct sharers {
+	u64 node; /* 0: done */
+	u64 from; /* the node that `node` was reached from */
+	u32 only_count;
+	u32 found;
+	u32 unknown;
+	u32 pad;
+};
+
+static __always_inline void sharer(struct sharers *c, u64 node)
+{
+	struct vm_area_struct *area = (struct vm_area_struct *)(unsigned long)(
+		node - bpf_core_field_offset(struct vm_area_struct, shared.rb));
+	struct mm_struct *mm = BPF_CORE_READ(area, vm_mm);
+	struct tracked *t;
+	u32 owner = 0;
+
+	if (bpf_core_field_exists(struct mm_struct, owner))
+		owner = BPF_CORE_READ(mm, owner, tgid);
+	else if (mm == BPF_CORE_READ(current_task(), mm))
+		owner = bpf_get_current_pid_tgid() >> 32;
+	else
+		c->unknown++;
+	t = bpf_map_lookup_elem(&tracked, &owner);
+	if (!t || !(t->flags & TRACK_VANISH))
+		return;
+	c->found++;
+	if (!c->only_count)
+		vanish((u64)mm, CAUSE_TRUNCATE, BPF_CORE_READ(area, vm_start),
+		       BPF_CORE_READ(area, vm_end), owner);
+}
+
+/* Down to the left, then to the right, then up: the node that one comes from says what is next */
+static long sharer_step(u32 i, struct sharers *c)
+{
+	u64 node = c->node, from = c->from, parent, left, right;
+	struct rb_node *n = (struct rb_node *)(unsigned long)node;
+
+	if (!node)
+		return 1;
+	parent = (u64)BPF_CORE_READ(n, __rb_parent_color) & ~3ull;
+	left = (u64)BPF_CORE_READ(n, rb_left);
+	right = (u64)BPF_CORE_READ(n, rb_right);
+	c->from = node;
+	if (from == parent) {
+		sharer(c, node);
+		c->node = left ? left : right ? right : parent;
+	} else if (from == left) {
+		c->node = right ? right : parent;
+	} else {
+		c->node = parent;
+	}
+	return 0;
+}
+
+/* Looks at all tracked mappings of a file; those that cannot be told of are a loss */
+static __always_inline u32 each_sharer(u64 file, u32 only_count)
+{
+	struct file *f = (struct file *)(unsigned long)file;
+	struct sharers c = { .only_count = only_count };
+
+	c.node = (u64)BPF_CORE_READ(f, f_mapping, i_mmap.rb_root.rb_node);
+	if (!c.node)
+		return 0;
+	bpf_loop(MOST_SHARER_STEPS, sharer_step, &c, 0);
+	if (c.node)
+		c.unknown++;
+	if (c.unknown)
+		drop(DROP_VANISH_WALKS, c.unknown);
+	return c.found;
+}
+
+static __always_inline int cuts_file(struct call *c, u64 file)
+{
+	struct file *f = (struct file *)(unsigned long)file;
+
+	if (c->op == OP_FALLOCATE)
+		return !!(c->args[1] & FALLOCATE_DROPS);
+	return (s64)c->args[1] < BPF_CORE_READ(f, f_inode, i_size);
+}
+
+static long everybody_step(void *map, u32 *pid, struct tracked *t, u32 *cause)
+{
+	u64 task;
+
+	if (!(t->flags & TRACK_VANISH))
+		return 0;
+	task = find_task(*pid);
+	if (task)
+		vanish(mm_of(task), *cause, 0, ~0ull >> 1, *pid);
+	return 0;
+}
+
+static __always_inline u64 task_of(struct pid *pid)
+{
+	u64 node = pid ? (u64)BPF_CORE_READ(pid, tasks[0].first) : 0;
+	struct task_struct *task;
+
+	if (!node)
+		return 0;
+	task = CAST_TASK(node - bpf_core_field_offset(struct task_struct, pid_links));
+	/* Nothing else than a task's own pid leads back to itself */
+	return BPF_CORE_READ(task, thread_pid) == pid ? (u64)task : 0;
+}
+
+/* process_madvise: some or all of the memory of the process behind a pidfd */
+static __noinline int advise_other(struct call *c)
+{
+	u64 task = (u64)current_task(), file, range[2], mm;
+	struct file *f;
+	struct tracked *t;
+	u32 owner;
+
+	if (!c || !advice_drops(c->args[3]))
+		return 0;
+	/* Negative ones that the kernel takes mean the caller itself */
+	if ((s32)c->args[0] >= 0) {
+		file = file_of(c->args[0]);
+		if (!file)
+			return 0;
+		f = (struct file *)(unsigned long)file;
+		/* Where a pidfd keeps its process: in the file up to 6.8, in a file system's inode since */
+		task = task_of(BPF_CORE_READ(f, private_data));
+		if (!task)
+			task = task_of(BPF_CORE_READ(f, f_inode, i_private));
+		if (!task) {
+			drop(DROP_VANISH_WALKS, 1);
+			return 0;
+		}
+	}
+	owner = BPF_CORE_READ(CAST_TASK(task), tgid);
+	t = bpf_map_lookup_elem(&tracked, &owner);
+	mm = (u64)BPF_CORE_READ(CAST_TASK(task), mm);
+	if (!t || !(t->flags & TRACK_VANISH) || !mm)
+		return 0;
+	if (c->args[2] > MOST_RANGES)
+		return vanish(mm, CAUSE_ADVISE, 0, ~0ull >> 1, owner);
+	for (u32 i = 0; i < MOST_RANGES; i++) {
+		u32 narrow[2];
+
+		if (i >= c->args[2])
+			break;
+		if (c->wide == 4) {
+			if (bpf_probe_read_user(narrow, 8, (void *)(c->args[1] + i * 8)))
+				break;
+			range[0] = narrow[0];
+			range[1] = narrow[1];
+		} else if (bpf_probe_read_user(range, 16, (void *)(c->args[1] + i * 16))) {
+			break;
+		}
+		vanish(mm, CAUSE_ADVISE, range[0], range[0] + range[1], owner);
+	}
+	return 0;
+}
+
+/*
+ * Which file an open cuts to nothing is known when it is done. Then it is too late to read bits, but
+ * not too late to say so.
+ */
+static __noinline int begin_open(struct call *c)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+	u64 flags = 0;
+	u8 one = 1;
+
+	if (!c)
+		return 0;
+	if (c->op == OP_OPEN)
+		flags = c->args[1];
+	else if (c->op == OP_OPENAT)
+		flags = c->args[2];
+	else if (c->op == OP_OPENAT2)
+		bpf_probe_read_user(&flags, sizeof(flags), (void *)c->args[2]);
+	else
+		flags = O_TRUNC;
+	if (!(flags & O_TRUNC))
+		return 0;
+	if (bpf_map_update_elem(&opening, &tid, &one, BPF_NOEXIST) == 0)
+		__sync_fetch_and_add(&openings, 1);
+	else
+		drop(DROP_VANISH_WALKS, 1);
+	return 0;
+}
+
+static __always_inline void end_open(s64 result)
+{
+	u32 tid = bpf_get_current_pid_tgid(), found;
+	u64 file;
+
+	if (bpf_map_delete_elem(&opening, &tid))
+		return;
+	__sync_fetch_and_add(&openings, -1);
+	file = result < 0 ? 0 : file_of(result);
+	found = file ? each_sharer(file, 1) : 0;
+	if (found)
+		drop(DROP_VANISH_WALKS, found);
+}
+
+/* Calls whose effect is not limited to the caller's own memory; 0: the call is none of these */
+static __always_inline int call_on_others(struct call *c)
+{
+	u32 cause = CAUSE_ADVISE;
+	u64 file;
+
+	switch (c->op) {
+	case OP_FTRUNCATE:
+	case OP_FALLOCATE:
+		file = file_of(c->args[0]);
+		if (file && cuts_file(c, file))
+			each_sharer(file, 0);
+		return 1;
+	case OP_MADVISE:
+		/* Takes the pages from the file, and so from everybody who has mapped it */
+		if (c->args[2] != MADV_REMOVE)
+			return 0;
+		bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
+		return 1;
+	case OP_TRUNCATE:
+		/* By name: the file is not known yet. This is a rare call. */
+		cause = CAUSE_TRUNCATE;
+		bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
+		return 1;
+	case OP_PROCESS_MADVISE:
+		advise_other(c);
+		return 1;
+	case OP_OPEN:
+	case OP_OPENAT:
+	case OP_OPENAT2:
+	case OP_CREAT:
+		begin_open(c);
+		return 1;
+	}
+	return 0;
+}
+
+#endif
