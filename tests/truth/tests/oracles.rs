@@ -31,7 +31,7 @@ const WORKLOADS: &[(&str, u64)] = &[
     ("exec", 4),
     ("vanish", 1000),
     ("mremap", 6),
-    ("truncated", 100),
+    ("truncated", 20),
     ("dontneed", 20),
     ("stackgrow", 9),
     ("kernelbuf", 20),
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         cases.push(Case::new(name("truncated by an outsider"), move || {
             let mut plan = Plan::workload("truncated", interval);
             plan.options = vec!["--no-follow".into()];
-            check(&plan, 100)
+            check(&plan, 20)
         }));
         cases.push(Case::new(name("truncated by O_TRUNC"), move || {
             told_incomplete(&Plan::workload("truncated", interval), &["open"])
