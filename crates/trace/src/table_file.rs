@@ -48,7 +48,7 @@ struct Group {
 
 /// One field; a nested one has several writers.
 enum Column {
-    Ours(Chunk),
+    Ours(Box<Chunk>),
     Theirs(Vec<ArrowColumnWriter>),
 }
 
@@ -130,7 +130,10 @@ impl TableFile {
                 1 => Chunk::new(field, is_growing, &parquet.column(leaf), level(self.table))?,
                 _ => None,
             };
-            columns.push(chunk.map_or(Column::Theirs(of_field), Column::Ours));
+            columns.push(match chunk {
+                Some(chunk) => Column::Ours(Box::new(chunk)),
+                None => Column::Theirs(of_field),
+            });
             leaf += width;
         }
         Ok(Group { columns, rows: 0 })
