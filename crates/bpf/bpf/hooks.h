@@ -95,17 +95,18 @@ struct rec_touch {
 	struct vanish_entry entry;
 };
 
-/* Says that the kernel is about to access the page of an address */
-static __noinline int kernel_touch(u64 mm, u64 address)
+/* Says that the kernel is about to access the pages of two addresses in one region, or of one given twice */
+static __noinline int kernel_touches(u64 mm, u64 address, u64 other)
 {
+	struct settings *g = get_settings();
 	struct rec_touch *rec;
 	u32 word = (address >> 18) & 7;
 
-	if (!mm || !address || address >> 56)
+	if (!g || !mm || !address || address >> 56)
 		return 0;
 	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
 	if (!rec) {
-		drop(DROP_VANISH_PAGES, 1);
+		drop(DROP_VANISH_PAGES, 1 + (address >> 12 != other >> 12));
 		return 0;
 	}
 	fill(&rec->r, REC_VANISH, CAUSE_KERNEL_TOUCH);
@@ -114,8 +115,16 @@ static __noinline int kernel_touch(u64 mm, u64 address)
 	rec->entry.base = address & ~(SIZE_2M - 1);
 	__builtin_memset(rec->entry.pages, 0, sizeof(rec->entry.pages));
 	rec->entry.pages[word] = 1ull << ((address >> 12) & 63);
-	bpf_ringbuf_submit(rec, BPF_RB_NO_WAKEUP);
+	word = (other >> 18) & 7;
+	rec->entry.pages[word] |= 1ull << ((other >> 12) & 63);
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 	return 0;
+}
+
+/* Says that the kernel is about to access the page of an address */
+static __always_inline void kernel_touch(u64 mm, u64 address)
+{
+	kernel_touches(mm, address, address);
 }
 
 /*
@@ -142,9 +151,17 @@ static __always_inline void vanish_all(u32 cause)
 static __always_inline void exit_touches(struct task_struct *task, u64 mm)
 {
 	/* mm_release: clears the thread id if anyone is left to see it, walks the futex list */
+	u64 robust = (u64)BPF_CORE_READ(task, robust_list), id = 0;
+
 	if (BPF_CORE_READ(CAST_MM(mm), mm_users.counter) > 1)
-		kernel_touch(mm, (u64)BPF_CORE_READ(task, clear_child_tid));
-	kernel_touch(mm, (u64)BPF_CORE_READ(task, robust_list));
+		id = (u64)BPF_CORE_READ(task, clear_child_tid);
+	/* Thread libraries keep both together; thousands of threads may end at once. */
+	if (id && robust && !((id ^ robust) >> 21)) {
+		kernel_touches(mm, id, robust);
+		return;
+	}
+	kernel_touch(mm, id);
+	kernel_touch(mm, robust);
 }
 
 /*

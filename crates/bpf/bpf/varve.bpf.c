@@ -367,13 +367,14 @@ SEC("raw_tp/sched_process_fork")
 int process_fork(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *child = (struct task_struct *)ctx->args[1];
+	struct settings *g = get_settings();
 	struct tracked *t = tracked_current();
 	struct rec_fork *rec;
 	struct pt_regs r = {};
 	u32 pid, tid, parent, inherit = 0;
 	u64 stack, mm;
 
-	if (!t)
+	if (!t || !g)
 		return 0;
 	parent = bpf_get_current_pid_tgid() >> 32;
 	pid = BPF_CORE_READ(child, tgid);
@@ -411,7 +412,7 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 		rec->tls = BPF_CORE_READ(child, thread.fsbase);
 	}
 	rec->pad = 0;
-	bpf_ringbuf_submit(rec, BPF_RB_NO_WAKEUP);
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 	return 0;
 }
 
@@ -480,7 +481,7 @@ int process_exit(struct bpf_raw_tracepoint_args *ctx)
 			      BPF_CORE_READ(signal, group_exit_code) :
 			      BPF_CORE_READ(task, exit_code);
 	rec->pad = 0;
-	bpf_ringbuf_submit(rec, last ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+	bpf_ringbuf_submit(rec, last ? BPF_RB_FORCE_WAKEUP : wake(g->ring_wake));
 	return 0;
 }
 
@@ -503,10 +504,11 @@ SEC("raw_tp/task_rename")
 int task_rename(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
+	struct settings *g = get_settings();
 	u32 tgid = BPF_CORE_READ(task, tgid);
 	struct rec_comm *rec;
 
-	if (!bpf_map_lookup_elem(&tracked, &tgid))
+	if (!g || !bpf_map_lookup_elem(&tracked, &tgid))
 		return 0;
 	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
 	if (!rec) {
@@ -518,7 +520,7 @@ int task_rename(struct bpf_raw_tracepoint_args *ctx)
 	rec->r.tid = BPF_CORE_READ(task, pid);
 	__builtin_memset(rec->name, 0, sizeof(rec->name));
 	bpf_probe_read_kernel_str(rec->name, sizeof(rec->name), (void *)ctx->args[1]);
-	bpf_ringbuf_submit(rec, BPF_RB_NO_WAKEUP);
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 	return 0;
 }
 

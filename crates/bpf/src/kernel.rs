@@ -25,8 +25,35 @@ pub struct Kernel {
     regions: Mapped,
     region_limit: u32,
     ring: Ring,
+    aside: Aside,
     settings: Settings,
     capabilities: Vec<Capability>,
+}
+
+/// Records that were taken out of the ring and not handed out yet, each behind its length
+#[derive(Default)]
+struct Aside {
+    bytes: Vec<u8>,
+}
+
+impl Aside {
+    /// Bytes above which no more is set aside; the ring comes on top
+    const MOST: usize = 4 << 20;
+
+    fn put(&mut self, record: &[u8]) {
+        self.bytes.extend((record.len() as u64).to_ne_bytes());
+        self.bytes.extend(record);
+    }
+
+    fn records(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.bytes[..];
+        std::iter::from_fn(move || {
+            let (length, tail) = rest.split_first_chunk()?;
+            let (record, tail) = tail.split_at_checked(u64::from_ne_bytes(*length) as usize)?;
+            rest = tail;
+            Some(record)
+        })
+    }
 }
 
 struct Maps {
@@ -93,6 +120,7 @@ impl Kernel {
             regions,
             region_limit,
             ring,
+            aside: Aside::default(),
             settings,
             capabilities,
         };
@@ -201,10 +229,28 @@ impl Kernel {
     ///
     /// Records come in the order in which they were begun, which is nearly the order of time.
     pub fn events(&mut self, sink: &mut dyn FnMut(Event<'_>)) -> Result<usize, BpfError> {
-        self.ring.drain(&mut |record| {
+        let mut count = 0;
+        for record in std::mem::take(&mut self.aside).records() {
             sink(decode::event(record)?);
-            Ok(())
-        })
+            count += 1;
+        }
+        count += self.ring.drain(&mut |record| {
+            sink(decode::event(record)?);
+            Ok::<(), BpfError>(())
+        })?;
+        Ok(count)
+    }
+
+    /// Makes room in a ring that fills, for a caller who cannot take events at the moment; the next
+    /// [`Kernel::events`] hands them out first
+    pub fn relieve(&mut self) {
+        if self.ring.is_filling() && self.aside.bytes.len() < Aside::MOST {
+            let aside = &mut self.aside;
+            let _: Result<usize, std::convert::Infallible> = self.ring.drain(&mut |record| {
+                aside.put(record);
+                Ok(())
+            });
+        }
     }
 
     /// Becomes readable when the ring is a quarter full or a process ended (for epoll); records

@@ -102,6 +102,13 @@ impl Ring {
         self.fd.as_fd()
     }
 
+    /// Whether so much waits to be read that whoever could read it should
+    pub(crate) fn is_filling(&self) -> bool {
+        let read = self.reader.word(0).load(Ordering::Relaxed);
+        let written = self.writer.word(0).load(Ordering::Acquire);
+        written.wrapping_sub(read) > self.bytes / 4
+    }
+
     /// Hands out all records that are complete now, but no more than two rings full, so that a
     /// target that writes faster than the sink reads cannot hold the recorder for ever
     pub(crate) fn drain<E>(

@@ -5,9 +5,10 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use common::{PAGE, Puppet, kernel, map_small, read_page, track, write_page};
-use varve_bpf::{Access, Event, ForkKind, MappingCall, Mode, TrackFlags};
+use common::{PAGE, Puppet, kernel, kernel_with, map_small, read_page, track, write_page};
+use varve_bpf::{Access, Event, ForkKind, Kernel, LoadOptions, MappingCall, Mode, TrackFlags};
 use varve_model::{Address, Bytes};
 
 const STORM: usize = 300;
@@ -52,6 +53,88 @@ fn a_storm_of_threads_is_complete() {
         died.len()
     );
     assert_eq!(kernel.dropped().unwrap().total(), 0);
+}
+
+/// Threads that come and go tell more than a small ring holds: whoever cannot take events is woken, and
+/// makes room.
+#[test]
+fn a_ring_that_fills_wakes_and_can_be_relieved() {
+    const STEPS: usize = 40;
+    const AT_ONCE: usize = 30;
+    for relieved in [true, false] {
+        let small = LoadOptions {
+            ring_bytes: 64 << 10,
+            ..LoadOptions::default()
+        };
+        let Some(mut kernel) = kernel_with(&small) else {
+            return;
+        };
+        let mut puppet = Puppet::new(|stage| {
+            for _ in 0..STEPS {
+                stage.step(0);
+                let threads: Vec<_> = (0..AT_ONCE).map(|_| std::thread::spawn(|| ())).collect();
+                threads.into_iter().for_each(|t| t.join().unwrap());
+            }
+            stage.step(0);
+        });
+        puppet.wait_step();
+        // Their beginnings and ends, and nothing else.
+        kernel.track(puppet.pid, TrackFlags::FOLLOW).unwrap();
+        let woken = Woken::new(&kernel);
+        let mut wakes = 0;
+        for _ in 0..STEPS {
+            puppet.go();
+            puppet.wait_step();
+            wakes += usize::from(woken.now());
+            if relieved {
+                kernel.relieve();
+            }
+        }
+        assert!(wakes > 0, "a ring that fills wakes its reader");
+        let mut born = BTreeSet::new();
+        kernel
+            .events(&mut |event| {
+                if let Event::Fork(fork) = event {
+                    born.insert((fork.time, fork.tid));
+                }
+            })
+            .unwrap();
+        let lost = kernel.dropped().unwrap().life;
+        if relieved {
+            assert_eq!((born.len(), lost), (STEPS * AT_ONCE, 0));
+        } else {
+            assert!(lost > 0 && born.len() < STEPS * AT_ONCE, "{}", born.len());
+        }
+    }
+}
+
+/// Whether the reader of the ring was woken since this was last asked.
+struct Woken(OwnedFd);
+
+impl Woken {
+    fn new(kernel: &Kernel) -> Woken {
+        // SAFETY: a new descriptor, and an event that lives until the call
+        unsafe {
+            let epoll = OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC));
+            let mut event = libc::epoll_event {
+                events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+                u64: 0,
+            };
+            let ring = kernel.event_fd().as_raw_fd();
+            let added =
+                libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, ring, &raw mut event);
+            assert_eq!(added, 0);
+            let woken = Woken(epoll);
+            assert!(!woken.now(), "the ring is empty");
+            woken
+        }
+    }
+
+    fn now(&self) -> bool {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event
+        unsafe { libc::epoll_wait(self.0.as_raw_fd(), &raw mut event, 1, 0) == 1 }
+    }
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn clearing() -> Check {
 fn holding() -> Check {
     let tried = Cgroup::of(Pid(std::process::id()))
         .and_then(|parent| Cgroup::create(&parent, &format!("{PREFIX}{}", std::process::id())))
-        .and_then(|cgroup| cgroup.freeze(std::time::Duration::from_millis(100)));
+        .and_then(|cgroup| cgroup.freeze(std::time::Duration::from_millis(100), || ()));
     let result = match tried {
         Ok(Frozen::Still) => Ok("a cgroup v2 can be made and frozen".to_owned()),
         Ok(Frozen::NotYet) => Err(("an empty cgroup did not freeze".to_owned(), "")),

@@ -177,7 +177,8 @@ impl Intake {
 
     fn fork(&mut self, fork: &Fork) {
         if fork.kind == ForkKind::Thread {
-            self.world.thread(fork.pid, fork.tid, fork.time, None);
+            self.world
+                .thread_made(fork.pid, fork.parent_tid, fork.tid, fork.time);
             return;
         }
         if !fork.tracked {

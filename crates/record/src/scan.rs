@@ -150,7 +150,9 @@ impl<'a> Scan<'a> {
         // While the target waits for the recorder, the recorder waits for nobody.
         let _urgent = self.holds.then(Urgent::begin);
         let asked = monotonic_now();
-        if self.holds && self.cgroup.freeze(self.limit)? == Frozen::NotYet {
+        // The ring must not run over in the meantime: thousands of threads may be ending.
+        let kernel = &mut *self.kernel;
+        if self.holds && self.cgroup.freeze(self.limit, || kernel.relieve())? == Frozen::NotYet {
             self.cgroup.thaw()?;
             self.prolonged += 1;
             self.limit = (self.limit * 2).min(LONGEST_HOLD_LIMIT);

@@ -128,6 +128,14 @@ impl World {
         self.describe(pid);
     }
 
+    /// A thread made another of the same process, which has its name.
+    pub(crate) fn thread_made(&mut self, pid: Pid, maker: Tid, tid: Tid, born: Time) {
+        let process = self.processes.get(&pid);
+        // Looking it up would take longer than making a thread does.
+        let name = process.and_then(|p| Some(p.threads.get(&maker)?.name.clone()));
+        self.thread(pid, tid, born, name.as_deref());
+    }
+
     /// A thread came to be or changed its name.
     pub(crate) fn thread(&mut self, pid: Pid, tid: Tid, born: Time, name: Option<&str>) {
         let Some(process) = self.processes.get_mut(&pid) else {

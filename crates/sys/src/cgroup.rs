@@ -165,7 +165,13 @@ impl Cgroup {
     /// The wait sleeps between looks: a spinning waiter keeps a CPU from the threads that it waits
     /// for (measured: 4 ms against 0.12 ms for 2 busy threads on 2 CPUs), and the notification of
     /// `cgroup.events` is limited to one in 10 ms.
-    pub fn freeze(&self, limit: Duration) -> Result<Frozen, CgroupError> {
+    ///
+    /// `meanwhile` is called at each look: thousands of threads take a while.
+    pub fn freeze(
+        &self,
+        limit: Duration,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<Frozen, CgroupError> {
         self.write_freeze(b"1")?;
         let began = Instant::now();
         let mut pause = Duration::from_micros(20);
@@ -176,6 +182,7 @@ impl Cgroup {
             if began.elapsed() > limit {
                 return Ok(Frozen::NotYet);
             }
+            meanwhile();
             std::thread::sleep(pause);
             if began.elapsed() > Duration::from_millis(2) {
                 pause = Duration::from_micros(200);

@@ -118,8 +118,18 @@ fn ten_thousand_threads() {
     let contents = check_trace(&stage.path("trace.varve")).expect("a trace");
     let longest = contents.intervals.iter().map(|i| i.held_ns.0).max();
     println!(
-        "10,000 threads: held {longest:?} ns at most, notes {:?}, losses {:?}",
-        contents.notes, contents.losses
+        "10,000 threads: held {longest:?} ns at most, notes {:?}",
+        contents.notes
+    );
+    // They end all at once. What the machine itself may do, such as reclaim, is not the recorder's fault.
+    let lost = ["process_events", "vanished_pages", "vanish_walks", "faults"];
+    let lost = contents
+        .losses
+        .iter()
+        .filter(|l| lost.contains(&l.kind.as_str()));
+    assert_eq!(
+        lost.collect::<Vec<_>>(),
+        Vec::<&varve_trace::tables::LossRow>::new()
     );
 }
 
