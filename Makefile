@@ -46,6 +46,8 @@ bench-smoke: build
 	cargo run --release --locked -q -p varve-bench -- hold --smoke
 	cargo run --release --locked -q -p varve-bench -- memory --smoke
 	cargo run --release --locked -q -p varve-bench -- trace-size --smoke
+	cargo run --release --locked -q -p varve-bench -- density --smoke
+	cargo run --release --locked -q -p varve-bench -- report --smoke
 
 lint:
 	cargo fmt --all --check

@@ -9,12 +9,13 @@ use clap::Args;
 use serde_json::json;
 use varve_model::{Interval, Page, Pid, TouchSource};
 use varve_trace::tables::TouchRow;
-use varve_trace::{FORMAT_VERSION, Trace, write_table};
+use varve_trace::{Trace, write_table};
 
 use crate::Common;
 use crate::error::{Error, Result};
 use crate::run::{Run, verdict};
 use crate::statistics::greatest;
+use crate::synthesis::manifest;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -38,7 +39,8 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
         .map_err(Error::io("make a folder in", &common.scratch))?;
     let folder = scratch.path().join("density.varve");
     fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
-    write_manifest(&folder)?;
+    // A trace that has touches only needs a manifest all the same.
+    manifest(0).write(&folder)?;
     let (mut rows, mut raw, mut most) = (Vec::new(), Vec::new(), Vec::new());
     for percent in PERCENT {
         let touches = random_touches(pages, intervals, f64::from(percent) / 100.0);
@@ -107,24 +109,6 @@ fn count(folder: &Path) -> Result<u64> {
         })?;
     }
     Ok(pages)
-}
-
-/// A trace that has touches only needs a manifest all the same.
-fn write_manifest(folder: &Path) -> Result<()> {
-    let manifest = json!({
-        "format": "varve-trace", "version": FORMAT_VERSION, "varve": "bench", "state": "finished",
-        "backend": "synthetic",
-        "target": {"command": [], "pid": 1, "attached": false, "exit_code": 0},
-        "options": {"interval": {"fixed": 50_000_000}, "follow": true, "min_object_bytes": 4096, "thp_never": false},
-        "features": {"writes": null, "page_flags": false, "hold": "none", "objects": null},
-        "machine": {"kernel": "", "architecture": "", "cpu": "", "cpus": 1, "memory_bytes": 0},
-        "clock": {"start_ns": 0, "end_ns": 0, "start_unix_ns": 0},
-        "completeness": {"complete": true, "statement": ""},
-        "overhead": {"held_ns": 0, "recorder_cpu_ns": 0, "recorder_peak_bytes": 0},
-        "losses": {},
-    });
-    let path = folder.join("manifest.json");
-    fs::write(&path, manifest.to_string()).map_err(Error::io("write", &path))
 }
 
 /// Runs of pages of which each is touched with the same chance.

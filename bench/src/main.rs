@@ -10,6 +10,7 @@ mod overhead;
 mod reading;
 mod run;
 mod statistics;
+mod synthesis;
 mod targets;
 mod trace_size;
 
@@ -75,8 +76,18 @@ enum Benchmark {
     TraceSize(trace_size::Options),
     /// Bits of the touches table at given densities of random touches, and its decoding speed
     Density(density::Options),
-    /// Time and memory of `varve report` on a trace
+    /// Time and memory of `varve report`, and how they grow with the trace
     Report(reading::Options),
+    /// Only make the trace that `report` reads, to look at or to profile with
+    Synthesize(Synthesize),
+}
+
+#[derive(Debug, Args)]
+struct Synthesize {
+    /// Trace folder to write
+    folder: PathBuf,
+    #[command(flatten)]
+    size: reading::Size,
 }
 
 fn main() -> ExitCode {
@@ -99,6 +110,12 @@ fn run(arguments: &Arguments) -> Result<()> {
         Benchmark::TraceSize(options) => trace_size::measure(common, options),
         Benchmark::Density(options) => density::measure(common, options),
         Benchmark::Report(options) => reading::measure(common, options),
+        Benchmark::Synthesize(options) => {
+            let size = options.size;
+            let rows = synthesis::write(&options.folder, size.rows(), size.intervals)?;
+            println!("{}: {rows} rows", options.folder.display());
+            return Ok(());
+        }
     }?;
     run.print(common);
     run.write(common)

@@ -1,89 +1,226 @@
-//! Time and memory of `varve report` on a long trace.
+//! Time and memory of `varve report`, and how they grow with the trace.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use varve_trace::Trace;
 use varve_trace::tables::{IntervalRow, TouchRow};
 
 use crate::Common;
-use crate::error::Result;
-use crate::launch::{Program, sampled};
+use crate::error::{Error, Result};
+use crate::launch::{Outcome, Program, sampled};
 use crate::run::{Run, verdict};
 use crate::statistics::median;
+use crate::synthesis;
+
+const MIB: f64 = 1_048_576.0;
+/// Parts of the size, of which the last is all of it.
+const PARTS: [u64; 3] = [4, 2, 1];
+const OUTPUTS: [&str; 4] = ["terminal", "json", "html", "png"];
+/// The time per row may grow by this factor from the smallest part to all.
+const MOST_GROWTH: f64 = 1.1;
+
+/// How large a trace is to be made.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Size {
+    /// Rows of touches, in millions
+    #[arg(long, default_value_t = 80)]
+    million_rows: u64,
+    /// Intervals of 50 ms
+    #[arg(long, default_value_t = 72_000)]
+    pub(crate) intervals: u64,
+}
+
+impl Size {
+    pub(crate) fn rows(self) -> u64 {
+        self.million_rows.saturating_mul(1_000_000)
+    }
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The trace to read
+    /// Read this trace instead of made-up ones
     #[arg(long, value_name = "FOLDER")]
-    trace: PathBuf,
-    /// How often
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    size: Size,
+    /// How often each is read
     #[arg(long, default_value_t = 3)]
     repeats: u32,
 }
 
 pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
-    let trace = Trace::open(&options.trace)?;
-    let touches = trace.count::<TouchRow>()?;
-    let intervals = trace.count::<IntervalRow>()?;
-    let repeats = if common.smoke {
-        1
-    } else {
-        options.repeats.max(1)
+    let scratch = tempfile::tempdir_in(&common.scratch)
+        .map_err(Error::io("make a folder in", &common.scratch))?;
+    let (rows, intervals, repeats) = match common.smoke {
+        true => (200_000, 400, 1),
+        false => (
+            options.size.rows(),
+            options.size.intervals,
+            options.repeats.max(1),
+        ),
     };
-    let (mut rows, mut raw, mut verdicts) = (Vec::new(), Vec::new(), Vec::new());
-    let html = tempfile::tempdir_in(&common.scratch)
-        .map_err(crate::error::Error::io("make a folder in", &common.scratch))?;
-    let html_file = html.path().join("report.html").into_os_string();
-    for (what, extra) in [
-        ("terminal", vec![]),
-        ("--json", vec!["--json".into()]),
-        ("--html", vec!["--html".into(), html_file]),
-    ] {
-        let mut arguments = vec!["report".into(), options.trace.clone().into_os_string()];
-        arguments.extend(extra);
-        let program = Program {
-            name: format!("varve report, {what}"),
-            path: common.varve.clone(),
-            arguments,
-            threads: 2,
-        };
-        let (mut times, mut peaks) = (Vec::new(), Vec::new());
-        for _ in 0..repeats {
-            let outcome = sampled(common, &program)?;
-            times.push(outcome.command_s);
-            peaks.push(outcome.peak_bytes as f64 / 1048576.0);
-        }
-        rows.push(vec![
-            what.to_owned(),
-            format!("{:.2}", median(&times)),
-            format!("{:.0}", median(&peaks)),
-            format!("{:.1}", median(&times) * 1e9 / touches.max(1) as f64),
-        ]);
-        if what != "--html" {
-            verdicts.push(verdict(
-                &format!("time, {what}"),
-                median(&times),
-                10.0,
-                " s",
-            ));
-            verdicts.push(verdict(
-                &format!("peak memory, {what}"),
-                median(&peaks),
-                1024.0,
-                " MiB",
-            ));
-        }
-        raw.push(json!({"output": what, "seconds": times, "peak_mib": peaks}));
-    }
-    Ok(Run {
+    let mut run = Run {
         name: "report",
-        options: json!({"intervals": intervals, "touch_rows": touches, "repeats": repeats}),
-        columns: vec!["output", "seconds", "peak MiB", "ns per row"],
+        options: json!({"repeats": repeats}),
+        columns: vec![
+            "trace",
+            "output",
+            "rows",
+            "seconds",
+            "peak MiB",
+            "ns per row",
+            "other CPUs",
+        ],
+        rows: Vec::new(),
+        verdicts: Vec::new(),
+        summary: Value::Null,
+        raw: Value::Null,
+    };
+    let mut readings = Vec::new();
+    match &options.trace {
+        Some(folder) => readings.extend(read(common, folder, "given", repeats, scratch.path())?),
+        None => {
+            for part in PARTS {
+                let name = match part {
+                    1 => "whole".to_owned(),
+                    _ => format!("1/{part}"),
+                };
+                let folder = scratch.path().join("synthetic.varve");
+                synthesis::write(&folder, rows / part, intervals / part)?;
+                readings.extend(read(common, &folder, &name, repeats, scratch.path())?);
+                fs::remove_dir_all(&folder).map_err(Error::io("remove", &folder))?;
+            }
+        }
+    }
+    let last = readings.len().saturating_sub(OUTPUTS.len());
+    for reading in &readings[last..] {
+        reading.judge(&mut run.verdicts);
+    }
+    if options.trace.is_none() {
+        for (small, whole) in readings.iter().zip(&readings[last..]) {
+            let growth = whole.ns_per_row() / small.ns_per_row();
+            let what = format!("growth of the time per row, {}", whole.output);
+            run.verdicts.push(verdict(&what, growth, MOST_GROWTH, ""));
+        }
+    }
+    run.rows = readings.iter().map(Reading::row).collect();
+    run.summary = readings[last..].iter().map(Reading::json).collect();
+    run.raw = readings.iter().map(Reading::json).collect();
+    Ok(run)
+}
+
+/// One trace, read for one output, some times.
+struct Reading {
+    trace: String,
+    output: &'static str,
+    rows: u64,
+    intervals: u64,
+    file_bytes: Option<u64>,
+    outcomes: Vec<Outcome>,
+}
+
+/// Reads a trace for each output; the outputs take turns.
+fn read(
+    common: &Common,
+    folder: &Path,
+    name: &str,
+    repeats: u32,
+    scratch: &Path,
+) -> Result<Vec<Reading>> {
+    let trace = Trace::open(folder)?;
+    let (rows, intervals) = (trace.count::<TouchRow>()?, trace.count::<IntervalRow>()?);
+    let mut readings = OUTPUTS.map(|output| Reading {
+        trace: name.to_owned(),
+        output,
         rows,
-        verdicts,
-        summary: json!({"touch_rows": touches, "intervals": intervals}),
-        raw: raw.into(),
-    })
+        intervals,
+        file_bytes: None,
+        outcomes: Vec::new(),
+    });
+    for _ in 0..repeats {
+        for reading in &mut readings {
+            let file = scratch.join("report.out");
+            let mut arguments = vec!["report".into(), folder.as_os_str().to_owned()];
+            match reading.output {
+                "terminal" => (),
+                "json" => arguments.push("--json".into()),
+                other => {
+                    arguments.push(format!("--{other}").into());
+                    arguments.push(file.clone().into_os_string());
+                }
+            }
+            let program = Program {
+                name: format!("varve report, {}", reading.output),
+                path: common.varve.clone(),
+                arguments,
+                threads: 2,
+            };
+            reading.outcomes.push(sampled(common, &program)?);
+            reading.file_bytes = fs::metadata(&file).ok().map(|m| m.len());
+            let _ = fs::remove_file(&file);
+        }
+    }
+    Ok(readings.into())
+}
+
+impl Reading {
+    fn median(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
+        median(&self.outcomes.iter().map(of).collect::<Vec<_>>())
+    }
+
+    fn seconds(&self) -> f64 {
+        self.median(|o| o.command_s)
+    }
+
+    fn peak_mib(&self) -> f64 {
+        self.median(|o| o.peak_bytes as f64 / MIB)
+    }
+
+    fn ns_per_row(&self) -> f64 {
+        self.seconds() * 1e9 / self.rows.max(1) as f64
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.trace.clone(),
+            self.output.to_owned(),
+            self.rows.to_string(),
+            format!("{:.2}", self.seconds()),
+            format!("{:.0}", self.peak_mib()),
+            format!("{:.1}", self.ns_per_row()),
+            format!("{:.2}", self.median(|o| o.foreign_cpus + o.stolen_cpus)),
+        ]
+    }
+
+    fn judge(&self, verdicts: &mut Vec<String>) {
+        let (output, seconds) = (self.output, self.seconds());
+        verdicts.push(verdict(&format!("time, {output}"), seconds, 10.0, " s"));
+        let what = format!("peak memory, {output}");
+        verdicts.push(verdict(&what, self.peak_mib(), 1024.0, " MiB"));
+        if let ("html", Some(bytes)) = (output, self.file_bytes) {
+            verdicts.push(verdict("size of the page", bytes as f64 / 1e6, 5.0, " MB"));
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "trace": self.trace,
+            "output": self.output,
+            "touch_rows": self.rows,
+            "intervals": self.intervals,
+            "file_bytes": self.file_bytes,
+            "seconds": self.seconds(),
+            "peak_mib": self.peak_mib(),
+            "ns_per_row": self.ns_per_row(),
+            "runs": self.outcomes.iter().map(|o| json!({
+                "command_s": o.command_s,
+                "peak_mib": o.peak_bytes as f64 / MIB,
+                "foreign_cpus": o.foreign_cpus,
+                "stolen_cpus": o.stolen_cpus,
+            })).collect::<Vec<_>>(),
+        })
+    }
 }

@@ -14,7 +14,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let began = Instant::now();
     let trace = Trace::open(Path::new(&folder))?;
     let analysis = analyse(&trace, &AnalyseOptions::default(), &mut |_| ())?;
-    print!("{}", terminal::render(&analysis, 100, false));
+    print!(
+        "{}",
+        terminal::render(&analysis, trace.folder(), 100, false)
+    );
     eprintln!(
         "analysed and reported in {:.2} s",
         began.elapsed().as_secs_f64()

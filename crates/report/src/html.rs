@@ -5,6 +5,7 @@
 //! reader's half of this contract is `web/src/payload.ts`.
 
 mod column;
+mod crew;
 mod encode;
 mod grid;
 mod lanes;

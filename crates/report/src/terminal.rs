@@ -4,6 +4,8 @@ mod chart;
 mod page;
 mod table;
 
+use std::path::Path;
+
 use varve_analyse::{Analysis, FindingId, Remainder, format};
 use varve_model::TouchSource;
 
@@ -21,8 +23,8 @@ const THREADS: usize = 6;
 /// Processes that are shown.
 const PROCESSES: usize = 5;
 
-/// The page as text, `width` columns wide (60 to 120), with ANSI colours or without.
-pub fn render(analysis: &Analysis, width: usize, color: bool) -> String {
+/// The page as text, `width` columns wide (60 to 120), with ANSI colours or without. `folder` is where the trace is.
+pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> String {
     let mut page = Page::new(width.clamp(*WIDTHS.start(), *WIDTHS.end()), color);
     what_ran(&mut page, analysis);
     if analysis.trace.intervals > 0 || analysis.trace.touch_rows > 0 {
@@ -35,8 +37,22 @@ pub fn render(analysis: &Analysis, width: usize, color: bool) -> String {
     findings(&mut page, analysis);
     unknown(&mut page, analysis);
     page.gap();
-    page.wrapped("next: `varve report TRACE --html FILE` draws the map of time and addresses; --json gives all numbers", Tone::Faint);
+    let next = format!(
+        "next: `varve report {} --html page.html` draws the map of time and addresses; --json gives all numbers",
+        quoted(folder)
+    );
+    page.wrapped(&next, Tone::Faint);
     page.text
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
+    match !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 fn what_ran(page: &mut Page, a: &Analysis) {

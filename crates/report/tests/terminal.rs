@@ -173,7 +173,7 @@ fn rows(writer: &mut TraceWriter, kind: Kind) {
 fn page(kind: Kind, width: usize) -> String {
     let folder = TempDir::new().unwrap();
     let (_, analysis) = write(&folder.path().join("t.varve"), kind);
-    let page = terminal::render(&analysis, width, false);
+    let page = terminal::render(&analysis, Path::new("solver.varve"), width, false);
     for line in page.lines() {
         assert!(
             line.chars().count() <= width,
@@ -213,7 +213,7 @@ fn a_trace_without_faults() {
 fn colour_changes_no_letter() {
     let folder = TempDir::new().unwrap();
     let (_, analysis) = write(&folder.path().join("t.varve"), Kind::Complete);
-    let coloured = terminal::render(&analysis, 80, true);
+    let coloured = terminal::render(&analysis, Path::new("solver.varve"), 80, true);
     let mut plain = String::new();
     let mut letters = coloured.chars();
     while let Some(letter) = letters.next() {
@@ -223,7 +223,10 @@ fn colour_changes_no_letter() {
         }
     }
     assert_ne!(plain, coloured);
-    assert_eq!(plain, terminal::render(&analysis, 80, false));
+    assert_eq!(
+        plain,
+        terminal::render(&analysis, Path::new("solver.varve"), 80, false)
+    );
 }
 
 #[test]

@@ -92,7 +92,17 @@ impl TraceError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             TraceError::NotATrace { .. } => {
-                Some("give the folder that `varve record -o` wrote, such as NAME.varve")
+                Some("give the folder that `varve record` wrote, such as NAME.varve")
+            }
+            TraceError::Io {
+                action: "open",
+                source,
+                ..
+            } if source.kind() == io::ErrorKind::NotFound => {
+                Some("give the folder that `varve record` wrote, such as NAME.varve")
+            }
+            TraceError::BadManifest { .. } | TraceError::BadTable { .. } => {
+                Some("if the folder is a copy, copy it again; else record again")
             }
             TraceError::TooNew { .. } => Some("read it with the varve that recorded it, or newer"),
             TraceError::Exists { .. } => Some("choose another folder with -o, or remove it first"),

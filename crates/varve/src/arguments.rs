@@ -15,7 +15,12 @@ use varve_record::Ablation;
     name = "varve",
     version,
     arg_required_else_help = true,
-    infer_subcommands = true
+    infer_subcommands = true,
+    after_help = "\
+To begin:
+  varve doctor                 see what this machine can record
+  varve record -- ./program    record a program, to program.varve
+  varve report program.varve   read what it did with its memory"
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -90,8 +95,13 @@ pub(crate) struct Record {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  varve report solver.varve                    print a page of text
+  varve report solver.varve --html page.html   write the map of time and addresses, for a browser
+  varve report solver.varve --json | jq .findings")]
 pub(crate) struct Report {
-    /// Trace folder
+    /// Trace folder, as `varve record` wrote it
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
 
@@ -203,7 +213,7 @@ impl FromStr for Size {
 pub(crate) enum Thp {
     /// As the system has it
     System,
-    /// None
+    /// No huge pages
     Never,
 }
 

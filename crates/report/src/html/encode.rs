@@ -33,18 +33,31 @@ pub struct HtmlSize {
 /// Writes the page. A map that would make it too large is coarsened in address first.
 pub fn write_html(mut report: HtmlReport, out: &mut impl Write) -> Result<HtmlSize, HtmlError> {
     let (head, tail) = TEMPLATE.split_once(PLACE).ok_or(HtmlError::Template)?;
+    // Base64 makes four bytes of three.
+    let room = (MAX_PAGE_BYTES.0 as usize).saturating_sub(head.len() + tail.len()) / 4 * 3;
     let mut coarsened = 0;
     loop {
         let data = encode(&report)?;
-        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::new(7));
-        zlib.write_all(&data)?;
-        let packed = zlib.finish()?;
+        let packed = match pack(&data, room)? {
+            Packed::Whole(packed) => packed,
+            Packed::TooLarge { fitted } => {
+                // Half the cells take about half the room, hardly less.
+                let halvings = if fitted * 5 < data.len() { 2 } else { 1 };
+                let before = coarsened;
+                for _ in 0..halvings {
+                    coarsened += u32::from(report.map.coarsen());
+                }
+                if coarsened > before {
+                    continue;
+                }
+                match pack(&data, usize::MAX)? {
+                    Packed::Whole(packed) => packed,
+                    Packed::TooLarge { .. } => continue,
+                }
+            }
+        };
         let text = base64::engine::general_purpose::STANDARD.encode(packed);
         let page = Bytes((head.len() + text.len() + tail.len()) as u64);
-        if page > MAX_PAGE_BYTES && report.map.coarsen() {
-            coarsened += 1;
-            continue;
-        }
         out.write_all(head.as_bytes())?;
         out.write_all(text.as_bytes())?;
         out.write_all(tail.as_bytes())?;
@@ -54,6 +67,32 @@ pub fn write_html(mut report: HtmlReport, out: &mut impl Write) -> Result<HtmlSi
             coarsened,
         });
     }
+}
+
+enum Packed {
+    Whole(Vec<u8>),
+    /// It takes more room than there is; so many bytes fitted.
+    TooLarge {
+        fitted: usize,
+    },
+}
+
+/// Compresses, and gives up as soon as the result is larger than `room`.
+fn pack(data: &[u8], room: usize) -> std::io::Result<Packed> {
+    let mut zlib = ZlibEncoder::new(Vec::new(), Compression::new(6));
+    let mut fitted = 0;
+    for piece in data.chunks(1 << 16) {
+        zlib.write_all(piece)?;
+        if zlib.get_ref().len() > room {
+            return Ok(Packed::TooLarge { fitted });
+        }
+        fitted += piece.len();
+    }
+    let packed = zlib.finish()?;
+    Ok(match packed.len() > room {
+        true => Packed::TooLarge { fitted },
+        false => Packed::Whole(packed),
+    })
 }
 
 /// Where a column stands.

@@ -145,8 +145,13 @@ impl<'a> GridPass<'a> {
             self.close();
             self.bin = bin;
         }
-        self.owners.advance(start, end);
+        self.advance(start, end);
         self.filler.begin(start, end);
+    }
+
+    /// Goes on to an interval whose touches others fill in: for first touches.
+    pub(super) fn advance(&mut self, start: Time, end: Time) {
+        self.owners.advance(start, end);
     }
 
     /// Ends the time bin: what was gathered goes to its cells.

@@ -1,6 +1,7 @@
 //! From a trace to the report: one pass over its touches and faults.
 
 use std::collections::HashMap;
+use std::thread;
 
 use varve_analyse::{Analysis, Moment, ObjectUse, Run, Sweep, Writes, format, intervals, sweep};
 use varve_attribute::Layer;
@@ -8,6 +9,7 @@ use varve_model::{Interval, ObjectId, PageRange, Pages, Pid, Tid, Time};
 use varve_trace::tables::{FaultRow, ObjectRow, SiteRow};
 use varve_trace::{Trace, TraceError};
 
+use super::crew::Crew;
 use super::{
     Finding, Footprint, Frame, GridPass, HtmlReport, Loss, Object, Omitted, Overhead, Placement,
     Thread, TraceSummary,
@@ -30,14 +32,20 @@ pub fn from_trace(
     let threads = Threads::of(analysis);
     let placements = placements(trace, analysis, since)?;
     let spans: Vec<_> = placements.iter().map(Placement::span).collect();
-    let mut drawing = Drawing {
-        pass: GridPass::new(&placements, &spans, intervals.len()),
-        start,
-        threads: &threads,
-        pages: vec![Pages(0); intervals.len()],
-    };
-    sweep(trace, &intervals, &mut drawing, &mut progress)?;
-    let Drawing { pass, pages, .. } = drawing;
+    let mut pass = GridPass::new(&placements, &spans, intervals.len());
+    let pages = thread::scope(|scope| {
+        let mut drawing = Drawing {
+            crew: Crew::start(scope, &pass, &spans),
+            pass: &mut pass,
+            start,
+            threads: &threads,
+            pages: vec![Pages(0); intervals.len()],
+        };
+        // An error ends the crew as well: nobody tells it anything any more.
+        sweep(trace, &intervals, &mut drawing, &mut progress)?;
+        drawing.crew.finish(drawing.pass);
+        Ok::<_, TraceError>(drawing.pages)
+    })?;
     let shown = analysis.working_set.iter().map(|w| w.pages);
     let working_set = shown.chain(pages.into_iter().skip(analysis.working_set.len()));
     let working_set = working_set.take(intervals.len()).collect();
@@ -72,32 +80,29 @@ pub fn from_trace(
 }
 
 /// What the map hears of a sweep.
-struct Drawing<'a> {
-    pass: GridPass<'a>,
+struct Drawing<'a, 'b> {
+    crew: Crew,
+    pass: &'a mut GridPass<'b>,
     start: Time,
     threads: &'a Threads,
     /// Touched in each interval.
     pages: Vec<Pages>,
 }
 
-impl Sweep for Drawing<'_> {
+impl Sweep for Drawing<'_, '_> {
     fn begin(&mut self, now: Moment) {
         let number = Interval(u32::try_from(now.position).unwrap_or(u32::MAX));
         let since = |t: Time| Time((t - self.start).0);
-        self.pass.begin(number, since(now.from), since(now.to));
+        let (start, end) = (since(now.from), since(now.to));
+        let bin = self.pass.bin_of(number);
+        self.pass.advance(start, end);
+        self.crew.begin(bin, start, end, self.pass);
     }
 
     fn touched(&mut self, position: Option<usize>, runs: &[Run]) {
-        for run in runs {
-            let count = Pages(run.end.0 - run.first.0);
-            let range = PageRange {
-                first: run.first,
-                count,
-            };
-            self.pass.touch(run.pid, range);
-            if let Some(position) = position {
-                self.pages[position].0 += count.0;
-            }
+        self.crew.touch(runs);
+        if let Some(position) = position {
+            self.pages[position].0 += runs.iter().map(|r| r.end.0 - r.first.0).sum::<u64>();
         }
     }
 

@@ -34,12 +34,12 @@ pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
             varve_report::json::render(&analysis).map_err(|e| Failure::new(e, None::<String>))?;
         print(&text)?;
     } else if arguments.html.is_none() && arguments.png.is_none() {
-        print(&page(&analysis))?;
+        print(&page(&analysis, &arguments.trace))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn page(analysis: &Analysis) -> String {
+fn page(analysis: &Analysis, folder: &Path) -> String {
     let out = std::io::stdout();
     let width = if out.is_terminal() {
         varve_ui::terminal_width().unwrap_or(DEFAULT_WIDTH)
@@ -47,7 +47,7 @@ fn page(analysis: &Analysis) -> String {
         DEFAULT_WIDTH
     };
     let color = anstream::AutoStream::choice(&out) != anstream::ColorChoice::Never;
-    varve_report::terminal::render(analysis, width, color)
+    varve_report::terminal::render(analysis, folder, width, color)
 }
 
 fn print(text: &str) -> Result<(), Failure> {

@@ -1,7 +1,5 @@
-//! Makes the trace of an hour of an 8 GiB program at 50 ms, for measuring:
-//! `cargo run --release -p varve-analyse --example synthesize -- FOLDER [million rows] [intervals]`
+//! A made-up trace of a given size: an 8 GiB program at 50 ms, with 12,000 objects.
 
-use std::env;
 use std::path::Path;
 
 use varve_model::{
@@ -15,6 +13,8 @@ use varve_trace::{
     Clock, Completeness, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options,
     Overhead, State, Target, TraceWriter, finish_tables, write_table,
 };
+
+use crate::error::Result;
 
 const PAGES: u64 = 2 << 20;
 const OBJECTS: u64 = 10_000;
@@ -32,14 +32,8 @@ impl Dice {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut args = env::args().skip(1);
-    let folder = args
-        .next()
-        .ok_or("give a folder, such as /tmp/hour.varve")?;
-    let rows = args.next().map_or(Ok(60), |a| a.parse::<u64>())? * 1_000_000;
-    let intervals = args.next().map_or(Ok(72_000), |a| a.parse::<u64>())?;
-    let folder = Path::new(&folder);
+/// Writes about so many rows of touches, the same for the same arguments. Returns how many.
+pub(crate) fn write(folder: &Path, rows: u64, intervals: u64) -> Result<u64> {
     let mut manifest = manifest(intervals);
     let mut writer = TraceWriter::create(folder, &manifest)?;
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
@@ -112,11 +106,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     manifest.state = State::Finished;
     manifest.settle();
     manifest.write(folder)?;
-    println!(
-        "{}: {written} rows in {intervals} intervals",
-        folder.display()
-    );
-    Ok(())
+    Ok(written)
 }
 
 fn touch(i: u64, start: u64, end: u64) -> TouchRow {
@@ -226,7 +216,8 @@ fn threads() -> Vec<ThreadRow> {
     (0..9).map(thread).collect()
 }
 
-fn manifest(intervals: u64) -> Manifest {
+/// What a trace of a made-up program says of itself while it is written.
+pub(crate) fn manifest(intervals: u64) -> Manifest {
     Manifest {
         format: "varve-trace".into(),
         version: FORMAT_VERSION,

@@ -1,0 +1,122 @@
+//! Which threads touched memory first: by page faults.
+
+use std::collections::{BTreeMap, HashMap};
+
+use varve_model::{Bytes, ObjectKind, Pid, Time};
+
+use super::{Facts, WORTH, finding, list};
+use crate::analysis::*;
+use crate::format;
+
+/// Objects of at least 1 MiB touched, used in two intervals or more on average, with at least 64 first touches by page
+/// faults, 95 % of them by one thread, while another thread of the process lived for half the object's time. Static
+/// data, heap and mappings; the evidence is page faults: a scan does not tell who used the pages later.
+pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
+    let mut lives: HashMap<Pid, Vec<(u32, Time, Time)>> = HashMap::new();
+    for t in &f.tables.threads {
+        let died = t.died_ns.unwrap_or(f.end);
+        lives
+            .entry(t.pid)
+            .or_default()
+            .push((t.tid.0, t.born_ns, died));
+    }
+    let others = |o: &ObjectUse, tid: u32| {
+        let (born, died) = (
+            o.born_ns.max(f.analysis.trace.start_ns),
+            o.died_ns.unwrap_or(f.end).min(f.end),
+        );
+        let beside = |&&(other, from, to): &&(u32, Time, Time)| {
+            other != tid && (to.min(died) - from.max(born)).0 >= (died - born).0 / 2
+        };
+        lives
+            .get(&o.pid)
+            .map_or(0, |l| l.iter().filter(beside).count())
+    };
+    let mut threads = (u64::MAX, 0_u64);
+    let mut who: BTreeMap<u32, u64> = BTreeMap::new();
+    let single = f.analysis.objects.iter().filter_map(|o| {
+        let data = matches!(
+            o.kind,
+            ObjectKind::Static | ObjectKind::Heap | ObjectKind::Mapping
+        );
+        let (share, all) = (o.threads.first()?, o.usage.first_touches.0);
+        let bytes = o.usage.touched_pages.bytes();
+        let fits = data && bytes >= WORTH && all >= 64 && o.usage.heat() >= 2.0;
+        if !fits || share.pages.0.saturating_mul(20) < all.saturating_mul(19) {
+            return None;
+        }
+        let beside = others(o, share.tid.0) as u64;
+        (beside > 0).then(|| {
+            threads = (threads.0.min(beside), threads.1.max(beside));
+            *who.entry(share.tid.0).or_default() += share.pages.0;
+            (o, bytes.0)
+        })
+    });
+    let (names, objects, bytes) = list(single);
+    let (&tid, _) = who.iter().max_by_key(|(_, pages)| **pages)?;
+    let ran = match threads {
+        (least, most) if least == most => format::counted(most, "other thread"),
+        (least, most) => format!("{least} to {most} other threads"),
+    };
+    let title = match who.len() {
+        1 => format!(
+            "Thread {tid} alone touched {} first, while {ran} ran",
+            format::bytes(Bytes(bytes))
+        ),
+        _ => format!(
+            "{} were touched first by one thread each, while {ran} ran",
+            format::bytes(Bytes(bytes))
+        ),
+    };
+    let evidence = format!(
+        "By page faults: {names}. Which threads use the pages later, a scan does not tell."
+    );
+    let advice = "On a machine with several memory nodes such pages all lie on the node of that thread. Initialise the \
+                  data in parallel, with the threads that use it, or interleave it.";
+    Some(finding(
+        FindingId::SingleFirstTouch,
+        title,
+        evidence,
+        advice,
+        objects,
+    ))
+}
+
+/// Objects of at least 1 MiB touched whose pages were faulted in by every thread of the process that faulted at all, at
+/// least three, each with at least half its fair share.
+pub(super) fn scanned_by_all(f: &Facts<'_>) -> Option<Finding> {
+    let mut faulting: HashMap<Pid, u64> = HashMap::new();
+    for t in f.analysis.threads.iter().filter(|t| t.first_touches.0 > 0) {
+        *faulting.entry(t.pid).or_default() += 1;
+    }
+    let mut most = 0;
+    let all = f.analysis.objects.iter().filter_map(|o| {
+        let (threads, bytes) = (o.threads.len() as u64, o.usage.touched_pages.bytes());
+        let least = o.threads.last()?.pages.0;
+        let fair = least.saturating_mul(2 * threads) >= o.usage.first_touches.0;
+        let everyone = threads >= 3 && faulting.get(&o.pid) == Some(&threads);
+        (everyone && fair && bytes >= WORTH).then(|| {
+            most = threads.max(most);
+            (o, bytes.0)
+        })
+    });
+    let (names, objects, bytes) = list(all);
+    if objects.is_empty() {
+        return None;
+    }
+    let title = format!(
+        "All {most} threads touched {} first in equal shares",
+        format::bytes(Bytes(bytes))
+    );
+    let evidence =
+        format!("By page faults: {names}. Later accesses by thread a scan does not tell.");
+    let advice = "Good where each thread goes on with the pages that it touched first; where all threads read all of \
+                  it, interleave it over the nodes or give each node a copy.";
+    Some(finding(
+        FindingId::ScannedByAll,
+        title,
+        evidence,
+        advice,
+        objects,
+    ))
+}

@@ -1,0 +1,147 @@
+//! What a trace cannot say, or says too much of.
+
+use varve_model::TouchSource;
+
+use super::{FEW_INTERVALS, Facts, NAMES, finding};
+use crate::analysis::*;
+use crate::format;
+
+/// Any loss counter above zero, or a recording that did not end.
+pub(super) fn incomplete(analysis: &Analysis) -> Option<Finding> {
+    let trace = &analysis.trace;
+    if trace.complete {
+        return None;
+    }
+    let losses: Vec<String> = trace
+        .losses
+        .iter()
+        .map(|(kind, count)| format!("{kind}: {}", format::count(*count)))
+        .collect();
+    let evidence = match losses.is_empty() {
+        true => trace.statement.clone(),
+        false => format!("Losses: {}.", losses.join(", ")),
+    };
+    let title = "The trace is incomplete: some accesses may be missing".to_owned();
+    let advice = "Take what was not seen as unknown, not as unused. Record again with a longer --interval, or run \
+                  `varve doctor` to see what this machine lacks.";
+    Some(finding(
+        FindingId::Incomplete,
+        title,
+        evidence,
+        advice,
+        Vec::new(),
+    ))
+}
+
+/// Fewer than 20 intervals.
+pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
+    let intervals = analysis.trace.intervals;
+    if intervals >= FEW_INTERVALS {
+        return None;
+    }
+    let evidence = format!(
+        "{} in {}: hot and cold, early and late can hardly be told apart.",
+        format::counted(intervals, "interval"),
+        format::duration(analysis.trace.duration_ns)
+    );
+    let title = "The recording is short".to_owned();
+    let advice = "Record a longer run, or with a shorter --interval.";
+    Some(finding(
+        FindingId::ShortRecording,
+        title,
+        evidence,
+        advice,
+        Vec::new(),
+    ))
+}
+
+/// Pages that count in every interval whether used or not make at least 10 % of all page touches.
+pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
+    let of = |source| f.analysis.sources.iter().find(move |s| s.source == source);
+    let (sticky, pinned) = (of(TouchSource::Sticky), of(TouchSource::Pinned));
+    let touches = sticky
+        .into_iter()
+        .chain(pinned)
+        .map(|s| s.page_touches)
+        .sum::<u64>();
+    let all = f
+        .analysis
+        .sources
+        .iter()
+        .map(|s| s.page_touches)
+        .sum::<u64>();
+    if touches == 0 || touches.saturating_mul(10) < all {
+        return None;
+    }
+    let mut parts = Vec::new();
+    if let Some(s) = sticky {
+        parts.push(format!("up to {} whose accessed bit the kernel cannot clear (hugetlb, zero page, device memory)", format::counted(s.peak_pages.0, "page")));
+    }
+    if let Some(s) = pinned {
+        parts.push(format!(
+            "up to {} pinned for direct access",
+            format::counted(s.peak_pages.0, "page")
+        ));
+    }
+    let title = format!(
+        "{} of the page touches cannot be told from standing still",
+        format::percent(touches, all)
+    );
+    let evidence = format!("In each interval: {}.", parts.join("; "));
+    let advice = "Read the working set as an upper bound. Page faults still tell who touched these pages first.";
+    let objects = f
+        .analysis
+        .objects
+        .iter()
+        .filter(|o| o.usage.standing_page_touches > 0);
+    Some(finding(
+        FindingId::Sticky,
+        title,
+        evidence,
+        advice,
+        objects.map(|o| o.object).take(100).collect(),
+    ))
+}
+
+/// Huge pages make at least 10 % of all page touches. Whether they are bloated cannot be told: they have one accessed
+/// bit each.
+pub(super) fn huge_pages(analysis: &Analysis) -> Option<Finding> {
+    let (huge, all) = (
+        analysis.footprint.huge_page_touches,
+        analysis.footprint.page_touches,
+    );
+    if huge == 0 || huge.saturating_mul(10) < all {
+        return None;
+    }
+    let mut largest: Vec<&ObjectUse> = analysis
+        .objects
+        .iter()
+        .filter(|o| o.usage.huge_page_touches > 0)
+        .collect();
+    largest.sort_by_key(|o| (std::cmp::Reverse(o.usage.huge_page_touches), o.object));
+    let names: Vec<&str> = largest
+        .iter()
+        .take(NAMES)
+        .map(|o| o.name.as_str())
+        .collect();
+    let lie = match names.is_empty() {
+        true => String::new(),
+        false => format!(" They lie in {}.", names.join(", ")),
+    };
+    let title = format!(
+        "{} of the page touches are huge pages, at their own size",
+        format::percent(huge.min(all), all)
+    );
+    let evidence = format!(
+        "A touch of one byte of a huge page counts all of it: how much of each is used is unknown.{lie}"
+    );
+    let advice = "Record once with --thp=never to see 4 KiB pages.";
+    let objects = largest.iter().map(|o| o.object).take(100).collect();
+    Some(finding(
+        FindingId::HugePages,
+        title,
+        evidence,
+        advice,
+        objects,
+    ))
+}

@@ -1,0 +1,206 @@
+//! Memory that is not used, not any more, or not for long.
+
+use std::collections::HashSet;
+
+use varve_model::{Bytes, ObjectKind, PageRange, Pages};
+
+use super::{FEW_INTERVALS, Facts, MIB, WORTH, finding, list};
+use crate::analysis::*;
+use crate::format;
+
+/// Allocated memory of which at least a quarter and 1 MiB was never touched, or which was touched only when it was new:
+/// within 5 % of its life, of at least 20 intervals, after its birth. Only objects that lived for two intervals, were
+/// born in the recording or before, and have no others within.
+pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
+    let asked = || {
+        f.analysis
+            .objects
+            .iter()
+            .filter(|o| f.is_asked_for(o) && f.life(o).0 >= 2 * f.interval.0)
+    };
+    let untouched = asked().filter_map(|o| {
+        let pages = PageRange::of_bytes(o.address, o.bytes).count;
+        let rest = pages.0.saturating_sub(o.usage.touched_pages.0);
+        let bytes = Pages(rest).bytes();
+        (bytes >= WORTH && rest.saturating_mul(4) >= pages.0).then_some((o, bytes.0))
+    });
+    let (never, mut objects, never_bytes) = list(untouched);
+    let stale = asked().filter_map(|o| {
+        let life = f.life(o);
+        let used = o.usage.last_touch_ns? - o.born_ns.max(f.analysis.trace.start_ns);
+        let early =
+            used.0 <= (life.0 / 20).max(f.interval.0) && life.0 >= FEW_INTERVALS * f.interval.0;
+        let bytes = o.usage.touched_pages.bytes();
+        (f.long() && early && bytes >= WORTH).then_some((o, bytes.0))
+    });
+    let (new, more, new_bytes) = list(stale);
+    objects.extend(more);
+    objects.dedup();
+    let (title, mut evidence) = match (never_bytes, new_bytes) {
+        (0, 0) => return None,
+        (never_bytes, 0) => (
+            format!(
+                "{} were allocated and never touched",
+                format::bytes(Bytes(never_bytes))
+            ),
+            format!("Never touched: {never}."),
+        ),
+        (0, new_bytes) => (
+            format!(
+                "{} were touched only when new",
+                format::bytes(Bytes(new_bytes))
+            ),
+            format!("Touched only after their birth: {new}."),
+        ),
+        (never_bytes, new_bytes) => (
+            format!(
+                "{} were allocated and never touched, {} only when new",
+                format::bytes(Bytes(never_bytes)),
+                format::bytes(Bytes(new_bytes))
+            ),
+            format!("Never touched: {never}. Touched only after their birth: {new}."),
+        ),
+    };
+    if !f.analysis.trace.complete {
+        evidence += " The trace is incomplete: some may have been touched unseen.";
+    }
+    if f.analysis.trace.attached {
+        evidence += " What happened before the recording began is not known.";
+    }
+    let advice = "Allocate less, or when it is needed. Memory that is filled once and never read again can be \
+                  released, or lie on the slowest tier.";
+    Some(finding(
+        FindingId::NeverTouched,
+        title,
+        evidence,
+        advice,
+        objects,
+    ))
+}
+
+/// At least 10 s and 40 intervals of recording; objects alive at its end of which at least 1 MiB and 10 % of the
+/// touched pages were not touched in its last quarter; 4 MiB in all.
+pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
+    let trace = &f.analysis.trace;
+    if trace.duration_ns.0 < 10_000_000_000 || trace.intervals < 2 * FEW_INTERVALS {
+        return None;
+    }
+    let cold = f.analysis.objects.iter().filter_map(|o| {
+        let (cold, touched) = (o.usage.cold_pages, o.usage.touched_pages);
+        let bytes = cold.bytes();
+        (bytes >= WORTH && cold.0.saturating_mul(10) >= touched.0).then_some((o, bytes.0))
+    });
+    let (names, objects, bytes) = list(cold);
+    if bytes < 4 * MIB {
+        return None;
+    }
+    let tail = format::duration(f.analysis.tail.duration_ns);
+    let all = f.analysis.footprint.touched_pages.bytes().0;
+    let title = format!(
+        "{} were cold for the last {tail}",
+        format::bytes(Bytes(bytes))
+    );
+    let evidence = format!(
+        "{} of all memory touched. {names}.",
+        format::percent(bytes, all)
+    );
+    let advice = "A candidate for a slower tier, for compression or for release, unless a later phase needs it.";
+    Some(finding(
+        FindingId::ColdTail,
+        title,
+        evidence,
+        advice,
+        objects,
+    ))
+}
+
+/// Objects that lived for 20 intervals, with at least 4 MiB touched, 90 % of the pages in one interval only; and not
+/// only when they were new, which is `never-touched`.
+pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
+    if !f.long() {
+        return None;
+    }
+    let once = f.analysis.objects.iter().filter_map(|o| {
+        let bytes = o.usage.touched_pages.bytes();
+        let mostly =
+            o.usage.reuse.once.0.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
+        let life = f.life(o).0;
+        let used = o.usage.last_touch_ns? - o.born_ns.max(f.analysis.trace.start_ns);
+        let later = used.0 > (life / 20).max(f.interval.0) || !f.is_asked_for(o);
+        (mostly && later && bytes.0 >= 4 * MIB && life >= FEW_INTERVALS * f.interval.0)
+            .then_some((o, bytes.0))
+    });
+    let (names, objects, bytes) = list(once);
+    if objects.is_empty() {
+        return None;
+    }
+    let title = format!(
+        "{} lie in objects whose pages were touched once",
+        format::bytes(Bytes(bytes))
+    );
+    let evidence = format!("At least 90 % of the pages in one interval only: {names}.");
+    let advice = "Streamed data gains nothing from fast memory or from caches: process it in pieces that are used \
+                  again, release the pages behind, or place it on a slower tier.";
+    Some(finding(
+        FindingId::TouchedOnce,
+        title,
+        evidence,
+        advice,
+        objects,
+    ))
+}
+
+/// At least 1,000 deaths at one site, half of them within 10 intervals of birth, and 64 MiB in all, ten times what
+/// lived at once. Pools of small objects do not count.
+pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
+    let pools: HashSet<&str> = f
+        .analysis
+        .objects
+        .iter()
+        .filter(|o| o.pool)
+        .map(|o| o.name.as_str())
+        .collect();
+    let worst = f
+        .analysis
+        .groups
+        .iter()
+        .filter(|g| {
+            g.died >= 1000
+                && g.median_life_ns.is_some_and(|l| l.0 <= 10 * f.interval.0)
+                && g.bytes.0 >= 64 * MIB
+                && g.bytes.0 / 10 >= g.peak_bytes.0
+                && matches!(g.kind, ObjectKind::Heap | ObjectKind::Mapping)
+                && !pools.contains(g.name.as_str())
+        })
+        .max_by_key(|g| g.died)?;
+    let title = format!(
+        "{} lived briefly, {} of them at one site",
+        format::counted(worst.died, "object"),
+        format::bytes(worst.bytes)
+    );
+    let evidence = format!(
+        "{}: {} objects, median life {}, {} allocated in all, {} at once.",
+        worst.name,
+        format::count(worst.objects),
+        worst
+            .median_life_ns
+            .map(format::duration)
+            .unwrap_or_default(),
+        format::bytes(worst.bytes),
+        format::bytes(worst.peak_bytes)
+    );
+    let advice = "Keep one buffer and use it again, or raise the allocator's threshold so that it keeps the pages: \
+                  each new life pays page faults and zeroing.";
+    let objects = f
+        .analysis
+        .objects
+        .iter()
+        .filter(|o| o.name == worst.name && o.kind == worst.kind);
+    Some(finding(
+        FindingId::Churn,
+        title,
+        evidence,
+        advice,
+        objects.map(|o| o.object).take(100).collect(),
+    ))
+}
