@@ -11,7 +11,9 @@ export function bytes(n: number): string {
   let u = 0;
   while (n >= 1024 && u < units.length - 1) { n /= 1024; u++; }
   const digits = u === 0 || n >= 100 || Number.isInteger(n) ? 0 : n >= 10 ? 1 : 2;
-  return `${n.toFixed(digits)} ${units[u]}`;
+  // 8 MiB, not 8.00 MiB, whether it is so exactly or not: as the text report has it.
+  const text = digits ? n.toFixed(digits).replace(/\.?0+$/, "") : n.toFixed(0);
+  return `${text} ${units[u]}`;
 }
 
 export function pages(n: number): string {

@@ -41,7 +41,7 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
       tile("Touched", fmt.pageBytes(footprint.touched_pages), fmt.pages(footprint.touched_pages)),
       tile("Working set, peak", fmt.pageBytes(top), `median ${fmt.pageBytes(median)}`),
       tile("Resident, peak", footprint.peak_resident_pages === null ? "unknown" : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : fmt.pages(footprint.peak_resident_pages)),
-      tile("Target held", fmt.share(held), "of the time, to read the bits"),
+      tile("Target held", fmt.share(held), "of the time"),
       tile("Recorder", cpu === null ? "unknown" : fmt.share(cpu), "of one CPU"),
       tile("Machine", trace.machine, trace.kernel ?? "")));
 }
