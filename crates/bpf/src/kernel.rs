@@ -1,5 +1,6 @@
 //! The loaded programs as the recorder uses them
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -53,6 +54,30 @@ impl Aside {
             rest = tail;
             Some(record)
         })
+    }
+}
+
+/// The tracked processes: those that the recorder named and what they made since, up to the moment at
+/// which the kernel forgets each
+#[derive(Debug)]
+pub struct TrackedProcesses {
+    map: OwnedFd,
+}
+
+impl TrackedProcesses {
+    /// All of them, in no order; what comes or goes meanwhile may be in it or not
+    pub fn list(&self) -> Vec<Pid> {
+        let mut found = HashSet::new();
+        let mut key = None;
+        // Where an entry goes meanwhile the kernel begins anew; the bound is for safety
+        for _ in 0..1 << 20 {
+            key = raw::map_next_key(self.map.as_fd(), key);
+            match key {
+                Some(pid) => found.insert(Pid(pid)),
+                None => break,
+            };
+        }
+        found.into_iter().collect()
     }
 }
 
@@ -145,6 +170,16 @@ impl Kernel {
             ..Default::default()
         };
         raw::map_update(self.maps.tracked.as_fd(), pid.0, &entry).map_err(map_error("tracked"))
+    }
+
+    /// The processes that are tracked, to be asked for at any time
+    pub fn tracked(&self) -> Result<TrackedProcesses, BpfError> {
+        let map = self
+            .maps
+            .tracked
+            .try_clone()
+            .map_err(map_error("tracked"))?;
+        Ok(TrackedProcesses { map })
     }
 
     /// Stops following a process; an exit does so by itself

@@ -37,6 +37,21 @@ pub(crate) fn map_lookup<V: Plain>(map: BorrowedFd<'_>, key: u32) -> io::Result<
     Ok(value)
 }
 
+/// The key after this one, or the first; none after the last
+pub(crate) fn map_next_key(map: BorrowedFd<'_>, key: Option<u32>) -> Option<u32> {
+    let mut next = 0u32;
+    let key = key.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: both keys have the size with which the map was made; a null key means the beginning
+    let result = unsafe {
+        libbpf_sys::bpf_map_get_next_key(
+            map.as_raw_fd(),
+            key.cast(),
+            std::ptr::from_mut(&mut next).cast(),
+        )
+    };
+    (result == 0).then_some(next)
+}
+
 pub(crate) fn map_delete(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     // SAFETY: the key has the size with which the map was made
     check(unsafe {

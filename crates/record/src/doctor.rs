@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde::Serialize;
 use varve_bpf::{Kernel, LoadOptions};
@@ -76,7 +77,8 @@ impl Check {
 /// the preload library, if it was found.
 pub fn examine(preload: Option<&Path>) -> Vec<Check> {
     let cleaned = crate::stale::clean_stale();
-    let mut checks = vec![clearing(), holding()];
+    let ptrace = holding_by_ptrace();
+    let mut checks = vec![clearing(), holding(ptrace.standing), ptrace];
     checks.extend(programs());
     checks.push(write_protection());
     checks.push(preloading(preload));
@@ -110,7 +112,8 @@ fn clearing() -> Check {
     )
 }
 
-fn holding() -> Check {
+/// `otherwise` is how holding without a cgroup stands.
+fn holding(otherwise: Standing) -> Check {
     let tried = Cgroup::of(Pid(std::process::id()))
         .and_then(|parent| Cgroup::create(&parent, &format!("{PREFIX}{}", std::process::id())))
         .and_then(|cgroup| cgroup.freeze(std::time::Duration::from_millis(100), || ()));
@@ -126,8 +129,41 @@ fn holding() -> Check {
         "cgroup freezer",
         "holds the target still while its bits are read",
         result,
-        Standing::Required,
+        match otherwise {
+            Standing::Available => Standing::Missing,
+            _ => Standing::Required,
+        },
     )
+}
+
+fn holding_by_ptrace() -> Check {
+    Check::new(
+        "ptrace hold",
+        "holds the target still where no cgroup freezer can (--hold ptrace)",
+        try_ptrace().map_err(|e| (e, "run as root, or with CAP_SYS_PTRACE")),
+        Standing::Missing,
+    )
+}
+
+/// Holds a guardian that has nothing to guard.
+fn try_ptrace() -> Result<String, String> {
+    let mut child = Command::new("/proc/self/exe")
+        .arg("guardian")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let pid = Pid(child.id());
+    let limit = std::time::Duration::from_millis(500);
+    let tried = varve_sys::hold(move || vec![pid], limit, || ()).map(|held| held.is_some());
+    drop(child.stdin.take());
+    let _ = child.wait();
+    match tried {
+        Ok(true) => Ok("a process can be stopped and let go".to_owned()),
+        Ok(false) => Err("a process did not stop".to_owned()),
+        Err(e) => Err(e.to_string()),
+    }
 }
 
 fn programs() -> Vec<Check> {

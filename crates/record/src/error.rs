@@ -2,7 +2,7 @@ use std::io;
 
 use varve_bpf::BpfError;
 use varve_model::Pid;
-use varve_sys::{CgroupError, SpawnError};
+use varve_sys::{CgroupError, SpawnError, TraceeError};
 use varve_trace::TraceError;
 
 /// Why nothing, or not everything, could be recorded.
@@ -30,6 +30,9 @@ pub enum RecordError {
         /// Who records it.
         recorder: Pid,
     },
+    /// The process is in another recording that holds it by ptrace.
+    #[error("process {0} is being recorded already")]
+    RecordedElsewhere(Pid),
     /// This recorder is a part of what another one records.
     #[error("this varve is itself being recorded, by process {0}")]
     Nested(Pid),
@@ -42,6 +45,9 @@ pub enum RecordError {
     /// The target could not be put where it can be held.
     #[error("the target cannot be held still: {0}")]
     Cgroup(#[from] CgroupError),
+    /// The target could not be stopped.
+    #[error(transparent)]
+    Tracee(#[from] TraceeError),
     /// The trace could not be written.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -74,12 +80,21 @@ impl RecordError {
             RecordError::Recorded { recorder, .. } => {
                 return Some(format!("end that recording first: kill -INT {recorder}"));
             }
+            RecordError::RecordedElsewhere(_) => {
+                "end that recording first; `ps -C varve` lists the recorders of this machine"
+            }
             RecordError::Nested(_) => {
                 "record from outside: children are followed unless --no-follow is given"
             }
             RecordError::Cgroup(CgroupError::NotMounted) => {
                 "mount it with `mount -t cgroup2 none /sys/fs/cgroup/unified`, or run `varve doctor`"
             }
+            RecordError::Tracee(TraceeError::Traced { tracer, .. }) => {
+                return Some(format!(
+                    "end the debugger first (process {tracer}), or record with `--hold cgroup`"
+                ));
+            }
+            RecordError::Tracee(_) => "run as root; `varve doctor` tells more",
             RecordError::Cgroup(_) => {
                 "run as root on a writable cgroup v2 file system; `varve doctor` tells more"
             }

@@ -48,7 +48,7 @@ pub(crate) fn new_manifest(options: &RecordOptions, source: WriteSource) -> Mani
         features: Features {
             writes: source.word().map(str::to_owned),
             page_flags: !options.lacks(Ablation::PageFlags),
-            hold: "cgroup".into(),
+            hold: options.hold.word().into(),
             // What is to be expected; the end of the recording knows.
             objects: Some(
                 if can_preload(options) {

@@ -7,6 +7,8 @@ use varve_model::{Bytes, Pid};
 use varve_sys::ThpPolicy;
 use varve_trace::IntervalChoice;
 
+use crate::HoldChoice;
+
 /// What to record.
 #[derive(Clone, Debug)]
 pub enum TargetChoice {
@@ -83,6 +85,8 @@ pub struct RecordOptions {
     pub preload: Option<PathBuf>,
     /// Writes.
     pub writes: WritesChoice,
+    /// What holds the target still.
+    pub hold: HoldChoice,
     /// Mechanisms left out on purpose.
     pub without: Vec<Ablation>,
 }

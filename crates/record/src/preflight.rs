@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use varve_model::Pid;
-use varve_sys::{Cgroup, PidFd, SpawnError};
+use varve_sys::{Cgroup, PidFd, SpawnError, TraceeError, tracer_of};
 use varve_trace::TraceWriter;
 
+use crate::hold::{HoldChoice, is_held_by_another};
 use crate::stale::recorder_above;
 use crate::{RecordError, RecordOptions, TargetChoice};
 
@@ -24,7 +25,12 @@ pub(crate) fn check(options: &RecordOptions) -> Result<(), RecordError> {
                 return Err(RecordError::Nested(recorder));
             }
         }
-        TargetChoice::Attach(pid) => check_process(*pid)?,
+        TargetChoice::Attach(pid) => {
+            check_process(*pid)?;
+            if let (HoldChoice::Ptrace, Some(tracer)) = (options.hold, tracer_of(*pid)) {
+                return Err(TraceeError::Traced { pid: *pid, tracer }.into());
+            }
+        }
     }
     Ok(TraceWriter::check(&options.output)?)
 }
@@ -39,8 +45,11 @@ pub(crate) fn check_process(pid: Pid) -> Result<(), RecordError> {
     if crate::target::is_ancestor_of_ours(pid) {
         return Err(RecordError::Ourselves(pid));
     }
-    match recorder_above(&Cgroup::of(pid)?) {
+    // Without cgroups nobody is in a recorder's.
+    let above = Cgroup::of(pid).ok().as_deref().and_then(recorder_above);
+    match above {
         Some(recorder) => Err(RecordError::Recorded { pid, recorder }),
+        None if is_held_by_another(pid) => Err(RecordError::RecordedElsewhere(pid)),
         None => Ok(()),
     }
 }

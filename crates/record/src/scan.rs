@@ -6,9 +6,10 @@ use std::time::Duration as Wait;
 
 use varve_bpf::{BpfError, Kernel, Region};
 use varve_model::{Duration, Pid};
-use varve_sys::{Cgroup, ClearRefs, Frozen, Protector, Urgent, monotonic_now};
+use varve_sys::{ClearRefs, Frozen, Protector, Urgent, monotonic_now};
 
 use crate::backend::{Backend, Boundary, Harvest};
+use crate::hold::Hold;
 use crate::{Ablation, RecordError, RecordOptions};
 
 /// How long to wait for the target to stand still before letting it run on; doubled for the next try.
@@ -23,16 +24,16 @@ const LONG_HOLD: Duration = Duration(200_000_000);
 /// What the scan is told before each boundary.
 #[derive(Debug)]
 pub(crate) enum Scope {
-    /// Every process in the cgroup.
+    /// Every process that is held.
     Everything,
-    /// One process, whatever else is in the cgroup.
+    /// One process, whatever else is held.
     Only(Pid),
 }
 
 /// The scan backend.
 pub(crate) struct Scan<'a> {
     pub(crate) kernel: &'a mut Kernel,
-    cgroup: &'a Cgroup,
+    cgroup: &'a Hold,
     scope: Scope,
     clear: HashMap<Pid, ClearRefs>,
     protector: Option<Protector>,
@@ -49,7 +50,7 @@ pub(crate) struct Scan<'a> {
 impl<'a> Scan<'a> {
     pub(crate) fn new(
         kernel: &'a mut Kernel,
-        cgroup: &'a Cgroup,
+        cgroup: &'a Hold,
         options: &RecordOptions,
         root: Pid,
     ) -> Scan<'a> {

@@ -12,6 +12,7 @@ use varve_model::Pid;
 use varve_sys::{Cgroup, Child, Launch, PidFd, Signals};
 
 use crate::guardian::Guardian;
+use crate::hold::{Hold, HoldChoice};
 use crate::preflight::gains_rights;
 use crate::{Ablation, RecordError, RecordOptions};
 
@@ -24,7 +25,7 @@ pub(crate) struct Target {
     /// Our own child, where we started it.
     pub(crate) child: Option<Child>,
     pub(crate) ended: PidFd,
-    pub(crate) cgroup: Cgroup,
+    pub(crate) cgroup: Hold,
     /// Where each process that was joined came from.
     origins: BTreeMap<Pid, PathBuf>,
 }
@@ -53,7 +54,13 @@ impl Target {
         signals: &Signals,
         guardian: &mut Guardian,
     ) -> Result<Target, RecordError> {
-        let cgroup = make_cgroup(&Cgroup::of(Pid(std::process::id()))?, guardian)?;
+        let cgroup = match options.hold {
+            HoldChoice::Cgroup => {
+                let own = Cgroup::of(Pid(std::process::id()))?;
+                Some(make_cgroup(&own, guardian)?)
+            }
+            HoldChoice::Ptrace => None,
+        };
         let preload = rings.zip(options.preload.as_deref());
         let environment = preload.map_or_else(Vec::new, |(rings, library)| {
             let mut variables = vec![
@@ -76,6 +83,10 @@ impl Target {
             signals,
         )?;
         let pid = child.pid();
+        let cgroup = match cgroup {
+            Some(cgroup) => Hold::Cgroup(cgroup),
+            None => Hold::by_ptrace(kernel.tracked()?, pid),
+        };
         cgroup.add(pid)?;
         kernel.track(
             pid,
@@ -103,8 +114,10 @@ impl Target {
         let ended = PidFd::open(pid).map_err(|_| RecordError::NoProcess(pid))?;
         // Once more: the kernel part took its time, and much can have happened.
         crate::preflight::check_process(pid)?;
-        let home = Cgroup::of(pid)?;
-        let cgroup = make_cgroup(&home, guardian)?;
+        let cgroup = match options.hold {
+            HoldChoice::Cgroup => Hold::Cgroup(make_cgroup(&Cgroup::of(pid)?, guardian)?),
+            HoldChoice::Ptrace => Hold::by_ptrace(kernel.tracked()?, pid),
+        };
         let mut target = Target {
             pid,
             child: None,
@@ -136,10 +149,12 @@ impl Target {
     ) -> Result<(), RecordError> {
         // Tracked first: from then on its children are, and they are born in its cgroup.
         kernel.track(pid, track_flags(options, true))?;
-        if let Ok(origin) = Cgroup::of(pid) {
+        if self.cgroup.path().is_some()
+            && let Ok(origin) = Cgroup::of(pid)
+        {
             self.origins.insert(pid, origin);
         }
-        Ok(self.cgroup.add(pid)?)
+        self.cgroup.add(pid)
     }
 
     fn join_descendants(
@@ -171,7 +186,7 @@ impl Target {
     pub(crate) fn release(&mut self) {
         let _ = self.cgroup.thaw();
         for (pid, origin) in std::mem::take(&mut self.origins) {
-            if origin != self.cgroup.path() {
+            if Some(origin.as_path()) != self.cgroup.path() {
                 let _ = std::fs::write(origin.join("cgroup.procs"), pid.to_string());
             }
         }

@@ -187,9 +187,33 @@ impl Child {
         }
     }
 
+    /// Whether there is an end to be told of. A child that is held by ptrace shows its stops to waitpid,
+    /// too, and must not lose them.
+    fn has_ended(&self, flags: libc::c_int) -> io::Result<bool> {
+        // SAFETY: zeroes are a valid siginfo_t.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = flags | libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: `info` lives for the call, which fills it.
+        let done = unsafe { libc::waitid(libc::P_PID, self.pid.0, &raw mut info, flags) };
+        if done < 0 {
+            return match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => Ok(false),
+                e => Err(e),
+            };
+        }
+        // Without anything to tell the zeroes stay.
+        Ok(matches!(
+            info.si_code,
+            libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED
+        ))
+    }
+
     fn wait_with(&mut self, flags: libc::c_int) -> io::Result<Option<i32>> {
         if let Some(code) = self.reaped {
             return Ok(Some(code));
+        }
+        if !self.has_ended(flags)? {
+            return Ok(None);
         }
         let mut status = 0;
         // SAFETY: waitpid writes one int that lives here.

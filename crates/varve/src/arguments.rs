@@ -85,6 +85,11 @@ pub(crate) struct Record {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) writes: Writes,
 
+    /// What holds the target still between the reading and the clearing of its bits: `cgroup` (the
+    /// freezer), `ptrace` (slower with many threads), or `auto`: the first that works
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub(crate) hold: HoldArgument,
+
     /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish
     #[arg(long, hide = true, value_delimiter = ',', value_parser = ablation)]
     pub(crate) without: Vec<Ablation>,
@@ -215,6 +220,17 @@ pub(crate) enum Thp {
     System,
     /// No huge pages
     Never,
+}
+
+/// `--hold`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum HoldArgument {
+    /// The freezer where cgroup v2 can be used
+    Auto,
+    /// The freezer or nothing
+    Cgroup,
+    /// Every thread is stopped
+    Ptrace,
 }
 
 /// `--writes`.

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -323,6 +324,50 @@ static int serve(char **a) {
   return 11;
 }
 
+// debugger TRACED: traces a child until SIGTERM, as a debugger does; writes the child's id.
+static int debugger(char **a) {
+  pid_t child = fork();
+  if (child < 0) die("fork");
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) nap(100);
+  }
+  struct sigaction action = {.sa_handler = on_signal};
+  sigaction(SIGTERM, &action, NULL);
+  if (ptrace(PTRACE_SEIZE, child, NULL, NULL)) die("ptrace");
+  char text[32];
+  snprintf(text, sizeof text, "%d\n", child);
+  put(a[0], text);
+  while (!caught) nap(1);
+  kill(child, SIGKILL);
+  while (waitpid(child, NULL, 0) != child) {
+  }
+  return 12;
+}
+
+// count_signals COUNT: counts SIGUSR1 in a file that it replaces each time; ends at SIGTERM.
+static atomic_int usr1;
+static void on_usr1(int signal) { usr1 += signal == SIGUSR1; }
+static int count_signals(char **a) {
+  struct sigaction term = {.sa_handler = on_signal}, counted = {.sa_handler = on_usr1, .sa_flags = SA_RESTART};
+  sigaction(SIGTERM, &term, NULL);
+  sigaction(SIGUSR1, &counted, NULL);
+  pthread_t id;
+  for (int i = 0; i < 4; i++) pthread_create(&id, NULL, spin, NULL);
+  int told = -1;
+  while (!caught) {
+    int now = usr1;
+    if (now != told) {
+      char text[32];
+      snprintf(text, sizeof text, "%d\n", now);
+      put(a[0], text);
+      told = now;
+    }
+    nap(1);
+  }
+  return 13;
+}
+
 // state: everything that a program inherits and that a recorder could have changed.
 static int state(char **a) {
   (void)a;
@@ -352,6 +397,8 @@ int main(int n, char **a) {
   if (IS(execs)) return execs(a + 2, a[0]);
   if (IS(threads)) return threads(a + 2);
   if (IS(serve)) return serve(a + 2);
+  if (IS(debugger)) return debugger(a + 2);
+  if (IS(count_signals)) return count_signals(a + 2);
   if (IS(state)) return state(a + 2);
   if (IS(exit)) return atoi(a[2]);
   return 96;

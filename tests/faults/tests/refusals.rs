@@ -31,9 +31,14 @@ impl Drop for Mount {
 
 /// Runs `varve record -o trace.varve -- COMMAND` in a mount namespace that a script has prepared.
 fn in_namespace(stage: &Stage, prepare: &str) -> Ended {
+    in_namespace_with(stage, prepare, "")
+}
+
+fn in_namespace_with(stage: &Stage, prepare: &str, options: &str) -> Ended {
     let mut command = stage.command("unshare");
-    let script =
-        format!("{prepare} && exec \"$0\" record -o trace.varve -- sh -c 'echo ran > ran'");
+    let script = format!(
+        "{prepare} && exec \"$0\" record {options} -o trace.varve -- sh -c 'echo ran > ran'"
+    );
     command
         .args(["-m", "--propagation", "private", "sh", "-c", &script])
         .arg(varve_binary());
@@ -62,22 +67,35 @@ fn without_type_information() {
     );
 }
 
+/// Where the freezer cannot be used the target is held by ptrace, unless the caller will not have that.
+fn without_the_freezer(prepare: &str, words: &[&str]) {
+    let stage = Stage::new();
+    let ended = in_namespace_with(&stage, prepare, "--hold cgroup");
+    require_refused(&stage, ended, words);
+    let stage = Stage::new();
+    let ended = in_namespace(&stage, prepare).require(0);
+    assert!(ended.stderr.contains("held by ptrace"), "{}", ended.stderr);
+    for word in words {
+        assert!(ended.stderr.contains(word), "{}", ended.stderr);
+    }
+    assert!(stage.path("ran").exists());
+    stage.require_clean(ended.pid);
+    check_trace(&stage.path("trace.varve")).expect("a trace");
+    let manifest = fs::read_to_string(stage.path("trace.varve/manifest.json")).expect("a manifest");
+    assert!(manifest.contains("\"hold\": \"ptrace\""), "{manifest}");
+}
+
 #[test]
 fn without_a_writable_cgroup() {
-    let stage = Stage::new();
     let root = varve_faults::cgroup_root();
-    let ended = in_namespace(
-        &stage,
+    without_the_freezer(
         &format!("mount -o remount,bind,ro {}", root.display()),
-    );
-    require_refused(
-        &stage,
-        ended,
         &["cannot be held still", "Read-only file system"],
     );
-    let stage = Stage::new();
-    let ended = in_namespace(&stage, &format!("umount -l {}", root.display()));
-    require_refused(&stage, ended, &["no cgroup v2 file system"]);
+    without_the_freezer(
+        &format!("umount -l {}", root.display()),
+        &["no cgroup v2 file system"],
+    );
 }
 
 #[test]

@@ -80,6 +80,24 @@ fn main() -> ExitCode {
             without_huge_pages(&plan)
         }));
     }
+    // The other way to hold the target, on what depends on it: threads, forks, execs, hot memory.
+    let interval = Duration::from_millis(10);
+    for (workload, strong) in [
+        ("hot64", 3),
+        ("threads", 12),
+        ("cow_fork", 9),
+        ("exec", 4),
+        ("vanish", 1000),
+        ("shortthreads", 300),
+        ("shortlife", 1),
+        ("sweep", 300),
+    ] {
+        cases.push(Case::new(format!("{workload} --hold ptrace"), move || {
+            let mut plan = Plan::workload(workload, interval);
+            plan.options = vec!["--hold".into(), "ptrace".into()];
+            check(&plan, strong)
+        }));
+    }
     // Once is enough for the 4 GiB: it takes its time.
     let interval = Duration::from_millis(50);
     cases.push(Case::new("big @50 ms", move || {

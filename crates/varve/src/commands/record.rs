@@ -4,18 +4,29 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use varve_model::Pid;
-use varve_record::{RecordError, RecordOptions, Summary, TargetChoice, WritesChoice};
+use varve_record::{HoldChoice, RecordError, RecordOptions, Summary, TargetChoice, WritesChoice};
 use varve_sys::ThpPolicy;
 use varve_trace::IntervalChoice;
 
 use super::Failure;
-use crate::arguments::{IntervalArgument, Record, Thp, Writes};
+use crate::arguments::{HoldArgument, IntervalArgument, Record, Thp, Writes};
 
 /// The preload library's file name.
 const AGENT: &str = "libvarve_agent.so";
 
 pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
-    let options = resolve(arguments);
+    let mut options = resolve(arguments);
+    if arguments.hold == HoldArgument::Auto {
+        let (hold, why) = HoldChoice::detect(&options.target);
+        if let Some(why) = why {
+            let (what, hint) = why.told();
+            varve_ui::warning(format!("the target is held by ptrace: {what}"));
+            if let Some(hint) = hint {
+                varve_ui::hint(hint);
+            }
+        }
+        options.hold = hold;
+    }
     if options.preload.is_none() && !arguments.no_preload && arguments.pid.is_none() {
         varve_ui::warning(format!(
             "{AGENT} was not found beside this program: objects come from the kernel's view alone"
@@ -62,6 +73,10 @@ fn resolve(arguments: &Record) -> RecordOptions {
             Writes::Auto => WritesChoice::Auto,
             Writes::On => WritesChoice::On,
             Writes::Off => WritesChoice::Off,
+        },
+        hold: match arguments.hold {
+            HoldArgument::Auto | HoldArgument::Cgroup => HoldChoice::Cgroup,
+            HoldArgument::Ptrace => HoldChoice::Ptrace,
         },
         without: arguments.without.clone(),
     }

@@ -1,0 +1,424 @@
+//! Holding processes still by ptrace, where there is no cgroup freezer.
+//!
+//! A hold seizes every thread (`PTRACE_SEIZE`), interrupts it (`PTRACE_INTERRUPT`) and waits until it
+//! stands in a ptrace-stop; letting go detaches (ptrace(2)). Between holds nobody is traced. A thread of
+//! its own does all that: the kernel lets go what a thread traces when that thread ends, so that
+//! threads which have not stopped yet (in an uninterruptible wait) can be let go too, which a detach
+//! cannot do, and so that nothing stays held when this process is killed.
+//!
+//! A seized thread that was about to take a signal stops for that instead. The stop is looked at but not
+//! waited for, and so the signal stays with the thread, whoever lets it go. A thread in a group-stop
+//! (SIGSTOP) stays in it.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use varve_model::{Pid, Tid};
+
+use crate::cgroup::Frozen;
+use crate::proc::status;
+
+/// Why a process cannot be held by ptrace.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceeError {
+    /// A debugger, or another recorder, traces it.
+    #[error(
+        "process {pid} is being traced by process {tracer}, a debugger, so it cannot be held by ptrace as well"
+    )]
+    Traced {
+        /// The process.
+        pid: Pid,
+        /// Who traces it.
+        tracer: Pid,
+    },
+    /// The kernel refuses.
+    #[error("process {pid} cannot be held by ptrace: {source}")]
+    Refused {
+        /// The process.
+        pid: Pid,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A thread could not be made.
+    #[error("cannot start the thread that holds the target: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// While a hold comes about the caller is given the word this often.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Processes that stand still until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    let_go: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Holds all threads of the processes that `processes` tells, `limit` at most for that to come about;
+/// where it does not, everything runs on and there is nothing to let go. `meanwhile` is called again and
+/// again until then. The list is asked for again
+/// until it has nobody new.
+///
+/// # Errors
+/// Where a process cannot be traced; then everything runs on.
+pub fn hold(
+    processes: impl Fn() -> Vec<Pid> + Send + 'static,
+    limit: Duration,
+    mut meanwhile: impl FnMut(),
+) -> Result<Option<Held>, TraceeError> {
+    let (say, said) = channel();
+    let (let_go, end) = channel();
+    let thread = std::thread::Builder::new()
+        .name("varve-hold".into())
+        .spawn(move || hold_until(&processes, limit, &say, &end))
+        .map_err(TraceeError::Thread)?;
+    let held = Held {
+        let_go: Some(let_go),
+        thread: Some(thread),
+    };
+    loop {
+        // A thread that ended without a word holds nothing.
+        return match said.recv_timeout(LOOK_EVERY) {
+            Err(RecvTimeoutError::Timeout) => {
+                meanwhile();
+                continue;
+            }
+            Ok(Ok(Frozen::Still)) => Ok(Some(held)),
+            Ok(Ok(Frozen::NotYet)) | Err(RecvTimeoutError::Disconnected) => Ok(None),
+            Ok(Err(error)) => Err(error),
+        };
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.let_go = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Who traces a process, if anybody does.
+pub fn tracer_of(pid: Pid) -> Option<Pid> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("TracerPid:"))?;
+    line.trim().parse().ok().filter(|p| *p > 0).map(Pid)
+}
+
+/// What the thread that holds does; it lets go by ending, and tells before whether everything stands.
+fn hold_until(
+    processes: &dyn Fn() -> Vec<Pid>,
+    limit: Duration,
+    say: &Sender<Result<Frozen, TraceeError>>,
+    end: &Receiver<()>,
+) {
+    crate::thread_priority(-20);
+    let urgent = crate::Urgent::begin();
+    let mut tracees = Tracees::default();
+    let came = tracees.stop_all(processes, limit);
+    let still = matches!(came, Ok(Frozen::Still));
+    drop(urgent);
+    if say.send(came).is_ok() && still {
+        // Ends with the other side.
+        let _ = end.recv();
+    }
+    tracees.detach();
+}
+
+/// The threads that this thread traces.
+#[derive(Default)]
+struct Tracees {
+    /// Seized and asked to stop.
+    stopping: HashSet<(Pid, Tid)>,
+    /// Stopped, with the signal that each was about to take; 0 for none.
+    stopped: HashMap<Tid, i32>,
+    /// Ended, so that they are not seized.
+    gone: HashSet<Tid>,
+    /// Why a thread could not be seized in the latest round. The one that held it before this, whose end
+    /// lets it go, may not have ended wholly yet.
+    refused: Option<TraceeError>,
+}
+
+impl Tracees {
+    fn stop_all(
+        &mut self,
+        processes: &dyn Fn() -> Vec<Pid>,
+        limit: Duration,
+    ) -> Result<Frozen, TraceeError> {
+        let began = Instant::now();
+        let mut pause = Duration::from_micros(20);
+        loop {
+            let fresh = self.seize_all(&processes());
+            self.look();
+            // A thread that stands makes no other: once a round finds nobody new, nobody is.
+            if !fresh
+                && self
+                    .stopping
+                    .iter()
+                    .all(|(pid, tid)| self.waits_for_vfork(*pid, *tid))
+            {
+                return Ok(Frozen::Still);
+            }
+            if began.elapsed() > limit {
+                return self.refused.take().map_or(Ok(Frozen::NotYet), Err);
+            }
+            if !fresh || self.refused.is_some() {
+                std::thread::sleep(pause);
+            }
+            if began.elapsed() > Duration::from_millis(2) {
+                pause = Duration::from_micros(200);
+            }
+        }
+    }
+
+    /// Seizes every thread that is not yet; whether there was any.
+    fn seize_all(&mut self, pids: &[Pid]) -> bool {
+        let mut fresh = false;
+        self.refused = None;
+        for pid in pids {
+            for tid in thread_ids(*pid) {
+                let known = self.stopped.contains_key(&tid)
+                    || self.gone.contains(&tid)
+                    || self.stopping.contains(&(*pid, tid));
+                if !known {
+                    self.refused = self.seize(*pid, tid).err().or(self.refused.take());
+                    fresh = true;
+                }
+            }
+        }
+        fresh
+    }
+
+    fn seize(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceeError> {
+        let seized = ptrace(libc::PTRACE_SEIZE, tid, 0)
+            .and_then(|()| ptrace(libc::PTRACE_INTERRUPT, tid, 0));
+        let Err(source) = seized else {
+            self.stopping.insert((pid, tid));
+            return Ok(());
+        };
+        // A thread that has ended is refused as one is that somebody traces.
+        let ended = status(Pid(tid.0)).map_or(true, |s| matches!(s.state, 'Z' | 'X'));
+        if ended || source.raw_os_error() == Some(libc::ESRCH) {
+            self.gone.insert(tid);
+            return Ok(());
+        }
+        Err(match tracer_of(Pid(tid.0)) {
+            Some(tracer) => TraceeError::Traced { pid, tracer },
+            None => TraceeError::Refused { pid, source },
+        })
+    }
+
+    /// Finds out who has stopped or ended meanwhile.
+    fn look(&mut self) {
+        let (stopped, gone) = (&mut self.stopped, &mut self.gone);
+        self.stopping.retain(|(_, tid)| match stop_of(*tid) {
+            Stop::NotYet => true,
+            Stop::Stopped { signal } => {
+                stopped.insert(*tid, signal);
+                false
+            }
+            Stop::Ended => {
+                gone.insert(*tid);
+                false
+            }
+        });
+    }
+
+    /// Whether a thread waits, uninterruptibly, for a child that has its memory and stands still: then it
+    /// stands still as well.
+    fn waits_for_vfork(&self, pid: Pid, tid: Tid) -> bool {
+        let task = format!("/proc/{pid}/task/{tid}");
+        let call = fs::read_to_string(format!("{task}/syscall")).unwrap_or_default();
+        let number = call.split(' ').next().and_then(|n| n.parse::<i64>().ok());
+        let makes_child = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
+        if !number.is_some_and(|n| makes_child.contains(&n))
+            || !status(Pid(tid.0)).is_ok_and(|s| s.state == 'D')
+        {
+            return false;
+        }
+        let children = fs::read_to_string(format!("{task}/children")).unwrap_or_default();
+        children
+            .split_whitespace()
+            .filter_map(|c| c.parse().ok().map(Tid))
+            .any(|child| self.stopped.contains_key(&child))
+    }
+
+    /// Lets go those that have stopped, with the signals that they were about to take. The others are let
+    /// go when the calling thread ends.
+    fn detach(&mut self) {
+        self.look();
+        for (tid, signal) in self.stopped.drain() {
+            // Refused where it was killed meanwhile.
+            let _ = ptrace(libc::PTRACE_DETACH, tid, signal as usize);
+        }
+    }
+}
+
+enum Stop {
+    NotYet,
+    Stopped { signal: i32 },
+    Ended,
+}
+
+/// The state of a tracee, left as it is: neither a signal nor an exit status is taken from it.
+fn stop_of(tid: Tid) -> Stop {
+    // SAFETY: zeroes are a valid siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: `info` lives for the call, which fills it.
+    let result = unsafe { libc::waitid(libc::P_PID, tid.0, &raw mut info, flags) };
+    if result != 0 {
+        return Stop::Ended;
+    }
+    // SAFETY: waitid filled the fields of SIGCHLD, or left the zeroes.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    match info.si_code {
+        _ if pid == 0 => Stop::NotYet,
+        libc::CLD_TRAPPED | libc::CLD_STOPPED => Stop::Stopped {
+            // An event, such as the interruption, is no signal.
+            signal: if status >> 8 == 0 { status & 0x7f } else { 0 },
+        },
+        _ => Stop::Ended,
+    }
+}
+
+fn thread_ids(pid: Pid) -> Vec<Tid> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    let names = tasks.flatten().map(|t| t.file_name());
+    names
+        .filter_map(|n| n.to_str()?.parse().ok().map(Tid))
+        .collect()
+}
+
+fn ptrace(request: libc::c_uint, tid: Tid, data: usize) -> io::Result<()> {
+    // SAFETY: none of the requests made here reads or writes memory of this process.
+    let result = unsafe {
+        libc::ptrace(
+            request as _,
+            tid.0 as libc::pid_t,
+            std::ptr::null_mut::<libc::c_void>(),
+            data as *mut libc::c_void,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// Ends when the test does.
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn new() -> Sleeper {
+            let mut command = Command::new("sleep");
+            Sleeper(command.arg("1000").stdin(Stdio::null()).spawn().unwrap())
+        }
+
+        fn pid(&self) -> Pid {
+            Pid(self.0.id())
+        }
+
+        fn signal(&self, number: i32) {
+            // SAFETY: kill takes integers; the pid is ours until it is waited for.
+            assert_eq!(unsafe { libc::kill(self.0.id() as i32, number) }, 0);
+        }
+
+        fn comes_to(&self, wanted: char) -> bool {
+            let began = Instant::now();
+            while began.elapsed() < LONG {
+                if status(self.pid()).unwrap().state == wanted {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            false
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn held(sleeper: &Sleeper) -> Held {
+        let pid = sleeper.pid();
+        hold(move || vec![pid], LONG, || ()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn what_is_held_stands_and_goes_on() {
+        let sleeper = Sleeper::new();
+        for _ in 0..20 {
+            let held = held(&sleeper);
+            assert!(tracer_of(sleeper.pid()).is_some());
+            assert_eq!(status(sleeper.pid()).unwrap().state, 't');
+            drop(held);
+            assert_eq!(tracer_of(sleeper.pid()), None);
+        }
+        assert!(sleeper.comes_to('S'));
+    }
+
+    #[test]
+    fn a_stopped_process_stays_stopped() {
+        let sleeper = Sleeper::new();
+        sleeper.signal(libc::SIGSTOP);
+        assert!(sleeper.comes_to('T'));
+        drop(held(&sleeper));
+        assert!(sleeper.comes_to('T'));
+        sleeper.signal(libc::SIGCONT);
+        assert!(sleeper.comes_to('S'));
+    }
+
+    #[test]
+    fn a_signal_that_comes_meanwhile_is_not_swallowed() {
+        use std::os::unix::process::ExitStatusExt;
+        for _ in 0..20 {
+            let mut sleeper = Sleeper::new();
+            let held = held(&sleeper);
+            sleeper.signal(libc::SIGTERM);
+            drop(held);
+            assert_eq!(sleeper.0.wait().unwrap().signal(), Some(libc::SIGTERM));
+        }
+    }
+
+    #[test]
+    fn whom_somebody_traces_is_refused() {
+        let sleeper = Sleeper::new();
+        let first = held(&sleeper);
+        let pid = sleeper.pid();
+        let second = hold(move || vec![pid], Duration::from_millis(50), || ());
+        assert!(
+            matches!(second, Err(TraceeError::Traced { .. })),
+            "{second:?}"
+        );
+        drop(first);
+        drop(held(&sleeper));
+    }
+
+    #[test]
+    fn who_has_ended_needs_no_hold() {
+        let mut sleeper = Sleeper::new();
+        sleeper.0.kill().unwrap();
+        assert!(sleeper.comes_to('Z'));
+        drop(held(&sleeper));
+        sleeper.0.wait().unwrap();
+    }
+}

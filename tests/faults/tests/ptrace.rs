@@ -1,0 +1,186 @@
+//! Holding the target by ptrace, where there is no cgroup freezer: the target comes to no more harm.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use varve_faults::{Running, Stage, check_trace, patiently};
+
+const OPTIONS: [&str; 4] = ["--interval", "10ms", "--hold", "ptrace"];
+
+/// A target with several threads, in a stage of its own.
+struct Server {
+    stage: Stage,
+    running: Running,
+}
+
+impl Server {
+    fn start() -> Server {
+        let stage = Stage::new();
+        let started = stage.path("started");
+        let running = stage.start(stage.actor(&["serve", started.to_str().expect("a path")]));
+        assert!(patiently(|| started.exists()));
+        Server { stage, running }
+    }
+
+    fn beats_on(&self) -> bool {
+        let beats = || fs::read(self.stage.path("started.beats")).expect("beats");
+        let before = beats();
+        patiently(|| beats() != before)
+    }
+
+    fn end(self) {
+        self.running.signal(Signal::TERM);
+        self.running.end().require(11);
+    }
+}
+
+/// Attaches, and waits until intervals have been flushed.
+fn attach(stage: &Stage, pid: u32) -> Running {
+    let pid = pid.to_string();
+    let options: Vec<&str> = OPTIONS.into_iter().chain(["-p", &pid]).collect();
+    let recorder = stage.start(stage.record::<&str>(&options, &[]));
+    let parts = stage.path("trace.varve/parts/intervals-000000.parquet");
+    assert!(patiently(|| parts.exists()), "{}", recorder.messages());
+    recorder
+}
+
+/// Who traces any thread of a process.
+fn is_traced(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+    tasks.flatten().any(|task| {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.lines().any(|l| {
+            l.strip_prefix("TracerPid:")
+                .is_some_and(|t| t.trim() != "0")
+        })
+    })
+}
+
+#[test]
+fn a_killed_recorder_lets_go() {
+    let server = Server::start();
+    let mut while_held = 0;
+    for round in 0..12 {
+        let recorders = Stage::new();
+        let recorder = attach(&recorders, server.running.pid());
+        if round % 2 == 0 {
+            // Between stopping and letting go, if the machine lets us see it.
+            while_held += u32::from(patiently(|| is_traced(server.running.pid())));
+        } else {
+            std::thread::sleep(Duration::from_millis(3 * round));
+        }
+        recorder.signal(Signal::KILL);
+        let pid = recorder.end().pid;
+        recorders.require_clean(pid);
+        assert!(patiently(|| !is_traced(server.running.pid())));
+        assert!(server.beats_on());
+        check_trace(&recorders.path("trace.varve")).expect("a trace");
+    }
+    assert!(while_held > 0, "no hold was ever seen");
+    server.end();
+}
+
+#[test]
+fn a_recorder_that_ends_lets_go() {
+    let server = Server::start();
+    let recorders = Stage::new();
+    let recorder = attach(&recorders, server.running.pid());
+    recorder.signal(Signal::INT);
+    let ended = recorder.end().require(0);
+    recorders.require_clean(ended.pid);
+    assert!(!is_traced(server.running.pid()));
+    assert!(server.beats_on());
+    let contents = check_trace(&recorders.path("trace.varve")).expect("a trace");
+    assert!(contents.touches > 0);
+    server.end();
+}
+
+#[test]
+fn a_stopped_target_stays_stopped() {
+    let server = Server::start();
+    server.running.signal(Signal::STOP);
+    let recorders = Stage::new();
+    let recorder = attach(&recorders, server.running.pid());
+    recorder.signal(Signal::INT);
+    recorder.end().require(0);
+    let stat = fs::read_to_string(format!("/proc/{}/stat", server.running.pid()));
+    let stat = stat.expect("its status");
+    assert!(stat.contains(") T "), "{stat}");
+    server.running.signal(Signal::CONT);
+    assert!(server.beats_on());
+    server.end();
+}
+
+/// Each signal is waited for before the next is sent: one that is lost is missed for ever.
+#[test]
+fn no_signal_is_swallowed() {
+    let stage = Stage::new();
+    let count = stage.path("count");
+    let target = stage.start(stage.actor(&["count_signals", count.to_str().expect("a path")]));
+    let counted = || fs::read_to_string(&count).unwrap_or_default();
+    assert!(patiently(|| counted() == "0\n"));
+    let recorders = Stage::new();
+    let recorder = attach(&recorders, target.pid());
+    for sent in 1..=300 {
+        target.signal(Signal::USR1);
+        assert!(
+            patiently(|| counted() == format!("{sent}\n")),
+            "{sent} were sent, {} arrived",
+            counted()
+        );
+    }
+    recorder.signal(Signal::INT);
+    recorder.end().require(0);
+    target.signal(Signal::TERM);
+    target.end().require(13);
+}
+
+#[test]
+fn threads_and_processes_come_and_go() {
+    for (arguments, code, output) in [
+        (["forks", "300"], 0, "0 failed\n"),
+        (["execs", "30"], 9, "the last program\n"),
+        (["threads", "1000"], 0, "500500\n"),
+    ] {
+        let stage = Stage::new();
+        let ended = stage
+            .run(stage.record_actor(&OPTIONS, &arguments))
+            .require(code);
+        assert_eq!(ended.text(), output);
+        stage.require_clean(ended.pid);
+        check_trace(&stage.path("trace.varve")).expect("a trace");
+    }
+}
+
+#[test]
+fn what_a_debugger_traces_is_refused_in_one_sentence() {
+    let targets = Stage::new();
+    let traced = targets.path("traced");
+    let debugger = targets.start(targets.actor(&["debugger", traced.to_str().expect("a path")]));
+    assert!(patiently(|| traced.exists()));
+    let pid = fs::read_to_string(&traced).expect("its id");
+    let stage = Stage::new();
+    let options: Vec<&str> = OPTIONS.into_iter().chain(["-p", pid.trim()]).collect();
+    let ended = stage.run(stage.record::<&str>(&options, &[])).require(125);
+    ended.require_complaint(&["is being traced by process", "debugger"]);
+    stage.require_clean(ended.pid);
+    debugger.signal(Signal::TERM);
+    debugger.end().require(12);
+}
+
+#[test]
+fn a_second_recorder_is_refused() {
+    let server = Server::start();
+    let (first, second) = (Stage::new(), Stage::new());
+    let recorder = attach(&first, server.running.pid());
+    let pid = server.running.pid().to_string();
+    let options: Vec<&str> = OPTIONS.into_iter().chain(["-p", &pid]).collect();
+    let ended = second
+        .run(second.record::<&str>(&options, &[]))
+        .require(125);
+    ended.require_complaint(&["recorded already"]);
+    recorder.signal(Signal::INT);
+    recorder.end().require(0);
+    server.end();
+}
