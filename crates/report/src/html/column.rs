@@ -37,7 +37,7 @@ struct Now {
 }
 
 /// Where the pages of an object go.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Target {
     /// Added to the number of a page it gives its place in the lane; it may wrap.
     offset: u64,
@@ -51,7 +51,10 @@ struct Target {
 struct Cell {
     end: u16,
     count: u16,
+    /// Where they begin in [`Chunk::targets`].
     from: u32,
+    /// The first of them, at hand: few cells have more.
+    first: Target,
 }
 
 /// What is known of the owners of a chunk.
@@ -164,6 +167,10 @@ impl<'a> Filler<'a> {
                 // `Owners` names no more.
                 count: shares.len() as u16,
                 from: chunk.targets.len() as u32,
+                first: shares
+                    .first()
+                    .map(|share| targets[share.object.0 as usize])
+                    .unwrap_or_default(),
             });
             let shares = shares.iter();
             chunk
@@ -196,12 +203,15 @@ impl<'a> Filler<'a> {
                     break;
                 }
                 let stop = end.min(base + u64::from(cell.end));
-                if cell.count == 0 {
-                    *unowned += stop - at;
-                }
-                let targets = &chunk.targets[cell.from as usize..][..usize::from(cell.count)];
-                for target in targets {
-                    add(now, seen, target, at, stop);
+                match cell.count {
+                    0 => *unowned += stop - at,
+                    1 => add(now, seen, &cell.first, at, stop),
+                    count => {
+                        let targets = &chunk.targets[cell.from as usize..];
+                        for target in &targets[..usize::from(count)] {
+                            add(now, seen, target, at, stop);
+                        }
+                    }
                 }
                 at = stop;
             }
