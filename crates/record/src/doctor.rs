@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde::Serialize;
 use varve_bpf::{Kernel, LoadOptions};
 use varve_model::Pid;
-use varve_sys::{Cgroup, ClearRefs, Frozen};
+use varve_sys::{Cgroup, ClearRefs, Frozen, Standby};
 
 use crate::agents::Agents;
 use crate::stale::PREFIX;
@@ -156,7 +156,9 @@ fn try_ptrace() -> Result<String, String> {
         .map_err(|e| e.to_string())?;
     let pid = Pid(child.id());
     let limit = std::time::Duration::from_millis(500);
-    let tried = varve_sys::hold(move || vec![pid], limit, || ()).map(|held| held.is_some());
+    let tried = Standby::start()
+        .and_then(|standby| standby.hold(move || vec![pid], limit, || ()))
+        .map(|held| held.is_some());
     drop(child.stdin.take());
     let _ = child.wait();
     match tried {

@@ -8,7 +8,7 @@ use std::time::Duration as Wait;
 
 use varve_bpf::TrackedProcesses;
 use varve_model::Pid;
-use varve_sys::{Cgroup, Frozen, Held, PidFd};
+use varve_sys::{Cgroup, Frozen, Held, PidFd, Standby};
 
 use crate::stale::PREFIX;
 use crate::{RecordError, TargetChoice};
@@ -57,6 +57,8 @@ pub(crate) enum Hold {
     Cgroup(Cgroup),
     Ptrace {
         tracked: Arc<TrackedProcesses>,
+        /// What will hold next.
+        standby: RefCell<Option<Standby>>,
         held: RefCell<Option<Held>>,
         /// Tells other recorders that the target is recorded.
         _lock: Option<File>,
@@ -68,6 +70,7 @@ impl Hold {
     pub(crate) fn by_ptrace(tracked: TrackedProcesses, root: Pid) -> Hold {
         Hold::Ptrace {
             tracked: Arc::new(tracked),
+            standby: RefCell::new(Standby::start().ok()),
             held: RefCell::new(None),
             _lock: varve_sys::lock(Path::new(&format!("/proc/{root}"))).ok(),
         }
@@ -99,9 +102,18 @@ impl Hold {
     ) -> Result<Frozen, RecordError> {
         match self {
             Hold::Cgroup(cgroup) => Ok(cgroup.freeze(limit, meanwhile)?),
-            Hold::Ptrace { tracked, held, .. } => {
+            Hold::Ptrace {
+                tracked,
+                standby,
+                held,
+                ..
+            } => {
                 let tracked = Arc::clone(tracked);
-                let new = varve_sys::hold(move || living(&tracked), limit, meanwhile)?;
+                let ready = match standby.replace(None) {
+                    Some(standby) => standby,
+                    None => Standby::start()?,
+                };
+                let new = ready.hold(move || living(&tracked), limit, meanwhile)?;
                 let frozen = if new.is_some() {
                     Frozen::Still
                 } else {
@@ -117,7 +129,10 @@ impl Hold {
     pub(crate) fn thaw(&self) -> Result<(), RecordError> {
         match self {
             Hold::Cgroup(cgroup) => cgroup.thaw()?,
-            Hold::Ptrace { held, .. } => drop(held.replace(None)),
+            Hold::Ptrace { standby, held, .. } => {
+                drop(held.replace(None));
+                standby.replace(Standby::start().ok());
+            }
         }
         Ok(())
     }

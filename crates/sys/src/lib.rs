@@ -27,6 +27,6 @@ pub use proc::{
     MapEntry, ProcStatus, ThreadInfo, children_of, cmdline, exe, is_kernel_thread, is_secure, maps,
     parse_maps, status, threads,
 };
-pub use ptrace::{Held, TraceeError, hold, tracer_of};
+pub use ptrace::{Held, Standby, TraceeError, tracer_of};
 pub use signals::{Received, Signals};
 pub use userfault::{DescriptorSocket, Protector, UserFault, try_write_protection};

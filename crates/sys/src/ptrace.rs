@@ -51,54 +51,92 @@ pub enum TraceeError {
 /// While a hold comes about the caller is given the word this often.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Processes that stand still until this is dropped.
+/// A thread that holds once, at its word or never; it ends with what speaks to it.
 #[derive(Debug)]
-pub struct Held {
-    let_go: Option<Sender<()>>,
+struct Holder {
+    orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Holds all threads of the processes that `processes` tells, `limit` at most for that to come about;
-/// where it does not, everything runs on and there is nothing to let go. `meanwhile` is called again and
-/// again until then. The list is asked for again
-/// until it has nobody new.
-///
-/// # Errors
-/// Where a process cannot be traced; then everything runs on.
-pub fn hold(
-    processes: impl Fn() -> Vec<Pid> + Send + 'static,
+/// What to hold, and how long that may take to come about.
+struct Order {
+    processes: Box<dyn Fn() -> Vec<Pid> + Send>,
     limit: Duration,
-    mut meanwhile: impl FnMut(),
-) -> Result<Option<Held>, TraceeError> {
-    let (say, said) = channel();
-    let (let_go, end) = channel();
-    let thread = std::thread::Builder::new()
-        .name("varve-hold".into())
-        .spawn(move || hold_until(&processes, limit, &say, &end))
-        .map_err(TraceeError::Thread)?;
-    let held = Held {
-        let_go: Some(let_go),
-        thread: Some(thread),
-    };
-    loop {
-        // A thread that ended without a word holds nothing.
-        return match said.recv_timeout(LOOK_EVERY) {
-            Err(RecvTimeoutError::Timeout) => {
-                meanwhile();
-                continue;
-            }
-            Ok(Ok(Frozen::Still)) => Ok(Some(held)),
-            Ok(Ok(Frozen::NotYet)) | Err(RecvTimeoutError::Disconnected) => Ok(None),
-            Ok(Err(error)) => Err(error),
-        };
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.let_go = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+/// A thread that is ready to hold: on a busy machine a new thread takes a while to come to run, which
+/// the target need not wait for.
+#[derive(Debug)]
+pub struct Standby {
+    holder: Holder,
+    said: Receiver<Result<Frozen, TraceeError>>,
+}
+
+/// Processes that stand still until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    _holder: Holder,
+}
+
+impl Standby {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub fn start() -> Result<Standby, TraceeError> {
+        let (say, said) = channel();
+        let (orders, hear) = channel();
+        let thread = std::thread::Builder::new()
+            .name("varve-hold".into())
+            .spawn(move || hold_once(&hear, &say))
+            .map_err(TraceeError::Thread)?;
+        let holder = Holder {
+            orders: Some(orders),
+            thread: Some(thread),
+        };
+        Ok(Standby { holder, said })
+    }
+
+    /// Holds all threads of the processes that `processes` tells, `limit` at most for that to come about;
+    /// where it does not, everything runs on and there is nothing to let go. The list is asked for again
+    /// until it has nobody new. Until the outcome is known `meanwhile` is called again and again.
+    ///
+    /// # Errors
+    /// Where a process cannot be traced; then everything runs on.
+    pub fn hold(
+        self,
+        processes: impl Fn() -> Vec<Pid> + Send + 'static,
+        limit: Duration,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<Option<Held>, TraceeError> {
+        let order = Order {
+            processes: Box::new(processes),
+            limit,
+        };
+        if let Some(orders) = &self.holder.orders {
+            // A thread that ended without a word holds nothing.
+            let _ = orders.send(order);
+        }
+        loop {
+            match self.said.recv_timeout(LOOK_EVERY) {
+                Err(RecvTimeoutError::Timeout) => meanwhile(),
+                Err(RecvTimeoutError::Disconnected) | Ok(Ok(Frozen::NotYet)) => return Ok(None),
+                Ok(Ok(Frozen::Still)) => {
+                    return Ok(Some(Held {
+                        _holder: self.holder,
+                    }));
+                }
+                Ok(Err(error)) => return Err(error),
+            }
         }
     }
 }
@@ -110,22 +148,19 @@ pub fn tracer_of(pid: Pid) -> Option<Pid> {
     line.trim().parse().ok().filter(|p| *p > 0).map(Pid)
 }
 
-/// What the thread that holds does; it lets go by ending, and tells before whether everything stands.
-fn hold_until(
-    processes: &dyn Fn() -> Vec<Pid>,
-    limit: Duration,
-    say: &Sender<Result<Frozen, TraceeError>>,
-    end: &Receiver<()>,
-) {
+/// What the thread does; it lets go by ending, and tells before whether everything stands.
+fn hold_once(orders: &Receiver<Order>, say: &Sender<Result<Frozen, TraceeError>>) {
     crate::thread_priority(-20);
-    let urgent = crate::Urgent::begin();
+    let _urgent = crate::Urgent::begin();
+    let Ok(order) = orders.recv() else {
+        return;
+    };
     let mut tracees = Tracees::default();
-    let came = tracees.stop_all(processes, limit);
+    let came = tracees.stop_all(&*order.processes, order.limit);
     let still = matches!(came, Ok(Frozen::Still));
-    drop(urgent);
     if say.send(came).is_ok() && still {
         // Ends with the other side.
-        let _ = end.recv();
+        let _ = orders.recv();
     }
     tracees.detach();
 }
@@ -360,7 +395,11 @@ mod tests {
 
     fn held(sleeper: &Sleeper) -> Held {
         let pid = sleeper.pid();
-        hold(move || vec![pid], LONG, || ()).unwrap().unwrap()
+        let standby = Standby::start().unwrap();
+        standby
+            .hold(move || vec![pid], LONG, || ())
+            .unwrap()
+            .unwrap()
     }
 
     #[test]
@@ -404,7 +443,8 @@ mod tests {
         let sleeper = Sleeper::new();
         let first = held(&sleeper);
         let pid = sleeper.pid();
-        let second = hold(move || vec![pid], Duration::from_millis(50), || ());
+        let standby = Standby::start().unwrap();
+        let second = standby.hold(move || vec![pid], Duration::from_millis(50), || ());
         assert!(
             matches!(second, Err(TraceeError::Traced { .. })),
             "{second:?}"

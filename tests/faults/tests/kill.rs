@@ -152,7 +152,7 @@ fn await_moment(stage: &Stage, recorder: &mut Running, moment: Moment, dice: &mu
 }
 
 fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String) -> Outcome {
-    let stage = Stage::new();
+    let stage = Stage::in_memory();
     let (mib, interval) = match moment {
         Moment::Held => ("96", "10ms"),
         _ => ("8", "20ms"),
@@ -229,7 +229,7 @@ fn require_flushed(contents: &Contents, moment: Moment, killed: u64) {
 
 /// What the target prints when nobody records it.
 fn unrecorded(mib: &str) -> String {
-    let stage = Stage::new();
+    let stage = Stage::in_memory();
     let started = stage.path("started");
     let result = stage.path("result");
     let words = [

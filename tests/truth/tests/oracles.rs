@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         }));
     }
     // The other way to hold the target, on what depends on it: threads, forks, execs, hot memory.
-    let interval = Duration::from_millis(10);
+    let interval = Duration::from_millis(50);
     for (workload, strong) in [
         ("hot64", 3),
         ("threads", 12),
