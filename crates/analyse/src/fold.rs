@@ -388,8 +388,8 @@ impl<'a> Fold<'a> {
             let dense = &mut *chunk.dense;
             let own = owners.iter().any(|&o| self.objects[o as usize].own);
             let mut sum = 0;
-            for page in first..end {
-                running = running.wrapping_add_signed(differences[page].into());
+            for (page, &difference) in differences.iter().enumerate().take(end).skip(first) {
+                running = running.wrapping_add_signed(difference.into());
                 if running == 0 {
                     continue;
                 }
