@@ -1,0 +1,125 @@
+// Lets any standard allocator act as a collective allocator: one part, swappable, of which no page is known.
+#pragma once
+
+#include <new>
+#include <optional>
+#include <tuple>
+
+#include "varve/alloc/concepts.hpp"
+
+namespace varve {
+
+/// The sub-allocator of a standard allocator: the allocator itself, with the further members.
+template <standard_allocator A>
+class trivial_sub_allocator : public A {
+public:
+    using traits = std::allocator_traits<A>;
+    using value_type = typename traits::value_type;
+    using pointer = typename traits::pointer;
+    template <class U>
+    struct rebind {
+        using other = trivial_sub_allocator<typename traits::template rebind_alloc<U>>;
+    };
+
+    explicit trivial_sub_allocator(const A& a) noexcept : A(a) {}
+    template <standard_allocator B>
+    trivial_sub_allocator(const trivial_sub_allocator<B>& other) noexcept : A(static_cast<const B&>(other)) {}
+
+    [[nodiscard]] pointer try_allocate(std::size_t n) {
+        try {
+            return traits::allocate(*this, n);
+        } catch (const std::bad_alloc&) {
+            return nullptr;
+        }
+    }
+
+    template <class... R>
+        requires(detail::is_request<R> && ...)
+    [[nodiscard]] auto try_allocate_all(R... wanted) {
+        using result = std::tuple<typename std::allocator_traits<
+            typename traits::template rebind_alloc<typename R::type>>::pointer...>;
+        result storage{};
+        const bool complete = [&]<std::size_t... I>(std::index_sequence<I...>) {
+            return ((std::get<I>(storage) = rebound<typename R::type>().try_allocate(wanted.count)) && ...);
+        }(std::index_sequence_for<R...>());
+        if (complete) {
+            return std::optional<result>(storage);
+        }
+        [&]<std::size_t... I>(std::index_sequence<I...>) {
+            ((std::get<I>(storage) != nullptr
+                  ? rebound<typename R::type>().deallocate(std::get<I>(storage), wanted.count)
+                  : void()),
+             ...);
+        }(std::index_sequence_for<R...>());
+        return std::optional<result>();
+    }
+
+    /// A standard allocator cannot tell; it is asked only by who would otherwise move the object here.
+    [[nodiscard]] bool contains(const void*) const noexcept { return true; }
+    [[nodiscard]] occupancy how_full() const noexcept { return {{0}, {1}}; }
+
+    friend bool operator==(const trivial_sub_allocator& a, const trivial_sub_allocator& b) noexcept {
+        return static_cast<const A&>(a) == static_cast<const A&>(b);
+    }
+
+private:
+    template <class U>
+    [[nodiscard]] auto rebound() const {
+        return typename rebind<U>::other(*this);
+    }
+};
+
+/// The uniform view of both kinds.
+template <standard_allocator A>
+struct collective_allocator_traits : std::allocator_traits<A> {
+    static constexpr bool is_collective = false;
+    using sub_allocator_type = trivial_sub_allocator<A>;
+    template <class U>
+    using rebind_traits = collective_allocator_traits<typename std::allocator_traits<A>::template rebind_alloc<U>>;
+
+    template <class Part>
+    [[nodiscard]] static sub_allocator_type sub(const A& a, Part) {
+        return sub_allocator_type(a);
+    }
+    [[nodiscard]] static bool contains(const A&, const void*) noexcept { return true; }
+    [[nodiscard]] static bool contains(const A&, purely_local_t, const void*) noexcept { return false; }
+    [[nodiscard]] static bool same_page(const A&, const void*, const void*) noexcept { return false; }
+    /// There is nowhere else to move objects to.
+    template <class Mover, class Tuple, class... R>
+    static bool relocate(const A&, sub_allocator_type, Mover&&, Tuple, R...) noexcept {
+        return false;
+    }
+    /// The allocator a container keeps.
+    [[nodiscard]] static A own(const A& a) { return a; }
+};
+
+template <collective_allocator_like A>
+struct collective_allocator_traits<A> : std::allocator_traits<A> {
+    static constexpr bool is_collective = true;
+    using sub_allocator_type = typename A::sub_allocator_type;
+    template <class U>
+    using rebind_traits = collective_allocator_traits<typename std::allocator_traits<A>::template rebind_alloc<U>>;
+
+    template <class Part>
+    [[nodiscard]] static sub_allocator_type sub(const A& a, Part part) {
+        return a.sub(part);
+    }
+    [[nodiscard]] static bool contains(const A& a, const void* p) noexcept { return a.contains(p); }
+    [[nodiscard]] static bool contains(const A& a, purely_local_t part, const void* p) noexcept {
+        return a.contains(part, p);
+    }
+    [[nodiscard]] static bool same_page(const A& a, const void* p, const void* q) noexcept { return a.same_page(p, q); }
+    template <class Mover, class Tuple, class... R>
+    static bool relocate(const A& a, sub_allocator_type target, Mover&& mover, Tuple objects, R... sizes) {
+        return a.relocate(std::move(target), std::forward<Mover>(mover), objects, sizes...);
+    }
+    [[nodiscard]] static A own(const A& a) {
+        if constexpr (requires { a.tagged(); }) {
+            return a.tagged();
+        } else {
+            return a;
+        }
+    }
+};
+
+}  // namespace varve

@@ -1,0 +1,556 @@
+// Searching, inserting and erasing in a B-tree. Memory is taken before anything changes, so that running out of it
+// changes nothing.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "varve/containers/btree_nodes.hpp"
+
+namespace varve {
+
+template <class Key, class T, std::size_t Fanout, class Compare, class Allocator, placement_policy Placement>
+class btree_core : public btree_nodes<map_slot<Key, T>, Allocator, Fanout, Placement> {
+    using nodes = btree_nodes<map_slot<Key, T>, Allocator, Fanout, Placement>;
+
+public:
+    using slot = map_slot<Key, T>;
+    using value_type = typename slot::value_type;
+    using typename nodes::layout;
+    using typename nodes::node;
+    using typename nodes::node_ptr;
+    using typename nodes::tracked;
+    using position = typename layout::position;
+
+    btree_core(const Compare& compare, const Allocator& a) : nodes(a), compare_(compare) {}
+
+    [[nodiscard]] const Compare& compare() const noexcept { return compare_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+    [[nodiscard]] static value_type& value_at(const position& p) noexcept {
+        return layout::slot_at(*p.at, p.index).value;
+    }
+
+    [[nodiscard]] position first() const noexcept {
+        position p{nodes::first_leaf(), 0};
+        if (p.at != nullptr) {
+            p.settle();
+        }
+        return p;
+    }
+    [[nodiscard]] position last() const noexcept {
+        const node_ptr leaf = nodes::last_leaf();
+        return {leaf, leaf == nullptr ? 0u : leaf->count};
+    }
+
+    template <class K>
+    [[nodiscard]] position lower_bound(const K& key) const {
+        return bound(key, [this](const Key& element, const K& wanted) { return compare_(element, wanted); });
+    }
+    template <class K>
+    [[nodiscard]] position upper_bound(const K& key) const {
+        return bound(key, [this](const Key& element, const K& wanted) { return !compare_(wanted, element); });
+    }
+    template <class K>
+    [[nodiscard]] position find(const K& key) const {
+        for (node_ptr p = nodes::root(); p != nullptr;) {
+            node& n = *p;
+            const std::size_t i = lower_index(n, key);
+            if (i < n.count && !compare_(key, layout::slot_at(n, i).key())) {
+                return {p, i};
+            }
+            p = n.height == 0 ? node_ptr{} : layout::children(n)[i];
+        }
+        return last();
+    }
+
+    /// Takes the element unless its key is there. Throws when memory is out, and then nothing has changed.
+    std::pair<position, bool> insert(held_slot<slot>& element) {
+        node_ptr p = nodes::root();
+        if (p == nullptr) {
+            p = nodes::make(0, first_capacity(), nullptr);
+            nodes::set_root(p);
+            return {put(p, 0, element), true};
+        }
+        const Key& key = element.slot().key();
+        for (;;) {
+            node& n = *p;
+            const std::size_t i = lower_index(n, key);
+            if (i < n.count && !compare_(key, layout::slot_at(n, i).key())) {
+                return {position{p, i}, false};
+            }
+            if (n.height == 0) {
+                return {insert_at(p, i, element), true};
+            }
+            p = layout::children(n)[i];
+        }
+    }
+
+    /// Erases one element. `then` is called with its key when it is out of the tree but not destroyed yet.
+    /// Where a merge would need memory that is not there, a node stays smaller than it should be.
+    template <class Then>
+    void erase(position p, Then then) {
+        held_slot<slot> erased;
+        erased.take(layout::slots(*p.at) + p.index);
+        if (--size_ == 0) {
+            drop_elements();
+        } else {
+            close_hole(p);
+            nodes::promote();
+        }
+        then(erased.slot().key());
+    }
+
+    void clear() noexcept {
+        nodes::free_all();
+        size_ = 0;
+    }
+
+    void swap(btree_core& other) noexcept {
+        nodes::swap(other);
+        std::swap(size_, other.size_);
+        using std::swap;
+        swap(compare_, other.compare_);
+    }
+
+private:
+    static constexpr std::size_t max_slots = layout::max_slots;
+
+    [[nodiscard]] static constexpr std::size_t first_capacity() noexcept {
+        return layout::exact_capacity ? 1 : max_slots;
+    }
+
+    /// First element of the node that is not before `key`.
+    template <class K>
+    [[nodiscard]] std::size_t lower_index(node& n, const K& key) const {
+        return index_where(n, key, [this](const Key& element, const K& wanted) { return compare_(element, wanted); });
+    }
+
+    template <class K, class Before>
+    [[nodiscard]] static std::size_t index_where(node& n, const K& key, Before before) {
+        if constexpr (max_slots <= 8) {
+            std::size_t i = 0;
+            while (i < n.count && before(layout::slot_at(n, i).key(), key)) {
+                ++i;
+            }
+            return i;
+        } else {
+            std::size_t from = 0;
+            for (std::size_t length = n.count; length > 0;) {
+                const std::size_t half = length / 2;
+                const bool right = before(layout::slot_at(n, from + half).key(), key);
+                from = right ? from + half + 1 : from;
+                length = right ? length - half - 1 : half;
+            }
+            return from;
+        }
+    }
+
+    template <class K, class Before>
+    [[nodiscard]] position bound(const K& key, Before before) const {
+        for (node_ptr p = nodes::root(); p != nullptr;) {
+            node& n = *p;
+            const std::size_t i = index_where(n, key, before);
+            if (n.height == 0) {
+                position found{p, i};
+                found.settle();
+                return found;
+            }
+            p = layout::children(n)[i];
+        }
+        return last();
+    }
+
+    /// Puts the element into a leaf that has room.
+    position put(node_ptr p, std::size_t i, held_slot<slot>& element) noexcept {
+        node& leaf = *p;
+        slot* s = layout::slots(leaf);
+        slot::transfer(s + i + 1, s + i, leaf.count - i);
+        element.give(s + i);
+        ++leaf.count;
+        ++size_;
+        return {p, i};
+    }
+
+    position insert_at(node_ptr p, std::size_t i, held_slot<slot>& element) {
+        if (p->count < p->capacity) {
+            return put(p, i, element);
+        }
+        tracked leaf(*this, p);
+        if (p->count < max_slots) {
+            nodes::grow(leaf, layout::grown(p->capacity));
+            return put(leaf.at, i, element);
+        }
+        return split(leaf, i, element);
+    }
+
+    // ---- splitting ----
+
+    /// The new nodes of one split by height, and the new root if there is one. Frees what was not linked.
+    struct spare_nodes {
+        explicit spare_nodes(btree_core& t) noexcept : tree(t) {}
+        spare_nodes(const spare_nodes&) = delete;
+        spare_nodes& operator=(const spare_nodes&) = delete;
+        ~spare_nodes() {
+            for (; !used && levels > 0; --levels) {
+                if (at[levels - 1] != nullptr) {
+                    tree.drop(at[levels - 1]);
+                }
+            }
+            if (!used && root != nullptr) {
+                tree.drop(root);
+            }
+        }
+        btree_core& tree;
+        std::array<node_ptr, 64> at{};
+        node_ptr root{};
+        unsigned levels = 0;
+        bool used = false;
+    };
+
+    /// Elements of an overfull node (one more than fits) that stay left; one goes up, the rest goes right.
+    [[nodiscard]] static constexpr std::size_t left_share(bool ascending) noexcept {
+        return ascending && max_slots > 8 ? max_slots - 1 : (max_slots + 1) / 2;
+    }
+    [[nodiscard]] static constexpr std::size_t right_capacity() noexcept {
+        return layout::exact_capacity ? max_slots - (max_slots + 1) / 2 : max_slots;
+    }
+
+    /// Makes what a split of `leaf` and of the full nodes above it needs.
+    void prepare_split(tracked& leaf, spare_nodes& spare) {
+        node_ptr taker = leaf.at;
+        for (; taker != nullptr && taker->count == max_slots; taker = taker->parent) {
+            ++spare.levels;
+        }
+        if (taker == nullptr) {
+            spare.root = nodes::make(spare.levels, first_capacity(), nullptr);
+        } else if (taker->count == taker->capacity) {
+            tracked grows(*this, taker);
+            nodes::grow(grows, layout::grown(taker->capacity));
+        }
+        // Highest first: a node that must be local makes room by sending out nodes below it.
+        for (unsigned h = spare.levels; h-- > 0;) {
+            tracked left(*this, leaf.at);
+            while (left.at->height < h) {
+                left.at = left.at->parent;
+            }
+            spare.at[h] = nodes::make(h, right_capacity(), &left);
+        }
+    }
+
+    position split(tracked& leaf, std::size_t i, held_slot<slot>& element) {
+        spare_nodes spare(*this);
+        prepare_split(leaf, spare);
+        // From here on nothing fails.
+        spare.used = true;
+        ++size_;
+        tracked found(*this, node_ptr{});
+        std::size_t found_index = 0;
+        const auto found_at = [&](node_ptr p, std::size_t index) {
+            if (found.at == nullptr) {
+                found.at = p;
+                found_index = index;
+            }
+        };
+        const bool ascending = leaf.at == nodes::last_leaf() && i == max_slots;
+        const std::size_t keep = left_share(ascending);
+        held_slot<slot> incoming;
+        incoming.take_from(element);
+        node_ptr left = leaf.at;
+        node_ptr child{};
+        for (unsigned h = 0; h < spare.levels; ++h) {
+            const node_ptr right = spare.at[h];
+            if (i != keep) {
+                found_at(i < keep ? left : right, i < keep ? i : i - keep - 1);
+            }
+            divide_children(*left, *right, i, keep, child);
+            divide_elements(*left, *right, i, keep, incoming);
+            right->parent = left->parent;
+            child = right;
+            if (left->parent == nullptr) {
+                break;
+            }
+            i = layout::index_in(*left->parent, left);
+            left = left->parent;
+        }
+        if (spare.root != nullptr) {
+            node& root = *spare.root;
+            incoming.give(layout::slots(root));
+            root.count = 1;
+            layout::children(root)[0] = left;
+            layout::children(root)[1] = child;
+            left->parent = child->parent = spare.root;
+            nodes::set_root(spare.root);
+            found_at(spare.root, 0);
+        } else {
+            insert_child(*left, i, incoming, child);
+            found_at(left, i);
+        }
+        for (unsigned h = spare.levels; h-- > 0;) {
+            const node_ptr right = spare.at[h];
+            nodes::linked(right, nodes::template neighbour<false>(right));
+        }
+        return {found.at, found_index};
+    }
+
+    /// Hands the right children of `left`, which `child` joins behind place `i`, over to `right`.
+    static void divide_children(node& left, node& right, std::size_t i, std::size_t keep, node_ptr child) noexcept {
+        if (left.height == 0) {
+            return;
+        }
+        node_ptr* from = layout::children(left);
+        node_ptr* to = layout::children(right);
+        for (std::size_t k = keep + 1; k <= max_slots + 1; ++k) {
+            const node_ptr c = k <= i ? from[k] : (k == i + 1 ? child : from[k - 1]);
+            to[k - keep - 1] = c;
+            c->parent = layout::pointer_to(right);
+        }
+        if (i < keep) {
+            for (std::size_t k = keep; k > i + 1; --k) {
+                from[k] = from[k - 1];
+            }
+            from[i + 1] = child;
+            child->parent = layout::pointer_to(left);
+        }
+    }
+
+    /// The same for the elements, which `element` joins at place `i`; the middle one comes out in `element`.
+    static void divide_elements(node& left, node& right, std::size_t i, std::size_t keep,
+                                held_slot<slot>& element) noexcept {
+        slot* from = layout::slots(left);
+        slot* to = layout::slots(right);
+        if (i > keep) {
+            held_slot<slot> middle;
+            middle.take(from + keep);
+            slot::transfer(to, from + keep + 1, i - keep - 1);
+            element.give(to + (i - keep - 1));
+            slot::transfer(to + (i - keep), from + i, max_slots - i);
+            element.take_from(middle);
+        } else {
+            slot::transfer(to, from + keep, max_slots - keep);
+            if (i < keep) {
+                held_slot<slot> middle;
+                middle.take(from + keep - 1);
+                slot::transfer(from + i + 1, from + i, keep - 1 - i);
+                element.give(from + i);
+                element.take_from(middle);
+            }
+        }
+        left.count = static_cast<std::uint16_t>(keep);
+        right.count = static_cast<std::uint16_t>(max_slots - keep);
+    }
+
+    static void insert_child(node& n, std::size_t i, held_slot<slot>& element, node_ptr child) noexcept {
+        slot* s = layout::slots(n);
+        node_ptr* c = layout::children(n);
+        slot::transfer(s + i + 1, s + i, n.count - i);
+        element.give(s + i);
+        for (std::size_t k = n.count + 1u; k > i + 1; --k) {
+            c[k] = c[k - 1];
+        }
+        c[i + 1] = child;
+        child->parent = layout::pointer_to(n);
+        ++n.count;
+    }
+
+    // ---- closing holes ----
+
+    /// The last element was taken out: frees the nodes, none of which holds anything now.
+    void drop_elements() noexcept {
+        drop_all(nodes::root());
+        nodes::set_root(nullptr);
+    }
+
+    /// The last element of a subtree; index counts from 1, so 0 says that there is none.
+    [[nodiscard]] static position last_in(node_ptr subtree) noexcept {
+        position q{nodes::last_at_height(subtree, 0), 0};
+        q.index = q.at->count;
+        while (q.index == 0 && !(q.at == subtree)) {
+            q.index = layout::index_in(*q.at->parent, q.at);
+            q.at = q.at->parent;
+        }
+        return q;
+    }
+
+    /// The element at `p` was taken away: fills its place from below, or closes it.
+    void close_hole(position p) noexcept {
+        while (p.at->height != 0) {
+            const node_ptr below = layout::children(*p.at)[p.index];
+            const position source = last_in(below);
+            if (source.index == 0) {
+                leave_all(below);
+                remove_entry(*p.at, p.index, p.index);
+                drop_all(below);
+                rebalance(p.at);
+                return;
+            }
+            slot::transfer(layout::slots(*p.at) + p.index, layout::slots(*source.at) + source.index - 1, 1);
+            p = {source.at, source.index - 1};
+        }
+        slot* s = layout::slots(*p.at) + p.index;
+        slot::transfer(s, s + 1, p.at->count - p.index - 1);
+        --p.at->count;
+        rebalance(p.at);
+    }
+
+    void leave_all(node_ptr p) noexcept {
+        for (std::size_t i = 0; i < nodes::child_count(p); ++i) {
+            leave_all(nodes::child(p, i));
+        }
+        nodes::leaving(p);
+    }
+    void drop_all(node_ptr p) noexcept {
+        for (std::size_t i = 0; i < nodes::child_count(p); ++i) {
+            drop_all(nodes::child(p, i));
+        }
+        nodes::drop(p);
+    }
+
+    /// Closes the gap of an element that was taken out, and of a child.
+    static void remove_entry(node& n, std::size_t element, std::size_t child) noexcept {
+        slot* s = layout::slots(n);
+        slot::transfer(s + element, s + element + 1, n.count - element - 1);
+        node_ptr* c = layout::children(n);
+        for (std::size_t k = child; k < n.count; ++k) {
+            c[k] = c[k + 1];
+        }
+        --n.count;
+    }
+
+    void rebalance(node_ptr start) noexcept {
+        tracked p(*this, start);
+        while (p.at->parent != nullptr && p.at->count < layout::min_slots) {
+            if (!refill(p)) {
+                break;
+            }
+        }
+        while (nodes::root()->height != 0 && nodes::root()->count == 0) {
+            const node_ptr old = nodes::root();
+            const node_ptr child = layout::children(*old)[0];
+            nodes::leaving(old);
+            nodes::set_root(child);
+            nodes::drop(old);
+        }
+    }
+
+    /// Fills a small node from a neighbour or merges it. True if its parent, now in `p`, has to be looked at.
+    bool refill(tracked& p) noexcept {
+        const node_ptr parent = p.at->parent;
+        const std::size_t i = layout::index_in(*parent, p.at);
+        if (parent->count == 0) {
+            p.at = parent;
+            return true;
+        }
+        const bool from_left = i > 0;
+        const std::size_t separator = from_left ? i - 1 : i;
+        tracked left(*this, from_left ? layout::children(*parent)[i - 1] : p.at);
+        tracked right(*this, layout::children(*parent)[separator + 1]);
+        const std::size_t total = left.at->count + right.at->count + 1u;
+        try {
+            if (total > max_slots) {
+                if (p.at->count == p.at->capacity) {
+                    nodes::grow(p, layout::grown(p.at->capacity));
+                }
+                share(*left.at, *right.at, separator, from_left);
+                return false;
+            }
+            if (left.at->capacity < total && right.at->capacity < total) {
+                nodes::grow(left, total);
+            }
+        } catch (...) {
+            return false;
+        }
+        p.at = left.at->parent;
+        merge(left.at, right.at, separator, left.at->capacity >= total);
+        return true;
+    }
+
+    /// Moves elements over the separator until both neighbours have about as many.
+    static void share(node& left, node& right, std::size_t separator, bool to_right) noexcept {
+        slot& middle = layout::slots(*left.parent)[separator];
+        node& from = to_right ? left : right;
+        node& to = to_right ? right : left;
+        std::size_t n = (from.count - to.count) / 2u;
+        n = n == 0 ? 1 : n;
+        n = n < to.capacity - to.count + 0u ? n : to.capacity - to.count + 0u;
+        slot* l = layout::slots(left);
+        slot* r = layout::slots(right);
+        node_ptr* lc = layout::children(left);
+        node_ptr* rc = layout::children(right);
+        const auto hand_over = [&](node_ptr* target, node_ptr child) {
+            *target = child;
+            child->parent = layout::pointer_to(to);
+        };
+        if (to_right) {
+            slot::transfer(r + n, r, right.count);
+            slot::transfer(r + n - 1, &middle, 1);
+            slot::transfer(r, l + left.count - n + 1, n - 1);
+            slot::transfer(&middle, l + left.count - n, 1);
+            if (left.height != 0) {
+                for (std::size_t k = right.count + 1u; k-- > 0;) {
+                    rc[k + n] = rc[k];
+                }
+                for (std::size_t k = 0; k < n; ++k) {
+                    hand_over(rc + k, lc[left.count - n + 1 + k]);
+                }
+            }
+        } else {
+            slot::transfer(l + left.count, &middle, 1);
+            slot::transfer(l + left.count + 1, r, n - 1);
+            slot::transfer(&middle, r + n - 1, 1);
+            slot::transfer(r, r + n, right.count - n);
+            if (left.height != 0) {
+                for (std::size_t k = 0; k < n; ++k) {
+                    hand_over(lc + left.count + 1 + k, rc[k]);
+                }
+                for (std::size_t k = 0; k + n <= right.count; ++k) {
+                    rc[k] = rc[k + n];
+                }
+            }
+        }
+        from.count = static_cast<std::uint16_t>(from.count - n);
+        to.count = static_cast<std::uint16_t>(to.count + n);
+    }
+
+    /// Joins two neighbours and their separator in the storage of one of them, and frees the other.
+    void merge(node_ptr left, node_ptr right, std::size_t separator, bool into_left) noexcept {
+        const node_ptr parent = left->parent;
+        const node_ptr heir = into_left ? left : right;
+        const node_ptr gone = into_left ? right : left;
+        nodes::leaving(gone);
+        slot* l = layout::slots(*left);
+        slot* r = layout::slots(*right);
+        node_ptr* lc = layout::children(*left);
+        node_ptr* rc = layout::children(*right);
+        const std::size_t nl = left->count;
+        const std::size_t nr = right->count;
+        slot* middle = layout::slots(*parent) + separator;
+        if (into_left) {
+            slot::transfer(l + nl, middle, 1);
+            slot::transfer(l + nl + 1, r, nr);
+        } else {
+            slot::transfer(r + nl + 1, r, nr);
+            slot::transfer(r + nl, middle, 1);
+            slot::transfer(r, l, nl);
+        }
+        if (left->height != 0) {
+            if (into_left) {
+                std::copy_n(rc, nr + 1, lc + nl + 1);
+            } else {
+                std::copy_backward(rc, rc + nr + 1, rc + nl + nr + 2);
+                std::copy_n(lc, nl + 1, rc);
+            }
+            for (std::size_t k = 0; k < nl + nr + 2; ++k) {
+                (into_left ? lc : rc)[k]->parent = heir;
+            }
+        }
+        heir->count = static_cast<std::uint16_t>(nl + nr + 1);
+        remove_entry(*parent, separator, into_left ? separator + 1 : separator);
+        nodes::drop(gone);
+    }
+
+    Compare compare_;
+    std::size_t size_ = 0;
+};
+
+}  // namespace varve

@@ -1,0 +1,109 @@
+// Storage for the nodes of one container: locally, near another node, or on the page being filled.
+#pragma once
+
+#include <optional>
+
+#include "varve/alloc/traits.hpp"
+
+namespace varve {
+
+/// `Allocator` allocates units, the granules that nodes are measured in. Addresses are raw: nodes of one container differ
+/// in size, so none of them is an object of the allocator's type.
+template <class Allocator>
+class node_store {
+public:
+    using traits = collective_allocator_traits<Allocator>;
+    using unit = typename traits::value_type;
+    using unit_ptr = typename traits::pointer;
+    using sub_type = typename traits::sub_allocator_type;
+
+    explicit node_store(const Allocator& a) : allocator_(traits::own(a)) {}
+
+    [[nodiscard]] const Allocator& allocator() const noexcept { return allocator_; }
+
+    [[nodiscard]] bool is_local(const void* node) const noexcept {
+        return traits::contains(allocator_, purely_local, node);
+    }
+    [[nodiscard]] bool same_page(const void* a, const void* b) const noexcept {
+        return traits::same_page(allocator_, a, b);
+    }
+
+    [[nodiscard]] void* try_local(std::size_t units) {
+        if constexpr (traits::is_collective) {
+            return raw(traits::sub(allocator_, purely_local).try_allocate(units));
+        } else {
+            return nullptr;
+        }
+    }
+
+    [[nodiscard]] void* try_on(sub_type& part, std::size_t units) { return raw(part.try_allocate(units)); }
+
+    /// In swappable memory: on the page of `near` if that has room, else on the page being filled, else on a fresh one.
+    /// `near` may be null. Throws what the allocator throws when memory is out.
+    [[nodiscard]] void* near(const void* neighbour, std::size_t units) {
+        if constexpr (!traits::is_collective) {
+            return raw(traits::allocate(allocator_, units));
+        } else {
+            if (neighbour != nullptr && !is_local(neighbour)) {
+                auto home = traits::sub(allocator_, owner_of{neighbour});
+                if (void* p = raw(home.try_allocate(units)); p != nullptr) {
+                    return p;
+                }
+            }
+            if (filling_) {
+                if (void* p = raw(filling_->try_allocate(units)); p != nullptr) {
+                    return p;
+                }
+            }
+            if (sizeof(unit) * units < page_room()) {
+                filling_.reset();
+                filling_.emplace(traits::sub(allocator_, fresh_page));
+                page_room_ = filling_->how_full().capacity.value - filling_->how_full().used.value;
+                if (void* p = raw(filling_->try_allocate(units)); p != nullptr) {
+                    return p;
+                }
+            }
+            return raw(traits::sub(allocator_, swappable_plain).allocate(units));
+        }
+    }
+
+    void free(void* node, std::size_t units) noexcept {
+        traits::deallocate(allocator_, std::pointer_traits<unit_ptr>::pointer_to(*static_cast<unit*>(node)), units);
+    }
+
+    /// Lets the page being filled go, so that an empty structure holds no page.
+    void stop_filling() noexcept { filling_.reset(); }
+
+    /// A page of the container's own that holds nothing yet. Throws what the allocator throws.
+    [[nodiscard]] sub_type new_page() { return traits::sub(allocator_, fresh_page); }
+
+    void swap(node_store& other) noexcept {
+        using std::swap;
+        swap_allocators(other);
+        std::optional<sub_type> mine(filling_);
+        filling_ = other.filling_;
+        other.filling_ = mine;
+        swap(page_room_, other.page_room_);
+    }
+
+    node_store(const node_store&) = default;
+    node_store& operator=(const node_store&) = default;
+
+private:
+    [[nodiscard]] static void* raw(unit_ptr p) noexcept {
+        return p == nullptr ? nullptr : static_cast<void*>(std::to_address(p));
+    }
+    /// What fits on a fresh page; unknown, and thus anything, before the first.
+    [[nodiscard]] std::size_t page_room() const noexcept { return page_room_ == 0 ? ~std::size_t{0} : page_room_ + 1; }
+    void swap_allocators(node_store& other) noexcept {
+        Allocator mine(allocator_);
+        allocator_ = other.allocator_;
+        other.allocator_ = mine;
+    }
+
+    Allocator allocator_;
+    std::optional<sub_type> filling_;
+    std::size_t page_room_ = 0;
+};
+
+}  // namespace varve
