@@ -25,6 +25,7 @@ concept sub_allocator_like = standard_allocator<S> && requires(S& s, const S& c,
     { s.try_allocate_all(request<typename S::value_type>{n}, request<char>{n}) };
     { c.contains(p) } noexcept -> std::same_as<bool>;
     { c.how_full() } -> std::same_as<occupancy>;
+    { c.page() } noexcept -> std::same_as<page_index>;
 };
 
 /// A standard allocator that hands out sub-allocators for the parts of its memory.

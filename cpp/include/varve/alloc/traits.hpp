@@ -57,6 +57,7 @@ public:
     /// A standard allocator cannot tell; it is asked only by who would otherwise move the object here.
     [[nodiscard]] bool contains(const void*) const noexcept { return true; }
     [[nodiscard]] occupancy how_full() const noexcept { return {{0}, {1}}; }
+    [[nodiscard]] page_index page() const noexcept { return no_page; }
 
     friend bool operator==(const trivial_sub_allocator& a, const trivial_sub_allocator& b) noexcept {
         return static_cast<const A&>(a) == static_cast<const A&>(b);

@@ -31,7 +31,12 @@ public:
     class tracked {
     public:
         tracked(btree_nodes& tree, node_ptr p) noexcept : at(p), tree_(tree), outer_(tree.trackers_) {
+#pragma GCC diagnostic push
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#pragma GCC diagnostic ignored "-Wdangling-pointer"  // the destructor takes the pointer out again
+#endif
             tree.trackers_ = this;
+#pragma GCC diagnostic pop
         }
         tracked(const tracked&) = delete;
         tracked& operator=(const tracked&) = delete;
@@ -98,7 +103,7 @@ public:
         while (wants_local(h, sibling) && (where = store_.try_local(units)) == nullptr && make_room()) {
         }
         if (where == nullptr) {
-            where = store_.near(sibling == nullptr ? nullptr : std::to_address(sibling->at), units);
+            where = sibling == nullptr ? store_.near({}, units) : near(sibling->at, units);
         }
         node* made = std::construct_at(static_cast<node*>(where));
         made->capacity = static_cast<std::uint16_t>(capacity);
@@ -179,7 +184,7 @@ public:
             }
         }
         if (where == nullptr) {
-            where = store_.near(std::to_address(p.at), layout::units(p.at->height, capacity));
+            where = near(p.at, layout::units(p.at->height, capacity));
         }
         move_to(where, p.at, capacity);
     }
@@ -213,7 +218,7 @@ public:
             // The neighbour was sent out while the new node was being made: it follows.
             if (is_local(fresh) && !is_local(left) && (frontier_ == nullptr || fresh->height <= frontier_->height)) {
                 try {
-                    void* where = store_.near(std::to_address(left), layout::units(fresh->height, fresh->capacity));
+                    void* where = near(fresh, layout::units(fresh->height, fresh->capacity));
                     move_to(where, fresh, fresh->capacity);
                 } catch (...) {  // it stays a local node among swapped ones; nothing depends on it
                 }
@@ -317,6 +322,13 @@ private:
         }
     }
 
+    /// Swappable room for a node that takes the place of `p` or one next to it: with the parent, a child, or `p` itself.
+    [[nodiscard]] void* near(node_ptr p, std::size_t units) {
+        const void* parent = p->parent == nullptr ? nullptr : std::to_address(p->parent);
+        const void* child_of_both = p->height == 0 ? nullptr : std::to_address(child(p, p->count));
+        return store_.near({parent, child_of_both, std::to_address(p)}, units);
+    }
+
     /// Makes some room in local memory; false if there is no way to. Throws when swappable memory is out.
     bool make_room() {
         if (compact_local()) {
@@ -334,7 +346,7 @@ private:
         const node_ptr p = frontier_;
         const node_ptr by = p->height != 0 ? child(p, 0) : neighbour<false>(p);
         const std::size_t capacity = layout::snug(p->count);
-        void* where = store_.near(by == nullptr ? nullptr : std::to_address(by), layout::units(p->height, capacity));
+        void* where = store_.near({by == nullptr ? nullptr : std::to_address(by)}, layout::units(p->height, capacity));
         advance_frontier();
         move_to(where, p, capacity);
     }

@@ -1,6 +1,7 @@
 // Storage for the nodes of one container: locally, near another node, or on the page being filled.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 
 #include "varve/alloc/traits.hpp"
@@ -38,14 +39,20 @@ public:
 
     [[nodiscard]] void* try_on(sub_type& part, std::size_t units) { return raw(part.try_allocate(units)); }
 
-    /// In swappable memory: on the page of `near` if that has room, else on the page being filled, else on a fresh one.
-    /// `near` may be null. Throws what the allocator throws when memory is out.
-    [[nodiscard]] void* near(const void* neighbour, std::size_t units) {
+    /// In swappable memory: on the page of the first neighbour whose page has room, else on the page being filled, else on
+    /// a fresh one. Neighbours may be null. Throws what the allocator throws when memory is out.
+    [[nodiscard]] void* near(std::initializer_list<const void*> neighbours, std::size_t units) {
         if constexpr (!traits::is_collective) {
             return raw(traits::allocate(allocator_, units));
         } else {
-            if (neighbour != nullptr && !is_local(neighbour)) {
+            for (const void* neighbour : neighbours) {
+                if (neighbour == nullptr || is_local(neighbour)) {
+                    continue;
+                }
                 auto home = traits::sub(allocator_, owner_of{neighbour});
+                if (home.page() == no_page) {
+                    continue;
+                }
                 if (void* p = raw(home.try_allocate(units)); p != nullptr) {
                     return p;
                 }

@@ -1,0 +1,57 @@
+// One interface over all structures and placements, so that the drivers compile once.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "varve/placement/policies.hpp"
+#include "varve/space/simulated_space.hpp"
+#include "workload.hpp"
+
+namespace bench {
+
+/// How much memory a variant gets.
+struct budgets {
+    varve::byte_count local;        ///< purely local part
+    varve::byte_count swappable;    ///< address range of the rest
+};
+
+/// What a variant holds.
+struct footprint {
+    varve::byte_count local;      ///< committed in the local part
+    varve::byte_count swappable;  ///< committed in the swappable part
+};
+
+class variant {
+public:
+    virtual ~variant() = default;
+    virtual void insert(key_type key, const mapped_type& value) = 0;
+    /// Re-blocks completely, if the placement does that.
+    virtual void reblock() = 0;
+    [[nodiscard]] virtual varve::link_count links() const = 0;
+    [[nodiscard]] virtual footprint memory() const = 0;
+
+    /// From here on page traffic is counted, starting with every page paged out.
+    virtual void start_counting(varve::page_count buffer, varve::replacement policy) = 0;
+    [[nodiscard]] virtual varve::page_traffic traffic() const = 0;
+    virtual void update(key_type key, const mapped_type& value) = 0;
+    /// Reads up to `length` elements from the key on; gives a sum that depends on all of them.
+    [[nodiscard]] virtual std::uint64_t scan(key_type key, std::size_t length) const = 0;
+};
+
+struct variant_name {
+    std::string_view structure;
+    std::string_view placement;
+    bool has_local_part;
+};
+
+/// All there are.
+[[nodiscard]] std::vector<variant_name> variants();
+
+/// Null if there is no such variant.
+[[nodiscard]] std::unique_ptr<variant> make_tree(std::string_view placement, const budgets& sizes);
+[[nodiscard]] std::unique_ptr<variant> make_list(std::string_view placement, const budgets& sizes);
+
+}  // namespace bench

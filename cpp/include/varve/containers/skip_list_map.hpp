@@ -1,0 +1,107 @@
+// An ordered map as a skip list whose nodes lie where a placement policy wants them.
+#pragma once
+
+#include <functional>
+
+#include "varve/containers/map_api.hpp"
+#include "varve/containers/skip_list_core.hpp"
+#include "varve/placement/reblock.hpp"
+
+namespace varve {
+
+/// Adds re-blocking in key order, in steps that can be interleaved with any other operation.
+template <class Key, class T, class Compare, class Allocator, placement_policy Placement>
+class skip_list_reblock : public skip_list_core<Key, T, Compare, Allocator, Placement> {
+    using core = skip_list_core<Key, T, Compare, Allocator, Placement>;
+
+public:
+    using typename core::layout;
+    using typename core::node;
+    using typename core::node_ptr;
+    using core::core;
+
+    static constexpr bool reblocks =
+        Placement::reblocking != placement::order::none && core::store_type::traits::is_collective;
+
+    /// Re-blocks at least `nodes_wanted` nodes. True when the pass over the list is complete; the next call then begins a
+    /// new one. Throws when memory is out; the list is intact then, and a call goes on.
+    bool step(std::size_t nodes_wanted) {
+        if constexpr (!reblocks) {
+            return true;
+        } else {
+            if (!filler_) {
+                while (this->promote(64)) {
+                }
+                filler_.emplace(this->store(), Placement::fill);
+                this->resume_at_ = this->first().at;
+            }
+            if (this->resume_at_ != nullptr) {
+                walk(nodes_wanted);
+            }
+            const bool complete = this->resume_at_ == nullptr;
+            if (complete) {
+                filler_.reset();
+            }
+            return complete;
+        }
+    }
+
+    void swap(skip_list_reblock& other) noexcept {
+        core::swap(other);
+        filler_.reset();
+        other.filler_.reset();
+    }
+
+private:
+    /// Holds the path that relocations keep right.
+    struct finger_scope {
+        finger_scope(typename core::path*& finger, typename core::path& path) noexcept : finger_(finger) {
+            finger_ = &path;
+        }
+        finger_scope(const finger_scope&) = delete;
+        finger_scope& operator=(const finger_scope&) = delete;
+        ~finger_scope() { finger_ = nullptr; }
+        typename core::path*& finger_;
+    };
+
+    void walk(std::size_t nodes_wanted) {
+        typename core::path before{};
+        this->predecessors(core::key_of(this->resume_at_), before);
+        const finger_scope follow(this->finger_, before);
+        const auto evict = [this](void* object, auto find) {
+            node* q = static_cast<node*>(object);
+            void* home = q->linked ? find(layout::units(q->level)) : nullptr;
+            if (home == nullptr) {
+                return false;
+            }
+            this->move_to(home, layout::pointer_to(*q));
+            return true;
+        };
+        for (; this->resume_at_ != nullptr && nodes_wanted > 0; --nodes_wanted) {
+            if (!this->is_local(this->resume_at_)) {
+                void* where = filler_->take(this->store(), layout::units(this->resume_at_->level), evict);
+                if (where != nullptr) {
+                    this->move_to(where, this->resume_at_, before);
+                }
+            }
+            const node_ptr placed = this->resume_at_;
+            for (unsigned l = 0; l <= placed->level; ++l) {
+                before[l] = placed;
+            }
+            this->resume_at_ = layout::next(*placed, 0);
+        }
+    }
+
+    std::optional<page_filler<typename core::store_type>> filler_;
+};
+
+/// Levels are drawn from a fixed sequence, so equal insertions make equal lists.
+template <class Key, class T, class Compare = std::less<Key>,
+          class Allocator = std::allocator<std::pair<const Key, T>>, placement_policy Placement = placement::hint>
+class skip_list_map : public map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator> {
+public:
+    using map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator>::map_api;
+    using placement_type = Placement;
+};
+
+}  // namespace varve
