@@ -1,6 +1,6 @@
 # make demo   install what is missing, build, record a real program, print its report, write its page
 # make test   the same set-up, then every test
-.PHONY: all build demo test test-fast test-vm test-vm-all bench-smoke lint clean
+.PHONY: all build demo test test-fast test-vm test-vm-all bench-smoke cpp-test cpp-tsan cpp-fuzz lint clean
 .NOTPARALLEL:
 
 BIN := target/release
@@ -22,7 +22,7 @@ demo: build
 	@echo "The page is $(OUT)/demo.html: open it in a browser."
 
 # Root is needed: recording is. The truth suite runs again under Debian's 6.1 and 6.12 kernels.
-test: test-fast test-vm bench-smoke
+test: test-fast cpp-test test-vm bench-smoke
 
 test-fast: build
 	scripts/setup test
@@ -39,6 +39,30 @@ test-vm-all: build
 	scripts/setup test
 	cargo xtask vm-check
 	cargo xtask vm-truth
+
+# The C++ library: everything under the address and undefined-behaviour sanitizers.
+CPP_BUILD ?= target/cpp
+CPP_CONFIGURE = cmake -S cpp -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1
+
+cpp-test:
+	scripts/setup cpp
+	$(CPP_CONFIGURE) -B $(CPP_BUILD)/asan -DVARVE_SANITIZE=address,undefined
+	cmake --build $(CPP_BUILD)/asan
+	ctest --test-dir $(CPP_BUILD)/asan --output-on-failure
+
+cpp-tsan:
+	scripts/setup cpp
+	$(CPP_CONFIGURE) -B $(CPP_BUILD)/tsan -DVARVE_SANITIZE=thread -DVARVE_EXAMPLES=OFF -DVARVE_BENCHMARKS=OFF
+	cmake --build $(CPP_BUILD)/tsan --target allocator_test
+	$(CPP_BUILD)/tsan/tests/allocator_test
+
+CPP_FUZZ_SECONDS ?= 60
+cpp-fuzz:
+	scripts/setup cpp
+	$(CPP_CONFIGURE) -B $(CPP_BUILD)/fuzz -DCMAKE_CXX_COMPILER=clang++ -DVARVE_FUZZ=ON -DVARVE_TESTS=OFF \
+		-DVARVE_EXAMPLES=OFF -DVARVE_BENCHMARKS=OFF
+	cmake --build $(CPP_BUILD)/fuzz
+	$(CPP_BUILD)/fuzz/fuzz/fuzz_maps -max_total_time=$(CPP_FUZZ_SECONDS) -max_len=4096 -print_final_stats=1
 
 bench-smoke: build
 	$(MAKE) -s -C workloads

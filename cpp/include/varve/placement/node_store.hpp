@@ -1,4 +1,4 @@
-// Storage for the nodes of one container: locally, near another node, or on the page being filled.
+// Storage for the nodes of one container: locally, near another node, or on the page being started.
 #pragma once
 
 #include <initializer_list>
@@ -39,8 +39,8 @@ public:
 
     [[nodiscard]] void* try_on(sub_type& part, std::size_t units) { return raw(part.try_allocate(units)); }
 
-    /// In swappable memory: on the page of the first neighbour whose page has room, else on the page being filled, else on
-    /// a fresh one. Neighbours may be null. Throws what the allocator throws when memory is out.
+    /// In swappable memory: on the page of the first neighbour whose page has room, else on the page being started, else
+    /// on a fresh one. Half of a page is left to the neighbours of the nodes that started it. Neighbours may be null. Throws what the allocator throws when memory is out.
     [[nodiscard]] void* near(std::initializer_list<const void*> neighbours, std::size_t units) {
         if constexpr (!traits::is_collective) {
             return raw(traits::allocate(allocator_, units));
@@ -57,7 +57,7 @@ public:
                     return p;
                 }
             }
-            if (filling_) {
+            if (filling_ && filling_->how_full().under(percent{50})) {
                 if (void* p = raw(filling_->try_allocate(units)); p != nullptr) {
                     return p;
                 }

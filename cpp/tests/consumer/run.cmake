@@ -1,0 +1,13 @@
+# Run by CTest: cmake -DBUILD=... -DSOURCE=... -DCOMPILER=... -P run.cmake
+set(work ${BUILD}/consumer)
+file(REMOVE_RECURSE ${work})
+function(run)
+    execute_process(COMMAND ${ARGV} RESULT_VARIABLE status)
+    if(NOT status EQUAL 0)
+        message(FATAL_ERROR "failed: ${ARGV}")
+    endif()
+endfunction()
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
+run(${CMAKE_COMMAND} -S ${SOURCE} -B ${work}/build -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_CXX_COMPILER=${COMPILER})
+run(${CMAKE_COMMAND} --build ${work}/build)
+run(${work}/build/consumer)
