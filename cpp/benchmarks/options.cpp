@@ -17,6 +17,24 @@ bool number(std::string_view text, T& value, T low, T high) {
     return error == std::errc() && end == text.data() + text.size() && value >= low && value <= high;
 }
 
+/// Numbers separated by commas; the first becomes the value of a single run.
+bool numbers(std::string_view text, std::vector<double>& all, double& first, double low, double high) {
+    all.clear();
+    for (;;) {
+        const std::size_t comma = text.find(',');
+        double value = 0;
+        if (!number(text.substr(0, comma), value, low, high)) {
+            return false;
+        }
+        all.push_back(value);
+        if (comma == std::string_view::npos) {
+            first = all.front();
+            return true;
+        }
+        text.remove_prefix(comma + 1);
+    }
+}
+
 void usage(std::string_view program, std::string_view what_it_does) {
     std::cout << "usage: " << program << " [options]\n"
               << what_it_does
@@ -27,6 +45,7 @@ void usage(std::string_view program, std::string_view what_it_does) {
                  "  --local PERCENT     local memory in percent of the data (default 50)\n"
                  "  --zipf A            skew of the keys asked for (default 0.8)\n"
                  "  --update U          share of updates among the operations (default 0.05)\n"
+                 "                      the last three take lists (varve-kvs): 5,10,25 sweeps\n"
                  "  --elements N        elements of 160 bytes (default 13421773)\n"
                  "  --operations N      operations (default 10000)\n"
                  "  --replacement R     clock (default), or fifo with UMap's watermarks\n"
@@ -44,13 +63,13 @@ bool apply(options& o, std::string_view name, std::string_view value) {
         return true;
     }
     if (name == "--local") {
-        return number(value, o.local_percent, 0.0, 100'000.0);
+        return numbers(value, o.all_local, o.local_percent, 0.0, 100'000.0);
     }
     if (name == "--zipf") {
-        return number(value, o.zipf, 0.01, 10.0);
+        return numbers(value, o.all_zipf, o.zipf, 0.01, 10.0);
     }
     if (name == "--update") {
-        return number(value, o.update_ratio, 0.0, 1.0);
+        return numbers(value, o.all_updates, o.update_ratio, 0.0, 1.0);
     }
     if (name == "--elements") {
         return number<std::uint64_t>(value, o.elements, 1, std::uint64_t{1} << 34);

@@ -16,6 +16,10 @@ struct options {
     double local_percent = 50;
     double zipf = 0.8;
     double update_ratio = 0.05;
+    /// What was given as lists, for a sweep: every combination, the value of `local` changing least often.
+    std::vector<double> all_local{50};
+    std::vector<double> all_zipf{0.8};
+    std::vector<double> all_updates{0.05};
     std::uint64_t elements = 13'421'773;
     std::uint64_t operations = 10'000;
     varve::replacement replacement = varve::replacement::clock;

@@ -10,6 +10,7 @@ namespace {
 
 using namespace varve;
 using namespace varve::literals;
+using varve_test::check_structure;
 namespace policy = varve::placement;
 
 struct payload {

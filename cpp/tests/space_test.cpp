@@ -52,10 +52,10 @@ class slow_clock {
 public:
     explicit slow_clock(std::size_t buffer) : buffer_(buffer) {}
     void touch(std::size_t page, bool write) {
-        for (auto& entry : ring_) {
-            if (entry.page == page) {
-                entry.referenced = true;
-                entry.dirty |= write;
+        for (auto& e : ring_) {
+            if (e.page == page) {
+                e.referenced = true;
+                e.dirty |= write;
                 return;
             }
         }

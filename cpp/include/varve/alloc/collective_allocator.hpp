@@ -1,7 +1,9 @@
 // The allocator that a container is given, and from which it takes a sub-allocator for each of its objects.
 #pragma once
 
-#include <new>
+#include <concepts>
+#include <tuple>
+#include <utility>
 
 #include "varve/alloc/sub_allocator.hpp"
 
@@ -32,8 +34,9 @@ public:
 
     /// On a heap made for it.
     explicit collective_allocator(heap_sizes sizes) : heap_(make_heap<Space>(sizes)) {}
-    /// On a heap that others use too.
-    explicit collective_allocator(std::shared_ptr<heap_type> h) noexcept : heap_(std::move(h)) {}
+    /// On a heap that others use too. A template, so that braces always mean sizes.
+    template <std::same_as<heap_type> Heap>
+    explicit collective_allocator(std::shared_ptr<Heap> h) noexcept : heap_(std::move(h)) {}
     template <class U>
     collective_allocator(const collective_allocator<U, Space>& other) noexcept : heap_(other.heap_), tag_(other.tag_) {}
 

@@ -69,6 +69,7 @@ public:
                 if (void* p = raw(filling_->try_allocate(units)); p != nullptr) {
                     return p;
                 }
+                filling_.reset();  // larger than a page
             }
             return raw(traits::sub(allocator_, swappable_plain).allocate(units));
         }

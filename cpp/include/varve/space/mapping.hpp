@@ -57,6 +57,10 @@ public:
     [[nodiscard]] std::byte* base() const noexcept { return base_; }
     [[nodiscard]] byte_count size() const noexcept { return {length_}; }
 
+    /// Lets the kernel back the range with huge pages where it can: fewer misses in the translation buffer, but memory
+    /// comes and goes in 2 MiB.
+    void allow_huge_pages() const noexcept { ::madvise(base_, length_, MADV_HUGEPAGE); }
+
     /// Gives the memory of a sub-range back to the kernel; it reads as zero afterwards.
     void forget(std::byte* start, byte_count size) const noexcept { ::madvise(start, size.value, MADV_DONTNEED); }
 

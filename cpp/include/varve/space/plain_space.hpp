@@ -9,12 +9,22 @@
 
 namespace varve {
 
+/// What the kernel may back a space with.
+enum class backing {
+    small_pages,  ///< memory is returned page by page
+    huge_pages    ///< faster where the range is large and full
+};
+
 class plain_space {
 public:
     /// Reserves `capacity`, rounded down to whole pages. `page` is a power of two from 4 KiB to 2 MiB.
     /// Throws std::invalid_argument or mapping_error.
-    explicit plain_space(byte_count capacity, byte_count page = {4096})
-        : page_(checked(page)), memory_({capacity.value / page.value * page.value}, page) {}
+    explicit plain_space(byte_count capacity, byte_count page = {4096}, backing memory = backing::small_pages)
+        : page_(checked(page)), memory_({capacity.value / page.value * page.value}, page) {
+        if (memory == backing::huge_pages) {
+            memory_.allow_huge_pages();
+        }
+    }
 
     [[nodiscard]] std::byte* base() const noexcept { return memory_.base(); }
     [[nodiscard]] byte_count page_bytes() const noexcept { return page_; }
