@@ -28,7 +28,7 @@ built_store build(const bench::options& chosen) {
 void query(const built_store& built, const bench::options& chosen) {
     bench::generator random = built.random;
     bench::variant& store = *built.store;
-    bench::zipf_distribution rank(chosen.elements, chosen.zipf);
+    bench::rank_distribution rank(chosen.elements, chosen.zipf);
     std::bernoulli_distribution is_update(chosen.update_ratio);
     std::uniform_int_distribution<std::size_t> length(1, 100);
     std::uint64_t checksum = 0;

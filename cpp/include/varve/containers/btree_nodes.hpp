@@ -325,8 +325,11 @@ private:
     /// Swappable room for a node that takes the place of `p` or one next to it: with the parent, a child, or `p` itself.
     [[nodiscard]] void* near(node_ptr p, std::size_t units) {
         const void* parent = p->parent == nullptr ? nullptr : std::to_address(p->parent);
-        const void* child_of_both = p->height == 0 ? nullptr : std::to_address(child(p, p->count));
-        return store_.near({parent, child_of_both, std::to_address(p)}, units);
+        if (p->height == 0) {
+            return store_.near({parent, std::to_address(p)}, units);
+        }
+        // A split or grown inner node has more links to its children than to its parent.
+        return store_.near({std::to_address(child(p, p->count)), std::to_address(p), parent}, units);
     }
 
     /// Makes some room in local memory; false if there is no way to. Throws when swappable memory is out.

@@ -61,8 +61,9 @@ private:
 
     /// Levels of a subtree of about a thousand nodes.
     [[nodiscard]] static constexpr unsigned unit_levels() noexcept {
+        constexpr double children = 0.77 * Fanout;  // what random insertion leaves a node
         unsigned levels = 1;
-        for (std::size_t width = 1; width * (Fanout * 3 / 4) < 1024; width *= Fanout * 3 / 4) {
+        for (double width = children; width <= 1024; width *= children) {
             ++levels;
         }
         return levels;
