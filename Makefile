@@ -79,6 +79,7 @@ lint:
 	cargo clippy --release --locked --workspace --tests --examples -- -D warnings \
 		-A clippy::unwrap_used -A clippy::undocumented-unsafe-blocks -A unreachable_pub -A missing_docs
 	$(MAKE) -s -C web check
+	find cpp -name '*.[ch]pp' | xargs clang-format --dry-run --Werror
 
 clean:
 	cargo clean

@@ -72,8 +72,8 @@ void query(const built_store& built, const bench::options& chosen) {
 
 int main(int count, char** arguments) try {
     int exit_code = 0;
-    auto chosen = bench::parse(count, arguments,
-                               "Builds a key-value store, pages it out, and counts the pages that queries read.", exit_code);
+    auto chosen = bench::parse(
+        count, arguments, "Builds a key-value store, pages it out, and counts the pages that queries read.", exit_code);
     if (!chosen) {
         return exit_code;
     }

@@ -7,8 +7,8 @@
 
 int main(int count, char** arguments) try {
     int exit_code = 0;
-    const auto chosen = bench::parse(count, arguments,
-                                     "Builds a structure and counts its links: purely local, in-page, cross-page.", exit_code);
+    const auto chosen = bench::parse(
+        count, arguments, "Builds a structure and counts its links: purely local, in-page, cross-page.", exit_code);
     if (!chosen) {
         return exit_code;
     }

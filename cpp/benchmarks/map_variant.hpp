@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "varve/alloc/collective_allocator.hpp"
 #include "variant.hpp"
+#include "varve/alloc/collective_allocator.hpp"
 
 namespace bench {
 

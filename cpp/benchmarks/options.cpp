@@ -87,9 +87,9 @@ bool apply(options& o, std::string_view name, std::string_view value) {
 }  // namespace
 
 std::vector<variant_name> variants() {
-    return {{"btree", "hint", false},     {"btree", "local", true},         {"btree", "local+dfs", true},
-            {"btree", "dfs", false},      {"btree", "local+veb", true},     {"btree", "veb", false},
-            {"btree", "auto", true},      {"skiplist", "hint", false},      {"skiplist", "local", true},
+    return {{"btree", "hint", false},         {"btree", "local", true},     {"btree", "local+dfs", true},
+            {"btree", "dfs", false},          {"btree", "local+veb", true}, {"btree", "veb", false},
+            {"btree", "auto", true},          {"skiplist", "hint", false},  {"skiplist", "local", true},
             {"skiplist", "local+page", true}, {"skiplist", "page", false},  {"skiplist", "auto", true}};
 }
 

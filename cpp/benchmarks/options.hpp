@@ -32,8 +32,8 @@ struct options {
     [[nodiscard]] bool has_local_part() const;
 };
 
-/// Nothing where the program should end with `exit_code`: help was asked for, or the arguments are wrong and that has been
-/// said on standard error.
+/// Nothing where the program should end with `exit_code`: help was asked for, or the arguments are wrong and that has
+/// been said on standard error.
 [[nodiscard]] std::optional<options> parse(int count, char** arguments, std::string_view what_it_does, int& exit_code);
 
 /// An empty variant with the memory that the options give it.

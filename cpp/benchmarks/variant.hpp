@@ -14,8 +14,8 @@ namespace bench {
 
 /// How much memory a variant gets.
 struct budgets {
-    varve::byte_count local;        ///< purely local part
-    varve::byte_count swappable;    ///< address range of the rest
+    varve::byte_count local;      ///< purely local part
+    varve::byte_count swappable;  ///< address range of the rest
 };
 
 /// What a variant holds.

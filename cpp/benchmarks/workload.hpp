@@ -1,5 +1,5 @@
-// The workload of the collective-allocator study: what is inserted, and which operations follow. One generator drives all
-// of it, so that every variant sees the same stream.
+// The workload of the collective-allocator study: what is inserted, and which operations follow. One generator drives
+// all of it, so that every variant sees the same stream.
 #pragma once
 
 #include <array>
@@ -39,10 +39,10 @@ static_assert(sizeof(std::pair<const key_type, mapped_type>) == element_bytes);
 }
 
 /// Ranks 0 to n-1, skewed as in the study, one uniform number each. The study starts from the rejection inversion of W.
-/// Hoermann and G. Derflinger (1996) for Zipf's law but takes the whole part of the inverse where they round it. Nothing
-/// is ever rejected then, and rank 0 comes up more often than Zipf's law says: the probability of rank k is the integral of
-/// x^-exponent from k+1 to k+2, with the mass of Zipf's first rank below 1.5 added to rank 0. Counts can only be compared
-/// under the same law, so it is kept.
+/// Hoermann and G. Derflinger (1996) for Zipf's law but takes the whole part of the inverse where they round it.
+/// Nothing is ever rejected then, and rank 0 comes up more often than Zipf's law says: the probability of rank k is the
+/// integral of x^-exponent from k+1 to k+2, with the mass of Zipf's first rank below 1.5 added to rank 0. Counts can
+/// only be compared under the same law, so it is kept.
 class rank_distribution {
 public:
     rank_distribution(std::uint64_t n, double exponent)

@@ -23,7 +23,8 @@ int main() {
     // What belongs to the map joins it there, while there is room.
     auto same_page = memory.sub(varve::owner_of{&*together.begin()});
     if (int* note = same_page.try_allocate(1)) {
-        std::cout << "the note is on the same page: " << std::boolalpha << memory.same_page(note, &*together.begin()) << '\n';
+        std::cout << "the note is on the same page: " << std::boolalpha << memory.same_page(note, &*together.begin())
+                  << '\n';
         same_page.deallocate(note, 1);
     }
 

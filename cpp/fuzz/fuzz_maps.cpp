@@ -68,7 +68,8 @@ void check(const Map& map, const model& expected) {
 
 template <class Map>
 void run(const std::uint8_t* data, std::size_t size) {
-    const allocator memory(varve::heap_sizes{{std::size_t{4096} * (data[0] % 8)}, {std::size_t{4096} * (1 + data[1] % 64)}});
+    const allocator memory(
+        varve::heap_sizes{{std::size_t{4096} * (data[0] % 8)}, {std::size_t{4096} * (1 + data[1] % 64)}});
     Map map(memory);
     model expected;
     for (std::size_t i = 2; i + 4 <= size; i += 4) {

@@ -239,7 +239,8 @@ TEST(Allocator, AStandardAllocatorActsAsATrivialOne) {
     int* p = sub.allocate(3);
     EXPECT_TRUE(traits::contains(a, p));
     EXPECT_FALSE(traits::contains(a, purely_local, p));
-    EXPECT_FALSE(traits::relocate(a, sub, [](auto, auto) {}, std::tie(p), request<int>{3}));
+    EXPECT_FALSE(traits::relocate(
+        a, sub, [](auto, auto) {}, std::tie(p), request<int>{3}));
     sub.deallocate(p, 3);
     auto both = sub.try_allocate_all(request<int>{2}, request<double>{1});
     ASSERT_TRUE(both.has_value());

@@ -170,10 +170,10 @@ TYPED_TEST_P(MapModel, CopiesMovesAndSwaps) {
     EXPECT_TRUE(a == b);
     a = std::move(b);
     fixture::expect_equal(a, r);
-    EXPECT_EQ(erase_if(a, [](const auto& element) { return element.first < make_key<typename fixture::key_type>(500); }),
-              std::erase_if(r, [](const auto& element) {
-                  return element.first < make_key<typename fixture::key_type>(500);
-              }));
+    EXPECT_EQ(
+        erase_if(a, [](const auto& element) { return element.first < make_key<typename fixture::key_type>(500); }),
+        std::erase_if(r,
+                      [](const auto& element) { return element.first < make_key<typename fixture::key_type>(500); }));
     fixture::expect_equal(a, r);
     a.erase(a.begin(), a.end());
     EXPECT_TRUE(a.empty());

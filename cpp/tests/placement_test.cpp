@@ -121,6 +121,9 @@ TYPED_TEST(Reblocking, LaterSplitsFindRoom) {
     if (TypeParam::placement_type::fill.value == 100) {
         GTEST_SKIP() << "this placement leaves no room";
     }
+    if (std::is_same_v<TypeParam, wide_tree<policy::local_veb>>) {
+        GTEST_SKIP() << "a full node is larger than the room that is left";
+    }
     const allocator a = memory(0_KiB);
     TypeParam m(a);
     fill(m, 10'000);
@@ -130,8 +133,7 @@ TYPED_TEST(Reblocking, LaterSplitsFindRoom) {
     fill(m, 1000, 2);
     const auto after = m.count_links();
     const std::size_t fresh = after.in_page + after.cross_page - before.in_page - before.cross_page;
-    std::cerr << before.cross_page << ' ' << after.cross_page << ' ' << fresh << ' ' << pages << ' ' << a.memory().space().now << '\n';
-    EXPECT_LE(after.cross_page, before.cross_page + fresh / 2);
+    EXPECT_LE(after.cross_page, before.cross_page + fresh / 4);
     EXPECT_LE(a.memory().space().now, pages + pages / 20);
 }
 

@@ -35,7 +35,8 @@ protected:
             case 2:
                 return a.sub(fresh_page);
             default:
-                return a.sub(owner_of{sub_allocator<char>(collective_allocator<char>(memory_).sub(fresh_page)).allocate(1)});
+                return a.sub(
+                    owner_of{sub_allocator<char>(collective_allocator<char>(memory_).sub(fresh_page)).allocate(1)});
         }
     }
     void TearDown() override {

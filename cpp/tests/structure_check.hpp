@@ -29,7 +29,8 @@ struct level_order {
                 if (!local_at[level][i]) {
                     seen_swapped = true;
                 } else {
-                    ASSERT_FALSE(seen_swapped) << "a local node behind a swapped one: level " << level << " place " << i;
+                    ASSERT_FALSE(seen_swapped)
+                        << "a local node behind a swapped one: level " << level << " place " << i;
                 }
             }
         }

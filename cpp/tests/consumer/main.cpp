@@ -4,8 +4,8 @@ int main() {
     using namespace varve::literals;
     using element = std::pair<const int, int>;
     const varve::collective_allocator<element> memory({64_KiB, 64_MiB});
-    varve::btree_map<int, int, 3, std::less<int>, varve::collective_allocator<element>, varve::placement::automatic> map(
-        memory);
+    varve::btree_map<int, int, 3, std::less<int>, varve::collective_allocator<element>, varve::placement::automatic>
+        map(memory);
     for (int i = 0; i < 1000; ++i) {
         map.emplace(i, i);
     }

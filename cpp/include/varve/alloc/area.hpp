@@ -20,9 +20,7 @@ namespace varve {
 struct occupancy {
     byte_count used;  ///< the page's own header included
     byte_count capacity;
-    [[nodiscard]] bool under(percent limit) const noexcept {
-        return used.value * 100 < capacity.value * limit.value;
-    }
+    [[nodiscard]] bool under(percent limit) const noexcept { return used.value * 100 < capacity.value * limit.value; }
 };
 
 /// Every member may be called by several threads at once. `contains`, `page_of` and `how_full` take no lock and touch
@@ -30,7 +28,8 @@ struct occupancy {
 template <swap_space Space>
 class area {
 public:
-    /// Slots of a slab are aligned to this where their size is a multiple of it; stricter requests get pages of their own.
+    /// Slots of a slab are aligned to this where their size is a multiple of it; stricter requests get pages of their
+    /// own.
     static constexpr std::size_t slot_alignment = 64;
 
     /// The space must outlive the area.
@@ -79,10 +78,9 @@ public:
         if (kind == page_kind::run || kind == page_kind::run_tail) {
             return {page_bytes_, page_bytes_};
         }
-        const std::size_t granules =
-            kind == page_kind::unused ? 0
-                                      : record(page).used.load(std::memory_order_relaxed) +
-                                            page_block::header_granules(page_bytes_);
+        const std::size_t granules = kind == page_kind::unused ? 0
+                                                               : record(page).used.load(std::memory_order_relaxed) +
+                                                                     page_block::header_granules(page_bytes_);
         return {{granules * page_block::granule}, page_bytes_};
     }
     /// Pages that there can be.

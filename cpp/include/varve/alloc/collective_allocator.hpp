@@ -54,7 +54,9 @@ public:
         heap_->deallocate(std::to_address(p), {n * sizeof(T)}, alignof(T));
     }
 
-    [[nodiscard]] sub_allocator_type sub(purely_local_t) const noexcept { return {heap_, sub_part::local, no_page, tag_}; }
+    [[nodiscard]] sub_allocator_type sub(purely_local_t) const noexcept {
+        return {heap_, sub_part::local, no_page, tag_};
+    }
     [[nodiscard]] sub_allocator_type sub(swappable_plain_t) const noexcept {
         return {heap_, sub_part::plain, no_page, tag_};
     }
@@ -98,8 +100,8 @@ public:
     /// pointers, and frees the old storage. False, and nothing changed, if there is no room. If the mover throws, the
     /// new storage is freed and the exception goes on: the mover must then have left the old objects as they were.
     template <class Mover, class... R>
-    bool relocate(sub_allocator_type target, Mover&& mover, std::tuple<space_pointer_t<Space, typename R::type>&...> objects,
-                  R... sizes) const {
+    bool relocate(sub_allocator_type target, Mover&& mover,
+                  std::tuple<space_pointer_t<Space, typename R::type>&...> objects, R... sizes) const {
         auto storage = target.try_allocate_all(sizes...);
         if (!storage) {
             return false;
@@ -108,8 +110,9 @@ public:
         const auto from = std::apply(raw, objects);
         const auto to = std::apply(raw, *storage);
         const auto free_all = [&](const auto& pointers) {
-            std::apply([&](auto*... p) { (heap_->deallocate(p, {sizes.count * sizeof(*p)}, alignof(decltype(*p))), ...); },
-                       pointers);
+            std::apply(
+                [&](auto*... p) { (heap_->deallocate(p, {sizes.count * sizeof(*p)}, alignof(decltype(*p))), ...); },
+                pointers);
         };
         try {
             std::forward<Mover>(mover)(from, to);

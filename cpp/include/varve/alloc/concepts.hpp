@@ -4,12 +4,13 @@
 #include <concepts>
 #include <memory>
 
-#include "varve/alloc/parts.hpp"
 #include "varve/alloc/area.hpp"
+#include "varve/alloc/parts.hpp"
 
 namespace varve {
 
 /// What the standard asks of an allocator.
+// clang-format off
 template <class A>
 concept standard_allocator = std::copy_constructible<A> && std::equality_comparable<A> &&
                              requires(A& a, std::size_t n, typename std::allocator_traits<A>::pointer p) {
@@ -17,8 +18,10 @@ concept standard_allocator = std::copy_constructible<A> && std::equality_compara
                                  { std::allocator_traits<A>::allocate(a, n) } -> std::same_as<decltype(p)>;
                                  std::allocator_traits<A>::deallocate(a, p, n);
                              };
+// clang-format on
 
 /// A standard allocator for one part of a memory, which can be asked about it and does not have to throw.
+// clang-format off
 template <class S>
 concept sub_allocator_like = standard_allocator<S> && requires(S& s, const S& c, const void* p, std::size_t n) {
     { s.try_allocate(n) } -> std::same_as<typename std::allocator_traits<S>::pointer>;
@@ -27,8 +30,10 @@ concept sub_allocator_like = standard_allocator<S> && requires(S& s, const S& c,
     { c.how_full() } -> std::same_as<occupancy>;
     { c.page() } noexcept -> std::same_as<page_index>;
 };
+// clang-format on
 
 /// A standard allocator that hands out sub-allocators for the parts of its memory.
+// clang-format off
 template <class A>
 concept collective_allocator_like =
     standard_allocator<A> && sub_allocator_like<typename A::sub_allocator_type> &&
@@ -45,5 +50,6 @@ concept collective_allocator_like =
             a.relocate(target, [](auto, auto) {}, std::tie(object), request<typename A::value_type>{1})
         } -> std::same_as<bool>;
     };
+// clang-format on
 
 }  // namespace varve

@@ -50,7 +50,8 @@ private:
 
     void* do_allocate(std::size_t size, std::size_t alignment) override {
         return with_alignment(alignment, [&]<class C>(std::type_identity<C>) -> void* {
-            return std::to_address(sub_allocator<C, Space>(part_).allocate(bits::pieces(size == 0 ? 1 : size, sizeof(C))));
+            return std::to_address(
+                sub_allocator<C, Space>(part_).allocate(bits::pieces(size == 0 ? 1 : size, sizeof(C))));
         });
     }
     void do_deallocate(void* p, std::size_t size, std::size_t alignment) override {

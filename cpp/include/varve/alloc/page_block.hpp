@@ -1,5 +1,6 @@
-// The layout of a page that objects are allocated in: a map of the used 16-byte granules, a map of the granules where an
-// object starts, then the granules. Both maps lie in the page itself, so they are paged with the objects they speak of.
+// The layout of a page that objects are allocated in: a map of the used 16-byte granules, a map of the granules where
+// an object starts, then the granules. Both maps lie in the page itself, so they are paged with the objects they speak
+// of.
 #pragma once
 
 #include <cstring>

@@ -22,13 +22,13 @@ struct page_record {
     static constexpr std::uint32_t nowhere = ~std::uint32_t{0};
 
     std::atomic<page_kind> kind{page_kind::unused};
-    bool listed = false;                       ///< in the list of slabs of its class with room
-    bool settled = false;                      ///< filled by the current re-blocking of its owner
-    std::atomic<std::uint32_t> pins{0};        ///< handles that keep the page
-    std::atomic<std::uint32_t> used{0};        ///< granules of objects
-    std::uint32_t extent = 0;                  ///< slab: granules per object; run: pages
+    bool listed = false;                 ///< in the list of slabs of its class with room
+    bool settled = false;                ///< filled by the current re-blocking of its owner
+    std::atomic<std::uint32_t> pins{0};  ///< handles that keep the page
+    std::atomic<std::uint32_t> used{0};  ///< granules of objects
+    std::uint32_t extent = 0;            ///< slab: granules per object; run: pages
     std::atomic<owner_tag> tag{0};
-    std::uint32_t rover = 0;                   ///< where page_block starts to search
+    std::uint32_t rover = 0;  ///< where page_block starts to search
     std::uint32_t next = nowhere;
     std::uint32_t previous = nowhere;
 };

@@ -12,8 +12,8 @@ namespace varve {
 template <class T, swap_space Space>
 class collective_allocator;
 
-/// A handle. One that stands for a page pins the page while it lives and keeps the heap alive, so it can neither leak nor
-/// dangle. Two handles of one heap are equal: each can deallocate what the other allocated.
+/// A handle. One that stands for a page pins the page while it lives and keeps the heap alive, so it can neither leak
+/// nor dangle. Two handles of one heap are equal: each can deallocate what the other allocated.
 template <class T, swap_space Space = plain_space>
 class sub_allocator {
 public:
@@ -34,10 +34,13 @@ public:
     };
 
     template <class U>
-    sub_allocator(const sub_allocator<U, Space>& other) : sub_allocator(other.heap_, other.part_, other.page_, other.tag_) {
+    sub_allocator(const sub_allocator<U, Space>& other)
+        : sub_allocator(other.heap_, other.part_, other.page_, other.tag_) {
         keep();
     }
-    sub_allocator(const sub_allocator& other) : sub_allocator(other.heap_, other.part_, other.page_, other.tag_) { keep(); }
+    sub_allocator(const sub_allocator& other) : sub_allocator(other.heap_, other.part_, other.page_, other.tag_) {
+        keep();
+    }
     /// A moved-from handle stands for the same part: standard containers go on using the allocator they moved from.
     sub_allocator& operator=(const sub_allocator& other) {
         sub_allocator copy(other);
@@ -59,7 +62,9 @@ public:
     }
 
     /// Null if there is no room in this part.
-    [[nodiscard]] pointer try_allocate(std::size_t n) { return static_cast<pointer>(to_pointer<T>(raw_allocate<T>(n))); }
+    [[nodiscard]] pointer try_allocate(std::size_t n) {
+        return static_cast<pointer>(to_pointer<T>(raw_allocate<T>(n)));
+    }
 
     void deallocate(pointer p, std::size_t n) noexcept {
         heap_->deallocate(std::to_address(p), {n * sizeof(T)}, alignof(T));
@@ -67,19 +72,21 @@ public:
 
     /// Storage for several objects of several types in this part, all or nothing.
     template <class... R>
-        requires(detail::is_request<R> && ...)
+        requires(detail::is_request<R>&&...)
     [[nodiscard]] std::optional<std::tuple<space_pointer_t<Space, typename R::type>...>> try_allocate_all(R... wanted) {
         std::tuple<typename R::type*...> raw{};
         const bool complete = [&]<std::size_t... I>(std::index_sequence<I...>) {
             return ((std::get<I>(raw) = raw_allocate<typename R::type>(wanted.count)) && ...);
-        }(std::index_sequence_for<R...>());
+        }
+        (std::index_sequence_for<R...>());
         if (complete) {
             return std::apply(
                 [](auto*... p) { return std::tuple(to_pointer<std::remove_pointer_t<decltype(p)>>(p)...); }, raw);
         }
         [&]<std::size_t... I>(std::index_sequence<I...>) {
             (free_if(std::get<I>(raw), wanted.count), ...);
-        }(std::index_sequence_for<R...>());
+        }
+        (std::index_sequence_for<R...>());
         return std::nullopt;
     }
 

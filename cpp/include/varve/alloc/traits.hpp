@@ -34,14 +34,15 @@ public:
     }
 
     template <class... R>
-        requires(detail::is_request<R> && ...)
+        requires(detail::is_request<R>&&...)
     [[nodiscard]] auto try_allocate_all(R... wanted) {
-        using result = std::tuple<typename std::allocator_traits<
-            typename traits::template rebind_alloc<typename R::type>>::pointer...>;
+        using result = std::tuple<
+            typename std::allocator_traits<typename traits::template rebind_alloc<typename R::type>>::pointer...>;
         result storage{};
         const bool complete = [&]<std::size_t... I>(std::index_sequence<I...>) {
             return ((std::get<I>(storage) = rebound<typename R::type>().try_allocate(wanted.count)) && ...);
-        }(std::index_sequence_for<R...>());
+        }
+        (std::index_sequence_for<R...>());
         if (complete) {
             return std::optional<result>(storage);
         }
@@ -50,7 +51,8 @@ public:
                   ? rebound<typename R::type>().deallocate(std::get<I>(storage), wanted.count)
                   : void()),
              ...);
-        }(std::index_sequence_for<R...>());
+        }
+        (std::index_sequence_for<R...>());
         return std::optional<result>();
     }
 

@@ -40,7 +40,9 @@ public:
         }
         tracked(const tracked&) = delete;
         tracked& operator=(const tracked&) = delete;
-        ~tracked() { tree_.trackers_ = outer_; }
+        ~tracked() {
+            tree_.trackers_ = outer_;
+        }
         node_ptr at;
 
     private:
@@ -52,20 +54,40 @@ public:
     explicit btree_nodes(const Allocator& a) : store_(unit_allocator(a)) {}
     btree_nodes(const btree_nodes&) = delete;
     btree_nodes& operator=(const btree_nodes&) = delete;
-    ~btree_nodes() { free_all(); }
+    ~btree_nodes() {
+        free_all();
+    }
 
-    [[nodiscard]] node_ptr root() const noexcept { return root_; }
-    [[nodiscard]] node_ptr first_leaf() const noexcept { return first_leaf_; }
-    [[nodiscard]] node_ptr last_leaf() const noexcept { return last_leaf_; }
-    [[nodiscard]] store_type& store() noexcept { return store_; }
-    [[nodiscard]] const store_type& store() const noexcept { return store_; }
-    [[nodiscard]] bool is_local(node_ptr p) const noexcept { return store_.is_local(std::to_address(p)); }
+    [[nodiscard]] node_ptr root() const noexcept {
+        return root_;
+    }
+    [[nodiscard]] node_ptr first_leaf() const noexcept {
+        return first_leaf_;
+    }
+    [[nodiscard]] node_ptr last_leaf() const noexcept {
+        return last_leaf_;
+    }
+    [[nodiscard]] store_type& store() noexcept {
+        return store_;
+    }
+    [[nodiscard]] const store_type& store() const noexcept {
+        return store_;
+    }
+    [[nodiscard]] bool is_local(node_ptr p) const noexcept {
+        return store_.is_local(std::to_address(p));
+    }
 
     // ---- the graph ----
 
-    [[nodiscard]] static unsigned height(node_ptr p) noexcept { return p->height; }
-    [[nodiscard]] static std::size_t child_count(node_ptr p) noexcept { return p->height == 0 ? 0 : p->count + 1u; }
-    [[nodiscard]] static node_ptr child(node_ptr p, std::size_t i) noexcept { return layout::children(*p)[i]; }
+    [[nodiscard]] static unsigned height(node_ptr p) noexcept {
+        return p->height;
+    }
+    [[nodiscard]] static std::size_t child_count(node_ptr p) noexcept {
+        return p->height == 0 ? 0 : p->count + 1u;
+    }
+    [[nodiscard]] static node_ptr child(node_ptr p, std::size_t i) noexcept {
+        return layout::children(*p)[i];
+    }
 
     [[nodiscard]] static node_ptr first_at_height(node_ptr p, unsigned h) noexcept {
         while (p->height > h) {
@@ -129,7 +151,6 @@ public:
         }
         if (p == resume_at_) {
             resume_at_ = neighbour<true>(p);
-
         }
         if (p->height == 0) {
             if (p == first_leaf_) {
@@ -263,7 +284,8 @@ public:
                     const std::size_t capacity = layout::snug(p.at->count);
                     void* where = nullptr;
                     while (is_local(p.at) && capacity < p.at->capacity &&
-                           (where = store_.try_local(layout::units(p.at->height, capacity))) == nullptr && make_room()) {
+                           (where = store_.try_local(layout::units(p.at->height, capacity))) == nullptr &&
+                           make_room()) {
                     }
                     if (where != nullptr) {
                         move_to(where, p.at, capacity);
@@ -295,7 +317,9 @@ public:
     }
 
     /// The lowest local node of the smallest key; null if no node is local.
-    [[nodiscard]] node_ptr frontier() const noexcept { return frontier_; }
+    [[nodiscard]] node_ptr frontier() const noexcept {
+        return frontier_;
+    }
 
     void swap(btree_nodes& other) noexcept {
         store_.swap(other.store_);
@@ -304,7 +328,6 @@ public:
         std::swap(last_leaf_, other.last_leaf_);
         std::swap(frontier_, other.frontier_);
         std::swap(resume_at_, other.resume_at_);
-
     }
 
 protected:
@@ -322,7 +345,8 @@ private:
         }
     }
 
-    /// Swappable room for a node that takes the place of `p` or one next to it: with the parent, a child, or `p` itself.
+    /// Swappable room for a node that takes the place of `p` or one next to it: with the parent, a child, or `p`
+    /// itself.
     [[nodiscard]] void* near(node_ptr p, std::size_t units) {
         const void* parent = p->parent == nullptr ? nullptr : std::to_address(p->parent);
         if (p->height == 0) {
@@ -414,8 +438,7 @@ private:
             bool emptied = true;
             local.for_each_object(slab, [&](void* object) {
                 node* p = static_cast<node*>(object);
-                void* where =
-                    p->linked ? store_.try_local(layout::units(p->height, p->capacity)) : nullptr;
+                void* where = p->linked ? store_.try_local(layout::units(p->height, p->capacity)) : nullptr;
                 if (where == nullptr) {
                     emptied = false;
                     return false;

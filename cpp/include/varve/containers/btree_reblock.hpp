@@ -12,16 +12,17 @@ class btree_reblock : public Base {
     using nodes = btree_nodes<Slot, Allocator, Fanout, Placement>;
 
 public:
+    using Base::Base;
     using typename Base::layout;
     using typename Base::node;
     using typename Base::node_ptr;
     using typename Base::tracked;
-    using Base::Base;
 
-    static constexpr bool reblocks = Placement::reblocking != placement::order::none && nodes::store_type::traits::is_collective;
+    static constexpr bool reblocks =
+        Placement::reblocking != placement::order::none && nodes::store_type::traits::is_collective;
 
-    /// Re-blocks at least `nodes_wanted` nodes, whole units at a time. True when the pass over the tree is complete; the
-    /// next call then begins a new one. Throws when memory is out; the tree is intact then, and a call goes on.
+    /// Re-blocks at least `nodes_wanted` nodes, whole units at a time. True when the pass over the tree is complete;
+    /// the next call then begins a new one. Throws when memory is out; the tree is intact then, and a call goes on.
     bool step(std::size_t nodes_wanted) {
         if constexpr (!reblocks) {
             return true;
@@ -103,15 +104,16 @@ private:
             return;
         }
         const std::size_t capacity = layout::snug(p.at->count);
-        void* where = filler_->take(this->store(), layout::units(p.at->height, capacity), [this](void* object, auto find) {
-            node* q = static_cast<node*>(object);
-            void* home = q->linked ? find(layout::units(q->height, q->capacity)) : nullptr;
-            if (home == nullptr) {
-                return false;
-            }
-            this->move_to(home, layout::pointer_to(*q), q->capacity);
-            return true;
-        });
+        void* where =
+            filler_->take(this->store(), layout::units(p.at->height, capacity), [this](void* object, auto find) {
+                node* q = static_cast<node*>(object);
+                void* home = q->linked ? find(layout::units(q->height, q->capacity)) : nullptr;
+                if (home == nullptr) {
+                    return false;
+                }
+                this->move_to(home, layout::pointer_to(*q), q->capacity);
+                return true;
+            });
         if (where != nullptr) {
             this->move_to(where, p.at, capacity);
         }

@@ -23,7 +23,10 @@ namespace varve {
 template <class Core, class Key, class T, class Compare, class Allocator>
 class map_api {
     template <class K>
-    static constexpr bool other_key = requires { typename Compare::is_transparent; } && !std::is_convertible_v<K, Key>;
+    static constexpr bool other_key = requires {
+        typename Compare::is_transparent;
+    }
+    &&!std::is_convertible_v<K, Key>;
 
 public:
     using key_type = Key;
@@ -52,9 +55,7 @@ public:
         Compare compare_;
     };
 
-    map_api()
-        requires std::default_initializable<Allocator>
-        : map_api(Compare(), Allocator()) {}
+    map_api() requires std::default_initializable<Allocator> : map_api(Compare(), Allocator()) {}
     explicit map_api(const Allocator& a) : map_api(Compare(), a) {}
     explicit map_api(const Compare& c, const Allocator& a = Allocator()) : core_(c, a), allocator_(a) {}
     template <std::input_iterator I>
@@ -68,7 +69,9 @@ public:
 
     map_api(const map_api& other)
         : map_api(other, std::allocator_traits<Allocator>::select_on_container_copy_construction(other.allocator_)) {}
-    map_api(const map_api& other, const Allocator& a) : map_api(other.key_comp(), a) { insert(other.begin(), other.end()); }
+    map_api(const map_api& other, const Allocator& a) : map_api(other.key_comp(), a) {
+        insert(other.begin(), other.end());
+    }
     map_api(map_api&& other) : map_api(other.key_comp(), other.allocator_) { core_.swap(other.core_); }
     map_api(map_api&& other, const Allocator& a) : map_api(other.key_comp(), a) { take_from(other); }
     map_api& operator=(const map_api& other) {
@@ -120,10 +123,9 @@ public:
     std::pair<iterator, bool> insert(const value_type& v) { return emplace(v); }
     std::pair<iterator, bool> insert(value_type&& v) { return emplace(std::move(v)); }
     template <class P>
-        requires std::constructible_from<value_type, P&&>
-    std::pair<iterator, bool> insert(P&& v) {
-        return emplace(std::forward<P>(v));
-    }
+        requires std::constructible_from<value_type, P&&> std::pair<iterator, bool> insert(P&& v) {
+            return emplace(std::forward<P>(v));
+        }
     iterator insert(const_iterator, const value_type& v) { return emplace(v).first; }
     iterator insert(const_iterator, value_type&& v) { return emplace(std::move(v)).first; }
     template <std::input_iterator I>
@@ -214,19 +216,13 @@ public:
 
     template <class K>
         requires other_key<K>
-    [[nodiscard]] iterator find(const K& key) {
-        return iterator(core_.find(key));
-    }
+    [[nodiscard]] iterator find(const K& key) { return iterator(core_.find(key)); }
     template <class K>
         requires other_key<K>
-    [[nodiscard]] const_iterator find(const K& key) const {
-        return const_iterator(core_.find(key));
-    }
+    [[nodiscard]] const_iterator find(const K& key) const { return const_iterator(core_.find(key)); }
     template <class K>
         requires other_key<K>
-    [[nodiscard]] bool contains(const K& key) const {
-        return find(key) != end();
-    }
+    [[nodiscard]] bool contains(const K& key) const { return find(key) != end(); }
     template <class K>
         requires other_key<K>
     [[nodiscard]] size_type count(const K& key) const {
@@ -235,14 +231,10 @@ public:
     }
     template <class K>
         requires other_key<K>
-    [[nodiscard]] const_iterator lower_bound(const K& key) const {
-        return const_iterator(core_.lower_bound(key));
-    }
+    [[nodiscard]] const_iterator lower_bound(const K& key) const { return const_iterator(core_.lower_bound(key)); }
     template <class K>
         requires other_key<K>
-    [[nodiscard]] const_iterator upper_bound(const K& key) const {
-        return const_iterator(core_.upper_bound(key));
-    }
+    [[nodiscard]] const_iterator upper_bound(const K& key) const { return const_iterator(core_.upper_bound(key)); }
     template <class K>
         requires other_key<K>
     [[nodiscard]] std::pair<const_iterator, const_iterator> equal_range(const K& key) const {
@@ -270,9 +262,8 @@ public:
     friend bool operator==(const map_api& a, const map_api& b) {
         return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
     }
-    friend auto operator<=>(const map_api& a, const map_api& b)
-        requires std::three_way_comparable<Key> && std::three_way_comparable<T>
-    {
+    friend auto operator<=>(const map_api& a,
+                            const map_api& b) requires std::three_way_comparable<Key> && std::three_way_comparable<T> {
         return std::lexicographical_compare_three_way(a.begin(), a.end(), b.begin(), b.end());
     }
 
@@ -324,7 +315,8 @@ private:
             return;
         }
         for (value_type& v : other) {
-            emplace(std::piecewise_construct, std::forward_as_tuple(v.first), std::forward_as_tuple(std::move(v.second)));
+            emplace(std::piecewise_construct, std::forward_as_tuple(v.first),
+                    std::forward_as_tuple(std::move(v.second)));
         }
         other.clear();
     }

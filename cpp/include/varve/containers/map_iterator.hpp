@@ -22,7 +22,8 @@ public:
     explicit map_iterator(position where) noexcept : where_(where) {}
     template <bool C>
         requires(Constant && !C)
-    map_iterator(const map_iterator<Core, C>& other) noexcept : where_(other.where()) {}
+    map_iterator(const map_iterator<Core, C>& other)
+    noexcept : where_(other.where()) {}
 
     [[nodiscard]] position where() const noexcept { return where_; }
     reference operator*() const noexcept { return Core::value_at(where_); }

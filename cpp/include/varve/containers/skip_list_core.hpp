@@ -11,8 +11,8 @@
 
 namespace varve {
 
-/// Local memory holds a prefix of the nodes ordered by level, highest first, and at equal level from the last key to the
-/// first. The frontier is the local node that would leave next. Memory is taken before anything changes.
+/// Local memory holds a prefix of the nodes ordered by level, highest first, and at equal level from the last key to
+/// the first. The frontier is the local node that would leave next. Memory is taken before anything changes.
 template <class Key, class T, class Compare, class Allocator, placement_policy Placement>
 class skip_list_core {
     using given_traits = collective_allocator_traits<Allocator>;
@@ -43,15 +43,20 @@ public:
 
     template <class K>
     [[nodiscard]] position lower_bound(const K& key) const {
-        return {search(key, [this](const Key& a, const K& b) { return compare_(a, b); }, nullptr), this};
+        return {search(
+                    key, [this](const Key& a, const K& b) { return compare_(a, b); }, nullptr),
+                this};
     }
     template <class K>
     [[nodiscard]] position upper_bound(const K& key) const {
-        return {search(key, [this](const Key& a, const K& b) { return !compare_(b, a); }, nullptr), this};
+        return {search(
+                    key, [this](const Key& a, const K& b) { return !compare_(b, a); }, nullptr),
+                this};
     }
     template <class K>
     [[nodiscard]] position find(const K& key) const {
-        const node_ptr p = search(key, [this](const Key& a, const K& b) { return compare_(a, b); }, nullptr);
+        const node_ptr p = search(
+            key, [this](const Key& a, const K& b) { return compare_(a, b); }, nullptr);
         return {p != nullptr && !compare_(key, key_of(p)) ? p : node_ptr{}, this};
     }
 
@@ -171,12 +176,13 @@ protected:
 
     template <class K>
     node_ptr predecessors(const K& key, path& before) const {
-        return search(key, [this](const Key& a, const K& b) { return compare_(a, b); }, &before);
+        return search(
+            key, [this](const Key& a, const K& b) { return compare_(a, b); }, &before);
     }
     [[nodiscard]] static const Key& key_of(node_ptr p) noexcept { return layout::slot_of(*p).key(); }
 
-    /// Moves a node to other storage; gives back where it is now. `before` is the path to it, which may hold the places of
-    /// further nodes and is kept right.
+    /// Moves a node to other storage; gives back where it is now. `before` is the path to it, which may hold the places
+    /// of further nodes and is kept right.
     node_ptr move_to(void* where, node_ptr from, const path& before) noexcept {
         ++moves_;
         node& old = *from;

@@ -15,16 +15,16 @@ class skip_list_reblock : public skip_list_core<Key, T, Compare, Allocator, Plac
     using core = skip_list_core<Key, T, Compare, Allocator, Placement>;
 
 public:
+    using core::core;
     using typename core::layout;
     using typename core::node;
     using typename core::node_ptr;
-    using core::core;
 
     static constexpr bool reblocks =
         Placement::reblocking != placement::order::none && core::store_type::traits::is_collective;
 
-    /// Re-blocks at least `nodes_wanted` nodes. True when the pass over the list is complete; the next call then begins a
-    /// new one. Throws when memory is out; the list is intact then, and a call goes on.
+    /// Re-blocks at least `nodes_wanted` nodes. True when the pass over the list is complete; the next call then begins
+    /// a new one. Throws when memory is out; the list is intact then, and a call goes on.
     bool step(std::size_t nodes_wanted) {
         if constexpr (!reblocks) {
             return true;
@@ -96,9 +96,10 @@ private:
 };
 
 /// Levels are drawn from a fixed sequence, so equal insertions make equal lists.
-template <class Key, class T, class Compare = std::less<Key>,
-          class Allocator = std::allocator<std::pair<const Key, T>>, placement_policy Placement = placement::hint>
-class skip_list_map : public map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator> {
+template <class Key, class T, class Compare = std::less<Key>, class Allocator = std::allocator<std::pair<const Key, T>>,
+          placement_policy Placement = placement::hint>
+class skip_list_map
+    : public map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator> {
 public:
     using map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator>::map_api;
     using placement_type = Placement;

@@ -20,7 +20,8 @@ struct skip_list_layout {
         bool linked = false;     ///< part of the list, not just allocated
     };
 
-    /// Levels that a list can have: with a half of the nodes of each level on the next, room for 2^32 elements and more.
+    /// Levels that a list can have: with a half of the nodes of each level on the next, room for 2^32 elements and
+    /// more.
     static constexpr unsigned levels = 32;
 
     static constexpr std::size_t alignment = alignof(Slot) > alignof(node) ? alignof(Slot) : alignof(node);

@@ -13,7 +13,9 @@ namespace varve::bits {
 }
 
 /// How many pieces of `step` hold `n`.
-[[nodiscard]] constexpr std::size_t pieces(std::size_t n, std::size_t step) noexcept { return (n + step - 1) / step; }
+[[nodiscard]] constexpr std::size_t pieces(std::size_t n, std::size_t step) noexcept {
+    return (n + step - 1) / step;
+}
 
 [[nodiscard]] inline bool test(const std::uint64_t* words, std::size_t bit) noexcept {
     return (words[bit / 64] >> (bit % 64) & 1) != 0;

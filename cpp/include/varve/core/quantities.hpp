@@ -13,7 +13,9 @@ enum class page_index : std::uint64_t {};
 /// No page at all.
 inline constexpr page_index no_page{~std::uint64_t{0}};
 
-[[nodiscard]] constexpr std::uint64_t to_number(page_index page) noexcept { return static_cast<std::uint64_t>(page); }
+[[nodiscard]] constexpr std::uint64_t to_number(page_index page) noexcept {
+    return static_cast<std::uint64_t>(page);
+}
 
 /// A number of pages.
 struct page_count {
@@ -27,7 +29,9 @@ struct byte_count {
     constexpr auto operator<=>(const byte_count&) const noexcept = default;
 };
 
-[[nodiscard]] constexpr byte_count operator+(byte_count a, byte_count b) noexcept { return {a.value + b.value}; }
+[[nodiscard]] constexpr byte_count operator+(byte_count a, byte_count b) noexcept {
+    return {a.value + b.value};
+}
 
 /// A share in percent, 0 to 100.
 struct percent {
@@ -36,7 +40,9 @@ struct percent {
 };
 
 namespace literals {
-[[nodiscard]] constexpr byte_count operator""_B(unsigned long long n) noexcept { return {static_cast<std::size_t>(n)}; }
+[[nodiscard]] constexpr byte_count operator""_B(unsigned long long n) noexcept {
+    return {static_cast<std::size_t>(n)};
+}
 [[nodiscard]] constexpr byte_count operator""_KiB(unsigned long long n) noexcept {
     return {static_cast<std::size_t>(n) << 10};
 }

@@ -8,8 +8,8 @@
 
 namespace varve {
 
-/// `Allocator` allocates units, the granules that nodes are measured in. Addresses are raw: nodes of one container differ
-/// in size, so none of them is an object of the allocator's type.
+/// `Allocator` allocates units, the granules that nodes are measured in. Addresses are raw: nodes of one container
+/// differ in size, so none of them is an object of the allocator's type.
 template <class Allocator>
 class node_store {
 public:
@@ -39,8 +39,9 @@ public:
 
     [[nodiscard]] void* try_on(sub_type& part, std::size_t units) { return raw(part.try_allocate(units)); }
 
-    /// In swappable memory: on the page of the first neighbour whose page has room, else on the page being started, else
-    /// on a fresh one. Half of a page is left to the neighbours of the nodes that started it. Neighbours may be null. Throws what the allocator throws when memory is out.
+    /// In swappable memory: on the page of the first neighbour whose page has room, else on the page being started,
+    /// else on a fresh one. Half of a page is left to the neighbours of the nodes that started it. Neighbours may be
+    /// null. Throws what the allocator throws when memory is out.
     [[nodiscard]] void* near(std::initializer_list<const void*> neighbours, std::size_t units) {
         if constexpr (!traits::is_collective) {
             return raw(traits::allocate(allocator_, units));

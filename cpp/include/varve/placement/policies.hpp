@@ -9,10 +9,10 @@ namespace varve::placement {
 
 /// The order in which re-blocking lays nodes out on pages.
 enum class order {
-    none,            ///< nodes stay where insertion put them
-    depth_first,     ///< children before their parent, in key order
-    van_emde_boas,   ///< the upper half of the levels, then each subtree below, each by the same rule
-    key              ///< as a walk over the elements meets them; for a list
+    none,           ///< nodes stay where insertion put them
+    depth_first,    ///< children before their parent, in key order
+    van_emde_boas,  ///< the upper half of the levels, then each subtree below, each by the same rule
+    key             ///< as a walk over the elements meets them; for a list
 };
 
 /// New nodes go to the page of their neighbour while it has room; nothing else is done.
@@ -72,12 +72,14 @@ struct automatic {
 
 namespace varve {
 
+// clang-format off
 template <class P>
 concept placement_policy = requires {
     { P::keeps_top_local } -> std::convertible_to<bool>;
     { P::reblocking } -> std::convertible_to<placement::order>;
     { P::fill } -> std::convertible_to<percent>;
 };
+// clang-format on
 
 static_assert(placement_policy<placement::hint> && placement_policy<placement::automatic>);
 

@@ -9,8 +9,9 @@
 
 namespace varve {
 
-/// Hands out room on fresh pages, each filled to a limit, and keeps the memory of the structure from growing by more than
-/// an eighth meanwhile: when that is used up, the emptiest pages not laid out yet are emptied into the holes of others.
+/// Hands out room on fresh pages, each filled to a limit, and keeps the memory of the structure from growing by more
+/// than an eighth meanwhile: when that is used up, the emptiest pages not laid out yet are emptied into the holes of
+/// others.
 template <class Store>
 class page_filler {
 public:
@@ -22,8 +23,8 @@ public:
         store.stop_filling();
     }
 
-    /// Room for a node, or null if it does not fit on a page. `move(object, where)` relocates an object of the structure
-    /// to `where(units)`. Throws when memory is out; nodes moved by then stay moved.
+    /// Room for a node, or null if it does not fit on a page. `move(object, where)` relocates an object of the
+    /// structure to `where(units)`. Throws when memory is out; nodes moved by then stay moved.
     template <class Evict>
     [[nodiscard]] void* take(Store& store, std::size_t units, Evict evict) {
         if (page_ && page_->how_full().under(fill_)) {

@@ -1,5 +1,5 @@
-// A pager on paper: the memory stays where it is, and every access through the space's pointer type is checked against a
-// model of a bounded page buffer. Counts depend on nothing but the sequence of accesses, and no privilege is needed.
+// A pager on paper: the memory stays where it is, and every access through the space's pointer type is checked against
+// a model of a bounded page buffer. Counts depend on nothing but the sequence of accesses, and no privilege is needed.
 #pragma once
 
 #include <cstdint>
@@ -135,17 +135,15 @@ public:
     simulated_ptr(std::nullptr_t) noexcept {}
     explicit simulated_ptr(T* raw) noexcept : raw_(raw) {}
     template <class U>
-        requires std::is_convertible_v<U*, T*>
-    simulated_ptr(simulated_ptr<U> other) noexcept : raw_(other.untouched()) {}
+        requires std::is_convertible_v<U*, T*> simulated_ptr(simulated_ptr<U> other)
+    noexcept : raw_(other.untouched()) {}
     template <class U>
-        requires(!std::is_convertible_v<U*, T*> && requires(U* u) { static_cast<T*>(u); })
+        requires(!std::is_convertible_v<U*, T*> && requires(U * u) { static_cast<T*>(u); })
     explicit simulated_ptr(simulated_ptr<U> other) noexcept : raw_(static_cast<T*>(other.untouched())) {}
 
     template <class U = T>
         requires(!std::is_void_v<U>)
-    static simulated_ptr pointer_to(U& object) noexcept {
-        return simulated_ptr(std::addressof(object));
-    }
+    static simulated_ptr pointer_to(U& object) noexcept { return simulated_ptr(std::addressof(object)); }
 
     /// Reports an access at `address`, for objects larger than a page.
     static void touch(const void* address) noexcept {
@@ -156,14 +154,8 @@ public:
 
     [[nodiscard]] T* untouched() const noexcept { return raw_; }
     [[nodiscard]] T* operator->() const noexcept { return touch(raw_), raw_; }
-    [[nodiscard]] reference operator*() const noexcept
-        requires(!std::is_void_v<T>)
-    {
-        return touch(raw_), *raw_;
-    }
-    [[nodiscard]] reference operator[](difference_type i) const noexcept
-        requires(!std::is_void_v<T>)
-    {
+    [[nodiscard]] reference operator*() const noexcept requires(!std::is_void_v<T>) { return touch(raw_), *raw_; }
+    [[nodiscard]] reference operator[](difference_type i) const noexcept requires(!std::is_void_v<T>) {
         return *(*this + i);
     }
     explicit operator bool() const noexcept { return raw_ != nullptr; }
@@ -227,7 +219,5 @@ struct std::pointer_traits<varve::simulated_ptr<T>> {
     static T* to_address(pointer p) noexcept { return p.untouched(); }
     template <class U = T>
         requires(!std::is_void_v<U>)
-    static pointer pointer_to(U& object) noexcept {
-        return pointer(std::addressof(object));
-    }
+    static pointer pointer_to(U& object) noexcept { return pointer(std::addressof(object)); }
 };

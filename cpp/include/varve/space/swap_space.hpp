@@ -14,6 +14,7 @@ namespace varve {
 /// `acquire` makes pages usable and reads as zero; false means that no memory can be had. `release` forgets their
 /// content and gives the memory back. A pinned page is not paged out; pins nest. Whoever allocates from the space
 /// sees to it that acquired ranges do not overlap. All operations may be called by several threads at once.
+// clang-format off
 template <class S>
 concept swap_space = requires(S& space, const S& constant, page_index page, page_count pages) {
     { constant.base() } noexcept -> std::same_as<std::byte*>;
@@ -24,6 +25,7 @@ concept swap_space = requires(S& space, const S& constant, page_index page, page
     { space.pin(page) };
     { space.unpin(page) } noexcept;
 };
+// clang-format on
 
 namespace detail {
 template <class S, class T>
@@ -31,7 +33,9 @@ struct space_pointer {
     using type = T*;
 };
 template <class S, class T>
-    requires requires { typename S::template pointer<T>; }
+    requires requires {
+        typename S::template pointer<T>;
+    }
 struct space_pointer<S, T> {
     using type = typename S::template pointer<T>;
 };
