@@ -134,13 +134,24 @@ private:
                 ++i;
             }
             return i;
+        } else if constexpr (max_slots <= 32 && std::is_arithmetic_v<Key>) {
+            // Counting has no branch to predict, and small nodes are few cache lines.
+            std::size_t i = 0;
+            for (std::size_t k = 0; k < n.count; ++k) {
+                i += before(layout::slot_at(n, k).key(), key) ? 1 : 0;
+            }
+            return i;
         } else {
+            // Halving without branches: which half a random key is in cannot be predicted.
             std::size_t from = 0;
-            for (std::size_t length = n.count; length > 0;) {
+            std::size_t length = n.count;
+            while (length > 1) {
                 const std::size_t half = length / 2;
-                const bool right = before(layout::slot_at(n, from + half).key(), key);
-                from = right ? from + half + 1 : from;
-                length = right ? length - half - 1 : half;
+                from += before(layout::slot_at(n, from + half - 1).key(), key) ? half : 0;
+                length -= half;
+            }
+            if (length == 1 && before(layout::slot_at(n, from).key(), key)) {
+                ++from;
             }
             return from;
         }
