@@ -152,6 +152,8 @@ TEST(Allocator, HowFullAPageIs) {
     EXPECT_EQ(page.how_full().used, byte_count{64});
     std::byte* p = page.allocate(1000);
     EXPECT_EQ(page.how_full().used, byte_count{64 + 1008});
+    EXPECT_EQ(a.room_beside(p), byte_count{4096 - 64 - 1008});
+    EXPECT_EQ(a.room_beside(&page), byte_count{0});
     EXPECT_TRUE(page.how_full().under({27}));
     EXPECT_FALSE(page.how_full().under({26}));
     EXPECT_EQ(page.try_allocate(3100), nullptr);

@@ -91,6 +91,20 @@ public:
 
     [[nodiscard]] bool contains(const void* address) const noexcept { return heap_->contains(address); }
     [[nodiscard]] bool contains(purely_local_t, const void* address) const noexcept { return heap_->is_local(address); }
+    /// Free bytes on the page of an object allocated on a page of its own choice, perhaps not in one piece; 0 for all
+    /// other addresses. Neither pins nor touches the page.
+    [[nodiscard]] byte_count room_beside(const void* address) const noexcept {
+        const auto& swappable = heap_->swappable();
+        if (!swappable.contains(address)) {
+            return {0};
+        }
+        const page_index page = swappable.page_of(address);
+        if (swappable.kind_of(page) != page_kind::block) {
+            return {0};
+        }
+        const occupancy o = swappable.how_full(page);
+        return {o.capacity.value - o.used.value};
+    }
     [[nodiscard]] bool same_page(const void* a, const void* b) const noexcept {
         const auto& swappable = heap_->swappable();
         return swappable.contains(a) && swappable.contains(b) && swappable.page_of(a) == swappable.page_of(b);

@@ -46,6 +46,7 @@ concept collective_allocator_like =
         { a.contains(p) } noexcept -> std::same_as<bool>;
         { a.contains(purely_local, p) } noexcept -> std::same_as<bool>;
         { a.same_page(p, p) } noexcept -> std::same_as<bool>;
+        { a.room_beside(p) } noexcept -> std::same_as<byte_count>;
         {
             a.relocate(target, [](auto, auto) {}, std::tie(object), request<typename A::value_type>{1})
         } -> std::same_as<bool>;

@@ -47,13 +47,11 @@ public:
             return raw(traits::allocate(allocator_, units));
         } else {
             for (const void* neighbour : neighbours) {
-                if (neighbour == nullptr || is_local(neighbour)) {
+                // Asked first, because a handle fetches the page.
+                if (neighbour == nullptr || allocator_.room_beside(neighbour).value < units * sizeof(unit)) {
                     continue;
                 }
                 auto home = traits::sub(allocator_, owner_of{neighbour});
-                if (home.page() == no_page) {
-                    continue;
-                }
                 if (void* p = raw(home.try_allocate(units)); p != nullptr) {
                     return p;
                 }
