@@ -249,9 +249,9 @@ public:
         while (!reblock_step(std::numeric_limits<size_type>::max())) {
         }
     }
-    /// The same bit by bit, at least so many nodes a call; other operations may come in between. True when a pass is
-    /// complete.
-    bool reblock_step(size_type nodes) { return core_.step(nodes); }
+    /// The same bit by bit, at least so many nodes (and one) a call; other operations may come in between. True when a
+    /// pass is complete.
+    bool reblock_step(size_type nodes) { return core_.step(std::max<size_type>(nodes, 1)); }
 
     /// Where the links between nodes lead. Visits every node.
     [[nodiscard]] link_count count_links() const { return core_.count_links(); }

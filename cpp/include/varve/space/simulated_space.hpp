@@ -2,6 +2,7 @@
 // a model of a bounded page buffer. Counts depend on nothing but the sequence of accesses, and no privilege is needed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -33,7 +34,9 @@ public:
           length_(pages.value << shift_),
           buffer_(buffer.value == 0 ? 1 : buffer.value),
           policy_(policy),
-          state_(pages.value) {}
+          state_(pages.value) {
+        ring_.reserve(2 * std::min(buffer_, pages.value) + 2);  // so that counting does not allocate
+    }
 
     void touch(const void* address) noexcept {
         const std::uintptr_t offset = reinterpret_cast<std::uintptr_t>(address) - base_;
