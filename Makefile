@@ -59,6 +59,7 @@ cpp-tsan:
 CPP_FUZZ_SECONDS ?= 60
 cpp-fuzz:
 	scripts/setup cpp
+	scripts/setup fuzz
 	$(CPP_CONFIGURE) -B $(CPP_BUILD)/fuzz -DCMAKE_CXX_COMPILER=clang++ -DVARVE_FUZZ=ON -DVARVE_TESTS=OFF \
 		-DVARVE_EXAMPLES=OFF -DVARVE_BENCHMARKS=OFF
 	cmake --build $(CPP_BUILD)/fuzz
