@@ -271,14 +271,14 @@ private:
     }
     [[nodiscard]] node_ptr& previous_of(node_ptr p) noexcept { return p == nullptr ? last_ : p->previous; }
 
-    /// Each level has an eighth of the nodes of the one below. The sequence is fixed: equal insertions make equal lists.
+    /// Each level has half the nodes of the one below. The sequence is fixed: equal insertions make equal lists.
     [[nodiscard]] unsigned random_level() noexcept {
         random_ += 0x9e3779b97f4a7c15u;  // splitmix64: G. Steele, D. Lea, C. Flood, 2014
         std::uint64_t z = random_;
         z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
         z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
         z ^= z >> 31;
-        const auto level = static_cast<unsigned>(std::countl_zero(z | 1)) / layout::bits_per_level;
+        const auto level = static_cast<unsigned>(std::countl_zero(z | 1));
         const unsigned limit = top_ < layout::levels ? top_ : layout::levels - 1;  // one level at a time
         return level < limit ? level : limit;
     }
