@@ -1,0 +1,667 @@
+// The pager proper: brings pages in when they are touched and takes others out to stay within the budget.
+//
+// One fault, start to end: the access stops (signals.hpp or a handler thread) -> `resolve` claims the page in its block
+// -> `make_room` reserves a place, and evicts a batch if there is none -> `fill` reads the store and maps the copy,
+// write-protected unless the access was a write -> the claim ends and who waited goes on.
+//
+// A page is claimed (`busy`) by at most one thread while it moves. No lock is held over a call to the kernel or the
+// store, so a store that stalls holds up those who want its pages, and nobody else.
+#pragma once
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "varve/pager/options.hpp"
+#include "varve/pager/signals.hpp"
+#include "varve/pager/statistics.hpp"
+#include "varve/pager/store.hpp"
+#include "varve/pager/support.hpp"
+
+namespace varve::pager::detail {
+
+class engine final : public fault_target {
+public:
+    engine(page_count pages, const options& o, any_store s)
+        : options_(checked(o)),
+          page_(o.page.value),
+          pages_(pages.value),
+          store_(std::move(s)),
+          table_(pages, {o.local.value / o.page.value}, o.policy),
+          memory_({pages.value * o.page.value}, o.page),
+          faults_((UFFD_FEATURE_PAGEFAULT_FLAG_WP | kernel::feature_poison |
+                   (o.path == fault_path::in_thread ? UFFD_FEATURE_SIGBUS : 0)) &
+                  ~o.without_features),
+          staging_({o.page.value * (o.prefetch.value + 1)}) {
+        const std::uint64_t needed = UFFD_FEATURE_PAGEFAULT_FLAG_WP |
+                                     (o.path == fault_path::in_thread ? std::uint64_t{UFFD_FEATURE_SIGBUS} : 0);
+        if (!faults_.able().has(needed)) {
+            throw std::system_error(ENOTSUP, std::generic_category(),
+                                    "varve: this kernel's userfaultfd has no write protection or no SIGBUS feature");
+        }
+        memory_.keep_from_children();
+        if (const int error = faults_.watch(memory_.all()); error != 0) {
+            throw std::system_error(error, std::generic_category(), "varve: UFFDIO_REGISTER");
+        }
+        fault_registry::instance().add(memory_.start(), pages_ * page_, *this);
+        try {
+            start_threads();
+        } catch (...) {
+            stop_threads();
+            fault_registry::instance().remove(*this);
+            throw;
+        }
+    }
+    engine(const engine&) = delete;
+    engine& operator=(const engine&) = delete;
+    ~engine() {
+        stop_threads();
+        fault_registry::instance().remove(*this);
+    }
+
+    [[nodiscard]] std::byte* base() const noexcept { return memory_.start(); }
+    [[nodiscard]] std::size_t page_bytes() const noexcept { return page_; }
+    [[nodiscard]] std::size_t pages() const noexcept { return pages_; }
+    [[nodiscard]] const kernel::abilities& able() const noexcept { return faults_.able(); }
+
+    [[nodiscard]] statistics read_statistics() const noexcept {
+        statistics s = counters_.read();
+        s.resident_pages = table_.used();
+        s.peak_resident_pages = table_.peak();
+        return s;
+    }
+
+    bool on_fault(std::byte* address, access kind) noexcept override {
+        const std::size_t page = page_of(address);
+        if (options_.path == fault_path::in_thread) {
+            return resolve(page, kind);
+        }
+        // With handler threads, the only SIGBUS is that of a page whose fetch failed. The next access asks again.
+        heal(page);
+        return false;
+    }
+
+    /// Brings `page` in and, unless `kind` is read, lets writes to it through. False if that failed.
+    bool resolve(std::size_t page, access kind) noexcept {
+        counters::add(counters_.faults);
+        return kind == access::read ? bring(page, kind) : open(page, kind);
+    }
+
+    /// Brings `page` in and lets writes to it through, unless a snapshot is being taken: then after that.
+    bool open(std::size_t page, access kind) noexcept {
+        writers_.enter();
+        const bool done = bring(page, kind);
+        writers_.leave();
+        return done;
+    }
+
+    /// Fetches those of [first, first + count) that are absent. False if one of them could not be had.
+    bool prefetch(std::size_t first, std::size_t count) noexcept {
+        bool all = true;
+        const std::size_t most = options_.prefetch.value + 1;
+        for (std::size_t page = first; page < first + count;) {
+            block& b = table_.at(page);
+            holding hold(b);
+            if (((b.resident | b.busy) & residency::bit(page)) != 0) {
+                ++page;
+                continue;
+            }
+            const std::size_t length = table_.claim_run(b, page, std::min(most, first + count - page));
+            hold.release();
+            all = fill(page, length, access::read, 0) && all;
+            page += length;
+        }
+        return all;
+    }
+
+    /// Writes dirty pages to the store; they stay. Returns 0 or an errno value.
+    int flush() noexcept {
+        const busy_now counted(in_flight_);
+        int error = 0;
+        for (std::size_t index = 0; index < table_.blocks(); ++index) {
+            block& b = table_.block_at(index);
+            for (std::uint64_t done = 0;;) {
+                holding hold(b);
+                const std::uint64_t wanted = b.dirty & b.resident & ~done;
+                if (wanted == 0) {
+                    break;
+                }
+                victims v;
+                v.block = index;
+                v.pages = v.dirty = wanted & ~b.busy;
+                v.open = v.pages & b.pinned;
+                v.bystanders_clean = false;
+                if (v.pages == 0) {
+                    wait_settled(b, hold);
+                    continue;
+                }
+                b.busy |= v.pages;
+                hold.release();
+                done |= v.pages;
+                std::uint64_t kept = 0;
+                const int failed = write_out({&v, 1}, {&kept, 1}, protect_dirty({&v, 1}));
+                error = error != 0 ? error : failed;
+                finish_flush(b, v, kept);
+            }
+        }
+        return error;
+    }
+
+    int sync() noexcept {
+        const int error = flush();
+        const int synced = store_.sync();
+        return error != 0 ? error : synced;
+    }
+
+    /// Writers wait from here on until `commit` of the store returned: what it keeps is one moment's content.
+    int snapshot() noexcept {
+        const std::lock_guard one_at_a_time(snapshot_);
+        writers_.close();
+        // A write either reaches its page before the page is protected, or its thread stops at the gate: no write that
+        // came after a stopped one, in this thread or because of it in another, can be in what `flush` writes.
+        int error = flush();
+        error = error != 0 ? error : store_.commit();
+        writers_.open();
+        return error;
+    }
+
+    /// Lets the next access to `page` ask the store again, after one that failed.
+    void retry(std::size_t page) noexcept { heal(page); }
+
+    /// Brings a page in, writable, and keeps it. 0 or an errno value.
+    int pin(std::size_t page) {
+        const std::lock_guard guard(pins_lock_);
+        if (pins_.find(page) == pins_.end() && pins_.size() + least_pages.value > table_.budget()) {
+            return ENOMEM;
+        }
+        block& b = table_.at(page);
+        for (;;) {
+            {
+                holding hold(b);
+                if ((b.busy & residency::bit(page)) != 0) {
+                    wait_settled(b, hold);
+                    continue;
+                }
+                if ((b.resident & b.dirty & residency::bit(page)) != 0) {
+                    b.pinned |= residency::bit(page);
+                    break;
+                }
+            }
+            if (!open(page, access::write)) {
+                return EIO;
+            }
+        }
+        if (++pins_[page] == 1) {
+            // An eviction that looked at the block before may protect this page along with its neighbours.
+            protecting_.close();
+            protecting_.open();
+            (void)faults_.protect(extent_of(page), false);
+        }
+        return 0;
+    }
+
+    void unpin(std::size_t page) noexcept {
+        const std::lock_guard guard(pins_lock_);
+        const auto at = pins_.find(page);
+        if (at == pins_.end() || --at->second != 0) {
+            return;
+        }
+        pins_.erase(at);
+        block& b = table_.at(page);
+        const holding hold(b);
+        b.pinned &= ~residency::bit(page);
+    }
+
+    /// Forgets pages, here and in the store: they read as zero. 0 or an errno value.
+    int discard(std::size_t first, std::size_t count) noexcept {
+        const busy_now counted(in_flight_);
+        int error = 0;
+        for (std::size_t page = first; page < first + count;) {
+            block& b = table_.at(page);
+            const std::size_t here = std::min(first + count - page, block_pages - page % block_pages);
+            const std::uint64_t mask = span_mask(page % block_pages, here);
+            for (;;) {
+                holding hold(b);
+                if ((b.busy & mask) == 0) {
+                    b.busy |= mask;
+                    break;
+                }
+                wait_settled(b, hold);
+            }
+            const int failed = store_.discard(offset_of(page), {here * page_});
+            error = error != 0 ? error : failed;
+            const kernel::extent gone{memory_.start() + page * page_, here * page_};
+            kernel::forget({&gone, 1});
+            holding hold(b);
+            const auto freed = static_cast<std::size_t>(std::popcount(b.resident & mask));
+            b.resident &= ~mask;
+            b.dirty &= ~mask;
+            b.ghost &= ~mask;
+            residency::settle(b, mask, hold);
+            table_.give_back(freed);
+            page += here;
+        }
+        return error;
+    }
+
+private:
+    /// Tells those who find nothing to evict that more will come.
+    class busy_now {
+    public:
+        explicit busy_now(std::atomic<std::size_t>& count) noexcept : count_(count) {
+            count_.fetch_add(1, std::memory_order_relaxed);
+        }
+        busy_now(const busy_now&) = delete;
+        busy_now& operator=(const busy_now&) = delete;
+        ~busy_now() { count_.fetch_sub(1, std::memory_order_relaxed); }
+
+    private:
+        std::atomic<std::size_t>& count_;
+    };
+
+    struct eviction {
+        std::size_t gone = 0;
+        std::size_t failed = 0;
+    };
+
+    [[nodiscard]] std::size_t page_of(const std::byte* address) const noexcept {
+        return static_cast<std::size_t>(address - memory_.start()) / page_;
+    }
+    [[nodiscard]] kernel::extent extent_of(std::size_t page, std::size_t count = 1) const noexcept {
+        return {memory_.start() + page * page_, count * page_};
+    }
+    [[nodiscard]] store_offset offset_of(std::size_t page) const noexcept { return store_offset{page * page_}; }
+    [[nodiscard]] std::uint64_t existing(std::size_t block) const noexcept {
+        const std::size_t left = pages_ - block * block_pages;
+        return left >= block_pages ? ~std::uint64_t{0} : span_mask(0, left);
+    }
+
+    /// Waits until some page of the block is no longer busy. Lets go of the lock.
+    static void wait_settled(block& b, holding& hold) noexcept {
+        const std::uint32_t before = b.epoch.load(std::memory_order_relaxed);
+        hold.release();
+        b.epoch.wait(before);
+    }
+
+    bool bring(std::size_t page, access kind) noexcept {
+        block& b = table_.at(page);
+        const std::uint64_t bit = residency::bit(page);
+        for (;;) {
+            holding hold(b);
+            if ((b.busy & bit) != 0) {
+                counters::add(counters_.waits);
+                wait_settled(b, hold);
+                continue;
+            }
+            if ((b.resident & bit) == 0) {
+                const std::size_t length = table_.claim_run(b, page, std::min(1 + table_.ahead(b, page, options_.prefetch), pages_ - page));
+                hold.release();
+                return fill(page, length, kind, 1);
+            }
+            if (kind == access::read) {
+                // Another thread was faster.
+                hold.release();
+                if (options_.path == fault_path::handlers) {
+                    faults_.wake(extent_of(page));
+                }
+                return true;
+            }
+            const busy_now counted(in_flight_);
+            b.busy |= bit;
+            b.dirty |= bit;
+            hold.release();
+            counters::add(counters_.write_traps);
+            const bool opened = faults_.protect(extent_of(page), false) == 0;
+            holding again(b);
+            residency::settle(b, bit, again);
+            return opened;
+        }
+    }
+
+    void abandon(std::size_t page, std::size_t length) noexcept {
+        block& b = table_.at(page);
+        holding hold(b);
+        residency::settle(b, span_mask(page % block_pages, length), hold);
+    }
+
+    /// Fetches a claimed run; the first `asked` pages of it were asked for. Ends the claim.
+    bool fill(std::size_t page, std::size_t length, access kind, std::size_t asked) noexcept {
+        if (!make_room(length)) {
+            if (length > 1) {
+                // What nobody asked for is not worth failing for.
+                const std::size_t kept = std::max<std::size_t>(asked, 1);
+                abandon(page + kept, length - kept);
+                return fill(page, kept, kind, asked);
+            }
+            return give_up(page, asked != 0);
+        }
+        const bool writable = kind == access::write || !options_.track_writes;
+        if (!map(page, length, writable ? (options_.track_writes ? std::size_t{1} : length) : 0)) {
+            leave_room(length);
+            if (length > 1) {
+                const std::size_t kept = std::max<std::size_t>(asked, 1);
+                abandon(page + kept, length - kept);
+                return fill(page, kept, kind, asked);
+            }
+            counters::add(counters_.read_failures);
+            return give_up(page, asked != 0);
+        }
+        if (length > asked) {
+            counters::add(counters_.prefetched, length - asked);
+        }
+        block& b = table_.at(page);
+        const std::size_t slot = page % block_pages;
+        const std::uint64_t filled = span_mask(slot, length);
+        holding hold(b);
+        if (const std::size_t back =
+                table_.arrived(b, filled, options_.track_writes ? span_mask(slot, 1) : filled, writable);
+            back != 0) {
+            counters::add(counters_.refaults, back);
+        }
+        in_flight_.fetch_sub(1, std::memory_order_relaxed);
+        residency::settle(b, filled, hold);
+        if (options_.evictor && table_.used() * 100 > table_.budget() * options_.high.value) {
+            call_evictor();
+        }
+        return true;
+    }
+
+    /// Reads pages from the store and maps them, the first `writable` ones open for writing.
+    bool map(std::size_t page, std::size_t length, std::size_t writable) noexcept {
+        const byte_count bytes{length * page_};
+        std::span<const std::byte> content = store_.view(offset_of(page), bytes);
+        if (content.size() == bytes.value) {
+            counters::add(counters_.page_reads, length);
+            return map_copy(page, length, writable, content.data());
+        }
+        const staging::loan buffer = staging_.take();
+        if (buffer.get() == nullptr || !store_.read(offset_of(page), {buffer.get(), bytes.value}).complete(bytes.value)) {
+            return false;
+        }
+        // Before the page is mapped: whoever waits for it may ask for the counts at once.
+        counters::add(counters_.page_reads, length);
+        return map_copy(page, length, writable, buffer.get());
+    }
+
+    bool map_copy(std::size_t page, std::size_t length, std::size_t writable, const std::byte* content) noexcept {
+        if (writable != 0) {
+            if (const int error = faults_.copy(extent_of(page, writable), content, true); error != 0) {
+                return false;
+            }
+        }
+        if (writable == length) {
+            return true;
+        }
+        if (faults_.copy(extent_of(page + writable, length - writable), content + writable * page_, false) == 0) {
+            return true;
+        }
+        const kernel::extent partly = extent_of(page, length);
+        kernel::forget({&partly, 1});
+        return false;
+    }
+
+    /// A fetch failed: who waits for the page shall know.
+    bool give_up(std::size_t page, bool asked) noexcept {
+        if (asked && options_.path == fault_path::handlers) {
+            if (!faults_.able().has(kernel::feature_poison) || faults_.poison(extent_of(page)) != 0) {
+                kernel::memory::forbid(extent_of(page), true);
+                forbidden_.store(true);
+                faults_.wake(extent_of(page));
+            }
+        }
+        abandon(page, 1);
+        return false;
+    }
+
+    /// Takes back what `give_up` did to a page, if it is still absent.
+    void heal(std::size_t page) noexcept {
+        const busy_now counted(in_flight_);
+        block& b = table_.at(page);
+        const std::uint64_t bit = residency::bit(page);
+        for (;;) {
+            holding hold(b);
+            if ((b.busy & bit) != 0) {
+                wait_settled(b, hold);
+                continue;
+            }
+            if ((b.resident & bit) != 0) {
+                return;
+            }
+            b.busy |= bit;
+            break;
+        }
+        const kernel::extent poisoned = extent_of(page);
+        kernel::forget({&poisoned, 1});
+        if (forbidden_.load()) {
+            kernel::memory::forbid(poisoned, false);
+        }
+        abandon(page, 1);
+    }
+
+    /// Reserves room for `n` pages and counts the caller as in flight. False if nothing can leave.
+    bool make_room(std::size_t n) noexcept {
+        for (;;) {
+            in_flight_.fetch_add(1, std::memory_order_relaxed);
+            if (table_.reserve(n)) {
+                return true;
+            }
+            const eviction result = evict(std::max(n, batch()));
+            const bool others = in_flight_.fetch_sub(1, std::memory_order_relaxed) > 1;
+            if (result.gone == 0) {
+                if (result.failed != 0 || !others) {
+                    return false;
+                }
+                std::this_thread::yield();
+            }
+        }
+    }
+    void leave_room(std::size_t n) noexcept {
+        table_.give_back(n);
+        in_flight_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    [[nodiscard]] std::size_t batch() const noexcept { return table_.batch(options_.batch); }
+
+    eviction evict(std::size_t goal) noexcept {
+        std::array<victims, most_victims> taken;
+        std::array<std::uint64_t, most_victims> kept{};
+        protecting_.enter();
+        const std::size_t count = table_.take(std::min(goal, most_victims), taken);
+        const std::span<const victims> out{taken.data(), count};
+        const int error = protect_dirty(out);
+        protecting_.leave();
+        if (count == 0) {
+            return {};
+        }
+        counters::add(counters_.eviction_batches);
+        write_out(out, kept, error);
+        return drop(out, kept);
+    }
+
+    /// Stops writes to the dirty pages of `out`, which are busy. 0 or an errno value.
+    int protect_dirty(std::span<const victims> out) noexcept {
+        extents ranges(memory_.start(), page_);
+        const victims* before = nullptr;
+        for (const victims& v : out) {
+            const std::uint64_t dirty = v.dirty & ~v.open;
+            const std::size_t start = v.block * block_pages;
+            if (dirty == 0) {
+                before = nullptr;
+            } else if (v.bystanders_clean) {
+                // Protecting absent and clean pages too costs less than another call.
+                const auto first = static_cast<std::size_t>(std::countr_zero(dirty));
+                const auto last = 64 - static_cast<std::size_t>(std::countl_zero(dirty));
+                const bool adjacent = before != nullptr && before->block + 1 == v.block;
+                ranges.add(start + first, start + last, adjacent ? 2 * block_pages : 0);
+                before = &v;
+            } else {
+                for_runs(dirty, dirty, [&](std::size_t first, std::size_t last) { ranges.add(start + first, start + last); });
+                before = nullptr;
+            }
+        }
+        int error = 0;
+        for (const kernel::extent& e : ranges.list()) {
+            error = error != 0 ? error : faults_.protect(e, true);
+        }
+        return error;
+    }
+
+    /// Writes the dirty pages of `out`, which are protected unless `error` says otherwise. What could not be written is
+    /// in `kept`. 0 or an errno value.
+    int write_out(std::span<const victims> out, std::span<std::uint64_t> kept, int error) noexcept {
+        std::array<write_request, most_victims> requests;
+        std::size_t count = 0;
+        for (const victims& v : out) {
+            for (std::uint64_t left = v.dirty; left != 0; left &= left - 1) {
+                const std::size_t page = v.block * block_pages + static_cast<std::size_t>(std::countr_zero(left));
+                requests[count++] = {offset_of(page), {memory_.start() + page * page_, page_}, {}};
+            }
+        }
+        if (count == 0) {
+            return 0;
+        }
+        if (error == 0) {
+            [[maybe_unused]] const ordered_by_protection scope;
+            store_.write_batch({requests.data(), count});
+        }
+        std::size_t next = 0;
+        std::size_t failed = 0;
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            for (std::uint64_t left = out[i].dirty; left != 0; left &= left - 1, ++next) {
+                const io_result& result = requests[next].result;
+                if (error != 0 || !result.complete(page_)) {
+                    kept[i] |= left & -left;
+                    ++failed;
+                }
+            }
+        }
+        counters::add(counters_.page_writes, count - failed);
+        if (failed != 0) {
+            counters::add(counters_.write_failures, failed);
+            error = error != 0 ? error : EIO;
+        }
+        return error;
+    }
+
+    /// Unmaps what was written or clean, in as few calls as the gaps allow: absent pages between are claimed for the
+    /// moment, so that one range may cover them.
+    eviction drop(std::span<const victims> out, std::span<const std::uint64_t> kept) noexcept {
+        extents to_forget(memory_.start(), page_);
+        std::array<std::uint64_t, most_victims> between;
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            const victims& v = out[i];
+            const std::uint64_t gone = v.pages & ~kept[i];
+            block& b = table_.block_at(v.block);
+            {
+                const holding hold(b);
+                between[i] = ~b.resident & ~b.busy & existing(v.block);
+                b.busy |= between[i];
+            }
+            for_runs(gone | between[i], gone, [&](std::size_t first, std::size_t last) {
+                to_forget.add(v.block * block_pages + first, v.block * block_pages + last);
+            });
+        }
+        kernel::forget(to_forget.list());
+        eviction result;
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            result.gone += depart(table_, out[i], out[i].pages & ~kept[i], between[i]);
+            result.failed += static_cast<std::size_t>(std::popcount(kept[i]));
+        }
+        table_.give_back(result.gone);
+        counters::add(counters_.evictions, result.gone);
+        return result;
+    }
+
+    static void finish_flush(block& b, const victims& v, std::uint64_t kept) noexcept {
+        holding hold(b);
+        // System calls may be under way on pinned pages: those stayed open, and so may have changed meanwhile.
+        b.dirty &= ~(v.pages & ~kept & ~v.open);
+        residency::settle(b, v.pages, hold);
+    }
+
+    void start_threads() {
+        stop_ = kernel::descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (options_.path == fault_path::handlers) {
+            for (unsigned i = 0; i < options_.handlers; ++i) {
+                threads_.emplace_back([this] { handle_faults(); });
+            }
+        }
+        if (options_.evictor) {
+            threads_.emplace_back([this] { keep_room(); });
+        }
+    }
+
+    void stop_threads() noexcept {
+        stopping_.store(true);
+        const std::uint64_t one = 1;
+        (void)!::write(stop_.get(), &one, sizeof one);
+        call_evictor();
+        for (std::thread& t : threads_) {
+            t.join();
+        }
+        threads_.clear();
+    }
+
+    void handle_faults() noexcept {
+        pollfd sources[2] = {{faults_.fd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+        while (!stopping_.load(std::memory_order_relaxed)) {
+            uffd_msg message;
+            if (::read(faults_.fd(), &message, sizeof message) != static_cast<ssize_t>(sizeof message)) {
+                ::poll(sources, 2, -1);
+                continue;
+            }
+            if (message.event == UFFD_EVENT_PAGEFAULT) {
+                const auto flags = message.arg.pagefault.flags;
+                const bool write = (flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)) != 0;
+                auto* const address = reinterpret_cast<std::byte*>(message.arg.pagefault.address);
+                resolve(page_of(address), write ? access::write : access::read);
+            }
+        }
+    }
+
+    void call_evictor() noexcept {
+        wanted_.store(1);
+        wanted_.notify_one();
+    }
+
+    void keep_room() noexcept {
+        while (!stopping_.load()) {
+            wanted_.wait(0);
+            wanted_.store(0);
+            while (!stopping_.load() && table_.used() * 100 > table_.budget() * options_.low.value) {
+                in_flight_.fetch_add(1, std::memory_order_relaxed);
+                const eviction result = evict(batch());
+                in_flight_.fetch_sub(1, std::memory_order_relaxed);
+                if (result.gone == 0) {
+                    break;
+                }
+            }
+        }
+    }
+
+    const options options_;
+    const std::size_t page_;
+    const std::size_t pages_;
+    any_store store_;
+    residency table_;
+    kernel::memory memory_;
+    kernel::userfault faults_;
+    staging staging_;
+    gate writers_;
+    gate protecting_;
+    counters counters_;
+    alignas(64) std::atomic<std::size_t> in_flight_{0};
+    std::atomic<bool> forbidden_{false};
+    std::mutex snapshot_;
+    std::mutex pins_lock_;
+    std::map<std::size_t, std::size_t> pins_;
+    kernel::descriptor stop_;
+    std::atomic<bool> stopping_{false};
+    std::atomic<std::uint32_t> wanted_{0};
+    std::vector<std::thread> threads_;
+};
+
+}  // namespace varve::pager::detail

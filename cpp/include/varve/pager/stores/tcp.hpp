@@ -1,0 +1,229 @@
+// A store on another machine, over TCP; `peer.hpp` is the other side.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "varve/pager/store.hpp"
+#include "varve/pager/stores/wire.hpp"
+
+namespace varve::pager {
+
+/// How long to wait for a peer, and how often to ask it again.
+struct persistence {
+    wire::patience stall{1000};               ///< a transfer that stands still for so long has failed
+    unsigned tries = 4;                       ///< attempts at each operation, each over a new connection
+    std::chrono::milliseconds pause{20};      ///< before the second attempt; doubles with each
+};
+
+/// Pages at a `paging_peer`. An operation that fails in all its tries fails with ETIMEDOUT, ECONNRESET or whatever the
+/// last try met; the next operation connects again. Repeating is safe: see wire::request::sequence.
+class tcp_store {
+public:
+    /// Connects to `host`:`port`. Throws std::system_error if nobody answers, or if the peer holds less than `capacity`.
+    tcp_store(const std::string& host, std::uint16_t port, byte_count capacity, persistence p = {})
+        : state_(std::make_unique<state>()) {
+        state_->how = p;
+        resolve(host, port);
+        wire::request hello;
+        wire::answer reply;
+        const int error = exchange(hello, {}, {}, reply);
+        if (error != 0) {
+            throw std::system_error(error, std::generic_category(), "varve: paging peer " + host + ":" + std::to_string(port));
+        }
+        if (reply.length < capacity.value) {
+            throw std::system_error(ENOSPC, std::generic_category(), "varve: paging peer is too small");
+        }
+        state_->sequence.store(reply.sequence + 1);
+    }
+
+    io_result read(store_offset at, std::span<std::byte> in) noexcept {
+        wire::request q;
+        q.what = wire::operation::read;
+        q.offset = to_number(at);
+        q.length = in.size();
+        wire::answer reply;
+        const int error = exchange(q, {}, in, reply);
+        return {error == 0 ? static_cast<std::size_t>(reply.length) : 0, error};
+    }
+
+    io_result write(store_offset at, std::span<const std::byte> out) noexcept {
+        wire::answer reply;
+        const int error = exchange(change(wire::operation::write, at, out.size()), out, {}, reply);
+        return {error == 0 ? static_cast<std::size_t>(reply.length) : 0, error};
+    }
+
+    /// All requests go out before the first answer is awaited.
+    void write_batch(std::span<write_request> requests) noexcept {
+        // So much is on its way at most: a peer that answers while nobody reads must not fill both sides' buffers.
+        constexpr std::size_t window = 32;
+        while (!requests.empty()) {
+            const std::span<write_request> now = requests.first(std::min(window, requests.size()));
+            pipeline(now);
+            for (write_request& r : now) {
+                if (!r.result.complete(r.data.size())) {
+                    r.result = write(r.offset, r.data);
+                }
+            }
+            requests = requests.subspan(now.size());
+        }
+    }
+
+    int discard(store_offset at, byte_count n) noexcept {
+        wire::answer reply;
+        return exchange(change(wire::operation::discard, at, n.value), {}, {}, reply);
+    }
+
+    int sync() noexcept {
+        wire::request q;
+        q.what = wire::operation::sync;
+        wire::answer reply;
+        return exchange(q, {}, {}, reply);
+    }
+
+private:
+    struct state {
+        persistence how;
+        sockaddr_storage address{};
+        socklen_t address_length = 0;
+        std::atomic<std::uint64_t> sequence{1};
+        std::mutex lock;
+        std::vector<kernel::descriptor> idle;
+    };
+
+    void resolve(const std::string& host, std::uint16_t port) {
+        addrinfo hints{};
+        hints.ai_socktype = SOCK_STREAM;
+        addrinfo* found = nullptr;
+        if (const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); error != 0) {
+            throw std::system_error(EADDRNOTAVAIL, std::generic_category(), "varve: " + host + ": " + ::gai_strerror(error));
+        }
+        std::memcpy(&state_->address, found->ai_addr, found->ai_addrlen);
+        state_->address_length = found->ai_addrlen;
+        ::freeaddrinfo(found);
+    }
+
+    [[nodiscard]] wire::request change(wire::operation what, store_offset at, std::size_t n) noexcept {
+        wire::request q;
+        q.what = what;
+        q.offset = to_number(at);
+        q.length = n;
+        q.sequence = state_->sequence.fetch_add(1);
+        return q;
+    }
+
+    kernel::descriptor connect(int& error) const noexcept {
+        kernel::descriptor socket(::socket(state_->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        const int on = 1;
+        ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        error = 0;
+        if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&state_->address), state_->address_length) != 0) {
+            if (errno != EINPROGRESS) {
+                error = errno;
+                return {};
+            }
+            pollfd wait{socket.get(), POLLOUT, 0};
+            socklen_t size = sizeof error;
+            if (::poll(&wait, 1, state_->how.stall.value) != 1) {
+                error = ETIMEDOUT;
+            } else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
+                error = errno;
+            }
+        }
+        return error == 0 ? std::move(socket) : kernel::descriptor();
+    }
+
+    kernel::descriptor borrow(bool fresh, int& error) noexcept {
+        error = 0;
+        if (!fresh) {
+            const std::lock_guard guard(state_->lock);
+            if (!state_->idle.empty()) {
+                kernel::descriptor socket = std::move(state_->idle.back());
+                state_->idle.pop_back();
+                return socket;
+            }
+        }
+        return connect(error);
+    }
+    void give_back(kernel::descriptor socket) noexcept {
+        const std::lock_guard guard(state_->lock);
+        try {
+            state_->idle.push_back(std::move(socket));
+        } catch (const std::bad_alloc&) {
+            // Then it is closed.
+        }
+    }
+
+    /// One request and its answer, with all its tries. 0, or what the last try met, or what the peer says.
+    int exchange(const wire::request& q, std::span<const std::byte> out, std::span<std::byte> in, wire::answer& reply) noexcept {
+        int error = 0;
+        auto pause = state_->how.pause;
+        for (unsigned attempt = 0; attempt < std::max(1u, state_->how.tries); ++attempt) {
+            if (attempt != 0) {
+                std::this_thread::sleep_for(pause);
+                pause *= 2;
+            }
+            kernel::descriptor socket = borrow(attempt != 0, error);
+            if (error == 0) {
+                error = send(socket, q, out);
+            }
+            if (error == 0) {
+                error = receive(socket, in, reply);
+            }
+            if (error == 0) {
+                give_back(std::move(socket));
+                return reply.error;
+            }
+        }
+        return error;
+    }
+
+    int send(const kernel::descriptor& socket, const wire::request& q, std::span<const std::byte> out) const noexcept {
+        const int error = wire::send_all(socket.get(), wire::bytes_of(q), state_->how.stall);
+        return error != 0 ? error : wire::send_all(socket.get(), out, state_->how.stall);
+    }
+
+    /// An answer brings data exactly if `in` is not empty: as many bytes as it says.
+    int receive(const kernel::descriptor& socket, std::span<std::byte> in, wire::answer& reply) const noexcept {
+        if (const int error = wire::receive_all(socket.get(), wire::room_of(reply), state_->how.stall); error != 0) {
+            return error;
+        }
+        if (reply.mark != wire::magic || (!in.empty() && reply.length > in.size())) {
+            return EPROTO;
+        }
+        if (in.empty() || reply.error != 0) {
+            return 0;
+        }
+        return wire::receive_all(socket.get(), in.first(static_cast<std::size_t>(reply.length)), state_->how.stall);
+    }
+
+    /// One try for all of them over one connection; what fails is left incomplete.
+    void pipeline(std::span<write_request> requests) noexcept {
+        int error = 0;
+        kernel::descriptor socket = borrow(false, error);
+        std::size_t sent = 0;
+        for (; sent < requests.size() && error == 0; ++sent) {
+            const write_request& r = requests[sent];
+            error = send(socket, change(wire::operation::write, r.offset, r.data.size()), r.data);
+        }
+        for (std::size_t i = 0; i < sent && error == 0; ++i) {
+            wire::answer reply;
+            error = receive(socket, {}, reply);
+            if (error == 0) {
+                requests[i].result = {static_cast<std::size_t>(reply.length), reply.error};
+            }
+        }
+        if (error == 0) {
+            give_back(std::move(socket));
+        }
+    }
+
+    std::unique_ptr<state> state_;
+};
+static_assert(store<tcp_store> && detail::batching<tcp_store> && detail::discarding<tcp_store>);
+
+}  // namespace varve::pager
