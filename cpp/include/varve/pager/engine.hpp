@@ -87,7 +87,7 @@ public:
 
     /// Brings `page` in and, unless `kind` is read, lets writes to it through. False if that failed.
     bool resolve(std::size_t page, access kind) noexcept {
-        counters::add(counters_.faults);
+        counters_.add(counted::faults);
         return kind == access::read ? bring(page, kind) : open(page, kind);
     }
 
@@ -120,7 +120,6 @@ public:
 
     /// Writes dirty pages to the store; they stay. Returns 0 or an errno value.
     int flush() noexcept {
-        const busy_now counted(in_flight_);
         int error = 0;
         for (std::size_t index = 0; index < table_.blocks(); ++index) {
             block& b = table_.block_at(index);
@@ -218,7 +217,6 @@ public:
 
     /// Forgets pages, here and in the store: they read as zero. 0 or an errno value.
     int discard(std::size_t first, std::size_t count) noexcept {
-        const busy_now counted(in_flight_);
         int error = 0;
         for (std::size_t page = first; page < first + count;) {
             block& b = table_.at(page);
@@ -249,20 +247,6 @@ public:
     }
 
 private:
-    /// Tells those who find nothing to evict that more will come.
-    class busy_now {
-    public:
-        explicit busy_now(std::atomic<std::size_t>& count) noexcept : count_(count) {
-            count_.fetch_add(1, std::memory_order_relaxed);
-        }
-        busy_now(const busy_now&) = delete;
-        busy_now& operator=(const busy_now&) = delete;
-        ~busy_now() { count_.fetch_sub(1, std::memory_order_relaxed); }
-
-    private:
-        std::atomic<std::size_t>& count_;
-    };
-
     struct eviction {
         std::size_t gone = 0;
         std::size_t failed = 0;
@@ -293,7 +277,7 @@ private:
         for (;;) {
             holding hold(b);
             if ((b.busy & bit) != 0) {
-                counters::add(counters_.waits);
+                counters_.add(counted::waits);
                 wait_settled(b, hold);
                 continue;
             }
@@ -310,11 +294,10 @@ private:
                 }
                 return true;
             }
-            const busy_now counted(in_flight_);
-            b.busy |= bit;
+                b.busy |= bit;
             b.dirty |= bit;
             hold.release();
-            counters::add(counters_.write_traps);
+            counters_.add(counted::write_traps);
             const bool opened = faults_.protect(extent_of(page), false) == 0;
             holding again(b);
             residency::settle(b, bit, again);
@@ -341,17 +324,17 @@ private:
         }
         const bool writable = kind == access::write || !options_.track_writes;
         if (!map(page, length, writable ? (options_.track_writes ? std::size_t{1} : length) : 0)) {
-            leave_room(length);
+            table_.give_back(length);
             if (length > 1) {
                 const std::size_t kept = std::max<std::size_t>(asked, 1);
                 abandon(page + kept, length - kept);
                 return fill(page, kept, kind, asked);
             }
-            counters::add(counters_.read_failures);
+            counters_.add(counted::read_failures);
             return give_up(page, asked != 0);
         }
         if (length > asked) {
-            counters::add(counters_.prefetched, length - asked);
+            counters_.add(counted::prefetched, length - asked);
         }
         block& b = table_.at(page);
         const std::size_t slot = page % block_pages;
@@ -360,9 +343,8 @@ private:
         if (const std::size_t back =
                 table_.arrived(b, filled, options_.track_writes ? span_mask(slot, 1) : filled, writable);
             back != 0) {
-            counters::add(counters_.refaults, back);
+            counters_.add(counted::refaults, back);
         }
-        in_flight_.fetch_sub(1, std::memory_order_relaxed);
         residency::settle(b, filled, hold);
         if (options_.evictor && table_.used() * 100 > table_.budget() * options_.high.value) {
             call_evictor();
@@ -375,7 +357,7 @@ private:
         const byte_count bytes{length * page_};
         std::span<const std::byte> content = store_.view(offset_of(page), bytes);
         if (content.size() == bytes.value) {
-            counters::add(counters_.page_reads, length);
+            counters_.add(counted::page_reads, length);
             return map_copy(page, length, writable, content.data());
         }
         const staging::loan buffer = staging_.take();
@@ -383,7 +365,7 @@ private:
             return false;
         }
         // Before the page is mapped: whoever waits for it may ask for the counts at once.
-        counters::add(counters_.page_reads, length);
+        counters_.add(counted::page_reads, length);
         return map_copy(page, length, writable, buffer.get());
     }
 
@@ -419,7 +401,6 @@ private:
 
     /// Takes back what `give_up` did to a page, if it is still absent.
     void heal(std::size_t page) noexcept {
-        const busy_now counted(in_flight_);
         block& b = table_.at(page);
         const std::uint64_t bit = residency::bit(page);
         for (;;) {
@@ -442,26 +423,20 @@ private:
         abandon(page, 1);
     }
 
-    /// Reserves room for `n` pages and counts the caller as in flight. False if nothing can leave.
+    /// Reserves room for the `n` pages that the caller has claimed. False if nothing can leave.
     bool make_room(std::size_t n) noexcept {
-        for (;;) {
-            in_flight_.fetch_add(1, std::memory_order_relaxed);
-            if (table_.reserve(n)) {
-                return true;
-            }
+        while (!table_.reserve(n)) {
             const eviction result = evict(std::max(n, batch()));
-            const bool others = in_flight_.fetch_sub(1, std::memory_order_relaxed) > 1;
-            if (result.gone == 0) {
-                if (result.failed != 0 || !others) {
-                    return false;
-                }
-                std::this_thread::yield();
+            if (result.gone != 0) {
+                continue;
             }
+            if (result.failed != 0 || table_.count_busy() <= n) {
+                return false;
+            }
+            // What others are moving in or out can leave when they are done.
+            std::this_thread::yield();
         }
-    }
-    void leave_room(std::size_t n) noexcept {
-        table_.give_back(n);
-        in_flight_.fetch_sub(1, std::memory_order_relaxed);
+        return true;
     }
     [[nodiscard]] std::size_t batch() const noexcept { return table_.batch(options_.batch); }
 
@@ -476,7 +451,7 @@ private:
         if (count == 0) {
             return {};
         }
-        counters::add(counters_.eviction_batches);
+        counters_.add(counted::eviction_batches);
         write_out(out, kept, error);
         return drop(out, kept);
     }
@@ -538,9 +513,9 @@ private:
                 }
             }
         }
-        counters::add(counters_.page_writes, count - failed);
+        counters_.add(counted::page_writes, count - failed);
         if (failed != 0) {
-            counters::add(counters_.write_failures, failed);
+            counters_.add(counted::write_failures, failed);
             error = error != 0 ? error : EIO;
         }
         return error;
@@ -571,7 +546,7 @@ private:
             result.failed += static_cast<std::size_t>(std::popcount(kept[i]));
         }
         table_.give_back(result.gone);
-        counters::add(counters_.evictions, result.gone);
+        counters_.add(counted::evictions, result.gone);
         return result;
     }
 
@@ -632,10 +607,7 @@ private:
             wanted_.wait(0);
             wanted_.store(0);
             while (!stopping_.load() && table_.used() * 100 > table_.budget() * options_.low.value) {
-                in_flight_.fetch_add(1, std::memory_order_relaxed);
-                const eviction result = evict(batch());
-                in_flight_.fetch_sub(1, std::memory_order_relaxed);
-                if (result.gone == 0) {
+                if (evict(batch()).gone == 0) {
                     break;
                 }
             }
@@ -653,7 +625,6 @@ private:
     gate writers_;
     gate protecting_;
     counters counters_;
-    alignas(64) std::atomic<std::size_t> in_flight_{0};
     std::atomic<bool> forbidden_{false};
     std::mutex snapshot_;
     std::mutex pins_lock_;

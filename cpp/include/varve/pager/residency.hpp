@@ -178,6 +178,16 @@ public:
         b.epoch.notify_all();
     }
 
+    /// Pages that somebody is moving now. Goes over all blocks: for when there is nothing else to do.
+    [[nodiscard]] std::size_t count_busy() noexcept {
+        std::size_t n = 0;
+        for (std::size_t i = 0; i < count_; ++i) {
+            const holding hold(blocks_[i]);
+            n += static_cast<std::size_t>(std::popcount(blocks_[i].busy));
+        }
+        return n;
+    }
+
     /// Moves the hand until it has at least `goal` pages, or nothing more is to be had. Returns how many entries of
     /// `out` it filled.
     std::size_t take(std::size_t goal, std::span<victims> out) noexcept {

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <system_error>
 
+#include "varve/pager/fast_return.hpp"
+
 namespace varve::pager {
 
 /// What an access wanted, where the machine tells.
@@ -92,12 +94,9 @@ private:
             return;
         }
         before_ = now;
-        struct sigaction ours {};
-        ours.sa_sigaction = handle;
-        // The handler may itself touch memory of another region; a store may be interrupted by nothing else.
-        ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
-        if (::sigaction(SIGBUS, &ours, nullptr) != 0) {
-            throw std::system_error(errno, std::generic_category(), "varve: sigaction(SIGBUS)");
+        // No mask, because the handler may itself touch memory of another region.
+        if (const int error = install_fault_handler(SIGBUS, handle); error != 0) {
+            throw std::system_error(error, std::generic_category(), "varve: sigaction(SIGBUS)");
         }
     }
 
@@ -112,7 +111,10 @@ private:
     static void handle(int signal, siginfo_t* info, void* context) {
         const int saved = errno;
         fault_registry& self = instance();
-        if (fault_target* target = self.find(reinterpret_cast<std::uintptr_t>(info->si_addr)); target != nullptr) {
+        // Only the kernel's own signals have an address.
+        fault_target* const target =
+            info->si_code > 0 ? self.find(reinterpret_cast<std::uintptr_t>(info->si_addr)) : nullptr;
+        if (target != nullptr) {
             if (target->on_fault(static_cast<std::byte*>(info->si_addr), kind_of(static_cast<ucontext_t*>(context)))) {
                 errno = saved;
                 return;

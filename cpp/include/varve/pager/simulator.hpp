@@ -90,7 +90,7 @@ public:
             const detail::block& b = table_.at(p);
             const std::uint64_t bit = detail::residency::bit(p);
             if ((b.resident & bit) == 0 || (kind != access::read && (b.dirty & bit) == 0)) {
-                detail::counters::add(counters_.faults);
+                counters_.add(detail::counted::faults);
                 access_page(p, kind);
             }
         }
@@ -100,7 +100,7 @@ public:
         const std::lock_guard guard(lock_);
         for (std::size_t i = 0; i < table_.blocks(); ++i) {
             detail::block& b = table_.block_at(i);
-            detail::counters::add(counters_.page_writes, static_cast<std::size_t>(std::popcount(b.dirty)));
+            counters_.add(detail::counted::page_writes, static_cast<std::size_t>(std::popcount(b.dirty)));
             b.dirty &= b.pinned;
         }
     }
@@ -121,7 +121,7 @@ private:
         if ((b.resident & bit) == 0) {
             fetch(page, 1 + table_.ahead(b, page, options_.prefetch), kind, 1);
         } else if (kind != access::read && (b.dirty & bit) == 0) {
-            detail::counters::add(counters_.write_traps);
+            counters_.add(detail::counted::write_traps);
             b.dirty |= bit;
         }
     }
@@ -139,9 +139,9 @@ private:
         const std::size_t back =
             table_.arrived(b, filled, options_.track_writes ? detail::residency::bit(page) : filled, writable);
         b.busy &= ~filled;
-        detail::counters::add(counters_.refaults, back);
-        detail::counters::add(counters_.page_reads, length);
-        detail::counters::add(counters_.prefetched, length - asked);
+        counters_.add(detail::counted::refaults, back);
+        counters_.add(detail::counted::page_reads, length);
+        counters_.add(detail::counted::prefetched, length - asked);
         return length;
     }
 
@@ -153,12 +153,12 @@ private:
             if (count == 0) {
                 return false;
             }
-            detail::counters::add(counters_.eviction_batches);
+            counters_.add(detail::counted::eviction_batches);
             for (std::size_t i = 0; i < count; ++i) {
-                detail::counters::add(counters_.page_writes, static_cast<std::size_t>(std::popcount(taken[i].dirty)));
+                counters_.add(detail::counted::page_writes, static_cast<std::size_t>(std::popcount(taken[i].dirty)));
                 const std::size_t gone = detail::depart(table_, taken[i], taken[i].pages, 0);
                 table_.give_back(gone);
-                detail::counters::add(counters_.evictions, gone);
+                counters_.add(detail::counted::evictions, gone);
             }
         }
         return true;

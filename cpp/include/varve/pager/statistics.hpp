@@ -1,6 +1,9 @@
 // What a paged region counts about itself.
 #pragma once
 
+#include <sched.h>
+
+#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -26,29 +29,48 @@ struct statistics {
 
 namespace detail {
 
-/// The counters behind `statistics`, one cache line apart from what else the fault path writes.
-struct alignas(64) counters {
-    std::atomic<std::uint64_t> faults, write_traps, waits, page_reads, page_writes, prefetched, refaults, evictions,
-        eviction_batches, read_failures, write_failures;
+/// Which of the counters in `statistics`.
+enum class counted : unsigned {
+    faults, write_traps, waits, page_reads, page_writes, prefetched, refaults, evictions, eviction_batches, read_failures,
+    write_failures, end
+};
 
-    static void add(std::atomic<std::uint64_t>& counter, std::uint64_t n = 1) noexcept {
-        counter.fetch_add(n, std::memory_order_relaxed);
+/// The counters behind `statistics`: a set for each of some processors, so that threads do not share cache lines.
+class counters {
+public:
+    void add(counted which, std::uint64_t n = 1) noexcept {
+        const auto processor = static_cast<unsigned>(::sched_getcpu());
+        shards_[processor % shards].values[static_cast<unsigned>(which)].fetch_add(n, std::memory_order_relaxed);
     }
     [[nodiscard]] statistics read() const noexcept {
+        const auto sum = [&](counted which) {
+            std::uint64_t total = 0;
+            for (const shard& s : shards_) {
+                total += s.values[static_cast<unsigned>(which)].load(std::memory_order_relaxed);
+            }
+            return total;
+        };
         statistics s;
-        s.faults = faults.load();
-        s.write_traps = write_traps.load();
-        s.waits = waits.load();
-        s.page_reads = page_reads.load();
-        s.page_writes = page_writes.load();
-        s.prefetched = prefetched.load();
-        s.refaults = refaults.load();
-        s.evictions = evictions.load();
-        s.eviction_batches = eviction_batches.load();
-        s.read_failures = read_failures.load();
-        s.write_failures = write_failures.load();
+        s.faults = sum(counted::faults);
+        s.write_traps = sum(counted::write_traps);
+        s.waits = sum(counted::waits);
+        s.page_reads = sum(counted::page_reads);
+        s.page_writes = sum(counted::page_writes);
+        s.prefetched = sum(counted::prefetched);
+        s.refaults = sum(counted::refaults);
+        s.evictions = sum(counted::evictions);
+        s.eviction_batches = sum(counted::eviction_batches);
+        s.read_failures = sum(counted::read_failures);
+        s.write_failures = sum(counted::write_failures);
         return s;
     }
+
+private:
+    static constexpr unsigned shards = 16;
+    struct alignas(128) shard {
+        std::array<std::atomic<std::uint64_t>, static_cast<unsigned>(counted::end)> values{};
+    };
+    std::array<shard, shards> shards_{};
 };
 
 }  // namespace detail
