@@ -80,6 +80,7 @@ lint:
 	cargo clippy --release --locked --workspace --tests --examples -- -D warnings \
 		-A clippy::unwrap_used -A clippy::undocumented-unsafe-blocks -A unreachable_pub -A missing_docs
 	$(MAKE) -s -C web check
+	scripts/setup cpp
 	find cpp -name '*.[ch]pp' | xargs clang-format --dry-run --Werror
 
 clean:

@@ -13,6 +13,7 @@
 
 #include "measure.hpp"
 #include "peer_umap.hpp"
+#include "policies.hpp"
 #include "varve/pager/space.hpp"
 #include "varve/pager/stores/memory.hpp"
 
@@ -141,7 +142,7 @@ std::vector<ratio> ratios(const std::vector<figure>& figures) {
     return all;
 }
 
-void print_json(const arguments& a, const std::vector<figure>& figures) {
+void print_json(const arguments& a, const std::vector<figure>& figures, const std::vector<bench::policy_row>& policies) {
     utsname machine{};
     ::uname(&machine);
     std::printf("{\"schema\":\"varve-pager-bench/1\",\"smoke\":%s,\"kernel\":\"%s\",\"processor\":\"%s\",\"processors\":%u,"
@@ -163,10 +164,20 @@ void print_json(const arguments& a, const std::vector<figure>& figures) {
         std::printf("%s\"%s\":%.3f", separator, r.name.c_str(), r.value);
         separator = ",";
     }
-    std::printf("}}\n");
+    std::printf("},\n\"policies\":[");
+    separator = "";
+    for (const bench::policy_row& r : policies) {
+        std::printf("%s\n{\"trace\":\"%s\",\"local_percent\":%u,\"sweep\":%llu,\"refault\":%llu,\"lru\":%llu,"
+                    "\"clock_with_accessed_bits\":%llu}",
+                    separator, r.trace_name.c_str(), r.local_percent, static_cast<unsigned long long>(r.sweep),
+                    static_cast<unsigned long long>(r.refault), static_cast<unsigned long long>(r.lru),
+                    static_cast<unsigned long long>(r.clock));
+        separator = ",";
+    }
+    std::printf("]}\n");
 }
 
-void print_table(const std::vector<figure>& figures) {
+void print_table(const std::vector<figure>& figures, const std::vector<bench::policy_row>& policies) {
     std::printf("%-16s %-10s %7s %9s %8s %8s %8s %8s %11s\n", "access", "path", "threads", "faults", "mean us", "p50 us",
                 "p99 us", "p99.9 us", "faults/s");
     for (const figure& f : figures) {
@@ -176,6 +187,12 @@ void print_table(const std::vector<figure>& figures) {
     }
     for (const ratio& r : ratios(figures)) {
         std::printf("%-48s %6.2f\n", r.name.c_str(), r.value);
+    }
+    std::printf("\n%-16s %6s %10s %10s %10s %22s\n", "page reads", "local", "sweep", "refault", "LRU", "clock (accessed bits)");
+    for (const bench::policy_row& r : policies) {
+        std::printf("%-16s %5u%% %10llu %10llu %10llu %22llu\n", r.trace_name.c_str(), r.local_percent,
+                    static_cast<unsigned long long>(r.sweep), static_cast<unsigned long long>(r.refault),
+                    static_cast<unsigned long long>(r.lru), static_cast<unsigned long long>(r.clock));
     }
 }
 
@@ -241,10 +258,11 @@ int main(int count, char** values) try {
             figures.push_back(std::move(f));
         }
     }
+    const auto policies = bench::compare_policies(20000, a.smoke ? 100000 : 1000000);
     if (a.json) {
-        print_json(a, figures);
+        print_json(a, figures, policies);
     } else {
-        print_table(figures);
+        print_table(figures, policies);
     }
     return 0;
 } catch (const std::exception& error) {

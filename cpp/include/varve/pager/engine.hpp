@@ -17,10 +17,8 @@
 #include <vector>
 
 #include "varve/pager/options.hpp"
+#include "varve/pager/outgoing.hpp"
 #include "varve/pager/signals.hpp"
-#include "varve/pager/statistics.hpp"
-#include "varve/pager/store.hpp"
-#include "varve/pager/support.hpp"
 
 namespace varve::pager::detail {
 
@@ -36,7 +34,8 @@ public:
           faults_((UFFD_FEATURE_PAGEFAULT_FLAG_WP | kernel::feature_poison |
                    (o.path == fault_path::in_thread ? UFFD_FEATURE_SIGBUS : 0)) &
                   ~o.without_features),
-          staging_({o.page.value * (o.prefetch.value + 1)}) {
+          staging_({o.page.value * (o.prefetch.value + 1)}),
+          outgoing_(table_, memory_, faults_, store_, counters_, page_, pages_) {
         const std::uint64_t needed = UFFD_FEATURE_PAGEFAULT_FLAG_WP |
                                      (o.path == fault_path::in_thread ? std::uint64_t{UFFD_FEATURE_SIGBUS} : 0);
         if (!faults_.able().has(needed)) {
@@ -44,6 +43,7 @@ public:
                                     "varve: this kernel's userfaultfd has no write protection or no SIGBUS feature");
         }
         memory_.keep_from_children();
+        (void)kernel::forgets_together();  // asked here, not in a signal handler
         if (const int error = faults_.watch(memory_.all()); error != 0) {
             throw std::system_error(error, std::generic_category(), "varve: UFFDIO_REGISTER");
         }
@@ -142,7 +142,7 @@ public:
                 hold.release();
                 done |= v.pages;
                 std::uint64_t kept = 0;
-                const int failed = write_out({&v, 1}, {&kept, 1}, protect_dirty({&v, 1}));
+                const int failed = outgoing_.write_out({&v, 1}, {&kept, 1}, outgoing_.protect_dirty({&v, 1}));
                 error = error != 0 ? error : failed;
                 finish_flush(b, v, kept);
             }
@@ -196,8 +196,7 @@ public:
         }
         if (++pins_[page] == 1) {
             // An eviction that looked at the block before may protect this page along with its neighbours.
-            protecting_.close();
-            protecting_.open();
+            outgoing_.let_protections_pass();
             (void)faults_.protect(extent_of(page), false);
         }
         return 0;
@@ -247,11 +246,6 @@ public:
     }
 
 private:
-    struct eviction {
-        std::size_t gone = 0;
-        std::size_t failed = 0;
-    };
-
     [[nodiscard]] std::size_t page_of(const std::byte* address) const noexcept {
         return static_cast<std::size_t>(address - memory_.start()) / page_;
     }
@@ -259,11 +253,6 @@ private:
         return {memory_.start() + page * page_, count * page_};
     }
     [[nodiscard]] store_offset offset_of(std::size_t page) const noexcept { return store_offset{page * page_}; }
-    [[nodiscard]] std::uint64_t existing(std::size_t block) const noexcept {
-        const std::size_t left = pages_ - block * block_pages;
-        return left >= block_pages ? ~std::uint64_t{0} : span_mask(0, left);
-    }
-
     /// Waits until some page of the block is no longer busy. Lets go of the lock.
     static void wait_settled(block& b, holding& hold) noexcept {
         const std::uint32_t before = b.epoch.load(std::memory_order_relaxed);
@@ -426,7 +415,7 @@ private:
     /// Reserves room for the `n` pages that the caller has claimed. False if nothing can leave.
     bool make_room(std::size_t n) noexcept {
         while (!table_.reserve(n)) {
-            const eviction result = evict(std::max(n, batch()));
+            const eviction result = outgoing_.evict(std::max(n, batch()));
             if (result.gone != 0) {
                 continue;
             }
@@ -439,116 +428,6 @@ private:
         return true;
     }
     [[nodiscard]] std::size_t batch() const noexcept { return table_.batch(options_.batch); }
-
-    eviction evict(std::size_t goal) noexcept {
-        std::array<victims, most_victims> taken;
-        std::array<std::uint64_t, most_victims> kept{};
-        protecting_.enter();
-        const std::size_t count = table_.take(std::min(goal, most_victims), taken);
-        const std::span<const victims> out{taken.data(), count};
-        const int error = protect_dirty(out);
-        protecting_.leave();
-        if (count == 0) {
-            return {};
-        }
-        counters_.add(counted::eviction_batches);
-        write_out(out, kept, error);
-        return drop(out, kept);
-    }
-
-    /// Stops writes to the dirty pages of `out`, which are busy. 0 or an errno value.
-    int protect_dirty(std::span<const victims> out) noexcept {
-        extents ranges(memory_.start(), page_);
-        const victims* before = nullptr;
-        for (const victims& v : out) {
-            const std::uint64_t dirty = v.dirty & ~v.open;
-            const std::size_t start = v.block * block_pages;
-            if (dirty == 0) {
-                before = nullptr;
-            } else if (v.bystanders_clean) {
-                // Protecting absent and clean pages too costs less than another call.
-                const auto first = static_cast<std::size_t>(std::countr_zero(dirty));
-                const auto last = 64 - static_cast<std::size_t>(std::countl_zero(dirty));
-                const bool adjacent = before != nullptr && before->block + 1 == v.block;
-                ranges.add(start + first, start + last, adjacent ? 2 * block_pages : 0);
-                before = &v;
-            } else {
-                for_runs(dirty, dirty, [&](std::size_t first, std::size_t last) { ranges.add(start + first, start + last); });
-                before = nullptr;
-            }
-        }
-        int error = 0;
-        for (const kernel::extent& e : ranges.list()) {
-            error = error != 0 ? error : faults_.protect(e, true);
-        }
-        return error;
-    }
-
-    /// Writes the dirty pages of `out`, which are protected unless `error` says otherwise. What could not be written is
-    /// in `kept`. 0 or an errno value.
-    int write_out(std::span<const victims> out, std::span<std::uint64_t> kept, int error) noexcept {
-        std::array<write_request, most_victims> requests;
-        std::size_t count = 0;
-        for (const victims& v : out) {
-            for (std::uint64_t left = v.dirty; left != 0; left &= left - 1) {
-                const std::size_t page = v.block * block_pages + static_cast<std::size_t>(std::countr_zero(left));
-                requests[count++] = {offset_of(page), {memory_.start() + page * page_, page_}, {}};
-            }
-        }
-        if (count == 0) {
-            return 0;
-        }
-        if (error == 0) {
-            [[maybe_unused]] const ordered_by_protection scope;
-            store_.write_batch({requests.data(), count});
-        }
-        std::size_t next = 0;
-        std::size_t failed = 0;
-        for (std::size_t i = 0; i < out.size(); ++i) {
-            for (std::uint64_t left = out[i].dirty; left != 0; left &= left - 1, ++next) {
-                const io_result& result = requests[next].result;
-                if (error != 0 || !result.complete(page_)) {
-                    kept[i] |= left & -left;
-                    ++failed;
-                }
-            }
-        }
-        counters_.add(counted::page_writes, count - failed);
-        if (failed != 0) {
-            counters_.add(counted::write_failures, failed);
-            error = error != 0 ? error : EIO;
-        }
-        return error;
-    }
-
-    /// Unmaps what was written or clean, in as few calls as the gaps allow: absent pages between are claimed for the
-    /// moment, so that one range may cover them.
-    eviction drop(std::span<const victims> out, std::span<const std::uint64_t> kept) noexcept {
-        extents to_forget(memory_.start(), page_);
-        std::array<std::uint64_t, most_victims> between;
-        for (std::size_t i = 0; i < out.size(); ++i) {
-            const victims& v = out[i];
-            const std::uint64_t gone = v.pages & ~kept[i];
-            block& b = table_.block_at(v.block);
-            {
-                const holding hold(b);
-                between[i] = ~b.resident & ~b.busy & existing(v.block);
-                b.busy |= between[i];
-            }
-            for_runs(gone | between[i], gone, [&](std::size_t first, std::size_t last) {
-                to_forget.add(v.block * block_pages + first, v.block * block_pages + last);
-            });
-        }
-        kernel::forget(to_forget.list());
-        eviction result;
-        for (std::size_t i = 0; i < out.size(); ++i) {
-            result.gone += depart(table_, out[i], out[i].pages & ~kept[i], between[i]);
-            result.failed += static_cast<std::size_t>(std::popcount(kept[i]));
-        }
-        table_.give_back(result.gone);
-        counters_.add(counted::evictions, result.gone);
-        return result;
-    }
 
     static void finish_flush(block& b, const victims& v, std::uint64_t kept) noexcept {
         holding hold(b);
@@ -607,7 +486,7 @@ private:
             wanted_.wait(0);
             wanted_.store(0);
             while (!stopping_.load() && table_.used() * 100 > table_.budget() * options_.low.value) {
-                if (evict(batch()).gone == 0) {
+                if (outgoing_.evict(batch()).gone == 0) {
                     break;
                 }
             }
@@ -623,8 +502,8 @@ private:
     kernel::userfault faults_;
     staging staging_;
     gate writers_;
-    gate protecting_;
     counters counters_;
+    outgoing outgoing_;
     std::atomic<bool> forbidden_{false};
     std::mutex snapshot_;
     std::mutex pins_lock_;

@@ -15,7 +15,7 @@
 
 #include "varve/pager/support.hpp"
 
-#if defined(__x86_64__) && !defined(__ILP32__) && !defined(VARVE_PAGER_TSAN) && !defined(__SANITIZE_ADDRESS__) && \
+#if defined(__x86_64__) && !defined(__ILP32__) && !defined(VARVE_PAGER_TSAN) && \
     !defined(VARVE_PAGER_PLAIN_RETURN)
 #define VARVE_PAGER_FAST_RETURN 1
 #include <cpuid.h>

@@ -34,6 +34,8 @@ inline constexpr unsigned long poison_ioctl = _IOWR(0xAA, 0x08, poison_request);
 inline constexpr unsigned long new_ioctl = _IO(0xAA, 0x00);
 /// UFFD_USER_MODE_ONLY: Linux commit 37cd0575b851; does without privilege, and without faults of system calls.
 inline constexpr int user_mode_only = 1;
+/// PIDFD_SELF_THREAD_GROUP.
+inline constexpr int pidfd_self = -10001;
 
 /// An owned file descriptor.
 class descriptor {
@@ -188,46 +190,35 @@ private:
     abilities able_;
 };
 
-/// Forgets the content of every extent. One call where the kernel takes all of them at once for the caller itself
-/// (Linux commit 0a3a39e3aa1e and later), which flushes the TLB once; else one call for each.
-inline void forget(std::span<const extent> extents) noexcept {
-    static_assert(sizeof(extent) == sizeof(iovec));
-    static const bool together = [] {
-        // The pidfd of the calling process itself; -EPERM or -EINVAL says that the kernel takes no such advice.
+/// Whether the kernel forgets many ranges of the caller in one call, the caller naming itself by PIDFD_SELF (Linux 6.14):
+[[nodiscard]] inline bool forgets_together() noexcept {
+    static const bool works = [] {
         void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) {
             return false;
         }
         const iovec vector{page, 4096};
-        const descriptor self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-        const bool works =
-            self.open() && ::syscall(SYS_process_madvise, self.get(), &vector, 1, MADV_DONTNEED, 0) == 4096;
+        const long done = ::syscall(SYS_process_madvise, pidfd_self, &vector, 1, MADV_DONTNEED, 0);
         ::munmap(page, 4096);
-        return works;
+        return done == 4096;
     }();
-    if (together && extents.size() > 1) {
-        static thread_local struct {
-            descriptor fd;
-            pid_t owner = 0;
-        } self;
-        if (self.owner != ::getpid()) {
-            self.fd = descriptor(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-            self.owner = ::getpid();
-        }
+    return works;
+}
+
+/// Forgets the content of every extent: in one call, which flushes the TLB once, or else in one for each.
+inline void forget(std::span<const extent> extents) noexcept {
+    while (extents.size() > 1 && forgets_together()) {
         iovec vectors[128];
-        while (!extents.empty()) {
-            const std::size_t count = extents.size() < 128 ? extents.size() : 128;
-            std::size_t bytes = 0;
-            for (std::size_t i = 0; i < count; ++i) {
-                vectors[i] = {extents[i].start, extents[i].bytes};
-                bytes += extents[i].bytes;
-            }
-            const long done = ::syscall(SYS_process_madvise, self.fd.get(), vectors, count, MADV_DONTNEED, 0);
-            if (done != static_cast<long>(bytes)) {
-                break;
-            }
-            extents = extents.subspan(count);
+        const std::size_t count = extents.size() < 128 ? extents.size() : 128;
+        std::size_t bytes = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+            vectors[i] = {extents[i].start, extents[i].bytes};
+            bytes += extents[i].bytes;
         }
+        if (::syscall(SYS_process_madvise, pidfd_self, vectors, count, MADV_DONTNEED, 0) != static_cast<long>(bytes)) {
+            break;
+        }
+        extents = extents.subspan(count);
     }
     for (const extent& e : extents) {
         ::madvise(e.start, e.bytes, MADV_DONTNEED);

@@ -18,7 +18,7 @@ namespace detail {
 
 /// Copies past the caches where the machine can: what leaves will not be read soon, and its old content is not needed.
 inline void copy_out(std::byte* to, const std::byte* from, std::size_t n) noexcept {
-#if defined(__SSE2__) && !defined(__SANITIZE_ADDRESS__) && !defined(VARVE_PAGER_TSAN)
+#if defined(__SSE2__) && !defined(VARVE_PAGER_TSAN)
     if (reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && n % 64 == 0) {
         for (std::size_t i = 0; i < n; i += 64) {
             for (std::size_t k = 0; k < 64; k += 16) {
