@@ -5,11 +5,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <stdexcept>
 #include <string>
+
+#include "varve/pager/kernel.hpp"
 
 // The interface of UMap 2.1 through which a program hands it a store; names and order are its binary interface.
 namespace Umap {
@@ -29,8 +31,10 @@ class umap_region final : Umap::Store {
 public:
     /// Maps `bytes` over a memory store with room for `buffer_pages` pages. One per process: UMap reads its settings once.
     umap_region(const std::string& library, std::size_t bytes, std::size_t page, std::size_t buffer_pages)
-        : bytes_(bytes), content_(new char[bytes]()) {
-        std::memset(content_.get(), 7, bytes);
+        : bytes_(bytes), content_({bytes}, {std::size_t{2} << 20}) {
+        // The same kind of memory as memory_store has.
+        content_.prefer_huge_pages();
+        std::memset(content_.start(), 7, bytes);
         ::setenv("UMAP_PAGESIZE", std::to_string(page).c_str(), 1);
         ::setenv("UMAP_BUFSIZE", std::to_string(buffer_pages).c_str(), 1);
         void* handle = ::dlopen(library.c_str(), RTLD_NOW);
@@ -57,17 +61,17 @@ public:
 
     ssize_t read_from_store(char* buffer, std::size_t bytes, off_t offset) override {
         reads_.fetch_add(1, std::memory_order_relaxed);
-        std::memcpy(buffer, content_.get() + offset, bytes);
+        std::memcpy(buffer, content_.start() + offset, bytes);
         return static_cast<ssize_t>(bytes);
     }
     ssize_t write_to_store(char* buffer, std::size_t bytes, off_t offset) override {
-        std::memcpy(content_.get() + offset, buffer, bytes);
+        std::memcpy(content_.start() + offset, buffer, bytes);
         return static_cast<ssize_t>(bytes);
     }
 
 private:
     std::size_t bytes_;
-    std::unique_ptr<char[]> content_;
+    varve::pager::kernel::memory content_;
     std::byte* base_ = nullptr;
     int (*unmap_)(void*, std::size_t) = nullptr;
     std::atomic<std::uint64_t> reads_{0};

@@ -76,7 +76,7 @@ TEST_P(shadow, agrees) {
     std::vector<std::uint64_t> copy(words);
     std::atomic<std::uint64_t> wrong{0};
     std::vector<std::thread> running;
-    const int each = p.page > 65536 ? operations / 20 : operations;
+    const int each = p.page > 65536 ? operations / 80 : p.page > 4096 ? operations / 3 : operations;
     for (unsigned t = 0; t < threads; ++t) {
         running.emplace_back([&, t] {
             std::mt19937_64 mine(p.seed * 100 + t);

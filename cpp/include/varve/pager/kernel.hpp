@@ -259,6 +259,7 @@ public:
     [[nodiscard]] extent all() const noexcept { return {start_, bytes_}; }
     /// A forked child shall crash on a paged range rather than read zeros from it: it has no pager.
     void keep_from_children() const noexcept { ::madvise(start_, bytes_, MADV_DONTFORK); }
+    void prefer_huge_pages() const noexcept { ::madvise(start_, bytes_, MADV_HUGEPAGE); }
     /// Where the kernel cannot poison: an access raises SIGSEGV.
     static void forbid(extent e, bool on) noexcept { ::mprotect(e.start, e.bytes, on ? PROT_NONE : PROT_READ | PROT_WRITE); }
 

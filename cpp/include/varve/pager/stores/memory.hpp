@@ -38,8 +38,11 @@ inline void copy_out(std::byte* to, const std::byte* from, std::size_t n) noexce
 /// Plain memory of a fixed capacity, in bytes. Nothing outlives the process. Pages are mapped straight from it.
 class memory_store {
 public:
-    /// Throws std::system_error. Memory is committed when it is first written.
-    explicit memory_store(byte_count capacity) : memory_(capacity, {std::size_t{2} << 20}), capacity_(capacity) {}
+    /// Throws std::system_error. Memory is committed when it is first written, by 2 MiB where the kernel has huge pages
+    /// to give: a page on its way in or out is rarely in the TLB.
+    explicit memory_store(byte_count capacity) : memory_(capacity, {std::size_t{2} << 20}), capacity_(capacity) {
+        memory_.prefer_huge_pages();
+    }
 
     io_result read(store_offset at, std::span<std::byte> in) noexcept {
         const std::size_t n = within(at, in.size());
