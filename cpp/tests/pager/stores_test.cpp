@@ -153,7 +153,11 @@ TEST(tcp, broken_connections_are_made_again) {
     peer_world w;
     pager::options o;
     o.local = {16 * page};
-    pager::paged_space space({128 * page}, pager::tcp_store("127.0.0.1", w.peer.port(), {128 * page}), o);
+    // Connections may break as often as the scheduler likes.
+    pager::persistence stubborn;
+    stubborn.tries = 1000000;
+    stubborn.pause = std::chrono::milliseconds(0);
+    pager::paged_space space({128 * page}, pager::tcp_store("127.0.0.1", w.peer.port(), {128 * page}, stubborn), o);
     std::atomic<bool> stop{false};
     std::thread trouble([&] {
         while (!stop) {

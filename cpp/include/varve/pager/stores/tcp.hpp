@@ -1,6 +1,8 @@
 // A store on another machine, over TCP; `peer.hpp` is the other side.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -17,7 +19,7 @@ namespace varve::pager {
 struct persistence {
     wire::patience stall{1000};               ///< a transfer that stands still for so long has failed
     unsigned tries = 4;                       ///< attempts at each operation, each over a new connection
-    std::chrono::milliseconds pause{20};      ///< before the second attempt; doubles with each
+    std::chrono::milliseconds pause{20};      ///< before the second attempt; doubles with each, up to 1 s
 };
 
 /// Pages at a `paging_peer`. An operation that fails in all its tries fails with ETIMEDOUT, ECONNRESET or whatever the
@@ -165,7 +167,7 @@ private:
         for (unsigned attempt = 0; attempt < std::max(1u, state_->how.tries); ++attempt) {
             if (attempt != 0) {
                 std::this_thread::sleep_for(pause);
-                pause *= 2;
+                pause = std::min<std::chrono::milliseconds>(pause * 2, std::chrono::seconds(1));
             }
             kernel::descriptor socket = borrow(attempt != 0, error);
             if (error == 0) {
