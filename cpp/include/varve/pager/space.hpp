@@ -22,7 +22,8 @@ namespace varve::pager {
 /// **fork.** A child does not inherit the range; touching it there raises SIGSEGV. The parent goes on undisturbed.
 ///
 /// **Signals.** SIGBUS must not be blocked in threads that use the space. A handler that the program installs later
-/// must call the one that it replaced. Faults need up to 24 KiB of stack.
+/// must call the one that it replaced. Faults need up to 24 KiB of stack. With fault_path::in_thread the store runs in the
+/// signal handler, and compressed_store and tcp_store allocate: the program's `malloc` must not itself live on paged memory.
 ///
 /// **Destruction** forgets local memory: call `flush` or `snapshot` first to keep what it holds. Nobody may use the
 /// range any more by then.
