@@ -73,7 +73,7 @@ private:
 int main() {
     using namespace varve::literals;
     using allocator = varve::collective_allocator<node>;
-    const allocator memory({4_KiB, 16_MiB});
+    const allocator memory({16_KiB, 16_MiB});
     linked_texts<allocator> list(memory);
     for (int i = 0; i < 100; ++i) {
         list.push_front("text number " + std::to_string(i));
