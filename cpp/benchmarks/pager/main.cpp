@@ -44,14 +44,14 @@ struct scenario {
     bool write;
     bool evicts;
 };
-constexpr scenario scenarios[] = {{"read", false, false},
-                                  {"read_evicting", false, true},
-                                  {"write", true, false},
-                                  {"write_evicting", true, true}};
+constexpr scenario scenarios[] = {
+    {"read", false, false}, {"read_evicting", false, true}, {"write", true, false}, {"write_evicting", true, true}};
 constexpr std::size_t page_bytes = 4096;
 
 /// With eviction, an eighth of the pages fits.
-std::size_t local_pages(const arguments& a, bool evicts) { return evicts ? a.pages / 8 : a.pages + 64; }
+std::size_t local_pages(const arguments& a, bool evicts) {
+    return evicts ? a.pages / 8 : a.pages + 64;
+}
 
 figure measure_pager(const arguments& a, const scenario& s, pager::fault_path path, unsigned threads) {
     pager::memory_store store({a.pages * page_bytes});
@@ -134,31 +134,36 @@ std::vector<ratio> ratios(const std::vector<figure>& figures) {
     const auto processor_rate = [](const figure& f) { return f.threads / f.result.processor_us; };
     for (const scenario& s : scenarios) {
         const std::string name = s.name;
-        add(name + ".two_threads_throughput", find(figures, s.name, "in_thread", 2), find(figures, s.name, "in_thread", 1),
-            rate);
+        add(name + ".two_threads_throughput", find(figures, s.name, "in_thread", 2),
+            find(figures, s.name, "in_thread", 1), rate);
         add(name + ".two_threads_throughput_by_processor_time", find(figures, s.name, "in_thread", 2),
             find(figures, s.name, "in_thread", 1), processor_rate);
-        add(name + ".handlers_over_in_thread", find(figures, s.name, "handlers", 1), find(figures, s.name, "in_thread", 1),
+        add(name + ".handlers_over_in_thread", find(figures, s.name, "handlers", 1),
+            find(figures, s.name, "in_thread", 1), mean);
+        add(name + ".umap_over_in_thread", find(figures, s.name, "umap", 1), find(figures, s.name, "in_thread", 1),
             mean);
-        add(name + ".umap_over_in_thread", find(figures, s.name, "umap", 1), find(figures, s.name, "in_thread", 1), mean);
     }
     return all;
 }
 
-void print_json(const arguments& a, const std::vector<figure>& figures, const std::vector<bench::policy_row>& policies) {
+void print_json(const arguments& a, const std::vector<figure>& figures,
+                const std::vector<bench::policy_row>& policies) {
     utsname machine{};
     ::uname(&machine);
-    std::printf("{\"schema\":\"varve-pager-bench/1\",\"smoke\":%s,\"kernel\":\"%s\",\"processor\":\"%s\",\"processors\":%u,"
-                "\"compiler\":\"%s\",\"pages\":%zu,\"page_bytes\":%zu,\"local_pages_evicting\":%zu,\"batch\":%zu,"
-                "\"figures\":[",
-                a.smoke ? "true" : "false", machine.release, processor().c_str(), std::thread::hardware_concurrency(),
-                __VERSION__, a.pages, page_bytes, local_pages(a, true), a.batch);
+    std::printf(
+        "{\"schema\":\"varve-pager-bench/1\",\"smoke\":%s,\"kernel\":\"%s\",\"processor\":\"%s\",\"processors\":%u,"
+        "\"compiler\":\"%s\",\"pages\":%zu,\"page_bytes\":%zu,\"local_pages_evicting\":%zu,\"batch\":%zu,"
+        "\"figures\":[",
+        a.smoke ? "true" : "false", machine.release, processor().c_str(), std::thread::hardware_concurrency(),
+        __VERSION__, a.pages, page_bytes, local_pages(a, true), a.batch);
     const char* separator = "";
     for (const figure& f : figures) {
-        std::printf("%s\n{\"name\":\"%s\",\"path\":\"%s\",\"threads\":%u,\"faults\":%llu,\"mean_us\":%.3f,\"p50_us\":%.3f,"
-                    "\"p99_us\":%.3f,\"p999_us\":%.3f,\"processor_us\":%.3f,\"faults_per_second\":%.0f}",
-                    separator, f.name.c_str(), f.path.c_str(), f.threads, static_cast<unsigned long long>(f.result.faults),
-                    f.result.mean_us, f.result.p50_us, f.result.p99_us, f.result.p999_us, f.result.processor_us, f.result.per_second);
+        std::printf(
+            "%s\n{\"name\":\"%s\",\"path\":\"%s\",\"threads\":%u,\"faults\":%llu,\"mean_us\":%.3f,\"p50_us\":%.3f,"
+            "\"p99_us\":%.3f,\"p999_us\":%.3f,\"processor_us\":%.3f,\"faults_per_second\":%.0f}",
+            separator, f.name.c_str(), f.path.c_str(), f.threads, static_cast<unsigned long long>(f.result.faults),
+            f.result.mean_us, f.result.p50_us, f.result.p99_us, f.result.p999_us, f.result.processor_us,
+            f.result.per_second);
         separator = ",";
     }
     std::printf("],\n\"ratios\":{");
@@ -170,28 +175,30 @@ void print_json(const arguments& a, const std::vector<figure>& figures, const st
     std::printf("},\n\"policies\":[");
     separator = "";
     for (const bench::policy_row& r : policies) {
-        std::printf("%s\n{\"trace\":\"%s\",\"local_percent\":%u,\"sweep\":%llu,\"refault\":%llu,\"lru\":%llu,"
-                    "\"clock_with_accessed_bits\":%llu}",
-                    separator, r.trace_name.c_str(), r.local_percent, static_cast<unsigned long long>(r.sweep),
-                    static_cast<unsigned long long>(r.refault), static_cast<unsigned long long>(r.lru),
-                    static_cast<unsigned long long>(r.clock));
+        std::printf(
+            "%s\n{\"trace\":\"%s\",\"local_percent\":%u,\"sweep\":%llu,\"refault\":%llu,\"lru\":%llu,"
+            "\"clock_with_accessed_bits\":%llu}",
+            separator, r.trace_name.c_str(), r.local_percent, static_cast<unsigned long long>(r.sweep),
+            static_cast<unsigned long long>(r.refault), static_cast<unsigned long long>(r.lru),
+            static_cast<unsigned long long>(r.clock));
         separator = ",";
     }
     std::printf("]}\n");
 }
 
 void print_table(const std::vector<figure>& figures, const std::vector<bench::policy_row>& policies) {
-    std::printf("%-16s %-10s %7s %9s %8s %8s %8s %8s %8s %11s\n", "access", "path", "threads", "faults", "mean us", "p50 us",
-                "p99 us", "p99.9 us", "CPU us", "faults/s");
+    std::printf("%-16s %-10s %7s %9s %8s %8s %8s %8s %8s %11s\n", "access", "path", "threads", "faults", "mean us",
+                "p50 us", "p99 us", "p99.9 us", "CPU us", "faults/s");
     for (const figure& f : figures) {
-        std::printf("%-16s %-10s %7u %9llu %8.2f %8.2f %8.2f %8.2f %8.2f %11.0f\n", f.name.c_str(), f.path.c_str(), f.threads,
-                    static_cast<unsigned long long>(f.result.faults), f.result.mean_us, f.result.p50_us, f.result.p99_us,
-                    f.result.p999_us, f.result.processor_us, f.result.per_second);
+        std::printf("%-16s %-10s %7u %9llu %8.2f %8.2f %8.2f %8.2f %8.2f %11.0f\n", f.name.c_str(), f.path.c_str(),
+                    f.threads, static_cast<unsigned long long>(f.result.faults), f.result.mean_us, f.result.p50_us,
+                    f.result.p99_us, f.result.p999_us, f.result.processor_us, f.result.per_second);
     }
     for (const ratio& r : ratios(figures)) {
         std::printf("%-48s %6.2f\n", r.name.c_str(), r.value);
     }
-    std::printf("\n%-16s %6s %10s %10s %10s %22s\n", "page reads", "local", "sweep", "refault", "LRU", "clock (accessed bits)");
+    std::printf("\n%-16s %6s %10s %10s %10s %22s\n", "page reads", "local", "sweep", "refault", "LRU",
+                "clock (accessed bits)");
     for (const bench::policy_row& r : policies) {
         std::printf("%-16s %5u%% %10llu %10llu %10llu %22llu\n", r.trace_name.c_str(), r.local_percent,
                     static_cast<unsigned long long>(r.sweep), static_cast<unsigned long long>(r.refault),

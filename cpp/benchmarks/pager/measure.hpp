@@ -60,7 +60,8 @@ inline outcome run(const pattern& p) {
             }
             const std::uint64_t processor_before = now_ns(CLOCK_THREAD_CPUTIME_ID);
             for (std::size_t i = 0; i < order.size(); ++i) {
-                auto* const at = reinterpret_cast<volatile unsigned char*>(p.base + std::size_t{order[i]} * p.page_bytes);
+                auto* const at =
+                    reinterpret_cast<volatile unsigned char*>(p.base + std::size_t{order[i]} * p.page_bytes);
                 const std::uint64_t before = now_ns();
                 if (p.write) {
                     *at = static_cast<unsigned char>(i);

@@ -29,7 +29,8 @@ namespace bench {
 
 class umap_region final : Umap::Store {
 public:
-    /// Maps `bytes` over a memory store with room for `buffer_pages` pages. One per process: UMap reads its settings once.
+    /// Maps `bytes` over a memory store with room for `buffer_pages` pages. One per process: UMap reads its settings
+    /// once.
     umap_region(const std::string& library, std::size_t bytes, std::size_t page, std::size_t buffer_pages)
         : bytes_(bytes), content_({bytes}, {std::size_t{2} << 20}) {
         // The same kind of memory as memory_store has.

@@ -45,8 +45,10 @@ TEST(file, that_is_cut_off_fails_as_documented) {
     pager::paged_space space(capacity, pager::file_store(folder.file("f"), capacity), o);
     std::filesystem::resize_file(folder.file("f"), 100 * page + 100);
     EXPECT_EQ(word(space, 99), 0u);
-    EXPECT_EQ(test::fault_catcher::run([&] { (void)*static_cast<volatile std::uint64_t*>(&word(space, 100)); }), SIGBUS);
-    EXPECT_EQ(test::fault_catcher::run([&] { (void)*static_cast<volatile std::uint64_t*>(&word(space, 150)); }), SIGBUS);
+    EXPECT_EQ(test::fault_catcher::run([&] { (void)*static_cast<volatile std::uint64_t*>(&word(space, 100)); }),
+              SIGBUS);
+    EXPECT_EQ(test::fault_catcher::run([&] { (void)*static_cast<volatile std::uint64_t*>(&word(space, 150)); }),
+              SIGBUS);
     EXPECT_EQ(word(space, 98), 0u);
 }
 
@@ -107,7 +109,8 @@ TEST_P(killed, leaves_one_whole_snapshot_no_older_than_the_last_acknowledged) {
         ::fflush(nullptr);
         const pid_t child = ::fork();
         if (child == 0) {
-            pager::paged_space space = attach(folder.file("s"), GetParam() % 2 == 0 ? fault_path::in_thread : fault_path::handlers);
+            pager::paged_space space =
+                attach(folder.file("s"), GetParam() % 2 == 0 ? fault_path::in_thread : fault_path::handlers);
             for (std::uint64_t n = word(space, 0) + 1;; ++n) {
                 for (std::size_t p = 0; p < snapshot_pages; ++p) {
                     word(space, p) = word(space, p, 511) = n;
@@ -166,7 +169,8 @@ TEST(snapshot, is_of_one_moment) {
         }
         for (int i = 0; i < 15; ++i) {
             space.snapshot();
-            std::filesystem::copy_file(folder.file("s"), folder.file("copy"), std::filesystem::copy_options::overwrite_existing);
+            std::filesystem::copy_file(folder.file("s"), folder.file("copy"),
+                                       std::filesystem::copy_options::overwrite_existing);
             pager::paged_space found = attach(folder.file("copy"));
             for (const auto& [first, second] : {std::pair{3, 110}, std::pair{111, 4}}) {
                 const std::uint64_t a = word(found, static_cast<std::size_t>(first));
@@ -202,7 +206,8 @@ TEST(snapshot, a_torn_commit_leaves_the_one_before) {
         }
     }
     const auto damaged = [&](std::uint64_t at) {
-        std::filesystem::copy_file(folder.file("s"), folder.file("d"), std::filesystem::copy_options::overwrite_existing);
+        std::filesystem::copy_file(folder.file("s"), folder.file("d"),
+                                   std::filesystem::copy_options::overwrite_existing);
         flip(folder.file("d"), at);
         pager::paged_space space = attach(folder.file("d"));
         for (std::size_t p = 1; p < snapshot_pages; ++p) {
@@ -219,7 +224,9 @@ TEST(snapshot, a_torn_commit_leaves_the_one_before) {
 TEST(snapshot, refuses_files_that_it_cannot_trust) {
     const test::temporary_folder folder;
     const byte_count capacity{snapshot_pages * page};
-    const auto open = [&](byte_count size, byte_count unit) { pager::snapshot_store store(folder.file("s"), size, unit); };
+    const auto open = [&](byte_count size, byte_count unit) {
+        pager::snapshot_store store(folder.file("s"), size, unit);
+    };
     open(capacity, {page});
     EXPECT_THROW(open({capacity.value * 2}, {page}), std::runtime_error);
     EXPECT_THROW(open(capacity, {2 * page}), std::runtime_error);
@@ -244,7 +251,8 @@ TEST(snapshot, random_damage_is_found_or_harmless) {
     }
     std::mt19937 random(1);
     for (int i = 0; i < 200; ++i) {
-        std::filesystem::copy_file(folder.file("s"), folder.file("d"), std::filesystem::copy_options::overwrite_existing);
+        std::filesystem::copy_file(folder.file("s"), folder.file("d"),
+                                   std::filesystem::copy_options::overwrite_existing);
         for (int k = 0; k < 3; ++k) {
             flip(folder.file("d"), random() % (4 * page));
         }

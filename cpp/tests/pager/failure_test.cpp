@@ -25,8 +25,8 @@ struct fixture {
         o.path = path;
         o.handlers = 2;
         o.without_features = without;
-        space = std::make_unique<pager::paged_space>(byte_count{pages * page},
-                                                     test::faulty_store({pages * page}, how), o);
+        space =
+            std::make_unique<pager::paged_space>(byte_count{pages * page}, test::faulty_store({pages * page}, how), o);
         for (std::size_t p = 0; p < pages; ++p) {
             word(*space, p) = p + 1000;
         }

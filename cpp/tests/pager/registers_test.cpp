@@ -167,8 +167,8 @@ TEST(registers, an_alternate_stack_stays_armed) {
     }).join();
 }
 
-/// Asynchronous SIGBUS goes to whoever had the signal before, from wherever the thread is. In a child, because the handler
-/// stays.
+/// Asynchronous SIGBUS goes to whoever had the signal before, from wherever the thread is. In a child, because the
+/// handler stays.
 TEST(registers, signals_that_somebody_sends_are_passed_on) {
     ::fflush(nullptr);
     const pid_t child = ::fork();

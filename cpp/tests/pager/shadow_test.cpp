@@ -91,7 +91,12 @@ TEST_P(shadow, agrees) {
                     case 1:
                         space.prefetch(page_index{at * 8 / p.page}, {1});
                         break;
-                    case 2: case 3: case 4: case 5: case 6: case 7:
+                    case 2:
+                    case 3:
+                    case 4:
+                    case 5:
+                    case 6:
+                    case 7:
                         memory[at] = copy[at] = mine();
                         break;
                     default:

@@ -51,7 +51,11 @@ void program(Space& space, unsigned seed) {
             case 4:
                 space.release(page_index{p}, {std::min<std::size_t>(3, pages - p)});
                 break;
-            case 5: case 6: case 7: case 8: case 9:
+            case 5:
+            case 6:
+            case 7:
+            case 8:
+            case 9:
                 write(p);
                 break;
             default:

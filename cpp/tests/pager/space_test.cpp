@@ -230,7 +230,8 @@ TEST(space, many_exist_side_by_side) {
         pager::options o;
         o.local = {16 * page};
         o.path = i % 2 == 0 ? fault_path::in_thread : fault_path::handlers;
-        spaces.push_back(std::make_unique<pager::paged_space>(byte_count{64 * page}, pager::memory_store({64 * page}), o));
+        spaces.push_back(
+            std::make_unique<pager::paged_space>(byte_count{64 * page}, pager::memory_store({64 * page}), o));
     }
     for (std::size_t p = 0; p < 64; ++p) {
         for (std::size_t i = 0; i < spaces.size(); ++i) {

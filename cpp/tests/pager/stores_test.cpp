@@ -19,7 +19,9 @@ using pager::store_offset;
 constexpr std::size_t page = 4096;
 using content = std::vector<std::byte>;
 
-content filled(int value, std::size_t n = page) { return content(n, static_cast<std::byte>(value)); }
+content filled(int value, std::size_t n = page) {
+    return content(n, static_cast<std::byte>(value));
+}
 content noise(unsigned seed) {
     std::mt19937 random(seed);
     content c(page);
@@ -186,7 +188,8 @@ public:
         here.sin_family = AF_INET;
         here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         socklen_t size = sizeof here;
-        if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&here), size) != 0 || ::listen(listener_.get(), 64) != 0 ||
+        if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&here), size) != 0 ||
+            ::listen(listener_.get(), 64) != 0 ||
             ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&here), &size) != 0) {
             std::abort();
         }
@@ -229,7 +232,8 @@ TEST(tcp, a_peer_that_stalls_is_given_up_after_all_tries_and_the_access_fails) {
     pager::options o;
     o.local = {16 * page};
     pager::paged_space space({128 * page}, pager::tcp_store("127.0.0.1", peer.port, {128 * page}, hasty()), o);
-    EXPECT_EQ(test::fault_catcher::run([&] { (void)*static_cast<volatile std::uint64_t*>(&test::word(space, 5)); }), SIGBUS);
+    EXPECT_EQ(test::fault_catcher::run([&] { (void)*static_cast<volatile std::uint64_t*>(&test::word(space, 5)); }),
+              SIGBUS);
     EXPECT_EQ(space.read_statistics().read_failures, 1u);
     // The greeting's connection served the first try, the other two made their own.
     EXPECT_EQ(peer.connections.load(), 3);

@@ -46,7 +46,7 @@ private:
 /// What a faulty_store shall do; shared with the test that steers it.
 struct misbehaviour {
     std::atomic<bool> reads_fail{false}, writes_fail{false}, reads_short{false}, writes_short{false};
-    std::atomic<std::uint64_t> only_offset{~std::uint64_t{0}};  ///< if set, only this page misbehaves
+    std::atomic<std::uint64_t> only_offset{~std::uint64_t{0}};     ///< if set, only this page misbehaves
     std::atomic<std::uint64_t> stalled_offset{~std::uint64_t{0}};  ///< its read waits until this changes
     std::atomic<int> stalled_now{0};
     [[nodiscard]] bool concerns(pager::store_offset at) const {

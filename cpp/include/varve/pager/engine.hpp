@@ -36,8 +36,8 @@ public:
                   ~o.without_features),
           staging_({o.page.value * (o.prefetch.value + 1)}),
           outgoing_(table_, memory_, faults_, store_, counters_, page_, pages_) {
-        const std::uint64_t needed = UFFD_FEATURE_PAGEFAULT_FLAG_WP |
-                                     (o.path == fault_path::in_thread ? std::uint64_t{UFFD_FEATURE_SIGBUS} : 0);
+        const std::uint64_t needed =
+            UFFD_FEATURE_PAGEFAULT_FLAG_WP | (o.path == fault_path::in_thread ? std::uint64_t{UFFD_FEATURE_SIGBUS} : 0);
         if (!faults_.able().has(needed)) {
             throw std::system_error(ENOTSUP, std::generic_category(),
                                     "varve: this kernel's userfaultfd has no write protection or no SIGBUS feature");
@@ -271,7 +271,8 @@ private:
                 continue;
             }
             if ((b.resident & bit) == 0) {
-                const std::size_t length = table_.claim_run(b, page, std::min(1 + table_.ahead(b, page, options_.prefetch), pages_ - page));
+                const std::size_t length =
+                    table_.claim_run(b, page, std::min(1 + table_.ahead(b, page, options_.prefetch), pages_ - page));
                 hold.release();
                 return fill(page, length, kind, 1);
             }
@@ -283,7 +284,7 @@ private:
                 }
                 return true;
             }
-                b.busy |= bit;
+            b.busy |= bit;
             b.dirty |= bit;
             hold.release();
             counters_.add(counted::write_traps);
@@ -350,7 +351,8 @@ private:
             return map_copy(page, length, writable, content.data());
         }
         const staging::loan buffer = staging_.take();
-        if (buffer.get() == nullptr || !store_.read(offset_of(page), {buffer.get(), bytes.value}).complete(bytes.value)) {
+        if (buffer.get() == nullptr ||
+            !store_.read(offset_of(page), {buffer.get(), bytes.value}).complete(bytes.value)) {
             return false;
         }
         // Before the page is mapped: whoever waits for it may ask for the counts at once.

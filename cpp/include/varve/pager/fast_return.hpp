@@ -1,5 +1,5 @@
-// A way back from a signal handler that does not enter the kernel. Of a fault that is handled in the faulting thread, the
-// return alone was a seventh of the time.
+// A way back from a signal handler that does not enter the kernel. Of a fault that is handled in the faulting thread,
+// the return alone was a seventh of the time.
 //
 // sigreturn restores the registers, the signal mask and the alternate stack. The pager's handler is installed so that
 // the kernel changes no mask for it, and does not run on an alternate stack; what remains is the registers, and these a
@@ -15,8 +15,7 @@
 
 #include "varve/pager/support.hpp"
 
-#if defined(__x86_64__) && !defined(__ILP32__) && !defined(VARVE_PAGER_TSAN) && \
-    !defined(VARVE_PAGER_PLAIN_RETURN)
+#if defined(__x86_64__) && !defined(__ILP32__) && !defined(VARVE_PAGER_TSAN) && !defined(VARVE_PAGER_PLAIN_RETURN)
 #define VARVE_PAGER_FAST_RETURN 1
 #include <cpuid.h>
 #endif
@@ -28,8 +27,8 @@ namespace varve::pager::detail {
 static_assert(offsetof(ucontext_t, uc_stack) == 16 && offsetof(ucontext_t, uc_mcontext) == 40 &&
               offsetof(ucontext_t, uc_mcontext.fpregs) == 224);
 
-/// Where the handler returns to: the stack pointer is at the ucontext that the kernel saved. Takes the kernel's way if the
-/// thread's alternate stack must be armed again, or there is no saved vector state.
+/// Where the handler returns to: the stack pointer is at the ucontext that the kernel saved. Takes the kernel's way if
+/// the thread's alternate stack must be armed again, or there is no saved vector state.
 [[gnu::naked]] inline void return_without_kernel() {
     __asm__(
         ".cfi_signal_frame\n"

@@ -190,7 +190,8 @@ private:
     abilities able_;
 };
 
-/// Whether the kernel forgets many ranges of the caller in one call, the caller naming itself by PIDFD_SELF (Linux 6.14):
+/// Whether the kernel forgets many ranges of the caller in one call, the caller naming itself by PIDFD_SELF
+/// (Linux 6.14):
 [[nodiscard]] inline bool forgets_together() noexcept {
     static const bool works = [] {
         void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -230,7 +231,8 @@ class memory {
 public:
     memory() noexcept = default;
     memory(byte_count size, byte_count alignment) : bytes_(size.value), mapped_(size.value + alignment.value) {
-        void* raw = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void* raw =
+            ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (raw == MAP_FAILED) {
             throw std::system_error(errno, std::generic_category(), "varve: mmap");
         }
@@ -261,7 +263,9 @@ public:
     void keep_from_children() const noexcept { ::madvise(start_, bytes_, MADV_DONTFORK); }
     void prefer_huge_pages() const noexcept { ::madvise(start_, bytes_, MADV_HUGEPAGE); }
     /// Where the kernel cannot poison: an access raises SIGSEGV.
-    static void forbid(extent e, bool on) noexcept { ::mprotect(e.start, e.bytes, on ? PROT_NONE : PROT_READ | PROT_WRITE); }
+    static void forbid(extent e, bool on) noexcept {
+        ::mprotect(e.start, e.bytes, on ? PROT_NONE : PROT_READ | PROT_WRITE);
+    }
 
 private:
     std::byte* raw_ = nullptr;

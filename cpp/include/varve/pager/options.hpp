@@ -27,8 +27,8 @@ struct options {
     fault_path path = fault_path::in_thread;
     /// Threads that handle faults, for fault_path::handlers.
     unsigned handlers = 1;
-    /// True starts a thread that makes room when local memory is `high` full until it is `low` full, so that faults need
-    /// not. It wants a processor of its own; at the budget, faults make room by themselves in any case.
+    /// True starts a thread that makes room when local memory is `high` full until it is `low` full, so that faults
+    /// need not. It wants a processor of its own; at the budget, faults make room by themselves in any case.
     bool evictor = false;
     percent high{97};
     percent low{93};

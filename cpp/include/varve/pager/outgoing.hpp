@@ -18,12 +18,19 @@ struct eviction {
     std::size_t failed = 0;  ///< dirty, and the store did not take them
 };
 
-/// Protects, writes and forgets batches of pages that the clock's hand took. Of the engine's parts it uses, all outlive it.
+/// Protects, writes and forgets batches of pages that the clock's hand took. Of the engine's parts it uses, all outlive
+/// it.
 class outgoing {
 public:
     outgoing(residency& table, const kernel::memory& memory, const kernel::userfault& faults, any_store& store,
              counters& count, std::size_t page_bytes, std::size_t pages) noexcept
-        : table_(table), memory_(memory), faults_(faults), store_(store), counters_(count), page_(page_bytes), pages_(pages) {}
+        : table_(table),
+          memory_(memory),
+          faults_(faults),
+          store_(store),
+          counters_(count),
+          page_(page_bytes),
+          pages_(pages) {}
 
     /// Takes up to `goal` pages out, writing the dirty ones first.
     eviction evict(std::size_t goal) noexcept {
@@ -59,7 +66,8 @@ public:
                 ranges.add(start + first, start + last, adjacent ? 2 * block_pages : 0);
                 before = &v;
             } else {
-                for_runs(dirty, dirty, [&](std::size_t first, std::size_t last) { ranges.add(start + first, start + last); });
+                for_runs(dirty, dirty,
+                         [&](std::size_t first, std::size_t last) { ranges.add(start + first, start + last); });
                 before = nullptr;
             }
         }

@@ -1,11 +1,11 @@
 // Which pages are in local memory, and which leave when room is needed. The pager and the simulator share it, so that
 // their counts agree; nothing here touches the paged memory or the store.
 //
-// Pages are kept 64 to a block: one cache line of bit masks and one short lock. The clock's hand goes over the blocks in
-// the order of addresses, so that what it takes lies together: one call to the kernel protects or forgets many pages.
-// User space cannot see which resident page was read. What it can see is a page that comes back: one that left less
-// than one round of the hand before returns hot and is then spared as often as its heat says (the idea of 2Q's ghost
-// list, at one bit a page).
+// Pages are kept 64 to a block: one cache line of bit masks and one short lock. The clock's hand goes over the blocks
+// in the order of addresses, so that what it takes lies together: one call to the kernel protects or forgets many
+// pages. User space cannot see which resident page was read. What it can see is a page that comes back: one that left
+// less than one round of the hand before returns hot and is then spared as often as its heat says (the idea of 2Q's
+// ghost list, at one bit a page).
 #pragma once
 
 #include <algorithm>

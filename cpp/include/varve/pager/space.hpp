@@ -22,8 +22,9 @@ namespace varve::pager {
 /// **fork.** A child does not inherit the range; touching it there raises SIGSEGV. The parent goes on undisturbed.
 ///
 /// **Signals.** SIGBUS must not be blocked in threads that use the space. A handler that the program installs later
-/// must call the one that it replaced. Faults need up to 24 KiB of stack. With fault_path::in_thread the store runs in the
-/// signal handler, and compressed_store and tcp_store allocate: the program's `malloc` must not itself live on paged memory.
+/// must call the one that it replaced. Faults need up to 24 KiB of stack. With fault_path::in_thread the store runs in
+/// the signal handler, and compressed_store and tcp_store allocate: the program's `malloc` must not itself live on
+/// paged memory.
 ///
 /// **Destruction** forgets local memory: call `flush` or `snapshot` first to keep what it holds. Nobody may use the
 /// range any more by then.
@@ -32,8 +33,7 @@ public:
     /// `capacity` is rounded up to whole pages; that many bytes of the store are used, from its start on. Throws
     /// std::invalid_argument, or std::system_error where the kernel does not permit or offer what is needed.
     template <store S>
-    paged_space(byte_count capacity, S s, const options& o = {})
-        : paged_space(capacity, any_store(std::move(s)), o) {}
+    paged_space(byte_count capacity, S s, const options& o = {}) : paged_space(capacity, any_store(std::move(s)), o) {}
     paged_space(byte_count capacity, any_store s, const options& o = {})
         : engine_(std::make_unique<detail::engine>(
               page_count{(capacity.value + detail::checked(o).page.value - 1) / o.page.value}, o, std::move(s))) {}
@@ -77,9 +77,9 @@ public:
     /// make meanwhile may or may not be included. Throws std::system_error; what could not be written stays dirty.
     void flush() { raise(engine_->sync(), "varve: flush"); }
 
-    /// Writes all dirty pages and commits the store: a later attachment finds the content of this moment, whole. Threads
-    /// that write wait until it is done, readers go on. Pinned pages are not held: what is written to them meanwhile
-    /// may be included. Throws std::system_error; then the snapshot before stays the last one.
+    /// Writes all dirty pages and commits the store: a later attachment finds the content of this moment, whole.
+    /// Threads that write wait until it is done, readers go on. Pinned pages are not held: what is written to them
+    /// meanwhile may be included. Throws std::system_error; then the snapshot before stays the last one.
     void snapshot() { raise(engine_->snapshot(), "varve: snapshot"); }
 
     /// After an access failed: the next one asks the store again. Needed only without UFFDIO_POISON.

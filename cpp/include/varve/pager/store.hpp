@@ -49,25 +49,36 @@ struct write_request {
 /// - `commit()`: what was written so far is what a later attachment finds, whole; 0 or an errno value.
 template <class S>
 concept store = requires(S& s, store_offset at, std::span<std::byte> in, std::span<const std::byte> out) {
-    { s.read(at, in) } noexcept -> std::same_as<io_result>;
-    { s.write(at, out) } noexcept -> std::same_as<io_result>;
-    { s.sync() } noexcept -> std::same_as<int>;
+    { s.read(at, in) }
+    noexcept->std::same_as<io_result>;
+    { s.write(at, out) }
+    noexcept->std::same_as<io_result>;
+    { s.sync() }
+    noexcept->std::same_as<int>;
 };
 
 namespace detail {
 
 template <class S>
 concept viewable = requires(S& s, store_offset at, byte_count n) {
-    { s.view(at, n) } noexcept -> std::same_as<std::span<const std::byte>>;
+    { s.view(at, n) }
+    noexcept->std::same_as<std::span<const std::byte>>;
 };
 template <class S>
-concept batching = requires(S& s, std::span<write_request> requests) { { s.write_batch(requests) } noexcept; };
+concept batching = requires(S& s, std::span<write_request> requests) {
+    { s.write_batch(requests) }
+    noexcept;
+};
 template <class S>
 concept discarding = requires(S& s, store_offset at, byte_count n) {
-    { s.discard(at, n) } noexcept -> std::same_as<int>;
+    { s.discard(at, n) }
+    noexcept->std::same_as<int>;
 };
 template <class S>
-concept committing = requires(S& s) { { s.commit() } noexcept -> std::same_as<int>; };
+concept committing = requires(S& s) {
+    { s.commit() }
+    noexcept->std::same_as<int>;
+};
 
 }  // namespace detail
 

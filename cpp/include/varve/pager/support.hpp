@@ -32,8 +32,12 @@ namespace varve::pager::detail {
 class ordered_by_protection {
 public:
 #ifdef VARVE_PAGER_TSAN
-    ordered_by_protection() noexcept { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
-    ~ordered_by_protection() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+    ordered_by_protection() noexcept {
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    }
+    ~ordered_by_protection() {
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    }
 #else
     ordered_by_protection() noexcept = default;
     ~ordered_by_protection() = default;

@@ -16,7 +16,8 @@ class compressed_store {
 public:
     /// `page` is the page size of the space that it serves: transfers are whole multiples of it. Throws std::bad_alloc.
     compressed_store(byte_count capacity, byte_count page)
-        : page_(page.value), count_((capacity.value + page.value - 1) / page.value),
+        : page_(page.value),
+          count_((capacity.value + page.value - 1) / page.value),
           slots_(std::make_unique<slot[]>(count_)),
           stored_(std::make_unique<std::atomic<std::size_t>>(0)) {}
 

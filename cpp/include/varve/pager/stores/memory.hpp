@@ -81,7 +81,8 @@ public:
     /// `limit` is the highest offset plus one that may be written.
     explicit sparse_store(byte_count limit)
         : count_((limit.value + chunk - 1) / chunk), chunks_(std::make_unique<std::atomic<std::byte*>[]>(count_)) {}
-    sparse_store(sparse_store&& other) noexcept : count_(std::exchange(other.count_, 0)), chunks_(std::move(other.chunks_)) {}
+    sparse_store(sparse_store&& other) noexcept
+        : count_(std::exchange(other.count_, 0)), chunks_(std::move(other.chunks_)) {}
     sparse_store& operator=(sparse_store&&) = delete;
     ~sparse_store() {
         for (std::size_t i = 0; i < count_; ++i) {

@@ -32,7 +32,8 @@ public:
         here.sin_port = htons(port);
         here.sin_addr.s_addr = htonl(loopback_only ? INADDR_LOOPBACK : INADDR_ANY);
         socklen_t size = sizeof here;
-        if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&here), size) != 0 || ::listen(listener_.get(), 64) != 0 ||
+        if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&here), size) != 0 ||
+            ::listen(listener_.get(), 64) != 0 ||
             ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&here), &size) != 0) {
             throw std::system_error(errno, std::generic_category(), "varve: paging peer");
         }
@@ -76,7 +77,8 @@ private:
 
     void accept_all() noexcept {
         while (!stopping_.load()) {
-            auto socket = std::make_shared<kernel::descriptor>(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+            auto socket =
+                std::make_shared<kernel::descriptor>(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
             if (!socket->open()) {
                 if (stopping_.load() || (errno != EINTR && errno != ECONNABORTED)) {
                     return;
@@ -149,7 +151,8 @@ private:
             reply.length = r.bytes;
             return reply;
         }
-        for (std::uint64_t seen = highest_.load(); seen < q.sequence && !highest_.compare_exchange_weak(seen, q.sequence);) {
+        for (std::uint64_t seen = highest_.load();
+             seen < q.sequence && !highest_.compare_exchange_weak(seen, q.sequence);) {
         }
         const std::lock_guard guard(stripe(q.offset));
         reply.length = q.length;
@@ -182,7 +185,8 @@ private:
         return false;
     }
 
-    /// Transfers of one page come after each other. A range is at most one page of the client, which aligns to its size.
+    /// Transfers of one page come after each other. A range is at most one page of the client, which aligns to its
+    /// size.
     std::mutex& stripe(std::uint64_t offset) noexcept { return stripes_[(offset >> 21) % 16]; }
 
     any_store content_;

@@ -90,7 +90,8 @@ public:
 
     int discard(store_offset at, byte_count n) noexcept {
         const std::shared_lock guard(state_->lock);
-        for (std::size_t page = to_number(at) / page_; page < std::min(pages_, (to_number(at) + n.value) / page_); ++page) {
+        for (std::size_t page = to_number(at) / page_; page < std::min(pages_, (to_number(at) + n.value) / page_);
+             ++page) {
             const std::uint64_t entry = std::exchange(state_->current[page], 0);
             if (entry != 0 && entry != state_->committed[page]) {
                 return_slot(entry);
@@ -221,7 +222,8 @@ private:
         std::vector<std::uint64_t> table(pages_);
         for (unsigned which = 0; which < 2; ++which) {
             header h;
-            if (!detail::read_fully(fd_.get(), reinterpret_cast<std::byte*>(&h), sizeof h, which * 4096).complete(sizeof h) ||
+            if (!detail::read_fully(fd_.get(), reinterpret_cast<std::byte*>(&h), sizeof h, which * 4096)
+                     .complete(sizeof h) ||
                 h.magic != header{}.magic || h.sum != checksum(&h, sizeof h - sizeof h.sum)) {
                 continue;
             }

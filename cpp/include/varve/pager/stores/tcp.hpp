@@ -17,16 +17,17 @@ namespace varve::pager {
 
 /// How long to wait for a peer, and how often to ask it again.
 struct persistence {
-    wire::patience stall{1000};               ///< a transfer that stands still for so long has failed
-    unsigned tries = 4;                       ///< attempts at each operation, each over a new connection
-    std::chrono::milliseconds pause{20};      ///< before the second attempt; doubles with each, up to 1 s
+    wire::patience stall{1000};           ///< a transfer that stands still for so long has failed
+    unsigned tries = 4;                   ///< attempts at each operation, each over a new connection
+    std::chrono::milliseconds pause{20};  ///< before the second attempt; doubles with each, up to 1 s
 };
 
 /// Pages at a `paging_peer`. An operation that fails in all its tries fails with ETIMEDOUT, ECONNRESET or whatever the
 /// last try met; the next operation connects again. Repeating is safe: see wire::request::sequence.
 class tcp_store {
 public:
-    /// Connects to `host`:`port`. Throws std::system_error if nobody answers, or if the peer holds less than `capacity`.
+    /// Connects to `host`:`port`. Throws std::system_error if nobody answers, or if the peer holds less than
+    /// `capacity`.
     tcp_store(const std::string& host, std::uint16_t port, byte_count capacity, persistence p = {})
         : state_(std::make_unique<state>()) {
         state_->how = p;
@@ -35,7 +36,8 @@ public:
         wire::answer reply;
         const int error = exchange(hello, {}, {}, reply);
         if (error != 0) {
-            throw std::system_error(error, std::generic_category(), "varve: paging peer " + host + ":" + std::to_string(port));
+            throw std::system_error(error, std::generic_category(),
+                                    "varve: paging peer " + host + ":" + std::to_string(port));
         }
         if (reply.length < capacity.value) {
             throw std::system_error(ENOSPC, std::generic_category(), "varve: paging peer is too small");
@@ -102,7 +104,8 @@ private:
         hints.ai_socktype = SOCK_STREAM;
         addrinfo* found = nullptr;
         if (const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); error != 0) {
-            throw std::system_error(EADDRNOTAVAIL, std::generic_category(), "varve: " + host + ": " + ::gai_strerror(error));
+            throw std::system_error(EADDRNOTAVAIL, std::generic_category(),
+                                    "varve: " + host + ": " + ::gai_strerror(error));
         }
         std::memcpy(&state_->address, found->ai_addr, found->ai_addrlen);
         state_->address_length = found->ai_addrlen;
@@ -161,7 +164,8 @@ private:
     }
 
     /// One request and its answer, with all its tries. 0, or what the last try met, or what the peer says.
-    int exchange(const wire::request& q, std::span<const std::byte> out, std::span<std::byte> in, wire::answer& reply) noexcept {
+    int exchange(const wire::request& q, std::span<const std::byte> out, std::span<std::byte> in,
+                 wire::answer& reply) noexcept {
         int error = 0;
         auto pause = state_->how.pause;
         for (unsigned attempt = 0; attempt < std::max(1u, state_->how.tries); ++attempt) {

@@ -18,7 +18,8 @@
 
 namespace varve::pager::wire {
 
-static_assert(std::endian::native == std::endian::little, "the wire format is the memory format of little-endian machines");
+static_assert(std::endian::native == std::endian::little,
+              "the wire format is the memory format of little-endian machines");
 
 inline constexpr std::uint32_t magic = 0x31505656;  // "VVP1"
 inline constexpr std::uint32_t largest = std::uint32_t{4} << 20;
@@ -37,9 +38,9 @@ struct request {
 
 struct answer {
     std::uint32_t mark = magic;
-    std::int32_t error = 0;       ///< an errno value
-    std::uint64_t length = 0;     ///< bytes moved; of hello: the capacity
-    std::uint64_t sequence = 0;   ///< of hello: the highest that the peer has seen
+    std::int32_t error = 0;      ///< an errno value
+    std::uint64_t length = 0;    ///< bytes moved; of hello: the capacity
+    std::uint64_t sequence = 0;  ///< of hello: the highest that the peer has seen
 };
 
 /// Milliseconds that a transfer may stand still.
