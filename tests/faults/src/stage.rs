@@ -97,15 +97,6 @@ impl Default for Stage {
 impl Stage {
     /// An empty one. Recording takes privileges, and so do these tests.
     pub fn new() -> Stage {
-        Self::with(TempDir::new().expect("a temporary folder"))
-    }
-
-    /// An empty one in memory, where no other program's writes are waited for.
-    pub fn in_memory() -> Stage {
-        Self::with(TempDir::new_in("/dev/shm").expect("a temporary folder"))
-    }
-
-    fn with(folder: TempDir) -> Stage {
         assert!(
             rustix::process::geteuid().is_root(),
             "these tests need root, as recording does"
@@ -117,7 +108,7 @@ impl Stage {
             NEXT.fetch_add(1, Ordering::Relaxed)
         );
         Stage {
-            folder,
+            folder: TempDir::new().expect("a temporary folder"),
             mark,
             runs: AtomicU32::new(0),
         }

@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -18,6 +18,13 @@ const KILLS: usize = 200;
 const AT_ONCE: usize = 4;
 /// What is promised to survive.
 const FLUSH_NS: u64 = 600_000_000;
+
+/// A recorder cleans up after dead ones as it starts: a test that leaves something for one to find must not
+/// meet the recorders of another.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// When a recorder is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +159,7 @@ fn await_moment(stage: &Stage, recorder: &mut Running, moment: Moment, dice: &mu
 }
 
 fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String) -> Outcome {
-    let stage = Stage::in_memory();
+    let stage = Stage::new();
     let (mib, interval) = match moment {
         Moment::Held => ("96", "10ms"),
         _ => ("8", "20ms"),
@@ -229,7 +236,7 @@ fn require_flushed(contents: &Contents, moment: Moment, killed: u64) {
 
 /// What the target prints when nobody records it.
 fn unrecorded(mib: &str) -> String {
-    let stage = Stage::in_memory();
+    let stage = Stage::new();
     let started = stage.path("started");
     let result = stage.path("result");
     let words = [
@@ -244,6 +251,7 @@ fn unrecorded(mib: &str) -> String {
 
 #[test]
 fn the_target_and_the_trace_survive_the_recorder() {
+    let _alone = alone();
     let seed = seed();
     println!("FAULTS_SEED={seed}");
     actor();
@@ -312,6 +320,7 @@ fn a_stale_frozen_cgroup_is_found_by_the_doctor() {
 
 /// Leaves a frozen target whose recorder and guardian are dead, has `clean` clean up, and looks.
 fn a_stale_frozen_cgroup(clean: impl FnOnce(&Stage)) {
+    let _alone = alone();
     let stage = Stage::new();
     let started = stage.path("started");
     let words = ["serve", started.to_str().expect("a plain path")];
