@@ -142,8 +142,9 @@ __noinline u32 any_remarkable(struct scratch *s, u32 word)
 	u64 *t, flags = 0, compound = 0, count = 0;
 	u64 size = bpf_core_type_size(struct page), vmemmap, mask;
 
-	if (!s)
-		return 0;
+	/* Looked at by itself on kernels without the cast, too */
+	if (!s || !bpf_ksym_exists(bpf_rdonly_cast))
+		return 1;
 	t = s->t1 + (word & 7) * 64;
 	vmemmap = s->vmemmap;
 	mask = s->frame_mask;
