@@ -102,8 +102,12 @@ struct rb_root_cached {
 struct address_space {
 	struct rb_root_cached i_mmap;
 };
+struct super_block {
+	unsigned long s_magic;
+};
 struct inode {
 	s64 i_size;
+	struct super_block *i_sb;
 	void *i_private;
 };
 struct vm_area_struct {

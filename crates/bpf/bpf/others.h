@@ -10,6 +10,10 @@
 /* Three steps of a walk through a tree of mappings for each of them: 5,000 mappings of one file */
 #define MOST_SHARER_STEPS (1 << 14)
 #define MOST_RANGES 16
+/* include/uapi/linux/magic.h; that of FUSE is in fs/fuse/inode.c */
+#define OVERLAYFS_MAGIC 0x794c7630
+#define ECRYPTFS_MAGIC 0xf15f
+#define FUSE_MAGIC 0x65735546
 
 static __always_inline u64 file_of(u32 fd)
 {
@@ -103,6 +107,15 @@ static __always_inline int cuts_file(struct call *c, u64 file)
 	if (c->op == OP_FALLOCATE)
 		return !!(c->args[1] & FALLOCATE_DROPS);
 	return (s64)c->args[1] < BPF_CORE_READ(f, f_inode, i_size);
+}
+
+/* Whether mappings may be of another file, below this one: it does not know of them */
+static __always_inline int is_stacked(u64 file)
+{
+	struct file *f = (struct file *)(unsigned long)file;
+	u64 magic = BPF_CORE_READ(f, f_inode, i_sb, s_magic);
+
+	return magic == OVERLAYFS_MAGIC || magic == ECRYPTFS_MAGIC || magic == FUSE_MAGIC;
 }
 
 static long everybody_step(void *map, u32 *pid, struct tracked *t, u32 *cause)
@@ -232,7 +245,12 @@ static __always_inline int call_on_others(struct call *c)
 	case OP_FTRUNCATE:
 	case OP_FALLOCATE:
 		file = file_of(c->args[0]);
-		if (file && cuts_file(c, file))
+		if (!file || !cuts_file(c, file))
+			return 1;
+		cause = CAUSE_TRUNCATE;
+		if (is_stacked(file))
+			bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
+		else
 			each_sharer(file, 0);
 		return 1;
 	case OP_MADVISE:
