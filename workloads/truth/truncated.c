@@ -1,10 +1,12 @@
 /*
  * Pages that another process takes: it cuts the file that this one has mapped and just touched, punches
  * holes into it, or ages anonymous memory through a pidfd. `truncated open` has the file cut by O_TRUNC,
- * of which a recorder can only tell that it happened.
+ * of which a recorder can only tell that it happened; on an overlay not even that, and this exits with 77.
  */
 #include "oracle.h"
 #include <linux/falloc.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
@@ -100,6 +102,13 @@ int main(int count, char **arguments)
         _exit(0);
     }
     rest("idle");
+    struct statfs system;
+    if (fstatfs(named, &system) != 0)
+        die("fstatfs");
+    if (by_open && system.f_type == OVERLAYFS_SUPER_MAGIC) {
+        fputs("The files are on an overlay, which does not know who has mapped them.\n", stderr);
+        return 77;
+    }
     if (by_open) {
         struct oracle_phase *phase = oracle_begin("touched, then cut by O_TRUNC");
         uint64_t t0 = now_ns();

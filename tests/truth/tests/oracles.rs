@@ -176,6 +176,9 @@ fn told_incomplete(plan: &Plan, arguments: &[&str]) -> Result<Outcome, Problem> 
     plan.options = vec!["--no-follow".into()];
     plan.arguments = arguments.iter().map(Into::into).collect();
     let recorded = record(&plan)?;
+    if recorded.finished.code == CANNOT {
+        return Ok(Outcome::Skip(recorded.finished.stderr.trim().to_owned()));
+    }
     let manifest = &recorded.trace.manifest;
     let lost = manifest.losses.get("vanish_walks").copied().unwrap_or(0);
     let complete = manifest.completeness.complete;
