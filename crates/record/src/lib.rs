@@ -27,6 +27,7 @@ mod session;
 mod stacks;
 mod stale;
 mod target;
+mod turns;
 mod world;
 mod write_source;
 mod writes;

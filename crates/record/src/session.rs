@@ -18,6 +18,7 @@ use crate::manifest::new_manifest;
 use crate::runs::{Writes, append_runs};
 use crate::scan::Scan;
 use crate::target::Target;
+use crate::turns::Turns;
 use crate::write_source::WriteSource;
 use crate::{Ablation, RecordError, RecordOptions, TargetChoice};
 
@@ -275,6 +276,7 @@ impl Session<'_> {
             ..
         } = target;
         let mut scan = Scan::new(kernel, cgroup, self.options, *pid);
+        let mut turns = Turns::new(*pid, began);
         self.manifest.backend = scan.name().to_owned();
         let waiter = waiter(ended, &self.signals, scan.kernel)?;
         let mut start = began;
@@ -286,6 +288,7 @@ impl Session<'_> {
             }
         }
         self.manifest.clock.start_ns = start;
+        turns.released(start);
         let mut length = match self.options.interval {
             IntervalChoice::Fixed(length) => length,
             IntervalChoice::Auto { .. } => auto::SHORTEST,
@@ -307,13 +310,19 @@ impl Session<'_> {
             let drain = now + if busy { DRAIN_OFTEN } else { DRAIN_EVERY };
             let wake = looks.iter().copied().fold(deadline.min(drain), Time::min);
             if let Some(end) = self.wait(&waiter, &mut scan, child.as_ref(), wake - now)? {
+                turns.tell(&mut self.manifest.notes);
                 return self.end(&end, &mut scan, child.as_mut(), start);
             }
             self.drain(&mut scan)?;
             let now = monotonic_now();
             self.intake.world.refresh_maps(now);
             self.intake.refresh_writes();
-            if now >= deadline {
+            if now >= deadline
+                && let Some(rest) = turns.wanting(now)
+            {
+                // Looked at again before long: a herd may be gone by then.
+                deadline = now + rest.min(length);
+            } else if now >= deadline {
                 let cpu = cpu_time();
                 match self.close(&mut scan, start, false)? {
                     Some((boundary, cleared)) => {
@@ -331,6 +340,7 @@ impl Session<'_> {
                     // It runs on; try again soon.
                     None => deadline = now + Duration(length.0 / 4 + 1_000_000),
                 }
+                turns.released(monotonic_now());
             }
             if now - flushed >= FLUSH_EVERY || self.intake.output.is_large(&self.intake.lives) {
                 self.count_skipped(scan.kernel)?;

@@ -1,6 +1,6 @@
 //! Clocks.
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, clock_getres, clock_gettime};
 use varve_model::{Duration, Time};
 
 fn read(clock: ClockId) -> u64 {
@@ -27,6 +27,12 @@ pub fn cpu_time() -> Duration {
 /// `CLOCK_MONOTONIC`: the time the machine was suspended.
 pub fn boot_offset() -> Duration {
     Duration(read(ClockId::Boottime).saturating_sub(read(ClockId::Monotonic)))
+}
+
+/// How often the kernel looks whether another thread should run: its tick, which the coarse clocks count.
+pub fn tick() -> Duration {
+    let t = clock_getres(ClockId::MonotonicCoarse);
+    Duration((t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64)
 }
 
 /// Raises the calling thread's priority, so that a busy target does not keep the recorder from

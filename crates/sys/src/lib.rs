@@ -17,10 +17,12 @@ mod userfault;
 pub use cgroup::{Cgroup, CgroupError, Frozen, clean_up_after};
 pub use child::{Child, Launch, SpawnError, ThpPolicy};
 pub use clear_refs::ClearRefs;
-pub use clock::{Urgent, boot_offset, cpu_time, monotonic_now, realtime_now, thread_priority};
+pub use clock::{
+    Urgent, boot_offset, cpu_time, monotonic_now, realtime_now, thread_priority, tick,
+};
 pub use file_map::FileMap;
 pub use lock::{is_locked, lock};
-pub use machine::{Facts, facts, vmstat};
+pub use machine::{Facts, allowed_cpus, facts, runnable_threads, vmstat};
 pub use memory::{own_peak_bytes, release_free_memory};
 pub use poll::{PidFd, Trigger, Waiter};
 pub use proc::{

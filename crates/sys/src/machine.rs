@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use varve_model::Bytes;
+use varve_model::{Bytes, Pid};
 
 /// Facts for the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,4 +58,19 @@ pub fn vmstat(wanted: impl Fn(&str) -> bool) -> std::io::Result<Vec<(String, i64
         .filter(|(name, _)| wanted(name))
         .filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?)))
         .collect())
+}
+
+/// Threads of the whole machine that run or want to, at this moment (`/proc/loadavg`, proc(5)).
+pub fn runnable_threads() -> std::io::Result<u64> {
+    let text = fs::read_to_string("/proc/loadavg")?;
+    let running = text.split_whitespace().nth(3);
+    running
+        .and_then(|f| f.split_once('/')?.0.parse().ok())
+        .ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+}
+
+/// CPUs on which the first thread of a process may run.
+pub fn allowed_cpus(pid: Pid) -> std::io::Result<u64> {
+    let pid = rustix::process::Pid::from_raw(pid.0 as i32);
+    Ok(u64::from(rustix::thread::sched_getaffinity(pid)?.count()))
 }

@@ -295,6 +295,34 @@ static int threads(char **a) {
   return 0;
 }
 
+// crowd COUNT: COUNT busy threads, the first of which ends them when it has had 40 ms of CPU time. Says whether
+// another had ten times as much by then.
+static long cpu_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+static atomic_int crowd_over, crowd_waits = 1;
+static void *crowd_member(void *argument) {
+  while (crowd_waits) sched_yield();
+  while (!crowd_over)
+    if (cpu_ms() > 400) crowd_over = 2;
+  return argument;
+}
+static int crowd(char **a) {
+  int n = atoi(a[0]);
+  pthread_t *ids = calloc(n, sizeof *ids);
+  for (int i = 1; i < n; i++)
+    if (pthread_create(&ids[i], NULL, crowd_member, NULL)) die("pthread_create");
+  crowd_waits = 0;
+  for (long begin = cpu_ms(); !crowd_over && cpu_ms() < begin + 40;) {}
+  int expected = 0;
+  atomic_compare_exchange_strong(&crowd_over, &expected, 1);
+  for (int i = 1; i < n; i++) pthread_join(ids[i], NULL);
+  puts(crowd_over == 1 ? "fair" : "the first thread starved");
+  return 0;
+}
+
 static void *spin(void *argument) {
   (void)argument;
   char *memory = malloc(1 << 20);
@@ -396,6 +424,7 @@ int main(int n, char **a) {
   if (IS(forks)) return forks(a + 2);
   if (IS(execs)) return execs(a + 2, a[0]);
   if (IS(threads)) return threads(a + 2);
+  if (IS(crowd)) return crowd(a + 2);
   if (IS(serve)) return serve(a + 2);
   if (IS(debugger)) return debugger(a + 2);
   if (IS(count_signals)) return count_signals(a + 2);

@@ -133,6 +133,20 @@ fn ten_thousand_threads() {
     );
 }
 
+/// Being let go makes the scheduler place every thread anew; the first must not fall behind for ever.
+#[test]
+fn many_busy_threads_have_their_turns() {
+    let stage = Stage::new();
+    let ended = stage
+        .run(stage.record_actor(&["--interval", "10ms"], &["crowd", "128"]))
+        .require(0);
+    assert_eq!(ended.text(), "fair\n");
+    let contents = check_trace(&stage.path("trace.varve")).expect("a trace");
+    let told = |n: &String| n.contains("runnable threads had its turn");
+    assert!(contents.notes.iter().any(told), "{:?}", contents.notes);
+    stage.require_clean(ended.pid);
+}
+
 /// The preload library is not loaded into a program that changes its user; its heap objects come from
 /// the kernel's view, and the trace says so.
 #[test]
