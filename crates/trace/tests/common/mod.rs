@@ -284,6 +284,7 @@ pub fn manifest() -> Manifest {
         },
         overhead: Default::default(),
         losses: Default::default(),
+        samples: None,
         modules: vec![],
         notes: vec![],
     }
