@@ -124,8 +124,7 @@ impl<'a> Sweep<'a> {
             let space = self.spaces.entry(life.pid).or_default();
             let layer = space.entry(std::cmp::Reverse(life.layer)).or_default();
             layer.insert(life.start, self.born);
-            self.deaths
-                .push(std::cmp::Reverse((life.died, self.born)));
+            self.deaths.push(std::cmp::Reverse((life.died, self.born)));
             self.born += 1;
         }
         while let Some(std::cmp::Reverse((died, index))) = self.deaths.peek().copied() {

@@ -12,8 +12,8 @@ use crate::calibrate::{self, Found};
 use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::{
-    BpfError, Capability, Dropped, Event, Hooks, LoadOptions, MmId, PageFlags, Region, Samples, TrackFlags,
-    WalkStats, decode, raw,
+    BpfError, Capability, Dropped, Event, Hooks, LoadOptions, MmId, PageFlags, Region, Samples,
+    TrackFlags, WalkStats, decode, raw,
 };
 
 /// The loaded and attached programs with their maps; dropping it detaches and removes everything

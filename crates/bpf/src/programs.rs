@@ -208,7 +208,10 @@ pub(crate) fn ring_bytes(options: &LoadOptions) -> u32 {
 
 /// The same of the ring of samples
 pub(crate) fn sample_ring_bytes(options: &LoadOptions) -> u32 {
-    options.sample_ring_bytes.clamp(4096, 1 << 30).next_power_of_two()
+    options
+        .sample_ring_bytes
+        .clamp(4096, 1 << 30)
+        .next_power_of_two()
 }
 
 /// The program that libbpf names as the one that failed

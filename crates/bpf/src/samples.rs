@@ -186,7 +186,8 @@ fn open_clock(cpu: Cpu, period: Duration) -> io::Result<OwnedFd> {
 /// The numbers of the CPUs that are online: `0-3,6` in the kernel's words
 fn online_cpus() -> io::Result<Vec<Cpu>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
-    parse_cpus(text.trim()).ok_or_else(|| io::Error::other(format!("cannot read `{}`", text.trim())))
+    parse_cpus(text.trim())
+        .ok_or_else(|| io::Error::other(format!("cannot read `{}`", text.trim())))
 }
 
 fn parse_cpus(text: &str) -> Option<Vec<Cpu>> {

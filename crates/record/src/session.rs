@@ -17,10 +17,10 @@ use crate::guardian::Guardian;
 use crate::intake::Intake;
 use crate::manifest::new_manifest;
 use crate::runs::{Writes, append_runs};
+use crate::samples::{self, Sampler};
 use crate::scan::Scan;
 use crate::target::Target;
 use crate::write_source::WriteSource;
-use crate::samples::{self, Sampler};
 use crate::{Ablation, RecordError, RecordOptions, SamplesChoice, TargetChoice};
 
 /// What is lost at most when the recorder is killed.
@@ -168,7 +168,9 @@ fn start_samples(
         }
         Err(error) => {
             let (what, _) = error.told();
-            manifest.notes.push(format!("No samples were taken: {what}."));
+            manifest
+                .notes
+                .push(format!("No samples were taken: {what}."));
             None
         }
     }

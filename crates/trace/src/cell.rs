@@ -13,8 +13,8 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field, Fields};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid, Resolved,
-    SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
+    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 
 use crate::tables::Frame;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Field, Schema, SchemaRef};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid, Resolved,
-    SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
+    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 
 use crate::cell::Cell;

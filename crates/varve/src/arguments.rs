@@ -279,7 +279,8 @@ pub(crate) enum Writes {
 }
 
 fn ablation(word: &str) -> Result<Ablation, String> {
-    Ablation::from_word(word).ok_or_else(|| "one of flush, hold, page-flags, vanish, behind".to_owned())
+    Ablation::from_word(word)
+        .ok_or_else(|| "one of flush, hold, page-flags, vanish, behind".to_owned())
 }
 
 fn split_unit(text: &str) -> (&str, &str) {

@@ -69,7 +69,9 @@ impl Code {
     }
 
     fn position(&self, ip: u64) -> Option<usize> {
-        self.instructions.binary_search_by_key(&ip, Instruction::ip).ok()
+        self.instructions
+            .binary_search_by_key(&ip, Instruction::ip)
+            .ok()
     }
 
     fn is_target(&self, ip: u64) -> bool {
@@ -139,7 +141,11 @@ impl Code {
                 let accesses = accesses(instruction, &registers, &mut factory)?;
                 if !accesses.is_empty() {
                     return Ok(Located {
-                        place: if distance == 0 { Place::At } else { Place::Ahead },
+                        place: if distance == 0 {
+                            Place::At
+                        } else {
+                            Place::Ahead
+                        },
                         accesses,
                     });
                 }

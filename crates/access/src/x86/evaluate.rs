@@ -98,7 +98,10 @@ pub(crate) fn evaluate(
             flags: None,
         }),
         Mnemonic::Cwde => Some(Outcome {
-            register: Some((Register::EAX, truncated(extended(read(Register::AX)?, 2), 4))),
+            register: Some((
+                Register::EAX,
+                truncated(extended(read(Register::AX)?, 2), 4),
+            )),
             flags: None,
         }),
         Mnemonic::Xor | Mnemonic::Sub
@@ -112,7 +115,14 @@ pub(crate) fn evaluate(
             let adds = mnemonic == Mnemonic::Add;
             let bytes = operand_bytes(instruction)?;
             let (a, b) = (truncated(value(0)?, bytes), truncated(value(1)?, bytes));
-            let result = truncated(if adds { a.wrapping_add(b) } else { a.wrapping_sub(b) }, bytes);
+            let result = truncated(
+                if adds {
+                    a.wrapping_add(b)
+                } else {
+                    a.wrapping_sub(b)
+                },
+                bytes,
+            );
             let sign = |v: u64| extended(v, bytes) >> 63 != 0;
             let carry = if adds { result < a } else { a < b };
             let overflow = if adds {
@@ -164,7 +174,11 @@ pub(crate) fn evaluate(
             open(computed(result, 0, false, false)?)
         }
         Mnemonic::Imul if instruction.op_count() >= 2 => {
-            let factors = if instruction.op_count() == 3 { (1, 2) } else { (0, 1) };
+            let factors = if instruction.op_count() == 3 {
+                (1, 2)
+            } else {
+                (0, 1)
+            };
             let result = value(factors.0)?.wrapping_mul(value(factors.1)?);
             open(computed(result, 0, false, false)?)
         }
@@ -222,7 +236,10 @@ pub(crate) fn holds(condition: ConditionCode, flags: u64) -> Option<bool> {
 }
 
 /// The general registers that an instruction writes.
-pub(crate) fn written(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Vec<Register> {
+pub(crate) fn written(
+    instruction: &Instruction,
+    factory: &mut InstructionInfoFactory,
+) -> Vec<Register> {
     factory
         .info(instruction)
         .used_registers()
@@ -230,7 +247,10 @@ pub(crate) fn written(instruction: &Instruction, factory: &mut InstructionInfoFa
         .filter(|used| {
             matches!(
                 used.access(),
-                OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+                OpAccess::Write
+                    | OpAccess::CondWrite
+                    | OpAccess::ReadWrite
+                    | OpAccess::ReadCondWrite
             )
         })
         .map(|used| used.register())
@@ -277,7 +297,10 @@ pub(crate) fn step(
         let step = string_step(instruction, before.flags);
         for register in [Register::RSI, Register::RDI] {
             if written(instruction, factory).contains(&register) {
-                let moved = before.read(register).zip(step).map(|(v, s)| v.wrapping_add(s));
+                let moved = before
+                    .read(register)
+                    .zip(step)
+                    .map(|(v, s)| v.wrapping_add(s));
                 registers.write(register, moved);
             }
         }

@@ -7,7 +7,10 @@ use super::registers::{DIRECTION, Registers, truncated};
 use crate::{Access, Kind, Undecoded};
 
 /// Whether an instruction accesses memory at all.
-pub(crate) fn touches_memory(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
+pub(crate) fn touches_memory(
+    instruction: &Instruction,
+    factory: &mut InstructionInfoFactory,
+) -> bool {
     factory
         .info(instruction)
         .used_memory()
@@ -124,7 +127,11 @@ fn lanes(
     }
     let mask = instruction.op2_register();
     let (index, element) = (memory.index(), memory.memory_size().element_size());
-    let element = if element == 0 { memory.memory_size().size() } else { element };
+    let element = if element == 0 {
+        memory.memory_size().size()
+    } else {
+        element
+    };
     let index_bytes = memory.vsib_size() as usize;
     let destination = instruction.op0_register().size();
     let lanes = (index.size() / index_bytes.max(1)).min(destination / element.max(1));
