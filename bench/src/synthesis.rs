@@ -268,6 +268,7 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
             recorder_peak_bytes: Bytes(80 << 20),
         },
         losses: Default::default(),
+        samples: None,
         modules: vec![],
         notes: vec![],
     }

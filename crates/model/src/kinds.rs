@@ -90,6 +90,72 @@ words! {
     }
 }
 
+words! {
+    /// What took a sample.
+    SampleSource ("source of a sample") {
+        /// The timer of a CPU: the weight of a sample is time.
+        CpuClock = "cpu-clock",
+        /// Intel's precise events.
+        Pebs = "pebs",
+        /// AMD's instruction-based sampling.
+        Ibs = "ibs",
+        /// Arm's statistical profiling extension.
+        Spe = "spe",
+    }
+}
+
+words! {
+    /// Which code a sample found at work.
+    SampleMode ("mode of a sample") {
+        /// The program's own.
+        User = "user",
+        /// The kernel's, in a system call.
+        Call = "call",
+        /// The kernel's, for a fault or an interrupt.
+        Trap = "trap",
+    }
+}
+
+words! {
+    /// Which instruction's access a sample names, seen from where the thread was stopped.
+    Resolved ("place of an access") {
+        /// The one before, for which the thread had waited.
+        Behind = "behind",
+        /// The one at which it stood.
+        At = "at",
+        /// The next one to access memory.
+        Ahead = "ahead",
+        /// The hardware said which.
+        Hardware = "hardware",
+    }
+}
+
+words! {
+    /// What answered an access.
+    MemoryLevel ("level of memory") {
+        /// First-level cache.
+        L1 = "l1",
+        /// A line that was on its way already.
+        Lfb = "lfb",
+        /// Second-level cache.
+        L2 = "l2",
+        /// Last-level cache.
+        L3 = "l3",
+        /// Another core's or socket's cache.
+        OtherCache = "other_cache",
+        /// Memory of this node.
+        Ram = "ram",
+        /// Memory of another node.
+        RemoteRam = "remote_ram",
+        /// Persistent memory.
+        Pmem = "pmem",
+        /// Memory behind CXL.
+        Cxl = "cxl",
+        /// A device, or memory that is not cached.
+        Uncached = "uncached",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +167,18 @@ mod tests {
         }
         for source in TouchSource::ALL {
             assert_eq!(source.word().parse::<TouchSource>().as_ref(), Ok(source));
+        }
+        for source in SampleSource::ALL {
+            assert_eq!(source.word().parse::<SampleSource>().as_ref(), Ok(source));
+        }
+        for mode in SampleMode::ALL {
+            assert_eq!(mode.word().parse::<SampleMode>().as_ref(), Ok(mode));
+        }
+        for resolved in Resolved::ALL {
+            assert_eq!(resolved.word().parse::<Resolved>().as_ref(), Ok(resolved));
+        }
+        for level in MemoryLevel::ALL {
+            assert_eq!(level.word().parse::<MemoryLevel>().as_ref(), Ok(level));
         }
         assert!("steak".parse::<ObjectKind>().is_err());
     }

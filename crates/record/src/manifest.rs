@@ -77,6 +77,7 @@ pub(crate) fn new_manifest(options: &RecordOptions, source: WriteSource) -> Mani
         },
         overhead: Overhead::default(),
         losses: Default::default(),
+        samples: None,
         modules: Vec::new(),
         notes: Vec::new(),
     };

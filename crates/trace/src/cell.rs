@@ -13,8 +13,8 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field, Fields};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
+    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 
 use crate::tables::Frame;
@@ -227,7 +227,34 @@ macro_rules! word {
     )*};
 }
 
-word!(TouchSource, ObjectKind);
+word!(TouchSource, ObjectKind, SampleSource, SampleMode);
+
+/// Words that may be missing.
+macro_rules! optional_word {
+    ($($name:ty),*) => {$(
+        impl Cell for Option<$name> {
+            const NULLABLE: bool = true;
+
+            fn data_type() -> DataType {
+                DataType::Utf8
+            }
+
+            fn to_array(cells: &[Self]) -> ArrayRef {
+                Arc::new(StringArray::from_iter(cells.iter().map(|c| c.map(|w| w.word()))))
+            }
+
+            fn from_array(array: &dyn Array) -> Result<Vec<Self>, String> {
+                let words = downcast::<StringArray>(array)?;
+                words
+                    .iter()
+                    .map(|w| w.map(|w| w.parse::<$name>().map_err(|e| e.to_string())).transpose())
+                    .collect()
+            }
+        }
+    )*};
+}
+
+optional_word!(Resolved, MemoryLevel);
 
 impl Cell for Vec<Address> {
     fn data_type() -> DataType {

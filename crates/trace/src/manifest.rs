@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use varve_model::{Bytes, Duration, Time};
+use varve_model::{Bytes, Duration, SampleSource, Time};
 
 use crate::TraceError;
 use crate::writer::create_aside;
@@ -49,6 +49,9 @@ pub struct Manifest {
     pub overhead: Overhead,
     /// Loss counters; all zero or absent in a complete trace.
     pub losses: BTreeMap<String, u64>,
+    /// The samples; null where none were asked for.
+    #[serde(default)]
+    pub samples: Option<SamplesNote>,
     /// What a reader should know and no counter says, such as stripped files.
     #[serde(default)]
     pub modules: Vec<ModuleNote>,
@@ -168,6 +171,53 @@ pub struct Overhead {
     pub recorder_cpu_ns: Duration,
     /// The recorder's peak resident memory.
     pub recorder_peak_bytes: Bytes,
+}
+
+/// How samples were taken and what became of them. Lost ones do not make a trace incomplete: samples are samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SamplesNote {
+    /// What took them.
+    pub source: SampleSource,
+    /// How many were asked for, per second of each CPU.
+    pub rate: u32,
+    /// How many were taken of recorded threads.
+    pub taken: u64,
+    /// Of those: the kernel was at work, in a system call.
+    pub in_calls: u64,
+    /// The kernel was at work, for a fault or an interrupt.
+    pub in_traps: u64,
+    /// The access was that of the instruction before.
+    pub behind: u64,
+    /// That of the instruction itself.
+    pub at: u64,
+    /// That of the next instruction to access memory.
+    pub ahead: u64,
+    /// The hardware told the access.
+    #[serde(default)]
+    pub hardware: u64,
+    /// The program was at work, and the access could not be told for certain.
+    pub undecoded: u64,
+    /// Beyond all these: samples that did not fit the ring.
+    pub dropped: u64,
+}
+
+impl SamplesNote {
+    /// Nothing has been taken yet.
+    pub const fn new(source: SampleSource, rate: u32) -> SamplesNote {
+        SamplesNote {
+            source,
+            rate,
+            taken: 0,
+            in_calls: 0,
+            in_traps: 0,
+            behind: 0,
+            at: 0,
+            ahead: 0,
+            hardware: 0,
+            undecoded: 0,
+            dropped: 0,
+        }
+    }
 }
 
 /// What is to be said of one executable or library.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Field, Schema, SchemaRef};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
+    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 
 use crate::cell::Cell;
@@ -148,6 +148,44 @@ table! {
         write: Option<bool>,
         /// Whether the kernel made the access on the program's behalf.
         kernel: bool,
+    }
+}
+
+table! {
+    /// One access of a sample, or a sample whose access is not known.
+    SampleRow in "samples" growing ["time_ns"] {
+        /// When it was taken.
+        time_ns: Time,
+        /// The process whose memory it is.
+        pid: Pid,
+        /// The thread.
+        tid: Tid,
+        /// The CPU it ran on.
+        cpu: Cpu,
+        /// The program's instruction at which the thread stood, also where the kernel was at work.
+        ip: Address,
+        /// The first byte of the access; null where it could not be told for certain.
+        address: Option<Address>,
+        /// How many bytes it accesses.
+        bytes: Option<Bytes>,
+        /// Whether it writes; reading and writing counts as writing.
+        write: Option<bool>,
+        /// The object in which the address lies; null also while the recording runs.
+        object: Option<ObjectId>,
+        /// What took the sample.
+        source: SampleSource,
+        /// How long the access took, where the hardware says.
+        latency_cycles: Option<u32>,
+        /// What answered it, where the hardware says.
+        level: Option<MemoryLevel>,
+        /// Which instruction's access it is.
+        resolved: Option<Resolved>,
+        /// Which code was at work.
+        mode: SampleMode,
+        /// The time of a CPU that the row stands for: the sample's, shared by its accesses. Not a number of accesses.
+        weight_ns: Duration,
+        /// The call stack, in `sites`; its first frame is the instruction.
+        site: Option<SiteId>,
     }
 }
 
@@ -378,6 +416,7 @@ pub const ALL: &[Table] = &[
     IntervalRow::TABLE,
     TouchRow::TABLE,
     FaultRow::TABLE,
+    SampleRow::TABLE,
     ObjectRow::TABLE,
     SiteRow::TABLE,
     SymbolRow::TABLE,

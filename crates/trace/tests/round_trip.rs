@@ -40,6 +40,7 @@ fn manifest() -> Manifest {
         },
         overhead: Default::default(),
         losses: Default::default(),
+        samples: None,
         modules: vec![],
         notes: vec![],
     }

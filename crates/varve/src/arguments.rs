@@ -85,12 +85,17 @@ pub(crate) struct Record {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) writes: Writes,
 
+    /// Samples of what each thread waits for, per second of each CPU: a rate such as `1000/s`, or `off`. Their weight is
+    /// time at an instruction, not a number of accesses
+    #[arg(long, value_name = "RATE", default_value = "1000/s")]
+    pub(crate) samples: SamplesArgument,
+
     /// What holds the target still between the reading and the clearing of its bits: `cgroup` (the
     /// freezer), `ptrace` (slower with many threads), or `auto`: the first that works
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) hold: HoldArgument,
 
-    /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish
+    /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish, behind
     #[arg(long, hide = true, value_delimiter = ',', value_parser = ablation)]
     pub(crate) without: Vec<Ablation>,
 
@@ -213,6 +218,35 @@ impl FromStr for Size {
     }
 }
 
+/// `--samples`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SamplesArgument {
+    /// None
+    Off,
+    /// So many per second of each CPU
+    Clock(u32),
+}
+
+/// Above this a CPU does little else.
+const HIGHEST_RATE: u32 = 20_000;
+
+impl FromStr for SamplesArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(SamplesArgument::Off);
+        }
+        let number = text.strip_suffix("/s").unwrap_or(text);
+        match number.parse() {
+            Ok(rate @ 1..=HIGHEST_RATE) => Ok(SamplesArgument::Clock(rate)),
+            _ => Err(format!(
+                "give a rate from 1/s to {HIGHEST_RATE}/s, or `off`"
+            )),
+        }
+    }
+}
+
 /// `--thp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Thp {
@@ -245,7 +279,8 @@ pub(crate) enum Writes {
 }
 
 fn ablation(word: &str) -> Result<Ablation, String> {
-    Ablation::from_word(word).ok_or_else(|| "one of flush, hold, page-flags, vanish".to_owned())
+    Ablation::from_word(word)
+        .ok_or_else(|| "one of flush, hold, page-flags, vanish, behind".to_owned())
 }
 
 fn split_unit(text: &str) -> (&str, &str) {
@@ -282,5 +317,10 @@ mod tests {
         assert_eq!("2M".parse(), Ok(Size(Bytes(2 << 20))));
         assert!("99999999999999999999G".parse::<Size>().is_err());
         assert!("x".parse::<Size>().is_err());
+        assert_eq!("off".parse(), Ok(SamplesArgument::Off));
+        assert_eq!("4000/s".parse(), Ok(SamplesArgument::Clock(4000)));
+        assert_eq!("50".parse(), Ok(SamplesArgument::Clock(50)));
+        assert!("0/s".parse::<SamplesArgument>().is_err());
+        assert!("90000/s".parse::<SamplesArgument>().is_err());
     }
 }

@@ -183,6 +183,7 @@ pub fn manifest() -> Manifest {
         },
         overhead: Overhead::default(),
         losses: Default::default(),
+        samples: None,
         modules: vec![],
         notes: vec![],
     }
