@@ -6,7 +6,7 @@
 mod kinds;
 mod quantities;
 
-pub use kinds::{ObjectKind, TouchSource, UnknownKind};
+pub use kinds::{MemoryLevel, ObjectKind, SampleSource, TouchSource, UnknownKind};
 pub use quantities::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, PAGE_BYTES, Page, PageRange, Pages, Pid,
     SiteId, Tid, Time,

@@ -12,7 +12,7 @@ use crate::TraceError;
 use crate::writer::create_aside;
 
 /// The newest trace format that this version reads and the one that it writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// What a machine field says where the machine does not tell.
 pub const MACHINE_UNKNOWN: &str = "unknown";

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Field, Schema, SchemaRef};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
+    SampleSource, SiteId, Tid, Time, TouchSource,
 };
 
 use crate::cell::Cell;
@@ -148,6 +148,38 @@ table! {
         write: Option<bool>,
         /// Whether the kernel made the access on the program's behalf.
         kernel: bool,
+    }
+}
+
+table! {
+    /// One memory access that was sampled, trapped or imported.
+    SampleRow in "samples" growing ["time_ns", "address"] {
+        /// When it happened.
+        time_ns: Time,
+        /// The process; 0 where the source does not tell.
+        pid: Pid,
+        /// The thread.
+        tid: Option<Tid>,
+        /// The CPU it ran on.
+        cpu: Option<Cpu>,
+        /// The instruction.
+        ip: Option<Address>,
+        /// The address that was accessed.
+        address: Option<Address>,
+        /// How many bytes were accessed.
+        bytes: Option<Bytes>,
+        /// Whether it was a write.
+        write: Option<bool>,
+        /// The object, in `objects`.
+        object: Option<ObjectId>,
+        /// How the sample became known.
+        source: SampleSource,
+        /// How long the access took, in CPU cycles, as the hardware tells.
+        latency_cycles: Option<u32>,
+        /// Where the data came from.
+        level: Option<MemoryLevel>,
+        /// The call stack, in `sites`.
+        site: Option<SiteId>,
     }
 }
 
@@ -378,6 +410,7 @@ pub const ALL: &[Table] = &[
     IntervalRow::TABLE,
     TouchRow::TABLE,
     FaultRow::TABLE,
+    SampleRow::TABLE,
     ObjectRow::TABLE,
     SiteRow::TABLE,
     SymbolRow::TABLE,

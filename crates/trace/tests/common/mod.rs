@@ -6,8 +6,8 @@ use std::fmt::Debug;
 
 use serde_json::{Map, Value, json};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
+    SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_trace::tables::*;
 use varve_trace::{
@@ -140,7 +140,7 @@ macro_rules! words {
     )*};
 }
 
-words!(TouchSource, ObjectKind);
+words!(TouchSource, ObjectKind, SampleSource, MemoryLevel);
 
 impl<T: Cell> Cell for Option<T> {
     fn sample(source: &mut Source) -> Self {
@@ -188,6 +188,9 @@ records! {
     }
     TouchRow { interval, pid, page, pages, page_bytes, written, source }
     FaultRow { time_ns, pid, tid, cpu, ip, address, write, kernel }
+    SampleRow {
+        time_ns, pid, tid, cpu, ip, address, bytes, write, object, source, latency_cycles, level, site,
+    }
     BirthRow { object, pid, kind, made_by, address, bytes, born_ns, tid, site, pool }
     DeathRow { object, died_ns }
     StackRow { site, pid, time_ns, frames, first_is_return }
@@ -219,6 +222,7 @@ macro_rules! each_table {
             $function::<IntervalRow>($($argument),*),
             $function::<TouchRow>($($argument),*),
             $function::<FaultRow>($($argument),*),
+            $function::<SampleRow>($($argument),*),
             $function::<ObjectRow>($($argument),*),
             $function::<SiteRow>($($argument),*),
             $function::<SymbolRow>($($argument),*),
