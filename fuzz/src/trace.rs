@@ -68,6 +68,7 @@ pub(crate) fn run(bytes: &[u8], folder: &Path) {
     read::<tables::TouchRow>(&trace);
     read::<tables::FaultRow>(&trace);
     read::<tables::SampleRow>(&trace);
+    read::<tables::CountRow>(&trace);
     read::<tables::ObjectRow>(&trace);
     read::<tables::SiteRow>(&trace);
     read::<tables::SymbolRow>(&trace);

@@ -255,6 +255,7 @@ fn manifest() -> Manifest {
             start_ns: Time(1_000_000),
             end_ns: Time(41_000_000),
             start_unix_ns: 0,
+            unit: Default::default(),
         },
         completeness: Completeness {
             complete: true,
@@ -263,6 +264,7 @@ fn manifest() -> Manifest {
         overhead: Overhead::default(),
         losses: [("reclaim".to_owned(), 0)].into(),
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }

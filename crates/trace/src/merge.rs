@@ -6,18 +6,19 @@ use std::path::Path;
 
 use crate::table_file::TableFile;
 use crate::tables::{
-    CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ProcessRow, Row, SampleRow, ThreadRow,
-    TouchRow,
+    CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ProcessRow, Row, SampleRow,
+    ThreadRow, TouchRow,
 };
 use crate::writer::{part_files, write_table};
 use crate::{Trace, TraceError};
 
 /// The tables that [`finish_tables`] leaves, even where they are empty.
-pub(crate) const MERGED: [&str; 9] = [
+pub(crate) const MERGED: [&str; 10] = [
     IntervalRow::TABLE.name,
     TouchRow::TABLE.name,
     FaultRow::TABLE.name,
     SampleRow::TABLE.name,
+    CountRow::TABLE.name,
     MappingRow::TABLE.name,
     ThreadRow::TABLE.name,
     ProcessRow::TABLE.name,
@@ -44,6 +45,7 @@ pub fn finish_tables(folder: &Path, progress: MergeProgress<'_>) -> Result<(), T
     merge::<TouchRow>(&trace, &mut step)?;
     merge::<FaultRow>(&trace, &mut step)?;
     merge::<SampleRow>(&trace, &mut step)?;
+    merge::<CountRow>(&trace, &mut |_| ())?;
     merge_latest(&trace, |r: &MappingRow| {
         (
             r.pid,

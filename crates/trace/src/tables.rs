@@ -184,6 +184,26 @@ table! {
 }
 
 table! {
+    /// How often a thread accessed a page in an interval.
+    CountRow in "counts" growing ["interval", "page"] {
+        /// The interval.
+        interval: Interval,
+        /// The process; 0 where the source does not tell.
+        pid: Pid,
+        /// The thread.
+        tid: Option<Tid>,
+        /// The page: virtual address >> 12.
+        page: Page,
+        /// Accesses that read.
+        reads: u64,
+        /// Accesses that wrote.
+        writes: u64,
+        /// Whether the thread was the first to access the page.
+        first: Option<bool>,
+    }
+}
+
+table! {
     /// The beginning of an object's life (raw; `objects` holds the merged form).
     BirthRow in "births" growing ["object", "address", "born_ns"] {
         /// The object.
@@ -411,6 +431,7 @@ pub const ALL: &[Table] = &[
     TouchRow::TABLE,
     FaultRow::TABLE,
     SampleRow::TABLE,
+    CountRow::TABLE,
     ObjectRow::TABLE,
     SiteRow::TABLE,
     SymbolRow::TABLE,

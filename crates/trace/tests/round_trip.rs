@@ -41,6 +41,7 @@ fn manifest() -> Manifest {
         overhead: Default::default(),
         losses: Default::default(),
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }

@@ -184,6 +184,7 @@ pub fn manifest() -> Manifest {
         overhead: Overhead::default(),
         losses: Default::default(),
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }

@@ -100,6 +100,22 @@ fn samples() -> Vec<SampleRow> {
     [full].into_iter().chain(sources).chain(levels).collect()
 }
 
+fn counts() -> Vec<CountRow> {
+    let row = |tid, reads, writes, first| CountRow {
+        interval: Interval(2),
+        pid: Pid(100),
+        tid,
+        page: Page(0x5_5555_5950),
+        reads,
+        writes,
+        first,
+    };
+    vec![
+        row(Some(Tid(101)), 7, u64::MAX, Some(true)),
+        row(None, 0, 1, None),
+    ]
+}
+
 fn mappings() -> Vec<MappingRow> {
     let row = |path: &str, build_id: Option<&str>, to| MappingRow {
         pid: Pid(100),
@@ -284,6 +300,7 @@ pub(crate) fn write(folder: &Path) {
     append(&mut writer, &mut expected, touches());
     append(&mut writer, &mut expected, faults());
     append(&mut writer, &mut expected, samples());
+    append(&mut writer, &mut expected, counts());
     append(&mut writer, &mut expected, mappings());
     append(&mut writer, &mut expected, threads());
     append(&mut writer, &mut expected, processes());

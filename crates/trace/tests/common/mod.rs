@@ -191,6 +191,7 @@ records! {
     SampleRow {
         time_ns, pid, tid, cpu, ip, address, bytes, write, object, source, latency_cycles, level, site,
     }
+    CountRow { interval, pid, tid, page, reads, writes, first }
     BirthRow { object, pid, kind, made_by, address, bytes, born_ns, tid, site, pool }
     DeathRow { object, died_ns }
     StackRow { site, pid, time_ns, frames, first_is_return }
@@ -223,6 +224,7 @@ macro_rules! each_table {
             $function::<TouchRow>($($argument),*),
             $function::<FaultRow>($($argument),*),
             $function::<SampleRow>($($argument),*),
+            $function::<CountRow>($($argument),*),
             $function::<ObjectRow>($($argument),*),
             $function::<SiteRow>($($argument),*),
             $function::<SymbolRow>($($argument),*),
@@ -289,6 +291,7 @@ pub fn manifest() -> Manifest {
         overhead: Default::default(),
         losses: Default::default(),
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }
