@@ -334,6 +334,8 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
                 cpus: 2,
                 memory_bytes: Bytes(1 << 30),
             },
+            absent: vec![],
+            clock_unit: Default::default(),
             touch_rows: 5,
             stray_rows: 0,
         },
@@ -354,6 +356,8 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         },
         shared: Remainder::default(),
         own_memory: Remainder::default(),
+        samples: None,
+        counts: None,
         tail: Tail::default(),
         findings: vec![varve_analyse::Finding {
             id: FindingId::NeverTouched,
