@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, HashMap};
 use varve_attribute::{Layer, Span};
 use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
 use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
-use varve_trace::{IntervalChoice, Manifest, State, Trace, TraceError};
+use varve_trace::{Absent, IntervalChoice, Manifest, State, Trace, TraceError};
 
 use crate::analysis::*;
 use crate::fold::Fold;
 use crate::stats::NEVER;
 use crate::stream::{self, Pass};
 use crate::sweep::intervals;
-use crate::{AnalyseOptions, findings};
+use crate::{AnalyseOptions, counted, findings, samples};
 
 /// The names of the preload library's own memory begin so.
 const OWN_MEMORY: &str = "varve agent";
@@ -94,6 +94,10 @@ pub(crate) fn analyse(
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(processes, shared_pages, tail_start);
     whole.list(&mut analysis, options.most_objects);
+    let names = tables.threads.iter();
+    let names = names.map(|t| ((t.pid, t.tid), t.name.clone())).collect();
+    analysis.samples = samples::read(trace, &tables.objects, &tables.sites, &names)?;
+    analysis.counts = counted::read(trace, &tables.intervals, &tables.objects, &spans)?;
     analysis.findings = findings::find(&analysis, &tables);
     Ok(analysis)
 }
@@ -222,6 +226,8 @@ impl Whole<'_> {
                 sum.page_touches += stats.touches;
                 sum
             }),
+            samples: None,
+            counts: None,
             tail: Tail {
                 start_ns: tail_start,
                 duration_ns: tables.end(manifest) - tail_start,
@@ -267,7 +273,7 @@ impl Whole<'_> {
             start_unix_ns: manifest.clock.start_unix_ns,
             interval_ns: match manifest.options.interval {
                 IntervalChoice::Fixed(length) => Some(length),
-                IntervalChoice::Auto { .. } => None,
+                IntervalChoice::Auto { .. } | IntervalChoice::None => None,
             },
             median_interval_ns: lengths.get(lengths.len() / 2).copied().unwrap_or_default(),
             command: manifest.target.command.clone(),
@@ -281,6 +287,8 @@ impl Whole<'_> {
                 cpus: machine.cpus,
                 memory_bytes: machine.memory_bytes,
             },
+            absent: manifest.absent.clone(),
+            clock_unit: manifest.clock.unit,
             touch_rows: self.pass.rows,
             stray_rows: self.pass.stray_rows.saturating_add(self.fold.refused),
         }
@@ -492,7 +500,7 @@ impl Whole<'_> {
         let (manifest, pass) = (&self.trace.manifest, self.pass);
         let mut unknown = Vec::new();
         match pass.writes {
-            Writes::Unknown if pass.rows > 0 => unknown.push(
+            Writes::Unknown if pass.rows > 0 && manifest.absent.is_empty() => unknown.push(
                 "Whether a touch was a write: the kernel does not tell, so it is left open.".to_owned(),
             ),
             Writes::Partly => unknown.push(
@@ -500,7 +508,9 @@ impl Whole<'_> {
             ),
             _ => (),
         }
-        if pass.faults == 0 && pass.rows > 0 {
+        let absent = &manifest.absent;
+        unknown.extend(absent.iter().map(|a| lacking(*a).to_owned()));
+        if pass.faults == 0 && pass.rows > 0 && !absent.contains(&Absent::Faults) {
             unknown.push(
                 "Which thread touched a page first: the trace has no page faults.".to_owned(),
             );
@@ -512,7 +522,7 @@ impl Whole<'_> {
         }
         if self.tables.objects.is_empty() && pass.rows > 0 {
             unknown.push("Whose the pages are: the trace has no objects.".to_owned());
-        } else if manifest.features.objects.is_none() && pass.rows > 0 {
+        } else if manifest.features.objects.is_none() && pass.rows > 0 && absent.is_empty() {
             unknown
                 .push("Objects within the heap: the recording had no source for them.".to_owned());
         }
@@ -527,6 +537,21 @@ impl Whole<'_> {
         unknown.extend(notes.map(|m| format!("{}: {}", m.path, m.note)));
         unknown.extend(manifest.notes.iter().cloned());
         unknown
+    }
+}
+
+/// What it means that a trace lacks something.
+const fn lacking(absent: Absent) -> &'static str {
+    match absent {
+        Absent::Touches => "Which pages were touched, and when: the record has samples only.",
+        Absent::Resident => "How many pages were resident: the record does not tell.",
+        Absent::Faults => "Which thread touched a page first: the record has no page faults.",
+        Absent::Overhead => "What recording cost: the record does not tell.",
+        Absent::Machine => "The machine: the record does not tell.",
+        Absent::Places => {
+            "Where objects lie and how large they are: the record has their names only."
+        }
+        Absent::Lives => "When objects came to be and ceased: the record does not tell.",
     }
 }
 

@@ -5,9 +5,11 @@
 mod analysis;
 mod assemble;
 mod chunks;
+mod counted;
 mod findings;
 mod fold;
 pub mod format;
+mod samples;
 mod stats;
 mod stream;
 mod sweep;
@@ -18,6 +20,11 @@ pub use analysis::{
     WorkingSet, Writes,
 };
 
+pub use counted::{Accesses, CountUse, ObjectCounts, ThreadCounts};
+pub use samples::{
+    Latency, LevelShare, ObjectSamples, OmittedSamples, PlaceSamples, SampleUse, Sampled,
+    SourceShare, ThreadCount, ThreadSamples,
+};
 pub use sweep::{Moment, RowFacts, Run, Sweep, intervals, sweep};
 
 use varve_trace::{Trace, TraceError};

@@ -87,20 +87,36 @@ words! {
         /// The accessed bit is set but the kernel cannot clear it (hugetlb, zero page, mapped
         /// device memory): it counts in every interval since it was first touched.
         Sticky = "sticky",
+        /// Imported from DAMON: a region in which some sampled page was accessed. Neither complete nor exact.
+        Damon = "damon",
+        /// Imported, with exact addresses: each page that an access of the source touched.
+        Imported = "imported",
     }
 }
 
 words! {
-    /// What took a sample.
+    /// How a sample of a memory access became known.
     SampleSource ("source of a sample") {
         /// The timer of a CPU: the weight of a sample is time.
         CpuClock = "cpu-clock",
-        /// Intel's precise events.
+        /// A hardware sample of Intel's PEBS.
         Pebs = "pebs",
-        /// AMD's instruction-based sampling.
+        /// A hardware sample of AMD's IBS.
         Ibs = "ibs",
-        /// Arm's statistical profiling extension.
+        /// A hardware sample of Arm's SPE.
         Spe = "spe",
+        /// Imported from a recording of `perf mem`, or its text.
+        PerfMem = "perf_mem",
+        /// Imported from Mitos or MemAxes.
+        Mitos = "mitos",
+        /// Imported from the tables of the IISWC 2022 artifact.
+        Iiswc22 = "iiswc22",
+        /// Imported from Valgrind's lackey: every access, not a sample.
+        Lackey = "lackey",
+        /// Imported from Moca: the first access to a page in an interval.
+        Moca = "moca",
+        /// The first access to an armed page, trapped.
+        Fault = "fault",
     }
 }
 
@@ -131,27 +147,33 @@ words! {
 }
 
 words! {
-    /// What answered an access.
+    /// Where the data of an access came from.
     MemoryLevel ("level of memory") {
         /// First-level cache.
         L1 = "l1",
-        /// A line that was on its way already.
-        Lfb = "lfb",
         /// Second-level cache.
         L2 = "l2",
-        /// Last-level cache.
+        /// Third-level cache.
         L3 = "l3",
-        /// Another core's or socket's cache.
-        OtherCache = "other_cache",
-        /// Memory of this node.
-        Ram = "ram",
+        /// Fourth-level cache.
+        L4 = "l4",
+        /// Line fill buffer: the line was on its way already.
+        FillBuffer = "fill_buffer",
+        /// Memory of the same node.
+        LocalDram = "local_dram",
         /// Memory of another node.
-        RemoteRam = "remote_ram",
+        RemoteDram = "remote_dram",
+        /// A cache of another node, or of another core where that is all that is told.
+        RemoteCache = "remote_cache",
+        /// Memory, the node not told.
+        Dram = "dram",
         /// Persistent memory.
         Pmem = "pmem",
-        /// Memory behind CXL.
+        /// Memory on a CXL device.
         Cxl = "cxl",
-        /// A device, or memory that is not cached.
+        /// I/O memory.
+        Io = "io",
+        /// Memory that is not cached.
         Uncached = "uncached",
     }
 }

@@ -180,9 +180,9 @@ impl Sampler {
         let row = SampleRow {
             time_ns: sample.time,
             pid,
-            tid: sample.tid,
-            cpu: sample.cpu,
-            ip: sample.ip,
+            tid: Some(sample.tid),
+            cpu: Some(sample.cpu),
+            ip: Some(sample.ip),
             address: None,
             bytes: None,
             write: None,
@@ -191,8 +191,8 @@ impl Sampler {
             latency_cycles: None,
             level: None,
             resolved: None,
-            mode: mode(sample.place),
-            weight_ns: self.period,
+            mode: Some(mode(sample.place)),
+            weight_ns: Some(self.period),
             site,
         };
         let located = match sample.place {
@@ -239,7 +239,7 @@ impl Sampler {
                 bytes: Some(access.bytes),
                 write: Some(access.kind == Kind::Write),
                 resolved: Some(resolved),
-                weight_ns: Duration(self.period.0 / count + rest),
+                weight_ns: Some(Duration(self.period.0 / count + rest)),
                 ..row.clone()
             });
         }

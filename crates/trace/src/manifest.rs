@@ -12,7 +12,7 @@ use crate::TraceError;
 use crate::writer::create_aside;
 
 /// The newest trace format that this version reads and the one that it writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// What a machine field says where the machine does not tell.
 pub const MACHINE_UNKNOWN: &str = "unknown";
@@ -55,9 +55,45 @@ pub struct Manifest {
     /// What a reader should know and no counter says, such as stripped files.
     #[serde(default)]
     pub modules: Vec<ModuleNote>,
+    /// What the source of an imported trace does not tell: reports show it as absent, never as zero.
+    #[serde(default)]
+    pub absent: Vec<Absent>,
     /// Remarks for the reader, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// What a trace may lack altogether.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Absent {
+    /// Touched pages, and with them intervals and whatever is made of the two.
+    Touches,
+    /// Resident pages.
+    Resident,
+    /// Page faults, and with them first touches by thread.
+    Faults,
+    /// What recording cost: holds, CPU time and memory of the recorder.
+    Overhead,
+    /// The machine.
+    Machine,
+    /// Where objects lie and how large they are.
+    Places,
+    /// When objects came to be and ceased.
+    Lives,
+}
+
+/// What the numbers of the trace's clock count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClockUnit {
+    /// Nanoseconds.
+    #[default]
+    Nanoseconds,
+    /// Memory accesses: the source has no clock, and this is their order.
+    Accesses,
+    /// Something that grows with time at a rate that the source does not tell.
+    Ticks,
 }
 
 /// How far a recording got.
@@ -91,6 +127,8 @@ pub struct Target {
 pub enum IntervalChoice {
     /// Always this long, in nanoseconds.
     Fixed(Duration),
+    /// Nobody chose: there are none, or they are those of an imported record.
+    None,
     /// As long as it takes to keep the cost under this share of the run time.
     Auto {
         /// The share, 0 to 1.
@@ -151,6 +189,9 @@ pub struct Clock {
     pub end_ns: Time,
     /// `CLOCK_REALTIME` at its beginning, nanoseconds since 1970.
     pub start_unix_ns: u64,
+    /// What all times of the trace count.
+    #[serde(default)]
+    pub unit: ClockUnit,
 }
 
 /// The completeness statement.

@@ -152,40 +152,61 @@ table! {
 }
 
 table! {
-    /// One access of a sample, or a sample whose access is not known.
-    SampleRow in "samples" growing ["time_ns"] {
-        /// When it was taken.
+    /// One memory access that was sampled, trapped or imported, or a sample whose access is not known.
+    SampleRow in "samples" growing ["time_ns", "address"] {
+        /// When it happened.
         time_ns: Time,
-        /// The process whose memory it is.
+        /// The process; 0 where the source does not tell.
         pid: Pid,
         /// The thread.
-        tid: Tid,
+        tid: Option<Tid>,
         /// The CPU it ran on.
-        cpu: Cpu,
+        cpu: Option<Cpu>,
         /// The program's instruction at which the thread stood, also where the kernel was at work.
-        ip: Address,
+        ip: Option<Address>,
         /// The first byte of the access; null where it could not be told for certain.
         address: Option<Address>,
-        /// How many bytes it accesses.
+        /// How many bytes were accessed.
         bytes: Option<Bytes>,
-        /// Whether it writes; reading and writing counts as writing.
+        /// Whether it was a write.
         write: Option<bool>,
-        /// The object in which the address lies; null also while the recording runs.
+        /// The object, in `objects`.
         object: Option<ObjectId>,
-        /// What took the sample.
+        /// How the sample became known.
         source: SampleSource,
-        /// How long the access took, where the hardware says.
+        /// How long the access took, in CPU cycles, as the hardware tells.
         latency_cycles: Option<u32>,
-        /// What answered it, where the hardware says.
+        /// Where the data came from.
         level: Option<MemoryLevel>,
         /// Which instruction's access it is.
         resolved: Option<Resolved>,
-        /// Which code was at work.
-        mode: SampleMode,
-        /// The time of a CPU that the row stands for: the sample's, shared by its accesses. Not a number of accesses.
-        weight_ns: Duration,
+        /// Which code was at work, where the source says.
+        mode: Option<SampleMode>,
+        /// The time of a CPU that the row stands for: the sample's, shared by its accesses. Not a number of accesses; null
+        /// where a row is an access.
+        weight_ns: Option<Duration>,
         /// The call stack, in `sites`; its first frame is the instruction.
         site: Option<SiteId>,
+    }
+}
+
+table! {
+    /// How often a thread accessed a page in an interval.
+    CountRow in "counts" growing ["interval", "page"] {
+        /// The interval.
+        interval: Interval,
+        /// The process; 0 where the source does not tell.
+        pid: Pid,
+        /// The thread.
+        tid: Option<Tid>,
+        /// The page: virtual address >> 12.
+        page: Page,
+        /// Accesses that read.
+        reads: u64,
+        /// Accesses that wrote.
+        writes: u64,
+        /// Whether the thread was the first to access the page.
+        first: Option<bool>,
     }
 }
 
@@ -417,6 +438,7 @@ pub const ALL: &[Table] = &[
     TouchRow::TABLE,
     FaultRow::TABLE,
     SampleRow::TABLE,
+    CountRow::TABLE,
     ObjectRow::TABLE,
     SiteRow::TABLE,
     SymbolRow::TABLE,

@@ -42,6 +42,7 @@ fn manifest() -> Manifest {
         losses: Default::default(),
         samples: None,
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }

@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Record(Record),
     /// Show what a recording holds
     Report(Report),
+    /// Make a trace of what another tool recorded
+    Import(Import),
     /// Tell what this machine can record, and how to enable the rest
     Doctor(Doctor),
     #[command(hide = true)]
@@ -126,6 +128,39 @@ pub(crate) struct Report {
     /// Write a picture of time x address, for papers
     #[arg(long, value_name = "FILE")]
     pub(crate) png: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  varve import perf.data -o solver.varve              samples of `perf mem record`
+  perf script --show-mmap-events > samples.txt        the same as text, with objects
+  varve import samples.txt -o solver.varve
+  varve import mmap_trace_bfs.csv munmap_trace_bfs.csv memory_trace_bfs.csv -o bfs.varve
+
+Formats (docs/import.md), told apart by what the files hold:
+  perf-data    perf.data with addresses, such as of `perf mem record`; also of DAMON's tracepoint
+  perf-script  the text of `perf script`
+  mitos        samples of Mitos and MemAxes, of both generations
+  iiswc22      memory_trace, mmap_trace and munmap_trace of the IISWC 2022 artifact
+  damon        damo's records: JSON, compressed JSON, text of `perf script`
+  lackey       valgrind --tool=lackey --trace-mem=yes
+  moca         Moca's trace, and its structs.csv
+  tabarnac     NAME.full.page.csv, NAME.structs.csv and NAME.stackmap.csv
+
+What a format does not tell, the reports show as absent.")]
+pub(crate) struct Import {
+    /// Files of one tool
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Trace folder to write
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) output: PathBuf,
+
+    /// Take the files for this format, whatever they look like
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<varve_import::Format>,
 }
 
 #[derive(Debug, Args)]

@@ -185,6 +185,7 @@ pub fn manifest() -> Manifest {
         losses: Default::default(),
         samples: None,
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }

@@ -199,6 +199,7 @@ records! {
         time_ns, pid, tid, cpu, ip, address, bytes, write, object, source, latency_cycles, level,
         resolved, mode, weight_ns, site,
     }
+    CountRow { interval, pid, tid, page, reads, writes, first }
     BirthRow { object, pid, kind, made_by, address, bytes, born_ns, tid, site, pool }
     DeathRow { object, died_ns }
     StackRow { site, pid, time_ns, frames, first_is_return }
@@ -231,6 +232,7 @@ macro_rules! each_table {
             $function::<TouchRow>($($argument),*),
             $function::<FaultRow>($($argument),*),
             $function::<SampleRow>($($argument),*),
+            $function::<CountRow>($($argument),*),
             $function::<ObjectRow>($($argument),*),
             $function::<SiteRow>($($argument),*),
             $function::<SymbolRow>($($argument),*),
@@ -298,6 +300,7 @@ pub fn manifest() -> Manifest {
         losses: Default::default(),
         samples: None,
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }

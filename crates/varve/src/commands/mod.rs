@@ -2,6 +2,7 @@
 
 pub(crate) mod doctor;
 pub(crate) mod guardian;
+pub(crate) mod import;
 pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod report;
