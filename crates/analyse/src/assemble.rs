@@ -548,7 +548,9 @@ const fn lacking(absent: Absent) -> &'static str {
         Absent::Faults => "Which thread touched a page first: the record has no page faults.",
         Absent::Overhead => "What recording cost: the record does not tell.",
         Absent::Machine => "The machine: the record does not tell.",
-        Absent::Places => "Where objects lie and how large they are: the record has their names only.",
+        Absent::Places => {
+            "Where objects lie and how large they are: the record has their names only."
+        }
         Absent::Lives => "When objects came to be and ceased: the record does not tell.",
     }
 }

@@ -347,7 +347,10 @@ fn cut<T>(list: &mut Vec<T>) -> u64 {
 
 /// What one sample stands for.
 fn weight(sources: &[u64]) -> &'static str {
-    let most = SampleSource::ALL.iter().zip(sources).max_by_key(|(_, n)| **n);
+    let most = SampleSource::ALL
+        .iter()
+        .zip(sources)
+        .max_by_key(|(_, n)| **n);
     match most.map(|(source, _)| *source) {
         Some(SampleSource::At | SampleSource::Behind | SampleSource::Ahead) => {
             "A sample stands for time spent waiting at an access, not for a number of accesses."
