@@ -83,7 +83,7 @@ impl Run {
     fn rows<'a>(&'a self, arrays: &'a [&str]) -> impl Iterator<Item = &'a SampleRow> {
         self.samples
             .iter()
-            .filter(|row| row.mode == SampleMode::User)
+            .filter(|row| row.mode == Some(SampleMode::User))
             .filter(move |row| arrays.iter().any(|array| self.is_in(row, array)))
     }
 
@@ -151,7 +151,10 @@ fn shares(case: &str, truth: &[(&str, f64)]) -> Result<Outcome, Problem> {
     let (mut line, mut holds) = run.sound()?;
     let arrays: Vec<&str> = truth.iter().map(|(array, _)| *array).collect();
     // Filling the arrays writes; the mix only reads.
-    let rows: Vec<&SampleRow> = run.rows(&arrays).filter(|r| r.write == Some(false)).collect();
+    let rows: Vec<&SampleRow> = run
+        .rows(&arrays)
+        .filter(|r| r.write == Some(false))
+        .collect();
     for (array, share) in truth {
         let count = rows.iter().filter(|row| run.is_in(row, array)).count();
         let off = errors(count, rows.len(), *share);
@@ -189,9 +192,12 @@ fn own_arrays() -> Result<Outcome, Problem> {
     let run = Run::of("threads", &[])?;
     let (line, holds) = run.sound()?;
     let mut of: BTreeMap<(u32, &str), usize> = BTreeMap::new();
-    for row in run.rows(&["hot", "cold"]).filter(|r| r.write == Some(false)) {
+    for row in run
+        .rows(&["hot", "cold"])
+        .filter(|r| r.write == Some(false))
+    {
         let array = if run.is_in(row, "hot") { "hot" } else { "cold" };
-        *of.entry((row.tid.0, array)).or_default() += 1;
+        *of.entry((row.tid.expect("a thread").0, array)).or_default() += 1;
     }
     // The main thread reads `hot`, the other one `cold`, and nothing else; both as often.
     let counts: Vec<usize> = of.values().copied().collect();
@@ -199,7 +205,10 @@ fn own_arrays() -> Result<Outcome, Problem> {
         let keys: Vec<_> = of.keys().collect();
         keys[0].0 != keys[1].0 && keys[0].1 != keys[1].1
     };
-    outcome(format!("{line}; {of:?}"), holds && apart && counts.iter().all(|n| *n > 300))
+    outcome(
+        format!("{line}; {of:?}"),
+        holds && apart && counts.iter().all(|n| *n > 300),
+    )
 }
 
 fn copies() -> Result<Outcome, Problem> {
@@ -211,10 +220,17 @@ fn copies() -> Result<Outcome, Problem> {
         .filter(|r| r.resolved == Some(Resolved::At))
         .collect();
     // Each sample within the copy has one row of each side; reads are of the source, writes of the target.
-    let reads = at.iter().filter(|r| run.is_in(r, "from") && r.write == Some(false));
-    let writes = at.iter().filter(|r| run.is_in(r, "to") && r.write == Some(true));
+    let reads = at
+        .iter()
+        .filter(|r| run.is_in(r, "from") && r.write == Some(false));
+    let writes = at
+        .iter()
+        .filter(|r| run.is_in(r, "to") && r.write == Some(true));
     let (reads, writes) = (reads.count(), writes.count());
-    let line = format!("{line}; {reads} reads, {writes} writes, {} rows", rows.len());
+    let line = format!(
+        "{line}; {reads} reads, {writes} writes, {} rows",
+        rows.len()
+    );
     // The ends of the copies and the filling are few.
     let most = (reads + writes) * 100 >= rows.len() * 95;
     outcome(line, holds && reads == writes && reads > 250 && most)
@@ -238,12 +254,17 @@ fn stack() -> Result<Outcome, Problem> {
 fn gathers() -> Result<Outcome, Problem> {
     let run = Run::of("gather", &[])?;
     if run.recorded.finished.code == CANNOT {
-        return Ok(Outcome::Skip(run.recorded.finished.stderr.trim().to_owned()));
+        return Ok(Outcome::Skip(
+            run.recorded.finished.stderr.trim().to_owned(),
+        ));
     }
     let (line, holds) = run.sound()?;
     let note = run.recorded.trace.manifest.samples;
     let undecoded = note.map_or(0, |n| n.undecoded);
-    let wrong = run.rows(&["hot"]).filter(|r| r.write == Some(false)).count();
+    let wrong = run
+        .rows(&["hot"])
+        .filter(|r| r.write == Some(false))
+        .count();
     let line = format!("{line}; {undecoded} undecoded, {wrong} guessed");
     outcome(line, holds && wrong == 0)
 }
@@ -255,7 +276,7 @@ fn without_behind() -> Result<Outcome, Problem> {
         let in_loop = run
             .samples
             .iter()
-            .filter(|r| r.mode == SampleMode::User)
+            .filter(|r| r.mode == Some(SampleMode::User))
             .count();
         let found = run.rows(&["hot", "cold"]).count();
         Ok((found, in_loop))
