@@ -57,7 +57,10 @@ impl Run {
     fn of(case: &str, options: &[&str]) -> Result<Run, Problem> {
         let mut plan = Plan::workload("sampled", Duration::from_millis(50));
         plan.arguments = vec![case.into()];
-        plan.options = vec!["--samples".into(), "4000/s".into()];
+        // Large pages fit the ends of arrays badly: accesses there would cost more than elsewhere.
+        plan.options = ["--samples", "1000/s", "--thp", "never"]
+            .map(Into::into)
+            .into();
         plan.options.extend(options.iter().map(Into::into));
         let recorded = record(&plan)?;
         let samples = recorded.trace.rows::<SampleRow>()?;
@@ -151,7 +154,10 @@ fn shares(case: &str, truth: &[(&str, f64)]) -> Result<Outcome, Problem> {
     let (mut line, mut holds) = run.sound()?;
     let arrays: Vec<&str> = truth.iter().map(|(array, _)| *array).collect();
     // Filling the arrays writes; the mix only reads.
-    let rows: Vec<&SampleRow> = run.rows(&arrays).filter(|r| r.write == Some(false)).collect();
+    let rows: Vec<&SampleRow> = run
+        .rows(&arrays)
+        .filter(|r| r.write == Some(false))
+        .collect();
     for (array, share) in truth {
         let count = rows.iter().filter(|row| run.is_in(row, array)).count();
         let off = errors(count, rows.len(), *share);
@@ -189,7 +195,10 @@ fn own_arrays() -> Result<Outcome, Problem> {
     let run = Run::of("threads", &[])?;
     let (line, holds) = run.sound()?;
     let mut of: BTreeMap<(u32, &str), usize> = BTreeMap::new();
-    for row in run.rows(&["hot", "cold"]).filter(|r| r.write == Some(false)) {
+    for row in run
+        .rows(&["hot", "cold"])
+        .filter(|r| r.write == Some(false))
+    {
         let array = if run.is_in(row, "hot") { "hot" } else { "cold" };
         *of.entry((row.tid.0, array)).or_default() += 1;
     }
@@ -199,7 +208,10 @@ fn own_arrays() -> Result<Outcome, Problem> {
         let keys: Vec<_> = of.keys().collect();
         keys[0].0 != keys[1].0 && keys[0].1 != keys[1].1
     };
-    outcome(format!("{line}; {of:?}"), holds && apart && counts.iter().all(|n| *n > 300))
+    outcome(
+        format!("{line}; {of:?}"),
+        holds && apart && counts.iter().all(|n| *n > 300),
+    )
 }
 
 fn copies() -> Result<Outcome, Problem> {
@@ -211,10 +223,17 @@ fn copies() -> Result<Outcome, Problem> {
         .filter(|r| r.resolved == Some(Resolved::At))
         .collect();
     // Each sample within the copy has one row of each side; reads are of the source, writes of the target.
-    let reads = at.iter().filter(|r| run.is_in(r, "from") && r.write == Some(false));
-    let writes = at.iter().filter(|r| run.is_in(r, "to") && r.write == Some(true));
+    let reads = at
+        .iter()
+        .filter(|r| run.is_in(r, "from") && r.write == Some(false));
+    let writes = at
+        .iter()
+        .filter(|r| run.is_in(r, "to") && r.write == Some(true));
     let (reads, writes) = (reads.count(), writes.count());
-    let line = format!("{line}; {reads} reads, {writes} writes, {} rows", rows.len());
+    let line = format!(
+        "{line}; {reads} reads, {writes} writes, {} rows",
+        rows.len()
+    );
     // The ends of the copies and the filling are few.
     let most = (reads + writes) * 100 >= rows.len() * 95;
     outcome(line, holds && reads == writes && reads > 250 && most)
@@ -238,12 +257,17 @@ fn stack() -> Result<Outcome, Problem> {
 fn gathers() -> Result<Outcome, Problem> {
     let run = Run::of("gather", &[])?;
     if run.recorded.finished.code == CANNOT {
-        return Ok(Outcome::Skip(run.recorded.finished.stderr.trim().to_owned()));
+        return Ok(Outcome::Skip(
+            run.recorded.finished.stderr.trim().to_owned(),
+        ));
     }
     let (line, holds) = run.sound()?;
     let note = run.recorded.trace.manifest.samples;
     let undecoded = note.map_or(0, |n| n.undecoded);
-    let wrong = run.rows(&["hot"]).filter(|r| r.write == Some(false)).count();
+    let wrong = run
+        .rows(&["hot"])
+        .filter(|r| r.write == Some(false))
+        .count();
     let line = format!("{line}; {undecoded} undecoded, {wrong} guessed");
     outcome(line, holds && wrong == 0)
 }
