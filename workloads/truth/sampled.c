@@ -183,6 +183,9 @@ int main(int count, char **words)
 	}
 	fill(hot, 9 * PART);
 	fill(cold, PART);
+	/* Written, or all would be the one page of zeros */
+	memset(walked, 0, sizeof(walked));
+	memset(strolled, 0, sizeof(strolled));
 	memset(from, 1, sizeof(from));
 	memset(to, 1, sizeof(to));
 	if (!strcmp(name, "mix"))
