@@ -14,6 +14,8 @@ use varve_model::{
 };
 use varve_trace::State;
 
+use crate::samples::SampleUse;
+
 /// What a trace says about its program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
@@ -50,6 +52,8 @@ pub struct Analysis {
     pub own_memory: Remainder,
     /// The tail of the recording that [`ObjectUse::cold_pages`] speaks of.
     pub tail: Tail,
+    /// What the samples say; null where none were taken.
+    pub samples: Option<SampleUse>,
     /// What stands out, most important first.
     pub findings: Vec<Finding>,
     /// What this trace cannot tell, or tells only in part: a sentence each.

@@ -13,7 +13,7 @@ use crate::fold::Fold;
 use crate::stats::NEVER;
 use crate::stream::{self, Pass};
 use crate::sweep::intervals;
-use crate::{AnalyseOptions, findings};
+use crate::{AnalyseOptions, findings, samples};
 
 /// The names of the preload library's own memory begin so.
 const OWN_MEMORY: &str = "varve agent";
@@ -94,6 +94,7 @@ pub(crate) fn analyse(
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(processes, shared_pages, tail_start);
     whole.list(&mut analysis, options.most_objects);
+    analysis.samples = samples::sum(trace, &tables.objects, &tables.threads, own)?;
     analysis.findings = findings::find(&analysis, &tables);
     Ok(analysis)
 }
@@ -228,6 +229,7 @@ impl Whole<'_> {
                 cold_pages: Pages(cold),
             },
             findings: Vec::new(),
+            samples: None,
             unknown: self.unknown(),
         }
     }

@@ -8,6 +8,7 @@ mod chunks;
 mod findings;
 mod fold;
 pub mod format;
+mod samples;
 mod stats;
 mod stream;
 mod sweep;
@@ -18,6 +19,9 @@ pub use analysis::{
     WorkingSet, Writes,
 };
 
+pub use samples::{
+    ChainTime, LineTime, ObjectTime, SampleUse, Steps, ThreadShareTime, ThreadTime, WEIGHT,
+};
 pub use sweep::{Moment, RowFacts, Run, Sweep, intervals, sweep};
 
 use varve_trace::{Trace, TraceError};

@@ -2,6 +2,7 @@
 
 mod chart;
 mod page;
+mod samples;
 mod table;
 
 use std::path::Path;
@@ -33,6 +34,7 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
         objects(&mut page, analysis);
         processes(&mut page, analysis);
         threads(&mut page, analysis);
+        samples::write(&mut page, analysis);
     }
     findings(&mut page, analysis);
     unknown(&mut page, analysis);

@@ -360,6 +360,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             advice: String::new(),
             objects: vec![ObjectId(2)],
         }],
+        samples: None,
         unknown: vec![],
     }
 }
