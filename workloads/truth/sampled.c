@@ -19,6 +19,8 @@ static uint64_t hot[9 * PART] __attribute__((aligned(4096)));
 static uint64_t cold[PART] __attribute__((aligned(4096)));
 static uint64_t near_hot[NEAR] __attribute__((aligned(4096)));
 static uint64_t near_cold[NEAR] __attribute__((aligned(4096)));
+static uint64_t walked[3 * NEAR] __attribute__((aligned(4096)));
+static uint64_t strolled[NEAR] __attribute__((aligned(4096)));
 static char from[1 << 20] __attribute__((aligned(4096)));
 static char to[1 << 20] __attribute__((aligned(4096)));
 static uint32_t lanes[8] __attribute__((aligned(32)));
@@ -40,11 +42,16 @@ static void fill(uint64_t *array, uint64_t words)
 /* Random reads of ten parts, of which nine are one array: far beyond the caches */
 static __attribute__((noinline)) uint64_t mix(long count)
 {
+	const uint64_t *parts[10] = { [9] = cold };
 	uint64_t s = 88172645463325252ull, sum = 0;
 
+	for (int i = 0; i < 9; i++)
+		parts[i] = hot + i * PART;
+	asm volatile("" : : "r"(parts) : "memory");
 	for (long i = 0; i < count; i++) {
 		uint64_t r = next(&s), at = (r >> 8) & (PART - 1), part = (r >> 40) % 10;
-		const uint64_t *array = part < 9 ? hot + part * PART : cold;
+		/* From a table: a branch that is guessed wrong would make the rarer reads slower */
+		const uint64_t *array = parts[part];
 
 		asm volatile("addq (%1,%2,8), %0" : "+r"(sum) : "r"(array), "r"(at) : "cc", "memory");
 	}
@@ -66,22 +73,25 @@ static __attribute__((noinline)) uint64_t chain(long count)
 	return at;
 }
 
-/* Strides of a page and a line through four parts in turn, of which three are one array */
+/*
+ * Strides of a line and a word through four parts, by chance, of which three are one array: within the first cache, each
+ * read waiting for the one before, which overwrites the register that it was addressed by
+ */
 static __attribute__((noinline)) uint64_t stride(long count)
 {
-	uint64_t sum = 0, at = 0;
+	const uint64_t *parts[4] = { walked, walked + NEAR, walked + 2 * NEAR, strolled };
+	uint64_t s = 88172645463325252ull, at = 0;
 
+	asm volatile("" : : "r"(parts) : "memory");
 	for (long i = 0; i < count; i++) {
-		const uint64_t *array = i & 3 ? hot + ((i & 3) - 1) * PART : cold;
+		const uint64_t *array = parts[next(&s) >> 40 & 3];
 
-		/* All four parts at the same places before the next places */
-		at = (i >> 2) * 24571;
-		for (int j = 0; j < 2048; j++) {
-			at = (at + 520) & (PART - 1);
-			asm volatile("addq (%1,%2,8), %0" : "+r"(sum) : "r"(array), "r"(at) : "cc", "memory");
+		for (int j = 0; j < 64; j++) {
+			at = (at + 9) & (NEAR - 1);
+			asm volatile("addq (%1,%0,8), %0" : "+r"(at) : "r"(array) : "cc", "memory");
 		}
 	}
-	return sum;
+	return at;
 }
 
 /* One write for nine reads, at random, all of one array */
@@ -173,22 +183,25 @@ int main(int count, char **words)
 	}
 	fill(hot, 9 * PART);
 	fill(cold, PART);
+	/* Written, or all would be the one page of zeros */
+	memset(walked, 0, sizeof(walked));
+	memset(strolled, 0, sizeof(strolled));
 	memset(from, 1, sizeof(from));
 	memset(to, 1, sizeof(to));
 	if (!strcmp(name, "mix"))
 		mix(60000000);
 	else if (!strcmp(name, "chain"))
-		chain(60000000);
+		chain(120000000);
 	else if (!strcmp(name, "stride"))
-		stride(32000);
+		stride(4000000);
 	else if (!strcmp(name, "readmostly"))
 		readmostly(60000000);
 	else if (!strcmp(name, "threads"))
 		threads(30000000);
 	else if (!strcmp(name, "copy"))
-		copy(20000);
+		copy(60000);
 	else if (!strcmp(name, "push"))
-		push(600000000);
+		push(2000000000);
 	else if (!strcmp(name, "gather")) {
 		if (!__builtin_cpu_supports("avx2")) {
 			fprintf(stderr, "this processor has no AVX2\n");

@@ -14,6 +14,7 @@ use varve_model::{
 };
 use varve_trace::{Absent, ClockUnit, State};
 
+use crate::access_time::AccessTime;
 use crate::counted::CountUse;
 use crate::samples::SampleUse;
 
@@ -57,6 +58,8 @@ pub struct Analysis {
     pub counts: Option<CountUse>,
     /// The tail of the recording that [`ObjectUse::cold_pages`] speaks of.
     pub tail: Tail,
+    /// Where the time of accesses went, from clock samples; null where none were taken.
+    pub access_time: Option<AccessTime>,
     /// What stands out, most important first.
     pub findings: Vec<Finding>,
     /// What this trace cannot tell, or tells only in part: a sentence each.

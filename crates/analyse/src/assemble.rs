@@ -13,7 +13,7 @@ use crate::fold::Fold;
 use crate::stats::NEVER;
 use crate::stream::{self, Pass};
 use crate::sweep::intervals;
-use crate::{AnalyseOptions, counted, findings, samples};
+use crate::{AnalyseOptions, access_time, counted, findings, samples};
 
 /// The names of the preload library's own memory begin so.
 const OWN_MEMORY: &str = "varve agent";
@@ -98,6 +98,7 @@ pub(crate) fn analyse(
     let names = names.map(|t| ((t.pid, t.tid), t.name.clone())).collect();
     analysis.samples = samples::read(trace, &tables.objects, &tables.sites, &names)?;
     analysis.counts = counted::read(trace, &tables.intervals, &tables.objects, &spans)?;
+    analysis.access_time = access_time::sum(trace, &tables.objects, &tables.threads, own)?;
     analysis.findings = findings::find(&analysis, &tables);
     Ok(analysis)
 }
@@ -234,6 +235,7 @@ impl Whole<'_> {
                 cold_pages: Pages(cold),
             },
             findings: Vec::new(),
+            access_time: None,
             unknown: self.unknown(),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! [`analyse`] reads a trace once, in the order of time, and says what it found as an [`Analysis`].
 
+mod access_time;
 mod analysis;
 mod assemble;
 mod chunks;
@@ -20,6 +21,9 @@ pub use analysis::{
     WorkingSet, Writes,
 };
 
+pub use access_time::{
+    AccessTime, ChainTime, LineTime, ObjectTime, Steps, ThreadShareTime, ThreadTime, WEIGHT,
+};
 pub use counted::{Accesses, CountUse, ObjectCounts, ThreadCounts};
 pub use samples::{
     Latency, LevelShare, ObjectSamples, OmittedSamples, PlaceSamples, SampleUse, Sampled,

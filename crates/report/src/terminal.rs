@@ -1,5 +1,6 @@
 //! The page that `varve report` prints.
 
+mod access_time;
 mod chart;
 mod page;
 mod samples;
@@ -30,7 +31,10 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
     let mut page = Page::new(width.clamp(*WIDTHS.start(), *WIDTHS.end()), color);
     what_ran(&mut page, analysis);
     let lacks = |what| analysis.trace.absent.contains(&what);
-    if let Some(found) = &analysis.samples {
+    // Where the weight is time, that says more than how many samples there were.
+    if let Some(found) = &analysis.samples
+        && analysis.access_time.is_none()
+    {
         samples::samples(&mut page, found);
     }
     if let Some(found) = &analysis.counts {
@@ -43,6 +47,7 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
         objects(&mut page, analysis);
         processes(&mut page, analysis);
         threads(&mut page, analysis);
+        access_time::write(&mut page, analysis);
     }
     findings(&mut page, analysis);
     unknown(&mut page, analysis);

@@ -367,6 +367,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             advice: String::new(),
             objects: vec![ObjectId(2)],
         }],
+        access_time: None,
         unknown: vec![],
     }
 }

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
                 shares("chain", &[("near_hot", 0.9), ("near_cold", 0.1)])
             }),
             Case::new("stride", || {
-                shares("stride", &[("hot", 0.75), ("cold", 0.25)])
+                shares("stride", &[("walked", 0.75), ("strolled", 0.25)])
             }),
             Case::new("readmostly", read_mostly),
             Case::new("threads", own_arrays),
@@ -57,7 +57,10 @@ impl Run {
     fn of(case: &str, options: &[&str]) -> Result<Run, Problem> {
         let mut plan = Plan::workload("sampled", Duration::from_millis(50));
         plan.arguments = vec![case.into()];
-        plan.options = vec!["--samples".into(), "4000/s".into()];
+        // Large pages fit the ends of arrays badly: accesses there would cost more than elsewhere.
+        plan.options = ["--samples", "1000/s", "--thp", "never"]
+            .map(Into::into)
+            .into();
         plan.options.extend(options.iter().map(Into::into));
         let recorded = record(&plan)?;
         let samples = recorded.trace.rows::<SampleRow>()?;
@@ -127,7 +130,7 @@ impl Run {
             rate(mapped),
             rate(touched)
         );
-        let enough = all > 500 && mapped * 10_000 >= all * LEAST && touched * 10_000 >= all * LEAST;
+        let enough = all > 100 && mapped * 10_000 >= all * LEAST && touched * 10_000 >= all * LEAST;
         Ok((line, enough && counted && manifest.completeness.complete))
     }
 }

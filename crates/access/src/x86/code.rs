@@ -89,16 +89,19 @@ impl Code {
         steps: Steps,
     ) -> Result<Located, Undecoded> {
         let at = self.position(ip.0).ok_or(Undecoded::Invalid)?;
-        if steps == Steps::All
-            && let Some(located) = self.behind(at, registers)
-        {
-            return Ok(located);
+        if steps == Steps::All {
+            match self.behind(at, registers) {
+                Some(Ok(located)) => return Ok(located),
+                // It is known what the thread waited for, though not where that lies: the next access is not it.
+                Some(Err(Undecoded::Vector)) => return Err(Undecoded::Vector),
+                Some(Err(_)) | None => {}
+            }
         }
         self.ahead(at, registers)
     }
 
     /// The access of the instruction that ran last, where it is certain which that was.
-    fn behind(&self, at: usize, registers: &Registers) -> Option<Located> {
+    fn behind(&self, at: usize, registers: &Registers) -> Option<Result<Located, Undecoded>> {
         let mut factory = InstructionInfoFactory::new();
         let last = self.instructions.get(at.checked_sub(1)?)?;
         let ip = self.instructions[at].ip();
@@ -123,11 +126,14 @@ impl Code {
             first -= 1;
         }
         let before = History::new(&self.instructions[first..at], registers).before_last();
-        let accesses = accesses(last, &before, &mut factory).ok()?;
-        (!accesses.is_empty()).then_some(Located {
-            place: Place::Behind,
-            accesses,
-        })
+        match accesses(last, &before, &mut factory) {
+            Ok(accesses) if accesses.is_empty() => None,
+            Ok(accesses) => Some(Ok(Located {
+                place: Place::Behind,
+                accesses,
+            })),
+            Err(why) => Some(Err(why)),
+        }
     }
 
     /// The next access.
