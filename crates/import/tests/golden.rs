@@ -24,10 +24,20 @@ fn perf_script_of_intel() {
     assert_eq!(trace.manifest.backend, "import/perf-script");
     assert!(!trace.manifest.completeness.complete);
     let threads: Vec<ThreadRow> = trace.rows().unwrap();
-    let names: Vec<_> = threads.iter().map(|t| (t.pid.0, t.tid.0, t.name.as_str())).collect();
+    let names: Vec<_> = threads
+        .iter()
+        .map(|t| (t.pid.0, t.tid.0, t.name.as_str()))
+        .collect();
     assert_eq!(names, [(100, 100, "solver"), (100, 101, "worker")]);
     let mappings: Vec<MappingRow> = trace.rows().unwrap();
-    assert_eq!((mappings[0].perms.as_str(), mappings[0].offset, mappings[0].inode), ("r-xp", 0x1000, 77));
+    assert_eq!(
+        (
+            mappings[0].perms.as_str(),
+            mappings[0].offset,
+            mappings[0].inode
+        ),
+        ("r-xp", 0x1000, 77)
+    );
     assert_eq!(mappings[1].to_ns.unwrap().0, 1_250_000_000);
 }
 
@@ -91,13 +101,21 @@ fn perf_data_of_a_real_recording() {
         .collect::<Vec<_>>()
     );
     assert!(samples[0].contains(" /usr/bin/true "), "{}", samples[0]);
-    assert!(samples[1].contains("ld-linux-x86-64.so.2"), "{}", samples[1]);
+    assert!(
+        samples[1].contains("ld-linux-x86-64.so.2"),
+        "{}",
+        samples[1]
+    );
     let manifest = got.trace().manifest;
     assert_eq!(manifest.machine.architecture, "x86_64");
     assert_eq!(manifest.target.command, ["true"]);
     assert!(!manifest.absent.contains(&Absent::Machine));
     let processes: Vec<ProcessRow> = got.trace().rows().unwrap();
-    assert!(processes.iter().any(|p| p.pid.0 == 15526 && p.died_ns.is_some()));
+    assert!(
+        processes
+            .iter()
+            .any(|p| p.pid.0 == 15526 && p.died_ns.is_some())
+    );
 }
 
 #[test]
@@ -128,7 +146,11 @@ fn mitos_of_both_generations() {
 #[test]
 fn iiswc22_with_times_mended() {
     // Whatever the order of the files.
-    let got = imported(&["memory_trace.iiswc22.csv", "munmap_trace.iiswc22.csv", "mmap_trace.iiswc22.csv"]);
+    let got = imported(&[
+        "memory_trace.iiswc22.csv",
+        "munmap_trace.iiswc22.csv",
+        "mmap_trace.iiswc22.csv",
+    ]);
     assert_eq!(
         got.samples(),
         [

@@ -41,7 +41,10 @@ pub(crate) fn of_bytes(bytes: &[u8], format: Option<Format>) -> Result<Imported,
     match import(&[file], &output, format, &mut |_| ()) {
         Ok(summary) => Ok(Imported { folder, summary }),
         Err(error) => {
-            assert!(!output.exists(), "an import that failed left something behind");
+            assert!(
+                !output.exists(),
+                "an import that failed left something behind"
+            );
             Err(error)
         }
     }
@@ -88,7 +91,12 @@ impl Imported {
                 or(r.site.map(|s| &sites[&s])),
             )
         };
-        trace.rows::<SampleRow>().unwrap().iter().map(line).collect()
+        trace
+            .rows::<SampleRow>()
+            .unwrap()
+            .iter()
+            .map(line)
+            .collect()
     }
 
     /// `interval start..end pid first+pages written source`.
