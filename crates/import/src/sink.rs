@@ -246,6 +246,11 @@ impl<'a> Sink<'a> {
         interval
     }
 
+    /// How many intervals there are so far.
+    pub(crate) fn intervals(&self) -> usize {
+        self.intervals.len()
+    }
+
     /// A call stack, innermost frame first.
     pub(crate) fn site(&mut self, frames: Vec<Frame>) -> Option<SiteId> {
         if let Some(site) = self.sites.get(&frames) {

@@ -103,6 +103,18 @@ impl Imported {
     pub(crate) fn touches(&self) -> Vec<String> {
         let trace = self.trace();
         let intervals: Vec<IntervalRow> = trace.rows().unwrap();
+        let mut rows: Vec<TouchRow> = trace.rows().unwrap();
+        // How pages are cut into rows says nothing.
+        rows.dedup_by(|next, last| {
+            let end = last.page.0 + u64::from(last.pages);
+            let same = (next.interval, next.pid, next.written, next.source)
+                == (last.interval, last.pid, last.written, last.source);
+            let joined = same && next.page.0 == end;
+            if joined {
+                last.pages += next.pages;
+            }
+            joined
+        });
         let line = |r: &TouchRow| {
             let i = &intervals[r.interval.0 as usize];
             format!(
@@ -117,7 +129,7 @@ impl Imported {
                 r.source
             )
         };
-        trace.rows::<TouchRow>().unwrap().iter().map(line).collect()
+        rows.iter().map(line).collect()
     }
 
     /// `interval tid page reads writes first`.
