@@ -162,11 +162,7 @@ fn write(mut rows: Vec<CountRow>, sink: &mut Sink<'_>) -> Result<(), Trouble> {
 }
 
 /// TABARNAC's counts of the whole run, or of one of its intervals.
-pub(crate) fn read_tabarnac(
-    input: impl BufRead,
-    position: u64,
-    sink: &mut Sink<'_>,
-) -> Result<(), Trouble> {
+pub(crate) fn read_tabarnac(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Trouble> {
     sink.traits.unit = ClockUnit::Ticks;
     let mut lines = Lines::new(input);
     let has_first = match lines.next()? {
@@ -179,6 +175,8 @@ pub(crate) fn read_tabarnac(
         }
     };
     let before = 2 + usize::from(has_first);
+    // The files of its intervals come in the order in which they are named.
+    let position = sink.intervals() as u64;
     let interval = sink.interval(Time(position), Time(position + 1));
     // By page and thread: reads, writes, whether it was first.
     let mut counts: BTreeMap<(u64, u32), (u64, u64, Option<bool>)> = BTreeMap::new();

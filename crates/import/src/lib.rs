@@ -156,7 +156,7 @@ fn read_all(
     let mut sink = Sink::create(output)?;
     let mut before = 0;
     let mut events = Vec::new();
-    for (position, file) in files.iter().enumerate() {
+    for file in files {
         let share = &mut |bytes: u64| {
             progress(((before + bytes) as f64 / total.max(1) as f64).min(1.0));
         };
@@ -167,7 +167,7 @@ fn read_all(
         }
         match file.content {
             Content::Iiswc22Events => iiswc22::read_events(input, &mut events),
-            content => read(content, input, position as u64, &mut sink),
+            content => read(content, input, &mut sink),
         }
         .map_err(of)?;
         before += file.bytes;
@@ -176,12 +176,7 @@ fn read_all(
     Ok(sink.finish()?)
 }
 
-fn read(
-    content: Content,
-    input: Input<'_>,
-    position: u64,
-    sink: &mut Sink<'_>,
-) -> Result<(), Trouble> {
+fn read(content: Content, input: Input<'_>, sink: &mut Sink<'_>) -> Result<(), Trouble> {
     match content {
         Content::PerfData => perf_data::read(input, sink),
         Content::PerfScript => perf_script::read(input, sink),
@@ -192,7 +187,7 @@ fn read(
         Content::DamonText => damon::read_text(input, sink),
         Content::Lackey => lackey::read(input, sink),
         Content::Moca => counts::read_moca(input, sink),
-        Content::Tabarnac => counts::read_tabarnac(input, position, sink),
+        Content::Tabarnac => counts::read_tabarnac(input, sink),
         Content::MocaStructs | Content::TabarnacStructs => counts::read_structs(input, sink),
         Content::TabarnacStacks => counts::read_stacks(input, sink),
     }

@@ -131,7 +131,7 @@ impl<'a> Sink<'a> {
         })
     }
 
-    /// Notes that the record covers this moment.
+    /// Notes that the record covers this moment. Mappings and tasks do not count: perf dates what was there before at 0.
     pub(crate) fn covers(&mut self, time: Time) {
         self.first = Some(self.first.map_or(time, |first| first.min(time)));
         self.last = self.last.max(time);
@@ -249,6 +249,11 @@ impl<'a> Sink<'a> {
         interval
     }
 
+    /// How many intervals there are so far.
+    pub(crate) fn intervals(&self) -> usize {
+        self.intervals.len()
+    }
+
     /// A call stack, innermost frame first.
     pub(crate) fn site(&mut self, frames: Vec<Frame>) -> Option<SiteId> {
         if let Some(site) = self.sites.get(&frames) {
@@ -359,7 +364,6 @@ impl<'a> Sink<'a> {
     }
 
     pub(crate) fn process(&mut self, pid: Pid, at: Time) {
-        self.covers(at);
         self.processes.entry(pid).or_insert_with(|| ProcessRow {
             pid,
             parent: Pid(0),

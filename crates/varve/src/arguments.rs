@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Record(Record),
     /// Show what a recording holds
     Report(Report),
+    /// Write a trace's accesses for another tool
+    Export(Export),
     /// Make a trace of what another tool recorded
     Import(Import),
     /// Tell what this machine can record, and how to enable the rest
@@ -161,6 +163,56 @@ pub(crate) struct Import {
     /// Take the files for this format, whatever they look like
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<varve_import::Format>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  varve export solver.varve --format csv -o -            every access, to standard output
+  varve export solver.varve --format firefox -o p.json   for https://profiler.firefox.com
+  varve export solver.varve --format folded -o - | flamegraph.pl > flames.svg
+
+Samples are written where the trace has any, else page faults, else touched pages.")]
+pub(crate) struct Export {
+    /// Trace folder
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+
+    /// What to write
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: ExportArgument,
+
+    /// File to write; `-` for standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
+/// `varve export --format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ExportArgument {
+    /// Lines like those of `perf script` of a recording of `perf mem`
+    PerfScript,
+    /// JSON of the Firefox Profiler
+    Firefox,
+    /// JSON of speedscope
+    Speedscope,
+    /// Folded stacks, for flame graphs
+    Folded,
+    /// Comma-separated values
+    Csv,
+}
+
+impl ExportArgument {
+    pub(crate) const fn resolved(self) -> varve_report::export::ExportFormat {
+        use varve_report::export::ExportFormat;
+        match self {
+            ExportArgument::PerfScript => ExportFormat::PerfScript,
+            ExportArgument::Firefox => ExportFormat::Firefox,
+            ExportArgument::Speedscope => ExportFormat::Speedscope,
+            ExportArgument::Folded => ExportFormat::Folded,
+            ExportArgument::Csv => ExportFormat::Csv,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
