@@ -73,6 +73,7 @@ bench-smoke: build
 	cargo run --release --locked -q -p varve-bench -- trace-size --smoke
 	cargo run --release --locked -q -p varve-bench -- density --smoke
 	cargo run --release --locked -q -p varve-bench -- report --smoke
+	cargo run --release --locked -q -p varve-bench -- import --smoke
 
 lint:
 	cargo fmt --all --check

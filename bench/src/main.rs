@@ -4,6 +4,7 @@
 mod density;
 mod error;
 mod hold;
+mod importing;
 mod launch;
 mod memory;
 mod overhead;
@@ -78,6 +79,8 @@ enum Benchmark {
     Density(density::Options),
     /// Time and memory of `varve report`, and how they grow with the trace
     Report(reading::Options),
+    /// Time and memory of `varve import`, and how they grow with the samples
+    Import(importing::Options),
     /// Only make the trace that `report` reads, to look at or to profile with
     Synthesize(Synthesize),
 }
@@ -110,6 +113,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Benchmark::TraceSize(options) => trace_size::measure(common, options),
         Benchmark::Density(options) => density::measure(common, options),
         Benchmark::Report(options) => reading::measure(common, options),
+        Benchmark::Import(options) => importing::measure(common, options),
         Benchmark::Synthesize(options) => {
             let size = options.size;
             let rows = synthesis::write(&options.folder, size.rows(), size.intervals)?;

@@ -195,7 +195,8 @@ fn by_lines(head: &[u8]) -> Result<Content, String> {
     let Some(first) = lines.first() else {
         return Err("it is blank".to_owned());
     };
-    let by_first: [(fn(&[u8]) -> bool, Content); 8] = [
+    type Is = fn(&[u8]) -> bool;
+    let by_first: [(Is, Content); 8] = [
         (mitos::is_header, Content::Mitos),
         (counts::is_moca, Content::Moca),
         (counts::is_moca_structs, Content::MocaStructs),

@@ -42,7 +42,7 @@ fn time(word: &[u8]) -> Option<u64> {
 
 /// Takes a line's beginning apart; none where it has no time.
 pub(crate) fn head(line: &[u8]) -> Option<Head<'_>> {
-    let (mut before, mut last): ((usize, &[u8]), (usize, &[u8])) = ((0, b""), (0, b""));
+    let (mut before, mut last) = ((0, &line[..0]), (0, &line[..0]));
     for (at, word) in words(line) {
         let Some(time) = time(word) else {
             (before, last) = (last, (at, word));

@@ -29,7 +29,11 @@ fn golden_files_and_their_mutations() {
     let mut seed = 7u64;
     for file in files {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
-        let format = words.iter().find(|(word, _)| name.contains(word)).unwrap().1;
+        let format = words
+            .iter()
+            .find(|(word, _)| name.contains(word))
+            .unwrap()
+            .1;
         let whole = std::fs::read(&file).unwrap();
         import::run(&whole, format, folder.path());
         for _ in 0..30 {

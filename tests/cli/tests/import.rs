@@ -1,0 +1,190 @@
+//! What other tools recorded goes in, is read, and goes out again.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn varve(arguments: &[&str], folder: &Path) -> Output {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
+        PathBuf::from,
+    );
+    let built = target.join("release/varve");
+    let path = std::env::var_os("VARVE").map_or(built, PathBuf::from);
+    assert!(path.is_file(), "build varve, or name it in VARVE");
+    Command::new(path.canonicalize().expect("the path of varve"))
+        .args(arguments)
+        .current_dir(folder)
+        .env_remove("COLUMNS")
+        .env_remove("CLICOLOR_FORCE")
+        .output()
+        .expect("varve runs")
+}
+
+fn golden(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/import");
+    folder.join(name).display().to_string()
+}
+
+fn good(arguments: &[&str], folder: &Path) -> String {
+    let output = varve(arguments, folder);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Imports golden files as `t`.
+fn import(names: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let files: Vec<String> = names.iter().map(|n| golden(n)).collect();
+    let mut arguments = vec!["import"];
+    arguments.extend(files.iter().map(String::as_str));
+    arguments.extend(["-o", "t"]);
+    good(&arguments, folder.path());
+    folder
+}
+
+fn report(folder: &Path) -> Value {
+    serde_json::from_str(&good(&["report", "t", "--json"], folder)).expect("JSON")
+}
+
+#[test]
+fn what_a_record_lacks_is_null_and_said() {
+    let folder = import(&["intel.perf-script.txt"]);
+    let json = report(folder.path());
+    for path in [
+        "/overhead",
+        "/working_set",
+        "/reuse",
+        "/tail",
+        "/writes",
+        "/footprint/touched_pages",
+        "/footprint/faults",
+        "/footprint/peak_resident_pages",
+        "/trace/intervals",
+        "/trace/machine",
+        "/trace/start_unix_ns",
+        "/objects/0/touched_pages",
+        "/objects/0/first_touches",
+        "/groups/0/page_touches",
+        "/counts",
+    ] {
+        assert_eq!(json.pointer(path), Some(&Value::Null), "{path}");
+    }
+    assert_eq!(json["trace"]["complete"], false);
+    assert_eq!(json["trace"]["losses"]["perf_lost"], 5);
+    let samples = &json["samples"];
+    assert_eq!(
+        (&samples["samples"], &samples["reads"], &samples["writes"]),
+        (&3.into(), &2.into(), &1.into())
+    );
+    assert_eq!(samples["latency_cycles"]["max"], 310);
+    assert_eq!(samples["objects"][0]["name"], "anonymous memory");
+    assert_eq!(samples["objects"][0]["samples"], 2);
+    assert_eq!(samples["threads"].as_array().map(Vec::len), Some(2));
+    let page = good(&["report", "t"], folder.path());
+    assert!(
+        page.contains("machine not recorded") && page.contains("cost        not recorded"),
+        "{page}"
+    );
+    assert!(
+        !page.contains("target held") && !page.contains("0 touched"),
+        "{page}"
+    );
+    good(&["report", "t", "--html", "page.html"], folder.path());
+}
+
+#[test]
+fn what_a_record_has_is_a_number() {
+    let folder = import(&["a.full.page.tabarnac.csv", "a.structs.tabarnac.csv"]);
+    let json = report(folder.path());
+    assert_eq!(json["counts"]["reads"], 14);
+    assert_eq!(json["counts"]["writes"], 8);
+    assert_eq!(json["counts"]["objects"][0]["name"], "field");
+    assert_eq!(
+        json["counts"]["objects"][0]["threads"]
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
+    assert_eq!(json["footprint"]["touched_pages"], 2);
+    assert_eq!(json["objects"][0]["written_pages"], 1);
+    assert_eq!(json["samples"], Value::Null);
+    assert_eq!(json["trace"]["clock_unit"], "ticks");
+    let folder = import(&["two_targets.damon.json"]);
+    let json = report(folder.path());
+    assert_eq!(json["footprint"]["touched_pages"], 5);
+    assert_eq!(json["sources"][0]["source"], "damon");
+    assert_eq!(json["trace"]["complete"], false);
+}
+
+#[test]
+fn every_format_of_export_tells_the_same() {
+    let folder = import(&["amd.perf-script.txt", "intel.perf-script.txt"]);
+    let export = |format: &str| {
+        good(
+            &["export", "t", "--format", format, "-o", "-"],
+            folder.path(),
+        )
+    };
+    assert_eq!(export("csv").lines().count(), 1 + 5);
+    let folded = export("folded");
+    let weights = folded
+        .lines()
+        .map(|l| l.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()));
+    assert_eq!(weights.map(|w| w.expect("a weight")).sum::<u64>(), 5);
+    assert!(folded.contains("outer;inner;"), "{folded}");
+    let speedscope: Value = serde_json::from_str(&export("speedscope")).expect("JSON");
+    let profiles = speedscope["profiles"].as_array().expect("profiles");
+    let sum = profiles
+        .iter()
+        .flat_map(|p| p["weights"].as_array().expect("weights"));
+    assert_eq!(sum.map(|w| w.as_u64().expect("a number")).sum::<u64>(), 5);
+    let firefox: Value = serde_json::from_str(&export("firefox")).expect("JSON");
+    assert_eq!(firefox["threads"].as_array().map(Vec::len), Some(4));
+}
+
+/// The text that is exported is one of those that are imported.
+#[test]
+fn exported_text_is_imported_again() {
+    let folder = import(&["intel.perf-script.txt"]);
+    good(
+        &["export", "t", "--format", "perf-script", "-o", "again.txt"],
+        folder.path(),
+    );
+    let before = report(folder.path());
+    good(&["import", "again.txt", "-o", "t"], folder.path());
+    let after = report(folder.path());
+    for field in [
+        "samples",
+        "reads",
+        "writes",
+        "latency_cycles",
+        "levels",
+        "with_address",
+    ] {
+        assert_eq!(before["samples"][field], after["samples"][field], "{field}");
+    }
+}
+
+#[test]
+fn errors_name_the_file_the_line_and_a_way_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let failing = |arguments: &[&str]| {
+        let output = varve(arguments, folder.path());
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    std::fs::write(folder.path().join("odd.txt"), "what is this\n").expect("write");
+    let said = failing(&["import", "odd.txt", "-o", "t"]);
+    assert!(
+        said.contains("odd.txt is in no format") && said.contains("--format"),
+        "{said}"
+    );
+    let said = failing(&["import", "odd.txt", "-o", "t", "--format", "perf-script"]);
+    assert!(said.contains("odd.txt, line 1: "), "{said}");
+    assert!(!folder.path().join("t").exists());
+    let said = failing(&["export", "t", "--format", "csv", "-o", "-"]);
+    assert!(said.contains('t'), "{said}");
+}
