@@ -68,6 +68,7 @@ cpp-fuzz:
 bench-smoke: build
 	$(MAKE) -s -C workloads
 	cargo run --release --locked -q -p varve-bench -- overhead --smoke
+	cargo run --release --locked -q -p varve-bench -- samples --smoke
 	cargo run --release --locked -q -p varve-bench -- hold --smoke
 	cargo run --release --locked -q -p varve-bench -- memory --smoke
 	cargo run --release --locked -q -p varve-bench -- trace-size --smoke

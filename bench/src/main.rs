@@ -10,6 +10,7 @@ mod memory;
 mod overhead;
 mod reading;
 mod run;
+mod samples;
 mod statistics;
 mod synthesis;
 mod targets;
@@ -69,6 +70,8 @@ pub(crate) struct Common {
 enum Benchmark {
     /// Slowdown of programs, plain and recorded by turns
     Overhead(overhead::Options),
+    /// Slowdown by samples at 1000/s and 4000/s, against none, by turns
+    Samples(samples::Options),
     /// How long the target is held, by threads and resident memory
     Hold(hold::Options),
     /// Peak memory of the recorder
@@ -108,6 +111,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let common = &arguments.common;
     let run = match &arguments.benchmark {
         Benchmark::Overhead(options) => overhead::measure(common, options),
+        Benchmark::Samples(options) => samples::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),
         Benchmark::TraceSize(options) => trace_size::measure(common, options),

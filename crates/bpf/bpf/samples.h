@@ -98,7 +98,7 @@ int sample_clock(struct bpf_perf_event_data *ctx)
 	bytes = sizeof(s->s) + (stack & ~7u);
 	if (bytes > sizeof(s->s) + SAMPLE_STACK_MAX)
 		bytes = sizeof(s->s) + SAMPLE_STACK_MAX;
-	/* The reader comes by itself; it is woken by whoever finds the ring half full */
+	/* The reader comes by itself, many times before the ring can fill */
 	if (bpf_ringbuf_output(&sample_ring, s, bytes, BPF_RB_NO_WAKEUP))
 		drop(DROP_SAMPLE, 1);
 	return 0;

@@ -1,7 +1,7 @@
 //! Samples by the clock: a perf event of every CPU, whose interrupts run a program
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use libbpf_rs::{Link, Object};
 use varve_model::{Address, Cpu, Duration, Pid, Tid, Time};
@@ -92,11 +92,6 @@ impl Samples {
     /// The time of a CPU that one sample stands for
     pub fn period(&self) -> Duration {
         self.period
-    }
-
-    /// Becomes readable when the ring fills (for epoll)
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.ring.fd()
     }
 
     /// Hands out what was taken since the last call, nearly in the order of time; gives how many

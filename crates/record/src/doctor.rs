@@ -228,19 +228,11 @@ fn clock_samples(kernel: &mut Kernel) -> Check {
 
 /// Where the kernel says that the processor samples accesses by itself.
 fn hardware_samples() -> Check {
-    let devices = Path::new("/sys/bus/event_source/devices");
-    let known = [
-        ("cpu/events/mem-loads", "Intel PEBS"),
-        ("cpu_core/events/mem-loads", "Intel PEBS"),
-        ("ibs_op", "AMD IBS"),
-        ("arm_spe_0", "Arm SPE"),
-    ];
-    let found = known.iter().find(|(path, _)| devices.join(path).exists());
     Check::note(
         "hardware samples",
         "latency and memory level of single accesses",
-        match found {
-            Some((_, name)) => format!("{name} is there; this version samples by cpu-clock"),
+        match crate::samples::hardware::found() {
+            Some(name) => format!("{name} is there; this version samples by cpu-clock"),
             None => "this machine shows no PEBS, IBS or SPE: samples come from cpu-clock".into(),
         },
     )

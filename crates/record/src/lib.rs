@@ -40,5 +40,6 @@ pub use guardian::{guard, parse_order};
 pub use hold::HoldChoice;
 pub use options::{Ablation, RecordOptions, SamplesChoice, TargetChoice, WritesChoice};
 pub use preflight::gains_rights;
+pub use samples::hardware::refusal;
 pub use session::{Summary, record};
 pub use stale::clean_stale;

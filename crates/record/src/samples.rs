@@ -4,6 +4,7 @@
 //! and a row, while the process still runs: its code may be gone at the end.
 
 mod code;
+pub(crate) mod hardware;
 mod space;
 
 use std::collections::HashMap;
@@ -15,16 +16,16 @@ use varve_bpf::{ClockSample, Kernel, Samples, Whereabouts};
 use varve_model::{
     Address, Cpu, Duration, Pid, Resolved, SampleMode, SampleSource, SiteId, Tid, Time,
 };
-use varve_trace::SamplesNote;
 use varve_trace::tables::SampleRow;
+use varve_trace::{Manifest, SamplesNote};
 
-use crate::RecordError;
 use crate::stacks::Stacks;
 use crate::world::World;
+use crate::{Ablation, RecordError, RecordOptions, SamplesChoice};
 use code::CodeReader;
 use space::Space;
 
-/// Where user space ends with four and with five levels of page tables; what lies above cannot be accessed by a program.
+/// Where user space ends with five levels of page tables; what lies above cannot be accessed by a program.
 const USER_END: u64 = 1 << 56;
 /// Bytes of user stack that come with a sample: what a call chain of ordinary depth takes.
 pub(crate) const STACK_BYTES: u32 = 2048;
@@ -60,16 +61,47 @@ pub(crate) struct Sampler {
     pub(crate) rows: Vec<SampleRow>,
 }
 
-/// The size of the ring for so many samples per second of each CPU.
-pub(crate) fn ring_bytes(rate: u32, cpus: u32) -> u32 {
-    let each_second = u64::from(rate) * u64::from(cpus) * RECORD_BYTES;
+/// The size of the ring for what was asked for.
+pub(crate) fn ring_bytes(options: &RecordOptions) -> u32 {
+    let SamplesChoice::Clock { rate } = options.samples else {
+        return 0;
+    };
+    let each_second = u64::from(rate) * u64::from(varve_sys::facts().cpus) * RECORD_BYTES;
     let bytes = (u128::from(each_second) * u128::from(RING_TIME.0) / 1_000_000_000) as u64;
     bytes.clamp(1 << 20, 64 << 20) as u32
 }
 
+/// Begins to take samples. Where that cannot be, the recording goes on without them, and says so.
+pub(crate) fn start(
+    options: &RecordOptions,
+    kernel: &mut Kernel,
+    manifest: &mut Manifest,
+) -> Option<Sampler> {
+    let SamplesChoice::Clock { rate } = options.samples else {
+        return None;
+    };
+    let steps = if options.lacks(Ablation::Behind) {
+        Steps::NotBehind
+    } else {
+        Steps::All
+    };
+    match Sampler::start(kernel, rate, steps) {
+        Ok(sampler) => {
+            manifest.samples = Some(sampler.note);
+            Some(sampler)
+        }
+        Err(error) => {
+            let (what, _) = error.told();
+            manifest
+                .notes
+                .push(format!("No samples were taken: {what}."));
+            None
+        }
+    }
+}
+
 impl Sampler {
-    /// Begins to sample.
-    pub(crate) fn start(kernel: &mut Kernel, rate: u32, steps: Steps) -> Result<Self, RecordError> {
+    fn start(kernel: &mut Kernel, rate: u32, steps: Steps) -> Result<Self, RecordError> {
         let source = kernel.sample(rate)?;
         Ok(Sampler {
             period: source.period(),

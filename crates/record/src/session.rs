@@ -3,7 +3,6 @@
 use std::os::fd::AsFd;
 use std::time::Duration as Wait;
 
-use varve_access::Steps;
 use varve_bpf::{Kernel, LoadOptions, PageFlags};
 use varve_model::{Bytes, Duration, Interval, Pid, Time};
 use varve_sys::{Child, PidFd, Signals, Trigger, Waiter, cpu_time, monotonic_now};
@@ -17,12 +16,11 @@ use crate::guardian::Guardian;
 use crate::intake::Intake;
 use crate::manifest::new_manifest;
 use crate::runs::{Writes, append_runs};
-use crate::samples::{self, Sampler};
 use crate::scan::Scan;
 use crate::target::Target;
 use crate::turns::Turns;
 use crate::write_source::WriteSource;
-use crate::{Ablation, RecordError, RecordOptions, SamplesChoice, TargetChoice};
+use crate::{Ablation, RecordError, RecordOptions, TargetChoice, samples};
 
 /// What is lost at most when the recorder is killed.
 const FLUSH_EVERY: Duration = Duration(500_000_000);
@@ -71,10 +69,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         } else {
             PageFlags::Check
         },
-        sample_ring_bytes: match options.samples {
-            SamplesChoice::Clock { rate } => samples::ring_bytes(rate, varve_sys::facts().cpus),
-            SamplesChoice::Off => 0,
-        },
+        sample_ring_bytes: samples::ring_bytes(options),
         sample_stack_bytes: samples::STACK_BYTES,
         ..LoadOptions::default()
     })?;
@@ -90,7 +85,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     let rings = agents.as_ref().map(|a| a.folder().to_owned());
     let writes = source.watch(rings.as_deref())?;
     let mut manifest = new_manifest(options, source);
-    let sampler = start_samples(options, &mut kernel, &mut manifest);
+    let sampler = samples::start(options, &mut kernel, &mut manifest);
     let mut target = match &options.target {
         TargetChoice::Command(command) => Target::prepare(
             command,
@@ -146,35 +141,6 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         manifest,
         trouble,
     })
-}
-
-/// Begins to take samples. Where that cannot be, the recording goes on without them, and says so.
-fn start_samples(
-    options: &RecordOptions,
-    kernel: &mut Kernel,
-    manifest: &mut Manifest,
-) -> Option<Sampler> {
-    let SamplesChoice::Clock { rate } = options.samples else {
-        return None;
-    };
-    let steps = if options.lacks(Ablation::Behind) {
-        Steps::NotBehind
-    } else {
-        Steps::All
-    };
-    match Sampler::start(kernel, rate, steps) {
-        Ok(sampler) => {
-            manifest.samples = Some(sampler.note);
-            Some(sampler)
-        }
-        Err(error) => {
-            let (what, _) = error.told();
-            manifest
-                .notes
-                .push(format!("No samples were taken: {what}."));
-            None
-        }
-    }
 }
 
 /// Why the loop ended.

@@ -89,8 +89,8 @@ pub(crate) struct Record {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) writes: Writes,
 
-    /// Samples of what each thread waits for, per second of each CPU: a rate such as `1000/s`, or `off`. Their weight is
-    /// time at an instruction, not a number of accesses
+    /// Samples of what each thread waits for, per second of each CPU: a rate such as `1000/s`, `auto`, or `off`.
+    /// Their weight is time at an instruction, not a number of accesses
     #[arg(long, value_name = "RATE", default_value = "1000/s")]
     pub(crate) samples: SamplesArgument,
 
@@ -312,7 +312,12 @@ pub(crate) enum SamplesArgument {
     Off,
     /// So many per second of each CPU
     Clock(u32),
+    /// What the processor itself samples
+    Hardware(varve_model::SampleSource),
 }
+
+/// The default rate, and that of `auto`.
+const USUAL_RATE: u32 = 1000;
 
 /// Above this a CPU does little else.
 const HIGHEST_RATE: u32 = 20_000;
@@ -321,14 +326,20 @@ impl FromStr for SamplesArgument {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(SamplesArgument::Off);
+        match text {
+            "off" => return Ok(SamplesArgument::Off),
+            "auto" => return Ok(SamplesArgument::Clock(USUAL_RATE)),
+            "pebs" | "ibs" | "spe" => {
+                let source = text.parse().map_err(|e| format!("{e}"))?;
+                return Ok(SamplesArgument::Hardware(source));
+            }
+            _ => {}
         }
         let number = text.strip_suffix("/s").unwrap_or(text);
         match number.parse() {
             Ok(rate @ 1..=HIGHEST_RATE) => Ok(SamplesArgument::Clock(rate)),
             _ => Err(format!(
-                "give a rate from 1/s to {HIGHEST_RATE}/s, or `off`"
+                "give a rate from 1/s to {HIGHEST_RATE}/s, `auto`, `pebs`, `ibs`, `spe` or `off`"
             )),
         }
     }
@@ -407,6 +418,9 @@ mod tests {
         assert_eq!("off".parse(), Ok(SamplesArgument::Off));
         assert_eq!("4000/s".parse(), Ok(SamplesArgument::Clock(4000)));
         assert_eq!("50".parse(), Ok(SamplesArgument::Clock(50)));
+        assert_eq!("auto".parse(), Ok(SamplesArgument::Clock(1000)));
+        let ibs = SamplesArgument::Hardware(varve_model::SampleSource::Ibs);
+        assert_eq!("ibs".parse(), Ok(ibs));
         assert!("0/s".parse::<SamplesArgument>().is_err());
         assert!("90000/s".parse::<SamplesArgument>().is_err());
     }

@@ -16,7 +16,19 @@ use crate::arguments::{HoldArgument, IntervalArgument, Record, SamplesArgument, 
 /// The preload library's file name.
 const AGENT: &str = "libvarve_agent.so";
 
+/// The exit code where nothing could be recorded.
+const NOTHING_RECORDED: u8 = 125;
+
 pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
+    if let SamplesArgument::Hardware(source) = arguments.samples {
+        return Err(Failure {
+            what: varve_record::refusal(source),
+            hint: Some(
+                "`--samples 1000/s` samples by the clock of each CPU, on any machine".into(),
+            ),
+            code: NOTHING_RECORDED,
+        });
+    }
     let mut options = resolve(arguments);
     if arguments.hold == HoldArgument::Auto {
         let (hold, why) = HoldChoice::detect(&options.target);
@@ -79,6 +91,8 @@ fn resolve(arguments: &Record) -> RecordOptions {
         samples: match arguments.samples {
             SamplesArgument::Off => SamplesChoice::Off,
             SamplesArgument::Clock(rate) => SamplesChoice::Clock { rate },
+            // Refused before.
+            SamplesArgument::Hardware(_) => SamplesChoice::Off,
         },
         hold: match arguments.hold {
             HoldArgument::Auto | HoldArgument::Cgroup => HoldChoice::Cgroup,
