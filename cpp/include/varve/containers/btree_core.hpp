@@ -129,6 +129,12 @@ private:
     template <class K, class Before>
     [[nodiscard]] static std::size_t index_where(node& n, const K& key, Before before) {
         if constexpr (max_slots <= 8) {
+            if constexpr (sizeof(slot) >= 64) {
+                // The keys lie on lines of their own: ask for all of them at once.
+                for (std::size_t k = 1; k < n.count; ++k) {
+                    __builtin_prefetch(layout::slots(n) + k);
+                }
+            }
             std::size_t i = 0;
             while (i < n.count && before(layout::slot_at(n, i).key(), key)) {
                 ++i;
