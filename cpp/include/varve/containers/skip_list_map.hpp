@@ -53,21 +53,10 @@ public:
     }
 
 private:
-    /// Holds the path that relocations keep right.
-    struct finger_scope {
-        finger_scope(typename core::path*& finger, typename core::path& path) noexcept : finger_(finger) {
-            finger_ = &path;
-        }
-        finger_scope(const finger_scope&) = delete;
-        finger_scope& operator=(const finger_scope&) = delete;
-        ~finger_scope() { finger_ = nullptr; }
-        typename core::path*& finger_;
-    };
-
     void walk(std::size_t nodes_wanted) {
         typename core::path before{};
         this->predecessors(core::key_of(this->resume_at_), before);
-        const finger_scope follow(this->finger_, before);
+        const typename core::finger_scope follow(this->finger_, before);
         const auto evict = [this](void* object, auto find) {
             node* q = static_cast<node*>(object);
             void* home = q->linked ? find(layout::units(q->level)) : nullptr;
