@@ -55,6 +55,7 @@ public:
     [[nodiscard]] position find(const K& key) const {
         for (node_ptr p = nodes::root(); p != nullptr;) {
             node& n = *p;
+            layout::prefetch(n);
             const std::size_t i = lower_index(n, key);
             if (i < n.count && !compare_(key, layout::slot_at(n, i).key())) {
                 return {p, i};
@@ -75,6 +76,7 @@ public:
         const Key& key = element.slot().key();
         for (;;) {
             node& n = *p;
+            layout::prefetch(n);
             const std::size_t i = lower_index(n, key);
             if (i < n.count && !compare_(key, layout::slot_at(n, i).key())) {
                 return {position{p, i}, false};
@@ -128,23 +130,11 @@ private:
 
     template <class K, class Before>
     [[nodiscard]] static std::size_t index_where(node& n, const K& key, Before before) {
-        if constexpr (max_slots <= 8) {
-            if constexpr (sizeof(slot) >= 64) {
-                // The keys lie on lines of their own: ask for all of them at once.
-                for (std::size_t k = 1; k < n.count; ++k) {
-                    __builtin_prefetch(layout::slots(n) + k);
-                }
-            }
+        if constexpr (max_slots <= 8 || (max_slots <= 32 && std::is_arithmetic_v<Key>)) {
+            // One branch that is not predicted, where halving has one a step or waits for every line in turn.
             std::size_t i = 0;
             while (i < n.count && before(layout::slot_at(n, i).key(), key)) {
                 ++i;
-            }
-            return i;
-        } else if constexpr (max_slots <= 32 && std::is_arithmetic_v<Key>) {
-            // Counting has no branch to predict, and small nodes are few cache lines.
-            std::size_t i = 0;
-            for (std::size_t k = 0; k < n.count; ++k) {
-                i += before(layout::slot_at(n, k).key(), key) ? 1 : 0;
             }
             return i;
         } else {
@@ -167,6 +157,7 @@ private:
     [[nodiscard]] position bound(const K& key, Before before) const {
         for (node_ptr p = nodes::root(); p != nullptr;) {
             node& n = *p;
+            layout::prefetch(n);
             const std::size_t i = index_where(n, key, before);
             if (n.height == 0) {
                 position found{p, i};
