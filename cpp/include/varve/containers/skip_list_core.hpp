@@ -53,11 +53,28 @@ public:
                     key, [this](const Key& a, const K& b) { return !compare_(b, a); }, nullptr),
                 this};
     }
+    /// Ends at the level where the key shows up: the way on down would touch the nodes before it.
     template <class K>
     [[nodiscard]] position find(const K& key) const {
-        const node_ptr p = search(
-            key, [this](const Key& a, const K& b) { return compare_(a, b); }, nullptr);
-        return {p != nullptr && !compare_(key, key_of(p)) ? p : node_ptr{}, this};
+        node_ptr p{};      // null stands for the head
+        node_ptr bound{};  // known to be behind the key
+        for (unsigned l = top_; l-- > 0;) {
+            for (;;) {
+                const node_ptr q = p == nullptr ? head_[l] : layout::next(*p, l);
+                if (q == nullptr || q == bound) {
+                    break;
+                }
+                if (!compare_(key_of(q), key)) {
+                    if (!compare_(key, key_of(q))) {
+                        return {q, this};
+                    }
+                    bound = q;
+                    break;
+                }
+                p = q;
+            }
+        }
+        return last();
     }
 
     /// Takes the element unless its key is there. Throws when memory is out, and then nothing has changed.
