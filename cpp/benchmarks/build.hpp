@@ -14,9 +14,9 @@ struct built_store {
     std::uint64_t construct_processor_ns = 0;  ///< what other programs take meanwhile is not in it
     std::uint64_t reblock_ns = 0;
     std::uint64_t reblock_processor_ns = 0;
-    varve::byte_count peak_built;       ///< most memory of the process until it was built; 0 where the kernel does not say
-    varve::byte_count held_built;       ///< memory of the process then
-    varve::byte_count peak_reblocked;   ///< most memory while it was re-blocked
+    varve::byte_count peak_built;  ///< most memory of the process until it was built; 0 where the kernel does not say
+    varve::byte_count held_built;  ///< memory of the process then
+    varve::byte_count peak_reblocked;  ///< most memory while it was re-blocked
     varve::byte_count held_reblocked;
 };
 

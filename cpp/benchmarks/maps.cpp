@@ -1,5 +1,5 @@
-// varve-maps: the ordered maps on plain memory, beside others of the same fan-out. All maps get the same keys in the same
-// order, and take turns: what disturbs the machine for a while disturbs all of them.
+// varve-maps: the ordered maps on plain memory, beside others of the same fan-out. All maps get the same keys in the
+// same order, and take turns: what disturbs the machine for a while disturbs all of them.
 #include <algorithm>
 #include <charconv>
 #include <cstring>

@@ -157,7 +157,8 @@ void print_json(const arguments& a, const std::vector<figure>& figures,
     ::uname(&machine);
     std::printf(
         "{\"schema\":\"varve-pager-bench/1\",\"smoke\":%s,\"kernel\":\"%s\",\"processor\":\"%s\",\"processors\":%u,"
-        "\"compiler\":\"%s\",\"fast_return\":%s,\"pages\":%zu,\"page_bytes\":%zu,\"local_pages_evicting\":%zu,\"batch\":%zu,"
+        "\"compiler\":\"%s\",\"fast_return\":%s,\"pages\":%zu,\"page_bytes\":%zu,\"local_pages_evicting\":%zu,"
+        "\"batch\":%zu,"
         "\"figures\":[",
         a.smoke ? "true" : "false", machine.release, processor().c_str(), std::thread::hardware_concurrency(),
         __VERSION__, fast_return ? "true" : "false", a.pages, page_bytes, local_pages(a, true), a.batch);

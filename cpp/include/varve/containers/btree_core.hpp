@@ -111,8 +111,7 @@ public:
     void swap(btree_core& other) noexcept {
         nodes::swap(other);
         std::swap(size_, other.size_);
-        using std::swap;
-        swap(compare_, other.compare_);
+        detail::exchange_comparisons(compare_, other.compare_);
     }
 
 private:

@@ -68,8 +68,8 @@ struct btree_layout {
         return *s;
     }
 
-    /// Asks for the lines of a node that a search will read next, before its first one has arrived to say where they are:
-    /// those of the other keys where elements are large, else the rest of what may be a small node.
+    /// Asks for the lines of a node that a search will read next, before its first one has arrived to say where they
+    /// are: those of the other keys where elements are large, else the rest of what may be a small node.
     static void prefetch(const node& n) noexcept {
         constexpr std::size_t line = 64;
         const auto* start = reinterpret_cast<const std::byte*>(&n);

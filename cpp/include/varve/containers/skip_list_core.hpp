@@ -175,8 +175,7 @@ public:
         std::swap(resume_at_, other.resume_at_);
         std::swap(random_, other.random_);
         std::swap(size_, other.size_);
-        using std::swap;
-        swap(compare_, other.compare_);
+        detail::exchange_comparisons(compare_, other.compare_);
     }
 
 protected:
@@ -219,12 +218,10 @@ protected:
         drop(from);
         return to;
     }
-    node_ptr move_to(void* where, node_ptr from) noexcept {
-        return move_to(where, from, path_before(from));
-    }
+    node_ptr move_to(void* where, node_ptr from) noexcept { return move_to(where, from, path_before(from)); }
 
-    /// The path to a node of the list. A node of a level is expected every 2^level nodes: going back along the bottom is
-    /// shorter than a search for all but the highest, and for these it is what is left when comparing throws.
+    /// The path to a node of the list. A node of a level is expected every 2^level nodes: going back along the bottom
+    /// is shorter than a search for all but the highest, and for these it is what is left when comparing throws.
     [[nodiscard]] path path_before(node_ptr from) const noexcept {
         constexpr unsigned high = 6;
         path before{};

@@ -1,5 +1,5 @@
-// A node of the skip list: a header, as many forward links as the node has levels, and the element. The links come first
-// so that a search, which reads one of them and the key, finds both on one cache line in most nodes.
+// A node of the skip list: a header, as many forward links as the node has levels, and the element. The links come
+// first so that a search, which reads one of them and the key, finds both on one cache line in most nodes.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The handler of SIGBUS, and a way back from it that does not enter the kernel, for programs that ask for it by defining
-// VARVE_PAGER_FAST_RETURN (in every file that includes the pager). It takes some 0.7 us off a fault.
+// The handler of SIGBUS, and a way back from it that does not enter the kernel, for programs that ask for it by
+// defining VARVE_PAGER_FAST_RETURN (in every file that includes the pager). It takes some 0.7 us off a fault.
 //
 // sigreturn restores the registers, the signal mask and the alternate stack. The pager's handler is installed so that
 // the kernel changes no mask for it, and does not run on an alternate stack; what remains is the registers, and these a

@@ -19,14 +19,15 @@ enum class backing {
     huge_pages    ///< faster where the range is large and full
 };
 
-/// Released pages go back to the kernel together: a few wait, no more than a sixteenth of the pages in use and 16, since
-/// one that is soon asked for again would cost a call, a page fault and a huge page.
+/// Released pages go back to the kernel together: a few wait, no more than a sixteenth of the pages in use and 16,
+/// since one that is soon asked for again would cost a call, a page fault and a huge page.
 class plain_space {
 public:
     /// Reserves `capacity`, rounded down to whole pages. `page` is a power of two from 4 KiB to 2 MiB.
     /// Throws std::invalid_argument or mapping_error.
     explicit plain_space(byte_count capacity, byte_count page = {4096}, backing memory = backing::small_pages)
-        : page_(checked(page)), memory_({capacity.value / page.value * page.value}, page),
+        : page_(checked(page)),
+          memory_({capacity.value / page.value * page.value}, page),
           waiting_(byte_count{bits::pieces(pages().value, 64) * sizeof(std::uint64_t)}) {
         if (memory == backing::huge_pages) {
             memory_.allow_huge_pages();
