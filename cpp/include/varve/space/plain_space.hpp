@@ -52,7 +52,7 @@ public:
     }
     void release(page_index page, page_count count) noexcept {
         const std::lock_guard lock(mutex_);
-        in_use_ -= count.value;
+        in_use_ -= std::min(in_use_, count.value);  // a page may be written without being acquired: it is memory
         const std::size_t first = to_number(page);
         bits::assign<true>(waiting(), first, count.value);
         waiting_count_ += count.value;
