@@ -1,31 +1,11 @@
 // varve-kvs: page traffic of a key-value store that has less local memory than data.
-#include "options.hpp"
-#include "report.hpp"
+#include "build.hpp"
 #include "stopwatch.hpp"
 
 namespace {
 
-/// A store, the state of the generator after its construction, and what that took.
-struct built_store {
-    std::unique_ptr<bench::variant> store;
-    bench::generator random;
-    std::uint64_t construct_ns = 0;
-    std::uint64_t reblock_ns = 0;
-};
-
-built_store build(const bench::options& chosen) {
-    built_store built{bench::make(chosen), {}, 0, 0};
-    const bench::stopwatch building;
-    bench::construct(*built.store, chosen, built.random);
-    built.construct_ns = building.nanoseconds();
-    const bench::stopwatch reblocking;
-    built.store->reblock();
-    built.reblock_ns = reblocking.nanoseconds();
-    return built;
-}
-
 /// Queries leave the structure as it is and start with everything paged out, so a store serves several runs.
-void query(const built_store& built, const bench::options& chosen) {
+void query(const bench::built_store& built, const bench::options& chosen) {
     bench::generator random = built.random;
     bench::variant& store = *built.store;
     bench::rank_distribution rank(chosen.elements, chosen.zipf);
@@ -44,7 +24,6 @@ void query(const built_store& built, const bench::options& chosen) {
     }
     const std::uint64_t query_ns = querying.nanoseconds();
     const varve::page_traffic traffic = store.traffic();
-    const bench::footprint memory = store.memory();
 
     bench::report out("varve-kvs/1", chosen.json);
     out.add("structure", chosen.structure);
@@ -59,10 +38,7 @@ void query(const built_store& built, const bench::options& chosen) {
     out.add("buffer_pages", std::uint64_t{chosen.buffer().value});
     out.add("page_reads", traffic.reads);
     out.add("page_writes", traffic.writes);
-    out.add("local_bytes_used", std::uint64_t{memory.local.value});
-    out.add("swappable_bytes_used", std::uint64_t{memory.swappable.value});
-    out.add("construct_ns", built.construct_ns);
-    out.add("reblock_ns", built.reblock_ns);
+    bench::add_construction(out, built);
     out.add("query_ns", query_ns);
     out.add("checksum", checksum);
     out.print();
@@ -77,12 +53,12 @@ int main(int count, char** arguments) try {
     if (!chosen) {
         return exit_code;
     }
-    built_store built;
+    bench::built_store built;
     for (const double local : chosen->all_local) {
         chosen->local_percent = local;
         if (built.store == nullptr || chosen->has_local_part()) {
             built.store.reset();
-            built = build(*chosen);
+            built = bench::build(*chosen);
         }
         for (const double zipf : chosen->all_zipf) {
             for (const double updates : chosen->all_updates) {

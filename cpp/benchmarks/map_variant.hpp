@@ -16,8 +16,10 @@ class map_variant final : public variant {
 public:
     explicit map_variant(const budgets& sizes)
         : allocator_(std::make_shared<allocator::heap_type>(
-              sizes.local, std::make_shared<varve::simulated_space>(sizes.swappable, varve::byte_count{4096},
-                                                                    varve::backing::huge_pages))),
+              sizes.local,
+              std::make_shared<varve::simulated_space>(sizes.swappable, varve::byte_count{4096},
+                                                       varve::backing::huge_pages),
+              varve::backing::huge_pages)),
           map_(allocator_) {}
 
     void insert(key_type key, const mapped_type& value) override { map_.emplace(key, value); }

@@ -2,6 +2,7 @@
 // all of it, so that every variant sees the same stream.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -13,7 +14,74 @@ namespace bench {
 
 using key_type = std::uint64_t;
 using mapped_type = std::array<std::byte, 150>;
-using generator = std::mt19937;
+
+/// std::mt19937, word for word, in whole blocks that compilers vectorise: the values of 13 million elements are two
+/// billion draws. M. Matsumoto and T. Nishimura, 1998.
+class generator {
+public:
+    using result_type = std::mt19937::result_type;
+
+    generator() {
+        state_[0] = std::mt19937::default_seed;
+        for (std::uint32_t i = 1; i < length; ++i) {
+            state_[i] = 1812433253u * (state_[i - 1] ^ state_[i - 1] >> 30) + i;
+        }
+    }
+    static constexpr result_type min() { return std::mt19937::min(); }
+    static constexpr result_type max() { return std::mt19937::max(); }
+
+    result_type operator()() {
+        if (next_ == length) {
+            refill();
+        }
+        return drawn_[next_++];
+    }
+    /// As so many draws, the upper eight bits of each.
+    void fill(std::byte* to, std::size_t count) {
+        while (count != 0) {
+            if (next_ == length) {
+                refill();
+            }
+            const std::size_t here = std::min(count, length - next_);
+            for (std::size_t i = 0; i < here; ++i) {
+                to[i] = static_cast<std::byte>(drawn_[next_ + i] >> 24);
+            }
+            to += here;
+            next_ += here;
+            count -= here;
+        }
+    }
+
+private:
+    static constexpr std::size_t length = 624;
+    static constexpr std::size_t shift = 397;
+
+    [[nodiscard]] static std::uint32_t twist(std::uint32_t upper, std::uint32_t lower) {
+        const std::uint32_t both = (upper & 0x80000000u) | (lower & 0x7fffffffu);
+        return both >> 1 ^ ((lower & 1u) * 0x9908b0dfu);
+    }
+    void refill() {
+        for (std::size_t i = 0; i < length - shift; ++i) {
+            state_[i] = state_[i + shift] ^ twist(state_[i], state_[i + 1]);
+        }
+        for (std::size_t i = length - shift; i < length - 1; ++i) {
+            state_[i] = state_[i + shift - length] ^ twist(state_[i], state_[i + 1]);
+        }
+        state_[length - 1] = state_[shift - 1] ^ twist(state_[length - 1], state_[0]);
+        for (std::size_t i = 0; i < length; ++i) {
+            std::uint32_t y = state_[i];
+            y ^= y >> 11;
+            y ^= y << 7 & 0x9d2c5680u;
+            y ^= y << 15 & 0xefc60000u;
+            drawn_[i] = y ^ y >> 18;
+        }
+        next_ = 0;
+    }
+
+    std::array<std::uint32_t, length> state_;
+    std::array<std::uint32_t, length> drawn_;
+    std::size_t next_ = length;
+};
 
 /// Bytes of an element with its key.
 inline constexpr std::size_t element_bytes = 160;
@@ -32,9 +100,7 @@ static_assert(sizeof(std::pair<const key_type, mapped_type>) == element_bytes);
 /// One draw per byte: its upper eight bits, which is what a uniform distribution over a power of two takes.
 [[nodiscard]] inline mapped_type random_value(generator& random) {
     mapped_type value;
-    for (std::byte& byte : value) {
-        byte = static_cast<std::byte>(random() >> 24);
-    }
+    random.fill(value.data(), value.size());
     return value;
 }
 

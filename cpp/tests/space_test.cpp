@@ -1,6 +1,9 @@
 // The simulated pager against a slow model of the same rules, and the bit arithmetic against single bits.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
+#include <cstring>
 #include <deque>
 #include <list>
 #include <random>
@@ -151,8 +154,35 @@ TEST(PlainSpace, ReleasedPagesReadAsZero) {
     space.base()[8192] = std::byte{7};
     space.release(page_index{1}, {1});
     EXPECT_EQ(space.base()[8192], std::byte{0});
+    // Also where the page only waits to be given back, because others are in use.
+    ASSERT_TRUE(space.acquire(page_index{4}, {3}));
+    space.base()[5 * 8192] = std::byte{7};
+    space.release(page_index{5}, {1});
+    ASSERT_TRUE(space.acquire(page_index{5}, {1}));
+    EXPECT_EQ(space.base()[5 * 8192], std::byte{0});
     EXPECT_THROW(plain_space(1_MiB, {5000}), std::invalid_argument);
     EXPECT_THROW(plain_space(1_MiB, 4_MiB), std::invalid_argument);
+}
+
+/// Few pages wait for the next request, and none when nothing is in use.
+TEST(PlainSpace, GivesMemoryBack) {
+    plain_space space(8_MiB);
+    const auto resident = [&] {
+        std::vector<unsigned char> pages(space.pages().value);
+        EXPECT_EQ(::mincore(space.base(), pages.size() * 4096, pages.data()), 0);
+        return std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; });
+    };
+    ASSERT_TRUE(space.acquire(page_index{0}, {1600}));
+    std::memset(space.base(), 1, 1600 * 4096);
+    EXPECT_EQ(resident(), 1600);
+    for (std::uint64_t page = 0; page < 1600; page += 2) {
+        space.release(page_index{page}, {1});
+    }
+    EXPECT_LE(resident(), 800 + 1600 / 16 + 16);
+    for (std::uint64_t page = 1; page < 1600; page += 2) {
+        space.release(page_index{page}, {1});
+    }
+    EXPECT_EQ(resident(), 0);
 }
 
 }  // namespace

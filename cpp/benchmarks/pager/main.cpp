@@ -47,6 +47,11 @@ struct scenario {
 constexpr scenario scenarios[] = {
     {"read", false, false}, {"read_evicting", false, true}, {"write", true, false}, {"write_evicting", true, true}};
 constexpr std::size_t page_bytes = 4096;
+#ifdef VARVE_PAGER_RETURNS_BY_ITSELF
+constexpr bool fast_return = true;
+#else
+constexpr bool fast_return = false;
+#endif
 
 /// With eviction, an eighth of the pages fits.
 std::size_t local_pages(const arguments& a, bool evicts) {
@@ -152,10 +157,11 @@ void print_json(const arguments& a, const std::vector<figure>& figures,
     ::uname(&machine);
     std::printf(
         "{\"schema\":\"varve-pager-bench/1\",\"smoke\":%s,\"kernel\":\"%s\",\"processor\":\"%s\",\"processors\":%u,"
-        "\"compiler\":\"%s\",\"pages\":%zu,\"page_bytes\":%zu,\"local_pages_evicting\":%zu,\"batch\":%zu,"
+        "\"compiler\":\"%s\",\"fast_return\":%s,\"pages\":%zu,\"page_bytes\":%zu,\"local_pages_evicting\":%zu,"
+        "\"batch\":%zu,"
         "\"figures\":[",
         a.smoke ? "true" : "false", machine.release, processor().c_str(), std::thread::hardware_concurrency(),
-        __VERSION__, a.pages, page_bytes, local_pages(a, true), a.batch);
+        __VERSION__, fast_return ? "true" : "false", a.pages, page_bytes, local_pages(a, true), a.batch);
     const char* separator = "";
     for (const figure& f : figures) {
         std::printf(

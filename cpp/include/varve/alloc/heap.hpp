@@ -20,9 +20,13 @@ struct heap_sizes {
 template <swap_space Space>
 class heap {
 public:
-    /// A heap over a space that others may look at too.
-    heap(byte_count local_budget, std::shared_ptr<Space> space)
-        : space_(std::move(space)), local_space_(local_budget), local_(local_space_), swappable_(*space_) {}
+    /// A heap over a space that others may look at too. With huge pages behind the local part, the kernel commits 2 MiB
+    /// at a time, but no more than the budget.
+    heap(byte_count local_budget, std::shared_ptr<Space> space, backing local = backing::small_pages)
+        : space_(std::move(space)),
+          local_space_(local_budget, byte_count{4096}, local),
+          local_(local_space_),
+          swappable_(*space_) {}
 
     [[nodiscard]] bool is_local(const void* address) const noexcept { return local_.contains(address); }
     [[nodiscard]] bool is_swappable(const void* address) const noexcept { return swappable_.contains(address); }

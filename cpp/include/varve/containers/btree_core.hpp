@@ -55,6 +55,7 @@ public:
     [[nodiscard]] position find(const K& key) const {
         for (node_ptr p = nodes::root(); p != nullptr;) {
             node& n = *p;
+            layout::prefetch(n);
             const std::size_t i = lower_index(n, key);
             if (i < n.count && !compare_(key, layout::slot_at(n, i).key())) {
                 return {p, i};
@@ -75,6 +76,7 @@ public:
         const Key& key = element.slot().key();
         for (;;) {
             node& n = *p;
+            layout::prefetch(n);
             const std::size_t i = lower_index(n, key);
             if (i < n.count && !compare_(key, layout::slot_at(n, i).key())) {
                 return {position{p, i}, false};
@@ -109,8 +111,7 @@ public:
     void swap(btree_core& other) noexcept {
         nodes::swap(other);
         std::swap(size_, other.size_);
-        using std::swap;
-        swap(compare_, other.compare_);
+        detail::exchange_comparisons(compare_, other.compare_);
     }
 
 private:
@@ -128,17 +129,11 @@ private:
 
     template <class K, class Before>
     [[nodiscard]] static std::size_t index_where(node& n, const K& key, Before before) {
-        if constexpr (max_slots <= 8) {
+        if constexpr (max_slots <= 8 || (max_slots <= 32 && std::is_arithmetic_v<Key>)) {
+            // One branch that is not predicted, where halving has one a step or waits for every line in turn.
             std::size_t i = 0;
             while (i < n.count && before(layout::slot_at(n, i).key(), key)) {
                 ++i;
-            }
-            return i;
-        } else if constexpr (max_slots <= 32 && std::is_arithmetic_v<Key>) {
-            // Counting has no branch to predict, and small nodes are few cache lines.
-            std::size_t i = 0;
-            for (std::size_t k = 0; k < n.count; ++k) {
-                i += before(layout::slot_at(n, k).key(), key) ? 1 : 0;
             }
             return i;
         } else {
@@ -161,6 +156,7 @@ private:
     [[nodiscard]] position bound(const K& key, Before before) const {
         for (node_ptr p = nodes::root(); p != nullptr;) {
             node& n = *p;
+            layout::prefetch(n);
             const std::size_t i = index_where(n, key, before);
             if (n.height == 0) {
                 position found{p, i};

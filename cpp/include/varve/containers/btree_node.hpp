@@ -68,6 +68,23 @@ struct btree_layout {
         return *s;
     }
 
+    /// Asks for the lines of a node that a search will read next, before its first one has arrived to say where they
+    /// are: those of the other keys where elements are large, else the rest of what may be a small node.
+    static void prefetch(const node& n) noexcept {
+        constexpr std::size_t line = 64;
+        const auto* start = reinterpret_cast<const std::byte*>(&n);
+        if constexpr (sizeof(Slot) >= line && max_slots <= 4) {
+            for (std::size_t k = 1; k < max_slots; ++k) {
+                __builtin_prefetch(start + slots_offset(1, max_slots) + k * sizeof(Slot));
+            }
+        } else if constexpr (sizeof(Slot) < line) {
+            for (std::size_t at = line; at < 4 * line && at < slots_offset(1, max_slots) + max_slots * sizeof(Slot);
+                 at += line) {
+                __builtin_prefetch(start + at);
+            }
+        }
+    }
+
     [[nodiscard]] static node_ptr pointer_to(node& n) noexcept { return std::pointer_traits<node_ptr>::pointer_to(n); }
 
     [[nodiscard]] static std::size_t index_in(node& parent, node_ptr child) noexcept {
@@ -103,9 +120,16 @@ struct btree_layout {
         }
         void advance() noexcept {
             ++index;
-            while (at->height != 0) {
-                at = children(*at)[index];
-                index = 0;
+            node& n = *at;
+            if (n.height == 0) [[likely]] {
+                if (index != n.count) [[likely]] {
+                    return;
+                }
+            } else {
+                do {
+                    at = children(*at)[index];
+                    index = 0;
+                } while (at->height != 0);
             }
             settle();
         }

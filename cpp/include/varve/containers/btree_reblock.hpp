@@ -75,8 +75,10 @@ private:
         this->tidy_local();
         filler_.emplace(this->store(), Placement::fill);
         const unsigned levels = nodes::root()->height + 1u;
-        unsigned unit = std::min(levels, unit_levels());
-        if (veb && levels > unit) {
+        // Everything above the frontier is local: the order is that of the subtrees below it.
+        const unsigned swapped = nodes::frontier() == nullptr ? levels : nodes::frontier()->height + 1u;
+        unsigned unit = std::min(swapped, unit_levels());
+        if (veb && swapped > unit) {
             unit = levels - (levels + 1) / 2;
             walk.van_emde_boas(nodes::root(), levels - unit);
         }
@@ -86,7 +88,15 @@ private:
     template <class Walk, class Place>
     void unit(Walk& walk, Place& place) {
         if constexpr (veb) {
-            walk.van_emde_boas(this->resume_at_, this->resume_at_->height + 1u);
+            const unsigned levels = this->resume_at_->height + 1u;
+            if (levels > 1 && this->is_local(this->resume_at_)) {
+                tracked top(*this, this->resume_at_);
+                for (std::size_t i = 0; i < nodes::child_count(top.at); ++i) {
+                    walk.van_emde_boas(nodes::child(top.at, i), levels - 1);
+                }
+            } else {
+                walk.van_emde_boas(this->resume_at_, levels);
+            }
         } else {
             walk.depth_first(this->resume_at_);
             // A node above comes after the last of its subtrees.

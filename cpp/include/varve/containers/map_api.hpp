@@ -72,7 +72,10 @@ public:
     map_api(const map_api& other, const Allocator& a) : map_api(other.key_comp(), a) {
         insert(other.begin(), other.end());
     }
-    map_api(map_api&& other) : map_api(other.key_comp(), other.allocator_) { core_.swap(other.core_); }
+    map_api(map_api&& other) noexcept(std::is_nothrow_copy_constructible_v<Compare>)
+        : map_api(other.key_comp(), other.allocator_) {
+        core_.swap(other.core_);
+    }
     map_api(map_api&& other, const Allocator& a) : map_api(other.key_comp(), a) { take_from(other); }
     map_api& operator=(const map_api& other) {
         if (this != &other) {
@@ -82,7 +85,10 @@ public:
         }
         return *this;
     }
-    map_api& operator=(map_api&& other) {
+    map_api& operator=(map_api&& other) noexcept(
+        std::is_nothrow_copy_constructible_v<Compare> &&
+        (std::allocator_traits<Allocator>::propagate_on_container_move_assignment::value ||
+         std::allocator_traits<Allocator>::is_always_equal::value)) {
         if (this != &other) {
             constexpr bool propagate = std::allocator_traits<Allocator>::propagate_on_container_move_assignment::value;
             map_api taken(std::move(other), propagate ? other.allocator_ : allocator_);
@@ -315,8 +321,13 @@ private:
             return;
         }
         for (value_type& v : other) {
-            emplace(std::piecewise_construct, std::forward_as_tuple(v.first),
-                    std::forward_as_tuple(std::move(v.second)));
+            if constexpr (std::is_copy_constructible_v<Key>) {
+                emplace(std::piecewise_construct, std::forward_as_tuple(v.first),
+                        std::forward_as_tuple(std::move(v.second)));
+            } else {  // the other map loses all its elements in any case
+                emplace(std::piecewise_construct, std::forward_as_tuple(std::move(const_cast<Key&>(v.first))),
+                        std::forward_as_tuple(std::move(v.second)));
+            }
         }
         other.clear();
     }

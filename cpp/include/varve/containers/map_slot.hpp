@@ -8,6 +8,23 @@
 
 namespace varve {
 
+namespace detail {
+/// Also for comparisons that can be copied but not assigned, as lambdas that capture.
+template <class Compare>
+void exchange_comparisons(Compare& a, Compare& b) noexcept {
+    if constexpr (std::is_swappable_v<Compare>) {
+        using std::swap;
+        swap(a, b);
+    } else {
+        Compare mine(std::move(a));
+        std::destroy_at(&a);
+        std::construct_at(&a, std::move(b));
+        std::destroy_at(&b);
+        std::construct_at(&b, std::move(mine));
+    }
+}
+}  // namespace detail
+
 /// Users see `pair<const Key, T>`; moving an element from place to place needs the key to be movable.
 template <class Key, class T>
 union map_slot {

@@ -53,11 +53,28 @@ public:
                     key, [this](const Key& a, const K& b) { return !compare_(b, a); }, nullptr),
                 this};
     }
+    /// Ends at the level where the key shows up: the way on down would touch the nodes before it.
     template <class K>
     [[nodiscard]] position find(const K& key) const {
-        const node_ptr p = search(
-            key, [this](const Key& a, const K& b) { return compare_(a, b); }, nullptr);
-        return {p != nullptr && !compare_(key, key_of(p)) ? p : node_ptr{}, this};
+        node_ptr p{};      // null stands for the head
+        node_ptr bound{};  // known to be behind the key
+        for (unsigned l = top_; l-- > 0;) {
+            for (;;) {
+                const node_ptr q = p == nullptr ? head_[l] : layout::next(*p, l);
+                if (q == nullptr || q == bound) {
+                    break;
+                }
+                if (!compare_(key_of(q), key)) {
+                    if (!compare_(key, key_of(q))) {
+                        return {q, this};
+                    }
+                    bound = q;
+                    break;
+                }
+                p = q;
+            }
+        }
+        return last();
     }
 
     /// Takes the element unless its key is there. Throws when memory is out, and then nothing has changed.
@@ -69,11 +86,8 @@ public:
             return {position{found, this}, false};
         }
         const unsigned level = random_level();
-        const std::size_t moves = moves_;
-        const node_ptr fresh = make(level, key, before[0], found);
-        if (moves != moves_) {
-            predecessors(key, before);
-        }
+        const finger_scope follow(finger_, before);
+        const node_ptr fresh = make(level, key, before);
         element.give(&layout::slot_of(*fresh));
         for (unsigned l = 0; l <= level; ++l) {
             node_ptr& link = next_of(before[l], l);
@@ -84,9 +98,6 @@ public:
         previous_of(layout::next(*fresh, 0)) = fresh;
         fresh->linked = true;
         ++size_;
-        if constexpr (keeps_top_local) {
-            settle(fresh);
-        }
         return {position{fresh, this}, true};
     }
 
@@ -164,8 +175,7 @@ public:
         std::swap(resume_at_, other.resume_at_);
         std::swap(random_, other.random_);
         std::swap(size_, other.size_);
-        using std::swap;
-        swap(compare_, other.compare_);
+        detail::exchange_comparisons(compare_, other.compare_);
     }
 
 protected:
@@ -184,7 +194,6 @@ protected:
     /// Moves a node to other storage; gives back where it is now. `before` is the path to it, which may hold the places
     /// of further nodes and is kept right.
     node_ptr move_to(void* where, node_ptr from, const path& before) noexcept {
-        ++moves_;
         node& old = *from;
         node* fresh = std::construct_at(static_cast<node*>(where), old);
         const node_ptr to = layout::pointer_to(*fresh);
@@ -209,17 +218,39 @@ protected:
         drop(from);
         return to;
     }
-    node_ptr move_to(void* where, node_ptr from) noexcept {
+    node_ptr move_to(void* where, node_ptr from) noexcept { return move_to(where, from, path_before(from)); }
+
+    /// The path to a node of the list. A node of a level is expected every 2^level nodes: going back along the bottom
+    /// is shorter than a search for all but the highest, and for these it is what is left when comparing throws.
+    [[nodiscard]] path path_before(node_ptr from) const noexcept {
+        constexpr unsigned high = 6;
         path before{};
-        predecessors(key_of(from), before);
-        return move_to(where, from, before);
+        if (from->level > high) {
+            try {
+                predecessors(key_of(from), before);
+                return before;
+            } catch (...) {  // of the program's own comparison
+            }
+        }
+        node_ptr p = from->previous;
+        for (unsigned l = 0; l <= from->level; ++l) {
+            while (p != nullptr && p->level < l) {
+                p = p->previous;
+            }
+            before[l] = p;
+        }
+        return before;
     }
 
     /// Takes back into local memory what now fits, at most so many nodes. False when nothing more fits.
     bool promote(std::size_t at_most = 4) noexcept {
         if constexpr (keeps_top_local) {
             for (; at_most > 0; --at_most) {
-                const node_ptr candidate = next_to_promote();
+                node_ptr candidate{};
+                try {
+                    candidate = next_to_promote();
+                } catch (...) {  // comparing threw: another time
+                }
                 if (candidate == nullptr) {
                     return false;
                 }
@@ -238,6 +269,16 @@ protected:
             return false;
         }
     }
+
+    /// Has a path follow relocations.
+    struct finger_scope {
+        finger_scope(path*& finger, path& path_to) noexcept : finger_(finger), outer_(finger) { finger_ = &path_to; }
+        finger_scope(const finger_scope&) = delete;
+        finger_scope& operator=(const finger_scope&) = delete;
+        ~finger_scope() { finger_ = outer_; }
+        path*& finger_;
+        path* outer_;
+    };
 
     node_ptr resume_at_{};    ///< where an interrupted re-blocking goes on
     path* finger_ = nullptr;  ///< a path that has to follow relocations
@@ -283,19 +324,14 @@ private:
         return level < limit ? level : limit;
     }
 
-    [[nodiscard]] node_ptr make(unsigned level, const Key& key, node_ptr before, node_ptr after) {
+    /// `before` is the path to the place of the new node, and follows what is relocated meanwhile.
+    [[nodiscard]] node_ptr make(unsigned level, const Key& key, path& before) {
         const std::size_t units = layout::units(level);
         void* where = nullptr;
-        const std::size_t moves = moves_;
         while (wants_local(level, key) && (where = store_.try_local(units)) == nullptr && make_room()) {
         }
         if (where == nullptr) {
-            if (moves != moves_) {
-                path path_to{};
-                after = predecessors(key, path_to);
-                before = path_to[0];
-            }
-            where = store_.near({address(before), address(after)}, units);
+            where = store_.near({address(before[0]), address(next_of(before[0], 0))}, units);
         }
         node* made = std::construct_at(static_cast<node*>(where));
         made->level = static_cast<std::uint8_t>(level);
@@ -335,16 +371,6 @@ private:
             const int l = static_cast<int>(level);
             return l > frontier_level_ ||
                    (l == frontier_level_ && frontier_ != nullptr && !compare_(key, key_of(frontier_)));
-        }
-    }
-
-    /// A new local node that the frontier has passed meanwhile follows it out.
-    void settle(node_ptr fresh) {
-        if (is_local(fresh) && !wants_local(fresh->level, key_of(fresh))) {
-            try {
-                move_to(store_.near({address(fresh->previous)}, layout::units(fresh->level)), fresh);
-            } catch (...) {  // it stays a local node among swapped ones; nothing depends on it
-            }
         }
     }
 
@@ -458,7 +484,6 @@ private:
     unsigned top_ = 1;  ///< levels in use
     node_ptr frontier_{};
     int frontier_level_ = everything;
-    std::size_t moves_ = 0;  ///< relocations so far: paths older than the last one are stale
     std::uint64_t random_ = 0;
     Compare compare_;
     std::size_t size_ = 0;

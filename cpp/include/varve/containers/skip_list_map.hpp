@@ -9,7 +9,9 @@
 
 namespace varve {
 
-/// Adds re-blocking in key order, in steps that can be interleaved with any other operation.
+/// Adds re-blocking in key order, in steps that can be interleaved with any other operation. The highest nodes, one for
+/// every 64 pages, lie together on pages of their own: every search begins with them, and few links lead from there to
+/// the bottom.
 template <class Key, class T, class Compare, class Allocator, placement_policy Placement>
 class skip_list_reblock : public skip_list_core<Key, T, Compare, Allocator, Placement> {
     using core = skip_list_core<Key, T, Compare, Allocator, Placement>;
@@ -33,6 +35,7 @@ public:
                 while (this->promote(64)) {
                 }
                 filler_.emplace(this->store(), Placement::fill);
+                index_filler_.emplace(this->store(), Placement::fill);
                 this->resume_at_ = this->first().at;
             }
             if (this->resume_at_ != nullptr) {
@@ -41,6 +44,7 @@ public:
             const bool complete = this->resume_at_ == nullptr;
             if (complete) {
                 filler_.reset();
+                index_filler_.reset();
             }
             return complete;
         }
@@ -49,25 +53,16 @@ public:
     void swap(skip_list_reblock& other) noexcept {
         core::swap(other);
         filler_.reset();
+        index_filler_.reset();
         other.filler_.reset();
+        other.index_filler_.reset();
     }
 
 private:
-    /// Holds the path that relocations keep right.
-    struct finger_scope {
-        finger_scope(typename core::path*& finger, typename core::path& path) noexcept : finger_(finger) {
-            finger_ = &path;
-        }
-        finger_scope(const finger_scope&) = delete;
-        finger_scope& operator=(const finger_scope&) = delete;
-        ~finger_scope() { finger_ = nullptr; }
-        typename core::path*& finger_;
-    };
-
     void walk(std::size_t nodes_wanted) {
         typename core::path before{};
         this->predecessors(core::key_of(this->resume_at_), before);
-        const finger_scope follow(this->finger_, before);
+        const typename core::finger_scope follow(this->finger_, before);
         const auto evict = [this](void* object, auto find) {
             node* q = static_cast<node*>(object);
             void* home = q->linked ? find(layout::units(q->level)) : nullptr;
@@ -77,9 +72,12 @@ private:
             this->move_to(home, layout::pointer_to(*q));
             return true;
         };
+        const unsigned index_level = lowest_of_index();
         for (; this->resume_at_ != nullptr && nodes_wanted > 0; --nodes_wanted) {
             if (!this->is_local(this->resume_at_)) {
-                void* where = filler_->take(this->store(), layout::units(this->resume_at_->level), evict);
+                const unsigned level = this->resume_at_->level;
+                auto& chosen = level < index_level ? filler_ : index_filler_;
+                void* where = chosen->take(this->store(), layout::units(level), evict);
                 if (where != nullptr) {
                     this->move_to(where, this->resume_at_, before);
                 }
@@ -92,7 +90,17 @@ private:
         }
     }
 
-    std::optional<page_filler<typename core::store_type>> filler_;
+    /// The level of one node in 64 pages: half of the nodes of a level are on the next.
+    [[nodiscard]] unsigned lowest_of_index() {
+        constexpr std::size_t node_bytes = layout::units(1) * sizeof(typename layout::unit);
+        const std::size_t page_bytes =
+            this->store().allocator().memory().swappable().largest_in_page().value * Placement::fill.value / 100;
+        return static_cast<unsigned>(std::bit_width(page_bytes / node_bytes)) + 6;
+    }
+
+    using filler = page_filler<typename core::store_type>;
+    std::optional<filler> filler_;
+    std::optional<filler> index_filler_;
 };
 
 /// Levels are drawn from a fixed sequence, so equal insertions make equal lists.
