@@ -16,7 +16,8 @@ const fn signs(source: SampleSource) -> (&'static [&'static str], &'static str) 
         ),
         SampleSource::Ibs => (&["ibs_op"], "AMD IBS"),
         SampleSource::Spe => (&["arm_spe_0"], "Arm SPE"),
-        SampleSource::CpuClock => (&[], "cpu-clock"),
+        // No processor takes those.
+        _ => (&[], "such samples"),
     }
 }
 
