@@ -205,7 +205,7 @@ fn result_flags(value: u64, bytes: usize) -> u64 {
     if extended(value, bytes) >> 63 != 0 {
         flags |= SIGN;
     }
-    if (value as u8).count_ones() % 2 == 0 {
+    if (value as u8).count_ones().is_multiple_of(2) {
         flags |= PARITY;
     }
     flags
