@@ -262,6 +262,7 @@ fn manifest() -> Manifest {
         },
         overhead: Overhead::default(),
         losses: [("reclaim".to_owned(), 0)].into(),
+        samples: None,
         modules: vec![],
         notes: vec![],
     }
