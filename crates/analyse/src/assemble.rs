@@ -267,7 +267,7 @@ impl Whole<'_> {
             start_unix_ns: manifest.clock.start_unix_ns,
             interval_ns: match manifest.options.interval {
                 IntervalChoice::Fixed(length) => Some(length),
-                IntervalChoice::Auto { .. } => None,
+                IntervalChoice::Auto { .. } | IntervalChoice::Accesses(_) => None,
             },
             median_interval_ns: lengths.get(lengths.len() / 2).copied().unwrap_or_default(),
             command: manifest.target.command.clone(),

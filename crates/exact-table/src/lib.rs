@@ -7,8 +7,10 @@
 #![forbid(unsafe_code)]
 
 pub mod layout;
+mod program;
 mod reader;
 
+pub use program::Program;
 pub use reader::{Control, Counts, CountsError, Entry, Image, Segment};
 
 /// The file that all processes of a recording share.

@@ -1,13 +1,12 @@
 //! Following a program into the next: the emulator itself would let an `execve` run natively.
 
 use std::ffi::{CStr, CString, OsStr, c_void};
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use varve_exact_table::Program;
 
 use crate::api::{self, Instruction, PluginId};
 use crate::file;
@@ -121,95 +120,43 @@ enum Plan {
 }
 
 fn plan(path: &CStr, arguments: u64, environment: u64) -> Plan {
-    let (Some(mut arguments), Some(variables)) = (strings(arguments), strings(environment)) else {
+    let (Some(arguments), Some(variables)) = (strings(arguments), strings(environment)) else {
         return Plan::Fails;
     };
+    // SAFETY: a string.
+    if unsafe { libc::access(path.as_ptr(), libc::X_OK) } != 0 {
+        return Plan::Fails;
+    }
     let Some(Some(emulator)) = EMULATOR.get() else {
         return Plan::Unfollowed;
     };
-    let mut program = path.to_owned();
-    // A script names its interpreter, which may be a script again.
-    for _ in 0..5 {
-        match kind(&program) {
-            Kind::Missing => return Plan::Fails,
-            Kind::Other => return Plan::Unfollowed,
-            Kind::Native => {
-                let (Some(set), rest) = preloaded(variables) else {
-                    return Plan::Unfollowed;
-                };
-                let mut words: Vec<CString> = Vec::new();
-                words.push(emulator.program.clone());
-                words.extend([c"-cpu", c"max", c"-plugin"].map(CStr::to_owned));
-                words.push(emulator.plugin.clone());
-                words.extend(set);
-                words.push(c"-0".to_owned());
-                words.push(arguments.first().cloned().unwrap_or_default());
-                words.push(program);
-                words.extend(arguments.into_iter().skip(1));
-                return Plan::Run(words, rest);
-            }
-            Kind::Script(interpreter, option) => {
-                let mut next = vec![interpreter.clone()];
-                next.extend(option);
-                next.push(program);
-                next.extend(arguments.into_iter().skip(1));
-                arguments = next;
-                program = interpreter;
-            }
-        }
+    let text = |s: &CString| OsStr::from_bytes(s.as_bytes()).to_owned();
+    let arguments: Vec<_> = arguments.iter().map(text).collect();
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let (kind, program, arguments) = Program::resolve(path, &arguments);
+    match kind {
+        Program::Native => {}
+        Program::Missing => return Plan::Fails,
+        _ => return Plan::Unfollowed,
     }
-    Plan::Fails
-}
-
-enum Kind {
-    Missing,
-    Native,
-    Script(CString, Option<CString>),
-    Other,
-}
-
-fn kind(program: &CStr) -> Kind {
-    let path = Path::new(OsStr::from_bytes(program.to_bytes()));
-    // SAFETY: a string.
-    let may_run = unsafe { libc::access(program.as_ptr(), libc::X_OK) } == 0;
-    let Ok(about) = std::fs::metadata(path) else {
-        return Kind::Missing;
+    let (Some(set), rest) = preloaded(variables) else {
+        return Plan::Unfollowed;
     };
-    if !may_run || !about.is_file() {
-        return Kind::Missing;
+    let mut words = vec![emulator.program.clone()];
+    words.extend([c"-cpu", c"max", c"-plugin"].map(CStr::to_owned));
+    words.push(emulator.plugin.clone());
+    words.extend(set);
+    words.push(c"-0".to_owned());
+    let name = arguments.first().cloned().unwrap_or_default();
+    let rest_of_words = arguments.into_iter().skip(1);
+    for word in [name, program.into_os_string()]
+        .into_iter()
+        .chain(rest_of_words)
+    {
+        // They came from strings, so that none holds a zero byte.
+        words.push(CString::new(word.as_bytes()).unwrap_or_default());
     }
-    // The emulator would run it without the rights that it gains.
-    if about.permissions().mode() & 0o6000 != 0 {
-        return Kind::Other;
-    }
-    let mut head = Vec::new();
-    let read = File::open(path).and_then(|f| f.take(256).read_to_end(&mut head));
-    if read.is_err() {
-        return Kind::Other;
-    }
-    if let Some(line) = head.strip_prefix(b"#!") {
-        let line = line.split(|b| *b == b'\n').next().unwrap_or_default();
-        let line = line.trim_ascii();
-        let end = line
-            .iter()
-            .position(u8::is_ascii_whitespace)
-            .unwrap_or(line.len());
-        let (name, option) = line.split_at(end);
-        let option = option.trim_ascii();
-        return match CString::new(name) {
-            Ok(name) if !name.is_empty() => Kind::Script(
-                name,
-                (!option.is_empty()).then(|| CString::new(option).unwrap_or_default()),
-            ),
-            _ => Kind::Other,
-        };
-    }
-    // 64-bit, little-endian, x86-64.
-    if head.len() > 20 && head.starts_with(b"\x7fELF\x02\x01") && head[18..20] == [62, 0] {
-        Kind::Native
-    } else {
-        Kind::Other
-    }
+    Plan::Run(words, rest)
 }
 
 /// What is meant for the program's loader must not reach the emulator's: such variables become options. `None` where

@@ -87,6 +87,8 @@ words! {
         /// The accessed bit is set but the kernel cannot clear it (hugetlb, zero page, mapped
         /// device memory): it counts in every interval since it was first touched.
         Sticky = "sticky",
+        /// Every access was counted while the program ran under an emulator.
+        Exact = "exact",
     }
 }
 

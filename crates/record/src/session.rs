@@ -291,7 +291,7 @@ impl Session<'_> {
         turns.released(start);
         let mut length = match self.options.interval {
             IntervalChoice::Fixed(length) => length,
-            IntervalChoice::Auto { .. } => auto::SHORTEST,
+            IntervalChoice::Auto { .. } | IntervalChoice::Accesses(_) => auto::SHORTEST,
         };
         let mut deadline = start + length;
         let mut flushed = start;

@@ -77,6 +77,8 @@ pub(crate) struct World {
     pub(crate) thread_rows: Vec<ThreadRow>,
     pub(crate) mapping_rows: Vec<MappingRow>,
     build_ids: BuildIds,
+    /// Whether the programs run under an emulator, which the kernel takes for the program.
+    pub(crate) emulated: bool,
 }
 
 impl World {
@@ -101,7 +103,13 @@ impl World {
             process.row.exe = exe.to_string_lossy().into_owned();
         }
         match varve_sys::cmdline(pid) {
-            Ok(words) if !words.is_empty() => process.row.command = words.join(" "),
+            Ok(words) if !words.is_empty() => match self.emulated.then(|| emulated(&words)) {
+                Some(Some((exe, command))) => {
+                    process.row.exe = exe;
+                    process.row.command = command;
+                }
+                _ => process.row.command = words.join(" "),
+            },
             _ => {}
         }
         self.process_rows.push(process.row.clone());
@@ -316,6 +324,15 @@ impl World {
             .into_iter()
             .flat_map(|p| p.mappings.iter().map(|(e, seen)| (e, seen.since)))
     }
+}
+
+/// The program that an emulator runs, and its command line: `EMULATOR OPTIONS -0 NAME PROGRAM ARGUMENTS`.
+fn emulated(words: &[String]) -> Option<(String, String)> {
+    let at = words.iter().position(|w| w == "-0")?;
+    let (name, program) = (words.get(at + 1)?, words.get(at + 2)?);
+    let arguments = words[at + 3..].iter();
+    let command = [name].into_iter().chain(arguments).cloned();
+    Some((program.clone(), command.collect::<Vec<_>>().join(" ")))
 }
 
 fn mapping_row(pid: Pid, entry: &MapEntry, seen: &Seen, to: Option<Time>) -> MappingRow {

@@ -27,7 +27,7 @@ mod writer;
 pub use columns::{TouchColumns, TouchUnit, WrittenColumn};
 pub use error::TraceError;
 pub use manifest::{
-    Clock, Completeness, FORMAT_VERSION, Features, IntervalChoice, MACHINE_UNKNOWN, Machine,
+    Clock, Completeness, EXACT, FORMAT_VERSION, Features, IntervalChoice, MACHINE_UNKNOWN, Machine,
     Manifest, ModuleNote, Options, Overhead, State, Target,
 };
 pub use merge::{MergeProgress, finish_tables, remove_parts};

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use crate::table_file::TableFile;
 use crate::tables::{
-    CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ProcessRow, Row, ThreadRow, TouchRow,
+    CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ProcessRow, Row, ThreadRow,
+    TouchRow,
 };
 use crate::writer::{part_files, write_table};
 use crate::{Trace, TraceError};
@@ -53,7 +54,12 @@ pub fn finish_tables(folder: &Path, progress: MergeProgress<'_>) -> Result<(), T
     merge_latest(&trace, |r: &ThreadRow| (r.pid, r.tid, r.born_ns))?;
     merge_latest(&trace, |r: &ProcessRow| (r.pid, r.born_ns))?;
     merge::<CounterRow>(&trace, &mut |_| ())?;
-    merge::<LossRow>(&trace, &mut |_| ())
+    merge::<LossRow>(&trace, &mut |_| ())?;
+    // Only where every access was counted: other recordings do not have the table.
+    if trace.count::<CountRow>()? > 0 {
+        merge::<CountRow>(&trace, &mut |_| ())?;
+    }
+    Ok(())
 }
 
 fn merge<R: Row>(trace: &Trace, step: &mut dyn FnMut(usize)) -> Result<(), TraceError> {

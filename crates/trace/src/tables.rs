@@ -130,6 +130,27 @@ table! {
 }
 
 table! {
+    /// What one thread did to one page in one interval, where every access was counted.
+    CountRow in "counts" growing ["interval", "page", "first_ns"] {
+        /// The interval.
+        interval: Interval,
+        /// The process.
+        pid: Pid,
+        /// The thread.
+        tid: Tid,
+        /// The page: virtual address >> 12.
+        page: Page,
+        /// Accesses that read at least one byte of the page.
+        reads: u64,
+        /// Accesses that wrote at least one byte of the page.
+        writes: u64,
+        /// When the first of them happened. No two rows of a recording have the same: the order is that of the
+        /// accesses.
+        first_ns: Time,
+    }
+}
+
+table! {
     /// One page fault of a recorded thread.
     FaultRow in "faults" growing ["time_ns", "address"] {
         /// When it happened.
@@ -386,6 +407,7 @@ pub const ALL: &[Table] = &[
     ProcessRow::TABLE,
     CounterRow::TABLE,
     LossRow::TABLE,
+    CountRow::TABLE,
     BirthRow::TABLE,
     DeathRow::TABLE,
     StackRow::TABLE,

@@ -204,6 +204,7 @@ records! {
     ProcessRow { pid, parent, exe, command, born_ns, died_ns, exit_code }
     CounterRow { time_ns, node, name, value }
     LossRow { time_ns, kind, count }
+    CountRow { interval, pid, tid, page, reads, writes, first_ns }
 }
 
 /// A row of any table.
@@ -227,6 +228,7 @@ macro_rules! each_table {
             $function::<ProcessRow>($($argument),*),
             $function::<CounterRow>($($argument),*),
             $function::<LossRow>($($argument),*),
+            $function::<CountRow>($($argument),*),
             $function::<BirthRow>($($argument),*),
             $function::<DeathRow>($($argument),*),
             $function::<StackRow>($($argument),*),
