@@ -12,7 +12,7 @@ all: build
 
 build:
 	scripts/setup build
-	cargo build --release --locked -p varve -p varve-agent
+	cargo build --release --locked -p varve -p varve-agent -p varve-exact
 
 demo: build
 	$(MAKE) -s -C workloads bin/demo

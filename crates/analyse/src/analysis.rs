@@ -50,6 +50,8 @@ pub struct Analysis {
     pub own_memory: Remainder,
     /// The tail of the recording that [`ObjectUse::cold_pages`] speaks of.
     pub tail: Tail,
+    /// Counted accesses; null where the recording did not count them.
+    pub accesses: Option<crate::Accesses>,
     /// What stands out, most important first.
     pub findings: Vec<Finding>,
     /// What this trace cannot tell, or tells only in part: a sentence each.
@@ -264,6 +266,10 @@ pub struct ObjectUse {
     /// What was found out about its pages.
     #[serde(flatten)]
     pub usage: Usage,
+    /// Accesses that read its pages, where they were counted; a page that it shares counts in all its objects.
+    pub reads: Option<u64>,
+    /// The same of accesses that wrote.
+    pub writes: Option<u64>,
     /// The thread of the first page fault in it; null where there was none.
     pub first_touch_tid: Option<Tid>,
     /// The threads that touched pages of it first, by page faults; most pages first.

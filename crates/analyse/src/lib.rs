@@ -2,6 +2,7 @@
 //!
 //! [`analyse`] reads a trace once, in the order of time, and says what it found as an [`Analysis`].
 
+mod accesses;
 mod analysis;
 mod assemble;
 mod chunks;
@@ -12,6 +13,7 @@ mod stats;
 mod stream;
 mod sweep;
 
+pub use accesses::{Accesses, ObjectAccesses, Sharing, ThreadAccesses};
 pub use analysis::{
     Analysis, Finding, FindingId, Footprint, Group, MachineFacts, ObjectUse, Omitted, Overhead,
     ProcessUse, Remainder, Reuse, SourceUse, Tail, ThreadShare, ThreadUse, TraceFacts, Usage,

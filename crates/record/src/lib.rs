@@ -35,7 +35,7 @@ mod write_source;
 mod writes;
 
 pub use backend::{Backend, Boundary, Harvest};
-pub use doctor::{Check, Standing, can_record, examine};
+pub use doctor::{Check, Standing, can_record, examine, examine_exact};
 pub use error::RecordError;
 pub use exact::{ExactOptions, record_exact};
 pub use guardian::{guard, parse_order};

@@ -239,9 +239,12 @@ impl World {
     }
 
     pub(crate) fn refresh_maps_of(&mut self, pid: Pid, now: Time) {
-        let Ok(entries) = varve_sys::maps(pid) else {
+        let Ok(mut entries) = varve_sys::maps(pid) else {
             return;
         };
+        if self.emulated {
+            without_emulator(pid, &mut entries);
+        }
         // A process that is on its way out shows no mappings; what was seen last is what it had.
         if entries.is_empty() {
             return;
@@ -323,6 +326,19 @@ impl World {
         process
             .into_iter()
             .flat_map(|p| p.mappings.iter().map(|(e, seen)| (e, seen.since)))
+    }
+}
+
+/// Leaves the program's mappings. The emulator is loaded where the kernel loads programs, high up, with its libraries above
+/// it; it maps the program's memory from 256 GiB upwards, and programs with an address of their own lie below.
+fn without_emulator(pid: Pid, entries: &mut Vec<MapEntry>) {
+    let Ok(emulator) = varve_sys::exe(pid) else {
+        return;
+    };
+    let emulator = emulator.to_string_lossy();
+    let own = entries.iter().filter(|e| e.path == emulator);
+    if let Some(lowest) = own.map(|e| e.address).min() {
+        entries.retain(|e| e.address < lowest);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The page that `varve report` prints.
 
+mod accesses;
 mod chart;
 mod page;
 mod table;
@@ -33,6 +34,7 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
         objects(&mut page, analysis);
         processes(&mut page, analysis);
         threads(&mut page, analysis);
+        accesses::accesses(&mut page, analysis);
     }
     findings(&mut page, analysis);
     unknown(&mut page, analysis);
