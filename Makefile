@@ -69,6 +69,7 @@ bench-smoke: build
 	$(MAKE) -s -C workloads
 	cargo run --release --locked -q -p varve-bench -- overhead --smoke
 	cargo run --release --locked -q -p varve-bench -- hold --smoke
+	cargo run --release --locked -q -p varve-bench -- exact --smoke
 	cargo run --release --locked -q -p varve-bench -- memory --smoke
 	cargo run --release --locked -q -p varve-bench -- trace-size --smoke
 	cargo run --release --locked -q -p varve-bench -- density --smoke

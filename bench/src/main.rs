@@ -3,6 +3,7 @@
 
 mod density;
 mod error;
+mod exact;
 mod hold;
 mod launch;
 mod memory;
@@ -68,6 +69,8 @@ pub(crate) struct Common {
 enum Benchmark {
     /// Slowdown of programs, plain and recorded by turns
     Overhead(overhead::Options),
+    /// Slowdown of programs whose every access is counted, beside the emulator alone
+    Exact(exact::Options),
     /// How long the target is held, by threads and resident memory
     Hold(hold::Options),
     /// Peak memory of the recorder
@@ -105,6 +108,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let common = &arguments.common;
     let run = match &arguments.benchmark {
         Benchmark::Overhead(options) => overhead::measure(common, options),
+        Benchmark::Exact(options) => exact::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),
         Benchmark::TraceSize(options) => trace_size::measure(common, options),
