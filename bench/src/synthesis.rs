@@ -257,6 +257,7 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
             start_ns: Time(0),
             end_ns: Time(intervals * STEP),
             start_unix_ns: 1_773_480_413_000_000_000,
+            unit: Default::default(),
         },
         completeness: Completeness {
             complete: false,
@@ -268,7 +269,9 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
             recorder_peak_bytes: Bytes(80 << 20),
         },
         losses: Default::default(),
+        samples: None,
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }

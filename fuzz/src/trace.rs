@@ -67,6 +67,8 @@ pub(crate) fn run(bytes: &[u8], folder: &Path) {
     read::<tables::IntervalRow>(&trace);
     read::<tables::TouchRow>(&trace);
     read::<tables::FaultRow>(&trace);
+    read::<tables::SampleRow>(&trace);
+    read::<tables::CountRow>(&trace);
     read::<tables::ObjectRow>(&trace);
     read::<tables::SiteRow>(&trace);
     read::<tables::SymbolRow>(&trace);

@@ -26,7 +26,7 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
   const sorted = Float64Array.from(report.workingSet).sort();
   const median = sorted.length ? sorted[sorted.length >> 1] : 0;
   const top = peak(report.workingSet);
-  const held = trace.duration_ns ? overhead.held_ns / trace.duration_ns : 0;
+  const held = overhead.held_ns === null ? null : trace.duration_ns ? overhead.held_ns / trace.duration_ns : 0;
   const cpu = overhead.recorder_cpu_ns === null || !trace.duration_ns ? null : overhead.recorder_cpu_ns / trace.duration_ns;
   return h("header", {},
     h("div", { class: "title" },
@@ -37,11 +37,11 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
       themeButton),
     h("dl", { class: "tiles" },
       tile("Duration", duration < 60 ? `${duration.toFixed(2)} s` : fmt.time(duration * 1e6, 1e5), trace.started ?? ""),
-      tile("Intervals", fmt.count(trace.intervals), `${trace.interval_auto ? "automatic, mostly " : ""}${fmt.time(trace.interval_ns / 1000, 1000)}, ${trace.backend} backend`),
-      tile("Touched", fmt.pageBytes(footprint.touched_pages), fmt.pages(footprint.touched_pages)),
-      tile("Working set, peak", fmt.pageBytes(top), `median ${fmt.pageBytes(median)}`),
+      tile("Intervals", footprint.touched_pages === null ? "none" : fmt.count(trace.intervals), trace.backend.startsWith("import/") ? `imported from ${trace.backend.slice(7)}` : `${trace.interval_auto ? "automatic, mostly " : ""}${fmt.time(trace.interval_ns / 1000, 1000)}, ${trace.backend} backend`),
+      tile("Touched", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(footprint.touched_pages), footprint.touched_pages === null ? "not recorded" : fmt.pages(footprint.touched_pages)),
+      tile("Working set, peak", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(top), footprint.touched_pages === null ? "not recorded" : `median ${fmt.pageBytes(median)}`),
       tile("Resident, peak", footprint.peak_resident_pages === null ? "unknown" : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : fmt.pages(footprint.peak_resident_pages)),
-      tile("Target held", fmt.share(held), "of the time"),
+      tile("Target held", held === null ? "unknown" : fmt.share(held), held === null ? "not recorded" : "of the time"),
       tile("Recorder", cpu === null ? "unknown" : fmt.share(cpu), "of one CPU"),
       tile("Machine", trace.machine, trace.kernel ?? "")));
 }
@@ -51,7 +51,7 @@ export function guide(report: Report): HTMLElement {
   return h("div", { class: "guide" },
     h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is one object; from top to bottom it holds the object's pages in the order of their addresses. Address space that no object holds is left out, and the smallest objects share a lane."),
     h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). In every interval the processor marks each page it accesses; Varve reads and clears those marks. Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval tells that a page was touched, not how often.`),
-    h("p", {}, h("b", {}, "Complete, not sampled. "), report.trace.complete
+    report.trace.backend.startsWith("import/") ? h("p", {}, h("b", {}, "Imported. "), report.trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), report.trace.complete
       ? "Every interval was read, and every loss counter is zero: an empty cell was not touched."
       : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),
     h("p", {}, h("b", {}, "Threads "), "are known for the first touch of a page, from its page fault. Later touches carry no thread. "

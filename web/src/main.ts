@@ -4,6 +4,7 @@ import { h } from "./dom";
 import { Explorer } from "./explorer";
 import { findings, guide, header } from "./header";
 import type { Selection } from "./map";
+import { samples } from "./samples";
 import { type Report, decode } from "./payload";
 import { ObjectTable } from "./table";
 
@@ -73,9 +74,11 @@ function show(app: HTMLElement, report: Report): void {
     drawDetails();
   };
 
+  // Without touches there is no map to draw.
+  const touches = report.footprint.touched_pages !== null;
   side.append(list, ...Object.values(panels));
   app.replaceChildren(header(report, toggle),
-    h("main", {}, explorer.element, h("aside", { class: "card side", "aria-label": "Findings and details" }, side), table.element),
+    h("main", {}, touches ? explorer.element : null, h("aside", { class: "card side", "aria-label": "Findings and details" }, side), ...samples(report), touches ? table.element : null),
     h("footer", {}, `${report.generator} · this page holds all its data and loads nothing from a network`));
   app.removeAttribute("aria-busy");
   document.title = `${report.trace.command} – Varve`;

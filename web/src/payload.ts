@@ -1,6 +1,22 @@
 // What crates/report/src/html.rs writes: zlib(u32 length of JSON, JSON, columns), as base64.
 // Columns are little-endian arrays; the JSON refers to them by byte offset and element count.
 
+export interface Latency { samples: number; median: number; p90: number; p99: number; max: number }
+export interface Sampled { samples: number; reads: number | null; writes: number | null; latency_cycles: Latency | null }
+export interface SampleUse extends Sampled {
+  weight: string;
+  with_address: number;
+  with_object: number;
+  levels: { level: string; samples: number; latency_cycles: Latency | null }[];
+  objects: (Sampled & { name: string })[];
+  places: (Sampled & { place: string })[];
+  threads: (Sampled & { tid: number; name: string })[];
+  omitted: { objects: number; places: number; threads: number };
+}
+export interface CountUse {
+  objects: { name: string; reads: number; writes: number; threads: unknown[] }[];
+  threads: { tid: number | null; reads: number; writes: number }[];
+}
 export interface Column { offset: number; count: number }
 
 export interface Loss { kind: string; count: number; meaning: string | null }
@@ -63,8 +79,10 @@ export interface ReportJson {
     processes: number;
     written_known: boolean;
   };
-  overhead: { held_ns: number; recorder_cpu_ns: number | null };
-  footprint: { touched_pages: number; peak_resident_pages: number | null };
+  overhead: { held_ns: number | null; recorder_cpu_ns: number | null };
+  footprint: { touched_pages: number | null; peak_resident_pages: number | null };
+  samples?: SampleUse | null;
+  counts?: CountUse | null;
   unknown: string[];
   bins: { count: number; intervals_per_bin: number };
   interval_edges: Column;

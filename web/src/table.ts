@@ -32,7 +32,7 @@ export class ObjectTable {
     this.columns = columns(report);
     const kinds = [...new Set(report.objects.map(o => o.kind))].sort();
     const head = h("tr", {}, ...this.columns.map(c => {
-      const th = h("th", { scope: "col", class: c.numeric ? "num" : "" },
+      const th = h("th", { scope: "col", class: `c-${c.key}${c.numeric ? " num" : ""}` },
         h("button", { type: "button", title: c.hint, onclick: () => this.sortBy(c) }, c.title));
       this.heads.set(c.key, th);
       return th;

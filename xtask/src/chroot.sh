@@ -23,8 +23,16 @@ mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
 
+# So do the authorities that this machine trusts beside Debian's own (an inspecting proxy's, say).
+trust=
+if ls /usr/local/share/ca-certificates/*.crt >/dev/null 2>&1; then
+    cp /etc/ssl/certs/ca-certificates.crt "$root/opt/host-ca.crt"
+    trust="NODE_EXTRA_CA_CERTS=/opt/host-ca.crt SSL_CERT_FILE=/opt/host-ca.crt PIP_CERT=/opt/host-ca.crt"
+fi
+
 exec chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
     ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
+    $trust \
     PATH=/opt/cargo-host/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     RUSTUP_HOME=/opt/rustup CARGO_HOME=/opt/cargo \
     make -C /src/varve $targets

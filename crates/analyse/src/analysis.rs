@@ -12,7 +12,11 @@ use serde::Serialize;
 use varve_model::{
     Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time, TouchSource,
 };
-use varve_trace::State;
+use varve_trace::{Absent, ClockUnit, State};
+
+use crate::access_time::AccessTime;
+use crate::counted::CountUse;
+use crate::samples::SampleUse;
 
 /// What a trace says about its program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -48,10 +52,16 @@ pub struct Analysis {
     /// Memory of the preload library inside the target; it is in no other figure but `sources` and
     /// `trace.touch_rows`.
     pub own_memory: Remainder,
+    /// What samples of accesses say; null where the trace has none.
+    pub samples: Option<SampleUse>,
+    /// What exact counts of accesses say; null where the trace has none.
+    pub counts: Option<CountUse>,
     /// The tail of the recording that [`ObjectUse::cold_pages`] speaks of.
     pub tail: Tail,
-    /// Counted accesses; null where the recording did not count them.
-    pub accesses: Option<crate::Accesses>,
+    /// Who shares which pages, where the recording counted every access; null elsewhere.
+    pub exact: Option<crate::ExactUse>,
+    /// Where the time of accesses went, from clock samples; null where none were taken.
+    pub access_time: Option<AccessTime>,
     /// What stands out, most important first.
     pub findings: Vec<Finding>,
     /// What this trace cannot tell, or tells only in part: a sentence each.
@@ -93,6 +103,10 @@ pub struct TraceFacts {
     pub varve: String,
     /// The machine.
     pub machine: MachineFacts,
+    /// What the source of the trace does not tell: the figures that would be made of it are null.
+    pub absent: Vec<Absent>,
+    /// What all times count.
+    pub clock_unit: ClockUnit,
     /// Rows of the table of touches.
     pub touch_rows: u64,
     /// Rows of touches whose interval is not in the table of intervals, or comes after a later one. Their pages

@@ -6,15 +6,14 @@ use std::collections::{BTreeMap, HashMap};
 use varve_attribute::{Layer, Span};
 use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
 use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
-use varve_trace::{EXACT, IntervalChoice, Manifest, State, Trace, TraceError};
+use varve_trace::{Absent, EXACT, IntervalChoice, Manifest, State, Trace, TraceError};
 
-use crate::accesses::accesses;
 use crate::analysis::*;
 use crate::fold::Fold;
 use crate::stats::NEVER;
 use crate::stream::{self, Pass};
 use crate::sweep::intervals;
-use crate::{AnalyseOptions, findings};
+use crate::{AnalyseOptions, access_time, counted, findings, samples};
 
 /// The names of the preload library's own memory begin so.
 const OWN_MEMORY: &str = "varve agent";
@@ -95,7 +94,7 @@ pub(crate) fn analyse(
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(processes, shared_pages, tail_start);
     whole.list(&mut analysis, options.most_objects);
-    let counted = accesses(trace, &tables.intervals, &tables.objects, &spans, own)?;
+    let counted = crate::exact::read(trace, &tables.intervals, &tables.objects, &spans, own)?;
     if let Some(counted) = &counted {
         let positions = tables.objects.iter().zip(0..);
         let positions: HashMap<_, u32> = positions.map(|(o, i)| (o.object, i)).collect();
@@ -106,7 +105,12 @@ pub(crate) fn analyse(
             (object.reads, object.writes) = (Some(reads), Some(writes));
         }
     }
-    analysis.accesses = counted;
+    analysis.exact = counted;
+    let names = tables.threads.iter();
+    let names = names.map(|t| ((t.pid, t.tid), t.name.clone())).collect();
+    analysis.samples = samples::read(trace, &tables.objects, &tables.sites, &names)?;
+    analysis.counts = counted::read(trace, &tables.intervals, &tables.objects, &spans)?;
+    analysis.access_time = access_time::sum(trace, &tables.objects, &tables.threads, own)?;
     analysis.findings = findings::find(&analysis, &tables);
     Ok(analysis)
 }
@@ -160,7 +164,7 @@ impl Whole<'_> {
             .map(|s| s.cold)
             .sum();
         Analysis {
-            accesses: None,
+            exact: None,
             trace: self.facts(),
             overhead: Overhead {
                 held_ns: Duration(
@@ -236,12 +240,15 @@ impl Whole<'_> {
                 sum.page_touches += stats.touches;
                 sum
             }),
+            samples: None,
+            counts: None,
             tail: Tail {
                 start_ns: tail_start,
                 duration_ns: tables.end(manifest) - tail_start,
                 cold_pages: Pages(cold),
             },
             findings: Vec::new(),
+            access_time: None,
             unknown: self.unknown(),
         }
     }
@@ -281,7 +288,9 @@ impl Whole<'_> {
             start_unix_ns: manifest.clock.start_unix_ns,
             interval_ns: match manifest.options.interval {
                 IntervalChoice::Fixed(length) => Some(length),
-                IntervalChoice::Auto { .. } | IntervalChoice::Accesses(_) => None,
+                IntervalChoice::Auto { .. }
+                | IntervalChoice::Accesses(_)
+                | IntervalChoice::None => None,
             },
             median_interval_ns: lengths.get(lengths.len() / 2).copied().unwrap_or_default(),
             command: manifest.target.command.clone(),
@@ -295,6 +304,8 @@ impl Whole<'_> {
                 cpus: machine.cpus,
                 memory_bytes: machine.memory_bytes,
             },
+            absent: manifest.absent.clone(),
+            clock_unit: manifest.clock.unit,
             touch_rows: self.pass.rows,
             stray_rows: self.pass.stray_rows.saturating_add(self.fold.refused),
         }
@@ -508,7 +519,7 @@ impl Whole<'_> {
         let (manifest, pass) = (&self.trace.manifest, self.pass);
         let mut unknown = Vec::new();
         match pass.writes {
-            Writes::Unknown if pass.rows > 0 => unknown.push(
+            Writes::Unknown if pass.rows > 0 && manifest.absent.is_empty() => unknown.push(
                 "Whether a touch was a write: the kernel does not tell, so it is left open.".to_owned(),
             ),
             Writes::Partly => unknown.push(
@@ -516,9 +527,11 @@ impl Whole<'_> {
             ),
             _ => (),
         }
-        if manifest.backend == EXACT {
-            // The counts say so.
-        } else if pass.faults == 0 && pass.rows > 0 {
+        let absent = &manifest.absent;
+        unknown.extend(absent.iter().map(|a| lacking(*a).to_owned()));
+        // Counts say which thread was first.
+        let told = manifest.backend == EXACT || absent.contains(&Absent::Faults);
+        if pass.faults == 0 && pass.rows > 0 && !told {
             unknown.push(
                 "Which thread touched a page first: the trace has no page faults.".to_owned(),
             );
@@ -530,7 +543,7 @@ impl Whole<'_> {
         }
         if self.tables.objects.is_empty() && pass.rows > 0 {
             unknown.push("Whose the pages are: the trace has no objects.".to_owned());
-        } else if manifest.features.objects.is_none() && pass.rows > 0 {
+        } else if manifest.features.objects.is_none() && pass.rows > 0 && absent.is_empty() {
             unknown
                 .push("Objects within the heap: the recording had no source for them.".to_owned());
         }
@@ -545,6 +558,21 @@ impl Whole<'_> {
         unknown.extend(notes.map(|m| format!("{}: {}", m.path, m.note)));
         unknown.extend(manifest.notes.iter().cloned());
         unknown
+    }
+}
+
+/// What it means that a trace lacks something.
+const fn lacking(absent: Absent) -> &'static str {
+    match absent {
+        Absent::Touches => "Which pages were touched, and when: the record has samples only.",
+        Absent::Resident => "How many pages were resident: the record does not tell.",
+        Absent::Faults => "Which thread touched a page first: the record has no page faults.",
+        Absent::Overhead => "What recording cost: the record does not tell.",
+        Absent::Machine => "The machine: the record does not tell.",
+        Absent::Places => {
+            "Where objects lie and how large they are: the record has their names only."
+        }
+        Absent::Lives => "When objects came to be and ceased: the record does not tell.",
     }
 }
 

@@ -2,24 +2,35 @@
 //!
 //! [`analyse`] reads a trace once, in the order of time, and says what it found as an [`Analysis`].
 
-mod accesses;
+mod access_time;
 mod analysis;
 mod assemble;
 mod chunks;
+mod counted;
+mod exact;
 mod findings;
 mod fold;
 pub mod format;
+mod samples;
 mod stats;
 mod stream;
 mod sweep;
 
-pub use accesses::{Accesses, ObjectAccesses, Sharing, ThreadAccesses};
 pub use analysis::{
     Analysis, Finding, FindingId, Footprint, Group, MachineFacts, ObjectUse, Omitted, Overhead,
     ProcessUse, Remainder, Reuse, SourceUse, Tail, ThreadShare, ThreadUse, TraceFacts, Usage,
     WorkingSet, Writes,
 };
 
+pub use access_time::{
+    AccessTime, ChainTime, LineTime, ObjectTime, Steps, ThreadShareTime, ThreadTime, WEIGHT,
+};
+pub use counted::{Accesses, CountUse, ObjectCounts, ThreadCounts};
+pub use exact::{ExactUse, ObjectAccesses, Sharing, ThreadAccesses};
+pub use samples::{
+    Latency, LevelShare, ObjectSamples, OmittedSamples, PlaceSamples, SampleUse, Sampled,
+    SourceShare, ThreadCount, ThreadSamples,
+};
 pub use sweep::{Moment, RowFacts, Run, Sweep, intervals, sweep};
 
 use varve_trace::{Trace, TraceError};

@@ -12,6 +12,7 @@ use varve_trace::{ModuleNote, TableWriter, Trace, TraceError, remove_parts, writ
 
 use crate::lives::Deaths;
 use crate::names::short_place;
+use crate::sampled::Sampled;
 use crate::{
     AddressSpaces, Asked, BuildId, Frame, Layer, Locator, Mapping, ModuleReport, Namer, Stack,
     StaticObject, StaticsReader, mapping_objects, stack_name, static_name, symbolize,
@@ -56,11 +57,16 @@ pub fn finish(folder: &Path, min_object: Bytes) -> Result<Finished, TraceError> 
 
     // Last: a trace with objects counts as finished.
     let mut objects = TableWriter::<ObjectRow>::create(folder)?;
-    let next = write_born(&trace, Names::new(&trace, &stacks)?, &mut objects)?;
+    let mut sampled = Sampled::new(&trace)?;
+    let names = Names::new(&trace, &stacks)?;
+    let next = write_born(&trace, names, &mut objects, &mut sampled)?;
     let outer = mapping_objects(&mappings);
     let named = statics.objects.iter().chain(&outer);
     let rows = named.zip(next..).map(|(o, id)| static_row(o, ObjectId(id)));
-    objects.append(&rows.collect::<Vec<_>>())?;
+    let rows: Vec<ObjectRow> = rows.collect();
+    sampled.meet(&rows);
+    objects.append(&rows)?;
+    sampled.write()?;
     objects.close()?;
     for table in [BirthRow::TABLE, DeathRow::TABLE, StackRow::TABLE] {
         remove_parts(folder, table.name)?;
@@ -184,6 +190,7 @@ fn write_born(
     trace: &Trace,
     mut names: Names<'_>,
     objects: &mut TableWriter<ObjectRow>,
+    sampled: &mut Sampled<'_>,
 ) -> Result<u64, TraceError> {
     let mut deaths = Deaths::new(trace)?;
     let mut next = 0;
@@ -194,6 +201,7 @@ fn write_born(
                 rows.push(object_row(birth, names.name(birth), deaths.of(birth)?));
                 next = birth.object.0 + 1;
             }
+            sampled.meet(&rows);
             objects.append(&rows)?;
             rows.clear();
         }

@@ -212,6 +212,11 @@ impl<'a> Functions<'a> {
         self.all.is_empty()
     }
 
+    /// Where each begins and ends, sorted.
+    pub(crate) fn ranges(&self) -> Vec<std::ops::Range<u64>> {
+        self.all.iter().map(|&(start, end, _)| start..end).collect()
+    }
+
     /// The function that holds the address.
     pub(crate) fn at(&self, address: u64) -> Option<&'a str> {
         let after = self.all.partition_point(|&(start, ..)| start <= address);

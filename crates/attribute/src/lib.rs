@@ -15,6 +15,7 @@
 mod demangle;
 mod dwarf;
 mod finish;
+mod functions;
 mod image;
 mod input;
 mod interpreter;
@@ -26,6 +27,7 @@ mod note;
 mod owners;
 mod plumbing;
 mod radix;
+mod sampled;
 mod source;
 mod statics;
 mod status;
@@ -34,6 +36,7 @@ mod unwind;
 mod variables;
 
 pub use finish::{Finished, finish};
+pub use functions::FunctionBounds;
 pub use image::Locator;
 pub use input::{BuildId, Mapping};
 pub use interpreter::loads_libraries;

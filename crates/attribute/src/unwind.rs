@@ -121,6 +121,11 @@ impl Unwinder {
         frames
     }
 
+    /// Forgets a process that has ended or runs another program.
+    pub fn forget(&mut self, pid: Pid) {
+        self.processes.remove(&pid);
+    }
+
     /// Makes the module at the address known to the process's unwinder. False where no code is mapped.
     fn prepare(
         &mut self,

@@ -17,6 +17,7 @@
 #define TRACK_STACKS 4u
 #define TRACK_FAULTS 8u
 #define TRACK_VANISH 16u
+#define TRACK_SAMPLES 32u
 
 struct settings {
 	u64 direct;      /* where physical address 0 is mapped */
@@ -27,7 +28,7 @@ struct settings {
 	u32 stack_bytes;
 	u32 ring_wake;   /* wake the reader when so many bytes wait */
 	u32 self;        /* process that must never be tracked: the recorder */
-	u32 pad;
+	u32 sample_stack; /* bytes of user stack to copy with each sample */
 };
 
 struct tracked {
@@ -108,6 +109,7 @@ struct calibrate_args {
 #define DROP_LIFE 3
 #define DROP_MAPPING 4
 #define DROP_TRACK 5
+#define DROP_SAMPLE 6
 #define DROP_KINDS 8
 
 /* Records of the ring */
@@ -200,6 +202,23 @@ struct rec_mapping {
 	u64 saved[5]; /* rbx, r12 to r15 */
 	u32 stack_bytes;
 	u32 has_stack;
+};
+
+/* Where a sample found the thread; in the low bits of aux, the CPU above */
+#define SAMPLE_USER 0u
+#define SAMPLE_CALL 1u  /* in the kernel, in a system call */
+#define SAMPLE_TRAP 2u  /* in the kernel, for a fault or an interrupt */
+#define SAMPLE_COMPAT 4u /* flag: 32-bit code */
+#define SAMPLE_STACK_MAX 4096
+
+/* Of the sample ring, which holds nothing else */
+struct rec_sample {
+	struct record r; /* kind: bytes of stack behind it; aux: cpu << 8 | SAMPLE_* */
+	u64 ip;          /* of the user's side, also where the kernel was interrupted */
+	u64 flags;
+	u64 regs[16]; /* in the order of their numbers: ax cx dx bx sp bp si di r8 to r15 */
+	u64 fs_base;
+	u64 gs_base;
 };
 
 #define VANISH_ENTRIES 28

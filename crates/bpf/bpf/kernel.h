@@ -44,6 +44,13 @@ struct pt_regs {
 	u64 orig_ax, ip, cs, flags, sp, ss;
 };
 
+/* Context of a perf_event program (include/uapi/linux/bpf_perf_event.h) */
+struct bpf_perf_event_data {
+	struct pt_regs regs;
+	u64 sample_period;
+	u64 addr;
+};
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 typedef struct {
@@ -71,6 +78,7 @@ struct thread_info {
 
 struct thread_struct {
 	unsigned long fsbase;
+	unsigned long gsbase;
 };
 
 struct mm_struct {

@@ -594,3 +594,5 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 {
 	return fault(ctx, 1);
 }
+
+#include "samples.h"

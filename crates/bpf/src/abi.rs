@@ -26,10 +26,19 @@ pub(crate) const DROP_VANISH_WALKS: u32 = 2;
 pub(crate) const DROP_LIFE: u32 = 3;
 pub(crate) const DROP_MAPPING: u32 = 4;
 pub(crate) const DROP_TRACK: u32 = 5;
+pub(crate) const DROP_SAMPLE: u32 = 6;
 /// In the cause of a vanish record: another process makes the pages vanish
 pub(crate) const CAUSE_BY_OTHERS: u32 = 0x100;
 
 pub(crate) const STACK_MAX: u32 = 16384;
+pub(crate) const SAMPLE_STACK_MAX: u32 = 4096;
+
+/// Where a sample found the thread: the low bits of `aux`
+pub(crate) const SAMPLE_PLACE: u32 = 3;
+pub(crate) const SAMPLE_CALL: u32 = 1;
+pub(crate) const SAMPLE_TRAP: u32 = 2;
+/// A flag beside it
+pub(crate) const SAMPLE_COMPAT: u32 = 4;
 
 const ENTRY_WRITTEN: u64 = 4;
 const ENTRY_LEAF: u64 = 3;
@@ -73,7 +82,7 @@ plain!(Settings {
     stack_bytes: u32,
     ring_wake: u32,
     self_pid: u32,
-    pad: u32,
+    sample_stack: u32,
 });
 
 plain!(Tracked {
@@ -177,6 +186,14 @@ plain!(RecMapping {
     saved: [u64; 5],
     stack_bytes: u32,
     has_stack: u32,
+});
+
+plain!(RecSample {
+    ip: u64,
+    flags: u64,
+    general: [u64; 16],
+    fs_base: u64,
+    gs_base: u64,
 });
 
 plain!(RecVanish {

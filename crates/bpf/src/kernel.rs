@@ -12,8 +12,8 @@ use crate::calibrate::{self, Found};
 use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::{
-    BpfError, Capability, Dropped, Event, Hooks, LoadOptions, MmId, PageFlags, Region, TrackFlags,
-    WalkStats, decode, raw,
+    BpfError, Capability, Dropped, Event, Hooks, LoadOptions, MmId, PageFlags, Region, Samples,
+    TrackFlags, WalkStats, decode, raw,
 };
 
 /// The loaded and attached programs with their maps; dropping it detaches and removes everything
@@ -26,6 +26,7 @@ pub struct Kernel {
     regions: Mapped,
     region_limit: u32,
     ring: Ring,
+    sample_ring: Option<Ring>,
     aside: Aside,
     settings: Settings,
     capabilities: Vec<Capability>,
@@ -109,6 +110,11 @@ impl Kernel {
         let ring_bytes = programs::ring_bytes(options);
         let ring = Ring::new(map_fd(&object, "ring")?, ring_bytes)
             .map_err(system("mapping the ring buffer"))?;
+        let sample_ring = Ring::new(
+            map_fd(&object, "sample_ring")?,
+            programs::sample_ring_bytes(options),
+        )
+        .map_err(system("mapping the ring buffer of samples"))?;
         let region_limit = options.walk_regions.max(1);
         let bytes = (region_limit as usize * size_of::<RawRegion>()).next_multiple_of(4096);
         let regions = Mapped::new(map_fd(&object, "regions")?.as_fd(), bytes, false, 0)
@@ -117,6 +123,7 @@ impl Kernel {
             stack_bytes: options.stack_bytes.min(abi::STACK_MAX),
             ring_wake: ring_bytes / 4,
             self_pid: std::process::id(),
+            sample_stack: options.sample_stack_bytes.min(abi::SAMPLE_STACK_MAX),
             ..Default::default()
         };
         if attached.contains("prepare_exec") {
@@ -145,6 +152,7 @@ impl Kernel {
             regions,
             region_limit,
             ring,
+            sample_ring: Some(sample_ring),
             aside: Aside::default(),
             settings,
             capabilities,
@@ -260,6 +268,21 @@ impl Kernel {
         self.settings.options & abi::OPT_GUARDED != 0
     }
 
+    /// Begins to sample what tracked processes with [`TrackFlags::SAMPLES`] do, `rate` times per second
+    /// of every CPU, until the result is dropped; can be done once
+    ///
+    /// # Errors
+    /// [`BpfError::Load`] where the kernel refused the program, [`BpfError::System`] where it has no
+    /// such clock or does not let it be used.
+    pub fn sample(&mut self, rate: u32) -> Result<Samples, BpfError> {
+        let ring = self
+            .sample_ring
+            .take()
+            .ok_or_else(|| BpfError::Load("samples are being taken already".into()))?;
+        let drops = self.maps.drops.try_clone().map_err(map_error("drops"))?;
+        Samples::start(&self.object, ring, drops, rate)
+    }
+
     /// Drains the ring buffer without waiting; gives the number of records
     ///
     /// Records come in the order in which they were begun, which is nearly the order of time.
@@ -339,11 +362,11 @@ impl std::fmt::Debug for Kernel {
     }
 }
 
-fn system(what: &'static str) -> impl FnOnce(io::Error) -> BpfError {
+pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> BpfError {
     move |source| BpfError::System { what, source }
 }
 
-fn map_error(map: &'static str) -> impl FnOnce(io::Error) -> BpfError {
+pub(crate) fn map_error(map: &'static str) -> impl FnOnce(io::Error) -> BpfError {
     move |source| BpfError::Map { map, source }
 }
 

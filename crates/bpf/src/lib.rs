@@ -15,6 +15,7 @@ mod programs;
 mod raw;
 mod region;
 mod ring;
+mod samples;
 
 pub use error::BpfError;
 pub use event::{
@@ -24,6 +25,7 @@ pub use event::{
 pub use kernel::{Kernel, TrackedProcesses};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags};
 pub use region::{Bitmap, Leaf, Region, WalkStats};
+pub use samples::{ClockSample, Samples, Whereabouts};
 
 /// An address space: two processes with the same one share their pages (`vfork`). Numbers are
 /// reused after the last process of it ended.

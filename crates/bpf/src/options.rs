@@ -13,6 +13,10 @@ pub struct LoadOptions {
     pub walk_regions: u32,
     /// Bytes of user stack copied with each mapping event of a process tracked with stacks
     pub stack_bytes: u32,
+    /// Bytes of the ring buffer of samples, as [`LoadOptions::ring_bytes`]
+    pub sample_ring_bytes: u32,
+    /// Bytes of user stack copied with each sample, 4 KiB at most
+    pub sample_stack_bytes: u32,
     /// Whether pages with a clear accessed bit have their page flags checked
     pub page_flags: PageFlags,
     /// Whether page faults are recorded
@@ -37,6 +41,8 @@ impl Default for LoadOptions {
             max_processes: 16384,
             walk_regions: 4096,
             stack_bytes: 16 << 10,
+            sample_ring_bytes: 4096,
+            sample_stack_bytes: 2048,
             page_flags: PageFlags::Check,
             faults: true,
             hooks: Hooks::Best,
@@ -68,6 +74,8 @@ impl TrackFlags {
     pub const FAULTS: TrackFlags = TrackFlags(8);
     /// Pages that vanish
     pub const VANISH: TrackFlags = TrackFlags(16);
+    /// Samples, where they are taken
+    pub const SAMPLES: TrackFlags = TrackFlags(32);
     /// FOLLOW, MAPPINGS, FAULTS and VANISH
     pub const DEFAULT: TrackFlags = TrackFlags(1 | 2 | 8 | 16);
 

@@ -37,7 +37,7 @@ const fn program(
     }
 }
 
-pub(crate) const PROGRAMS: [Program; 13] = [
+pub(crate) const PROGRAMS: [Program; 14] = [
     Program {
         name: "walk_process",
         tracepoint: None,
@@ -101,6 +101,12 @@ pub(crate) const PROGRAMS: [Program; 13] = [
         "page faults of the kernel on behalf of the program",
         false,
     ),
+    Program {
+        name: "sample_clock",
+        tracepoint: None,
+        purpose: "tells what each thread is doing when a CPU's clock interrupts it",
+        required: false,
+    },
 ];
 
 /// The loaded object, what is attached, and what is not
@@ -182,6 +188,7 @@ fn open(
         match map.name().to_str() {
             Some("ring") => map.set_max_entries(ring_bytes(options))?,
             Some("tracked") => map.set_max_entries(options.max_processes.max(1))?,
+            Some("sample_ring") => map.set_max_entries(sample_ring_bytes(options))?,
             Some("regions") => map.set_max_entries(options.walk_regions.max(1))?,
             _ => {}
         }
@@ -197,6 +204,14 @@ fn open(
 /// The ring's real size: a power of two, a page at least
 pub(crate) fn ring_bytes(options: &LoadOptions) -> u32 {
     options.ring_bytes.clamp(4096, 1 << 30).next_power_of_two()
+}
+
+/// The same of the ring of samples
+pub(crate) fn sample_ring_bytes(options: &LoadOptions) -> u32 {
+    options
+        .sample_ring_bytes
+        .clamp(4096, 1 << 30)
+        .next_power_of_two()
 }
 
 /// The program that libbpf names as the one that failed

@@ -87,8 +87,96 @@ words! {
         /// The accessed bit is set but the kernel cannot clear it (hugetlb, zero page, mapped
         /// device memory): it counts in every interval since it was first touched.
         Sticky = "sticky",
+        /// Imported from DAMON: a region in which some sampled page was accessed. Neither complete nor exact.
+        Damon = "damon",
+        /// Imported, with exact addresses: each page that an access of the source touched.
+        Imported = "imported",
         /// Every access was counted while the program ran under an emulator.
         Exact = "exact",
+    }
+}
+
+words! {
+    /// How a sample of a memory access became known.
+    SampleSource ("source of a sample") {
+        /// The timer of a CPU: the weight of a sample is time.
+        CpuClock = "cpu-clock",
+        /// A hardware sample of Intel's PEBS.
+        Pebs = "pebs",
+        /// A hardware sample of AMD's IBS.
+        Ibs = "ibs",
+        /// A hardware sample of Arm's SPE.
+        Spe = "spe",
+        /// Imported from a recording of `perf mem`, or its text.
+        PerfMem = "perf_mem",
+        /// Imported from Mitos or MemAxes.
+        Mitos = "mitos",
+        /// Imported from the tables of the IISWC 2022 artifact.
+        Iiswc22 = "iiswc22",
+        /// Imported from Valgrind's lackey: every access, not a sample.
+        Lackey = "lackey",
+        /// Imported from Moca: the first access to a page in an interval.
+        Moca = "moca",
+        /// The first access to an armed page, trapped.
+        Fault = "fault",
+    }
+}
+
+words! {
+    /// Which code a sample found at work.
+    SampleMode ("mode of a sample") {
+        /// The program's own.
+        User = "user",
+        /// The kernel's, in a system call.
+        Call = "call",
+        /// The kernel's, for a fault or an interrupt.
+        Trap = "trap",
+    }
+}
+
+words! {
+    /// Which instruction's access a sample names, seen from where the thread was stopped.
+    Resolved ("place of an access") {
+        /// The one before, for which the thread had waited.
+        Behind = "behind",
+        /// The one at which it stood.
+        At = "at",
+        /// The next one to access memory.
+        Ahead = "ahead",
+        /// The hardware said which.
+        Hardware = "hardware",
+    }
+}
+
+words! {
+    /// Where the data of an access came from.
+    MemoryLevel ("level of memory") {
+        /// First-level cache.
+        L1 = "l1",
+        /// Second-level cache.
+        L2 = "l2",
+        /// Third-level cache.
+        L3 = "l3",
+        /// Fourth-level cache.
+        L4 = "l4",
+        /// Line fill buffer: the line was on its way already.
+        FillBuffer = "fill_buffer",
+        /// Memory of the same node.
+        LocalDram = "local_dram",
+        /// Memory of another node.
+        RemoteDram = "remote_dram",
+        /// A cache of another node, or of another core where that is all that is told.
+        RemoteCache = "remote_cache",
+        /// Memory, the node not told.
+        Dram = "dram",
+        /// Persistent memory.
+        Pmem = "pmem",
+        /// Memory on a CXL device.
+        Cxl = "cxl",
+        /// I/O memory.
+        Io = "io",
+        /// Memory that is not cached.
+        Uncached = "uncached",
     }
 }
 
@@ -103,6 +191,18 @@ mod tests {
         }
         for source in TouchSource::ALL {
             assert_eq!(source.word().parse::<TouchSource>().as_ref(), Ok(source));
+        }
+        for source in SampleSource::ALL {
+            assert_eq!(source.word().parse::<SampleSource>().as_ref(), Ok(source));
+        }
+        for mode in SampleMode::ALL {
+            assert_eq!(mode.word().parse::<SampleMode>().as_ref(), Ok(mode));
+        }
+        for resolved in Resolved::ALL {
+            assert_eq!(resolved.word().parse::<Resolved>().as_ref(), Ok(resolved));
+        }
+        for level in MemoryLevel::ALL {
+            assert_eq!(level.word().parse::<MemoryLevel>().as_ref(), Ok(level));
         }
         assert!("steak".parse::<ObjectKind>().is_err());
     }

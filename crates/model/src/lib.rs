@@ -6,7 +6,9 @@
 mod kinds;
 mod quantities;
 
-pub use kinds::{ObjectKind, TouchSource, UnknownKind};
+pub use kinds::{
+    MemoryLevel, ObjectKind, Resolved, SampleMode, SampleSource, TouchSource, UnknownKind,
+};
 pub use quantities::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, PAGE_BYTES, Page, PageRange, Pages, Pid,
     SiteId, Tid, Time,

@@ -170,29 +170,32 @@ fn try_ptrace() -> Result<String, String> {
 
 fn programs() -> Vec<Check> {
     match Kernel::load(&LoadOptions::default()) {
-        Ok(kernel) => kernel
-            .capabilities()
-            .iter()
-            .map(|c| {
-                let lacking = if c.required {
-                    Standing::Required
-                } else {
-                    Standing::Missing
-                };
-                let (detail, hint) = split_hint(&c.detail);
-                Check {
-                    name: c.name.to_owned(),
-                    purpose: c.purpose.to_owned(),
-                    standing: if c.available {
-                        Standing::Available
+        Ok(mut kernel) => {
+            let clock = clock_samples(&mut kernel);
+            let known = kernel.capabilities().iter();
+            known
+                .map(|c| {
+                    let lacking = if c.required {
+                        Standing::Required
                     } else {
-                        lacking
-                    },
-                    detail,
-                    hint,
-                }
-            })
-            .collect(),
+                        Standing::Missing
+                    };
+                    let (detail, hint) = split_hint(&c.detail);
+                    Check {
+                        name: c.name.to_owned(),
+                        purpose: c.purpose.to_owned(),
+                        standing: if c.available {
+                            Standing::Available
+                        } else {
+                            lacking
+                        },
+                        detail,
+                        hint,
+                    }
+                })
+                .chain([clock, hardware_samples()])
+                .collect()
+        }
         Err(e) => {
             let (detail, hint) = split_hint(&e.to_string());
             vec![Check {
@@ -204,6 +207,43 @@ fn programs() -> Vec<Check> {
             }]
         }
     }
+}
+
+fn clock_samples(kernel: &mut Kernel) -> Check {
+    let tried = kernel.sample(1);
+    Check::new(
+        "cpu-clock samples",
+        "the address, line and thread that time goes to, on any machine (--samples RATE)",
+        tried
+            .map(|_| "a timer of each CPU runs the program".into())
+            .map_err(|e| {
+                (
+                    e.to_string(),
+                    "the kernel needs CONFIG_PERF_EVENTS=y; run as root, or with CAP_PERFMON",
+                )
+            }),
+        Standing::Missing,
+    )
+}
+
+/// Where the kernel says that the processor samples accesses by itself.
+fn hardware_samples() -> Check {
+    let devices = Path::new("/sys/bus/event_source/devices");
+    let known = [
+        ("cpu/events/mem-loads", "Intel PEBS"),
+        ("cpu_core/events/mem-loads", "Intel PEBS"),
+        ("ibs_op", "AMD IBS"),
+        ("arm_spe_0", "Arm SPE"),
+    ];
+    let found = known.iter().find(|(path, _)| devices.join(path).exists());
+    Check::note(
+        "hardware samples",
+        "latency and memory level of single accesses",
+        match found {
+            Some((_, name)) => format!("{name} is there; this version samples by cpu-clock"),
+            None => "this machine shows no PEBS, IBS or SPE: samples come from cpu-clock".into(),
+        },
+    )
 }
 
 /// Takes a hint in parentheses off a sentence.

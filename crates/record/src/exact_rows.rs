@@ -1,6 +1,6 @@
 //! The counts of an exact recording, from the plugin's files to rows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use varve_exact_table::{CONTROL, Control, Counts, CountsError, EXTENSION, Segment};
@@ -45,6 +45,7 @@ pub(crate) fn write(
             Err(_) => damaged += 1,
         }
     }
+    let first = first_stamps(&files, &mut damaged);
     // Whose segments belong to an interval, in the order of intervals.
     let mut by_interval: BTreeMap<u32, Vec<(usize, Segment)>> = BTreeMap::new();
     for (i, (_, segments)) in files.iter().enumerate() {
@@ -68,18 +69,18 @@ pub(crate) fn write(
                 rows.push(CountRow {
                     interval: Interval(interval),
                     pid: Pid(pid),
-                    tid: Tid(segment.tid),
+                    tid: Some(Tid(segment.tid)),
                     page: Page(entry.page),
                     reads: entry.reads,
                     writes: entry.writes,
-                    first_ns: Time(entry.first_ns),
+                    first: Some(first.get(&(pid, entry.page)) == Some(&entry.first_ns)),
                 });
             });
             damaged += u64::from(read.is_err());
         }
         processes.sort_unstable();
         processes.dedup();
-        rows.sort_unstable_by_key(|r| (r.pid, r.page, r.tid, r.first_ns));
+        rows.sort_unstable_by_key(|r| (r.pid, r.page, r.tid));
         for piece in rows.chunks(ROWS_AT_ONCE) {
             writer.append(piece)?;
         }
@@ -104,6 +105,22 @@ pub(crate) fn write(
         ("uncounted_processes", control.uncounted()?),
         ("damaged_counts", damaged),
     ])
+}
+
+/// The stamp of the first access to each page of each process.
+fn first_stamps(files: &[(Counts, Vec<Segment>)], damaged: &mut u64) -> HashMap<(u32, u64), u64> {
+    let mut first = HashMap::new();
+    for (counts, segments) in files {
+        let pid = counts.image().pid;
+        for segment in segments {
+            let read = counts.entries(segment, |entry| {
+                let known = first.entry((pid, entry.page)).or_insert(entry.first_ns);
+                *known = entry.first_ns.min(*known);
+            });
+            *damaged += u64::from(read.is_err());
+        }
+    }
+    first
 }
 
 /// When each interval began, and when the last one ended; never falling.
@@ -181,11 +198,11 @@ mod tests {
         CountRow {
             interval: Interval(3),
             pid: Pid(pid),
-            tid: Tid(tid),
+            tid: Some(Tid(tid)),
             page: Page(page),
             reads: 1,
             writes,
-            first_ns: Time(tid.into()),
+            first: Some(tid == 1),
         }
     }
 

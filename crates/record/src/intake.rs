@@ -13,6 +13,7 @@ use crate::agents::Agents;
 use crate::kernel_objects::KernelObjects;
 use crate::lives::Lives;
 use crate::output::Output;
+use crate::samples::Sampler;
 use crate::stacks::Stacks;
 use crate::world::{ObjectsFrom, World};
 use crate::writes::{WriteWatch, is_next};
@@ -41,6 +42,8 @@ pub(crate) struct Intake {
     pub(crate) new_program: bool,
     /// Where writes are told by userfaultfd.
     pub(crate) writes: Option<WriteWatch>,
+    /// Where samples are taken.
+    pub(crate) samples: Option<Sampler>,
     preload: bool,
     exits: Vec<(Pid, Time, Option<i32>)>,
 }
@@ -61,6 +64,7 @@ impl Intake {
             boundary: None,
             released: None,
             writes: None,
+            samples: None,
             new_program: false,
             exits: Vec::new(),
         }
@@ -209,6 +213,9 @@ impl Intake {
         if let Some(writes) = &mut self.writes {
             writes.forget(pid);
         }
+        if let Some(samples) = &mut self.samples {
+            samples.forget(pid);
+        }
         let from = self.source_of(pid);
         if let Some(process) = self.world.processes.get_mut(&pid) {
             process.objects_from = from;
@@ -242,6 +249,15 @@ impl Intake {
         }
     }
 
+    /// Turns the samples that were collected before the last events into rows.
+    pub(crate) fn resolve_samples(&mut self) {
+        if let Some(samples) = &mut self.samples
+            && self.waits_for_exec_of.is_none()
+        {
+            samples.resolve(&mut self.world, &mut self.stacks);
+        }
+    }
+
     /// Takes what the preload library tells, and lets go of the processes that ended.
     pub(crate) fn settle(&mut self) {
         if let Some(agents) = &mut self.agents {
@@ -258,6 +274,9 @@ impl Intake {
                 self.lives.end_all(pid, time);
             }
             self.stacks.forget(pid);
+            if let Some(samples) = &mut self.samples {
+                samples.forget(pid);
+            }
             self.world.process_ended(pid, time, code);
         }
     }

@@ -70,6 +70,7 @@ pub(crate) fn new_manifest(options: &RecordOptions, source: WriteSource) -> Mani
             start_ns: monotonic_now(),
             end_ns: monotonic_now(),
             start_unix_ns: varve_sys::realtime_now(),
+            unit: Default::default(),
         },
         completeness: Completeness {
             complete: false,
@@ -77,7 +78,9 @@ pub(crate) fn new_manifest(options: &RecordOptions, source: WriteSource) -> Mani
         },
         overhead: Overhead::default(),
         losses: Default::default(),
+        samples: None,
         modules: Vec::new(),
+        absent: Vec::new(),
         notes: Vec::new(),
     };
     manifest.settle();

@@ -29,6 +29,8 @@ pub enum Ablation {
     PageFlags,
     /// Do not read pages that vanish within an interval.
     Vanish,
+    /// Do not look at the instruction before that of a sample.
+    Behind,
 }
 
 impl Ablation {
@@ -39,6 +41,7 @@ impl Ablation {
             Ablation::Hold => "hold",
             Ablation::PageFlags => "page-flags",
             Ablation::Vanish => "vanish",
+            Ablation::Behind => "behind",
         }
     }
 
@@ -49,6 +52,7 @@ impl Ablation {
             Ablation::Hold,
             Ablation::PageFlags,
             Ablation::Vanish,
+            Ablation::Behind,
         ]
         .into_iter()
         .find(|a| a.word() == word)
@@ -64,6 +68,18 @@ pub enum WritesChoice {
     On,
     /// Nowhere.
     Off,
+}
+
+/// Whether samples are taken, and by what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SamplesChoice {
+    /// None.
+    Off,
+    /// By the clock of each CPU, so many times a second.
+    Clock {
+        /// Per second of each CPU, 1 at least.
+        rate: u32,
+    },
 }
 
 /// The options of a recording.
@@ -85,6 +101,8 @@ pub struct RecordOptions {
     pub preload: Option<PathBuf>,
     /// Writes.
     pub writes: WritesChoice,
+    /// Samples.
+    pub samples: SamplesChoice,
     /// What holds the target still.
     pub hold: HoldChoice,
     /// Mechanisms left out on purpose.

@@ -7,6 +7,7 @@ use varve_trace::tables::{CounterRow, FaultRow, IntervalRow, LossRow, TouchRow};
 use varve_trace::{Manifest, TraceError, TraceWriter};
 
 use crate::lives::Lives;
+use crate::samples::Sampler;
 use crate::stacks::Stacks;
 use crate::world::World;
 
@@ -62,11 +63,16 @@ impl Output {
         world: &mut World,
         lives: &mut Lives,
         stacks: &mut Stacks,
+        samples: Option<&mut Sampler>,
     ) -> Result<(), TraceError> {
         // Touches go before the intervals that they belong to: an interval that is there is whole.
         append(writer, &mut self.touches)?;
         append(writer, &mut self.faults)?;
         append(writer, &mut stacks.rows)?;
+        if let Some(samples) = samples {
+            append(writer, &mut samples.rows)?;
+            manifest.samples = Some(samples.note);
+        }
         // A recorder that is killed in between leaves deaths without births, and never two objects in one place.
         append(writer, &mut lives.deaths)?;
         append(writer, &mut lives.births)?;

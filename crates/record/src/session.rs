@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration as Wait;
 
+use varve_access::Steps;
 use varve_bpf::{Kernel, LoadOptions, PageFlags};
 use varve_model::{Bytes, Duration, Interval, Pid, Time};
 use varve_sys::{Child, PidFd, Signals, Trigger, Waiter, cpu_time, monotonic_now};
@@ -16,11 +17,12 @@ use crate::guardian::Guardian;
 use crate::intake::Intake;
 use crate::manifest::new_manifest;
 use crate::runs::{Writes, append_runs};
+use crate::samples::{self, Sampler};
 use crate::scan::Scan;
 use crate::target::Target;
 use crate::turns::Turns;
 use crate::write_source::WriteSource;
-use crate::{Ablation, RecordError, RecordOptions, TargetChoice};
+use crate::{Ablation, RecordError, RecordOptions, SamplesChoice, TargetChoice};
 
 /// What is lost at most when the recorder is killed.
 const FLUSH_EVERY: Duration = Duration(500_000_000);
@@ -69,6 +71,11 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         } else {
             PageFlags::Check
         },
+        sample_ring_bytes: match options.samples {
+            SamplesChoice::Clock { rate } => samples::ring_bytes(rate, varve_sys::facts().cpus),
+            SamplesChoice::Off => 0,
+        },
+        sample_stack_bytes: samples::STACK_BYTES,
         ..LoadOptions::default()
     })?;
     let source = WriteSource::choose(options, &mut kernel)?;
@@ -83,6 +90,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     let rings = agents.as_ref().map(|a| a.folder().to_owned());
     let writes = source.watch(rings.as_deref())?;
     let mut manifest = new_manifest(options, source);
+    let sampler = start_samples(options, &mut kernel, &mut manifest);
     let mut target = match &options.target {
         TargetChoice::Command(command) => Target::prepare(
             command,
@@ -118,6 +126,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         auto: None,
     };
     session.intake.writes = writes;
+    session.intake.samples = sampler;
     let ran = session.run(&mut kernel, target);
     let unwatched = session.intake.writes.take().is_some_and(|w| !w.any);
     let told = session.intake.agents.as_ref().is_some_and(|a| a.any);
@@ -137,6 +146,35 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         manifest,
         trouble,
     })
+}
+
+/// Begins to take samples. Where that cannot be, the recording goes on without them, and says so.
+fn start_samples(
+    options: &RecordOptions,
+    kernel: &mut Kernel,
+    manifest: &mut Manifest,
+) -> Option<Sampler> {
+    let SamplesChoice::Clock { rate } = options.samples else {
+        return None;
+    };
+    let steps = if options.lacks(Ablation::Behind) {
+        Steps::NotBehind
+    } else {
+        Steps::All
+    };
+    match Sampler::start(kernel, rate, steps) {
+        Ok(sampler) => {
+            manifest.samples = Some(sampler.note);
+            Some(sampler)
+        }
+        Err(error) => {
+            let (what, _) = error.told();
+            manifest
+                .notes
+                .push(format!("No samples were taken: {what}."));
+            None
+        }
+    }
 }
 
 /// Why the loop ended.
@@ -291,7 +329,9 @@ impl Session<'_> {
         turns.released(start);
         let mut length = match self.options.interval {
             IntervalChoice::Fixed(length) => length,
-            IntervalChoice::Auto { .. } | IntervalChoice::Accesses(_) => auto::SHORTEST,
+            IntervalChoice::Auto { .. } | IntervalChoice::Accesses(_) | IntervalChoice::None => {
+                auto::SHORTEST
+            }
         };
         let mut deadline = start + length;
         let mut flushed = start;
@@ -397,7 +437,12 @@ impl Session<'_> {
 
     fn drain(&mut self, scan: &mut Scan<'_>) -> Result<(), RecordError> {
         let intake = &mut self.intake;
+        // Samples first: whatever they need to be understood is told of by the events that follow.
+        if let Some(samples) = &mut intake.samples {
+            samples.collect()?;
+        }
         scan.kernel.events(&mut |event| intake.take(event))?;
+        intake.resolve_samples();
         intake.settle();
         let dropped = scan.kernel.dropped_records()?;
         if let Some(writes) = &mut intake.writes {
@@ -562,6 +607,7 @@ impl Session<'_> {
             &mut intake.world,
             &mut intake.lives,
             &mut intake.stacks,
+            intake.samples.as_mut(),
         )?)
     }
 }

@@ -14,7 +14,7 @@ use varve_sys::{Cgroup, Child, Launch, PidFd, Signals};
 use crate::guardian::Guardian;
 use crate::hold::{Hold, HoldChoice};
 use crate::preflight::gains_rights;
-use crate::{Ablation, RecordError, RecordOptions};
+use crate::{Ablation, RecordError, RecordOptions, SamplesChoice};
 
 /// Size of the preload library's ring in each process.
 const RING_BYTES: usize = 4 << 20;
@@ -40,6 +40,9 @@ fn track_flags(options: &RecordOptions, stacks: bool) -> TrackFlags {
     }
     if stacks {
         flags = flags | TrackFlags::STACKS;
+    }
+    if options.samples != SamplesChoice::Off {
+        flags = flags | TrackFlags::SAMPLES;
     }
     flags
 }

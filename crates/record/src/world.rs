@@ -44,7 +44,13 @@ pub(crate) struct Process {
     threads: HashMap<Tid, ThreadRow>,
     mappings: HashMap<MapEntry, Seen>,
     maps: Maps,
+    /// How often the known mappings were looked at anew.
+    looks: u64,
 }
+
+/// Another one whenever the known mappings of a process may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MapsVersion(Time, u64);
 
 impl Process {
     fn new(pid: Pid, parent: Pid, born: Time) -> Process {
@@ -64,6 +70,7 @@ impl Process {
             threads: HashMap::new(),
             mappings: HashMap::new(),
             maps: Maps::Stale(born),
+            looks: 0,
         }
     }
 }
@@ -253,6 +260,7 @@ impl World {
             return;
         };
         process.maps = Maps::Current;
+        process.looks += 1;
         let before = std::mem::take(&mut process.mappings);
         for entry in entries {
             match before.get(&entry) {
@@ -297,6 +305,7 @@ impl World {
                     self.mapping_rows.push(mapping_row(pid, &entry, &seen, to));
                 }
             } else if process.mappings.is_empty() {
+                process.looks += 1;
                 for entry in entries {
                     let build_id = self.build_ids.of(pid, &entry);
                     let seen = Seen {
@@ -313,11 +322,18 @@ impl World {
 
     fn end_mappings(&mut self, pid: Pid, time: Time) {
         if let Some(process) = self.processes.get_mut(&pid) {
+            process.looks += 1;
             for (entry, seen) in process.mappings.drain() {
                 self.mapping_rows
                     .push(mapping_row(pid, &entry, &seen, Some(time)));
             }
         }
+    }
+
+    /// Which look at the mappings of a process was the last; none for a process that is not known.
+    pub(crate) fn maps_version(&self, pid: Pid) -> Option<MapsVersion> {
+        let process = self.processes.get(&pid)?;
+        Some(MapsVersion(process.row.born_ns, process.looks))
     }
 
     /// The mappings of a process as last seen.

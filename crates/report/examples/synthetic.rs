@@ -359,8 +359,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             processes: 1,
             ..TraceSummary::default()
         },
-        overhead: Overhead { held_ns: Duration(4_100_000_000), recorder_cpu_ns: Some(Duration(9_300_000_000)) },
-        footprint: Footprint { touched_pages: Pages(distinct), peak_resident_pages: resident.last().copied() },
+        overhead: Overhead { held_ns: Some(Duration(4_100_000_000)), recorder_cpu_ns: Some(Duration(9_300_000_000)) },
+        footprint: Footprint { touched_pages: Some(Pages(distinct)), peak_resident_pages: resident.last().copied() },
         unknown: vec!["Whether a touch was a write (null): this kernel has no soft-dirty bits.".into()],
         interval_edges: edges,
         working_set,

@@ -40,6 +40,10 @@ pub enum HtmlError {
 /// Everything the page shows. Moments are nanoseconds since the start of the trace.
 #[derive(Clone, Debug, Default)]
 pub struct HtmlReport {
+    /// What samples say, where there are any.
+    pub samples: Option<varve_analyse::SampleUse>,
+    /// What exact counts say, where there are any.
+    pub counts: Option<varve_analyse::CountUse>,
     /// What was recorded, and how well.
     pub trace: TraceSummary,
     /// What recording cost.
@@ -113,8 +117,8 @@ pub struct Loss {
 /// What recording cost.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Overhead {
-    /// How long the target was held.
-    pub held_ns: Duration,
+    /// How long the target was held, where known.
+    pub held_ns: Option<Duration>,
     /// CPU time of the recorder, where known.
     pub recorder_cpu_ns: Option<Duration>,
 }
@@ -123,7 +127,7 @@ pub struct Overhead {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Footprint {
     /// Distinct pages touched.
-    pub touched_pages: Pages,
+    pub touched_pages: Option<Pages>,
     /// The most pages resident at once, where recorded.
     pub peak_resident_pages: Option<Pages>,
 }

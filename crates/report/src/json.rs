@@ -1,7 +1,9 @@
 //! `varve report --json`; the fields are described in `docs/report-json.md`.
 
 use serde::Serialize;
+use serde_json::Value;
 use varve_analyse::Analysis;
+use varve_trace::Absent;
 
 /// The version of the fields. Fields may be added under the same version.
 pub const SCHEMA: &str = "varve-report/1";
@@ -22,7 +24,115 @@ pub fn render(analysis: &Analysis) -> Result<String, serde_json::Error> {
         schema: SCHEMA,
         analysis,
     };
-    let mut text = serde_json::to_string_pretty(&document)?;
+    let mut text = match analysis.trace.absent.is_empty() {
+        true => serde_json::to_string_pretty(&document)?,
+        false => {
+            let mut value = serde_json::to_value(&document)?;
+            withhold(&mut value, &analysis.trace.absent);
+            serde_json::to_string_pretty(&value)?
+        }
+    };
     text.push('\n');
     Ok(text)
+}
+
+/// Figures that are made of touches: by path, `*` for every item of a list.
+const TOUCHES: &[&str] = &[
+    "trace.intervals",
+    "trace.interval_ns",
+    "trace.median_interval_ns",
+    "trace.touch_rows",
+    "trace.stray_rows",
+    "footprint.touched_pages",
+    "footprint.peak_working_set_pages",
+    "footprint.mean_working_set_pages",
+    "footprint.page_touches",
+    "footprint.huge_page_touches",
+    "reuse",
+    "working_set",
+    "sources",
+    "writes",
+    "processes.*.touched_pages",
+    "processes.*.page_touches",
+    "unowned",
+    "shared",
+    "own_memory",
+    "tail",
+];
+/// Those of objects and groups.
+const OF_OBJECTS: &[&str] = &[
+    "touched_pages",
+    "page_touches",
+    "intervals_touched",
+    "reuse",
+    "written_pages",
+    "shared_page_touches",
+    "huge_page_touches",
+    "standing_page_touches",
+    "cold_pages",
+    "untouched_objects",
+];
+
+/// Makes null what would be a number although nothing is known.
+fn withhold(value: &mut Value, absent: &[Absent]) {
+    let mut lists: Vec<String> = Vec::new();
+    let mut take = |paths: &[&str]| lists.extend(paths.iter().map(|p| (*p).to_owned()));
+    for what in absent {
+        match what {
+            Absent::Touches => {
+                take(TOUCHES);
+                for list in ["objects.*.", "groups.*.", "omitted."] {
+                    let paths: Vec<String> = OF_OBJECTS
+                        .iter()
+                        .map(|field| format!("{list}{field}"))
+                        .collect();
+                    take(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+                }
+            }
+            Absent::Resident => take(&[
+                "footprint.peak_resident_pages",
+                "working_set.*.resident_pages",
+            ]),
+            Absent::Faults => take(&[
+                "footprint.faults",
+                "threads",
+                "objects.*.first_touches",
+                "objects.*.threads",
+                "groups.*.first_touches",
+            ]),
+            Absent::Overhead => take(&["overhead"]),
+            Absent::Machine => take(&["trace.machine"]),
+            Absent::Places => take(&[
+                "objects.*.address",
+                "objects.*.bytes",
+                "groups.*.bytes",
+                "groups.*.peak_bytes",
+                "omitted.bytes",
+            ]),
+            Absent::Lives => take(&["objects.*.born_ns", "groups.*.died", "groups.*.peak_bytes"]),
+        }
+    }
+    if value["trace"]["start_unix_ns"] == 0 {
+        lists.push("trace.start_unix_ns".to_owned());
+    }
+    for path in lists {
+        let parts: Vec<&str> = path.split('.').collect();
+        make_null(value, &parts);
+    }
+}
+
+/// Makes null what is at a path; a path to nothing stays nothing.
+fn make_null(value: &mut Value, path: &[&str]) {
+    match (path, value) {
+        ([], value) => *value = Value::Null,
+        (["*", rest @ ..], Value::Array(list)) => {
+            list.iter_mut().for_each(|item| make_null(item, rest));
+        }
+        ([field, rest @ ..], Value::Object(map)) => {
+            if let Some(value) = map.get_mut(*field) {
+                make_null(value, rest);
+            }
+        }
+        _ => (),
+    }
 }

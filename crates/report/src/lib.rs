@@ -1,5 +1,6 @@
 //! What a person sees of a trace: terminal, JSON, HTML and PNG
 
+pub mod export;
 pub mod html;
 pub mod json;
 pub mod png;

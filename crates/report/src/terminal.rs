@@ -1,14 +1,17 @@
 //! The page that `varve report` prints.
 
-mod accesses;
+mod access_time;
 mod chart;
+mod exact;
 mod page;
+mod samples;
 mod table;
 
 use std::path::Path;
 
 use varve_analyse::{Analysis, FindingId, Remainder, format};
-use varve_model::TouchSource;
+use varve_model::{Duration, TouchSource};
+use varve_trace::{Absent, ClockUnit};
 
 use page::{Page, Tone};
 use table::{Align, Table};
@@ -28,13 +31,26 @@ const PROCESSES: usize = 5;
 pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> String {
     let mut page = Page::new(width.clamp(*WIDTHS.start(), *WIDTHS.end()), color);
     what_ran(&mut page, analysis);
-    if analysis.trace.intervals > 0 || analysis.trace.touch_rows > 0 {
+    let lacks = |what| analysis.trace.absent.contains(&what);
+    // Where the weight is time, that says more than how many samples there were.
+    if let Some(found) = &analysis.samples
+        && analysis.access_time.is_none()
+    {
+        samples::samples(&mut page, found);
+    }
+    // Where every access was counted, more is known: see below.
+    if let (Some(found), None) = (&analysis.counts, &analysis.exact) {
+        samples::counts(&mut page, found);
+    }
+    let has_touches = analysis.trace.intervals > 0 || analysis.trace.touch_rows > 0;
+    if has_touches && !lacks(Absent::Touches) {
         footprint(&mut page, analysis);
         over_time(&mut page, analysis);
         objects(&mut page, analysis);
         processes(&mut page, analysis);
         threads(&mut page, analysis);
-        accesses::accesses(&mut page, analysis);
+        exact::accesses(&mut page, analysis);
+        access_time::write(&mut page, analysis);
     }
     findings(&mut page, analysis);
     unknown(&mut page, analysis);
@@ -69,14 +85,24 @@ fn what_ran(page: &mut Page, a: &Analysis) {
     if trace.start_unix_ns > 0 {
         where_and_when.push(format::utc(trace.start_unix_ns));
     }
-    where_and_when.push(format!("Linux {} {}", machine.kernel, machine.architecture));
-    where_and_when.push(format!(
-        "{}, {}, {}",
-        machine.cpu,
-        format::counted(u64::from(machine.cpus), "CPU"),
-        format::bytes(machine.memory_bytes)
-    ));
+    let lacks = |what| trace.absent.contains(&what);
+    match lacks(Absent::Machine) {
+        true => where_and_when.push("machine not recorded".to_owned()),
+        false => {
+            where_and_when.push(format!("Linux {} {}", machine.kernel, machine.architecture));
+            where_and_when.push(format!(
+                "{}, {}, {}",
+                machine.cpu,
+                format::counted(u64::from(machine.cpus), "CPU"),
+                format::bytes(machine.memory_bytes)
+            ));
+        }
+    }
     page.wrapped(&where_and_when.join(" · "), Tone::Faint);
+    if trace.backend.starts_with("import/") {
+        imported(page, a);
+        return;
+    }
     let length = match trace.interval_ns {
         Some(length) => format!("of {}", format::duration(length)),
         None => format!(
@@ -133,6 +159,44 @@ fn what_ran(page: &mut Page, a: &Analysis) {
         ));
     }
     page.labelled("cost", Tone::Plain, &parts.join(", "));
+}
+
+/// The same for what another tool recorded.
+fn imported(page: &mut Page, a: &Analysis) {
+    let trace = &a.trace;
+    let intervals = match trace.absent.contains(&Absent::Touches) {
+        true => "no intervals".to_owned(),
+        false => format::counted(trace.intervals, "interval"),
+    };
+    let from = trace.backend.strip_prefix("import/").unwrap_or_default();
+    page.wrapped(
+        &format!(
+            "imported from {from}: {}, {intervals}",
+            span(a, trace.duration_ns)
+        ),
+        Tone::Plain,
+    );
+    page.gap();
+    page.labelled("imported", Tone::Notice, &trace.statement);
+    let losses = trace.losses.iter();
+    let losses: Vec<String> = losses
+        .map(|(kind, count)| format!("{kind}: {}", format::count(*count)))
+        .collect();
+    if !losses.is_empty() {
+        page.labelled("lost", Tone::Bad, &losses.join(", "));
+    }
+    if trace.absent.contains(&Absent::Overhead) {
+        page.labelled("cost", Tone::Plain, "not recorded");
+    }
+}
+
+/// A length of time in what the trace's clock counts.
+fn span(a: &Analysis, length: Duration) -> String {
+    match a.trace.clock_unit {
+        ClockUnit::Nanoseconds => format::duration(length),
+        ClockUnit::Accesses => format::counted(length.0, "access").replace("accesss", "accesses"),
+        ClockUnit::Ticks => format!("{} ticks of its own clock", format::count(length.0)),
+    }
 }
 
 fn footprint(page: &mut Page, a: &Analysis) {
@@ -204,8 +268,10 @@ fn over_time(page: &mut Page, a: &Analysis) {
         return;
     }
     page.heading("Working set over time");
-    for line in chart::area(&a.working_set, a.trace.start_ns, page.width) {
-        page.line(&line);
+    if a.trace.clock_unit == ClockUnit::Nanoseconds {
+        for line in chart::area(&a.working_set, a.trace.start_ns, page.width) {
+            page.line(&line);
+        }
     }
     page.wrapped(
         &format!(
@@ -268,7 +334,8 @@ fn coldest(page: &mut Page, a: &Analysis) {
         .filter(|g| g.usage.cold_pages.0 >= 16)
         .collect();
     cold.sort_by_key(|g| std::cmp::Reverse(g.usage.cold_pages));
-    if cold.is_empty() || a.trace.intervals < 8 {
+    let has_time = a.trace.clock_unit == ClockUnit::Nanoseconds;
+    if cold.is_empty() || a.trace.intervals < 8 || !has_time {
         return;
     }
     page.heading(&format!(
@@ -374,13 +441,13 @@ fn threads(page: &mut Page, a: &Analysis) {
 
 fn findings(page: &mut Page, a: &Analysis) {
     page.heading("Findings");
-    if a.trace.intervals == 0 {
+    if a.trace.intervals == 0 && a.samples.is_none() {
         page.wrapped(
             "The recording has no intervals: nothing can be said of it.",
             Tone::Plain,
         );
     }
-    if a.findings.is_empty() && a.trace.intervals > 0 {
+    if a.findings.is_empty() && (a.trace.intervals > 0 || a.samples.is_some()) {
         page.wrapped("Nothing stands out.", Tone::Plain);
     }
     for finding in &a.findings {

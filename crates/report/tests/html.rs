@@ -255,6 +255,7 @@ fn manifest() -> Manifest {
             start_ns: Time(1_000_000),
             end_ns: Time(41_000_000),
             start_unix_ns: 0,
+            unit: Default::default(),
         },
         completeness: Completeness {
             complete: true,
@@ -262,7 +263,9 @@ fn manifest() -> Manifest {
         },
         overhead: Overhead::default(),
         losses: [("reclaim".to_owned(), 0)].into(),
+        samples: None,
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }
@@ -311,7 +314,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         first_touches: Pages(1),
     };
     Analysis {
-        accesses: None,
+        exact: None,
         trace: TraceFacts {
             complete: true,
             statement: "Everything.".into(),
@@ -335,6 +338,8 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
                 cpus: 2,
                 memory_bytes: Bytes(1 << 30),
             },
+            absent: vec![],
+            clock_unit: Default::default(),
             touch_rows: 5,
             stray_rows: 0,
         },
@@ -355,6 +360,8 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         },
         shared: Remainder::default(),
         own_memory: Remainder::default(),
+        samples: None,
+        counts: None,
         tail: Tail::default(),
         findings: vec![varve_analyse::Finding {
             id: FindingId::NeverTouched,
@@ -363,6 +370,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             advice: String::new(),
             objects: vec![ObjectId(2)],
         }],
+        access_time: None,
         unknown: vec![],
     }
 }

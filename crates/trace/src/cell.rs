@@ -13,8 +13,8 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field, Fields};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
+    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 
 use crate::tables::Frame;
@@ -227,7 +227,53 @@ macro_rules! word {
     )*};
 }
 
-word!(TouchSource, ObjectKind);
+word!(
+    TouchSource,
+    ObjectKind,
+    SampleSource,
+    SampleMode,
+    Resolved,
+    MemoryLevel
+);
+
+/// Words that may be missing.
+macro_rules! optional_word {
+    ($($name:ty),*) => {$(
+        impl Cell for Option<$name> {
+            const NULLABLE: bool = true;
+
+            fn data_type() -> DataType {
+                <$name>::data_type()
+            }
+
+            fn to_array(cells: &[Self]) -> ArrayRef {
+                let words = StringArray::from_iter_values(<$name>::ALL.iter().map(|w| w.word()));
+                let codes = Int8Array::from_iter(cells.iter().map(|c| c.map(|c| c as i8)));
+                Arc::new(DictionaryArray::<Int8Type>::new(codes, Arc::new(words)))
+            }
+
+            fn from_array(array: &dyn Array) -> Result<Vec<Self>, String> {
+                let word = |w: &str| w.parse::<$name>().map_err(|e| e.to_string());
+                if let Ok(words) = downcast::<StringArray>(array) {
+                    return words.iter().map(|w| w.map(word).transpose()).collect();
+                }
+                let array = downcast::<DictionaryArray<Int8Type>>(array)?;
+                let words = downcast::<StringArray>(array.values().as_ref())?;
+                let known: Vec<Result<$name, String>> =
+                    words.iter().map(|w| word(w.unwrap_or_default())).collect();
+                let of = |code: i8| {
+                    let found = usize::try_from(code).ok().and_then(|code| known.get(code));
+                    found
+                        .cloned()
+                        .unwrap_or_else(|| Err(format!("it has the unknown code {code}")))
+                };
+                array.keys().iter().map(|c| c.map(of).transpose()).collect()
+            }
+        }
+    )*};
+}
+
+optional_word!(Resolved, SampleMode, MemoryLevel);
 
 impl Cell for Vec<Address> {
     fn data_type() -> DataType {

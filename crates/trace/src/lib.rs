@@ -27,8 +27,8 @@ mod writer;
 pub use columns::{TouchColumns, TouchUnit, WrittenColumn};
 pub use error::TraceError;
 pub use manifest::{
-    Clock, Completeness, EXACT, FORMAT_VERSION, Features, IntervalChoice, MACHINE_UNKNOWN, Machine,
-    Manifest, ModuleNote, Options, Overhead, State, Target,
+    Absent, Clock, ClockUnit, Completeness, EXACT, FORMAT_VERSION, Features, IntervalChoice,
+    MACHINE_UNKNOWN, Machine, Manifest, ModuleNote, Options, Overhead, SamplesNote, State, Target,
 };
 pub use merge::{MergeProgress, finish_tables, remove_parts};
 pub use reader::{Batches, Trace};

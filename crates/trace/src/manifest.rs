@@ -6,13 +6,13 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use varve_model::{Bytes, Duration, Time};
+use varve_model::{Bytes, Duration, SampleSource, Time};
 
 use crate::TraceError;
 use crate::writer::create_aside;
 
 /// The newest trace format that this version reads and the one that it writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// What a machine field says where the machine does not tell.
 pub const MACHINE_UNKNOWN: &str = "unknown";
@@ -52,12 +52,51 @@ pub struct Manifest {
     pub overhead: Overhead,
     /// Loss counters; all zero or absent in a complete trace.
     pub losses: BTreeMap<String, u64>,
+    /// The samples; null where none were asked for.
+    #[serde(default)]
+    pub samples: Option<SamplesNote>,
     /// What a reader should know and no counter says, such as stripped files.
     #[serde(default)]
     pub modules: Vec<ModuleNote>,
+    /// What the source of an imported trace does not tell: reports show it as absent, never as zero.
+    #[serde(default)]
+    pub absent: Vec<Absent>,
     /// Remarks for the reader, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// What a trace may lack altogether.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Absent {
+    /// Touched pages, and with them intervals and whatever is made of the two.
+    Touches,
+    /// Resident pages.
+    Resident,
+    /// Page faults, and with them first touches by thread.
+    Faults,
+    /// What recording cost: holds, CPU time and memory of the recorder.
+    Overhead,
+    /// The machine.
+    Machine,
+    /// Where objects lie and how large they are.
+    Places,
+    /// When objects came to be and ceased.
+    Lives,
+}
+
+/// What the numbers of the trace's clock count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClockUnit {
+    /// Nanoseconds.
+    #[default]
+    Nanoseconds,
+    /// Memory accesses: the source has no clock, and this is their order.
+    Accesses,
+    /// Something that grows with time at a rate that the source does not tell.
+    Ticks,
 }
 
 /// How far a recording got.
@@ -91,6 +130,8 @@ pub struct Target {
 pub enum IntervalChoice {
     /// Always this long, in nanoseconds.
     Fixed(Duration),
+    /// Nobody chose: there are none, or they are those of an imported record.
+    None,
     /// As long as it takes to keep the cost under this share of the run time.
     Auto {
         /// The share, 0 to 1.
@@ -153,6 +194,9 @@ pub struct Clock {
     pub end_ns: Time,
     /// `CLOCK_REALTIME` at its beginning, nanoseconds since 1970.
     pub start_unix_ns: u64,
+    /// What all times of the trace count.
+    #[serde(default)]
+    pub unit: ClockUnit,
 }
 
 /// The completeness statement.
@@ -173,6 +217,53 @@ pub struct Overhead {
     pub recorder_cpu_ns: Duration,
     /// The recorder's peak resident memory.
     pub recorder_peak_bytes: Bytes,
+}
+
+/// How samples were taken and what became of them. Lost ones do not make a trace incomplete: samples are samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SamplesNote {
+    /// What took them.
+    pub source: SampleSource,
+    /// How many were asked for, per second of each CPU.
+    pub rate: u32,
+    /// How many were taken of recorded threads.
+    pub taken: u64,
+    /// Of those: the kernel was at work, in a system call.
+    pub in_calls: u64,
+    /// The kernel was at work, for a fault or an interrupt.
+    pub in_traps: u64,
+    /// The access was that of the instruction before.
+    pub behind: u64,
+    /// That of the instruction itself.
+    pub at: u64,
+    /// That of the next instruction to access memory.
+    pub ahead: u64,
+    /// The hardware told the access.
+    #[serde(default)]
+    pub hardware: u64,
+    /// The program was at work, and the access could not be told for certain.
+    pub undecoded: u64,
+    /// Beyond all these: samples that did not fit the ring.
+    pub dropped: u64,
+}
+
+impl SamplesNote {
+    /// Nothing has been taken yet.
+    pub const fn new(source: SampleSource, rate: u32) -> SamplesNote {
+        SamplesNote {
+            source,
+            rate,
+            taken: 0,
+            in_calls: 0,
+            in_traps: 0,
+            behind: 0,
+            at: 0,
+            ahead: 0,
+            hardware: 0,
+            undecoded: 0,
+            dropped: 0,
+        }
+    }
 }
 
 /// What is to be said of one executable or library.

@@ -6,17 +6,19 @@ use std::path::Path;
 
 use crate::table_file::TableFile;
 use crate::tables::{
-    CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ProcessRow, Row, ThreadRow,
-    TouchRow,
+    CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ProcessRow, Row, SampleRow,
+    ThreadRow, TouchRow,
 };
 use crate::writer::{part_files, write_table};
 use crate::{Trace, TraceError};
 
 /// The tables that [`finish_tables`] leaves, even where they are empty.
-pub(crate) const MERGED: [&str; 8] = [
+pub(crate) const MERGED: [&str; 10] = [
     IntervalRow::TABLE.name,
     TouchRow::TABLE.name,
     FaultRow::TABLE.name,
+    SampleRow::TABLE.name,
+    CountRow::TABLE.name,
     MappingRow::TABLE.name,
     ThreadRow::TABLE.name,
     ProcessRow::TABLE.name,
@@ -32,7 +34,8 @@ pub type MergeProgress<'a> = &'a mut dyn FnMut(f64);
 /// are merged already are left alone, so that a merge that was cut short can be taken up again.
 pub fn finish_tables(folder: &Path, progress: MergeProgress<'_>) -> Result<(), TraceError> {
     let trace = Trace::open(folder)?;
-    let total = trace.count::<TouchRow>()? + trace.count::<FaultRow>()?;
+    let total =
+        trace.count::<TouchRow>()? + trace.count::<FaultRow>()? + trace.count::<SampleRow>()?;
     let mut done = 0;
     let mut step = |rows: usize| {
         done += rows as u64;
@@ -41,6 +44,8 @@ pub fn finish_tables(folder: &Path, progress: MergeProgress<'_>) -> Result<(), T
     merge::<IntervalRow>(&trace, &mut |_| ())?;
     merge::<TouchRow>(&trace, &mut step)?;
     merge::<FaultRow>(&trace, &mut step)?;
+    merge::<SampleRow>(&trace, &mut step)?;
+    merge::<CountRow>(&trace, &mut |_| ())?;
     merge_latest(&trace, |r: &MappingRow| {
         (
             r.pid,
@@ -54,12 +59,7 @@ pub fn finish_tables(folder: &Path, progress: MergeProgress<'_>) -> Result<(), T
     merge_latest(&trace, |r: &ThreadRow| (r.pid, r.tid, r.born_ns))?;
     merge_latest(&trace, |r: &ProcessRow| (r.pid, r.born_ns))?;
     merge::<CounterRow>(&trace, &mut |_| ())?;
-    merge::<LossRow>(&trace, &mut |_| ())?;
-    // Only where every access was counted: other recordings do not have the table.
-    if trace.count::<CountRow>()? > 0 {
-        merge::<CountRow>(&trace, &mut |_| ())?;
-    }
-    Ok(())
+    merge::<LossRow>(&trace, &mut |_| ())
 }
 
 fn merge<R: Row>(trace: &Trace, step: &mut dyn FnMut(usize)) -> Result<(), TraceError> {

@@ -16,7 +16,7 @@ use parquet::schema::types::SchemaDescriptor;
 
 use crate::guard::{check_counts, check_pages, contained, open_regular};
 use crate::merge::MERGED;
-use crate::tables::Row;
+use crate::tables::{CountRow, Row, SampleRow};
 use crate::writer::part_files;
 use crate::{Manifest, State, TraceError};
 
@@ -54,7 +54,10 @@ impl Trace {
     pub fn files<R: Row>(&self) -> Result<Vec<PathBuf>, TraceError> {
         let files = table_files(&self.folder, R::TABLE.name)?;
         let ended = self.manifest.state != State::Recording;
-        if files.is_empty() && ended && MERGED.contains(&R::TABLE.name) {
+        // Version 1 had neither samples nor counts.
+        let since_2 = R::TABLE == SampleRow::TABLE || R::TABLE == CountRow::TABLE;
+        let is_younger = self.manifest.version < 2 && since_2;
+        if files.is_empty() && ended && !is_younger && MERGED.contains(&R::TABLE.name) {
             let path = self.folder.join(format!("{}.parquet", R::TABLE.name));
             return Err(TraceError::table(path, "it is missing"));
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Field, Schema, SchemaRef};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
+    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 
 use crate::cell::Cell;
@@ -130,27 +130,6 @@ table! {
 }
 
 table! {
-    /// What one thread did to one page in one interval, where every access was counted.
-    CountRow in "counts" growing ["interval", "page", "first_ns"] {
-        /// The interval.
-        interval: Interval,
-        /// The process.
-        pid: Pid,
-        /// The thread.
-        tid: Tid,
-        /// The page: virtual address >> 12.
-        page: Page,
-        /// Accesses that read at least one byte of the page.
-        reads: u64,
-        /// Accesses that wrote at least one byte of the page.
-        writes: u64,
-        /// When the first of them happened. No two rows of a recording have the same: the order is that of the
-        /// accesses.
-        first_ns: Time,
-    }
-}
-
-table! {
     /// One page fault of a recorded thread.
     FaultRow in "faults" growing ["time_ns", "address"] {
         /// When it happened.
@@ -169,6 +148,65 @@ table! {
         write: Option<bool>,
         /// Whether the kernel made the access on the program's behalf.
         kernel: bool,
+    }
+}
+
+table! {
+    /// One memory access that was sampled, trapped or imported, or a sample whose access is not known.
+    SampleRow in "samples" growing ["time_ns", "address"] {
+        /// When it happened.
+        time_ns: Time,
+        /// The process; 0 where the source does not tell.
+        pid: Pid,
+        /// The thread.
+        tid: Option<Tid>,
+        /// The CPU it ran on.
+        cpu: Option<Cpu>,
+        /// The program's instruction at which the thread stood, also where the kernel was at work.
+        ip: Option<Address>,
+        /// The first byte of the access; null where it could not be told for certain.
+        address: Option<Address>,
+        /// How many bytes were accessed.
+        bytes: Option<Bytes>,
+        /// Whether it was a write.
+        write: Option<bool>,
+        /// The object, in `objects`.
+        object: Option<ObjectId>,
+        /// How the sample became known.
+        source: SampleSource,
+        /// How long the access took, in CPU cycles, as the hardware tells.
+        latency_cycles: Option<u32>,
+        /// Where the data came from.
+        level: Option<MemoryLevel>,
+        /// Which instruction's access it is.
+        resolved: Option<Resolved>,
+        /// Which code was at work, where the source says.
+        mode: Option<SampleMode>,
+        /// The time of a CPU that the row stands for: the sample's, shared by its accesses. Not a number of accesses; null
+        /// where a row is an access.
+        weight_ns: Option<Duration>,
+        /// The call stack, in `sites`; its first frame is the instruction.
+        site: Option<SiteId>,
+    }
+}
+
+table! {
+    /// How often a thread accessed a page in an interval.
+    CountRow in "counts" growing ["interval", "page"] {
+        /// The interval.
+        interval: Interval,
+        /// The process; 0 where the source does not tell.
+        pid: Pid,
+        /// The thread.
+        tid: Option<Tid>,
+        /// The page: virtual address >> 12.
+        page: Page,
+        /// Accesses that read.
+        reads: u64,
+        /// Accesses that wrote.
+        writes: u64,
+        /// Whether the thread was the first to access the page.
+        first: Option<bool>,
     }
 }
 
@@ -399,6 +437,8 @@ pub const ALL: &[Table] = &[
     IntervalRow::TABLE,
     TouchRow::TABLE,
     FaultRow::TABLE,
+    SampleRow::TABLE,
+    CountRow::TABLE,
     ObjectRow::TABLE,
     SiteRow::TABLE,
     SymbolRow::TABLE,
@@ -407,7 +447,6 @@ pub const ALL: &[Table] = &[
     ProcessRow::TABLE,
     CounterRow::TABLE,
     LossRow::TABLE,
-    CountRow::TABLE,
     BirthRow::TABLE,
     DeathRow::TABLE,
     StackRow::TABLE,

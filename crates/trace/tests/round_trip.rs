@@ -40,7 +40,9 @@ fn manifest() -> Manifest {
         },
         overhead: Default::default(),
         losses: Default::default(),
+        samples: None,
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }

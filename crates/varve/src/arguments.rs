@@ -33,6 +33,10 @@ pub(crate) enum Command {
     Record(Record),
     /// Show what a recording holds
     Report(Report),
+    /// Write a trace's accesses for another tool
+    Export(Export),
+    /// Make a trace of what another tool recorded
+    Import(Import),
     /// Tell what this machine can record, and how to enable the rest
     Doctor(Doctor),
     #[command(hide = true)]
@@ -95,12 +99,17 @@ pub(crate) struct Record {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) writes: Writes,
 
+    /// Samples of what each thread waits for, per second of each CPU: a rate such as `1000/s`, or `off`. Their weight is
+    /// time at an instruction, not a number of accesses
+    #[arg(long, value_name = "RATE", default_value = "1000/s")]
+    pub(crate) samples: SamplesArgument,
+
     /// What holds the target still between the reading and the clearing of its bits: `cgroup` (the
     /// freezer), `ptrace` (slower with many threads), or `auto`: the first that works
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) hold: HoldArgument,
 
-    /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish
+    /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish, behind
     #[arg(long, hide = true, value_delimiter = ',', value_parser = ablation)]
     pub(crate) without: Vec<Ablation>,
 
@@ -131,6 +140,89 @@ pub(crate) struct Report {
     /// Write a picture of time x address, for papers
     #[arg(long, value_name = "FILE")]
     pub(crate) png: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  varve import perf.data -o solver.varve              samples of `perf mem record`
+  perf script --show-mmap-events > samples.txt        the same as text, with objects
+  varve import samples.txt -o solver.varve
+  varve import mmap_trace_bfs.csv munmap_trace_bfs.csv memory_trace_bfs.csv -o bfs.varve
+
+Formats (docs/import.md), told apart by what the files hold:
+  perf-data    perf.data with addresses, such as of `perf mem record`; also of DAMON's tracepoint
+  perf-script  the text of `perf script`
+  mitos        samples of Mitos and MemAxes, of both generations
+  iiswc22      memory_trace, mmap_trace and munmap_trace of the IISWC 2022 artifact
+  damon        damo's records: JSON, compressed JSON, text of `perf script`
+  lackey       valgrind --tool=lackey --trace-mem=yes
+  moca         Moca's trace, and its structs.csv
+  tabarnac     NAME.full.page.csv, NAME.structs.csv and NAME.stackmap.csv
+
+What a format does not tell, the reports show as absent.")]
+pub(crate) struct Import {
+    /// Files of one tool
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Trace folder to write
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) output: PathBuf,
+
+    /// Take the files for this format, whatever they look like
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<varve_import::Format>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  varve export solver.varve --format csv -o -            every access, to standard output
+  varve export solver.varve --format firefox -o p.json   for https://profiler.firefox.com
+  varve export solver.varve --format folded -o - | flamegraph.pl > flames.svg
+
+Samples are written where the trace has any, else page faults, else touched pages.")]
+pub(crate) struct Export {
+    /// Trace folder
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+
+    /// What to write
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: ExportArgument,
+
+    /// File to write; `-` for standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
+/// `varve export --format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ExportArgument {
+    /// Lines like those of `perf script` of a recording of `perf mem`
+    PerfScript,
+    /// JSON of the Firefox Profiler
+    Firefox,
+    /// JSON of speedscope
+    Speedscope,
+    /// Folded stacks, for flame graphs
+    Folded,
+    /// Comma-separated values
+    Csv,
+}
+
+impl ExportArgument {
+    pub(crate) const fn resolved(self) -> varve_report::export::ExportFormat {
+        use varve_report::export::ExportFormat;
+        match self {
+            ExportArgument::PerfScript => ExportFormat::PerfScript,
+            ExportArgument::Firefox => ExportFormat::Firefox,
+            ExportArgument::Speedscope => ExportFormat::Speedscope,
+            ExportArgument::Folded => ExportFormat::Folded,
+            ExportArgument::Csv => ExportFormat::Csv,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -223,6 +315,35 @@ impl FromStr for Size {
     }
 }
 
+/// `--samples`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SamplesArgument {
+    /// None
+    Off,
+    /// So many per second of each CPU
+    Clock(u32),
+}
+
+/// Above this a CPU does little else.
+const HIGHEST_RATE: u32 = 20_000;
+
+impl FromStr for SamplesArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(SamplesArgument::Off);
+        }
+        let number = text.strip_suffix("/s").unwrap_or(text);
+        match number.parse() {
+            Ok(rate @ 1..=HIGHEST_RATE) => Ok(SamplesArgument::Clock(rate)),
+            _ => Err(format!(
+                "give a rate from 1/s to {HIGHEST_RATE}/s, or `off`"
+            )),
+        }
+    }
+}
+
 /// `--thp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Thp {
@@ -264,7 +385,8 @@ pub(crate) enum Writes {
 }
 
 fn ablation(word: &str) -> Result<Ablation, String> {
-    Ablation::from_word(word).ok_or_else(|| "one of flush, hold, page-flags, vanish".to_owned())
+    Ablation::from_word(word)
+        .ok_or_else(|| "one of flush, hold, page-flags, vanish, behind".to_owned())
 }
 
 fn split_unit(text: &str) -> (&str, &str) {
@@ -301,5 +423,10 @@ mod tests {
         assert_eq!("2M".parse(), Ok(Size(Bytes(2 << 20))));
         assert!("99999999999999999999G".parse::<Size>().is_err());
         assert!("x".parse::<Size>().is_err());
+        assert_eq!("off".parse(), Ok(SamplesArgument::Off));
+        assert_eq!("4000/s".parse(), Ok(SamplesArgument::Clock(4000)));
+        assert_eq!("50".parse(), Ok(SamplesArgument::Clock(50)));
+        assert!("0/s".parse::<SamplesArgument>().is_err());
+        assert!("90000/s".parse::<SamplesArgument>().is_err());
     }
 }

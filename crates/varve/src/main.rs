@@ -14,6 +14,8 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Record(record) => commands::record::run(&record),
         Command::Report(report) => commands::report::run(&report),
+        Command::Export(export) => commands::export::run(&export),
+        Command::Import(import) => commands::import::run(&import),
         Command::Doctor(doctor) => commands::doctor::run(&doctor),
         Command::Guardian => commands::guardian::run(),
     };

@@ -7,7 +7,9 @@
 mod leftovers;
 mod stage;
 mod trace;
+mod witness;
 
 pub use leftovers::{cgroup_of, cgroup_root, is_frozen, recorder_cgroups, ring_folders};
 pub use stage::{Ended, Running, Stage, actor, monotonic_ns, patiently, varve_binary};
 pub use trace::{Contents, check_trace};
+pub use witness::Witness;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use varve_faults::{
-    Contents, Running, Stage, actor, check_trace, is_frozen, monotonic_ns, patiently,
+    Contents, Running, Stage, Witness, actor, check_trace, is_frozen, monotonic_ns, patiently,
     recorder_cgroups,
 };
 
@@ -173,11 +173,14 @@ fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String)
         started.to_str().expect("a plain path"),
         result.to_str().expect("a plain path"),
     ];
+    let witness = Witness::start(stage.folder().to_owned());
     let mut recorder = stage.start(stage.record_actor(&["--interval", interval], &words));
     let pid = recorder.pid();
     let hit = await_moment(&stage, &mut recorder, moment, dice);
     recorder.signal(Signal::KILL);
     let killed = monotonic_ns();
+    let late = witness.latest_ns();
+    drop(witness);
     let ended = recorder.end();
 
     // Only what was never started may be missing; nothing may be left of either.
@@ -200,7 +203,7 @@ fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String)
         "the target ran and there is no trace"
     );
     if let Some(contents) = &contents {
-        require_flushed(contents, moment, killed);
+        require_flushed(contents, moment, killed, late);
     }
     Outcome {
         moment,
@@ -211,8 +214,8 @@ fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String)
 }
 
 /// What was recorded longer ago than a flush is there. How late the recorder itself was served by a
-/// busy machine shows in its intervals.
-fn require_flushed(contents: &Contents, moment: Moment, killed: u64) {
+/// busy machine shows in its intervals, and in what befell a witness.
+fn require_flushed(contents: &Contents, moment: Moment, killed: u64, late: u64) {
     let (Some(first), Some(last)) = (contents.intervals.first(), contents.intervals.last()) else {
         return;
     };
@@ -225,12 +228,13 @@ fn require_flushed(contents: &Contents, moment: Moment, killed: u64) {
         .map(|i| i.end_ns.0 - i.start_ns.0)
         .max()
         .unwrap_or(0);
-    let promised = killed.saturating_sub(FLUSH_NS + 2 * slowest);
+    let promised = killed.saturating_sub(FLUSH_NS + 2 * slowest + late);
     assert!(
         last.end_ns.0 >= promised || first.start_ns.0 >= promised,
-        "recorded until {} ms before the kill; the slowest interval took {} ms",
+        "recorded until {} ms before the kill; the slowest interval took {} ms, a witness was {} ms late",
         (killed - last.end_ns.0) / 1_000_000,
         slowest / 1_000_000,
+        late / 1_000_000,
     );
 }
 

@@ -183,7 +183,9 @@ pub fn manifest() -> Manifest {
         },
         overhead: Overhead::default(),
         losses: Default::default(),
+        samples: None,
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }

@@ -175,6 +175,8 @@ struct Head<'a> {
     trace: &'a TraceSummary,
     overhead: &'a Overhead,
     footprint: &'a Footprint,
+    samples: Option<&'a varve_analyse::SampleUse>,
+    counts: Option<&'a varve_analyse::CountUse>,
     unknown: Vec<String>,
     bins: Bins,
     interval_edges: Column,
@@ -207,6 +209,8 @@ fn encode(report: &HtmlReport) -> Result<Vec<u8>, HtmlError> {
         trace: &report.trace,
         overhead: &report.overhead,
         footprint: &report.footprint,
+        samples: report.samples.as_ref(),
+        counts: report.counts.as_ref(),
         unknown,
         bins: Bins {
             count: map.time_bins,

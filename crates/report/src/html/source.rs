@@ -7,7 +7,7 @@ use varve_analyse::{Analysis, Moment, ObjectUse, Run, Sweep, Writes, format, int
 use varve_attribute::Layer;
 use varve_model::{Interval, ObjectId, PageRange, Pages, Pid, Tid, Time};
 use varve_trace::tables::{FaultRow, ObjectRow, SiteRow};
-use varve_trace::{Trace, TraceError};
+use varve_trace::{Absent, Trace, TraceError};
 
 use super::crew::Crew;
 use super::{
@@ -55,14 +55,18 @@ pub fn from_trace(
     let resident = resident.iter().any(|p| p.0 > 0).then_some(resident);
     let mut edges: Vec<Time> = intervals.iter().map(|i| since(i.start_ns)).collect();
     edges.push(intervals.last().map_or(Time(0), |i| since(i.end_ns)));
+    let lacks = |what| analysis.trace.absent.contains(&what);
+    let (costs, touches) = (!lacks(Absent::Overhead), !lacks(Absent::Touches));
     Ok(HtmlReport {
+        samples: analysis.samples.clone(),
+        counts: analysis.counts.clone(),
         trace: summary(analysis),
         overhead: Overhead {
-            held_ns: analysis.overhead.held_ns,
-            recorder_cpu_ns: Some(analysis.overhead.recorder_cpu_ns),
+            held_ns: costs.then_some(analysis.overhead.held_ns),
+            recorder_cpu_ns: costs.then_some(analysis.overhead.recorder_cpu_ns),
         },
         footprint: Footprint {
-            touched_pages: analysis.footprint.touched_pages,
+            touched_pages: touches.then_some(analysis.footprint.touched_pages),
             peak_resident_pages: resident
                 .is_some()
                 .then_some(analysis.footprint.peak_resident_pages),

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
+    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_trace::tables::*;
 use varve_trace::{State, TraceWriter, finish_tables, write_table};
@@ -44,6 +44,8 @@ fn touches() -> Vec<TouchRow> {
         row(1, 0x5_5555_5557, 1, 4096, None, TouchSource::PageFlag),
         row(2, 0x7_ffff_fff0, 15, 4096, Some(true), TouchSource::Pinned),
         row(2, u64::MAX >> 12, 1, 1 << 30, None, TouchSource::Sticky),
+        row(2, 0x5_5555_5560, 1000, 4096, None, TouchSource::Damon),
+        row(2, 0x5_5555_5950, 1, 4096, Some(true), TouchSource::Imported),
     ]
 }
 
@@ -59,6 +61,80 @@ fn faults() -> Vec<FaultRow> {
         kernel,
     };
     vec![row(1_500, Some(true), false), row(1_600, None, true)]
+}
+
+fn samples() -> Vec<SampleRow> {
+    let bare = |time, source| SampleRow {
+        time_ns: Time(time),
+        pid: Pid(100),
+        tid: None,
+        cpu: None,
+        ip: None,
+        address: None,
+        bytes: None,
+        write: None,
+        object: None,
+        source,
+        latency_cycles: None,
+        level: None,
+        resolved: None,
+        mode: None,
+        weight_ns: None,
+        site: None,
+    };
+    let full = SampleRow {
+        tid: Some(Tid(101)),
+        cpu: Some(Cpu(1)),
+        ip: Some(Address(0x5555_5555_5123)),
+        address: Some(Address(0x5555_5556_0008)),
+        bytes: Some(Bytes(8)),
+        write: Some(true),
+        object: Some(ObjectId(1)),
+        latency_cycles: Some(230),
+        level: Some(MemoryLevel::LocalDram),
+        resolved: Some(Resolved::Hardware),
+        mode: Some(SampleMode::User),
+        weight_ns: Some(Duration(1_000_000)),
+        site: Some(SiteId(1)),
+        ..bare(1_800, SampleSource::PerfMem)
+    };
+    let sources = SampleSource::ALL.iter().map(|s| bare(1_900, *s));
+    let levels = MemoryLevel::ALL.iter().map(|l| SampleRow {
+        level: Some(*l),
+        ..bare(2_000, SampleSource::Pebs)
+    });
+    let resolved = Resolved::ALL.iter().map(|r| SampleRow {
+        resolved: Some(*r),
+        ..bare(2_100, SampleSource::CpuClock)
+    });
+    let modes = SampleMode::ALL.iter().map(|m| SampleRow {
+        mode: Some(*m),
+        weight_ns: Some(Duration(250_000)),
+        ..bare(2_200, SampleSource::CpuClock)
+    });
+    [full]
+        .into_iter()
+        .chain(sources)
+        .chain(levels)
+        .chain(resolved)
+        .chain(modes)
+        .collect()
+}
+
+fn counts() -> Vec<CountRow> {
+    let row = |tid, reads, writes, first| CountRow {
+        interval: Interval(2),
+        pid: Pid(100),
+        tid,
+        page: Page(0x5_5555_5950),
+        reads,
+        writes,
+        first,
+    };
+    vec![
+        row(Some(Tid(101)), 7, u64::MAX, Some(true)),
+        row(None, 0, 1, None),
+    ]
 }
 
 fn mappings() -> Vec<MappingRow> {
@@ -244,6 +320,8 @@ pub(crate) fn write(folder: &Path) {
     append(&mut writer, &mut expected, intervals());
     append(&mut writer, &mut expected, touches());
     append(&mut writer, &mut expected, faults());
+    append(&mut writer, &mut expected, samples());
+    append(&mut writer, &mut expected, counts());
     append(&mut writer, &mut expected, mappings());
     append(&mut writer, &mut expected, threads());
     append(&mut writer, &mut expected, processes());
@@ -274,6 +352,7 @@ pub(crate) fn write(folder: &Path) {
     append(&mut writer, &mut expected, intervals());
     let mut mapping = mappings().remove(1);
     mapping.to_ns = None;
+    append(&mut writer, &mut expected, samples());
     append(&mut writer, &mut expected, vec![mapping]);
     append(&mut writer, &mut expected, mappings());
     append(&mut writer, &mut expected, births());

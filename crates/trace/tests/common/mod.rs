@@ -6,8 +6,8 @@ use std::fmt::Debug;
 
 use serde_json::{Map, Value, json};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
+    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_trace::tables::*;
 use varve_trace::{
@@ -140,7 +140,14 @@ macro_rules! words {
     )*};
 }
 
-words!(TouchSource, ObjectKind);
+words!(
+    TouchSource,
+    ObjectKind,
+    SampleSource,
+    SampleMode,
+    Resolved,
+    MemoryLevel
+);
 
 impl<T: Cell> Cell for Option<T> {
     fn sample(source: &mut Source) -> Self {
@@ -188,6 +195,11 @@ records! {
     }
     TouchRow { interval, pid, page, pages, page_bytes, written, source }
     FaultRow { time_ns, pid, tid, cpu, ip, address, write, kernel }
+    SampleRow {
+        time_ns, pid, tid, cpu, ip, address, bytes, write, object, source, latency_cycles, level,
+        resolved, mode, weight_ns, site,
+    }
+    CountRow { interval, pid, tid, page, reads, writes, first }
     BirthRow { object, pid, kind, made_by, address, bytes, born_ns, tid, site, pool }
     DeathRow { object, died_ns }
     StackRow { site, pid, time_ns, frames, first_is_return }
@@ -204,7 +216,6 @@ records! {
     ProcessRow { pid, parent, exe, command, born_ns, died_ns, exit_code }
     CounterRow { time_ns, node, name, value }
     LossRow { time_ns, kind, count }
-    CountRow { interval, pid, tid, page, reads, writes, first_ns }
 }
 
 /// A row of any table.
@@ -220,6 +231,8 @@ macro_rules! each_table {
             $function::<IntervalRow>($($argument),*),
             $function::<TouchRow>($($argument),*),
             $function::<FaultRow>($($argument),*),
+            $function::<SampleRow>($($argument),*),
+            $function::<CountRow>($($argument),*),
             $function::<ObjectRow>($($argument),*),
             $function::<SiteRow>($($argument),*),
             $function::<SymbolRow>($($argument),*),
@@ -228,7 +241,6 @@ macro_rules! each_table {
             $function::<ProcessRow>($($argument),*),
             $function::<CounterRow>($($argument),*),
             $function::<LossRow>($($argument),*),
-            $function::<CountRow>($($argument),*),
             $function::<BirthRow>($($argument),*),
             $function::<DeathRow>($($argument),*),
             $function::<StackRow>($($argument),*),
@@ -286,7 +298,9 @@ pub fn manifest() -> Manifest {
         },
         overhead: Default::default(),
         losses: Default::default(),
+        samples: None,
         modules: vec![],
+        absent: vec![],
         notes: vec![],
     }
 }

@@ -1,7 +1,9 @@
 //! One module per command; each resolves its arguments and calls one function of a library.
 
 pub(crate) mod doctor;
+pub(crate) mod export;
 pub(crate) mod guardian;
+pub(crate) mod import;
 pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod report;

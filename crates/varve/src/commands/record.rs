@@ -5,13 +5,16 @@ use std::process::ExitCode;
 
 use varve_model::Pid;
 use varve_record::{
-    ExactOptions, HoldChoice, RecordError, RecordOptions, Summary, TargetChoice, WritesChoice,
+    ExactOptions, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
+    WritesChoice,
 };
 use varve_sys::ThpPolicy;
 use varve_trace::IntervalChoice;
 
 use super::Failure;
-use crate::arguments::{BackendArgument, HoldArgument, IntervalArgument, Record, Thp, Writes};
+use crate::arguments::{
+    BackendArgument, HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, Writes,
+};
 
 /// The preload library's file name.
 const AGENT: &str = "libvarve_agent.so";
@@ -97,6 +100,10 @@ fn resolve(arguments: &Record) -> RecordOptions {
             Writes::Auto => WritesChoice::Auto,
             Writes::On => WritesChoice::On,
             Writes::Off => WritesChoice::Off,
+        },
+        samples: match arguments.samples {
+            SamplesArgument::Off => SamplesChoice::Off,
+            SamplesArgument::Clock(rate) => SamplesChoice::Clock { rate },
         },
         hold: match arguments.hold {
             HoldArgument::Auto | HoldArgument::Cgroup => HoldChoice::Cgroup,

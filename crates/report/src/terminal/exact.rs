@@ -1,6 +1,6 @@
 //! The sections about counted accesses.
 
-use varve_analyse::{Accesses, Analysis, format};
+use varve_analyse::{Analysis, ExactUse, format};
 
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
@@ -8,7 +8,7 @@ use super::{HOTTEST, THREADS, grouped};
 
 /// What was counted, where accesses were.
 pub(super) fn accesses(page: &mut Page, a: &Analysis) {
-    let Some(counted) = &a.accesses else {
+    let Some(counted) = &a.exact else {
         return;
     };
     page.heading("Counted accesses");
@@ -22,7 +22,7 @@ pub(super) fn accesses(page: &mut Page, a: &Analysis) {
     threads(page, counted);
 }
 
-fn sharing(page: &mut Page, counted: &Accesses) {
+fn sharing(page: &mut Page, counted: &ExactUse) {
     let s = &counted.sharing;
     for (pages, what) in [
         (s.private, "by one thread only"),
@@ -36,7 +36,7 @@ fn sharing(page: &mut Page, counted: &Accesses) {
     }
 }
 
-fn objects(page: &mut Page, counted: &Accesses) {
+fn objects(page: &mut Page, counted: &ExactUse) {
     let mut table = Table::new(&[
         ("object", Align::Name),
         ("reads", Align::Right),
@@ -69,7 +69,7 @@ fn objects(page: &mut Page, counted: &Accesses) {
     );
 }
 
-fn threads(page: &mut Page, counted: &Accesses) {
+fn threads(page: &mut Page, counted: &ExactUse) {
     if counted.threads.len() < 2 {
         return;
     }

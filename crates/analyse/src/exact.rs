@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use varve_attribute::{Owners, Span};
-use varve_model::{Interval, ObjectKind, PageRange, Pages, Pid, Tid, Time};
+use varve_model::{Interval, ObjectKind, PageRange, Pages, Pid, Tid};
 use varve_trace::tables::{CountRow, IntervalRow, ObjectRow};
-use varve_trace::{Trace, TraceError};
+use varve_trace::{EXACT, Trace, TraceError};
 
 /// All counted accesses of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Accesses {
+pub struct ExactUse {
     /// Accesses that read; one that reaches over the end of a page counts on both pages here.
     pub reads: u64,
     /// Accesses that wrote.
@@ -78,7 +78,7 @@ pub struct ObjectAccesses {
     pub writes: u64,
     /// Pages by how many threads accessed them.
     pub sharing: Sharing,
-    /// The thread of the first access of all.
+    /// The thread that accessed most of its pages first.
     pub first_tid: Option<Tid>,
     /// The threads that accessed it, most accesses first: the distribution of its pages over threads.
     pub threads: Vec<ThreadAccesses>,
@@ -91,7 +91,7 @@ pub struct ObjectAccesses {
 /// Which threads had to do with a page.
 #[derive(Clone, Copy)]
 struct PageUse {
-    first: (Time, Tid),
+    first: Option<Tid>,
     threads: Several,
     writers: Several,
 }
@@ -133,14 +133,14 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn add(&mut self, row: &CountRow) {
-        let sums = self.by_thread.entry((row.pid, row.tid)).or_default();
+    fn add(&mut self, row: &CountRow, tid: Tid) {
+        let sums = self.by_thread.entry((row.pid, tid)).or_default();
         sums.reads += row.reads;
         sums.writes += row.writes;
         let wrote = row.writes > 0;
         let written = self
             .thread_pages
-            .entry((row.pid, row.tid, row.page.0))
+            .entry((row.pid, tid, row.page.0))
             .or_insert_with(|| {
                 sums.pages += 1;
                 false
@@ -149,16 +149,17 @@ impl Gathered {
             *written = true;
             sums.written += 1;
         }
-        let first = (row.first_ns, row.tid);
         let page = self.pages.entry((row.pid, row.page.0)).or_insert(PageUse {
-            first,
+            first: None,
             threads: Several::None,
             writers: Several::None,
         });
-        page.first = page.first.min(first);
-        page.threads.add(row.tid);
+        if row.first == Some(true) {
+            page.first = Some(tid);
+        }
+        page.threads.add(tid);
         if wrote {
-            page.writers.add(row.tid);
+            page.writers.add(tid);
         }
     }
 
@@ -179,7 +180,8 @@ impl Gathered {
     fn threads(&self) -> Vec<ThreadAccesses> {
         let mut sums = self.by_thread.clone();
         for ((pid, _), page) in &self.pages {
-            if let Some(of) = sums.get_mut(&(*pid, page.first.1)) {
+            let first = page.first.and_then(|tid| sums.get_mut(&(*pid, tid)));
+            if let Some(of) = first {
                 of.first += 1;
             }
         }
@@ -198,21 +200,18 @@ impl Gathered {
         threads.sort_by_key(|t| (Reverse(t.reads + t.writes), t.pid, t.tid));
         threads
     }
-
-    fn first(&self) -> Option<Tid> {
-        self.pages.values().map(|p| p.first).min().map(|f| f.1)
-    }
 }
 
 /// Reads the counts, if the trace has any. `own` says which objects are the recorder's.
-pub(crate) fn accesses(
+pub(crate) fn read(
     trace: &Trace,
     intervals: &[IntervalRow],
     objects: &[ObjectRow],
     spans: &[Span],
     own: impl Fn(usize) -> bool,
-) -> Result<Option<Accesses>, TraceError> {
-    if trace.count::<CountRow>()? == 0 {
+) -> Result<Option<ExactUse>, TraceError> {
+    // Imported counts need not know the threads.
+    if trace.manifest.backend != EXACT || trace.count::<CountRow>()? == 0 {
         return Ok(None);
     }
     let mut owners = Owners::new(spans);
@@ -243,7 +242,8 @@ pub(crate) fn accesses(
             if !on_page.is_empty() && on_page.iter().all(|o| own(*o as usize)) {
                 continue;
             }
-            all.add(row);
+            let Some(tid) = row.tid else { continue };
+            all.add(row, tid);
             for object in &on_page {
                 let of = by_object.entry(*object).or_default();
                 of.0 += row.reads;
@@ -258,7 +258,7 @@ pub(crate) fn accesses(
                 // Several objects of one name on a page are one.
                 if !names.contains(&key) {
                     names.push(key);
-                    group.0.add(row);
+                    group.0.add(row, tid);
                 }
             }
         }
@@ -269,6 +269,7 @@ pub(crate) fn accesses(
         .filter(|(_, (_, members))| !members.keys().all(|o| own(*o as usize)))
         .map(|((name, kind), (gathered, members))| {
             let of = gathered.threads();
+            let most = of.iter().max_by_key(|t| (t.first_pages, Reverse(t.tid)));
             let touches = |t: &ThreadAccesses| of.iter().any(|o| (o.pid, o.tid) == (t.pid, t.tid));
             ObjectAccesses {
                 name: name.to_owned(),
@@ -277,7 +278,7 @@ pub(crate) fn accesses(
                 reads: of.iter().map(|t| t.reads).sum(),
                 writes: of.iter().map(|t| t.writes).sum(),
                 sharing: gathered.sharing(),
-                first_tid: gathered.first(),
+                first_tid: most.filter(|t| t.first_pages.0 > 0).map(|t| t.tid),
                 never_touched_by: threads
                     .iter()
                     .filter(|t| !touches(t))
@@ -289,7 +290,7 @@ pub(crate) fn accesses(
         })
         .collect();
     listed.sort_by_key(|o| Reverse(o.reads + o.writes));
-    Ok(Some(Accesses {
+    Ok(Some(ExactUse {
         reads: threads.iter().map(|t| t.reads).sum(),
         writes: threads.iter().map(|t| t.writes).sum(),
         sharing: all.sharing(),

@@ -1,0 +1,73 @@
+//! Which memory a thread waits for: the address that an instruction accesses, from its bytes and the
+//! registers of the thread, exactly or not at all.
+//!
+//! A timer stops a thread *behind* the instruction that it waited for. So [`x86::Code::locate`] looks one
+//! instruction back first; registers that the instruction overwrote are recomputed from those that
+//! are still intact. Where that says nothing, it is the instruction itself that is about to access, or the next one
+//! that will.
+
+pub mod x86;
+
+use varve_model::{Address, Bytes};
+
+/// One access of an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Its first byte.
+    pub address: Address,
+    /// How many bytes.
+    pub bytes: Bytes,
+    /// What is done to them.
+    pub kind: Kind,
+}
+
+/// What an access does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It reads.
+    Read,
+    /// It writes, or reads and writes.
+    Write,
+}
+
+/// Which instruction an access belongs to, seen from where the thread was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The one before: the thread had waited for it.
+    Behind,
+    /// The one at which it stood.
+    At,
+    /// One that comes after it.
+    Ahead,
+}
+
+/// Where a thread accesses memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// By which instruction.
+    pub place: Place,
+    /// Its accesses: more than one for copies and gathers.
+    pub accesses: Vec<Access>,
+}
+
+/// Why an access could not be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undecoded {
+    /// The bytes are no instruction.
+    Invalid,
+    /// An address depends on a register whose value is not known.
+    Register,
+    /// The access depends on a vector register or a mask, which no sample carries.
+    Vector,
+    /// The way to the next access depends on what is not known, or is too long.
+    Path,
+}
+
+/// Which steps to take; all but for negative controls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steps {
+    /// Back, at, ahead.
+    All,
+    /// Without the look back.
+    NotBehind,
+}

@@ -1,0 +1,229 @@
+//! Samples by the clock: a perf event of every CPU, whose interrupts run a program
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+
+use libbpf_rs::{Link, Object};
+use varve_model::{Address, Cpu, Duration, Pid, Tid, Time};
+
+use crate::abi::{self, Plain, RecSample, Record};
+use crate::kernel::{map_error, system};
+use crate::ring::Ring;
+use crate::{BpfError, raw};
+
+/// What a thread was doing when its CPU's clock interrupted it
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockSample<'a> {
+    /// When
+    pub time: Time,
+    /// Process
+    pub pid: Pid,
+    /// Thread
+    pub tid: Tid,
+    /// CPU number
+    pub cpu: Cpu,
+    /// Which code was interrupted
+    pub place: Whereabouts,
+    /// Whether the program's own code is 32-bit
+    pub compat: bool,
+    /// The program's next instruction, also where the kernel was at work
+    pub ip: Address,
+    /// The program's flags register
+    pub flags: u64,
+    /// The program's general registers in the order of their numbers: ax cx dx bx sp bp si di r8 to r15
+    pub general: [u64; 16],
+    /// Base of the segment FS. A program that sets it without the kernel (`wrfsbase`) has another one
+    /// until its thread is next switched.
+    pub fs_base: u64,
+    /// Base of the segment GS, likewise
+    pub gs_base: u64,
+    /// Memory from the stack pointer on, as far as could be copied
+    pub stack: &'a [u8],
+}
+
+/// Which code a sample interrupted
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// The program's own
+    User,
+    /// The kernel's, in a system call
+    Call,
+    /// The kernel's, for a fault or an interrupt
+    Trap,
+}
+
+/// Takes samples for as long as it lives
+pub struct Samples {
+    ring: Ring,
+    drops: OwnedFd,
+    period: Duration,
+    _links: Vec<Link>,
+}
+
+impl Samples {
+    pub(crate) fn start(
+        object: &Object,
+        ring: Ring,
+        drops: OwnedFd,
+        rate: u32,
+    ) -> Result<Samples, BpfError> {
+        let period = Duration(1_000_000_000 / u64::from(rate.max(1)));
+        let program = object
+            .progs_mut()
+            .find(|program| program.name() == "sample_clock" && program.autoload())
+            .ok_or_else(|| BpfError::Load("the kernel refused the program sample_clock".into()))?;
+        let mut links = Vec::new();
+        for cpu in online_cpus().map_err(system("reading which CPUs are online"))? {
+            let event = open_clock(cpu, period).map_err(system("opening the cpu-clock event"))?;
+            // The link owns the event from here on
+            let link = program
+                .attach_perf_event(event.into_raw_fd())
+                .map_err(|error| BpfError::Load(format!("sample_clock: {error}")))?;
+            links.push(link);
+        }
+        Ok(Samples {
+            ring,
+            drops,
+            period,
+            _links: links,
+        })
+    }
+
+    /// The time of a CPU that one sample stands for
+    pub fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// Becomes readable when the ring fills (for epoll)
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.ring.fd()
+    }
+
+    /// Hands out what was taken since the last call, nearly in the order of time; gives how many
+    ///
+    /// # Errors
+    /// [`BpfError::Record`] for a record that makes no sense.
+    pub fn drain(&mut self, sink: &mut dyn FnMut(ClockSample<'_>)) -> Result<usize, BpfError> {
+        self.ring.drain(&mut |bytes| {
+            sink(decode(bytes).ok_or(BpfError::Record {
+                kind: 0,
+                bytes: bytes.len(),
+            })?);
+            Ok(())
+        })
+    }
+
+    /// Samples that did not fit the ring since the load
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] where the counter cannot be read.
+    pub fn dropped(&self) -> Result<u64, BpfError> {
+        raw::map_lookup::<u64>(self.drops.as_fd(), abi::DROP_SAMPLE).map_err(map_error("drops"))
+    }
+}
+
+impl std::fmt::Debug for Samples {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Samples")
+            .field("period", &self.period)
+            .finish_non_exhaustive()
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<ClockSample<'_>> {
+    let head = Record::read(bytes)?;
+    let rest = bytes.get(size_of::<Record>()..)?;
+    let sample = RecSample::read(rest)?;
+    Some(ClockSample {
+        time: Time(head.time),
+        pid: Pid(head.pid),
+        tid: Tid(head.tid),
+        cpu: Cpu(head.aux >> 8),
+        place: match head.aux & abi::SAMPLE_PLACE {
+            abi::SAMPLE_CALL => Whereabouts::Call,
+            abi::SAMPLE_TRAP => Whereabouts::Trap,
+            _ => Whereabouts::User,
+        },
+        compat: head.aux & abi::SAMPLE_COMPAT != 0,
+        ip: Address(sample.ip),
+        flags: sample.flags,
+        general: sample.general,
+        fs_base: sample.fs_base,
+        gs_base: sample.gs_base,
+        stack: rest
+            .get(size_of::<RecSample>()..)?
+            .get(..head.kind as usize)?,
+    })
+}
+
+/// Opens the software event `cpu-clock` on a CPU: a timer that interrupts whatever runs there
+fn open_clock(cpu: Cpu, period: Duration) -> io::Result<OwnedFd> {
+    let mut attributes = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK),
+        ..Default::default()
+    };
+    attributes.__bindgen_anon_1.sample_period = period.0.max(1);
+    // SAFETY: perf_event_open reads `size` bytes of the attributes, which live until it returns
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            -1,
+            cpu.0 as libc::c_int,
+            -1,
+            libbpf_sys::PERF_FLAG_FD_CLOEXEC as libc::c_ulong,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has just made this descriptor, and nobody else has it
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The numbers of the CPUs that are online: `0-3,6` in the kernel's words
+fn online_cpus() -> io::Result<Vec<Cpu>> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+    parse_cpus(text.trim())
+        .ok_or_else(|| io::Error::other(format!("cannot read `{}`", text.trim())))
+}
+
+fn parse_cpus(text: &str) -> Option<Vec<Cpu>> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        all.extend((first..=last).map(Cpu));
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read() {
+        let cpus = |text| parse_cpus(text).map(|all| all.iter().map(|c| c.0).collect::<Vec<_>>());
+        assert_eq!(cpus("0"), Some(vec![0]));
+        assert_eq!(cpus("0-2,5"), Some(vec![0, 1, 2, 5]));
+        assert_eq!(cpus("x"), None);
+    }
+
+    #[test]
+    fn a_cut_record_is_none() {
+        let mut record = vec![0u8; size_of::<Record>() + size_of::<RecSample>() + 16];
+        record[0] = 16; // bytes of stack
+        record[4] = 0x06; // in the kernel for a trap, 32-bit
+        record[5] = 3; // CPU
+        let sample = decode(&record).expect("a whole record");
+        assert_eq!((sample.cpu, sample.place), (Cpu(3), Whereabouts::Trap));
+        assert!(sample.compat);
+        assert_eq!(sample.stack.len(), 16);
+        for cut in 0..record.len() {
+            assert!(decode(&record[..cut]).is_none(), "{cut} bytes");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A file that says how much of it has been read.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// Bytes that are read at once.
+const BUFFER: usize = 1 << 18;
+
+pub(crate) struct Input<'a> {
+    inner: BufReader<Told<'a>>,
+}
+
+struct Told<'a> {
+    file: File,
+    read: u64,
+    tell: &'a mut dyn FnMut(u64),
+}
+
+impl<'a> Input<'a> {
+    pub(crate) fn open(path: &Path, tell: &'a mut dyn FnMut(u64)) -> io::Result<Input<'a>> {
+        let told = Told {
+            file: regular(path)?,
+            read: 0,
+            tell,
+        };
+        Ok(Input {
+            inner: BufReader::with_capacity(BUFFER, told),
+        })
+    }
+
+    /// The first bytes of a file, and how long it is.
+    pub(crate) fn head(path: &Path, most: usize) -> io::Result<(Vec<u8>, u64)> {
+        let file = regular(path)?;
+        let length = file.metadata()?.len();
+        let mut head = Vec::new();
+        file.take(most as u64).read_to_end(&mut head)?;
+        Ok((head, length))
+    }
+}
+
+/// Opening a FIFO would wait for ever, and files are read more than once.
+fn regular(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    File::open(path)
+}
+
+impl Read for Told<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.read += read as u64;
+        (self.tell)(self.read);
+        Ok(read)
+    }
+}
+
+impl Seek for Told<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = self.file.seek(to)?;
+        self.read = at;
+        Ok(at)
+    }
+}
+
+impl Read for Input<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.inner.read(buffer)
+    }
+}
+
+impl BufRead for Input<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.inner.consume(bytes);
+    }
+}
+
+impl Seek for Input<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.inner.seek(to)
+    }
+}

@@ -1,0 +1,194 @@
+//! Other tools' records become traces.
+//!
+//! [`import`] finds out what each file holds ([`Format`]), reads it as a stream and writes the tables of one trace. What a tool
+//! does not tell stays absent: null in the rows, and named in the manifest's `absent`. `docs/import.md` says what becomes of what.
+
+mod bytes;
+mod counts;
+mod damon;
+mod data_source;
+mod detect;
+mod error;
+mod iiswc22;
+mod input;
+mod lackey;
+mod lines;
+mod manifest;
+mod mitos;
+mod numbers;
+mod objects;
+mod pages;
+mod perf_attr;
+mod perf_data;
+mod perf_line;
+mod perf_script;
+mod sink;
+mod stacks;
+mod tracepoint;
+
+pub use detect::Format;
+pub use error::{ImportError, Place};
+
+use std::path::{Path, PathBuf};
+
+use varve_trace::TraceWriter;
+
+use detect::Content;
+use error::Trouble;
+use input::Input;
+use sink::Sink;
+
+/// What was imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The format of the files.
+    pub format: Format,
+    /// Samples.
+    pub samples: u64,
+    /// Samples that lie in a known object.
+    pub owned: u64,
+    /// Runs of touched pages.
+    pub touches: u64,
+    /// Counts of accesses by page and thread.
+    pub counts: u64,
+    /// Objects.
+    pub objects: u64,
+}
+
+/// Makes one trace of the files, which come from one tool. The format is found in their content unless `format` forces it.
+/// `progress` hears the share of the bytes that are read, 0 to 1.
+///
+/// # Errors
+/// Files of no known format, of several, or damaged ones, with the place of the damage. No trace is left then.
+pub fn import(
+    files: &[PathBuf],
+    output: &Path,
+    format: Option<Format>,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Summary, ImportError> {
+    let files = inspect(files, format)?;
+    let Some(first) = files.first() else {
+        let why = "no file is named".to_owned();
+        return Err(ImportError::Unknown {
+            path: PathBuf::new(),
+            why,
+        });
+    };
+    let format = first.content.format();
+    let mut manifest = manifest::begun(format, files.iter().map(|f| f.path.as_path()));
+    let writer = TraceWriter::create(output, &manifest)?;
+    let done = read_all(&files, output, progress);
+    match done {
+        Ok(written) => {
+            manifest::finish(&mut manifest, &written);
+            manifest.write(output)?;
+            // The empty folder of parts has had its use.
+            let _ = std::fs::remove_dir(output.join("parts"));
+            Ok(Summary {
+                format,
+                samples: written.samples,
+                owned: written.owned,
+                touches: written.touches,
+                counts: written.counts,
+                objects: written.objects,
+            })
+        }
+        Err(error) => {
+            // The first error is the one to tell.
+            let _ = writer.discard();
+            Err(error)
+        }
+    }
+}
+
+/// A file and what is in it.
+struct Found {
+    path: PathBuf,
+    content: Content,
+    bytes: u64,
+}
+
+fn inspect(files: &[PathBuf], format: Option<Format>) -> Result<Vec<Found>, ImportError> {
+    let mut found: Vec<Found> = Vec::new();
+    for path in files {
+        let (head, bytes) = Input::head(path, detect::HEAD).map_err(|source| ImportError::Io {
+            path: path.clone(),
+            source,
+        })?;
+        let content = detect::detect(&head, format).map_err(|why| ImportError::Unknown {
+            path: path.clone(),
+            why,
+        })?;
+        if let Some(first) = found.first()
+            && first.content.format() != content.format()
+        {
+            return Err(ImportError::Mixed {
+                first: first.path.clone(),
+                first_format: first.content.format().word(),
+                second: path.clone(),
+                second_format: content.format().word(),
+            });
+        }
+        let path = path.clone();
+        found.push(Found {
+            path,
+            content,
+            bytes,
+        });
+    }
+    // What tells of objects comes before what is looked up among them.
+    found.sort_by_key(|f| match f.content {
+        Content::Iiswc22Events
+        | Content::MocaStructs
+        | Content::TabarnacStructs
+        | Content::TabarnacStacks => 0,
+        _ => 1,
+    });
+    Ok(found)
+}
+
+fn read_all(
+    files: &[Found],
+    output: &Path,
+    progress: &mut dyn FnMut(f64),
+) -> Result<sink::Written, ImportError> {
+    let total: u64 = files.iter().map(|f| f.bytes).sum();
+    let mut sink = Sink::create(output)?;
+    let mut before = 0;
+    let mut events = Vec::new();
+    for file in files {
+        let share = &mut |bytes: u64| {
+            progress(((before + bytes) as f64 / total.max(1) as f64).min(1.0));
+        };
+        let of = |trouble: Trouble| trouble.of(file.path.clone());
+        let input = Input::open(&file.path, share).map_err(|e| of(e.into()))?;
+        if file.content != Content::Iiswc22Events && !events.is_empty() {
+            iiswc22::apply(std::mem::take(&mut events), &mut sink);
+        }
+        match file.content {
+            Content::Iiswc22Events => iiswc22::read_events(input, &mut events),
+            content => read(content, input, &mut sink),
+        }
+        .map_err(of)?;
+        before += file.bytes;
+    }
+    iiswc22::apply(events, &mut sink);
+    Ok(sink.finish()?)
+}
+
+fn read(content: Content, input: Input<'_>, sink: &mut Sink<'_>) -> Result<(), Trouble> {
+    match content {
+        Content::PerfData => perf_data::read(input, sink),
+        Content::PerfScript => perf_script::read(input, sink),
+        Content::Mitos => mitos::read(input, sink),
+        Content::Iiswc22Accesses | Content::Iiswc22Events => iiswc22::read_accesses(input, sink),
+        Content::DamonZlib => damon::read_json(damon::unpacked(input), sink),
+        Content::DamonJson => damon::read_json(input, sink),
+        Content::DamonText => damon::read_text(input, sink),
+        Content::Lackey => lackey::read(input, sink),
+        Content::Moca => counts::read_moca(input, sink),
+        Content::Tabarnac => counts::read_tabarnac(input, sink),
+        Content::MocaStructs | Content::TabarnacStructs => counts::read_structs(input, sink),
+        Content::TabarnacStacks => counts::read_stacks(input, sink),
+    }
+}

@@ -1,0 +1,190 @@
+//! Samples of Mitos, as it and MemAxes keep them: comma-separated values with a line of names.
+//!
+//! There are two generations. The older one, of the files that come with MemAxes, has the time as a hexadecimal counter and the
+//! data source as the hexadecimal encoding of the PEBS record. The newer one, since Mitos writes its own, has addresses,
+//! threads, nanoseconds and the kernel's `perf_mem_data_src`.
+
+use std::collections::HashMap;
+use std::io::BufRead;
+
+use varve_model::{
+    Address, Bytes, Cpu, MemoryLevel, ObjectId, ObjectKind, Pid, SampleSource, SiteId, Tid, Time,
+};
+use varve_trace::tables::{Frame, SampleRow};
+use varve_trace::{Absent, ClockUnit};
+
+use crate::data_source::DataSource;
+use crate::error::Trouble;
+use crate::lines::{Lines, fields, text};
+use crate::numbers::{decimal, either, hexadecimal};
+use crate::perf_script::latency;
+use crate::sink::{Sink, sample};
+
+/// Names that every generation has.
+const COMMON: [&[u8]; 5] = [b"source", b"line", b"variable", b"time", b"latency"];
+
+/// Whether a line is the names of such a file.
+pub(crate) fn is_header(line: &[u8]) -> bool {
+    let has = |name: &[u8]| fields(line).any(|field| field == name);
+    COMMON.iter().all(|name| has(name)) && (has(b"dataSource") || has(b"data_src"))
+}
+
+/// Where a column stands.
+struct Columns(HashMap<Vec<u8>, usize>);
+
+impl Columns {
+    fn of<'a>(&self, row: &[&'a [u8]], name: &str) -> Option<&'a [u8]> {
+        let field = row.get(*self.0.get(name.as_bytes())?)?;
+        Some(*field).filter(|f| !f.is_empty() && *f != b"??")
+    }
+}
+
+pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Trouble> {
+    let mut lines = Lines::new(input);
+    let header = match lines.next()? {
+        Some((_, line)) if is_header(line) => line.to_vec(),
+        _ => return Err(Trouble::line(1, "it has not the names of Mitos' columns")),
+    };
+    let names: Vec<Vec<u8>> = fields(&header).map(<[u8]>::to_vec).collect();
+    let width = names.len();
+    let columns = Columns(names.into_iter().zip(0..).collect());
+    let is_newer = columns.0.contains_key(&b"data_src"[..]);
+    if !is_newer {
+        sink.traits.unit = ClockUnit::Ticks;
+    }
+    sink.traits.absent.push(Absent::Places);
+    let mut reader = Reader {
+        columns,
+        is_newer,
+        objects: HashMap::new(),
+        sites: HashMap::new(),
+    };
+    let mut samples = 0u64;
+    while let Some((number, line)) = lines.next()? {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let fields: Vec<&[u8]> = fields(line).collect();
+        if fields.len() != width {
+            let message = format!("it has {} fields, the first line has {width}", fields.len());
+            return Err(Trouble::line(number, message));
+        }
+        let sample = reader
+            .row(&fields, sink)
+            .map_err(|m| Trouble::line(number, m))?;
+        sink.sample(sample)?;
+        samples += 1;
+    }
+    match samples {
+        0 => Err(Trouble::Nothing(
+            "it has names of columns and no rows".to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+struct Reader {
+    columns: Columns,
+    is_newer: bool,
+    objects: HashMap<(Pid, Vec<u8>), ObjectId>,
+    sites: HashMap<Vec<u8>, Option<SiteId>>,
+}
+
+impl Reader {
+    fn row(&mut self, row: &[&[u8]], sink: &mut Sink<'_>) -> Result<SampleRow, String> {
+        let columns = &self.columns;
+        // A number that is there must be one.
+        let number = |name: &str, parse: fn(&[u8]) -> Option<u64>| match columns.of(row, name) {
+            None => Ok(None),
+            Some(field) => match parse(field) {
+                Some(number) => Ok(Some(number)),
+                None => Err(format!("its `{name}` is no number: {}", text(field))),
+            },
+        };
+        let narrow = |name: &str| -> Result<Option<u32>, String> {
+            number(name, decimal)?
+                .map(|n| u32::try_from(n).map_err(|_| format!("its `{name}` is too large: {n}")))
+                .transpose()
+        };
+        let time = number("time", if self.is_newer { decimal } else { hexadecimal })?;
+        let time = time.ok_or("it has no `time`")?;
+        let source = match self.is_newer {
+            true => number("data_src", either)?.map(DataSource::from_bits),
+            false => number("dataSource", hexadecimal)?.map(|code| DataSource {
+                write: None,
+                level: pebs(code),
+            }),
+        }
+        .unwrap_or_default();
+        let pid = Pid(narrow("pid")?.unwrap_or(0));
+        let line = narrow("line")?.filter(|line| *line > 0);
+        let found = SampleRow {
+            pid,
+            tid: narrow("tid")?.map(Tid),
+            cpu: narrow("cpu")?.map(Cpu),
+            ip: number("ip", either)?.map(Address),
+            address: number("addr", either)?.filter(|a| *a != 0).map(Address),
+            bytes: number("bytes", decimal)?.filter(|b| *b != 0).map(Bytes),
+            write: source.write,
+            latency_cycles: latency(number("latency", decimal)?),
+            level: source.level,
+            ..sample(time, SampleSource::Mitos)
+        };
+        let file = columns.of(row, "source");
+        let variable = columns.of(row, "variable");
+        Ok(SampleRow {
+            object: variable.map(|name| self.object(pid, name, time, sink)),
+            site: self.site(file, line, found.ip, sink),
+            ..found
+        })
+    }
+
+    fn object(&mut self, pid: Pid, name: &[u8], time: u64, sink: &mut Sink<'_>) -> ObjectId {
+        let key = (pid, name.to_vec());
+        *self.objects.entry(key).or_insert_with(|| {
+            sink.objects
+                .named(pid, &text(name), ObjectKind::Heap, Time(time))
+        })
+    }
+
+    fn site(
+        &mut self,
+        file: Option<&[u8]>,
+        line: Option<u32>,
+        ip: Option<Address>,
+        sink: &mut Sink<'_>,
+    ) -> Option<SiteId> {
+        let file = file?;
+        let mut key = file.to_vec();
+        key.extend_from_slice(&line.unwrap_or(0).to_le_bytes());
+        key.extend_from_slice(&ip.unwrap_or_default().0.to_le_bytes());
+        *self.sites.entry(key).or_insert_with(|| {
+            sink.site(vec![Frame {
+                file: Some(text(file)),
+                line,
+                address: ip.unwrap_or_default(),
+                ..Frame::default()
+            }])
+        })
+    }
+}
+
+/// The data source of a PEBS record of load latency (Intel's manual, volume 3, "Load Latency Performance Monitoring
+/// Facility"): bits 0 to 3.
+fn pebs(code: u64) -> Option<MemoryLevel> {
+    use MemoryLevel::*;
+    Some(match code & 0xf {
+        0x1 => L1,
+        0x2 => FillBuffer,
+        0x3 => L2,
+        0x4 => L3,
+        // From the cache of another core.
+        0x5 | 0x6 => RemoteCache,
+        0xa | 0xc => LocalDram,
+        0xb | 0xd => RemoteDram,
+        0xe => Io,
+        0xf => Uncached,
+        // A miss whose source is not told, or reserved.
+        _ => return None,
+    })
+}

@@ -1,0 +1,565 @@
+//! `perf.data`: samples with addresses of any event, and DAMON's tracepoint.
+//!
+//! The file is read twice: the records of tasks and mappings first, since they are few and the records of several CPUs are
+//! not in the order of time, then the samples as they come.
+//!
+//! The container is read here and not by a library because the ones that there are drop the two fields that matter, weight and
+//! data source, and cannot say at which byte a file is damaged. The layout is that of
+//! `tools/perf/Documentation/perf.data-file-format.txt` and `include/uapi/linux/perf_event.h`.
+
+use std::collections::HashMap;
+use std::io::{BufRead, Read, Seek, SeekFrom};
+
+use varve_model::{Address, Bytes, Cpu, Pid, SampleSource, Tid, Time};
+use varve_trace::tables::{MappingRow, SampleRow};
+use varve_trace::{MACHINE_UNKNOWN, Machine};
+
+use crate::bytes::{Bytes as Cursor, hex};
+use crate::damon::{Region, Regions};
+use crate::data_source::DataSource;
+use crate::error::Trouble;
+use crate::lines::text;
+use crate::perf_attr::{Attr, Body, Trailer};
+use crate::perf_script::latency;
+use crate::sink::{Sink, plain_mapping, sample};
+use crate::tracepoint::Tracepoint;
+
+const MMAP: u32 = 1;
+const LOST: u32 = 2;
+const COMM: u32 = 3;
+const EXIT: u32 = 4;
+const FORK: u32 = 7;
+const SAMPLE: u32 = 9;
+const MMAP2: u32 = 10;
+const LOST_SAMPLES: u32 = 13;
+const AUXTRACE: u32 = 71;
+const COMPRESSED: [u32; 2] = [81, 83];
+
+/// `PERF_RECORD_MISC_COMM_EXEC` and `PERF_RECORD_MISC_MMAP_BUILD_ID`.
+const EXEC: u16 = 1 << 13;
+const BUILD_ID: u16 = 1 << 14;
+
+/// The most bytes of a section beside the data that are read: a real one has some megabytes.
+const MOST_OF_SECTION: u64 = 64 << 20;
+
+/// Values from here on mark contexts in call chains (`PERF_CONTEXT_MAX`).
+const CONTEXT: u64 = -4095i64 as u64;
+
+/// Whether a file begins like this.
+pub(crate) fn is_magic(head: &[u8]) -> bool {
+    head.starts_with(b"PERFILE2") || head.starts_with(b"2ELIFREP")
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Section {
+    offset: u64,
+    size: u64,
+}
+
+impl Section {
+    fn end(self) -> Option<u64> {
+        self.offset.checked_add(self.size)
+    }
+}
+
+struct File<R> {
+    input: R,
+    length: u64,
+    big: bool,
+    data: Section,
+    attrs: Vec<Attr>,
+    by_id: HashMap<u64, usize>,
+    /// Sections of features, by bit.
+    features: HashMap<u32, Section>,
+}
+
+impl<R: BufRead + Seek> File<R> {
+    fn bytes(&mut self, section: Section) -> Result<Vec<u8>, Trouble> {
+        let fits = section.end().is_some_and(|end| end <= self.length);
+        if !fits || section.size > MOST_OF_SECTION {
+            let message = format!("a section of {} bytes does not fit the file", section.size);
+            return Err(Trouble::byte(section.offset, message));
+        }
+        self.input.seek(SeekFrom::Start(section.offset))?;
+        let mut bytes = vec![0; section.size as usize];
+        self.input.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn open(mut input: R) -> Result<File<R>, Trouble> {
+        let length = input.seek(SeekFrom::End(0))?;
+        input.seek(SeekFrom::Start(0))?;
+        let mut head = Vec::new();
+        (&mut input).take(104).read_to_end(&mut head)?;
+        if !is_magic(&head) {
+            return Err(Trouble::byte(0, "it does not begin like a perf.data"));
+        }
+        let big = head[0] == b'2';
+        let short = || Trouble::byte(head.len() as u64, "it ends within its header");
+        let mut cursor = Cursor::new(&head[8..], big);
+        let size = cursor.u64().ok_or_else(short)?;
+        if size == 16 {
+            let what = "it was written to a pipe; `perf inject -i FILE -o NEW` makes a file of it";
+            return Err(Trouble::byte(8, what));
+        }
+        let attr_size = cursor.u64().ok_or_else(short)?;
+        let mut section = || {
+            Some(Section {
+                offset: cursor.u64()?,
+                size: cursor.u64()?,
+            })
+        };
+        let attrs = section().ok_or_else(short)?;
+        let data = section().ok_or_else(short)?;
+        section().ok_or_else(short)?;
+        let mut bits = Vec::new();
+        for _ in 0..4 {
+            bits.push(cursor.u64().ok_or_else(short)?);
+        }
+        let mut file = File {
+            input,
+            length,
+            big,
+            data,
+            attrs: Vec::new(),
+            by_id: HashMap::new(),
+            features: HashMap::new(),
+        };
+        if !(80..=4096).contains(&attr_size) {
+            let message = format!("events of {attr_size} bytes are not known");
+            return Err(Trouble::byte(16, message));
+        }
+        file.read_attrs(attrs, attr_size)?;
+        // A recording that was cut short has a data section of no size: everything to the end is data.
+        if file.data.size == 0 && file.data.offset < length {
+            file.data.size = length - file.data.offset;
+            return Ok(file);
+        }
+        let Some(after) = file.data.end().filter(|end| *end <= length) else {
+            let message = format!(
+                "its data of {} bytes reaches beyond its end",
+                file.data.size
+            );
+            return Err(Trouble::byte(file.data.offset, message));
+        };
+        file.read_features(after, &bits)?;
+        Ok(file)
+    }
+
+    fn read_attrs(&mut self, section: Section, attr_size: u64) -> Result<(), Trouble> {
+        let bytes = self.bytes(section)?;
+        for (position, entry) in bytes.chunks_exact(attr_size as usize).enumerate() {
+            let at = section.offset + position as u64 * attr_size;
+            let bad = || Trouble::byte(at, "an event's description is cut short");
+            let (attr, ids) = entry.split_at(entry.len() - 16);
+            let attr = Attr::read(attr, self.big).ok_or_else(bad)?;
+            let mut cursor = Cursor::new(ids, self.big);
+            let ids = Section {
+                offset: cursor.u64().ok_or_else(bad)?,
+                size: cursor.u64().ok_or_else(bad)?,
+            };
+            let ids = self.bytes(ids)?;
+            let mut cursor = Cursor::new(&ids, self.big);
+            while let Some(id) = cursor.u64() {
+                self.by_id.insert(id, position);
+            }
+            self.attrs.push(attr);
+        }
+        match self.attrs.is_empty() {
+            true => Err(Trouble::byte(section.offset, "it describes no events")),
+            false => Ok(()),
+        }
+    }
+
+    fn read_features(&mut self, after: u64, bits: &[u64]) -> Result<(), Trouble> {
+        let set: Vec<u32> = (0..256)
+            .filter(|bit| bits[*bit as usize / 64] >> (bit % 64) & 1 == 1)
+            .collect();
+        let table = Section {
+            offset: after,
+            size: set.len() as u64 * 16,
+        };
+        let bytes = self.bytes(table)?;
+        let mut cursor = Cursor::new(&bytes, self.big);
+        for bit in set {
+            if let (Some(offset), Some(size)) = (cursor.u64(), cursor.u64()) {
+                self.features.insert(bit, Section { offset, size });
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `each` for every record: its type, its flags, its body and the byte where it begins.
+    fn records(
+        &mut self,
+        mut each: impl FnMut(&Self, u32, u16, &[u8], u64) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        let end = self.data.offset + self.data.size;
+        let mut at = self.data.offset;
+        self.input.seek(SeekFrom::Start(at))?;
+        let mut body = Vec::new();
+        while at < end {
+            let cut = || Trouble::byte(at, "it ends within a record");
+            let mut head = [0; 8];
+            if end - at < 8 {
+                return Err(cut());
+            }
+            self.input.read_exact(&mut head)?;
+            let mut cursor = Cursor::new(&head, self.big);
+            let (kind, misc) = (cursor.u32().ok_or_else(cut)?, cursor.u16().ok_or_else(cut)?);
+            let size = u64::from(cursor.u16().ok_or_else(cut)?);
+            if size < 8 {
+                let message = format!("a record of {size} bytes cannot be");
+                return Err(Trouble::byte(at, message));
+            }
+            if end - at < size {
+                return Err(cut());
+            }
+            body.resize(size as usize - 8, 0);
+            self.input.read_exact(&mut body)?;
+            if COMPRESSED.contains(&kind) {
+                let what =
+                    "its records are compressed; `perf inject -i FILE -o NEW` decompresses them";
+                return Err(Trouble::byte(at, what));
+            }
+            each(self, kind, misc, &body, at)?;
+            at += size;
+            if kind == AUXTRACE {
+                let more = Cursor::new(&body, self.big).u64().unwrap_or(0);
+                if end - at < more {
+                    return Err(Trouble::byte(at, "it ends within the data of a trace unit"));
+                }
+                at += more;
+                self.input.seek(SeekFrom::Start(at))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The event that a sample belongs to.
+    fn attr(&self, body: &[u8]) -> &Attr {
+        let first = &self.attrs[0];
+        let id = || first.id_of_sample(body, self.big);
+        match self.attrs.len() {
+            1 => first,
+            _ => id()
+                .and_then(|id| self.by_id.get(&id))
+                .map_or(first, |position| &self.attrs[*position]),
+        }
+    }
+}
+
+/// What a record of tasks or mappings says.
+enum Task {
+    Map(MappingRow),
+    Comm {
+        pid: u32,
+        tid: u32,
+        name: String,
+        is_exec: bool,
+    },
+    Fork {
+        parent: u32,
+        pid: u32,
+        tid: u32,
+    },
+    Exit {
+        pid: u32,
+        tid: u32,
+    },
+    Lost(u64),
+}
+
+pub(crate) fn read(input: impl BufRead + Seek, sink: &mut Sink<'_>) -> Result<(), Trouble> {
+    let mut file = File::open(input)?;
+    sink.traits.machine = machine(&mut file)?;
+    let build_ids = build_ids(&mut file)?;
+    let damon = match file.features.get(&1).copied() {
+        Some(section) => Tracepoint::find(&file.bytes(section)?, "damon_aggregated"),
+        None => None,
+    };
+    tasks(&mut file, &build_ids, sink)?;
+    let mut regions = Regions::default();
+    let (mut seen, mut samples) = (0u64, 0u64);
+    file.records(|file, kind, _, body, at| {
+        if kind != SAMPLE {
+            return Ok(());
+        }
+        seen += 1;
+        let attr = file.attr(body);
+        let cut = || Trouble::byte(at, "a sample is shorter than its event says");
+        let found = attr.sample(body, file.big).ok_or_else(cut)?;
+        if let (Some(damon), Some(raw)) = (&damon, found.raw)
+            && damon.is(raw, file.big)
+        {
+            let bad = || Trouble::byte(at, "a record of DAMON lacks fields");
+            let field = |name: &str| damon.field(raw, name, file.big);
+            let region = Region {
+                start: field("start").ok_or_else(bad)?,
+                end: field("end").ok_or_else(bad)?,
+                accesses: field("nr_accesses").ok_or_else(bad)?,
+            };
+            let target = field("target_id").ok_or_else(bad)?;
+            let of = field("nr_regions").ok_or_else(bad)?;
+            regions.add(found.time.unwrap_or(0), target, of, region);
+            return Ok(());
+        }
+        if found.address.is_none() && found.ip.is_none() {
+            return Ok(());
+        }
+        samples += 1;
+        let site = sink_site(sink, &found);
+        sink.sample(row(&found, site))?;
+        Ok(())
+    })?;
+    if !regions.is_empty() {
+        return regions.finish(sink);
+    }
+    match (seen, samples) {
+        (0, _) => Err(Trouble::Nothing("it has no samples".to_owned())),
+        (_, 0) => Err(Trouble::Nothing(
+            "its samples have neither address nor instruction".to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn sink_site(sink: &mut Sink<'_>, found: &Body<'_>) -> Option<varve_model::SiteId> {
+    let (pid, ip) = (found.pid?, found.ip?);
+    let chain = found.chain.clone().filter(|at| *at < CONTEXT);
+    let mut frames: Vec<Address> = chain.map(Address).collect();
+    // The chain begins with the instruction, but for skids; without one there is that alone.
+    if frames.first() != Some(&Address(ip)) {
+        frames.insert(0, Address(ip));
+    }
+    let at = Time(found.time.unwrap_or(0));
+    sink.raw_site(Pid(pid), at, frames)
+}
+
+fn row(found: &Body<'_>, site: Option<varve_model::SiteId>) -> SampleRow {
+    let source = found
+        .data_source
+        .map(DataSource::from_bits)
+        .unwrap_or_default();
+    SampleRow {
+        pid: Pid(found.pid.unwrap_or(0)),
+        tid: found.tid.map(Tid),
+        cpu: found.cpu.map(Cpu),
+        ip: found.ip.map(Address),
+        address: found.address.filter(|a| *a != 0).map(Address),
+        write: source.write,
+        latency_cycles: latency(found.weight),
+        level: source.level,
+        site,
+        ..sample(found.time.unwrap_or(0), SampleSource::PerfMem)
+    }
+}
+
+/// Reads and applies everything that is no sample, in the order of time.
+fn tasks<R: BufRead + Seek>(
+    file: &mut File<R>,
+    build_ids: &HashMap<String, String>,
+    sink: &mut Sink<'_>,
+) -> Result<(), Trouble> {
+    let mut tasks: Vec<(u64, Task)> = Vec::new();
+    file.records(|file, kind, misc, body, at| {
+        if !matches!(
+            kind,
+            MMAP | MMAP2 | COMM | FORK | EXIT | LOST | LOST_SAMPLES
+        ) {
+            return Ok(());
+        }
+        let trailer = file.attrs[0].trailer(body, file.big);
+        let cut = || Trouble::byte(at, "a record is cut short");
+        let task = task(file.big, kind, misc, body, &trailer).ok_or_else(cut)?;
+        if let Some((time, task)) = task {
+            tasks.push((time, task));
+        }
+        Ok(())
+    })?;
+    tasks.sort_by_key(|(time, _)| *time);
+    for (time, task) in tasks {
+        let at = Time(time);
+        match task {
+            Task::Map(mut mapping) => {
+                mapping.from_ns = at;
+                if mapping.build_id.is_none() {
+                    mapping.build_id = build_ids.get(&mapping.path).cloned();
+                }
+                sink.mapping(mapping);
+            }
+            Task::Comm {
+                pid,
+                tid,
+                name,
+                is_exec,
+            } => {
+                if is_exec {
+                    sink.execs(Pid(pid), at);
+                }
+                sink.names(Pid(pid), Tid(tid), &name, at);
+            }
+            Task::Fork { parent, pid, tid } => sink.forks(Pid(parent), Pid(pid), Tid(tid), at),
+            Task::Exit { pid, tid } => sink.exits(Pid(pid), Tid(tid), at),
+            Task::Lost(count) => sink.lost("perf_lost", count, at),
+        }
+    }
+    Ok(())
+}
+
+/// Reads a record; nothing where it speaks of the kernel, no record where it is cut short.
+fn task(
+    big: bool,
+    kind: u32,
+    misc: u16,
+    body: &[u8],
+    trailer: &Trailer,
+) -> Option<Option<(u64, Task)>> {
+    let mut cursor = Cursor::new(body, big);
+    let time = trailer.time.unwrap_or(0);
+    Some(Some(match kind {
+        MMAP | MMAP2 => {
+            let (pid, _tid) = (cursor.u32()?, cursor.u32()?);
+            let (address, bytes, offset) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
+            let (mut device, mut inode, mut build_id) = (None, 0, None);
+            let mut perms = None;
+            if kind == MMAP2 {
+                if misc & BUILD_ID != 0 {
+                    let id = cursor.take(24)?;
+                    let length = usize::from(id[0]).min(20);
+                    build_id = Some(hex(&id[4..4 + length]));
+                } else {
+                    device = Some(format!("{:02x}:{:02x}", cursor.u32()?, cursor.u32()?));
+                    (inode, _) = (cursor.u64()?, cursor.u64()?);
+                }
+                let (protection, flags) = (cursor.u32()?, cursor.u32()?);
+                perms = Some(permissions(protection, flags));
+            }
+            if pid > i32::MAX as u32 {
+                return Some(None);
+            }
+            let path = text(cursor.text(trailer.bytes));
+            let plain = plain_mapping(Pid(pid), address, bytes, path, Time(time));
+            let row = MappingRow {
+                perms: perms.unwrap_or_else(|| plain.perms.clone()),
+                offset,
+                device: device.unwrap_or_else(|| plain.device.clone()),
+                inode,
+                build_id,
+                ..plain
+            };
+            (time, Task::Map(row))
+        }
+        COMM => {
+            let (pid, tid) = (cursor.u32()?, cursor.u32()?);
+            let name = text(cursor.text(trailer.bytes));
+            let is_exec = misc & EXEC != 0;
+            (
+                time,
+                Task::Comm {
+                    pid,
+                    tid,
+                    name,
+                    is_exec,
+                },
+            )
+        }
+        FORK | EXIT => {
+            let (pid, parent) = (cursor.u32()?, cursor.u32()?);
+            let (tid, _) = (cursor.u32()?, cursor.u32()?);
+            let time = cursor.u64()?;
+            match kind {
+                FORK => (time, Task::Fork { parent, pid, tid }),
+                _ => (time, Task::Exit { pid, tid }),
+            }
+        }
+        LOST => (
+            time,
+            Task::Lost({
+                cursor.u64()?;
+                cursor.u64()?
+            }),
+        ),
+        _ => (time, Task::Lost(cursor.u64()?)),
+    }))
+}
+
+fn permissions(protection: u32, flags: u32) -> String {
+    let bit = |set: bool, sign: char| if set { sign } else { '-' };
+    [
+        bit(protection & 1 != 0, 'r'),
+        bit(protection & 2 != 0, 'w'),
+        bit(protection & 4 != 0, 'x'),
+        if flags & 1 != 0 { 's' } else { 'p' },
+    ]
+    .iter()
+    .collect()
+}
+
+/// The build ids of files that had samples, by path (feature `HEADER_BUILD_ID`).
+fn build_ids<R: BufRead + Seek>(file: &mut File<R>) -> Result<HashMap<String, String>, Trouble> {
+    let Some(section) = file.features.get(&2).copied() else {
+        return Ok(HashMap::new());
+    };
+    let bytes = file.bytes(section)?;
+    let mut found = HashMap::new();
+    let mut rest = &bytes[..];
+    while rest.len() >= 36 {
+        let mut cursor = Cursor::new(rest, file.big);
+        let (Some(_), Some(misc), Some(size)) = (cursor.u32(), cursor.u16(), cursor.u16()) else {
+            break;
+        };
+        let size = usize::from(size);
+        if !(36..=rest.len()).contains(&size) {
+            break;
+        }
+        let id = &rest[12..36];
+        // Since Linux 5.12 the length is told (PERF_RECORD_MISC_BUILD_ID_SIZE).
+        let length = match misc & 1 << 15 != 0 {
+            true => usize::from(id[20]).min(20),
+            false => 20,
+        };
+        let path = rest[36..size].split(|b| *b == 0).next().unwrap_or_default();
+        found.insert(text(path), hex(&id[..length]));
+        rest = &rest[size..];
+    }
+    Ok(found)
+}
+
+/// The machine, where the file tells it.
+fn machine<R: BufRead + Seek>(file: &mut File<R>) -> Result<Option<Machine>, Trouble> {
+    let mut word = |bit: u32| -> Result<Option<String>, Trouble> {
+        let Some(section) = file.features.get(&bit).copied() else {
+            return Ok(None);
+        };
+        let bytes = file.bytes(section)?;
+        let words = bytes.get(4..).unwrap_or_default();
+        let word = words.split(|b| *b == 0).next().unwrap_or_default();
+        Ok(Some(text(word)).filter(|w| !w.is_empty()))
+    };
+    let (kernel, architecture, cpu) = (word(4)?, word(6)?, word(8)?);
+    let mut number = |bit: u32, at: usize, wide: bool| -> Result<Option<u64>, Trouble> {
+        let Some(section) = file.features.get(&bit).copied() else {
+            return Ok(None);
+        };
+        let bytes = file.bytes(section)?;
+        let mut cursor = Cursor::new(bytes.get(at..).unwrap_or_default(), file.big);
+        Ok(if wide {
+            cursor.u64()
+        } else {
+            cursor.u32().map(u64::from)
+        })
+    };
+    let (cpus, memory) = (number(7, 4, false)?, number(10, 0, true)?);
+    if kernel.is_none() && cpu.is_none() {
+        return Ok(None);
+    }
+    let unknown = || MACHINE_UNKNOWN.to_owned();
+    Ok(Some(Machine {
+        kernel: kernel.unwrap_or_else(unknown),
+        architecture: architecture.unwrap_or_else(unknown),
+        cpu: cpu.unwrap_or_else(unknown),
+        cpus: cpus.map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX)),
+        memory_bytes: Bytes(memory.unwrap_or(0).saturating_mul(1024)),
+    }))
+}

@@ -1,0 +1,291 @@
+//! The text of `perf script`, of recordings of `perf mem` and of any event with addresses.
+
+use std::collections::HashMap;
+use std::io::BufRead;
+
+use varve_model::{Address, Cpu, Pid, SampleSource, SiteId, Tid, Time};
+use varve_trace::tables::{MappingRow, SampleRow};
+
+use crate::data_source::DataSource;
+use crate::error::Trouble;
+use crate::lines::{Lines, text};
+use crate::numbers::{decimal, hexadecimal};
+use crate::perf_line::{Symbolized, body, chain_frame, head};
+use crate::sink::{Sink, frame, plain_mapping, sample};
+
+/// Call stacks that are remembered by their text.
+const REMEMBERED: usize = 1 << 16;
+
+/// What is known of the file so far.
+struct Reader<'a, 'b> {
+    sink: &'a mut Sink<'b>,
+    /// Which process a thread belongs to, as records of tasks tell.
+    process_of: HashMap<u32, u32>,
+    /// The only process with mappings, while there is only one.
+    only: Option<u32>,
+    several: bool,
+    /// A sample whose call chain follows in lines of its own.
+    waiting: Option<SampleRow>,
+    /// The text of that chain.
+    chain: Vec<u8>,
+    sites: HashMap<Vec<u8>, SiteId>,
+    samples: u64,
+}
+
+pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Trouble> {
+    let mut reader = Reader {
+        sink,
+        process_of: HashMap::new(),
+        only: None,
+        several: false,
+        waiting: None,
+        chain: Vec::new(),
+        sites: HashMap::new(),
+        samples: 0,
+    };
+    let mut lines = Lines::new(input);
+    while let Some((number, line)) = lines.next()? {
+        reader.line(number, line)?;
+    }
+    reader.end_chain()?;
+    match reader.samples {
+        0 => Err(Trouble::Nothing("it has no samples".to_owned())),
+        _ => Ok(()),
+    }
+}
+
+impl Reader<'_, '_> {
+    fn line(&mut self, number: u64, line: &[u8]) -> Result<(), Trouble> {
+        if line.trim_ascii().is_empty() || line.starts_with(b"#") {
+            return self.end_chain();
+        }
+        let Some(head) = head(line) else {
+            if self.waiting.is_some()
+                && line[0].is_ascii_whitespace()
+                && chain_frame(line).is_some()
+            {
+                self.chain.extend_from_slice(line.trim_ascii());
+                self.chain.push(b'\n');
+                return Ok(());
+            }
+            let what = match line[0].is_ascii_whitespace() {
+                true => "it is neither a frame of a call chain nor a line with a time",
+                false => "it has no time; print one with `perf script -F +time`",
+            };
+            return Err(Trouble::line(number, what));
+        };
+        self.end_chain()?;
+        if let Some(record) = head.rest.strip_prefix(b"PERF_RECORD_") {
+            self.record(record, Time(head.time));
+            return Ok(());
+        }
+        let body = body(head.rest).map_err(|message| Trouble::line(number, message))?;
+        let source = DataSource::from_text(body.data_source);
+        let is_event = |word: &str| memchr::memmem::find(body.event, word.as_bytes()).is_some();
+        let by_event = match () {
+            () if is_event("mem-loads") => Some(false),
+            () if is_event("mem-stores") => Some(true),
+            () => None,
+        };
+        let pid = self.pid(head.pid, head.tid);
+        let mut row = SampleRow {
+            pid: Pid(pid),
+            tid: head.tid.map(Tid),
+            cpu: head.cpu.map(Cpu),
+            // perf prints 0 where the hardware told no address, and where it told no latency.
+            address: body.address.filter(|a| *a != 0).map(Address),
+            write: source.write.or(by_event),
+            latency_cycles: latency(body.weight),
+            level: source.level,
+            ..sample(head.time, SampleSource::PerfMem)
+        };
+        self.samples += 1;
+        if let Some(tid) = head.tid
+            && !head.command.is_empty()
+        {
+            self.name(pid, tid, head.command, Time(head.time));
+        }
+        match body.ip {
+            Some(ip) => {
+                row.ip = Some(Address(ip.address));
+                row.site = self.site(ip);
+                self.sink.sample(row)?;
+            }
+            None => self.waiting = Some(row),
+        }
+        Ok(())
+    }
+
+    /// Names a thread, without making a text of a name that is known.
+    fn name(&mut self, pid: u32, tid: u32, name: &[u8], at: Time) {
+        match std::str::from_utf8(name) {
+            Ok(name) => self.sink.names(Pid(pid), Tid(tid), name, at),
+            Err(_) => self.sink.names(Pid(pid), Tid(tid), &text(name), at),
+        }
+    }
+
+    /// The process of a thread: printed, or told by records, or the only one there is.
+    fn pid(&self, pid: Option<u32>, tid: Option<u32>) -> u32 {
+        let told = || tid.and_then(|tid| self.process_of.get(&tid).copied());
+        pid.or_else(told)
+            .or(self.only.filter(|_| !self.several))
+            .unwrap_or(0)
+    }
+
+    fn site(&mut self, ip: Symbolized<'_>) -> Option<SiteId> {
+        if ip.symbol.is_empty() {
+            return None;
+        }
+        let key = &mut self.chain;
+        key.clear();
+        key.extend_from_slice(&ip.address.to_le_bytes());
+        key.extend_from_slice(ip.symbol);
+        if let Some(site) = self.sites.get(key) {
+            return Some(*site);
+        }
+        let (function, module) = ip.names();
+        let only = frame(ip.address, function.map(text), module.map(text));
+        let site = self.sink.site(vec![only])?;
+        if self.sites.len() < REMEMBERED {
+            self.sites.insert(key.clone(), site);
+        }
+        key.clear();
+        Some(site)
+    }
+
+    /// Hands on the sample whose call chain has ended.
+    fn end_chain(&mut self) -> Result<(), Trouble> {
+        let Some(mut row) = self.waiting.take() else {
+            return Ok(());
+        };
+        let chain = std::mem::take(&mut self.chain);
+        let frames = || chain.split(|b| *b == b'\n').filter_map(chain_frame);
+        row.ip = frames().next().map(|f| Address(f.address));
+        row.site = match self.sites.get(&chain) {
+            Some(site) => Some(*site),
+            None => {
+                let list = frames().map(|f| {
+                    let (function, module) = f.names();
+                    frame(f.address, function.map(text), module.map(text))
+                });
+                let site = self.sink.site(list.collect());
+                if let (Some(site), true) = (site, self.sites.len() < REMEMBERED) {
+                    self.sites.insert(chain.clone(), site);
+                }
+                site
+            }
+        };
+        self.chain = chain;
+        self.chain.clear();
+        self.sink.sample(row)?;
+        Ok(())
+    }
+
+    /// A record that is no sample. Those that say nothing of memory are passed over.
+    fn record(&mut self, record: &[u8], at: Time) {
+        if let Some(rest) = record
+            .strip_prefix(b"MMAP2")
+            .or(record.strip_prefix(b"MMAP"))
+        {
+            if let Some((pid, mapping)) = mapping(rest, at) {
+                self.only.get_or_insert(pid);
+                self.several |= self.only != Some(pid);
+                self.sink.mapping(mapping);
+            }
+        } else if let Some(rest) = record.strip_prefix(b"COMM") {
+            let (is_exec, rest) = match rest.strip_prefix(b" exec") {
+                Some(rest) => (true, rest),
+                None => (false, rest),
+            };
+            let rest = rest.strip_prefix(b":").unwrap_or(rest).trim_ascii();
+            let colon = memchr::memrchr(b':', rest);
+            if let Some((pid, tid)) = colon.and_then(|at| pair(&rest[at + 1..], b'/')) {
+                self.process_of.insert(tid, pid);
+                if is_exec {
+                    self.sink.execs(Pid(pid), at);
+                }
+                let name = text(&rest[..colon.unwrap_or(0)]);
+                self.sink.names(Pid(pid), Tid(tid), &name, at);
+            }
+        } else if let Some(rest) = record.strip_prefix(b"FORK(") {
+            let mut parts = rest.split(|b| matches!(b, b'(' | b')'));
+            let child = parts.next().and_then(|p| pair(p, b':'));
+            let parent = parts.nth(1).and_then(|p| pair(p, b':'));
+            if let (Some((pid, tid)), Some((parent, _))) = (child, parent) {
+                self.process_of.insert(tid, pid);
+                self.sink.forks(Pid(parent), Pid(pid), Tid(tid), at);
+            }
+        } else if let Some(rest) = record.strip_prefix(b"EXIT(") {
+            let inside = rest.split(|b| *b == b')').next().unwrap_or_default();
+            if let Some((pid, tid)) = pair(inside, b':') {
+                self.sink.exits(Pid(pid), Tid(tid), at);
+                self.process_of.remove(&tid);
+            }
+        } else if let Some(rest) = record.strip_prefix(b"LOST") {
+            let count = rest.split(|b| b.is_ascii_whitespace()).find_map(decimal);
+            self.sink.lost("perf_lost", count.unwrap_or(1), at);
+        }
+    }
+}
+
+/// A weight as a latency: 0 says that there is none.
+pub(crate) fn latency(weight: Option<u64>) -> Option<u32> {
+    let weight = weight.filter(|w| *w != 0)?;
+    Some(u32::try_from(weight).unwrap_or(u32::MAX))
+}
+
+fn pair(text: &[u8], between: u8) -> Option<(u32, u32)> {
+    let at = memchr::memchr(between, text)?;
+    let number = |digits: &[u8]| u32::try_from(decimal(digits.trim_ascii())?).ok();
+    Some((number(&text[..at])?, number(&text[at + 1..])?))
+}
+
+/// ` 10741/10741: [0x55e963ab5000(0x4000) @ 0x2000 fe:00 247849 0]: r-xp /usr/bin/true`. The kernel's own mappings, of
+/// process -1, are none.
+fn mapping(text_: &[u8], at: Time) -> Option<(u32, MappingRow)> {
+    let open = memchr::memchr(b'[', text_)?;
+    let (pid, _) = pair(text_[..open].trim_ascii().strip_suffix(b":")?, b'/')?;
+    let rest = &text_[open + 1..];
+    let close = memchr::memmem::find(rest, b"]: ")?;
+    let (inside, after) = (&rest[..close], &rest[close + 3..]);
+    let mut words = inside.split(|b| *b == b' ');
+    let place = words.next()?.strip_suffix(b")")?;
+    let paren = memchr::memchr(b'(', place)?;
+    let (address, bytes) = (
+        hexadecimal(&place[..paren])?,
+        hexadecimal(&place[paren + 1..])?,
+    );
+    let offset = words.nth(1).and_then(hexadecimal).unwrap_or(0);
+    let (mut device, mut inode, mut build_id) = (None, 0, None);
+    match words.next() {
+        Some(id) if id.starts_with(b"<") => {
+            build_id = id
+                .strip_prefix(b"<")
+                .and_then(|id| id.strip_suffix(b">"))
+                .map(text);
+        }
+        Some(dev) => {
+            device = Some(text(dev));
+            inode = words.next().and_then(decimal).unwrap_or(0);
+        }
+        None => (),
+    }
+    let space = memchr::memchr(b' ', after);
+    let (perms, path) = after.split_at(space.unwrap_or(after.len()));
+    let plain = plain_mapping(Pid(pid), address, bytes, text(path.trim_ascii()), at);
+    let perms = match perms.len() {
+        4 => text(perms),
+        // Version 1 of the record tells code from data only.
+        _ if perms == b"x" => "r-xp".to_owned(),
+        _ => plain.perms.clone(),
+    };
+    let row = MappingRow {
+        perms,
+        offset,
+        device: device.unwrap_or_else(|| plain.device.clone()),
+        inode,
+        build_id,
+        ..plain
+    };
+    Some((pid, row))
+}

@@ -1,0 +1,523 @@
+//! Where every importer puts what it reads: the tables of one trace.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use varve_attribute::owners_at;
+use varve_model::{
+    Address, Bytes, Duration, Interval, ObjectId, ObjectKind, Page, PageRange, Pid, SampleSource,
+    SiteId, Tid, Time, TouchSource,
+};
+use varve_trace::tables::{
+    CountRow, CounterRow, FaultRow, Frame, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,
+    SampleRow, SiteRow, SymbolRow, ThreadRow, TouchRow,
+};
+use varve_trace::{Absent, ClockUnit, Machine, TableWriter, TraceError, write_table};
+
+use crate::objects::{Birth, Objects};
+use crate::stacks::Stacks;
+
+/// Samples that wait for their objects. Looking up owners sweeps over all objects, so few and large batches are quick.
+const BATCH: usize = 1 << 17;
+/// Rows of other tables that wait to be written.
+const ROWS: usize = 1 << 14;
+
+/// A sample of which nothing is known but its time and its source.
+pub(crate) fn sample(time: u64, source: SampleSource) -> SampleRow {
+    SampleRow {
+        time_ns: Time(time),
+        pid: Pid(0),
+        tid: None,
+        cpu: None,
+        ip: None,
+        address: None,
+        bytes: None,
+        write: None,
+        object: None,
+        source,
+        latency_cycles: None,
+        level: None,
+        resolved: None,
+        mode: None,
+        weight_ns: None,
+        site: None,
+    }
+}
+
+struct Thread {
+    name: String,
+    born: Time,
+    died: Option<Time>,
+}
+
+/// What a source tells of itself, or does not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Traits {
+    pub(crate) unit: ClockUnit,
+    pub(crate) absent: Vec<Absent>,
+    pub(crate) machine: Option<Machine>,
+}
+
+/// The trace that is being made.
+pub(crate) struct Sink<'a> {
+    folder: &'a Path,
+    samples: TableWriter<SampleRow>,
+    touches: TableWriter<TouchRow>,
+    counts: TableWriter<CountRow>,
+    waiting: Vec<SampleRow>,
+    touch_rows: Vec<TouchRow>,
+    count_rows: Vec<CountRow>,
+    pub(crate) objects: Objects,
+    sites: HashMap<Vec<Frame>, SiteId>,
+    site_rows: Vec<SiteRow>,
+    threads: HashMap<(Pid, Tid), Thread>,
+    /// The thread that was looked up last: most come in runs.
+    last_thread: Option<(Pid, Tid)>,
+    processes: BTreeMap<Pid, ProcessRow>,
+    /// Each with the object that stands for it.
+    mappings: Vec<(MappingRow, Option<usize>)>,
+    /// Call stacks that have no names yet.
+    stacks: Stacks,
+    pub(crate) traits: Traits,
+    intervals: Vec<IntervalRow>,
+    losses: BTreeMap<&'static str, (Time, u64)>,
+    first: Option<Time>,
+    last: Time,
+    facts: Written,
+}
+
+/// What was written, for the manifest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) samples: u64,
+    pub(crate) touches: u64,
+    pub(crate) counts: u64,
+    pub(crate) objects: u64,
+    pub(crate) intervals: u64,
+    /// The names of the processes.
+    pub(crate) commands: Vec<String>,
+    pub(crate) traits: Traits,
+    pub(crate) losses: BTreeMap<String, u64>,
+    pub(crate) start: Time,
+    pub(crate) end: Time,
+    /// Samples whose address lies in a known object.
+    pub(crate) owned: u64,
+}
+
+impl<'a> Sink<'a> {
+    pub(crate) fn create(folder: &'a Path) -> Result<Self, TraceError> {
+        Ok(Sink {
+            folder,
+            samples: TableWriter::create(folder)?,
+            touches: TableWriter::create(folder)?,
+            counts: TableWriter::create(folder)?,
+            waiting: Vec::new(),
+            touch_rows: Vec::new(),
+            count_rows: Vec::new(),
+            objects: Objects::default(),
+            sites: HashMap::new(),
+            site_rows: Vec::new(),
+            threads: HashMap::new(),
+            last_thread: None,
+            processes: BTreeMap::new(),
+            mappings: Vec::new(),
+            stacks: Stacks::default(),
+            traits: Traits::default(),
+            intervals: Vec::new(),
+            losses: BTreeMap::new(),
+            first: None,
+            last: Time(0),
+            facts: Written::default(),
+        })
+    }
+
+    /// Notes that the record covers this moment. Mappings and tasks do not count: perf dates what was there before at 0.
+    pub(crate) fn covers(&mut self, time: Time) {
+        self.first = Some(self.first.map_or(time, |first| first.min(time)));
+        self.last = self.last.max(time);
+    }
+
+    /// A sample. Where it names no object, its address finds one, of those that were told of before [`BATCH`] more samples
+    /// have come.
+    pub(crate) fn sample(&mut self, row: SampleRow) -> Result<(), TraceError> {
+        self.covers(row.time_ns);
+        match row.tid {
+            Some(tid) => self.saw(row.pid, tid, row.time_ns),
+            None => self.process(row.pid, row.time_ns),
+        }
+        self.waiting.push(row);
+        match self.waiting.len() < BATCH {
+            true => Ok(()),
+            false => self.flush_samples(),
+        }
+    }
+
+    fn flush_samples(&mut self) -> Result<(), TraceError> {
+        self.waiting.sort_by_key(|row| row.time_ns);
+        let asks = |row: &SampleRow| {
+            let address = row.address.filter(|_| row.object.is_none())?;
+            Some((row.pid, address, row.time_ns))
+        };
+        let points: Vec<_> = self.waiting.iter().filter_map(asks).collect();
+        let mut found = owners_at(self.objects.spans(), &points).into_iter();
+        for row in &mut self.waiting {
+            if asks(row).is_some()
+                && let Some(Some(span)) = found.next()
+            {
+                row.object = Some(ObjectId(u64::from(span.0)));
+            }
+            self.facts.owned += u64::from(row.object.is_some());
+        }
+        self.facts.samples += self.waiting.len() as u64;
+        self.samples.append(&self.waiting)?;
+        self.waiting.clear();
+        Ok(())
+    }
+
+    /// Pages that were touched in an interval, in the order of intervals.
+    pub(crate) fn touch(
+        &mut self,
+        interval: Interval,
+        pid: Pid,
+        pages: PageRange,
+        written: Option<bool>,
+        source: TouchSource,
+    ) -> Result<(), TraceError> {
+        let (mut first, mut left) = (pages.first.0, pages.count.0);
+        while left > 0 {
+            let run = u32::try_from(left).unwrap_or(u32::MAX);
+            self.touch_rows.push(TouchRow {
+                interval,
+                pid,
+                page: Page(first),
+                pages: run,
+                page_bytes: 4096,
+                written,
+                source,
+            });
+            first = first.saturating_add(u64::from(run));
+            left -= u64::from(run);
+        }
+        if self.touch_rows.len() >= ROWS {
+            self.flush_touches()?;
+        }
+        Ok(())
+    }
+
+    fn flush_touches(&mut self) -> Result<(), TraceError> {
+        self.facts.touches += self.touch_rows.len() as u64;
+        self.touches.append(&self.touch_rows)?;
+        self.touch_rows.clear();
+        Ok(())
+    }
+
+    /// How often a page was accessed.
+    pub(crate) fn count(&mut self, row: CountRow) -> Result<(), TraceError> {
+        if let Some(tid) = row.tid {
+            let at = self.first.unwrap_or_default();
+            self.saw(row.pid, tid, at);
+        }
+        self.count_rows.push(row);
+        match self.count_rows.len() < ROWS {
+            true => Ok(()),
+            false => self.flush_counts(),
+        }
+    }
+
+    fn flush_counts(&mut self) -> Result<(), TraceError> {
+        self.facts.counts += self.count_rows.len() as u64;
+        self.counts.append(&self.count_rows)?;
+        self.count_rows.clear();
+        Ok(())
+    }
+
+    /// The next interval. They come in the order of time.
+    pub(crate) fn interval(&mut self, start: Time, end: Time) -> Interval {
+        self.covers(start);
+        self.covers(end);
+        let interval = Interval(u32::try_from(self.intervals.len()).unwrap_or(u32::MAX));
+        self.intervals.push(IntervalRow {
+            interval,
+            start_ns: start,
+            end_ns: end,
+            held_ns: Duration(0),
+            resident_pages: 0,
+            processes: 0,
+            threads: 0,
+            recorder_cpu_ns: Duration(0),
+        });
+        interval
+    }
+
+    /// How many intervals there are so far.
+    pub(crate) fn intervals(&self) -> usize {
+        self.intervals.len()
+    }
+
+    /// A call stack, innermost frame first.
+    pub(crate) fn site(&mut self, frames: Vec<Frame>) -> Option<SiteId> {
+        if let Some(site) = self.sites.get(&frames) {
+            return Some(*site);
+        }
+        let site = SiteId(u32::try_from(self.site_rows.len()).ok()?.checked_add(1)?);
+        self.site_rows.push(SiteRow {
+            site,
+            label: label(frames.first()?),
+            frames: frames.clone(),
+        });
+        self.sites.insert(frames, site);
+        Some(site)
+    }
+
+    /// A file or anonymous memory was mapped.
+    pub(crate) fn mapping(&mut self, row: MappingRow) {
+        self.process(row.pid, row.from_ns);
+        let object = self.objects.map(Birth {
+            pid: row.pid,
+            kind: kind(&row.path),
+            name: name(&row.path),
+            address: row.address,
+            bytes: row.bytes,
+            born: row.from_ns,
+            site: None,
+            tid: None,
+        });
+        self.mappings.push((row, object));
+    }
+
+    /// A call stack of addresses, innermost first, that gets its names when the trace ends.
+    pub(crate) fn raw_site(&mut self, pid: Pid, at: Time, frames: Vec<Address>) -> Option<SiteId> {
+        let next = SiteId(u32::try_from(self.site_rows.len()).ok()?.checked_add(1)?);
+        let (site, is_new) = self.stacks.site(pid, at, frames, next);
+        if is_new {
+            self.site_rows.push(SiteRow {
+                site,
+                label: String::new(),
+                frames: Vec::new(),
+            });
+        }
+        Some(site)
+    }
+
+    /// Says what a process is.
+    pub(crate) fn describe(&mut self, pid: Pid, words: String) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.command = words;
+        }
+    }
+
+    /// A thread has a name.
+    pub(crate) fn names(&mut self, pid: Pid, tid: Tid, name: &str, at: Time) {
+        self.saw(pid, tid, at);
+        if let Some(thread) = self.threads.get_mut(&(pid, tid))
+            && thread.name != name
+        {
+            name.clone_into(&mut thread.name);
+        }
+        if pid.0 == tid.0
+            && let Some(process) = self.processes.get_mut(&pid)
+            && process.command != name
+        {
+            name.clone_into(&mut process.command);
+        }
+    }
+
+    /// A thread or a process began.
+    pub(crate) fn forks(&mut self, parent: Pid, pid: Pid, tid: Tid, at: Time) {
+        let is_new = !self.processes.contains_key(&pid);
+        self.saw(pid, tid, at);
+        if is_new && let Some(process) = self.processes.get_mut(&pid) {
+            process.parent = parent;
+        }
+        if parent != pid {
+            let inherited = self.processes.get(&parent).map(|p| p.command.clone());
+            if let (Some(command), Some(process)) = (inherited, self.processes.get_mut(&pid)) {
+                process.command = command;
+            }
+            self.objects.fork(parent, pid, at);
+        }
+    }
+
+    /// A process has another program.
+    pub(crate) fn execs(&mut self, pid: Pid, at: Time) {
+        self.objects.clear(pid, at);
+    }
+
+    /// A thread ended.
+    pub(crate) fn exits(&mut self, pid: Pid, tid: Tid, at: Time) {
+        self.saw(pid, tid, at);
+        if let Some(thread) = self.threads.get_mut(&(pid, tid)) {
+            thread.died = Some(at);
+        }
+        if pid.0 == tid.0 {
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.died_ns = Some(at);
+            }
+            self.objects.clear(pid, at);
+        }
+    }
+
+    /// The source itself lost something.
+    pub(crate) fn lost(&mut self, kind: &'static str, count: u64, at: Time) {
+        let sum = self.losses.entry(kind).or_insert((at, 0));
+        sum.1 = sum.1.saturating_add(count);
+    }
+
+    pub(crate) fn process(&mut self, pid: Pid, at: Time) {
+        self.processes.entry(pid).or_insert_with(|| ProcessRow {
+            pid,
+            parent: Pid(0),
+            exe: String::new(),
+            command: String::new(),
+            born_ns: at,
+            died_ns: None,
+            exit_code: None,
+        });
+    }
+
+    fn saw(&mut self, pid: Pid, tid: Tid, at: Time) {
+        if self.last_thread == Some((pid, tid)) {
+            return;
+        }
+        self.last_thread = Some((pid, tid));
+        self.process(pid, at);
+        self.threads.entry((pid, tid)).or_insert_with(|| Thread {
+            name: String::new(),
+            born: at,
+            died: None,
+        });
+    }
+
+    /// Ends the tables.
+    pub(crate) fn finish(mut self) -> Result<Written, TraceError> {
+        self.flush_samples()?;
+        self.flush_touches()?;
+        self.flush_counts()?;
+        self.samples.close()?;
+        self.touches.close()?;
+        self.counts.close()?;
+        let folder = self.folder;
+        let mut mappings: Vec<MappingRow> = Vec::with_capacity(self.mappings.len());
+        for (mut row, object) in self.mappings {
+            row.to_ns = object.and_then(|o| self.objects.rows().get(o)?.died_ns);
+            mappings.push(row);
+        }
+        for (site, frames) in self.stacks.names(&mappings) {
+            if let Some(row) = self.site_rows.get_mut((site.0 as usize).wrapping_sub(1)) {
+                row.label = frames.first().map(label).unwrap_or_default();
+                row.frames = frames;
+            }
+        }
+        write_table::<IntervalRow>(folder, &self.intervals)?;
+        write_table::<FaultRow>(folder, &[])?;
+        write_table::<CounterRow>(folder, &[])?;
+        write_table::<SymbolRow>(folder, &[])?;
+        write_table::<SiteRow>(folder, &self.site_rows)?;
+        write_table::<ObjectRow>(folder, self.objects.rows())?;
+        mappings.sort_by_key(|m| (m.pid, m.from_ns, m.address, m.bytes));
+        write_table::<MappingRow>(folder, &mappings)?;
+        let mut threads: Vec<ThreadRow> = self
+            .threads
+            .into_iter()
+            .map(|((pid, tid), thread)| ThreadRow {
+                pid,
+                tid,
+                name: thread.name,
+                born_ns: thread.born,
+                died_ns: thread.died,
+            })
+            .collect();
+        threads.sort_by_key(|row| (row.pid, row.tid));
+        write_table::<ThreadRow>(folder, &threads)?;
+        let processes: Vec<ProcessRow> = self.processes.into_values().collect();
+        write_table::<ProcessRow>(folder, &processes)?;
+        let losses = self.losses.iter().map(|(kind, (time, count))| LossRow {
+            time_ns: *time,
+            kind: (*kind).to_owned(),
+            count: *count,
+        });
+        write_table::<LossRow>(folder, &losses.collect::<Vec<_>>())?;
+        Ok(Written {
+            objects: self.objects.rows().len() as u64,
+            intervals: self.intervals.len() as u64,
+            commands: processes.into_iter().map(|p| p.command).collect(),
+            traits: self.traits,
+            losses: self
+                .losses
+                .into_iter()
+                .map(|(kind, (_, count))| (kind.to_owned(), count))
+                .collect(),
+            start: self.first.unwrap_or_default(),
+            end: self.last,
+            ..self.facts
+        })
+    }
+}
+
+/// A frame in one line.
+fn label(frame: &Frame) -> String {
+    let place = match (&frame.file, frame.line) {
+        (Some(file), Some(line)) => {
+            let name = file.rsplit('/').next().unwrap_or(file);
+            Some(format!("{name}:{line}"))
+        }
+        (Some(file), None) => Some(file.clone()),
+        _ => None,
+    };
+    match (place, &frame.function) {
+        (Some(place), Some(function)) => format!("{place}, in {function}"),
+        (Some(place), None) => place,
+        (None, Some(function)) => function.clone(),
+        (None, None) => frame.address.to_string(),
+    }
+}
+
+fn kind(path: &str) -> ObjectKind {
+    match path {
+        "[heap]" => ObjectKind::Heap,
+        path if path.starts_with("[stack") => ObjectKind::Stack,
+        path if path.starts_with('/') && !path.starts_with("/dev/zero") => ObjectKind::File,
+        _ => ObjectKind::Mapping,
+    }
+}
+
+fn name(path: &str) -> String {
+    match path {
+        "" | "//anon" => "anonymous memory".to_owned(),
+        path => path.to_owned(),
+    }
+}
+
+/// An instruction with what is known of it.
+pub(crate) fn frame(address: u64, function: Option<String>, module: Option<String>) -> Frame {
+    Frame {
+        function,
+        file: None,
+        line: None,
+        module,
+        address: Address(address),
+    }
+}
+
+/// A mapping of which only the place is known.
+pub(crate) fn plain_mapping(
+    pid: Pid,
+    address: u64,
+    bytes: u64,
+    path: String,
+    at: Time,
+) -> MappingRow {
+    MappingRow {
+        pid,
+        address: Address(address),
+        bytes: Bytes(bytes),
+        perms: "----".to_owned(),
+        offset: 0,
+        path,
+        device: "00:00".to_owned(),
+        inode: 0,
+        build_id: None,
+        from_ns: at,
+        to_ns: None,
+    }
+}

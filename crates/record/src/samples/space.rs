@@ -1,0 +1,84 @@
+//! The mappings of a process, as those who decode its code and unwind its stacks want them.
+
+use std::collections::HashMap;
+
+use varve_attribute::Mapping;
+use varve_model::{Address, Bytes, Pid, Time};
+
+use super::code::CodeReader;
+use crate::world::{MapsVersion, World};
+
+/// A process's mappings at one moment.
+pub(super) struct Space {
+    pub(super) pid: Pid,
+    version: MapsVersion,
+    /// All mappings, by address.
+    pub(super) placed: Vec<Mapping>,
+}
+
+impl Space {
+    /// Makes the known mappings those of now.
+    pub(super) fn refresh(
+        known: &mut HashMap<Pid, Space>,
+        pid: Pid,
+        world: &mut World,
+        code: &mut CodeReader,
+    ) {
+        if world.mappings(pid).next().is_none() {
+            world.refresh_maps_of(pid, varve_sys::monotonic_now());
+        }
+        let Some(version) = world.maps_version(pid) else {
+            return;
+        };
+        let old = known.get(&pid);
+        if old.is_some_and(|space| space.version == version) {
+            return;
+        }
+        let space = Space {
+            pid,
+            version,
+            placed: placed(world, pid),
+        };
+        // New data need not have code decoded again.
+        if old.is_none_or(|old| !old.code().eq(space.code())) {
+            code.forget(pid);
+        }
+        known.insert(pid, space);
+    }
+
+    fn code(&self) -> impl Iterator<Item = &Mapping> {
+        self.placed.iter().filter(|m| is_code(m))
+    }
+
+    /// The mapping of code at an address.
+    pub(super) fn code_at(&self, address: Address) -> Option<&Mapping> {
+        let after = self.placed.partition_point(|m| m.address <= address);
+        self.placed[..after]
+            .last()
+            .filter(|m| is_code(m) && address.0 - m.address.0 < m.bytes.0)
+    }
+}
+
+fn is_code(mapping: &Mapping) -> bool {
+    mapping.perms.as_bytes().get(2) == Some(&b'x')
+}
+
+fn placed(world: &World, pid: Pid) -> Vec<Mapping> {
+    let mut all: Vec<Mapping> = world
+        .mappings(pid)
+        .map(|(entry, _)| Mapping {
+            pid,
+            address: entry.address,
+            bytes: entry.bytes,
+            perms: entry.perms.clone(),
+            offset: Bytes(entry.offset),
+            path: entry.path.clone(),
+            build_id: None,
+            // A sample that was drained late is older than the look at the mappings.
+            from: Time(0),
+            to: None,
+        })
+        .collect();
+    all.sort_by_key(|m| m.address);
+    all
+}

@@ -1,0 +1,258 @@
+//! Samples, faults or touches, as one kind of event.
+
+use std::collections::HashMap;
+
+use varve_attribute::{Layer, Owners, Span};
+use varve_model::{
+    Address, Bytes, Cpu, MemoryLevel, ObjectId, PageRange, Pages, Pid, SiteId, Tid, Time,
+};
+use varve_trace::tables::{
+    FaultRow, Frame, IntervalRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow, TouchRow,
+};
+use varve_trace::{Trace, TraceError};
+
+use super::ExportError;
+
+/// One access, or one run of touched pages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event<'a> {
+    pub(super) time: Time,
+    pub(super) pid: Pid,
+    pub(super) tid: Option<Tid>,
+    pub(super) cpu: Option<Cpu>,
+    pub(super) source: &'a str,
+    pub(super) ip: Option<Address>,
+    pub(super) address: Option<Address>,
+    pub(super) bytes: Option<Bytes>,
+    pub(super) write: Option<bool>,
+    pub(super) latency: Option<u32>,
+    pub(super) level: Option<MemoryLevel>,
+    pub(super) object: Option<&'a str>,
+    /// Innermost first.
+    pub(super) frames: &'a [Frame],
+    /// Samples or faults count 1, touches their pages.
+    pub(super) weight: u64,
+}
+
+/// Where events come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Samples,
+    Faults,
+    Touches,
+}
+
+/// The events of a trace and the names that they refer to.
+pub(super) struct Events<'a> {
+    trace: &'a Trace,
+    pub(super) kind: Kind,
+    objects: Vec<ObjectRow>,
+    by_number: HashMap<ObjectId, usize>,
+    sites: HashMap<SiteId, Vec<Frame>>,
+    threads: HashMap<(Pid, Tid), String>,
+    processes: HashMap<Pid, String>,
+}
+
+impl<'a> Events<'a> {
+    pub(super) fn open(trace: &'a Trace) -> Result<Events<'a>, ExportError> {
+        let kind = match () {
+            () if trace.count::<SampleRow>()? > 0 => Kind::Samples,
+            () if trace.count::<FaultRow>()? > 0 => Kind::Faults,
+            () if trace.count::<TouchRow>()? > 0 => Kind::Touches,
+            () => return Err(ExportError::Empty),
+        };
+        let objects: Vec<ObjectRow> = trace.rows()?;
+        let named = |name: &String| !name.is_empty();
+        Ok(Events {
+            trace,
+            kind,
+            by_number: objects.iter().map(|o| o.object).zip(0..).collect(),
+            objects,
+            sites: rows(trace, |s: SiteRow| (s.site, s.frames))?,
+            threads: rows(trace, |t: ThreadRow| ((t.pid, t.tid), t.name))?,
+            processes: trace
+                .rows::<ProcessRow>()?
+                .into_iter()
+                .filter(|p| named(&p.command) || named(&p.exe))
+                .map(|p| (p.pid, if named(&p.command) { p.command } else { p.exe }))
+                .collect(),
+        })
+    }
+
+    /// The name of a thread, or of its process; empty where neither is known.
+    pub(super) fn thread(&self, pid: Pid, tid: Option<Tid>) -> &str {
+        let own = tid.and_then(|tid| self.threads.get(&(pid, tid)));
+        own.filter(|name| !name.is_empty())
+            .map_or_else(|| self.process(pid), String::as_str)
+    }
+
+    /// The name of a process; empty where none is known.
+    pub(super) fn process(&self, pid: Pid) -> &str {
+        self.processes.get(&pid).map_or("", String::as_str)
+    }
+
+    /// Calls `each` for every event, in the order of the table.
+    pub(super) fn for_each(
+        &self,
+        mut each: impl FnMut(&Event<'_>) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        match self.kind {
+            Kind::Samples => self.samples(&mut each),
+            Kind::Faults => self.faults(&mut each),
+            Kind::Touches => self.touches(&mut each),
+        }
+    }
+
+    fn samples(
+        &self,
+        each: &mut dyn FnMut(&Event<'_>) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        for batch in self.trace.batches::<SampleRow>()? {
+            for row in batch? {
+                let object = row.object.and_then(|o| self.by_number.get(&o));
+                let frames = row.site.and_then(|s| self.sites.get(&s));
+                each(&Event {
+                    time: row.time_ns,
+                    pid: row.pid,
+                    tid: row.tid,
+                    cpu: row.cpu,
+                    source: row.source.word(),
+                    ip: row.ip,
+                    address: row.address,
+                    bytes: row.bytes,
+                    write: row.write,
+                    latency: row.latency_cycles,
+                    level: row.level,
+                    object: object.map(|&o| self.objects[o].name.as_str()),
+                    frames: frames.map_or(&[], Vec::as_slice),
+                    weight: 1,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn faults(
+        &self,
+        each: &mut dyn FnMut(&Event<'_>) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        for batch in self.trace.batches::<FaultRow>()? {
+            for row in batch? {
+                each(&Event {
+                    time: row.time_ns,
+                    pid: row.pid,
+                    tid: Some(row.tid),
+                    cpu: Some(row.cpu),
+                    source: "page_fault",
+                    ip: Some(row.ip),
+                    address: Some(row.address),
+                    bytes: None,
+                    write: row.write,
+                    latency: None,
+                    level: None,
+                    object: None,
+                    frames: &[],
+                    weight: 1,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A touch that lies in several objects is cut; a page of several objects is given to the one that has most of it.
+    fn touches(
+        &self,
+        each: &mut dyn FnMut(&Event<'_>) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        let spans: Vec<Span> = self.objects.iter().map(span).collect();
+        let mut owners = Owners::new(&spans);
+        let intervals: HashMap<u32, (Time, Time)> = rows(self.trace, |i: IntervalRow| {
+            (i.interval.0, (i.start_ns, i.end_ns))
+        })?;
+        for batch in self.trace.batches::<TouchRow>()? {
+            for row in batch? {
+                let times = intervals.get(&row.interval.0).copied();
+                let (start, end) = times.unwrap_or_default();
+                owners.advance(start, end);
+                let pages = PageRange {
+                    first: row.page,
+                    count: Pages(row.pages.into()),
+                };
+                let mut done = Ok(());
+                owners.owners(row.pid, pages, |part, shares| {
+                    if done.is_err() {
+                        return;
+                    }
+                    let owner = shares.first().map(|s| s.object.0 as usize);
+                    done = each(&Event {
+                        time: end,
+                        pid: row.pid,
+                        tid: None,
+                        cpu: None,
+                        source: row.source.word(),
+                        ip: None,
+                        address: Some(part.first.address()),
+                        bytes: Some(part.count.bytes()),
+                        write: row.written,
+                        latency: None,
+                        level: None,
+                        object: owner.map(|o| self.objects[o].name.as_str()),
+                        frames: &[],
+                        weight: part.count.0,
+                    });
+                });
+                done?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn rows<R: varve_trace::Row, K: Eq + std::hash::Hash, V>(
+    trace: &Trace,
+    pair: impl Fn(R) -> (K, V),
+) -> Result<HashMap<K, V>, TraceError> {
+    Ok(trace.rows::<R>()?.into_iter().map(pair).collect())
+}
+
+fn span(row: &ObjectRow) -> Span {
+    Span {
+        pid: row.pid,
+        layer: Layer::from_number(row.layer),
+        address: row.address,
+        bytes: row.bytes,
+        born: row.born_ns,
+        died: row.died_ns.unwrap_or(Span::FOREVER),
+    }
+}
+
+/// A frame in a word or two.
+pub(super) fn frame_name(frame: &Frame) -> String {
+    let file = frame
+        .file
+        .as_deref()
+        .map(|f| f.rsplit('/').next().unwrap_or(f));
+    match (&frame.function, file, frame.line, &frame.module) {
+        (Some(function), ..) => function.clone(),
+        (None, Some(file), Some(line), _) => format!("{file}:{line}"),
+        (None, Some(file), None, _) => file.to_owned(),
+        (None, None, _, Some(module)) => {
+            let module = module.rsplit('/').next().unwrap_or(module);
+            format!("{module}!{}", frame.address)
+        }
+        (None, None, _, None) => frame.address.to_string(),
+    }
+}
+
+/// The stack of an event, outermost first: its frames, or its instruction, and the object that was accessed.
+pub(super) fn stack(event: &Event<'_>) -> Vec<String> {
+    let mut stack: Vec<String> = event.frames.iter().rev().map(frame_name).collect();
+    if let (true, Some(ip)) = (stack.is_empty(), event.ip) {
+        stack.push(ip.to_string());
+    }
+    stack.push(match event.object {
+        Some(object) => format!("[{object}]"),
+        None => "[no known object]".to_owned(),
+    });
+    stack
+}

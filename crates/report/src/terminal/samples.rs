@@ -1,0 +1,235 @@
+//! What samples and counts of accesses say.
+
+use varve_analyse::{CountUse, Latency, SampleUse, Sampled, format};
+
+use super::page::{Page, Tone};
+use super::table::{Align, Table};
+
+/// Rows of each table.
+const ROWS: usize = 8;
+
+/// What is not told.
+const ABSENT: &str = "-";
+
+pub(super) fn samples(page: &mut Page, s: &SampleUse) {
+    page.heading(&format!("Samples ({})", format::count(s.all.samples)));
+    page.wrapped(&s.weight, Tone::Faint);
+    let sources: Vec<String> = s
+        .sources
+        .iter()
+        .map(|source| format!("{} {}", format::count(source.samples), source.source))
+        .collect();
+    page.labelled("source", Tone::Plain, &sources.join(", "));
+    page.labelled("reads", Tone::Plain, &split(&s.all));
+    page.labelled(
+        "address",
+        Tone::Plain,
+        &format!(
+            "{} have one, {} lie in a known object",
+            format::percent(s.with_address, s.all.samples),
+            format::percent(s.with_object, s.all.samples)
+        ),
+    );
+    match s.all.latency_cycles {
+        Some(latency) => page.labelled("latency", Tone::Plain, &words(latency)),
+        None => page.labelled("latency", Tone::Plain, "not recorded"),
+    }
+    levels(page, s);
+    let mut table = Table::new(&[
+        ("object", Align::Name),
+        ("kind", Align::Left),
+        ("samples", Align::Right),
+        ("share", Align::Right),
+        ("writes", Align::Right),
+        ("median latency", Align::Right),
+    ]);
+    for o in s.objects.iter().take(ROWS) {
+        table.row([
+            o.name.clone(),
+            o.kind.word().to_owned(),
+            format::count(o.sampled.samples),
+            format::percent(o.sampled.samples, s.all.samples),
+            writes(&o.sampled),
+            median(&o.sampled),
+        ]);
+    }
+    shown(
+        page,
+        "Sampled objects",
+        &table,
+        s.objects.len(),
+        s.omitted.objects,
+    );
+    let mut table = Table::new(&[
+        ("place in the code", Align::Name),
+        ("samples", Align::Right),
+        ("share", Align::Right),
+        ("writes", Align::Right),
+        ("median latency", Align::Right),
+    ]);
+    for p in s.places.iter().take(ROWS) {
+        table.row([
+            p.place.clone(),
+            format::count(p.sampled.samples),
+            format::percent(p.sampled.samples, s.all.samples),
+            writes(&p.sampled),
+            median(&p.sampled),
+        ]);
+    }
+    shown(
+        page,
+        "Sampled code",
+        &table,
+        s.places.len(),
+        s.omitted.places,
+    );
+    let mut table = Table::new(&[
+        ("thread", Align::Name),
+        ("samples", Align::Right),
+        ("share", Align::Right),
+        ("writes", Align::Right),
+        ("median latency", Align::Right),
+    ]);
+    for t in s.threads.iter().take(ROWS) {
+        let name = match t.name.is_empty() {
+            true => t.tid.to_string(),
+            false => format!("{} ({})", t.name, t.tid),
+        };
+        table.row([
+            name,
+            format::count(t.sampled.samples),
+            format::percent(t.sampled.samples, s.all.samples),
+            writes(&t.sampled),
+            median(&t.sampled),
+        ]);
+    }
+    shown(
+        page,
+        "Sampled threads",
+        &table,
+        s.threads.len(),
+        s.omitted.threads,
+    );
+}
+
+fn levels(page: &mut Page, s: &SampleUse) {
+    if s.levels.is_empty() {
+        page.labelled("level", Tone::Plain, "not recorded");
+        return;
+    }
+    let mut table = Table::new(&[
+        ("answered by", Align::Name),
+        ("samples", Align::Right),
+        ("share", Align::Right),
+        ("latency", Align::Right),
+    ]);
+    for level in &s.levels {
+        table.row([
+            level.level.word().replace('_', " "),
+            format::count(level.samples),
+            format::percent(level.samples, s.all.samples),
+            level
+                .latency_cycles
+                .map_or(ABSENT.to_owned(), |l| format!("{} cycles", l.median)),
+        ]);
+    }
+    page.heading("Levels of memory");
+    page.table(&table);
+}
+
+fn shown(page: &mut Page, heading: &str, table: &Table, rows: usize, omitted: u64) {
+    if rows == 0 {
+        return;
+    }
+    page.heading(heading);
+    page.table(table);
+    let more = (rows.saturating_sub(ROWS)) as u64 + omitted;
+    if more > 0 {
+        page.line(&format!("  and {} more", format::count(more)));
+    }
+}
+
+fn split(sampled: &Sampled) -> String {
+    match (sampled.reads, sampled.writes) {
+        (Some(reads), Some(writes)) => {
+            let open = sampled.samples - reads - writes;
+            let open = match open {
+                0 => String::new(),
+                n => format!(", {} not told", format::percent(n, sampled.samples)),
+            };
+            format!(
+                "{}, writes {}{open}",
+                format::percent(reads, sampled.samples),
+                format::percent(writes, sampled.samples)
+            )
+        }
+        _ => "not told from writes".to_owned(),
+    }
+}
+
+fn writes(sampled: &Sampled) -> String {
+    sampled
+        .writes
+        .map_or(ABSENT.to_owned(), |n| format::percent(n, sampled.samples))
+}
+
+fn median(sampled: &Sampled) -> String {
+    sampled
+        .latency_cycles
+        .map_or(ABSENT.to_owned(), |l| format!("{} cycles", l.median))
+}
+
+fn words(l: Latency) -> String {
+    format!(
+        "median {}, 90 % within {}, 99 % within {}, longest {} cycles",
+        l.median, l.p90, l.p99, l.max
+    )
+}
+
+pub(super) fn counts(page: &mut Page, c: &CountUse) {
+    page.heading("Accesses, counted");
+    page.wrapped(
+        &format!(
+            "{} reads, {} writes, {} of both to pages of no known object",
+            format::count(c.all.reads),
+            format::count(c.all.writes),
+            format::percent(c.unowned.sum(), c.all.sum())
+        ),
+        Tone::Plain,
+    );
+    let mut table = Table::new(&[
+        ("object", Align::Name),
+        ("reads", Align::Right),
+        ("writes", Align::Right),
+        ("share", Align::Right),
+        ("threads", Align::Right),
+        ("most by one", Align::Right),
+    ]);
+    for o in c.objects.iter().take(ROWS) {
+        let most = o.threads.first().map_or(0, |t| t.accesses.sum());
+        table.row([
+            o.name.clone(),
+            format::count(o.accesses.reads),
+            format::count(o.accesses.writes),
+            format::percent(o.accesses.sum(), c.all.sum()),
+            o.threads.len().to_string(),
+            format::percent(most, o.accesses.sum()),
+        ]);
+    }
+    shown(page, "Accesses by object", &table, c.objects.len(), 0);
+    let mut table = Table::new(&[
+        ("thread", Align::Name),
+        ("reads", Align::Right),
+        ("writes", Align::Right),
+        ("share", Align::Right),
+    ]);
+    for t in c.threads.iter().take(ROWS) {
+        table.row([
+            t.tid.map_or("(not told)".to_owned(), |tid| tid.to_string()),
+            format::count(t.accesses.reads),
+            format::count(t.accesses.writes),
+            format::percent(t.accesses.sum(), c.all.sum()),
+        ]);
+    }
+    shown(page, "Accesses by thread", &table, c.threads.len(), 0);
+}

@@ -1,0 +1,49 @@
+//! `varve export`.
+
+use std::fs;
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use varve_report::export::{ExportError, export};
+
+use super::Failure;
+use crate::arguments::Export;
+
+pub(crate) fn run(arguments: &Export) -> Result<ExitCode, Failure> {
+    let trace = super::recover::open(&arguments.trace)?;
+    let format = arguments.format.resolved();
+    if arguments.output == Path::new("-") {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        let done = export(&trace, format, &mut out).and_then(|()| Ok(out.flush()?));
+        return match done {
+            // Nobody reads any more, such as `head`; that is no failure.
+            Err(ExportError::Io(e)) if e.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+            other => other.map(|()| ExitCode::SUCCESS).map_err(failure),
+        };
+    }
+    let path = &arguments.output;
+    let cannot = |e: std::io::Error| {
+        Failure::new(
+            format!("cannot write {}: {e}", path.display()),
+            None::<String>,
+        )
+    };
+    let mut out = BufWriter::new(fs::File::create(path).map_err(cannot)?);
+    if let Err(error) = export(&trace, format, &mut out) {
+        // Half of a file is of use to nobody.
+        drop(out);
+        let _ = fs::remove_file(path);
+        return Err(failure(error));
+    }
+    out.flush().map_err(cannot)?;
+    varve_ui::note(format!("wrote {}", path.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn failure(error: ExportError) -> Failure {
+    match error {
+        ExportError::Trace(error) => error.into(),
+        error => Failure::new(error, None::<String>),
+    }
+}
