@@ -346,6 +346,7 @@ impl Session<'_> {
             &mut intake.world,
             &mut intake.lives,
             &mut intake.stacks,
+            None,
         )?)
     }
 }
