@@ -12,7 +12,7 @@ all: build
 
 build:
 	scripts/setup build
-	cargo build --release --locked -p varve -p varve-agent
+	cargo build --release --locked -p varve -p varve-agent -p varve-exact
 
 demo: build
 	$(MAKE) -s -C workloads bin/demo
@@ -70,6 +70,7 @@ bench-smoke: build
 	cargo run --release --locked -q -p varve-bench -- overhead --smoke
 	cargo run --release --locked -q -p varve-bench -- samples --smoke
 	cargo run --release --locked -q -p varve-bench -- hold --smoke
+	cargo run --release --locked -q -p varve-bench -- exact --smoke
 	cargo run --release --locked -q -p varve-bench -- memory --smoke
 	cargo run --release --locked -q -p varve-bench -- trace-size --smoke
 	cargo run --release --locked -q -p varve-bench -- density --smoke

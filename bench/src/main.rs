@@ -3,6 +3,7 @@
 
 mod density;
 mod error;
+mod exact;
 mod hold;
 mod importing;
 mod launch;
@@ -72,6 +73,8 @@ enum Benchmark {
     Overhead(overhead::Options),
     /// Slowdown by samples at 1000/s and 4000/s, against none, by turns
     Samples(samples::Options),
+    /// Slowdown of programs whose every access is counted, beside the emulator alone
+    Exact(exact::Options),
     /// How long the target is held, by threads and resident memory
     Hold(hold::Options),
     /// Peak memory of the recorder
@@ -112,6 +115,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let run = match &arguments.benchmark {
         Benchmark::Overhead(options) => overhead::measure(common, options),
         Benchmark::Samples(options) => samples::measure(common, options),
+        Benchmark::Exact(options) => exact::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),
         Benchmark::TraceSize(options) => trace_size::measure(common, options),

@@ -91,7 +91,7 @@ fn programs(common: &Common, options: &Options) -> Result<Vec<Program>> {
         .collect())
 }
 
-fn executables(folder: &Path) -> Result<Vec<String>> {
+pub(crate) fn executables(folder: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(folder).map_err(Error::io("list", folder))?;
     let mut names: Vec<String> = entries
         .flatten()

@@ -58,6 +58,8 @@ pub struct Analysis {
     pub counts: Option<CountUse>,
     /// The tail of the recording that [`ObjectUse::cold_pages`] speaks of.
     pub tail: Tail,
+    /// Who shares which pages, where the recording counted every access; null elsewhere.
+    pub exact: Option<crate::ExactUse>,
     /// Where the time of accesses went, from clock samples; null where none were taken.
     pub access_time: Option<AccessTime>,
     /// What stands out, most important first.
@@ -278,6 +280,10 @@ pub struct ObjectUse {
     /// What was found out about its pages.
     #[serde(flatten)]
     pub usage: Usage,
+    /// Accesses that read its pages, where they were counted; a page that it shares counts in all its objects.
+    pub reads: Option<u64>,
+    /// The same of accesses that wrote.
+    pub writes: Option<u64>,
     /// The thread of the first page fault in it; null where there was none.
     pub first_touch_tid: Option<Tid>,
     /// The threads that touched pages of it first, by page faults; most pages first.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use varve_attribute::{Layer, Span};
 use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
 use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
-use varve_trace::{Absent, IntervalChoice, Manifest, State, Trace, TraceError};
+use varve_trace::{Absent, EXACT, IntervalChoice, Manifest, State, Trace, TraceError};
 
 use crate::analysis::*;
 use crate::fold::Fold;
@@ -94,6 +94,18 @@ pub(crate) fn analyse(
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(processes, shared_pages, tail_start);
     whole.list(&mut analysis, options.most_objects);
+    let counted = crate::exact::read(trace, &tables.intervals, &tables.objects, &spans, own)?;
+    if let Some(counted) = &counted {
+        let positions = tables.objects.iter().zip(0..);
+        let positions: HashMap<_, u32> = positions.map(|(o, i)| (o.object, i)).collect();
+        for object in &mut analysis.objects {
+            let of = positions.get(&object.object);
+            let of = of.and_then(|i| counted.by_object.get(i)).copied();
+            let (reads, writes) = of.unwrap_or_default();
+            (object.reads, object.writes) = (Some(reads), Some(writes));
+        }
+    }
+    analysis.exact = counted;
     let names = tables.threads.iter();
     let names = names.map(|t| ((t.pid, t.tid), t.name.clone())).collect();
     analysis.samples = samples::read(trace, &tables.objects, &tables.sites, &names)?;
@@ -152,6 +164,7 @@ impl Whole<'_> {
             .map(|s| s.cold)
             .sum();
         Analysis {
+            exact: None,
             trace: self.facts(),
             overhead: Overhead {
                 held_ns: Duration(
@@ -275,7 +288,9 @@ impl Whole<'_> {
             start_unix_ns: manifest.clock.start_unix_ns,
             interval_ns: match manifest.options.interval {
                 IntervalChoice::Fixed(length) => Some(length),
-                IntervalChoice::Auto { .. } | IntervalChoice::None => None,
+                IntervalChoice::Auto { .. }
+                | IntervalChoice::Accesses(_)
+                | IntervalChoice::None => None,
             },
             median_interval_ns: lengths.get(lengths.len() / 2).copied().unwrap_or_default(),
             command: manifest.target.command.clone(),
@@ -426,6 +441,8 @@ impl Whole<'_> {
             died_ns: row.died_ns,
             born_tid: row.tid,
             usage: self.usage(i),
+            reads: None,
+            writes: None,
             first_touch_tid: first.map(|t| Tid(t.tid)),
             threads: self.shares.get(&position).cloned().unwrap_or_default(),
         }
@@ -512,7 +529,9 @@ impl Whole<'_> {
         }
         let absent = &manifest.absent;
         unknown.extend(absent.iter().map(|a| lacking(*a).to_owned()));
-        if pass.faults == 0 && pass.rows > 0 && !absent.contains(&Absent::Faults) {
+        // Counts say which thread was first.
+        let told = manifest.backend == EXACT || absent.contains(&Absent::Faults);
+        if pass.faults == 0 && pass.rows > 0 && !told {
             unknown.push(
                 "Which thread touched a page first: the trace has no page faults.".to_owned(),
             );

@@ -7,6 +7,7 @@ mod analysis;
 mod assemble;
 mod chunks;
 mod counted;
+mod exact;
 mod findings;
 mod fold;
 pub mod format;
@@ -25,6 +26,7 @@ pub use access_time::{
     AccessTime, ChainTime, LineTime, ObjectTime, Steps, ThreadShareTime, ThreadTime, WEIGHT,
 };
 pub use counted::{Accesses, CountUse, ObjectCounts, ThreadCounts};
+pub use exact::{ExactUse, ObjectAccesses, Sharing, ThreadAccesses};
 pub use samples::{
     Latency, LevelShare, ObjectSamples, OmittedSamples, PlaceSamples, SampleUse, Sampled,
     SourceShare, ThreadCount, ThreadSamples,

@@ -91,6 +91,8 @@ words! {
         Damon = "damon",
         /// Imported, with exact addresses: each page that an access of the source touched.
         Imported = "imported",
+        /// Every access was counted while the program ran under an emulator.
+        Exact = "exact",
     }
 }
 

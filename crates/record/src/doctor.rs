@@ -274,6 +274,30 @@ fn preloading(preload: Option<&Path>) -> Check {
     )
 }
 
+/// What `--backend exact` needs; `plugin` is where the emulator's plugin lies.
+pub fn examine_exact(plugin: Option<&Path>) -> Check {
+    let emulator = crate::exact::emulator();
+    let found = match (emulator, plugin) {
+        (None, _) => Err((
+            format!("{} is not installed", crate::exact::EMULATOR),
+            "apt-get install qemu-user",
+        )),
+        (_, None) => Err((
+            "libvarve_exact.so is not beside this program".to_owned(),
+            "build it with `cargo build --release -p varve-exact`, or name it in VARVE_EXACT",
+        )),
+        (Some(emulator), Some(plugin)) => {
+            Ok(format!("{}, {}", emulator.display(), plugin.display()))
+        }
+    };
+    Check::new(
+        "emulator",
+        "counts every access (--backend exact)",
+        found,
+        Standing::Missing,
+    )
+}
+
 fn rings() -> Check {
     Check::new(
         "ring folder",

@@ -51,6 +51,20 @@ pub enum RecordError {
     /// The trace could not be written.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// The emulator under which accesses are counted is not there.
+    #[error("{0} is not installed: accesses are counted by running the program in it")]
+    NoEmulator(&'static str),
+    /// The plugin for the emulator is not there.
+    #[error("{0}, which counts the accesses, is not beside this program")]
+    NoPlugin(&'static str),
+    /// The program cannot be run by the emulator.
+    #[error("{} cannot be counted: {why}", path.display())]
+    Uncountable {
+        /// The program.
+        path: std::path::PathBuf,
+        /// Why.
+        why: &'static str,
+    },
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
@@ -100,6 +114,13 @@ impl RecordError {
             }
             RecordError::NoWrites(_) => {
                 "without `--writes on` everything else is recorded; `varve doctor` tells what this kernel has"
+            }
+            RecordError::NoEmulator(_) => "install Debian's package: apt-get install qemu-user",
+            RecordError::NoPlugin(_) => {
+                "build it with `cargo build --release -p varve-exact`, or name it in VARVE_EXACT"
+            }
+            RecordError::Uncountable { .. } => {
+                "give a program for x86-64, or a script for one, without setuid and setgid bits"
             }
             RecordError::Trace(e) => return e.hint().map(str::to_owned),
             _ => return None,

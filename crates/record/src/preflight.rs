@@ -108,6 +108,13 @@ pub fn gains_rights(command: &[OsString]) -> bool {
     other_user || other_group
 }
 
+/// The file that a shell would run for that name.
+pub(crate) fn found(program: &Path) -> Option<PathBuf> {
+    candidates(program)?
+        .into_iter()
+        .find(|p| can_run(p).is_ok())
+}
+
 fn can_run(path: &Path) -> io::Result<()> {
     if path.metadata()?.is_dir() {
         return Err(io::Error::from_raw_os_error(libc::EISDIR));

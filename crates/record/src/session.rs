@@ -295,7 +295,9 @@ impl Session<'_> {
         turns.released(start);
         let mut length = match self.options.interval {
             IntervalChoice::Fixed(length) => length,
-            IntervalChoice::Auto { .. } | IntervalChoice::None => auto::SHORTEST,
+            IntervalChoice::Auto { .. } | IntervalChoice::Accesses(_) | IntervalChoice::None => {
+                auto::SHORTEST
+            }
         };
         let mut deadline = start + length;
         let mut flushed = start;

@@ -204,7 +204,7 @@ fn make_cgroup(parent: &Path, guardian: &mut Guardian) -> Result<Cgroup, RecordE
 }
 
 /// Ours goes first; what the caller preloads stays.
-fn with_preload(library: &Path) -> OsString {
+pub(crate) fn with_preload(library: &Path) -> OsString {
     let mut list = library.as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|o| !o.is_empty()) {
         list.push(":");

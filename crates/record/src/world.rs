@@ -84,6 +84,8 @@ pub(crate) struct World {
     pub(crate) thread_rows: Vec<ThreadRow>,
     pub(crate) mapping_rows: Vec<MappingRow>,
     build_ids: BuildIds,
+    /// Whether the programs run under an emulator, which the kernel takes for the program.
+    pub(crate) emulated: bool,
 }
 
 impl World {
@@ -108,7 +110,13 @@ impl World {
             process.row.exe = exe.to_string_lossy().into_owned();
         }
         match varve_sys::cmdline(pid) {
-            Ok(words) if !words.is_empty() => process.row.command = words.join(" "),
+            Ok(words) if !words.is_empty() => match self.emulated.then(|| emulated(&words)) {
+                Some(Some((exe, command))) => {
+                    process.row.exe = exe;
+                    process.row.command = command;
+                }
+                _ => process.row.command = words.join(" "),
+            },
             _ => {}
         }
         self.process_rows.push(process.row.clone());
@@ -238,9 +246,12 @@ impl World {
     }
 
     pub(crate) fn refresh_maps_of(&mut self, pid: Pid, now: Time) {
-        let Ok(entries) = varve_sys::maps(pid) else {
+        let Ok(mut entries) = varve_sys::maps(pid) else {
             return;
         };
+        if self.emulated {
+            without_emulator(pid, &mut entries);
+        }
         // A process that is on its way out shows no mappings; what was seen last is what it had.
         if entries.is_empty() {
             return;
@@ -332,6 +343,28 @@ impl World {
             .into_iter()
             .flat_map(|p| p.mappings.iter().map(|(e, seen)| (e, seen.since)))
     }
+}
+
+/// Leaves the program's mappings. The emulator is loaded where the kernel loads programs, high up, with its libraries above
+/// it; it maps the program's memory from 256 GiB upwards, and programs with an address of their own lie below.
+fn without_emulator(pid: Pid, entries: &mut Vec<MapEntry>) {
+    let Ok(emulator) = varve_sys::exe(pid) else {
+        return;
+    };
+    let emulator = emulator.to_string_lossy();
+    let own = entries.iter().filter(|e| e.path == emulator);
+    if let Some(lowest) = own.map(|e| e.address).min() {
+        entries.retain(|e| e.address < lowest);
+    }
+}
+
+/// The program that an emulator runs, and its command line: `EMULATOR OPTIONS -0 NAME PROGRAM ARGUMENTS`.
+fn emulated(words: &[String]) -> Option<(String, String)> {
+    let at = words.iter().position(|w| w == "-0")?;
+    let (name, program) = (words.get(at + 1)?, words.get(at + 2)?);
+    let arguments = words[at + 3..].iter();
+    let command = [name].into_iter().chain(arguments).cloned();
+    Some((program.clone(), command.collect::<Vec<_>>().join(" ")))
 }
 
 fn mapping_row(pid: Pid, entry: &MapEntry, seen: &Seen, to: Option<Time>) -> MappingRow {

@@ -2,6 +2,7 @@
 
 mod access_time;
 mod chart;
+mod exact;
 mod page;
 mod samples;
 mod table;
@@ -37,7 +38,8 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
     {
         samples::samples(&mut page, found);
     }
-    if let Some(found) = &analysis.counts {
+    // Where every access was counted, more is known: see below.
+    if let (Some(found), None) = (&analysis.counts, &analysis.exact) {
         samples::counts(&mut page, found);
     }
     let has_touches = analysis.trace.intervals > 0 || analysis.trace.touch_rows > 0;
@@ -47,6 +49,7 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
         objects(&mut page, analysis);
         processes(&mut page, analysis);
         threads(&mut page, analysis);
+        exact::accesses(&mut page, analysis);
         access_time::write(&mut page, analysis);
     }
     findings(&mut page, analysis);

@@ -278,6 +278,8 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         (3, "old", ObjectKind::Heap, 0x108, 4),
     ];
     let object = |(id, name, kind, page, pages): (u64, &str, ObjectKind, u64, u64)| ObjectUse {
+        reads: None,
+        writes: None,
         object: ObjectId(id),
         name: name.into(),
         kind,
@@ -312,6 +314,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         first_touches: Pages(1),
     };
     Analysis {
+        exact: None,
         trace: TraceFacts {
             complete: true,
             statement: "Everything.".into(),

@@ -27,7 +27,7 @@ mod writer;
 pub use columns::{TouchColumns, TouchUnit, WrittenColumn};
 pub use error::TraceError;
 pub use manifest::{
-    Absent, Clock, ClockUnit, Completeness, FORMAT_VERSION, Features, IntervalChoice,
+    Absent, Clock, ClockUnit, Completeness, EXACT, FORMAT_VERSION, Features, IntervalChoice,
     MACHINE_UNKNOWN, Machine, Manifest, ModuleNote, Options, Overhead, SamplesNote, State, Target,
 };
 pub use merge::{MergeProgress, finish_tables, remove_parts};

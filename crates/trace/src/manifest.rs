@@ -17,6 +17,9 @@ pub const FORMAT_VERSION: u32 = 2;
 /// What a machine field says where the machine does not tell.
 pub const MACHINE_UNKNOWN: &str = "unknown";
 
+/// The backend that counts every access.
+pub const EXACT: &str = "exact";
+
 /// The manifest of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -134,6 +137,8 @@ pub enum IntervalChoice {
         /// The share, 0 to 1.
         overhead: f64,
     },
+    /// As long as the program takes to make this many accesses; 0: the whole run is one interval.
+    Accesses(u64),
 }
 
 /// The recorder's options, resolved.
@@ -378,9 +383,15 @@ impl Manifest {
         } else if lost.is_empty() {
             Completeness {
                 complete: true,
-                statement: "For every interval, the pages listed are a superset of the pages \
-                            accessed in it, by the program or by the kernel on its behalf."
-                    .into(),
+                statement: if self.backend == EXACT {
+                    "Every access of the program's own instructions was counted. What the kernel \
+                     accessed on its behalf is not listed."
+                        .into()
+                } else {
+                    "For every interval, the pages listed are a superset of the pages \
+                     accessed in it, by the program or by the kernel on its behalf."
+                        .into()
+                },
             }
         } else {
             Completeness {

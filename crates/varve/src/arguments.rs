@@ -49,6 +49,7 @@ Examples:
   varve record -- ./solver input.dat       record a command, to solver.varve
   varve record -p 1234 -o db.varve         record a running process until Ctrl-C
   varve record --interval auto -- ./server choose the interval so that the cost stays under 3 %
+  varve record --backend exact -- ./prog   count every access, many times slower
 
 The exit code is the command's own; 125 where nothing could be recorded, 126 and 127 as in a shell.")]
 pub(crate) struct Record {
@@ -59,6 +60,15 @@ pub(crate) struct Record {
     /// Record a process that runs already, until it ends or Ctrl-C
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pub(crate) pid: Option<u32>,
+
+    /// How touches are found: `scan` (accessed bits, at full speed), or `exact` (every access counted by page,
+    /// thread and kind, in an emulator: many times slower)
+    #[arg(long, value_name = "HOW", default_value = "scan")]
+    pub(crate) backend: BackendArgument,
+
+    /// With `--backend exact`: begin an interval every so many accesses [default: the whole run is one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 60))]
+    pub(crate) interval_accesses: Option<u64>,
 
     /// Length of an interval: 10ms to 60m, or `auto`
     #[arg(long, value_name = "TIME", default_value = "50ms")]
@@ -352,6 +362,15 @@ pub(crate) enum Thp {
     System,
     /// No huge pages
     Never,
+}
+
+/// `--backend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum BackendArgument {
+    /// Accessed bits
+    Scan,
+    /// Every access counted
+    Exact,
 }
 
 /// `--hold`.

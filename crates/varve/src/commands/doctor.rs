@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
-use varve_record::{Check, Standing, can_record, examine};
+use varve_record::{Check, Standing, can_record, examine, examine_exact};
 
 use super::Failure;
 use crate::arguments::Doctor;
@@ -19,7 +19,8 @@ struct Findings<'a> {
 }
 
 pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
-    let checks = examine(super::record::agent().as_deref());
+    let mut checks = examine(super::record::agent().as_deref());
+    checks.push(examine_exact(super::record::plugin().as_deref()));
     let can_record = can_record(&checks);
     let written = if arguments.json {
         let findings = Findings {

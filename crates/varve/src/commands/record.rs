@@ -5,16 +5,21 @@ use std::process::ExitCode;
 
 use varve_model::Pid;
 use varve_record::{
-    HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice, WritesChoice,
+    ExactOptions, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
+    WritesChoice,
 };
 use varve_sys::ThpPolicy;
 use varve_trace::IntervalChoice;
 
 use super::Failure;
-use crate::arguments::{HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, Writes};
+use crate::arguments::{
+    BackendArgument, HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, Writes,
+};
 
 /// The preload library's file name.
 const AGENT: &str = "libvarve_agent.so";
+/// The file name of the emulator's plugin.
+const PLUGIN: &str = "libvarve_exact.so";
 
 /// The exit code where nothing could be recorded.
 const NOTHING_RECORDED: u8 = 125;
@@ -30,6 +35,16 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         });
     }
     let mut options = resolve(arguments);
+    if arguments.backend == BackendArgument::Exact {
+        return exact(arguments, &options);
+    }
+    if arguments.interval_accesses.is_some() {
+        return Err(Failure::new(
+            "only `--backend exact` counts accesses: `--interval-accesses` means nothing without it"
+                .to_owned(),
+            Some("give both, or `--interval TIME`".to_owned()),
+        ));
+    }
     if arguments.hold == HoldArgument::Auto {
         let (hold, why) = HoldChoice::detect(&options.target);
         if let Some(why) = why {
@@ -56,6 +71,16 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         varve_ui::hint("to see its heap objects, record a copy without the setuid and setgid bits");
     }
     let summary = varve_record::record(&options).map_err(failure)?;
+    finish(&options.output, summary)
+}
+
+fn exact(arguments: &Record, options: &RecordOptions) -> Result<ExitCode, Failure> {
+    let plugin = plugin().ok_or(RecordError::NoPlugin(PLUGIN));
+    let exact = ExactOptions {
+        plugin: plugin.map_err(failure)?,
+        interval_accesses: arguments.interval_accesses.unwrap_or(0),
+    };
+    let summary = varve_record::record_exact(options, &exact).map_err(failure)?;
     finish(&options.output, summary)
 }
 
@@ -113,15 +138,25 @@ fn default_output(target: &TargetChoice) -> PathBuf {
     PathBuf::from(format!("{name}.varve"))
 }
 
-/// The preload library: named by the caller, beside the program, or in the library folder of an
-/// installation.
+/// The preload library.
 pub(crate) fn agent() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("VARVE_AGENT") {
+    beside("VARVE_AGENT", AGENT)
+}
+
+/// The emulator's plugin.
+pub(crate) fn plugin() -> Option<PathBuf> {
+    beside("VARVE_EXACT", PLUGIN)
+}
+
+/// A library: named by the caller, beside the program, or in the library folder of an
+/// installation.
+fn beside(variable: &str, name: &str) -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os(variable) {
         return Some(named.into());
     }
     let program = std::env::current_exe().ok()?;
     let folder = program.parent()?;
-    [folder.join(AGENT), folder.join("../lib/varve").join(AGENT)]
+    [folder.join(name), folder.join("../lib/varve").join(name)]
         .into_iter()
         .find(|p| p.is_file())
 }

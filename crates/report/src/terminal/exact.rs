@@ -1,0 +1,95 @@
+//! The sections about counted accesses.
+
+use varve_analyse::{Analysis, ExactUse, format};
+
+use super::page::{Page, Tone};
+use super::table::{Align, Table};
+use super::{HOTTEST, THREADS, grouped};
+
+/// What was counted, where accesses were.
+pub(super) fn accesses(page: &mut Page, a: &Analysis) {
+    let Some(counted) = &a.exact else {
+        return;
+    };
+    page.heading("Counted accesses");
+    page.line(&format!(
+        "{} reads, {} writes",
+        format::count(counted.reads),
+        format::count(counted.writes)
+    ));
+    sharing(page, counted);
+    objects(page, counted);
+    threads(page, counted);
+}
+
+fn sharing(page: &mut Page, counted: &ExactUse) {
+    let s = &counted.sharing;
+    for (pages, what) in [
+        (s.private, "by one thread only"),
+        (s.read_only, "read by several threads, written by none"),
+        (s.one_writer, "by several threads, written by one"),
+        (s.many_writers, "written by several threads"),
+    ] {
+        if pages.0 > 0 {
+            page.line(&format!("  {} {what}", format::pages_size(pages)));
+        }
+    }
+}
+
+fn objects(page: &mut Page, counted: &ExactUse) {
+    let mut table = Table::new(&[
+        ("object", Align::Name),
+        ("reads", Align::Right),
+        ("writes", Align::Right),
+        ("private", Align::Right),
+        ("shared", Align::Right),
+        ("first by", Align::Right),
+        ("threads", Align::Right),
+        ("write it", Align::Right),
+    ]);
+    for o in counted.objects.iter().take(HOTTEST) {
+        let s = &o.sharing;
+        let shared = varve_model::Pages(s.read_only.0 + s.one_writer.0 + s.many_writers.0);
+        table.row([
+            grouped(&o.name, o.objects),
+            format::count(o.reads),
+            format::count(o.writes),
+            format::pages_size(s.private),
+            format::pages_size(shared),
+            o.first_tid.map_or_else(String::new, |t| t.to_string()),
+            o.threads.len().to_string(),
+            (o.threads.len() - o.never_written_by.len()).to_string(),
+        ]);
+    }
+    page.table(&table);
+    page.wrapped(
+        "counts are of accesses, not of time; one over the end of a page counts on both pages, and a page with several \
+         objects in each of them",
+        Tone::Faint,
+    );
+}
+
+fn threads(page: &mut Page, counted: &ExactUse) {
+    if counted.threads.len() < 2 {
+        return;
+    }
+    let mut table = Table::new(&[
+        ("thread", Align::Left),
+        ("reads", Align::Right),
+        ("writes", Align::Right),
+        ("touched", Align::Right),
+        ("written", Align::Right),
+        ("first by it", Align::Right),
+    ]);
+    for t in counted.threads.iter().take(THREADS) {
+        table.row([
+            t.tid.to_string(),
+            format::count(t.reads),
+            format::count(t.writes),
+            format::pages_size(t.pages),
+            format::pages_size(t.written_pages),
+            format::pages_size(t.first_pages),
+        ]);
+    }
+    page.table(&table);
+}
