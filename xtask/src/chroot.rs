@@ -15,14 +15,16 @@ const SUITE: &str = "bookworm";
 /// What the chroot script needs to know, in the order of its parameters.
 const SCRIPT: &str = include_str!("chroot.sh");
 
-/// Runs the script in mount and pid namespaces of its own and removes the folder, however this program
-/// or the script ends. The mounts go with the namespace, so what is removed holds none of the host's.
+/// Runs the script in a mount namespace and a process group of its own and removes the folder, however this program
+/// or the script ends. The mounts go with the namespace, so what is removed holds none of the host's. Processes
+/// keep the host's numbers: a recorder cannot work where it sees others.
 const OUTER: &str = r#"
     folder=$1 script=$2
     shift 2
     trap 'exit 130' INT TERM HUP
-    trap 'kill -KILL $! 2>/dev/null; wait; rm -rf --one-file-system "$folder"' EXIT
-    unshare --mount --pid --fork --kill-child sh -c "$script" sh "$@" &
+    trap 'kill -KILL -- -$! 2>/dev/null; wait; rm -rf --one-file-system "$folder"' EXIT
+    set -m
+    unshare --mount sh -c "$script" sh "$@" &
     wait $!
 "#;
 

@@ -1,4 +1,4 @@
-# Run by `cargo xtask clean-chroot` in mount and pid namespaces of its own; see chroot.rs.
+# Run by `cargo xtask clean-chroot` in a mount namespace of its own; see chroot.rs.
 set -eu
 root=$1 repository=$2 suite=$3 mirror=$4 cargo=$5 rustup=$6 packages=$7 targets=$8
 
