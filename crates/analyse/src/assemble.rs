@@ -8,6 +8,7 @@ use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, To
 use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
 use varve_trace::{Absent, EXACT, IntervalChoice, Manifest, State, Trace, TraceError};
 
+use crate::absent::lacking;
 use crate::analysis::*;
 use crate::fold::Fold;
 use crate::stats::NEVER;
@@ -558,21 +559,6 @@ impl Whole<'_> {
         unknown.extend(notes.map(|m| format!("{}: {}", m.path, m.note)));
         unknown.extend(manifest.notes.iter().cloned());
         unknown
-    }
-}
-
-/// What it means that a trace lacks something.
-const fn lacking(absent: Absent) -> &'static str {
-    match absent {
-        Absent::Touches => "Which pages were touched, and when: the record has samples only.",
-        Absent::Resident => "How many pages were resident: the record does not tell.",
-        Absent::Faults => "Which thread touched a page first: the record has no page faults.",
-        Absent::Overhead => "What recording cost: the record does not tell.",
-        Absent::Machine => "The machine: the record does not tell.",
-        Absent::Places => {
-            "Where objects lie and how large they are: the record has their names only."
-        }
-        Absent::Lives => "When objects came to be and ceased: the record does not tell.",
     }
 }
 

@@ -5,7 +5,7 @@
 //! interval, they count in each.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 use varve_attribute::{Owners, Span};
@@ -202,6 +202,13 @@ impl Gathered {
     }
 }
 
+/// Objects of one name and kind.
+#[derive(Default)]
+struct Group {
+    gathered: Gathered,
+    objects: BTreeSet<u32>,
+}
+
 /// Reads the counts, if the trace has any. `own` says which objects are the recorder's.
 pub(crate) fn read(
     trace: &Trace,
@@ -215,7 +222,7 @@ pub(crate) fn read(
         return Ok(None);
     }
     let mut owners = Owners::new(spans);
-    let mut groups: BTreeMap<(&str, ObjectKind), (Gathered, HashMap<u32, ()>)> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, ObjectKind), Group> = BTreeMap::new();
     let mut all = Gathered::default();
     let mut by_object: HashMap<u32, (u64, u64)> = HashMap::new();
     let mut now = None;
@@ -254,11 +261,11 @@ pub(crate) fn read(
                 let of = &objects[*object as usize];
                 let key = (of.name.as_str(), of.kind);
                 let group = groups.entry(key).or_default();
-                group.1.insert(*object, ());
+                group.objects.insert(*object);
                 // Several objects of one name on a page are one.
                 if !names.contains(&key) {
                     names.push(key);
-                    group.0.add(row, tid);
+                    group.gathered.add(row, tid);
                 }
             }
         }
@@ -266,18 +273,18 @@ pub(crate) fn read(
     let threads = all.threads();
     let mut listed: Vec<ObjectAccesses> = groups
         .into_iter()
-        .filter(|(_, (_, members))| !members.keys().all(|o| own(*o as usize)))
-        .map(|((name, kind), (gathered, members))| {
-            let of = gathered.threads();
+        .filter(|(_, group)| !group.objects.iter().all(|o| own(*o as usize)))
+        .map(|((name, kind), group)| {
+            let of = group.gathered.threads();
             let most = of.iter().max_by_key(|t| (t.first_pages, Reverse(t.tid)));
             let touches = |t: &ThreadAccesses| of.iter().any(|o| (o.pid, o.tid) == (t.pid, t.tid));
             ObjectAccesses {
                 name: name.to_owned(),
                 kind,
-                objects: members.len() as u64,
+                objects: group.objects.len() as u64,
                 reads: of.iter().map(|t| t.reads).sum(),
                 writes: of.iter().map(|t| t.writes).sum(),
-                sharing: gathered.sharing(),
+                sharing: group.gathered.sharing(),
                 first_tid: most.filter(|t| t.first_pages.0 > 0).map(|t| t.tid),
                 never_touched_by: threads
                     .iter()

@@ -2,6 +2,7 @@
 //!
 //! [`analyse`] reads a trace once, in the order of time, and says what it found as an [`Analysis`].
 
+mod absent;
 mod access_time;
 mod analysis;
 mod assemble;

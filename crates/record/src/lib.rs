@@ -23,6 +23,7 @@ mod options;
 mod output;
 mod preflight;
 mod ranges;
+mod reclaim;
 mod runs;
 mod samples;
 mod scan;

@@ -15,6 +15,7 @@ use crate::backend::{Backend, Boundary, Harvest};
 use crate::guardian::Guardian;
 use crate::intake::Intake;
 use crate::manifest::new_manifest;
+use crate::reclaim::reclaim;
 use crate::runs::{Writes, append_runs};
 use crate::scan::Scan;
 use crate::target::Target;
@@ -588,16 +589,4 @@ fn waiter(ended: &PidFd, signals: &Signals, kernel: &Kernel) -> Result<Waiter, R
         Ok(waiter)
     };
     watched().map_err(RecordError::system("wait for the target"))
-}
-
-/// Pages that reclaim has looked at since boot, where the kernel tells.
-fn reclaim() -> Option<i64> {
-    let counters = varve_sys::vmstat(|name| {
-        matches!(
-            name,
-            "pgscan_kswapd" | "pgscan_direct" | "pgscan_khugepaged" | "pgscan_proactive"
-        )
-    });
-    let counters = counters.ok()?;
-    (!counters.is_empty()).then(|| counters.iter().map(|(_, v)| v).sum())
 }
