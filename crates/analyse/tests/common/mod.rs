@@ -8,8 +8,8 @@ use varve_model::{
     TouchSource,
 };
 use varve_trace::tables::{
-    CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow, Row, ThreadRow,
-    TouchRow,
+    CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow, Row,
+    SampleRow, ThreadRow, TouchRow,
 };
 use varve_trace::{
     Clock, Completeness, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options,
@@ -66,6 +66,8 @@ impl Made {
         write_table::<ProcessRow>(&path, &[]).unwrap();
         write_table::<CounterRow>(&path, &[]).unwrap();
         write_table::<LossRow>(&path, &[]).unwrap();
+        write_table::<SampleRow>(&path, &[]).unwrap();
+        write_table::<CountRow>(&path, &[]).unwrap();
         let trace = Trace::open(&path).unwrap();
         analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap()
     }
