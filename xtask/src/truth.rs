@@ -157,8 +157,10 @@ fn build_tests(places: &Places) -> Result<Vec<PathBuf>> {
 fn test_executable(line: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let of_test = message["profile"]["test"] == true && message["target"]["kind"][0] == "test";
-    // The full traces compare oracles with Valgrind, which is the same under every kernel, and slow.
-    let here_only = message["target"]["name"] == "full_trace";
+    // Valgrind, to which the full traces compare the oracles, and the emulator that counts accesses are the same under
+    // every kernel, and slow.
+    let name = message["target"]["name"].as_str();
+    let here_only = matches!(name, Some("full_trace" | "exact"));
     (of_test && !here_only)
         .then(|| {
             message["executable"]

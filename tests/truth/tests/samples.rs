@@ -29,14 +29,16 @@ fn main() -> ExitCode {
     run_suite(
         "samples",
         &[
-            Case::new("mix", || shares("mix", &[("hot", 0.9), ("cold", 0.1)])),
+            Case::new("mix", || {
+                twice(|| shares("mix", &[("hot", 0.9), ("cold", 0.1)]))
+            }),
             Case::new("chain", || {
-                shares("chain", &[("near_hot", 0.9), ("near_cold", 0.1)])
+                twice(|| shares("chain", &[("near_hot", 0.9), ("near_cold", 0.1)]))
             }),
             Case::new("stride", || {
-                shares("stride", &[("walked", 0.75), ("strolled", 0.25)])
+                twice(|| shares("stride", &[("walked", 0.75), ("strolled", 0.25)]))
             }),
-            Case::new("readmostly", read_mostly),
+            Case::new("readmostly", || twice(read_mostly)),
             Case::new("threads", own_arrays),
             Case::new("copy", copies),
             Case::new("push", stack),
@@ -117,6 +119,11 @@ impl Run {
 
     /// What every case asks for, whatever else it does: the line, and whether it holds.
     fn sound(&self) -> Result<(String, bool), Problem> {
+        self.sound_with(100)
+    }
+
+    /// The same where so many addresses are known at least.
+    fn sound_with(&self, fewest: usize) -> Result<(String, bool), Problem> {
         let (all, mapped, touched) = self.places()?;
         let manifest = &self.recorded.trace.manifest;
         let note = manifest.samples;
@@ -130,7 +137,8 @@ impl Run {
             rate(mapped),
             rate(touched)
         );
-        let enough = all > 100 && mapped * 10_000 >= all * LEAST && touched * 10_000 >= all * LEAST;
+        let enough =
+            all >= fewest && mapped * 10_000 >= all * LEAST && touched * 10_000 >= all * LEAST;
         Ok((line, enough && counted && manifest.completeness.complete))
     }
 }
@@ -141,6 +149,18 @@ fn outcome(line: String, holds: bool) -> Result<Outcome, Problem> {
     } else {
         Outcome::Fail(line, Vec::new())
     })
+}
+
+/// Of sound runs one in 370 lies beyond three standard errors, by chance; two in a row do not.
+fn twice(case: impl Fn() -> Result<Outcome, Problem>) -> Result<Outcome, Problem> {
+    match case()? {
+        Outcome::Fail(first, _) => Ok(match case()? {
+            Outcome::Pass(line) => Outcome::Pass(format!("{line}; at first: {first}")),
+            Outcome::Fail(line, more) => Outcome::Fail(format!("{line}; at first: {first}"), more),
+            skipped => skipped,
+        }),
+        passed => Ok(passed),
+    }
 }
 
 /// How many standard errors a count of so many is from the share that it should be.
@@ -261,7 +281,7 @@ fn gathers() -> Result<Outcome, Problem> {
             run.recorded.finished.stderr.trim().to_owned(),
         ));
     }
-    let (line, holds) = run.sound()?;
+    let (line, holds) = run.sound_with(1)?;
     let note = run.recorded.trace.manifest.samples;
     let undecoded = note.map_or(0, |n| n.undecoded);
     let wrong = run
@@ -269,7 +289,7 @@ fn gathers() -> Result<Outcome, Problem> {
         .filter(|r| r.write == Some(false))
         .count();
     let line = format!("{line}; {undecoded} undecoded, {wrong} guessed");
-    outcome(line, holds && wrong == 0)
+    outcome(line, holds && wrong == 0 && undecoded > 300)
 }
 
 /// The negative control: without the look back, time goes to whatever comes next, which is no access of the mix.
