@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// Whether writes are told from reads, as for `varve record`
     #[arg(long, default_value = "auto", value_parser = ["auto", "on", "off"])]
     writes: String,
+    /// Samples, as for `varve record`; what they cost by themselves is the benchmark `samples`
+    #[arg(long, default_value = "off", value_name = "RATE")]
+    samples: String,
     /// Pairs of runs for each program
     #[arg(long, default_value_t = 5)]
     repeats: u32,
@@ -129,7 +132,15 @@ fn pairs(common: &Common, options: &Options, program: &Program) -> Result<Measur
             None
         };
         let (interval, writes) = (options.interval.as_str(), options.writes.as_str());
-        let arguments = ["--interval", interval, "--writes", writes];
+        let samples = options.samples.as_str();
+        let arguments = [
+            "--interval",
+            interval,
+            "--writes",
+            writes,
+            "--samples",
+            samples,
+        ];
         let (with, trace) = recorded(common, program, &arguments, &folder, Peak::Ignored)?;
         let without = match before {
             Some(outcome) => outcome,
@@ -221,7 +232,7 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
     Run {
         name: "overhead",
         options: json!({
-            "interval": options.interval, "writes": options.writes, "repeats": options.repeats, "threads": options.threads,
+            "interval": options.interval, "writes": options.writes, "samples": options.samples, "repeats": options.repeats, "threads": options.threads,
             "suite": if options.suite.is_some() { "given" } else { "workloads/bin" },
         }),
         columns: vec![
