@@ -78,7 +78,7 @@ function show(app: HTMLElement, report: Report): void {
   const touches = report.footprint.touched_pages !== null;
   side.append(list, ...Object.values(panels));
   app.replaceChildren(header(report, toggle),
-    h("main", {}, touches ? explorer.element : null, h("aside", { class: "card side", "aria-label": "Findings and details" }, side), ...samples(report), touches ? table.element : null),
+    h("main", {}, touches ? explorer.element : null, h("aside", { class: "card side", "aria-label": "Findings and details" }, side), touches ? table.element : null, ...samples(report)),
     h("footer", {}, `${report.generator} · this page holds all its data and loads nothing from a network`));
   app.removeAttribute("aria-busy");
   document.title = `${report.trace.command} – Varve`;
