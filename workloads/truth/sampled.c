@@ -193,11 +193,11 @@ int main(int count, char **words)
 	else if (!strcmp(name, "chain"))
 		chain(120000000);
 	else if (!strcmp(name, "stride"))
-		stride(4000000);
+		stride(8000000);
 	else if (!strcmp(name, "readmostly"))
 		readmostly(60000000);
 	else if (!strcmp(name, "threads"))
-		threads(30000000);
+		threads(60000000);
 	else if (!strcmp(name, "copy"))
 		copy(60000);
 	else if (!strcmp(name, "push"))
