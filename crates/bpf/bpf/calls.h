@@ -100,14 +100,17 @@ static __always_inline struct stack_scratch *take_stack(void)
 	return 0;
 }
 
-/* Copies the user stack, page by page: it may end, or a page may be swapped out */
-static __always_inline u32 copy_stack(struct stack_scratch *s, u64 sp, u32 wanted)
+/*
+ * Copies the user stack, page by page: it may end, or a page may be swapped out. `most` is a constant, and `stack` has
+ * 4096 bytes more than that: the last read may be seen to end behind it.
+ */
+static __always_inline u32 copy_stack(u8 *stack, const u32 most, u64 sp, u32 wanted)
 {
 	u32 have = 0;
 
-	if (wanted > STACK_MAX)
-		wanted = STACK_MAX;
-	for (int i = 0; i < STACK_MAX / 4096 + 1; i++) {
+	if (wanted > most)
+		wanted = most;
+	for (u32 i = 0; i < most / 4096 + 1; i++) {
 		u32 part = 4096 - ((sp + have) & 4095);
 
 		if (have >= wanted)
@@ -117,9 +120,9 @@ static __always_inline u32 copy_stack(struct stack_scratch *s, u64 sp, u32 wante
 		/* True already, but older verifiers have to be shown, in the registers that are used */
 		barrier_var(part);
 		barrier_var(have);
-		if (part > 4096 || have > STACK_MAX)
+		if (part > 4096 || have > most)
 			break;
-		if (bpf_probe_read_user(s->stack + have, part, (void *)(sp + have)))
+		if (bpf_probe_read_user(stack + have, part, (void *)(sp + have)))
 			break;
 		have += part;
 	}
@@ -165,7 +168,7 @@ static __noinline int emit_mapping(struct call *c, void *registers, s64 result, 
 		s->m.saved[3] = r.r14;
 		s->m.saved[4] = r.r15;
 		s->m.has_stack = 1;
-		stack = copy_stack(s, r.sp, g->stack_bytes);
+		stack = copy_stack(s->stack, STACK_MAX, r.sp, g->stack_bytes);
 	}
 	s->m.stack_bytes = stack;
 	bytes = sizeof(s->m) + (stack & ~7u);

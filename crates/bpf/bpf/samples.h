@@ -22,30 +22,6 @@ struct {
 	__uint(max_entries, 4096);
 } sample_ring SEC(".maps");
 
-static __always_inline u32 copy_sample_stack(struct sample_scratch *s, u64 sp, u32 wanted)
-{
-	u32 have = 0;
-
-	if (wanted > SAMPLE_STACK_MAX)
-		wanted = SAMPLE_STACK_MAX;
-	for (int i = 0; i < SAMPLE_STACK_MAX / 4096 + 1; i++) {
-		u32 part = 4096 - ((sp + have) & 4095);
-
-		if (have >= wanted)
-			break;
-		if (part > wanted - have)
-			part = wanted - have;
-		barrier_var(part);
-		barrier_var(have);
-		if (part > 4096 || have > SAMPLE_STACK_MAX)
-			break;
-		if (bpf_probe_read_user(s->stack + have, part, (void *)(sp + have)))
-			break;
-		have += part;
-	}
-	return have;
-}
-
 SEC("perf_event")
 int sample_clock(struct bpf_perf_event_data *ctx)
 {
@@ -93,7 +69,7 @@ int sample_clock(struct bpf_perf_event_data *ctx)
 	s->s.regs[15] = r.r15;
 	s->s.fs_base = BPF_CORE_READ(task, thread.fsbase);
 	s->s.gs_base = BPF_CORE_READ(task, thread.gsbase);
-	stack = copy_sample_stack(s, r.sp, g->sample_stack);
+	stack = copy_stack(s->stack, SAMPLE_STACK_MAX, r.sp, g->sample_stack);
 	s->s.r.kind = stack & ~7u;
 	bytes = sizeof(s->s) + (stack & ~7u);
 	if (bytes > sizeof(s->s) + SAMPLE_STACK_MAX)

@@ -1,9 +1,9 @@
 //! Objects of processes without the preload library: what the kernel's tracepoints see of mmap,
 //! munmap, mremap, brk and shmat, with the user stack unwound here.
 
-use varve_attribute::{AddressSpaces, Locator, Mapping as Placed, Snapshot, Unwinder};
+use varve_attribute::{AddressSpaces, Locator, Snapshot, Unwinder};
 use varve_bpf::{Mapping, MappingCall};
-use varve_model::{Address, Bytes, ObjectKind, Pid, SiteId, Time};
+use varve_model::{Address, Bytes, ObjectKind, SiteId};
 
 use crate::agents::grow_or_shrink;
 use crate::lives::{Birth, Lives};
@@ -112,7 +112,7 @@ impl KernelObjects {
 
     fn site(&mut self, event: &Mapping<'_>, world: &World, stacks: &mut Stacks) -> Option<SiteId> {
         let stack = event.stack.as_ref()?;
-        let placed = placed(world, event.pid);
+        let placed = world.placed(event.pid);
         let spaces = AddressSpaces::new(&placed);
         let snapshot = Snapshot {
             pid: event.pid,
@@ -126,22 +126,4 @@ impl KernelObjects {
         // The first frame is the instruction behind `syscall`: a return address in all but name.
         (!frames.is_empty()).then(|| stacks.site(event.pid, event.time, frames, true))
     }
-}
-
-fn placed(world: &World, pid: Pid) -> Vec<Placed> {
-    world
-        .mappings(pid)
-        .map(|(entry, _)| Placed {
-            pid,
-            address: entry.address,
-            bytes: entry.bytes,
-            perms: entry.perms.clone(),
-            offset: Bytes(entry.offset),
-            path: entry.path.clone(),
-            build_id: None,
-            // An event that was drained late is older than the look at the mappings.
-            from: Time(0),
-            to: None,
-        })
-        .collect()
 }

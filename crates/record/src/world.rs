@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use crate::agents::FirstMaps;
 use crate::build_ids::BuildIds;
-use varve_model::{Pid, Tid, Time};
+use varve_attribute::Mapping;
+use varve_model::{Bytes, Pid, Tid, Time};
 use varve_sys::MapEntry;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
 
@@ -342,6 +343,24 @@ impl World {
         process
             .into_iter()
             .flat_map(|p| p.mappings.iter().map(|(e, seen)| (e, seen.since)))
+    }
+
+    /// The same as what unwinding and decoding look at.
+    pub(crate) fn placed(&self, pid: Pid) -> Vec<Mapping> {
+        self.mappings(pid)
+            .map(|(entry, _)| Mapping {
+                pid,
+                address: entry.address,
+                bytes: entry.bytes,
+                perms: entry.perms.clone(),
+                offset: Bytes(entry.offset),
+                path: entry.path.clone(),
+                build_id: None,
+                // What was drained late is older than the look at the mappings.
+                from: Time(0),
+                to: None,
+            })
+            .collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use varve_attribute::Mapping;
-use varve_model::{Address, Bytes, Pid, Time};
+use varve_model::{Address, Pid};
 
 use super::code::CodeReader;
 use crate::world::{MapsVersion, World};
@@ -34,10 +34,12 @@ impl Space {
         if old.is_some_and(|space| space.version == version) {
             return;
         }
+        let mut placed = world.placed(pid);
+        placed.sort_by_key(|m| m.address);
         let space = Space {
             pid,
             version,
-            placed: placed(world, pid),
+            placed,
         };
         // New data need not have code decoded again.
         if old.is_none_or(|old| !old.code().eq(space.code())) {
@@ -61,24 +63,4 @@ impl Space {
 
 fn is_code(mapping: &Mapping) -> bool {
     mapping.perms.as_bytes().get(2) == Some(&b'x')
-}
-
-fn placed(world: &World, pid: Pid) -> Vec<Mapping> {
-    let mut all: Vec<Mapping> = world
-        .mappings(pid)
-        .map(|(entry, _)| Mapping {
-            pid,
-            address: entry.address,
-            bytes: entry.bytes,
-            perms: entry.perms.clone(),
-            offset: Bytes(entry.offset),
-            path: entry.path.clone(),
-            build_id: None,
-            // A sample that was drained late is older than the look at the mappings.
-            from: Time(0),
-            to: None,
-        })
-        .collect();
-    all.sort_by_key(|m| m.address);
-    all
 }
