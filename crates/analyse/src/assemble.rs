@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use varve_attribute::{Layer, Span};
+use varve_attribute::Span;
 use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
 use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
 use varve_trace::{Absent, EXACT, IntervalChoice, Manifest, State, Trace, TraceError};
@@ -45,17 +45,6 @@ impl Tables {
         })
     }
 
-    fn span(row: &ObjectRow) -> Span {
-        Span {
-            pid: row.pid,
-            layer: Layer::from_number(row.layer),
-            address: row.address,
-            bytes: row.bytes,
-            born: row.born_ns,
-            died: row.died_ns.unwrap_or(Span::FOREVER),
-        }
-    }
-
     fn start(&self, manifest: &Manifest) -> Time {
         self.intervals
             .first()
@@ -75,7 +64,7 @@ pub(crate) fn analyse(
     progress: &mut dyn FnMut(f64),
 ) -> Result<Analysis, TraceError> {
     let tables = Tables::read(trace)?;
-    let spans: Vec<Span> = tables.objects.iter().map(Tables::span).collect();
+    let spans: Vec<Span> = tables.objects.iter().map(Span::of).collect();
     let own = |i: usize| tables.objects[i].name.starts_with(OWN_MEMORY);
     let (start, end) = (tables.start(&trace.manifest), tables.end(&trace.manifest));
     let tail_start = Time(start.0 + (end - start).0 / 4 * 3);

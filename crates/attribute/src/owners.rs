@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 
 use varve_model::{Address, Bytes, ObjectKind, PAGE_BYTES, Page, PageRange, Pages, Pid, Time};
+use varve_trace::tables::ObjectRow;
 
 use crate::radix::ChunkIndex;
 
@@ -88,6 +89,18 @@ pub struct Span {
 impl Span {
     /// The death of what outlives the recording.
     pub const FOREVER: Time = Time(u64::MAX);
+
+    /// Where and when an object of a trace is.
+    pub fn of(row: &ObjectRow) -> Span {
+        Span {
+            pid: row.pid,
+            layer: Layer::from_number(row.layer),
+            address: row.address,
+            bytes: row.bytes,
+            born: row.born_ns,
+            died: row.died_ns.unwrap_or(Span::FOREVER),
+        }
+    }
 
     fn end(&self) -> u64 {
         self.address.0.saturating_add(self.bytes.0)

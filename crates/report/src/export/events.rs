@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use varve_attribute::{Layer, Owners, Span};
+use varve_attribute::{Owners, Span};
 use varve_model::{
     Address, Bytes, Cpu, MemoryLevel, ObjectId, PageRange, Pages, Pid, SiteId, Tid, Time,
 };
@@ -164,7 +164,7 @@ impl<'a> Events<'a> {
         &self,
         each: &mut dyn FnMut(&Event<'_>) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
-        let spans: Vec<Span> = self.objects.iter().map(span).collect();
+        let spans: Vec<Span> = self.objects.iter().map(Span::of).collect();
         let mut owners = Owners::new(&spans);
         let intervals: HashMap<u32, (Time, Time)> = rows(self.trace, |i: IntervalRow| {
             (i.interval.0, (i.start_ns, i.end_ns))
@@ -213,17 +213,6 @@ fn rows<R: varve_trace::Row, K: Eq + std::hash::Hash, V>(
     pair: impl Fn(R) -> (K, V),
 ) -> Result<HashMap<K, V>, TraceError> {
     Ok(trace.rows::<R>()?.into_iter().map(pair).collect())
-}
-
-fn span(row: &ObjectRow) -> Span {
-    Span {
-        pid: row.pid,
-        layer: Layer::from_number(row.layer),
-        address: row.address,
-        bytes: row.bytes,
-        born: row.born_ns,
-        died: row.died_ns.unwrap_or(Span::FOREVER),
-    }
 }
 
 /// A frame in a word or two.
