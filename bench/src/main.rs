@@ -1,6 +1,7 @@
 //! Benchmarks of Varve. Each prints a table of ratios taken within one run, and writes what it
 //! measured, raw, into `bench/runs/`. `docs/benchmarks.md` says how to read them.
 
+mod capture;
 mod density;
 mod error;
 mod exact;
@@ -75,6 +76,8 @@ enum Benchmark {
     Samples(samples::Options),
     /// Slowdown of programs whose every access is counted, beside the emulator alone
     Exact(exact::Options),
+    /// What each backend captures, at what price, and how fast
+    Capture(capture::Options),
     /// How long the target is held, by threads and resident memory
     Hold(hold::Options),
     /// Peak memory of the recorder
@@ -116,6 +119,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Benchmark::Overhead(options) => overhead::measure(common, options),
         Benchmark::Samples(options) => samples::measure(common, options),
         Benchmark::Exact(options) => exact::measure(common, options),
+        Benchmark::Capture(options) => capture::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),
         Benchmark::TraceSize(options) => trace_size::measure(common, options),
