@@ -49,6 +49,9 @@ void usage(std::string_view program, std::string_view what_it_does) {
                  "  --elements N        elements of 160 bytes (default 13421773)\n"
                  "  --operations N      operations (default 10000)\n"
                  "  --replacement R     clock (default), or fifo with UMap's watermarks\n"
+                 "  --pager P           simulated (default): a model counts pages; real: userfaultfd, a store in\n"
+                 "                      memory, and the pager's own replacement\n"
+                 "  --rest MS           rest before and after the queries, so that a recorder tells them apart\n"
                  "  --json              one JSON object instead of lines\n";
 }
 
@@ -80,6 +83,13 @@ bool apply(options& o, std::string_view name, std::string_view value) {
     if (name == "--replacement") {
         o.replacement = value == "fifo" ? varve::replacement::fifo : varve::replacement::clock;
         return value == "fifo" || value == "clock";
+    }
+    if (name == "--pager") {
+        o.pager = value == "real" ? pager_kind::real : pager_kind::simulated;
+        return value == "real" || value == "simulated";
+    }
+    if (name == "--rest") {
+        return number(value, o.rest_ms, 0u, 3'600'000u);
     }
     return false;
 }
@@ -146,8 +156,14 @@ std::optional<options> parse(int count, char** arguments, std::string_view what_
 
 std::unique_ptr<variant> make(const options& chosen) {
     // Addresses only: a kibibyte per element and some for the smallest runs.
-    const budgets sizes{chosen.purely_local(), {chosen.elements * 1024 + (std::size_t{64} << 20)}};
-    return chosen.structure == "btree" ? make_tree(chosen.placement, sizes) : make_list(chosen.placement, sizes);
+    const budgets sizes{chosen.purely_local(), {chosen.elements * 1024 + (std::size_t{64} << 20)}, chosen.buffer()};
+    const bool tree = chosen.structure == "btree";
+    if (chosen.pager == pager_kind::real) {
+        return tree ? make_tree<pager_kind::real>(chosen.placement, sizes)
+                    : make_list<pager_kind::real>(chosen.placement, sizes);
+    }
+    return tree ? make_tree<pager_kind::simulated>(chosen.placement, sizes)
+                : make_list<pager_kind::simulated>(chosen.placement, sizes);
 }
 
 void construct(variant& store, const options& chosen, generator& random) {

@@ -44,8 +44,16 @@ void program(Space& space, unsigned seed) {
                 space.prefetch(page_index{p}, {std::min<std::size_t>(5, pages - p)});
                 break;
             case 3:
-                if (random() % 8 == 0) {
-                    space.flush();
+                switch (random() % 16) {
+                    case 0:
+                    case 1:
+                        space.flush();
+                        break;
+                    case 2:
+                        space.page_out();
+                        break;
+                    default:
+                        break;
                 }
                 break;
             case 4:

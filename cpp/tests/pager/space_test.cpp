@@ -103,6 +103,38 @@ TEST(space, prefetched_pages_do_not_fault) {
     EXPECT_EQ(space.read_statistics().prefetched, 100u);
 }
 
+TEST(space, what_was_paged_out_comes_back_as_it_was) {
+    pager::paged_space space = make(256, 128);
+    for (std::size_t p = 0; p < 100; ++p) {
+        word(space, p) = p + 1;
+    }
+    space.pin(page_index{7});
+    space.page_out();
+    const pager::statistics out = space.read_statistics();
+    EXPECT_EQ(out.resident_pages, 1u);
+    EXPECT_EQ(out.page_writes, 99u);
+    for (std::size_t p = 0; p < 100; ++p) {
+        EXPECT_EQ(word(space, p), p + 1);
+    }
+    EXPECT_EQ(space.read_statistics().page_reads - out.page_reads, 99u);
+    space.unpin(page_index{7});
+    space.page_out();
+    EXPECT_EQ(space.read_statistics().resident_pages, 0u);
+    EXPECT_EQ(word(space, 7), 8u);
+}
+
+TEST(space, paging_out_says_what_the_store_refused) {
+    pager::options o;
+    o.local = {64 * page};
+    // A store of half the capacity refuses what lies beyond.
+    pager::paged_space space({128 * page}, pager::memory_store({64 * page}), o);
+    word(space, 3) = 3;
+    word(space, 100) = 100;
+    EXPECT_THROW(space.page_out(), std::system_error);
+    EXPECT_EQ(word(space, 100), 100u);
+    EXPECT_EQ(word(space, 3), 3u);
+}
+
 TEST(space, pinned_pages_stay_and_pins_nest) {
     pager::paged_space space = make(256, 32);
     word(space, 5) = 55;

@@ -168,6 +168,21 @@ public:
         return error;
     }
 
+    /// Takes out everything that may leave. 0 or an errno value.
+    int page_out() noexcept {
+        for (std::size_t left = table_.used(); left != 0;) {
+            const eviction result = outgoing_.evict(most_victims);
+            if (result.failed != 0) {
+                return EIO;
+            }
+            if (result.gone == 0) {
+                break;
+            }
+            left -= std::min(left, result.gone);
+        }
+        return 0;
+    }
+
     /// Lets the next access to `page` ask the store again, after one that failed.
     void retry(std::size_t page) noexcept { heal(page); }
 

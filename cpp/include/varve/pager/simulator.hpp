@@ -105,6 +105,16 @@ public:
         }
     }
     void snapshot() noexcept { flush(); }
+    void page_out() noexcept {
+        const std::lock_guard guard(lock_);
+        for (std::size_t left = table_.used(); left != 0;) {
+            const std::size_t gone = evict(detail::most_victims);
+            if (gone == 0) {
+                break;
+            }
+            left -= gone;
+        }
+    }
     void retry(page_index) noexcept {}
 
     [[nodiscard]] statistics read_statistics() const noexcept {
@@ -147,21 +157,29 @@ private:
 
     bool make_room(std::size_t n) noexcept {
         while (!table_.reserve(n)) {
-            std::array<detail::victims, detail::most_victims> taken;
-            const std::size_t goal = std::min(std::max(n, table_.batch(options_.batch)), detail::most_victims);
-            const std::size_t count = table_.take(goal, taken);
-            if (count == 0) {
+            if (evict(std::min(std::max(n, table_.batch(options_.batch)), detail::most_victims)) == 0) {
                 return false;
-            }
-            counters_.add(detail::counted::eviction_batches);
-            for (std::size_t i = 0; i < count; ++i) {
-                counters_.add(detail::counted::page_writes, static_cast<std::size_t>(std::popcount(taken[i].dirty)));
-                const std::size_t gone = detail::depart(table_, taken[i], taken[i].pages, 0);
-                table_.give_back(gone);
-                counters_.add(detail::counted::evictions, gone);
             }
         }
         return true;
+    }
+
+    std::size_t evict(std::size_t goal) noexcept {
+        std::array<detail::victims, detail::most_victims> taken;
+        const std::size_t count = table_.take(goal, taken);
+        if (count == 0) {
+            return 0;
+        }
+        counters_.add(detail::counted::eviction_batches);
+        std::size_t all_gone = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+            counters_.add(detail::counted::page_writes, static_cast<std::size_t>(std::popcount(taken[i].dirty)));
+            const std::size_t gone = detail::depart(table_, taken[i], taken[i].pages, 0);
+            table_.give_back(gone);
+            counters_.add(detail::counted::evictions, gone);
+            all_gone += gone;
+        }
+        return all_gone;
     }
 
     const options options_;
