@@ -214,10 +214,11 @@ pub struct Recorded {
     pub folder: TempDir,
 }
 
-/// A folder for one case beside the build's output: on a real disk, where O_DIRECT works.
+/// A folder for one case on a real disk, where O_DIRECT works: beside the build's output; in a virtual machine, whose
+/// checkout lies on the host's file system, on its own disk.
 fn scratch() -> Result<TempDir, Problem> {
     let parent = repository().join("target");
-    let parent = if parent.is_dir() {
+    let parent = if parent.is_dir() && !is_emulated() {
         parent
     } else {
         std::env::temp_dir()
