@@ -11,6 +11,9 @@ use crate::{Places, error};
 /// The kernels of Debian 12 and 13.
 pub(crate) const KERNELS: [&str; 2] = ["6.1", "6.12"];
 
+/// What a whole suite may take at most, on a machine that does other things too.
+const SUITE_SECONDS: u64 = 3600;
+
 /// Prints what each kernel offers, see tests/kernel/facts.c.
 pub(crate) fn facts(places: &Places, machine: &Machine, kernels: &[String]) -> Result<bool> {
     make_dir(&places.target.join("kernels"))?;
@@ -54,6 +57,8 @@ pub(crate) fn truth(
             "varve doctor",
             &[varve.display().to_string(), "doctor".to_owned()],
         )?;
+        // Every case has a limit of its own.
+        machine.timeout = machine.timeout.max(SUITE_SECONDS);
         for test in &tests {
             let name = test
                 .file_name()
