@@ -23,7 +23,7 @@ demo: build
 	@echo "The page is $(OUT)/demo.html: open it in a browser."
 
 # Root is needed: recording is. The truth suite runs again under Debian's 6.1 and 6.12 kernels.
-test: test-fast cpp-test test-vm bench-smoke
+test: test-fast cpp-test cpp-tsan test-vm bench-smoke
 
 test-fast: build
 	scripts/setup test
@@ -54,8 +54,9 @@ cpp-test:
 cpp-tsan:
 	scripts/setup cpp
 	$(CPP_CONFIGURE) -B $(CPP_BUILD)/tsan -DVARVE_SANITIZE=thread -DVARVE_EXAMPLES=OFF -DVARVE_BENCHMARKS=OFF
-	cmake --build $(CPP_BUILD)/tsan --target allocator_test
+	cmake --build $(CPP_BUILD)/tsan --target allocator_test varve-pager-tests
 	$(CPP_BUILD)/tsan/tests/allocator_test
+	ctest --test-dir $(CPP_BUILD)/tsan -R '^pager\.' --output-on-failure
 
 CPP_FUZZ_SECONDS ?= 60
 cpp-fuzz:

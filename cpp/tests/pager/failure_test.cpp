@@ -61,6 +61,22 @@ int write_of(fixture& f, std::size_t p) {
 
 class failing_store : public testing::TestWithParam<fault_path> {};
 
+TEST_P(failing_store, paging_out_says_what_was_refused_and_keeps_it) {
+    fixture f(GetParam());
+    for (std::size_t p = 0; p < 4; ++p) {
+        word(*f.space, p) = p + 1000;
+    }
+    f.how->writes_fail = true;
+    EXPECT_THROW(f.space->page_out(), std::system_error);
+    EXPECT_GT(f.space->read_statistics().resident_pages, 0u);
+    f.how->writes_fail = false;
+    f.space->page_out();
+    EXPECT_EQ(f.space->read_statistics().resident_pages, 0u);
+    for (std::size_t p = 0; p < pages; ++p) {
+        EXPECT_EQ(word(*f.space, p), p + 1000);
+    }
+}
+
 TEST_P(failing_store, read_raises_sigbus_and_the_next_access_asks_again) {
     fixture f(GetParam());
     const std::size_t bad = f.absent_page();

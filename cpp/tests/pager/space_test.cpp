@@ -123,18 +123,6 @@ TEST(space, what_was_paged_out_comes_back_as_it_was) {
     EXPECT_EQ(word(space, 7), 8u);
 }
 
-TEST(space, paging_out_says_what_the_store_refused) {
-    pager::options o;
-    o.local = {64 * page};
-    // A store of half the capacity refuses what lies beyond.
-    pager::paged_space space({128 * page}, pager::memory_store({64 * page}), o);
-    word(space, 3) = 3;
-    word(space, 100) = 100;
-    EXPECT_THROW(space.page_out(), std::system_error);
-    EXPECT_EQ(word(space, 100), 100u);
-    EXPECT_EQ(word(space, 3), 3u);
-}
-
 TEST(space, pinned_pages_stay_and_pins_nest) {
     pager::paged_space space = make(256, 32);
     word(space, 5) = 55;
