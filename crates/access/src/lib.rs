@@ -1,11 +1,13 @@
 //! Which memory a thread waits for: the address that an instruction accesses, from its bytes and the
 //! registers of the thread, exactly or not at all.
 //!
-//! A timer stops a thread *behind* the instruction that it waited for. So [`x86::Code::locate`] looks one
+//! A timer stops a thread *behind* the instruction that it waited for. So [`x86::Code::locate`] and
+//! [`aarch64::Code::locate`] look one
 //! instruction back first; registers that the instruction overwrote are recomputed from those that
 //! are still intact. Where that says nothing, it is the instruction itself that is about to access, or the next one
 //! that will.
 
+pub mod aarch64;
 pub mod x86;
 
 use varve_model::{Address, Bytes};
@@ -57,8 +59,10 @@ pub enum Undecoded {
     Invalid,
     /// An address depends on a register whose value is not known.
     Register,
-    /// The access depends on a vector register or a mask, which no sample carries.
+    /// The access depends on a mask, or on the processor's state, which no sample carries.
     Vector,
+    /// Its addresses stand in a vector register, which no sample carries.
+    Gather,
     /// The way to the next access depends on what is not known, or is too long.
     Path,
 }
@@ -70,4 +74,6 @@ pub enum Steps {
     All,
     /// Without the look back.
     NotBehind,
+    /// Back even where a branch may have led here instead.
+    Blind,
 }

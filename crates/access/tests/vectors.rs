@@ -164,7 +164,7 @@ fn what_is_lost_is_not_guessed() {
     // vpgatherdd ymm0,[rdi+ymm1*4],ymm2; nop
     assert_eq!(
         locate("c4e26d90048f 90", 6, &registers()),
-        Err(Undecoded::Vector)
+        Err(Undecoded::Gather)
     );
     // prefetcht0 [rax]; mov rcx,[rdx]: a prefetch waits for nothing
     assert_eq!(

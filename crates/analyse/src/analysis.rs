@@ -14,9 +14,9 @@ use varve_model::{
 };
 use varve_trace::{Absent, ClockUnit, State};
 
-use crate::access_time::AccessTime;
-use crate::counted::CountUse;
+use crate::counts::CountUse;
 use crate::samples::SampleUse;
+use crate::sharing::SharingUse;
 
 /// What a trace says about its program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -60,8 +60,8 @@ pub struct Analysis {
     pub tail: Tail,
     /// Who shares which pages, where the recording counted every access; null elsewhere.
     pub exact: Option<crate::ExactUse>,
-    /// Where the time of accesses went, from clock samples; null where none were taken.
-    pub access_time: Option<AccessTime>,
+    /// Which threads use which objects, which parts of them, and when; null where no thread of an access is known.
+    pub sharing: Option<SharingUse>,
     /// What stands out, most important first.
     pub findings: Vec<Finding>,
     /// What this trace cannot tell, or tells only in part: a sentence each.
@@ -432,6 +432,20 @@ finding_ids! {
     Incomplete = "incomplete",
     /// Too few intervals to speak of time.
     ShortRecording = "short-recording",
+    /// Cache lines in which threads use different bytes.
+    FalseSharing = "false-sharing",
+    /// Cache lines in which threads use the same bytes.
+    TrueSharing = "true-sharing",
+    /// Pages in which threads use different lines.
+    PageFalseSharing = "page-false-sharing",
+    /// Memory that one thread touched first and others use in parts of their own.
+    ParallelFirstTouch = "parallel-first-touch",
+    /// Memory that several threads read and write all over.
+    Interleave = "interleave",
+    /// Memory that several threads read all over and none writes.
+    Replicate = "replicate",
+    /// Memory with a hot part and a cold part.
+    SplitHotCold = "split-hot-cold",
     /// Memory that was allocated and never touched, or only when it was new.
     NeverTouched = "never-touched",
     /// Memory that one thread touched first while others ran.

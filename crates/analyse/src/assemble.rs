@@ -11,10 +11,11 @@ use varve_trace::{Absent, EXACT, IntervalChoice, Manifest, State, Trace, TraceEr
 use crate::absent::lacking;
 use crate::analysis::*;
 use crate::fold::Fold;
+use crate::sharing::Sharers;
 use crate::stats::NEVER;
 use crate::stream::{self, Pass};
 use crate::sweep::intervals;
-use crate::{AnalyseOptions, access_time, counted, findings, samples};
+use crate::{AnalyseOptions, counts, findings, samples};
 
 /// The names of the preload library's own memory begin so.
 const OWN_MEMORY: &str = "varve agent";
@@ -23,7 +24,7 @@ const OWN_MEMORY: &str = "varve agent";
 pub(crate) struct Tables {
     pub(crate) intervals: Vec<IntervalRow>,
     pub(crate) objects: Vec<ObjectRow>,
-    sites: HashMap<SiteId, String>,
+    pub(crate) sites: HashMap<SiteId, String>,
     pub(crate) threads: Vec<ThreadRow>,
     processes: Vec<ProcessRow>,
     losses: Vec<LossRow>,
@@ -43,6 +44,11 @@ impl Tables {
             processes: trace.rows()?,
             losses: trace.rows()?,
         })
+    }
+
+    /// Whether an object, by position, is the recorder's.
+    pub(crate) fn is_own(&self, position: usize) -> bool {
+        self.objects[position].name.starts_with(OWN_MEMORY)
     }
 
     fn start(&self, manifest: &Manifest) -> Time {
@@ -65,14 +71,23 @@ pub(crate) fn analyse(
 ) -> Result<Analysis, TraceError> {
     let tables = Tables::read(trace)?;
     let spans: Vec<Span> = tables.objects.iter().map(Span::of).collect();
-    let own = |i: usize| tables.objects[i].name.starts_with(OWN_MEMORY);
+    let own = |i: usize| tables.is_own(i);
     let (start, end) = (tables.start(&trace.manifest), tables.end(&trace.manifest));
     let tail_start = Time(start.0 + (end - start).0 / 4 * 3);
     let tail = tables
         .intervals
         .partition_point(|i| i.start_ns < tail_start);
     let mut fold = Fold::new(&spans, own, end);
-    let pass = stream::run(trace, &tables.intervals, tail, &mut fold, progress)?;
+    let mut sharing = Sharers::new(trace, &tables, start, end)?;
+    let of_faults = sharing.faults.as_mut();
+    let pass = stream::run(
+        trace,
+        &tables.intervals,
+        tail,
+        &mut fold,
+        of_faults,
+        progress,
+    )?;
     let (processes, shared_pages) = fold.finish();
     let whole = Whole {
         trace,
@@ -84,23 +99,24 @@ pub(crate) fn analyse(
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(processes, shared_pages, tail_start);
     whole.list(&mut analysis, options.most_objects);
-    let counted = crate::exact::read(trace, &tables.intervals, &tables.objects, &spans, own)?;
-    if let Some(counted) = &counted {
+    let (counts, exact) = counts::read(trace, &tables, &spans, own, |row| {
+        sharing.counts.iter_mut().for_each(|s| s.count(row));
+    })?;
+    if let Some(exact) = &exact {
         let positions = tables.objects.iter().zip(0..);
         let positions: HashMap<_, u32> = positions.map(|(o, i)| (o.object, i)).collect();
         for object in &mut analysis.objects {
             let of = positions.get(&object.object);
-            let of = of.and_then(|i| counted.by_object.get(i)).copied();
-            let (reads, writes) = of.unwrap_or_default();
-            (object.reads, object.writes) = (Some(reads), Some(writes));
+            let of = of.and_then(|i| exact.by_object.get(i)).copied();
+            let of = of.unwrap_or_default();
+            (object.reads, object.writes) = (Some(of.reads), Some(of.writes));
         }
     }
-    analysis.exact = counted;
-    let names = tables.threads.iter();
-    let names = names.map(|t| ((t.pid, t.tid), t.name.clone())).collect();
-    analysis.samples = samples::read(trace, &tables.objects, &tables.sites, &names)?;
-    analysis.counts = counted::read(trace, &tables.intervals, &tables.objects, &spans)?;
-    analysis.access_time = access_time::sum(trace, &tables.objects, &tables.threads, own)?;
+    (analysis.counts, analysis.exact) = (counts, exact);
+    analysis.samples = samples::read(trace, &tables, own, |row| {
+        sharing.samples.iter_mut().for_each(|s| s.sample(row));
+    })?;
+    analysis.sharing = sharing.finish(&whole.shares, analysis.samples.as_ref());
     analysis.findings = findings::find(&analysis, &tables);
     Ok(analysis)
 }
@@ -155,6 +171,7 @@ impl Whole<'_> {
             .sum();
         Analysis {
             exact: None,
+            sharing: None,
             trace: self.facts(),
             overhead: Overhead {
                 held_ns: Duration(
@@ -238,7 +255,6 @@ impl Whole<'_> {
                 cold_pages: Pages(cold),
             },
             findings: Vec::new(),
-            access_time: None,
             unknown: self.unknown(),
         }
     }

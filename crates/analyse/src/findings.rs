@@ -3,7 +3,9 @@
 //! A rule speaks only where the trace supports it. Every rule has a test that makes it speak and one that keeps it
 //! silent, in `tests/findings.rs`.
 
+mod contention;
 mod first_touches;
+mod placement;
 mod trust;
 mod use_of_memory;
 
@@ -11,7 +13,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use varve_model::{Bytes, Duration, ObjectId, ObjectKind, Pid, Time};
 
+use contention::{false_sharing_lines, false_sharing_pages, true_sharing};
 use first_touches::{scanned_by_all, single_first_touch};
+use placement::{interleave, parallel_first_touch, replicate, split_hot_cold};
 use trust::{huge_pages, incomplete, short_recording, standing};
 use use_of_memory::{churn, cold_tail, never_touched, touched_once};
 
@@ -29,13 +33,22 @@ const NAMES: usize = 3;
 
 /// All findings, most important first.
 pub(crate) fn find(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
-    if analysis.trace.touch_rows == 0 && analysis.trace.intervals == 0 {
-        return incomplete(analysis).into_iter().collect();
-    }
     let facts = Facts::new(analysis, tables);
-    let rules: [fn(&Facts<'_>) -> Option<Finding>; 9] = [
-        |f| incomplete(f.analysis),
-        |f| short_recording(f.analysis),
+    let by_use = rules_by_use(&facts);
+    // Without touches nothing is known of what they tell; what samples tell does not need them.
+    if analysis.trace.touch_rows == 0 && analysis.trace.intervals == 0 {
+        return incomplete(analysis).into_iter().chain(by_use).collect();
+    }
+    let facts = Facts {
+        told: placement::told(&by_use),
+        ..facts
+    };
+    let mut found: Vec<Finding> = [incomplete(analysis), short_recording(analysis)]
+        .into_iter()
+        .flatten()
+        .collect();
+    found.extend(by_use);
+    let rules: [Rule; 7] = [
         never_touched,
         cold_tail,
         single_first_touch,
@@ -44,9 +57,25 @@ pub(crate) fn find(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
         churn,
         standing,
     ];
-    let mut found: Vec<Finding> = rules.iter().filter_map(|rule| rule(&facts)).collect();
+    found.extend(rules.iter().filter_map(|rule| rule(&facts)));
     found.extend(huge_pages(analysis));
     found
+}
+
+type Rule = fn(&Facts<'_>) -> Option<Finding>;
+
+/// What the threads of accesses tell.
+fn rules_by_use(facts: &Facts<'_>) -> Vec<Finding> {
+    let rules: [Rule; 7] = [
+        false_sharing_lines,
+        true_sharing,
+        parallel_first_touch,
+        interleave,
+        replicate,
+        split_hot_cold,
+        false_sharing_pages,
+    ];
+    rules.iter().filter_map(|rule| rule(facts)).collect()
 }
 
 /// What several rules ask for.
@@ -57,6 +86,8 @@ struct Facts<'a> {
     end: Time,
     /// Objects with others inside, whose own pages cannot be told from their size.
     outer: HashSet<ObjectId>,
+    /// Objects of which is known which threads use them later, so that first touches are no news.
+    told: HashSet<ObjectId>,
 }
 
 impl<'a> Facts<'a> {
@@ -73,6 +104,7 @@ impl<'a> Facts<'a> {
                     .saturating_add(analysis.trace.duration_ns.0),
             ),
             outer: outer(tables),
+            told: HashSet::new(),
         }
     }
 

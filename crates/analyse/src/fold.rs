@@ -229,8 +229,8 @@ impl<'a> Fold<'a> {
         });
     }
 
-    /// Enters a page fault of the interval.
-    pub(crate) fn fault(&mut self, fault: &FaultRow) {
+    /// Enters a page fault of the interval. Returns the object whose page it touched first, if it did and one lies there.
+    pub(crate) fn fault(&mut self, fault: &FaultRow) -> Option<u32> {
         let (pid, tid) = (fault.pid.0, fault.tid.0);
         let (address, time) = (fault.address, fault.time_ns);
         let next = index(self.threads.len());
@@ -284,6 +284,7 @@ impl<'a> Fold<'a> {
             self.threads[thread as usize].first_touches += 1;
             *self.by_thread.entry((owner, thread)).or_default() += 1;
         }
+        found.filter(|owner| (*owner as usize) < self.spans.len())
     }
 
     /// Calls `each` with the chunks of a run, up to date, and the pages within.

@@ -7,12 +7,12 @@ mod access_time;
 mod analysis;
 mod assemble;
 mod chunks;
-mod counted;
-mod exact;
+mod counts;
 mod findings;
 mod fold;
 pub mod format;
 mod samples;
+mod sharing;
 mod stats;
 mod stream;
 mod sweep;
@@ -23,14 +23,19 @@ pub use analysis::{
     WorkingSet, Writes,
 };
 
-pub use access_time::{
-    AccessTime, ChainTime, LineTime, ObjectTime, Steps, ThreadShareTime, ThreadTime, WEIGHT,
+pub use access_time::AccessTime;
+pub use counts::{
+    Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
+    ThreadCounts,
 };
-pub use counted::{Accesses, CountUse, ObjectCounts, ThreadCounts};
-pub use exact::{ExactUse, ObjectAccesses, Sharing, ThreadAccesses};
 pub use samples::{
-    Latency, LevelShare, ObjectSamples, OmittedSamples, PlaceSamples, SampleUse, Sampled,
-    SourceShare, ThreadCount, ThreadSamples,
+    ChainTime, Latency, LevelShare, LineTime, ObjectSamples, OmittedSamples, PlaceSamples,
+    SampleUse, Sampled, SourceShare, Steps, ThreadPart, ThreadSamples, WEIGHT,
+};
+pub use sharing::{
+    Axis, BlockKind, BlockThread, FlowCell, ObjectPhase, ObjectSharing, RangeCell, Ranges,
+    SharedBlock, SharingClass, SharingPart, SharingSource, SharingThread, SharingUse, ThreadPhase,
+    WeightUnit,
 };
 pub use sweep::{Moment, RowFacts, Run, Sweep, intervals, sweep};
 

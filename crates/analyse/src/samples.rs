@@ -1,26 +1,44 @@
-//! What samples of accesses say: by object, by place in the code, by thread and by level of memory.
+//! What samples of accesses say: by object, by line of code, by call chain, by thread and by level of memory.
 //!
 //! One pass over the table, in memory that depends on the objects, threads and places that occur, not on the samples.
+
+mod code;
+mod tally;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
-use varve_model::{Address, MemoryLevel, ObjectId, ObjectKind, Pid, SampleSource, SiteId, Tid};
+use varve_model::{
+    Address, Duration, MemoryLevel, ObjectId, ObjectKind, Pid, SampleSource, SiteId, Tid,
+};
 use varve_trace::tables::{ObjectRow, SampleRow};
-use varve_trace::{Trace, TraceError};
+use varve_trace::{SamplesNote, Trace, TraceError};
 
+pub use code::{ChainTime, LineTime};
+use tally::Tally;
+
+use crate::assemble::Tables;
+
+/// What the weight of a sample is where samples have a weight in time, wherever it is shown.
+pub const WEIGHT: &str = "time at the instruction, not a number of accesses";
 /// Rows of each list; what is beyond is counted.
 const MOST: usize = 1000;
+/// Steps between two samples that a stride is told from, at least.
+const LEAST_STEPS: u64 = 16;
 
-/// What the samples say.
+/// What the samples say. Lists are in the order of time where samples have a weight in time, else of their number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SampleUse {
     /// What a sample stands for, a sentence.
     pub weight: String,
+    /// How Varve took them and what became of them; null where another tool did.
+    pub note: Option<SamplesNote>,
     /// All samples.
     #[serde(flatten)]
     pub all: Sampled,
+    /// The time of accesses that lie in no known object; null where samples have no weight in time.
+    pub unowned_ns: Option<Duration>,
     /// Those with an address.
     pub with_address: u64,
     /// Those in a known object.
@@ -29,11 +47,15 @@ pub struct SampleUse {
     pub sources: Vec<SourceShare>,
     /// By level, nearest first; samples without a level are in none.
     pub levels: Vec<LevelShare>,
-    /// By object, most samples first.
+    /// By object; the recorder's own memory is not among them.
     pub objects: Vec<ObjectSamples>,
-    /// By place in the code, most samples first.
+    /// By place in the code.
     pub places: Vec<PlaceSamples>,
-    /// By thread, most samples first.
+    /// By line of code, where call stacks are told.
+    pub lines: Vec<LineTime>,
+    /// Call chains of the samples whose access is known, most first.
+    pub flame: Vec<ChainTime>,
+    /// By thread.
     pub threads: Vec<ThreadSamples>,
     /// Rows that the lists leave out, by list.
     pub omitted: OmittedSamples,
@@ -50,6 +72,21 @@ pub struct Sampled {
     pub writes: Option<u64>,
     /// Latencies; null where no sample tells.
     pub latency_cycles: Option<Latency>,
+    /// The time that they stand for, time at the instruction; null where they have no weight in time.
+    pub time_ns: Option<Duration>,
+    /// That of samples whose access is known.
+    pub access_ns: Option<Duration>,
+    /// That of accesses that write.
+    pub write_ns: Option<Duration>,
+    /// That of samples in system calls.
+    pub call_ns: Option<Duration>,
+}
+
+impl Sampled {
+    /// What lists are sorted by.
+    fn rank(&self) -> Reverse<(Option<Duration>, u64)> {
+        Reverse((self.time_ns, self.samples))
+    }
 }
 
 /// How latencies are spread, in CPU cycles. Above 1024 they are exact to a thousandth.
@@ -101,17 +138,34 @@ pub struct ObjectSamples {
     /// The samples.
     #[serde(flatten)]
     pub sampled: Sampled,
-    /// Threads among them, most samples first; empty where no sample tells.
-    pub threads: Vec<ThreadCount>,
+    /// Threads among them, most first: a row of the matrix of threads and objects; empty where no sample tells.
+    pub threads: Vec<ThreadPart>,
+    /// How the accesses of one instruction move; null where there are too few.
+    pub steps: Option<Steps>,
 }
 
-/// A thread's part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ThreadCount {
+/// A thread's part of the samples of an object.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ThreadPart {
+    /// The process.
+    pub pid: Pid,
     /// The thread.
     pub tid: Tid,
-    /// How many samples.
-    pub samples: u64,
+    /// The samples.
+    #[serde(flatten)]
+    pub sampled: Sampled,
+}
+
+/// How the address of one instruction of one thread moves from one sample to the next, thousands of accesses later.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Steps {
+    /// Pairs of samples.
+    pub count: u64,
+    /// The largest number of bytes of which every step is a multiple: of a regular walk, its stride.
+    pub stride_bytes: u64,
+    /// The share of steps that went up, 0 to 1: near 1 or 0 for a walk, near a half for random accesses and for walks that
+    /// begin anew between two samples.
+    pub upward: f64,
 }
 
 /// Samples of a place in the code.
@@ -147,184 +201,162 @@ pub struct OmittedSamples {
     pub objects: u64,
     /// Places.
     pub places: u64,
+    /// Lines of code.
+    pub lines: u64,
+    /// Call chains.
+    pub chains: u64,
     /// Threads.
     pub threads: u64,
-}
-
-/// Counts while they grow.
-#[derive(Clone, Debug, Default)]
-struct Tally {
-    samples: u64,
-    reads: u64,
-    writes: u64,
-    latencies: BTreeMap<u32, u64>,
-}
-
-impl Tally {
-    fn add(&mut self, row: &SampleRow) {
-        self.samples += 1;
-        match row.write {
-            Some(true) => self.writes += 1,
-            Some(false) => self.reads += 1,
-            None => (),
-        }
-        if let Some(cycles) = row.latency_cycles {
-            *self.latencies.entry(rounded(cycles)).or_default() += 1;
-        }
-    }
-
-    fn done(&self) -> Sampled {
-        let told = self.reads + self.writes > 0;
-        Sampled {
-            samples: self.samples,
-            reads: told.then_some(self.reads),
-            writes: told.then_some(self.writes),
-            latency_cycles: self.latency(),
-        }
-    }
-
-    fn latency(&self) -> Option<Latency> {
-        let samples: u64 = self.latencies.values().sum();
-        let (max, _) = self.latencies.last_key_value()?;
-        let at = |share: f64| {
-            let rank = ((samples as f64 * share).ceil() as u64).max(1);
-            let mut sum = 0;
-            let mut all = self.latencies.iter();
-            all.find(|(_, count)| {
-                sum += **count;
-                sum >= rank
-            })
-            .map_or(*max, |(cycles, _)| *cycles)
-        };
-        Some(Latency {
-            samples,
-            median: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            max: *max,
-        })
-    }
-}
-
-/// Ten significant bits.
-fn rounded(cycles: u32) -> u32 {
-    let spare = (32 - cycles.leading_zeros()).saturating_sub(10);
-    cycles >> spare << spare
 }
 
 #[derive(Default)]
 struct ObjectTally {
     tally: Tally,
-    threads: HashMap<Tid, u64>,
+    threads: BTreeMap<(Pid, Tid), Tally>,
+    walk: Walk,
 }
 
-/// Reads the table; none where it has no rows.
-pub(crate) fn read(
-    trace: &Trace,
-    objects: &[ObjectRow],
-    sites: &HashMap<SiteId, String>,
-    names: &HashMap<(Pid, Tid), String>,
-) -> Result<Option<SampleUse>, TraceError> {
-    let mut all = Tally::default();
-    let (mut with_address, mut with_object) = (0, 0);
-    let mut sources = [0u64; SampleSource::ALL.len()];
-    let mut levels: Vec<Tally> = vec![Tally::default(); MemoryLevel::ALL.len()];
-    let mut by_object: HashMap<ObjectId, ObjectTally> = HashMap::new();
-    let mut by_place: HashMap<(Option<SiteId>, Option<Address>), Tally> = HashMap::new();
-    let mut by_thread: HashMap<(Pid, Tid), Tally> = HashMap::new();
-    for rows in trace.batches::<SampleRow>()? {
-        for row in rows? {
-            all.add(&row);
-            sources[row.source as usize] += 1;
-            with_address += u64::from(row.address.is_some());
-            if let Some(level) = row.level {
-                levels[level as usize].add(&row);
-            }
-            if let Some(object) = row.object {
-                with_object += 1;
-                let of = by_object.entry(object).or_default();
-                of.tally.add(&row);
-                if let Some(tid) = row.tid {
-                    *of.threads.entry(tid).or_default() += 1;
-                }
-            }
-            if row.site.is_some() || row.ip.is_some() {
-                by_place.entry((row.site, row.ip)).or_default().add(&row);
-            }
-            if let Some(tid) = row.tid {
-                by_thread.entry((row.pid, tid)).or_default().add(&row);
-            }
+#[derive(Default)]
+struct Walk {
+    count: u64,
+    up: u64,
+    divisor: u64,
+}
+
+impl Walk {
+    fn step(&mut self, from: Address, to: Address) {
+        self.count += 1;
+        self.up += u64::from(to > from);
+        self.divisor = divisor(self.divisor, to.0.abs_diff(from.0));
+    }
+
+    fn steps(&self) -> Option<Steps> {
+        (self.count >= LEAST_STEPS).then(|| Steps {
+            count: self.count,
+            stride_bytes: self.divisor,
+            upward: self.up as f64 / self.count as f64,
+        })
+    }
+}
+
+/// The greatest common divisor.
+fn divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// What is gathered in the pass.
+struct Sums {
+    all: Tally,
+    with_address: u64,
+    with_object: u64,
+    unowned: u64,
+    sources: [u64; SampleSource::ALL.len()],
+    levels: Vec<Tally>,
+    objects: HashMap<ObjectId, ObjectTally>,
+    /// Where an instruction of a thread was last seen in an object.
+    last: HashMap<(ObjectId, Tid, Address), Address>,
+    places: HashMap<(Option<SiteId>, Option<Address>), Tally>,
+    threads: HashMap<(Pid, Tid), Tally>,
+}
+
+impl Sums {
+    fn new() -> Sums {
+        Sums {
+            all: Tally::default(),
+            with_address: 0,
+            with_object: 0,
+            unowned: 0,
+            sources: [0; SampleSource::ALL.len()],
+            levels: vec![Tally::default(); MemoryLevel::ALL.len()],
+            objects: HashMap::new(),
+            last: HashMap::new(),
+            places: HashMap::new(),
+            threads: HashMap::new(),
         }
     }
-    if all.samples == 0 {
+
+    fn add(&mut self, row: &SampleRow) {
+        self.all.add(row);
+        self.sources[row.source as usize] += 1;
+        self.with_address += u64::from(row.address.is_some());
+        if let Some(level) = row.level {
+            self.levels[level as usize].add(row);
+        }
+        if row.site.is_some() || row.ip.is_some() {
+            self.places.entry((row.site, row.ip)).or_default().add(row);
+        }
+        if let Some(tid) = row.tid {
+            self.threads.entry((row.pid, tid)).or_default().add(row);
+        }
+        let Some(object) = row.object else {
+            if row.address.is_some() {
+                self.unowned += row.weight_ns.map_or(0, |w| w.0);
+            }
+            return;
+        };
+        self.with_object += 1;
+        let of = self.objects.entry(object).or_default();
+        of.tally.add(row);
+        let Some(tid) = row.tid else { return };
+        of.threads.entry((row.pid, tid)).or_default().add(row);
+        if let (Some(ip), Some(address)) = (row.ip, row.address)
+            && let Some(last) = self.last.insert((object, tid, ip), address)
+            && last != address
+        {
+            of.walk.step(last, address);
+        }
+    }
+}
+
+/// Reads the table; none where it has no rows. `own` says which objects are the recorder's; `hear` is told every row of
+/// the program's.
+pub(crate) fn read(
+    trace: &Trace,
+    tables: &Tables,
+    own: impl Fn(usize) -> bool,
+    mut hear: impl FnMut(&SampleRow),
+) -> Result<Option<SampleUse>, TraceError> {
+    let mut sums = Sums::new();
+    for rows in trace.batches::<SampleRow>()? {
+        for row in rows? {
+            sums.add(&row);
+            hear(&row);
+        }
+    }
+    if sums.all.samples == 0 {
         return Ok(None);
     }
-    let rows: HashMap<ObjectId, &ObjectRow> = objects.iter().map(|o| (o.object, o)).collect();
-    let mut of_objects: Vec<ObjectSamples> = by_object
-        .into_iter()
-        .filter_map(|(object, of)| {
-            let row = rows.get(&object)?;
-            let mut threads: Vec<ThreadCount> = of
-                .threads
-                .into_iter()
-                .map(|(tid, samples)| ThreadCount { tid, samples })
-                .collect();
-            threads.sort_by_key(|t| (Reverse(t.samples), t.tid));
-            Some(ObjectSamples {
-                object,
-                name: row.name.clone(),
-                kind: row.kind,
-                pid: row.pid,
-                sampled: of.tally.done(),
-                threads,
-            })
-        })
-        .collect();
-    of_objects.sort_by_key(|o| (Reverse(o.sampled.samples), o.object));
-    let mut of_places: Vec<PlaceSamples> = by_place
-        .into_iter()
-        .map(|((site, ip), tally)| PlaceSamples {
-            place: site
-                .and_then(|s| sites.get(&s).filter(|l| !l.is_empty()).cloned())
-                .or(ip.map(|ip| ip.to_string()))
-                .unwrap_or_default(),
-            ip,
-            sampled: tally.done(),
-        })
-        .collect();
-    of_places.sort_by(|a, b| {
-        let key = |p: &PlaceSamples| (Reverse(p.sampled.samples), p.ip);
-        key(a).cmp(&key(b)).then_with(|| a.place.cmp(&b.place))
-    });
-    let mut of_threads: Vec<ThreadSamples> = by_thread
-        .into_iter()
-        .map(|((pid, tid), tally)| ThreadSamples {
-            pid,
-            tid,
-            name: names.get(&(pid, tid)).cloned().unwrap_or_default(),
-            sampled: tally.done(),
-        })
-        .collect();
-    of_threads.sort_by_key(|t| (Reverse(t.sampled.samples), t.pid, t.tid));
+    let mut objects = objects(&sums, &tables.objects, own);
+    let mut places = places(&sums, &tables.sites);
+    let mut threads = threads(&sums, tables);
+    let code = code::read(trace, &sums.places)?;
     let omitted = OmittedSamples {
-        objects: cut(&mut of_objects),
-        places: cut(&mut of_places),
-        threads: cut(&mut of_threads),
+        objects: cut(&mut objects),
+        places: cut(&mut places),
+        lines: code.omitted_lines,
+        chains: code.omitted_chains,
+        threads: cut(&mut threads),
     };
+    let all = sums.all.done();
     Ok(Some(SampleUse {
-        weight: weight(&sources).to_owned(),
-        all: all.done(),
-        with_address,
-        with_object,
+        weight: weight(&sums.sources).to_owned(),
+        note: trace.manifest.samples,
+        unowned_ns: all.time_ns.map(|_| Duration(sums.unowned)),
+        all,
+        with_address: sums.with_address,
+        with_object: sums.with_object,
         sources: SampleSource::ALL
             .iter()
-            .zip(sources)
+            .zip(sums.sources)
             .filter(|(_, samples)| *samples > 0)
             .map(|(&source, samples)| SourceShare { source, samples })
             .collect(),
         levels: MemoryLevel::ALL
             .iter()
-            .zip(&levels)
+            .zip(&sums.levels)
             .filter(|(_, tally)| tally.samples > 0)
             .map(|(&level, tally)| LevelShare {
                 level,
@@ -332,11 +364,83 @@ pub(crate) fn read(
                 latency_cycles: tally.latency(),
             })
             .collect(),
-        objects: of_objects,
-        places: of_places,
-        threads: of_threads,
+        objects,
+        places,
+        lines: code.lines,
+        flame: code.flame,
+        threads,
         omitted,
     }))
+}
+
+fn objects(sums: &Sums, rows: &[ObjectRow], own: impl Fn(usize) -> bool) -> Vec<ObjectSamples> {
+    let program = rows.iter().enumerate().filter(|(at, _)| !own(*at));
+    let mut list: Vec<ObjectSamples> = program
+        .filter_map(|(_, row)| {
+            let of = sums.objects.get(&row.object)?;
+            let part = |(&(pid, tid), tally): (&(Pid, Tid), &Tally)| ThreadPart {
+                pid,
+                tid,
+                sampled: tally.done(),
+            };
+            let mut threads: Vec<ThreadPart> = of.threads.iter().map(part).collect();
+            threads.sort_by_key(|t| (t.sampled.rank(), t.tid));
+            Some(ObjectSamples {
+                object: row.object,
+                name: row.name.clone(),
+                kind: row.kind,
+                pid: row.pid,
+                sampled: of.tally.done(),
+                threads,
+                steps: of.walk.steps(),
+            })
+        })
+        .collect();
+    list.sort_by_key(|o| (o.sampled.rank(), o.object));
+    list
+}
+
+fn places(sums: &Sums, sites: &HashMap<SiteId, String>) -> Vec<PlaceSamples> {
+    let label = |site: SiteId| sites.get(&site).filter(|l| !l.is_empty()).cloned();
+    let mut list: Vec<PlaceSamples> = sums
+        .places
+        .iter()
+        .map(|(&(site, ip), tally)| PlaceSamples {
+            place: site
+                .and_then(label)
+                .or(ip.map(|ip| ip.to_string()))
+                .unwrap_or_default(),
+            ip,
+            sampled: tally.done(),
+        })
+        .collect();
+    list.sort_by(|a, b| {
+        let key = |p: &PlaceSamples| (p.sampled.rank(), p.ip);
+        key(a).cmp(&key(b)).then_with(|| a.place.cmp(&b.place))
+    });
+    list
+}
+
+fn threads(sums: &Sums, tables: &Tables) -> Vec<ThreadSamples> {
+    let rows = tables.threads.iter();
+    let names: HashMap<(Pid, Tid), &str> =
+        rows.map(|t| ((t.pid, t.tid), t.name.as_str())).collect();
+    let mut list: Vec<ThreadSamples> = sums
+        .threads
+        .iter()
+        .map(|(&(pid, tid), tally)| ThreadSamples {
+            pid,
+            tid,
+            name: names
+                .get(&(pid, tid))
+                .copied()
+                .unwrap_or_default()
+                .to_owned(),
+            sampled: tally.done(),
+        })
+        .collect();
+    list.sort_by_key(|t| (t.sampled.rank(), t.pid, t.tid));
+    list
 }
 
 fn cut<T>(list: &mut Vec<T>) -> u64 {
@@ -362,5 +466,17 @@ fn weight(sources: &[u64]) -> &'static str {
         _ => {
             "A sample stands for as many accesses as the recording tool's period says; loads may have been sampled from a latency on only."
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_have_their_greatest_common_divisor() {
+        assert_eq!(divisor(0, 4160), 4160);
+        assert_eq!(divisor(4160 * 3, 4160 * 7), 4160);
+        assert_eq!(divisor(64, 72), 8);
     }
 }

@@ -8,6 +8,7 @@ use varve_trace::{Trace, TraceError};
 
 use crate::analysis::Writes;
 use crate::fold::Fold;
+use crate::sharing::Builder;
 use crate::stats::Marks;
 use crate::sweep::{Moment, RowFacts, Run, Sweep, sweep};
 
@@ -26,16 +27,18 @@ pub(crate) struct Pass {
     pub(crate) faults: u64,
 }
 
-/// Folds all touches and faults. `tail` is the first interval of the tail.
+/// Folds all touches and faults. `tail` is the first interval of the tail; `sharing` hears of the faults.
 pub(crate) fn run(
     trace: &Trace,
     intervals: &[IntervalRow],
     tail: usize,
     fold: &mut Fold<'_>,
+    sharing: Option<&mut Builder<'_>>,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Pass, TraceError> {
     let mut analyst = Analyst {
         fold,
+        sharing,
         tail,
         marked: Vec::new(),
         sources: Default::default(),
@@ -63,8 +66,9 @@ pub(crate) fn run(
     Ok(pass)
 }
 
-struct Analyst<'a, 'b> {
+struct Analyst<'a, 'b, 'c> {
     fold: &'a mut Fold<'b>,
+    sharing: Option<&'a mut Builder<'c>>,
     tail: usize,
     marked: Vec<(Run, Marks)>,
     /// Pages named in this interval, by source.
@@ -74,7 +78,7 @@ struct Analyst<'a, 'b> {
     pass: Pass,
 }
 
-impl Sweep for Analyst<'_, '_> {
+impl Sweep for Analyst<'_, '_, '_> {
     #[inline]
     fn row(&mut self, run: Run, facts: RowFacts) {
         let pages = run.end.0 - run.first.0;
@@ -120,6 +124,9 @@ impl Sweep for Analyst<'_, '_> {
 
     fn fault(&mut self, fault: &FaultRow) {
         self.pass.faults += 1;
-        self.fold.fault(fault);
+        let first = self.fold.fault(fault);
+        if let Some(sharing) = &mut self.sharing {
+            sharing.fault(fault, first);
+        }
     }
 }

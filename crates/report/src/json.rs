@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use varve_analyse::Analysis;
+use varve_analyse::{AccessTime, Analysis};
 use varve_trace::Absent;
 
 /// The version of the fields. Fields may be added under the same version.
@@ -13,6 +13,8 @@ struct Document<'a> {
     schema: &'a str,
     #[serde(flatten)]
     analysis: &'a Analysis,
+    /// The same figures as in `samples`, where the first version of the document had them.
+    access_time: Option<AccessTime<'a>>,
 }
 
 /// The analysis as one JSON document, with a line break at the end.
@@ -23,6 +25,7 @@ pub fn render(analysis: &Analysis) -> Result<String, serde_json::Error> {
     let document = Document {
         schema: SCHEMA,
         analysis,
+        access_time: analysis.samples.as_ref().and_then(AccessTime::of),
     };
     let mut text = match analysis.trace.absent.is_empty() {
         true => serde_json::to_string_pretty(&document)?,

@@ -32,9 +32,9 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
     let mut page = Page::new(width.clamp(*WIDTHS.start(), *WIDTHS.end()), color);
     what_ran(&mut page, analysis);
     let lacks = |what| analysis.trace.absent.contains(&what);
-    // Where the weight is time, that says more than how many samples there were.
+    // Where the weight is time, that says more than how many samples there were: see below.
     if let Some(found) = &analysis.samples
-        && analysis.access_time.is_none()
+        && found.note.is_none()
     {
         samples::samples(&mut page, found);
     }
@@ -50,7 +50,13 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
         processes(&mut page, analysis);
         threads(&mut page, analysis);
         exact::accesses(&mut page, analysis);
-        access_time::write(&mut page, analysis);
+        let taken = analysis.samples.as_ref();
+        if let Some((samples, note)) = taken.and_then(|s| Some((s, s.note.as_ref()?))) {
+            match samples.all.time_ns {
+                Some(_) => access_time::write(&mut page, samples, note),
+                None => samples::samples(&mut page, samples),
+            }
+        }
     }
     findings(&mut page, analysis);
     unknown(&mut page, analysis);

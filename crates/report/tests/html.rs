@@ -370,7 +370,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             advice: String::new(),
             objects: vec![ObjectId(2)],
         }],
-        access_time: None,
+        sharing: None,
         unknown: vec![],
     }
 }

@@ -89,11 +89,11 @@ impl Code {
         steps: Steps,
     ) -> Result<Located, Undecoded> {
         let at = self.position(ip.0).ok_or(Undecoded::Invalid)?;
-        if steps == Steps::All {
-            match self.behind(at, registers) {
+        if steps != Steps::NotBehind {
+            match self.behind(at, registers, steps) {
                 Some(Ok(located)) => return Ok(located),
                 // It is known what the thread waited for, though not where that lies: the next access is not it.
-                Some(Err(Undecoded::Vector)) => return Err(Undecoded::Vector),
+                Some(Err(why @ (Undecoded::Vector | Undecoded::Gather))) => return Err(why),
                 Some(Err(_)) | None => {}
             }
         }
@@ -101,12 +101,18 @@ impl Code {
     }
 
     /// The access of the instruction that ran last, where it is certain which that was.
-    fn behind(&self, at: usize, registers: &Registers) -> Option<Result<Located, Undecoded>> {
+    fn behind(
+        &self,
+        at: usize,
+        registers: &Registers,
+        steps: Steps,
+    ) -> Option<Result<Located, Undecoded>> {
+        let is_target = |ip: u64| steps != Steps::Blind && self.is_target(ip);
         let mut factory = InstructionInfoFactory::new();
         let last = self.instructions.get(at.checked_sub(1)?)?;
         let ip = self.instructions[at].ip();
         // A branch may have led here instead.
-        if !falls_through(last) || last.next_ip() != ip || self.is_target(ip) {
+        if !falls_through(last) || last.next_ip() != ip || is_target(ip) {
             return None;
         }
         if !touches_memory(last, &mut factory) {
@@ -120,7 +126,7 @@ impl Code {
         while first > 0 && at - first < BACK {
             let before = &self.instructions[first - 1];
             let here = self.instructions[first].ip();
-            if self.is_target(here) || !falls_through(before) || before.next_ip() != here {
+            if is_target(here) || !falls_through(before) || before.next_ip() != here {
                 break;
             }
             first -= 1;

@@ -1,9 +1,11 @@
 //! What an instruction accesses, its registers given.
 
-use iced_x86::{Instruction, InstructionInfoFactory, MemorySize, OpAccess, Register, UsedMemory};
+use iced_x86::{
+    Instruction, InstructionInfoFactory, MemorySize, OpAccess, OpKind, Register, UsedMemory,
+};
 use varve_model::{Address, Bytes};
 
-use super::registers::{DIRECTION, Registers, truncated};
+use super::registers::{DIRECTION, Registers, extended, truncated};
 use crate::{Access, Kind, Undecoded};
 
 /// Whether an instruction accesses memory at all.
@@ -39,7 +41,7 @@ pub(crate) fn accesses(
             Some(_) => {}
         }
     }
-    let masked = instruction.has_op_mask();
+    let masked = instruction.has_op_mask() || is_masked(instruction);
     let gathers = instruction.is_vsib();
     let used: Vec<UsedMemory> = factory.info(instruction).used_memory().to_vec();
     let mut found = Vec::new();
@@ -65,6 +67,7 @@ pub(crate) fn accesses(
         };
         let address = memory
             .virtual_address(0, |register, _, _| registers.read(register))
+            .and_then(|address| Some(address.wrapping_add(bit_distance(instruction, registers)?)))
             .ok_or(Undecoded::Register)?;
         found.push(Access {
             address: Address(address),
@@ -73,6 +76,36 @@ pub(crate) fn accesses(
         });
     }
     Ok(found)
+}
+
+/// Whether a vector says which elements are accessed, of instructions that have no mask register.
+fn is_masked(instruction: &Instruction) -> bool {
+    use iced_x86::Mnemonic::{
+        Maskmovdqu, Maskmovq, Vmaskmovdqu, Vmaskmovpd, Vmaskmovps, Vpmaskmovd, Vpmaskmovq,
+    };
+    matches!(
+        instruction.mnemonic(),
+        Maskmovdqu | Maskmovq | Vmaskmovdqu | Vmaskmovpd | Vmaskmovps | Vpmaskmovd | Vpmaskmovq
+    )
+}
+
+/// How far from its operand an instruction accesses memory: those that test a bit whose number a register holds
+/// go to the word with that bit, forward or back.
+fn bit_distance(instruction: &Instruction, registers: &Registers) -> Option<u64> {
+    use iced_x86::Mnemonic::{Bt, Btc, Btr, Bts};
+    let tests_bit = matches!(instruction.mnemonic(), Bt | Btc | Btr | Bts);
+    if !tests_bit || instruction.op1_kind() != OpKind::Register {
+        return Some(0);
+    }
+    let register = instruction.op1_register();
+    let bytes = register.size();
+    // With 32-bit addresses the sum would wrap earlier.
+    if instruction.memory_base().size() == 4 || instruction.memory_index().size() == 4 {
+        return None;
+    }
+    let bit = extended(registers.read(register)?, bytes) as i64;
+    let words = bit >> (8 * bytes).ilog2();
+    Some(words.wrapping_mul(bytes as i64) as u64)
 }
 
 /// Whether a string instruction counts in ECX: it has an address-size prefix.
@@ -120,10 +153,10 @@ fn lanes(
     registers: &Registers,
     found: &mut Vec<Access>,
 ) -> Result<(), Undecoded> {
-    let vectors = registers.vectors.as_ref().ok_or(Undecoded::Vector)?;
+    let vectors = registers.vectors.as_ref().ok_or(Undecoded::Gather)?;
     // The mask of AVX2 is a vector: its sign bits say which lanes are still to come. That of AVX-512 is not carried.
     if instruction.has_op_mask() {
-        return Err(Undecoded::Vector);
+        return Err(Undecoded::Gather);
     }
     let mask = instruction.op2_register();
     let (index, element) = (memory.index(), memory.memory_size().element_size());
@@ -156,7 +189,7 @@ fn lanes(
                 bytes: Bytes(element as u64),
                 kind,
             }),
-            None if lost => return Err(Undecoded::Vector),
+            None if lost => return Err(Undecoded::Gather),
             None => return Err(Undecoded::Register),
         }
     }
@@ -173,10 +206,10 @@ fn vector_bytes(
     let whole = vectors
         .bytes
         .get(register.number())
-        .ok_or(Undecoded::Vector)?;
+        .ok_or(Undecoded::Gather)?;
     let part = whole
         .get(offset..offset + bytes.min(8))
-        .ok_or(Undecoded::Vector)?;
+        .ok_or(Undecoded::Gather)?;
     let mut value = [0; 8];
     value[..part.len()].copy_from_slice(part);
     Ok(truncated(u64::from_le_bytes(value), bytes))

@@ -34,7 +34,8 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
     };
     let mut threads = (u64::MAX, 0_u64);
     let mut who: BTreeMap<u32, u64> = BTreeMap::new();
-    let single = f.analysis.objects.iter().filter_map(|o| {
+    let untold = |o: &&ObjectUse| !f.told.contains(&o.object);
+    let single = f.analysis.objects.iter().filter(untold).filter_map(|o| {
         let data = matches!(
             o.kind,
             ObjectKind::Static | ObjectKind::Heap | ObjectKind::Mapping
@@ -90,7 +91,8 @@ pub(super) fn scanned_by_all(f: &Facts<'_>) -> Option<Finding> {
         *faulting.entry(t.pid).or_default() += 1;
     }
     let mut most = 0;
-    let all = f.analysis.objects.iter().filter_map(|o| {
+    let untold = |o: &&ObjectUse| !f.told.contains(&o.object);
+    let all = f.analysis.objects.iter().filter(untold).filter_map(|o| {
         let (threads, bytes) = (o.threads.len() as u64, o.usage.touched_pages.bytes());
         let least = o.threads.last()?.pages.0;
         let fair = least.saturating_mul(2 * threads) >= o.usage.first_touches.0;

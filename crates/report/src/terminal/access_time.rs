@@ -1,6 +1,8 @@
 //! Where the time of accesses goes.
 
-use varve_analyse::{AccessTime, Analysis, LineTime, ObjectTime, WEIGHT, format};
+use varve_analyse::{LineTime, SampleUse, Sampled, Steps, WEIGHT, format};
+use varve_model::Duration;
+use varve_trace::SamplesNote;
 
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
@@ -10,13 +12,12 @@ const OBJECTS: usize = 6;
 /// Lines of code that are shown.
 const LINES: usize = 5;
 
-pub(super) fn write(page: &mut Page, analysis: &Analysis) {
-    let Some(samples) = analysis.access_time.as_ref().filter(|s| s.note.taken > 0) else {
-        return;
-    };
+/// What samples with a weight in time say.
+pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
     page.heading("Time at accesses (samples)");
-    page.wrapped(&what(samples), Tone::Faint);
-    if samples.access_ns.0 == 0 {
+    page.wrapped(&what(note), Tone::Faint);
+    let (all, accesses) = (time(&samples.all), access(&samples.all));
+    if accesses.0 == 0 {
         return;
     }
     let mut table = Table::new(&[
@@ -27,12 +28,13 @@ pub(super) fn write(page: &mut Page, analysis: &Analysis) {
         ("steps", Align::Left),
     ]);
     for object in samples.objects.iter().take(OBJECTS) {
+        let of = &object.sampled;
         table.row([
             object.name.clone(),
-            format::percent(object.time_ns.0, samples.access_ns.0),
-            format::percent(object.write_ns.0, object.time_ns.0),
+            format::percent(time(of).0, accesses.0),
+            format::percent(of.write_ns.unwrap_or_default().0, time(of).0),
             format::count(object.threads.len() as u64),
-            steps(object),
+            object.steps.as_ref().map_or_else(String::new, steps),
         ]);
     }
     page.table(&table);
@@ -44,17 +46,24 @@ pub(super) fn write(page: &mut Page, analysis: &Analysis) {
     for line in samples.lines.iter().take(LINES) {
         table.row([
             place(line),
-            format::percent(line.time_ns.0, samples.time_ns.0),
-            format::percent(line.access_ns.0, samples.time_ns.0),
+            format::percent(line.time_ns.unwrap_or_default().0, all.0),
+            format::percent(line.access_ns.unwrap_or_default().0, all.0),
         ]);
     }
     page.gap();
     page.table(&table);
 }
 
+fn time(of: &Sampled) -> Duration {
+    of.time_ns.unwrap_or_default()
+}
+
+fn access(of: &Sampled) -> Duration {
+    of.access_ns.unwrap_or_default()
+}
+
 /// How they were taken, and what became of them.
-fn what(samples: &AccessTime) -> String {
-    let note = &samples.note;
+fn what(note: &SamplesNote) -> String {
     format!(
         "A share is {WEIGHT}. {} by {} at {}/s per CPU: {} told, {} undecoded, {} in system calls, {} in faults and \
          interrupts, {} dropped.",
@@ -69,15 +78,12 @@ fn what(samples: &AccessTime) -> String {
     )
 }
 
-fn steps(object: &ObjectTime) -> String {
-    match &object.steps {
-        None => String::new(),
-        Some(steps) => format!(
-            "of {} B, {:.0} % up",
-            format::count(steps.stride_bytes),
-            steps.upward * 100.0
-        ),
-    }
+fn steps(steps: &Steps) -> String {
+    format!(
+        "of {} B, {:.0} % up",
+        format::count(steps.stride_bytes),
+        steps.upward * 100.0
+    )
 }
 
 fn place(line: &LineTime) -> String {

@@ -14,8 +14,8 @@ pub(super) fn accesses(page: &mut Page, a: &Analysis) {
     page.heading("Counted accesses");
     page.line(&format!(
         "{} reads, {} writes",
-        format::count(counted.reads),
-        format::count(counted.writes)
+        format::count(counted.all.reads),
+        format::count(counted.all.writes)
     ));
     sharing(page, counted);
     objects(page, counted);
@@ -52,8 +52,8 @@ fn objects(page: &mut Page, counted: &ExactUse) {
         let shared = varve_model::Pages(s.read_only.0 + s.one_writer.0 + s.many_writers.0);
         table.row([
             grouped(&o.name, o.objects),
-            format::count(o.reads),
-            format::count(o.writes),
+            format::count(o.accesses.reads),
+            format::count(o.accesses.writes),
             format::pages_size(s.private),
             format::pages_size(shared),
             o.first_tid.map_or_else(String::new, |t| t.to_string()),
@@ -84,8 +84,8 @@ fn threads(page: &mut Page, counted: &ExactUse) {
     for t in counted.threads.iter().take(THREADS) {
         table.row([
             t.tid.to_string(),
-            format::count(t.reads),
-            format::count(t.writes),
+            format::count(t.accesses.reads),
+            format::count(t.accesses.writes),
             format::pages_size(t.pages),
             format::pages_size(t.written_pages),
             format::pages_size(t.first_pages),

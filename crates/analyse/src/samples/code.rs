@@ -1,0 +1,169 @@
+//! Samples by line of code and by call chain.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use varve_model::{Address, Duration, SiteId};
+use varve_trace::tables::{Frame, SiteRow};
+use varve_trace::{Trace, TraceError};
+
+use super::tally::Tally;
+
+/// Lines that are listed, and call chains.
+const MOST_LINES: usize = 200;
+const MOST_CHAINS: usize = 5000;
+
+/// Samples at one line of code.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LineTime {
+    /// The function.
+    pub function: Option<String>,
+    /// The source file.
+    pub file: Option<String>,
+    /// The line in it.
+    pub line: Option<u32>,
+    /// The executable or library.
+    pub module: Option<String>,
+    /// All samples that stood there, the kernel's work on its behalf included.
+    pub samples: u64,
+    /// Their time; null where samples have no weight in time.
+    pub time_ns: Option<Duration>,
+    /// The time of those whose access is known.
+    pub access_ns: Option<Duration>,
+    /// The time of those that write.
+    pub write_ns: Option<Duration>,
+}
+
+/// The samples of one call chain whose access is known.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChainTime {
+    /// Functions, the outermost first, separated by `;`: a folded stack for a flame graph.
+    pub stack: String,
+    /// How many.
+    pub samples: u64,
+    /// The time of its accesses; null where samples have no weight in time.
+    pub time_ns: Option<Duration>,
+}
+
+/// What is known of the code.
+pub(super) struct Code {
+    pub(super) lines: Vec<LineTime>,
+    pub(super) omitted_lines: u64,
+    pub(super) flame: Vec<ChainTime>,
+    pub(super) omitted_chains: u64,
+}
+
+type Places = HashMap<(Option<SiteId>, Option<Address>), Tally>;
+type Key<'a> = (
+    Option<&'a str>,
+    Option<&'a str>,
+    Option<u32>,
+    Option<&'a str>,
+);
+
+#[derive(Default)]
+struct Sum {
+    samples: u64,
+    time: Option<u64>,
+    access: Option<u64>,
+    write: Option<u64>,
+}
+
+/// Looks up the call stacks of the samples. Those without frames, as most importers have, are in no line.
+pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
+    let frames = frames(trace, places)?;
+    let mut lines: BTreeMap<Key<'_>, Sum> = BTreeMap::new();
+    let mut chains: BTreeMap<String, (u64, Option<u64>)> = BTreeMap::new();
+    let mut names: HashMap<SiteId, String> = HashMap::new();
+    for ((site, _), tally) in places {
+        let Some(site) = site else { continue };
+        let Some(of_site) = frames.get(site).filter(|f| !f.is_empty()) else {
+            continue;
+        };
+        let f = &of_site[0];
+        let key = (
+            f.function.as_deref(),
+            f.file.as_deref(),
+            f.line,
+            f.module.as_deref(),
+        );
+        let (sum, all) = (lines.entry(key).or_default(), tally.done());
+        sum.samples += all.samples;
+        for (sum, more) in [
+            (&mut sum.time, all.time_ns),
+            (&mut sum.access, all.access_ns),
+            (&mut sum.write, all.write_ns),
+        ] {
+            if let Some(more) = more {
+                *sum.get_or_insert_default() += more.0;
+            }
+        }
+        // The kernel's work on behalf of a line is no access of it.
+        if tally.with_address() > 0 {
+            let stack = names.entry(*site).or_insert_with(|| {
+                let names: Vec<String> = of_site.iter().rev().map(name).collect();
+                names.join(";")
+            });
+            let chain = chains.entry(stack.clone()).or_default();
+            chain.0 += tally.with_address();
+            if let Some(access) = all.access_ns {
+                *chain.1.get_or_insert_default() += access.0;
+            }
+        }
+    }
+    let mut lines: Vec<LineTime> = lines
+        .into_iter()
+        .map(|((function, file, line, module), sum)| LineTime {
+            function: function.map(str::to_owned),
+            file: file.map(str::to_owned),
+            line,
+            module: module.map(str::to_owned),
+            samples: sum.samples,
+            time_ns: sum.time.map(Duration),
+            access_ns: sum.access.map(Duration),
+            write_ns: sum.write.map(Duration),
+        })
+        .collect();
+    lines.sort_by_key(|l| Reverse((l.time_ns, l.samples)));
+    let mut flame: Vec<ChainTime> = chains
+        .into_iter()
+        .map(|(stack, (samples, time))| ChainTime {
+            stack,
+            samples,
+            time_ns: time.map(Duration),
+        })
+        .collect();
+    flame.sort_by_key(|c| Reverse((c.time_ns, c.samples)));
+    let omitted_lines = lines.len().saturating_sub(MOST_LINES) as u64;
+    let omitted_chains = flame.len().saturating_sub(MOST_CHAINS) as u64;
+    lines.truncate(MOST_LINES);
+    flame.truncate(MOST_CHAINS);
+    Ok(Code {
+        lines,
+        omitted_lines,
+        flame,
+        omitted_chains,
+    })
+}
+
+/// The frames of the sites that samples have.
+fn frames(trace: &Trace, places: &Places) -> Result<HashMap<SiteId, Vec<Frame>>, TraceError> {
+    let wanted: std::collections::HashSet<SiteId> =
+        places.keys().filter_map(|(site, _)| *site).collect();
+    let mut known = HashMap::new();
+    for rows in trace.batches::<SiteRow>()? {
+        let rows = rows?.into_iter();
+        known.extend(
+            rows.filter(|row| wanted.contains(&row.site))
+                .map(|row| (row.site, row.frames)),
+        );
+    }
+    Ok(known)
+}
+
+/// A frame's name; what separates frames does not occur in it.
+fn name(frame: &Frame) -> String {
+    let name = frame.function.as_deref().or(frame.module.as_deref());
+    name.unwrap_or("[unknown]").replace(';', ":")
+}

@@ -1,0 +1,545 @@
+//! From counts, samples or faults, one after the other, to [`SharingUse`].
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use varve_model::{Address, Bytes, ObjectId, Page, PageRange, Pages, Pid, Tid, Time};
+use varve_trace::tables::{FaultRow, ObjectRow, SampleRow};
+
+use super::blocks::{Access, Blocks};
+use super::flow::{axis, phases};
+use super::{
+    Axis, ENOUGH, FlowCell, ObjectPhase, ObjectSharing, RANGES, RangeCell, Ranges, SharingClass,
+    SharingPart, SharingSource, SharingThread, SharingUse, ThreadPhase, WeightUnit,
+};
+use crate::analysis::ThreadShare;
+use crate::assemble::Tables;
+use crate::counts::{Counted, Gathered};
+
+/// Objects that are listed.
+const MOST_OBJECTS: usize = 100;
+/// Events of a part of an object from which on it is told whose it is.
+const LEAST_IN_RANGE: u64 = 8;
+
+/// What all sources need.
+#[derive(Clone, Copy)]
+pub(crate) struct Setting<'a> {
+    pub(crate) tables: &'a Tables,
+    /// Whether the trace knows where objects lie.
+    pub(crate) has_places: bool,
+    /// The recording.
+    pub(crate) start: Time,
+    /// Likewise.
+    pub(crate) end: Time,
+}
+
+/// One use of memory by a thread.
+struct Event {
+    pid: Pid,
+    tid: Tid,
+    object: Option<u32>,
+    page: Option<Page>,
+    time: Option<Time>,
+    events: u64,
+    weight: u64,
+    /// The part of the weight that writes, and whether that is told.
+    writes: u64,
+    told: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    events: u64,
+    weight: u64,
+    writes: u64,
+}
+
+impl Sums {
+    fn add(&mut self, e: &Event) {
+        self.events += e.events;
+        self.weight = self.weight.saturating_add(e.weight);
+        self.writes = self.writes.saturating_add(e.writes);
+    }
+}
+
+#[derive(Default)]
+struct ObjectSums {
+    all: Sums,
+    /// Events that do not tell reads from writes.
+    untold: bool,
+    threads: BTreeMap<u32, (Sums, Option<(Time, Time)>)>,
+    /// By part and thread.
+    ranges: BTreeMap<(u32, u32), Sums>,
+    /// By bin and thread.
+    times: BTreeMap<(u32, u32), Sums>,
+    gathered: Gathered,
+}
+
+/// Gathers events.
+pub(crate) struct Builder<'a> {
+    setting: Setting<'a>,
+    source: SharingSource,
+    unit: WeightUnit,
+    axis: Option<Axis>,
+    index: HashMap<ObjectId, u32>,
+    threads: Vec<(Pid, Tid, Sums)>,
+    thread_index: HashMap<(Pid, Tid), u32>,
+    objects: HashMap<u32, ObjectSums>,
+    lines: Blocks,
+    pages: Blocks,
+    all: Sums,
+}
+
+impl<'a> Builder<'a> {
+    /// `events` are expected; what `unit` says is what their weights count.
+    pub(crate) fn new(
+        setting: Setting<'a>,
+        source: SharingSource,
+        unit: WeightUnit,
+        events: u64,
+    ) -> Builder<'a> {
+        let steps =
+            (source == SharingSource::Counts).then_some(setting.tables.intervals.len() as u64);
+        let objects = setting.tables.objects.iter().zip(0..);
+        Builder {
+            source,
+            unit,
+            axis: axis(setting.start, setting.end, events, steps),
+            index: objects.map(|(o, i)| (o.object, i)).collect(),
+            threads: Vec::new(),
+            thread_index: HashMap::new(),
+            objects: HashMap::new(),
+            lines: Blocks::lines(),
+            pages: Blocks::pages(),
+            all: Sums::default(),
+            setting,
+        }
+    }
+
+    /// A row of counts; a page counts in the object that has most of it.
+    pub(crate) fn count(&mut self, counted: &Counted<'_>) {
+        let row = counted.row;
+        let accesses = row.reads.saturating_add(row.writes);
+        let object = counted.objects.first().copied();
+        let middle = |(start, end): (Time, Time)| Time(start.0 + (end - start).0 / 2);
+        self.enter(&Event {
+            pid: row.pid,
+            tid: counted.tid,
+            object,
+            page: Some(row.page),
+            time: counted.time.map(middle),
+            events: accesses,
+            weight: accesses,
+            writes: row.writes,
+            told: true,
+        });
+        if let Some(of) = object.and_then(|o| self.objects.get_mut(&o)) {
+            of.gathered.add(row, counted.tid);
+        }
+    }
+
+    /// A sample; those without an access or a thread say nothing.
+    pub(crate) fn sample(&mut self, row: &SampleRow) {
+        let Some(tid) = row.tid else { return };
+        let object = row.object.and_then(|o| self.index.get(&o)).copied();
+        if row.address.is_none() && object.is_none() {
+            return;
+        }
+        let weight = match self.unit {
+            WeightUnit::Nanoseconds => row.weight_ns.map_or(0, |w| w.0),
+            _ => 1,
+        };
+        let thread = self.enter(&Event {
+            pid: row.pid,
+            tid,
+            object,
+            page: row.address.map(Address::page),
+            time: Some(row.time_ns),
+            events: 1,
+            weight,
+            writes: if row.write == Some(true) { weight } else { 0 },
+            told: row.write.is_some(),
+        });
+        if let (Some(thread), Some(address)) = (thread, row.address) {
+            self.block(
+                row.pid, thread, object, address, row.bytes, row.write, weight,
+            );
+        }
+    }
+
+    /// A page fault; `first` is the object whose page it touched first, if it did.
+    pub(crate) fn fault(&mut self, row: &FaultRow, first: Option<u32>) {
+        let thread = self.enter(&Event {
+            pid: row.pid,
+            tid: row.tid,
+            object: first,
+            page: Some(row.address.page()),
+            time: Some(row.time_ns),
+            events: u64::from(first.is_some()),
+            weight: u64::from(first.is_some()),
+            writes: 0,
+            told: false,
+        });
+        if let (Some(thread), false) = (thread, row.kernel) {
+            self.block(row.pid, thread, first, row.address, None, row.write, 1);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn block(
+        &mut self,
+        pid: Pid,
+        thread: u32,
+        object: Option<u32>,
+        address: Address,
+        bytes: Option<Bytes>,
+        write: Option<bool>,
+        weight: u64,
+    ) {
+        let access = Access {
+            pid,
+            thread,
+            object,
+            address,
+            bytes,
+            write: write == Some(true),
+            weight,
+        };
+        self.lines.add(&access);
+        self.pages.add(&access);
+    }
+
+    /// The position of the thread; None for what is the recorder's.
+    fn enter(&mut self, e: &Event) -> Option<u32> {
+        if e.object
+            .is_some_and(|o| self.setting.tables.is_own(o as usize))
+        {
+            return None;
+        }
+        let next = self.threads.len() as u32;
+        let thread = *self.thread_index.entry((e.pid, e.tid)).or_insert(next);
+        if thread == next {
+            self.threads.push((e.pid, e.tid, Sums::default()));
+        }
+        self.threads[thread as usize].2.add(e);
+        self.all.add(e);
+        let Some(object) = e.object else {
+            return Some(thread);
+        };
+        let row = &self.setting.tables.objects[object as usize];
+        let of = self.objects.entry(object).or_default();
+        of.all.add(e);
+        of.untold |= !e.told;
+        let part = of.threads.entry(thread).or_default();
+        part.0.add(e);
+        if let Some(time) = e.time {
+            let (first, last) = part.1.unwrap_or((time, time));
+            part.1 = Some((first.min(time), last.max(time)));
+            if let Some(axis) = &self.axis {
+                let bin = axis.bin(time);
+                of.times.entry((bin, thread)).or_default().add(e);
+            }
+        }
+        if self.setting.has_places
+            && let Some(range) = e.page.and_then(|page| range_of(row, page))
+        {
+            of.ranges.entry((range, thread)).or_default().add(e);
+        }
+        Some(thread)
+    }
+
+    /// The whole, None where nothing was heard. `firsts` are the pages that threads touched first, by page faults, for
+    /// each object by position; `weight` is a sentence.
+    pub(crate) fn finish(
+        self,
+        firsts: &HashMap<u32, Vec<ThreadShare>>,
+        weight: &str,
+    ) -> Option<SharingUse> {
+        if self.all.events == 0 {
+            return None;
+        }
+        let rows = &self.setting.tables.objects;
+        let mut order: Vec<u32> = self.objects.keys().copied().collect();
+        order.retain(|o| self.objects[o].all.events > 0);
+        order.sort_by_key(|o| {
+            (
+                Reverse(self.objects[o].all.weight),
+                rows[*o as usize].object,
+            )
+        });
+        // Threads in the order of their weight.
+        let mut by_weight: Vec<u32> = (0..self.threads.len() as u32).collect();
+        by_weight.sort_by_key(|&t| {
+            let (pid, tid, sums) = &self.threads[t as usize];
+            (Reverse(sums.weight), *pid, *tid)
+        });
+        let mut place = vec![0_u32; by_weight.len()];
+        for (at, &thread) in (0..).zip(&by_weight) {
+            place[thread as usize] = at;
+        }
+        let tids: Vec<Tid> = self.threads.iter().map(|(_, tid, _)| *tid).collect();
+        let finish = |blocks: &Blocks| {
+            let (mut found, tested) = blocks.found(rows, &tids, self.all.weight);
+            for block in found.iter_mut().flat_map(|b| &mut b.threads) {
+                block.thread = place[block.thread as usize];
+            }
+            (found, tested)
+        };
+        let ((lines, of_lines), (pages, of_pages)) = (finish(&self.lines), finish(&self.pages));
+        let omitted = order.len().saturating_sub(MOST_OBJECTS) as u64;
+        let listed = order.iter().take(MOST_OBJECTS);
+        Some(SharingUse {
+            source: self.source,
+            unit: self.unit,
+            weight: weight.to_owned(),
+            events: self.all.events,
+            total: self.all.weight,
+            axis: self.axis,
+            threads: self.list_threads(&by_weight),
+            objects: listed.map(|&o| self.object(o, &place, firsts)).collect(),
+            omitted_objects: omitted,
+            lines,
+            pages,
+            tested: of_lines + of_pages,
+            missed_below: self.lines.floor().max(self.pages.floor()),
+        })
+    }
+
+    fn list_threads(&self, by_weight: &[u32]) -> Vec<SharingThread> {
+        let rows = &self.setting.tables.threads;
+        let names: HashMap<(Pid, Tid), &str> = rows
+            .iter()
+            .map(|t| ((t.pid, t.tid), t.name.as_str()))
+            .collect();
+        let mut flows: Vec<BTreeMap<(u32, u32), u64>> = vec![BTreeMap::new(); self.threads.len()];
+        for (&object, sums) in &self.objects {
+            for (&(bin, thread), of) in &sums.times {
+                *flows[thread as usize].entry((bin, object)).or_default() += of.weight;
+            }
+        }
+        let objects = &self.setting.tables.objects;
+        by_weight
+            .iter()
+            .map(|&thread| {
+                let (pid, tid, sums) = self.threads[thread as usize];
+                let flow = flows[thread as usize].iter().map(|(&k, &w)| (k, w));
+                let heaviest = |all: &[(u32, u64)], _: u64| all[0];
+                let found = self
+                    .axis
+                    .map(|axis| phases(&axis, flow, sums.events, heaviest))
+                    .unwrap_or_default();
+                SharingThread {
+                    pid,
+                    tid,
+                    name: names
+                        .get(&(pid, tid))
+                        .copied()
+                        .unwrap_or_default()
+                        .to_owned(),
+                    events: sums.events,
+                    weight: sums.weight,
+                    writes: sums.writes,
+                    phases: found
+                        .into_iter()
+                        .map(|p| ThreadPhase {
+                            from_ns: p.from,
+                            to_ns: p.to,
+                            object: objects[p.what as usize].object,
+                            weight: p.weight,
+                            of: p.of,
+                        })
+                        .collect(),
+                }
+            })
+            .collect()
+    }
+
+    fn object(
+        &self,
+        position: u32,
+        place: &[u32],
+        firsts: &HashMap<u32, Vec<ThreadShare>>,
+    ) -> ObjectSharing {
+        let row = &self.setting.tables.objects[position as usize];
+        let sums = &self.objects[&position];
+        let at = |thread: u32| place[thread as usize];
+        let firsts = first_pages(sums, firsts.get(&position));
+        let mut threads: Vec<SharingPart> = sums
+            .threads
+            .iter()
+            .filter(|(_, (part, _))| part.events > 0)
+            .map(|(&thread, (part, times))| {
+                let tid = self.threads[thread as usize].1;
+                let seen = sums.ranges.iter();
+                let seen = seen.filter(|((_, t), of)| *t == thread && of.events > 0);
+                SharingPart {
+                    thread: at(thread),
+                    tid,
+                    events: part.events,
+                    weight: part.weight,
+                    writes: part.writes,
+                    ranges: seen.count() as u32,
+                    first_pages: firsts
+                        .as_ref()
+                        .map(|f| Pages(f.get(&tid).copied().unwrap_or(0))),
+                    first_ns: times.filter(|_| self.axis.is_some()).map(|t| t.0),
+                    last_ns: times.filter(|_| self.axis.is_some()).map(|t| t.1),
+                }
+            })
+            .collect();
+        threads.sort_by_key(|t| (Reverse(t.weight), t.tid));
+        let told = !sums.untold;
+        let seen_later = self.source != SharingSource::Faults;
+        let most = firsts.iter().flatten().filter(|(_, pages)| **pages > 0);
+        let most = most.max_by_key(|(tid, pages)| (**pages, Reverse(**tid)));
+        let counted = self.source == SharingSource::Counts;
+        ObjectSharing {
+            object: row.object,
+            name: row.name.clone(),
+            kind: row.kind,
+            pid: row.pid,
+            bytes: row.bytes,
+            events: sums.all.events,
+            weight: sums.all.weight,
+            reads: told.then(|| sums.all.weight - sums.all.writes),
+            writes: told.then_some(sums.all.writes),
+            class: seen_later.then(|| class(&threads, told)),
+            pages: counted.then(|| sums.gathered.sharing()),
+            first_tid: most.map(|(tid, _)| *tid),
+            never_touched_by: seen_later.then(|| self.strangers(row, sums)),
+            never_written_by: (seen_later && told).then(|| {
+                let readers = threads.iter().filter(|t| t.writes == 0);
+                let sure = readers.filter(|t| counted || t.events >= ENOUGH);
+                sure.map(|t| t.tid).collect()
+            }),
+            own_share: own_share(sums),
+            ranges: ranges(row, sums, at),
+            phases: self.object_phases(sums, at),
+            flow: sums
+                .times
+                .iter()
+                .map(|(&(bin, thread), of)| FlowCell {
+                    bin,
+                    thread: at(thread),
+                    weight: of.weight,
+                    writes: of.writes,
+                })
+                .collect(),
+            threads,
+        }
+    }
+
+    /// Threads of the process that lived beside an object and did not use it.
+    fn strangers(&self, row: &ObjectRow, sums: &ObjectSums) -> Vec<Tid> {
+        let mut apart: BTreeSet<(Pid, Tid)> = BTreeSet::new();
+        for t in &self.setting.tables.threads {
+            let began = row.died_ns.is_some_and(|died| t.born_ns >= died);
+            let ended = t.died_ns.is_some_and(|died| died <= row.born_ns);
+            if began || ended {
+                apart.insert((t.pid, t.tid));
+            }
+        }
+        let counted = self.source == SharingSource::Counts;
+        let mut tids: Vec<Tid> = (0..)
+            .zip(&self.threads)
+            .filter(|(thread, (pid, tid, all))| {
+                *pid == row.pid
+                    && !sums.threads.contains_key(thread)
+                    && (counted || all.events >= ENOUGH)
+                    && !apart.contains(&(*pid, *tid))
+            })
+            .map(|(_, (_, tid, _))| *tid)
+            .collect();
+        tids.sort_unstable();
+        tids
+    }
+
+    fn object_phases(&self, sums: &ObjectSums, at: impl Fn(u32) -> u32) -> Vec<ObjectPhase> {
+        let Some(axis) = &self.axis else {
+            return Vec::new();
+        };
+        let cells = sums.times.iter();
+        let cells = cells.map(|(&(bin, thread), of)| ((bin, at(thread)), of.weight));
+        let tenth = |all: &[(u32, u64)], sum: u64| {
+            let of = all.iter().filter(|(_, w)| w.saturating_mul(10) >= sum);
+            let mut threads: Vec<u32> = of.map(|(thread, _)| *thread).collect();
+            threads.sort_unstable();
+            (threads, sum)
+        };
+        phases(axis, cells, sums.all.events, tenth)
+            .into_iter()
+            .map(|p| ObjectPhase {
+                from_ns: p.from,
+                to_ns: p.to,
+                threads: p.what,
+                weight: p.weight,
+            })
+            .collect()
+    }
+}
+
+/// The part of an object that a page is in.
+fn range_of(row: &ObjectRow, page: Page) -> Option<u32> {
+    let pages = PageRange::of_bytes(row.address, row.bytes);
+    let at = page.0.checked_sub(pages.first.0)?;
+    // At most RANGES.
+    (at < pages.count.0).then(|| (at / pages.count.0.div_ceil(RANGES)) as u32)
+}
+
+fn ranges(row: &ObjectRow, sums: &ObjectSums, at: impl Fn(u32) -> u32) -> Ranges {
+    if sums.ranges.is_empty() {
+        return Ranges::default();
+    }
+    let count = PageRange::of_bytes(row.address, row.bytes).count.0;
+    let pages = count.div_ceil(RANGES).max(1);
+    Ranges {
+        count: count.div_ceil(pages) as u32,
+        pages: Pages(pages),
+        cells: sums
+            .ranges
+            .iter()
+            .filter(|(_, of)| of.events > 0)
+            .map(|(&(range, thread), of)| RangeCell {
+                range,
+                thread: at(thread),
+                events: of.events,
+                weight: of.weight,
+                writes: of.writes,
+            })
+            .collect(),
+    }
+}
+
+/// Pages first touched, by thread: by counts where these tell, else by page faults.
+fn first_pages(sums: &ObjectSums, faults: Option<&Vec<ThreadShare>>) -> Option<BTreeMap<Tid, u64>> {
+    let counted = sums.gathered.threads();
+    let told: BTreeMap<Tid, u64> = counted.iter().map(|t| (t.tid, t.first_pages.0)).collect();
+    if told.values().any(|pages| *pages > 0) {
+        return Some(told);
+    }
+    faults.map(|shares| shares.iter().map(|s| (s.tid, s.pages.0)).collect())
+}
+
+fn class(threads: &[SharingPart], told: bool) -> SharingClass {
+    let writers = threads.iter().filter(|t| t.writes > 0).count();
+    match (threads.len(), told, writers) {
+        (0 | 1, ..) => SharingClass::Private,
+        (_, false, _) => SharingClass::Shared,
+        (_, _, 0) => SharingClass::ReadOnly,
+        (_, _, 1) => SharingClass::OneWriter,
+        _ => SharingClass::ManyWriters,
+    }
+}
+
+fn own_share(sums: &ObjectSums) -> Option<f64> {
+    let mut by_range: BTreeMap<u32, (u64, u64, u64)> = BTreeMap::new();
+    for (&(range, _), of) in &sums.ranges {
+        let sum = by_range.entry(range).or_default();
+        sum.0 += of.events;
+        sum.1 += of.weight;
+        sum.2 = of.weight.max(sum.2);
+    }
+    let known = by_range.values().filter(|(n, ..)| *n >= LEAST_IN_RANGE);
+    let (weight, most) = known.fold((0, 0), |sum, of| (sum.0 + of.1, sum.1 + of.2));
+    (weight > 0 && weight.saturating_mul(2) >= sums.all.weight).then(|| most as f64 / weight as f64)
+}
