@@ -3,13 +3,13 @@ import { cssVar, ellipsis, fit, h } from "./dom";
 import { Floating } from "./floating";
 import * as fmt from "./format";
 import type { SharingUse } from "./payload";
-import { type Hues, amount, shortName, threadLabel } from "./sharing";
+import { type Hues, amount, marks, shortName, threadLabel } from "./sharing";
 
 const ROW = 30, TOP = 6, AXIS = 24, RIGHT = 10, MOST = 16;
 const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
 interface Cell { key: number; weight: number }
-interface Row { label: string; weight: number; bins: Cell[][]; most: number }
+interface Row { label: string; mark: string; weight: number; bins: Cell[][]; most: number }
 type By = "objects" | "threads";
 
 /** Event flows: over time, who uses an object, or what a thread uses. Each lane is scaled to its own largest bin. */
@@ -22,8 +22,10 @@ export class Lanes {
   private rows: Row[] = [];
   private palette: Palette | null = null;
   private gutter = 200;
+  private readonly marks: string[];
 
   constructor(readonly sharing: SharingUse, readonly hues: Hues) {
+    this.marks = marks(sharing);
     const choice = (value: By, text: string) => h("label", {}, h("input", { type: "radio", name: "flow", value, checked: value === this.by, onchange: () => { this.by = value; this.arrange(); this.draw(); } }), h("span", {}, text));
     this.element = h("section", { class: "card wide", "aria-label": "Event flow" },
       h("div", { class: "toolbar" }, h("h2", {}, "Event flow"),
@@ -41,13 +43,13 @@ export class Lanes {
     const { objects, threads, axis } = this.sharing;
     const empty = (): Cell[][] => Array.from({ length: axis!.bins }, () => []);
     if (this.by === "objects") {
-      this.rows = objects.slice(0, MOST).map(o => {
+      this.rows = objects.slice(0, MOST).map((o, i) => {
         const bins = empty();
         for (const c of o.flow) bins[c.bin]?.push({ key: c.thread, weight: c.weight });
-        return { label: shortName(o.name), weight: o.weight, bins, most: 0 };
+        return { label: shortName(o.name), mark: this.marks[i], weight: o.weight, bins, most: 0 };
       });
     } else {
-      this.rows = threads.slice(0, MOST).map(t => ({ label: threadLabel(t), weight: t.weight, bins: empty(), most: 0 }));
+      this.rows = threads.slice(0, MOST).map(t => ({ label: threadLabel(t), mark: "", weight: t.weight, bins: empty(), most: 0 }));
       objects.forEach((o, i) => {
         for (const c of o.flow) this.rows[c.thread]?.bins[c.bin]?.push({ key: i, weight: c.weight });
       });
@@ -62,7 +64,7 @@ export class Lanes {
   }
 
   private name(key: number): string {
-    return this.by === "objects" ? threadLabel(this.sharing.threads[key]) : shortName(this.sharing.objects[key].name);
+    return this.by === "objects" ? threadLabel(this.sharing.threads[key]) : shortName(this.sharing.objects[key].name) + this.marks[key];
   }
 
   private colour(key: number): string {
@@ -94,7 +96,8 @@ export class Lanes {
       ctx.textAlign = "left";
       ctx.textBaseline = "middle";
       ctx.fillStyle = cssVar("--ink");
-      ctx.fillText(ellipsis(ctx, row.label, this.gutter - 62), 10, top + ROW / 2 - 2);
+      const room = this.gutter - 62 - (row.mark ? ctx.measureText(row.mark).width : 0);
+      ctx.fillText(ellipsis(ctx, row.label, room) + row.mark, 10, top + ROW / 2 - 2);
       ctx.textAlign = "right";
       ctx.fillStyle = cssVar("--ink-2");
       ctx.fillText(fmt.share(row.weight / Math.max(1, this.sharing.total)), this.gutter - 8, top + ROW / 2 - 2);
@@ -134,7 +137,7 @@ export class Lanes {
     const at = (bin: number) => fmt.time(bin * axis.bin_ns / 1000, 1e4);
     const cells = [...row.bins[b]].sort((p, q) => q.weight - p.weight).slice(0, 6);
     const all = row.bins[b].reduce((sum, c) => sum + c.weight, 0);
-    this.tip.show(e, row.label, ["time", `${at(b)} to ${at(b + 1)}`], ["use", all ? amount(this.sharing, all) : "none seen"],
+    this.tip.show(e, row.label + row.mark, ["time", `${at(b)} to ${at(b + 1)}`], ["use", all ? amount(this.sharing, all) : "none seen"],
       ...cells.map((c): [string, string] => [this.name(c.key), fmt.share(c.weight / all)]));
   }
 }

@@ -18,6 +18,18 @@ export function shortName(name: string): string {
   return at > 0 && name.endsWith(")") ? name.slice(0, at) : name;
 }
 
+/** What tells objects of one name apart: ` #2`; nothing where a name is used once. */
+export function marks(sharing: SharingUse): string[] {
+  const all = new Map<string, number>(), seen = new Map<string, number>();
+  for (const o of sharing.objects) all.set(o.name, (all.get(o.name) ?? 0) + 1);
+  return sharing.objects.map(o => {
+    if (all.get(o.name) === 1) return "";
+    const n = (seen.get(o.name) ?? 0) + 1;
+    seen.set(o.name, n);
+    return ` #${n}`;
+  });
+}
+
 /** A weight in its unit. */
 export function amount(sharing: SharingUse, weight: number): string {
   if (sharing.unit === "nanoseconds") return `${fmt.time(weight / 1000, 1000)} at accesses`;
@@ -46,9 +58,11 @@ export class Sharing {
   private readonly body = h("tbody", {});
   private readonly head = h("tr", {});
   private readonly most: number;
+  private readonly marks: string[];
 
   constructor(report: Report, readonly sharing: SharingUse) {
     this.hues = new Hues(report, sharing);
+    this.marks = marks(sharing);
     this.most = Math.max(1, ...sharing.objects.flatMap(o => o.threads.map(t => t.weight)));
     const more = Math.max(0, sharing.objects.length - ROWS) + sharing.omitted_objects;
     const columns = sharing.threads.length > COLUMNS ? ` The ${COLUMNS} busiest of ${fmt.count(sharing.threads.length)} threads have a column.` : "";
@@ -71,11 +85,11 @@ export class Sharing {
       ...["Object", "Size", "Use", "Writes", "Sharing", "First by", "Never by"].map((text, i) => h("th", { scope: "col", class: i && i < 4 ? "num" : "" }, text)),
       h("th", { scope: "col" }, "Parts"),
       ...threads.map((t, i) => h("th", { scope: "col", class: "num thread", title: threadLabel(t) }, h("i", { style: `background:${this.hues.thread(i)}` }), String(t.tid))));
-    this.body.replaceChildren(...this.sharing.objects.slice(0, ROWS).map(o => this.row(o, threads.length)));
+    this.body.replaceChildren(...this.sharing.objects.slice(0, ROWS).map((o, i) => this.row(o, this.marks[i], threads.length)));
     this.lanes?.theme(palette);
   }
 
-  private row(o: ObjectSharing, columns: number): HTMLElement {
+  private row(o: ObjectSharing, mark: string, columns: number): HTMLElement {
     const { total } = this.sharing;
     const never = o.never_touched_by;
     const cells = Array.from({ length: columns }, (_, i) => {
@@ -86,7 +100,7 @@ export class Sharing {
       return h("td", { class: "num heat", title, style: `--heat:${(heat * 100).toFixed(1)}%` }, percent(share));
     });
     return h("tr", {},
-      h("td", { class: "c-name", title: o.name }, shortName(o.name), o.objects > 1 ? h("span", { class: "sub" }, ` ×${fmt.count(o.objects)}`) : null),
+      h("td", { class: "c-name", title: o.name }, h("span", { class: "named" }, shortName(o.name)), mark ? h("span", { class: "sub" }, mark) : null, o.objects > 1 ? h("span", { class: "sub" }, ` ×${fmt.count(o.objects)}`) : null),
       h("td", { class: "num" }, fmt.bytes(o.bytes)),
       h("td", { class: "num" }, fmt.share(o.weight / Math.max(1, total))),
       h("td", { class: "num" }, o.writes === null ? ABSENT : percent(o.writes / Math.max(1, o.weight))),
