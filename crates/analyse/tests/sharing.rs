@@ -46,7 +46,8 @@ fn a_line_with_two_counters_is_falsely_shared() {
         made.samples = (0..1000)
             .flat_map(|i| {
                 let line = FIRST * 4096 + 640;
-                let elsewhere = |n| sample(8 * i + n, 1, 1, wander(8 * i + n, 1, PAGES - 1), true);
+                let elsewhere =
+                    move |n| sample(8 * i + n, 1, 1, wander(8 * i + n, 1, PAGES - 1), true);
                 [
                     sample(8 * i, 1, 1, line, writes),
                     sample(8 * i + 1, 2, 1, line + second, writes),
