@@ -6,6 +6,7 @@ import { findings, guide, header } from "./header";
 import type { Selection } from "./map";
 import { samples } from "./samples";
 import { type Report, decode } from "./payload";
+import { Sharing } from "./sharing";
 import { ObjectTable } from "./table";
 
 type Theme = "dark" | "light";
@@ -39,6 +40,8 @@ function show(app: HTMLElement, report: Report): void {
   const open = (object: number) => select({ object, lane: report.objects[object].lane }, true);
   const explorer = new Explorer(report, s => select(s, false));
   const table = new ObjectTable(report, open);
+  const sharing = report.sharing ? new Sharing(report, report.sharing) : null;
+  const sampled = samples(report);
 
   const drawDetails = () => panels.object.replaceChildren(details(report, explorer.map.palette, selection));
   const panels = {
@@ -71,6 +74,8 @@ function show(app: HTMLElement, report: Report): void {
     toggle.setAttribute("aria-label", `Switch to the ${t === "dark" ? "light" : "dark"} theme`);
     explorer.map.palette = new Palette(t === "dark");
     explorer.refresh();
+    sharing?.theme(explorer.map.palette);
+    sampled.flame?.draw();
     drawDetails();
   };
 
@@ -78,7 +83,7 @@ function show(app: HTMLElement, report: Report): void {
   const touches = report.footprint.touched_pages !== null;
   side.append(list, ...Object.values(panels));
   app.replaceChildren(header(report, toggle),
-    h("main", {}, touches ? explorer.element : null, h("aside", { class: "card side", "aria-label": "Findings and details" }, side), touches ? table.element : null, ...samples(report)),
+    h("main", {}, touches ? explorer.element : null, h("aside", { class: "card side", "aria-label": "Findings and details" }, side), touches ? table.element : null, ...(sharing?.elements ?? []), ...sampled.elements),
     h("footer", {}, `${report.generator} · this page holds all its data and loads nothing from a network`));
   app.removeAttribute("aria-busy");
   document.title = `${report.trace.command} – Varve`;

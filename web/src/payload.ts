@@ -2,16 +2,72 @@
 // Columns are little-endian arrays; the JSON refers to them by byte offset and element count.
 
 export interface Latency { samples: number; median: number; p90: number; p99: number; max: number }
-export interface Sampled { samples: number; reads: number | null; writes: number | null; latency_cycles: Latency | null }
+/** Times are nanoseconds at the instruction; null where samples have no weight in time. */
+export interface Sampled { samples: number; reads: number | null; writes: number | null; latency_cycles: Latency | null; time_ns: number | null; access_ns: number | null; write_ns: number | null; call_ns: number | null }
+export interface Steps { count: number; stride_bytes: number; upward: number }
+export interface LineTime { function: string | null; file: string | null; line: number | null; module: string | null; samples: number; time_ns: number | null; access_ns: number | null; write_ns: number | null }
+export interface Chain { stack: string; samples: number; time_ns: number | null }
+export interface SamplesNote { source: string; rate: number; taken: number; in_calls: number; in_traps: number; behind: number; at: number; ahead: number; hardware: number; undecoded: number; dropped: number }
 export interface SampleUse extends Sampled {
   weight: string;
+  note: SamplesNote | null;
   with_address: number;
   with_object: number;
   levels: { level: string; samples: number; latency_cycles: Latency | null }[];
-  objects: (Sampled & { name: string })[];
+  objects: (Sampled & { object: number; name: string; steps: Steps | null })[];
   places: (Sampled & { place: string })[];
+  lines: LineTime[];
+  flame: Chain[];
   threads: (Sampled & { tid: number; name: string })[];
-  omitted: { objects: number; places: number; threads: number };
+  omitted: { objects: number; places: number; lines: number; chains: number; threads: number };
+}
+
+export interface SharingThread { pid: number; tid: number; name: string; events: number; weight: number; writes: number }
+export interface SharingPart { thread: number; tid: number; events: number; weight: number; writes: number; ranges: number; first_pages: number | null }
+export interface ObjectSharing {
+  object: number;
+  name: string;
+  objects: number;
+  kind: string;
+  bytes: number;
+  events: number;
+  weight: number;
+  reads: number | null;
+  writes: number | null;
+  class: "private" | "read_only" | "one_writer" | "many_writers" | "shared" | null;
+  first_tid: number | null;
+  threads: SharingPart[];
+  never_touched_by: number[] | null;
+  never_written_by: number[] | null;
+  own_share: number | null;
+  ranges: { count: number; pages: number; cells: { range: number; thread: number; events: number; weight: number; writes: number }[] };
+  flow: { bin: number; thread: number; weight: number; writes: number }[];
+}
+export interface SharedBlock {
+  object: number | null;
+  name: string;
+  address: number;
+  bytes: number;
+  kind: "true_sharing" | "false_sharing";
+  events: number;
+  weight: number;
+  share: number;
+  share_error: number;
+  turns: number;
+  threads: { thread: number; tid: number; events: number; writes: number; bytes: [number, number][] }[];
+}
+export interface SharingUse {
+  source: "counts" | "samples" | "faults";
+  unit: "accesses" | "nanoseconds" | "samples" | "pages";
+  weight: string;
+  events: number;
+  total: number;
+  axis: { start_ns: number; bin_ns: number; bins: number } | null;
+  threads: SharingThread[];
+  objects: ObjectSharing[];
+  omitted_objects: number;
+  lines: SharedBlock[];
+  pages: SharedBlock[];
 }
 export interface CountUse {
   objects: { name: string; reads: number; writes: number; threads: unknown[] }[];
@@ -83,6 +139,7 @@ export interface ReportJson {
   footprint: { touched_pages: number | null; peak_resident_pages: number | null };
   samples?: SampleUse | null;
   counts?: CountUse | null;
+  sharing?: SharingUse | null;
   unknown: string[];
   bins: { count: number; intervals_per_bin: number };
   interval_edges: Column;

@@ -1,6 +1,8 @@
 import { h } from "./dom";
 import * as fmt from "./format";
-import type { CountUse, Report, Sampled, SampleUse } from "./payload";
+import { Flame } from "./flame";
+import type { CountUse, LineTime, Report, Sampled, SampleUse } from "./payload";
+import { shortName } from "./sharing";
 
 const ROWS = 15;
 
@@ -10,11 +12,11 @@ const ABSENT = "–";
 function grid(title: string, heads: string[], rows: string[][], all: number): HTMLElement | null {
   if (!rows.length) return null;
   const more = all - rows.length;
-  return h("section", { class: "card objects sampled", "aria-label": title },
+  return h("section", { class: "card sampled", "aria-label": title },
     h("h2", {}, title),
-    h("table", {},
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${title}` }, h("table", {},
       h("thead", {}, h("tr", {}, ...heads.map((head, i) => h("th", { scope: "col", class: i ? "num" : "" }, head)))),
-      h("tbody", {}, ...rows.map(row => h("tr", {}, ...row.map((cell, i) => h("td", { class: i ? "num" : "" }, cell)))))),
+      h("tbody", {}, ...rows.map(row => h("tr", {}, ...row.map((cell, i) => h("td", { class: i ? "num" : "c-name", title: i ? null : cell }, cell))))))),
     more > 0 ? h("p", { class: "note" }, `and ${fmt.count(more)} more`) : null);
 }
 
@@ -33,7 +35,7 @@ function ofSamples(s: SampleUse): (HTMLElement | null)[] {
   const timed = s.latency_cycles !== null;
   const heads = ["samples", "share", "reads", "writes", ...(timed ? ["median latency, cycles", "99 % within"] : [])];
   return [
-    h("section", { class: "card objects sampled" },
+    h("section", { class: "card sampled" },
       h("h2", {}, `${fmt.count(s.samples)} samples`),
       h("p", { class: "note" }, s.weight),
       h("p", { class: "note" }, `${fmt.share(s.with_address / s.samples)} have an address, ${fmt.share(s.with_object / s.samples)} lie in a known object.`)),
@@ -53,8 +55,38 @@ function ofCounts(c: CountUse): (HTMLElement | null)[] {
   ];
 }
 
-/** Sections for what samples and counts say; none where the trace has neither. */
-export function samples(report: Report): HTMLElement[] {
-  const sections = [...(report.samples ? ofSamples(report.samples) : []), ...(report.counts ? ofCounts(report.counts) : [])];
-  return sections.filter(s => s !== null);
+function place(l: LineTime): string {
+  const file = l.file?.split("/").pop();
+  if (file) return `${file}${l.line === null ? "" : `:${l.line}`}${l.function ? `, in ${l.function}` : ""}`;
+  return [l.function, l.module && `(${l.module.split("/").pop()})`].filter(Boolean).join(" ") || "unknown";
+}
+
+/** What samples with a weight in time say: where the time goes. */
+function ofTime(s: SampleUse): (HTMLElement | null)[] {
+  const part = (of: number | null, whole: number | null) => (of === null || !whole ? ABSENT : fmt.share(of / whole));
+  const n = s.note;
+  const told = n && n.behind + n.at + n.ahead + n.hardware;
+  return [
+    h("section", { class: "card sampled wide", "aria-label": "Time at accesses" },
+      h("h2", {}, "Time at accesses"),
+      h("p", { class: "note" }, s.weight),
+      n && h("p", { class: "note" }, `${fmt.count(n.taken)} samples at ${fmt.count(n.rate)}/s per CPU: the access of ${fmt.count(told!)} is told, ${fmt.count(n.undecoded)} could not be decoded, ${fmt.count(n.in_calls)} stood in system calls, ${fmt.count(n.in_traps)} in faults and interrupts; ${fmt.count(n.dropped)} were dropped.`)),
+    grid("Objects by time", ["object", "time", "of it writes", "steps", "upward"], s.objects.slice(0, ROWS).map(o => [
+      shortName(o.name), part(o.time_ns, s.access_ns), part(o.write_ns, o.time_ns),
+      o.steps === null ? ABSENT : `of ${fmt.count(o.steps.stride_bytes)} B`, o.steps === null ? ABSENT : fmt.share(o.steps.upward)]), s.objects.length + s.omitted.objects),
+    grid("Lines of code by time", ["line", "time", "at accesses", "of it writes"], s.lines.slice(0, ROWS).map(l => [
+      place(l), part(l.time_ns, s.time_ns), part(l.access_ns, s.time_ns), part(l.write_ns, l.access_ns)]), s.lines.length + s.omitted.lines),
+    grid("Threads by time", ["thread", "time", "at accesses", "in system calls"], s.threads.slice(0, ROWS).map(t => [
+      t.name ? `${t.name} (${t.tid})` : String(t.tid), part(t.time_ns, s.time_ns), part(t.access_ns, s.time_ns), part(t.call_ns, s.time_ns)]), s.threads.length + s.omitted.threads),
+  ];
+}
+
+/** Sections for what samples and counts say, and the flame graph; none where the trace has neither. */
+export function samples(report: Report): { elements: HTMLElement[]; flame: Flame | null } {
+  const { samples: s, counts } = report;
+  const flame = s && s.flame.length ? new Flame(s) : null;
+  const tables = [...(s ? (s.time_ns === null ? ofSamples(s) : ofTime(s)) : []), ...(counts ? ofCounts(counts) : [])].filter(e => e !== null);
+  const elements = flame ? [flame.element] : [];
+  if (tables.length) elements.push(h("div", { class: "wide tables" }, ...tables));
+  return { elements, flame };
 }

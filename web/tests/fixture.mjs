@@ -88,3 +88,45 @@ export async function page(data) {
   const template = await readFile(new URL("../dist/report.html", import.meta.url), "utf8");
   return template.replace("@@VARVE_PAYLOAD@@", () => data);
 }
+
+const weigh = (samples, more = {}) => ({ samples, reads: samples, writes: 0, latency_cycles: null, time_ns: samples * NS, access_ns: samples * NS, write_ns: 0, call_ns: 0, ...more });
+
+/** Two threads: each uses half of "grid", one after the other; both read "table" at all times. */
+export function sharing() {
+  const object = (number, name, more) => ({
+    object: number, name, objects: 1, kind: "heap", pid: 7, bytes: 64 * 4096, events: 40, weight: 40 * NS, reads: 30 * NS, writes: 10 * NS, class: "many_writers", pages: null,
+    first_tid: 7, never_touched_by: [], never_written_by: [], own_share: 1, phases: [], ...more,
+  });
+  const part = (thread, weight) => ({ thread, tid: 7 + thread, events: weight, weight: weight * NS, writes: 0, ranges: 1, first_pages: 0, first_ns: 0, last_ns: 1 });
+  const cell = (range, thread) => ({ range, thread, events: 10, weight: 10 * NS, writes: 0 });
+  return {
+    source: "samples", unit: "nanoseconds", weight: "A sample stands for time.", events: 100, total: 100 * NS, axis: { start_ns: 0, bin_ns: 1000 * NS, bins: 4 },
+    threads: [{ pid: 7, tid: 7, name: "main", events: 60, weight: 60 * NS, writes: 0, phases: [] }, { pid: 7, tid: 8, name: "worker", events: 40, weight: 40 * NS, writes: 0, phases: [] }],
+    objects: [
+      object(1, "grid (a.c:1, in setup)", {
+        threads: [part(0, 20), part(1, 20)], ranges: { count: 4, pages: 16, cells: [cell(0, 0), cell(1, 0), cell(2, 1), cell(3, 1)] },
+        flow: [0, 1].map(bin => ({ bin, thread: 0, weight: 10 * NS, writes: 0 })).concat([2, 3].map(bin => ({ bin, thread: 1, weight: 10 * NS, writes: 0 }))),
+      }),
+      object(2, "<i>table</i>", {
+        class: "read_only", reads: null, writes: null, first_tid: null, never_touched_by: null, threads: [part(0, 40)], ranges: { count: 1, pages: 8, cells: [cell(0, 0)] },
+        flow: [{ bin: 0, thread: 0, weight: 40 * NS, writes: 0 }],
+      }),
+    ],
+    omitted_objects: 3,
+    lines: [{ object: 2, name: "<i>table</i>", address: 0x400040, bytes: 64, kind: "false_sharing", events: 30, weight: 30 * NS, share: 0.3, share_error: 0.02, turns: 9, chance: 0, threads: [
+      { thread: 0, tid: 7, events: 20, writes: 20, bytes: [[0, 8]] }, { thread: 1, tid: 8, events: 10, writes: 0, bytes: [[8, 16]] }] }],
+    pages: [], tested: 1, missed_below: 0,
+  };
+}
+
+/** Samples with two call chains, 75 and 25 of 100. */
+export function samples() {
+  return {
+    weight: "A sample stands for time.", note: { source: "cpu-clock", rate: 1000, taken: 110, in_calls: 4, in_traps: 3, behind: 90, at: 10, ahead: 0, hardware: 0, undecoded: 3, dropped: 2 },
+    ...weigh(110, { access_ns: 100 * NS, write_ns: 25 * NS }), unowned_ns: 0, with_address: 100, with_object: 100, sources: [], levels: [],
+    objects: [{ object: 1, name: "grid (a.c:1, in setup)", ...weigh(100, { write_ns: 25 * NS }), threads: [], steps: { count: 90, stride_bytes: 64, upward: 0.5 } }],
+    places: [], lines: [{ function: "sum", file: "/src/a.c", line: 12, module: "prog", samples: 75, time_ns: 75 * NS, access_ns: 75 * NS, write_ns: 0 }, { function: null, file: null, line: null, module: null, samples: 35, time_ns: 35 * NS, access_ns: 25 * NS, write_ns: 25 * NS }],
+    flame: [{ stack: "main;sum", samples: 75, time_ns: 75 * NS }, { stack: "main;<b>fill</b>", samples: 25, time_ns: 25 * NS }],
+    threads: [], omitted: { objects: 0, places: 0, lines: 7, chains: 0, threads: 0 },
+  };
+}

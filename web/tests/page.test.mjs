@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { chromium } from "playwright-core";
-import { encode, page as build, report } from "./fixture.mjs";
+import { encode, page as build, report, samples, sharing } from "./fixture.mjs";
 
 const executablePath = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(p => p && existsSync(p));
 const GUTTER = 208;
@@ -225,6 +225,86 @@ describe("the page", () => {
     assert.match(await page.locator(".badge").innerText(), /incomplete: 12 reclaim/);
     assert.match(await page.locator(".badge li").innerText(), /Reclaim may have taken bits/);
     assert.equal(await page.locator(".badge li").count(), 1);
+  });
+
+  const used = d => Object.assign(d.head, { sharing: sharing(), samples: samples() });
+
+  test("says who uses what", async t => {
+    const page = await fixture(t, used);
+    const matrix = page.locator("section[aria-label='Who uses what']");
+    assert.deepEqual(await matrix.locator("thead th").allInnerTexts(), ["Object", "Size", "Use", "Writes", "Sharing", "First by", "Never by", "Parts", "7", "8"]);
+    const row = i => matrix.locator("tbody tr").nth(i).locator("td").allInnerTexts();
+    assert.deepEqual(await row(0), ["grid", "256 KiB", "40.0 %", "25 %", "several write", "7", "", "", "50 %", "50 %"]);
+    assert.deepEqual(await row(1), ["<i>table</i>", "256 KiB", "40.0 %", "–", "read only", "–", "–", "", "100 %", ""], "what is not told is a dash");
+    assert.match(await matrix.locator(".strip").getAttribute("title"), /4 parts of 16 pages each: 2 most by main \(7\), 2 most by worker \(8\)/);
+    assert.equal(await matrix.locator(".strip").count(), 1);
+    assert.match(await matrix.innerText(), /3 more objects/);
+    assert.match(await matrix.innerText(), /A sample stands for time/, "what a weight is");
+    const lines = page.locator("section[aria-label='Lines that threads meet in']");
+    assert.match(await lines.innerText(), /<i>table<\/i>\s+0x400040\s+line\s+different bytes\s+30\.0 % ± 2\.0 %\s+9\s+main \(7\): 0–7; 20 of 20 write\s+worker \(8\): 8–15; 0 of 10 write/);
+    clean(page);
+  });
+
+  test("draws the flows of objects and of threads", async t => {
+    const page = await fixture(t, used);
+    const lanes = page.locator("canvas.lanes");
+    await lanes.scrollIntoViewIfNeeded();
+    const box = async () => lanes.boundingBox();
+    const hover = async (lane, bin) => {
+      const b = await box(), gutter = Math.min(208, Math.max(110, b.width * 0.22));
+      await page.mouse.move(b.x + gutter + ((bin + 0.5) / 4) * (b.width - gutter - 10), b.y + 6 + (lane + 0.5) * 30);
+      return page.locator(".tip:visible").innerText();
+    };
+    assert.match(await hover(0, 0), /grid[^]*0 s to 1\.00 s[^]*main \(7\)\s+100 %/);
+    assert.match(await hover(0, 3), /worker \(8\)\s+100 %/);
+    assert.match(await hover(1, 3), /none seen/);
+    // One reading: the browser warns of many.
+    const cells = await lanes.evaluate(c => {
+      const b = c.getBoundingClientRect(), r = devicePixelRatio, gutter = Math.min(208, Math.max(110, b.width * 0.22));
+      const { data, width } = c.getContext("2d").getImageData(0, 0, c.width, c.height);
+      return [0, 1].map(lane => [0, 1, 2, 3].map(bin => {
+        const x = Math.round((gutter + ((bin + 0.5) / 4) * (b.width - gutter - 10)) * r), y = Math.round((6 + lane * 30 + 20) * r);
+        return [...data.slice(4 * (y * width + x), 4 * (y * width + x) + 4)].join();
+      }));
+    });
+    assert.equal(cells[0][0], cells[0][1]);
+    assert.notEqual(cells[0][0], cells[0][2], "another thread, another colour");
+    assert.notEqual(cells[1][0], cells[1][2], "nothing is no colour");
+    await page.check("input[name=flow][value=threads]");
+    assert.match(await hover(0, 0), /main \(7\)[^]*<i>table<\/i>\s+80\.0 %\s+grid\s+20\.0 %/);
+    assert.match(await hover(1, 2), /worker \(8\)[^]*grid\s+100 %/);
+    clean(page);
+  });
+
+  test("draws a flame graph that zooms", async t => {
+    const page = await fixture(t, used);
+    const flame = page.locator("canvas.flame");
+    await flame.scrollIntoViewIfNeeded();
+    const at = async (share, row) => { const b = await flame.boundingBox(); return [b.x + share * b.width, b.y + row * 19 + 9]; };
+    await page.mouse.move(...await at(0.5, 2));
+    assert.match(await page.locator(".tip:visible").innerText(), /sum\s+in all\s+75 ms, 75\.0 %\s+itself\s+75 ms/);
+    await page.mouse.move(...await at(0.9, 2));
+    assert.match(await page.locator(".tip:visible").innerText(), /<b>fill<\/b>\s+in all\s+25 ms, 25\.0 %/);
+    await page.mouse.click(...await at(0.9, 2));
+    await page.mouse.move(...await at(0.1, 2));
+    assert.match(await page.locator(".tip:visible").innerText(), /<b>fill<\/b>/, "it has all the width now");
+    await page.getByRole("button", { name: "Show all", exact: true }).click();
+    await page.mouse.move(...await at(0.1, 2));
+    assert.match(await page.locator(".tip:visible").innerText(), /sum/);
+    clean(page);
+  });
+
+  test("says where the time goes, and fits narrow windows in both themes", async t => {
+    for (const [width, colorScheme] of [[900, "light"], [1400, "dark"]]) {
+      const page = await fixture(t, used, { viewport: { width, height: 900 }, colorScheme });
+      const lines = page.locator("section[aria-label='Lines of code by time']");
+      assert.match(await lines.innerText(), /a\.c:12, in sum\s+68\.2 %\s+68\.2 %\s+0 %/);
+      assert.match(await lines.innerText(), /unknown\s+31\.8 %\s+22\.7 %\s+100 %[^]*and 7 more/);
+      assert.match(await page.locator("section[aria-label='Time at accesses']").innerText(), /110 samples at 1,000\/s per CPU: the access of 100 is told, 3 could not be decoded/);
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "no sideways scrolling");
+      await page.locator("button.theme").click();
+      clean(page);
+    }
   });
 
   test("survives a trace of nothing", async t => {

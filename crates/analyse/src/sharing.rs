@@ -9,6 +9,7 @@ mod blocks;
 mod build;
 mod chance;
 mod flow;
+mod parts;
 mod sharers;
 
 use serde::Serialize;
@@ -134,11 +135,14 @@ pub struct ObjectSharing {
     pub object: ObjectId,
     /// Its name.
     pub name: String,
+    /// How many objects of that name these figures are of: small ones, below 64 KiB each, count together, and then there
+    /// are no parts.
+    pub objects: u64,
     /// What it is.
     pub kind: ObjectKind,
     /// Its process.
     pub pid: Pid,
-    /// Its size.
+    /// Its size; of several the sum.
     pub bytes: Bytes,
     /// Events in it.
     pub events: u64,
@@ -161,8 +165,9 @@ pub struct ObjectSharing {
     pub never_touched_by: Option<Vec<Tid>>,
     /// Threads that touch it and never write it; of samples: that were seen in it at least [`ENOUGH`] times.
     pub never_written_by: Option<Vec<Tid>>,
-    /// The share of its weight in parts that belongs to the heaviest thread of each part: 1 where every part is one
-    /// thread's. Of parts with 8 events at least; null where these have less than half the weight.
+    /// The share of its weight that belongs to the heaviest thread of each part: 1 where every part is one thread's. Of at
+    /// most 64 parts, fewer where they would have less than 16 events each; parts with less than 8 do not count, and it is
+    /// null where the others have less than half the weight.
     pub own_share: Option<f64>,
     /// The distribution of its pages over threads.
     pub ranges: Ranges,
@@ -193,9 +198,9 @@ impl SharingClass {
     pub const fn words(self) -> &'static str {
         match self {
             SharingClass::Private => "private",
-            SharingClass::ReadOnly => "shared, read only",
-            SharingClass::OneWriter => "shared, one writes",
-            SharingClass::ManyWriters => "shared, several write",
+            SharingClass::ReadOnly => "read only",
+            SharingClass::OneWriter => "one writes",
+            SharingClass::ManyWriters => "several write",
             SharingClass::Shared => "shared",
         }
     }

@@ -44,6 +44,8 @@ pub struct HtmlReport {
     pub samples: Option<varve_analyse::SampleUse>,
     /// What exact counts say, where there are any.
     pub counts: Option<varve_analyse::CountUse>,
+    /// Who shares what, where threads are known.
+    pub sharing: Option<varve_analyse::SharingUse>,
     /// What was recorded, and how well.
     pub trace: TraceSummary,
     /// What recording cost.

@@ -5,6 +5,7 @@ mod chart;
 mod exact;
 mod page;
 mod samples;
+mod sharing;
 mod table;
 
 use std::path::Path;
@@ -58,6 +59,7 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
             }
         }
     }
+    sharing::write(&mut page, analysis);
     findings(&mut page, analysis);
     unknown(&mut page, analysis);
     page.gap();

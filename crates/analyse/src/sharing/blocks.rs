@@ -47,6 +47,8 @@ pub(super) struct Blocks {
     /// data streams", 2002 (lossy counting).
     floor: u64,
     most: usize,
+    /// The sum of the squares of all weights, for the errors of shares.
+    square: f64,
 }
 
 #[derive(Default)]
@@ -98,6 +100,7 @@ impl Blocks {
             known: HashMap::new(),
             floor: 0,
             most: MOST_BLOCKS,
+            square: 0.0,
         }
     }
 
@@ -110,6 +113,7 @@ impl Blocks {
             Some(bytes) => (access.address.0, bytes.0.max(1)),
             None => (access.address.0 & !(UNKNOWN_BYTES - 1), UNKNOWN_BYTES),
         };
+        self.square += (access.weight as f64).powi(2);
         let shift = self.unit + 6;
         let last = address.saturating_add(bytes - 1);
         let (first_block, last_block) = (address >> shift, last >> shift);
@@ -227,6 +231,10 @@ impl Blocks {
         let weight = block.spots.iter().map(|s| s.weight).sum::<u64>();
         let square = block.spots.iter().map(|s| s.square).sum::<f64>();
         let total = (total as f64).max(1.0);
+        let share = weight as f64 / total;
+        // Of a ratio of weighted samples; with equal weights sqrt(p (1 - p) / n).
+        let rest = (self.square - square).max(0.0);
+        let error = (square * (1.0 - share).powi(2) + rest * share.powi(2)).sqrt() / total;
         let row = objects.get(object as usize);
         let thread = |thread: u32| BlockThread {
             thread,
@@ -245,8 +253,8 @@ impl Blocks {
             kind,
             events: block.spots.iter().map(|s| s.events).sum(),
             weight,
-            share: weight as f64 / total,
-            share_error: square.sqrt() / total,
+            share,
+            share_error: error,
             turns: block.turns,
             chance,
             threads: [thread(one), thread(other)],

@@ -3,14 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use varve_model::{Address, Bytes, ObjectId, Page, PageRange, Pages, Pid, Tid, Time};
+use varve_model::{Address, Bytes, ObjectId, ObjectKind, Page, Pages, Pid, Tid, Time};
 use varve_trace::tables::{FaultRow, ObjectRow, SampleRow};
 
 use super::blocks::{Access, Blocks};
 use super::flow::{axis, phases};
+use super::parts::{class, first_pages, own_share, range_of, ranges};
 use super::{
-    Axis, ENOUGH, FlowCell, ObjectPhase, ObjectSharing, RANGES, RangeCell, Ranges, SharingClass,
-    SharingPart, SharingSource, SharingThread, SharingUse, ThreadPhase, WeightUnit,
+    Axis, ENOUGH, FlowCell, ObjectPhase, ObjectSharing, Ranges, SharingPart, SharingSource,
+    SharingThread, SharingUse, ThreadPhase, WeightUnit,
 };
 use crate::analysis::ThreadShare;
 use crate::assemble::Tables;
@@ -18,8 +19,8 @@ use crate::counts::{Counted, Gathered};
 
 /// Objects that are listed.
 const MOST_OBJECTS: usize = 100;
-/// Events of a part of an object from which on it is told whose it is.
-const LEAST_IN_RANGE: u64 = 8;
+/// Objects below this size that have one name are one: pools of small objects, and what is allocated again and again.
+const SMALL: Bytes = Bytes(64 << 10);
 
 /// What all sources need.
 #[derive(Clone, Copy)]
@@ -48,10 +49,10 @@ struct Event {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Sums {
-    events: u64,
-    weight: u64,
-    writes: u64,
+pub(super) struct Sums {
+    pub(super) events: u64,
+    pub(super) weight: u64,
+    pub(super) writes: u64,
 }
 
 impl Sums {
@@ -63,16 +64,18 @@ impl Sums {
 }
 
 #[derive(Default)]
-struct ObjectSums {
-    all: Sums,
+pub(super) struct ObjectSums {
+    pub(super) all: Sums,
     /// Events that do not tell reads from writes.
     untold: bool,
     threads: BTreeMap<u32, (Sums, Option<(Time, Time)>)>,
     /// By part and thread.
-    ranges: BTreeMap<(u32, u32), Sums>,
+    pub(super) ranges: BTreeMap<(u32, u32), Sums>,
     /// By bin and thread.
     times: BTreeMap<(u32, u32), Sums>,
-    gathered: Gathered,
+    pub(super) gathered: Gathered,
+    /// The objects that it stands for, by position; more than one only of small ones of one name.
+    members: BTreeSet<u32>,
 }
 
 /// Gathers events.
@@ -84,7 +87,9 @@ pub(crate) struct Builder<'a> {
     index: HashMap<ObjectId, u32>,
     threads: Vec<(Pid, Tid, Sums)>,
     thread_index: HashMap<(Pid, Tid), u32>,
+    /// By position of the object, or of that which stands for its namesakes.
     objects: HashMap<u32, ObjectSums>,
+    stands_for: HashMap<(&'a str, ObjectKind, Pid), u32>,
     lines: Blocks,
     pages: Blocks,
     all: Sums,
@@ -109,6 +114,7 @@ impl<'a> Builder<'a> {
             threads: Vec::new(),
             thread_index: HashMap::new(),
             objects: HashMap::new(),
+            stands_for: HashMap::new(),
             lines: Blocks::lines(),
             pages: Blocks::pages(),
             all: Sums::default(),
@@ -133,7 +139,8 @@ impl<'a> Builder<'a> {
             writes: row.writes,
             told: true,
         });
-        if let Some(of) = object.and_then(|o| self.objects.get_mut(&o)) {
+        let heard = object.map(|o| self.heard_as(o));
+        if let Some(of) = heard.and_then(|o| self.objects.get_mut(&o)) {
             of.gathered.add(row, counted.tid);
         }
     }
@@ -209,6 +216,16 @@ impl<'a> Builder<'a> {
         self.pages.add(&access);
     }
 
+    /// The object that an object is counted in.
+    fn heard_as(&mut self, object: u32) -> u32 {
+        let row = &self.setting.tables.objects[object as usize];
+        if row.bytes >= SMALL {
+            return object;
+        }
+        let key = (row.name.as_str(), row.kind, row.pid);
+        *self.stands_for.entry(key).or_insert(object)
+    }
+
     /// The position of the thread; None for what is the recorder's.
     fn enter(&mut self, e: &Event) -> Option<u32> {
         if e.object
@@ -227,7 +244,9 @@ impl<'a> Builder<'a> {
             return Some(thread);
         };
         let row = &self.setting.tables.objects[object as usize];
-        let of = self.objects.entry(object).or_default();
+        let heard = self.heard_as(object);
+        let of = self.objects.entry(heard).or_default();
+        of.members.insert(object);
         of.all.add(e);
         of.untold |= !e.told;
         let part = of.threads.entry(thread).or_default();
@@ -363,7 +382,8 @@ impl<'a> Builder<'a> {
         let row = &self.setting.tables.objects[position as usize];
         let sums = &self.objects[&position];
         let at = |thread: u32| place[thread as usize];
-        let firsts = first_pages(sums, firsts.get(&position));
+        let of_members = sums.members.iter().filter_map(|m| firsts.get(m)).flatten();
+        let firsts = first_pages(sums, of_members);
         let mut threads: Vec<SharingPart> = sums
             .threads
             .iter()
@@ -396,9 +416,10 @@ impl<'a> Builder<'a> {
         ObjectSharing {
             object: row.object,
             name: row.name.clone(),
+            objects: sums.members.len() as u64,
             kind: row.kind,
             pid: row.pid,
-            bytes: row.bytes,
+            bytes: self.bytes(sums),
             events: sums.all.events,
             weight: sums.all.weight,
             reads: told.then(|| sums.all.weight - sums.all.writes),
@@ -406,14 +427,20 @@ impl<'a> Builder<'a> {
             class: seen_later.then(|| class(&threads, told)),
             pages: counted.then(|| sums.gathered.sharing()),
             first_tid: most.map(|(tid, _)| *tid),
-            never_touched_by: seen_later.then(|| self.strangers(row, sums)),
+            never_touched_by: seen_later.then(|| self.strangers(row, sums, firsts.as_ref())),
             never_written_by: (seen_later && told).then(|| {
                 let readers = threads.iter().filter(|t| t.writes == 0);
                 let sure = readers.filter(|t| counted || t.events >= ENOUGH);
                 sure.map(|t| t.tid).collect()
             }),
-            own_share: own_share(sums),
-            ranges: ranges(row, sums, at),
+            own_share: match sums.members.len() {
+                1 => own_share(sums),
+                _ => None,
+            },
+            ranges: match sums.members.len() {
+                1 => ranges(row, sums, at),
+                _ => Ranges::default(),
+            },
             phases: self.object_phases(sums, at),
             flow: sums
                 .times
@@ -429,12 +456,33 @@ impl<'a> Builder<'a> {
         }
     }
 
+    fn members<'b>(&'b self, sums: &'b ObjectSums) -> impl Iterator<Item = &'a ObjectRow> + 'b {
+        let rows = &self.setting.tables.objects;
+        sums.members.iter().map(|m| &rows[*m as usize])
+    }
+
+    fn bytes(&self, sums: &ObjectSums) -> Bytes {
+        let sizes = self.members(sums).map(|o| o.bytes.0);
+        Bytes(sizes.fold(0, u64::saturating_add))
+    }
+
     /// Threads of the process that lived beside an object and did not use it.
-    fn strangers(&self, row: &ObjectRow, sums: &ObjectSums) -> Vec<Tid> {
+    fn strangers(
+        &self,
+        row: &ObjectRow,
+        sums: &ObjectSums,
+        firsts: Option<&BTreeMap<Tid, u64>>,
+    ) -> Vec<Tid> {
+        let was_first = |tid: &Tid| firsts.is_some_and(|f| f.get(tid).is_some_and(|n| *n > 0));
         let mut apart: BTreeSet<(Pid, Tid)> = BTreeSet::new();
+        let born = self.members(sums).map(|o| o.born_ns).min();
+        let died = self
+            .members(sums)
+            .map(|o| o.died_ns.unwrap_or(Time(u64::MAX)));
+        let (born, gone) = (born.unwrap_or_default(), died.max().unwrap_or_default());
         for t in &self.setting.tables.threads {
-            let began = row.died_ns.is_some_and(|died| t.born_ns >= died);
-            let ended = t.died_ns.is_some_and(|died| died <= row.born_ns);
+            let began = t.born_ns >= gone;
+            let ended = t.died_ns.is_some_and(|died| died <= born);
             if began || ended {
                 apart.insert((t.pid, t.tid));
             }
@@ -447,6 +495,7 @@ impl<'a> Builder<'a> {
                     && !sums.threads.contains_key(thread)
                     && (counted || all.events >= ENOUGH)
                     && !apart.contains(&(*pid, *tid))
+                    && !was_first(tid)
             })
             .map(|(_, (_, tid, _))| *tid)
             .collect();
@@ -476,70 +525,4 @@ impl<'a> Builder<'a> {
             })
             .collect()
     }
-}
-
-/// The part of an object that a page is in.
-fn range_of(row: &ObjectRow, page: Page) -> Option<u32> {
-    let pages = PageRange::of_bytes(row.address, row.bytes);
-    let at = page.0.checked_sub(pages.first.0)?;
-    // At most RANGES.
-    (at < pages.count.0).then(|| (at / pages.count.0.div_ceil(RANGES)) as u32)
-}
-
-fn ranges(row: &ObjectRow, sums: &ObjectSums, at: impl Fn(u32) -> u32) -> Ranges {
-    if sums.ranges.is_empty() {
-        return Ranges::default();
-    }
-    let count = PageRange::of_bytes(row.address, row.bytes).count.0;
-    let pages = count.div_ceil(RANGES).max(1);
-    Ranges {
-        count: count.div_ceil(pages) as u32,
-        pages: Pages(pages),
-        cells: sums
-            .ranges
-            .iter()
-            .filter(|(_, of)| of.events > 0)
-            .map(|(&(range, thread), of)| RangeCell {
-                range,
-                thread: at(thread),
-                events: of.events,
-                weight: of.weight,
-                writes: of.writes,
-            })
-            .collect(),
-    }
-}
-
-/// Pages first touched, by thread: by counts where these tell, else by page faults.
-fn first_pages(sums: &ObjectSums, faults: Option<&Vec<ThreadShare>>) -> Option<BTreeMap<Tid, u64>> {
-    let counted = sums.gathered.threads();
-    let told: BTreeMap<Tid, u64> = counted.iter().map(|t| (t.tid, t.first_pages.0)).collect();
-    if told.values().any(|pages| *pages > 0) {
-        return Some(told);
-    }
-    faults.map(|shares| shares.iter().map(|s| (s.tid, s.pages.0)).collect())
-}
-
-fn class(threads: &[SharingPart], told: bool) -> SharingClass {
-    let writers = threads.iter().filter(|t| t.writes > 0).count();
-    match (threads.len(), told, writers) {
-        (0 | 1, ..) => SharingClass::Private,
-        (_, false, _) => SharingClass::Shared,
-        (_, _, 0) => SharingClass::ReadOnly,
-        (_, _, 1) => SharingClass::OneWriter,
-        _ => SharingClass::ManyWriters,
-    }
-}
-
-fn own_share(sums: &ObjectSums) -> Option<f64> {
-    let mut by_range: BTreeMap<u32, (u64, u64, u64)> = BTreeMap::new();
-    for (&(range, _), of) in &sums.ranges {
-        let sum = by_range.entry(range).or_default();
-        sum.0 += of.events;
-        sum.1 += of.weight;
-        sum.2 = of.weight.max(sum.2);
-    }
-    let known = by_range.values().filter(|(n, ..)| *n >= LEAST_IN_RANGE);
-    let (weight, most) = known.fold((0, 0), |sum, of| (sum.0 + of.1, sum.1 + of.2));
-    (weight > 0 && weight.saturating_mul(2) >= sums.all.weight).then(|| most as f64 / weight as f64)
 }

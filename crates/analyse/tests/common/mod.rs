@@ -4,8 +4,8 @@
 use tempfile::TempDir;
 use varve_analyse::{AnalyseOptions, Analysis, analyse};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, Resolved, SampleMode,
+    SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow, Row,
@@ -26,6 +26,8 @@ pub struct Made {
     pub faults: Vec<FaultRow>,
     pub objects: Vec<ObjectRow>,
     pub threads: Vec<ThreadRow>,
+    pub samples: Vec<SampleRow>,
+    pub counts: Vec<CountRow>,
 }
 
 impl Made {
@@ -39,6 +41,8 @@ impl Made {
             faults: vec![],
             objects: vec![],
             threads: vec![],
+            samples: vec![],
+            counts: vec![],
         }
     }
 
@@ -66,8 +70,8 @@ impl Made {
         write_table::<ProcessRow>(&path, &[]).unwrap();
         write_table::<CounterRow>(&path, &[]).unwrap();
         write_table::<LossRow>(&path, &[]).unwrap();
-        write_table::<SampleRow>(&path, &[]).unwrap();
-        write_table::<CountRow>(&path, &[]).unwrap();
+        table(&mut writer, &self.samples);
+        table(&mut writer, &self.counts);
         let trace = Trace::open(&path).unwrap();
         analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap()
     }
@@ -123,6 +127,41 @@ pub fn thread(tid: u32) -> ThreadRow {
         name: format!("t{tid}"),
         born_ns: Time(0),
         died_ns: None,
+    }
+}
+
+/// A clock sample of an access to 8 bytes of an object, one for each millisecond.
+pub fn sample(at: u64, tid: u32, object: u64, address: u64, write: bool) -> SampleRow {
+    SampleRow {
+        time_ns: Time(at * 1_000_000),
+        pid: Pid(1),
+        tid: Some(Tid(tid)),
+        cpu: None,
+        ip: Some(Address(0x1000)),
+        address: Some(Address(address)),
+        bytes: Some(Bytes(8)),
+        write: Some(write),
+        object: Some(ObjectId(object)),
+        source: SampleSource::CpuClock,
+        latency_cycles: None,
+        level: None,
+        resolved: Some(Resolved::Behind),
+        mode: Some(SampleMode::User),
+        weight_ns: Some(Duration(1_000_000)),
+        site: None,
+    }
+}
+
+/// Accesses of a thread to a page in an interval.
+pub fn count(i: u32, tid: u32, page: u64, reads: u64, writes: u64) -> CountRow {
+    CountRow {
+        interval: Interval(i),
+        pid: Pid(1),
+        tid: Some(Tid(tid)),
+        page: Page(page),
+        reads,
+        writes,
+        first: Some(false),
     }
 }
 

@@ -177,6 +177,7 @@ struct Head<'a> {
     footprint: &'a Footprint,
     samples: Option<&'a varve_analyse::SampleUse>,
     counts: Option<&'a varve_analyse::CountUse>,
+    sharing: Option<&'a varve_analyse::SharingUse>,
     unknown: Vec<String>,
     bins: Bins,
     interval_edges: Column,
@@ -211,6 +212,7 @@ fn encode(report: &HtmlReport) -> Result<Vec<u8>, HtmlError> {
         footprint: &report.footprint,
         samples: report.samples.as_ref(),
         counts: report.counts.as_ref(),
+        sharing: report.sharing.as_ref(),
         unknown,
         bins: Bins {
             count: map.time_bins,

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::thread;
 
-use varve_analyse::{Analysis, Moment, ObjectUse, Run, Sweep, Writes, format, intervals, sweep};
+use varve_analyse::{
+    Analysis, CountUse, Moment, ObjectUse, Run, SampleUse, SharingUse, Sweep, Writes, format,
+    intervals, sweep,
+};
 use varve_attribute::Layer;
 use varve_model::{Interval, ObjectId, PageRange, Pages, Pid, Tid, Time};
 use varve_trace::tables::{FaultRow, ObjectRow, SiteRow};
@@ -17,6 +20,10 @@ use super::{
 
 /// Rows of the table of objects; what is beyond is counted.
 const TABLE_ROWS: usize = 3000;
+/// Rows of the lists about samples and counts, call chains of the flame graph, and objects with lanes of threads.
+const LIST_ROWS: usize = 200;
+const CHAINS: usize = 3000;
+const SHARED_ROWS: usize = 60;
 
 /// Reads a trace and its analysis into a report. `progress` hears the share of rows done, 0 to 1.
 pub fn from_trace(
@@ -58,8 +65,9 @@ pub fn from_trace(
     let lacks = |what| analysis.trace.absent.contains(&what);
     let (costs, touches) = (!lacks(Absent::Overhead), !lacks(Absent::Touches));
     Ok(HtmlReport {
-        samples: analysis.samples.clone(),
-        counts: analysis.counts.clone(),
+        samples: analysis.samples.as_ref().map(shown_samples),
+        counts: analysis.counts.as_ref().map(shown_counts),
+        sharing: analysis.sharing.as_ref().map(shown_sharing),
         trace: summary(analysis),
         overhead: Overhead {
             held_ns: costs.then_some(analysis.overhead.held_ns),
@@ -81,6 +89,43 @@ pub fn from_trace(
         findings: findings(analysis),
         map,
     })
+}
+
+/// The samples, as much as a page can show.
+fn shown_samples(all: &SampleUse) -> SampleUse {
+    let mut shown = all.clone();
+    let omitted = &mut shown.omitted;
+    omitted.objects += cut(&mut shown.objects, LIST_ROWS);
+    omitted.places += cut(&mut shown.places, LIST_ROWS);
+    omitted.lines += cut(&mut shown.lines, LIST_ROWS);
+    omitted.threads += cut(&mut shown.threads, LIST_ROWS);
+    omitted.chains += cut(&mut shown.flame, CHAINS);
+    for object in &mut shown.objects {
+        object.threads.truncate(LIST_ROWS);
+    }
+    shown
+}
+
+fn shown_counts(all: &CountUse) -> CountUse {
+    let mut shown = all.clone();
+    shown.objects.truncate(LIST_ROWS);
+    shown.threads.truncate(LIST_ROWS);
+    shown
+}
+
+/// The objects that lanes and tables have room for.
+fn shown_sharing(all: &SharingUse) -> SharingUse {
+    let mut shown = all.clone();
+    shown.omitted_objects += cut(&mut shown.objects, SHARED_ROWS);
+    shown.lines.truncate(SHARED_ROWS);
+    shown.pages.truncate(SHARED_ROWS);
+    shown
+}
+
+fn cut<T>(list: &mut Vec<T>, most: usize) -> u64 {
+    let beyond = list.len().saturating_sub(most);
+    list.truncate(most);
+    beyond as u64
 }
 
 /// What the map hears of a sweep.
