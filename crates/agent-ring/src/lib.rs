@@ -28,6 +28,7 @@ mod error;
 mod layout;
 mod reader;
 mod record;
+mod traps;
 mod writer;
 
 pub use error::RingError;
@@ -35,6 +36,9 @@ pub use layout::{HEADER_BYTES, Identity, VERSION};
 pub use reader::{Drained, Losses, RingReader};
 pub use record::{
     AllocKind, Event, Frames, MAX_FRAMES, MapOperation, OwnMemory, Record, StartCause,
+};
+pub use traps::{
+    ARM, ARMED, Arm, Armed, DEVICE, MOST_WORDS, QUIT, READY, TRAPS_SOCKET, TRAPS_VARIABLE, is_chosen,
 };
 pub use writer::{Fullness, RingWriter};
 

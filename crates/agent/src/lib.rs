@@ -26,6 +26,7 @@ mod modules;
 mod pages;
 mod process;
 mod real;
+mod servant;
 mod sites;
 mod sys;
 mod thread;

@@ -16,11 +16,11 @@ use std::sync::atomic::{
 use varve_agent_ring::{
     CAPACITY_VARIABLE, DEFAULT_CAPACITY, DIRECTORY_VARIABLE, Event, Fullness, HEADER_BYTES,
     Identity, MAX_FRAMES, MAX_FRAMES_VARIABLE, MIN_OBJECT_VARIABLE, OwnMemory, Record, RingWriter,
-    StartCause, WRITES_VARIABLE,
+    StartCause, TRAPS_VARIABLE, WRITES_VARIABLE,
 };
 
 use crate::thread::{Nesting, Thread};
-use crate::{ARENA, sys, thread, threads, unwind, writes};
+use crate::{ARENA, servant, sys, thread, threads, unwind, writes};
 
 /// State of the process's ring; wiped to zeroes in a forked child.
 struct State {
@@ -214,6 +214,7 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
     if cause == StartCause::Exec {
         tell_mappings(&ring, thread);
     }
+    servant::start(directory());
     Some(ring)
 }
 
@@ -328,6 +329,27 @@ pub(crate) fn note_own_memory(address: NonNull<u8>, bytes: usize, purpose: OwnMe
     }
 }
 
+/// Hands on the library's own mappings: address and bytes.
+pub(crate) fn each_own_memory(mut each: impl FnMut(u64, u64)) {
+    for (address, bytes, purpose) in OWN.iter().take(OWN_COUNT.load(Ordering::Acquire)) {
+        if purpose.load(Ordering::Acquire) != 0 {
+            each(
+                address.load(Ordering::Relaxed),
+                bytes.load(Ordering::Relaxed),
+            );
+        }
+    }
+    let state = STATE.load(Ordering::Acquire);
+    if !state.is_null() {
+        each(state as u64, 4096);
+    }
+}
+
+/// An address in the library's code.
+pub(crate) fn some_code() -> u64 {
+    some_code as fn() -> u64 as *const () as u64
+}
+
 fn state() -> Option<&'static State> {
     let existing = STATE.load(Ordering::Acquire);
     if existing.is_null() {
@@ -383,6 +405,9 @@ fn read_settings() -> bool {
     }
     if variable(WRITES_VARIABLE).is_some() {
         writes::want();
+    }
+    if variable(TRAPS_VARIABLE).is_some() {
+        servant::want();
     }
     let mode = match variable(DIRECTORY_VARIABLE) {
         Some(path) if path.first() == Some(&b'/') && path.len() < LONGEST_DIRECTORY => {

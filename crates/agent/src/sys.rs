@@ -85,6 +85,55 @@ pub(crate) unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
     };
 }
 
+/// Maps memory like [`map_anonymous`] at an address where nothing is, which forked children do not inherit; whether
+/// that was possible.
+pub(crate) fn map_at(address: u64, bytes: u64) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE
+        | libc::MAP_ANONYMOUS
+        | libc::MAP_NORESERVE
+        | libc::MAP_FIXED_NOREPLACE;
+    let (at, length) = (address as usize, bytes as usize);
+    // SAFETY: the flag keeps the kernel from replacing what exists.
+    let result = unsafe {
+        call(
+            libc::SYS_mmap,
+            [at, length, protection as usize, flags as usize, usize::MAX, 0],
+        )
+    };
+    if result <= 0 {
+        return false;
+    }
+    // SAFETY: advice on the memory just mapped.
+    let advised = unsafe {
+        call(
+            libc::SYS_madvise,
+            [result as usize, length, libc::MADV_DONTFORK as usize, 0, 0, 0],
+        )
+    };
+    // Kernels that do not know the flag take the address as a wish.
+    let is_fit = result as usize == at && advised == 0;
+    if !is_fit {
+        // SAFETY: mapped just now, and nobody knows of it.
+        unsafe { unmap_at(result as u64, bytes) };
+    }
+    is_fit
+}
+
+/// Unmaps memory of this library's own.
+///
+/// # Safety
+/// Nobody uses the range any more.
+pub(crate) unsafe fn unmap_at(address: u64, bytes: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        call(
+            libc::SYS_munmap,
+            [address as usize, bytes as usize, 0, 0, 0, 0],
+        )
+    };
+}
+
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: takes no arguments, cannot fail.
     unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
@@ -149,6 +198,11 @@ pub(crate) fn now_ns() -> u64 {
 
 /// A soft resource limit; `None` for none.
 pub(crate) fn limit(resource: u32) -> Option<u64> {
+    limit_of(0, resource)
+}
+
+/// The same of another process, 0 for this one.
+pub(crate) fn limit_of(process: u32, resource: u32) -> Option<u64> {
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
         rlim_max: 0,
@@ -157,7 +211,14 @@ pub(crate) fn limit(resource: u32) -> Option<u64> {
     let result = unsafe {
         call(
             libc::SYS_prlimit64,
-            [0, resource as usize, 0, &raw mut limit as usize, 0, 0],
+            [
+                process as usize,
+                resource as usize,
+                0,
+                &raw mut limit as usize,
+                0,
+                0,
+            ],
         )
     };
     (result == 0 && limit.rlim_cur != libc::RLIM64_INFINITY).then_some(limit.rlim_cur)
@@ -223,6 +284,11 @@ impl ReadFile {
         (descriptor >= 0).then_some(Self {
             descriptor: descriptor as i32,
         })
+    }
+
+    /// The descriptor, which stays this value's.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.descriptor
     }
 
     /// Reads up to the buffer's size; the number of bytes, zero at the end or on an error.

@@ -31,7 +31,7 @@ pub(crate) fn hand_over(folder: &[u8]) {
     if fault < 0 {
         return;
     }
-    send(folder, fault as i32);
+    send(folder, WRITES_SOCKET, fault as i32);
     close(fault);
 }
 
@@ -47,12 +47,13 @@ struct Control {
     padding: i32,
 }
 
-fn send(folder: &[u8], descriptor: i32) {
+/// Sends a descriptor to a socket of the recorder's in the folder, with one byte.
+pub(crate) fn send(folder: &[u8], name: &str, descriptor: i32) {
     let mut to = libc::sockaddr_un {
         sun_family: libc::AF_UNIX as u16,
         sun_path: [0; 108],
     };
-    let name = WRITES_SOCKET.as_bytes();
+    let name = name.as_bytes();
     let path = folder.iter().chain(b"/").chain(name);
     // One byte stays zero.
     if folder.len() + 1 + name.len() >= to.sun_path.len() {

@@ -18,6 +18,7 @@
 #define TRACK_FAULTS 8u
 #define TRACK_VANISH 16u
 #define TRACK_SAMPLES 32u
+#define TRACK_SERVANTS 64u /* processes in its memory without an exit signal are the recorder's own */
 
 struct settings {
 	u64 direct;      /* where physical address 0 is mapped */

@@ -160,6 +160,7 @@ struct task_struct {
 	struct list_head tasks;
 	struct mm_struct *mm;
 	int exit_code;
+	int exit_signal;
 	int pid;
 	int tgid;
 	struct task_struct *real_parent;

@@ -380,6 +380,9 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	pid = BPF_CORE_READ(child, tgid);
 	tid = BPF_CORE_READ(child, pid);
 	mm = (u64)BPF_CORE_READ(child, mm);
+	if (t->flags & TRACK_SERVANTS && pid != parent && !BPF_CORE_READ(child, exit_signal) &&
+	    mm == (u64)BPF_CORE_READ(current_task(), mm))
+		return 0;
 	if (pid == parent) {
 		inherit = 1;
 	} else if (t->flags & TRACK_FOLLOW) {

@@ -76,6 +76,9 @@ impl TrackFlags {
     pub const VANISH: TrackFlags = TrackFlags(16);
     /// Samples, where they are taken
     pub const SAMPLES: TrackFlags = TrackFlags(32);
+    /// Processes that share its memory and have no exit signal are not its children but servants of the
+    /// recorder's
+    pub const SERVANTS: TrackFlags = TrackFlags(64);
     /// FOLLOW, MAPPINGS, FAULTS and VANISH
     pub const DEFAULT: TrackFlags = TrackFlags(1 | 2 | 8 | 16);
 

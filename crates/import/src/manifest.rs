@@ -46,6 +46,7 @@ pub(crate) fn begun<'a>(format: Format, files: impl Iterator<Item = &'a Path>) -
         losses: Default::default(),
         modules: Vec::new(),
         samples: None,
+        traps: None,
         absent: Vec::new(),
         notes: vec![format!("Imported from {}.", names.join(", "))],
     }

@@ -93,6 +93,8 @@ words! {
         Imported = "imported",
         /// Every access was counted while the program ran under an emulator.
         Exact = "exact",
+        /// The first access in the interval trapped: the fault tells exactly who and where.
+        Fault = "fault",
     }
 }
 

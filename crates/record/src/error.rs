@@ -39,6 +39,9 @@ pub enum RecordError {
     /// Writes were asked for and cannot be told.
     #[error("writes cannot be told from reads: this kernel has no soft-dirty bits, and {0}")]
     NoWrites(String),
+    /// Accesses were to be trapped and cannot be.
+    #[error("accesses cannot be trapped: {0}")]
+    NoTraps(String),
     /// The kernel part.
     #[error(transparent)]
     Bpf(#[from] BpfError),
@@ -114,6 +117,9 @@ impl RecordError {
             }
             RecordError::NoWrites(_) => {
                 "without `--writes on` everything else is recorded; `varve doctor` tells what this kernel has"
+            }
+            RecordError::NoTraps(_) => {
+                "`--backend scan` finds the same pages; `varve doctor` tells what is missing (Linux 6.8 or later, as root)"
             }
             RecordError::NoEmulator(_) => "install Debian's package: apt-get install qemu-user",
             RecordError::NoPlugin(_) => {

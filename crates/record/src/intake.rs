@@ -15,6 +15,7 @@ use crate::lives::Lives;
 use crate::output::Output;
 use crate::samples::Sampler;
 use crate::stacks::Stacks;
+use crate::traps::{TrapNews, Trapped};
 use crate::world::{ObjectsFrom, World};
 use crate::writes::{WriteWatch, is_next};
 
@@ -42,6 +43,10 @@ pub(crate) struct Intake {
     pub(crate) new_program: bool,
     /// Where writes are told by userfaultfd.
     pub(crate) writes: Option<WriteWatch>,
+    /// Where accesses are trapped: those of the interval that runs, and of the next.
+    pub(crate) trapped: Option<(Trapped, Trapped)>,
+    /// What servants are to be told.
+    pub(crate) trap_news: Vec<TrapNews>,
     /// Where samples are taken.
     pub(crate) samples: Option<Sampler>,
     preload: bool,
@@ -64,6 +69,8 @@ impl Intake {
             boundary: None,
             released: None,
             writes: None,
+            trapped: None,
+            trap_news: Vec::new(),
             samples: None,
             new_program: false,
             exits: Vec::new(),
@@ -79,6 +86,14 @@ impl Intake {
                 let owner = self.world.owner_of_memory(fault.pid);
                 if let (Some(writes), Access::Write) = (&mut self.writes, fault.access) {
                     writes.fault(owner, fault.address, is_next(self.boundary, fault.time));
+                }
+                if let Some((now, next)) = &mut self.trapped {
+                    let interval = if is_next(self.boundary, fault.time) {
+                        next
+                    } else {
+                        now
+                    };
+                    interval.note(owner, fault.address, fault.access == Access::Write);
                 }
                 self.output.faults.push(FaultRow {
                     time_ns: fault.time,
@@ -183,6 +198,9 @@ impl Intake {
         if fork.kind == ForkKind::Thread {
             self.world
                 .thread_made(fork.pid, fork.parent_tid, fork.tid, fork.time);
+            if let (Some(_), Some(tls)) = (&self.trapped, fork.tls) {
+                self.trap_news.push(TrapNews::Thread(fork.pid, fork.tid, tls));
+            }
             return;
         }
         if !fork.tracked {
@@ -209,6 +227,7 @@ impl Intake {
         if !shared {
             self.lives.end_all(pid, time);
         }
+        self.trap_news.push(TrapNews::Gone(pid, time));
         self.stacks.forget(pid);
         if let Some(writes) = &mut self.writes {
             writes.forget(pid);
@@ -237,6 +256,9 @@ impl Intake {
 
     fn exit(&mut self, exit: &Exit) {
         self.world.thread_ended(exit.pid, exit.tid, exit.time);
+        if self.trapped.is_some() {
+            self.trap_news.push(TrapNews::ThreadEnded(exit.pid, exit.tid));
+        }
         if exit.last {
             let status = exit.wait_status;
             let signal = status & 0x7f;
@@ -273,6 +295,7 @@ impl Intake {
             if !shared {
                 self.lives.end_all(pid, time);
             }
+            self.trap_news.push(TrapNews::Gone(pid, time));
             self.stacks.forget(pid);
             if let Some(samples) = &mut self.samples {
                 samples.forget(pid);

@@ -79,6 +79,7 @@ pub(crate) fn new_manifest(options: &RecordOptions, source: WriteSource) -> Mani
         overhead: Overhead::default(),
         losses: Default::default(),
         samples: None,
+        traps: None,
         modules: Vec::new(),
         absent: Vec::new(),
         notes: Vec::new(),

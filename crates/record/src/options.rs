@@ -31,6 +31,8 @@ pub enum Ablation {
     Vanish,
     /// Do not look at the instruction before that of a sample.
     Behind,
+    /// Do not move pages aside, so that nothing traps.
+    Arm,
 }
 
 impl Ablation {
@@ -42,6 +44,7 @@ impl Ablation {
             Ablation::PageFlags => "page-flags",
             Ablation::Vanish => "vanish",
             Ablation::Behind => "behind",
+            Ablation::Arm => "arm",
         }
     }
 
@@ -53,6 +56,7 @@ impl Ablation {
             Ablation::PageFlags,
             Ablation::Vanish,
             Ablation::Behind,
+            Ablation::Arm,
         ]
         .into_iter()
         .find(|a| a.word() == word)
@@ -82,6 +86,17 @@ pub enum SamplesChoice {
     },
 }
 
+/// Whether accesses are trapped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TrapsChoice {
+    /// No: the scan alone tells.
+    Off,
+    /// The first access to every page in an interval.
+    All,
+    /// To as many pages, chosen at random, as cost this share of the run time, 0 to 1.
+    Budget(f64),
+}
+
 /// The options of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
@@ -105,6 +120,8 @@ pub struct RecordOptions {
     pub samples: SamplesChoice,
     /// What holds the target still.
     pub hold: HoldChoice,
+    /// Whether the first access to each page in an interval is to trap.
+    pub traps: TrapsChoice,
     /// Mechanisms left out on purpose.
     pub without: Vec<Ablation>,
 }

@@ -4,6 +4,8 @@ use varve_bpf::{Bitmap, Leaf, Region};
 use varve_model::{Interval, PAGE_BYTES, Page, Pid, TouchSource};
 use varve_trace::tables::TouchRow;
 
+use crate::traps::Trapped;
+
 /// What the bitmaps tell of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writes {
@@ -17,7 +19,8 @@ pub(crate) enum Writes {
 /// Appends the runs of the regions of one process in one interval, sorted by page.
 ///
 /// A page with several causes counts once, under the strongest: an accessed bit, then a page flag,
-/// then a pin, then a bit that cannot be cleared. `source` replaces them all where it is given.
+/// then a pin, then a bit that cannot be cleared. `source` replaces them all where it is given. A page whose first
+/// access trapped counts as that whatever its causes.
 pub(crate) fn append_runs(
     rows: &mut Vec<TouchRow>,
     interval: Interval,
@@ -25,9 +28,14 @@ pub(crate) fn append_runs(
     regions: &[Region],
     writes: Writes,
     source: Option<TouchSource>,
+    trapped: Option<&Trapped>,
 ) {
     let from = rows.len();
     for region in regions {
+        let (caught, wrote) = match trapped {
+            Some(t) if region.leaf == Leaf::Small => t.of(pid, region.base),
+            _ => ([0; 8], [0; 8]),
+        };
         let young: Bitmap = std::array::from_fn(|i| region.young[i] | region.referenced[i]);
         let mut seen: Bitmap = [0; 8];
         for (bits, cause) in [
@@ -44,6 +52,16 @@ pub(crate) fn append_runs(
                 continue;
             }
             let cause = source.unwrap_or(cause);
+            let fresh = if caught == [0; 8] {
+                fresh
+            } else {
+                // A page that was read first may have been written later.
+                for (bits, told) in [(&wrote, Some(true)), (&not(&caught, &wrote), None)] {
+                    let bits = std::array::from_fn(|i| fresh[i] & caught[i] & bits[i]);
+                    push(rows, interval, pid, region, &bits, told, TouchSource::Fault);
+                }
+                not(&fresh, &caught)
+            };
             match writes {
                 Writes::Unknown => push(rows, interval, pid, region, &fresh, None, cause),
                 Writes::Partly => {
@@ -66,6 +84,10 @@ pub(crate) fn append_runs(
     }
     rows[from..].sort_by_key(|r| r.page);
     join(rows, from);
+}
+
+fn not(bits: &Bitmap, without: &Bitmap) -> Bitmap {
+    std::array::from_fn(|i| bits[i] & !without[i])
 }
 
 fn push(
@@ -174,6 +196,7 @@ mod tests {
             &[huge],
             Writes::Unknown,
             None,
+            None,
         );
         assert_eq!(
             (rows.len(), rows[0].pages, rows[0].page_bytes),
@@ -196,6 +219,7 @@ mod tests {
             &regions,
             Writes::Unknown,
             None,
+            None,
         );
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].page, rows[0].pages), (Page(4 * 512), 1024));
@@ -206,7 +230,7 @@ mod tests {
         let mut r = region(2, [0b111, 0, 0, 0, 0, 0, 0, 0], [0; 8], [0b001; 8]);
         r.intact = [0b010; 8];
         let mut rows = Vec::new();
-        append_runs(&mut rows, Interval(0), Pid(1), &[r], Writes::Partly, None);
+        append_runs(&mut rows, Interval(0), Pid(1), &[r], Writes::Partly, None, None);
         let told: Vec<_> = rows.iter().map(|r| (r.pages, r.written)).collect();
         assert_eq!(told, [(1, Some(true)), (1, Some(false)), (1, None)]);
     }
@@ -223,7 +247,7 @@ mod tests {
                 region(3, young, accessed, written),
             ];
             let mut rows = Vec::new();
-            append_runs(&mut rows, Interval(3), Pid(1), &regions, Writes::Known, None);
+            append_runs(&mut rows, Interval(3), Pid(1), &regions, Writes::Known, None, None);
             let mut got = BTreeMap::new();
             let mut last = 0;
             for row in &rows {

@@ -6,10 +6,12 @@ use std::time::Duration as Wait;
 
 use varve_bpf::{BpfError, Kernel, Region};
 use varve_model::{Duration, Pid};
+use varve_trace::FAULT;
 use varve_sys::{ClearRefs, Frozen, Protector, Urgent, monotonic_now};
 
 use crate::backend::{Backend, Boundary, Harvest};
 use crate::hold::Hold;
+use crate::traps::Servants;
 use crate::{Ablation, RecordError, RecordOptions};
 
 /// How long to wait for the target to stand still before letting it run on; doubled for the next try.
@@ -37,8 +39,11 @@ pub(crate) struct Scan<'a> {
     scope: Scope,
     clear: HashMap<Pid, ClearRefs>,
     protector: Option<Protector>,
+    /// Where accesses are trapped besides.
+    pub(crate) servants: Option<Servants>,
     holds: bool,
     flushes: bool,
+    arms: bool,
     /// Times that the target did not stand still in time.
     pub(crate) prolonged: u64,
     /// How long the next hold may take to come about.
@@ -53,6 +58,7 @@ impl<'a> Scan<'a> {
         cgroup: &'a Hold,
         options: &RecordOptions,
         root: Pid,
+        servants: Option<Servants>,
     ) -> Scan<'a> {
         let protector = kernel.guards_writes().then(Protector::default);
         Scan {
@@ -65,8 +71,10 @@ impl<'a> Scan<'a> {
             },
             clear: HashMap::new(),
             protector,
+            servants,
             holds: !options.lacks(Ablation::Hold),
             flushes: !options.lacks(Ablation::Flush),
+            arms: !options.lacks(Ablation::Arm),
             prolonged: 0,
             limit: HOLD_LIMIT,
             let_go: 0,
@@ -181,13 +189,23 @@ impl<'a> Scan<'a> {
 
 impl Backend for Scan<'_> {
     fn name(&self) -> &'static str {
-        "scan"
+        if self.servants.is_some() {
+            FAULT
+        } else {
+            "scan"
+        }
     }
 
     fn close_interval(&mut self, harvest: &mut Harvest) -> Result<Option<Boundary>, RecordError> {
         self.held(|scan, pids| {
             scan.read(pids, harvest)?;
             scan.protect(pids, harvest);
+            // Before the bits are cleared: moving a page sets its own.
+            if let Some(servants) = &mut scan.servants
+                && scan.arms
+            {
+                servants.arm(pids);
+            }
             scan.clear(pids)
         })
     }

@@ -19,9 +19,10 @@ use crate::reclaim::reclaim;
 use crate::runs::{Writes, append_runs};
 use crate::scan::Scan;
 use crate::target::Target;
+use crate::traps::Servants;
 use crate::turns::Turns;
 use crate::write_source::WriteSource;
-use crate::{Ablation, RecordError, RecordOptions, TargetChoice, samples};
+use crate::{Ablation, RecordError, RecordOptions, TargetChoice, samples, traps};
 
 /// What is lost at most when the recorder is killed.
 const FLUSH_EVERY: Duration = Duration(500_000_000);
@@ -85,6 +86,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     };
     let rings = agents.as_ref().map(|a| a.folder().to_owned());
     let writes = source.watch(rings.as_deref())?;
+    let servants = crate::trap_source::servants(options, rings.as_deref())?;
     let mut manifest = new_manifest(options, source);
     let sampler = samples::start(options, &mut kernel, &mut manifest);
     let mut target = match &options.target {
@@ -122,8 +124,9 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         auto: None,
     };
     session.intake.writes = writes;
+    session.intake.trapped = servants.as_ref().map(|_| Default::default());
     session.intake.samples = sampler;
-    let ran = session.run(&mut kernel, target);
+    let ran = session.run(&mut kernel, target, servants);
     let unwatched = session.intake.writes.take().is_some_and(|w| !w.any);
     let told = session.intake.agents.as_ref().is_some_and(|a| a.any);
     drop(session);
@@ -170,6 +173,7 @@ impl Session<'_> {
         &mut self,
         kernel: &mut Kernel,
         mut target: Target,
+        servants: Option<Servants>,
     ) -> Result<(Option<RecordError>, Option<i32>), RecordError> {
         if let IntervalChoice::Auto { overhead } = self.options.interval {
             let first_access = auto::measure_first_access()
@@ -185,7 +189,7 @@ impl Session<'_> {
         } else {
             self.meet(&target)?;
         }
-        let recorded = self.record_loop(kernel, &mut target, began);
+        let recorded = self.record_loop(kernel, &mut target, servants, began);
         target.release();
         let mut exit_code = None;
         if let Some(child) = &mut target.child {
@@ -271,6 +275,7 @@ impl Session<'_> {
         &mut self,
         kernel: &mut Kernel,
         target: &mut Target,
+        mut servants: Option<Servants>,
         began: Time,
     ) -> Result<(), RecordError> {
         let Target {
@@ -280,7 +285,10 @@ impl Session<'_> {
             cgroup,
             ..
         } = target;
-        let mut scan = Scan::new(kernel, cgroup, self.options, *pid);
+        if let Some(servants) = &mut servants {
+            servants.held_in(cgroup.path());
+        }
+        let mut scan = Scan::new(kernel, cgroup, self.options, *pid, servants);
         let mut turns = Turns::new(*pid, began);
         self.manifest.backend = scan.name().to_owned();
         let waiter = waiter(ended, &self.signals, scan.kernel)?;
@@ -324,6 +332,9 @@ impl Session<'_> {
             let now = monotonic_now();
             self.intake.world.refresh_maps(now);
             self.intake.refresh_writes();
+            if let Some(servants) = &mut scan.servants {
+                servants.refresh();
+            }
             if now >= deadline
                 && let Some(rest) = turns.wanting(now)
             {
@@ -411,6 +422,10 @@ impl Session<'_> {
         scan.kernel.events(&mut |event| intake.take(event))?;
         intake.resolve_samples();
         intake.settle();
+        let news = intake.trap_news.drain(..);
+        if let Some(servants) = &mut scan.servants {
+            servants.learn(news);
+        }
         let dropped = scan.kernel.dropped_records()?;
         if let Some(writes) = &mut intake.writes {
             writes.lost(dropped.mappings);
@@ -461,6 +476,10 @@ impl Session<'_> {
             if self.intake.waits_for_exec_of == Some(*pid) {
                 continue;
             }
+            if let Some(servants) = &scan.servants {
+                servants.hide(owner, regions);
+            }
+            let from = self.intake.output.touches.len();
             cleared += regions
                 .iter()
                 .map(|r| u64::from(r.touched_count()))
@@ -472,9 +491,17 @@ impl Session<'_> {
                 regions,
                 self.writes,
                 None,
+                self.intake.trapped.as_ref().map(|t| &t.0),
             );
+            if let Some(servants) = &mut scan.servants {
+                traps::count(&mut servants.note, &self.intake.output.touches[from..]);
+            }
         }
         self.write_vanished();
+        if let Some((now, next)) = &mut self.intake.trapped {
+            *now = std::mem::take(next);
+        }
+        self.manifest.traps = scan.servants.as_ref().map(|s| s.note);
         if let Some(writes) = &mut self.intake.writes {
             writes.boundary(&harvest.protected, &harvest.regions);
         }
@@ -524,6 +551,7 @@ impl Session<'_> {
                 &regions,
                 self.writes,
                 Some(varve_model::TouchSource::Vanish),
+                self.intake.trapped.as_ref().map(|t| &t.0),
             );
         }
     }

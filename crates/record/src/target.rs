@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use varve_agent_ring::{
-    CAPACITY_VARIABLE, DIRECTORY_VARIABLE, MIN_OBJECT_VARIABLE, WRITES_VARIABLE,
+    CAPACITY_VARIABLE, DIRECTORY_VARIABLE, MIN_OBJECT_VARIABLE, TRAPS_VARIABLE, WRITES_VARIABLE,
 };
 use varve_bpf::{Kernel, TrackFlags};
 use varve_model::Pid;
@@ -14,7 +14,7 @@ use varve_sys::{Cgroup, Child, Launch, PidFd, Signals};
 use crate::guardian::Guardian;
 use crate::hold::{Hold, HoldChoice};
 use crate::preflight::gains_rights;
-use crate::{Ablation, RecordError, RecordOptions, SamplesChoice};
+use crate::{Ablation, RecordError, RecordOptions, SamplesChoice, TrapsChoice};
 
 /// Size of the preload library's ring in each process.
 const RING_BYTES: usize = 4 << 20;
@@ -43,6 +43,9 @@ fn track_flags(options: &RecordOptions, stacks: bool) -> TrackFlags {
     }
     if options.samples != SamplesChoice::Off {
         flags = flags | TrackFlags::SAMPLES;
+    }
+    if options.traps != TrapsChoice::Off {
+        flags = flags | TrackFlags::SERVANTS;
     }
     flags
 }
@@ -74,6 +77,9 @@ impl Target {
             ];
             if kernel.guards_writes() {
                 variables.push((WRITES_VARIABLE, "1".into()));
+            }
+            if options.traps != TrapsChoice::Off {
+                variables.push((TRAPS_VARIABLE, "1".into()));
             }
             variables
         });

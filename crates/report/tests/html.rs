@@ -264,6 +264,7 @@ fn manifest() -> Manifest {
         overhead: Overhead::default(),
         losses: [("reclaim".to_owned(), 0)].into(),
         samples: None,
+        traps: None,
         modules: vec![],
         absent: vec![],
         notes: vec![],
@@ -361,6 +362,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         shared: Remainder::default(),
         own_memory: Remainder::default(),
         samples: None,
+        traps: None,
         counts: None,
         tail: Tail::default(),
         findings: vec![varve_analyse::Finding {

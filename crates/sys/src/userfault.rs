@@ -332,7 +332,7 @@ impl DescriptorSocket {
 }
 
 /// The sender and the descriptor of a message, as far as there are any.
-fn unpack(message: &libc::msghdr) -> (Option<Pid>, Option<OwnedFd>) {
+pub(crate) fn unpack(message: &libc::msghdr) -> (Option<Pid>, Option<OwnedFd>) {
     let (mut pid, mut fd) = (None, None);
     // SAFETY: the kernel filled the control buffer that the message points to; each header is looked
     // at within it, and each descriptor in it is new and ours alone.

@@ -27,8 +27,9 @@ mod writer;
 pub use columns::{TouchColumns, TouchUnit, WrittenColumn};
 pub use error::TraceError;
 pub use manifest::{
-    Absent, Clock, ClockUnit, Completeness, EXACT, FORMAT_VERSION, Features, IntervalChoice,
+    Absent, Clock, ClockUnit, Completeness, EXACT, FAULT, FORMAT_VERSION, Features, IntervalChoice,
     MACHINE_UNKNOWN, Machine, Manifest, ModuleNote, Options, Overhead, SamplesNote, State, Target,
+    TrapsNote,
 };
 pub use merge::{MergeProgress, finish_tables, remove_parts};
 pub use reader::{Batches, Trace};

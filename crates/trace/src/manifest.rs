@@ -17,6 +17,8 @@ pub const FORMAT_VERSION: u32 = 2;
 /// What a machine field says where the machine does not tell.
 pub const MACHINE_UNKNOWN: &str = "unknown";
 
+/// The backend that traps the first access to each page in an interval, beside the scan.
+pub const FAULT: &str = "fault";
 /// The backend that counts every access.
 pub const EXACT: &str = "exact";
 
@@ -55,6 +57,9 @@ pub struct Manifest {
     /// The samples; null where none were asked for.
     #[serde(default)]
     pub samples: Option<SamplesNote>,
+    /// The trapped accesses; null where none were asked for.
+    #[serde(default)]
+    pub traps: Option<TrapsNote>,
     /// What a reader should know and no counter says, such as stripped files.
     #[serde(default)]
     pub modules: Vec<ModuleNote>,
@@ -64,6 +69,36 @@ pub struct Manifest {
     /// Remarks for the reader, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// How the accesses of a trace were trapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrapsNote {
+    /// The share of pages that were to be trapped, on average over the intervals; 1 without a budget.
+    pub sampling_rate: f64,
+    /// The share of the run time that trapping may cost, 0 to 1; null without a budget.
+    pub budget: Option<f64>,
+    /// Boundaries at which pages were armed.
+    pub boundaries: u64,
+    /// Pages armed, at all boundaries together.
+    pub moved_pages: u64,
+    /// Accesses that were trapped there, to armed memory.
+    pub served: u64,
+    /// Of them, first accesses to pages without content.
+    pub served_empty: u64,
+    /// Pages of armed memory that could not be moved at a boundary: pinned, or shared with a forked process.
+    pub immovable_pages: u64,
+    /// Private anonymous memory that could not be armed at all, at worst.
+    pub most_refused_bytes: Bytes,
+    /// Processes that could not be served any more.
+    pub given_up: u64,
+    /// What arming took while the target was held, all processes together.
+    pub moving_ns: Duration,
+    /// Touched pages, each once per interval, whose first access trapped.
+    pub trapped_touches: u64,
+    /// Touched pages that the scan alone tells of: shared, file-backed, immovable, not chosen.
+    pub scanned_touches: u64,
 }
 
 /// What a trace may lack altogether.

@@ -41,6 +41,7 @@ fn manifest() -> Manifest {
         overhead: Default::default(),
         losses: Default::default(),
         samples: None,
+        traps: None,
         modules: vec![],
         absent: vec![],
         notes: vec![],

@@ -61,10 +61,15 @@ pub(crate) struct Record {
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pub(crate) pid: Option<u32>,
 
-    /// How touches are found: `scan` (accessed bits, at full speed), or `exact` (every access counted by page,
-    /// thread and kind, in an emulator: many times slower)
+    /// How touches are found: `scan` (accessed bits, at full speed), `fault` (besides, the first access to each
+    /// page in an interval traps, which tells its exact address, thread, CPU, time, instruction and kind: several
+    /// times slower), or `exact` (every access counted by page, thread and kind, in an emulator: many times slower)
     #[arg(long, value_name = "HOW", default_value = "scan")]
     pub(crate) backend: BackendArgument,
+
+    /// With `--backend fault`: trap accesses to as many pages, chosen at random, as cost this share of the run time
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) fault_budget: Option<Share>,
 
     /// With `--backend exact`: begin an interval every so many accesses [default: the whole run is one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 60))]
@@ -109,7 +114,7 @@ pub(crate) struct Record {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) hold: HoldArgument,
 
-    /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish, behind
+    /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish, behind, arm
     #[arg(long, hide = true, value_delimiter = ',', value_parser = ablation)]
     pub(crate) without: Vec<Ablation>,
 
@@ -369,6 +374,8 @@ pub(crate) enum Thp {
 pub(crate) enum BackendArgument {
     /// Accessed bits
     Scan,
+    /// The first access to each page in an interval trapped
+    Fault,
     /// Every access counted
     Exact,
 }
@@ -397,7 +404,7 @@ pub(crate) enum Writes {
 
 fn ablation(word: &str) -> Result<Ablation, String> {
     Ablation::from_word(word)
-        .ok_or_else(|| "one of flush, hold, page-flags, vanish, behind".to_owned())
+        .ok_or_else(|| "one of flush, hold, page-flags, vanish, behind, arm".to_owned())
 }
 
 fn split_unit(text: &str) -> (&str, &str) {

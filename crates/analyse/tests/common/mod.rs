@@ -225,6 +225,7 @@ pub fn manifest() -> Manifest {
         overhead: Overhead::default(),
         losses: Default::default(),
         samples: None,
+        traps: None,
         modules: vec![],
         absent: vec![],
         notes: vec![],

@@ -299,6 +299,7 @@ pub fn manifest() -> Manifest {
         overhead: Default::default(),
         losses: Default::default(),
         samples: None,
+        traps: None,
         modules: vec![],
         absent: vec![],
         notes: vec![],

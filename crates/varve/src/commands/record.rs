@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use varve_model::Pid;
 use varve_record::{
     ExactOptions, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
-    WritesChoice,
+    TrapsChoice, WritesChoice,
 };
 use varve_sys::ThpPolicy;
 use varve_trace::IntervalChoice;
@@ -43,6 +43,13 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             "only `--backend exact` counts accesses: `--interval-accesses` means nothing without it"
                 .to_owned(),
             Some("give both, or `--interval TIME`".to_owned()),
+        ));
+    }
+    if arguments.fault_budget.is_some() && arguments.backend != BackendArgument::Fault {
+        return Err(Failure::new(
+            "only `--backend fault` traps accesses: `--fault-budget` means nothing without it"
+                .to_owned(),
+            Some("give both".to_owned()),
         ));
     }
     if arguments.hold == HoldArgument::Auto {
@@ -103,9 +110,10 @@ fn resolve(arguments: &Record) -> RecordOptions {
         },
         follow: !arguments.no_follow,
         min_object: arguments.min_object.0,
-        thp: match arguments.thp {
-            Thp::System => ThpPolicy::System,
-            Thp::Never => ThpPolicy::Never,
+        thp: match (arguments.thp, arguments.backend) {
+            // Pages are trapped one by one: huge ones would only be split.
+            (Thp::Never, _) | (_, BackendArgument::Fault) => ThpPolicy::Never,
+            (Thp::System, _) => ThpPolicy::System,
         },
         preload: if arguments.no_preload { None } else { agent() },
         writes: match arguments.writes {
@@ -122,6 +130,11 @@ fn resolve(arguments: &Record) -> RecordOptions {
         hold: match arguments.hold {
             HoldArgument::Auto | HoldArgument::Cgroup => HoldChoice::Cgroup,
             HoldArgument::Ptrace => HoldChoice::Ptrace,
+        },
+        traps: match (arguments.backend, arguments.fault_budget) {
+            (BackendArgument::Fault, None) => TrapsChoice::All,
+            (BackendArgument::Fault, Some(share)) => TrapsChoice::Budget(share.0),
+            _ => TrapsChoice::Off,
         },
         without: arguments.without.clone(),
     }

@@ -1,0 +1,68 @@
+//! Whether accesses can be trapped.
+
+use std::path::Path;
+
+use crate::preflight::gains_rights;
+use crate::target::is_static;
+use crate::traps::Servants;
+use crate::{RecordError, RecordOptions, TargetChoice, TrapsChoice, WritesChoice};
+
+/// The place where processes announce their servants, where accesses are to be trapped.
+///
+/// # Errors
+/// Where they cannot be.
+pub(crate) fn servants(
+    options: &RecordOptions,
+    rings: Option<&Path>,
+) -> Result<Option<Servants>, RecordError> {
+    if options.traps == TrapsChoice::Off {
+        return Ok(None);
+    }
+    check(options)?;
+    let Some(rings) = rings else {
+        return Err(refusal(NO_PRELOAD));
+    };
+    Servants::create(rings)
+        .map(Some)
+        .map_err(RecordError::system("make a socket beside the rings"))
+}
+
+const NO_PRELOAD: &str = "it needs the preload library";
+
+fn refusal(why: impl Into<String>) -> RecordError {
+    RecordError::NoTraps(why.into())
+}
+
+fn check(options: &RecordOptions) -> Result<(), RecordError> {
+    let why = match &options.target {
+        TargetChoice::Attach(_) => Some("only programs that varve starts can be asked to"),
+        TargetChoice::Command(_) if options.preload.is_none() => Some(NO_PRELOAD),
+        TargetChoice::Command(command) if is_static(command) => {
+            Some("the program is static, so it does not load the preload library")
+        }
+        TargetChoice::Command(command) if gains_rights(command) => {
+            Some("the program gains rights, so it does not load the preload library")
+        }
+        TargetChoice::Command(_) if options.writes == WritesChoice::On => {
+            Some("`--writes on` needs the same memory watched in another way")
+        }
+        TargetChoice::Command(_) => None,
+    };
+    if let Some(why) = why {
+        return Err(refusal(why));
+    }
+    can_trap().map_err(refusal)
+}
+
+/// Whether this machine lets the recorder trap accesses; why not, as the end of a sentence.
+pub(crate) fn can_trap() -> Result<(), String> {
+    varve_sys::try_traps().map_err(|e| {
+        format!("this kernel or user cannot move pages by userfaultfd through /dev/userfaultfd: {e}")
+    })?;
+    // The places to which pages are moved double the address space, which is never filled; here they would count.
+    let strict = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
+    if strict.is_ok_and(|mode| mode.trim() == "2") {
+        return Err("this machine never promises more memory than it has (vm.overcommit_memory is 2)".into());
+    }
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! The fault backend: the first access to each page in an interval traps.
+//!
+//! Each process with the preload library has a servant (`agent/src/servant.rs`). While the target is held, and after
+//! the accessed bits were read, each servant moves the pages of its process aside; when the target runs on, the first
+//! access to a page faults, and the kernel's tracepoints tell of it as of every fault: address, thread, CPU, time,
+//! instruction, read or write. The scan goes on as ever and is the safety net: what cannot be moved is still found
+//! there.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration as Wait;
+
+use varve_agent_ring::{Arm, Armed, DEVICE, MOST_WORDS, QUIT, READY, TRAPS_SOCKET};
+use varve_bpf::{Bitmap, Leaf, Region};
+use varve_model::{Address, Bytes, PAGE_BYTES, Pid, Tid, Time, TouchSource};
+use varve_sys::{DescriptorSocket, ServantSocket, monotonic_now};
+use varve_trace::TrapsNote;
+use varve_trace::tables::TouchRow;
+
+use crate::ranges::Ranges;
+
+/// A servant that takes longer is given up: the target stands still meanwhile.
+const LONGEST_ANSWER: Wait = Wait::from_millis(500);
+
+/// What the events tell that servants must know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TrapNews {
+    /// A thread began, whose control block lies there.
+    Thread(Pid, Tid, Address),
+    /// A thread ended.
+    ThreadEnded(Pid, Tid),
+    /// The memory that the process had until then is gone.
+    Gone(Pid, Time),
+}
+
+/// The servants of all processes.
+#[derive(Debug)]
+pub(crate) struct Servants {
+    socket: DescriptorSocket,
+    /// Where servants are to be, so that they are not held with the target.
+    refuge: Option<PathBuf>,
+    servants: HashMap<Pid, Servant>,
+    threads: HashMap<Pid, HashMap<Tid, Address>>,
+    /// What was done, for the manifest.
+    pub(crate) note: TrapsNote,
+}
+
+#[derive(Debug)]
+struct Servant {
+    socket: ServantSocket,
+    since: Time,
+    is_ready: bool,
+    /// The memory to which it moves pages.
+    aside: Ranges,
+}
+
+impl Servants {
+    /// Makes the socket for the processes, whatever their user, in the folder of the rings. `refuge` is the cgroup
+    /// beside that of the target.
+    pub(crate) fn create(folder: &Path) -> io::Result<Servants> {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder.join(TRAPS_SOCKET);
+        let socket = DescriptorSocket::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
+        Ok(Servants {
+            socket,
+            refuge: None,
+            servants: HashMap::new(),
+            threads: HashMap::new(),
+            note: TrapsNote::default(),
+        })
+    }
+
+    /// Tells which cgroup the target is held in.
+    pub(crate) fn held_in(&mut self, cgroup: Option<&Path>) {
+        self.refuge = cgroup.and_then(Path::parent).map(Path::to_owned);
+    }
+
+    /// Takes up servants that were announced, and those that are ready.
+    pub(crate) fn refresh(&mut self) {
+        while let Ok(Some((pid, fd))) = self.socket.receive() {
+            let Ok(socket) = ServantSocket::adopt(fd) else {
+                continue;
+            };
+            if socket.send_device(&[DEVICE]).is_err() {
+                continue;
+            }
+            let servant = Servant {
+                socket,
+                since: monotonic_now(),
+                is_ready: false,
+                aside: Ranges::default(),
+            };
+            if let Some(old) = self.servants.insert(pid, servant) {
+                old.quit();
+            }
+        }
+        let refuge = self.refuge.as_deref();
+        self.servants
+            .retain(|_, servant| servant.is_ready || servant.greet(refuge).is_ok());
+    }
+
+    /// Follows what the events told.
+    pub(crate) fn learn(&mut self, news: impl IntoIterator<Item = TrapNews>) {
+        for one in news {
+            match one {
+                TrapNews::Thread(pid, tid, address) => {
+                    self.threads.entry(pid).or_default().insert(tid, address);
+                }
+                TrapNews::ThreadEnded(pid, tid) => {
+                    if let Some(threads) = self.threads.get_mut(&pid) {
+                        threads.remove(&tid);
+                    }
+                }
+                TrapNews::Gone(pid, time) => {
+                    // A new program's servant may have been announced before this was heard.
+                    if self.servants.get(&pid).is_some_and(|s| s.since < time)
+                        && let Some(servant) = self.servants.remove(&pid)
+                    {
+                        servant.quit();
+                    }
+                    self.threads.remove(&pid);
+                }
+            }
+        }
+    }
+
+    /// Has the pages of these processes, which are held, moved aside.
+    pub(crate) fn arm(&mut self, pids: &[Pid]) {
+        let arm = Arm {
+            seed: 0,
+            threshold: u64::MAX,
+            afresh: false,
+        };
+        let ready = |(pid, servant): &(&Pid, &mut Servant)| servant.is_ready && pids.contains(pid);
+        let mut gone = Vec::new();
+        // All at once, then all answers.
+        for (pid, servant) in self.servants.iter_mut().filter(ready) {
+            let mut words = arm.encode().to_vec();
+            let threads = self.threads.get(pid).into_iter().flat_map(|t| t.values());
+            words.extend(threads.map(|a| a.0).take(MOST_WORDS - Arm::WORDS));
+            if servant.socket.send(&words).is_err() {
+                gone.push(*pid);
+            }
+        }
+        let mut words = vec![0; MOST_WORDS];
+        for (pid, servant) in self.servants.iter_mut().filter(ready) {
+            if gone.contains(pid) {
+                continue;
+            }
+            match servant.answer(&mut words) {
+                Some(armed) => add(&mut self.note, &armed),
+                None => gone.push(*pid),
+            }
+        }
+        for pid in gone {
+            // Its socket is closed: it puts everything back and ends.
+            self.servants.remove(&pid);
+            self.note.given_up += 1;
+        }
+        self.note.boundaries += 1;
+    }
+
+    /// Takes the places aside out of what a walk found: they are not the target's memory.
+    pub(crate) fn hide(&self, pid: Pid, regions: &mut Vec<Region>) {
+        let Some(servant) = self.servants.get(&pid) else {
+            return;
+        };
+        regions.retain_mut(|region| {
+            let aside = servant.aside.pages_of(region.base);
+            if region.leaf != Leaf::Small {
+                return aside == [0; 8];
+            }
+            let bits = [
+                &mut region.accessed,
+                &mut region.young,
+                &mut region.referenced,
+                &mut region.pinned,
+                &mut region.sticky,
+            ];
+            let mut any = 0;
+            for bits in bits {
+                for (word, aside) in bits.iter_mut().zip(&aside) {
+                    *word &= !aside;
+                    any |= *word;
+                }
+            }
+            any != 0
+        });
+    }
+}
+
+/// Adds rows of touched pages to the counts.
+pub(crate) fn count(note: &mut TrapsNote, rows: &[TouchRow]) {
+    for row in rows {
+        let pages = u64::from(row.pages);
+        if row.source == TouchSource::Fault {
+            note.trapped_touches += pages;
+        } else {
+            note.scanned_touches += pages;
+        }
+    }
+}
+
+fn add(note: &mut TrapsNote, armed: &Armed) {
+    note.moved_pages += armed.moved;
+    note.immovable_pages += armed.stuck;
+    note.most_refused_bytes = note.most_refused_bytes.max(Bytes(armed.refused_bytes));
+    note.served += armed.served;
+    note.served_empty += armed.empty;
+    note.moving_ns = note.moving_ns + varve_model::Duration(armed.took_ns);
+}
+
+impl Servant {
+    /// Looks whether it has its userfaultfd by now.
+    fn greet(&mut self, refuge: Option<&Path>) -> io::Result<()> {
+        let mut words = [0; MOST_WORDS];
+        let Some(said) = self.socket.receive(&mut words, Wait::ZERO)? else {
+            return Ok(());
+        };
+        let (Some(pid), Some(descriptor)) = (said.pid, said.descriptor) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        if words[0] != READY {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        varve_sys::begin_traps(descriptor)?;
+        if let Some(refuge) = refuge {
+            std::fs::write(refuge.join("cgroup.procs"), pid.to_string())?;
+        }
+        varve_sys::prefer(pid);
+        self.is_ready = true;
+        Ok(())
+    }
+
+    /// What it did; nothing where it ended or takes too long.
+    fn answer(&mut self, words: &mut [u64]) -> Option<Armed> {
+        let said = self.socket.receive(words, LONGEST_ANSWER).ok()??;
+        let (armed, ranges) = Armed::decode(words.get(..said.words)?)?;
+        for range in ranges.chunks_exact(2) {
+            self.aside.insert(Address(range[0]), Bytes(range[1]));
+        }
+        Some(armed)
+    }
+
+    /// Ends it at once: the memory is of no use any more.
+    fn quit(self) {
+        // If it does not hear it, it hears the end of the connection.
+        let _ = self.socket.send(&[QUIT]);
+    }
+}
+
+/// Which pages trapped in an interval.
+#[derive(Debug, Default)]
+pub(crate) struct Trapped {
+    regions: HashMap<(Pid, Address), Bits>,
+}
+
+#[derive(Debug, Default)]
+struct Bits {
+    any: Bitmap,
+    wrote: Bitmap,
+}
+
+impl Trapped {
+    /// A fault told of an access; the first to a page counts.
+    pub(crate) fn note(&mut self, pid: Pid, address: Address, is_write: bool) {
+        let region = Address(address.0 & !(512 * PAGE_BYTES - 1));
+        let page = (address.0 - region.0) / PAGE_BYTES;
+        let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
+        let bits = self.regions.entry((pid, region)).or_default();
+        if bits.any[word] & bit == 0 {
+            bits.any[word] |= bit;
+            if is_write {
+                bits.wrote[word] |= bit;
+            }
+        }
+    }
+
+    /// Of the 512 pages from `base` on: those that trapped, and those of them whose first access was a write.
+    pub(crate) fn of(&self, pid: Pid, base: Address) -> (Bitmap, Bitmap) {
+        self.regions
+            .get(&(pid, base))
+            .map_or(([0; 8], [0; 8]), |b| (b.any, b.wrote))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_access_says_whether_it_was_a_write() {
+        let mut trapped = Trapped::default();
+        let base = 7 << 21;
+        let at = |page: u64| Address(base + page * PAGE_BYTES + 5);
+        trapped.note(Pid(1), at(0), false);
+        trapped.note(Pid(1), at(0), true);
+        trapped.note(Pid(1), at(65), true);
+        trapped.note(Pid(1), at(65), false);
+        let (any, wrote) = trapped.of(Pid(1), Address(base));
+        assert_eq!((any[0], any[1]), (1, 2));
+        assert_eq!((wrote[0], wrote[1]), (0, 2));
+        assert_eq!(trapped.of(Pid(2), Address(base)).0, [0; 8]);
+    }
+}
