@@ -56,6 +56,7 @@ export function guide(report: Report): HTMLElement {
       : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),
     h("p", {}, h("b", {}, "Threads "), "are known for the first touch of a page, from its page fault. Later touches carry no thread. "
       + (report.trace.written_known ? "" : "This kernel does not tell reads from writes, so written is null.")),
+    report.sharing ? h("p", {}, h("b", {}, "Who uses what, "), `below, says which threads use which objects, which parts of them, and when. ${report.sharing.weight}`) : null,
     report.unknown.length ? h("div", {}, h("b", {}, "Unknown in this trace"), h("ul", {}, ...report.unknown.map(u => h("li", {}, u)))) : null,
     h("table", { class: "keys" }, ...[
       ["Wheel", "zoom at the cursor; with Shift time only, with Alt lanes only"],

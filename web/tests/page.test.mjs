@@ -337,7 +337,7 @@ test("a page that varve wrote", { skip: !process.env.PAGE && "PAGE is not set" }
   await page.waitForTimeout(300);
   const box = await page.locator("canvas.map").boundingBox();
   await page.mouse.move(box.x + box.width / 2, box.y + box.height / 3);
-  assert.match(await page.locator(".tip").innerText(), /touched/);
+  assert.match(await page.locator(".tip:visible").innerText(), /touched/);
   await page.mouse.wheel(0, -500);
   await page.locator("tbody tr").first().click();
   clean(page);

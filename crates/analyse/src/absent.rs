@@ -1,6 +1,9 @@
-//! What an imported record does not tell.
+//! What a trace does not tell, above all an imported one.
 
 use varve_trace::Absent;
+
+use crate::analysis::Analysis;
+use crate::sharing::SharingSource;
 
 /// What it means that a trace lacks something.
 pub(crate) const fn lacking(absent: Absent) -> &'static str {
@@ -15,4 +18,31 @@ pub(crate) const fn lacking(absent: Absent) -> &'static str {
         }
         Absent::Lives => "When objects came to be and ceased: the record does not tell.",
     }
+}
+
+/// What the samples and counts that there are do not tell.
+pub(crate) fn unsaid(analysis: &Analysis) -> Vec<String> {
+    let (samples, sharing) = (analysis.samples.as_ref(), analysis.sharing.as_ref());
+    let counted = analysis.counts.is_some();
+    let has_threads = sharing.is_some_and(|s| s.source != SharingSource::Faults);
+    let rules = [
+        (
+            (samples.is_some() || counted) && !has_threads,
+            "Which threads use and share which objects: neither samples nor counts name both.",
+        ),
+        (
+            samples.is_some_and(|s| s.all.reads.is_none()),
+            "Whether the sampled accesses read or wrote: no sample tells.",
+        ),
+        (
+            samples.is_some_and(|s| s.with_address == 0),
+            "Where in memory the samples were: none has an address.",
+        ),
+        (
+            sharing.is_some_and(|s| s.source == SharingSource::Counts && s.axis.is_none()),
+            "When threads used objects: accesses were counted over the whole run.",
+        ),
+    ];
+    let said = rules.into_iter().filter(|(lacks, _)| *lacks);
+    said.map(|(_, sentence)| sentence.to_owned()).collect()
 }

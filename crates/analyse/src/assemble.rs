@@ -8,7 +8,7 @@ use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, To
 use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
 use varve_trace::{Absent, EXACT, IntervalChoice, Manifest, State, Trace, TraceError};
 
-use crate::absent::lacking;
+use crate::absent::{lacking, unsaid};
 use crate::analysis::*;
 use crate::fold::Fold;
 use crate::sharing::Sharers;
@@ -117,6 +117,7 @@ pub(crate) fn analyse(
         sharing.samples.iter_mut().for_each(|s| s.sample(row));
     })?;
     analysis.sharing = sharing.finish(&whole.shares, analysis.samples.as_ref());
+    analysis.unknown.extend(unsaid(&analysis));
     analysis.findings = findings::find(&analysis, &tables);
     Ok(analysis)
 }

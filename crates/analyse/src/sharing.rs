@@ -47,7 +47,7 @@ pub struct SharingUse {
     pub objects: Vec<ObjectSharing>,
     /// Objects that the list leaves out.
     pub omitted_objects: u64,
-    /// Cache lines of 64 bytes with several threads of which one writes, most weight first.
+    /// Cache lines of 64 bytes with several threads of which one writes, most weight first. Only samples tell addresses.
     pub lines: Vec<SharedBlock>,
     /// The same of pages of 4 KiB, by lines.
     pub pages: Vec<SharedBlock>,

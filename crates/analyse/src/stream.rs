@@ -125,7 +125,7 @@ impl Sweep for Analyst<'_, '_, '_> {
     fn fault(&mut self, fault: &FaultRow) {
         self.pass.faults += 1;
         let first = self.fold.fault(fault);
-        if let Some(sharing) = &mut self.sharing {
+        if let (Some(sharing), Some(first)) = (&mut self.sharing, first) {
             sharing.fault(fault, first);
         }
     }

@@ -342,6 +342,14 @@ fn counts_are_exact_and_page_faults_are_only_first_touches() {
     assert_eq!(one.class, Some(SharingClass::OneWriter));
     assert_eq!(one.never_written_by.as_deref(), Some(&[Tid(2)][..]));
     assert!(counted.exact.is_none(), "not of the backend exact");
+    assert!(counted.unknown.iter().all(|u| !u.contains("which objects")));
+    made.counts.iter_mut().for_each(|c| c.tid = None);
+    let nobody = made.analyse();
+    assert!(
+        nobody.unknown.iter().any(|u| u.contains("which objects")),
+        "{:?}",
+        nobody.unknown
+    );
     assert_eq!(counted.counts.unwrap().all.reads, 17 * PAGES);
 }
 

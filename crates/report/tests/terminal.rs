@@ -5,12 +5,14 @@ use std::path::Path;
 use tempfile::TempDir;
 use varve_analyse::{AnalyseOptions, Analysis, analyse};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, Resolved, SampleMode,
+    SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_report::{json, png, terminal};
-use varve_trace::tables::{FaultRow, IntervalRow, ObjectRow, SiteRow, ThreadRow, TouchRow};
-use varve_trace::{Manifest, State, Trace, TraceWriter, finish_tables, write_table};
+use varve_trace::tables::{
+    FaultRow, IntervalRow, ObjectRow, SampleRow, SiteRow, ThreadRow, TouchRow,
+};
+use varve_trace::{Manifest, SamplesNote, State, Trace, TraceWriter, finish_tables, write_table};
 
 const STEP: u64 = 50_000_000;
 
@@ -20,6 +22,7 @@ enum Kind {
     Incomplete,
     Empty,
     Imported,
+    Sampled,
 }
 
 fn manifest(kind: Kind) -> Manifest {
@@ -38,6 +41,11 @@ fn manifest(kind: Kind) -> Manifest {
     });
     let mut manifest: Manifest = serde_json::from_value(text).unwrap();
     assert_ne!(manifest.state, State::Recording);
+    if kind == Kind::Sampled {
+        let mut note = SamplesNote::new(SampleSource::CpuClock, 1000);
+        (note.taken, note.behind) = (4000, 4000);
+        manifest.samples = Some(note);
+    }
     manifest.settle();
     manifest
 }
@@ -161,6 +169,9 @@ fn rows(writer: &mut TraceWriter, kind: Kind) {
             .append(&[thread(42), thread(43), thread(44)])
             .unwrap();
     }
+    if kind == Kind::Sampled {
+        writer.append(&samples()).unwrap();
+    }
     write_table(writer.folder(), &objects).unwrap();
     let site = SiteRow {
         site: SiteId(0),
@@ -168,6 +179,71 @@ fn rows(writer: &mut TraceWriter, kind: Kind) {
         frames: vec![],
     };
     write_table(writer.folder(), &[site]).unwrap();
+}
+
+/// Each worker uses a half of the matrix, which thread 42 touched first.
+fn samples() -> Vec<SampleRow> {
+    let sample = |i: u64| {
+        let (worker, step) = (i % 2, i / 2 % 1000);
+        SampleRow {
+            time_ns: Time(i * 5_000_000),
+            pid: Pid(42),
+            tid: Some(Tid(43 + worker as u32)),
+            cpu: Some(Cpu(0)),
+            ip: Some(Address(0x1000)),
+            address: Some(Address(
+                (0x10000 + 1 + worker * 998 + step * 997 % 998) * 4096,
+            )),
+            bytes: Some(Bytes(8)),
+            write: Some(i % 4 < 2),
+            object: Some(ObjectId(1)),
+            source: SampleSource::CpuClock,
+            latency_cycles: None,
+            level: None,
+            resolved: Some(Resolved::Behind),
+            mode: Some(SampleMode::User),
+            weight_ns: Some(Duration(1_000_000)),
+            site: Some(SiteId(0)),
+        }
+    };
+    (0..4000).map(sample).collect()
+}
+
+#[test]
+fn samples_say_who_uses_what() {
+    let text = page(Kind::Sampled, 100);
+    let part = text.split("Who uses what").nth(1).expect("the section");
+    assert!(
+        part.contains("not for a number of accesses"),
+        "the weight: {part}"
+    );
+    // The part in the middle is of both.
+    assert!(part.contains("AAAAAAAaBBBBBBBB"), "{part}");
+    assert!(text.contains("[parallel-first-touch]"), "{text}");
+
+    let folder = TempDir::new().unwrap();
+    let (_, analysis) = write(&folder.path().join("t.varve"), Kind::Sampled);
+    let json: serde_json::Value = serde_json::from_str(&json::render(&analysis).unwrap()).unwrap();
+    let (samples, times) = (&json["samples"], &json["access_time"]);
+    // One reading, two names.
+    for field in ["time_ns", "access_ns", "unowned_ns"] {
+        assert_eq!(samples[field], times[field], "{field}");
+    }
+    assert_eq!(times["time_ns"], 4_000_000_000_u64);
+    assert_eq!(times["taken"], 4000);
+    assert_eq!(samples["note"]["taken"], 4000);
+    let (one, other) = (&samples["objects"][0], &times["objects"][0]);
+    assert_eq!(one["write_ns"], other["write_ns"]);
+    assert_eq!(one["steps"], other["steps"]);
+    assert_eq!(other["read_ns"], 2_000_000_000_u64);
+    let sharing = &json["sharing"];
+    assert_eq!(sharing["unit"], "nanoseconds");
+    assert_eq!(sharing["objects"][0]["class"], "many_writers");
+    assert_eq!(sharing["objects"][0]["first_tid"], 42);
+    let untouched = json::render(&write(&folder.path().join("u.varve"), Kind::Complete).1).unwrap();
+    let untouched: serde_json::Value = serde_json::from_str(&untouched).unwrap();
+    assert!(untouched["samples"].is_null() && untouched["access_time"].is_null());
+    assert_eq!(untouched["sharing"]["source"], "faults");
 }
 
 fn page(kind: Kind, width: usize) -> String {

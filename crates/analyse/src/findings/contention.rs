@@ -17,7 +17,7 @@ const WORTH: f64 = 0.01;
 /// test), and at least 1 % of the weight of all accesses together, by two standard errors.
 pub(super) fn false_sharing_lines(f: &Facts<'_>) -> Option<Finding> {
     let sharing = f.analysis.sharing.as_ref()?;
-    let found = Found::of(sharing, &sharing.lines, BlockKind::FalseSharing)?;
+    let found = Found::of(&sharing.lines, BlockKind::FalseSharing)?;
     let title = format!(
         "False sharing: {} of {}, {} {}",
         format::counted(found.blocks.len() as u64, "cache line"),
@@ -40,7 +40,7 @@ pub(super) fn false_sharing_lines(f: &Facts<'_>) -> Option<Finding> {
 /// The same where both use the same bytes. There is nothing to be lucky in: 1 % of the weight and 4 turns are asked for.
 pub(super) fn true_sharing(f: &Facts<'_>) -> Option<Finding> {
     let sharing = f.analysis.sharing.as_ref()?;
-    let found = Found::of(sharing, &sharing.lines, BlockKind::TrueSharing)?;
+    let found = Found::of(&sharing.lines, BlockKind::TrueSharing)?;
     let title = format!(
         "Threads contend for {} of {}, {} {}",
         format::counted(found.blocks.len() as u64, "cache line"),
@@ -64,7 +64,7 @@ pub(super) fn true_sharing(f: &Facts<'_>) -> Option<Finding> {
 /// [`false_sharing_lines`].
 pub(super) fn false_sharing_pages(f: &Facts<'_>) -> Option<Finding> {
     let sharing = f.analysis.sharing.as_ref()?;
-    let found = Found::of(sharing, &sharing.pages, BlockKind::FalseSharing)?;
+    let found = Found::of(&sharing.pages, BlockKind::FalseSharing)?;
     let title = format!(
         "{} of {} {} data of several threads side by side, {} {}",
         format::counted(found.blocks.len() as u64, "page"),
@@ -96,7 +96,7 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    fn of(sharing: &SharingUse, all: &'a [SharedBlock], kind: BlockKind) -> Option<Found<'a>> {
+    fn of(all: &'a [SharedBlock], kind: BlockKind) -> Option<Found<'a>> {
         let blocks: Vec<&SharedBlock> = all.iter().filter(|b| b.kind == kind).collect();
         let share: f64 = blocks.iter().map(|b| b.share).sum();
         let error = blocks
@@ -104,12 +104,7 @@ impl<'a> Found<'a> {
             .map(|b| b.share_error.powi(2))
             .sum::<f64>()
             .sqrt();
-        // Page faults come once for each page: their share is no measure of contention.
-        let enough = match sharing.unit {
-            WeightUnit::Pages => !blocks.is_empty(),
-            _ => share >= WORTH && share >= 2.0 * error,
-        };
-        enough.then_some(Found {
+        (share >= WORTH && share >= 2.0 * error).then_some(Found {
             blocks,
             share,
             error,

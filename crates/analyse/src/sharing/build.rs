@@ -19,6 +19,8 @@ use crate::counts::{Counted, Gathered};
 
 /// Objects that are listed.
 const MOST_OBJECTS: usize = 100;
+/// No event was in that object yet.
+const UNSEEN: u32 = u32::MAX;
 /// Objects below this size that have one name are one: pools of small objects, and what is allocated again and again.
 const SMALL: Bytes = Bytes(64 << 10);
 
@@ -87,9 +89,14 @@ pub(crate) struct Builder<'a> {
     index: HashMap<ObjectId, u32>,
     threads: Vec<(Pid, Tid, Sums)>,
     thread_index: HashMap<(Pid, Tid), u32>,
-    /// By position of the object, or of that which stands for its namesakes.
-    objects: HashMap<u32, ObjectSums>,
-    stands_for: HashMap<(&'a str, ObjectKind, Pid), u32>,
+    /// The thread of the event before: the next is often its own.
+    last: Option<((Pid, Tid), u32)>,
+    /// Objects, or small ones of one name; with the position of the first of them.
+    objects: Vec<(u32, ObjectSums)>,
+    /// The place of each object in `objects`; [`UNSEEN`] of those without events. One look-up for each event, of which there
+    /// are millions.
+    places: Vec<u32>,
+    by_name: HashMap<(&'a str, ObjectKind, Pid), u32>,
     lines: Blocks,
     pages: Blocks,
     all: Sums,
@@ -113,8 +120,10 @@ impl<'a> Builder<'a> {
             index: objects.map(|(o, i)| (o.object, i)).collect(),
             threads: Vec::new(),
             thread_index: HashMap::new(),
-            objects: HashMap::new(),
-            stands_for: HashMap::new(),
+            last: None,
+            objects: Vec::new(),
+            places: vec![UNSEEN; setting.tables.objects.len()],
+            by_name: HashMap::new(),
             lines: Blocks::lines(),
             pages: Blocks::pages(),
             all: Sums::default(),
@@ -139,8 +148,8 @@ impl<'a> Builder<'a> {
             writes: row.writes,
             told: true,
         });
-        let heard = object.map(|o| self.heard_as(o));
-        if let Some(of) = heard.and_then(|o| self.objects.get_mut(&o)) {
+        let place = object.map(|o| self.place(o));
+        if let Some((_, of)) = place.and_then(|p| self.objects.get_mut(p)) {
             of.gathered.add(row, counted.tid);
         }
     }
@@ -174,22 +183,20 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A page fault; `first` is the object whose page it touched first, if it did.
-    pub(crate) fn fault(&mut self, row: &FaultRow, first: Option<u32>) {
-        let thread = self.enter(&Event {
+    /// The first touch of a page of an object, by its page fault. A page has one: it says nothing of lines and pages that
+    /// threads meet in.
+    pub(crate) fn fault(&mut self, row: &FaultRow, first: u32) {
+        self.enter(&Event {
             pid: row.pid,
             tid: row.tid,
-            object: first,
+            object: Some(first),
             page: Some(row.address.page()),
             time: Some(row.time_ns),
-            events: u64::from(first.is_some()),
-            weight: u64::from(first.is_some()),
+            events: 1,
+            weight: 1,
             writes: 0,
             told: false,
         });
-        if let (Some(thread), false) = (thread, row.kernel) {
-            self.block(row.pid, thread, first, row.address, None, row.write, 1);
-        }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -216,14 +223,42 @@ impl<'a> Builder<'a> {
         self.pages.add(&access);
     }
 
-    /// The object that an object is counted in.
-    fn heard_as(&mut self, object: u32) -> u32 {
-        let row = &self.setting.tables.objects[object as usize];
-        if row.bytes >= SMALL {
-            return object;
+    fn thread(&mut self, key: (Pid, Tid)) -> u32 {
+        if let Some((last, thread)) = self.last
+            && last == key
+        {
+            return thread;
         }
-        let key = (row.name.as_str(), row.kind, row.pid);
-        *self.stands_for.entry(key).or_insert(object)
+        let next = self.threads.len() as u32;
+        let thread = *self.thread_index.entry(key).or_insert(next);
+        if thread == next {
+            self.threads.push((key.0, key.1, Sums::default()));
+        }
+        self.last = Some((key, thread));
+        thread
+    }
+
+    /// Where an object is counted.
+    fn place(&mut self, object: u32) -> usize {
+        let known = self.places[object as usize];
+        if known != UNSEEN {
+            return known as usize;
+        }
+        let row = &self.setting.tables.objects[object as usize];
+        let next = self.objects.len() as u32;
+        let place = match row.bytes < SMALL {
+            true => *self
+                .by_name
+                .entry((row.name.as_str(), row.kind, row.pid))
+                .or_insert(next),
+            false => next,
+        };
+        if place == next {
+            self.objects.push((object, ObjectSums::default()));
+        }
+        self.objects[place as usize].1.members.insert(object);
+        self.places[object as usize] = place;
+        place as usize
     }
 
     /// The position of the thread; None for what is the recorder's.
@@ -233,20 +268,15 @@ impl<'a> Builder<'a> {
         {
             return None;
         }
-        let next = self.threads.len() as u32;
-        let thread = *self.thread_index.entry((e.pid, e.tid)).or_insert(next);
-        if thread == next {
-            self.threads.push((e.pid, e.tid, Sums::default()));
-        }
+        let thread = self.thread((e.pid, e.tid));
         self.threads[thread as usize].2.add(e);
         self.all.add(e);
         let Some(object) = e.object else {
             return Some(thread);
         };
         let row = &self.setting.tables.objects[object as usize];
-        let heard = self.heard_as(object);
-        let of = self.objects.entry(heard).or_default();
-        of.members.insert(object);
+        let place = self.place(object);
+        let of = &mut self.objects[place].1;
         of.all.add(e);
         of.untold |= !e.told;
         let part = of.threads.entry(thread).or_default();
@@ -278,14 +308,9 @@ impl<'a> Builder<'a> {
             return None;
         }
         let rows = &self.setting.tables.objects;
-        let mut order: Vec<u32> = self.objects.keys().copied().collect();
-        order.retain(|o| self.objects[o].all.events > 0);
-        order.sort_by_key(|o| {
-            (
-                Reverse(self.objects[o].all.weight),
-                rows[*o as usize].object,
-            )
-        });
+        let mut order: Vec<&(u32, ObjectSums)> = self.objects.iter().collect();
+        order.retain(|(_, sums)| sums.all.events > 0);
+        order.sort_by_key(|(o, sums)| (Reverse(sums.all.weight), rows[*o as usize].object));
         // Threads in the order of their weight.
         let mut by_weight: Vec<u32> = (0..self.threads.len() as u32).collect();
         by_weight.sort_by_key(|&t| {
@@ -315,7 +340,9 @@ impl<'a> Builder<'a> {
             total: self.all.weight,
             axis: self.axis,
             threads: self.list_threads(&by_weight),
-            objects: listed.map(|&o| self.object(o, &place, firsts)).collect(),
+            objects: listed
+                .map(|(o, sums)| self.object(*o, sums, &place, firsts))
+                .collect(),
             omitted_objects: omitted,
             lines,
             pages,
@@ -331,9 +358,9 @@ impl<'a> Builder<'a> {
             .map(|t| ((t.pid, t.tid), t.name.as_str()))
             .collect();
         let mut flows: Vec<BTreeMap<(u32, u32), u64>> = vec![BTreeMap::new(); self.threads.len()];
-        for (&object, sums) in &self.objects {
+        for (object, sums) in &self.objects {
             for (&(bin, thread), of) in &sums.times {
-                *flows[thread as usize].entry((bin, object)).or_default() += of.weight;
+                *flows[thread as usize].entry((bin, *object)).or_default() += of.weight;
             }
         }
         let objects = &self.setting.tables.objects;
@@ -376,11 +403,11 @@ impl<'a> Builder<'a> {
     fn object(
         &self,
         position: u32,
+        sums: &ObjectSums,
         place: &[u32],
         firsts: &HashMap<u32, Vec<ThreadShare>>,
     ) -> ObjectSharing {
         let row = &self.setting.tables.objects[position as usize];
-        let sums = &self.objects[&position];
         let at = |thread: u32| place[thread as usize];
         let of_members = sums.members.iter().filter_map(|m| firsts.get(m)).flatten();
         let firsts = first_pages(sums, of_members);

@@ -38,6 +38,15 @@ pub fn write_html(mut report: HtmlReport, out: &mut impl Write) -> Result<HtmlSi
     let mut coarsened = 0;
     loop {
         let data = encode(&report)?;
+        // Packing is the slowest step: what is far too large is not packed to the end to find out.
+        let expected = expected(&data, room)?;
+        if expected > room + room / 20 && report.map.coarsen() {
+            coarsened += 1;
+            if expected / 5 * 2 > room {
+                coarsened += u32::from(report.map.coarsen());
+            }
+            continue;
+        }
         let packed = match pack(&data, room)? {
             Packed::Whole(packed) => packed,
             Packed::TooLarge { fitted } => {
@@ -75,6 +84,23 @@ enum Packed {
     TooLarge {
         fitted: usize,
     },
+}
+
+/// About how large the data will be: from a sixteenth of it, if it is large.
+fn expected(data: &[u8], room: usize) -> std::io::Result<usize> {
+    const PIECE: usize = 1 << 15;
+    const EVERY: usize = 16;
+    if data.len() <= 2 * room {
+        return Ok(0);
+    }
+    let mut zlib = ZlibEncoder::new(Vec::new(), Compression::new(6));
+    let mut taken = 0;
+    for piece in data.chunks(PIECE).step_by(EVERY) {
+        zlib.write_all(piece)?;
+        taken += piece.len();
+    }
+    let packed = zlib.finish()?.len();
+    Ok((packed as f64 * data.len() as f64 / taken.max(1) as f64) as usize)
 }
 
 /// Compresses, and gives up as soon as the result is larger than `room`.
