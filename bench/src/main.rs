@@ -4,6 +4,7 @@
 mod density;
 mod error;
 mod exact;
+mod fault;
 mod hold;
 mod importing;
 mod launch;
@@ -75,6 +76,8 @@ enum Benchmark {
     Samples(samples::Options),
     /// Slowdown of programs whose every access is counted, beside the emulator alone
     Exact(exact::Options),
+    /// Slowdown of programs whose first access to each page in an interval traps, by turns
+    Fault(fault::Options),
     /// How long the target is held, by threads and resident memory
     Hold(hold::Options),
     /// Peak memory of the recorder
@@ -116,6 +119,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Benchmark::Overhead(options) => overhead::measure(common, options),
         Benchmark::Samples(options) => samples::measure(common, options),
         Benchmark::Exact(options) => exact::measure(common, options),
+        Benchmark::Fault(options) => fault::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),
         Benchmark::TraceSize(options) => trace_size::measure(common, options),

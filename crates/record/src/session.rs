@@ -500,12 +500,16 @@ impl Session<'_> {
         self.write_vanished();
         if let Some((now, next)) = &mut self.intake.trapped {
             *now = std::mem::take(next);
+            now.armed = scan.servants.as_ref().map(Servants::armed);
         }
         self.manifest.traps = scan.servants.as_ref().map(|s| s.note);
         if let Some(writes) = &mut self.intake.writes {
             writes.boundary(&harvest.protected, &harvest.regions);
         }
         self.held = self.held + boundary.held;
+        if let Some(servants) = &mut scan.servants {
+            servants.held(boundary.held);
+        }
         self.watch_losses(boundary.next_start, &harvest);
         let cpu = cpu_time();
         self.intake.output.intervals.push(IntervalRow {

@@ -331,7 +331,10 @@ impl Keeper {
                 for run in runs.iter().filter(|r| !r.is_empty()) {
                     let mut page = run.start;
                     while page < run.end {
-                        match since.now(back(page)).map(|to| child.copy_page(to, page, false)) {
+                        match since
+                            .now(back(page))
+                            .map(|to| child.copy_page(to, page, false))
+                        {
                             Some(Some(Refusal::Changing)) => {
                                 self.listen_to(child, &mut since);
                                 sys::yield_now();
