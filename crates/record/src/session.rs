@@ -6,7 +6,7 @@ use std::time::Duration as Wait;
 use varve_bpf::{Kernel, LoadOptions, PageFlags};
 use varve_model::{Bytes, Duration, Interval, Pid, Time};
 use varve_sys::{Child, PidFd, Signals, Trigger, Waiter, cpu_time, monotonic_now};
-use varve_trace::tables::{CounterRow, IntervalRow};
+use varve_trace::tables::IntervalRow;
 use varve_trace::{IntervalChoice, Manifest, Overhead, TraceWriter};
 
 use crate::agents::Agents;
@@ -22,7 +22,10 @@ use crate::target::Target;
 use crate::traps::Servants;
 use crate::turns::Turns;
 use crate::write_source::WriteSource;
+use self::watch::waiter;
 use crate::{Ablation, RecordError, RecordOptions, TargetChoice, samples, traps};
+
+mod watch;
 
 /// What is lost at most when the recorder is killed.
 const FLUSH_EVERY: Duration = Duration(500_000_000);
@@ -560,31 +563,6 @@ impl Session<'_> {
         }
     }
 
-    /// Counts what the kernel may have hidden from us in this interval.
-    fn watch_losses(&mut self, now: Time, harvest: &Harvest) {
-        if harvest.failures > 0 {
-            self.intake
-                .output
-                .lost(now, "unreadable_tables", harvest.failures);
-        }
-        let reclaim = reclaim();
-        if let (Some(before), Some(after)) = (self.reclaim_before, reclaim)
-            && after > before
-        {
-            // Reclaim takes accessed bits and leaves no trace of them.
-            self.intake
-                .output
-                .lost(now, "reclaim_scanned_pages", (after - before) as u64);
-            self.intake.output.counters.push(CounterRow {
-                time_ns: now,
-                node: None,
-                name: "pgscan".into(),
-                value: after,
-            });
-        }
-        self.reclaim_before = reclaim;
-    }
-
     /// Counts programs that the kernel did not run; asking takes many system calls.
     fn count_skipped(&mut self, kernel: &Kernel) -> Result<(), RecordError> {
         let skipped = kernel.skipped()?;
@@ -609,16 +587,4 @@ impl Session<'_> {
             intake.samples.as_mut(),
         )?)
     }
-}
-
-/// What a recording waits for.
-fn waiter(ended: &PidFd, signals: &Signals, kernel: &Kernel) -> Result<Waiter, RecordError> {
-    let watched = || -> std::io::Result<Waiter> {
-        let waiter = Waiter::new()?;
-        waiter.add(ended.as_fd(), TARGET, Trigger::Level)?;
-        waiter.add(signals.as_fd(), SIGNAL, Trigger::Level)?;
-        waiter.add(kernel.event_fd(), RING, Trigger::Edge)?;
-        Ok(waiter)
-    };
-    watched().map_err(RecordError::system("wait for the target"))
 }

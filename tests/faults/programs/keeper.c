@@ -1,5 +1,5 @@
 /* Knows what stands in its memory, and looks again and again for a while while threads, forks, system calls and
-   changes of mappings go on. Writes "kept" to a file if all of it was always there. */
+   changes of mappings go on. Writes "begun" to a file, and "kept" in its place if all of it was always there. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -73,6 +73,8 @@ static void *nothing(void *argument)
 int main(int count, char **arguments)
 {
   if (count != 3) return 2;
+  FILE *out = fopen(arguments[1], "w");
+  if (!out || fputs("begun\n", out) < 0 || fclose(out)) die("out");
   end = now() + strtoull(arguments[2], NULL, 10);
   pthread_t threads[THREADS];
   for (uintptr_t i = 0; i < THREADS; i++)
@@ -114,7 +116,7 @@ int main(int count, char **arguments)
   }
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
   look(memory, 77);
-  FILE *out = fopen(arguments[1], "w");
+  out = fopen(arguments[1], "w");
   if (!out || fputs("kept\n", out) < 0 || fclose(out)) die("out");
   return 0;
 }
