@@ -9,6 +9,7 @@ use varve_sys::{Child, PidFd, Signals, Trigger, Waiter, cpu_time, monotonic_now}
 use varve_trace::tables::IntervalRow;
 use varve_trace::{IntervalChoice, Manifest, Overhead, TraceWriter};
 
+use self::watch::waiter;
 use crate::agents::Agents;
 use crate::auto::{self, Auto, Cost};
 use crate::backend::{Backend, Boundary, Harvest};
@@ -22,7 +23,6 @@ use crate::target::Target;
 use crate::traps::Servants;
 use crate::turns::Turns;
 use crate::write_source::WriteSource;
-use self::watch::waiter;
 use crate::{Ablation, RecordError, RecordOptions, TargetChoice, samples, traps};
 
 mod watch;

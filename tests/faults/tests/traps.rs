@@ -79,7 +79,9 @@ fn memory_is_kept_when_the_recorder_is_killed() {
         let (command, out) = recording(&stage, &[], "2000");
         let running = stage.start(command);
         let pid = running.pid();
-        assert!(patiently(|| fs::read_to_string(&out).is_ok_and(|t| t == "begun\n")));
+        assert!(patiently(
+            || fs::read_to_string(&out).is_ok_and(|t| t == "begun\n")
+        ));
         std::thread::sleep(Duration::from_millis(after));
         running.signal(Signal::KILL);
         // As long as the keeper lives, with some patience.

@@ -40,7 +40,11 @@ impl Session<'_> {
 }
 
 /// What a recording waits for.
-pub(super) fn waiter(ended: &PidFd, signals: &Signals, kernel: &Kernel) -> Result<Waiter, RecordError> {
+pub(super) fn waiter(
+    ended: &PidFd,
+    signals: &Signals,
+    kernel: &Kernel,
+) -> Result<Waiter, RecordError> {
     let watched = || -> std::io::Result<Waiter> {
         let waiter = Waiter::new()?;
         waiter.add(ended.as_fd(), TARGET, Trigger::Level)?;
