@@ -5,6 +5,7 @@ mod capture;
 mod density;
 mod error;
 mod exact;
+mod fault;
 mod hold;
 mod importing;
 mod launch;
@@ -78,6 +79,8 @@ enum Benchmark {
     Exact(exact::Options),
     /// What each backend captures, at what price, and how fast
     Capture(capture::Options),
+    /// Slowdown of programs whose first access to each page in an interval traps, by turns
+    Fault(fault::Options),
     /// How long the target is held, by threads and resident memory
     Hold(hold::Options),
     /// Peak memory of the recorder
@@ -120,6 +123,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Benchmark::Samples(options) => samples::measure(common, options),
         Benchmark::Exact(options) => exact::measure(common, options),
         Benchmark::Capture(options) => capture::measure(common, options),
+        Benchmark::Fault(options) => fault::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),
         Benchmark::TraceSize(options) => trace_size::measure(common, options),

@@ -19,6 +19,7 @@ mod keep;
 mod launch;
 mod maps;
 mod mover;
+mod place;
 mod ranges;
 mod serve;
 mod talk;

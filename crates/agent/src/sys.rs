@@ -89,16 +89,21 @@ pub(crate) unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
 /// that was possible.
 pub(crate) fn map_at(address: u64, bytes: u64) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE
-        | libc::MAP_ANONYMOUS
-        | libc::MAP_NORESERVE
-        | libc::MAP_FIXED_NOREPLACE;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let (at, length) = (address as usize, bytes as usize);
     // SAFETY: the flag keeps the kernel from replacing what exists.
     let result = unsafe {
         call(
             libc::SYS_mmap,
-            [at, length, protection as usize, flags as usize, usize::MAX, 0],
+            [
+                at,
+                length,
+                protection as usize,
+                flags as usize,
+                usize::MAX,
+                0,
+            ],
         )
     };
     if result <= 0 {
@@ -108,7 +113,14 @@ pub(crate) fn map_at(address: u64, bytes: u64) -> bool {
     let advised = unsafe {
         call(
             libc::SYS_madvise,
-            [result as usize, length, libc::MADV_DONTFORK as usize, 0, 0, 0],
+            [
+                result as usize,
+                length,
+                libc::MADV_DONTFORK as usize,
+                0,
+                0,
+                0,
+            ],
         )
     };
     // Kernels that do not know the flag take the address as a wish.

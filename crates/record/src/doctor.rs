@@ -81,6 +81,7 @@ pub fn examine(preload: Option<&Path>) -> Vec<Check> {
     let mut checks = vec![clearing(), holding(ptrace.standing), ptrace];
     checks.extend(programs());
     checks.push(write_protection());
+    checks.push(trapping());
     checks.push(preloading(preload));
     checks.push(rings());
     checks.extend([ageing(), reclaim(), huge_pages(), leftovers(&cleaned)]);
@@ -258,6 +259,17 @@ fn write_protection() -> Check {
                     "the kernel needs CONFIG_USERFAULTFD=y, CONFIG_PROC_PAGE_MONITOR=y and PAGEMAP_SCAN",
                 )
             }),
+        Standing::Missing,
+    )
+}
+
+fn trapping() -> Check {
+    Check::new(
+        "userfaultfd moves",
+        "traps the first access to each page (--backend fault)",
+        crate::trap_source::can_trap()
+            .map(|()| "userfaultfd moves pages aside and back".into())
+            .map_err(|why| (why, "Linux 6.8 or later has it; run as root")),
         Standing::Missing,
     )
 }

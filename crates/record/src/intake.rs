@@ -199,7 +199,8 @@ impl Intake {
             self.world
                 .thread_made(fork.pid, fork.parent_tid, fork.tid, fork.time);
             if let (Some(_), Some(tls)) = (&self.trapped, fork.tls) {
-                self.trap_news.push(TrapNews::Thread(fork.pid, fork.tid, tls));
+                self.trap_news
+                    .push(TrapNews::Thread(fork.pid, fork.tid, tls));
             }
             return;
         }
@@ -257,7 +258,8 @@ impl Intake {
     fn exit(&mut self, exit: &Exit) {
         self.world.thread_ended(exit.pid, exit.tid, exit.time);
         if self.trapped.is_some() {
-            self.trap_news.push(TrapNews::ThreadEnded(exit.pid, exit.tid));
+            self.trap_news
+                .push(TrapNews::ThreadEnded(exit.pid, exit.tid));
         }
         if exit.last {
             let status = exit.wait_status;

@@ -31,6 +31,7 @@ mod session;
 mod stacks;
 mod stale;
 mod target;
+mod trap_budget;
 mod trap_source;
 mod traps;
 mod turns;
@@ -44,7 +45,9 @@ pub use error::RecordError;
 pub use exact::{ExactOptions, record_exact};
 pub use guardian::{guard, parse_order};
 pub use hold::HoldChoice;
-pub use options::{Ablation, RecordOptions, SamplesChoice, TargetChoice, TrapsChoice, WritesChoice};
+pub use options::{
+    Ablation, RecordOptions, SamplesChoice, TargetChoice, TrapsChoice, WritesChoice,
+};
 pub use preflight::gains_rights;
 pub use samples::hardware::refusal;
 pub use session::{Summary, record};

@@ -230,7 +230,15 @@ mod tests {
         let mut r = region(2, [0b111, 0, 0, 0, 0, 0, 0, 0], [0; 8], [0b001; 8]);
         r.intact = [0b010; 8];
         let mut rows = Vec::new();
-        append_runs(&mut rows, Interval(0), Pid(1), &[r], Writes::Partly, None, None);
+        append_runs(
+            &mut rows,
+            Interval(0),
+            Pid(1),
+            &[r],
+            Writes::Partly,
+            None,
+            None,
+        );
         let told: Vec<_> = rows.iter().map(|r| (r.pages, r.written)).collect();
         assert_eq!(told, [(1, Some(true)), (1, Some(false)), (1, None)]);
     }

@@ -6,8 +6,8 @@ use std::time::Duration as Wait;
 
 use varve_bpf::{BpfError, Kernel, Region};
 use varve_model::{Duration, Pid};
-use varve_trace::FAULT;
 use varve_sys::{ClearRefs, Frozen, Protector, Urgent, monotonic_now};
+use varve_trace::FAULT;
 
 use crate::backend::{Backend, Boundary, Harvest};
 use crate::hold::Hold;

@@ -6,9 +6,10 @@ use std::time::Duration as Wait;
 use varve_bpf::{Kernel, LoadOptions, PageFlags};
 use varve_model::{Bytes, Duration, Interval, Pid, Time};
 use varve_sys::{Child, PidFd, Signals, Trigger, Waiter, cpu_time, monotonic_now};
-use varve_trace::tables::{CounterRow, IntervalRow};
+use varve_trace::tables::IntervalRow;
 use varve_trace::{IntervalChoice, Manifest, Overhead, TraceWriter};
 
+use self::watch::waiter;
 use crate::agents::Agents;
 use crate::auto::{self, Auto, Cost};
 use crate::backend::{Backend, Boundary, Harvest};
@@ -23,6 +24,8 @@ use crate::traps::Servants;
 use crate::turns::Turns;
 use crate::write_source::WriteSource;
 use crate::{Ablation, RecordError, RecordOptions, TargetChoice, samples, traps};
+
+mod watch;
 
 /// What is lost at most when the recorder is killed.
 const FLUSH_EVERY: Duration = Duration(500_000_000);
@@ -500,12 +503,16 @@ impl Session<'_> {
         self.write_vanished();
         if let Some((now, next)) = &mut self.intake.trapped {
             *now = std::mem::take(next);
+            now.armed = scan.servants.as_ref().map(Servants::armed);
         }
         self.manifest.traps = scan.servants.as_ref().map(|s| s.note);
         if let Some(writes) = &mut self.intake.writes {
             writes.boundary(&harvest.protected, &harvest.regions);
         }
         self.held = self.held + boundary.held;
+        if let Some(servants) = &mut scan.servants {
+            servants.held(boundary.held);
+        }
         self.watch_losses(boundary.next_start, &harvest);
         let cpu = cpu_time();
         self.intake.output.intervals.push(IntervalRow {
@@ -556,31 +563,6 @@ impl Session<'_> {
         }
     }
 
-    /// Counts what the kernel may have hidden from us in this interval.
-    fn watch_losses(&mut self, now: Time, harvest: &Harvest) {
-        if harvest.failures > 0 {
-            self.intake
-                .output
-                .lost(now, "unreadable_tables", harvest.failures);
-        }
-        let reclaim = reclaim();
-        if let (Some(before), Some(after)) = (self.reclaim_before, reclaim)
-            && after > before
-        {
-            // Reclaim takes accessed bits and leaves no trace of them.
-            self.intake
-                .output
-                .lost(now, "reclaim_scanned_pages", (after - before) as u64);
-            self.intake.output.counters.push(CounterRow {
-                time_ns: now,
-                node: None,
-                name: "pgscan".into(),
-                value: after,
-            });
-        }
-        self.reclaim_before = reclaim;
-    }
-
     /// Counts programs that the kernel did not run; asking takes many system calls.
     fn count_skipped(&mut self, kernel: &Kernel) -> Result<(), RecordError> {
         let skipped = kernel.skipped()?;
@@ -605,16 +587,4 @@ impl Session<'_> {
             intake.samples.as_mut(),
         )?)
     }
-}
-
-/// What a recording waits for.
-fn waiter(ended: &PidFd, signals: &Signals, kernel: &Kernel) -> Result<Waiter, RecordError> {
-    let watched = || -> std::io::Result<Waiter> {
-        let waiter = Waiter::new()?;
-        waiter.add(ended.as_fd(), TARGET, Trigger::Level)?;
-        waiter.add(signals.as_fd(), SIGNAL, Trigger::Level)?;
-        waiter.add(kernel.event_fd(), RING, Trigger::Edge)?;
-        Ok(waiter)
-    };
-    watched().map_err(RecordError::system("wait for the target"))
 }

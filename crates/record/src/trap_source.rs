@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::preflight::gains_rights;
 use crate::target::is_static;
+use crate::trap_budget::Budget;
 use crate::traps::Servants;
 use crate::{RecordError, RecordOptions, TargetChoice, TrapsChoice, WritesChoice};
 
@@ -22,7 +23,15 @@ pub(crate) fn servants(
     let Some(rings) = rings else {
         return Err(refusal(NO_PRELOAD));
     };
-    Servants::create(rings)
+    let budget = match options.traps {
+        TrapsChoice::Budget(limit) => {
+            let cost = varve_sys::measure_trap()
+                .map_err(RecordError::system("measure the cost of a trapped access"))?;
+            Some(Budget::new(limit, cost))
+        }
+        _ => None,
+    };
+    Servants::create(rings, budget)
         .map(Some)
         .map_err(RecordError::system("make a socket beside the rings"))
 }
@@ -57,12 +66,17 @@ fn check(options: &RecordOptions) -> Result<(), RecordError> {
 /// Whether this machine lets the recorder trap accesses; why not, as the end of a sentence.
 pub(crate) fn can_trap() -> Result<(), String> {
     varve_sys::try_traps().map_err(|e| {
-        format!("this kernel or user cannot move pages by userfaultfd through /dev/userfaultfd: {e}")
+        format!(
+            "this kernel or user cannot move pages by userfaultfd through /dev/userfaultfd: {e}"
+        )
     })?;
     // The places to which pages are moved double the address space, which is never filled; here they would count.
     let strict = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
     if strict.is_ok_and(|mode| mode.trim() == "2") {
-        return Err("this machine never promises more memory than it has (vm.overcommit_memory is 2)".into());
+        return Err(
+            "this machine never promises more memory than it has (vm.overcommit_memory is 2)"
+                .into(),
+        );
     }
     Ok(())
 }

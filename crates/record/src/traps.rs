@@ -11,17 +11,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration as Wait;
 
-use varve_agent_ring::{Arm, Armed, DEVICE, MOST_WORDS, QUIT, READY, TRAPS_SOCKET};
+use varve_agent_ring::{Arm, Armed, DEVICE, MOST_WORDS, QUIT, READY, TRAPS_SOCKET, is_chosen};
 use varve_bpf::{Bitmap, Leaf, Region};
-use varve_model::{Address, Bytes, PAGE_BYTES, Pid, Tid, Time, TouchSource};
+use varve_model::{Address, Bytes, Duration, PAGE_BYTES, Pid, Tid, Time, TouchSource};
 use varve_sys::{DescriptorSocket, ServantSocket, monotonic_now};
 use varve_trace::TrapsNote;
 use varve_trace::tables::TouchRow;
 
 use crate::ranges::Ranges;
+use crate::trap_budget::{Budget, Spent};
 
 /// A servant that takes longer is given up: the target stands still meanwhile.
-const LONGEST_ANSWER: Wait = Wait::from_millis(500);
+const LONGEST_ANSWER: Wait = Wait::from_secs(2);
+
+/// What is armed without a budget.
+const EVERY_PAGE: Arm = Arm {
+    seed: 0,
+    threshold: u64::MAX,
+    afresh: false,
+};
 
 /// What the events tell that servants must know.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +50,12 @@ pub(crate) struct Servants {
     refuge: Option<PathBuf>,
     servants: HashMap<Pid, Servant>,
     threads: HashMap<Pid, HashMap<Tid, Address>>,
+    /// Where not all pages are to be armed.
+    budget: Option<Budget>,
+    /// What the interval that runs has cost so far.
+    spent: Spent,
+    /// What was armed last.
+    armed: Arm,
     /// What was done, for the manifest.
     pub(crate) note: TrapsNote,
 }
@@ -58,7 +72,7 @@ struct Servant {
 impl Servants {
     /// Makes the socket for the processes, whatever their user, in the folder of the rings. `refuge` is the cgroup
     /// beside that of the target.
-    pub(crate) fn create(folder: &Path) -> io::Result<Servants> {
+    pub(crate) fn create(folder: &Path, budget: Option<Budget>) -> io::Result<Servants> {
         use std::os::unix::fs::PermissionsExt;
         let path = folder.join(TRAPS_SOCKET);
         let socket = DescriptorSocket::bind(&path)?;
@@ -68,7 +82,13 @@ impl Servants {
             refuge: None,
             servants: HashMap::new(),
             threads: HashMap::new(),
-            note: TrapsNote::default(),
+            note: TrapsNote {
+                budget: budget.as_ref().map(|b| b.limit),
+                ..TrapsNote::default()
+            },
+            budget,
+            spent: Spent::default(),
+            armed: EVERY_PAGE,
         })
     }
 
@@ -128,11 +148,11 @@ impl Servants {
 
     /// Has the pages of these processes, which are held, moved aside.
     pub(crate) fn arm(&mut self, pids: &[Pid]) {
-        let arm = Arm {
-            seed: 0,
-            threshold: u64::MAX,
-            afresh: false,
+        let arm = match &mut self.budget {
+            Some(budget) => budget.next(monotonic_now(), std::mem::take(&mut self.spent)),
+            None => EVERY_PAGE,
         };
+        self.armed = arm;
         let ready = |(pid, servant): &(&Pid, &mut Servant)| servant.is_ready && pids.contains(pid);
         let mut gone = Vec::new();
         // All at once, then all answers.
@@ -150,7 +170,10 @@ impl Servants {
                 continue;
             }
             match servant.answer(&mut words) {
-                Some(armed) => add(&mut self.note, &armed),
+                Some(armed) => {
+                    self.spent.traps += armed.served;
+                    add(&mut self.note, &armed);
+                }
                 None => gone.push(*pid),
             }
         }
@@ -159,7 +182,21 @@ impl Servants {
             self.servants.remove(&pid);
             self.note.given_up += 1;
         }
+        let share = self.budget.as_ref().map_or(1.0, Budget::share);
+        let boundaries = self.note.boundaries as f64;
+        self.note.sampling_rate =
+            (self.note.sampling_rate * boundaries + share) / (boundaries + 1.0);
         self.note.boundaries += 1;
+    }
+
+    /// How long the target was held at the last boundary.
+    pub(crate) fn held(&mut self, held: Duration) {
+        self.spent.held = held;
+    }
+
+    /// What was armed last.
+    pub(crate) fn armed(&self) -> Arm {
+        self.armed
     }
 
     /// Takes the places aside out of what a walk found: they are not the target's memory.
@@ -209,7 +246,7 @@ fn add(note: &mut TrapsNote, armed: &Armed) {
     note.most_refused_bytes = note.most_refused_bytes.max(Bytes(armed.refused_bytes));
     note.served += armed.served;
     note.served_empty += armed.empty;
-    note.moving_ns = note.moving_ns + varve_model::Duration(armed.took_ns);
+    note.moving_ns = note.moving_ns + Duration(armed.took_ns);
 }
 
 impl Servant {
@@ -254,6 +291,8 @@ impl Servant {
 /// Which pages trapped in an interval.
 #[derive(Debug, Default)]
 pub(crate) struct Trapped {
+    /// What was armed for it: other pages may trap as well, and do not count.
+    pub(crate) armed: Option<Arm>,
     regions: HashMap<(Pid, Address), Bits>,
 }
 
@@ -280,9 +319,21 @@ impl Trapped {
 
     /// Of the 512 pages from `base` on: those that trapped, and those of them whose first access was a write.
     pub(crate) fn of(&self, pid: Pid, base: Address) -> (Bitmap, Bitmap) {
-        self.regions
-            .get(&(pid, base))
-            .map_or(([0; 8], [0; 8]), |b| (b.any, b.wrote))
+        let Some(bits) = self.regions.get(&(pid, base)) else {
+            return ([0; 8], [0; 8]);
+        };
+        let Some(arm) = self.armed.filter(|a| a.threshold != u64::MAX) else {
+            return (bits.any, bits.wrote);
+        };
+        let chosen = std::array::from_fn(|i| {
+            let bit = |b: u64| {
+                let page = base.page().0 + i as u64 * 64 + b;
+                u64::from(is_chosen(page, arm.seed, arm.threshold)) << b
+            };
+            (0..64).map(bit).sum::<u64>()
+        });
+        let and = |a: &Bitmap, b: &Bitmap| std::array::from_fn(|i| a[i] & b[i]);
+        (and(&bits.any, &chosen), and(&bits.wrote, &chosen))
     }
 }
 

@@ -223,9 +223,11 @@ fn trapped(
     let note = manifest.traps.unwrap_or_default();
     let told = recorded.finished.require(0)?.stdout;
     let same = told == alone(workload, Duration::from_millis(20))?;
-    let percent = (found.trapped * 100).checked_div(found.demanded).unwrap_or(100);
+    let percent = (found.trapped * 100)
+        .checked_div(found.demanded)
+        .unwrap_or(100);
     let line = format!(
-        "missed {}, unexplained {}; trapped {} of {} demands; wrong {}; moved {}, served {}, immovable {}{}",
+        "missed {}, unexplained {}; trapped {} of {} demands; wrong {}; moved {}, served {}, immovable {}{}{}",
         verdict.missed(),
         verdict.unexplained(),
         found.trapped,
@@ -235,6 +237,15 @@ fn trapped(
         note.served,
         note.immovable_pages,
         if same { "" } else { "; its output differs" },
+        if complete && note.given_up + verdict.writes_invented == 0 {
+            String::new()
+        } else {
+            let invented = verdict.writes_invented;
+            format!(
+                "; complete {complete}, invented {invented}, given up {}",
+                note.given_up
+            )
+        },
     );
     let right = verdict.missed() + verdict.unexplained() + verdict.writes_invented == 0
         && found.wrong.is_empty()

@@ -73,12 +73,7 @@ fn make(socket: Socket, stack: NonNull<u8>) {
     let child = unsafe { clone_into(flags, top, between, &raw const order as usize) };
     if child > 0 {
         // SAFETY: takes integers; the status is not asked for.
-        unsafe {
-            sys::call(
-                libc::SYS_wait4,
-                [child as usize, 0, WAIT_CLONE, 0, 0, 0],
-            )
-        };
+        unsafe { sys::call(libc::SYS_wait4, [child as usize, 0, WAIT_CLONE, 0, 0, 0]) };
     }
     set_mask(&before, &mut 0);
 }
@@ -144,7 +139,10 @@ fn settle(socket: Socket) -> Socket {
     unsafe {
         sys::call(libc::SYS_setsid, [0; 6]);
         let name = c"varve-servant".as_ptr() as usize;
-        sys::call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]);
+        sys::call(
+            libc::SYS_prctl,
+            [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0],
+        );
         sys::call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0, 0, 0]);
         let at = socket.0 as usize;
         if at > 0 {

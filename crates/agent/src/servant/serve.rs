@@ -5,6 +5,7 @@ use varve_agent_ring::{Arm, Armed, is_chosen};
 use super::keep::Keep;
 use super::maps;
 use super::mover::{AsRange, PAGE, Pagemap, Refusal, Told, Watch};
+use super::place::{Changes, MIDDLE, TOP, aside, back, halves, range_of};
 use super::ranges::{Range, Ranges};
 use crate::sys;
 
@@ -21,25 +22,10 @@ const MOST_WAITING: usize = 512;
 const MESSAGES: usize = 16;
 /// Pages that are passed over at most after one that cannot be moved.
 const LONGEST_SKIP: u64 = 64;
-/// Addresses from here on are not the program's (x86-64, four levels of page tables).
-const TOP: u64 = 1 << 47;
-/// The program's memory lies above this address or far below: each goes the other way.
-const MIDDLE: u64 = 1 << 46;
-const DOWN: u64 = 1 << 45;
-const UP: u64 = 1 << 44;
 /// A process with more mappings than this is near the kernel's limit (`vm.max_map_count`, 65,530).
 const MOST_MAPPINGS: usize = 12_000;
 /// A change of mappings is waited for at most so often.
 const MOST_RETRIES: u32 = 100_000;
-
-/// Where a page lies while it is aside.
-fn aside(address: u64) -> u64 {
-    if address >= MIDDLE {
-        address - DOWN
-    } else {
-        address + UP
-    }
-}
 
 #[derive(Clone, Copy)]
 struct Waiting {
@@ -52,46 +38,8 @@ struct Waiting {
 struct Zeroes([u8; PAGE as usize]);
 static ZEROES: Zeroes = Zeroes([0; PAGE as usize]);
 
-/// Changes to a child's memory that are remembered at most.
-const MOST_CHANGES: usize = 64;
 /// Runs of pages that one look lists.
 const LISTED: usize = 64;
-
-/// What a forked child did to its memory since the fork.
-struct Changes {
-    list: [(Range, Option<u64>); MOST_CHANGES],
-    count: usize,
-}
-
-impl Default for Changes {
-    fn default() -> Self {
-        Changes {
-            list: [(Range { start: 0, end: 0 }, None); MOST_CHANGES],
-            count: 0,
-        }
-    }
-}
-
-impl Changes {
-    /// A range went, or moved to an address.
-    fn note(&mut self, range: Range, to: Option<u64>) {
-        if let Some(place) = self.list.get_mut(self.count) {
-            *place = (range, to);
-            self.count += 1;
-        }
-    }
-
-    /// Where the page is now that was here at the fork, if it still is.
-    fn now(&self, page: u64) -> Option<u64> {
-        let mut at = page;
-        for (range, to) in self.list.iter().take(self.count) {
-            if range.start <= at && at < range.end {
-                at = (*to)? + (at - range.start);
-            }
-        }
-        Some(at)
-    }
-}
 
 /// What the servant knows.
 pub(super) struct Keeper {
@@ -331,7 +279,10 @@ impl Keeper {
                 for run in runs.iter().filter(|r| !r.is_empty()) {
                     let mut page = run.start;
                     while page < run.end {
-                        match since.now(back(page)).map(|to| child.copy_page(to, page, false)) {
+                        match since
+                            .now(back(page))
+                            .map(|to| child.copy_page(to, page, false))
+                        {
                             Some(Some(Refusal::Changing)) => {
                                 self.listen_to(child, &mut since);
                                 sys::yield_now();
@@ -612,36 +563,6 @@ fn move_run(to: Watch, run: Range, armed: &mut Armed) {
             }
         }
     }
-}
-
-/// The address to which a page aside belongs.
-fn back(aside: u64) -> u64 {
-    // What went up lies between 16 and 32 TiB, where nothing that went down can lie.
-    if aside >= UP && aside < DOWN {
-        aside - UP
-    } else {
-        aside + DOWN
-    }
-}
-
-fn range_of(start: u64, bytes: u64) -> Range {
-    Range {
-        start,
-        end: start.saturating_add(bytes),
-    }
-}
-
-/// The parts of a range whose places aside are each in one piece.
-fn halves(range: Range) -> [Range; 2] {
-    let low = Range {
-        start: 0,
-        end: MIDDLE,
-    };
-    let high = Range {
-        start: MIDDLE,
-        end: TOP,
-    };
-    [range.common(low), range.common(high)]
 }
 
 /// Gives the memory of pages aside back.

@@ -1,0 +1,135 @@
+//! `--fault-budget`: as many pages are armed as the permitted cost allows, chosen at random.
+//!
+//! A page is armed where its number, hashed with a seed, lies below a threshold (`varve_agent_ring::is_chosen`), so every
+//! page has the same chance whatever the program does with it. The seed changes now and then, so that others have their
+//! turn; the threshold follows what the last interval cost.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use varve_agent_ring::Arm;
+use varve_model::{Duration, Time};
+
+/// Boundaries between two seeds.
+const EPOCH: u64 = 40;
+/// The share of pages with which a recording begins.
+const FIRST_SHARE: f64 = 0.01;
+/// And the least: one page in a million.
+const LEAST_SHARE: f64 = 1e-6;
+/// The share grows at most so fast from one interval to the next: a limit is to be approached from below.
+const GROWTH: f64 = 1.3;
+
+/// What the interval that ends cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    /// Accesses that trapped.
+    pub(crate) traps: u64,
+    /// How long the target was held at its last boundary, for the scan and for arming.
+    pub(crate) held: Duration,
+}
+
+/// Chooses what is armed.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// Of the run time, 0 to 1.
+    pub(crate) limit: f64,
+    /// What one trapped access costs, nanoseconds.
+    per_trap: f64,
+    share: f64,
+    seed: u64,
+    boundaries: u64,
+    last: Option<Time>,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: f64, per_trap: Duration) -> Budget {
+        Budget {
+            limit,
+            per_trap: (per_trap.0 as f64).max(1.0),
+            share: FIRST_SHARE,
+            seed: random(),
+            boundaries: 0,
+            last: None,
+        }
+    }
+
+    /// The share of pages that is armed.
+    pub(crate) fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// What to arm at a boundary at this time.
+    pub(crate) fn next(&mut self, now: Time, spent: Spent) -> Arm {
+        let wall = self.last.map(|last| (now - last).0 as f64);
+        self.last = Some(now);
+        if let Some(wall) = wall {
+            // As if all threads waited for each other: the cost is what the slowest can lose.
+            let left = (self.limit * wall - spent.held.0 as f64).max(0.0);
+            let traps = spent.traps as f64;
+            let factor = left / (traps * self.per_trap).max(1.0);
+            self.share = (self.share * factor.min(GROWTH)).clamp(LEAST_SHARE, 1.0);
+        }
+        let afresh = self.boundaries.is_multiple_of(EPOCH) && self.boundaries > 0;
+        if afresh {
+            self.seed = random();
+        }
+        self.boundaries += 1;
+        Arm {
+            seed: self.seed,
+            threshold: threshold(self.share),
+            afresh,
+        }
+    }
+}
+
+/// All pages are never sampled: that is what no budget means.
+fn threshold(share: f64) -> u64 {
+    ((share * u64::MAX as f64) as u64).min(u64::MAX - 1)
+}
+
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spend(budget: &mut Budget, at: u64, traps: u64, held: u64) -> Arm {
+        let spent = Spent {
+            traps,
+            held: Duration(held),
+        };
+        budget.next(Time(at * 50_000_000), spent)
+    }
+
+    #[test]
+    fn the_share_falls_with_the_cost_and_rises_slowly() {
+        let mut budget = Budget::new(0.05, Duration(5000));
+        spend(&mut budget, 1, 0, 0);
+        // 2.5 ms may be spent: 500 traps.
+        spend(&mut budget, 2, 1000, 0);
+        assert!((budget.share() - 0.005).abs() < 1e-9);
+        spend(&mut budget, 3, 10, 0);
+        assert!((budget.share() - 0.0065).abs() < 1e-9);
+        // What holding took is spent already.
+        spend(&mut budget, 4, 500, 1_250_000);
+        assert!((budget.share() - 0.00325).abs() < 1e-9);
+        spend(&mut budget, 5, 500, 9_000_000);
+        assert!((budget.share() - LEAST_SHARE).abs() < 1e-12);
+    }
+
+    #[test]
+    fn pages_take_turns() {
+        let mut budget = Budget::new(0.05, Duration(5000));
+        let seeds: Vec<(u64, bool)> = (1..=EPOCH + 1)
+            .map(|i| spend(&mut budget, i, 100, 0))
+            .map(|arm| (arm.seed, arm.afresh))
+            .collect();
+        assert!(
+            seeds[..EPOCH as usize]
+                .iter()
+                .all(|s| *s == (seeds[0].0, false))
+        );
+        assert!(seeds[EPOCH as usize].1 && seeds[EPOCH as usize].0 != seeds[0].0);
+    }
+}
