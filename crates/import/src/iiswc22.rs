@@ -9,13 +9,13 @@ use std::io::BufRead;
 use varve_model::{Address, Bytes, ObjectKind, Pid, SampleSource, Tid, Time};
 use varve_trace::tables::SampleRow;
 
-use crate::data_source::level_in_words;
 use crate::error::Trouble;
 use crate::lines::{Lines, fields, text};
 use crate::numbers::{decimal, hexadecimal, seconds, seconds_and_nanoseconds};
 use crate::objects::Birth;
 use crate::perf_script::latency;
 use crate::sink::{Sink, frame, sample};
+use varve_perf::level_in_words;
 
 /// The process: the tables do not tell it.
 const PID: Pid = Pid(0);

@@ -3,10 +3,8 @@
 //! [`import`] finds out what each file holds ([`Format`]), reads it as a stream and writes the tables of one trace. What a tool
 //! does not tell stays absent: null in the rows, and named in the manifest's `absent`. `docs/import.md` says what becomes of what.
 
-mod bytes;
 mod counts;
 mod damon;
-mod data_source;
 mod detect;
 mod error;
 mod iiswc22;
@@ -18,7 +16,6 @@ mod mitos;
 mod numbers;
 mod objects;
 mod pages;
-mod perf_attr;
 mod perf_data;
 mod perf_line;
 mod perf_script;

@@ -13,12 +13,12 @@ use varve_model::{
 use varve_trace::tables::{Frame, SampleRow};
 use varve_trace::{Absent, ClockUnit};
 
-use crate::data_source::DataSource;
 use crate::error::Trouble;
 use crate::lines::{Lines, fields, text};
 use crate::numbers::{decimal, either, hexadecimal};
 use crate::perf_script::latency;
 use crate::sink::{Sink, sample};
+use varve_perf::DataSource;
 
 /// Names that every generation has.
 const COMMON: [&[u8]; 5] = [b"source", b"line", b"variable", b"time", b"latency"];

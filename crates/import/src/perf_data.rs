@@ -14,15 +14,13 @@ use varve_model::{Address, Bytes, Cpu, Pid, SampleSource, Tid, Time};
 use varve_trace::tables::{MappingRow, SampleRow};
 use varve_trace::{MACHINE_UNKNOWN, Machine};
 
-use crate::bytes::{Bytes as Cursor, hex};
 use crate::damon::{Region, Regions};
-use crate::data_source::DataSource;
 use crate::error::Trouble;
 use crate::lines::text;
-use crate::perf_attr::{Attr, Body, Trailer};
 use crate::perf_script::latency;
 use crate::sink::{Sink, plain_mapping, sample};
 use crate::tracepoint::Tracepoint;
+use varve_perf::{Attr, Body, Bytes as Cursor, DataSource, Trailer, hex};
 
 const MMAP: u32 = 1;
 const LOST: u32 = 2;

@@ -6,12 +6,12 @@ use std::io::BufRead;
 use varve_model::{Address, Cpu, Pid, SampleSource, SiteId, Tid, Time};
 use varve_trace::tables::{MappingRow, SampleRow};
 
-use crate::data_source::DataSource;
 use crate::error::Trouble;
 use crate::lines::{Lines, text};
 use crate::numbers::{decimal, hexadecimal};
 use crate::perf_line::{Symbolized, body, chain_frame, head};
 use crate::sink::{Sink, frame, plain_mapping, sample};
+use varve_perf::DataSource;
 
 /// Call stacks that are remembered by their text.
 const REMEMBERED: usize = 1 << 16;

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::bytes::Bytes;
 use crate::lines::text;
 use crate::numbers::decimal;
+use varve_perf::Bytes;
 
 /// Where the fields of a tracepoint's raw records are.
 #[derive(Debug)]

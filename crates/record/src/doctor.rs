@@ -231,11 +231,8 @@ fn clock_samples(kernel: &mut Kernel) -> Check {
 fn hardware_samples() -> Check {
     Check::note(
         "hardware samples",
-        "latency and memory level of single accesses",
-        match crate::samples::hardware::found() {
-            Some(name) => format!("{name} is there; this version samples by cpu-clock"),
-            None => "this machine shows no PEBS, IBS or SPE: samples come from cpu-clock".into(),
-        },
+        "latency and memory level of single accesses (--samples auto)",
+        crate::samples::hardware::standing(),
     )
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use varve_model::{Bytes, Pid};
+use varve_model::{Bytes, Pid, SampleSource};
 use varve_sys::ThpPolicy;
 use varve_trace::IntervalChoice;
 
@@ -81,6 +81,18 @@ pub enum SamplesChoice {
     Off,
     /// By the clock of each CPU, so many times a second.
     Clock {
+        /// Per second of each CPU, 1 at least.
+        rate: u32,
+    },
+    /// By the processor itself.
+    Hardware {
+        /// PEBS, IBS or SPE.
+        source: SampleSource,
+        /// Per second of each CPU, 1 at least: what the period is made from.
+        rate: u32,
+    },
+    /// By the processor itself where it can, else by the clock.
+    Auto {
         /// Per second of each CPU, 1 at least.
         rate: u32,
     },

@@ -70,8 +70,8 @@ impl Output {
         append(writer, &mut self.faults)?;
         append(writer, &mut stacks.rows)?;
         if let Some(samples) = samples {
-            append(writer, &mut samples.rows)?;
-            manifest.samples = Some(samples.note);
+            append(writer, samples.rows())?;
+            manifest.samples = Some(samples.note());
         }
         // A recorder that is killed in between leaves deaths without births, and never two objects in one place.
         append(writer, &mut lives.deaths)?;

@@ -1,29 +1,21 @@
-//! Samples: what each thread was waiting for when its CPU's clock interrupted it.
-//!
-//! A program in the kernel (`bpf/samples.h`) sends registers and a piece of the stack; here they become an address, a call stack
-//! and a row, while the process still runs: its code may be gone at the end.
+//! Samples of single accesses, by the clock of each CPU or by the processor itself.
 
+mod clock;
 mod code;
 pub(crate) mod hardware;
 mod space;
 
-use std::collections::HashMap;
-
-use varve_access::x86::Registers;
-use varve_access::{Kind, Located, Place, Steps};
-use varve_attribute::{AddressSpaces, Locator, Snapshot, Unwinder};
-use varve_bpf::{ClockSample, Kernel, Samples, Whereabouts};
-use varve_model::{
-    Address, Cpu, Duration, Pid, Resolved, SampleMode, SampleSource, SiteId, Tid, Time,
-};
+use varve_access::Steps;
+use varve_bpf::Kernel;
+use varve_model::{Duration, Pid, SampleSource};
 use varve_trace::tables::SampleRow;
 use varve_trace::{Manifest, SamplesNote};
 
 use crate::stacks::Stacks;
 use crate::world::World;
 use crate::{Ablation, RecordError, RecordOptions, SamplesChoice};
-use code::CodeReader;
-use space::Space;
+use clock::ClockSampler;
+use hardware::HardwareSampler;
 
 /// Where user space ends with five levels of page tables; what lies above cannot be accessed by a program.
 const USER_END: u64 = 1 << 56;
@@ -34,36 +26,30 @@ const RECORD_BYTES: u64 = 2400;
 /// The ring holds what comes in this time, which is many times that between two looks.
 const RING_TIME: Duration = Duration(250_000_000);
 
-/// A sample without its stack, of which the place among all stacks is known.
-struct Waiting {
-    time: Time,
-    pid: Pid,
-    tid: Tid,
-    cpu: Cpu,
-    place: Whereabouts,
-    compat: bool,
-    ip: Address,
-    registers: Registers,
-    stack: std::ops::Range<usize>,
+/// What samples are taken with in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taker {
+    None,
+    Clock,
+    Hardware(SampleSource),
 }
 
-/// Takes samples and turns them into rows.
-pub(crate) struct Sampler {
-    source: Samples,
-    steps: Steps,
-    period: Duration,
-    pub(crate) note: SamplesNote,
-    waiting: Vec<Waiting>,
-    stacks: Vec<u8>,
-    spaces: HashMap<Pid, Space>,
-    code: CodeReader,
-    unwinder: Unwinder,
-    pub(crate) rows: Vec<SampleRow>,
+/// `auto` takes what the processor has, and else the clock.
+fn taker(choice: SamplesChoice) -> (Taker, u32) {
+    match choice {
+        SamplesChoice::Off => (Taker::None, 0),
+        SamplesChoice::Clock { rate } => (Taker::Clock, rate),
+        SamplesChoice::Hardware { source, rate } => (Taker::Hardware(source), rate),
+        SamplesChoice::Auto { rate } => {
+            let taker = hardware::found().map_or(Taker::Clock, Taker::Hardware);
+            (taker, rate)
+        }
+    }
 }
 
-/// The size of the ring for what was asked for.
+/// The size of the ring of the clock's samples for what was asked for.
 pub(crate) fn ring_bytes(options: &RecordOptions) -> u32 {
-    let SamplesChoice::Clock { rate } = options.samples else {
+    let (Taker::Clock, rate) = taker(options.samples) else {
         return 0;
     };
     let each_second = u64::from(rate) * u64::from(varve_sys::facts().cpus) * RECORD_BYTES;
@@ -77,17 +63,21 @@ pub(crate) fn start(
     kernel: &mut Kernel,
     manifest: &mut Manifest,
 ) -> Option<Sampler> {
-    let SamplesChoice::Clock { rate } = options.samples else {
-        return None;
-    };
     let steps = if options.lacks(Ablation::Behind) {
         Steps::NotBehind
     } else {
         Steps::All
     };
-    match Sampler::start(kernel, rate, steps) {
+    let started: Result<Sampler, RecordError> = match taker(options.samples) {
+        (Taker::None, _) => return None,
+        (Taker::Clock, rate) => ClockSampler::start(kernel, rate, steps).map(Sampler::Clock),
+        (Taker::Hardware(source), rate) => {
+            HardwareSampler::start(source, rate).map(Sampler::Hardware)
+        }
+    };
+    match started {
         Ok(sampler) => {
-            manifest.samples = Some(sampler.note);
+            manifest.samples = Some(sampler.note());
             Some(sampler)
         }
         Err(error) => {
@@ -100,199 +90,54 @@ pub(crate) fn start(
     }
 }
 
-impl Sampler {
-    fn start(kernel: &mut Kernel, rate: u32, steps: Steps) -> Result<Self, RecordError> {
-        let source = kernel.sample(rate)?;
-        Ok(Sampler {
-            period: source.period(),
-            source,
-            steps,
-            note: SamplesNote::new(SampleSource::CpuClock, rate),
-            waiting: Vec::new(),
-            stacks: Vec::new(),
-            spaces: HashMap::new(),
-            code: CodeReader::new(),
-            unwinder: Unwinder::new(Locator::default()),
-            rows: Vec::new(),
-        })
-    }
+/// Takes samples and turns them into rows, while the process still runs: its code may be gone at the end.
+pub(crate) enum Sampler {
+    Clock(ClockSampler),
+    Hardware(HardwareSampler),
+}
 
+impl Sampler {
     /// Takes what has come. It is kept until [`Sampler::resolve`]: what happened before it must be known first.
     pub(crate) fn collect(&mut self) -> Result<(), RecordError> {
-        let (waiting, stacks) = (&mut self.waiting, &mut self.stacks);
-        self.source.drain(&mut |sample: ClockSample<'_>| {
-            let from = stacks.len();
-            stacks.extend_from_slice(sample.stack);
-            waiting.push(Waiting {
-                time: sample.time,
-                pid: sample.pid,
-                tid: sample.tid,
-                cpu: sample.cpu,
-                place: sample.place,
-                compat: sample.compat,
-                ip: sample.ip,
-                registers: Registers {
-                    general: sample.general.map(Some),
-                    flags: Some(sample.flags),
-                    fs_base: Some(sample.fs_base),
-                    gs_base: Some(sample.gs_base),
-                    vectors: None,
-                },
-                stack: from..stacks.len(),
-            });
-        })?;
-        self.note.dropped = self.source.dropped()?;
-        Ok(())
+        match self {
+            Sampler::Clock(sampler) => sampler.collect(),
+            Sampler::Hardware(sampler) => {
+                sampler.collect();
+                Ok(())
+            }
+        }
     }
 
     /// Turns what was taken into rows.
     pub(crate) fn resolve(&mut self, world: &mut World, sites: &mut Stacks) {
-        let waiting = std::mem::take(&mut self.waiting);
-        let stacks = std::mem::take(&mut self.stacks);
-        let mut of: HashMap<Pid, Vec<&Waiting>> = HashMap::new();
-        for sample in &waiting {
-            of.entry(sample.pid).or_default().push(sample);
+        match self {
+            Sampler::Clock(sampler) => sampler.resolve(world, sites),
+            Sampler::Hardware(sampler) => sampler.resolve(world, sites),
         }
-        for (pid, samples) in of {
-            let owner = world.owner_of_memory(pid);
-            // Before its own program began, a process is the recorder's copy.
-            let Some(born) = world.processes.get(&owner).map(|p| p.row.born_ns) else {
-                continue;
-            };
-            Space::refresh(&mut self.spaces, owner, world, &mut self.code);
-            let Some(space) = self.spaces.remove(&owner) else {
-                continue;
-            };
-            let spaces = AddressSpaces::new(&space.placed);
-            for sample in samples.into_iter().filter(|s| s.time >= born) {
-                let stack = stacks.get(sample.stack.clone()).unwrap_or_default();
-                let site = self.site(owner, sample, stack, &spaces, sites);
-                self.row(owner, sample, &space, site);
-            }
-            drop(spaces);
-            self.spaces.insert(owner, space);
-        }
-        self.waiting = waiting;
-        self.waiting.clear();
-        self.stacks = stacks;
-        self.stacks.clear();
-        self.rows.sort_by_key(|row| row.time_ns);
     }
 
     /// Forgets a process that has ended.
     pub(crate) fn forget(&mut self, pid: Pid) {
-        self.spaces.remove(&pid);
-        self.code.forget(pid);
-        self.unwinder.forget(pid);
-    }
-
-    fn site(
-        &mut self,
-        pid: Pid,
-        sample: &Waiting,
-        stack: &[u8],
-        spaces: &AddressSpaces<'_>,
-        sites: &mut Stacks,
-    ) -> Option<SiteId> {
-        let general = |number: usize| sample.registers.general[number].unwrap_or(0);
-        let snapshot = Snapshot {
-            pid,
-            at: sample.time,
-            ip: sample.ip,
-            sp: Address(general(4)),
-            bp: Address(general(5)),
-            stack,
-        };
-        let frames = self.unwinder.unwind(spaces, &snapshot);
-        (!frames.is_empty()).then(|| sites.site(pid, sample.time, frames, false))
-    }
-
-    fn row(&mut self, pid: Pid, sample: &Waiting, space: &Space, site: Option<SiteId>) {
-        self.note.taken += 1;
-        let row = SampleRow {
-            time_ns: sample.time,
-            pid,
-            tid: Some(sample.tid),
-            cpu: Some(sample.cpu),
-            ip: Some(sample.ip),
-            address: None,
-            bytes: None,
-            write: None,
-            object: None,
-            source: SampleSource::CpuClock,
-            latency_cycles: None,
-            level: None,
-            resolved: None,
-            mode: Some(mode(sample.place)),
-            weight_ns: Some(self.period),
-            site,
-        };
-        let located = match sample.place {
-            Whereabouts::Call => {
-                self.note.in_calls += 1;
-                None
-            }
-            Whereabouts::Trap => {
-                self.note.in_traps += 1;
-                None
-            }
-            Whereabouts::User => {
-                let located = self.located(sample, space);
-                if located.is_none() {
-                    self.note.undecoded += 1;
-                }
-                located
-            }
-        };
-        let Some(located) = located else {
-            self.rows.push(row);
-            return;
-        };
-        let resolved = match located.place {
-            Place::Behind => {
-                self.note.behind += 1;
-                Resolved::Behind
-            }
-            Place::At => {
-                self.note.at += 1;
-                Resolved::At
-            }
-            Place::Ahead => {
-                self.note.ahead += 1;
-                Resolved::Ahead
-            }
-        };
-        let count = located.accesses.len() as u64;
-        for (index, access) in located.accesses.iter().enumerate() {
-            // What does not divide goes to the first.
-            let rest = if index == 0 { self.period.0 % count } else { 0 };
-            self.rows.push(SampleRow {
-                address: Some(access.address),
-                bytes: Some(access.bytes),
-                write: Some(access.kind == Kind::Write),
-                resolved: Some(resolved),
-                weight_ns: Some(Duration(self.period.0 / count + rest)),
-                ..row.clone()
-            });
+        match self {
+            Sampler::Clock(sampler) => sampler.forget(pid),
+            // It knows nothing of processes.
+            Sampler::Hardware(_) => {}
         }
     }
 
-    fn located(&mut self, sample: &Waiting, space: &Space) -> Option<Located> {
-        if sample.compat {
-            return None;
+    /// What became of the samples up to now.
+    pub(crate) fn note(&self) -> SamplesNote {
+        match self {
+            Sampler::Clock(sampler) => sampler.note,
+            Sampler::Hardware(sampler) => sampler.note,
         }
-        let found = self
-            .code
-            .locate(space, sample.ip, &sample.registers, self.steps)?;
-        let mapped = found.accesses.iter().all(|a| a.address.0 < USER_END);
-        (mapped && !found.accesses.is_empty()).then_some(found)
     }
-}
 
-fn mode(place: Whereabouts) -> SampleMode {
-    match place {
-        Whereabouts::User => SampleMode::User,
-        Whereabouts::Call => SampleMode::Call,
-        Whereabouts::Trap => SampleMode::Trap,
+    /// The rows that were made.
+    pub(crate) fn rows(&mut self) -> &mut Vec<SampleRow> {
+        match self {
+            Sampler::Clock(sampler) => &mut sampler.rows,
+            Sampler::Hardware(sampler) => &mut sampler.rows,
+        }
     }
 }

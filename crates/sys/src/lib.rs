@@ -8,6 +8,7 @@ mod file_map;
 mod lock;
 mod machine;
 mod memory;
+mod perf;
 mod poll;
 mod proc;
 mod ptrace;
@@ -25,6 +26,7 @@ pub use file_map::FileMap;
 pub use lock::{is_locked, lock};
 pub use machine::{Facts, allowed_cpus, facts, runnable_threads, vmstat};
 pub use memory::{own_peak_bytes, release_free_memory};
+pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter};
 pub use proc::{
     MapEntry, ProcStatus, ThreadInfo, children_of, cmdline, exe, is_kernel_thread, is_secure, maps,

@@ -278,6 +278,9 @@ pub struct SamplesNote {
     pub hardware: u64,
     /// The program was at work, and the access could not be told for certain.
     pub undecoded: u64,
+    /// Of those: gathers and scatters, whose addresses stand in vector registers that no sample carries.
+    #[serde(default)]
+    pub gathers: u64,
     /// Beyond all these: samples that did not fit the ring.
     pub dropped: u64,
 }
@@ -296,6 +299,7 @@ impl SamplesNote {
             ahead: 0,
             hardware: 0,
             undecoded: 0,
+            gathers: 0,
             dropped: 0,
         }
     }

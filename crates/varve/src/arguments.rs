@@ -104,8 +104,9 @@ pub(crate) struct Record {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) writes: Writes,
 
-    /// Samples of what each thread waits for, per second of each CPU: a rate such as `1000/s`, `auto`, or `off`.
-    /// Their weight is time at an instruction, not a number of accesses
+    /// Samples of what each thread waits for, per second of each CPU: a rate such as `1000/s`, or `off`. Their weight is
+    /// time at an instruction, not a number of accesses. `pebs`, `ibs` and `spe` are samples of accesses by the processor
+    /// itself, with latency and memory level; `auto` takes those where they are, else `1000/s`
     #[arg(long, value_name = "RATE", default_value = "1000/s")]
     pub(crate) samples: SamplesArgument,
 
@@ -327,12 +328,14 @@ pub(crate) enum SamplesArgument {
     Off,
     /// So many per second of each CPU
     Clock(u32),
+    /// What the processor itself samples, where it does, and else the usual rate
+    Auto,
     /// What the processor itself samples
     Hardware(varve_model::SampleSource),
 }
 
 /// The default rate, and that of `auto`.
-const USUAL_RATE: u32 = 1000;
+pub(crate) const USUAL_RATE: u32 = 1000;
 
 /// Above this a CPU does little else.
 const HIGHEST_RATE: u32 = 20_000;
@@ -343,7 +346,7 @@ impl FromStr for SamplesArgument {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "off" => return Ok(SamplesArgument::Off),
-            "auto" => return Ok(SamplesArgument::Clock(USUAL_RATE)),
+            "auto" => return Ok(SamplesArgument::Auto),
             "pebs" | "ibs" | "spe" => {
                 let source = text.parse().map_err(|e| format!("{e}"))?;
                 return Ok(SamplesArgument::Hardware(source));
@@ -444,7 +447,7 @@ mod tests {
         assert_eq!("off".parse(), Ok(SamplesArgument::Off));
         assert_eq!("4000/s".parse(), Ok(SamplesArgument::Clock(4000)));
         assert_eq!("50".parse(), Ok(SamplesArgument::Clock(50)));
-        assert_eq!("auto".parse(), Ok(SamplesArgument::Clock(1000)));
+        assert_eq!("auto".parse(), Ok(SamplesArgument::Auto));
         let ibs = SamplesArgument::Hardware(varve_model::SampleSource::Ibs);
         assert_eq!("ibs".parse(), Ok(ibs));
         assert!("0/s".parse::<SamplesArgument>().is_err());

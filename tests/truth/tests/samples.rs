@@ -308,13 +308,13 @@ fn gathers() -> Result<Outcome, Problem> {
         return outcome;
     }
     let note = run.recorded.trace.manifest.samples;
-    let undecoded = note.map_or(0, |n| n.undecoded);
+    let (undecoded, gathers) = note.map_or((0, 0), |n| (n.undecoded, n.gathers));
     let wrong = run
         .rows(&["hot"])
         .filter(|r| r.write == Some(false))
         .count();
-    let line = format!("{line}; {undecoded} undecoded, {wrong} guessed");
-    outcome(line, holds && wrong == 0 && undecoded > 300)
+    let line = format!("{line}; {undecoded} undecoded, {gathers} of them gathers, {wrong} guessed");
+    outcome(line, holds && wrong == 0 && gathers > 300)
 }
 
 /// The negative control: without the look back, time goes to whatever comes next, which is no access of the mix.

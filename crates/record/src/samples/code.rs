@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use varve_access::x86::{Code, Registers, boundary_before};
-use varve_access::{Located, Steps};
+use varve_access::{Located, Steps, Undecoded};
 use varve_attribute::{FunctionBounds, Locator, Mapping};
 use varve_model::{Address, Pid};
 
@@ -51,20 +51,25 @@ impl CodeReader {
         ip: Address,
         registers: &Registers,
         steps: Steps,
-    ) -> Option<Located> {
-        let mapping = space.code_at(ip)?;
+    ) -> Result<Located, Undecoded> {
+        let mapping = space.code_at(ip).ok_or(Undecoded::Invalid)?;
         let found = match self.function(space.pid, mapping, ip) {
             Some(code) => code.locate(ip, registers, steps),
-            None => piece(mapping, ip)?.locate(ip, registers, steps),
+            None => piece(mapping, ip)
+                .ok_or(Undecoded::Invalid)?
+                .locate(ip, registers, steps),
         };
-        // What cannot be decoded from its beginning may be data in between: forward it is still certain.
-        found
-            .or_else(|_| {
-                let bytes = read(mapping, &(ip.0..ip.0.saturating_add(PIECE)))
-                    .ok_or(varve_access::Undecoded::Invalid)?;
+        match found {
+            // It is known what the thread waits for, though not where that lies.
+            Err(Undecoded::Vector | Undecoded::Gather) => found,
+            // What cannot be decoded from its beginning may be data in between: forward it is still certain.
+            Err(_) => {
+                let range = ip.0..ip.0.saturating_add(PIECE);
+                let bytes = read(mapping, &range).ok_or(Undecoded::Invalid)?;
                 Code::decode(&bytes, ip).locate(ip, registers, Steps::NotBehind)
-            })
-            .ok()
+            }
+            Ok(_) => found,
+        }
     }
 
     /// The decoded function around an address, where the file's tables tell where it begins.

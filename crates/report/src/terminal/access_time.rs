@@ -65,13 +65,17 @@ fn access(of: &Sampled) -> Duration {
 /// How they were taken, and what became of them.
 fn what(note: &SamplesNote) -> String {
     format!(
-        "A share is {WEIGHT}. {} by {} at {}/s per CPU: {} told, {} undecoded, {} in system calls, {} in faults and \
+        "A share is {WEIGHT}. {} by {} at {}/s per CPU: {} told, {} undecoded{}, {} in system calls, {} in faults and \
          interrupts, {} dropped.",
         format::counted(note.taken, "sample"),
         note.source,
         note.rate,
         format::count(note.behind + note.at + note.ahead + note.hardware),
         format::count(note.undecoded),
+        match note.gathers {
+            0 => String::new(),
+            gathers => format!(" ({} of them gathers)", format::count(gathers)),
+        },
         format::count(note.in_calls),
         format::count(note.in_traps),
         format::count(note.dropped),

@@ -13,7 +13,8 @@ use varve_trace::IntervalChoice;
 
 use super::Failure;
 use crate::arguments::{
-    BackendArgument, HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, Writes,
+    BackendArgument, HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, USUAL_RATE,
+    Writes,
 };
 
 /// The preload library's file name.
@@ -25,9 +26,11 @@ const PLUGIN: &str = "libvarve_exact.so";
 const NOTHING_RECORDED: u8 = 125;
 
 pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
-    if let SamplesArgument::Hardware(source) = arguments.samples {
+    if let SamplesArgument::Hardware(source) = arguments.samples
+        && let Some(what) = varve_record::refusal(source)
+    {
         return Err(Failure {
-            what: varve_record::refusal(source),
+            what,
             hint: Some(
                 "`--samples 1000/s` samples by the clock of each CPU, on any machine".into(),
             ),
@@ -124,8 +127,11 @@ fn resolve(arguments: &Record) -> RecordOptions {
         samples: match arguments.samples {
             SamplesArgument::Off => SamplesChoice::Off,
             SamplesArgument::Clock(rate) => SamplesChoice::Clock { rate },
-            // Refused before.
-            SamplesArgument::Hardware(_) => SamplesChoice::Off,
+            SamplesArgument::Auto => SamplesChoice::Auto { rate: USUAL_RATE },
+            SamplesArgument::Hardware(source) => SamplesChoice::Hardware {
+                source,
+                rate: USUAL_RATE,
+            },
         },
         hold: match arguments.hold {
             HoldArgument::Auto | HoldArgument::Cgroup => HoldChoice::Cgroup,

@@ -4,14 +4,16 @@ use varve_model::MemoryLevel;
 
 /// What is known of an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DataSource {
-    pub(crate) write: Option<bool>,
-    pub(crate) level: Option<MemoryLevel>,
+pub struct DataSource {
+    /// Whether it wrote; none where it may be either.
+    pub write: Option<bool>,
+    /// Where the data came from.
+    pub level: Option<MemoryLevel>,
 }
 
 impl DataSource {
     /// From `union perf_mem_data_src` (`include/uapi/linux/perf_event.h`).
-    pub(crate) fn from_bits(bits: u64) -> DataSource {
+    pub fn from_bits(bits: u64) -> DataSource {
         let field = |shift: u32, width: u32| bits >> shift & ((1 << width) - 1);
         let (operation, level, number) = (field(0, 5), field(5, 14), field(33, 4));
         let (is_remote, hops) = (field(37, 1) == 1, field(43, 3));
@@ -22,7 +24,7 @@ impl DataSource {
     }
 
     /// From perf's text, `OP LOAD|LVL L1 hit|SNP None|...`, with or without the leading bar.
-    pub(crate) fn from_text(text: &[u8]) -> DataSource {
+    pub fn from_text(text: &[u8]) -> DataSource {
         let mut found = DataSource::default();
         for part in text.split(|b| *b == b'|') {
             let part = part.trim_ascii();
@@ -93,7 +95,7 @@ fn flagged(level: u64) -> Option<MemoryLevel> {
 }
 
 /// perf's words for a level, such as `L1 hit`, `LFB/MAB hit`, `Local RAM or RAM hit`; also with `_` for blanks.
-pub(crate) fn level_in_words(words: &[u8]) -> Option<MemoryLevel> {
+pub fn level_in_words(words: &[u8]) -> Option<MemoryLevel> {
     use MemoryLevel::*;
     let words: Vec<u8> = words
         .iter()
