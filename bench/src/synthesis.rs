@@ -270,6 +270,7 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
         },
         losses: Default::default(),
         samples: None,
+        traps: None,
         modules: vec![],
         absent: vec![],
         notes: vec![],
