@@ -70,7 +70,9 @@ pub(crate) fn start(
     };
     let started: Result<Sampler, RecordError> = match taker(options.samples) {
         (Taker::None, _) => return None,
-        (Taker::Clock, rate) => ClockSampler::start(kernel, rate, steps).map(Sampler::Clock),
+        (Taker::Clock, rate) => {
+            ClockSampler::start(kernel, rate, steps).map(|s| Sampler::Clock(Box::new(s)))
+        }
         (Taker::Hardware(source), rate) => {
             HardwareSampler::start(source, rate).map(Sampler::Hardware)
         }
@@ -92,7 +94,7 @@ pub(crate) fn start(
 
 /// Takes samples and turns them into rows, while the process still runs: its code may be gone at the end.
 pub(crate) enum Sampler {
-    Clock(ClockSampler),
+    Clock(Box<ClockSampler>),
     Hardware(HardwareSampler),
 }
 

@@ -322,7 +322,7 @@ mod tests {
     fn an_aux_buffer_is_read_across_its_end() {
         let (file, mut ring) = fake();
         let page = rustix::param::page_size() as u64;
-        let content: Vec<u8> = (0..2 * page).map(|n| (n * 31 >> 3) as u8).collect();
+        let content: Vec<u8> = (0..2 * page).map(|n| ((n * 31) >> 3) as u8).collect();
         file.write_all_at(&content, 2 * page).unwrap();
         let mut got = Vec::new();
         ring.read_aux(2 * page - 100, Bytes(164), &mut got);

@@ -160,7 +160,7 @@ pub(crate) struct HardwareSampler {
 impl HardwareSampler {
     /// Opens the events of a source on every CPU that has them, and starts them.
     pub(super) fn start(source: SampleSource, rate: u32) -> Result<Self, RecordError> {
-        let (name, sign) = known_as(source);
+        let (_, sign) = known_as(source);
         let mut opened = Vec::new();
         for event in plan(Path::new(DEVICES), source, rate) {
             for cpu in cpus(&event) {
@@ -170,7 +170,6 @@ impl HardwareSampler {
         }
         if opened.is_empty() {
             let missing = io::Error::other(format!("there is no {DEVICES}/{sign}"));
-            let _ = name;
             return Err(RecordError::system("find an event of the processor")(
                 missing,
             ));

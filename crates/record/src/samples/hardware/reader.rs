@@ -215,7 +215,7 @@ impl Reader {
             let before = match (aux.clock, last, operation.ticks) {
                 (Some((multiplier, shift)), Some(last), Some(ticks)) => {
                     let ticks = u128::from(last.saturating_sub(ticks));
-                    u64::try_from(ticks * u128::from(multiplier) >> shift).unwrap_or(0)
+                    u64::try_from((ticks * u128::from(multiplier)) >> shift).unwrap_or(0)
                 }
                 _ => 0,
             };

@@ -189,7 +189,7 @@ fn ibs_tells_in_its_registers() {
 }
 
 /// A record of SPE: context, instruction, address, operation, events, latency, time.
-fn packets(context: Option<u32>, address: u64, write: bool, level: u8, ticks: u64) -> Vec<u8> {
+fn packets(context: Option<u32>, address: u64, write: bool, ticks: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(context) = context {
         bytes.push(0x64);
@@ -205,7 +205,6 @@ fn packets(context: Option<u32>, address: u64, write: bool, level: u8, ticks: u6
     bytes.extend([0x43, 0]);
     bytes.push(0x71);
     bytes.extend(ticks.to_le_bytes());
-    let _ = level;
     bytes
 }
 
@@ -247,9 +246,9 @@ fn take_spe(bytes: &[u8], buffer: &[u8]) -> (Vec<Taken>, u64) {
 #[test]
 fn spe_tells_in_packets_and_the_kernel_who_ran() {
     let buffer = [
-        packets(None, 0x7f00_0000_1000, false, 0, 1000),
-        packets(None, 0x7f00_0000_2000, true, 0, 1400),
-        packets(Some(99), 0x5a00_7f00_0000_3000, false, 0, 1500),
+        packets(None, 0x7f00_0000_1000, false, 1000),
+        packets(None, 0x7f00_0000_2000, true, 1400),
+        packets(Some(99), 0x5a00_7f00_0000_3000, false, 1500),
     ]
     .concat();
     let bytes = [
@@ -281,7 +280,7 @@ fn spe_tells_in_packets_and_the_kernel_who_ran() {
 
 #[test]
 fn samples_of_spe_that_nobody_can_be_told_for_are_counted() {
-    let buffer = packets(None, 0x1000, false, 0, 5);
+    let buffer = packets(None, 0x1000, false, 5);
     let (found, dropped) = take_spe(&aux(0, buffer.len(), 1, 100), &buffer);
     // One that nobody ran for, and the flag that some were lost.
     assert_eq!((found.len(), dropped), (0, 2));
