@@ -362,7 +362,6 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         shared: Remainder::default(),
         own_memory: Remainder::default(),
         samples: None,
-        traps: None,
         counts: None,
         tail: Tail::default(),
         findings: vec![varve_analyse::Finding {
