@@ -82,8 +82,8 @@ public:
     /// meanwhile may be included. Throws std::system_error; then the snapshot before stays the last one.
     void snapshot() { raise(engine_->snapshot(), "varve: snapshot"); }
 
-    /// Writes dirty pages to the store and lets all go that are not pinned: the next access to each is a fetch. What other
-    /// threads use meanwhile may be there afterwards. Throws std::system_error; what could not be written stays.
+    /// Writes dirty pages to the store and lets all go that are not pinned: the next access to each is a fetch. What
+    /// other threads use meanwhile may be there afterwards. Throws std::system_error; what could not be written stays.
     void page_out() { raise(engine_->page_out(), "varve: page_out"); }
 
     /// After an access failed: the next one asks the store again. Needed only without UFFDIO_POISON.
