@@ -74,6 +74,7 @@ bench-smoke: build
 	cargo run --release --locked -q -p varve-bench -- hold --smoke
 	cargo run --release --locked -q -p varve-bench -- exact --smoke
 	cargo run --release --locked -q -p varve-bench -- fault --smoke
+	cargo run --release --locked -q -p varve-bench -- capture --smoke
 	cargo run --release --locked -q -p varve-bench -- memory --smoke
 	cargo run --release --locked -q -p varve-bench -- trace-size --smoke
 	cargo run --release --locked -q -p varve-bench -- density --smoke
