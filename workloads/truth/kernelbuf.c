@@ -63,8 +63,17 @@ static void uring_once(struct io_uring_sqe *sqe, const char *what)
 {
     struct io_uring_cqe *cqe;
     (void)sqe;
-    if (io_uring_submit_and_wait(&ring, 1) < 0 || io_uring_wait_cqe(&ring, &cqe) < 0)
+    int got = io_uring_submit(&ring);
+    /* Being held interrupts the wait, as SIGSTOP does: signal(7). */
+    while (got >= 0 || got == -EINTR) {
+        got = io_uring_wait_cqe(&ring, &cqe);
+        if (got == 0)
+            break;
+    }
+    if (got < 0) {
+        errno = -got;
         die(what);
+    }
     if (cqe->res < 0)
         errno = -cqe->res;
     check(cqe->res, what);
