@@ -176,7 +176,11 @@ public:
                 return EIO;
             }
             if (result.gone == 0) {
-                break;
+                if (table_.count_busy() == 0) {
+                    break;
+                }
+                // A page is there for its reader a moment before the thread that fetched it is done with it.
+                std::this_thread::yield();
             }
             left -= std::min(left, result.gone);
         }
