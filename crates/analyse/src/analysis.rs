@@ -12,7 +12,7 @@ use serde::Serialize;
 use varve_model::{
     Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time, TouchSource,
 };
-use varve_trace::{Absent, ClockUnit, State};
+use varve_trace::{Absent, ClockUnit, State, TrapsNote};
 
 use crate::counts::CountUse;
 use crate::samples::SampleUse;
@@ -103,6 +103,8 @@ pub struct TraceFacts {
     pub varve: String,
     /// The machine.
     pub machine: MachineFacts,
+    /// How many first accesses were trapped, with `--backend fault`.
+    pub traps: Option<TrapsNote>,
     /// What the source of the trace does not tell: the figures that would be made of it are null.
     pub absent: Vec<Absent>,
     /// What all times count.

@@ -311,6 +311,7 @@ impl Whole<'_> {
                 cpus: machine.cpus,
                 memory_bytes: machine.memory_bytes,
             },
+            traps: manifest.traps,
             absent: manifest.absent.clone(),
             clock_unit: manifest.clock.unit,
             touch_rows: self.pass.rows,

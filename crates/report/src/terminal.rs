@@ -12,7 +12,7 @@ use std::path::Path;
 
 use varve_analyse::{Analysis, FindingId, Remainder, format};
 use varve_model::{Duration, TouchSource};
-use varve_trace::{Absent, ClockUnit};
+use varve_trace::{Absent, ClockUnit, TrapsNote};
 
 use page::{Page, Tone};
 use table::{Align, Table};
@@ -167,6 +167,32 @@ fn what_ran(page: &mut Page, a: &Analysis) {
         ));
     }
     page.labelled("cost", Tone::Plain, &parts.join(", "));
+    if let Some(traps) = &trace.traps {
+        page.labelled("trapped", Tone::Plain, &trapped(traps));
+    }
+}
+
+/// What `--backend fault` trapped, and what it left to the scan.
+fn trapped(traps: &TrapsNote) -> String {
+    let mut text = format!(
+        "{}, once an interval each, at their first access; the scan alone tells of {} more: memory that is shared, of \
+         files, not chosen, or cannot be moved",
+        format::counted(traps.trapped_touches, "page"),
+        format::count(traps.scanned_touches)
+    );
+    if traps.budget.is_some() {
+        text += &format!(
+            ". Sampled: {:.2} % of the pages, chosen at random, were to be trapped",
+            traps.sampling_rate * 100.0
+        );
+    }
+    if traps.given_up > 0 {
+        text += &format!(
+            ". Processes whose later accesses did not trap, because they could not be served any more: {}",
+            format::count(traps.given_up)
+        );
+    }
+    text
 }
 
 /// The same for what another tool recorded.

@@ -339,6 +339,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
                 cpus: 2,
                 memory_bytes: Bytes(1 << 30),
             },
+            traps: None,
             absent: vec![],
             clock_unit: Default::default(),
             touch_rows: 5,
