@@ -144,7 +144,7 @@ fn run(structure: &str, placement: &str, local: Local) -> Result<Outcome, Proble
         _ => faults == told.faults,
     };
     let holds = complete && same_pages && same_faults && resting.is_empty();
-    Ok(if holds && told.page_reads > 100 {
+    Ok(if holds && told.page_reads > 50 {
         Outcome::Pass(line)
     } else {
         Outcome::Fail(line, recorded.trace.manifest.notes.clone())
