@@ -32,6 +32,7 @@ mod sys;
 mod thread;
 mod threads;
 mod unwind;
+mod waits;
 mod writes;
 
 // The compiler's stack unwinder, for Rust's own panics: linked in, because a preloaded library must not

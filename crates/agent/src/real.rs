@@ -86,6 +86,12 @@ real_functions! {
     brk as "brk" (address: Pointer) -> c_int, else -1;
     sbrk as "sbrk" (increment: isize) -> Pointer, else libc::MAP_FAILED;
     pthread_create as "pthread_create" (thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: StartRoutine, argument: Pointer) -> c_int, else libc::EAGAIN;
+    epoll_wait as "epoll_wait" (epoll: c_int, events: *mut libc::epoll_event, most: c_int, timeout: c_int) -> c_int, else -1;
+    epoll_pwait as "epoll_pwait" (epoll: c_int, events: *mut libc::epoll_event, most: c_int, timeout: c_int, mask: *const libc::sigset_t) -> c_int, else -1;
+    semop as "semop" (set: c_int, operations: *mut libc::sembuf, count: usize) -> c_int, else -1;
+    semtimedop as "semtimedop" (set: c_int, operations: *mut libc::sembuf, count: usize, timeout: *const libc::timespec) -> c_int, else -1;
+    sigtimedwait as "sigtimedwait" (signals: *const libc::sigset_t, information: *mut libc::siginfo_t, timeout: *const libc::timespec) -> c_int, else -1;
+    sigwaitinfo as "sigwaitinfo" (signals: *const libc::sigset_t, information: *mut libc::siginfo_t) -> c_int, else -1;
     dlclose as "dlclose" (handle: Pointer) -> c_int, else -1;
     prctl as "prctl" (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
 }

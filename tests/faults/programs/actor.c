@@ -12,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/sem.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -409,6 +411,61 @@ static int state(char **a) {
   return 0;
 }
 
+enum { WAIT_MS = 200, WAITS = 4 };
+
+static int by_epoll(int epoll) {
+  struct epoll_event event;
+  return epoll_wait(epoll, &event, 1, WAIT_MS);
+}
+static int by_epoll_mask(int epoll) {
+  struct epoll_event event;
+  sigset_t none;
+  sigemptyset(&none);
+  return epoll_pwait(epoll, &event, 1, WAIT_MS, &none);
+}
+static int by_semaphore(int set) {
+  struct sembuf down = {0, -1, 0};
+  struct timespec t = {0, WAIT_MS * 1000000};
+  return semtimedop(set, &down, 1, &t);
+}
+static int by_signal(int unused) {
+  (void)unused;
+  sigset_t usr2;
+  sigemptyset(&usr2);
+  sigaddset(&usr2, SIGUSR2);
+  sigprocmask(SIG_BLOCK, &usr2, NULL);
+  struct timespec t = {0, WAIT_MS * 1000000};
+  return sigtimedwait(&usr2, NULL, &t);
+}
+
+static int several(const char *name, int (*begin)(int), int on) {
+  int interrupted = 0, early = 0;
+  for (int i = 0; i < WAITS; i++) {
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    errno = 0;
+    if (begin(on) < 0 && errno == EINTR) interrupted++;
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    long ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
+    early += ms < WAIT_MS - 1;
+  }
+  printf("%s: %d of %d interrupted, %d early\n", name, interrupted, WAITS, early);
+  return interrupted;
+}
+
+// waits [handler]: waits with a time limit that the kernel does not begin anew after a stop.
+static int timed_waits(char **a) {
+  if (a[0]) signal(SIGUSR1, on_signal);
+  int epoll = epoll_create1(EPOLL_CLOEXEC);
+  int set = semget(IPC_PRIVATE, 1, 0600);
+  int all = several("epoll_wait", by_epoll, epoll);
+  all += several("epoll_pwait", by_epoll_mask, epoll);
+  all += several("semtimedop", by_semaphore, set);
+  all += several("sigtimedwait", by_signal, 0);
+  semctl(set, 0, IPC_RMID);
+  return all ? 7 : 0;
+}
+
 int main(int n, char **a) {
   if (n < 2) return 96;
 #define IS(name) (!strcmp(a[1], #name))
@@ -429,6 +486,7 @@ int main(int n, char **a) {
   if (IS(debugger)) return debugger(a + 2);
   if (IS(count_signals)) return count_signals(a + 2);
   if (IS(state)) return state(a + 2);
+  if (IS(waits)) return timed_waits(a + 2);
   if (IS(exit)) return atoi(a[2]);
   return 96;
 }
