@@ -172,6 +172,9 @@ pub struct Plan {
     pub wrapper: Vec<OsString>,
 }
 
+/// What a recording may take before it is given up.
+const LIMIT: Duration = Duration::from_secs(180);
+
 /// How much longer everything takes: an emulated machine is ten to thirty times slower.
 fn patience() -> u32 {
     if is_emulated() { 4 } else { 1 }
@@ -261,7 +264,7 @@ pub fn record(plan: &Plan) -> Result<Recorded, Problem> {
         .env("ORACLE_DIR", folder.path())
         .env("ORACLE_PHASE_MS", plan.phase.as_millis().to_string())
         .envs(plan.environment.iter().map(|(k, v)| (k, OsStr::new(v))));
-    let finished = finish(command, folder.path(), Duration::from_secs(180))?;
+    let finished = finish(command, folder.path(), LIMIT * patience())?;
     if !output.is_dir() {
         let command = finished.command.clone();
         let output = finished.stderr + &finished.stdout;
