@@ -195,21 +195,17 @@ struct Constant(Vec<(u32, u64, u64)>);
 
 impl Constant {
     fn of(trace: &Trace) -> Result<Constant> {
-        let mut ranges = Vec::new();
-        for row in trace.rows::<MappingRow>()? {
-            if !row.perms.contains('w') {
-                let (first, last) = (row.address.0 >> 12, (row.address.0 + row.bytes.0) >> 12);
-                ranges.push((row.pid.0, first, last));
-            }
-        }
+        let rows = trace.rows::<MappingRow>()?;
+        let (writable, constant): (Vec<_>, Vec<_>) =
+            rows.iter().partition(|row| row.perms.contains('w'));
+        let pages = |row: &MappingRow| {
+            let (first, last) = (row.address.0 >> 12, (row.address.0 + row.bytes.0) >> 12);
+            (row.pid.0, first, last)
+        };
+        let mut ranges: Vec<_> = constant.into_iter().map(pages).collect();
         // What was writable for a part of its life counts.
-        for row in trace.rows::<MappingRow>()? {
-            if row.perms.contains('w') {
-                let (low, high) = (row.address.0 >> 12, (row.address.0 + row.bytes.0) >> 12);
-                ranges.retain(|(pid, first, last)| {
-                    *pid != row.pid.0 || *last <= low || high <= *first
-                });
-            }
+        for (writer, low, high) in writable.into_iter().map(pages) {
+            ranges.retain(|(pid, first, last)| *pid != writer || *last <= low || high <= *first);
         }
         Ok(Constant(ranges))
     }

@@ -22,34 +22,13 @@ fn was_held() -> bool {
 
 /// The signals that have handlers: bit n - 1 is signal n.
 fn handled_signals() -> Option<u64> {
-    let path = c"/proc/self/status";
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: a C string; makes a descriptor.
-    let file = unsafe {
-        sys::call(
-            libc::SYS_openat,
-            [
-                libc::AT_FDCWD as usize,
-                path.as_ptr() as usize,
-                flags as usize,
-                0,
-                0,
-                0,
-            ],
-        )
-    };
-    let file = usize::try_from(file).ok()?;
-    let mut text = [0u8; 4096];
-    // SAFETY: fills at most the buffer; the descriptor is this function's own and is closed once.
-    let count = unsafe {
-        let count = sys::call(
-            libc::SYS_read,
-            [file, text.as_mut_ptr() as usize, text.len(), 0, 0, 0],
-        );
-        sys::call(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
-        count
-    };
-    let text = text.get(..usize::try_from(count).ok()?)?;
+    let mut words = [0u64; 512];
+    let count = sys::ReadFile::open(c"/proc/self/status")?.read(&mut words);
+    let mut text = [0u8; size_of::<[u64; 512]>()];
+    for (place, word) in text.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    let text = text.get(..count)?;
     let at = text.windows(LINE.len()).position(|line| line == LINE)?;
     let digits = text.get(at + LINE.len()..)?.iter();
     let digits = digits.map_while(|digit| char::from(*digit).to_digit(16));

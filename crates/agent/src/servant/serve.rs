@@ -230,72 +230,49 @@ impl Keeper {
         self.watched.remove(old);
         let has_place = self.make_place(new) && self.watched.insert(new);
         let source = range_of(aside(from), bytes);
-        let mut at = source.start;
-        while at < source.end {
-            let rest = Range {
-                start: at,
-                end: source.end,
-            };
-            let (runs, next) = self.list(rest);
-            for run in runs.iter().filter(|r| !r.is_empty()) {
-                let mut page = run.start;
-                while page < run.end {
-                    let goal = to + (page - source.start);
-                    let refused = if has_place {
-                        self.back.move_page(aside(goal), page)
-                    } else {
-                        self.front.move_page(goal, page)
-                    };
-                    if refused == Some(Refusal::Changing) {
-                        // Another change waits behind this one.
-                        self.let_change();
-                        continue;
-                    }
-                    if refused.is_some() && self.front.copy_page(goal, page, true).is_none() {
-                        discard(range_of(page, PAGE));
-                    }
-                    page += PAGE;
+        self.each_run(source, |keeper, run| {
+            let mut page = run.start;
+            while page < run.end {
+                let goal = to + (page - source.start);
+                let refused = if has_place {
+                    keeper.back.move_page(aside(goal), page)
+                } else {
+                    keeper.front.move_page(goal, page)
+                };
+                if refused == Some(Refusal::Changing) {
+                    // Another change waits behind this one.
+                    keeper.let_change();
+                    continue;
                 }
+                if refused.is_some() && keeper.front.copy_page(goal, page, true).is_none() {
+                    discard(range_of(page, PAGE));
+                }
+                page += PAGE;
             }
-            at = next;
-        }
+        });
     }
 
     /// A forked process shall find what its parent has aside. It does not run before this has begun, and what it
     /// misses meanwhile it waits for.
     fn fill_child(&mut self, child: Watch) {
         let mut since = Changes::default();
-        for index in 0.. {
-            let Some(shadow) = self.shadows.get(index) else {
-                break;
-            };
-            let mut at = shadow.start;
-            while at < shadow.end {
-                let rest = Range {
-                    start: at,
-                    end: shadow.end,
-                };
-                let (runs, next) = self.list(rest);
-                for run in runs.iter().filter(|r| !r.is_empty()) {
-                    let mut page = run.start;
-                    while page < run.end {
-                        match since
-                            .now(back(page))
-                            .map(|to| child.copy_page(to, page, false))
-                        {
-                            Some(Some(Refusal::Changing)) => {
-                                self.listen_to(child, &mut since);
-                                sys::yield_now();
-                            }
-                            Some(Some(Refusal::NoMemory)) => sys::yield_now(),
-                            // Not inherited, or the child is gone already.
-                            _ => page += PAGE,
-                        }
+        self.each_run_aside(|keeper, run| {
+            let mut page = run.start;
+            while page < run.end {
+                match since
+                    .now(back(page))
+                    .map(|to| child.copy_page(to, page, false))
+                {
+                    Some(Some(Refusal::Changing)) => {
+                        keeper.listen_to(child, &mut since);
+                        sys::yield_now();
                     }
+                    Some(Some(Refusal::NoMemory)) => sys::yield_now(),
+                    // Not inherited, or the child is gone already.
+                    _ => page += PAGE,
                 }
-                at = next;
             }
-        }
+        });
         child.close();
     }
 
@@ -312,6 +289,32 @@ impl Keeper {
                 EVENT_REMOVE | EVENT_UNMAP => since.note(Range { start: a, end: b }, None),
                 _ => {}
             }
+        }
+    }
+
+    /// Hands on every run of pages that is aside.
+    fn each_run_aside(&mut self, mut each: impl FnMut(&mut Keeper, Range)) {
+        for index in 0.. {
+            let Some(shadow) = self.shadows.get(index) else {
+                break;
+            };
+            self.each_run(shadow, &mut each);
+        }
+    }
+
+    /// Hands on every run of pages in a range. Each look is copied, because whoever waits may be served in between.
+    fn each_run(&mut self, range: Range, mut each: impl FnMut(&mut Keeper, Range)) {
+        let mut at = range.start;
+        while at < range.end {
+            let rest = Range {
+                start: at,
+                end: range.end,
+            };
+            let (runs, next) = self.list(rest);
+            for run in runs.iter().filter(|r| !r.is_empty()) {
+                each(self, *run);
+            }
+            at = next;
         }
     }
 
@@ -455,24 +458,7 @@ impl Keeper {
 
     /// Moves everything back to where it belongs.
     fn put_back(&mut self) {
-        for index in 0.. {
-            let Some(shadow) = self.shadows.get(index) else {
-                break;
-            };
-            let mut at = shadow.start;
-            while at < shadow.end {
-                let rest = Range {
-                    start: at,
-                    end: shadow.end,
-                };
-                // A copy, because whoever waits is served in between.
-                let (runs, next) = self.list(rest);
-                for run in runs.iter().filter(|r| !r.is_empty()) {
-                    self.put_back_run(*run);
-                }
-                at = next;
-            }
-        }
+        self.each_run_aside(Keeper::put_back_run);
     }
 
     fn put_back_run(&mut self, run: Range) {
