@@ -5,9 +5,10 @@ use super::mover::PAGE;
 use super::ranges::{Range, Ranges};
 use crate::process;
 
-/// Bytes from a thread pointer on that hold what the kernel writes at the thread's end: the C library's `struct
-/// pthread` is shorter.
-const THREAD_BYTES: u64 = 4096;
+/// Bytes from a thread pointer on that hold what the kernel reads and writes at the thread's end, when nobody can serve
+/// it any more: the thread's id and the head of its robust mutexes, which lie at 720 and 736 in glibc's `struct pthread`
+/// and before 256 in musl's. Both structs are longer, so this never reaches into memory of the program's own.
+const THREAD_BYTES: u64 = 1024;
 /// Variables of a library reach no further.
 const MOST_STATICS: u64 = 4 << 20;
 
