@@ -126,8 +126,11 @@ impl Stage {
 
     /// A command that belongs to this stage.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
+        // Whoever runs the tests in the background may have Ctrl-C ignored, which programs inherit.
+        let mut command = Command::new("env");
         command
+            .arg("--default-signal=HUP,INT,QUIT,TERM")
+            .arg(program)
             .env(MARK, &self.mark)
             .env_remove("LD_PRELOAD")
             .current_dir(self.folder.path());
