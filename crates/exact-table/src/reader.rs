@@ -166,7 +166,7 @@ pub struct Segment {
     pub tid: u32,
     /// The interval.
     pub interval: u32,
-    table: u64,
+    offset: u64,
 }
 
 /// What one thread did to one page in one interval.
@@ -239,26 +239,40 @@ impl Counts {
             segments.push(Segment {
                 tid: word(at::SEGMENT_TID) as u32,
                 interval: word(at::SEGMENT_INTERVAL).min(u64::from(u32::MAX)) as u32,
-                table: word(at::SEGMENT_TABLE),
+                offset,
             });
             offset = next;
         }
         Ok(segments)
     }
 
-    /// The entries of a segment, in no order.
+    /// The entries of a segment, in no order. The program may still run: what comes is what some moment of the call
+    /// saw.
     ///
     /// # Errors
-    /// A table that leads out of the file.
-    pub fn entries(
-        &self,
-        segment: &Segment,
-        mut each: impl FnMut(Entry),
-    ) -> Result<(), CountsError> {
-        let log2 = (segment.table & 63) as u32;
-        let offset = segment.table & !63;
+    /// A table that leads out of the file, or that does not stay where it is for as long as reading it takes.
+    pub fn entries(&self, segment: &Segment) -> Result<Vec<Entry>, CountsError> {
+        let place = || self.words.word(segment.offset + at::SEGMENT_TABLE);
+        let mut table = place()?;
+        // A table that grows moves, and what it leaves behind is emptied. It doubles at least each time.
+        for _ in 0..=at::MAX_LOG2 {
+            let entries = self.table(table);
+            let now = place()?;
+            if now == table {
+                return entries;
+            }
+            table = now;
+        }
+        Err(self
+            .words
+            .damaged("a table of it does not stay in its place"))
+    }
+
+    fn table(&self, table: u64) -> Result<Vec<Entry>, CountsError> {
+        let log2 = (table & 63) as u32;
+        let offset = table & !63;
         if offset == 0 {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let end = (log2 <= at::MAX_LOG2)
             .then(|| offset.checked_add(at::ENTRY_BYTES << log2))
@@ -266,7 +280,8 @@ impl Counts {
         let Some(end) = end.filter(|end| *end <= self.words.bytes) else {
             return Err(self.words.damaged("a table of it leads nowhere"));
         };
-        let mut buffer = vec![0; 1 << 16];
+        let mut entries = Vec::new();
+        let mut buffer = vec![0; (1 << 16).min((end - offset) as usize)];
         let mut at = offset;
         while at < end {
             let length = (end - at).min(buffer.len() as u64) as usize;
@@ -276,7 +291,7 @@ impl Counts {
                 let mut next = || fields.next().unwrap_or(0);
                 let (key, reads, writes, first_ns) = (next(), next(), next(), next());
                 if key != 0 {
-                    each(Entry {
+                    entries.push(Entry {
                         page: key - 1,
                         reads,
                         writes,
@@ -286,7 +301,7 @@ impl Counts {
             }
             at += length as u64;
         }
-        Ok(())
+        Ok(entries)
     }
 }
 
