@@ -420,6 +420,9 @@ fn parts(head: &[u8], big: bool, at: u64) -> Result<(u32, u16, usize), Trouble> 
     Ok((kind, misc, size))
 }
 
+/// Called with a record's type, flags and body.
+type Each<'a> = &'a mut dyn FnMut(u32, u16, &[u8]) -> Result<(), Trouble>;
+
 /// Takes compressed records apart. All of a file's are one stream, cut anywhere.
 struct Unpacker {
     stream: Decoder<'static>,
@@ -439,12 +442,7 @@ impl Unpacker {
         })
     }
 
-    fn unpack(
-        &mut self,
-        mut packed: &[u8],
-        at: u64,
-        each: &mut dyn FnMut(u32, u16, &[u8]) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
+    fn unpack(&mut self, mut packed: &[u8], at: u64, each: Each<'_>) -> Result<(), Trouble> {
         let mut made = 0;
         loop {
             let done = self.stream.run_on_buffers(packed, &mut self.piece);
@@ -471,11 +469,7 @@ impl Unpacker {
         }
     }
 
-    fn whole_records(
-        &mut self,
-        at: u64,
-        each: &mut dyn FnMut(u32, u16, &[u8]) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
+    fn whole_records(&mut self, at: u64, each: Each<'_>) -> Result<(), Trouble> {
         let mut from = 0;
         while let Some(head) = self.rest.get(from..from + HEAD) {
             let (kind, misc, size) = parts(head, self.big, at)?;
