@@ -96,8 +96,13 @@ pub fn record_exact(options: &RecordOptions, exact: &ExactOptions) -> Result<Sum
     let mut manifest = exact_manifest(options, exact);
     manifest.target.pid = child.pid().0;
     let mut writer = TraceWriter::create(&options.output, &manifest)?;
-    let owed = salvage::owe(&folder, &options.output);
-    owed.map_err(RecordError::system("note whose the counts are"))?;
+    if let Err(source) = salvage::owe(&folder, &options.output) {
+        let _ = writer.discard();
+        return Err(RecordError::System {
+            action: "note whose the counts are",
+            source,
+        });
+    }
     let mut intake = Intake::new(Some(agents), Some(child.pid()));
     intake.world.emulated = true;
     let mut session = Session {
