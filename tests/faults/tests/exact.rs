@@ -123,8 +123,11 @@ fn recovered(stage: &Stage) -> Vec<CountRow> {
 fn runs_on(stage: &Stage, recorder: Running) {
     fs::write(stage.path("go"), "").expect("a file");
     let ended = recorder.end();
+    let read = || fs::read_to_string(ended.output()).expect("its output");
+    // A process that is becoming another program has no environment to be known by for a moment.
+    patiently(|| !read().is_empty());
     stage.require_clean(ended.pid);
-    let printed = fs::read_to_string(ended.output()).expect("its output");
+    let printed = read();
     assert_eq!(printed, unrecorded(), "{}", ended.stderr);
 }
 
