@@ -229,7 +229,7 @@ fn what_was_counted_is_found_by_the_next_recorder() {
 fn a_crowd_of_threads_is_counted() {
     let _alone = alone();
     let stage = Stage::new();
-    // The emulator takes a millisecond and more for each.
+    // No more of them: the emulator is slow to make a thread.
     let words = words(&stage, "crowd", &["2000", "1000"]);
     let ended = stage.run(stage.record(&["--backend", "exact"], &words));
     let ended = ended.require(0);
