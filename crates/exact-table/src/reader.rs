@@ -1,9 +1,13 @@
 //! Reading what the plugin wrote. The program that was counted may have damaged it: everything is checked.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use crate::layout as at;
 
@@ -72,6 +76,18 @@ impl Words {
                 path: self.path.clone(),
                 source,
             })
+    }
+
+    /// The first byte from `offset` on that takes room on the disk, if there is one: the others are zero.
+    fn content_from(&self, offset: u64) -> Result<Option<u64>, CountsError> {
+        match seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(CountsError::Io {
+                path: self.path.clone(),
+                source: error.into(),
+            }),
+        }
     }
 
     fn word(&self, offset: u64) -> Result<u64, CountsError> {
@@ -166,7 +182,7 @@ pub struct Segment {
     pub tid: u32,
     /// The interval.
     pub interval: u32,
-    table: u64,
+    offset: u64,
 }
 
 /// What one thread did to one page in one interval.
@@ -217,15 +233,17 @@ impl Counts {
     /// Its segments, the newest first.
     ///
     /// # Errors
-    /// A list that does not end or leads out of the file.
+    /// A list that does not end or leads out of the file, tables that do or that overlap, and intervals that there
+    /// cannot be.
     pub fn segments(&self) -> Result<Vec<Segment>, CountsError> {
         let mut segments = Vec::new();
-        let most = (self.words.bytes / at::SEGMENT_BYTES).min(at::MOST_SEGMENTS);
+        let mut tables = Vec::new();
+        // Threads make segments side by side, so that offsets need not fall: a list may come back to itself anywhere.
+        let mut seen = HashSet::new();
         let mut offset = self.words.word(at::AT_SEGMENTS)?;
         while offset != 0 {
-            if offset > self.words.bytes - at::SEGMENT_BYTES || segments.len() as u64 >= most {
-                // Threads make segments side by side, so that offsets need not fall: a list that comes
-                // back to itself ends by their number.
+            let fits = offset <= self.words.bytes - at::SEGMENT_BYTES;
+            if !fits || !seen.insert(offset) || seen.len() as u64 > at::MOST_SEGMENTS {
                 return Err(self.words.damaged("its list of segments leads nowhere"));
             }
             let mut bytes = [0; at::SEGMENT_BYTES as usize];
@@ -236,39 +254,77 @@ impl Counts {
                 u64::from_ne_bytes(word)
             };
             let next = word(at::SEGMENT_NEXT);
+            tables.extend(self.place(word(at::SEGMENT_TABLE))?);
+            let interval = word(at::SEGMENT_INTERVAL);
+            if interval >= at::MOST_INTERVALS {
+                return Err(self.words.damaged("an interval of it cannot be"));
+            }
             segments.push(Segment {
                 tid: word(at::SEGMENT_TID) as u32,
-                interval: word(at::SEGMENT_INTERVAL).min(u64::from(u32::MAX)) as u32,
-                table: word(at::SEGMENT_TABLE),
+                interval: interval as u32,
+                offset,
             });
             offset = next;
+        }
+        // Room is never used again, so that this holds of a program that runs, too. A small file whose segments all
+        // show the same table would take for ever.
+        tables.sort_unstable();
+        if tables.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return Err(self.words.damaged("tables of it overlap"));
         }
         Ok(segments)
     }
 
-    /// The entries of a segment, in no order.
+    /// The entries of a segment, in no order. The program may still run: what comes is what some moment of the call
+    /// saw.
     ///
     /// # Errors
-    /// A table that leads out of the file.
-    pub fn entries(
-        &self,
-        segment: &Segment,
-        mut each: impl FnMut(Entry),
-    ) -> Result<(), CountsError> {
-        let log2 = (segment.table & 63) as u32;
-        let offset = segment.table & !63;
+    /// A table that leads out of the file, or that does not stay where it is for as long as reading it takes.
+    pub fn entries(&self, segment: &Segment) -> Result<Vec<Entry>, CountsError> {
+        let place = || self.words.word(segment.offset + at::SEGMENT_TABLE);
+        let mut table = place()?;
+        // A table that grows moves, and what it leaves behind is emptied. It doubles at least each time.
+        for _ in 0..=at::MAX_LOG2 {
+            let entries = self.table(table);
+            let now = place()?;
+            if now == table {
+                return entries;
+            }
+            table = now;
+        }
+        Err(self
+            .words
+            .damaged("a table of it does not stay in its place"))
+    }
+
+    /// Where a table begins and ends; nothing where there is none yet.
+    fn place(&self, table: u64) -> Result<Option<(u64, u64)>, CountsError> {
+        let log2 = (table & 63) as u32;
+        let offset = table & !63;
         if offset == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let end = (log2 <= at::MAX_LOG2)
             .then(|| offset.checked_add(at::ENTRY_BYTES << log2))
             .flatten();
-        let Some(end) = end.filter(|end| *end <= self.words.bytes) else {
-            return Err(self.words.damaged("a table of it leads nowhere"));
+        match end.filter(|end| *end <= self.words.bytes) {
+            Some(end) => Ok(Some((offset, end))),
+            None => Err(self.words.damaged("a table of it leads nowhere")),
+        }
+    }
+
+    fn table(&self, table: u64) -> Result<Vec<Entry>, CountsError> {
+        let Some((offset, end)) = self.place(table)? else {
+            return Ok(Vec::new());
         };
-        let mut buffer = vec![0; 1 << 16];
+        let mut entries = Vec::new();
+        let mut buffer = vec![0; (1 << 16).min((end - offset) as usize)];
         let mut at = offset;
         while at < end {
+            match self.words.content_from(at)? {
+                Some(from) if from < end => at = at.max(from / at::ENTRY_BYTES * at::ENTRY_BYTES),
+                _ => break,
+            }
             let length = (end - at).min(buffer.len() as u64) as usize;
             self.words.read(at, &mut buffer[..length])?;
             for entry in buffer[..length].chunks_exact(at::ENTRY_BYTES as usize) {
@@ -276,7 +332,7 @@ impl Counts {
                 let mut next = || fields.next().unwrap_or(0);
                 let (key, reads, writes, first_ns) = (next(), next(), next(), next());
                 if key != 0 {
-                    each(Entry {
+                    entries.push(Entry {
                         page: key - 1,
                         reads,
                         writes,
@@ -286,7 +342,7 @@ impl Counts {
             }
             at += length as u64;
         }
-        Ok(())
+        Ok(entries)
     }
 }
 

@@ -3,12 +3,12 @@
 //! The file is read twice: the records of tasks and mappings first, since they are few and the records of several CPUs are
 //! not in the order of time, then the samples as they come.
 //!
-//! The container is read here and not by a library because the ones that there are drop the two fields that matter, weight and
-//! data source, and cannot say at which byte a file is damaged. The layout is that of
-//! `tools/perf/Documentation/perf.data-file-format.txt` and `include/uapi/linux/perf_event.h`.
+//! The layout is that of `tools/perf/Documentation/perf.data-file-format.txt` and `include/uapi/linux/perf_event.h`.
+
+mod container;
 
 use std::collections::HashMap;
-use std::io::{BufRead, Read, Seek, SeekFrom};
+use std::io::{BufRead, Seek};
 
 use varve_model::{Address, Bytes, Cpu, Pid, SampleSource, Tid, Time};
 use varve_trace::tables::{MappingRow, SampleRow};
@@ -20,7 +20,8 @@ use crate::lines::text;
 use crate::perf_script::latency;
 use crate::sink::{Sink, plain_mapping, sample};
 use crate::tracepoint::Tracepoint;
-use varve_perf::{Attr, Body, Bytes as Cursor, DataSource, Trailer, hex};
+use container::File;
+use varve_perf::{Body, Bytes as Cursor, DataSource, Trailer, hex};
 
 const MMAP: u32 = 1;
 const LOST: u32 = 2;
@@ -30,15 +31,10 @@ const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
 const MMAP2: u32 = 10;
 const LOST_SAMPLES: u32 = 13;
-const AUXTRACE: u32 = 71;
-const COMPRESSED: [u32; 2] = [81, 83];
 
 /// `PERF_RECORD_MISC_COMM_EXEC` and `PERF_RECORD_MISC_MMAP_BUILD_ID`.
 const EXEC: u16 = 1 << 13;
 const BUILD_ID: u16 = 1 << 14;
-
-/// The most bytes of a section beside the data that are read: a real one has some megabytes.
-const MOST_OF_SECTION: u64 = 64 << 20;
 
 /// Values from here on mark contexts in call chains (`PERF_CONTEXT_MAX`).
 const CONTEXT: u64 = -4095i64 as u64;
@@ -46,205 +42,6 @@ const CONTEXT: u64 = -4095i64 as u64;
 /// Whether a file begins like this.
 pub(crate) fn is_magic(head: &[u8]) -> bool {
     head.starts_with(b"PERFILE2") || head.starts_with(b"2ELIFREP")
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Section {
-    offset: u64,
-    size: u64,
-}
-
-impl Section {
-    fn end(self) -> Option<u64> {
-        self.offset.checked_add(self.size)
-    }
-}
-
-struct File<R> {
-    input: R,
-    length: u64,
-    big: bool,
-    data: Section,
-    attrs: Vec<Attr>,
-    by_id: HashMap<u64, usize>,
-    /// Sections of features, by bit.
-    features: HashMap<u32, Section>,
-}
-
-impl<R: BufRead + Seek> File<R> {
-    fn bytes(&mut self, section: Section) -> Result<Vec<u8>, Trouble> {
-        let fits = section.end().is_some_and(|end| end <= self.length);
-        if !fits || section.size > MOST_OF_SECTION {
-            let message = format!("a section of {} bytes does not fit the file", section.size);
-            return Err(Trouble::byte(section.offset, message));
-        }
-        self.input.seek(SeekFrom::Start(section.offset))?;
-        let mut bytes = vec![0; section.size as usize];
-        self.input.read_exact(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn open(mut input: R) -> Result<File<R>, Trouble> {
-        let length = input.seek(SeekFrom::End(0))?;
-        input.seek(SeekFrom::Start(0))?;
-        let mut head = Vec::new();
-        (&mut input).take(104).read_to_end(&mut head)?;
-        if !is_magic(&head) {
-            return Err(Trouble::byte(0, "it does not begin like a perf.data"));
-        }
-        let big = head[0] == b'2';
-        let short = || Trouble::byte(head.len() as u64, "it ends within its header");
-        let mut cursor = Cursor::new(&head[8..], big);
-        let size = cursor.u64().ok_or_else(short)?;
-        if size == 16 {
-            let what = "it was written to a pipe; `perf inject -i FILE -o NEW` makes a file of it";
-            return Err(Trouble::byte(8, what));
-        }
-        let attr_size = cursor.u64().ok_or_else(short)?;
-        let mut section = || {
-            Some(Section {
-                offset: cursor.u64()?,
-                size: cursor.u64()?,
-            })
-        };
-        let attrs = section().ok_or_else(short)?;
-        let data = section().ok_or_else(short)?;
-        section().ok_or_else(short)?;
-        let mut bits = Vec::new();
-        for _ in 0..4 {
-            bits.push(cursor.u64().ok_or_else(short)?);
-        }
-        let mut file = File {
-            input,
-            length,
-            big,
-            data,
-            attrs: Vec::new(),
-            by_id: HashMap::new(),
-            features: HashMap::new(),
-        };
-        if !(80..=4096).contains(&attr_size) {
-            let message = format!("events of {attr_size} bytes are not known");
-            return Err(Trouble::byte(16, message));
-        }
-        file.read_attrs(attrs, attr_size)?;
-        // A recording that was cut short has a data section of no size: everything to the end is data.
-        if file.data.size == 0 && file.data.offset < length {
-            file.data.size = length - file.data.offset;
-            return Ok(file);
-        }
-        let Some(after) = file.data.end().filter(|end| *end <= length) else {
-            let message = format!(
-                "its data of {} bytes reaches beyond its end",
-                file.data.size
-            );
-            return Err(Trouble::byte(file.data.offset, message));
-        };
-        file.read_features(after, &bits)?;
-        Ok(file)
-    }
-
-    fn read_attrs(&mut self, section: Section, attr_size: u64) -> Result<(), Trouble> {
-        let bytes = self.bytes(section)?;
-        for (position, entry) in bytes.chunks_exact(attr_size as usize).enumerate() {
-            let at = section.offset + position as u64 * attr_size;
-            let bad = || Trouble::byte(at, "an event's description is cut short");
-            let (attr, ids) = entry.split_at(entry.len() - 16);
-            let attr = Attr::read(attr, self.big).ok_or_else(bad)?;
-            let mut cursor = Cursor::new(ids, self.big);
-            let ids = Section {
-                offset: cursor.u64().ok_or_else(bad)?,
-                size: cursor.u64().ok_or_else(bad)?,
-            };
-            let ids = self.bytes(ids)?;
-            let mut cursor = Cursor::new(&ids, self.big);
-            while let Some(id) = cursor.u64() {
-                self.by_id.insert(id, position);
-            }
-            self.attrs.push(attr);
-        }
-        match self.attrs.is_empty() {
-            true => Err(Trouble::byte(section.offset, "it describes no events")),
-            false => Ok(()),
-        }
-    }
-
-    fn read_features(&mut self, after: u64, bits: &[u64]) -> Result<(), Trouble> {
-        let set: Vec<u32> = (0..256)
-            .filter(|bit| bits[*bit as usize / 64] >> (bit % 64) & 1 == 1)
-            .collect();
-        let table = Section {
-            offset: after,
-            size: set.len() as u64 * 16,
-        };
-        let bytes = self.bytes(table)?;
-        let mut cursor = Cursor::new(&bytes, self.big);
-        for bit in set {
-            if let (Some(offset), Some(size)) = (cursor.u64(), cursor.u64()) {
-                self.features.insert(bit, Section { offset, size });
-            }
-        }
-        Ok(())
-    }
-
-    /// Calls `each` for every record: its type, its flags, its body and the byte where it begins.
-    fn records(
-        &mut self,
-        mut each: impl FnMut(&Self, u32, u16, &[u8], u64) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
-        let end = self.data.offset + self.data.size;
-        let mut at = self.data.offset;
-        self.input.seek(SeekFrom::Start(at))?;
-        let mut body = Vec::new();
-        while at < end {
-            let cut = || Trouble::byte(at, "it ends within a record");
-            let mut head = [0; 8];
-            if end - at < 8 {
-                return Err(cut());
-            }
-            self.input.read_exact(&mut head)?;
-            let mut cursor = Cursor::new(&head, self.big);
-            let (kind, misc) = (cursor.u32().ok_or_else(cut)?, cursor.u16().ok_or_else(cut)?);
-            let size = u64::from(cursor.u16().ok_or_else(cut)?);
-            if size < 8 {
-                let message = format!("a record of {size} bytes cannot be");
-                return Err(Trouble::byte(at, message));
-            }
-            if end - at < size {
-                return Err(cut());
-            }
-            body.resize(size as usize - 8, 0);
-            self.input.read_exact(&mut body)?;
-            if COMPRESSED.contains(&kind) {
-                let what =
-                    "its records are compressed; `perf inject -i FILE -o NEW` decompresses them";
-                return Err(Trouble::byte(at, what));
-            }
-            each(self, kind, misc, &body, at)?;
-            at += size;
-            if kind == AUXTRACE {
-                let more = Cursor::new(&body, self.big).u64().unwrap_or(0);
-                if end - at < more {
-                    return Err(Trouble::byte(at, "it ends within the data of a trace unit"));
-                }
-                at += more;
-                self.input.seek(SeekFrom::Start(at))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The event that a sample belongs to.
-    fn attr(&self, body: &[u8]) -> &Attr {
-        let first = &self.attrs[0];
-        let id = || first.id_of_sample(body, self.big);
-        match self.attrs.len() {
-            1 => first,
-            _ => id()
-                .and_then(|id| self.by_id.get(&id))
-                .map_or(first, |position| &self.attrs[*position]),
-        }
-    }
 }
 
 /// What a record of tasks or mappings says.
@@ -272,26 +69,24 @@ pub(crate) fn read(input: impl BufRead + Seek, sink: &mut Sink<'_>) -> Result<()
     let mut file = File::open(input)?;
     sink.traits.machine = machine(&mut file)?;
     let build_ids = build_ids(&mut file)?;
-    let damon = match file.features.get(&1).copied() {
-        Some(section) => Tracepoint::find(&file.bytes(section)?, "damon_aggregated"),
-        None => None,
-    };
+    let formats = file.feature(1)?;
+    let damon = formats.and_then(|bytes| Tracepoint::find(&bytes, "damon_aggregated"));
     tasks(&mut file, &build_ids, sink)?;
     let mut regions = Regions::default();
     let (mut seen, mut samples) = (0u64, 0u64);
-    file.records(|file, kind, _, body, at| {
+    file.records(|events, kind, _, body, at| {
         if kind != SAMPLE {
             return Ok(());
         }
         seen += 1;
-        let attr = file.attr(body);
+        let (attr, big) = (events.of(body), events.big);
         let cut = || Trouble::byte(at, "a sample is shorter than its event says");
-        let found = attr.sample(body, file.big).ok_or_else(cut)?;
+        let found = attr.sample(body, big).ok_or_else(cut)?;
         if let (Some(damon), Some(raw)) = (&damon, found.raw)
-            && damon.is(raw, file.big)
+            && damon.is(raw, big)
         {
             let bad = || Trouble::byte(at, "a record of DAMON lacks fields");
-            let field = |name: &str| damon.field(raw, name, file.big);
+            let field = |name: &str| damon.field(raw, name, big);
             let region = Region {
                 start: field("start").ok_or_else(bad)?,
                 end: field("end").ok_or_else(bad)?,
@@ -360,16 +155,16 @@ fn tasks<R: BufRead + Seek>(
     sink: &mut Sink<'_>,
 ) -> Result<(), Trouble> {
     let mut tasks: Vec<(u64, Task)> = Vec::new();
-    file.records(|file, kind, misc, body, at| {
+    file.records(|events, kind, misc, body, at| {
         if !matches!(
             kind,
             MMAP | MMAP2 | COMM | FORK | EXIT | LOST | LOST_SAMPLES
         ) {
             return Ok(());
         }
-        let trailer = file.attrs[0].trailer(body, file.big);
+        let trailer = events.first().trailer(body, events.big);
         let cut = || Trouble::byte(at, "a record is cut short");
-        let task = task(file.big, kind, misc, body, &trailer).ok_or_else(cut)?;
+        let task = task(events.big, kind, misc, body, &trailer).ok_or_else(cut)?;
         if let Some((time, task)) = task {
             tasks.push((time, task));
         }
@@ -496,14 +291,11 @@ fn permissions(protection: u32, flags: u32) -> String {
 
 /// The build ids of files that had samples, by path (feature `HEADER_BUILD_ID`).
 fn build_ids<R: BufRead + Seek>(file: &mut File<R>) -> Result<HashMap<String, String>, Trouble> {
-    let Some(section) = file.features.get(&2).copied() else {
-        return Ok(HashMap::new());
-    };
-    let bytes = file.bytes(section)?;
+    let bytes = file.feature(2)?.unwrap_or_default();
     let mut found = HashMap::new();
     let mut rest = &bytes[..];
     while rest.len() >= 36 {
-        let mut cursor = Cursor::new(rest, file.big);
+        let mut cursor = Cursor::new(rest, file.events.big);
         let (Some(_), Some(misc), Some(size)) = (cursor.u32(), cursor.u16(), cursor.u16()) else {
             break;
         };
@@ -527,21 +319,19 @@ fn build_ids<R: BufRead + Seek>(file: &mut File<R>) -> Result<HashMap<String, St
 /// The machine, where the file tells it.
 fn machine<R: BufRead + Seek>(file: &mut File<R>) -> Result<Option<Machine>, Trouble> {
     let mut word = |bit: u32| -> Result<Option<String>, Trouble> {
-        let Some(section) = file.features.get(&bit).copied() else {
+        let Some(bytes) = file.feature(bit)? else {
             return Ok(None);
         };
-        let bytes = file.bytes(section)?;
         let words = bytes.get(4..).unwrap_or_default();
         let word = words.split(|b| *b == 0).next().unwrap_or_default();
         Ok(Some(text(word)).filter(|w| !w.is_empty()))
     };
     let (kernel, architecture, cpu) = (word(4)?, word(6)?, word(8)?);
     let mut number = |bit: u32, at: usize, wide: bool| -> Result<Option<u64>, Trouble> {
-        let Some(section) = file.features.get(&bit).copied() else {
+        let Some(bytes) = file.feature(bit)? else {
             return Ok(None);
         };
-        let bytes = file.bytes(section)?;
-        let mut cursor = Cursor::new(bytes.get(at..).unwrap_or_default(), file.big);
+        let mut cursor = Cursor::new(bytes.get(at..).unwrap_or_default(), file.events.big);
         Ok(if wide {
             cursor.u64()
         } else {

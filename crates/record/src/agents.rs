@@ -62,7 +62,7 @@ impl Agents {
         mut tell: impl FnMut(&Path) -> Result<(), RecordError>,
     ) -> Result<Agents, RecordError> {
         let mut last = None;
-        for base in ["/dev/shm", "/tmp"] {
+        for base in crate::stale::BASES {
             let folder = Path::new(base).join(format!(
                 "varve-{}-{:x}",
                 std::process::id(),

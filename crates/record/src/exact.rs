@@ -2,7 +2,7 @@
 //!
 //! Nothing is held, scanned or cleared. The kernel's events still tell of processes, threads and mappings, and the
 //! preload library, which is emulated with the program, of heap objects. The counts lie in shared files
-//! (`varve-exact-table`) and are read when the target has ended.
+//! (`varve-exact-table`) and are read when the target has ended, or the recorder ([`crate::salvage`]).
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ use crate::guardian::Guardian;
 use crate::intake::Intake;
 use crate::manifest::new_manifest;
 use crate::write_source::WriteSource;
-use crate::{RecordError, RecordOptions, Summary, TargetChoice};
+use crate::{RecordError, RecordOptions, Summary, TargetChoice, salvage};
 
 /// What must be there besides the target.
 #[derive(Clone, Debug)]
@@ -96,6 +96,13 @@ pub fn record_exact(options: &RecordOptions, exact: &ExactOptions) -> Result<Sum
     let mut manifest = exact_manifest(options, exact);
     manifest.target.pid = child.pid().0;
     let mut writer = TraceWriter::create(&options.output, &manifest)?;
+    if let Err(source) = salvage::owe(&folder, &options.output) {
+        let _ = writer.discard();
+        return Err(RecordError::System {
+            action: "note whose the counts are",
+            source,
+        });
+    }
     let mut intake = Intake::new(Some(agents), Some(child.pid()));
     intake.world.emulated = true;
     let mut session = Session {
@@ -238,8 +245,12 @@ impl Session<'_> {
             trouble = self.finish(kernel, began, end).err();
         }
         self.manifest.overhead.recorder_cpu_ns = cpu_time() - cpu;
-        if let Err(e) = self.flush() {
-            trouble.get_or_insert(e);
+        match self.flush() {
+            Ok(()) if trouble.is_none() => salvage::settled(self.folder),
+            Ok(()) => {}
+            Err(e) => {
+                trouble.get_or_insert(e);
+            }
         }
         Ok((exit_code, trouble))
     }

@@ -65,7 +65,16 @@ pub(crate) fn write(
             let counts = &files[file].0;
             let pid = counts.image().pid;
             processes.push(pid);
-            let read = counts.entries(&segment, |entry| {
+            let Ok(entries) = counts.entries(&segment) else {
+                damaged += 1;
+                continue;
+            };
+            for entry in entries {
+                // Of a program that still runs, what came after the first look is left out.
+                let known = first.get(&(pid, entry.page));
+                let Some(known) = known.filter(|known| **known <= entry.first_ns) else {
+                    continue;
+                };
                 rows.push(CountRow {
                     interval: Interval(interval),
                     pid: Pid(pid),
@@ -73,10 +82,9 @@ pub(crate) fn write(
                     page: Page(entry.page),
                     reads: entry.reads,
                     writes: entry.writes,
-                    first: Some(first.get(&(pid, entry.page)) == Some(&entry.first_ns)),
+                    first: Some(*known == entry.first_ns),
                 });
-            });
-            damaged += u64::from(read.is_err());
+            }
         }
         processes.sort_unstable();
         processes.dedup();
@@ -107,17 +115,27 @@ pub(crate) fn write(
     ])
 }
 
+/// When the first program began to be counted.
+pub(crate) fn began(folder: &Path) -> Result<Option<Time>, RecordError> {
+    let files = count_files(folder)?.into_iter();
+    let born = files.filter_map(|path| Some(Counts::open(&path).ok()?.image().born_ns));
+    Ok(born.min().map(Time))
+}
+
 /// The stamp of the first access to each page of each process.
 fn first_stamps(files: &[(Counts, Vec<Segment>)], damaged: &mut u64) -> HashMap<(u32, u64), u64> {
     let mut first = HashMap::new();
     for (counts, segments) in files {
         let pid = counts.image().pid;
         for segment in segments {
-            let read = counts.entries(segment, |entry| {
+            let Ok(entries) = counts.entries(segment) else {
+                *damaged += 1;
+                continue;
+            };
+            for entry in entries {
                 let known = first.entry((pid, entry.page)).or_insert(entry.first_ns);
                 *known = entry.first_ns.min(*known);
-            });
-            *damaged += u64::from(read.is_err());
+            }
         }
     }
     first

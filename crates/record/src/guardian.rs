@@ -2,7 +2,7 @@
 //!
 //! A frozen cgroup stays frozen when whoever froze it dies. The guardian waits for the end of the
 //! recorder on a pipe that the recorder alone holds open; if that ends without the word `end`, it lets
-//! the target go, moves it back to where it was and removes what the recorder left. A recorder that is
+//! the target go, moves it back to where it was, writes counts that are not in the trace yet and removes what the recorder left. A recorder that is
 //! stopped (SIGSTOP, a debugger, Ctrl-Z) cannot let go either: the guardian thaws the cgroup then.
 
 use std::io::{self, BufRead, Write};
@@ -68,7 +68,11 @@ pub fn guard(orders: impl BufRead + Send + 'static) {
         }
     }
     let cgroup = cgroup.as_ref().map(|(c, p)| (c.as_path(), p.as_path()));
-    varve_sys::clean_up_after(cgroup, rings.as_deref());
+    varve_sys::clean_up_after(cgroup, None);
+    if let Some(rings) = rings {
+        crate::salvage::salvage(&rings);
+        varve_sys::clean_up_after(None, Some(&rings));
+    }
 }
 
 /// Lets the target run if the recorder that the cgroup is named after has been stopped.

@@ -25,6 +25,7 @@ mod preflight;
 mod ranges;
 mod reclaim;
 mod runs;
+mod salvage;
 mod samples;
 mod scan;
 mod session;
@@ -49,6 +50,7 @@ pub use options::{
     Ablation, RecordOptions, SamplesChoice, TargetChoice, TrapsChoice, WritesChoice,
 };
 pub use preflight::gains_rights;
+pub use salvage::recover;
 pub use samples::hardware::refusal;
 pub use session::{Summary, record};
 pub use stale::clean_stale;

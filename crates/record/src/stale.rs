@@ -8,6 +8,8 @@ use varve_sys::Cgroup;
 
 /// What a recorder's cgroup and its folder of rings are called, before its process id.
 pub(crate) const PREFIX: &str = "varve-";
+/// Where folders of rings may lie.
+pub(crate) const BASES: [&str; 2] = ["/dev/shm", "/tmp"];
 /// How deep cgroups are looked for: deeper than any machine has them.
 const DEEPEST: usize = 32;
 
@@ -44,11 +46,12 @@ pub fn clean_stale() -> Vec<PathBuf> {
             }
         }
     }
-    for base in ["/dev/shm", "/tmp"] {
+    for base in BASES {
         for rings in folders(Path::new(base)) {
             let name = rings.file_name().and_then(|n| n.to_str()).unwrap_or("");
             // A recorder's rings are `varve-PID-TIME`; anything else is somebody else's.
             if name.split('-').count() == 3 && is_left(&rings) {
+                crate::salvage::salvage(&rings);
                 varve_sys::clean_up_after(None, Some(&rings));
                 cleaned.push(rings);
             }
@@ -83,7 +86,7 @@ fn cgroups(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn folders(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn folders(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
         .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))

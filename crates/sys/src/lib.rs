@@ -23,7 +23,7 @@ pub use clock::{
     Urgent, boot_offset, cpu_time, monotonic_now, realtime_now, thread_priority, tick,
 };
 pub use file_map::FileMap;
-pub use lock::{is_locked, lock};
+pub use lock::{is_locked, lock, lock_patiently};
 pub use machine::{Facts, allowed_cpus, facts, runnable_threads, vmstat};
 pub use memory::{own_peak_bytes, release_free_memory};
 pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};

@@ -16,6 +16,16 @@ pub fn lock(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// The same, after whoever has locked it has let go.
+///
+/// # Errors
+/// A file that cannot be opened, or that cannot be locked where it lies.
+pub fn lock_patiently(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
 /// Whether somebody has locked it. A file that is not there is not locked.
 pub fn is_locked(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| {

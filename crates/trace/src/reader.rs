@@ -133,7 +133,7 @@ pub(crate) fn table_files(folder: &Path, table: &str) -> Result<Vec<PathBuf>, Tr
 }
 
 /// The number of a part of `table`; `None` for any other file.
-fn part_number(path: &Path, table: &str) -> Option<u64> {
+pub(crate) fn part_number(path: &Path, table: &str) -> Option<u64> {
     let name = path.file_name()?.to_str()?.strip_suffix(".parquet")?;
     let (of, number) = name.rsplit_once('-')?;
     let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());

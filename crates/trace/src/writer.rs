@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
+use crate::reader::part_number;
 use crate::table_file::TableFile;
 use crate::tables::Row;
 use crate::{Manifest, TraceError};
@@ -36,6 +37,28 @@ impl TraceWriter {
         Ok(TraceWriter {
             folder: folder.to_owned(),
             next_part: BTreeMap::new(),
+        })
+    }
+
+    /// Goes on with a trace whose recorder is gone: what is appended comes after what that had written.
+    ///
+    /// # Errors
+    /// A folder whose parts cannot be listed or made.
+    pub fn resume(folder: &Path) -> Result<TraceWriter, TraceError> {
+        let parts = folder.join("parts");
+        fs::create_dir_all(&parts).map_err(TraceError::io("create", &parts))?;
+        let files = part_files(folder)?;
+        let mut next_part = BTreeMap::new();
+        for table in crate::tables::ALL {
+            let numbers = files.iter().filter_map(|f| part_number(f, table.name));
+            if let Some(last) = numbers.max() {
+                let next = u32::try_from(last + 1).unwrap_or(u32::MAX);
+                next_part.insert(table.name, next);
+            }
+        }
+        Ok(TraceWriter {
+            folder: folder.to_owned(),
+            next_part,
         })
     }
 

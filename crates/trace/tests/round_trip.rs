@@ -86,6 +86,24 @@ fn parts_and_merged_tables_read_alike() {
 }
 
 #[test]
+fn a_writer_that_goes_on_adds_to_what_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("t.varve");
+    let rows: Vec<TouchRow> = (0..30).map(|i| touch(i / 10, u64::from(i))).collect();
+    let mut writer = TraceWriter::create(&folder, &manifest()).unwrap();
+    for part in rows[..20].chunks(2) {
+        writer.append(part).unwrap();
+    }
+    drop(writer);
+    // What a killed recorder was writing is no part.
+    fs::write(folder.join("parts/touches-000010.new"), "half").unwrap();
+    let mut writer = TraceWriter::resume(&folder).unwrap();
+    writer.append(&rows[20..]).unwrap();
+    let trace = Trace::open(&folder).unwrap();
+    assert_eq!(trace.rows::<TouchRow>().unwrap(), rows);
+}
+
+#[test]
 fn nested_columns_round_trip() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = TraceWriter::create(&dir.path().join("t.varve"), &manifest()).unwrap();

@@ -180,7 +180,7 @@ fn beside(variable: &str, name: &str) -> Option<PathBuf> {
         .find(|p| p.is_file())
 }
 
-fn failure(error: RecordError) -> Failure {
+pub(super) fn failure(error: RecordError) -> Failure {
     let (what, hint) = error.told();
     Failure {
         what,

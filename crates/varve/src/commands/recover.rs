@@ -31,7 +31,12 @@ pub(crate) fn open(folder: &Path) -> Result<Trace, Failure> {
         "the recorder of {} was killed: putting in order what it had written",
         folder.display()
     ));
-    let mut manifest = trace.manifest;
+    // Until the end of this nobody else puts it in order.
+    let _lock = varve_record::recover(folder).map_err(super::record::failure)?;
+    let mut manifest = Trace::open(folder)?.manifest;
+    if manifest.state != State::Recording {
+        return Ok(Trace::open(folder)?);
+    }
     manifest.losses.insert(LOSS.to_owned(), 1);
     manifest.notes.push(
         "The recorder was killed: what it had not written, at most the last half second or so, is missing."

@@ -1,0 +1,250 @@
+//! Every access counted: what is left of the counts when the recorder is killed, and many threads.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::process::Signal;
+use varve_faults::{Running, Stage, patiently, ring_folders, varve_binary};
+use varve_model::Page;
+use varve_trace::tables::CountRow;
+use varve_trace::{State, Trace};
+
+/// A recorder cleans up after dead ones as it starts: a test that leaves something for another to find must not
+/// meet the recorders of others.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The program, built once.
+fn counted() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = varve_faults::actor().parent().expect("a folder");
+        let program = folder.join(format!("counted-{}", std::process::id()));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/counted.c");
+        // Where it lies it lies alone: the program that it becomes lies where such programs do.
+        let compiled = Command::new("cc")
+            .args(["-O1", "-g", "-pthread", "-no-pie", "-o"])
+            .args([&program, &source])
+            .status()
+            .expect("a C compiler");
+        assert!(compiled.success(), "the target program does not compile");
+        let built = folder.join("counted");
+        fs::rename(&program, &built).expect("the target program in its place");
+        built.canonicalize().expect("the target program's path")
+    })
+}
+
+/// Words of the program's command line after its own name.
+fn words(stage: &Stage, mode: &str, more: &[&str]) -> Vec<String> {
+    let started = stage.path("started").display().to_string();
+    let first = [
+        counted().display().to_string(),
+        mode.to_owned(),
+        started.clone(),
+    ];
+    first
+        .into_iter()
+        .chain(more.iter().map(|w| (*w).to_owned()))
+        .collect()
+}
+
+fn tally(stage: &Stage) -> Vec<String> {
+    words(stage, "tally", &[&stage.path("go").display().to_string()])
+}
+
+/// What `tally` prints when nobody records it.
+fn unrecorded() -> String {
+    let stage = Stage::new();
+    fs::write(stage.path("go"), "").expect("a file");
+    let words = tally(&stage);
+    let mut command = stage.command(&words[0]);
+    command.args(&words[1..]);
+    stage.run(command).require(0).text()
+}
+
+/// Starts counting, and waits until the program has done half of its work and waits.
+fn half_done(stage: &Stage) -> Running {
+    let mut recorder = stage.start(stage.record(&["--backend", "exact"], &tally(stage)));
+    let started = stage.path("started");
+    patiently(|| started.exists() || recorder.has_ended());
+    assert!(started.exists(), "{}", recorder.messages());
+    recorder
+}
+
+fn first_page(stage: &Stage) -> Page {
+    let told = fs::read_to_string(stage.path("started")).expect("what it told");
+    Page(told.trim().parse().expect("a page"))
+}
+
+fn counts(folder: &Path) -> Vec<CountRow> {
+    let trace = Trace::open(folder).expect("a trace");
+    let mut rows = Vec::new();
+    for batch in trace.batches::<CountRow>().expect("counts") {
+        rows.extend(batch.expect("counts"));
+    }
+    rows
+}
+
+/// Reads and writes of the pages from `first` on.
+fn sums<const N: usize>(rows: &[CountRow], first: Page) -> [(u64, u64); N] {
+    let mut sums = [(0, 0); N];
+    for row in rows {
+        let at = row.page.0.wrapping_sub(first.0) as usize;
+        if let Some(sum) = sums.get_mut(at) {
+            *sum = (sum.0 + row.reads, sum.1 + row.writes);
+        }
+    }
+    sums
+}
+
+/// What `tally` has done when it waits, page by page.
+const HALF: [(u64, u64); 4] = [(0, 1000), (700, 0), (0, 0), (0, 0)];
+/// What it does in all.
+const WHOLE: [(u64, u64); 4] = [(512, 2000), (1400, 0), (1, 300), (0, 0)];
+
+/// Has the trace put in order, as any command that reads it does, and reads the counts.
+fn recovered(stage: &Stage) -> Vec<CountRow> {
+    let mut report = stage.command(varve_binary());
+    report.args(["report", "--json", "trace.varve"]);
+    let said = stage.run(report).require(0).text();
+    assert!(said.contains("recorder_killed"), "{said}");
+    let trace = stage.path("trace.varve");
+    let state = Trace::open(&trace).expect("a trace").manifest.state;
+    assert_eq!(state, State::Recovered);
+    counts(&trace)
+}
+
+/// Lets the target go on, and requires that it does what it would do without a recorder.
+fn runs_on(stage: &Stage, recorder: Running) {
+    fs::write(stage.path("go"), "").expect("a file");
+    let ended = recorder.end();
+    let read = || fs::read_to_string(ended.output()).expect("its output");
+    // A process that is becoming another program has no environment to be known by for a moment.
+    patiently(|| !read().is_empty());
+    stage.require_clean(ended.pid);
+    let printed = read();
+    assert_eq!(printed, unrecorded(), "{}", ended.stderr);
+}
+
+/// Its only child beside the target, which is an emulator.
+fn guardian(recorder: &Running) -> rustix::process::Pid {
+    let path = format!("/proc/{0}/task/{0}/children", recorder.pid());
+    let children = fs::read_to_string(path).expect("the recorder's children");
+    let is_guardian = |pid: &&str| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|b| *b == 0).nth(1) == Some(b"guardian")
+    };
+    let found = children.split_whitespace().find(is_guardian);
+    let pid = found.and_then(|pid| pid.parse().ok());
+    pid.and_then(rustix::process::Pid::from_raw)
+        .expect("a guardian")
+}
+
+#[test]
+fn a_recorder_that_lives_has_all_counts() {
+    let _alone = alone();
+    let stage = Stage::new();
+    let recorder = half_done(&stage);
+    fs::write(stage.path("go"), "").expect("a file");
+    let ended = recorder.end().require(0);
+    stage.require_clean(ended.pid);
+    let rows = counts(&stage.path("trace.varve"));
+    assert_eq!(sums(&rows, first_page(&stage)), WHOLE);
+}
+
+#[test]
+fn what_was_counted_survives_the_recorder() {
+    let _alone = alone();
+    let stage = Stage::new();
+    let recorder = half_done(&stage);
+    recorder.signal(Signal::KILL);
+    let pid = recorder.pid();
+    assert!(patiently(|| ring_folders(pid).is_empty()), "not cleaned up");
+    // It was written by the guardian: nobody has opened the trace yet.
+    let rows = counts(&stage.path("trace.varve"));
+    assert_eq!(sums(&rows, first_page(&stage)), HALF);
+    // It may fork and become another program, though what counts it has lost its place.
+    runs_on(&stage, recorder);
+    assert_eq!(recovered(&stage), rows);
+}
+
+/// The control too: while neither recorder nor guardian lives there are no counts, until somebody opens the trace.
+#[test]
+fn what_was_counted_survives_the_guardian_too() {
+    let _alone = alone();
+    let stage = Stage::new();
+    let recorder = half_done(&stage);
+    // It must not see to it itself.
+    let guardian = guardian(&recorder);
+    recorder.signal(Signal::STOP);
+    let _ = rustix::process::kill_process(guardian, Signal::KILL);
+    recorder.signal(Signal::KILL);
+    let pid = recorder.pid();
+    assert!(patiently(|| gone(pid)), "the recorder does not die");
+    assert_eq!(counts(&stage.path("trace.varve")), []);
+    let rows = recovered(&stage);
+    assert_eq!(sums(&rows, first_page(&stage)), HALF);
+    let folders = ring_folders(pid);
+    assert_eq!(folders.len(), 1, "{folders:?}");
+    // The next recorder finds what is left, and does not touch the trace any more.
+    let next = Stage::new();
+    next.run(next.record(&[], &["true"])).require(0);
+    assert_eq!(counts(&stage.path("trace.varve")), rows);
+    runs_on(&stage, recorder);
+}
+
+/// Whether a process is gone, or waits only to be waited for.
+fn gone(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !status.contains("State:") || status.contains("State:\tZ")
+}
+
+/// The next recorder writes what it finds of a trace that nobody has opened.
+#[test]
+fn what_was_counted_is_found_by_the_next_recorder() {
+    let _alone = alone();
+    let stage = Stage::new();
+    let recorder = half_done(&stage);
+    let guardian = guardian(&recorder);
+    recorder.signal(Signal::STOP);
+    let _ = rustix::process::kill_process(guardian, Signal::KILL);
+    recorder.signal(Signal::KILL);
+    let pid = recorder.pid();
+    assert!(patiently(|| gone(pid)), "the recorder does not die");
+    let next = Stage::new();
+    next.run(next.record(&[], &["true"])).require(0);
+    assert!(ring_folders(pid).is_empty(), "the rings are still there");
+    let rows = counts(&stage.path("trace.varve"));
+    assert_eq!(sums(&rows, first_page(&stage)), HALF);
+    runs_on(&stage, recorder);
+    assert_eq!(recovered(&stage), rows);
+}
+
+#[test]
+fn a_crowd_of_threads_is_counted() {
+    let _alone = alone();
+    let stage = Stage::new();
+    // No more of them: the emulator is slow to make a thread.
+    let words = words(&stage, "crowd", &["2000", "1000"]);
+    let ended = stage.run(stage.record(&["--backend", "exact"], &words));
+    let ended = ended.require(0);
+    stage.require_clean(ended.pid);
+    let trace = stage.path("trace.varve");
+    let said = Trace::open(&trace).expect("a trace").manifest.completeness;
+    assert!(said.complete, "{}", said.statement);
+    let first = first_page(&stage);
+    let apart: i64 = ended.text().trim().parse().expect("a distance");
+    let second = Page(first.0.wrapping_add_signed(apart));
+    let rows = counts(&trace);
+    assert_eq!(sums(&rows, first), [(2000, 2000)]);
+    assert_eq!(sums(&rows, second), [(1000, 1000)]);
+    // Those that lived at once have ids of their own.
+    let of_page = rows.iter().filter(|r| r.page == second);
+    let threads: BTreeSet<_> = of_page.map(|r| r.tid).collect();
+    assert_eq!(threads.len(), 1000);
+}
