@@ -38,7 +38,7 @@ pub use record::{
     AllocKind, Event, Frames, MAX_FRAMES, MapOperation, OwnMemory, Record, StartCause,
 };
 pub use traps::{
-    ARM, ARMED, Arm, Armed, DEVICE, MOST_WORDS, QUIT, READY, TRAPS_SOCKET, TRAPS_VARIABLE,
+    ARM, ARMED, Arm, Armed, DEVICE, MOST_WORDS, QUIT, READY, SERVED, TRAPS_SOCKET, TRAPS_VARIABLE,
     is_chosen,
 };
 pub use writer::{Fullness, RingWriter};

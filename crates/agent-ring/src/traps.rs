@@ -14,13 +14,16 @@ pub const TRAPS_SOCKET: &str = "traps";
 pub const DEVICE: u64 = 1;
 /// To the servant: the process is held; move what it has touched aside. See [`Arm`].
 pub const ARM: u64 = 2;
-/// To the servant: the memory is of no use any more.
+/// To the servant: the memory is of no use any more. Answered by [`SERVED`].
 pub const QUIT: u64 = 3;
 
 /// From the servant: here it is, with the userfaultfd.
 pub const READY: u64 = 1;
 /// From the servant: done. See [`Armed`].
 pub const ARMED: u64 = 2;
+/// From the servant, which then ends: accesses served since the last [`ARMED`], and of them those to pages without
+/// content.
+pub const SERVED: u64 = 3;
 
 /// Words of a message at most.
 pub const MOST_WORDS: usize = 4096;

@@ -26,7 +26,7 @@ mod talk;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use varve_agent_ring::{ARM, Arm, Armed, MOST_WORDS, READY};
+use varve_agent_ring::{Arm, Armed, MOST_WORDS, READY, SERVED};
 
 use crate::sys;
 use mover::Watch;
@@ -66,10 +66,9 @@ fn live(socket: Socket, process: u32, stack: Range) {
         match socket.receive(&mut words) {
             Message::Words(count) => {
                 let message = words.get(..count).unwrap_or_default();
-                if message.first() != Some(&ARM) {
-                    return;
-                }
                 let Some((arm, threads)) = Arm::decode(message) else {
+                    let (served, empty) = keeper.served();
+                    socket.send(&[SERVED, served, empty], None);
                     return;
                 };
                 let armed = keeper.arm(process, &arm, threads);

@@ -103,6 +103,12 @@ struct calibrate_args {
 #define FEATURE_PINCOUNT 8u
 #define FEATURE_HUGETLB 16u
 
+/* How long threads slept in faults since the loader last wrote this, and up to when that is counted */
+struct waits {
+	u64 waited;
+	u64 covered;
+};
+
 /* Loss counters */
 #define DROP_FAULT 0
 #define DROP_VANISH_PAGES 1

@@ -599,3 +599,4 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 }
 
 #include "samples.h"
+#include "waits.h"

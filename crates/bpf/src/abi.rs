@@ -93,6 +93,11 @@ plain!(Tracked {
     pad: u32,
 });
 
+plain!(Waits {
+    waited: u64,
+    covered: u64,
+});
+
 plain!(RawRegion {
     base: u64,
     accessed: Bitmap,

@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::{MapCore, Object};
-use varve_model::Pid;
+use varve_model::{Duration, Pid, Time};
 
-use crate::abi::{self, Plain, RawRegion, Settings, Tracked, WalkArgs};
+use crate::abi::{self, Plain, RawRegion, Settings, Tracked, Waits, WalkArgs};
 use crate::calibrate::{self, Found};
 use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
@@ -86,6 +86,7 @@ struct Maps {
     settings: OwnedFd,
     tracked: OwnedFd,
     drops: OwnedFd,
+    waits: OwnedFd,
 }
 
 impl Kernel {
@@ -106,6 +107,7 @@ impl Kernel {
             settings: map_fd(&object, "settings")?,
             tracked: map_fd(&object, "tracked")?,
             drops: map_fd(&object, "drops")?,
+            waits: map_fd(&object, "waits")?,
         };
         let ring_bytes = programs::ring_bytes(options);
         let ring = Ring::new(map_fd(&object, "ring")?, ring_bytes)
@@ -281,6 +283,29 @@ impl Kernel {
             .ok_or_else(|| BpfError::Load("samples are being taken already".into()))?;
         let drops = self.maps.drops.try_clone().map_err(map_error("drops"))?;
         Samples::start(&self.object, ring, drops, rate)
+    }
+
+    /// How long the target has waited for trapped accesses since [`Kernel::forget_waits`]: the time in which one thread at
+    /// least slept in a fault that is over by now. Needs [`LoadOptions::waits`].
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] where the counter cannot be read.
+    pub fn waited(&self) -> Result<Duration, BpfError> {
+        let waits: Waits =
+            raw::map_lookup(self.maps.waits.as_fd(), 0).map_err(map_error("waits"))?;
+        Ok(Duration(waits.waited))
+    }
+
+    /// Begins to count waits at this time
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] where the counter cannot be written.
+    pub fn forget_waits(&self, from: Time) -> Result<(), BpfError> {
+        let waits = Waits {
+            waited: 0,
+            covered: from.0,
+        };
+        raw::map_update(self.maps.waits.as_fd(), 0, &waits).map_err(map_error("waits"))
     }
 
     /// Drains the ring buffer without waiting; gives the number of records

@@ -21,6 +21,9 @@ pub struct LoadOptions {
     pub page_flags: PageFlags,
     /// Whether page faults are recorded
     pub faults: bool,
+    /// Whether it is told how long threads wait in faults ([`crate::Kernel::waited`]), which costs each switch
+    /// between threads a little
+    pub waits: bool,
     /// Which hooks read the memory of a process that ends or runs a new program
     pub hooks: Hooks,
 }
@@ -45,6 +48,7 @@ impl Default for LoadOptions {
             sample_stack_bytes: 2048,
             page_flags: PageFlags::Check,
             faults: true,
+            waits: false,
             hooks: Hooks::Best,
         }
     }

@@ -37,7 +37,7 @@ const fn program(
     }
 }
 
-pub(crate) const PROGRAMS: [Program; 14] = [
+pub(crate) const PROGRAMS: [Program; 15] = [
     Program {
         name: "walk_process",
         tracepoint: None,
@@ -101,6 +101,12 @@ pub(crate) const PROGRAMS: [Program; 14] = [
         "page faults of the kernel on behalf of the program",
         false,
     ),
+    program(
+        "thread_switch",
+        "sched_switch",
+        "tells how long threads wait for trapped accesses",
+        false,
+    ),
     Program {
         name: "sample_clock",
         tracepoint: None,
@@ -149,6 +155,9 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
         for name in ["fault_user", "fault_kernel"] {
             refused.push((name, "switched off".into()));
         }
+    }
+    if !options.waits {
+        refused.push(("thread_switch", "switched off".into()));
     }
     if options.hooks == Hooks::Portable {
         refused.push(("prepare_exec", "switched off".into()));

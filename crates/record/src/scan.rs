@@ -205,6 +205,10 @@ impl Backend for Scan<'_> {
                 && scan.arms
             {
                 servants.arm(pids);
+                // What a kernel cannot tell does not lengthen intervals.
+                let waited = scan.kernel.waited().unwrap_or_default();
+                servants.note.waited_ns = servants.note.waited_ns + waited;
+                let _ = scan.kernel.forget_waits(monotonic_now());
             }
             scan.clear(pids)
         })

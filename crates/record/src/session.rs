@@ -23,7 +23,7 @@ use crate::target::Target;
 use crate::traps::Servants;
 use crate::turns::Turns;
 use crate::write_source::WriteSource;
-use crate::{Ablation, RecordError, RecordOptions, TargetChoice, samples, traps};
+use crate::{Ablation, RecordError, RecordOptions, TargetChoice, TrapsChoice, samples, traps};
 
 mod watch;
 
@@ -44,6 +44,11 @@ const YOUNG_LOOKS: [Duration; 4] = [
 ];
 
 // What a wait tells apart.
+/// An interval is at most so many times as long as asked for where the program waits for trapped accesses.
+const LONGEST_STRETCH: u64 = 100;
+/// A rest of an interval that is not worth waiting for.
+const LEAST_REST: Duration = Duration(1_000_000);
+
 const TARGET: u64 = 0;
 const SIGNAL: u64 = 1;
 const RING: u64 = 2;
@@ -59,6 +64,17 @@ pub struct Summary {
     pub trouble: Option<RecordError>,
 }
 
+/// How much longer an interval is to last because the program waited for trapped accesses meanwhile. Otherwise, the
+/// longer it waits the more often all pages would be armed again, and it would hardly get on.
+fn stood_still(scan: &Scan<'_>, start: Time, now: Time, length: Duration) -> Option<Duration> {
+    scan.servants.as_ref()?;
+    // A kernel that does not tell has intervals as long as asked for.
+    let waited = scan.kernel.waited().ok()?;
+    let most = Duration(length.0.saturating_mul(LONGEST_STRETCH));
+    let due = start + length + waited.min(most);
+    (due > now + LEAST_REST).then(|| due - now)
+}
+
 /// Records a target until it ends or a signal arrives. The trace is in parts afterwards.
 ///
 /// # Errors
@@ -69,6 +85,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     crate::preflight::check(options)?;
     let signals = Signals::catch().map_err(RecordError::system("catch signals"))?;
     let mut kernel = Kernel::load(&LoadOptions {
+        waits: options.traps != TrapsChoice::Off,
         page_flags: if options.lacks(Ablation::PageFlags) {
             PageFlags::Ignore
         } else {
@@ -343,6 +360,10 @@ impl Session<'_> {
             {
                 // Looked at again before long: a herd may be gone by then.
                 deadline = now + rest.min(length);
+            } else if now >= deadline
+                && let Some(rest) = stood_still(&scan, start, now, length)
+            {
+                deadline = now + rest;
             } else if now >= deadline {
                 let cpu = cpu_time();
                 match self.close(&mut scan, start, false)? {

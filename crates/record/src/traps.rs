@@ -11,7 +11,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration as Wait;
 
-use varve_agent_ring::{Arm, Armed, DEVICE, MOST_WORDS, QUIT, READY, TRAPS_SOCKET, is_chosen};
+use varve_agent_ring::{
+    Arm, Armed, DEVICE, MOST_WORDS, QUIT, READY, SERVED, TRAPS_SOCKET, is_chosen,
+};
 use varve_bpf::{Bitmap, Leaf, Region};
 use varve_model::{Address, Bytes, Duration, PAGE_BYTES, Pid, Tid, Time, TouchSource};
 use varve_sys::{DescriptorSocket, ServantSocket, monotonic_now};
@@ -23,6 +25,9 @@ use crate::trap_budget::{Budget, Spent};
 
 /// A servant that takes longer is given up: the target stands still meanwhile.
 const LONGEST_ANSWER: Wait = Wait::from_secs(2);
+
+/// The same of one that is to end: nothing but two counts is lost.
+const LAST_ANSWER: Wait = Wait::from_millis(20);
 
 /// What is armed without a budget.
 const EVERY_PAGE: Arm = Arm {
@@ -138,7 +143,9 @@ impl Servants {
                     if self.servants.get(&pid).is_some_and(|s| s.since < time)
                         && let Some(servant) = self.servants.remove(&pid)
                     {
-                        servant.quit();
+                        let (served, empty) = servant.quit();
+                        self.note.served += served;
+                        self.note.served_empty += empty;
                     }
                     self.threads.remove(&pid);
                 }
@@ -281,10 +288,18 @@ impl Servant {
         Some(armed)
     }
 
-    /// Ends it at once: the memory is of no use any more.
-    fn quit(self) {
+    /// Ends it at once: the memory is of no use any more. What it has served since the last boundary, and of that
+    /// accesses to pages without content.
+    fn quit(self) -> (u64, u64) {
+        let mut words = [0; 3];
         // If it does not hear it, it hears the end of the connection.
-        let _ = self.socket.send(&[QUIT]);
+        if self.socket.send(&[QUIT]).is_err() || !self.is_ready {
+            return (0, 0);
+        }
+        match self.socket.receive(&mut words, LAST_ANSWER) {
+            Ok(Some(said)) if said.words == 3 && words[0] == SERVED => (words[1], words[2]),
+            _ => (0, 0),
+        }
     }
 }
 

@@ -95,6 +95,9 @@ pub struct TrapsNote {
     pub given_up: u64,
     /// What arming took while the target was held, all processes together.
     pub moving_ns: Duration,
+    /// How long one thread at least waited for a trapped access; intervals are longer by that.
+    #[serde(default)]
+    pub waited_ns: Duration,
     /// Touched pages, each once per interval, whose first access trapped.
     pub trapped_touches: u64,
     /// Touched pages that the scan alone tells of: shared, file-backed, immovable, not chosen.

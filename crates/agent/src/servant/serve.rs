@@ -88,6 +88,11 @@ impl Keeper {
         })
     }
 
+    /// Accesses served since the last boundary, and of them those to pages without content.
+    pub(super) fn served(&self) -> (u64, u64) {
+        (self.served, self.empty)
+    }
+
     // ---- what the kernel tells ----
 
     /// Serves until nothing waits.
