@@ -22,6 +22,7 @@ mod mover;
 mod place;
 mod ranges;
 mod serve;
+mod settled;
 mod talk;
 
 use std::sync::atomic::{AtomicBool, Ordering};

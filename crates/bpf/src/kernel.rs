@@ -285,6 +285,12 @@ impl Kernel {
         Samples::start(&self.object, ring, drops, rate)
     }
 
+    /// Whether [`Kernel::waited`] tells anything
+    pub fn tells_waits(&self) -> bool {
+        let mut rows = self.capabilities.iter();
+        rows.any(|row| row.name == "sched_switch" && row.available)
+    }
+
     /// How long the target has waited for trapped accesses since [`Kernel::forget_waits`]: the time in which one thread at
     /// least slept in a fault that is over by now. Needs [`LoadOptions::waits`].
     ///

@@ -204,10 +204,9 @@ impl Backend for Scan<'_> {
             if let Some(servants) = &mut scan.servants
                 && scan.arms
             {
-                servants.arm(pids);
                 // What a kernel cannot tell does not lengthen intervals.
                 let waited = scan.kernel.waited().unwrap_or_default();
-                servants.note.waited_ns = servants.note.waited_ns + waited;
+                servants.arm(pids, waited);
                 let _ = scan.kernel.forget_waits(monotonic_now());
             }
             scan.clear(pids)

@@ -106,7 +106,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     };
     let rings = agents.as_ref().map(|a| a.folder().to_owned());
     let writes = source.watch(rings.as_deref())?;
-    let servants = crate::trap_source::servants(options, rings.as_deref())?;
+    let servants = crate::trap_source::servants(options, rings.as_deref(), &kernel)?;
     let mut manifest = new_manifest(options, source);
     let sampler = samples::start(options, &mut kernel, &mut manifest);
     let mut target = match &options.target {

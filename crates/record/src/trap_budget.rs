@@ -21,8 +21,8 @@ const GROWTH: f64 = 1.3;
 /// What the interval that ends cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
-    /// Accesses that trapped.
-    pub(crate) traps: u64,
+    /// How long threads waited for accesses that trapped.
+    pub(crate) waited: Duration,
     /// How long the target was held at its last boundary, for the scan and for arming.
     pub(crate) held: Duration,
 }
@@ -32,8 +32,6 @@ pub(crate) struct Spent {
 pub(crate) struct Budget {
     /// Of the run time, 0 to 1.
     pub(crate) limit: f64,
-    /// What one trapped access costs, nanoseconds.
-    per_trap: f64,
     share: f64,
     seed: u64,
     boundaries: u64,
@@ -41,10 +39,9 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(limit: f64, per_trap: Duration) -> Budget {
+    pub(crate) fn new(limit: f64) -> Budget {
         Budget {
             limit,
-            per_trap: (per_trap.0 as f64).max(1.0),
             share: FIRST_SHARE,
             seed: random(),
             boundaries: 0,
@@ -62,10 +59,8 @@ impl Budget {
         let wall = self.last.map(|last| (now - last).0 as f64);
         self.last = Some(now);
         if let Some(wall) = wall {
-            // As if all threads waited for each other: the cost is what the slowest can lose.
             let left = (self.limit * wall - spent.held.0 as f64).max(0.0);
-            let traps = spent.traps as f64;
-            let factor = left / (traps * self.per_trap).max(1.0);
+            let factor = left / (spent.waited.0 as f64).max(1.0);
             self.share = (self.share * factor.min(GROWTH)).clamp(LEAST_SHARE, 1.0);
         }
         let afresh = self.boundaries.is_multiple_of(EPOCH) && self.boundaries > 0;
@@ -94,9 +89,9 @@ fn random() -> u64 {
 mod tests {
     use super::*;
 
-    fn spend(budget: &mut Budget, at: u64, traps: u64, held: u64) -> Arm {
+    fn spend(budget: &mut Budget, at: u64, waited: u64, held: u64) -> Arm {
         let spent = Spent {
-            traps,
+            waited: Duration(waited),
             held: Duration(held),
         };
         budget.next(Time(at * 50_000_000), spent)
@@ -104,25 +99,25 @@ mod tests {
 
     #[test]
     fn the_share_falls_with_the_cost_and_rises_slowly() {
-        let mut budget = Budget::new(0.05, Duration(5000));
+        let mut budget = Budget::new(0.05);
         spend(&mut budget, 1, 0, 0);
-        // 2.5 ms may be spent: 500 traps.
-        spend(&mut budget, 2, 1000, 0);
+        // 2.5 ms may be spent.
+        spend(&mut budget, 2, 5_000_000, 0);
         assert!((budget.share() - 0.005).abs() < 1e-9);
-        spend(&mut budget, 3, 10, 0);
+        spend(&mut budget, 3, 50_000, 0);
         assert!((budget.share() - 0.0065).abs() < 1e-9);
         // What holding took is spent already.
-        spend(&mut budget, 4, 500, 1_250_000);
+        spend(&mut budget, 4, 2_500_000, 1_250_000);
         assert!((budget.share() - 0.00325).abs() < 1e-9);
-        spend(&mut budget, 5, 500, 9_000_000);
+        spend(&mut budget, 5, 2_500_000, 9_000_000);
         assert!((budget.share() - LEAST_SHARE).abs() < 1e-12);
     }
 
     #[test]
     fn pages_take_turns() {
-        let mut budget = Budget::new(0.05, Duration(5000));
+        let mut budget = Budget::new(0.05);
         let seeds: Vec<(u64, bool)> = (1..=EPOCH + 1)
-            .map(|i| spend(&mut budget, i, 100, 0))
+            .map(|i| spend(&mut budget, i, 500_000, 0))
             .map(|arm| (arm.seed, arm.afresh))
             .collect();
         assert!(

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use varve_bpf::Kernel;
+
 use crate::preflight::gains_rights;
 use crate::target::is_static;
 use crate::trap_budget::Budget;
@@ -15,6 +17,7 @@ use crate::{RecordError, RecordOptions, TargetChoice, TrapsChoice, WritesChoice}
 pub(crate) fn servants(
     options: &RecordOptions,
     rings: Option<&Path>,
+    kernel: &Kernel,
 ) -> Result<Option<Servants>, RecordError> {
     if options.traps == TrapsChoice::Off {
         return Ok(None);
@@ -24,11 +27,12 @@ pub(crate) fn servants(
         return Err(refusal(NO_PRELOAD));
     };
     let budget = match options.traps {
-        TrapsChoice::Budget(limit) => {
-            let cost = varve_sys::measure_trap()
-                .map_err(RecordError::system("measure the cost of a trapped access"))?;
-            Some(Budget::new(limit, cost))
+        TrapsChoice::Budget(_) if !kernel.tells_waits() => {
+            return Err(refusal(
+                "to keep a budget, the kernel must tell how long threads wait (tracepoint sched_switch)",
+            ));
         }
+        TrapsChoice::Budget(limit) => Some(Budget::new(limit)),
         _ => None,
     };
     Servants::create(rings, budget)

@@ -153,8 +153,11 @@ impl Servants {
         }
     }
 
-    /// Has the pages of these processes, which are held, moved aside.
-    pub(crate) fn arm(&mut self, pids: &[Pid]) {
+    /// Has the pages of these processes, which are held, moved aside. `waited` is how long they waited for trapped
+    /// accesses since the last time.
+    pub(crate) fn arm(&mut self, pids: &[Pid], waited: Duration) {
+        self.note.waited_ns = self.note.waited_ns + waited;
+        self.spent.waited = waited;
         let arm = match &mut self.budget {
             Some(budget) => budget.next(monotonic_now(), std::mem::take(&mut self.spent)),
             None => EVERY_PAGE,
@@ -178,7 +181,6 @@ impl Servants {
             }
             match servant.answer(&mut words) {
                 Some(armed) => {
-                    self.spent.traps += armed.served;
                     add(&mut self.note, &armed);
                 }
                 None => gone.push(*pid),

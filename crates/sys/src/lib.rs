@@ -33,6 +33,6 @@ pub use proc::{
     parse_maps, status, threads,
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};
-pub use servant::{Said, ServantSocket, begin_traps, measure_trap, prefer, try_traps};
+pub use servant::{Said, ServantSocket, begin_traps, prefer, try_traps};
 pub use signals::{Received, Signals};
 pub use userfault::{DescriptorSocket, Protector, UserFault, try_write_protection};

@@ -9,13 +9,11 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration as Wait, Instant};
 
-use varve_model::{Duration, PAGE_BYTES, Pid};
+use varve_model::Pid;
 
 const DEVICE: &str = "/dev/userfaultfd";
 const USERFAULTFD_IOC_NEW: u64 = 0xaa00;
 const UFFDIO_API: u64 = 0xc018_aa3f;
-const UFFDIO_REGISTER: u64 = 0xc020_aa00;
-const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
 const API: u64 = 0xaa;
 const FEATURE_EVENT_FORK: u64 = 1 << 1;
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
@@ -59,69 +57,6 @@ fn create() -> io::Result<OwnedFd> {
     let descriptor = unsafe { OwnedFd::from_raw_fd(made) };
     begin(&descriptor)?;
     Ok(descriptor)
-}
-
-/// Measures on this process what a trapped access costs that another thread serves: the median of a few.
-///
-/// # Errors
-/// Where accesses cannot be trapped.
-pub fn measure_trap() -> io::Result<Duration> {
-    const PAGES: u64 = 64;
-    let descriptor = create()?;
-    let memory = crate::userfault::TrialPages::map(PAGES)?;
-    let start = memory.address();
-    let mut register = [start, PAGES * PAGE_BYTES, 1, 0u64];
-    request(&descriptor, UFFDIO_REGISTER, &mut register)?;
-    let mut times: Vec<u64> = std::thread::scope(|scope| {
-        let server = scope.spawn(move || serve(&descriptor, PAGES));
-        let times = (0..PAGES)
-            .filter(|_| !server.is_finished())
-            .map(|page| {
-                let began = Instant::now();
-                memory.read(page);
-                began.elapsed().as_nanos() as u64
-            })
-            .collect();
-        // The descriptor goes with the thread, and the registration with it: nobody waits for who does not serve any
-        // more, neither an access nor the unmapping.
-        let _ = server.join();
-        times
-    });
-    times.sort_unstable();
-    let median = times.get(times.len() / 2).copied();
-    median
-        .map(Duration)
-        .ok_or_else(|| io::ErrorKind::Other.into())
-}
-
-/// Serves so many accesses to pages without content.
-fn serve(descriptor: &OwnedFd, accesses: u64) -> io::Result<()> {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let mut served = 0;
-    while served < accesses {
-        let _ = poll(&mut [PollFd::new(descriptor, PollFlags::IN)], None);
-        let mut message = [0u8; 32];
-        match rustix::io::read(descriptor, &mut message) {
-            Ok(32) => {}
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        let mut address = [0u8; 8];
-        address.copy_from_slice(&message[16..24]);
-        let page = u64::from_ne_bytes(address) & !(PAGE_BYTES - 1);
-        request(descriptor, UFFDIO_ZEROPAGE, &mut [page, PAGE_BYTES, 0, 0])?;
-        served += 1;
-    }
-    Ok(())
-}
-
-fn request(descriptor: &OwnedFd, number: u64, words: &mut [u64; 4]) -> io::Result<()> {
-    // SAFETY: both requests read and write a struct of four words.
-    let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), number as _, words.as_mut_ptr()) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 /// The connection to one servant.
@@ -303,13 +238,6 @@ pub fn prefer(pid: Pid) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_trapped_access_takes_its_time_where_it_can_be_trapped() {
-        if try_traps().is_ok() {
-            assert!(measure_trap().unwrap() > Duration(100));
-        }
-    }
 
     #[test]
     fn what_is_no_servant_is_refused() {

@@ -216,7 +216,7 @@ impl Protector {
 /// # Errors
 /// What the kernel said to the first step that it does not know.
 pub fn try_write_protection() -> io::Result<()> {
-    let page = TrialPages::map(1)?;
+    let page = TrialPage::map()?;
     let fault = UserFault::create()?;
     fault.register(Address(page.start.as_ptr() as u64), Bytes(PAGE_BYTES))?;
     let mut protector = Protector::default();
@@ -234,37 +234,25 @@ pub fn try_write_protection() -> io::Result<()> {
     )))
 }
 
-/// Pages to try things on.
-pub(crate) struct TrialPages {
+/// A page to try things on.
+struct TrialPage {
     start: NonNull<u8>,
-    pages: u64,
 }
 
-impl TrialPages {
-    pub(crate) fn map(pages: u64) -> io::Result<TrialPages> {
+impl TrialPage {
+    fn map() -> io::Result<TrialPage> {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         // SAFETY: the kernel chooses a free range, so no existing memory changes.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
-                (pages * PAGE_BYTES) as usize,
+                PAGE_BYTES as usize,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE,
             )?
         };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(TrialPages { start, pages })
-    }
-
-    pub(crate) fn address(&self) -> u64 {
-        self.start.as_ptr() as u64
-    }
-
-    /// Reads a byte of a page.
-    pub(crate) fn read(&self, page: u64) {
-        let page = page.min(self.pages - 1) * PAGE_BYTES;
-        // SAFETY: the page is mapped and readable as long as this value lives.
-        unsafe { self.start.as_ptr().add(page as usize).read_volatile() };
+        Ok(TrialPage { start })
     }
 
     fn write(&self, value: u8) {
@@ -273,18 +261,10 @@ impl TrialPages {
     }
 }
 
-// SAFETY: it is the only way to that memory, which every thread may read.
-unsafe impl Sync for TrialPages {}
-
-impl Drop for TrialPages {
+impl Drop for TrialPage {
     fn drop(&mut self) {
         // SAFETY: mapped by `map`, and nobody else knows of it.
-        let _ = unsafe {
-            rustix::mm::munmap(
-                self.start.as_ptr().cast(),
-                (self.pages * PAGE_BYTES) as usize,
-            )
-        };
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), PAGE_BYTES as usize) };
     }
 }
 

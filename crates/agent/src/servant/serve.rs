@@ -7,6 +7,7 @@ use super::maps;
 use super::mover::{AsRange, PAGE, Pagemap, Refusal, Told, Watch};
 use super::place::{Changes, MIDDLE, TOP, aside, back, halves, range_of};
 use super::ranges::{Range, Ranges};
+use super::settled::Settled;
 use crate::sys;
 
 const EVENT_PAGEFAULT: u8 = 0x12;
@@ -57,6 +58,7 @@ pub(super) struct Keeper {
     pub(super) fresh: Ranges,
     /// What is to be armed, mapping by mapping.
     plain: Ranges,
+    settled: Settled,
     waiting: [Waiting; MOST_WAITING],
     first: usize,
     count: usize,
@@ -80,6 +82,7 @@ impl Keeper {
             shadows: Ranges::new()?,
             fresh: Ranges::new()?,
             plain: Ranges::new()?,
+            settled: Settled::new()?,
             waiting: [none; MOST_WAITING],
             first: 0,
             count: 0,
@@ -354,6 +357,7 @@ impl Keeper {
             self.shadows.memory(),
             self.fresh.memory(),
             self.plain.memory(),
+            self.settled.memory(),
             self.stack,
         ];
         self.keep.renew(threads, &lists);
@@ -399,6 +403,10 @@ impl Keeper {
             .get(self.watched.first_behind(range.start))
             .is_some_and(|w| w.start <= range.start && w.end >= range.end);
         if !is_watched {
+            // First accesses to new pages would trap, whatever the budget, and fault anyway.
+            if arm.threshold != u64::MAX && !self.is_settled(range) {
+                return;
+            }
             if !self.make_place(range) || !self.front.register(range) {
                 armed.refused_bytes += range.bytes();
                 return;
@@ -433,6 +441,22 @@ impl Keeper {
             }
             at = next;
         }
+    }
+
+    fn is_settled(&mut self, range: Range) -> bool {
+        let (mut at, mut pages) = (range.start, 0);
+        while at < range.end {
+            let rest = Range {
+                start: at,
+                end: range.end,
+            };
+            let Some((runs, next)) = self.pagemap.look(rest) else {
+                return false;
+            };
+            pages += runs.iter().map(|r| r.range().bytes() / PAGE).sum::<u64>();
+            at = next;
+        }
+        self.settled.is(range, pages, range.bytes() / PAGE)
     }
 
     /// Makes the place aside for a range; whether there is one.
