@@ -62,7 +62,7 @@ pub(crate) struct Record {
     pub(crate) pid: Option<u32>,
 
     /// How touches are found: `scan` (accessed bits, at full speed), `fault` (besides, the first access to each
-    /// page in an interval traps, which tells its exact address, thread, CPU, time, instruction and kind: several
+    /// page in an interval traps, which tells its exact address, thread, CPU, time, instruction and kind: many
     /// times slower), or `exact` (every access counted by page, thread and kind, in an emulator: many times slower)
     #[arg(long, value_name = "HOW", default_value = "scan")]
     pub(crate) backend: BackendArgument,

@@ -245,6 +245,19 @@ impl Pagemap {
     }
 }
 
+impl Pagemap {
+    /// Pages of a range that are there; `None` where the kernel cannot tell.
+    pub(super) fn count(&mut self, range: Range) -> Option<u64> {
+        let (mut start, mut pages) = (range.start, 0);
+        while start < range.end {
+            let (runs, next) = self.look(Range { start, ..range })?;
+            pages += runs.iter().map(|r| r.range().bytes() / PAGE).sum::<u64>();
+            start = next;
+        }
+        Some(pages)
+    }
+}
+
 /// What is a range of addresses.
 pub(super) trait AsRange {
     fn range(&self) -> Range;

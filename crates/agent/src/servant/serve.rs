@@ -444,19 +444,8 @@ impl Keeper {
     }
 
     fn is_settled(&mut self, range: Range) -> bool {
-        let (mut at, mut pages) = (range.start, 0);
-        while at < range.end {
-            let rest = Range {
-                start: at,
-                end: range.end,
-            };
-            let Some((runs, next)) = self.pagemap.look(rest) else {
-                return false;
-            };
-            pages += runs.iter().map(|r| r.range().bytes() / PAGE).sum::<u64>();
-            at = next;
-        }
-        self.settled.is(range, pages, range.bytes() / PAGE)
+        let pages = self.pagemap.count(range);
+        pages.is_some_and(|pages| self.settled.is(range, pages, range.bytes() / PAGE))
     }
 
     /// Makes the place aside for a range; whether there is one.
