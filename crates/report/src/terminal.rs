@@ -180,6 +180,12 @@ fn trapped(traps: &TrapsNote) -> String {
         format::counted(traps.trapped_touches, "page"),
         format::count(traps.scanned_touches)
     );
+    if traps.waited_ns > Duration(0) {
+        text += &format!(
+            ". Threads waited {} for that, and intervals are longer by as much",
+            format::duration(traps.waited_ns)
+        );
+    }
     if traps.budget.is_some() {
         text += &format!(
             ". Sampled: {:.2} % of the pages, chosen at random, were to be trapped",

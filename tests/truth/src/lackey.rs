@@ -113,13 +113,28 @@ pub fn run_lackey(
     Ok(trace)
 }
 
-/// Collects the file mappings until the run is done; ends it where it takes too long.
+/// Collects the file mappings until the run is done; ends it where it takes too long. A library counts where its code is
+/// mapped: Valgrind maps it elsewhere, too, while it reads its symbols.
 fn watch(pid: u32, done: &AtomicBool) -> BTreeSet<Mapped> {
-    let mut mapped = BTreeSet::new();
+    let mut files: BTreeMap<String, BTreeSet<Mapped>> = BTreeMap::new();
+    let mut with_code = BTreeSet::new();
     let started = Instant::now();
     while !done.load(Ordering::Acquire) {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        mapped.extend(maps.lines().filter_map(parse_mapped));
+        let mut now: BTreeMap<String, (BTreeSet<Mapped>, bool)> = BTreeMap::new();
+        for (mapped, is_code) in maps.lines().filter_map(parse_mapped) {
+            let (pieces, has_code) = now.entry(mapped.path.clone()).or_default();
+            *has_code |= is_code;
+            pieces.insert(mapped);
+        }
+        for (path, (pieces, has_code)) in now {
+            if has_code {
+                with_code.insert(path.clone());
+                files.insert(path, pieces);
+            } else if !with_code.contains(&path) {
+                files.entry(path).or_default().extend(pieces);
+            }
+        }
         if started.elapsed() > LIMIT
             && let Some(group) = Pid::from_raw(pid.cast_signed())
         {
@@ -127,22 +142,25 @@ fn watch(pid: u32, done: &AtomicBool) -> BTreeSet<Mapped> {
         }
         std::thread::sleep(LOOK);
     }
-    mapped
+    files.into_values().flatten().collect()
 }
 
-fn parse_mapped(line: &str) -> Option<Mapped> {
+/// A mapping of a file, and whether it may be executed.
+fn parse_mapped(line: &str) -> Option<(Mapped, bool)> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
-    let offset = words.nth(1)?;
+    let is_code = words.next()?.contains('x');
+    let offset = words.next()?;
     let path = words.nth(2)?;
     let hex = |text| u64::from_str_radix(text, 16).ok();
     path.starts_with('/').then_some(())?;
-    Some(Mapped {
+    let mapped = Mapped {
         start: Address(hex(start)?),
         end: Address(hex(end)?),
         offset: hex(offset)?,
         path: path.to_owned(),
-    })
+    };
+    Some((mapped, is_code))
 }
 
 /// ` L 1fff000728,8`, ` S …`, ` M …`: data; `I  0401ab70,3`: instructions; anything else is the
@@ -233,7 +251,11 @@ mod tests {
     #[test]
     fn pages_belong_to_files() {
         let line = "00400000-00402000 r-xp 00000000 fe:00 12   /bin/x";
-        let mapped: BTreeSet<Mapped> = [line].iter().filter_map(|l| parse_mapped(l)).collect();
+        let mapped: BTreeSet<Mapped> = [line]
+            .iter()
+            .filter_map(|l| parse_mapped(l))
+            .map(|m| m.0)
+            .collect();
         let pages = PageSet::from_runs([(Page(0x3ff), 2), (Page(0x405), 1), (Page(0x409), 1)]);
         let files = by_file(&pages, &mapped, |_| 0x6000);
         assert_eq!(files["/bin/x"], BTreeSet::from([0, 5]));

@@ -321,6 +321,9 @@ fn compare(program: &Path, ours: &Files, data: &Files, instructions: &Files) -> 
             ));
         }
     }
+    if !parts.iter().any(|part| part.starts_with("libc.so")) {
+        wrong.push("the C library could not be compared".into());
+    }
     let line = parts.join("; ");
     if wrong.is_empty() {
         Outcome::Pass(line)
