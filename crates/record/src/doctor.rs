@@ -170,7 +170,11 @@ fn try_ptrace() -> Result<String, String> {
 }
 
 fn programs() -> Vec<Check> {
-    match Kernel::load(&LoadOptions::default()) {
+    let all = LoadOptions {
+        waits: true,
+        ..LoadOptions::default()
+    };
+    match Kernel::load(&all) {
         Ok(mut kernel) => {
             let clock = clock_samples(&mut kernel);
             let known = kernel.capabilities().iter();
