@@ -180,9 +180,7 @@ impl Servants {
                 continue;
             }
             match servant.answer(&mut words) {
-                Some(armed) => {
-                    add(&mut self.note, &armed);
-                }
+                Some(armed) => add(&mut self.note, &armed),
                 None => gone.push(*pid),
             }
         }

@@ -15,11 +15,11 @@ use varve_truth::{
 /// The exit code of a workload that cannot run on this machine.
 const CANNOT: i32 = 77;
 
-/// The workloads, and of how many percent of its loops' demands of anonymous memory the first access must have
-/// trapped. Less than all where pages are shared with a forked process, which cannot be moved.
 /// How the recorder begins its refusal where pages cannot be moved.
 const CANNOT_TRAP: &str = "accesses cannot be trapped";
 
+/// The workloads, and of how many percent of its loops' demands of anonymous memory the first access must have
+/// trapped. Less than all where pages are shared with a forked process, which cannot be moved.
 const WORKLOADS: &[(&str, u64)] = &[
     ("readonly", 100),
     ("writeonly", 100),
@@ -266,7 +266,6 @@ fn trapped(
     }
 }
 
-/// Where nothing is moved aside, nothing traps again.
 /// The case, left out where the recorder says that this kernel cannot do it.
 fn where_it_can_trap(case: Case) -> Case {
     let run = case.run;
@@ -279,6 +278,7 @@ fn where_it_can_trap(case: Case) -> Case {
     })
 }
 
+/// Where nothing is moved aside, nothing traps again.
 fn control() -> Result<Outcome, Problem> {
     let recorded = run("hot64", 50, &[], Some("arm"))?;
     let found = Found::in_trace(&recorded)?;

@@ -243,9 +243,7 @@ impl Pagemap {
         };
         Some((runs, next))
     }
-}
 
-impl Pagemap {
     /// Pages of a range that are there; `None` where the kernel cannot tell.
     pub(super) fn count(&mut self, range: Range) -> Option<u64> {
         let (mut start, mut pages) = (range.start, 0);
