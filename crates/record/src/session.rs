@@ -4,27 +4,27 @@ use std::os::fd::AsFd;
 use std::time::Duration as Wait;
 
 use varve_bpf::{Kernel, LoadOptions, PageFlags};
-use varve_model::{Bytes, Duration, Interval, Pid, Time};
+use varve_model::{Duration, Interval, Time};
 use varve_sys::{Child, PidFd, Signals, Trigger, Waiter, cpu_time, monotonic_now};
-use varve_trace::tables::IntervalRow;
-use varve_trace::{IntervalChoice, Manifest, Overhead, TraceWriter};
+use varve_trace::{IntervalChoice, Manifest, TraceWriter};
 
 use self::watch::waiter;
 use crate::agents::Agents;
 use crate::auto::{self, Auto, Cost};
-use crate::backend::{Backend, Boundary, Harvest};
+use crate::backend::Backend;
 use crate::guardian::Guardian;
 use crate::intake::Intake;
 use crate::manifest::new_manifest;
 use crate::reclaim::reclaim;
-use crate::runs::{Writes, append_runs};
+use crate::runs::Writes;
 use crate::scan::Scan;
 use crate::target::Target;
 use crate::traps::Servants;
 use crate::turns::Turns;
 use crate::write_source::WriteSource;
-use crate::{Ablation, RecordError, RecordOptions, TargetChoice, TrapsChoice, samples, traps};
+use crate::{Ablation, RecordError, RecordOptions, TargetChoice, TrapsChoice, samples};
 
+mod close;
 mod watch;
 
 /// What is lost at most when the recorder is killed.
@@ -43,12 +43,12 @@ const YOUNG_LOOKS: [Duration; 4] = [
     Duration(30_000_000),
 ];
 
-// What a wait tells apart.
 /// An interval is at most so many times as long as asked for where the program waits for trapped accesses.
 const LONGEST_STRETCH: u64 = 100;
 /// A rest of an interval that is not worth waiting for.
 const LEAST_REST: Duration = Duration(1_000_000);
 
+// What a wait tells apart.
 const TARGET: u64 = 0;
 const SIGNAL: u64 = 1;
 const RING: u64 = 2;
@@ -472,116 +472,6 @@ impl Session<'_> {
             output.lost_in_all(now, kind, total);
         }
         Ok(())
-    }
-
-    /// Closes the interval that began at `start`; also says how many pages were cleared.
-    fn close(
-        &mut self,
-        scan: &mut Scan<'_>,
-        start: Time,
-        last: bool,
-    ) -> Result<Option<(Boundary, u64)>, RecordError> {
-        let mut harvest = Harvest::default();
-        let Some(boundary) = scan.close_interval(&mut harvest)? else {
-            return Ok(None);
-        };
-        self.intake.boundary = Some(boundary.end);
-        self.intake.released = Some(boundary.next_start);
-        self.drain(scan)?;
-        self.intake.boundary = None;
-        self.intake.world.refresh_maps(boundary.next_start);
-        self.intake.settle_inheritance();
-        let mut cleared = 0;
-        for (pid, regions) in &mut harvest.regions {
-            let owner = self.intake.world.owner_of_memory(*pid);
-            if let Some(writes) = &self.intake.writes {
-                regions.iter_mut().for_each(|r| writes.judge(owner, r));
-            }
-            if self.intake.waits_for_exec_of == Some(*pid) {
-                continue;
-            }
-            if let Some(servants) = &scan.servants {
-                servants.hide(owner, regions);
-            }
-            let from = self.intake.output.touches.len();
-            cleared += regions
-                .iter()
-                .map(|r| u64::from(r.touched_count()))
-                .sum::<u64>();
-            append_runs(
-                &mut self.intake.output.touches,
-                self.interval,
-                owner,
-                regions,
-                self.writes,
-                None,
-                self.intake.trapped.as_ref().map(|t| &t.0),
-            );
-            if let Some(servants) = &mut scan.servants {
-                traps::count(&mut servants.note, &self.intake.output.touches[from..]);
-            }
-        }
-        self.write_vanished();
-        if let Some((now, next)) = &mut self.intake.trapped {
-            *now = std::mem::take(next);
-            now.armed = scan.servants.as_ref().map(Servants::armed);
-        }
-        self.manifest.traps = scan.servants.as_ref().map(|s| s.note);
-        if let Some(writes) = &mut self.intake.writes {
-            writes.boundary(&harvest.protected, &harvest.regions);
-        }
-        self.held = self.held + boundary.held;
-        if let Some(servants) = &mut scan.servants {
-            servants.held(boundary.held);
-        }
-        self.watch_losses(boundary.next_start, &harvest);
-        let cpu = cpu_time();
-        self.intake.output.intervals.push(IntervalRow {
-            interval: self.interval,
-            start_ns: start,
-            end_ns: boundary.end,
-            held_ns: boundary.held,
-            resident_pages: harvest.resident_pages,
-            processes: harvest.spaces.len() as u32,
-            threads: self.intake.world.threads() as u32,
-            recorder_cpu_ns: cpu - self.cpu_before,
-        });
-        self.manifest.overhead = Overhead {
-            held_ns: self.held,
-            recorder_cpu_ns: self.manifest.overhead.recorder_cpu_ns + (cpu - self.cpu_before),
-            recorder_peak_bytes: Bytes(0),
-        };
-        self.manifest.clock.end_ns = boundary.end;
-        self.cpu_before = cpu;
-        self.interval = Interval(self.interval.0 + 1);
-        if last && scan.prolonged > 0 {
-            self.manifest.notes.push(format!(
-                "The target did not stand still in time at {} boundaries; those intervals are longer.",
-                scan.prolonged
-            ));
-        }
-        Ok(Some((boundary, cleared)))
-    }
-
-    fn write_vanished(&mut self) {
-        let next = std::mem::take(&mut self.intake.vanished_next);
-        let vanished = std::mem::replace(&mut self.intake.vanished, next);
-        let mut by_process: std::collections::BTreeMap<Pid, Vec<varve_bpf::Region>> =
-            Default::default();
-        for ((pid, _, _), region) in vanished {
-            by_process.entry(pid).or_default().push(region);
-        }
-        for (pid, regions) in by_process {
-            append_runs(
-                &mut self.intake.output.touches,
-                self.interval,
-                pid,
-                &regions,
-                self.writes,
-                Some(varve_model::TouchSource::Vanish),
-                self.intake.trapped.as_ref().map(|t| &t.0),
-            );
-        }
     }
 
     /// Counts programs that the kernel did not run; asking takes many system calls.
