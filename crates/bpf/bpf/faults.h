@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/* Page faults of the target: the first touch of each page, with its thread and instruction. */
+#ifndef VARVE_FAULTS_H
+#define VARVE_FAULTS_H
+
+#define FAULT_PRESENT_WRITE 3
+
+/* Whether a fault is there only because userfaultfd protects the page: it tells nothing new */
+static __noinline int is_guarded(struct settings *g, u64 va)
+{
+	u64 entry, table = (u64)BPF_CORE_READ(current_task(), mm, pgd);
+
+	for (int level = 5; level > 0; level--) {
+		if (level > g->levels)
+			continue;
+		if (bpf_probe_read_kernel(&entry, 8,
+					  (void *)(table + ((va >> (3 + 9 * level)) & 511) * 8)))
+			return 0;
+		if (!(entry & PTE_PRESENT))
+			return 0;
+		if (level == 1 || (level <= 3 && entry & PTE_PSE))
+			return !!(entry & PTE_GUARDED);
+		table = g->direct + (entry & g->frame_mask);
+	}
+	return 0;
+}
+
+static __always_inline int fault(struct bpf_raw_tracepoint_args *ctx, u32 kernel)
+{
+	struct pt_regs *registers = (struct pt_regs *)ctx->args[1];
+	struct settings *g;
+	struct tracked *t = tracked_current();
+	struct rec_fault *rec;
+	u64 ip = 0;
+
+	if (!t || !(t->flags & TRACK_FAULTS) || ctx->args[0] >> 56)
+		return 0;
+	/*
+	 * An attempt that may not sleep fails, and is made again properly. The helper that reads the
+	 * counter holds it at one more than it was.
+	 */
+	if (kernel && BPF_CORE_READ(current_task(), pagefault_disabled) > 1)
+		return 0;
+	g = get_settings();
+	if (!g)
+		return 0;
+	if (g->options & OPT_GUARDED && (ctx->args[2] & FAULT_PRESENT_WRITE) == FAULT_PRESENT_WRITE &&
+	    is_guarded(g, ctx->args[0]))
+		return 0;
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_FAULT, 1);
+		return 0;
+	}
+	bpf_probe_read_kernel(&ip, sizeof(ip), &registers->ip);
+	fill(&rec->r, REC_FAULT, bpf_get_smp_processor_id() << 8 | kernel << 7 | (ctx->args[2] & 0x7f));
+	rec->ip = ip;
+	rec->address = ctx->args[0];
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
+	return 0;
+}
+
+SEC("raw_tp/page_fault_user")
+int fault_user(struct bpf_raw_tracepoint_args *ctx)
+{
+	return fault(ctx, 0);
+}
+
+SEC("raw_tp/page_fault_kernel")
+int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
+{
+	return fault(ctx, 1);
+}
+
+#endif
