@@ -145,6 +145,17 @@ fn guardian(recorder: &Running) -> rustix::process::Pid {
         .expect("a guardian")
 }
 
+/// Kills a recorder, and its guardian first, which would see to the counts; its process number.
+fn kill_with_guardian(recorder: &Running) -> u32 {
+    let guardian = guardian(recorder);
+    recorder.signal(Signal::STOP);
+    let _ = rustix::process::kill_process(guardian, Signal::KILL);
+    recorder.signal(Signal::KILL);
+    let pid = recorder.pid();
+    assert!(patiently(|| gone(pid)), "the recorder does not die");
+    pid
+}
+
 #[test]
 fn a_recorder_that_lives_has_all_counts() {
     let _alone = alone();
@@ -179,13 +190,7 @@ fn what_was_counted_survives_the_guardian_too() {
     let _alone = alone();
     let stage = Stage::new();
     let recorder = half_done(&stage);
-    // It must not see to it itself.
-    let guardian = guardian(&recorder);
-    recorder.signal(Signal::STOP);
-    let _ = rustix::process::kill_process(guardian, Signal::KILL);
-    recorder.signal(Signal::KILL);
-    let pid = recorder.pid();
-    assert!(patiently(|| gone(pid)), "the recorder does not die");
+    let pid = kill_with_guardian(&recorder);
     assert_eq!(counts(&stage.path("trace.varve")), []);
     let rows = recovered(&stage);
     assert_eq!(sums(&rows, first_page(&stage)), HALF);
@@ -210,12 +215,7 @@ fn what_was_counted_is_found_by_the_next_recorder() {
     let _alone = alone();
     let stage = Stage::new();
     let recorder = half_done(&stage);
-    let guardian = guardian(&recorder);
-    recorder.signal(Signal::STOP);
-    let _ = rustix::process::kill_process(guardian, Signal::KILL);
-    recorder.signal(Signal::KILL);
-    let pid = recorder.pid();
-    assert!(patiently(|| gone(pid)), "the recorder does not die");
+    let pid = kill_with_guardian(&recorder);
     let next = Stage::new();
     next.run(next.record(&[], &["true"])).require(0);
     assert!(ring_folders(pid).is_empty(), "the rings are still there");
