@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration as Wait;
 
 use varve_bpf::{Kernel, LoadOptions, PageFlags};
-use varve_model::{Bytes, Duration, Interval, Pid, Time};
+use varve_model::{Bytes, Duration, Interval, Time};
 use varve_sys::{Child, PidFd, Signals, Trigger, Waiter, cpu_time, monotonic_now};
 use varve_trace::tables::IntervalRow;
 use varve_trace::{IntervalChoice, Manifest, Overhead, TraceWriter};
@@ -485,6 +485,9 @@ impl Session<'_> {
         let Some(boundary) = scan.close_interval(&mut harvest)? else {
             return Ok(None);
         };
+        if let Some(servants) = &scan.servants {
+            self.intake.aside = servants.asides();
+        }
         self.intake.boundary = Some(boundary.end);
         self.intake.released = Some(boundary.next_start);
         self.drain(scan)?;
@@ -521,7 +524,7 @@ impl Session<'_> {
                 traps::count(&mut servants.note, &self.intake.output.touches[from..]);
             }
         }
-        self.write_vanished();
+        self.intake.write_vanished(self.interval, self.writes);
         if let Some((now, next)) = &mut self.intake.trapped {
             *now = std::mem::take(next);
             now.armed = scan.servants.as_ref().map(Servants::armed);
@@ -561,27 +564,6 @@ impl Session<'_> {
             ));
         }
         Ok(Some((boundary, cleared)))
-    }
-
-    fn write_vanished(&mut self) {
-        let next = std::mem::take(&mut self.intake.vanished_next);
-        let vanished = std::mem::replace(&mut self.intake.vanished, next);
-        let mut by_process: std::collections::BTreeMap<Pid, Vec<varve_bpf::Region>> =
-            Default::default();
-        for ((pid, _, _), region) in vanished {
-            by_process.entry(pid).or_default().push(region);
-        }
-        for (pid, regions) in by_process {
-            append_runs(
-                &mut self.intake.output.touches,
-                self.interval,
-                pid,
-                &regions,
-                self.writes,
-                Some(varve_model::TouchSource::Vanish),
-                self.intake.trapped.as_ref().map(|t| &t.0),
-            );
-        }
     }
 
     /// Counts programs that the kernel did not run; asking takes many system calls.
