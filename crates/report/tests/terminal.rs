@@ -8,6 +8,7 @@ use varve_model::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, Resolved, SampleMode,
     SampleSource, SiteId, Tid, Time, TouchSource,
 };
+use varve_report::export::{ExportFormat, export};
 use varve_report::{json, png, terminal};
 use varve_trace::tables::{
     FaultRow, IntervalRow, ObjectRow, SampleRow, SiteRow, ThreadRow, TouchRow,
@@ -254,6 +255,23 @@ fn changed(kind: Kind, change: impl Fn(&mut Analysis)) -> String {
     let (_, mut analysis) = write(&folder.path().join("t.varve"), kind);
     change(&mut analysis);
     terminal::render(&analysis, Path::new("solver.varve"), 120, false)
+}
+
+#[test]
+fn trapped_accesses_are_exported_before_samples() {
+    let folder = TempDir::new().unwrap();
+    let (mut trace, _) = write(&folder.path().join("t.varve"), Kind::Sampled);
+    let sources = |trace: &Trace| {
+        let mut csv = Vec::new();
+        export(trace, ExportFormat::Csv, &mut csv).unwrap();
+        let text = String::from_utf8(csv).unwrap();
+        let rows = text.lines().skip(1);
+        rows.map(|row| row.split(',').nth(4).unwrap().to_owned())
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(sources(&trace), ["cpu-clock".to_owned()].into());
+    trace.manifest.backend = "fault".into();
+    assert_eq!(sources(&trace), ["page_fault".to_owned()].into());
 }
 
 #[test]
