@@ -26,7 +26,8 @@ export class Explorer {
   constructor(readonly report: Report, readonly onSelect: (s: Selection) => void) {
     this.view = new View(report);
     const curveCanvas = h("canvas", { class: "curve", role: "img", "aria-label": "Working set over time: pages touched per interval. Drag across it to zoom into a span." });
-    const mapCanvas = h("canvas", { class: "map", tabindex: 0, role: "application", "aria-label": `Map of time by address, ${report.lanes.length} lanes. ${KEYS}` });
+    // Without objects there are no lanes: the curve is all there is to draw.
+    const mapCanvas = h("canvas", { class: report.lanes.length ? "map" : "map none", tabindex: 0, role: "application", "aria-label": `Map of time by address, ${report.lanes.length} lanes. ${KEYS}` });
     this.curve = new Curve(curveCanvas, report, this.view);
     this.map = new HeatMap(mapCanvas, report, this.view);
     this.stage = h("div", { class: "stage" }, curveCanvas, mapCanvas, this.cross);

@@ -33,8 +33,16 @@ export function share(x: number): string {
   return `${p.toFixed(digits)} %`;
 }
 
+let unit: "nanoseconds" | "accesses" | "ticks" = "nanoseconds";
+
+/** What all times count: sources without a clock count something else. */
+export function countsIn(of: typeof unit): void {
+  unit = of;
+}
+
 /** microseconds, with as many digits as `step` (microseconds) asks for */
 export function time(us: number, step = 1000): string {
+  if (unit !== "nanoseconds") return `${count(us * 1000)} ${unit}`;
   const sign = us < 0 ? "-" : "";
   us = Math.abs(us);
   if (us < 1e6 && step < 1e5) {

@@ -7,12 +7,34 @@ function tile(label: string, value: string, sub: string): HTMLElement {
   return h("div", { class: "tile" }, h("dt", {}, label), h("dd", {}, h("b", { class: "num" }, value), h("span", { class: "sub", title: sub }, sub)));
 }
 
+/** Which tool's record this was made of; null where varve recorded. */
+function imported({ trace }: Report): string | null {
+  return trace.backend.startsWith("import/") ? trace.backend.slice(7) : null;
+}
+
+/** What the report is about, in a word. */
+export function subject(report: Report): string {
+  const from = imported(report);
+  return report.trace.command || (from ? `a record of ${from}` : "");
+}
+
+function intervals(report: Report): string {
+  const { trace } = report;
+  const from = imported(report);
+  if (from) return `imported from ${from}`;
+  const n = trace.interval_accesses ?? null;
+  const each = n === null ? `${trace.interval_auto ? "automatic, mostly " : ""}${fmt.time(trace.interval_ns / 1000, 1000)}`
+    : n === 0 ? "the whole run" : `${fmt.count(n)} accesses`;
+  return `${each}, ${trace.backend} backend`;
+}
+
 function completeness(report: Report): HTMLElement {
   const { trace } = report;
   if (trace.complete) {
     return h("span", { class: "badge good", title: trace.statement || null }, "✓ complete");
   }
   const losses = trace.losses.filter(l => l.count > 0);
+  if (imported(report) && !losses.length) return h("span", { class: "badge note", title: trace.statement || null }, "imported");
   return h("details", { class: "badge bad" },
     h("summary", {}, `⚠ incomplete${losses.length ? `: ${losses.map(l => `${fmt.count(l.count)} ${l.kind}`).slice(0, 2).join(", ")}${losses.length > 2 ? ", …" : ""}` : ""}`),
     losses.length
@@ -28,37 +50,50 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
   const top = peak(report.workingSet);
   const held = overhead.held_ns === null ? null : trace.duration_ns ? overhead.held_ns / trace.duration_ns : 0;
   const cpu = overhead.recorder_cpu_ns === null || !trace.duration_ns ? null : overhead.recorder_cpu_ns / trace.duration_ns;
+  const emulated = trace.backend === "exact";
+  const clocked = (trace.clock_unit ?? "nanoseconds") === "nanoseconds";
   return h("header", {},
     h("div", { class: "title" },
       h("span", { class: "mark", "aria-hidden": "true" }, h("i", {}), h("i", {}), h("i", {})),
       h("h1", {}, "Varve"),
-      h("code", { class: "command", title: trace.command }, trace.command),
+      h("code", { class: "command", title: subject(report) }, subject(report)),
       completeness(report),
       themeButton),
     h("dl", { class: "tiles" },
-      tile("Duration", duration < 60 ? `${duration.toFixed(2)} s` : fmt.time(duration * 1e6, 1e5), trace.started ?? ""),
-      tile("Intervals", footprint.touched_pages === null ? "none" : fmt.count(trace.intervals), trace.backend.startsWith("import/") ? `imported from ${trace.backend.slice(7)}` : `${trace.interval_auto ? "automatic, mostly " : ""}${fmt.time(trace.interval_ns / 1000, 1000)}, ${trace.backend} backend`),
+      tile("Duration", clocked && duration < 60 ? `${duration.toFixed(2)} s` : fmt.time(duration * 1e6, 1e5), trace.started ?? ""),
+      tile("Intervals", footprint.touched_pages === null ? "none" : fmt.count(trace.intervals), intervals(report)),
       tile("Touched", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(footprint.touched_pages), footprint.touched_pages === null ? "not recorded" : fmt.pages(footprint.touched_pages)),
       tile("Working set, peak", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(top), footprint.touched_pages === null ? "not recorded" : `median ${fmt.pageBytes(median)}`),
       tile("Resident, peak", footprint.peak_resident_pages === null ? "unknown" : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : fmt.pages(footprint.peak_resident_pages)),
-      tile("Target held", held === null ? "unknown" : fmt.share(held), held === null ? "not recorded" : "of the time"),
-      tile("Recorder", cpu === null ? "unknown" : fmt.share(cpu), "of one CPU"),
-      tile("Machine", trace.machine, trace.kernel ?? "")));
+      tile("Target held", held === null ? "unknown" : emulated ? "never" : fmt.share(held), held === null ? "not recorded" : emulated ? "it ran in an emulator" : "of the time"),
+      tile("Recorder", cpu === null ? "unknown" : fmt.share(cpu), cpu === null ? "not recorded" : "of one CPU"),
+      tile("Machine", trace.machine ?? "unknown", trace.machine === null ? "not recorded" : trace.kernel ?? "")));
+}
+
+/** How it is known that a page of a cell was touched. */
+function marks(backend: string): string {
+  if (backend === "exact") return "In every interval each access of the program is counted for its page.";
+  if (backend.startsWith("import/")) return "The record tells which pages were touched in every interval.";
+  return "In every interval the processor marks each page it accesses; Varve reads and clears those marks.";
 }
 
 export function guide(report: Report): HTMLElement {
   const per = report.bins.intervals_per_bin;
+  const { trace } = report;
+  const from = imported(report);
+  const mapped = report.footprint.touched_pages !== null && report.lanes.length > 0;
+  const faults = report.objects.some(o => o.first_touches.length > 0);
   return h("div", { class: "guide" },
-    h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is one object; from top to bottom it holds the object's pages in the order of their addresses. Address space that no object holds is left out, and the smallest objects share a lane."),
-    h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). In every interval the processor marks each page it accesses; Varve reads and clears those marks. Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval tells that a page was touched, not how often.`),
-    report.trace.backend.startsWith("import/") ? h("p", {}, h("b", {}, "Imported. "), report.trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), report.trace.complete
+    mapped && h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is one object; from top to bottom it holds the object's pages in the order of their addresses. Address space that no object holds is left out, and the smallest objects share a lane."),
+    mapped && h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). ${marks(trace.backend)} Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval tells that a page was touched, not how often.`),
+    from ? h("p", {}, h("b", {}, "Imported. "), trace.statement.replace(/^Imported: /, "What is here: ")) : trace.backend === "exact" ? h("p", {}, h("b", {}, "Counted. "), trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), trace.complete
       ? "Every interval was read, and every loss counter is zero: an empty cell was not touched."
       : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),
-    h("p", {}, h("b", {}, "Threads "), "are known for the first touch of a page, from its page fault. Later touches carry no thread. "
-      + (report.trace.written_known ? "" : "This kernel does not tell reads from writes, so written is null.")),
+    faults && h("p", {}, h("b", {}, "Threads "), "of the map are known for the first touch of a page, from its page fault. Later touches carry no thread. "
+      + (trace.written_known ? "" : "This kernel does not tell reads from writes, so written is null.")),
     report.sharing ? h("p", {}, h("b", {}, "Who uses what, "), `below, says which threads use which objects, which parts of them, and when. ${report.sharing.weight}`) : null,
     report.unknown.length ? h("div", {}, h("b", {}, "Unknown in this trace"), h("ul", {}, ...report.unknown.map(u => h("li", {}, u)))) : null,
-    h("table", { class: "keys" }, ...[
+    mapped && h("table", { class: "keys" }, ...[
       ["Wheel", "zoom at the cursor; with Shift time only, with Alt lanes only"],
       ["Drag", "pan; across the curve: zoom into that span"],
       ["Wheel on the names", "scroll the lanes"],

@@ -2,7 +2,8 @@ import { Palette } from "./colors";
 import { details } from "./details";
 import { h } from "./dom";
 import { Explorer } from "./explorer";
-import { findings, guide, header } from "./header";
+import * as fmt from "./format";
+import { findings, guide, header, subject } from "./header";
 import type { Selection } from "./map";
 import { samples } from "./samples";
 import { type Report, decode } from "./payload";
@@ -20,6 +21,7 @@ function remembered(): Theme | null {
 }
 
 function show(app: HTMLElement, report: Report): void {
+  fmt.countsIn(report.trace.clock_unit ?? "nanoseconds");
   let chosen = remembered();
   let selection: Selection = { object: null, lane: null };
   const side = h("div", { class: "pane" });
@@ -83,10 +85,10 @@ function show(app: HTMLElement, report: Report): void {
   const touches = report.footprint.touched_pages !== null;
   side.append(list, ...Object.values(panels));
   app.replaceChildren(header(report, toggle),
-    h("main", {}, touches ? explorer.element : null, h("aside", { class: "card side", "aria-label": "Findings and details" }, side), touches ? table.element : null, ...(sharing?.elements ?? []), ...sampled.elements),
+    h("main", { class: touches ? null : "flat" }, touches ? explorer.element : null, h("aside", { class: "card side", "aria-label": "Findings and details" }, side), touches ? table.element : null, ...(sharing?.elements ?? []), ...sampled.elements),
     h("footer", {}, `${report.generator} · this page holds all its data and loads nothing from a network`));
   app.removeAttribute("aria-busy");
-  document.title = `${report.trace.command} – Varve`;
+  document.title = `${subject(report)} – Varve`;
   openTab(report.findings.length ? "findings" : "guide");
   retheme(theme());
   dark.addEventListener("change", () => { if (!chosen) retheme(theme()); });

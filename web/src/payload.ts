@@ -121,12 +121,17 @@ export interface ReportJson {
   generator: string;
   trace: {
     command: string;
-    machine: string;
+    /** null where it was not recorded */
+    machine: string | null;
     kernel: string | null;
     started: string | null;
     duration_ns: number;
     interval_ns: number;
     interval_auto: boolean;
+    /** accesses of an interval where those were asked for; 0: the whole run is one */
+    interval_accesses?: number | null;
+    /** what all times count; absent: nanoseconds */
+    clock_unit?: "nanoseconds" | "accesses" | "ticks";
     intervals: number;
     backend: string;
     complete: boolean;

@@ -227,6 +227,42 @@ describe("the page", () => {
     assert.equal(await page.locator(".badge li").count(), 1);
   });
 
+  test("says what an imported record is, and what it does not tell", async t => {
+    const page = await fixture(t, d => {
+      Object.assign(d.head.trace, { command: "", backend: "import/lackey", complete: false, statement: "Imported: every access.", machine: null, kernel: null, duration_ns: 220_865, clock_unit: "accesses" });
+      Object.assign(d.head, { overhead: { held_ns: null, recorder_cpu_ns: null }, objects: [], findings: [] });
+      d.lanes = [];
+    });
+    assert.equal(await page.locator(".badge").innerText(), "imported");
+    assert.equal(await page.locator(".command").innerText(), "a record of lackey");
+    const tiles = await page.locator(".tile").allInnerTexts();
+    assert.match(tiles[0], /220,865 accesses/);
+    assert.match(tiles[6], /unknown\s+not recorded/);
+    assert.match(tiles[7], /unknown\s+not recorded/);
+    const guide = await page.locator("#p-guide").innerText();
+    assert.match(guide, /every access/);
+    assert.doesNotMatch(guide, /processor marks|page fault|Wheel/);
+    assert.ok((await page.locator("canvas.map").boundingBox()).height < 10);
+    clean(page);
+  });
+
+  test("says that counts are of the whole run", async t => {
+    const page = await fixture(t, d => Object.assign(d.head.trace, { backend: "exact", interval_auto: true, interval_accesses: 0 }));
+    const tiles = await page.locator(".tile").allInnerTexts();
+    assert.match(tiles[1], /the whole run, exact backend/);
+    assert.match(tiles[5], /never\s+it ran in an emulator/);
+    assert.match(await page.locator("#p-guide").textContent(), /each access of the program is counted/);
+  });
+
+  test("names of places are not cut to nothing beside many columns", async t => {
+    const page = await fixture(t, d => {
+      const s = { samples: 90, reads: null, writes: null, latency_cycles: { samples: 90, median: 30, p90: 200, p99: 400, max: 900 }, time_ns: null, access_ns: null, write_ns: null, call_ns: null };
+      d.head.samples = { ...s, weight: "A sample.", note: null, with_address: 0, with_object: 90, levels: [], objects: [], lines: [], flame: [], threads: [], places: [{ ...s, place: "LULESH_OMP.cc:2035" }], omitted: { objects: 0, places: 0, lines: 0, chains: 0, threads: 0 } };
+    });
+    const name = page.locator(".sampled td.c-name").first();
+    assert.ok(await name.evaluate(e => e.scrollWidth <= e.clientWidth), "the place does not fit");
+  });
+
   const used = d => Object.assign(d.head, { sharing: sharing(), samples: samples() });
 
   test("says who uses what", async t => {

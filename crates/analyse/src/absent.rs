@@ -40,7 +40,12 @@ pub(crate) fn unsaid(analysis: &Analysis) -> Vec<String> {
         ),
         (
             sharing.is_some_and(|s| s.source == SharingSource::Counts && s.axis.is_none()),
-            "When threads used objects: accesses were counted over the whole run.",
+            match analysis.trace.interval_accesses {
+                Some(_) => {
+                    "When threads used objects: accesses were counted over the whole run (--interval-accesses divides it)."
+                }
+                None => "When threads used objects: accesses were counted over the whole run.",
+            },
         ),
     ];
     let said = rules.into_iter().filter(|(lacks, _)| *lacks);

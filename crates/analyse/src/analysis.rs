@@ -91,6 +91,8 @@ pub struct TraceFacts {
     pub start_unix_ns: u64,
     /// The interval asked for; null where the recorder chose.
     pub interval_ns: Option<Duration>,
+    /// The accesses of an interval where those were asked for, 0: the whole run is one; else null.
+    pub interval_accesses: Option<u64>,
     /// The median length of the intervals.
     pub median_interval_ns: Duration,
     /// The command line.

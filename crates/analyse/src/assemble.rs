@@ -186,12 +186,14 @@ impl Whole<'_> {
                     .map(|i| i.held_ns)
                     .max()
                     .unwrap_or_default(),
+                // Backends that count tell it of the whole run.
                 recorder_cpu_ns: Duration(
                     intervals
                         .clone()
                         .map(|i| i.recorder_cpu_ns.0)
                         .fold(0, u64::saturating_add),
-                ),
+                )
+                .max(manifest.overhead.recorder_cpu_ns),
                 recorder_peak_bytes: manifest.overhead.recorder_peak_bytes,
             },
             footprint: Footprint {
@@ -295,9 +297,11 @@ impl Whole<'_> {
             start_unix_ns: manifest.clock.start_unix_ns,
             interval_ns: match manifest.options.interval {
                 IntervalChoice::Fixed(length) => Some(length),
-                IntervalChoice::Auto { .. }
-                | IntervalChoice::Accesses(_)
-                | IntervalChoice::None => None,
+                _ => None,
+            },
+            interval_accesses: match manifest.options.interval {
+                IntervalChoice::Accesses(accesses) => Some(accesses),
+                _ => None,
             },
             median_interval_ns: lengths.get(lengths.len() / 2).copied().unwrap_or_default(),
             command: manifest.target.command.clone(),

@@ -402,14 +402,17 @@ fn objects(sums: &Sums, rows: &[ObjectRow], own: impl Fn(usize) -> bool) -> Vec<
 
 fn places(sums: &Sums, sites: &HashMap<SiteId, String>) -> Vec<PlaceSamples> {
     let label = |site: SiteId| sites.get(&site).filter(|l| !l.is_empty()).cloned();
-    let mut list: Vec<PlaceSamples> = sums
-        .places
-        .iter()
-        .map(|(&(site, ip), tally)| PlaceSamples {
-            place: site
-                .and_then(label)
-                .or(ip.map(|ip| ip.to_string()))
-                .unwrap_or_default(),
+    // An instruction is one place, whoever called its function.
+    let mut by_place: HashMap<(String, Option<Address>), Tally> = HashMap::new();
+    for (&(site, ip), tally) in &sums.places {
+        let place = site.and_then(label).or(ip.map(|ip| ip.to_string()));
+        let known = by_place.entry((place.unwrap_or_default(), ip)).or_default();
+        known.merge(tally);
+    }
+    let mut list: Vec<PlaceSamples> = by_place
+        .into_iter()
+        .map(|((place, ip), tally)| PlaceSamples {
+            place,
             ip,
             sampled: tally.done(),
         })
@@ -472,6 +475,47 @@ fn weight(sources: &[u64]) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instruction_is_one_place_however_it_was_called() {
+        let row = |site, ip, cycles| SampleRow {
+            time_ns: varve_model::Time(1),
+            pid: Pid(1),
+            tid: None,
+            cpu: None,
+            ip: Some(Address(ip)),
+            address: Some(Address(64)),
+            bytes: None,
+            write: Some(true),
+            object: None,
+            source: varve_model::SampleSource::PerfMem,
+            latency_cycles: Some(cycles),
+            level: None,
+            resolved: None,
+            mode: None,
+            weight_ns: None,
+            site: Some(SiteId(site)),
+        };
+        let mut sums = Sums::new();
+        for row in [
+            row(1, 7, 10),
+            row(2, 7, 30),
+            row(2, 7, 20),
+            row(3, 7, 1),
+            row(1, 8, 1),
+        ] {
+            sums.add(&row);
+        }
+        let names = [(1, "a.c:1"), (2, "a.c:1"), (3, "b.c:1")];
+        let names = names.map(|(site, name)| (SiteId(site), name.to_owned()));
+        let places = places(&sums, &names.into());
+        assert_eq!(places.len(), 3);
+        let most = &places[0];
+        assert_eq!((most.place.as_str(), most.ip), ("a.c:1", Some(Address(7))));
+        assert_eq!((most.sampled.samples, most.sampled.writes), (3, Some(3)));
+        let latency = most.sampled.latency_cycles.expect("latencies");
+        assert_eq!((latency.samples, latency.median, latency.max), (3, 20, 30));
+    }
 
     #[test]
     fn steps_have_their_greatest_common_divisor() {

@@ -179,6 +179,28 @@ pub(crate) fn static_address(unit: &Unit<'_, '_>, value: AttributeValue<Slice<'_
     (address != 0).then_some(address)
 }
 
+/// Whether the type is a number, a truth value or a letter, which holds no allocation.
+pub(crate) fn is_scalar(unit: &Unit<'_, '_>, of: AttributeValue<Slice<'_>>) -> bool {
+    let mut next = reference(unit, of);
+    for _ in 0..DEPTH_LIMIT {
+        let Some(kind) = next.and_then(|offset| entry(unit, offset)) else {
+            return false;
+        };
+        match kind.tag() {
+            gimli::DW_TAG_base_type | gimli::DW_TAG_enumeration_type => return true,
+            gimli::DW_TAG_typedef
+            | gimli::DW_TAG_const_type
+            | gimli::DW_TAG_volatile_type
+            | gimli::DW_TAG_atomic_type => {
+                let of = kind.attr_value(gimli::DW_AT_type);
+                next = of.and_then(|of| reference(unit, of));
+            }
+            _ => return false,
+        }
+    }
+    false
+}
+
 /// The size of the type of a variable, in bytes.
 pub(crate) fn type_bytes(unit: &Unit<'_, '_>, chain: &[Entry<'_>]) -> Option<u64> {
     let offset = chain

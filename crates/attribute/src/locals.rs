@@ -15,7 +15,7 @@ pub(crate) struct Locals {
 }
 
 impl Locals {
-    /// The one local variable declared on a line.
+    /// The one local variable declared on a line that may hold an allocation.
     pub(crate) fn declared_at(
         &mut self,
         unit: Unit<'_, '_>,
@@ -49,11 +49,12 @@ fn read(unit: &Unit<'_, '_>, all: &mut HashMap<(u64, u64), String>) -> gimli::Re
             entries.skip_attributes(abbreviation.attributes())?;
             continue;
         }
-        let (mut name, mut file, mut line) = (None, None, None);
+        let (mut name, mut file, mut line, mut of) = (None, None, None, None);
         for spec in abbreviation.attributes() {
             let attribute = entries.read_attribute(*spec)?;
             match attribute.name() {
                 gimli::DW_AT_name => name = dwarf::text(unit, attribute.value()),
+                gimli::DW_AT_type => of = Some(attribute.value()),
                 gimli::DW_AT_decl_line => line = attribute.udata_value(),
                 gimli::DW_AT_decl_file => {
                     file = match attribute.value() {
@@ -63,6 +64,9 @@ fn read(unit: &Unit<'_, '_>, all: &mut HashMap<(u64, u64), String>) -> gimli::Re
                 }
                 _ => {}
             }
+        }
+        if of.is_some_and(|of| dwarf::is_scalar(unit, of)) {
+            continue;
         }
         if let (Some(name), Some(file), Some(line)) = (name, file, line) {
             all.entry((file, line))

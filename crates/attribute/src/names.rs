@@ -87,7 +87,7 @@ impl Namer {
         // Only the lines around matter.
         let skipped = line.saturating_sub(16);
         let window: Vec<&str> = text.lines().skip(skipped).take(32).collect();
-        assigned_variable(&window, line - skipped)
+        assigned_variable(&window, line - skipped, frame.column)
     }
 }
 

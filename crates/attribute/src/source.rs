@@ -41,12 +41,63 @@ const KEYWORDS: &[&str] = &[
     "mut", "call", "match", "loop", "std", "struct",
 ];
 
-/// Finds the variable that the statement at `line` (from 1) assigns an allocation to.
-pub(crate) fn assigned_variable(source: &[&str], line: usize) -> Option<String> {
+/// Finds the variable that the statement at `line` (from 1) assigns an allocation to. `column` (the byte, from 1) is where the
+/// call stands, where that is known: it tells apart what several statements, or declarations, of one line allocate.
+pub(crate) fn assigned_variable(
+    source: &[&str],
+    line: usize,
+    column: Option<u32>,
+) -> Option<String> {
     let index = line.checked_sub(1)?;
     let own = strip_comment(source.get(index)?);
+    let parts = allocating(own);
+    if parts.len() > 1 {
+        let Some(column) = column.filter(|c| *c > 0) else {
+            // Without a column only a name that is all of theirs is right.
+            let mut names = parts.iter().map(|(_, part)| from_statement(part));
+            let first = names.next()??;
+            return names.all(|n| n.as_ref() == Some(&first)).then_some(first);
+        };
+        let at = column as usize - 1;
+        let own = |(from, part): &&(usize, &str)| (*from..from + part.len()).contains(&at);
+        return parts.iter().find(own).and_then(|(_, p)| from_statement(p));
+    }
     let statement = statement(source, index)?;
     from_statement(&statement).or_else(|| from_statement(own.trim()))
+}
+
+/// The statements and declarations of a line that allocate, each with the byte where it begins.
+fn allocating(line: &str) -> Vec<(usize, &str)> {
+    let mut ends = Vec::new();
+    let mut depth = 0usize;
+    for (at, letter) in line.bytes().enumerate() {
+        match letter {
+            b'(' | b'[' => depth += 1,
+            b')' | b']' => depth = depth.saturating_sub(1),
+            b';' | b'{' | b'}' => {
+                depth = 0;
+                ends.push(at);
+            }
+            b',' if depth == 0 => ends.push(at),
+            _ => {}
+        }
+    }
+    ends.push(line.len());
+    let mut from = 0;
+    let mut parts = Vec::new();
+    for end in ends {
+        if let Some(part) = line.get(from..end).filter(|part| allocates(part)) {
+            parts.push((from, part));
+        }
+        from = end + 1;
+    }
+    parts
+}
+
+fn allocates(part: &str) -> bool {
+    let lower = part.to_ascii_lowercase();
+    let mut words = ALLOCATORS.iter();
+    words.any(|word| part.contains(word) || lower.contains(word))
 }
 
 /// The text of the statement that covers the line.
@@ -82,11 +133,7 @@ fn from_statement(statement: &str) -> Option<String> {
     // Of several statements on a line, the one that allocates.
     statement.split([';', '{', '}']).find_map(|part| {
         let part = part.trim();
-        let lower = part.to_ascii_lowercase();
-        if !ALLOCATORS
-            .iter()
-            .any(|word| part.contains(word) || lower.contains(word))
-        {
+        if !allocates(part) {
             return None;
         }
         out_argument(part)
@@ -258,7 +305,7 @@ mod tests {
 
     fn named(text: &str) -> Option<String> {
         let lines: Vec<&str> = text.lines().collect();
-        assigned_variable(&lines, 1)
+        assigned_variable(&lines, 1, None)
     }
 
     #[test]
@@ -314,11 +361,34 @@ mod tests {
         ];
         for line in 2..=4 {
             assert_eq!(
-                assigned_variable(&lines, line).as_deref(),
+                assigned_variable(&lines, line, None).as_deref(),
                 Some("matrix"),
                 "line {line}"
             );
         }
+    }
+
+    #[test]
+    fn the_column_tells_the_statements_of_a_line_apart() {
+        for text in [
+            "big = malloc(n); hot = malloc(n); auto cold = new double[n];",
+            "double *big = malloc(n * f(1, 2)), *hot = malloc(n), *cold = calloc(n, 8);",
+            "if (n) { big = malloc(n); hot = malloc(n); } cold = malloc(n);",
+        ] {
+            for name in ["big", "hot", "cold"] {
+                let sign = text
+                    .find(&format!("{name} ="))
+                    .map(|at| at + name.len() + 3);
+                let column = sign.and_then(|at| u32::try_from(at + 1).ok());
+                let found = assigned_variable(&[text], 1, column);
+                assert_eq!(found.as_deref(), Some(name), "{text}");
+            }
+            assert_eq!(assigned_variable(&[text], 1, None), None, "{text}");
+            assert_eq!(assigned_variable(&[text], 1, Some(0)), None, "{text}");
+            assert_eq!(assigned_variable(&[text], 1, Some(900)), None, "{text}");
+        }
+        let twice = "if (n) x = malloc(n); else { x = malloc(m); }";
+        assert_eq!(named(twice).as_deref(), Some("x"));
     }
 
     #[test]
@@ -334,19 +404,19 @@ mod tests {
         ] {
             assert_eq!(named(text), None, "{text}");
         }
-        assert_eq!(assigned_variable(&["x"], 0), None);
-        assert_eq!(assigned_variable(&["x"], 7), None);
+        assert_eq!(assigned_variable(&["x"], 0, None), None);
+        assert_eq!(assigned_variable(&["x"], 7, None), None);
     }
 
     proptest::proptest! {
         #[test]
-        fn no_text_panics(text in "\\PC{0,120}", line in 0usize..4) {
-            let _ = assigned_variable(&text.split('|').collect::<Vec<_>>(), line);
+        fn no_text_panics(text in "\\PC{0,120}", line in 0usize..4, column in 0u32..140) {
+            let _ = assigned_variable(&text.split('|').collect::<Vec<_>>(), line, Some(column));
         }
 
         #[test]
-        fn no_code_like_text_panics(text in "[a-z=(){}\\[\\]<>.;:,*&| \"->]{0,60}(malloc|allocate\\(|vector<|resize\\()[a-z=()\\[\\]<>.;*& ]{0,30}") {
-            let _ = assigned_variable(&text.split('|').collect::<Vec<_>>(), 1);
+        fn no_code_like_text_panics(text in "[a-z=(){}\\[\\]<>.;:,*&| \"->]{0,60}(malloc|allocate\\(|vector<|resize\\()[a-z=()\\[\\]<>.;*& ]{0,30}", column in 0u32..120) {
+            let _ = assigned_variable(&text.split('|').collect::<Vec<_>>(), 1, Some(column));
         }
     }
 }

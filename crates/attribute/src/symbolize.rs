@@ -39,11 +39,13 @@ pub struct Frame {
     pub file: Option<String>,
     /// The line in it.
     pub line: Option<u32>,
+    /// The byte in the line, from 1.
+    pub column: Option<u32>,
     /// The base name of the module.
     pub module: Option<String>,
     /// The address as recorded.
     pub address: Address,
-    /// The one local variable that is declared on that line, where debug information knows it.
+    /// The one local variable declared on that line that may hold an allocation, where debug information knows it.
     pub declares: Option<String>,
 }
 
@@ -290,17 +292,19 @@ fn lines(context: &addr2line::Context<Slice<'_>>, locals: &mut Locals, address: 
             .function
             .as_ref()
             .and_then(|function| function.raw_name().ok());
-        let (file, line) = match &found.location {
+        let (file, line, column) = match &found.location {
             Some(location) => (
                 location.file.map(str::to_owned),
                 location.line.filter(|line| *line > 0),
+                location.column.filter(|column| *column > 0),
             ),
-            None => (None, None),
+            None => (None, None, None),
         };
         frames.push(Frame {
             function: name.map(|name| demangle(&name)),
             file,
             line,
+            column,
             ..Frame::default()
         });
     }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use varve_model::{Address, Bytes, PageRange, Pid, Time, TouchSource};
 
-use crate::error::{Place, Trouble};
+use crate::error::{Damage, Place, Trouble};
 use crate::lines::{Lines, text};
 use crate::numbers::decimal;
 use crate::perf_line::head;
@@ -212,7 +212,7 @@ pub(crate) fn read_json(input: impl Read, sink: &mut Sink<'_>) -> Result<(), Tro
         regions: Active,
     }
     let records: Vec<Record> = serde_json::from_reader(input).map_err(|e| match e.classify() {
-        serde_json::error::Category::Io => Trouble::Io(e.into()),
+        serde_json::error::Category::Io => Trouble::from(io::Error::from(e)),
         _ => Trouble::Damaged(
             Place::Line(e.line() as u64),
             format!("it is not one of damo's records: {e}"),
@@ -318,7 +318,23 @@ impl<'de> Deserialize<'de> for Active {
     }
 }
 
-/// What is compressed with zlib, unpacked.
+/// What is compressed with zlib, unpacked. Errors say at which byte of what is compressed.
 pub(crate) fn unpacked(input: impl Read) -> impl Read {
-    io::BufReader::new(flate2::read::ZlibDecoder::new(input))
+    io::BufReader::new(Unpacked(flate2::read::ZlibDecoder::new(input)))
+}
+
+struct Unpacked<R>(flate2::read::ZlibDecoder<R>);
+
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::UnexpectedEof => {
+                let message = format!("its zlib stream is damaged: {error}");
+                Damage::at(self.0.total_in(), message).into()
+            }
+            _ => error,
+        })
+    }
 }

@@ -110,6 +110,8 @@ pub(crate) enum Trouble {
     Nothing(String),
     Io(io::Error),
     Trace(TraceError),
+    /// In another file of the same recording.
+    In(PathBuf, Box<Trouble>),
 }
 
 impl Trouble {
@@ -131,6 +133,7 @@ impl Trouble {
             Trouble::Nothing(why) => ImportError::Nothing { path, why },
             Trouble::Io(source) => ImportError::Io { path, source },
             Trouble::Trace(error) => ImportError::Trace(error),
+            Trouble::In(path, trouble) => trouble.of(path),
         }
     }
 }
@@ -143,6 +146,29 @@ impl From<TraceError> for Trouble {
 
 impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Trouble {
-        Trouble::Io(error)
+        match error.downcast::<Damage>() {
+            Ok(damage) => Trouble::byte(damage.byte, damage.message),
+            Err(error) => Trouble::Io(error),
+        }
+    }
+}
+
+/// Damage that is found while bytes are read, on its way through an [`io::Error`].
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Damage {
+    byte: u64,
+    message: String,
+}
+
+impl Damage {
+    pub(crate) fn at(byte: u64, message: String) -> Damage {
+        Damage { byte, message }
+    }
+}
+
+impl From<Damage> for io::Error {
+    fn from(damage: Damage) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, damage)
     }
 }

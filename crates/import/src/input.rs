@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes that are read at once.
 const BUFFER: usize = 1 << 18;
@@ -37,6 +37,33 @@ impl<'a> Input<'a> {
         file.take(most as u64).read_to_end(&mut head)?;
         Ok((head, length))
     }
+}
+
+/// The files of one recording, the one that says what the others hold first. That is one file, except of `perf record
+/// --threads`, which makes a folder: `data` with the header, and `data.0` and so on with the records of each thread.
+pub(crate) fn files_of(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let header = path.join("data");
+    if !header.is_file() {
+        let what = "it is a folder without a file `data`, which `perf record --threads` would have put there";
+        return Err(io::Error::other(what));
+    }
+    let mut parts: Vec<(u32, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name
+            .to_str()
+            .and_then(|n| n.strip_prefix("data.")?.parse().ok());
+        if let Some(number) = number {
+            parts.push((number, entry.path()));
+        }
+    }
+    parts.sort();
+    let parts = parts.into_iter().map(|(_, path)| path);
+    Ok([header].into_iter().chain(parts).collect())
 }
 
 /// Opening a FIFO would wait for ever, and files are read more than once.

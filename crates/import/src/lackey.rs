@@ -3,6 +3,7 @@
 use std::io::BufRead;
 
 use varve_model::{Address, Bytes, PageRange, Pid, SampleSource, Time, TouchSource};
+use varve_trace::ClockUnit;
 use varve_trace::tables::SampleRow;
 
 use crate::error::Trouble;
@@ -51,6 +52,7 @@ pub(crate) fn line(line: &[u8]) -> Result<Line, &'static str> {
 }
 
 pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Trouble> {
+    sink.traits.unit = ClockUnit::Accesses;
     let mut lines = Lines::new(input);
     let pid = Pid(0);
     let mut pages = PageSet::default();

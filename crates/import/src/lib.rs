@@ -26,6 +26,7 @@ mod tracepoint;
 pub use detect::Format;
 pub use error::{ImportError, Place};
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use varve_trace::TraceWriter;
@@ -103,15 +104,31 @@ struct Found {
     path: PathBuf,
     content: Content,
     bytes: u64,
+    /// Files that hold more of the same recording, and how long they are.
+    parts: Vec<(PathBuf, u64)>,
+}
+
+impl Found {
+    fn all_bytes(&self) -> u64 {
+        self.bytes + self.parts.iter().map(|(_, bytes)| bytes).sum::<u64>()
+    }
 }
 
 fn inspect(files: &[PathBuf], format: Option<Format>) -> Result<Vec<Found>, ImportError> {
     let mut found: Vec<Found> = Vec::new();
     for path in files {
-        let (head, bytes) = Input::head(path, detect::HEAD).map_err(|source| ImportError::Io {
+        let unread = |source| ImportError::Io {
             path: path.clone(),
             source,
-        })?;
+        };
+        let mut of_one = input::files_of(path).map_err(unread)?.into_iter();
+        let path = &of_one.next().unwrap_or_else(|| path.clone());
+        let (head, bytes) = Input::head(path, detect::HEAD).map_err(unread)?;
+        let mut parts = Vec::new();
+        for part in of_one {
+            let (_, bytes) = Input::head(&part, 0).map_err(unread)?;
+            parts.push((part, bytes));
+        }
         let content = detect::detect(&head, format).map_err(|why| ImportError::Unknown {
             path: path.clone(),
             why,
@@ -131,6 +148,7 @@ fn inspect(files: &[PathBuf], format: Option<Format>) -> Result<Vec<Found>, Impo
             path,
             content,
             bytes,
+            parts,
         });
     }
     // What tells of objects comes before what is looked up among them.
@@ -149,14 +167,14 @@ fn read_all(
     output: &Path,
     progress: &mut dyn FnMut(f64),
 ) -> Result<sink::Written, ImportError> {
-    let total: u64 = files.iter().map(|f| f.bytes).sum();
+    let total: u64 = files.iter().map(Found::all_bytes).sum();
+    let progress = RefCell::new(progress);
+    let tell = |bytes: u64| (progress.borrow_mut())((bytes as f64 / total.max(1) as f64).min(1.0));
     let mut sink = Sink::create(output)?;
     let mut before = 0;
     let mut events = Vec::new();
     for file in files {
-        let share = &mut |bytes: u64| {
-            progress(((before + bytes) as f64 / total.max(1) as f64).min(1.0));
-        };
+        let share = &mut |bytes: u64| tell(before + bytes);
         let of = |trouble: Trouble| trouble.of(file.path.clone());
         let input = Input::open(&file.path, share).map_err(|e| of(e.into()))?;
         if file.content != Content::Iiswc22Events && !events.is_empty() {
@@ -164,10 +182,24 @@ fn read_all(
         }
         match file.content {
             Content::Iiswc22Events => iiswc22::read_events(input, &mut events),
+            Content::PerfData => {
+                let mut from = before + file.bytes;
+                let mut shares = Vec::new();
+                for (_, bytes) in &file.parts {
+                    shares.push(move |read: u64| tell(from + read));
+                    from += bytes;
+                }
+                let mut parts = Vec::new();
+                for ((path, _), share) in file.parts.iter().zip(&mut shares) {
+                    let part = Input::open(path, share).map_err(|e| of(e.into()))?;
+                    parts.push((path.clone(), part));
+                }
+                perf_data::read(input, parts, &mut sink)
+            }
             content => read(content, input, &mut sink),
         }
         .map_err(of)?;
-        before += file.bytes;
+        before += file.all_bytes();
     }
     iiswc22::apply(events, &mut sink);
     Ok(sink.finish()?)
@@ -175,7 +207,7 @@ fn read_all(
 
 fn read(content: Content, input: Input<'_>, sink: &mut Sink<'_>) -> Result<(), Trouble> {
     match content {
-        Content::PerfData => perf_data::read(input, sink),
+        Content::PerfData => perf_data::read(input, Vec::new(), sink),
         Content::PerfScript => perf_script::read(input, sink),
         Content::Mitos => mitos::read(input, sink),
         Content::Iiswc22Accesses | Content::Iiswc22Events => iiswc22::read_accesses(input, sink),

@@ -9,6 +9,7 @@ mod container;
 
 use std::collections::HashMap;
 use std::io::{BufRead, Seek};
+use std::path::PathBuf;
 
 use varve_model::{Address, Bytes, Cpu, Pid, SampleSource, Tid, Time};
 use varve_trace::tables::{MappingRow, SampleRow};
@@ -65,8 +66,13 @@ enum Task {
     Lost(u64),
 }
 
-pub(crate) fn read(input: impl BufRead + Seek, sink: &mut Sink<'_>) -> Result<(), Trouble> {
-    let mut file = File::open(input)?;
+/// Reads a recording: the file with the header, and those with more records, if there are any.
+pub(crate) fn read<R: BufRead + Seek>(
+    input: R,
+    parts: Vec<(PathBuf, R)>,
+    sink: &mut Sink<'_>,
+) -> Result<(), Trouble> {
+    let mut file = File::open(input, parts)?;
     sink.traits.machine = machine(&mut file)?;
     let build_ids = build_ids(&mut file)?;
     let formats = file.feature(1)?;

@@ -476,6 +476,8 @@ fn kind(path: &str) -> ObjectKind {
     match path {
         "[heap]" => ObjectKind::Heap,
         path if path.starts_with("[stack") => ObjectKind::Stack,
+        // As perf names memory without a file.
+        path if path.starts_with("//anon") => ObjectKind::Mapping,
         path if path.starts_with('/') && !path.starts_with("/dev/zero") => ObjectKind::File,
         _ => ObjectKind::Mapping,
     }

@@ -85,6 +85,26 @@ fn what_only_looks_like_a_format_is_refused() {
 }
 
 #[test]
+fn damage_of_a_compressed_file_is_told_with_its_byte() {
+    use std::io::Write;
+    let json = std::fs::read(golden("two_targets.damon.json")).unwrap();
+    let mut packer = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(&json).unwrap();
+    let packed = packer.finish().unwrap();
+    assert!(of_bytes(&packed, None).is_ok());
+    for cut in [packed.len() / 2, packed.len() - 5] {
+        match of_bytes(&packed[..cut], Some(Format::Damon)) {
+            Err(ImportError::Damaged { place, message, .. }) => {
+                assert_eq!(place, Place::Byte(cut as u64), "{message}");
+                assert!(message.contains("zlib"), "{message}");
+            }
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("it was imported"),
+        }
+    }
+}
+
+#[test]
 fn damage_is_told_with_its_place() {
     let place = |bytes: &[u8], format: Option<Format>| match of_bytes(bytes, format) {
         Err(ImportError::Damaged { place, .. }) => place,

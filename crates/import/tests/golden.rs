@@ -195,6 +195,7 @@ fn damon_in_all_forms() {
 #[test]
 fn lackey_counts_every_access_and_every_page() {
     let got = imported(&["small.lackey.txt"]);
+    assert_eq!(got.trace().manifest.clock.unit, ClockUnit::Accesses);
     assert_eq!(
         got.samples(),
         [

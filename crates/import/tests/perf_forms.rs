@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Imported, golden, of_bytes};
+use common::{Imported, golden, of_bytes, of_paths};
 use varve_import::{ImportError, Place};
 use varve_trace::tables::{MappingRow, ProcessRow, SampleRow, ThreadRow};
 use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
@@ -181,6 +181,47 @@ fn compressed_records_say_what_plain_ones_say() {
         assert_eq!(file.samples().len(), 6);
         let piped = of_bytes(&piped(&parts, &packed), None).unwrap();
         assert_eq!(said(&piped), said(&original), "{piece}");
+    }
+}
+
+/// `perf record --threads` makes a folder: what is said of the recording in one file, and the records of each thread in others.
+#[test]
+fn a_folder_by_threads_says_what_a_file_says() {
+    const SAMPLE: u32 = 9;
+    let parts = parts();
+    let plain = of_bytes(&filed(&parts, &parts.records), None).unwrap();
+    let (mut tasks, mut samples, mut rest) = (Vec::new(), Vec::new(), &parts.records[..]);
+    while !rest.is_empty() {
+        let size = usize::from(u16::from_le_bytes([rest[6], rest[7]]));
+        let is_sample = rest[..4] == SAMPLE.to_le_bytes();
+        let to = if is_sample { &mut samples } else { &mut tasks };
+        to.extend_from_slice(&rest[..size]);
+        rest = &rest[size..];
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("perf.data");
+    std::fs::create_dir(&path).unwrap();
+    let import = || of_paths(std::slice::from_ref(&path), None);
+    match import() {
+        Err(error @ ImportError::Io { .. }) => {
+            assert!(
+                error.to_string().contains("without a file `data`"),
+                "{error}"
+            )
+        }
+        _ => panic!("an empty folder was imported"),
+    }
+    std::fs::write(path.join("data"), filed(&parts, &tasks)).unwrap();
+    std::fs::write(path.join("data.0"), []).unwrap();
+    std::fs::write(path.join("data.10"), compressed(&samples, 100, COMPRESSED)).unwrap();
+    assert_eq!(said(&import().unwrap()), said(&plain));
+    let whole = samples.len() - 8;
+    std::fs::write(path.join("data.10"), &samples[..whole]).unwrap();
+    match import() {
+        Err(ImportError::Damaged { path, message, .. }) => {
+            assert!(path.ends_with("perf.data/data.10") && message.contains("ends within"))
+        }
+        _ => panic!("it was imported"),
     }
 }
 

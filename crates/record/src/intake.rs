@@ -1,21 +1,23 @@
 //! Where the kernel's events go.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use varve_bpf::{
     Access, Doer, Event, Exit, Fork, ForkKind, Leaf, MappingCall, Mode, Region, Vanish,
 };
-use varve_model::{Address, Pid, Time};
+use varve_model::{Address, Interval, Pid, Time, TouchSource};
 use varve_trace::tables::FaultRow;
 
 use crate::agents::Agents;
 use crate::kernel_objects::KernelObjects;
 use crate::lives::Lives;
 use crate::output::Output;
+use crate::ranges::Ranges;
+use crate::runs::{Writes, append_runs};
 use crate::samples::Sampler;
 use crate::stacks::Stacks;
-use crate::traps::{TrapNews, Trapped};
+use crate::traps::{self, TrapNews, Trapped};
 use crate::world::{ObjectsFrom, World};
 use crate::writes::{WriteWatch, is_next};
 
@@ -45,6 +47,8 @@ pub(crate) struct Intake {
     pub(crate) writes: Option<WriteWatch>,
     /// Where accesses are trapped: those of the interval that runs, and of the next.
     pub(crate) trapped: Option<(Trapped, Trapped)>,
+    /// Where accesses are trapped: to which memory each process's pages are moved, until it runs another program.
+    pub(crate) aside: HashMap<Pid, Ranges>,
     /// What servants are to be told.
     pub(crate) trap_news: Vec<TrapNews>,
     /// Where samples are taken.
@@ -70,6 +74,7 @@ impl Intake {
             released: None,
             writes: None,
             trapped: None,
+            aside: HashMap::new(),
             trap_news: Vec::new(),
             samples: None,
             new_program: false,
@@ -164,7 +169,13 @@ impl Intake {
         // bits of the interval that ends are read, and may be read before they are cleared.
         let held = self.released.is_some_and(|r| vanish.time <= r);
         let both = next && held && vanish.doer == Doer::Another;
-        for region in vanish.regions() {
+        for mut region in vanish.regions() {
+            // A page that is aside was not accessed there, and some keep their bits: the zero page's cannot be cleared.
+            if let Some(aside) = self.aside.get(&owner)
+                && !traps::hide(aside, &mut region)
+            {
+                continue;
+            }
             self.vanish_region(owner, region, next);
             if both {
                 self.vanish_region(owner, region, false);
@@ -192,6 +203,27 @@ impl Intake {
                 or(&mut known.written, &region.written);
             })
             .or_insert(region);
+    }
+
+    /// Appends the vanished pages of the interval that ends to the touches; those of the next are next.
+    pub(crate) fn write_vanished(&mut self, interval: Interval, writes: Writes) {
+        let next = std::mem::take(&mut self.vanished_next);
+        let vanished = std::mem::replace(&mut self.vanished, next);
+        let mut by_process: BTreeMap<Pid, Vec<Region>> = BTreeMap::new();
+        for ((pid, _, _), region) in vanished {
+            by_process.entry(pid).or_default().push(region);
+        }
+        for (pid, regions) in by_process {
+            append_runs(
+                &mut self.output.touches,
+                interval,
+                pid,
+                &regions,
+                writes,
+                Some(TouchSource::Vanish),
+                self.trapped.as_ref().map(|t| &t.0),
+            );
+        }
     }
 
     fn fork(&mut self, fork: &Fork) {
@@ -228,6 +260,7 @@ impl Intake {
         if !shared {
             self.lives.end_all(pid, time);
         }
+        self.aside.remove(&pid);
         self.trap_news.push(TrapNews::Gone(pid, time));
         self.stacks.forget(pid);
         if let Some(writes) = &mut self.writes {
@@ -297,6 +330,7 @@ impl Intake {
             if !shared {
                 self.lives.end_all(pid, time);
             }
+            self.aside.remove(&pid);
             self.trap_news.push(TrapNews::Gone(pid, time));
             self.stacks.forget(pid);
             if let Some(samples) = &mut self.samples {

@@ -211,28 +211,37 @@ impl Servants {
         let Some(servant) = self.servants.get(&pid) else {
             return;
         };
-        regions.retain_mut(|region| {
-            let aside = servant.aside.pages_of(region.base);
-            if region.leaf != Leaf::Small {
-                return aside == [0; 8];
-            }
-            let bits = [
-                &mut region.accessed,
-                &mut region.young,
-                &mut region.referenced,
-                &mut region.pinned,
-                &mut region.sticky,
-            ];
-            let mut any = 0;
-            for bits in bits {
-                for (word, aside) in bits.iter_mut().zip(&aside) {
-                    *word &= !aside;
-                    any |= *word;
-                }
-            }
-            any != 0
-        });
+        regions.retain_mut(|region| hide(&servant.aside, region));
     }
+
+    /// The places aside of each process.
+    pub(crate) fn asides(&self) -> HashMap<Pid, Ranges> {
+        let of = |(pid, servant): (&Pid, &Servant)| (*pid, servant.aside.clone());
+        self.servants.iter().map(of).collect()
+    }
+}
+
+/// Takes the places aside out of a region; whether it has anything else.
+pub(crate) fn hide(aside: &Ranges, region: &mut Region) -> bool {
+    let aside = aside.pages_of(region.base);
+    if region.leaf != Leaf::Small {
+        return aside == [0; 8];
+    }
+    let bits = [
+        &mut region.accessed,
+        &mut region.young,
+        &mut region.referenced,
+        &mut region.pinned,
+        &mut region.sticky,
+    ];
+    let mut any = 0;
+    for bits in bits {
+        for (word, aside) in bits.iter_mut().zip(&aside) {
+            *word &= !aside;
+            any |= *word;
+        }
+    }
+    any != 0
 }
 
 /// Adds rows of touched pages to the counts.
@@ -355,6 +364,34 @@ impl Trapped {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lies_aside_is_not_the_targets() {
+        let mut aside = Ranges::default();
+        aside.insert(Address(4 << 21), Bytes(3 * PAGE_BYTES));
+        let region = |base: u64, leaf| Region {
+            base: Address(base),
+            leaf,
+            hugetlb: false,
+            accessed: [0b11, 0, 0, 0, 0, 0, 0, 0],
+            young: [0; 8],
+            referenced: [0; 8],
+            pinned: [0; 8],
+            sticky: [0b100, 0, 0, 0, 0, 0, 0, 0],
+            written: [0; 8],
+            intact: [0; 8],
+            present: 3,
+        };
+        assert!(!hide(&aside, &mut region(4 << 21, Leaf::Small)));
+        assert!(!hide(&aside, &mut region(4 << 21, Leaf::Huge2M)));
+        let mut beyond = region(4 << 21, Leaf::Small);
+        beyond.accessed[1] = 1;
+        assert!(hide(&aside, &mut beyond));
+        assert_eq!(beyond.touched(), [0, 1, 0, 0, 0, 0, 0, 0]);
+        let mut other = region(6 << 21, Leaf::Small);
+        assert!(hide(&aside, &mut other));
+        assert_eq!(other.touched()[0], 0b111);
+    }
 
     #[test]
     fn the_first_access_says_whether_it_was_a_write() {

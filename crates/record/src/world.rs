@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::agents::FirstMaps;
 use crate::build_ids::BuildIds;
+use crate::exact::EMULATOR;
 use varve_attribute::Mapping;
 use varve_model::{Bytes, Pid, Tid, Time};
 use varve_sys::MapEntry;
@@ -142,6 +143,9 @@ impl World {
         self.end_mappings(pid, time);
         self.maps_changed(pid, time);
         self.describe(pid);
+        if self.emulated {
+            self.thread(pid, Tid(pid.0), time, Some(EMULATOR));
+        }
     }
 
     /// A thread made another of the same process, which has its name.
@@ -176,6 +180,10 @@ impl World {
                     row.name = status.name;
                 }
             }
+        }
+        // The kernel names threads by the program that it runs, which is not the one that is recorded.
+        if self.emulated && row.name == EMULATOR {
+            row.name = comm(&process.row.exe);
         }
         self.thread_rows.push(row.clone());
     }
@@ -377,6 +385,15 @@ fn without_emulator(pid: Pid, entries: &mut Vec<MapEntry>) {
     }
 }
 
+/// What the kernel calls a thread that runs a program: the file's name, 15 bytes of it at most.
+fn comm(exe: &str) -> String {
+    let name = exe.rsplit('/').next().unwrap_or(exe);
+    let end = (0..=name.len().min(15))
+        .rev()
+        .find(|end| name.is_char_boundary(*end));
+    name[..end.unwrap_or(0)].to_owned()
+}
+
 /// The program that an emulator runs, and its command line: `EMULATOR OPTIONS -0 NAME PROGRAM ARGUMENTS`.
 fn emulated(words: &[String]) -> Option<(String, String)> {
     let at = words.iter().position(|w| w == "-0")?;
@@ -399,5 +416,29 @@ fn mapping_row(pid: Pid, entry: &MapEntry, seen: &Seen, to: Option<Time>) -> Map
         build_id: seen.build_id.clone(),
         from_ns: seen.since,
         to_ns: to,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn emulated_threads_have_the_names_of_their_programs() {
+        let pid = Pid(u32::MAX - 1);
+        let mut world = World {
+            emulated: true,
+            ..World::default()
+        };
+        world.adopt(pid, Pid(1), Time(1));
+        let exe = "/usr/bin/a-program-with-a-long-name";
+        world.exec(pid, Time(2), exe);
+        world.thread_made(pid, Tid(pid.0), Tid(5), Time(3));
+        world.thread(pid, Tid(6), Time(4), Some("worker"));
+        let threads = &world.processes[&pid].threads;
+        let name = |tid| threads[&tid].name.as_str();
+        assert_eq!(name(Tid(pid.0)), "a-program-with-");
+        assert_eq!(name(Tid(5)), "a-program-with-");
+        assert_eq!(name(Tid(6)), "worker");
     }
 }

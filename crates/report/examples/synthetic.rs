@@ -344,7 +344,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let report = HtmlReport {
         trace: TraceSummary {
             command: "./solver --grid 512x512x256 --steps 4000 --checkpoint out/state.bin".into(),
-            machine: "AMD EPYC 7B13, 8 CPUs, 32 GiB".into(),
+            machine: Some("AMD EPYC 7B13, 8 CPUs, 32 GiB".into()),
             kernel: Some("Linux 6.12.48 x86_64".into()),
             started: Some("2026-03-14 09:26:53 UTC".into()),
             duration_ns: Duration(INTERVALS as u64 * STEP),

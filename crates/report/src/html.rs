@@ -19,6 +19,7 @@ pub use source::from_trace;
 
 use serde::Serialize;
 use varve_model::{Address, Bytes, Duration, ObjectKind, Pages, Pid, Tid, Time};
+use varve_trace::ClockUnit;
 
 /// The version of the contract between this module and the page.
 pub const SCHEMA: u32 = 1;
@@ -77,8 +78,8 @@ pub struct HtmlReport {
 pub struct TraceSummary {
     /// The command line.
     pub command: String,
-    /// The processor and its number of CPUs, in words.
-    pub machine: String,
+    /// The processor and its number of CPUs, in words, where recorded.
+    pub machine: Option<String>,
     /// The kernel's release.
     pub kernel: Option<String>,
     /// When it began, in words.
@@ -89,6 +90,10 @@ pub struct TraceSummary {
     pub interval_ns: Duration,
     /// Whether the recorder chose the interval.
     pub interval_auto: bool,
+    /// The accesses of an interval where those were asked for, 0: the whole run is one.
+    pub interval_accesses: Option<u64>,
+    /// What all times count.
+    pub clock_unit: ClockUnit,
     /// How many intervals.
     pub intervals: u32,
     /// The backend.

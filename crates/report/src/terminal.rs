@@ -12,7 +12,7 @@ use std::path::Path;
 
 use varve_analyse::{Analysis, FindingId, Remainder, format};
 use varve_model::{Duration, TouchSource};
-use varve_trace::{Absent, ClockUnit, TrapsNote};
+use varve_trace::{Absent, ClockUnit, EXACT, TrapsNote};
 
 use page::{Page, Tone};
 use table::{Align, Table};
@@ -111,9 +111,11 @@ fn what_ran(page: &mut Page, a: &Analysis) {
         imported(page, a);
         return;
     }
-    let length = match trace.interval_ns {
-        Some(length) => format!("of {}", format::duration(length)),
-        None => format!(
+    let length = match (trace.interval_ns, trace.interval_accesses) {
+        (Some(length), _) => format!("of {}", format::duration(length)),
+        (_, Some(0)) => "(the whole run)".to_owned(),
+        (_, Some(accesses)) => format!("of {} accesses", format::count(accesses)),
+        _ => format!(
             "of {} (median, chosen by cost)",
             format::duration(trace.median_interval_ns)
         ),
@@ -150,12 +152,15 @@ fn what_ran(page: &mut Page, a: &Analysis) {
         }
     }
     let cost = &a.overhead;
-    let mut parts = vec![format!(
-        "target held {} ({} of the time, longest {})",
-        format::duration(cost.held_ns),
-        format::percent(cost.held_ns.0, trace.duration_ns.0),
-        format::duration(cost.longest_hold_ns)
-    )];
+    let mut parts = vec![match trace.backend == EXACT {
+        true => "target ran in an emulator".to_owned(),
+        false => format!(
+            "target held {} ({} of the time, longest {})",
+            format::duration(cost.held_ns),
+            format::percent(cost.held_ns.0, trace.duration_ns.0),
+            format::duration(cost.longest_hold_ns)
+        ),
+    }];
     parts.push(format!(
         "recorder used {} of CPU",
         format::duration(cost.recorder_cpu_ns)
@@ -308,8 +313,10 @@ fn over_time(page: &mut Page, a: &Analysis) {
         return;
     }
     page.heading("Working set over time");
-    if a.trace.clock_unit == ClockUnit::Nanoseconds {
-        for line in chart::area(&a.working_set, a.trace.start_ns, page.width) {
+    // Ticks of unknown length are no axis that a person could read.
+    if a.trace.clock_unit != ClockUnit::Ticks {
+        let label = |length| span(a, length);
+        for line in chart::area(&a.working_set, a.trace.start_ns, page.width, &label) {
             page.line(&line);
         }
     }
@@ -472,8 +479,8 @@ fn threads(page: &mut Page, a: &Analysis) {
             .map(|t| t.first_touches.0)
             .sum();
         page.line(&format!(
-            "  {} other threads: {}",
-            a.threads.len() - THREADS,
+            "  {}: {}",
+            format::counted((a.threads.len() - THREADS) as u64, "other thread"),
             format::counted(rest, "page")
         ));
     }

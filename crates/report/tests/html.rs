@@ -327,6 +327,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             start_ns: Time(1_000_000),
             start_unix_ns: 0,
             interval_ns: None,
+            interval_accesses: None,
             median_interval_ns: Duration(1_000_000),
             command: vec!["./prog".into(), "</script><b>".into()],
             attached: false,

@@ -8,11 +8,14 @@ use varve_model::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, Resolved, SampleMode,
     SampleSource, SiteId, Tid, Time, TouchSource,
 };
+use varve_report::export::{ExportFormat, export};
 use varve_report::{json, png, terminal};
 use varve_trace::tables::{
     FaultRow, IntervalRow, ObjectRow, SampleRow, SiteRow, ThreadRow, TouchRow,
 };
-use varve_trace::{Manifest, SamplesNote, State, Trace, TraceWriter, finish_tables, write_table};
+use varve_trace::{
+    ClockUnit, Manifest, SamplesNote, State, Trace, TraceWriter, finish_tables, write_table,
+};
 
 const STEP: u64 = 50_000_000;
 
@@ -244,6 +247,100 @@ fn samples_say_who_uses_what() {
     let untouched: serde_json::Value = serde_json::from_str(&untouched).unwrap();
     assert!(untouched["samples"].is_null() && untouched["access_time"].is_null());
     assert_eq!(untouched["sharing"]["source"], "faults");
+}
+
+/// The page of a trace that is a little other than those that are written here.
+fn changed(kind: Kind, change: impl Fn(&mut Analysis)) -> String {
+    let folder = TempDir::new().unwrap();
+    let (_, mut analysis) = write(&folder.path().join("t.varve"), kind);
+    change(&mut analysis);
+    terminal::render(&analysis, Path::new("solver.varve"), 120, false)
+}
+
+#[test]
+fn trapped_accesses_are_exported_before_samples() {
+    let folder = TempDir::new().unwrap();
+    let (mut trace, _) = write(&folder.path().join("t.varve"), Kind::Sampled);
+    let sources = |trace: &Trace| {
+        let mut csv = Vec::new();
+        export(trace, ExportFormat::Csv, &mut csv).unwrap();
+        let text = String::from_utf8(csv).unwrap();
+        let rows = text.lines().skip(1);
+        rows.map(|row| row.split(',').nth(4).unwrap().to_owned())
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(sources(&trace), ["cpu-clock".to_owned()].into());
+    trace.manifest.backend = "fault".into();
+    assert_eq!(sources(&trace), ["page_fault".to_owned()].into());
+}
+
+#[test]
+fn a_counted_run_is_not_said_to_be_held_or_cut_by_cost() {
+    let counted = |accesses| {
+        changed(Kind::Complete, |a| {
+            a.trace.backend = "exact".into();
+            (a.trace.interval_ns, a.trace.interval_accesses) = (None, Some(accesses));
+        })
+    };
+    let whole = counted(0);
+    assert!(
+        whole.contains("intervals (the whole run), backend exact"),
+        "{whole}"
+    );
+    assert!(
+        whole.contains("target ran in an emulator, recorder used"),
+        "{whole}"
+    );
+    assert!(
+        !whole.contains("target held") && !whole.contains("by cost"),
+        "{whole}"
+    );
+    assert!(counted(20_000_000).contains("intervals of 20,000,000 accesses"));
+}
+
+#[test]
+fn a_clock_that_counts_accesses_is_no_time() {
+    let text = changed(Kind::Complete, |a| a.trace.clock_unit = ClockUnit::Accesses);
+    let chart = text
+        .split("Working set over time")
+        .nth(1)
+        .expect("the section");
+    let chart = chart.split("Hottest objects").next().expect("its end");
+    assert!(
+        chart.contains(" 0 accesses ") && !chart.contains(" s\n"),
+        "{chart}"
+    );
+}
+
+#[test]
+fn a_thread_that_comes_back_to_its_object_is_in_one_phase() {
+    let text = changed(Kind::Sampled, |a| {
+        let threads = &mut a.sharing.as_mut().expect("sharing").threads;
+        let phases = &mut threads[0].phases;
+        assert_eq!(phases.len(), 1);
+        phases.extend(phases.repeat(20));
+    });
+    let flow = text
+        .split("What the threads go through")
+        .nth(1)
+        .expect("the flows");
+    let first = flow.lines().nth(1).expect("a thread");
+    assert_eq!(first.matches("from ").count(), 1, "{first}");
+    assert!(!first.contains("more"), "{first}");
+}
+
+#[test]
+fn tables_say_what_they_leave_out() {
+    let text = changed(Kind::Sampled, |a| {
+        let samples = a.samples.as_mut().expect("samples");
+        samples.objects = vec![samples.objects[0].clone(); 9];
+        a.threads = vec![a.threads[0].clone(); 7];
+    });
+    let times = text.split("Time at accesses").nth(1).expect("the section");
+    let objects = times.split("line of code").next().expect("its table");
+    assert!(objects.contains("  and 3 more\n"), "{objects}");
+    assert!(objects.contains("steps: "), "{objects}");
+    assert!(text.contains("  1 other thread: "), "{text}");
 }
 
 fn page(kind: Kind, width: usize) -> String {

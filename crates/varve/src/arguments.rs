@@ -188,7 +188,8 @@ Examples:
   varve export solver.varve --format firefox -o p.json   for https://profiler.firefox.com
   varve export solver.varve --format folded -o - | flamegraph.pl > flames.svg
 
-Samples are written where the trace has any, else page faults, else touched pages.")]
+Samples are written where the trace has any, else page faults, else touched pages; of `--backend fault`
+the accesses that faulted or were trapped.")]
 pub(crate) struct Export {
     /// Trace folder
     #[arg(value_name = "TRACE")]

@@ -37,16 +37,22 @@ pub(super) fn incomplete(analysis: &Analysis) -> Option<Finding> {
 /// Fewer than 20 intervals.
 pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
     let intervals = analysis.trace.intervals;
-    if intervals >= FEW_INTERVALS || analysis.trace.backend.starts_with("import/") {
+    let trace = &analysis.trace;
+    // One that was to be one interval is as long as it was to be.
+    let is_whole = trace.interval_accesses == Some(0);
+    if intervals >= FEW_INTERVALS || is_whole || trace.backend.starts_with("import/") {
         return None;
     }
     let evidence = format!(
         "{} in {}: hot and cold, early and late can hardly be told apart.",
         format::counted(intervals, "interval"),
-        format::duration(analysis.trace.duration_ns)
+        format::duration(trace.duration_ns)
     );
     let title = "The recording is short".to_owned();
-    let advice = "Record a longer run, or with a shorter --interval.";
+    let advice = match trace.interval_accesses {
+        Some(_) => "Record a longer run, or with a smaller --interval-accesses.",
+        None => "Record a longer run, or with a shorter --interval.",
+    };
     Some(finding(
         FindingId::ShortRecording,
         title,
@@ -85,7 +91,7 @@ pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
         ));
     }
     let title = format!(
-        "{} of the page touches cannot be told from standing still",
+        "{} of the page touches may be old ones that stand still",
         format::percent(touches, all)
     );
     let evidence = format!("In each interval: {}.", parts.join("; "));

@@ -49,6 +49,26 @@ impl Tally {
         }
     }
 
+    /// Adds what another counted.
+    pub(super) fn merge(&mut self, other: &Tally) {
+        for (sum, more) in [
+            (&mut self.samples, other.samples),
+            (&mut self.reads, other.reads),
+            (&mut self.writes, other.writes),
+            (&mut self.known, other.known),
+            (&mut self.timed, other.timed),
+            (&mut self.time, other.time),
+            (&mut self.access, other.access),
+            (&mut self.write, other.write),
+            (&mut self.call, other.call),
+        ] {
+            *sum += more;
+        }
+        for (cycles, count) in &other.latencies {
+            *self.latencies.entry(*cycles).or_default() += count;
+        }
+    }
+
     pub(super) fn done(&self) -> Sampled {
         let told = self.reads + self.writes > 0;
         Sampled {

@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read, Seek, SeekFrom};
+use std::path::PathBuf;
 
 use varve_perf::{Attr, Bytes as Cursor};
 use zstd::stream::raw::{Decoder, Operation};
@@ -58,6 +59,8 @@ enum Feature {
 
 pub(super) struct File<R> {
     source: Source<R>,
+    /// Files of records alone, of the same recording.
+    parts: Vec<(PathBuf, Source<R>)>,
     pub(super) events: Events,
     /// By bit.
     features: HashMap<u32, Feature>,
@@ -108,7 +111,7 @@ impl Events {
 
 impl<R: BufRead + Seek> File<R> {
     /// Reads what is said of the events and of the machine.
-    pub(super) fn open(mut input: R) -> Result<File<R>, Trouble> {
+    pub(super) fn open(mut input: R, parts: Vec<(PathBuf, R)>) -> Result<File<R>, Trouble> {
         let length = input.seek(SeekFrom::End(0))?;
         input.seek(SeekFrom::Start(0))?;
         let mut head = Vec::new();
@@ -120,7 +123,19 @@ impl<R: BufRead + Seek> File<R> {
         let short = || Trouble::byte(head.len() as u64, "it ends within its header");
         let mut cursor = Cursor::new(&head[8..], big);
         let size = cursor.u64().ok_or_else(short)?;
+        let mut all_parts = Vec::new();
+        for (path, mut input) in parts {
+            let size = input.seek(SeekFrom::End(0))?;
+            let source = Source {
+                input,
+                length: size,
+                big,
+                data: Section { offset: 0, size },
+            };
+            all_parts.push((path, source));
+        }
         let mut file = File {
+            parts: all_parts,
             source: Source {
                 input,
                 length,
@@ -273,27 +288,12 @@ impl<R: BufRead + Seek> File<R> {
         &mut self,
         mut each: impl FnMut(&Events, u32, u16, &[u8], u64) -> Result<(), Trouble>,
     ) -> Result<(), Trouble> {
-        let (events, big) = (&self.events, self.source.big);
-        let mut unpacker: Option<Unpacker> = None;
-        self.source.records(|record| {
-            let packed = match record.kind {
-                COMPRESSED => record.body,
-                COMPRESSED2 => sized(record.body, big)
-                    .ok_or_else(|| Trouble::byte(record.at, "a record is cut short"))?,
-                kind => return each(events, kind, record.misc, record.body, record.at),
-            };
-            let unpacker = match &mut unpacker {
-                Some(unpacker) => unpacker,
-                none => none.insert(Unpacker::new(big)?),
-            };
-            unpacker.unpack(packed, record.at, &mut |kind, misc, body| {
-                each(events, kind, misc, body, record.at)
-            })
-        })?;
-        match unpacker {
-            Some(unpacker) => unpacker.end(self.source.length),
-            None => Ok(()),
+        self.source.unpacked(&self.events, &mut each)?;
+        for (path, source) in &mut self.parts {
+            let read = source.unpacked(&self.events, &mut each);
+            read.map_err(|trouble| Trouble::In(path.clone(), Box::new(trouble)))?;
         }
+        Ok(())
     }
 }
 
@@ -344,6 +344,35 @@ impl<R: BufRead + Seek> Source<R> {
         let mut bytes = vec![0; section.size as usize];
         self.input.read_exact(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Calls `each` for every record as [`File::records`] does.
+    fn unpacked(
+        &mut self,
+        events: &Events,
+        each: &mut impl FnMut(&Events, u32, u16, &[u8], u64) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        let (big, length) = (self.big, self.length);
+        let mut unpacker: Option<Unpacker> = None;
+        self.records(|record| {
+            let packed = match record.kind {
+                COMPRESSED => record.body,
+                COMPRESSED2 => sized(record.body, big)
+                    .ok_or_else(|| Trouble::byte(record.at, "a record is cut short"))?,
+                kind => return each(events, kind, record.misc, record.body, record.at),
+            };
+            let unpacker = match &mut unpacker {
+                Some(unpacker) => unpacker,
+                none => none.insert(Unpacker::new(big)?),
+            };
+            unpacker.unpack(packed, record.at, &mut |kind, misc, body| {
+                each(events, kind, misc, body, record.at)
+            })
+        })?;
+        match unpacker {
+            Some(unpacker) => unpacker.end(length),
+            None => Ok(()),
+        }
     }
 
     fn records(

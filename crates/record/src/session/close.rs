@@ -1,9 +1,6 @@
 //! The end of an interval: what was read becomes rows.
 
-use std::collections::BTreeMap;
-
-use varve_bpf::Region;
-use varve_model::{Bytes, Interval, Pid, Time, TouchSource};
+use varve_model::{Bytes, Interval, Time};
 use varve_sys::cpu_time;
 use varve_trace::Overhead;
 use varve_trace::tables::IntervalRow;
@@ -27,6 +24,9 @@ impl Session<'_> {
         let Some(boundary) = scan.close_interval(&mut harvest)? else {
             return Ok(None);
         };
+        if let Some(servants) = &scan.servants {
+            self.intake.aside = servants.asides();
+        }
         self.intake.boundary = Some(boundary.end);
         self.intake.released = Some(boundary.next_start);
         self.drain(scan)?;
@@ -63,7 +63,7 @@ impl Session<'_> {
                 traps::count(&mut servants.note, &self.intake.output.touches[from..]);
             }
         }
-        self.write_vanished();
+        self.intake.write_vanished(self.interval, self.writes);
         if let Some((now, next)) = &mut self.intake.trapped {
             *now = std::mem::take(next);
             now.armed = scan.servants.as_ref().map(Servants::armed);
@@ -103,25 +103,5 @@ impl Session<'_> {
             ));
         }
         Ok(Some((boundary, cleared)))
-    }
-
-    fn write_vanished(&mut self) {
-        let next = std::mem::take(&mut self.intake.vanished_next);
-        let vanished = std::mem::replace(&mut self.intake.vanished, next);
-        let mut by_process: BTreeMap<Pid, Vec<Region>> = BTreeMap::new();
-        for ((pid, _, _), region) in vanished {
-            by_process.entry(pid).or_default().push(region);
-        }
-        for (pid, regions) in by_process {
-            append_runs(
-                &mut self.intake.output.touches,
-                self.interval,
-                pid,
-                &regions,
-                self.writes,
-                Some(TouchSource::Vanish),
-                self.intake.trapped.as_ref().map(|t| &t.0),
-            );
-        }
     }
 }

@@ -9,7 +9,7 @@ use varve_model::{
 use varve_trace::tables::{
     FaultRow, Frame, IntervalRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow, TouchRow,
 };
-use varve_trace::{Trace, TraceError};
+use varve_trace::{FAULT, Trace, TraceError};
 
 use super::ExportError;
 
@@ -55,7 +55,10 @@ pub(super) struct Events<'a> {
 
 impl<'a> Events<'a> {
     pub(super) fn open(trace: &'a Trace) -> Result<Events<'a>, ExportError> {
+        // Trapped accesses are what a recording of that backend was made for; its samples are by the way.
+        let traps = trace.manifest.backend == FAULT;
         let kind = match () {
+            () if traps && trace.count::<FaultRow>()? > 0 => Kind::Faults,
             () if trace.count::<SampleRow>()? > 0 => Kind::Samples,
             () if trace.count::<FaultRow>()? > 0 => Kind::Faults,
             () if trace.count::<TouchRow>()? > 0 => Kind::Touches,

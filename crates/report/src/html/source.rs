@@ -347,19 +347,24 @@ fn summary(analysis: &Analysis) -> TraceSummary {
         count,
         meaning: None,
     });
+    let is_known = !trace.absent.contains(&Absent::Machine);
     TraceSummary {
         command: trace.command.join(" "),
-        machine: format!(
-            "{}, {} CPUs, {} GiB",
-            machine.cpu,
-            machine.cpus,
-            machine.memory_bytes.0.div_ceil(1 << 30)
-        ),
-        kernel: Some(format!("Linux {} {}", machine.kernel, machine.architecture)),
+        machine: is_known.then(|| {
+            format!(
+                "{}, {}, {} GiB",
+                machine.cpu,
+                format::counted(u64::from(machine.cpus), "CPU"),
+                machine.memory_bytes.0.div_ceil(1 << 30)
+            )
+        }),
+        kernel: is_known.then(|| format!("Linux {} {}", machine.kernel, machine.architecture)),
         started: (trace.start_unix_ns > 0).then(|| format::utc(trace.start_unix_ns)),
         duration_ns: trace.duration_ns,
         interval_ns: trace.interval_ns.unwrap_or(trace.median_interval_ns),
         interval_auto: trace.interval_ns.is_none(),
+        interval_accesses: trace.interval_accesses,
+        clock_unit: trace.clock_unit,
         intervals: u32::try_from(trace.intervals).unwrap_or(u32::MAX),
         backend: trace.backend.clone(),
         complete: trace.complete,

@@ -12,6 +12,10 @@ const OBJECTS: usize = 6;
 /// Lines of code that are shown.
 const LINES: usize = 5;
 
+/// What the column of steps says.
+const STEPS: &str = "steps: from one sample of an instruction to its next all are multiples of so many bytes, and so many went up: \
+                     near 100 % or 0 % is a walk, near 50 % random access or a walk that began anew in between";
+
 /// What samples with a weight in time say.
 pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
     page.heading("Time at accesses (samples)");
@@ -38,6 +42,20 @@ pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
         ]);
     }
     page.table(&table);
+    more(
+        page,
+        samples.objects.len(),
+        OBJECTS,
+        samples.omitted.objects,
+    );
+    if samples
+        .objects
+        .iter()
+        .take(OBJECTS)
+        .any(|o| o.steps.is_some())
+    {
+        page.wrapped(STEPS, Tone::Faint);
+    }
     let mut table = Table::new(&[
         ("line of code", Align::Name),
         ("time", Align::Right),
@@ -52,6 +70,15 @@ pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
     }
     page.gap();
     page.table(&table);
+    more(page, samples.lines.len(), LINES, samples.omitted.lines);
+}
+
+/// How many rows are not shown.
+fn more(page: &mut Page, rows: usize, shown: usize, omitted: u64) {
+    let rest = rows.saturating_sub(shown) as u64 + omitted;
+    if rest > 0 {
+        page.line(&format!("  and {} more", format::count(rest)));
+    }
 }
 
 fn time(of: &Sampled) -> Duration {

@@ -1,7 +1,7 @@
 //! Bars and the area chart, of block characters.
 
 use varve_analyse::{WorkingSet, format};
-use varve_model::{Pages, Time};
+use varve_model::{Duration, Pages, Time};
 
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const BAR: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
@@ -21,8 +21,14 @@ pub(super) fn bar(share: f64, columns: usize) -> String {
     bar
 }
 
-/// The working set over time: each column is the largest of its intervals, so that no peak is lost.
-pub(super) fn area(working_set: &[WorkingSet], start: Time, width: usize) -> Vec<String> {
+/// The working set over time: each column is the largest of its intervals, so that no peak is lost. `label` says how long
+/// something is in what the trace's clock counts.
+pub(super) fn area(
+    working_set: &[WorkingSet],
+    start: Time,
+    width: usize,
+    label: &dyn Fn(Duration) -> String,
+) -> Vec<String> {
     let columns = width.saturating_sub(SCALE + 2).max(10);
     let end = working_set.last().map_or(start, |w| w.end_ns);
     let length = (end - start).0.max(1);
@@ -44,12 +50,12 @@ pub(super) fn area(working_set: &[WorkingSet], start: Time, width: usize) -> Vec
     let top = peaks.iter().copied().max().unwrap_or(0);
     let mut lines = Vec::new();
     for row in (0..HEIGHT).rev() {
-        let label = match row {
+        let scale = match row {
             r if r == HEIGHT - 1 => format::pages_size(Pages(top)),
             0 => "0".to_owned(),
             _ => String::new(),
         };
-        let mark = if label.is_empty() { '│' } else { '┤' };
+        let mark = if scale.is_empty() { '│' } else { '┤' };
         let cells: String = peaks
             .iter()
             .map(|&peak| {
@@ -59,14 +65,13 @@ pub(super) fn area(working_set: &[WorkingSet], start: Time, width: usize) -> Vec
                 EIGHTHS[eighths.saturating_sub(row * 8).min(8)]
             })
             .collect();
-        lines.push(format!("{label:>SCALE$} {mark}{cells}"));
+        lines.push(format!("{scale:>SCALE$} {mark}{cells}"));
     }
     lines.push(format!("{:>SCALE$} └{}", "", "─".repeat(columns)));
-    let seconds =
-        |share: f64| format::duration(varve_model::Duration((length as f64 * share) as u64));
-    let (middle, last) = (seconds(0.5), seconds(1.0));
+    let at = |share: f64| label(Duration((length as f64 * share) as u64));
+    let (first, middle, last) = (at(0.0), at(0.5), at(1.0));
     let half = columns / 2;
-    let mut axis = format!("{:<half$}", "0 s");
+    let mut axis = format!("{first:<half$}");
     axis += &format!(
         "{middle:<rest$}",
         rest = columns - half - last.chars().count().min(columns - half)
@@ -97,7 +102,7 @@ mod tests {
                 resident_pages: Pages(0),
             })
             .collect();
-        let lines = area(&set, Time(0), 80);
+        let lines = area(&set, Time(0), 80, &format::duration);
         assert_eq!(lines[0].matches('█').count(), 1);
         assert!(lines.iter().all(|l| l.chars().count() <= 80));
     }

@@ -67,9 +67,15 @@ pub(super) fn samples(page: &mut Page, s: &SampleUse) {
         ("writes", Align::Right),
         ("median latency", Align::Right),
     ]);
-    for p in s.places.iter().take(ROWS) {
+    let places: Vec<_> = s.places.iter().take(ROWS).collect();
+    for p in &places {
+        // Several instructions of one line are told apart.
+        let is_one = places.iter().filter(|q| q.place == p.place).count() == 1;
         table.row([
-            p.place.clone(),
+            match p.ip.filter(|_| !is_one) {
+                Some(ip) => format!("{} (instruction at {ip})", p.place),
+                None => p.place.clone(),
+            },
             format::count(p.sampled.samples),
             format::percent(p.sampled.samples, s.all.samples),
             writes(&p.sampled),

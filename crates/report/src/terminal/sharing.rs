@@ -138,8 +138,10 @@ fn flows(page: &mut Page, a: &Analysis, sharing: &SharingUse) {
         Tone::Plain,
     );
     for thread in sharing.threads.iter().take(THREADS) {
-        let mut steps: Vec<String> = thread
-            .phases
+        // A thread that had to wait for a CPU comes back to what it did: that is no new phase for a person.
+        let mut phases: Vec<_> = thread.phases.iter().collect();
+        phases.dedup_by_key(|p| name(p.object));
+        let mut steps: Vec<String> = phases
             .iter()
             .take(PHASES)
             .map(|p| {
@@ -150,8 +152,8 @@ fn flows(page: &mut Page, a: &Analysis, sharing: &SharingUse) {
                 )
             })
             .collect();
-        if thread.phases.len() > PHASES {
-            steps.push(format!("and {} more", thread.phases.len() - PHASES));
+        if phases.len() > PHASES {
+            steps.push(format!("and {} more", phases.len() - PHASES));
         }
         page.wrapped(
             &format!("  {}: {}", named(thread), steps.join(", ")),

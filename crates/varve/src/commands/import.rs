@@ -48,7 +48,10 @@ fn what(summary: &Summary) -> String {
             (number, what) => counted(*number, what),
         })
         .collect();
-    parts.join(", ")
+    match parts.is_empty() {
+        true => "nothing, as there are no accesses and no objects,".to_owned(),
+        false => parts.join(", "),
+    }
 }
 
 fn failure(error: ImportError) -> Failure {
