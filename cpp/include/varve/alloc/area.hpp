@@ -305,7 +305,7 @@ private:
         bool granted = false;
         try {
             granted = space_.acquire(page, count);
-        } catch (const std::bad_alloc&) {
+        } catch (...) {  // a refusal, whatever it is called
         }
         if (!granted) {
             map_.give_back(page, count);

@@ -108,8 +108,11 @@ template <class Key, class T, class Compare = std::less<Key>, class Allocator = 
           placement_policy Placement = placement::hint>
 class skip_list_map
     : public map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator> {
+    using map_type = map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator>;
+
 public:
     using map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator>::map_api;
+    using map_type::operator=;  // from a list
     using placement_type = Placement;
 };
 
