@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <functional>
 #include <initializer_list>
 #include <limits>
 #include <stdexcept>
 #include <tuple>
 
+#include "varve/alloc/traits.hpp"
 #include "varve/containers/map_iterator.hpp"
 #include "varve/containers/map_slot.hpp"
 #include "varve/placement/policies.hpp"
@@ -284,7 +286,7 @@ public:
     // ---- placement ----
 
     /// Lays all swapped nodes out on pages in the order of the policy; does nothing where the policy has none. Needs at
-    /// most about an eighth more memory while it runs. Throws when memory is out; the map is intact then.
+    /// most about a fifth more memory while it runs. Throws when memory is out; the map is intact then.
     void reblock() {
         while (!reblock_step(std::numeric_limits<size_type>::max())) {
         }
