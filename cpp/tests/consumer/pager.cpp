@@ -1,3 +1,4 @@
+#include <unistd.h>
 #include <varve/pager/simulator.hpp>
 #include <varve/pager/space.hpp>
 #include <varve/pager/stores/file.hpp>
@@ -11,6 +12,7 @@
 #endif
 
 #include <filesystem>
+#include <string>
 
 namespace {
 
@@ -43,7 +45,8 @@ int main() {
 #if __has_include(<lz4.h>)
     right = right && map_on(any_store(varve::pager::compressed_store(size, 4_KiB)));
 #endif
-    const std::filesystem::path file = std::filesystem::temp_directory_path() / "varve-consumer-store";
+    const std::filesystem::path file =
+        std::filesystem::temp_directory_path() / ("varve-consumer-" + std::to_string(::getpid()));
     right = right && map_on(any_store(varve::pager::file_store(file, size)));
 #ifdef VARVE_PAGER_HAS_URING
     right = right && map_on(any_store(varve::pager::uring_store(file, size)));
