@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -248,6 +249,93 @@ TEST(Allocator, AStandardAllocatorActsAsATrivialOne) {
     ASSERT_TRUE(both.has_value());
     sub.deallocate(std::get<0>(*both), 2);
     std::allocator<double>().deallocate(std::get<1>(*both), 1);
+}
+
+/// As little as the standard asks of an allocator, and final.
+template <class T>
+struct smallest_allocator final {
+    using value_type = T;
+    explicit smallest_allocator(int mark) : id(mark) {}
+    template <class U>
+    smallest_allocator(const smallest_allocator<U>& other) : id(other.id) {}
+    T* allocate(std::size_t n) {
+        if (n > 1000) {
+            throw std::length_error("too many");  // not bad_alloc
+        }
+        held += n * sizeof(T);
+        return std::allocator<T>().allocate(n);
+    }
+    void deallocate(T* p, std::size_t n) {
+        held -= n * sizeof(T);
+        std::allocator<T>().deallocate(p, n);
+    }
+    template <class U>
+    friend bool operator==(const smallest_allocator& a, const smallest_allocator<U>& b) {
+        return a.id == b.id;
+    }
+    int id;
+    static inline std::size_t held = 0;
+};
+
+TEST(Allocator, AnyStandardAllocatorActsAsATrivialOne) {
+    using traits = collective_allocator_traits<smallest_allocator<int>>;
+    static_assert(sub_allocator_like<traits::sub_allocator_type>);
+    const smallest_allocator<int> a(5);
+    auto sub = traits::sub(a, purely_local);
+    int* p = sub.allocate(3);
+    EXPECT_EQ(smallest_allocator<int>::held, 3 * sizeof(int));
+    sub.deallocate(p, 3);
+    EXPECT_THROW((void)sub.try_allocate_all(request<int>{2}, request<int>{5000}), std::length_error);
+    EXPECT_EQ(smallest_allocator<int>::held, 0u) << "all or nothing, whatever is thrown";
+    EXPECT_TRUE(sub == traits::sub(a, fresh_page));
+    EXPECT_FALSE(sub == traits::sub(smallest_allocator<int>(6), fresh_page));
+    const trivial_sub_allocator<smallest_allocator<double>> other(sub);
+    EXPECT_TRUE(sub == other && other == sub);
+    {
+        std::vector<int, traits::sub_allocator_type> v(sub);
+        v.assign(100, 1);
+        auto copy = v;
+        copy = std::move(v);
+        EXPECT_EQ(copy.get_allocator().inner().id, 5);
+    }
+    EXPECT_EQ(smallest_allocator<int>::held, 0u);
+}
+
+TEST(Allocator, HandlesOfDifferentTypesCompare) {
+    const collective_allocator<int> a({64_KiB, 1_MiB});
+    const auto ints = a.sub(fresh_page);
+    const sub_allocator<double> doubles(ints);
+    EXPECT_TRUE(ints == doubles && doubles == ints);
+    EXPECT_FALSE(doubles == collective_allocator<int>({0_B, 1_MiB}).sub(swappable_plain));
+    EXPECT_TRUE(ints != collective_allocator<int>({0_B, 1_MiB}).sub(swappable_plain));
+}
+
+/// Refuses with an exception of its own.
+class throwing_space : public plain_space {
+public:
+    using plain_space::plain_space;
+    bool acquire(page_index page, page_count count) {
+        if (refuses) {
+            throw std::runtime_error("no");
+        }
+        return plain_space::acquire(page, count);
+    }
+    bool refuses = false;
+};
+
+TEST(Allocator, ARefusalThatThrowsLosesNoPage) {
+    auto space = std::make_shared<throwing_space>(byte_count{3 * 4096});
+    const collective_allocator<std::byte, throwing_space> a(
+        std::make_shared<heap<throwing_space>>(byte_count{0}, space));
+    space->refuses = true;
+    for (int i = 0; i < 5; ++i) {
+        EXPECT_EQ(a.sub(swappable_plain).try_allocate(100), nullptr);
+        EXPECT_THROW((void)a.sub(fresh_page), out_of_room);
+    }
+    space->refuses = false;
+    std::byte* p = a.sub(swappable_plain).try_allocate(3 * 4096);
+    EXPECT_NE(p, nullptr) << "all pages are there";
+    a.sub(swappable_plain).deallocate(p, 3 * 4096);
 }
 
 /// Random allocations in all parts against a shadow: nothing overlaps, nothing is lost, everything comes back.

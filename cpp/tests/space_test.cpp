@@ -178,7 +178,7 @@ TEST(PlainSpace, GivesMemoryBack) {
     for (std::uint64_t page = 0; page < 1600; page += 2) {
         space.release(page_index{page}, {1});
     }
-    EXPECT_LE(resident(), 800 + 1600 / 16 + 16);
+    EXPECT_LE(resident(), 800 + 1600 / 64 + 16);
     for (std::uint64_t page = 1; page < 1600; page += 2) {
         space.release(page_index{page}, {1});
     }

@@ -230,6 +230,18 @@ public:
         const std::lock_guard lock(mutex_);
         record(page).settled = true;
     }
+    /// How full the block pages of `tag` are, all together.
+    [[nodiscard]] occupancy how_full_of(owner_tag tag) const noexcept {
+        const std::lock_guard lock(mutex_);
+        occupancy all{};
+        for (std::size_t i = 0; i < to_number(map_.end()); ++i) {
+            if (kind_of(page_index{i}) == page_kind::block && tag_of(page_index{i}) == tag) {
+                const occupancy page = how_full(page_index{i});
+                all = {all.used + page.used, all.capacity + page.capacity};
+            }
+        }
+        return all;
+    }
     /// The block pages of `tag` that are neither settled nor pinned, emptiest first.
     [[nodiscard]] std::vector<page_index> unsettled_pages(owner_tag tag) const {
         const std::lock_guard lock(mutex_);
@@ -305,7 +317,7 @@ private:
         bool granted = false;
         try {
             granted = space_.acquire(page, count);
-        } catch (const std::bad_alloc&) {
+        } catch (...) {  // a refusal, whatever it is called
         }
         if (!granted) {
             map_.give_back(page, count);

@@ -119,7 +119,10 @@ public:
     /// The page that this handle pins, or no_page.
     [[nodiscard]] page_index page() const noexcept { return part_ == part::page ? page_ : no_page; }
 
-    friend bool operator==(const sub_allocator& a, const sub_allocator& b) noexcept { return a.heap_ == b.heap_; }
+    template <class U>
+    friend bool operator==(const sub_allocator& a, const sub_allocator<U, Space>& b) noexcept {
+        return a.same_heap(b);
+    }
 
 private:
     template <class, swap_space>
@@ -145,6 +148,11 @@ private:
                 throw;
             }
         }
+    }
+
+    template <class U>
+    [[nodiscard]] bool same_heap(const sub_allocator<U, Space>& other) const noexcept {
+        return heap_ == other.heap_;
     }
 
     void swap(sub_allocator& other) noexcept {

@@ -1,33 +1,75 @@
 // Lets any standard allocator act as a collective allocator: one part, swappable, of which no page is known.
 #pragma once
 
+#include <concepts>
 #include <new>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 
 #include "varve/alloc/concepts.hpp"
 
 namespace varve {
 
-/// The sub-allocator of a standard allocator: the allocator itself, with the further members.
+namespace detail {
+/// Allocators that cannot be assigned, as polymorphic ones, do not propagate either: they stay where they are, and are
+/// equal, as the standard demands of them.
+template <class A>
+void exchange_allocators(A& a, A& b) noexcept {
+    if constexpr (std::is_copy_assignable_v<A>) {
+        A mine(a);
+        a = b;
+        b = mine;
+    }
+}
+}  // namespace detail
+
+/// The sub-allocator of a standard allocator: a copy of it, with the further members.
 template <standard_allocator A>
-class trivial_sub_allocator : public A {
+class trivial_sub_allocator {
 public:
     using traits = std::allocator_traits<A>;
     using value_type = typename traits::value_type;
     using pointer = typename traits::pointer;
+    using const_pointer = typename traits::const_pointer;
+    using void_pointer = typename traits::void_pointer;
+    using const_void_pointer = typename traits::const_void_pointer;
+    using size_type = typename traits::size_type;
+    using difference_type = typename traits::difference_type;
+    using propagate_on_container_copy_assignment = typename traits::propagate_on_container_copy_assignment;
+    using propagate_on_container_move_assignment = typename traits::propagate_on_container_move_assignment;
+    using propagate_on_container_swap = typename traits::propagate_on_container_swap;
+    using is_always_equal = typename traits::is_always_equal;
     template <class U>
     struct rebind {
         using other = trivial_sub_allocator<typename traits::template rebind_alloc<U>>;
     };
 
-    explicit trivial_sub_allocator(const A& a) noexcept : A(a) {}
+    explicit trivial_sub_allocator(const A& a) noexcept : inner_(a) {}
     template <standard_allocator B>
-    trivial_sub_allocator(const trivial_sub_allocator<B>& other) noexcept : A(static_cast<const B&>(other)) {}
+        requires(!std::same_as<A, B>)
+    trivial_sub_allocator(const trivial_sub_allocator<B>& other)
+    noexcept : inner_(other.inner()) {}
+
+    [[nodiscard]] const A& inner() const noexcept { return inner_; }
+    [[nodiscard]] trivial_sub_allocator select_on_container_copy_construction() const {
+        return trivial_sub_allocator(traits::select_on_container_copy_construction(inner_));
+    }
+
+    [[nodiscard]] pointer allocate(std::size_t n) { return traits::allocate(inner_, n); }
+    void deallocate(pointer p, std::size_t n) noexcept { traits::deallocate(inner_, p, n); }
+    template <class U, class... Args>
+    void construct(U* p, Args&&... args) {
+        traits::construct(inner_, p, std::forward<Args>(args)...);
+    }
+    template <class U>
+    void destroy(U* p) {
+        traits::destroy(inner_, p);
+    }
 
     [[nodiscard]] pointer try_allocate(std::size_t n) {
         try {
-            return traits::allocate(*this, n);
+            return traits::allocate(inner_, n);
         } catch (const std::bad_alloc&) {
             return nullptr;
         }
@@ -39,20 +81,26 @@ public:
         using result = std::tuple<
             typename std::allocator_traits<typename traits::template rebind_alloc<typename R::type>>::pointer...>;
         result storage{};
-        const bool complete = [&]<std::size_t... I>(std::index_sequence<I...>) {
-            return ((std::get<I>(storage) = rebound<typename R::type>().try_allocate(wanted.count)) && ...);
-        }
-        (std::index_sequence_for<R...>());
-        if (complete) {
-            return std::optional<result>(storage);
-        }
-        [&]<std::size_t... I>(std::index_sequence<I...>) {
+        const auto free_all = [&]<std::size_t... I>(std::index_sequence<I...>) {
             ((std::get<I>(storage) != nullptr
                   ? rebound<typename R::type>().deallocate(std::get<I>(storage), wanted.count)
                   : void()),
              ...);
+        };
+        bool complete = false;
+        try {
+            complete = [&]<std::size_t... I>(std::index_sequence<I...>) {
+                return ((std::get<I>(storage) = rebound<typename R::type>().try_allocate(wanted.count)) && ...);
+            }
+            (std::index_sequence_for<R...>());
+        } catch (...) {  // what is not a lack of memory goes on
+            free_all(std::index_sequence_for<R...>());
+            throw;
         }
-        (std::index_sequence_for<R...>());
+        if (complete) {
+            return std::optional<result>(storage);
+        }
+        free_all(std::index_sequence_for<R...>());
         return std::optional<result>();
     }
 
@@ -61,8 +109,9 @@ public:
     [[nodiscard]] occupancy how_full() const noexcept { return {{0}, {1}}; }
     [[nodiscard]] page_index page() const noexcept { return no_page; }
 
-    friend bool operator==(const trivial_sub_allocator& a, const trivial_sub_allocator& b) noexcept {
-        return static_cast<const A&>(a) == static_cast<const A&>(b);
+    template <class B>
+    friend bool operator==(const trivial_sub_allocator& a, const trivial_sub_allocator<B>& b) noexcept {
+        return a.inner() == A(b.inner());
     }
 
 private:
@@ -70,6 +119,8 @@ private:
     [[nodiscard]] auto rebound() const {
         return typename rebind<U>::other(*this);
     }
+
+    [[no_unique_address]] A inner_;
 };
 
 /// The uniform view of both kinds.

@@ -20,9 +20,13 @@ template <class Key, class T, std::size_t Fanout = 16, class Compare = std::less
           class Allocator = std::allocator<std::pair<const Key, T>>, placement_policy Placement = placement::hint>
 class btree_map : public map_api<detail::btree_map_core<Key, T, Fanout, Compare, Allocator, Placement>, Key, T, Compare,
                                  Allocator> {
+    using map_type =
+        map_api<detail::btree_map_core<Key, T, Fanout, Compare, Allocator, Placement>, Key, T, Compare, Allocator>;
+
 public:
     using map_api<detail::btree_map_core<Key, T, Fanout, Compare, Allocator, Placement>, Key, T, Compare,
                   Allocator>::map_api;
+    using map_type::operator=;  // from a list
     using placement_type = Placement;
 };
 

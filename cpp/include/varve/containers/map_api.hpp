@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <functional>
 #include <initializer_list>
 #include <limits>
 #include <stdexcept>
 #include <tuple>
 
+#include "varve/alloc/traits.hpp"
 #include "varve/containers/map_iterator.hpp"
 #include "varve/containers/map_slot.hpp"
 #include "varve/placement/policies.hpp"
@@ -19,14 +21,15 @@ namespace varve {
 ///    references to elements; only what the operation returns is valid after it;
 ///  - insertion gives the strong guarantee; erase does not throw unless the comparison does;
 ///  - there is no extract and no merge, since elements do not own their nodes.
-/// Concurrent const operations are safe where the pointer type allows it; anything else needs a lock of the caller's.
+/// Elements are made by the allocator's `construct`, as those of std::map, so that one with an allocator of its own
+/// gets the map's; they are moved about without it. Concurrent const operations are safe where the pointer type allows
+/// it; anything else needs a lock of the caller's.
 template <class Core, class Key, class T, class Compare, class Allocator>
 class map_api {
     template <class K>
     static constexpr bool other_key = requires {
         typename Compare::is_transparent;
-    }
-    &&!std::is_convertible_v<K, Key>;
+    };
 
 public:
     using key_type = Key;
@@ -66,6 +69,8 @@ public:
     map_api(I first, I last, const Allocator& a = Allocator()) : map_api(first, last, Compare(), a) {}
     map_api(std::initializer_list<value_type> list, const Allocator& a = Allocator())
         : map_api(list.begin(), list.end(), Compare(), a) {}
+    map_api(std::initializer_list<value_type> list, const Compare& c, const Allocator& a = Allocator())
+        : map_api(list.begin(), list.end(), c, a) {}
 
     map_api(const map_api& other)
         : map_api(other, std::allocator_traits<Allocator>::select_on_container_copy_construction(other.allocator_)) {}
@@ -134,6 +139,10 @@ public:
         }
     iterator insert(const_iterator, const value_type& v) { return emplace(v).first; }
     iterator insert(const_iterator, value_type&& v) { return emplace(std::move(v)).first; }
+    template <class P>
+        requires std::constructible_from<value_type, P&&> iterator insert(const_iterator, P&& v) {
+            return emplace(std::forward<P>(v)).first;
+        }
     template <std::input_iterator I>
     void insert(I first, I last) {
         for (; first != last; ++first) {
@@ -144,7 +153,7 @@ public:
 
     template <class... Args>
     std::pair<iterator, bool> emplace(Args&&... args) {
-        held_slot<map_slot<Key, T>> element(std::in_place, std::forward<Args>(args)...);
+        held_slot<map_slot<Key, T>> element(allocator_, std::forward<Args>(args)...);
         const auto [where, fresh] = core_.insert(element);
         return {iterator(where), fresh};
     }
@@ -161,6 +170,14 @@ public:
     std::pair<iterator, bool> try_emplace(Key&& key, Args&&... args) {
         return try_emplace_key(std::move(key), std::forward<Args>(args)...);
     }
+    template <class... Args>
+    iterator try_emplace(const_iterator, const Key& key, Args&&... args) {
+        return try_emplace_key(key, std::forward<Args>(args)...).first;
+    }
+    template <class... Args>
+    iterator try_emplace(const_iterator, Key&& key, Args&&... args) {
+        return try_emplace_key(std::move(key), std::forward<Args>(args)...).first;
+    }
     template <class M>
     std::pair<iterator, bool> insert_or_assign(const Key& key, M&& mapped) {
         return insert_or_assign_key(key, std::forward<M>(mapped));
@@ -168,6 +185,14 @@ public:
     template <class M>
     std::pair<iterator, bool> insert_or_assign(Key&& key, M&& mapped) {
         return insert_or_assign_key(std::move(key), std::forward<M>(mapped));
+    }
+    template <class M>
+    iterator insert_or_assign(const_iterator, const Key& key, M&& mapped) {
+        return insert_or_assign_key(key, std::forward<M>(mapped)).first;
+    }
+    template <class M>
+    iterator insert_or_assign(const_iterator, Key&& key, M&& mapped) {
+        return insert_or_assign_key(std::move(key), std::forward<M>(mapped)).first;
     }
 
     /// Gives the element after the erased one.
@@ -237,10 +262,21 @@ public:
     }
     template <class K>
         requires other_key<K>
+    [[nodiscard]] iterator lower_bound(const K& key) { return iterator(core_.lower_bound(key)); }
+    template <class K>
+        requires other_key<K>
     [[nodiscard]] const_iterator lower_bound(const K& key) const { return const_iterator(core_.lower_bound(key)); }
     template <class K>
         requires other_key<K>
+    [[nodiscard]] iterator upper_bound(const K& key) { return iterator(core_.upper_bound(key)); }
+    template <class K>
+        requires other_key<K>
     [[nodiscard]] const_iterator upper_bound(const K& key) const { return const_iterator(core_.upper_bound(key)); }
+    template <class K>
+        requires other_key<K>
+    [[nodiscard]] std::pair<iterator, iterator> equal_range(const K& key) {
+        return {lower_bound(key), upper_bound(key)};
+    }
     template <class K>
         requires other_key<K>
     [[nodiscard]] std::pair<const_iterator, const_iterator> equal_range(const K& key) const {
@@ -250,7 +286,7 @@ public:
     // ---- placement ----
 
     /// Lays all swapped nodes out on pages in the order of the policy; does nothing where the policy has none. Needs at
-    /// most about an eighth more memory while it runs. Throws when memory is out; the map is intact then.
+    /// most about a fifth more memory while it runs. Throws when memory is out; the map is intact then.
     void reblock() {
         while (!reblock_step(std::numeric_limits<size_type>::max())) {
         }
@@ -268,9 +304,11 @@ public:
     friend bool operator==(const map_api& a, const map_api& b) {
         return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
     }
-    friend auto operator<=>(const map_api& a,
-                            const map_api& b) requires std::three_way_comparable<Key> && std::three_way_comparable<T> {
-        return std::lexicographical_compare_three_way(a.begin(), a.end(), b.begin(), b.end());
+    friend auto operator<=>(const map_api& a, const map_api& b) requires requires(const value_type& v) { v <=> v; }
+    {
+        return std::lexicographical_compare_three_way(
+            a.begin(), a.end(), b.begin(), b.end(),
+            [](const value_type& x, const value_type& y) { return x <=> y; });  // elements may have no ==
     }
 
     template <class Predicate>
@@ -333,9 +371,7 @@ private:
     }
     void exchange(map_api& other) noexcept {
         core_.swap(other.core_);
-        Allocator mine(allocator_);
-        allocator_ = other.allocator_;
-        other.allocator_ = mine;
+        detail::exchange_allocators(allocator_, other.allocator_);
     }
 
     Core core_;

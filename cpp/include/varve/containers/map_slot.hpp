@@ -41,9 +41,9 @@ union map_slot {
     map_slot(const map_slot&) = delete;
     map_slot& operator=(const map_slot&) = delete;
 
-    template <class... Args>
-    void construct(Args&&... args) {
-        std::construct_at(&value, std::forward<Args>(args)...);
+    template <class Allocator, class... Args>
+    void construct(Allocator& a, Args&&... args) {
+        std::allocator_traits<Allocator>::construct(a, &value, std::forward<Args>(args)...);
     }
     void destroy() noexcept { std::destroy_at(&value); }
     [[nodiscard]] const Key& key() const noexcept { return value.first; }
@@ -76,9 +76,9 @@ private:
 template <class Slot>
 class held_slot {
 public:
-    template <class... Args>
-    explicit held_slot(std::in_place_t, Args&&... args) {
-        slot_.construct(std::forward<Args>(args)...);
+    template <class Allocator, class... Args>
+    explicit held_slot(Allocator& a, Args&&... args) {
+        slot_.construct(a, std::forward<Args>(args)...);
         full_ = true;
     }
     held_slot() noexcept = default;

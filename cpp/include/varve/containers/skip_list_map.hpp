@@ -1,6 +1,7 @@
 // An ordered map as a skip list whose nodes lie where a placement policy wants them.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 
 #include "varve/containers/map_api.hpp"
@@ -34,8 +35,9 @@ public:
             if (!filler_) {
                 while (this->promote(64)) {
                 }
-                filler_.emplace(this->store(), Placement::fill);
-                index_filler_.emplace(this->store(), Placement::fill);
+                const percent fill = fill_limit();
+                filler_.emplace(this->store(), fill);
+                index_filler_.emplace(this->store(), fill);
                 this->resume_at_ = this->first().at;
             }
             if (this->resume_at_ != nullptr) {
@@ -90,6 +92,22 @@ private:
         }
     }
 
+    /// The policy's limit; a higher one where insertion has left the pages so full that the list would grow by more
+    /// than `most_growth`. A pass then leaves less room, and the next one, which begins with emptier pages, more.
+    [[nodiscard]] percent fill_limit() {
+        auto& memory = this->store().allocator().memory();
+        const occupancy now = memory.swappable().how_full_of(this->store().allocator().tag());
+        if (now.capacity.value == 0) {
+            return Placement::fill;
+        }
+        const std::size_t now_percent = bits::pieces(now.used.value * 100, now.capacity.value);
+        return std::max(Placement::fill,
+                        percent{static_cast<unsigned>(bits::pieces(now_percent * 100, 100 + most_growth.value))});
+    }
+
+    /// With the released pages that a space keeps for a while, less than a fifth.
+    static constexpr percent most_growth{18};
+
     /// The level of one node in 64 pages: half of the nodes of a level are on the next.
     [[nodiscard]] unsigned lowest_of_index() {
         constexpr std::size_t node_bytes = layout::units(1) * sizeof(typename layout::unit);
@@ -108,8 +126,11 @@ template <class Key, class T, class Compare = std::less<Key>, class Allocator = 
           placement_policy Placement = placement::hint>
 class skip_list_map
     : public map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator> {
+    using map_type = map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator>;
+
 public:
     using map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator>::map_api;
+    using map_type::operator=;  // from a list
     using placement_type = Placement;
 };
 

@@ -85,12 +85,13 @@ public:
     [[nodiscard]] sub_type new_page() { return traits::sub(allocator_, fresh_page); }
 
     void swap(node_store& other) noexcept {
-        using std::swap;
-        swap_allocators(other);
-        std::optional<sub_type> mine(filling_);
-        filling_ = other.filling_;
-        other.filling_ = mine;
-        swap(page_room_, other.page_room_);
+        detail::exchange_allocators(allocator_, other.allocator_);
+        if constexpr (traits::is_collective) {  // others fill no pages
+            std::optional<sub_type> mine(filling_);
+            filling_ = other.filling_;
+            other.filling_ = mine;
+        }
+        std::swap(page_room_, other.page_room_);
     }
 
     node_store(const node_store&) = default;
@@ -102,12 +103,6 @@ private:
     }
     /// What fits on a fresh page; unknown, and thus anything, before the first.
     [[nodiscard]] std::size_t page_room() const noexcept { return page_room_ == 0 ? ~std::size_t{0} : page_room_ + 1; }
-    void swap_allocators(node_store& other) noexcept {
-        Allocator mine(allocator_);
-        allocator_ = other.allocator_;
-        other.allocator_ = mine;
-    }
-
     Allocator allocator_;
     std::optional<sub_type> filling_;
     std::size_t page_room_ = 0;

@@ -27,7 +27,8 @@ struct local : hint {
     static constexpr bool keeps_top_local = true;
 };
 
-/// Pages are filled to this when re-blocking, so that later splits find room.
+/// Pages are filled to this when re-blocking, so that later splits find room; those of a list further, if it would grow
+/// too much.
 inline constexpr percent room_for_splits{70};
 
 struct dfs {

@@ -19,7 +19,7 @@ enum class backing {
     huge_pages    ///< faster where the range is large and full
 };
 
-/// Released pages go back to the kernel together: a few wait, no more than a sixteenth of the pages in use and 16,
+/// Released pages go back to the kernel together: a few wait, no more than one for 64 pages in use and 16,
 /// since one that is soon asked for again would cost a call, a page fault and a huge page.
 class plain_space {
 public:
@@ -58,7 +58,7 @@ public:
         waiting_count_ += count.value;
         lowest_waiting_ = std::min(lowest_waiting_, first);
         end_of_waiting_ = std::max(end_of_waiting_, first + count.value);
-        if (in_use_ == 0 || waiting_count_ > in_use_ / 16 + 16) {
+        if (in_use_ == 0 || waiting_count_ > in_use_ / 64 + 16) {
             forget_waiting();
         }
     }
