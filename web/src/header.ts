@@ -51,7 +51,9 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
   const held = overhead.held_ns === null ? null : trace.duration_ns ? overhead.held_ns / trace.duration_ns : 0;
   const cpu = overhead.recorder_cpu_ns === null || !trace.duration_ns ? null : overhead.recorder_cpu_ns / trace.duration_ns;
   const emulated = trace.backend === "exact";
-  const clocked = (trace.clock_unit ?? "nanoseconds") === "nanoseconds";
+  const clock = trace.clock_unit ?? "nanoseconds";
+  // The number alone fills the tile.
+  const length = clock === "ticks" ? fmt.count(trace.duration_ns) : clock === "nanoseconds" && duration < 60 ? `${duration.toFixed(2)} s` : fmt.time(duration * 1e6, 1e5);
   return h("header", {},
     h("div", { class: "title" },
       h("span", { class: "mark", "aria-hidden": "true" }, h("i", {}), h("i", {}), h("i", {})),
@@ -60,7 +62,7 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
       completeness(report),
       themeButton),
     h("dl", { class: "tiles" },
-      tile("Duration", clocked && duration < 60 ? `${duration.toFixed(2)} s` : fmt.time(duration * 1e6, 1e5), trace.started ?? ""),
+      tile("Duration", length, clock === "ticks" ? "ticks of its own clock" : trace.started ?? ""),
       tile("Intervals", footprint.touched_pages === null ? "none" : fmt.count(trace.intervals), intervals(report)),
       tile("Touched", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(footprint.touched_pages), footprint.touched_pages === null ? "not recorded" : fmt.pages(footprint.touched_pages)),
       tile("Working set, peak", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(top), footprint.touched_pages === null ? "not recorded" : `median ${fmt.pageBytes(median)}`),

@@ -246,6 +246,12 @@ describe("the page", () => {
     clean(page);
   });
 
+  test("says that ticks are no time", async t => {
+    const page = await fixture(t, d => Object.assign(d.head.trace, { duration_ns: 89_432_027_616, clock_unit: "ticks" }));
+    assert.match((await page.locator(".tile").allInnerTexts())[0], /89,432,027,616\s+ticks of its own clock/);
+    assert.ok(await page.locator(".tile b").first().evaluate(e => e.scrollWidth <= e.clientWidth), "the number does not fit");
+  });
+
   test("says that counts are of the whole run", async t => {
     const page = await fixture(t, d => Object.assign(d.head.trace, { backend: "exact", interval_auto: true, interval_accesses: 0 }));
     const tiles = await page.locator(".tile").allInnerTexts();
