@@ -84,7 +84,7 @@ export function guide(report: Report): HTMLElement {
   const { trace } = report;
   const from = imported(report);
   const mapped = report.footprint.touched_pages !== null && report.lanes.length > 0;
-  const faults = report.objects.some(o => o.first_touches.length > 0);
+  const faults = trace.backend !== "exact" && report.objects.some(o => o.first_touches.length > 0);
   return h("div", { class: "guide" },
     mapped && h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is one object; from top to bottom it holds the object's pages in the order of their addresses. Address space that no object holds is left out, and the smallest objects share a lane."),
     mapped && h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). ${marks(trace.backend)} Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval tells that a page was touched, not how often.`),

@@ -57,8 +57,8 @@ export interface SharedBlock {
   threads: { thread: number; tid: number; events: number; writes: number; bytes: [number, number][] }[];
 }
 export interface SharingUse {
-  source: "counts" | "samples" | "faults";
-  unit: "accesses" | "nanoseconds" | "samples" | "pages";
+  source: "counts" | "samples" | "traps" | "faults";
+  unit: "accesses" | "nanoseconds" | "samples" | "first_accesses" | "pages";
   weight: string;
   events: number;
   total: number;

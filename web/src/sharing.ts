@@ -33,7 +33,8 @@ export function marks(sharing: SharingUse): string[] {
 /** A weight in its unit. */
 export function amount(sharing: SharingUse, weight: number): string {
   if (sharing.unit === "nanoseconds") return `${fmt.time(weight / 1000, 1000)} at accesses`;
-  return `${fmt.count(weight)} ${sharing.unit === "pages" ? "pages touched first" : sharing.unit}`;
+  const words = { accesses: "accesses", samples: "samples", first_accesses: "first accesses", pages: "pages touched first" };
+  return `${fmt.count(weight)} ${words[sharing.unit]}`;
 }
 
 /** The colours of threads: those that the map uses for them. */
@@ -69,7 +70,7 @@ export class Sharing {
     this.elements.push(h("section", { class: "card wide matrix", "aria-label": "Who uses what" },
       h("div", { class: "toolbar" }, h("h2", {}, "Who uses what"), h("span", { class: "note" }, from(sharing))),
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Matrix of objects and threads" }, h("table", {}, h("thead", {}, this.head), this.body)),
-      h("p", { class: "note pad" }, `A cell is the thread's share of the use of the object; its colour is stronger the more of all use it is. Parts: the object from its first page to its last, in the colour of the thread that uses each part most, paler where others do too. ${sharing.weight}${columns}${more ? ` ${fmt.count(more)} more objects have less use.` : ""}`)));
+      h("p", { class: "note pad" }, `${reading(sharing)} ${sharing.weight}${columns}${more ? ` ${fmt.count(more)} more objects have less use.` : ""}`)));
     if (sharing.axis && sharing.source !== "faults") {
       this.lanes = new Lanes(sharing, this.hues);
       this.elements.push(this.lanes.element);
@@ -82,7 +83,7 @@ export class Sharing {
     this.hues.palette = palette;
     const threads = this.sharing.threads.slice(0, COLUMNS);
     this.head.replaceChildren(
-      ...["Object", "Size", "Use", "Writes", "Sharing", "First by", "Never by"].map((text, i) => h("th", { scope: "col", class: i && i < 4 ? "num" : "" }, text)),
+      ...["Object", "Size", this.sharing.source === "traps" ? "Firsts" : "Use", "Writes", "Sharing", "First by", "Never by"].map((text, i) => h("th", { scope: "col", class: i && i < 4 ? "num" : "" }, text)),
       h("th", { scope: "col" }, "Parts"),
       ...threads.map((t, i) => h("th", { scope: "col", class: "num thread", title: threadLabel(t) }, h("i", { style: `background:${this.hues.thread(i)}` }), String(t.tid))));
     this.body.replaceChildren(...this.sharing.objects.slice(0, ROWS).map((o, i) => this.row(o, this.marks[i], threads.length)));
@@ -136,26 +137,35 @@ function percent(share: number): string {
   return share < 0.005 ? "< 1 %" : `${(share * 100).toFixed(0)} %`;
 }
 
+/** How the matrix is to be read. */
+function reading(sharing: SharingUse): string {
+  const parts = "Parts: the object from its first page to its last, in the colour of the thread that";
+  if (sharing.source === "traps") return `A cell is the thread's share of the first accesses to pages of the object; its colour is stronger the more of all of them it is. ${parts} was first most often, paler where others were too.`;
+  return `A cell is the thread's share of the use of the object; its colour is stronger the more of all use it is. ${parts} uses each part most, paler where others do too.`;
+}
+
 function from(sharing: SharingUse): string {
+  if (sharing.source === "traps") return `trapped accesses: ${fmt.count(sharing.events)} times the first to a page in an interval`;
   if (sharing.source === "counts") return `every access counted: ${fmt.count(sharing.total)}`;
   if (sharing.source === "faults") return `first touches only: ${fmt.count(sharing.events)} page faults`;
   return sharing.unit === "nanoseconds" ? `${fmt.count(sharing.events)} samples of accesses, weighted by time` : `${fmt.count(sharing.events)} samples of accesses`;
 }
 
 function contention(sharing: SharingUse, blocks: SharedBlock[]): HTMLElement {
+  const firsts = sharing.source === "traps";
   const rows = blocks.slice(0, BLOCKS).map(b => h("tr", {},
     h("td", { class: "c-name", title: b.name }, shortName(b.name) || "no known object"),
     h("td", {}, h("code", {}, fmt.hex(b.address))),
     h("td", {}, b.bytes > 64 ? "page" : "line"),
     h("td", {}, b.kind === "false_sharing" ? "different bytes" : "the same bytes"),
-    h("td", { class: "num" }, `${fmt.share(b.share)} ± ${fmt.share(b.share_error)}`),
+    h("td", { class: "num" }, firsts ? fmt.share(b.share) : `${fmt.share(b.share)} ± ${fmt.share(b.share_error)}`),
     h("td", { class: "num" }, fmt.count(b.turns)),
     ...b.threads.map(t => h("td", { class: "wrap" }, `${threadLabel(sharing.threads[t.thread])}: ${t.bytes.slice(0, 3).map(([f, e]) => `${f}–${e - 1}`).join(", ")}${t.bytes.length > 3 ? ", …" : ""}; ${fmt.count(t.writes)} of ${fmt.count(t.events)} write`))));
   const more = blocks.length - rows.length;
   return h("section", { class: "card wide matrix", "aria-label": "Lines that threads meet in" },
     h("div", { class: "toolbar" }, h("h2", {}, "Cache lines and pages that threads meet in"), h("span", { class: "note" }, "one of the two busiest threads writes")),
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of cache lines and pages" }, h("table", {},
-      h("thead", {}, h("tr", {}, ...["Object", "Address", "What", "They use", "Of all use", "Turns", "Busiest thread: bytes", "Second"].map((text, i) => h("th", { scope: "col", class: i === 4 || i === 5 ? "num" : "" }, text)))),
+      h("thead", {}, h("tr", {}, ...["Object", "Address", "What", firsts ? "First at" : "They use", firsts ? "Of all firsts" : "Of all use", "Turns", "Busiest thread: bytes", "Second"].map((text, i) => h("th", { scope: "col", class: i === 4 || i === 5 ? "num" : "" }, text)))),
       h("tbody", {}, ...rows))),
-    h("p", { class: "note pad" }, `Different bytes are false sharing: padding mends it. The same bytes are true sharing. ± is one standard error. ${sharing.weight}${more > 0 ? ` ${fmt.count(more)} more.` : ""}`));
+    h("p", { class: "note pad" }, `${firsts ? "Different bytes may be false sharing: what the threads use later in an interval is not known, nor how many bytes an access has." : "Different bytes are false sharing: padding mends it. The same bytes are true sharing. ± is one standard error."} ${sharing.weight}${more > 0 ? ` ${fmt.count(more)} more.` : ""}`));
 }

@@ -287,6 +287,23 @@ describe("the page", () => {
     clean(page);
   });
 
+  test("says of trapped accesses what they do not tell", async t => {
+    const page = await fixture(t, d => {
+      d.head.sharing = { ...sharing(), source: "traps", unit: "first_accesses", weight: "Each is the first access." };
+      d.head.sharing.objects[1].class = null;
+      d.head.sharing.lines[0].share_error = 0;
+    });
+    const matrix = page.locator("section[aria-label='Who uses what']");
+    assert.equal(await matrix.locator("thead th").nth(2).innerText(), "Firsts");
+    assert.match(await matrix.innerText(), /trapped accesses: 100 times the first to a page in an interval[^]*share of the first accesses[^]*was first most often[^]*Each is the first access\./);
+    assert.equal(await matrix.locator("tbody tr").nth(1).locator("td").nth(4).innerText(), "–", "one thread is not private");
+    assert.match(await matrix.locator("td.heat").first().getAttribute("title"), /first accesses/);
+    const lines = await page.locator("section[aria-label='Lines that threads meet in']").innerText();
+    assert.match(lines, /different bytes\s+30\.0 %\s+9[^]*may be false sharing: what the threads use later/);
+    assert.doesNotMatch(lines, /±|padding mends/);
+    clean(page);
+  });
+
   test("draws the flows of objects and of threads", async t => {
     const page = await fixture(t, used);
     const lanes = page.locator("canvas.lanes");

@@ -31,6 +31,11 @@ pub(crate) fn unsaid(analysis: &Analysis) -> Vec<String> {
             "Which threads use and share which objects: neither samples nor counts name both.",
         ),
         (
+            sharing.is_some_and(|s| s.source == SharingSource::Traps),
+            "Which objects one thread has for itself, and how much threads use them: trapped accesses tell who was first at \
+             a page in an interval.",
+        ),
+        (
             samples.is_some_and(|s| s.all.reads.is_none()),
             "Whether the sampled accesses read or wrote: no sample tells.",
         ),

@@ -79,13 +79,12 @@ pub(crate) fn analyse(
         .partition_point(|i| i.start_ns < tail_start);
     let mut fold = Fold::new(&spans, own, end);
     let mut sharing = Sharers::new(trace, &tables, start, end)?;
-    let of_faults = sharing.faults.as_mut();
     let pass = stream::run(
         trace,
         &tables.intervals,
         tail,
         &mut fold,
-        of_faults,
+        &mut sharing,
         progress,
     )?;
     let (processes, shared_pages) = fold.finish();

@@ -25,6 +25,15 @@ struct Piece {
 /// Pieces that are worked on together.
 const PIECES: usize = 512;
 
+/// Where a page fault was, objects by position.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faulted {
+    /// The object that holds the address at that moment.
+    pub(crate) within: Option<u32>,
+    /// The object whose page it touched first, if it did and one lies there.
+    pub(crate) first: Option<u32>,
+}
+
 /// The state of the fold.
 pub(crate) struct Fold<'a> {
     spans: &'a [Span],
@@ -229,8 +238,8 @@ impl<'a> Fold<'a> {
         });
     }
 
-    /// Enters a page fault of the interval. Returns the object whose page it touched first, if it did and one lies there.
-    pub(crate) fn fault(&mut self, fault: &FaultRow) -> Option<u32> {
+    /// Enters a page fault of the interval.
+    pub(crate) fn fault(&mut self, fault: &FaultRow) -> Faulted {
         let (pid, tid) = (fault.pid.0, fault.tid.0);
         let (address, time) = (fault.address, fault.time_ns);
         let next = index(self.threads.len());
@@ -250,7 +259,7 @@ impl<'a> Fold<'a> {
             end: Page(page.0 + 1),
         };
         let spans = self.spans;
-        let mut found = None;
+        let (mut found, mut within) = (None, None);
         self.each_chunk(run, |objects, chunk, first, _| {
             let owners = chunk
                 .overlap(first, first + 1)
@@ -265,7 +274,8 @@ impl<'a> Fold<'a> {
                         && address < s.address + s.bytes
                 })
             };
-            let Some(&owner) = owners.iter().find(here).or(owners.first()) else {
+            within = owners.iter().find(here).copied();
+            let Some(owner) = within.or(owners.first().copied()) else {
                 return;
             };
             let fresh = !has(&chunk.dense.faulted, first);
@@ -284,7 +294,11 @@ impl<'a> Fold<'a> {
             self.threads[thread as usize].first_touches += 1;
             *self.by_thread.entry((owner, thread)).or_default() += 1;
         }
-        found.filter(|owner| (*owner as usize) < self.spans.len())
+        let known = |owner: &u32| (*owner as usize) < self.spans.len();
+        Faulted {
+            within: within.filter(known),
+            first: found.filter(known),
+        }
     }
 
     /// Calls `each` with the chunks of a run, up to date, and the pages within.

@@ -2,8 +2,9 @@
 //! objects that it goes through. These are the questions of TABARNAC (which threads use which pages of which structure)
 //! and of MemProf (object event flows and thread event flows).
 //!
-//! The answers come from the best that a trace has: counts of every access, else samples, else page faults; each says
-//! which, and what its weight is. Memory depends on objects, threads and [`RANGES`], not on the length of the trace.
+//! The answers come from the best that a trace has: counts of every access, else samples, else trapped accesses, else page
+//! faults; each says which, and what its weight is. Of trapped accesses only the first to a page in an interval is known, so
+//! they can prove that threads share something, never that one is alone with it; what would need more is null. Memory depends on objects, threads and [`RANGES`], not on the length of the trace.
 
 mod blocks;
 mod build;
@@ -18,7 +19,6 @@ use varve_model::{Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Ti
 use crate::counts::Sharing;
 
 pub(crate) use blocks::{LEAST_EVENTS, LEAST_TURNS, SURE};
-pub(crate) use build::Builder;
 pub(crate) use sharers::Sharers;
 
 /// Parts into which an object's pages are divided, at most, a whole number of pages each.
@@ -35,7 +35,7 @@ pub struct SharingUse {
     pub unit: WeightUnit,
     /// What a weight is, a sentence.
     pub weight: String,
-    /// Events: rows of counts, samples of known accesses, or page faults.
+    /// Events: rows of counts, samples of known accesses, first accesses to pages in intervals, or page faults.
     pub events: u64,
     /// Their weight.
     pub total: u64,
@@ -47,7 +47,8 @@ pub struct SharingUse {
     pub objects: Vec<ObjectSharing>,
     /// Objects that the list leaves out.
     pub omitted_objects: u64,
-    /// Cache lines of 64 bytes with several threads of which one writes, most weight first. Only samples tell addresses.
+    /// Cache lines of 64 bytes with several threads of which one writes, most weight first. Only samples and trapped accesses
+    /// tell addresses; of the latter no lines with the same bytes are listed, as they do not tell how many bytes are used.
     pub lines: Vec<SharedBlock>,
     /// The same of pages of 4 KiB, by lines.
     pub pages: Vec<SharedBlock>,
@@ -65,6 +66,8 @@ pub enum SharingSource {
     Counts,
     /// Samples of accesses.
     Samples,
+    /// Trapped accesses: the first to each page in an interval. Who used the page later in it is not known.
+    Traps,
     /// Page faults: the first touch of each page, nothing later.
     Faults,
 }
@@ -79,6 +82,9 @@ pub enum WeightUnit {
     Nanoseconds,
     /// Samples.
     Samples,
+    /// First accesses to pages in intervals.
+    #[serde(rename = "first_accesses")]
+    FirstAccesses,
     /// Pages touched first.
     Pages,
 }
@@ -152,7 +158,8 @@ pub struct ObjectSharing {
     pub reads: Option<u64>,
     /// The part of it that writes.
     pub writes: Option<u64>,
-    /// Private or shared, as far as was seen; null where only first touches are known.
+    /// Private or shared, as far as was seen; null where only first touches are known, and where trapped accesses show one
+    /// thread.
     pub class: Option<SharingClass>,
     /// Its pages by who accessed them; null where accesses were not counted.
     pub pages: Option<Sharing>,
@@ -161,13 +168,14 @@ pub struct ObjectSharing {
     /// Its threads, most weight first.
     pub threads: Vec<SharingPart>,
     /// Threads of the process that lived beside it and never touched it; of samples: that were seen elsewhere at least
-    /// [`ENOUGH`] times, and never in it.
+    /// [`ENOUGH`] times, and never in it. Null of trapped accesses.
     pub never_touched_by: Option<Vec<Tid>>,
-    /// Threads that touch it and never write it; of samples: that were seen in it at least [`ENOUGH`] times.
+    /// Threads that touch it and never write it; of samples: that were seen in it at least [`ENOUGH`] times. Null of trapped
+    /// accesses.
     pub never_written_by: Option<Vec<Tid>>,
     /// The share of its weight that belongs to the heaviest thread of each part: 1 where every part is one thread's. Of at
     /// most 64 parts, fewer where they would have less than 16 events each; parts with less than 8 do not count, and it is
-    /// null where the others have less than half the weight.
+    /// null where the others have less than half the weight, and of trapped accesses.
     pub own_share: Option<f64>,
     /// The distribution of its pages over threads.
     pub ranges: Ranges,
@@ -189,7 +197,7 @@ pub enum SharingClass {
     OneWriter,
     /// Several threads that write.
     ManyWriters,
-    /// Several threads; whether they write is not told.
+    /// Several threads; which of them write is not told.
     Shared,
 }
 
@@ -308,9 +316,9 @@ pub struct SharedBlock {
     pub events: u64,
     /// Their weight.
     pub weight: u64,
-    /// Its share of the weight of all accesses, 0 to 1, and the standard error of that.
+    /// Its share of the weight of all accesses, 0 to 1; of trapped accesses that says nothing of how often it is used.
     pub share: f64,
-    /// The standard error of `share`.
+    /// The standard error of `share`; 0 of trapped accesses, which are no sample of all accesses.
     pub share_error: f64,
     /// How often the next event in it was of another thread.
     pub turns: u64,

@@ -8,7 +8,7 @@ use varve_trace::{Trace, TraceError};
 
 use crate::analysis::Writes;
 use crate::fold::Fold;
-use crate::sharing::Builder;
+use crate::sharing::Sharers;
 use crate::stats::Marks;
 use crate::sweep::{Moment, RowFacts, Run, Sweep, sweep};
 
@@ -33,7 +33,7 @@ pub(crate) fn run(
     intervals: &[IntervalRow],
     tail: usize,
     fold: &mut Fold<'_>,
-    sharing: Option<&mut Builder<'_>>,
+    sharing: &mut Sharers<'_>,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Pass, TraceError> {
     let mut analyst = Analyst {
@@ -68,7 +68,7 @@ pub(crate) fn run(
 
 struct Analyst<'a, 'b, 'c> {
     fold: &'a mut Fold<'b>,
-    sharing: Option<&'a mut Builder<'c>>,
+    sharing: &'a mut Sharers<'c>,
     tail: usize,
     marked: Vec<(Run, Marks)>,
     /// Pages named in this interval, by source.
@@ -124,9 +124,6 @@ impl Sweep for Analyst<'_, '_, '_> {
 
     fn fault(&mut self, fault: &FaultRow) {
         self.pass.faults += 1;
-        let first = self.fold.fault(fault);
-        if let (Some(sharing), Some(first)) = (&mut self.sharing, first) {
-            sharing.fault(fault, first);
-        }
+        self.sharing.fault(fault, self.fold.fault(fault));
     }
 }

@@ -12,6 +12,8 @@ pub(crate) struct Lines<R> {
     input: R,
     line: Vec<u8>,
     number: u64,
+    /// The last line had no break.
+    is_cut: bool,
 }
 
 impl<R: BufRead> Lines<R> {
@@ -20,6 +22,7 @@ impl<R: BufRead> Lines<R> {
             input,
             line: Vec::new(),
             number: 0,
+            is_cut: false,
         }
     }
 
@@ -41,8 +44,22 @@ impl<R: BufRead> Lines<R> {
         } else if read as u64 == LONGEST {
             let message = format!("it is longer than {LONGEST} bytes");
             return Err(Trouble::line(self.number, message));
+        } else {
+            self.is_cut = true;
         }
         Ok(Some((self.number, &self.line)))
+    }
+
+    /// The same without a last line that has no break: of a tool that ends each line with one, it may be any part of a line,
+    /// and half an address looks like an address.
+    pub(crate) fn next_whole(&mut self) -> Result<Option<(u64, &[u8])>, Trouble> {
+        let is_end = self.next()?.is_none();
+        Ok((!is_end && !self.is_cut).then_some((self.number, &self.line)))
+    }
+
+    /// Whether [`Lines::next_whole`] left something out.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 }
 

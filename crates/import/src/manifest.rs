@@ -9,7 +9,7 @@ use varve_trace::{
 };
 
 use crate::detect::Format;
-use crate::sink::Written;
+use crate::sink::{CUT_LINE, Written};
 
 /// The manifest of an import that has begun.
 pub(crate) fn begun<'a>(format: Format, files: impl Iterator<Item = &'a Path>) -> Manifest {
@@ -95,4 +95,10 @@ pub(crate) fn finish(manifest: &mut Manifest, written: &Written) {
         _ => "Imported: samples. Most accesses are not among them.",
     };
     manifest.completeness.statement = what.to_owned();
+    if let Some(&files) = written.losses.get(CUT_LINE) {
+        manifest.completeness.statement += match files {
+            1 => " The text ends within a line: it was cut, and what followed is missing.",
+            _ => " Several texts end within a line: they were cut, and what followed is missing.",
+        };
+    }
 }

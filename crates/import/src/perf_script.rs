@@ -10,7 +10,7 @@ use crate::error::Trouble;
 use crate::lines::{Lines, text};
 use crate::numbers::{decimal, hexadecimal};
 use crate::perf_line::{Symbolized, body, chain_frame, head};
-use crate::sink::{Sink, frame, plain_mapping, sample};
+use crate::sink::{CUT_LINE, Sink, frame, plain_mapping, sample};
 use varve_perf::DataSource;
 
 /// Call stacks that are remembered by their text.
@@ -30,6 +30,8 @@ struct Reader<'a, 'b> {
     chain: Vec<u8>,
     sites: HashMap<Vec<u8>, SiteId>,
     samples: u64,
+    /// When the record before was.
+    last: Time,
 }
 
 pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Trouble> {
@@ -42,12 +44,16 @@ pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Troub
         chain: Vec::new(),
         sites: HashMap::new(),
         samples: 0,
+        last: Time(0),
     };
     let mut lines = Lines::new(input);
-    while let Some((number, line)) = lines.next()? {
+    while let Some((number, line)) = lines.next_whole()? {
         reader.line(number, line)?;
     }
     reader.end_chain()?;
+    if lines.is_cut() {
+        reader.sink.lost(CUT_LINE, 1, reader.last);
+    }
     match reader.samples {
         0 => Err(Trouble::Nothing("it has no samples".to_owned())),
         _ => Ok(()),
@@ -75,6 +81,7 @@ impl Reader<'_, '_> {
             return Err(Trouble::line(number, what));
         };
         self.end_chain()?;
+        self.last = Time(head.time);
         if let Some(record) = head.rest.strip_prefix(b"PERF_RECORD_") {
             self.record(record, Time(head.time));
             return Ok(());

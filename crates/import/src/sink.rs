@@ -22,6 +22,9 @@ const BATCH: usize = 1 << 17;
 /// Rows of other tables that wait to be written.
 const ROWS: usize = 1 << 14;
 
+/// A text that ends within a line: it was cut, and nobody knows how much is missing.
+pub(crate) const CUT_LINE: &str = "cut_line";
+
 /// A sample of which nothing is known but its time and its source.
 pub(crate) fn sample(time: u64, source: SampleSource) -> SampleRow {
     SampleRow {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::imported;
+use common::{Imported, golden, imported, of_bytes};
 use varve_import::Format;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
 use varve_trace::{Absent, ClockUnit};
@@ -55,6 +55,27 @@ fn perf_script_of_amd_with_call_chains() {
     assert_eq!(sites[0].frames.len(), 2);
     assert_eq!(sites[0].frames[1].function.as_deref(), Some("outer"));
     assert_eq!(sites[0].frames[1].module.as_deref(), Some("/usr/bin/a b"));
+}
+
+#[test]
+fn a_text_that_ends_within_a_line_says_so() {
+    let whole = std::fs::read(golden("arm.perf-script.txt")).unwrap();
+    let of = |bytes: &[u8]| of_bytes(bytes, Some(Format::PerfScript)).unwrap();
+    let statement = |got: &Imported| got.trace().manifest.completeness.statement.clone();
+    let losses = |got: &Imported| got.trace().manifest.losses.clone();
+    let first = of(&whole);
+    assert!(losses(&first).is_empty() && !statement(&first).contains("ends within"));
+    // The last line is a sample with an address, of which half would be another address.
+    let last = whole.trim_ascii_end().len();
+    let begin = memchr::memrchr(b'\n', &whole[..last]).unwrap() + 1;
+    for end in [begin + 10, last - 5, last] {
+        let cut = of(&whole[..end]);
+        assert_eq!(cut.samples(), first.samples()[..1], "{end}");
+        assert_eq!(losses(&cut), [("cut_line".to_owned(), 1)].into(), "{end}");
+        assert!(statement(&cut).contains("The text ends within a line"));
+    }
+    // Between two lines nothing can be told.
+    assert!(losses(&of(&whole[..begin])).is_empty());
 }
 
 #[test]

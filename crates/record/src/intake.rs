@@ -13,7 +13,6 @@ use crate::agents::Agents;
 use crate::kernel_objects::KernelObjects;
 use crate::lives::Lives;
 use crate::output::Output;
-use crate::ranges::Ranges;
 use crate::runs::{Writes, append_runs};
 use crate::samples::Sampler;
 use crate::stacks::Stacks;
@@ -47,8 +46,6 @@ pub(crate) struct Intake {
     pub(crate) writes: Option<WriteWatch>,
     /// Where accesses are trapped: those of the interval that runs, and of the next.
     pub(crate) trapped: Option<(Trapped, Trapped)>,
-    /// Where accesses are trapped: to which memory each process's pages are moved, until it runs another program.
-    pub(crate) aside: HashMap<Pid, Ranges>,
     /// What servants are to be told.
     pub(crate) trap_news: Vec<TrapNews>,
     /// Where samples are taken.
@@ -74,7 +71,6 @@ impl Intake {
             released: None,
             writes: None,
             trapped: None,
-            aside: HashMap::new(),
             trap_news: Vec::new(),
             samples: None,
             new_program: false,
@@ -171,7 +167,7 @@ impl Intake {
         let both = next && held && vanish.doer == Doer::Another;
         for mut region in vanish.regions() {
             // A page that is aside was not accessed there, and some keep their bits: the zero page's cannot be cleared.
-            if let Some(aside) = self.aside.get(&owner)
+            if let Some(aside) = self.world.aside.get(&owner)
                 && !traps::hide(aside, &mut region)
             {
                 continue;
@@ -247,6 +243,10 @@ impl Intake {
             process.shares_with = Some(fork.parent);
         } else {
             process.inherits = Some((fork.parent, fork.time));
+            // The places aside are copied with all other memory.
+            if let Some(aside) = self.world.aside.get(&fork.parent).cloned() {
+                self.world.aside.insert(fork.pid, aside);
+            }
         }
     }
 
@@ -260,7 +260,7 @@ impl Intake {
         if !shared {
             self.lives.end_all(pid, time);
         }
-        self.aside.remove(&pid);
+        self.world.aside.remove(&pid);
         self.trap_news.push(TrapNews::Gone(pid, time));
         self.stacks.forget(pid);
         if let Some(writes) = &mut self.writes {
@@ -330,7 +330,7 @@ impl Intake {
             if !shared {
                 self.lives.end_all(pid, time);
             }
-            self.aside.remove(&pid);
+            self.world.aside.remove(&pid);
             self.trap_news.push(TrapNews::Gone(pid, time));
             self.stacks.forget(pid);
             if let Some(samples) = &mut self.samples {

@@ -48,6 +48,12 @@ impl Ranges {
         }
     }
 
+    pub(crate) fn extend(&mut self, other: &Ranges) {
+        for (start, end) in &other.ends {
+            self.insert(Address(*start), Bytes(end - start));
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.ends.clear();
     }

@@ -215,9 +215,8 @@ impl Servants {
     }
 
     /// The places aside of each process.
-    pub(crate) fn asides(&self) -> HashMap<Pid, Ranges> {
-        let of = |(pid, servant): (&Pid, &Servant)| (*pid, servant.aside.clone());
-        self.servants.iter().map(of).collect()
+    pub(crate) fn asides(&self) -> impl Iterator<Item = (Pid, &Ranges)> {
+        self.servants.iter().map(|(pid, s)| (*pid, &s.aside))
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::agents::FirstMaps;
 use crate::build_ids::BuildIds;
 use crate::exact::EMULATOR;
+use crate::ranges::Ranges;
 use varve_attribute::Mapping;
 use varve_model::{Bytes, Pid, Tid, Time};
 use varve_sys::MapEntry;
@@ -85,6 +86,8 @@ pub(crate) struct World {
     pub(crate) process_rows: Vec<ProcessRow>,
     pub(crate) thread_rows: Vec<ThreadRow>,
     pub(crate) mapping_rows: Vec<MappingRow>,
+    /// Where accesses are trapped: to which memory each process's pages are moved, until it runs another program.
+    pub(crate) aside: HashMap<Pid, Ranges>,
     build_ids: BuildIds,
     /// Whether the programs run under an emulator, which the kernel takes for the program.
     pub(crate) emulated: bool,
@@ -261,6 +264,10 @@ impl World {
         if self.emulated {
             without_emulator(pid, &mut entries);
         }
+        // What pages are moved to is the recorder's.
+        if let Some(aside) = self.aside.get(&pid) {
+            entries.retain(|e| !aside.holds(e.address, e.bytes));
+        }
         // A process that is on its way out shows no mappings; what was seen last is what it had.
         if entries.is_empty() {
             return;
@@ -422,6 +429,31 @@ fn mapping_row(pid: Pid, entry: &MapEntry, seen: &Seen, to: Option<Time>) -> Map
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lies_aside_is_no_mapping_of_the_program() {
+        let pid = Pid(std::process::id());
+        let address = varve_sys::maps(pid).unwrap()[0].address;
+        let listed = |aside: Ranges| {
+            let mut world = World::default();
+            world.adopt(pid, Pid(1), Time(1));
+            world.aside.insert(pid, aside);
+            world.refresh_maps_of(pid, Time(2));
+            let found = world.mappings(pid).any(|(e, _)| e.address == address);
+            let row = world.mapping_rows.iter().any(|r| r.address == address);
+            assert!(!world.mapping_rows.is_empty());
+            (found, row)
+        };
+        assert_eq!(listed(Ranges::default()), (true, true));
+        let mut aside = Ranges::default();
+        aside.insert(address, varve_sys::maps(pid).unwrap()[0].bytes);
+        assert_eq!(listed(aside), (false, false));
+        // What is aside in part only is the program's.
+        let mut part = Ranges::default();
+        part.insert(address, Bytes(varve_model::PAGE_BYTES));
+        let one = varve_sys::maps(pid).unwrap()[0].bytes == Bytes(varve_model::PAGE_BYTES);
+        assert_eq!(listed(part), (!one, !one));
+    }
 
     #[test]
     fn emulated_threads_have_the_names_of_their_programs() {

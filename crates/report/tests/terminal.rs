@@ -249,6 +249,29 @@ fn samples_say_who_uses_what() {
     assert_eq!(untouched["sharing"]["source"], "faults");
 }
 
+#[test]
+fn trapped_accesses_say_who_uses_what_and_what_they_do_not() {
+    let folder = TempDir::new().unwrap();
+    let (mut trace, _) = write(&folder.path().join("t.varve"), Kind::Complete);
+    trace.manifest.backend = "fault".into();
+    let analysis = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
+    let text = terminal::render(&analysis, Path::new("solver.varve"), 120, false);
+    let part = text.split("Who uses what").nth(1).expect("the section");
+    assert!(
+        part.contains("(by trapped accesses: 4,800 times the first"),
+        "{part}"
+    );
+    assert!(part.contains("neither times nor counts"), "{part}");
+    assert!(
+        part.contains("firsts") && part.contains("was first in"),
+        "{part}"
+    );
+    assert!(!part.contains("private"), "{part}");
+    let json: serde_json::Value = serde_json::from_str(&json::render(&analysis).unwrap()).unwrap();
+    assert_eq!(json["sharing"]["source"], "traps");
+    assert_eq!(json["sharing"]["unit"], "first_accesses");
+}
+
 /// The page of a trace that is a little other than those that are written here.
 fn changed(kind: Kind, change: impl Fn(&mut Analysis)) -> String {
     let folder = TempDir::new().unwrap();
@@ -272,6 +295,17 @@ fn trapped_accesses_are_exported_before_samples() {
     assert_eq!(sources(&trace), ["cpu-clock".to_owned()].into());
     trace.manifest.backend = "fault".into();
     assert_eq!(sources(&trace), ["page_fault".to_owned()].into());
+    // Each is in the object that holds its address at its time; those of the first moment were before all objects.
+    let mut folded = Vec::new();
+    export(&trace, ExportFormat::Folded, &mut folded).unwrap();
+    let text = String::from_utf8(folded).unwrap();
+    let of = |name: &str| {
+        let lines = text.lines().filter(|line| line.contains(name));
+        let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        counts.sum::<u64>()
+    };
+    assert_eq!(of("particles"), 2980, "{text}");
+    assert_eq!(of("no known object"), 1820, "{text}");
 }
 
 #[test]

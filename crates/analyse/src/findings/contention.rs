@@ -6,7 +6,7 @@ use super::{Facts, NAMES, finding};
 use crate::analysis::*;
 use crate::format;
 use crate::sharing::{
-    BlockKind, LEAST_EVENTS, LEAST_TURNS, SURE, SharedBlock, SharingUse, WeightUnit,
+    BlockKind, LEAST_EVENTS, LEAST_TURNS, SURE, SharedBlock, SharingSource, SharingUse, WeightUnit,
 };
 
 /// Blocks that together have less of the weight are not worth a sentence.
@@ -19,14 +19,27 @@ pub(super) fn false_sharing_lines(f: &Facts<'_>) -> Option<Finding> {
     let sharing = f.analysis.sharing.as_ref()?;
     let found = Found::of(&sharing.lines, BlockKind::FalseSharing)?;
     let title = format!(
-        "False sharing: {} of {}, {} {}",
+        "{}: {} of {}, {} {}",
+        match of_firsts(sharing) {
+            true => "Possible false sharing",
+            false => "False sharing",
+        },
         format::counted(found.blocks.len() as u64, "cache line"),
         names(&found.blocks),
         found.share(),
         unit(sharing)
     );
-    let advice = "The line goes to and fro between CPUs although no byte is shared. Give each thread's data lines of its \
-                  own: alignas(64), padding, or one array per thread.";
+    let advice = match of_firsts(sharing) {
+        true => {
+            "If the threads use these bytes only, and often, the line goes to and fro between CPUs although no byte is \
+             shared: samples (--samples) or counts (--backend exact) tell. Then give each thread's data lines of its own: \
+             alignas(64), padding, or one array per thread."
+        }
+        false => {
+            "The line goes to and fro between CPUs although no byte is shared. Give each thread's data lines of its \
+             own: alignas(64), padding, or one array per thread."
+        }
+    };
     let (evidence, objects) = (found.evidence(sharing), found.objects());
     Some(finding(
         FindingId::FalseSharing,
@@ -69,16 +82,24 @@ pub(super) fn false_sharing_pages(f: &Facts<'_>) -> Option<Finding> {
         "{} of {} {} data of several threads side by side, {} {}",
         format::counted(found.blocks.len() as u64, "page"),
         names(&found.blocks),
-        if found.blocks.len() == 1 {
-            "holds"
-        } else {
-            "hold"
+        match (of_firsts(sharing), found.blocks.len()) {
+            (true, _) => "may hold",
+            (false, 1) => "holds",
+            (false, _) => "hold",
         },
         found.share(),
         unit(sharing)
     );
-    let advice = "A page lies on one memory node, so for some of its threads it is always the wrong one, and no policy \
-                  can mend that. Begin each thread's part on a page of its own (aligned_alloc).";
+    let advice = match of_firsts(sharing) {
+        true => {
+            "If the threads use these lines only, each part belongs on a page of its own (aligned_alloc): a page lies on one \
+             memory node. Samples (--samples) tell what they use later in an interval."
+        }
+        false => {
+            "A page lies on one memory node, so for some of its threads it is always the wrong one, and no policy \
+             can mend that. Begin each thread's part on a page of its own (aligned_alloc)."
+        }
+    };
     let (evidence, objects) = (found.evidence(sharing), found.objects());
     Some(finding(
         FindingId::PageFalseSharing,
@@ -112,7 +133,7 @@ impl<'a> Found<'a> {
     }
 
     fn share(&self) -> String {
-        format!("{:.1} % ± {:.1} %", 100.0 * self.share, 100.0 * self.error)
+        percent(self.share, self.error, 1)
     }
 
     fn objects(&self) -> Vec<ObjectId> {
@@ -132,9 +153,13 @@ impl<'a> Found<'a> {
             more => format!("; and {more} more"),
         };
         format!(
-            "{}{more}. ± is one standard error of the sampling. Told from {LEAST_EVENTS} events of each thread and \
-             {LEAST_TURNS} turns on; of {} tested, chance of any by luck below {:.0} %. {}",
+            "{}{more}. {}Told from {LEAST_EVENTS} events of each thread and {LEAST_TURNS} turns on; of {} tested, chance of any \
+             by luck below {:.0} %. {}",
             blocks.join("; "),
+            match of_firsts(sharing) {
+                true => "",
+                false => "± is one standard error of the sampling. ",
+            },
             format::counted(sharing.tested, "block"),
             100.0 * SURE,
             sharing.weight
@@ -165,13 +190,29 @@ fn block(b: &SharedBlock) -> String {
         })
         .collect();
     format!(
-        "{} at {}: {}, {:.2} % ± {:.2} %",
+        "{} at {}: {}, {}",
         name(b),
         b.address,
         threads.join(", "),
-        100.0 * b.share,
-        100.0 * b.share_error
+        percent(b.share, b.share_error, 2)
     )
+}
+
+/// A share with its standard error, where there is one.
+fn percent(share: f64, error: f64, digits: usize) -> String {
+    match error > 0.0 {
+        true => format!(
+            "{:.digits$} % ± {:.digits$} %",
+            100.0 * share,
+            100.0 * error
+        ),
+        false => format!("{:.digits$} %", 100.0 * share),
+    }
+}
+
+/// Whether only the first accesses to pages in intervals are known: what a thread did later may be elsewhere.
+fn of_firsts(sharing: &SharingUse) -> bool {
+    sharing.source == SharingSource::Traps
 }
 
 fn name(b: &SharedBlock) -> &str {
@@ -199,6 +240,7 @@ fn unit(sharing: &SharingUse) -> &'static str {
         WeightUnit::Accesses => "of the accesses",
         WeightUnit::Nanoseconds => "of the time at accesses",
         WeightUnit::Samples => "of the samples",
+        WeightUnit::FirstAccesses => "of the first accesses",
         WeightUnit::Pages => "of the page faults",
     }
 }

@@ -284,10 +284,11 @@ fn parts(sharing: &SharingUse, o: &ObjectSharing) -> String {
     shown.join(", ")
 }
 
-/// Who uses what, where more is known than first touches; with the objects by their numbers.
+/// Who uses what, where more is known than first touches and first accesses, of which neither tells how much a thread uses
+/// a part nor whether it only reads; with the objects by their numbers.
 fn used<'a>(f: &Facts<'a>) -> Option<(&'a SharingUse, HashMap<ObjectId, &'a ObjectUse>)> {
     let sharing = f.analysis.sharing.as_ref()?;
     let objects = f.analysis.objects.iter();
-    (sharing.source != SharingSource::Faults)
-        .then(|| (sharing, objects.map(|o| (o.object, o)).collect()))
+    let firsts = [SharingSource::Faults, SharingSource::Traps];
+    (!firsts.contains(&sharing.source)).then(|| (sharing, objects.map(|o| (o.object, o)).collect()))
 }

@@ -42,6 +42,8 @@ pub(super) struct Access {
 pub(super) struct Blocks {
     /// The size of a unit, as a power of two of bytes.
     unit: u32,
+    /// Whether the events are a sample of all accesses; else each is the first to its page in an interval, of unknown size.
+    is_sampled: bool,
     known: HashMap<(u32, Pid, u64), Block>,
     /// Blocks with no more events were dropped to make room; see Manku and Motwani, "Approximate frequency counts over
     /// data streams", 2002 (lossy counting).
@@ -85,18 +87,19 @@ fn mask(first: u8, end: u8) -> u64 {
 
 impl Blocks {
     /// Cache lines, by bytes.
-    pub(super) fn lines() -> Blocks {
-        Blocks::new(0)
+    pub(super) fn lines(is_sampled: bool) -> Blocks {
+        Blocks::new(0, is_sampled)
     }
 
     /// Pages, by cache lines.
-    pub(super) fn pages() -> Blocks {
-        Blocks::new(6)
+    pub(super) fn pages(is_sampled: bool) -> Blocks {
+        Blocks::new(6, is_sampled)
     }
 
-    fn new(unit: u32) -> Blocks {
+    fn new(unit: u32, is_sampled: bool) -> Blocks {
         Blocks {
             unit,
+            is_sampled,
             known: HashMap::new(),
             floor: 0,
             most: MOST_BLOCKS,
@@ -222,6 +225,8 @@ impl Blocks {
         let kind = match (conflict, common) {
             (0, 0) => BlockKind::FalseSharing,
             (0, _) => return None,
+            // Sixteen bytes around each address: whether it is the same ones is not known.
+            _ if self.unit == 0 && !self.is_sampled => return None,
             _ => BlockKind::TrueSharing,
         };
         let chance = match kind {
@@ -234,7 +239,10 @@ impl Blocks {
         let share = weight as f64 / total;
         // Of a ratio of weighted samples; with equal weights sqrt(p (1 - p) / n).
         let rest = (self.square - square).max(0.0);
-        let error = (square * (1.0 - share).powi(2) + rest * share.powi(2)).sqrt() / total;
+        let error = match self.is_sampled {
+            true => (square * (1.0 - share).powi(2) + rest * share.powi(2)).sqrt() / total,
+            false => 0.0,
+        };
         let row = objects.get(object as usize);
         let thread = |thread: u32| BlockThread {
             thread,
@@ -309,7 +317,7 @@ mod tests {
     }
 
     fn kinds(accesses: &[Access]) -> Vec<BlockKind> {
-        let mut blocks = Blocks::lines();
+        let mut blocks = Blocks::lines(true);
         accesses.iter().for_each(|a| blocks.add(a));
         let (found, _) = blocks.found(&[], &[], 100 * accesses.len() as u64);
         found.iter().map(|b| b.kind).collect()
@@ -348,7 +356,7 @@ mod tests {
     #[test]
     fn places_that_were_seen_once_are_no_evidence() {
         // Both threads wander over a page; no line was seen twice.
-        let mut blocks = Blocks::pages();
+        let mut blocks = Blocks::pages(true);
         for i in 0..12 {
             blocks.add(&access(0, 4096 + i * 128, true));
             blocks.add(&access(1, 4096 + i * 128 + 64, true));
@@ -368,7 +376,7 @@ mod tests {
 
     #[test]
     fn room_is_made_by_forgetting_the_rare() {
-        let mut blocks = Blocks::lines();
+        let mut blocks = Blocks::lines(true);
         blocks.most = 100;
         for i in 0..1000_u64 {
             blocks.add(&access(0, 4096, true));
@@ -383,7 +391,7 @@ mod tests {
 
     #[test]
     fn an_access_over_the_end_of_a_line_is_in_both() {
-        let mut blocks = Blocks::lines();
+        let mut blocks = Blocks::lines(true);
         blocks.add(&access(0, 4096 + 60, true));
         assert_eq!(blocks.known.len(), 2);
         let large = Access {

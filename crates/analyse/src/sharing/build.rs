@@ -1,4 +1,4 @@
-//! From counts, samples or faults, one after the other, to [`SharingUse`].
+//! From counts, samples, trapped accesses or faults, one after the other, to [`SharingUse`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,7 +8,7 @@ use varve_trace::tables::{FaultRow, ObjectRow, SampleRow};
 
 use super::blocks::{Access, Blocks};
 use super::flow::{axis, phases};
-use super::parts::{class, first_pages, own_share, range_of, ranges};
+use super::parts::{class, class_of_firsts, first_pages, own_share, range_of, ranges};
 use super::{
     Axis, ENOUGH, FlowCell, ObjectPhase, ObjectSharing, Ranges, SharingPart, SharingSource,
     SharingThread, SharingUse, ThreadPhase, WeightUnit,
@@ -100,6 +100,8 @@ pub(crate) struct Builder<'a> {
     lines: Blocks,
     pages: Blocks,
     all: Sums,
+    /// The last interval in which a page was trapped.
+    trapped: HashMap<(Pid, Page), usize>,
 }
 
 impl<'a> Builder<'a> {
@@ -124,11 +126,17 @@ impl<'a> Builder<'a> {
             objects: Vec::new(),
             places: vec![UNSEEN; setting.tables.objects.len()],
             by_name: HashMap::new(),
-            lines: Blocks::lines(),
-            pages: Blocks::pages(),
+            lines: Blocks::lines(source != SharingSource::Traps),
+            pages: Blocks::pages(source != SharingSource::Traps),
             all: Sums::default(),
+            trapped: HashMap::new(),
             setting,
         }
+    }
+
+    /// Whether its events are the first accesses to pages in intervals.
+    pub(crate) fn is_of_traps(&self) -> bool {
+        self.source == SharingSource::Traps
     }
 
     /// A row of counts; a page counts in the object that has most of it.
@@ -197,6 +205,31 @@ impl<'a> Builder<'a> {
             writes: 0,
             told: false,
         });
+    }
+
+    /// A trapped access to an object, or to none that is known. Of several to a page in an interval (threads that met there,
+    /// or a page that was copied after it was read) the first in the table counts.
+    pub(crate) fn trap(&mut self, row: &FaultRow, object: Option<u32>) {
+        let intervals = &self.setting.tables.intervals;
+        let interval = intervals.partition_point(|i| i.end_ns < row.time_ns);
+        let before = self.trapped.insert((row.pid, row.address.page()), interval);
+        if before == Some(interval) {
+            return;
+        }
+        let thread = self.enter(&Event {
+            pid: row.pid,
+            tid: row.tid,
+            object,
+            page: Some(row.address.page()),
+            time: Some(row.time_ns),
+            events: 1,
+            weight: 1,
+            writes: u64::from(row.write == Some(true)),
+            told: row.write.is_some(),
+        });
+        if let Some(thread) = thread {
+            self.block(row.pid, thread, object, row.address, None, row.write, 1);
+        }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -436,7 +469,8 @@ impl<'a> Builder<'a> {
             .collect();
         threads.sort_by_key(|t| (Reverse(t.weight), t.tid));
         let told = !sums.untold;
-        let seen_later = self.source != SharingSource::Faults;
+        let traps = self.source == SharingSource::Traps;
+        let seen_later = !traps && self.source != SharingSource::Faults;
         let most = firsts.iter().flatten().filter(|(_, pages)| **pages > 0);
         let most = most.max_by_key(|(tid, pages)| (**pages, Reverse(**tid)));
         let counted = self.source == SharingSource::Counts;
@@ -451,7 +485,10 @@ impl<'a> Builder<'a> {
             weight: sums.all.weight,
             reads: told.then(|| sums.all.weight - sums.all.writes),
             writes: told.then_some(sums.all.writes),
-            class: seen_later.then(|| class(&threads, told)),
+            class: match traps {
+                true => class_of_firsts(&threads, told),
+                false => seen_later.then(|| class(&threads, told)),
+            },
             pages: counted.then(|| sums.gathered.sharing()),
             first_tid: most.map(|(tid, _)| *tid),
             never_touched_by: seen_later.then(|| self.strangers(row, sums, firsts.as_ref())),
@@ -461,7 +498,7 @@ impl<'a> Builder<'a> {
                 sure.map(|t| t.tid).collect()
             }),
             own_share: match sums.members.len() {
-                1 => own_share(sums),
+                1 if !traps => own_share(sums),
                 _ => None,
             },
             ranges: match sums.members.len() {

@@ -72,6 +72,15 @@ pub(super) fn class(threads: &[SharingPart], told: bool) -> SharingClass {
     }
 }
 
+/// What is known of the first accesses to pages: one thread may not be alone, and one that was seen to read may also write.
+pub(super) fn class_of_firsts(threads: &[SharingPart], told: bool) -> Option<SharingClass> {
+    match class(threads, told) {
+        SharingClass::Private => None,
+        SharingClass::ManyWriters => Some(SharingClass::ManyWriters),
+        _ => Some(SharingClass::Shared),
+    }
+}
+
 /// Parts are put together until they have twice [`LEAST_IN_PART`] events each on average.
 pub(super) fn own_share(sums: &ObjectSums) -> Option<f64> {
     let parts = (sums.all.events / (2 * LEAST_IN_PART)).clamp(1, RANGES);

@@ -25,7 +25,10 @@ impl Session<'_> {
             return Ok(None);
         };
         if let Some(servants) = &scan.servants {
-            self.intake.aside = servants.asides();
+            for (pid, aside) in servants.asides() {
+                let known = self.intake.world.aside.entry(pid).or_default();
+                known.extend(aside);
+            }
         }
         self.intake.boundary = Some(boundary.end);
         self.intake.released = Some(boundary.next_start);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use varve_attribute::{Owners, Span};
+use varve_attribute::{Owners, Span, owners_at};
 use varve_model::{
     Address, Bytes, Cpu, MemoryLevel, ObjectId, PageRange, Pages, Pid, SiteId, Tid, Time,
 };
@@ -12,6 +12,9 @@ use varve_trace::tables::{
 use varve_trace::{FAULT, Trace, TraceError};
 
 use super::ExportError;
+
+/// Faults that wait for their objects. Looking up owners sweeps over all objects, so few and large batches are quick.
+const AT_ONCE: usize = 1 << 17;
 
 /// One access, or one run of touched pages.
 #[derive(Clone, Copy, Debug)]
@@ -139,25 +142,43 @@ impl<'a> Events<'a> {
         &self,
         each: &mut dyn FnMut(&Event<'_>) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
+        let spans: Vec<Span> = self.objects.iter().map(Span::of).collect();
+        let mut waiting: Vec<FaultRow> = Vec::new();
         for batch in self.trace.batches::<FaultRow>()? {
-            for row in batch? {
-                each(&Event {
-                    time: row.time_ns,
-                    pid: row.pid,
-                    tid: Some(row.tid),
-                    cpu: Some(row.cpu),
-                    source: "page_fault",
-                    ip: Some(row.ip),
-                    address: Some(row.address),
-                    bytes: None,
-                    write: row.write,
-                    latency: None,
-                    level: None,
-                    object: None,
-                    frames: &[],
-                    weight: 1,
-                })?;
+            waiting.append(&mut batch?);
+            if waiting.len() >= AT_ONCE {
+                self.placed(&waiting, &spans, each)?;
+                waiting.clear();
             }
+        }
+        self.placed(&waiting, &spans, each)
+    }
+
+    /// Faults, each with the object that held its address.
+    fn placed(
+        &self,
+        rows: &[FaultRow],
+        spans: &[Span],
+        each: &mut dyn FnMut(&Event<'_>) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        let points: Vec<_> = rows.iter().map(|r| (r.pid, r.address, r.time_ns)).collect();
+        for (row, owner) in rows.iter().zip(owners_at(spans, &points)) {
+            each(&Event {
+                time: row.time_ns,
+                pid: row.pid,
+                tid: Some(row.tid),
+                cpu: Some(row.cpu),
+                source: "page_fault",
+                ip: Some(row.ip),
+                address: Some(row.address),
+                bytes: None,
+                write: row.write,
+                latency: None,
+                level: None,
+                object: owner.map(|o| self.objects[o.0 as usize].name.as_str()),
+                frames: &[],
+                weight: 1,
+            })?;
         }
         Ok(())
     }

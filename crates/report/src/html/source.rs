@@ -174,16 +174,29 @@ impl Threads {
             list: Vec::new(),
             index: HashMap::new(),
         };
-        // The last number says that a thread is not known; threads beyond count as that.
-        for (row, next) in analysis.threads.iter().zip(0..u16::MAX) {
-            threads.index.insert((row.pid, row.tid), next);
-            threads.list.push(Thread {
-                pid: row.pid,
-                tid: row.tid,
-                name: row.name.clone(),
-            });
+        for row in &analysis.threads {
+            threads.add(row.pid, row.tid, &row.name);
+        }
+        // Those that were counted need not have had a page fault.
+        let counted = analysis.sharing.iter().filter(|_| analysis.exact.is_some());
+        for row in counted.flat_map(|s| &s.threads) {
+            threads.add(row.pid, row.tid, &row.name);
         }
         threads
+    }
+
+    /// Adds a thread that is new. The last number says that a thread is not known; threads beyond count as that.
+    fn add(&mut self, pid: Pid, tid: Tid, name: &str) {
+        let next = self.list.len() as u16;
+        if self.list.len() >= usize::from(u16::MAX) || self.index.contains_key(&(pid, tid)) {
+            return;
+        }
+        self.index.insert((pid, tid), next);
+        self.list.push(Thread {
+            pid,
+            tid,
+            name: name.to_owned(),
+        });
     }
 }
 
@@ -248,22 +261,48 @@ fn table(
     };
     Ok(shown
         .iter()
-        .map(|o| object(o, stack(o), threads, &since))
+        .map(|o| object(o, stack(o), first_touches(o, analysis, threads), &since))
         .collect())
+}
+
+/// Pages touched first, by thread: by page faults, or where every access was counted by these. Counts of objects of one name
+/// are one, so of several nothing is said.
+fn first_touches(o: &ObjectUse, analysis: &Analysis, threads: &Threads) -> Vec<(u16, Pages)> {
+    let place = |tid| threads.index.get(&(o.pid, tid)).copied();
+    if !o.threads.is_empty() {
+        let shares = o.threads.iter();
+        return shares
+            .filter_map(|s| Some((place(s.tid)?, s.pages)))
+            .collect();
+    }
+    let all = analysis.exact.iter().flat_map(|e| &e.objects);
+    let mut same = all.filter(|e| (e.name.as_str(), e.kind) == (o.name.as_str(), o.kind));
+    let Some(counted) = same.next().filter(|e| e.objects == 1) else {
+        return Vec::new();
+    };
+    let own = counted.threads.iter().filter(|t| t.pid == o.pid);
+    let mut first: Vec<(u16, Pages)> = own
+        .filter(|t| t.first_pages.0 > 0)
+        .filter_map(|t| Some((place(t.tid)?, t.first_pages)))
+        .collect();
+    // The thread of most pages is the one that is named, and of several the one that the counts name.
+    first.sort_by_key(|(thread, pages)| {
+        (
+            std::cmp::Reverse(pages.0),
+            Some(*thread) != counted.first_tid.and_then(place),
+        )
+    });
+    first
 }
 
 fn object(
     o: &ObjectUse,
     stack: Vec<Frame>,
-    threads: &Threads,
+    first_touches: Vec<(u16, Pages)>,
     since: impl Fn(Time) -> Time,
 ) -> Object {
     let pages = PageRange::of_bytes(o.address, o.bytes).count;
     let reuse = o.usage.reuse;
-    let shares = o.threads.iter();
-    let first_touches: Vec<(u16, Pages)> = shares
-        .filter_map(|s| Some((*threads.index.get(&(o.pid, s.tid))?, s.pages)))
-        .collect();
     let born = since(o.born_ns);
     Object {
         name: o.name.clone(),

@@ -34,10 +34,11 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     }
     page.heading(&format!("Who uses what (by {})", source(sharing)));
     page.wrapped(&sharing.weight, Tone::Faint);
+    let firsts = sharing.source == SharingSource::Traps;
     let mut table = Table::new(&[
         ("object", Align::Name),
         ("size", Align::Right),
-        ("use", Align::Right),
+        (if firsts { "firsts" } else { "use" }, Align::Right),
         ("writes", Align::Right),
         ("sharing", Align::Left),
         ("first by", Align::Right),
@@ -67,8 +68,10 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         .collect();
     page.wrapped(
         &format!(
-            "parts, from the first address to the last, by the thread that uses each most (small: less than nine tenths of \
+            "parts, from the first address to the last, by the thread that {} each most{} (small: less than nine tenths of \
              it, or hardly seen; . nobody): {}",
+            if firsts { "was first in" } else { "uses" },
+            if firsts { " often" } else { "" },
             letters.join(", ")
         ),
         Tone::Faint,
@@ -79,6 +82,10 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
 fn source(sharing: &SharingUse) -> String {
     match (sharing.source, sharing.unit) {
         (SharingSource::Counts, _) => "counts of accesses".to_owned(),
+        (SharingSource::Traps, _) => {
+            let firsts = format::count(sharing.events);
+            format!("trapped accesses: {firsts} times the first to a page in an interval")
+        }
         (_, WeightUnit::Nanoseconds) => format!(
             "{} of accesses, weighted by time",
             format::counted(sharing.events, "sample")
@@ -134,7 +141,12 @@ fn flows(page: &mut Page, a: &Analysis, sharing: &SharingUse) {
     };
     page.gap();
     page.wrapped(
-        "What the threads go through, by the object used most",
+        match sharing.source {
+            SharingSource::Traps => {
+                "What the threads go through, by the object of most of their first accesses"
+            }
+            _ => "What the threads go through, by the object used most",
+        },
         Tone::Plain,
     );
     for thread in sharing.threads.iter().take(THREADS) {
