@@ -49,6 +49,8 @@ pub(crate) struct Process {
     maps: Maps,
     /// How often the known mappings were looked at anew.
     looks: u64,
+    /// When they were last.
+    looked: Time,
 }
 
 /// Another one whenever the known mappings of a process may have changed.
@@ -74,6 +76,7 @@ impl Process {
             mappings: HashMap::new(),
             maps: Maps::Stale(born),
             looks: 0,
+            looked: Time(0),
         }
     }
 }
@@ -272,11 +275,19 @@ impl World {
         if entries.is_empty() {
             return;
         }
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.maps = Maps::Current;
+        }
+        self.maps_seen(pid, entries, now);
+    }
+
+    /// Takes all that a process had mapped at a time.
+    fn maps_seen(&mut self, pid: Pid, entries: Vec<MapEntry>, now: Time) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
-        process.maps = Maps::Current;
         process.looks += 1;
+        process.looked = now;
         let before = std::mem::take(&mut process.mappings);
         for entry in entries {
             match before.get(&entry) {
@@ -320,18 +331,9 @@ impl World {
                     };
                     self.mapping_rows.push(mapping_row(pid, &entry, &seen, to));
                 }
-            } else if process.mappings.is_empty() {
-                process.looks += 1;
-                for entry in entries {
-                    let build_id = self.build_ids.of(pid, &entry);
-                    let seen = Seen {
-                        since: time,
-                        build_id,
-                    };
-                    self.mapping_rows
-                        .push(mapping_row(pid, &entry, &seen, None));
-                    process.mappings.insert(entry, seen);
-                }
+            } else if process.looked < time {
+                // A look from outside may have come while it was loading its libraries.
+                self.maps_seen(pid, entries, time);
             }
         }
     }
@@ -453,6 +455,29 @@ mod tests {
         part.insert(address, Bytes(varve_model::PAGE_BYTES));
         let one = varve_sys::maps(pid).unwrap()[0].bytes == Bytes(varve_model::PAGE_BYTES);
         assert_eq!(listed(part), (!one, !one));
+    }
+
+    #[test]
+    fn a_look_while_libraries_load_does_not_hide_the_rest() {
+        let pid = Pid(std::process::id());
+        let told = |looked: Time| {
+            let mut world = World::default();
+            world.adopt(pid, Pid(1), Time(1));
+            let all = varve_sys::maps(pid).unwrap();
+            let some = all.iter().take(1).cloned().collect();
+            world.maps_seen(pid, some, looked);
+            let first = FirstMaps {
+                pid,
+                time: Time(7),
+                entries: all.clone(),
+            };
+            world.meet_first_maps(&mut vec![first]);
+            (world.mappings(pid).count(), all.len())
+        };
+        let (known, all) = told(Time(5));
+        assert!(known == all && all > 1, "{known} of {all}");
+        // A later look knows better.
+        assert_eq!(told(Time(8)).0, 1);
     }
 
     #[test]
