@@ -4,7 +4,8 @@
 //!
 //! The answers come from the best that a trace has: counts of every access, else samples, else trapped accesses, else page
 //! faults; each says which, and what its weight is. Of trapped accesses only the first to a page in an interval is known, so
-//! they can prove that threads share something, never that one is alone with it; what would need more is null. Memory depends on objects, threads and [`RANGES`], not on the length of the trace.
+//! they can prove that threads share something, never that one is alone with it; what would need more is null. Memory
+//! depends on objects, threads and [`RANGES`], and of trapped accesses on the pages, not on the length of the trace.
 
 mod blocks;
 mod build;

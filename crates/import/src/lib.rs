@@ -180,23 +180,20 @@ fn read_all(
         if file.content != Content::Iiswc22Events && !events.is_empty() {
             iiswc22::apply(std::mem::take(&mut events), &mut sink);
         }
+        let mut from = before + file.bytes;
+        let mut shares = Vec::new();
+        for (_, bytes) in &file.parts {
+            shares.push(move |read: u64| tell(from + read));
+            from += bytes;
+        }
+        let mut parts = Vec::new();
+        for ((path, _), share) in file.parts.iter().zip(&mut shares) {
+            let part = Input::open(path, share).map_err(|e| Trouble::from(e).of(path.clone()))?;
+            parts.push((path.clone(), part));
+        }
         match file.content {
             Content::Iiswc22Events => iiswc22::read_events(input, &mut events),
-            Content::PerfData => {
-                let mut from = before + file.bytes;
-                let mut shares = Vec::new();
-                for (_, bytes) in &file.parts {
-                    shares.push(move |read: u64| tell(from + read));
-                    from += bytes;
-                }
-                let mut parts = Vec::new();
-                for ((path, _), share) in file.parts.iter().zip(&mut shares) {
-                    let part = Input::open(path, share).map_err(|e| of(e.into()))?;
-                    parts.push((path.clone(), part));
-                }
-                perf_data::read(input, parts, &mut sink)
-            }
-            content => read(content, input, &mut sink),
+            content => read(content, input, parts, &mut sink),
         }
         .map_err(of)?;
         before += file.all_bytes();
@@ -205,9 +202,15 @@ fn read_all(
     Ok(sink.finish()?)
 }
 
-fn read(content: Content, input: Input<'_>, sink: &mut Sink<'_>) -> Result<(), Trouble> {
+/// Reads a file; `parts` are those that hold more of the same recording, each with its path.
+fn read<'a>(
+    content: Content,
+    input: Input<'a>,
+    parts: Vec<(PathBuf, Input<'a>)>,
+    sink: &mut Sink<'_>,
+) -> Result<(), Trouble> {
     match content {
-        Content::PerfData => perf_data::read(input, Vec::new(), sink),
+        Content::PerfData => perf_data::read(input, parts, sink),
         Content::PerfScript => perf_script::read(input, sink),
         Content::Mitos => mitos::read(input, sink),
         Content::Iiswc22Accesses | Content::Iiswc22Events => iiswc22::read_accesses(input, sink),

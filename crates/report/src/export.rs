@@ -1,7 +1,8 @@
 //! `varve export`: what a trace holds, for other tools.
 //!
-//! Samples are exported where the trace has any, else page faults, else touches; of the backend `fault` page faults first. A touch is no access: its weight is pages, and it
-//! has no code, so that only the text formats and folded stacks by object make sense of it.
+//! Samples are exported where the trace has any, else page faults, else touches; of the backend `fault` page faults first. A
+//! touch is no access: its weight is pages, and it has no code, so that only the text formats and folded stacks by object
+//! make sense of it.
 
 mod events;
 mod firefox;

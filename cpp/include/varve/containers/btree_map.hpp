@@ -24,8 +24,7 @@ class btree_map : public map_api<detail::btree_map_core<Key, T, Fanout, Compare,
         map_api<detail::btree_map_core<Key, T, Fanout, Compare, Allocator, Placement>, Key, T, Compare, Allocator>;
 
 public:
-    using map_api<detail::btree_map_core<Key, T, Fanout, Compare, Allocator, Placement>, Key, T, Compare,
-                  Allocator>::map_api;
+    using map_type::map_type;
     using map_type::operator=;  // from a list
     using placement_type = Placement;
 };

@@ -129,7 +129,7 @@ class skip_list_map
     using map_type = map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator>;
 
 public:
-    using map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator>::map_api;
+    using map_type::map_type;
     using map_type::operator=;  // from a list
     using placement_type = Placement;
 };

@@ -42,12 +42,7 @@ pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
         ]);
     }
     page.table(&table);
-    more(
-        page,
-        samples.objects.len(),
-        OBJECTS,
-        samples.omitted.objects,
-    );
+    page.more(samples.objects.len(), OBJECTS, samples.omitted.objects);
     if samples
         .objects
         .iter()
@@ -70,15 +65,7 @@ pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
     }
     page.gap();
     page.table(&table);
-    more(page, samples.lines.len(), LINES, samples.omitted.lines);
-}
-
-/// How many rows are not shown.
-fn more(page: &mut Page, rows: usize, shown: usize, omitted: u64) {
-    let rest = rows.saturating_sub(shown) as u64 + omitted;
-    if rest > 0 {
-        page.line(&format!("  and {} more", format::count(rest)));
-    }
+    page.more(samples.lines.len(), LINES, samples.omitted.lines);
 }
 
 fn time(of: &Sampled) -> Duration {

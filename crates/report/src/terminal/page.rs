@@ -1,6 +1,7 @@
 //! Lines of text with a width and tones.
 
 use anstyle::{AnsiColor, Style};
+use varve_analyse::format;
 
 use super::table::Table;
 
@@ -128,6 +129,14 @@ impl Page {
             let tone = if i == 0 { Tone::Faint } else { Tone::Plain };
             let painted = self.paint(&line, tone);
             self.line(&painted);
+        }
+    }
+
+    /// How many rows a table leaves out: those beyond the ones shown, and those that the analysis omitted.
+    pub(super) fn more(&mut self, rows: usize, shown: usize, omitted: u64) {
+        let rest = rows.saturating_sub(shown) as u64 + omitted;
+        if rest > 0 {
+            self.line(&format!("  and {} more", format::count(rest)));
         }
     }
 }

@@ -149,10 +149,7 @@ fn shown(page: &mut Page, heading: &str, table: &Table, rows: usize, omitted: u6
     }
     page.heading(heading);
     page.table(table);
-    let more = (rows.saturating_sub(ROWS)) as u64 + omitted;
-    if more > 0 {
-        page.line(&format!("  and {} more", format::count(more)));
-    }
+    page.more(rows, ROWS, omitted);
 }
 
 fn split(sampled: &Sampled) -> String {
