@@ -17,7 +17,7 @@ build:
 demo: build
 	$(MAKE) -s -C workloads bin/demo
 	@mkdir -p $(OUT)
-	$(BIN)/varve record -o $(OUT)/demo.varve -- workloads/bin/demo
+	$(BIN)/varve record --force -o $(OUT)/demo.varve -- workloads/bin/demo
 	$(BIN)/varve report $(OUT)/demo.varve
 	$(BIN)/varve report $(OUT)/demo.varve --html $(OUT)/demo.html
 	@echo "The page is $(OUT)/demo.html: open it in a browser."

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 use varve_model::{Interval, Page, Pid, TouchSource};
 use varve_trace::tables::TouchRow;
-use varve_trace::{Trace, write_table};
+use varve_trace::{Trace, TraceWriter, write_table};
 
 use crate::Common;
 use crate::error::{Error, Result};
@@ -38,14 +38,13 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
     let scratch = tempfile::tempdir_in(&common.scratch)
         .map_err(Error::io("make a folder in", &common.scratch))?;
     let folder = scratch.path().join("density.varve");
-    fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
     // A trace that has touches only needs a manifest all the same.
-    manifest(0).write(&folder)?;
+    let writer = TraceWriter::create(&folder, &manifest(0))?;
     let (mut rows, mut raw, mut most) = (Vec::new(), Vec::new(), Vec::new());
     for percent in PERCENT {
         let touches = random_touches(pages, intervals, f64::from(percent) / 100.0);
         let began = Instant::now();
-        write_table(&folder, &touches)?;
+        write_table(writer.folder(), &touches)?;
         let written = began.elapsed().as_secs_f64();
         let path = folder.join("touches.parquet");
         let bytes = fs::metadata(&path).map_err(Error::io("read", &path))?.len();

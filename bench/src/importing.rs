@@ -74,6 +74,7 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
             path: common.varve.clone(),
             arguments: vec![
                 "import".into(),
+                "--force".into(),
                 text.clone().into(),
                 "-o".into(),
                 trace.into(),

@@ -86,7 +86,11 @@ pub(crate) fn recorded(
 ) -> Result<(Outcome, Trace)> {
     let varve = fs::canonicalize(&common.varve).map_err(Error::io("find", &common.varve))?;
     let mut command = Command::new(varve);
-    command.arg("record").arg("-o").arg(folder).args(options);
+    // Each run replaces the trace of the one before.
+    command
+        .args(["record", "--force", "-o"])
+        .arg(folder)
+        .args(options);
     command
         .arg("--")
         .arg(&program.path)

@@ -90,8 +90,8 @@ pub(crate) fn write(folder: &Path, rows: u64, intervals: u64) -> Result<u64> {
     writer.append(&touches)?;
     writer.append(&table)?;
     writer.append(&faults)?;
-    write_table(folder, &objects)?;
-    write_table(folder, &sites())?;
+    write_table(writer.folder(), &objects)?;
+    write_table(writer.folder(), &sites())?;
     writer.append(&threads())?;
     writer.append(&[ProcessRow {
         pid: Pid(4242),
@@ -101,11 +101,13 @@ pub(crate) fn write(folder: &Path, rows: u64, intervals: u64) -> Result<u64> {
         born_ns: Time(0),
         died_ns: Some(Time(intervals * STEP)),
         exit_code: Some(0),
+        objects: None,
+        objects_why: None,
     }])?;
-    finish_tables(folder, &mut |_| ())?;
+    finish_tables(writer.folder(), &mut |_| ())?;
     manifest.state = State::Finished;
     manifest.settle();
-    manifest.write(folder)?;
+    writer.folder().write_manifest(&manifest)?;
     Ok(written)
 }
 
@@ -173,6 +175,7 @@ fn objects(dice: &mut Dice, intervals: u64) -> Vec<ObjectRow> {
             tid: Some(Tid(4242)),
             pool: false,
             layer: if i % 50 == 7 { 2 } else { 5 },
+            continues: None,
         };
         match i % 5 {
             3 => {

@@ -61,7 +61,11 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
             runs += batch.len();
             touched += batch.iter().map(|t| u64::from(t.pages)).sum::<u64>();
         }
-        let table: u64 = trace.files::<TouchRow>()?.iter().map(|f| size(f)).sum();
+        let table: u64 = trace
+            .files::<TouchRow>()?
+            .iter()
+            .map(|f| size(f.path()))
+            .sum();
         let whole = folder_size(&folder)?;
         let per_cell = |bytes: u64| bytes as f64 * 8.0 / cells.max(1) as f64;
         bits.push(per_cell(table));

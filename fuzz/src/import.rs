@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use varve_import::{Format, import};
+use varve_trace::Output;
 
 /// Imports the bytes; errors are what is to be expected. An import that fails leaves nothing.
 pub(crate) fn run(bytes: &[u8], format: Format, folder: &Path) {
@@ -13,7 +14,12 @@ pub(crate) fn run(bytes: &[u8], format: Format, folder: &Path) {
     for forced in [Some(format), None] {
         let output = folder.join("t.varve");
         let _ = fs::remove_dir_all(&output);
-        let done = import(std::slice::from_ref(&file), &output, forced, &mut |_| ());
+        let done = import(
+            std::slice::from_ref(&file),
+            &Output::new(&output),
+            forced,
+            &mut |_| (),
+        );
         assert_eq!(done.is_ok(), output.join("manifest.json").exists());
     }
 }

@@ -1,31 +1,25 @@
-//! A ring file from bytes, read as the recorder reads it, and written to in between as a target might.
+//! A ring from bytes, read as the recorder reads it, and written to in between as a target might.
 //!
-//! The first byte says how the ring is read; the rest is the file. Unless the first byte's top bit is set,
-//! the words that any ring must have are put right, so that what follows is reached.
+//! The first byte says how the ring is read; the rest is what the target wrote over the memory.
 
-use std::fs;
-use std::path::Path;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
-use varve_agent_ring::{HEADER_BYTES, RingReader, VERSION};
+use varve_agent_ring::RingReader;
 
-/// The smallest ring that a reader takes.
+/// The smallest ring.
 const CAPACITY: usize = 16 << 10;
 
-pub(crate) fn run(bytes: &[u8], path: &Path) {
+pub(crate) fn run(bytes: &[u8]) {
     let [how, content @ ..] = bytes else {
         return;
     };
-    let mut file = content.to_vec();
-    if how & 0x80 == 0 {
-        file.resize(HEADER_BYTES + CAPACITY, 0);
-        file[..8].copy_from_slice(b"VARVERNG");
-        file[8..16].copy_from_slice(&u64::from(VERSION).to_ne_bytes());
-        file[24..32].copy_from_slice(&(CAPACITY as u64).to_ne_bytes());
-    }
-    fs::write(path, &file).expect("scratch file");
-    let Ok(mut reader) = RingReader::open(path) else {
-        return;
-    };
+    let (mut reader, memory) = RingReader::create(CAPACITY).expect("a ring");
+    let memory = File::from(memory);
+    let whole = content.len().min(reader.bytes());
+    memory
+        .write_all_at(&content[..whole], 0)
+        .expect("the ring's memory");
     for turn in 0..4 {
         let mut records = 0u64;
         let each = |record: &varve_agent_ring::Record<'_>| {
@@ -39,14 +33,14 @@ pub(crate) fn run(bytes: &[u8], path: &Path) {
         match drained {
             Ok(drained) => {
                 assert_eq!(drained.records, records);
-                assert!(drained.bytes <= file.len() as u64);
+                assert!(drained.bytes <= CAPACITY as u64);
             }
             Err(_) => break,
         }
-        // The head moves on, or the file shrinks.
+        // Something is written over it, the head perhaps.
         if how & 0x10 != 0 {
-            let longer = &file[..file.len() - usize::from(how & 0xf) * 97 % file.len()];
-            let _ = fs::write(path, longer);
+            let shorter = &content[..whole - usize::from(how & 0xf) * 97 % whole.max(1)];
+            let _ = memory.write_all_at(shorter, 0);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use varve_trace::tables::{self, Row};
-use varve_trace::{Trace, TraceError, finish_tables};
+use varve_trace::{Trace, TraceError, TraceFolder, finish_tables};
 
 /// Batches of one table that are read: streaming a long table is slow, not wrong.
 const BATCHES: usize = 16;
@@ -82,7 +82,8 @@ pub(crate) fn run(bytes: &[u8], folder: &Path) {
     read::<tables::StackRow>(&trace);
     let columns = read_columns(&trace);
     if columns.is_ok_and(|rows| rows < 1 << 16) {
-        let _ = finish_tables(folder, &mut |_| ());
+        let open = TraceFolder::open(folder);
+        let _ = open.and_then(|open| finish_tables(&open, &mut |_| ()));
     }
 }
 

@@ -33,20 +33,23 @@ const THREADS = {
   light: ["#1f6fd0", "#d9660a", "#16884b", "#cf2f5b", "#7a43c9", "#a67c00", "#0b8794", "#b8399f", "#6b7d10", "#8f5a33", "#4a5fc0", "#1d8f6b"],
 };
 const GROUND = {
-  dark: { page: "#0f1318", alive: "#1a2027", dead: "#12161b", unknown: "#8a94a0" },
-  light: { page: "#ffffff", alive: "#edf0f4", dead: "#f8f9fb", unknown: "#7b8490" },
+  dark: { page: "#0f1318", alive: "#1a2027", dead: "#12161b", unknown: "#8a94a0", possibly: "#55697d" },
+  light: { page: "#ffffff", alive: "#edf0f4", dead: "#f8f9fb", unknown: "#7b8490", possibly: "#9fb0c3" },
 };
 
 /** Colours for one theme, as packed pixels for canvases and as CSS for legends. */
 export class Palette {
   readonly page: number;
   readonly dead: number;
+  /** the stripes of what others may have touched */
+  readonly possibly: number;
   readonly heat: Uint32Array;
   private readonly cache = new Map<number, Uint32Array>();
   constructor(readonly dark: boolean) {
     const ground = GROUND[this.key];
     this.page = pack(parse(ground.page));
     this.dead = pack(parse(ground.dead));
+    this.possibly = pack(parse(ground.possibly));
     this.heat = this.table(v => ramp(HEAT[this.key], (v - 1) / 254));
   }
   private get key(): "dark" | "light" { return this.dark ? "dark" : "light"; }
@@ -82,6 +85,10 @@ export class Palette {
   }
   threadCss(thread: number): string { return css(this.threadRgb(thread)); }
   heatCss(share: number): string { return css(ramp(HEAT[this.key], Math.sqrt(share))); }
+  possiblyCss(): string {
+    const { alive, possibly } = GROUND[this.key];
+    return `repeating-linear-gradient(135deg, ${possibly} 0 2px, ${alive} 2px 5px)`;
+  }
   heatGradient(): string { return `linear-gradient(to right, ${HEAT[this.key].join(", ")})`; }
   firstGradient(): string { return `linear-gradient(to right, ${FIRST[this.key].join(", ")})`; }
 }

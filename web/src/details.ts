@@ -24,6 +24,11 @@ function parts(items: { label: string; pages: number; colour: string }[]): HTMLE
       h("span", { class: "num", title: fmt.pages(i.pages) }, `${fmt.share(i.pages / all)}`), h("span", { class: "num sub" }, fmt.count(i.pages))))));
 }
 
+function processName(report: Report, pid: number): string {
+  const name = report.threads.find(t => t.pid === pid && t.name)?.name;
+  return name ? `${name} (${pid})` : String(pid);
+}
+
 export function details(report: Report, palette: Palette, s: Selection): HTMLElement {
   if (s.object === null || !report.objects[s.object]) {
     const lane = s.lane === null ? null : report.lanes[s.lane];
@@ -39,13 +44,21 @@ export function details(report: Report, palette: Palette, s: Selection): HTMLEle
       ...fact("kind", o.kind),
       ...(o.site ? fact("site", o.site) : []),
       ...fact("address", `${fmt.hex(o.address)} to ${fmt.hex(o.address + o.bytes)}`),
-      ...(report.trace.processes > 1 ? fact("process", String(o.pid)) : []),
+      ...(report.trace.processes > 1 ? fact("process", o.processes.length > 1 ? `${fmt.count(o.processes.length)}, mapped first by ${processName(report, o.pid)}` : processName(report, o.pid)) : []),
       ...fact("size", `${fmt.bytes(o.bytes)} (${fmt.pages(o.pages)})`),
       ...fact("touched", `${fmt.pages(o.touched_pages)}, ${fmt.share(Math.min(1, o.touched_pages / Math.max(1, o.pages)))} of it`),
       ...fact("page touches", fmt.count(o.page_touches)),
+      ...(o.possibly_others_page_touches ? fact("possibly by others", `${fmt.count(o.possibly_others_page_touches)} page touches`) : []),
       ...fact("written", o.written_pages === null ? "unknown (null)" : fmt.pages(o.written_pages)),
       ...fact("born", at(o.born_ns, "before the recording")),
       ...fact("died", at(o.died_ns, "alive at the end"))));
+  if (o.processes.length > 1) {
+    const shown = o.processes.slice(0, 12);
+    const wrote = (w: number | null) => (w === null ? "" : `, wrote ${fmt.pageBytes(w)}`);
+    out.append(h("h4", {}, `Used by ${fmt.count(o.processes.length)} processes`), h("ul", { class: "users" },
+      ...shown.map(([pid, touched, written]) => h("li", {}, h("span", { class: "grow" }, processName(report, pid)), h("span", { class: "num sub" }, `touched ${fmt.pageBytes(touched)}${wrote(written)}`))),
+      o.processes.length > shown.length ? h("li", { class: "sub" }, `and ${fmt.count(o.processes.length - shown.length)} more`) : null));
+  }
   if (o.reuse) {
     out.append(h("h4", {}, "Pages by how many intervals touched them"), parts([
       { label: "never", pages: o.reuse[0], colour: "var(--line-2)" },

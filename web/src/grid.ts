@@ -11,8 +11,8 @@ for (let i = 0; i < ROOT.length; i++) ROOT[i] = Math.min(255, Math.round(Math.sq
  */
 export class Mips {
   private readonly levels = new Map<number, Level>();
-  constructor(lane: LaneData, timeBins: number) {
-    this.levels.set(0, { width: timeBins, height: lane.address_bins, data: lane.heat });
+  constructor(data: Uint8Array, timeBins: number, addressBins: number) {
+    this.levels.set(0, { width: timeBins, height: addressBins, data });
   }
 
   level(time: number, address: number): Level {
@@ -66,6 +66,8 @@ export interface Cell {
   /** lane pages */
   page0: number; pages: number;
   share: number;
+  /** the share of pages that others may have touched */
+  possibly: number;
   touched: number;
   /** exact: a count; least: at least this many (several time bins merged); about: rounded up */
   touchedIs: "exact" | "least" | "about";
@@ -73,13 +75,15 @@ export interface Cell {
 
 export function inspect(lane: LaneData, timeBins: number, a0: number, a1: number, t0: number, t1: number): Cell {
   const per = lane.pages_per_bin;
-  let weight = 0, sum = 0, touched = 0;
+  let weight = 0, sum = 0, others = 0, touched = 0;
   for (let a = a0; a < a1; a++) {
     const pages = Math.min(per, lane.pages - a * per);
     let most = 0;
     for (let t = t0; t < t1; t++) {
       const v = lane.heat[a * timeBins + t];
       sum += pages * v * v;
+      const p = lane.possibly ? lane.possibly[a * timeBins + t] : 0;
+      others += pages * p * p;
       weight += pages;
       most = Math.max(most, lane.coverage[a * timeBins + t]);
     }
@@ -90,6 +94,7 @@ export function inspect(lane: LaneData, timeBins: number, a0: number, a1: number
     lane, a0, a1, t0, t1, page0,
     pages: Math.min(a1 * per, lane.pages) - page0,
     share: weight ? sum / weight / 65025 : 0,
+    possibly: weight ? others / weight / 65025 : 0,
     touched,
     touchedIs: per > 255 ? "about" : t1 - t0 > 1 ? "least" : "exact",
   };

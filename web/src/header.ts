@@ -50,6 +50,7 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
   const top = peak(report.workingSet);
   const held = overhead.held_ns === null ? null : trace.duration_ns ? overhead.held_ns / trace.duration_ns : 0;
   const cpu = overhead.recorder_cpu_ns === null || !trace.duration_ns ? null : overhead.recorder_cpu_ns / trace.duration_ns;
+  const several = trace.processes > 1;
   const emulated = trace.backend === "exact";
   const clock = trace.clock_unit ?? "nanoseconds";
   // The number alone fills the tile.
@@ -64,9 +65,9 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
     h("dl", { class: "tiles" },
       tile("Duration", length, clock === "ticks" ? "ticks of its own clock" : trace.started ?? ""),
       tile("Intervals", footprint.touched_pages === null ? "none" : fmt.count(trace.intervals), intervals(report)),
-      tile("Touched", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(footprint.touched_pages), footprint.touched_pages === null ? "not recorded" : fmt.pages(footprint.touched_pages)),
+      tile("Touched", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(footprint.touched_pages), footprint.touched_pages === null ? "not recorded" : several && footprint.touched_pages_per_process !== null ? `${fmt.pageBytes(footprint.touched_pages_per_process)} summed over processes` : fmt.pages(footprint.touched_pages)),
       tile("Working set, peak", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(top), footprint.touched_pages === null ? "not recorded" : `median ${fmt.pageBytes(median)}`),
-      tile("Resident, peak", footprint.peak_resident_pages === null ? "unknown" : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : fmt.pages(footprint.peak_resident_pages)),
+      tile("Resident, peak", footprint.peak_resident_pages === null ? "unknown" : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : several ? "shared pages in each process" : fmt.pages(footprint.peak_resident_pages)),
       tile("Target held", held === null ? "unknown" : emulated ? "never" : fmt.share(held), held === null ? "not recorded" : emulated ? "it ran in an emulator" : "of the time"),
       tile("Recorder", cpu === null ? "unknown" : fmt.share(cpu), cpu === null ? "not recorded" : "of one CPU"),
       tile("Machine", trace.machine ?? "unknown", trace.machine === null ? "not recorded" : trace.kernel ?? "")));
@@ -91,6 +92,7 @@ export function guide(report: Report): HTMLElement {
     from ? h("p", {}, h("b", {}, "Imported. "), trace.statement.replace(/^Imported: /, "What is here: ")) : trace.backend === "exact" ? h("p", {}, h("b", {}, "Counted. "), trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), trace.complete
       ? "Every interval was read, and every loss counter is zero: an empty cell was not touched."
       : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),
+    report.footprint.possibly_others_pages > 0 && h("p", {}, h("b", {}, "Hatched cells "), `were possibly touched by others: ${fmt.pages(report.footprint.possibly_others_pages)} (${fmt.pageBytes(report.footprint.possibly_others_pages)}) of files and shared memory, in ${fmt.count(report.footprint.possibly_others_page_touches)} page touches, are known only by a flag that other processes set too. They count in no other figure.`),
     faults && h("p", {}, h("b", {}, "Threads "), "of the map are known for the first touch of a page, from its page fault. Later touches carry no thread. "
       + (trace.written_known ? "" : "This kernel does not tell reads from writes, so written is null.")),
     report.sharing ? h("p", {}, h("b", {}, "Who uses what, "), `below, says which threads use which objects, which parts of them, and when. ${report.sharing.weight}`) : null,

@@ -7,6 +7,14 @@ import { threadName } from "./tip";
 const SHOWN = 5;
 
 export function legend(report: Report, palette: Palette, mode: Mode): HTMLElement {
+  const colours = scaleOf(report, palette, mode);
+  if (!report.lanes.some(lane => lane.possibly)) return colours;
+  const title = "Only a page flag that other processes set too tells of these; they count in no figure";
+  return h("div", { class: "legends" }, colours, h("span", { class: "chip", title },
+    h("i", { class: "hatch", style: `background:${palette.possiblyCss()}` }), "possibly by others"));
+}
+
+function scaleOf(report: Report, palette: Palette, mode: Mode): HTMLElement {
   if (mode === "heat") {
     const ticks = [0.01, 0.1, 0.25, 0.5, 1];
     return scale("share of intervals a page was touched in", palette.heatGradient(),

@@ -15,13 +15,16 @@ export class HeatMap {
   palette = new Palette(true);
   selection: Selection = { object: null, lane: null };
   private readonly mips: Mips[];
+  private readonly possibly: (Mips | null)[];
   private image: ImageData | null = null;
   private pixels = new Uint32Array(0);
   private columns = new Int32Array(0);
   private timeLevel = 0;
 
   constructor(readonly canvas: HTMLCanvasElement, readonly report: Report, readonly view: View) {
-    this.mips = report.lanes.map(lane => new Mips(lane, report.bins.count));
+    const mips = (data: Uint8Array, addressBins: number) => new Mips(data, report.bins.count, addressBins);
+    this.mips = report.lanes.map(lane => mips(lane.heat, lane.address_bins));
+    this.possibly = report.lanes.map(lane => lane.possibly && mips(lane.possibly, lane.address_bins));
   }
 
   get plotWidth(): number { return Math.max(1, this.canvas.getBoundingClientRect().width - GUTTER - MARGIN); }
@@ -47,7 +50,10 @@ export class HeatMap {
     this.pixels.fill(this.palette.page);
     this.mapColumns(w);
     const visible = this.view.placed.filter(p => p.top + p.height > this.view.y && p.top < this.view.y + height / this.view.scale);
-    for (const p of visible) this.drawLane(p, w, hgt, ratio);
+    for (const p of visible) {
+      this.drawLane(p, w, hgt, ratio);
+      this.hatch(p, w, hgt, ratio);
+    }
     ctx.putImageData(this.image, left, 0);
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.drawLabels(ctx, visible, width);
@@ -103,6 +109,26 @@ export class HeatMap {
         const alive = lut[0], dead = this.palette.dead;
         for (let x = 0; x < bornX; x++) if (pixels[out + x] === alive) pixels[out + x] = dead;
         for (let x = diedX; x < w; x++) if (pixels[out + x] === alive) pixels[out + x] = dead;
+      }
+    }
+  }
+
+  /** Hatches what others may have touched and this program did not, off the scale of the heat. */
+  private hatch(p: Placed, w: number, hgt: number, ratio: number): void {
+    const mips = this.possibly[p.lane.index];
+    if (!mips) return;
+    const addressLevel = this.addressLevel(p, ratio);
+    const heat = this.mips[p.lane.index].level(this.timeLevel, addressLevel);
+    const others = mips.level(this.timeLevel, addressLevel).data;
+    const { top, bottom } = this.laneBox(p, ratio);
+    const { pixels, columns } = this, colour = this.palette.possibly;
+    const stripe = Math.max(1, Math.round(ratio * 1.5));
+    for (let y = Math.max(0, top); y < Math.min(hgt, bottom); y++) {
+      const base = Math.min(p.lane.address_bins - 1, Math.floor(((y + 0.5 - top) / (bottom - top)) * p.lane.address_bins));
+      const at = Math.min(heat.height - 1, base >> addressLevel) * heat.width;
+      for (let x = 0; x < w; x++) {
+        const cell = at + columns[x];
+        if (others[cell] && !heat.data[cell] && Math.floor((x + y) / stripe) % 3 === 0) pixels[y * w + x] = colour;
       }
     }
   }

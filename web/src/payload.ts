@@ -90,6 +90,8 @@ export interface LaneJson {
   segments: Segment[];
   heat: Column;
   coverage: Column;
+  /** null where there is nothing that others may have touched */
+  possibly: Column | null;
   first_thread: Column;
   first_time: Column;
 }
@@ -100,11 +102,14 @@ export interface Obj {
   site: string | null;
   stack: Frame[];
   pid: number;
+  /** Those that touched it, where several may map it: pages touched and written (null: unknown) */
+  processes: [pid: number, touched: number, written: number | null][];
   address: number;
   bytes: number;
   pages: number;
   touched_pages: number;
   page_touches: number;
+  possibly_others_page_touches: number;
   written_pages: number | null;
   born_ns: number | null;
   died_ns: number | null;
@@ -141,7 +146,7 @@ export interface ReportJson {
     written_known: boolean;
   };
   overhead: { held_ns: number | null; recorder_cpu_ns: number | null };
-  footprint: { touched_pages: number | null; peak_resident_pages: number | null };
+  footprint: { touched_pages: number | null; touched_pages_per_process: number | null; peak_resident_pages: number | null; possibly_others_pages: number; possibly_others_page_touches: number };
   samples?: SampleUse | null;
   counts?: CountUse | null;
   sharing?: SharingUse | null;
@@ -153,7 +158,7 @@ export interface ReportJson {
   threads: Thread[];
   lanes: LaneJson[];
   objects: Obj[];
-  omitted: { objects: number; bytes: number; touched_pages: number; page_touches: number };
+  omitted: { objects: number; bytes: number; page_touches: number };
   findings: Finding[];
 }
 
@@ -162,12 +167,14 @@ export const NEVER = 0xffff;
 export const PAGE_BYTES = 4096;
 export const SCHEMA = 1;
 
-export interface LaneData extends Omit<LaneJson, "heat" | "coverage" | "first_thread" | "first_time"> {
+export interface LaneData extends Omit<LaneJson, "heat" | "coverage" | "possibly" | "first_thread" | "first_time"> {
   index: number;
   /** square root of the touched share, 0..255, address-major: [address bin][time bin] */
   heat: Uint8Array;
   /** distinct pages touched in the cell; scaled to 255 when a cell has more pages than that */
   coverage: Uint8Array;
+  /** like heat, of what others may have touched */
+  possibly: Uint8Array | null;
   firstThread: Uint16Array;
   /** time bin of the first touch, or NEVER */
   firstTime: Uint16Array;
@@ -226,6 +233,7 @@ export async function decode(text: string): Promise<Report> {
     return {
       ...lane, index, heat,
       coverage: u8(lane.coverage),
+      possibly: lane.possibly && u8(lane.possibly),
       firstThread: u16(lane.first_thread),
       firstTime: u16(lane.first_time),
       meanHeat: meanShare(heat),

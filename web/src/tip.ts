@@ -48,6 +48,7 @@ export function cellTip(report: Report, cell: Cell): HTMLElement {
       ["time", `${fmt.time(start, 1e4)} to ${fmt.time(end, 1e4)} (${fmt.count(to - from)} ${to - from === 1 ? "interval" : "intervals"})`],
       ["touched", `${about}${fmt.count(cell.touched)} of ${fmt.pages(cell.pages)}`],
       ["heat", to - from > 1 ? `a page here was touched in ${fmt.share(cell.share)} of the intervals` : null],
+      ["possibly others", cell.possibly > 0 ? `others may have touched a page here in ${fmt.share(cell.possibly)} of the ${to - from > 1 ? "intervals" : "pages"}` : null],
       ["first touch", firstTime === NEVER ? "never" : `${fmt.time(report.binEdges[firstTime], 1e4)}, thread ${threadName(report, thread)}${several}`],
     ));
 }

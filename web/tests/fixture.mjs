@@ -25,8 +25,8 @@ export function report() {
     };
   };
   const object = (name, kind, page, pages, touches, more = {}) => ({
-    name, kind, site: null, stack: [], pid: 7, address: page * 4096, bytes: pages * 4096, pages, touched_pages: pages,
-    page_touches: touches, written_pages: null, born_ns: null, died_ns: null, first_touch_thread: 0,
+    name, kind, site: null, stack: [], pid: 7, processes: [], address: page * 4096, bytes: pages * 4096, pages, touched_pages: pages,
+    page_touches: touches, possibly_others_page_touches: 0, written_pages: null, born_ns: null, died_ns: null, first_touch_thread: 0,
     first_touches: [[0, pages]], reuse: [0, 0, 0, pages], lane: 0, ...more,
   });
   return {
@@ -37,7 +37,7 @@ export function report() {
         interval_auto: false, intervals, backend: "scan", complete: true, statement: "All pages.", losses: [], processes: 1, written_known: false,
       },
       overhead: { held_ns: 40 * NS, recorder_cpu_ns: null },
-      footprint: { touched_pages: 74, peak_resident_pages: null },
+      footprint: { touched_pages: 74, touched_pages_per_process: 74, peak_resident_pages: null, possibly_others_pages: 8, possibly_others_page_touches: 80 },
       unknown: ["Whether a touch was a write (null)."],
       bins: { count: intervals, intervals_per_bin: 1 },
       threads: [{ pid: 7, tid: 7, name: "main" }, { pid: 7, tid: 8, name: "worker" }],
@@ -47,7 +47,7 @@ export function report() {
         object("left <script>alert(1)</script>", "heap", 0x20000, 1, 3, { lane: 2 }),
         object("right", "heap", 0x20010, 1, 1, { lane: 2, first_touch_thread: null, first_touches: [], reuse: null }),
       ],
-      omitted: { objects: 0, bytes: 0, touched_pages: 0, page_touches: 0 },
+      omitted: { objects: 0, bytes: 0, page_touches: 0 },
       findings: [{ id: "x", title: "table is hot", evidence: "9,000 page touches.", advice: "Keep it near.", objects: [1] }],
     },
     columns: {
@@ -77,7 +77,7 @@ export function encode({ head, columns, lanes }) {
   const json = Buffer.from(JSON.stringify({
     ...head,
     interval_edges: put(columns.interval_edges), working_set: put(columns.working_set), resident: put(columns.resident),
-    lanes: lanes.map(l => ({ ...l, heat: put(l.heat), coverage: put(l.coverage), first_thread: put(l.first_thread), first_time: put(l.first_time) })),
+    lanes: lanes.map(l => ({ ...l, heat: put(l.heat), coverage: put(l.coverage), possibly: l.possibly ? put(l.possibly) : null, first_thread: put(l.first_thread), first_time: put(l.first_time) })),
   }));
   const length = Buffer.alloc(4);
   length.writeUInt32LE(json.length);

@@ -71,6 +71,29 @@ describe("the page", () => {
     clean(page);
   });
 
+  test("draws apart what others may have touched", async t => {
+    const plain = await fixture(t, data => { data.head.footprint.possibly_others_pages = 0; });
+    assert.doesNotMatch(await plain.locator(".legend").textContent(), /possibly by others/);
+    assert.doesNotMatch(await plain.locator(".guide").textContent(), /Hatched cells/);
+    const marked = await fixture(t, data => {
+      const lane = data.lanes[0];
+      // Not on the diagonal, which the program touches.
+      lane.possibly = Uint8Array.from(lane.heat, h => (h ? 0 : 80));
+    });
+    assert.match(await marked.locator(".legend").innerText(), /possibly by others/);
+    const pixels = page => page.locator("canvas.map").evaluate((canvas, gutter) => {
+      const left = gutter * window.devicePixelRatio;
+      const data = canvas.getContext("2d").getImageData(left, 0, canvas.width - left, canvas.height / 2).data;
+      let stripes = 0;
+      for (let i = 0; i < data.length; i += 4) if (data[i] === 0x55 && data[i + 1] === 0x69 && data[i + 2] === 0x7d) stripes++;
+      return stripes;
+    }, GUTTER);
+    assert.equal(await pixels(plain), 0);
+    assert.ok(await pixels(marked) > 1000);
+    assert.match(await marked.locator(".guide").textContent(), /Hatched cells were possibly touched by others: 8 pages/);
+    clean(marked);
+  });
+
   test("can tell a page that asks the network (negative control)", async t => {
     const file = join(folder, "bad.html");
     await writeFile(file, (await build(encode(report()))).replace(/<meta http-equiv[^>]*>/, "").replace("<body>", '<body><img src="http://127.0.0.1:9/x.png">'));

@@ -7,13 +7,10 @@ pub const VERSION: u32 = 1;
 /// "VARVERNG", read as a little-endian word.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"VARVERNG");
 
-// Written once, before the file gets its final name.
+// Written once by the recorder, before the watched program gets the ring.
 pub(crate) const AT_MAGIC: usize = 0;
 pub(crate) const AT_VERSION: usize = 8;
-pub(crate) const AT_PID: usize = 16;
 pub(crate) const AT_CAPACITY: usize = 24;
-pub(crate) const AT_CREATED: usize = 32;
-pub(crate) const AT_SEQUENCE: usize = 40;
 // Written by the watched program. Each hot field has a cache line of its own.
 pub(crate) const AT_HEAD: usize = 128;
 pub(crate) const AT_DROPPED: usize = 256;
@@ -24,6 +21,11 @@ pub(crate) const AT_TAIL: usize = 384;
 pub(crate) const AT_HEARTBEAT: usize = 392;
 pub(crate) const AT_READER_ALIVE: usize = 400;
 
+// What stands there.
+pub(crate) const READER_GONE: u64 = 0;
+pub(crate) const READER_ALIVE: u64 = 1;
+pub(crate) const READER_NOT_YET: u64 = 2;
+
 /// The state of a record, the top byte of its first word.
 pub(crate) const RESERVED: u64 = 0x5a;
 pub(crate) const COMMITTED: u64 = 0xa5;
@@ -32,19 +34,8 @@ pub(crate) const COMMITTED: u64 = 0xa5;
 pub(crate) const MAX_RECORD_WORDS: usize = crate::record::FIXED_WORDS + crate::record::MAX_FRAMES;
 /// The smallest ring: room for several of the longest records.
 pub(crate) const MIN_CAPACITY: usize = 16 << 10;
-/// The largest ring that a reader accepts, so that a hostile header cannot make it allocate much.
-pub(crate) const MAX_CAPACITY: usize = 1 << 30;
-
-/// Whose ring it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The process.
-    pub pid: u32,
-    /// When the ring was made, CLOCK_MONOTONIC nanoseconds.
-    pub created_ns: u64,
-    /// The number of the ring among those that this process image and its forked parents made.
-    pub sequence: u32,
-}
+/// The largest ring.
+pub(crate) const MAX_CAPACITY: usize = 64 << 20;
 
 pub(crate) fn header_word(state: u64, kind: u8, detail: u8, words: usize) -> u64 {
     (state << 56) | (u64::from(detail) << 40) | (u64::from(kind) << 32) | (words as u64 * 8)

@@ -1,20 +1,24 @@
-//! The recorder's side. Nothing in the file is trusted: the watched program can write to it.
+//! The recorder's side. Nothing in the memory is trusted: the watched program can write to it.
+//!
+//! The recorder makes the ring and seals its size, so that it may map it: no store of the program's can take
+//! the memory away. What is read is copied first, word by word, and only the copy is looked at.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::error::RingError;
 use crate::layout::{
-    AT_CAPACITY, AT_CREATED, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_PID, AT_READER_ALIVE,
-    AT_SEQUENCE, AT_STACKLESS, AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, Head,
-    Identity, MAGIC, MAX_CAPACITY, MAX_RECORD_WORDS, MIN_CAPACITY, RESERVED, VERSION,
+    AT_CAPACITY, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_READER_ALIVE, AT_STACKLESS,
+    AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, Head, MAGIC, MAX_RECORD_WORDS,
+    READER_ALIVE, READER_GONE, READER_NOT_YET, RESERVED, VERSION,
 };
 use crate::record::{PAD, Record};
+use crate::writer::RingWriter;
 
-/// The part of the header that is in use.
-const HEADER_READ: usize = 512;
+/// What the kernel calls the memory in lists of mappings.
+pub const RING_NAME: &str = "varve-ring";
 
 /// Bytes of buffer that a reader keeps from one drain to the next.
 const BUFFER_KEPT: usize = 16 << 10;
@@ -43,97 +47,108 @@ pub struct Losses {
     pub waited_ns: u64,
 }
 
+/// The memory of a ring, mapped.
+#[derive(Debug)]
+struct Memory {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: all accesses to the mapping go through atomics.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset < self.bytes);
+        // SAFETY: within the mapping, aligned; whoever else writes there does so in shared memory, and any bits are
+        // an integer.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `create`, and nobody else in this process knows of it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
 /// Reads one ring.
 #[derive(Debug)]
 pub struct RingReader {
-    file: File,
-    path: PathBuf,
-    identity: Identity,
+    memory: Memory,
     capacity: u64,
     tail: u64,
     losses: Losses,
     damaged: Option<(u64, &'static str)>,
-    bytes: Vec<u8>,
     words: Vec<u64>,
 }
 
 impl RingReader {
-    /// Opens a ring and tells its writers that somebody reads.
+    /// Makes a ring of about this capacity, with the descriptor through which a process is given it. The size is
+    /// sealed.
     ///
     /// # Errors
-    /// When the file cannot be opened for reading and writing, is not a regular file, or is not a
-    /// ring of this version.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, RingError> {
-        let path = path.as_ref().to_path_buf();
-        let io_error = |source| RingError::Io {
-            path: path.clone(),
-            source,
+    /// Where the kernel has no memory, mappings or descriptors left.
+    pub fn create(capacity: usize) -> io::Result<(RingReader, OwnedFd)> {
+        let capacity = RingWriter::capacity_for(capacity);
+        let bytes = HEADER_BYTES + capacity;
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a C string and flags; makes a descriptor.
+        let made = unsafe { libc::memfd_create(c"varve-ring".as_ptr(), flags) };
+        if made < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor that nobody else has.
+        let file = unsafe { OwnedFd::from_raw_fd(made) };
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: both take integers, and a descriptor of our own.
+        let sized = unsafe {
+            libc::ftruncate(made, bytes as libc::off_t) == 0
+                && libc::fcntl(made, libc::F_ADD_SEALS, seals) == 0
         };
-        let not_a_ring = |reason| RingError::NotARing {
-            path: path.clone(),
-            reason,
+        if !sized {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new mapping of a file that is, and stays, as long as this.
+        let base = unsafe {
+            libc::mmap(
+                null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
         };
-        // The target could put a symbolic link or a FIFO there.
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open(&path)
-            .map_err(io_error)?;
-        let metadata = file.metadata().map_err(io_error)?;
-        if !metadata.is_file() {
-            return Err(not_a_ring("it is not a regular file"));
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
         }
-        if metadata.len() < (HEADER_BYTES + MIN_CAPACITY) as u64 {
-            return Err(not_a_ring("it is too short"));
-        }
-        let mut header = [0u8; HEADER_READ];
-        file.read_exact_at(&mut header, 0).map_err(io_error)?;
-        if word_at(&header, AT_MAGIC) != MAGIC {
-            return Err(not_a_ring("it does not start as one"));
-        }
-        if word_at(&header, AT_VERSION) != u64::from(VERSION) {
-            return Err(not_a_ring("it has another version"));
-        }
-        let capacity = word_at(&header, AT_CAPACITY);
-        let sane = (MIN_CAPACITY as u64..=MAX_CAPACITY as u64).contains(&capacity)
-            && capacity.is_power_of_two();
-        if !sane || metadata.len() < HEADER_BYTES as u64 + capacity {
-            return Err(not_a_ring("its capacity does not fit its length"));
-        }
-        let tail = word_at(&header, AT_TAIL);
-        if !tail.is_multiple_of(8) {
-            return Err(not_a_ring("its tail is not at a word"));
-        }
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
         let reader = RingReader {
-            identity: Identity {
-                pid: word_at(&header, AT_PID) as u32,
-                created_ns: word_at(&header, AT_CREATED),
-                sequence: word_at(&header, AT_SEQUENCE) as u32,
-            },
-            file,
-            path,
-            capacity,
-            tail,
-            losses: losses_of(&header),
+            memory: Memory { base, bytes },
+            capacity: capacity as u64,
+            tail: 0,
+            losses: Losses::default(),
             damaged: None,
-            bytes: Vec::new(),
             words: Vec::new(),
         };
-        reader.beat(true)?;
-        Ok(reader)
+        let header = [
+            (AT_VERSION, u64::from(VERSION)),
+            (AT_CAPACITY, capacity as u64),
+            (AT_MAGIC, MAGIC),
+        ];
+        for (offset, word) in header {
+            reader.memory.word(offset).store(word, Ordering::Release);
+        }
+        reader.beat(READER_NOT_YET);
+        Ok((reader, file))
     }
 
-    /// Whose ring it is, as the header says; the target can lie.
+    /// Bytes of the memory, header included.
     #[must_use]
-    pub fn identity(&self) -> Identity {
-        self.identity
-    }
-
-    /// The ring file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes
     }
 
     /// The losses as of the last drain.
@@ -153,7 +168,7 @@ impl RingReader {
     ///
     /// # Errors
     /// [`RingError::Damaged`], now and from then on, when the target wrote over the ring; records
-    /// before the damage were handed out. [`RingError::Io`] when the file cannot be read.
+    /// before the damage were handed out.
     pub fn drain(&mut self, each: impl FnMut(&Record<'_>)) -> Result<Drained, RingError> {
         self.drain_with(false, each)
     }
@@ -175,11 +190,10 @@ impl RingReader {
         if let Some((position, reason)) = self.damaged {
             return Err(self.damage(position, reason));
         }
-        self.beat(true)?;
-        let mut header = [0u8; HEADER_READ];
-        self.read(&mut header, 0)?;
-        self.losses = losses_of(&header);
-        let used = word_at(&header, AT_HEAD).wrapping_sub(self.tail);
+        self.beat(READER_ALIVE);
+        self.losses = self.read_losses();
+        let head = self.memory.word(AT_HEAD).load(Ordering::Acquire);
+        let used = head.wrapping_sub(self.tail);
         if used > self.capacity || !used.is_multiple_of(8) {
             return Err(self.damage(self.tail, "its head makes no sense"));
         }
@@ -188,14 +202,13 @@ impl RingReader {
             ..Drained::default()
         };
         // Only what is committed before the second look is sure to be whole in it.
-        self.load(used as usize / 8)?;
+        self.load(used as usize / 8);
         let extent = self.finished(skip_unfinished);
-        self.load(extent)?;
+        self.load(extent);
         let (consumed, fault) = self.hand_out(&mut drained, &mut each);
-        self.release(consumed)?;
+        self.release(consumed);
         drained.bytes = consumed as u64 * 8;
         // Thousands of processes may have a reader each: keep little between drains.
-        self.bytes.shrink_to(BUFFER_KEPT);
         self.words.clear();
         self.words.shrink_to(BUFFER_KEPT / 8);
         match fault {
@@ -270,108 +283,62 @@ impl RingReader {
         (at, None)
     }
 
-    /// Reads `count` words from the tail on into `self.words`.
-    fn load(&mut self, count: usize) -> Result<(), RingError> {
-        let position = self.tail & (self.capacity - 1);
-        let length = count * 8;
-        let first = length.min((self.capacity - position) as usize);
-        let mut bytes = std::mem::take(&mut self.bytes);
-        bytes.resize(length, 0);
-        self.read(&mut bytes[..first], HEADER_BYTES as u64 + position)?;
-        self.read(&mut bytes[first..], HEADER_BYTES as u64)?;
-        self.words.clear();
-        self.words.extend(
-            bytes
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .map(|chunk| u64::from_ne_bytes(*chunk)),
-        );
-        self.bytes = bytes;
-        Ok(())
+    /// The word of the ring that is so many words from the tail.
+    fn at(&self, index: usize) -> &AtomicU64 {
+        let position = self.tail.wrapping_add(index as u64 * 8) & (self.capacity - 1);
+        self.memory.word(HEADER_BYTES + position as usize)
+    }
+
+    /// Copies `count` words from the tail on into `self.words`.
+    fn load(&mut self, count: usize) {
+        let mut words = std::mem::take(&mut self.words);
+        words.clear();
+        words.extend((0..count).map(|i| self.at(i).load(Ordering::Relaxed)));
+        // What is looked at next was written before what was seen here.
+        fence(Ordering::Acquire);
+        self.words = words;
     }
 
     /// Zeroes what was consumed, then lets the writers have it.
-    fn release(&mut self, words: usize) -> Result<(), RingError> {
+    fn release(&mut self, words: usize) {
         if words == 0 {
-            return Ok(());
+            return;
         }
-        let length = words * 8;
-        let position = self.tail & (self.capacity - 1);
-        let first = length.min((self.capacity - position) as usize);
-        let mut bytes = std::mem::take(&mut self.bytes);
-        bytes.clear();
-        bytes.resize(length, 0);
-        self.write(&bytes[..first], HEADER_BYTES as u64 + position)?;
-        self.write(&bytes[first..], HEADER_BYTES as u64)?;
-        self.bytes = bytes;
-        // Where counting starts is the file's word.
-        self.tail = self.tail.wrapping_add(length as u64);
-        self.write(&self.tail.to_ne_bytes(), AT_TAIL as u64)
+        for i in 0..words {
+            self.at(i).store(0, Ordering::Relaxed);
+        }
+        self.tail = self.tail.wrapping_add(words as u64 * 8);
+        self.memory
+            .word(AT_TAIL)
+            .store(self.tail, Ordering::Release);
     }
 
     /// Tells the writers that the reader is, or is no longer, there.
-    fn beat(&self, alive: bool) -> Result<(), RingError> {
-        let mut words = [0u8; 16];
-        words[..8].copy_from_slice(&monotonic_ns().to_ne_bytes());
-        words[8..].copy_from_slice(&u64::from(alive).to_ne_bytes());
-        const { assert!(AT_READER_ALIVE == AT_HEARTBEAT + 8) };
-        self.write(&words, AT_HEARTBEAT as u64)
+    fn beat(&self, state: u64) {
+        let word = |offset| self.memory.word(offset);
+        word(AT_HEARTBEAT).store(monotonic_ns(), Ordering::Relaxed);
+        word(AT_READER_ALIVE).store(state, Ordering::Release);
+    }
+
+    fn read_losses(&self) -> Losses {
+        let word = |offset| self.memory.word(offset).load(Ordering::Relaxed);
+        Losses {
+            dropped: word(AT_DROPPED),
+            stackless: word(AT_STACKLESS),
+            waited_ns: word(AT_WAITED),
+        }
     }
 
     fn damage(&mut self, position: u64, reason: &'static str) -> RingError {
         self.damaged = Some((position, reason));
-        RingError::Damaged {
-            path: self.path.clone(),
-            position,
-            reason,
-        }
-    }
-
-    fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), RingError> {
-        if buffer.is_empty() {
-            return Ok(());
-        }
-        self.file
-            .read_exact_at(buffer, offset)
-            .map_err(|source| self.io(source))
-    }
-
-    fn write(&self, buffer: &[u8], offset: u64) -> Result<(), RingError> {
-        if buffer.is_empty() {
-            return Ok(());
-        }
-        self.file
-            .write_all_at(buffer, offset)
-            .map_err(|source| self.io(source))
-    }
-
-    fn io(&self, source: io::Error) -> RingError {
-        RingError::Io {
-            path: self.path.clone(),
-            source,
-        }
+        RingError::Damaged { position, reason }
     }
 }
 
 impl Drop for RingReader {
     fn drop(&mut self) {
-        // The target must not wait for a reader that has left. If this fails, the silence tells it.
-        let _ = self.beat(false);
-    }
-}
-
-fn word_at(header: &[u8; HEADER_READ], offset: usize) -> u64 {
-    let mut bytes = [0u8; 8];
-    bytes.copy_from_slice(&header[offset..offset + 8]);
-    u64::from_ne_bytes(bytes)
-}
-
-fn losses_of(header: &[u8; HEADER_READ]) -> Losses {
-    Losses {
-        dropped: word_at(header, AT_DROPPED),
-        stackless: word_at(header, AT_STACKLESS),
-        waited_ns: word_at(header, AT_WAITED),
+        // The target must not wait for a reader that has left.
+        self.beat(READER_GONE);
     }
 }
 

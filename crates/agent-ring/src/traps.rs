@@ -1,34 +1,42 @@
-//! What the recorder and the servant of a process say to each other.
+//! What the recorder and the fault handler of a process say to each other.
 //!
-//! The servant is a process that the preload library makes: it shares the memory of the process that it serves,
-//! and alone can move pages in it. Both speak in datagrams of 64-bit words. The servant sends [`READY`] with its
-//! userfaultfd when it was given the device to make one; then each [`ARM`] is answered by [`ARMED`].
+//! The handler is a process that the preload library makes: it shares the memory of the process whose faults it
+//! resolves, and alone can move pages in it. Both speak in datagrams of 64-bit words. The recorder asks with [`WHO`];
+//! the handler, which has given up its rights, says [`HELLO`]; the recorder looks who said that, by the kernel's word, and
+//! sends [`DEVICE`]; the handler makes its userfaultfd from it and sends that with [`READY`]. From then on each [`ARM`],
+//! before which [`THREADS`] may come, is answered by [`ARMED`].
 
-/// The environment variable that, if set, asks each process for a servant, which is announced at the socket
-/// [`TRAPS_SOCKET`].
+/// The environment variable that, if set, asks each process for a fault handler, which has a connection of its own
+/// ([`crate::channel::Kind::Handler`]).
 pub const TRAPS_VARIABLE: &str = "VARVE_AGENT_TRAPS";
-/// The name of the socket in the folder for ring files.
-pub const TRAPS_SOCKET: &str = "traps";
 
-/// To the servant: make a userfaultfd, from the device that comes with this.
+/// To the handler: make a userfaultfd, from the device that comes with this.
 pub const DEVICE: u64 = 1;
-/// To the servant: the process is held; move what it has touched aside. See [`Arm`].
+/// To the handler: the process is held; move what it has touched aside. See [`Arm`].
 pub const ARM: u64 = 2;
-/// To the servant: the memory is of no use any more. Answered by [`SERVED`].
+/// To the handler: the memory is of no use any more. Answered by [`SERVED`].
 pub const QUIT: u64 = 3;
+/// To the handler: thread pointers, as many as fit, whose pages the next [`ARM`] leaves alone.
+pub const THREADS: u64 = 4;
+/// To the handler: from now on the kernel says with each message who sent it. Answered by [`HELLO`].
+pub const WHO: u64 = 5;
 
-/// From the servant: here it is, with the userfaultfd.
+/// From the handler: here it is, with the userfaultfd.
 pub const READY: u64 = 1;
-/// From the servant: done. See [`Armed`].
+/// From the handler: done. See [`Armed`].
 pub const ARMED: u64 = 2;
-/// From the servant, which then ends: accesses served since the last [`ARMED`], and of them those to pages without
+/// From the handler, before [`ARMED`]: ranges of new memory to which pages are moved, as pairs of address and bytes.
+pub const PLACES: u64 = 5;
+/// From the handler: it is there, without rights, and waits for [`DEVICE`].
+pub const HELLO: u64 = 4;
+/// From the handler, which then ends: accesses served since the last [`ARMED`], and of them those to pages without
 /// content.
 pub const SERVED: u64 = 3;
 
 /// Words of a message at most.
 pub const MOST_WORDS: usize = 4096;
 
-/// What [`ARM`] says after its first word; thread pointers follow, whose pages are left alone.
+/// What [`ARM`] says after its first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arm {
     /// A page is armed if [`is_chosen`] says so with this seed,
@@ -37,35 +45,41 @@ pub struct Arm {
     pub threshold: u64,
     /// Whether everything is put back first: another seed chooses other pages.
     pub afresh: bool,
+    /// Whether the process's address space or data are limited: then no new memory is armed, as the places to which pages
+    /// are moved would count.
+    pub is_limited: bool,
 }
 
 impl Arm {
     /// Words of it, the kind of message included.
-    pub const WORDS: usize = 4;
+    pub const WORDS: usize = 5;
 
     /// As words.
     pub fn encode(&self) -> [u64; Arm::WORDS] {
-        [ARM, self.seed, self.threshold, u64::from(self.afresh)]
+        [
+            ARM,
+            self.seed,
+            self.threshold,
+            u64::from(self.afresh),
+            u64::from(self.is_limited),
+        ]
     }
 
-    /// From words, and the thread pointers.
-    pub fn decode(words: &[u64]) -> Option<(Arm, &[u64])> {
+    /// From words.
+    pub fn decode(words: &[u64]) -> Option<Arm> {
         match words {
-            [ARM, seed, threshold, afresh, threads @ ..] => {
-                let arm = Arm {
-                    seed: *seed,
-                    threshold: *threshold,
-                    afresh: *afresh != 0,
-                };
-                Some((arm, threads))
-            }
+            [ARM, seed, threshold, afresh, is_limited] => Some(Arm {
+                seed: *seed,
+                threshold: *threshold,
+                afresh: *afresh != 0,
+                is_limited: *is_limited != 0,
+            }),
             _ => None,
         }
     }
 }
 
-/// What [`ARMED`] says after its first word. Ranges of new memory to which pages are moved follow, as pairs of
-/// address and bytes.
+/// What [`ARMED`] says after its first word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Armed {
     /// Pages moved aside.
@@ -99,29 +113,17 @@ impl Armed {
         ]
     }
 
-    /// From words, and the ranges.
-    pub fn decode(words: &[u64]) -> Option<(Armed, &[u64])> {
+    /// From words.
+    pub fn decode(words: &[u64]) -> Option<Armed> {
         match words {
-            [
-                ARMED,
-                moved,
-                stuck,
-                refused_bytes,
-                served,
-                empty,
-                took_ns,
-                ranges @ ..,
-            ] => {
-                let armed = Armed {
-                    moved: *moved,
-                    stuck: *stuck,
-                    refused_bytes: *refused_bytes,
-                    served: *served,
-                    empty: *empty,
-                    took_ns: *took_ns,
-                };
-                Some((armed, ranges))
-            }
+            [ARMED, moved, stuck, refused_bytes, served, empty, took_ns] => Some(Armed {
+                moved: *moved,
+                stuck: *stuck,
+                refused_bytes: *refused_bytes,
+                served: *served,
+                empty: *empty,
+                took_ns: *took_ns,
+            }),
             _ => None,
         }
     }
@@ -152,10 +154,10 @@ mod tests {
             seed: 7,
             threshold: 9,
             afresh: true,
+            is_limited: false,
         };
-        let mut words = arm.encode().to_vec();
-        words.push(77);
-        assert_eq!(Arm::decode(&words), Some((arm, &[77][..])));
+        let words = arm.encode();
+        assert_eq!(Arm::decode(&words), Some(arm));
         assert_eq!(Arm::decode(&words[..3]), None);
         let armed = Armed {
             moved: 1,
@@ -165,7 +167,7 @@ mod tests {
             empty: 5,
             took_ns: 6,
         };
-        assert_eq!(Armed::decode(&armed.encode()), Some((armed, &[][..])));
+        assert_eq!(Armed::decode(&armed.encode()), Some(armed));
         assert_eq!(Armed::decode(&arm.encode()), None);
     }
 

@@ -4,21 +4,24 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::layout::{
-    AT_CAPACITY, AT_CREATED, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_PID, AT_READER_ALIVE,
-    AT_SEQUENCE, AT_STACKLESS, AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, Identity,
-    MAGIC, MAX_CAPACITY, MIN_CAPACITY, RESERVED, VERSION, header_word,
+    AT_CAPACITY, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_READER_ALIVE, AT_STACKLESS,
+    AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, MAGIC, MAX_CAPACITY, MIN_CAPACITY,
+    READER_GONE, READER_NOT_YET, RESERVED, VERSION, header_word,
 };
 use crate::record::{PAD, Record};
 
 /// A reader that has not shown itself for this long counts as gone.
 const READER_SILENCE_NS: u64 = 2_000_000_000;
 
+/// A reader that has not shown itself for this long will not come back.
+const READER_DEAD_NS: u64 = 30_000_000_000;
+
 /// What a writer that found the ring full may base its patience on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fullness {
     /// A reader is at work: waiting helps.
     ReaderAlive,
-    /// No reader has opened the ring yet.
+    /// The ring was made, and nobody has read it yet.
     ReaderNotYet,
     /// The reader said goodbye or fell silent: waiting is of no use.
     ReaderGone,
@@ -43,34 +46,28 @@ impl RingWriter {
         bytes.clamp(MIN_CAPACITY, MAX_CAPACITY).next_power_of_two()
     }
 
-    /// Makes a ring in zeroed memory.
+    /// Uses a ring that the recorder made; `None` if the memory holds none that fits into it.
     ///
     /// # Safety
-    /// `base` points to [`HEADER_BYTES`] + `capacity` zeroed bytes, 8-byte aligned, that stay
-    /// mapped as long as any copy of the writer is used; `capacity` came from
-    /// [`RingWriter::capacity_for`].
-    pub unsafe fn create(base: NonNull<u8>, capacity: usize, identity: Identity) -> Self {
+    /// `base` points to `bytes` bytes, 8-byte aligned, that stay mapped as long as any copy of the writer is used.
+    pub unsafe fn attach(base: NonNull<u8>, bytes: usize) -> Option<Self> {
+        let capacity = bytes.checked_sub(HEADER_BYTES)?;
         let writer = RingWriter {
             base,
             capacity: capacity as u64,
         };
-        writer
-            .field(AT_VERSION)
-            .store(u64::from(VERSION), Ordering::Relaxed);
-        writer
-            .field(AT_PID)
-            .store(u64::from(identity.pid), Ordering::Relaxed);
-        writer
-            .field(AT_CAPACITY)
-            .store(capacity as u64, Ordering::Relaxed);
-        writer
-            .field(AT_CREATED)
-            .store(identity.created_ns, Ordering::Relaxed);
-        writer
-            .field(AT_SEQUENCE)
-            .store(u64::from(identity.sequence), Ordering::Relaxed);
-        writer.field(AT_MAGIC).store(MAGIC, Ordering::Release);
-        writer
+        let fits = capacity >= MIN_CAPACITY
+            && capacity.is_power_of_two()
+            && writer.field(AT_MAGIC).load(Ordering::Acquire) == MAGIC
+            && writer.field(AT_VERSION).load(Ordering::Relaxed) == u64::from(VERSION)
+            && writer.field(AT_CAPACITY).load(Ordering::Relaxed) == capacity as u64;
+        fits.then_some(writer)
+    }
+
+    /// Bytes of the mapping.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.capacity as usize + HEADER_BYTES
     }
 
     /// Writes one record. While the ring is full, asks `wait` whether to try again: it sleeps for
@@ -103,18 +100,6 @@ impl RingWriter {
         true
     }
 
-    /// A ring that [`RingWriter::create`] made and whose writers are forgotten.
-    ///
-    /// # Safety
-    /// As for [`RingWriter::create`], but for the zeroes.
-    #[must_use]
-    pub unsafe fn forgotten(base: NonNull<u8>, capacity: usize) -> Self {
-        RingWriter {
-            base,
-            capacity: capacity as u64,
-        }
-    }
-
     /// Counts a record that could not even be tried to be written.
     pub fn count_dropped(&self) {
         self.field(AT_DROPPED).fetch_add(1, Ordering::Relaxed);
@@ -131,17 +116,31 @@ impl RingWriter {
             .fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
+    /// Whether a reader has been at work in the last seconds.
+    #[must_use]
+    pub fn is_read(&self, now_ns: u64) -> bool {
+        self.fullness(now_ns) != Fullness::ReaderGone
+    }
+
+    /// Whether the reader said goodbye, or has been silent for so long that it will not come back.
+    #[must_use]
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        let heartbeat = self.field(AT_HEARTBEAT).load(Ordering::Relaxed);
+        self.field(AT_READER_ALIVE).load(Ordering::Relaxed) == READER_GONE
+            || now_ns.saturating_sub(heartbeat) > READER_DEAD_NS
+    }
+
     /// Whether somebody reads.
     #[must_use]
     pub fn fullness(&self, now_ns: u64) -> Fullness {
         let heartbeat = self.field(AT_HEARTBEAT).load(Ordering::Relaxed);
-        let alive = self.field(AT_READER_ALIVE).load(Ordering::Relaxed) != 0;
-        if heartbeat == 0 {
-            Fullness::ReaderNotYet
-        } else if alive && now_ns.saturating_sub(heartbeat) < READER_SILENCE_NS {
-            Fullness::ReaderAlive
-        } else {
-            Fullness::ReaderGone
+        if now_ns.saturating_sub(heartbeat) >= READER_SILENCE_NS {
+            return Fullness::ReaderGone;
+        }
+        match self.field(AT_READER_ALIVE).load(Ordering::Relaxed) {
+            READER_GONE => Fullness::ReaderGone,
+            READER_NOT_YET => Fullness::ReaderNotYet,
+            _ => Fullness::ReaderAlive,
         }
     }
 
@@ -192,7 +191,7 @@ impl RingWriter {
     #[inline]
     fn field(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset + 8 <= HEADER_BYTES);
-        // SAFETY: `create` demands a mapping that covers the header, and `offset` is one of the
+        // SAFETY: `attach` demands a mapping that covers the header, and `offset` is one of the
         // layout's constants, all multiples of 8 within it.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }

@@ -27,7 +27,7 @@ fn word() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// A header whose head and tail are near each other, or anywhere.
+/// A head near the beginning or the end of numbers, or anywhere.
 fn position() -> impl Strategy<Value = u64> {
     prop_oneof![
         (0..4096u64).prop_map(|w| w * 8),
@@ -42,28 +42,23 @@ proptest! {
     #[test]
     fn rings_from_bytes(
         how in any::<u8>(),
-        tail in position(),
         used in 0..2100u64,
         head in prop_oneof![3 => Just(None), 1 => position().prop_map(Some)],
         records in vec(word(), 0..600),
     ) {
-        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut bytes = vec![0u8; 4096 + (16 << 10)];
-        let head = head.unwrap_or(tail.wrapping_add(used * 8));
+        let head = head.unwrap_or(used * 8);
         bytes[128..136].copy_from_slice(&head.to_ne_bytes());
-        bytes[384..392].copy_from_slice(&tail.to_ne_bytes());
-        let start = (tail % (16 << 10)) as usize;
         for (i, word) in records.iter().enumerate() {
-            let at = 4096 + (start / 8 * 8 + i * 8) % (16 << 10);
+            let at = 4096 + i * 8;
             bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
         }
         bytes.insert(0, how);
-        fuzzed::run(&bytes, &dir.path().join("1-1-1.ring"));
+        fuzzed::run(&bytes);
     }
 
     #[test]
     fn rings_from_noise(bytes in vec(any::<u8>(), 0..200)) {
-        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        fuzzed::run(&bytes, &dir.path().join("1-1-1.ring"));
+        fuzzed::run(&bytes);
     }
 }

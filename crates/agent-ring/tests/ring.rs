@@ -1,47 +1,28 @@
 //! Both sides of the ring together, then a reader against a hostile writer.
 #![allow(clippy::unwrap_used)]
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
-use tempfile::TempDir;
 use varve_agent_ring::{
-    AllocKind, Event, Fullness, HEADER_BYTES, Identity, MAX_FRAMES, MapOperation, OwnMemory,
-    Record, RingError, RingReader, RingWriter, StartCause,
+    AllocKind, Event, Fullness, HEADER_BYTES, MAX_FRAMES, MapOperation, OwnMemory, Record,
+    RingError, RingReader, RingWriter, StartCause,
 };
 
 struct Ring {
-    _folder: TempDir,
-    path: PathBuf,
     file: File,
     base: NonNull<u8>,
     bytes: usize,
     writer: RingWriter,
 }
 
-const IDENTITY: Identity = Identity {
-    pid: 42,
-    created_ns: 7,
-    sequence: 3,
-};
-
-fn ring(capacity: usize) -> Ring {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("42-7-3.ring");
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path)
-        .unwrap();
-    let capacity = RingWriter::capacity_for(capacity);
-    let bytes = HEADER_BYTES + capacity;
-    file.set_len(bytes as u64).unwrap();
+fn ring(capacity: usize) -> (Ring, RingReader) {
+    let (reader, file) = RingReader::create(capacity).unwrap();
+    let bytes = reader.bytes();
     // SAFETY: a shared mapping of a fresh file of that length.
     let base = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -56,16 +37,16 @@ fn ring(capacity: usize) -> Ring {
     };
     assert_ne!(base, libc::MAP_FAILED);
     let base = NonNull::new(base.cast()).unwrap();
-    // SAFETY: zeroed, page-aligned, long enough; unmapped when the ring is dropped.
-    let writer = unsafe { RingWriter::create(base, capacity, IDENTITY) };
-    Ring {
-        _folder: folder,
-        path,
+    // SAFETY: page-aligned, of that length; unmapped when the ring is dropped.
+    let writer = unsafe { RingWriter::attach(base, bytes) }.unwrap();
+    let file = File::from(file);
+    let ring = Ring {
         file,
         base,
         bytes,
         writer,
-    }
+    };
+    (ring, reader)
 }
 
 impl Drop for Ring {
@@ -94,7 +75,7 @@ fn put(ring: &Ring, offset: u64, word: u64) {
 
 #[test]
 fn many_writers_lose_and_reorder_nothing() {
-    let ring = ring(16 << 10);
+    let (ring, mut reader) = ring(16 << 10);
     let (threads, each) = (8u32, 20_000u64);
     let over = AtomicBool::new(false);
     let mut next = vec![0u64; threads as usize];
@@ -122,7 +103,6 @@ fn many_writers_lose_and_reorder_nothing() {
                 })
             })
             .collect();
-        let mut reader = RingReader::open(&ring.path).unwrap();
         let next = &mut next;
         let over = &over;
         let reading = scope.spawn(move || {
@@ -160,7 +140,7 @@ fn many_writers_lose_and_reorder_nothing() {
 
 #[test]
 fn a_full_ring_drops_counts_and_recovers() {
-    let ring = ring(16 << 10);
+    let (ring, mut reader) = ring(16 << 10);
     let mut asked = 0;
     let mut written = 0;
     for number in 0..1000 {
@@ -171,8 +151,6 @@ fn a_full_ring_drops_counts_and_recovers() {
         }));
     }
     assert_eq!((written, asked), (512, 488));
-    let mut reader = RingReader::open(&ring.path).unwrap();
-    assert_eq!(reader.identity(), IDENTITY);
     let drained = reader.drain(|_| {}).unwrap();
     assert_eq!(
         (drained.records, drained.fill_percent, reader.dropped()),
@@ -190,18 +168,21 @@ fn a_full_ring_drops_counts_and_recovers() {
 
 #[test]
 fn writers_know_whether_somebody_reads() {
-    let ring = ring(0);
+    let (ring, mut reader) = ring(0);
     assert_eq!(ring.writer.fullness(0), Fullness::ReaderNotYet);
-    let reader = RingReader::open(&ring.path).unwrap();
+    reader.drain(|_| {}).unwrap();
     assert_eq!(ring.writer.fullness(0), Fullness::ReaderAlive);
+    assert!(ring.writer.is_read(0) && !ring.writer.is_over(0));
     assert_eq!(ring.writer.fullness(u64::MAX), Fullness::ReaderGone);
+    assert!(ring.writer.is_over(u64::MAX));
     drop(reader);
     assert_eq!(ring.writer.fullness(0), Fullness::ReaderGone);
+    assert!(ring.writer.is_over(0));
 }
 
 #[test]
 fn a_record_that_was_never_finished_is_waited_for_then_skipped() {
-    let ring = ring(0);
+    let (ring, mut reader) = ring(0);
     for number in 0..4 {
         assert!(ring.writer.write(&free(number, 1), 0, |_| false));
     }
@@ -209,7 +190,6 @@ fn a_record_that_was_never_finished_is_waited_for_then_skipped() {
     let word = u64::from(0x5au8) << 56 | 3 << 32 | 32;
     put(&ring, FIRST + 32, word);
     ring.file.write_all_at(&[0; 32], FIRST + 64).unwrap();
-    let mut reader = RingReader::open(&ring.path).unwrap();
     let mut seen = Vec::new();
     assert_eq!(
         reader
@@ -240,12 +220,11 @@ fn damage_is_said_once_and_for_all_after_what_was_good() {
         12345,
     ];
     for word in nonsense {
-        let ring = ring(0);
+        let (ring, mut reader) = ring(0);
         for number in 0..3 {
             assert!(ring.writer.write(&free(number, 1), 0, |_| false));
         }
         put(&ring, FIRST + 32, word);
-        let mut reader = RingReader::open(&ring.path).unwrap();
         let mut seen = 0;
         let first = reader.drain(|_| seen += 1);
         assert!(
@@ -261,45 +240,43 @@ fn damage_is_said_once_and_for_all_after_what_was_good() {
 }
 
 #[test]
-fn a_file_that_shrinks_under_the_reader_is_an_error_not_a_crash() {
-    let ring = ring(0);
+fn nobody_changes_the_size_of_a_ring() {
+    let (ring, mut reader) = ring(0);
     assert!(ring.writer.write(&free(1, 1), 0, |_| false));
-    let mut reader = RingReader::open(&ring.path).unwrap();
-    ring.file.set_len(10).unwrap();
-    assert!(reader.drain(|_| panic!("there is nothing")).is_err());
-    assert!(matches!(
-        RingReader::open(&ring.path),
-        Err(RingError::NotARing { .. })
-    ));
-    ring.file.set_len(ring.bytes as u64).unwrap();
+    for length in [10, ring.bytes as u64 + 4096] {
+        let error = ring.file.set_len(length).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+    }
+    let descriptor = ring.file.as_raw_fd();
+    // SAFETY: integers.
+    let sealed = unsafe { libc::fcntl(descriptor, libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
+    assert_eq!(sealed, -1);
+    // A hole reads as zeroes.
+    let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: integers.
+    let punched = unsafe { libc::fallocate(descriptor, flags, 0, ring.bytes as i64) };
+    assert_eq!(punched, 0);
+    assert_eq!(
+        reader
+            .drain(|_| panic!("there is nothing"))
+            .unwrap()
+            .records,
+        0
+    );
 }
 
 #[test]
-fn what_is_not_a_ring_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.ring");
-    assert!(matches!(RingReader::open(&path), Err(RingError::Io { .. })));
-    std::fs::write(&path, vec![0; 1 << 16]).unwrap();
-    assert!(matches!(
-        RingReader::open(&path),
-        Err(RingError::NotARing { .. })
-    ));
-    let link = folder.path().join("link.ring");
-    let good = ring(0);
-    std::os::unix::fs::symlink(&good.path, &link).unwrap();
-    assert!(matches!(RingReader::open(&link), Err(RingError::Io { .. })));
-    let fifo = folder.path().join("fifo.ring");
-    let name = std::ffi::CString::new(fifo.to_str().unwrap()).unwrap();
-    // SAFETY: a C string.
-    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    assert!(RingReader::open(&fifo).is_err());
-    for (offset, word) in [(8, 99), (24, 1 << 40), (24, 12345), (384, 3)] {
-        let bad = ring(0);
-        put(&bad, offset, word);
-        assert!(
-            matches!(RingReader::open(&bad.path), Err(RingError::NotARing { .. })),
-            "{offset}"
-        );
+fn what_is_not_a_ring_is_not_written_to() {
+    let (ring, _reader) = ring(0);
+    // SAFETY: the mapping of the ring, or its beginning.
+    let attach = |bytes| unsafe { RingWriter::attach(ring.base, bytes) };
+    assert!(attach(ring.bytes).is_some());
+    for bytes in [0, 100, HEADER_BYTES, ring.bytes / 2, ring.bytes - 8] {
+        assert!(attach(bytes).is_none(), "{bytes}");
+    }
+    for (offset, word) in [(0, 1), (8, 99), (24, 1 << 40)] {
+        put(&ring, offset, word);
+        assert!(attach(ring.bytes).is_none(), "{offset}");
     }
 }
 
@@ -360,8 +337,7 @@ proptest! {
 
     #[test]
     fn what_is_written_is_read(list in prop::collection::vec(events(), 1..200)) {
-        let ring = ring(0);
-        let mut reader = RingReader::open(&ring.path).unwrap();
+        let (ring, mut reader) = ring(0);
         let records: Vec<Record<'_>> = list
             .iter()
             .map(|&(event, tid, site, time_ns)| Record { time_ns, tid, site, event })
@@ -383,8 +359,7 @@ proptest! {
         scribbles in prop::collection::vec((0u64..20480, any::<u64>(), any::<bool>()), 1..40),
         rest in any::<bool>(),
     ) {
-        let ring = ring(0);
-        let Ok(mut reader) = RingReader::open(&ring.path) else { unreachable!() };
+        let (ring, mut reader) = ring(0);
         for (number, (offset, word, small)) in scribbles.into_iter().enumerate() {
             for k in 0..20 {
                 ring.writer.write(&free(number as u64 * 20 + k, 1), 0, |_| false);
@@ -396,7 +371,6 @@ proptest! {
             if let Ok(drained) = drained {
                 prop_assert!(drained.records * 32 <= 16 << 10);
             }
-            let _ = RingReader::open(&ring.path);
         }
     }
 }

@@ -7,7 +7,7 @@
 //!   child could wait for, and leaves `errno` alone: its own system calls bypass the C library.
 //! - Its own memory comes from [`arena`], never from the program's heap.
 //! - Its thread-local state lives in the static TLS block ([`thread`]): reaching it never allocates.
-//! - Without a usable ring (no `VARVE_AGENT_DIR`, chroot, full disk) it only passes calls on.
+//! - Without a ring (no `VARVE_AGENT_DIR`, chroot, a recorder that is gone) it only passes calls on.
 //!
 //! A program that brings its own `malloc` in its executable keeps it: symbol resolution prefers
 //! the executable. An allocator in a shared library is wrapped like the C library's. `operator new`
@@ -20,13 +20,14 @@
 
 mod arena;
 mod events;
+mod handler;
 mod heap;
 mod maps;
 mod modules;
 mod pages;
 mod process;
 mod real;
-mod servant;
+mod roots;
 mod sites;
 mod sys;
 mod thread;

@@ -7,6 +7,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use framehop::{ExplicitModuleSectionInfo, Module};
+use varve_cfi::Indexed;
 
 use crate::real;
 
@@ -138,6 +139,23 @@ fn find_by_iteration(address: u64) -> Option<Loaded> {
 }
 
 impl Loaded {
+    /// Whether unwinding at an address of the object ends: its tables are the program's, and may be hostile.
+    pub(crate) fn is_bounded_at(&self, address: u64) -> bool {
+        let Some((index, frames)) = self.unwind_tables() else {
+            return true;
+        };
+        let address_of = |bytes: Bytes| (bytes.as_ptr() as u64).wrapping_sub(self.bias);
+        let tables = Indexed {
+            index,
+            index_address: address_of(index),
+            frames,
+            frames_address: address_of(frames),
+            text_address: 0,
+            got_address: 0,
+        };
+        tables.is_bounded_at(address.wrapping_sub(self.bias))
+    }
+
     /// The unwinder's view of the object; without tables it falls back to frame pointers.
     pub(crate) fn module(&self) -> Module<Bytes> {
         let base_svma = self.range.start - self.bias;

@@ -13,14 +13,16 @@ use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
+use varve_agent_ring::channel::Kind;
+use varve_agent_ring::client::{Address, Connection, close};
 use varve_agent_ring::{
-    CAPACITY_VARIABLE, DEFAULT_CAPACITY, DIRECTORY_VARIABLE, Event, Fullness, HEADER_BYTES,
-    Identity, MAX_FRAMES, MAX_FRAMES_VARIABLE, MIN_OBJECT_VARIABLE, OwnMemory, Record, RingWriter,
-    StartCause, TRAPS_VARIABLE, WRITES_VARIABLE,
+    DIRECTORY_VARIABLE, Event, Fullness, IDENTITY_VARIABLE, MAX_FRAMES, MAX_FRAMES_VARIABLE,
+    MIN_OBJECT_VARIABLE, OwnMemory, Record, RingWriter, StartCause, TRAPS_VARIABLE,
+    WRITES_VARIABLE,
 };
 
 use crate::thread::{Nesting, Thread};
-use crate::{ARENA, servant, sys, thread, threads, unwind, writes};
+use crate::{ARENA, handler, sys, thread, threads, unwind, writes};
 
 /// State of the process's ring; wiped to zeroes in a forked child.
 struct State {
@@ -40,23 +42,22 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 static UNWIPED_OWNER: AtomicU32 = AtomicU32::new(0);
 /// The mapping of the latest ring, so that a child can drop its parent's.
 static RING_AT: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static RING_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 const UNREAD: u8 = 0;
 const WATCHED: u8 = 1;
 const UNWATCHED: u8 = 2;
 static MODE: AtomicU8 = AtomicU8::new(UNREAD);
 
-static CAPACITY: AtomicUsize = AtomicUsize::new(DEFAULT_CAPACITY);
 static MIN_OBJECT: AtomicUsize = AtomicUsize::new(4096);
 static FRAME_LIMIT: AtomicUsize = AtomicUsize::new(64);
 /// Set once the program confines itself with seccomp: from then on no new kind of system call.
 pub(crate) static CONFINED: AtomicBool = AtomicBool::new(false);
 
-const LONGEST_DIRECTORY: usize = 256;
-struct Directory(UnsafeCell<[u8; LONGEST_DIRECTORY]>);
+struct Listener(UnsafeCell<Address>);
 // SAFETY: written once, by the thread that moves `MODE` on; read after that.
-unsafe impl Sync for Directory {}
-static DIRECTORY: Directory = Directory(UnsafeCell::new([0; LONGEST_DIRECTORY]));
+unsafe impl Sync for Listener {}
+static LISTENER: Listener = Listener(UnsafeCell::new(Address::NONE));
 
 /// Own mappings, to be told to every new ring.
 static OWN: [(AtomicU64, AtomicU64, AtomicU8); 256] =
@@ -139,33 +140,39 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
     } else {
         StartCause::Fork
     };
-    let stale = RING_AT.swap(null_mut(), Ordering::Relaxed);
     if is_confined() {
-        // The child of a program that confined itself may make no ring, nor unmap its parent's. That
+        // The child of a program that confined itself may ask for no ring, nor unmap its parent's. That
         // nothing will be heard of it is told there.
-        if let Some(stale) = NonNull::new(stale) {
-            // SAFETY: the parent's ring, which stays mapped.
-            unsafe { RingWriter::forgotten(stale, CAPACITY.load(Ordering::Relaxed)) }
-                .count_dropped();
+        if let Some(parents) = latest_ring() {
+            parents.count_dropped();
         }
         state.status.store(UNUSABLE, Ordering::Release);
         return None;
     }
-    if cause == StartCause::Fork && nesting == Nesting::Outermost {
+    let is_plain_fork = cause == StartCause::Fork && nesting == Nesting::Outermost;
+    if is_plain_fork {
         ARENA.recover_after_fork();
         unwind::recover_after_fork();
-        if let Some(stale) = NonNull::new(stale) {
-            // SAFETY: the parent's ring; the only thread of this child is not writing to it.
-            unsafe { sys::unmap(stale, HEADER_BYTES + CAPACITY.load(Ordering::Relaxed)) };
-        }
     }
-    let Some(ring) = make_ring(generation) else {
+    let stale = (
+        NonNull::new(RING_AT.load(Ordering::Relaxed)),
+        RING_BYTES.load(Ordering::Relaxed),
+    );
+    // Where there is none, the parent's stays: it says whether there is a recorder.
+    let Some(ring) = ask_for_ring() else {
+        // That nothing will be heard of this child is told there.
+        if let Some(parents) = latest_ring() {
+            parents.count_dropped();
+        }
         state.status.store(UNUSABLE, Ordering::Release);
         return None;
     };
+    if let ((Some(stale), bytes), true) = (stale, is_plain_fork) {
+        // SAFETY: the parent's ring; the only thread of this child is not writing to it.
+        unsafe { sys::unmap(stale, bytes) };
+    }
     // SAFETY: only the thread that set `ATTACHING` writes it.
     unsafe { (*state.ring.get()).write(ring) };
-    writes::hand_over(directory());
     let thread = thread::current();
     sys::note_time();
     if cause == StartCause::Exec {
@@ -201,20 +208,16 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
             },
         );
     }
-    let (address, bytes) = (
-        RING_AT.load(Ordering::Relaxed) as u64,
-        CAPACITY.load(Ordering::Relaxed) + HEADER_BYTES,
-    );
     let own = Event::AgentMapping {
-        address,
-        bytes: bytes as u64,
+        address: RING_AT.load(Ordering::Relaxed) as u64,
+        bytes: ring.bytes() as u64,
         purpose: OwnMemory::Ring,
     };
     emit(&ring, thread, sys::now_ns(), 0, own);
     if cause == StartCause::Exec {
         tell_mappings(&ring, thread);
     }
-    servant::start(directory());
+    handler::start();
     Some(ring)
 }
 
@@ -256,7 +259,22 @@ pub(crate) fn emit(
     if patience.since != 0 {
         ring.count_waited(sys::now_ns() - patience.since);
     }
+    if ring.is_over(time_ns) {
+        give_up();
+    }
     written
+}
+
+/// The recorder is gone: from now on calls are only passed on.
+#[cold]
+fn give_up() {
+    // SAFETY: null, or a mapping that stays.
+    if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() }
+        && is_owner()
+    {
+        let (ready, gone) = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = state.status.compare_exchange(READY, UNUSABLE, ready, gone);
+    }
 }
 
 /// How long a record may wait for room.
@@ -393,9 +411,6 @@ fn read_settings() -> bool {
     let number = |name| {
         variable(name).and_then(|value| std::str::from_utf8(value).ok()?.parse::<usize>().ok())
     };
-    if let Some(bytes) = number(CAPACITY_VARIABLE) {
-        CAPACITY.store(RingWriter::capacity_for(bytes), Ordering::Relaxed);
-    }
     if let Some(bytes) = number(MIN_OBJECT_VARIABLE) {
         // Starts are noted per 16 bytes.
         MIN_OBJECT.store(bytes.max(16), Ordering::Relaxed);
@@ -407,15 +422,18 @@ fn read_settings() -> bool {
         writes::want();
     }
     if variable(TRAPS_VARIABLE).is_some() {
-        servant::want();
+        handler::want();
     }
-    let mode = match variable(DIRECTORY_VARIABLE) {
-        Some(path) if path.first() == Some(&b'/') && path.len() < LONGEST_DIRECTORY => {
+    let listener = variable(DIRECTORY_VARIABLE)
+        .zip(variable(IDENTITY_VARIABLE))
+        .and_then(|(folder, identity)| Address::new(folder, identity));
+    let mode = match listener {
+        Some(listener) => {
             // SAFETY: `MODE` has not moved on yet, and the first event comes before a second thread.
-            unsafe { (&mut *DIRECTORY.0.get())[..path.len()].copy_from_slice(path) };
+            unsafe { *LISTENER.0.get() = listener };
             WATCHED
         }
-        _ => UNWATCHED,
+        None => UNWATCHED,
     };
     MODE.store(mode, Ordering::Release);
     mode == WATCHED
@@ -440,120 +458,44 @@ fn variable(name: &str) -> Option<&'static [u8]> {
     None
 }
 
-/// The folder for rings, once `MODE` was seen to be `WATCHED`.
-fn directory() -> &'static [u8] {
+/// Where the recorder listens, once `MODE` was seen to be `WATCHED`.
+pub(crate) fn address() -> &'static Address {
     // SAFETY: written before `MODE` became `WATCHED`, which was seen.
-    let directory = unsafe { &*DIRECTORY.0.get() };
-    let length = directory.iter().position(|&byte| byte == 0);
-    &directory[..length.unwrap_or(0)]
+    unsafe { &*LISTENER.0.get() }
 }
 
-/// A C string built without allocating.
-struct Path {
-    bytes: [u8; LONGEST_DIRECTORY + 64],
-    length: usize,
+/// The latest ring of this process, or of the one that it was forked from.
+fn latest_ring() -> Option<RingWriter> {
+    let memory = NonNull::new(RING_AT.load(Ordering::Relaxed))?;
+    // SAFETY: it stays mapped until a forked child drops it, which forgets it first.
+    unsafe { RingWriter::attach(memory, RING_BYTES.load(Ordering::Relaxed)) }
 }
 
-impl std::fmt::Write for Path {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        // The last byte stays zero.
-        let end = self.length + text.len();
-        self.bytes[..LONGEST_DIRECTORY + 63]
-            .get_mut(self.length..end)
-            .ok_or(std::fmt::Error)?
-            .copy_from_slice(text.as_bytes());
-        self.length = end;
-        Ok(())
-    }
+/// Whether a recorder reads what this process, or the one that it was forked from, tells.
+pub(crate) fn is_recorded() -> bool {
+    latest_ring().is_some_and(|ring| ring.is_read(sys::now_ns()))
 }
 
-impl Path {
-    fn of(identity: Identity, extension: &str) -> Option<Self> {
-        let mut path = Path {
-            bytes: [0; LONGEST_DIRECTORY + 64],
-            length: 0,
-        };
-        let directory = directory();
-        path.bytes[..directory.len()].copy_from_slice(directory);
-        path.length = directory.len();
-        let Identity {
-            pid,
-            created_ns,
-            sequence,
-        } = identity;
-        std::fmt::Write::write_fmt(
-            &mut path,
-            format_args!("/{pid}-{created_ns}-{sequence}.{extension}"),
-        )
-        .ok()?;
-        Some(path)
-    }
-
-    fn pointer(&self) -> usize {
-        self.bytes.as_ptr() as usize
-    }
-}
-
-/// Makes the ring file, complete before it gets its name.
-fn make_ring(sequence: u32) -> Option<RingWriter> {
-    if is_confined() {
-        return None;
-    }
-    let identity = Identity {
-        pid: sys::process_id(),
-        created_ns: sys::now_ns(),
-        sequence,
-    };
-    let capacity = CAPACITY.load(Ordering::Relaxed);
-    let bytes = HEADER_BYTES + RingWriter::capacity_for(capacity);
-    // Beyond this limit the kernel would send SIGXFSZ to the program.
-    if sys::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < bytes as u64) {
-        return None;
-    }
-    let unfinished = Path::of(identity, "tmp")?;
-    let finished = Path::of(identity, varve_agent_ring::RING_EXTENSION)?;
-    let at = libc::AT_FDCWD as usize;
-    let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    // SAFETY: the path is a C string that outlives the call.
-    let descriptor = unsafe {
-        sys::call(
-            libc::SYS_openat,
-            [at, unfinished.pointer(), flags as usize, 0o600, 0, 0],
-        )
-    };
-    if descriptor < 0 {
-        return None;
-    }
-    // The space is reserved now: on a full disk a later store would be a SIGBUS.
-    // SAFETY: a descriptor of this function's own.
-    let reserved = unsafe {
-        sys::call(
-            libc::SYS_fallocate,
-            [descriptor as usize, 0, 0, bytes, 0, 0],
-        )
-    };
-    let memory = if reserved == 0 {
-        sys::map_shared(descriptor as i32, bytes)
-    } else {
-        None
-    };
-    // SAFETY: as above; it is not used again.
-    unsafe { sys::call(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0, 0]) };
-    let Some(memory) = memory else {
-        // SAFETY: the path is a C string that outlives the call.
-        unsafe { sys::call(libc::SYS_unlinkat, [at, unfinished.pointer(), 0, 0, 0, 0]) };
+/// Asks the recorder for a ring, and hands over what it wants of each process.
+fn ask_for_ring() -> Option<RingWriter> {
+    let connection = Connection::open(address()).ok()?;
+    let fault = writes::make();
+    let said = connection.say(Kind::Ring, fault);
+    close(fault.unwrap_or(-1));
+    let answer = said.then(|| connection.answer(Kind::Ring)).flatten()?;
+    drop(connection);
+    let bytes = answer.number as usize;
+    let memory = sys::map_shared(answer.descriptors[0], bytes);
+    answer.descriptors.into_iter().for_each(close);
+    let memory = memory?;
+    // SAFETY: the mapping is page-aligned and of this size, and stays until a forked child without the ring's writers
+    // drops it.
+    let Some(ring) = (unsafe { RingWriter::attach(memory, bytes) }) else {
+        // SAFETY: mapped above, and nobody else knows of it.
+        unsafe { sys::unmap(memory, bytes) };
         return None;
     };
-    // SAFETY: a fresh file is zeroes; the mapping is page-aligned, long enough, and stays until a
-    // forked child without the ring's writers drops it.
-    let ring = unsafe { RingWriter::create(memory, capacity, identity) };
+    RING_BYTES.store(bytes, Ordering::Relaxed);
     RING_AT.store(memory.as_ptr(), Ordering::Relaxed);
-    // SAFETY: both paths are C strings that outlive the call.
-    unsafe {
-        sys::call(
-            libc::SYS_renameat,
-            [at, unfinished.pointer(), at, finished.pointer(), 0, 0],
-        )
-    };
     Some(ring)
 }

@@ -92,6 +92,9 @@ real_functions! {
     semtimedop as "semtimedop" (set: c_int, operations: *mut libc::sembuf, count: usize, timeout: *const libc::timespec) -> c_int, else -1;
     sigtimedwait as "sigtimedwait" (signals: *const libc::sigset_t, information: *mut libc::siginfo_t, timeout: *const libc::timespec) -> c_int, else -1;
     sigwaitinfo as "sigwaitinfo" (signals: *const libc::sigset_t, information: *mut libc::siginfo_t) -> c_int, else -1;
+    chroot as "chroot" (path: *const c_char) -> c_int, else -1;
+    setns as "setns" (descriptor: c_int, kind: c_int) -> c_int, else -1;
+    unshare as "unshare" (flags: c_int) -> c_int, else -1;
     dlclose as "dlclose" (handle: Pointer) -> c_int, else -1;
     prctl as "prctl" (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
 }

@@ -2,34 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use std::arch::asm;
 use std::ptr::NonNull;
 
 /// Makes a system call; a negative result is an error number.
-///
-/// # Safety
-/// The arguments are what the call needs, pointers included.
-#[inline]
-pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the caller vouches for the arguments; the kernel clobbers rcx and r11 only.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") arguments[0],
-            in("rsi") arguments[1],
-            in("rdx") arguments[2],
-            in("r10") arguments[3],
-            in("r8") arguments[4],
-            in("r9") arguments[5],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack)
-        );
-    }
-    result
-}
+pub(crate) use varve_agent_ring::system_call as call;
 
 /// Maps zeroed memory that is backed only where it is touched.
 pub(crate) fn map_anonymous(bytes: usize) -> Option<NonNull<u8>> {
@@ -210,11 +186,6 @@ pub(crate) fn now_ns() -> u64 {
 
 /// A soft resource limit; `None` for none.
 pub(crate) fn limit(resource: u32) -> Option<u64> {
-    limit_of(0, resource)
-}
-
-/// The same of another process, 0 for this one.
-pub(crate) fn limit_of(process: u32, resource: u32) -> Option<u64> {
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
         rlim_max: 0,
@@ -223,14 +194,7 @@ pub(crate) fn limit_of(process: u32, resource: u32) -> Option<u64> {
     let result = unsafe {
         call(
             libc::SYS_prlimit64,
-            [
-                process as usize,
-                resource as usize,
-                0,
-                &raw mut limit as usize,
-                0,
-                0,
-            ],
+            [0, resource as usize, 0, &raw mut limit as usize, 0, 0],
         )
     };
     (result == 0 && limit.rlim_cur != libc::RLIM64_INFINITY).then_some(limit.rlim_cur)
@@ -301,6 +265,18 @@ impl ReadFile {
     /// The descriptor, which stays this value's.
     pub(crate) fn descriptor(&self) -> i32 {
         self.descriptor
+    }
+
+    /// Goes back to the start.
+    pub(crate) fn rewind(&self) {
+        let start = libc::SEEK_SET as usize;
+        // SAFETY: takes integers.
+        unsafe {
+            call(
+                libc::SYS_lseek,
+                [self.descriptor as usize, 0, start, 0, 0, 0],
+            )
+        };
     }
 
     /// Reads up to the buffer's size; the number of bytes, zero at the end or on an error.

@@ -281,7 +281,9 @@ impl Slot {
         let mut address = FrameAddress::from_instruction_pointer(ip);
         let mut count = 0;
         while count < limit {
-            self.learn(address.address_for_lookup());
+            if !self.learn(address.address_for_lookup()) {
+                break;
+            }
             let next =
                 self.unwinder
                     .unwind_frame(address, &mut registers, &mut self.cache, &mut read);
@@ -300,24 +302,28 @@ impl Slot {
         count
     }
 
-    /// Makes sure that the unwinder knows the module of a code address.
+    /// Makes sure that the unwinder knows the module of a code address. False where unwinding there might not end.
     #[inline]
-    fn learn(&mut self, address: u64) {
+    fn learn(&mut self, address: u64) -> bool {
         let place = (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - 10)) as usize;
         if self.known[place] != address {
-            self.look_up(address);
+            if !self.look_up(address) {
+                return false;
+            }
             self.known[place] = address;
         }
+        true
     }
 
     #[cold]
-    fn look_up(&mut self, address: u64) {
+    fn look_up(&mut self, address: u64) -> bool {
         let Some(loaded) = modules::find(address) else {
-            return;
+            return true;
         };
         if let Err(place) = self.starts.binary_search(&loaded.range.start) {
             self.starts.insert(place, loaded.range.start);
             self.unwinder.add_module(loaded.module());
         }
+        loaded.is_bounded_at(address)
     }
 }

@@ -7,17 +7,20 @@
 use std::ffi::c_int;
 use std::ptr::null;
 
-use crate::{real, sys};
+use crate::{process, real, sys};
 
 /// Signals that the C library handles for itself, to cancel threads and to change user ids in all of them.
 const INTERNAL: u64 = 1 << (32 - 1) | 1 << (33 - 1);
 const LINE: &[u8] = b"\nSigCgt:\t";
 
-/// Whether a wait that has just ended must go on: it was interrupted, and not by a handler of the program's.
+/// Whether a wait that has just ended must go on: it was interrupted, a recorder is there to have done so, and it was
+/// not by a handler of the program's.
 fn was_held() -> bool {
     // SAFETY: the calling thread's own errno.
     let errno = unsafe { *libc::__errno_location() };
-    errno == libc::EINTR && handled_signals().is_some_and(|signals| signals & !INTERNAL == 0)
+    errno == libc::EINTR
+        && process::is_recorded()
+        && handled_signals().is_some_and(|signals| signals & !INTERNAL == 0)
 }
 
 /// The signals that have handlers: bit n - 1 is signal n.

@@ -247,21 +247,21 @@ fn a_forked_child_has_a_ring_of_its_own() {
     let account = lines(&output);
     assert_eq!(rings.len(), 4);
     let child = told(&account, "child") as u32;
-    assert_eq!(rings[1].identity.pid, child);
+    assert_eq!(rings[1].pid, child);
     assert!(
         rings[1..]
             .iter()
             .all(|ring| ring.cause() == StartCause::Fork)
     );
     assert!(
-        matches!(rings[1].records[0].event, Event::Init { parent, .. } if parent == rings[0].identity.pid)
+        matches!(rings[1].records[0].event, Event::Init { parent, .. } if parent == rings[0].pid)
     );
     // The first record of a process names its thread, not its parent's.
-    assert!(rings.iter().all(|ring| {
-        ring.records
+    assert!(
+        rings
             .iter()
-            .all(|record| record.tid == ring.identity.pid)
-    }));
+            .all(|ring| { ring.records.iter().all(|record| record.tid == ring.pid) })
+    );
     let all = heap_account(&account);
     assert_eq!(rings[0].heap_lines(), [&all[..1], &all[5..]].concat());
     assert_eq!(rings[1].heap_lines(), all[1..3]);
@@ -291,7 +291,7 @@ fn exec_starts_anew_and_vfork_does_not() {
     assert!(output.status.success());
     assert_eq!(rings.len(), 3);
     assert!(rings.iter().all(|ring| ring.cause() == StartCause::Exec));
-    assert_eq!(rings[0].identity.pid, rings[2].identity.pid);
+    assert_eq!(rings[0].pid, rings[2].pid);
     // The object made between vfork and exec lives in the parent's memory.
     let sizes: Vec<u64> = rings[0].births().map(|(.., bytes)| bytes).collect();
     assert_eq!(sizes, [8000, 7777]);

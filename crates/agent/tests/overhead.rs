@@ -35,7 +35,7 @@ fn pair(
 fn nanoseconds_per_pair() {
     // Large enough for the whole run, so that the library is measured and not the reader.
     let bench = Bench::new()
-        .set("VARVE_AGENT_RING", 64 << 20)
+        .set(common::RING_BYTES, 64 << 20)
         .without_reader();
     let program = bench.compile("pairs", r#"
     #include <time.h>

@@ -1,12 +1,15 @@
 //! What a trace does not tell, above all an imported one.
 
-use varve_trace::Absent;
+use varve_trace::{Absent, EXACT, Trace};
 
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, Writes};
+use crate::assemble::Tables;
+use crate::format::counted;
 use crate::sharing::SharingSource;
+use crate::stream::Pass;
 
 /// What it means that a trace lacks something.
-pub(crate) const fn lacking(absent: Absent) -> &'static str {
+const fn lacking(absent: Absent) -> &'static str {
     match absent {
         Absent::Touches => "Which pages were touched, and when: the record has samples only.",
         Absent::Resident => "How many pages were resident: the record does not tell.",
@@ -18,6 +21,49 @@ pub(crate) const fn lacking(absent: Absent) -> &'static str {
         }
         Absent::Lives => "When objects came to be and ceased: the record does not tell.",
     }
+}
+
+/// What the figures of a trace leave open. `refused` counts runs that were not entered.
+pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64) -> Vec<String> {
+    let manifest = &trace.manifest;
+    let mut unknown = Vec::new();
+    match pass.writes {
+        Writes::Unknown if pass.rows > 0 && manifest.absent.is_empty() => unknown.push(
+            "Whether a touch was a write: the kernel does not tell, so it is left open.".to_owned(),
+        ),
+        Writes::Partly => unknown.push(
+            "Whether a touch was a write is known for some touches only: written pages are at least so many.".to_owned(),
+        ),
+        _ => (),
+    }
+    let absent = &manifest.absent;
+    unknown.extend(absent.iter().map(|a| lacking(*a).to_owned()));
+    // Counts say which thread was first.
+    let told = manifest.backend == EXACT || absent.contains(&Absent::Faults);
+    if pass.faults == 0 && pass.rows > 0 && !told {
+        unknown.push("Which thread touched a page first: the trace has no page faults.".to_owned());
+    } else if manifest.target.attached {
+        unknown.push(
+            "Which thread first touched the pages that were there before the recording began."
+                .to_owned(),
+        );
+    }
+    if tables.objects.is_empty() && pass.rows > 0 {
+        unknown.push("Whose the pages are: the trace has no objects.".to_owned());
+    } else if manifest.features.objects.is_none() && pass.rows > 0 && absent.is_empty() {
+        unknown.push("Objects within the heap: the recording had no source for them.".to_owned());
+    }
+    let stray = pass.stray_rows.saturating_add(refused);
+    if stray > 0 {
+        unknown.push(format!(
+            "{} of touches have no place in the order of the intervals; their pages count, but in no working set.",
+            counted(stray, "row")
+        ));
+    }
+    let notes = manifest.modules.iter();
+    unknown.extend(notes.map(|m| format!("{}: {}", m.path, m.note)));
+    unknown.extend(manifest.notes.iter().cloned());
+    unknown
 }
 
 /// What the samples and counts that there are do not tell.

@@ -1,10 +1,11 @@
 //! What an analysis says. The types serialize to the fields of `varve report --json`.
 //!
-//! Three units run through all of it. A **page** is a 4 KiB page of one process: `(pid, page)`; a page that two
-//! processes share counts in each, and a huge page counts as the 4 KiB pages that it holds. A **page touch** is one
-//! page touched in one interval, however often and by however many sources it is named there. A page belongs to the
-//! innermost object that lies on it; where several lie on it, it counts in each of them and in
-//! [`Analysis::shared`].
+//! Three units run through all of it. A **page** is a 4 KiB page of memory: one that several processes map is one page,
+//! and a huge page counts as the 4 KiB pages that it holds. Figures *per process* count such a page in each process that
+//! touched it, and are sums over the processes. Copies that a fork leaves are pages of their own, also while the kernel
+//! has not yet copied them. A **page touch** is one page touched in one interval, however often and by however many
+//! processes and sources it is named there. A page belongs to the innermost object that lies on it; where several lie on
+//! it, it counts in each of them and in [`Analysis::shared`].
 
 use std::collections::BTreeMap;
 
@@ -37,6 +38,8 @@ pub struct Analysis {
     pub writes: Writes,
     /// Each process, in the order of pids.
     pub processes: Vec<ProcessUse>,
+    /// Where the objects of programs come from, the most frequent first; empty where the trace does not say.
+    pub object_sources: Vec<ObjectSource>,
     /// Each thread that touched a page first, most pages first.
     pub threads: Vec<ThreadUse>,
     /// The objects, most page touches first, then largest first; the recorder's own memory is not among them.
@@ -66,6 +69,9 @@ pub struct Analysis {
     pub findings: Vec<Finding>,
     /// What this trace cannot tell, or tells only in part: a sentence each.
     pub unknown: Vec<String>,
+    /// Figures here that cannot be true together, a sentence each. There are none, unless the trace is damaged or the
+    /// analysis is wrong.
+    pub contradictions: Vec<String>,
 }
 
 /// What was recorded.
@@ -99,6 +105,8 @@ pub struct TraceFacts {
     pub command: Vec<String>,
     /// Whether the program ran already when the recording began.
     pub attached: bool,
+    /// What held the target, such as `cgroup`; empty where nothing did or nobody knows.
+    pub hold: String,
     /// The exit code as a shell would show it, where the end was seen.
     pub exit_code: Option<i32>,
     /// The varve that recorded.
@@ -149,9 +157,12 @@ pub struct Overhead {
 /// How much memory was used at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Footprint {
-    /// Distinct pages touched.
+    /// Distinct pages of memory touched.
     pub touched_pages: Pages,
-    /// The most pages resident at the end of any interval.
+    /// The sum over processes of the distinct pages that each touched: a page that several touched counts in each.
+    pub touched_pages_per_process: Pages,
+    /// The most pages resident at the end of any interval. A page that several processes map counts in each, so that this
+    /// compares with `touched_pages_per_process`, not with `touched_pages`.
     pub peak_resident_pages: Pages,
     /// The most pages touched in one interval.
     pub peak_working_set_pages: Pages,
@@ -159,8 +170,14 @@ pub struct Footprint {
     pub mean_working_set_pages: Pages,
     /// Sum over intervals of the pages touched.
     pub page_touches: u64,
+    /// The sum of that over processes.
+    pub page_touches_per_process: u64,
     /// The part of `page_touches` that huge pages made, at their own size.
     pub huge_page_touches: u64,
+    /// Distinct pages that in some interval only a flag tells of which other processes may have set; in no other figure.
+    pub possibly_others_pages: Pages,
+    /// Sum over intervals of these pages; in no other figure.
+    pub possibly_others_page_touches: u64,
     /// Page faults in the trace.
     pub faults: u64,
 }
@@ -190,13 +207,15 @@ pub struct WorkingSet {
     pub start_ns: Time,
     /// When it ended.
     pub end_ns: Time,
-    /// Distinct pages touched in it.
+    /// Distinct pages of memory touched in it.
     pub pages: Pages,
-    /// Pages resident at its end.
+    /// The sum over processes of the pages that each touched in it.
+    pub pages_per_process: Pages,
+    /// Pages resident at its end; a page that several processes map counts in each.
     pub resident_pages: Pages,
 }
 
-/// What one source contributed.
+/// What one source contributed. What others may have touched stands in [`Footprint`] only.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SourceUse {
     /// The source.
@@ -229,6 +248,8 @@ pub struct ProcessUse {
     pub command: String,
     /// Distinct pages touched.
     pub touched_pages: Pages,
+    /// The part of them that other processes touched too.
+    pub shared_pages: Pages,
     /// Sum over intervals of pages touched.
     pub page_touches: u64,
     /// Its threads, as far as known.
@@ -239,6 +260,19 @@ pub struct ProcessUse {
     pub died_ns: Option<Time>,
     /// Its exit code, where its end was seen.
     pub exit_code: Option<i32>,
+}
+
+/// Programs of processes whose objects come from the same place for the same reason.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ObjectSource {
+    /// `preload`, the library in them, or `kernel`, system calls alone.
+    pub from: String,
+    /// Why not the library, as `processes` of the trace says it.
+    pub why: Option<String>,
+    /// How many.
+    pub programs: u64,
+    /// The file name of one of them.
+    pub example: String,
 }
 
 /// A thread and the pages that it touched first.
@@ -267,9 +301,9 @@ pub struct ObjectUse {
     pub kind: ObjectKind,
     /// Where it was allocated, in a line.
     pub site: Option<String>,
-    /// Its process.
+    /// Its process; of memory that several map, the first that had it.
     pub pid: Pid,
-    /// Its first byte.
+    /// Its first byte in that process.
     pub address: Address,
     /// Its size.
     pub bytes: Bytes,
@@ -284,6 +318,11 @@ pub struct ObjectUse {
     /// What was found out about its pages.
     #[serde(flatten)]
     pub usage: Usage,
+    /// Whether it is a reservation: address space of which parts become memory later.
+    pub reserved: bool,
+    /// Where its memory is such that several processes may map it: those that touched it, most pages first. A page that
+    /// several touched counts in each here, and once in `touched_pages`. Empty for memory of one process.
+    pub processes: Vec<ObjectProcess>,
     /// Accesses that read its pages, where they were counted; a page that it shares counts in all its objects.
     pub reads: Option<u64>,
     /// The same of accesses that wrote.
@@ -294,6 +333,21 @@ pub struct ObjectUse {
     pub threads: Vec<ThreadShare>,
 }
 
+/// What a process did to an object of memory that several may map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ObjectProcess {
+    /// The process.
+    pub pid: Pid,
+    /// Distinct pages touched.
+    pub touched_pages: Pages,
+    /// Sum over intervals of pages touched.
+    pub page_touches: u64,
+    /// Touched pages that it wrote; null where unknown, a lower bound where `writes` is `partly`.
+    pub written_pages: Option<Pages>,
+    /// The thread of its first page fault there; null where there was none.
+    pub first_touch_tid: Option<Tid>,
+}
+
 /// What was found out about the pages of an object, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Usage {
@@ -301,13 +355,13 @@ pub struct Usage {
     pub touched_pages: Pages,
     /// Sum over intervals of pages touched.
     pub page_touches: u64,
-    /// Intervals in which any page of it was touched. Of several objects: the sum.
+    /// Intervals in which any page of it was touched.
     pub intervals_touched: u64,
     /// The end of the first interval that touched it.
     pub first_touch_ns: Option<Time>,
     /// The end of the last interval that touched it.
     pub last_touch_ns: Option<Time>,
-    /// In how many intervals its pages were touched.
+    /// In how many intervals its pages were touched. Of several objects: each page in each life.
     pub reuse: Reuse,
     /// Touched pages that were written; null where unknown, a lower bound where `writes` is `partly`.
     pub written_pages: Option<Pages>,
@@ -317,9 +371,11 @@ pub struct Usage {
     pub huge_page_touches: u64,
     /// Page touches whose bit could not be cleared or that are pinned: they repeat whether used or not.
     pub standing_page_touches: u64,
+    /// Page touches that other processes may have made, and nothing shows that this program did; in no other figure.
+    pub possibly_others_page_touches: u64,
     /// Touched pages, in use at the end of the recording, that the tail of the recording did not touch.
     pub cold_pages: Pages,
-    /// Pages with a page fault: what `threads` accounts for.
+    /// Pages with a page fault: what `threads` accounts for. Of several objects: the sum over lives.
     pub first_touches: Pages,
 }
 
@@ -353,7 +409,9 @@ pub struct Group {
     pub site: Option<String>,
     /// How many.
     pub objects: u64,
-    /// Their sizes, summed.
+    /// How many processes have them, or touched them where several map one.
+    pub processes: u64,
+    /// Their sizes, summed over all lives.
     pub bytes: Bytes,
     /// The most bytes of them that lived at once.
     pub peak_bytes: Bytes,
@@ -363,7 +421,10 @@ pub struct Group {
     pub median_life_ns: Option<Duration>,
     /// Objects of it that were never touched.
     pub untouched_objects: u64,
-    /// Their pages, summed.
+    /// The sum over the objects of the pages touched: memory that is used again and again for another life counts each
+    /// time.
+    pub touched_pages_over_lives: Pages,
+    /// Their pages, each once however many of the objects lay on it.
     #[serde(flatten)]
     pub usage: Usage,
 }
@@ -384,9 +445,9 @@ pub struct Omitted {
     pub objects: u64,
     /// Their sizes, summed.
     pub bytes: Bytes,
-    /// Distinct pages touched.
-    pub touched_pages: Pages,
-    /// Sum over intervals of pages touched.
+    /// The sum over them of the pages touched; memory used again for another life counts each time.
+    pub touched_pages_over_lives: Pages,
+    /// Sum over them and over intervals of pages touched.
     pub page_touches: u64,
 }
 

@@ -1,21 +1,26 @@
 //! From what the fold found to the [`Analysis`].
 
+mod groups;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use varve_attribute::Span;
-use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
-use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
-use varve_trace::{Absent, EXACT, IntervalChoice, Manifest, State, Trace, TraceError};
+use varve_attribute::Layer;
+use varve_model::{Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
+use varve_trace::tables::{
+    IntervalRow, LossRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow,
+};
+use varve_trace::{IntervalChoice, Manifest, State, Trace, TraceError};
 
-use crate::absent::{lacking, unsaid};
+use crate::absent::{unknown, unsaid};
 use crate::analysis::*;
-use crate::fold::Fold;
+use crate::fold::{Fold, Folded, Sites, User};
+use crate::memory::{Homes, Memory, Objects};
 use crate::sharing::Sharers;
 use crate::stats::NEVER;
 use crate::stream::{self, Pass};
-use crate::sweep::intervals;
-use crate::{AnalyseOptions, counts, findings, samples};
+use crate::sweep::{Moment, intervals};
+use crate::{AnalyseOptions, counts, findings, invariants, samples};
 
 /// The names of the preload library's own memory begin so.
 const OWN_MEMORY: &str = "varve agent";
@@ -31,19 +36,39 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    fn read(trace: &Trace) -> Result<Tables, TraceError> {
+    /// `objects` are those of the trace, each once.
+    fn read(trace: &Trace, objects: Vec<ObjectRow>) -> Result<Tables, TraceError> {
         let mut sites = HashMap::new();
         for batch in trace.batches::<SiteRow>()? {
             sites.extend(batch?.into_iter().map(|row| (row.site, row.label)));
         }
         Ok(Tables {
             intervals: intervals(trace)?,
-            objects: trace.rows()?,
+            objects,
             sites,
             threads: trace.rows()?,
             processes: trace.rows()?,
             losses: trace.rows()?,
         })
+    }
+
+    /// Where the objects lie.
+    pub(crate) fn homes<'a>(&'a self, all: &'a Objects) -> Homes<'a> {
+        Homes {
+            rows: &self.objects,
+            places: &all.places,
+        }
+    }
+
+    /// The objects by name, kind and site, numbered from 0 on.
+    fn sites(&self) -> Sites {
+        let mut numbers: HashMap<(&str, ObjectKind, Option<SiteId>), u32> = HashMap::new();
+        let of = self.objects.iter().map(|row| {
+            let next = numbers.len() as u32;
+            let key = (row.name.as_str(), row.kind, row.site);
+            *numbers.entry(key).or_insert(next)
+        });
+        Sites::new(of.collect())
     }
 
     /// Whether an object, by position, is the recorder's.
@@ -69,36 +94,41 @@ pub(crate) fn analyse(
     options: &AnalyseOptions,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Analysis, TraceError> {
-    let tables = Tables::read(trace)?;
-    let spans: Vec<Span> = tables.objects.iter().map(Span::of).collect();
+    let (mut memory, mut all) = Memory::read(trace)?;
+    let tables = Tables::read(trace, std::mem::take(&mut all.rows))?;
     let own = |i: usize| tables.is_own(i);
     let (start, end) = (tables.start(&trace.manifest), tables.end(&trace.manifest));
     let tail_start = Time(start.0 + (end - start).0 / 4 * 3);
     let tail = tables
         .intervals
         .partition_point(|i| i.start_ns < tail_start);
-    let mut fold = Fold::new(&spans, own, end);
+    let mut fold = Fold::new(&all, own, tables.sites(), end);
     let mut sharing = Sharers::new(trace, &tables, start, end)?;
+    let homes = tables.homes(&all);
     let pass = stream::run(
         trace,
         &tables.intervals,
         tail,
         &mut fold,
+        (&mut memory, &homes),
         &mut sharing,
         progress,
     )?;
-    let (processes, shared_pages) = fold.finish();
+    let folded = fold.finish();
     let whole = Whole {
         trace,
         tables: &tables,
+        all: &all,
         fold: &fold,
+        folded: &folded,
         pass: &pass,
         shares: shares(&fold),
+        users: users(&folded),
     };
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
-    let mut analysis = whole.analysis(processes, shared_pages, tail_start);
+    let mut analysis = whole.analysis(tail_start);
     whole.list(&mut analysis, options.most_objects);
-    let (counts, exact) = counts::read(trace, &tables, &spans, own, |row| {
+    let (counts, exact) = counts::read(trace, &tables, (&all, &mut memory), own, |row| {
         sharing.counts.iter_mut().for_each(|s| s.count(row));
     })?;
     if let Some(exact) = &exact {
@@ -112,12 +142,30 @@ pub(crate) fn analyse(
         }
     }
     (analysis.counts, analysis.exact) = (counts, exact);
-    analysis.samples = samples::read(trace, &tables, own, |row| {
+    let at_home = |row: &mut SampleRow| {
+        let Some(object) = row.object.and_then(|o| all.position(o)) else {
+            return;
+        };
+        row.object = Some(tables.objects[object as usize].object);
+        if let Some(address) = row.address
+            && all.is_shared(object)
+        {
+            let now = Moment {
+                position: 0,
+                from: row.time_ns,
+                to: row.time_ns,
+            };
+            let place = memory.place(row.pid, address, now);
+            row.address = Some(homes.home(object, address, place));
+        }
+    };
+    analysis.samples = samples::read(trace, &tables, own, at_home, |row| {
         sharing.samples.iter_mut().for_each(|s| s.sample(row));
     })?;
     analysis.sharing = sharing.finish(&whole.shares, analysis.samples.as_ref());
     analysis.unknown.extend(unsaid(&analysis));
     analysis.findings = findings::find(&analysis, &tables);
+    analysis.contradictions = invariants::broken(&analysis);
     Ok(analysis)
 }
 
@@ -137,38 +185,38 @@ fn shares(fold: &Fold<'_>) -> HashMap<u32, Vec<ThreadShare>> {
     shares
 }
 
+/// The processes that use memory which several may map, by object; most pages first.
+fn users(folded: &Folded) -> HashMap<u32, Vec<(u32, User)>> {
+    let mut users: HashMap<u32, Vec<(u32, User)>> = HashMap::new();
+    for (&(object, process), &user) in &folded.users {
+        users.entry(object).or_default().push((process, user));
+    }
+    for list in users.values_mut() {
+        list.sort_by_key(|(process, user)| (Reverse(user.touched), *process));
+    }
+    users
+}
+
 struct Whole<'a> {
     trace: &'a Trace,
     tables: &'a Tables,
+    all: &'a Objects,
     fold: &'a Fold<'a>,
+    folded: &'a Folded,
     pass: &'a Pass,
     shares: HashMap<u32, Vec<ThreadShare>>,
+    users: HashMap<u32, Vec<(u32, User)>>,
 }
 
 impl Whole<'_> {
-    fn analysis(
-        &self,
-        processes: HashMap<u32, Reuse>,
-        shared_pages: u64,
-        tail_start: Time,
-    ) -> Analysis {
+    fn analysis(&self, tail_start: Time) -> Analysis {
         let (manifest, tables, pass) = (&self.trace.manifest, self.tables, self.pass);
-        let mut reuse = Reuse::default();
-        for process in processes.values() {
-            add_reuse(&mut reuse, *process);
-        }
-        let sum: u64 = pass.working_set.iter().sum();
+        let (folded, reuse) = (self.folded, self.folded.reuse);
+        let sum: u64 = pass.working_set.iter().map(|w| w.0).sum();
         let own = self.fold.objects.iter().filter(|s| s.own);
-        let touches: u64 = pass.by_process.values().sum();
         let nobody = self.fold.nobody();
         let intervals = tables.intervals.iter();
-        let cold = self
-            .fold
-            .objects
-            .iter()
-            .filter(|s| !s.own)
-            .map(|s| s.cold)
-            .sum();
+        let of_processes = folded.processes.values();
         Analysis {
             exact: None,
             sharing: None,
@@ -197,6 +245,7 @@ impl Whole<'_> {
             },
             footprint: Footprint {
                 touched_pages: reuse.pages(),
+                touched_pages_per_process: Pages(of_processes.map(|p| p.touched).sum()),
                 peak_resident_pages: Pages(
                     intervals
                         .clone()
@@ -204,19 +253,25 @@ impl Whole<'_> {
                         .max()
                         .unwrap_or(0),
                 ),
-                peak_working_set_pages: Pages(pass.working_set.iter().copied().max().unwrap_or(0)),
+                peak_working_set_pages: Pages(
+                    pass.working_set.iter().map(|w| w.0).max().unwrap_or(0),
+                ),
                 mean_working_set_pages: Pages(sum / (pass.working_set.len() as u64).max(1)),
-                page_touches: touches,
+                page_touches: pass.page_touches,
+                page_touches_per_process: pass.by_process.values().sum(),
                 huge_page_touches: pass.huge_touches,
+                possibly_others_pages: Pages(self.fold.possibly.pages()),
+                possibly_others_page_touches: pass.possibly,
                 faults: pass.faults,
             },
             reuse,
             working_set: intervals
                 .zip(&pass.working_set)
-                .map(|(row, &pages)| WorkingSet {
+                .map(|(row, &(pages, sum))| WorkingSet {
                     start_ns: row.start_ns,
                     end_ns: row.end_ns,
                     pages: Pages(pages),
+                    pages_per_process: Pages(sum),
                     resident_pages: Pages(row.resident_pages),
                 })
                 .collect(),
@@ -231,7 +286,8 @@ impl Whole<'_> {
                 })
                 .collect(),
             writes: pass.writes,
-            processes: self.processes(&processes),
+            processes: self.processes(),
+            object_sources: object_sources(&self.tables.processes),
             threads: self.threads(),
             objects: Vec::new(),
             omitted: Omitted::default(),
@@ -241,7 +297,7 @@ impl Whole<'_> {
                 page_touches: nobody.touches,
             },
             shared: Remainder {
-                touched_pages: Pages(shared_pages),
+                touched_pages: Pages(folded.shared_pages),
                 page_touches: self.fold.shared_touches,
             },
             own_memory: own.fold(Remainder::default(), |mut sum, stats| {
@@ -254,10 +310,11 @@ impl Whole<'_> {
             tail: Tail {
                 start_ns: tail_start,
                 duration_ns: tables.end(manifest) - tail_start,
-                cold_pages: Pages(cold),
+                cold_pages: Pages(folded.cold_pages),
             },
             findings: Vec::new(),
-            unknown: self.unknown(),
+            unknown: unknown(self.trace, tables, pass, self.fold.refused),
+            contradictions: Vec::new(),
         }
     }
 
@@ -305,6 +362,7 @@ impl Whole<'_> {
             median_interval_ns: lengths.get(lengths.len() / 2).copied().unwrap_or_default(),
             command: manifest.target.command.clone(),
             attached: manifest.target.attached,
+            hold: manifest.features.hold.clone(),
             exit_code: manifest.target.exit_code,
             varve: manifest.varve.clone(),
             machine: MachineFacts {
@@ -322,12 +380,13 @@ impl Whole<'_> {
         }
     }
 
-    fn processes(&self, touched: &HashMap<u32, Reuse>) -> Vec<ProcessUse> {
+    fn processes(&self) -> Vec<ProcessUse> {
         let mut all: BTreeMap<u32, ProcessUse> = BTreeMap::new();
         let empty = |pid: u32| ProcessUse {
             pid: Pid(pid),
             command: String::new(),
             touched_pages: Pages(0),
+            shared_pages: Pages(0),
             page_touches: 0,
             threads: 0,
             born_ns: None,
@@ -341,9 +400,10 @@ impl Whole<'_> {
             process.died_ns = row.died_ns;
             process.exit_code = row.exit_code;
         }
-        for (&pid, reuse) in touched {
+        for (&pid, pages) in &self.folded.processes {
             let process = all.entry(pid).or_insert_with(|| empty(pid));
-            process.touched_pages = reuse.pages();
+            process.touched_pages = Pages(pages.touched);
+            process.shared_pages = Pages(pages.shared);
             process.page_touches = self.pass.by_process.get(&pid).copied().unwrap_or(0);
         }
         for row in &self.tables.threads {
@@ -405,6 +465,7 @@ impl Whole<'_> {
             shared_page_touches: stats.shared,
             huge_page_touches: stats.huge,
             standing_page_touches: stats.standing,
+            possibly_others_page_touches: stats.possibly,
             cold_pages: Pages(stats.cold),
             first_touches: Pages(stats.first_touches),
         }
@@ -428,7 +489,7 @@ impl Whole<'_> {
         for &i in order.iter().skip(most) {
             analysis.omitted.objects += 1;
             analysis.omitted.bytes.0 = analysis.omitted.bytes.0.saturating_add(rows[i].bytes.0);
-            analysis.omitted.touched_pages.0 += stats(i).touched;
+            analysis.omitted.touched_pages_over_lives.0 += stats(i).touched;
             analysis.omitted.page_touches += stats(i).touches;
         }
         order.truncate(most);
@@ -452,6 +513,8 @@ impl Whole<'_> {
             died_ns: row.died_ns,
             born_tid: row.tid,
             usage: self.usage(i),
+            reserved: row.kind == ObjectKind::Mapping && row.layer == Layer::SEGMENT.number(),
+            processes: self.users_of(position),
             reads: None,
             writes: None,
             first_touch_tid: first.map(|t| Tid(t.tid)),
@@ -459,141 +522,42 @@ impl Whole<'_> {
         }
     }
 
+    fn users_of(&self, object: u32) -> Vec<ObjectProcess> {
+        let thread = |user: &User| self.fold.threads.get(user.first_thread as usize);
+        let users = self.users.get(&object).into_iter().flatten();
+        users
+            .map(|(pid, user)| ObjectProcess {
+                pid: Pid(*pid),
+                touched_pages: Pages(user.touched),
+                page_touches: user.touches,
+                written_pages: (self.pass.writes != Writes::Unknown).then_some(Pages(user.written)),
+                first_touch_tid: thread(user).map(|t| Tid(t.tid)),
+            })
+            .collect()
+    }
+
     fn site(&self, row: &ObjectRow) -> Option<&str> {
         self.tables.sites.get(&row.site?).map(String::as_str)
     }
-
-    fn groups(&self, order: &[usize]) -> Vec<Group> {
-        let rows = &self.tables.objects;
-        let mut members: HashMap<(&str, ObjectKind, Option<SiteId>), Vec<usize>> = HashMap::new();
-        for &i in order {
-            let key = (rows[i].name.as_str(), rows[i].kind, rows[i].site);
-            members.entry(key).or_default().push(i);
-        }
-        let mut groups: Vec<Group> = members.into_values().map(|m| self.group(&m)).collect();
-        groups.sort_by(|a, b| {
-            let key = |g: &Group| (Reverse(g.usage.page_touches), Reverse(g.bytes));
-            key(a)
-                .cmp(&key(b))
-                .then_with(|| a.name.cmp(&b.name))
-                .then_with(|| a.site.cmp(&b.site))
-        });
-        groups
-    }
-
-    fn group(&self, members: &[usize]) -> Group {
-        let rows = &self.tables.objects;
-        let first = &rows[members[0]];
-        let mut usage = Usage::default();
-        let mut untouched = 0;
-        let mut lives: Vec<Duration> = Vec::new();
-        let mut changes: Vec<(Time, bool, u64)> = Vec::new();
-        let mut bytes = 0_u64;
-        for &i in members {
-            let (row, stats) = (&rows[i], &self.fold.objects[i]);
-            add_usage(&mut usage, self.usage(i));
-            untouched += u64::from(stats.touched == 0);
-            bytes = bytes.saturating_add(row.bytes.0);
-            changes.push((row.born_ns, true, row.bytes.0));
-            if let Some(died) = row.died_ns {
-                lives.push(died - row.born_ns);
-                changes.push((died.max(row.born_ns), false, row.bytes.0));
-            }
-        }
-        // Deaths come before births of the same moment.
-        changes.sort_unstable();
-        let (mut now, mut peak) = (0_u64, 0_u64);
-        for (_, born, bytes) in changes {
-            now = if born {
-                now.saturating_add(bytes)
-            } else {
-                now.saturating_sub(bytes)
-            };
-            peak = peak.max(now);
-        }
-        lives.sort_unstable();
-        Group {
-            name: first.name.clone(),
-            kind: first.kind,
-            site: self.site(first).map(str::to_owned),
-            objects: members.len() as u64,
-            bytes: Bytes(bytes),
-            peak_bytes: Bytes(peak),
-            died: lives.len() as u64,
-            median_life_ns: lives.get(lives.len() / 2).copied(),
-            untouched_objects: untouched,
-            usage,
-        }
-    }
-
-    fn unknown(&self) -> Vec<String> {
-        let (manifest, pass) = (&self.trace.manifest, self.pass);
-        let mut unknown = Vec::new();
-        match pass.writes {
-            Writes::Unknown if pass.rows > 0 && manifest.absent.is_empty() => unknown.push(
-                "Whether a touch was a write: the kernel does not tell, so it is left open.".to_owned(),
-            ),
-            Writes::Partly => unknown.push(
-                "Whether a touch was a write is known for some touches only: written pages are at least so many.".to_owned(),
-            ),
-            _ => (),
-        }
-        let absent = &manifest.absent;
-        unknown.extend(absent.iter().map(|a| lacking(*a).to_owned()));
-        // Counts say which thread was first.
-        let told = manifest.backend == EXACT || absent.contains(&Absent::Faults);
-        if pass.faults == 0 && pass.rows > 0 && !told {
-            unknown.push(
-                "Which thread touched a page first: the trace has no page faults.".to_owned(),
-            );
-        } else if manifest.target.attached {
-            unknown.push(
-                "Which thread first touched the pages that were there before the recording began."
-                    .to_owned(),
-            );
-        }
-        if self.tables.objects.is_empty() && pass.rows > 0 {
-            unknown.push("Whose the pages are: the trace has no objects.".to_owned());
-        } else if manifest.features.objects.is_none() && pass.rows > 0 && absent.is_empty() {
-            unknown
-                .push("Objects within the heap: the recording had no source for them.".to_owned());
-        }
-        let stray = pass.stray_rows.saturating_add(self.fold.refused);
-        if stray > 0 {
-            unknown.push(format!(
-                "{} of touches have no place in the order of the intervals; their pages count, but in no working set.",
-                crate::format::counted(stray, "row")
-            ));
-        }
-        let notes = manifest.modules.iter();
-        unknown.extend(notes.map(|m| format!("{}: {}", m.path, m.note)));
-        unknown.extend(manifest.notes.iter().cloned());
-        unknown
-    }
 }
 
-fn add_reuse(sum: &mut Reuse, more: Reuse) {
-    sum.once.0 += more.once.0;
-    sum.twice.0 += more.twice.0;
-    sum.more.0 += more.more.0;
-}
-
-fn add_usage(sum: &mut Usage, more: Usage) {
-    sum.touched_pages.0 += more.touched_pages.0;
-    sum.page_touches += more.page_touches;
-    sum.intervals_touched += more.intervals_touched;
-    sum.first_touch_ns = match (sum.first_touch_ns, more.first_touch_ns) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    };
-    sum.last_touch_ns = sum.last_touch_ns.max(more.last_touch_ns);
-    add_reuse(&mut sum.reuse, more.reuse);
-    if let Some(written) = more.written_pages {
-        sum.written_pages.get_or_insert_default().0 += written.0;
+/// Counts who told of the objects of which programs.
+fn object_sources(rows: &[ProcessRow]) -> Vec<ObjectSource> {
+    let mut sources: Vec<ObjectSource> = Vec::new();
+    for row in rows {
+        let Some(from) = &row.objects else { continue };
+        let same = |s: &&mut ObjectSource| s.from == *from && s.why == row.objects_why;
+        if let Some(known) = sources.iter_mut().find(same) {
+            known.programs += 1;
+        } else {
+            sources.push(ObjectSource {
+                from: from.clone(),
+                why: row.objects_why.clone(),
+                programs: 1,
+                example: row.exe.rsplit('/').next().unwrap_or_default().to_owned(),
+            });
+        }
     }
-    sum.shared_page_touches += more.shared_page_touches;
-    sum.huge_page_touches += more.huge_page_touches;
-    sum.standing_page_touches += more.standing_page_touches;
-    sum.cold_pages.0 += more.cold_pages.0;
-    sum.first_touches.0 += more.first_touches.0;
+    sources.sort_by_key(|s| std::cmp::Reverse(s.programs));
+    sources
 }

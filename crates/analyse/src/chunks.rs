@@ -3,14 +3,18 @@
 use varve_attribute::ChunkIndex;
 use varve_model::Pid;
 
+use crate::page_states::PageStates;
+
 /// Pages of a chunk, as many as one page table holds.
 pub(crate) const CHUNK_PAGES: u64 = 512;
-const PAGES: usize = CHUNK_PAGES as usize;
-const WORDS: usize = PAGES / 64;
+pub(crate) const PAGES: usize = CHUNK_PAGES as usize;
+pub(crate) const WORDS: usize = PAGES / 64;
 /// Pages beyond this cannot exist: addresses have 64 bits.
 pub(crate) const MOST_PAGES: u64 = 1 << 52;
-/// More chunks than this, 2 TiB of touched memory, only a damaged trace has; what is beyond is not entered.
-const MOST_CHUNKS: usize = 1 << 20;
+/// More chunks than this only a damaged trace has; what is beyond is not entered.
+const MAX_CHUNKS: usize = 1 << 22;
+/// And more chunks of which many pages were touched than this, 2 TiB.
+const MAX_DENSE: usize = 1 << 20;
 /// A set of the pages of a chunk.
 pub(crate) type Bits = [u64; WORDS];
 
@@ -52,24 +56,13 @@ pub(crate) struct Chunk {
     pub(crate) cells: Vec<Cell>,
     /// The objects of cells with several.
     pub(crate) owners: Vec<u32>,
-    pub(crate) dense: Box<Dense>,
+    /// The position of its differences; [`NOT_DENSE`] where `pages` is a list.
+    slot: u32,
+    pub(crate) pages: PageStates,
 }
 
-/// What is kept for each page besides the differences, 5.5 bytes in all.
-pub(crate) struct Dense {
-    /// Touches of the page by its only owner.
-    pub(crate) counts: [u32; PAGES],
-    /// Intervals that touched the page, whosever it was, up to 3.
-    pub(crate) total: [u8; PAGES],
-    /// Pages written, of their only owner.
-    pub(crate) written: Bits,
-    /// Pages that had a page fault, of their only owner.
-    pub(crate) faulted: Bits,
-    /// Pages touched in the tail of the recording, of their only owner.
-    pub(crate) tail: Bits,
-    /// Pages touched while several objects lay on them.
-    pub(crate) shared: Bits,
-}
+/// The slot of a chunk without differences.
+const NOT_DENSE: u32 = u32::MAX;
 
 impl Chunk {
     fn new(pid: u32, number: u64) -> Chunk {
@@ -82,14 +75,8 @@ impl Chunk {
             full: 0,
             cells: Vec::new(),
             owners: Vec::new(),
-            dense: Box::new(Dense {
-                counts: [0; PAGES],
-                total: [0; PAGES],
-                written: [0; WORDS],
-                faulted: [0; WORDS],
-                tail: [0; WORDS],
-                shared: [0; WORDS],
-            }),
+            slot: NOT_DENSE,
+            pages: PageStates::Few(Vec::new()),
         }
     }
 
@@ -117,11 +104,12 @@ impl Chunk {
     }
 }
 
-/// Touches of the pages of all chunks since these were settled, by the position of the chunk: +1 where a run begins, -1
+/// Touches of the pages of chunks of which many were touched, since these were settled: +1 where a run begins, -1
 /// behind its end. Apart from the rest, and small, because each touch goes to another place of it.
 #[derive(Default)]
-pub(crate) struct Differences {
+struct Differences {
     blocks: Vec<Box<[[i16; PAGES]]>>,
+    used: usize,
 }
 
 /// Chunks of a block of differences: 1 MiB.
@@ -131,14 +119,21 @@ pub(crate) const MOST_PENDING: u16 = i16::MAX as u16;
 
 impl Differences {
     #[inline]
-    pub(crate) fn of(&mut self, position: usize) -> &mut [i16; PAGES] {
-        &mut self.blocks[position / BLOCK][position % BLOCK]
+    fn of(&mut self, slot: u32) -> &mut [i16; PAGES] {
+        let slot = slot as usize;
+        &mut self.blocks[slot / BLOCK][slot % BLOCK]
     }
 
-    fn grow(&mut self, chunks: usize) {
-        if self.blocks.len() * BLOCK < chunks {
+    /// A new slot; None where there are too many.
+    fn new_slot(&mut self) -> Option<u32> {
+        if self.used >= MAX_DENSE {
+            return None;
+        }
+        if self.blocks.len() * BLOCK <= self.used {
             self.blocks.push(vec![[0; PAGES]; BLOCK].into());
         }
+        self.used += 1;
+        u32::try_from(self.used - 1).ok()
     }
 }
 
@@ -167,7 +162,7 @@ pub(crate) fn clear(bits: &mut Bits, at: usize) {
 #[derive(Default)]
 pub(crate) struct Chunks {
     pub(crate) all: Vec<Chunk>,
-    pub(crate) differences: Differences,
+    differences: Differences,
     index: ChunkIndex,
 }
 
@@ -176,13 +171,81 @@ impl Chunks {
     #[inline]
     pub(crate) fn enter(&mut self, pid: u32, number: u64) -> Option<usize> {
         let found = self.index.get(Pid(pid), number);
-        if found.is_some() || self.all.len() >= MOST_CHUNKS {
+        if found.is_some() || self.all.len() >= MAX_CHUNKS {
             return found;
         }
         self.index.set(Pid(pid), number, self.all.len());
         self.all.push(Chunk::new(pid, number));
-        self.differences.grow(self.all.len());
         Some(self.all.len() - 1)
+    }
+
+    /// Makes room for what is known of pages `first..end` of a chunk; false where there is none.
+    #[inline]
+    pub(crate) fn make_room(&mut self, position: usize, first: usize, end: usize) -> bool {
+        let chunk = &mut self.all[position];
+        chunk.slot != NOT_DENSE || chunk.pages.make_room(first, end) || self.widen(position)
+    }
+
+    /// Gives arrays to a chunk that had a list.
+    #[cold]
+    fn widen(&mut self, position: usize) -> bool {
+        let Some(slot) = self.differences.new_slot() else {
+            return false;
+        };
+        let chunk = &mut self.all[position];
+        chunk.slot = slot;
+        let differences = self.differences.of(slot);
+        chunk.pages.widen(|page, times| {
+            // At most `MOST_PENDING`, as the chunk has no more touches.
+            let times = times as i16;
+            differences[page] += times;
+            if let Some(behind) = differences.get_mut(page + 1) {
+                *behind -= times;
+            }
+        });
+        true
+    }
+
+    /// Adds a touch of pages `first..end` of a chunk that has room for them.
+    #[inline]
+    pub(crate) fn add(&mut self, position: usize, first: usize, end: usize) {
+        let chunk = &mut self.all[position];
+        chunk.pending += 1;
+        if first == 0 && end == PAGES {
+            chunk.full += 1;
+        } else if chunk.slot != NOT_DENSE {
+            let differences = self.differences.of(chunk.slot);
+            differences[first] += 1;
+            if let Some(behind) = differences.get_mut(end) {
+                *behind -= 1;
+            }
+        } else {
+            chunk.pages.await_touch(first, end);
+        }
+    }
+
+    /// Takes the touches of a chunk that were not given to the objects: pages in their order, and how often.
+    pub(crate) fn take_pending(&mut self, position: usize, touched: &mut Vec<(u16, u32)>) {
+        touched.clear();
+        let chunk = &mut self.all[position];
+        if std::mem::take(&mut chunk.pending) == 0 {
+            return;
+        }
+        let mut running = u32::from(std::mem::take(&mut chunk.full));
+        if chunk.slot == NOT_DENSE {
+            chunk
+                .pages
+                .take_waiting(|page, times| touched.push((page, times)));
+            return;
+        }
+        let differences = self.differences.of(chunk.slot);
+        for (page, &difference) in (0..).zip(differences.iter()) {
+            running = running.wrapping_add_signed(difference.into());
+            if running != 0 {
+                touched.push((page, running));
+            }
+        }
+        differences.fill(0);
     }
 
     /// Marks the chunks of a process from `first` to `last` as changed.

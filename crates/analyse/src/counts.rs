@@ -9,12 +9,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
-use varve_attribute::{Owners, Span};
-use varve_model::{ObjectId, ObjectKind, PageRange, Pages, Pid, Tid, Time};
+use varve_attribute::Owners;
+use varve_model::{Address, ObjectId, ObjectKind, PageRange, Pages, Pid, Tid, Time};
 use varve_trace::tables::{CountRow, ObjectRow};
 use varve_trace::{EXACT, Trace, TraceError};
 
 use crate::assemble::Tables;
+use crate::memory::{Memory, Objects};
+use crate::sweep::Moment;
 
 /// What the counts say. A page that several objects share counts in the one that has most of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -301,18 +303,25 @@ struct Group {
 /// Whose a page is.
 struct Where<'a> {
     owners: Owners<'a>,
+    of_span: &'a [u32],
+    memory: &'a mut Memory,
     intervals: HashMap<u32, (Time, Time)>,
     now: Option<u32>,
     page: Option<(Pid, u64)>,
+    /// Where the page is in memory.
+    place: (Pid, Address),
     /// The objects on the page, by position, that which has most of it first.
     on_page: Vec<u32>,
 }
 
 impl<'a> Where<'a> {
-    fn new(tables: &Tables, spans: &'a [Span]) -> Where<'a> {
+    fn new(tables: &Tables, all: &'a Objects, memory: &'a mut Memory) -> Where<'a> {
         let intervals = tables.intervals.iter();
         Where {
-            owners: Owners::new(spans),
+            owners: Owners::new(&all.spans),
+            of_span: &all.of_span,
+            memory,
+            place: (Pid(0), Address(0)),
             intervals: intervals
                 .map(|i| (i.interval.0, (i.start_ns, i.end_ns)))
                 .collect(),
@@ -335,13 +344,29 @@ impl<'a> Where<'a> {
         }
         self.page = Some((row.pid, row.page.0));
         self.on_page.clear();
+        let (from, to) = self
+            .intervals
+            .get(&row.interval.0)
+            .copied()
+            .unwrap_or_default();
+        let now = Moment {
+            position: 0,
+            from,
+            to,
+        };
+        self.place = self.memory.place(row.pid, row.page.address(), now);
         let page = PageRange {
-            first: row.page,
+            first: self.place.1.page(),
             count: Pages(1),
         };
-        let on_page = &mut self.on_page;
-        self.owners.owners(row.pid, page, |_, shares| {
-            on_page.extend(shares.iter().map(|s| s.object.0));
+        let (on_page, of_span) = (&mut self.on_page, self.of_span);
+        self.owners.owners(self.place.0, page, |_, shares| {
+            for share in shares {
+                let object = of_span[share.object.0 as usize];
+                if !on_page.contains(&object) {
+                    on_page.push(object);
+                }
+            }
         });
     }
 
@@ -366,14 +391,15 @@ pub(crate) struct Counted<'a> {
 pub(crate) fn read(
     trace: &Trace,
     tables: &Tables,
-    spans: &[Span],
+    (all_objects, memory): (&Objects, &mut Memory),
     own: impl Fn(usize) -> bool,
     mut hear: impl FnMut(&Counted<'_>),
 ) -> Result<(Option<CountUse>, Option<ExactUse>), TraceError> {
     // Imported counts need not know the threads.
     let is_exact = trace.manifest.backend == EXACT;
     let objects = &tables.objects;
-    let mut place = Where::new(tables, spans);
+    let homes = tables.homes(all_objects);
+    let mut place = Where::new(tables, all_objects, memory);
     let mut all = Tally::default();
     let mut unowned = Accesses::default();
     let mut by_object: HashMap<u32, Tally> = HashMap::new();
@@ -394,8 +420,12 @@ pub(crate) fn read(
             if is_exact {
                 exact.add(row, tid, on_page, objects);
             }
+            let mut home = row.clone();
+            if let Some(&object) = on_page.first() {
+                home.page = homes.home(object, row.page.address(), place.place).page();
+            }
             hear(&Counted {
-                row,
+                row: &home,
                 tid,
                 time: place.time(row),
                 objects: on_page,

@@ -116,7 +116,8 @@ impl<'a> Facts<'a> {
     fn is_asked_for(&self, o: &ObjectUse) -> bool {
         let asked = match o.kind {
             ObjectKind::Heap => !o.pool,
-            ObjectKind::Mapping => o.site.is_some(),
+            // Reserving address space asks for no memory.
+            ObjectKind::Mapping => o.site.is_some() && !o.reserved,
             ObjectKind::Static | ObjectKind::Stack | ObjectKind::File => false,
         };
         asked && !self.outer.contains(&o.object)
@@ -159,12 +160,16 @@ fn outer(tables: &Tables) -> HashSet<ObjectId> {
 
 /// Names with sizes, the largest first: `a (1 MiB), b (4 x, 3 MiB) and 5 more`.
 fn list<'a>(parts: impl Iterator<Item = (&'a ObjectUse, u64)>) -> (String, Vec<ObjectId>, u64) {
-    let mut names: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let mut names: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let (mut objects, mut sum) = (Vec::new(), 0_u64);
     let mut parts: Vec<_> = parts.collect();
     parts.sort_by_key(|(o, bytes)| (std::cmp::Reverse(*bytes), o.object));
     for (o, bytes) in parts {
-        let entry = names.entry(&o.name).or_default();
+        let name = match o.processes.len() {
+            0 | 1 => o.name.clone(),
+            n => format!("{}, shared by {n} processes", o.name),
+        };
+        let entry = names.entry(name).or_default();
         entry.0 += 1;
         entry.1 = entry.1.saturating_add(bytes);
         sum = sum.saturating_add(bytes);
@@ -173,7 +178,7 @@ fn list<'a>(parts: impl Iterator<Item = (&'a ObjectUse, u64)>) -> (String, Vec<O
         }
     }
     let mut names: Vec<_> = names.into_iter().collect();
-    names.sort_by_key(|(name, (_, bytes))| (std::cmp::Reverse(*bytes), *name));
+    names.sort_by(|a, b| b.1.1.cmp(&a.1.1).then_with(|| a.0.cmp(&b.0)));
     let shown: Vec<String> = names
         .iter()
         .take(NAMES)

@@ -1,18 +1,29 @@
 //! The fold over touches and faults: one interval after the other, in memory that depends on the pages touched and on
 //! the objects, not on the length of the trace.
 
+mod faults;
+mod finish;
+mod marks;
+mod sites;
+mod users;
+
 use std::collections::HashMap;
 
 use varve_attribute::{Owners, Span};
 use varve_model::{Address, Page, PageRange, Pages, Pid, Time};
-use varve_trace::tables::FaultRow;
 
-use crate::analysis::Reuse;
-use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MOST_PAGES, MOST_PENDING, has, set};
-use crate::stats::{
-    Aside, FAULTED, Marks, NEVER, Seen, Stats, ThreadStats, close, flags, put_flags, take_flags,
-};
+use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MOST_PAGES, MOST_PENDING};
+use crate::memory::Objects;
+use crate::page_set::PageSet;
+use crate::page_states::Touched;
+use crate::stats::{Aside, FAULTED, Seen, Stats, ThreadStats, close};
 use crate::sweep::{Moment, Run};
+pub(crate) use faults::Faulted;
+pub(crate) use finish::Folded;
+pub(crate) use marks::Mark;
+pub(crate) use sites::Sites;
+use users::Users;
+pub(crate) use users::{ProcessPages, User};
 
 /// The part of a run that lies in one chunk.
 #[derive(Clone, Copy, Debug)]
@@ -25,18 +36,16 @@ struct Piece {
 /// Pieces that are worked on together.
 const PIECES: usize = 512;
 
-/// Where a page fault was, objects by position.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Faulted {
-    /// The object that holds the address at that moment.
-    pub(crate) within: Option<u32>,
-    /// The object whose page it touched first, if it did and one lies there.
-    pub(crate) first: Option<u32>,
-}
-
 /// The state of the fold.
 pub(crate) struct Fold<'a> {
     spans: &'a [Span],
+    /// The object of each span.
+    of_span: &'a [u32],
+    /// The spans of each object: where they begin in `span_order`.
+    span_starts: Vec<u32>,
+    span_order: Vec<u32>,
+    /// Where each object lies, over its whole life.
+    places: &'a [Span],
     owners: Owners<'a>,
     by_birth: Vec<u32>,
     born: usize,
@@ -44,10 +53,11 @@ pub(crate) struct Fold<'a> {
     died: usize,
     from: Time,
     interval: u32,
+    /// The interval lies in the tail of the recording.
     in_tail: bool,
     end: Time,
     chunks: Chunks,
-    /// One for each span, and one for pages without an object.
+    /// One for each object, and one for pages without an object.
     pub(crate) objects: Vec<Stats>,
     /// Likewise.
     pub(crate) seen: Vec<Seen>,
@@ -55,6 +65,12 @@ pub(crate) struct Fold<'a> {
     aside: HashMap<(u32, u64), Aside>,
     pub(crate) threads: Vec<ThreadStats>,
     thread_index: HashMap<(u32, u32), u32>,
+    /// Objects of one site, taken together.
+    pub(crate) sites: Sites,
+    /// The processes that use memory which several may map.
+    users: Users,
+    /// Pages that others may have touched.
+    pub(crate) possibly: PageSet,
     /// Pages first touched, by object and thread.
     pub(crate) by_thread: HashMap<(u32, u32), u64>,
     /// Page touches of pages that several objects lay on, once for each page.
@@ -63,19 +79,44 @@ pub(crate) struct Fold<'a> {
     pub(crate) refused: u64,
     scratch: (Vec<Cell>, Vec<u32>),
     pieces: Vec<Piece>,
+    /// Pages of a chunk that is settled, and how often they were touched.
+    touched: Vec<(u16, u32)>,
 }
 
 impl<'a> Fold<'a> {
-    /// `own` tells which spans are the recorder's own memory; `end` is the end of the recording.
-    pub(crate) fn new(spans: &'a [Span], own: impl Fn(usize) -> bool, end: Time) -> Fold<'a> {
+    /// `own` tells which objects are the recorder's own memory; `sites` puts objects together; `end` is the end of the
+    /// recording.
+    pub(crate) fn new(
+        all: &'a Objects,
+        own: impl Fn(usize) -> bool,
+        sites: Sites,
+        end: Time,
+    ) -> Fold<'a> {
+        let spans = &all.spans[..];
+        let mut span_order: Vec<u32> = (0..index(spans.len())).collect();
+        span_order.sort_by_key(|&i| all.of_span[i as usize]);
+        let mut span_starts = vec![0; all.places.len() + 1];
+        for &of in &all.of_span {
+            span_starts[of as usize + 1] += 1;
+        }
+        for i in 1..span_starts.len() {
+            span_starts[i] += span_starts[i - 1];
+        }
         let mut by_birth: Vec<u32> = (0..index(spans.len())).collect();
         let mut by_death = by_birth.clone();
         by_birth.sort_by_key(|&i| spans[i as usize].born);
         by_death.sort_by_key(|&i| spans[i as usize].died);
-        let mut objects: Vec<Stats> = (0..spans.len()).map(|i| Stats::new(own(i))).collect();
+        let mut objects: Vec<Stats> = (0..all.places.len()).map(|i| Stats::new(own(i))).collect();
         objects.push(Stats::new(false));
         Fold {
             spans,
+            of_span: &all.of_span,
+            span_starts,
+            span_order,
+            places: &all.places,
+            sites,
+            users: Users::default(),
+            possibly: PageSet::default(),
             owners: Owners::new(spans),
             by_birth,
             born: 0,
@@ -96,6 +137,7 @@ impl<'a> Fold<'a> {
             refused: 0,
             scratch: (Vec::new(), Vec::new()),
             pieces: Vec::with_capacity(PIECES),
+            touched: Vec::new(),
         }
     }
 
@@ -153,11 +195,16 @@ impl<'a> Fold<'a> {
                     break;
                 };
                 let base = number * CHUNK_PAGES;
+                // At most 512.
+                let (first, end) = ((at - base) as u16, (stop - base) as u16);
+                if !self.chunks.make_room(position, first.into(), end.into()) {
+                    self.refused += 1;
+                    break;
+                }
                 self.pieces.push(Piece {
                     position: index(position),
-                    // At most 512.
-                    first: (at - base) as u16,
-                    end: (stop - base) as u16,
+                    first,
+                    end,
                 });
                 pages += stop - at;
                 at = stop;
@@ -177,17 +224,8 @@ impl<'a> Fold<'a> {
             if self.chunks.all[position].pending == MOST_PENDING {
                 self.settle(position);
             }
-            let chunk = &mut self.chunks.all[position];
-            chunk.pending += 1;
-            if piece.first == 0 && u64::from(piece.end) == CHUNK_PAGES {
-                chunk.full += 1;
-            } else {
-                let differences = self.chunks.differences.of(position);
-                differences[usize::from(piece.first)] += 1;
-                if let Some(behind) = differences.get_mut(usize::from(piece.end)) {
-                    *behind -= 1;
-                }
-            }
+            self.chunks
+                .add(position, piece.first.into(), piece.end.into());
         }
         let mut own = 0;
         for piece in &pieces {
@@ -199,6 +237,7 @@ impl<'a> Fold<'a> {
             ] = chunk.cells[..]
             {
                 self.seen[owner as usize].mark(self.interval);
+                self.sites.seen(owner, self.interval);
                 if chunk.has_own {
                     own += u64::from(piece.end - piece.first);
                 }
@@ -208,6 +247,7 @@ impl<'a> Fold<'a> {
             for (from, to, owners) in chunk.overlap(first, end) {
                 for &owner in owners {
                     self.seen[owner as usize].mark(self.interval);
+                    self.sites.seen(owner, self.interval);
                 }
                 if chunk.has_own && owners.iter().any(|&o| self.objects[o as usize].own) {
                     own += (to - from) as u64;
@@ -219,95 +259,9 @@ impl<'a> Fold<'a> {
         own
     }
 
-    /// Enters what more is known of a run of the interval.
-    pub(crate) fn mark(&mut self, run: Run, marks: Marks) {
-        self.each_chunk(run, |objects, chunk, first, end| {
-            if marks.written {
-                set(&mut chunk.dense.written, first, end);
-            }
-            if marks.huge || marks.standing {
-                for (from, to, owners) in chunk.overlap(first, end) {
-                    let pages = (to - from) as u64;
-                    for &owner in owners {
-                        let stats = &mut objects[owner as usize];
-                        stats.huge += pages * u64::from(marks.huge);
-                        stats.standing += pages * u64::from(marks.standing);
-                    }
-                }
-            }
-        });
-    }
-
-    /// Enters a page fault of the interval.
-    pub(crate) fn fault(&mut self, fault: &FaultRow) -> Faulted {
-        let (pid, tid) = (fault.pid.0, fault.tid.0);
-        let (address, time) = (fault.address, fault.time_ns);
-        let next = index(self.threads.len());
-        let thread = *self.thread_index.entry((pid, tid)).or_insert(next);
-        if thread == next {
-            self.threads.push(ThreadStats {
-                pid,
-                tid,
-                faults: 0,
-                first_touches: 0,
-            });
-        }
-        let page = address.page();
-        let run = Run {
-            pid: fault.pid,
-            first: page,
-            end: Page(page.0 + 1),
-        };
-        let spans = self.spans;
-        let (mut found, mut within) = (None, None);
-        self.each_chunk(run, |objects, chunk, first, _| {
-            let owners = chunk
-                .overlap(first, first + 1)
-                .next()
-                .map_or(&[][..], |c| c.2);
-            // Of several, the one that was there at that moment.
-            let here = |&&o: &&u32| {
-                spans.get(o as usize).is_some_and(|s| {
-                    s.born <= time
-                        && time < s.died
-                        && s.address <= address
-                        && address < s.address + s.bytes
-                })
-            };
-            within = owners.iter().find(here).copied();
-            let Some(owner) = within.or(owners.first().copied()) else {
-                return;
-            };
-            let fresh = !has(&chunk.dense.faulted, first);
-            set(&mut chunk.dense.faulted, first, first + 1);
-            let stats = &mut objects[owner as usize];
-            if fresh && !stats.own {
-                stats.first_touches += 1;
-                if stats.first_thread == NEVER {
-                    stats.first_thread = thread;
-                }
-                found = Some(owner);
-            }
-        });
-        self.threads[thread as usize].faults += 1;
-        if let Some(owner) = found {
-            self.threads[thread as usize].first_touches += 1;
-            *self.by_thread.entry((owner, thread)).or_default() += 1;
-        }
-        let known = |owner: &u32| (*owner as usize) < self.spans.len();
-        Faulted {
-            within: within.filter(known),
-            first: found.filter(known),
-        }
-    }
-
     /// Calls `each` with the chunks of a run, up to date, and the pages within.
     #[inline]
-    fn each_chunk(
-        &mut self,
-        run: Run,
-        mut each: impl FnMut(&mut [Stats], &mut Chunk, usize, usize),
-    ) {
+    fn each_chunk(&mut self, run: Run, mut each: impl FnMut(&mut Parts<'_>, usize, usize)) {
         let end = run.end.0.min(MOST_PAGES);
         let mut at = run.first.0;
         if at >= end {
@@ -319,14 +273,21 @@ impl<'a> Fold<'a> {
             let Some(position) = self.enter(run.pid.0, number) else {
                 return;
             };
-            let chunk = &mut self.chunks.all[position];
             let base = number * CHUNK_PAGES;
-            each(
-                &mut self.objects,
-                chunk,
-                (at - base) as usize,
-                (stop - base) as usize,
-            );
+            let (from, until) = ((at - base) as usize, (stop - base) as usize);
+            if !self.chunks.make_room(position, from, until) {
+                self.refused += 1;
+                return;
+            }
+            let mut parts = Parts {
+                possibly: &mut self.possibly,
+                objects: &mut self.objects,
+                sites: &mut self.sites,
+                users: &mut self.users,
+                chunk: &mut self.chunks.all[position],
+                position,
+            };
+            each(&mut parts, from, until);
             at = stop;
         }
     }
@@ -348,7 +309,7 @@ impl<'a> Fold<'a> {
     fn refresh(&mut self, position: usize) {
         self.settle(position);
         let chunk = &mut self.chunks.all[position];
-        let nobody = index(self.spans.len());
+        let (of_span, nobody) = (self.of_span, index(self.places.len()));
         let (mut cells, mut owners) = std::mem::take(&mut self.scratch);
         cells.clear();
         owners.clear();
@@ -359,13 +320,36 @@ impl<'a> Fold<'a> {
         self.owners.owners(Pid(chunk.pid), range, |pages, shares| {
             let (count, owner) = match shares {
                 [] => (1, nobody),
-                [only] => (1, only.object.0),
+                [only] => (1, of_span[only.object.0 as usize]),
                 several => {
-                    // A page has 4096 bytes, and few of them more than one owner in an interval.
-                    let several = &several[..several.len().min(usize::from(u16::MAX))];
-                    let from = index(owners.len());
-                    owners.extend(several.iter().map(|s| s.object.0));
-                    (several.len() as u16, from)
+                    let from = owners.len();
+                    for share in several {
+                        let owner = of_span[share.object.0 as usize];
+                        // Parts of one object are one; few pages have many owners.
+                        if owners.len() - from < usize::from(u16::MAX)
+                            && (several.len() > FEW_OWNERS || !owners[from..].contains(&owner))
+                        {
+                            owners.push(owner);
+                        }
+                    }
+                    if several.len() > FEW_OWNERS {
+                        owners[from..].sort_unstable();
+                        let mut last = None;
+                        let mut kept = from;
+                        for i in from..owners.len() {
+                            let owner = owners[i];
+                            if last != Some(owner) {
+                                owners[kept] = owner;
+                                kept += 1;
+                            }
+                            last = Some(owner);
+                        }
+                        owners.truncate(kept);
+                    }
+                    match owners.len() - from {
+                        1 => (1, owners.pop().unwrap_or(nobody)),
+                        count => (count as u16, index(from)),
+                    }
                 }
             };
             cells.push(Cell {
@@ -388,64 +372,62 @@ impl<'a> Fold<'a> {
 
     /// Gives the touches since the last settlement to the objects.
     fn settle(&mut self, position: usize) {
+        let mut touched = std::mem::take(&mut self.touched);
+        self.chunks.take_pending(position, &mut touched);
+        let mut rest = &touched[..];
         let chunk = &mut self.chunks.all[position];
-        if chunk.pending == 0 {
-            return;
-        }
-        chunk.pending = 0;
-        let mut running = u32::from(std::mem::take(&mut chunk.full));
-        let differences = self.chunks.differences.of(position);
-        let mut first = 0;
-        for i in 0..chunk.cells.len() {
-            let cell = chunk.cells[i];
+        for cell in &chunk.cells {
+            let here = rest.partition_point(|&(page, _)| page < cell.end);
+            let (of_cell, behind) = rest.split_at(here);
+            rest = behind;
+            if of_cell.is_empty() {
+                continue;
+            }
             let owners = cell.owners(&chunk.owners);
-            let end = usize::from(cell.end);
-            let dense = &mut *chunk.dense;
-            let own = owners.iter().any(|&o| self.objects[o as usize].own);
+            let alone = owners.len() == 1;
+            let own = is_own(&self.objects, owners);
             let mut sum = 0;
-            for (page, &difference) in differences.iter().enumerate().take(end).skip(first) {
-                running = running.wrapping_add_signed(difference.into());
-                if running == 0 {
+            for &(page, times) in of_cell {
+                let page = usize::from(page);
+                sum += u64::from(times);
+                let in_tail = self.in_tail;
+                let how = Touched {
+                    times,
+                    own,
+                    in_tail,
+                    alone,
+                };
+                chunk.pages.touched(page, how);
+                if alone {
                     continue;
                 }
-                sum += u64::from(running);
-                if !own {
-                    dense.total[page] =
-                        (u32::from(dense.total[page]).saturating_add(running)).min(3) as u8;
-                }
-                if self.in_tail {
-                    set(&mut dense.tail, page, page + 1);
-                }
-                if owners.len() == 1 {
-                    dense.counts[page] = dense.counts[page].saturating_add(running);
-                    continue;
-                }
-                set(&mut dense.shared, page, page + 1);
-                let flags = take_flags(dense, page) & !FAULTED;
-                for &owner in owners {
+                let flags = chunk.pages.take_flags(page) & !FAULTED;
+                for &owner in counted(&self.objects, owners, own) {
                     let key = (owner, key(position, page));
                     let stats = &mut self.objects[owner as usize];
                     let entry = self.aside.entry(key).or_insert_with(|| {
                         stats.aside += 1;
                         Aside::default()
                     });
-                    entry.count = entry.count.saturating_add(running);
+                    entry.count = entry.count.saturating_add(times);
                     entry.flags |= flags;
                 }
             }
-            if owners.len() > 1 {
+            if !alone && !own {
                 self.shared_touches += sum;
             }
-            for &owner in owners {
+            if sum > 0 && !own {
+                self.sites.touched(owners, sum);
+            }
+            for &owner in counted(&self.objects, owners, own) {
                 let stats = &mut self.objects[owner as usize];
                 stats.touches += sum;
-                if owners.len() > 1 {
+                if !alone {
                     stats.shared += sum;
                 }
             }
-            first = end;
         }
-        differences.fill(0);
+        self.touched = touched;
     }
 
     /// Moves what is known of the pages whose owners changed: `cells` and `owners` are those of before.
@@ -458,8 +440,11 @@ impl<'a> Fold<'a> {
             let had = before.owners(owners);
             let now = after.owners(&self.chunks.all[position].owners).to_vec();
             if had != now {
-                for page in page..end {
+                let next = |fold: &Self, page| fold.chunks.all[position].pages.next(page);
+                let mut page = next(self, page);
+                while page < end {
                     self.hand_over_page(position, page, had, &now);
+                    page = next(self, page + 1);
                 }
             }
             page = end;
@@ -470,13 +455,12 @@ impl<'a> Fold<'a> {
 
     fn hand_over_page(&mut self, position: usize, page: usize, had: &[u32], now: &[u32]) {
         let key = key(position, page);
-        let dense = &mut *self.chunks.all[position].dense;
-        let flags = take_flags(dense, page);
-        let count = std::mem::take(&mut dense.counts[page]);
+        let pages = &mut self.chunks.all[position].pages;
+        let flags = pages.take_flags(page);
+        let count = pages.replace_count(page, 0);
         let dead = |o: u32| {
-            self.spans
-                .get(o as usize)
-                .is_some_and(|s| s.died <= self.from)
+            let place = self.places.get(o as usize);
+            place.is_some_and(|s| s.died <= self.from)
         };
         for &owner in had {
             let is_dead = dead(owner);
@@ -493,7 +477,8 @@ impl<'a> Fold<'a> {
                 known.flags |= flags;
             }
             if is_dead {
-                close(stats, known, false);
+                let closed = close(stats, known, false);
+                self.sites.closed(owner, key, closed);
             } else if known.count > 0 || known.flags > 0 {
                 stats.aside += 1;
                 self.aside.insert((owner, key), known);
@@ -505,79 +490,57 @@ impl<'a> Fold<'a> {
                 && let Some(known) = self.aside.remove(&(only, key))
             {
                 stats.aside -= 1;
-                let dense = &mut *self.chunks.all[position].dense;
-                dense.counts[page] = known.count;
-                put_flags(dense, page, known.flags);
+                let pages = &mut self.chunks.all[position].pages;
+                pages.replace_count(page, known.count);
+                pages.put_flags(page, known.flags);
             }
         }
-    }
-
-    /// Gives everything to the objects. Returns, for each process, its pages by the number of intervals that touched
-    /// them, and how many pages several objects lay on.
-    pub(crate) fn finish(&mut self) -> (HashMap<u32, Reuse>, u64) {
-        let mut processes: HashMap<u32, Reuse> = HashMap::new();
-        let mut shared = 0;
-        for position in 0..self.chunks.all.len() {
-            self.settle(position);
-            let chunk = &self.chunks.all[position];
-            let reuse = processes.entry(chunk.pid).or_default();
-            let mut counted = [0_u64; 4];
-            for &total in &chunk.dense.total {
-                counted[usize::from(total & 3)] += 1;
-            }
-            reuse.once.0 += counted[1];
-            reuse.twice.0 += counted[2];
-            reuse.more.0 += counted[3];
-            shared += ones(&chunk.dense.shared);
-            let mut first = 0;
-            for cell in &chunk.cells {
-                let end = usize::from(cell.end);
-                if let [owner] = *cell.owners(&chunk.owners) {
-                    let stats = &mut self.objects[owner as usize];
-                    let lives = alive_at(self.spans, owner, self.end);
-                    for page in first..end {
-                        let mut known = Aside {
-                            count: chunk.dense.counts[page],
-                            flags: flags(&chunk.dense, page),
-                        };
-                        if stats.aside > 0
-                            && let Some(more) = self.aside.remove(&(owner, key(position, page)))
-                        {
-                            stats.aside -= 1;
-                            known.count = known.count.saturating_add(more.count);
-                            known.flags |= more.flags;
-                        }
-                        close(stats, known, lives);
-                    }
-                }
-                first = end;
-            }
-        }
-        for ((owner, _), known) in self.aside.drain() {
-            let lives = alive_at(self.spans, owner, self.end);
-            close(&mut self.objects[owner as usize], known, lives);
-        }
-        (processes, shared)
     }
 
     /// What is known of pages without an object.
     pub(crate) fn nobody(&self) -> &Stats {
-        &self.objects[self.spans.len()]
+        &self.objects[self.places.len()]
     }
 }
 
-fn alive_at(spans: &[Span], owner: u32, end: Time) -> bool {
-    spans.get(owner as usize).is_none_or(|s| s.died >= end)
+/// Owners of a page that are looked through one by one.
+const FEW_OWNERS: usize = 16;
+
+/// What [`Fold::each_chunk`] lends.
+struct Parts<'b> {
+    possibly: &'b mut PageSet,
+    objects: &'b mut [Stats],
+    sites: &'b mut Sites,
+    users: &'b mut Users,
+    chunk: &'b mut Chunk,
+    position: usize,
+}
+
+/// Whether memory of the recorder lies there: then the page is the recorder's.
+fn is_own(objects: &[Stats], owners: &[u32]) -> bool {
+    owners.iter().any(|&o| objects[o as usize].own)
+}
+
+/// The objects that a page counts for; of the recorder's pages, its own only. The recorder's memory has pages to itself,
+/// so that others on them are the exception.
+fn counted<'b>(objects: &[Stats], owners: &'b [u32], own: bool) -> &'b [u32] {
+    match own {
+        false => owners,
+        true => {
+            let at = owners.iter().position(|&o| objects[o as usize].own);
+            at.map_or(&[], |at| &owners[at..=at])
+        }
+    }
 }
 
 fn key(chunk: usize, page: usize) -> u64 {
     chunk as u64 * CHUNK_PAGES + page as u64
 }
 
-fn index(number: usize) -> u32 {
+pub(crate) fn index(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-fn ones(bits: &Bits) -> u64 {
+pub(crate) fn ones(bits: &Bits) -> u64 {
     bits.iter().map(|w| u64::from(w.count_ones())).sum()
 }

@@ -11,6 +11,10 @@ mod counts;
 mod findings;
 mod fold;
 pub mod format;
+mod invariants;
+mod memory;
+mod page_set;
+mod page_states;
 mod samples;
 mod sharing;
 mod stats;
@@ -18,9 +22,9 @@ mod stream;
 mod sweep;
 
 pub use analysis::{
-    Analysis, Finding, FindingId, Footprint, Group, MachineFacts, ObjectUse, Omitted, Overhead,
-    ProcessUse, Remainder, Reuse, SourceUse, Tail, ThreadShare, ThreadUse, TraceFacts, Usage,
-    WorkingSet, Writes,
+    Analysis, Finding, FindingId, Footprint, Group, MachineFacts, ObjectProcess, ObjectSource,
+    ObjectUse, Omitted, Overhead, ProcessUse, Remainder, Reuse, SourceUse, Tail, ThreadShare,
+    ThreadUse, TraceFacts, Usage, WorkingSet, Writes,
 };
 
 pub use access_time::AccessTime;
@@ -28,6 +32,7 @@ pub use counts::{
     Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
     ThreadCounts,
 };
+pub use memory::{Memory, Objects};
 pub use samples::{
     ChainTime, Latency, LevelShare, LineTime, ObjectSamples, OmittedSamples, PlaceSamples,
     SampleUse, Sampled, SourceShare, Steps, ThreadPart, ThreadSamples, WEIGHT,

@@ -311,17 +311,19 @@ impl Sums {
     }
 }
 
-/// Reads the table; none where it has no rows. `own` says which objects are the recorder's; `hear` is told every row of
-/// the program's.
+/// Reads the table; none where it has no rows. `own` says which objects are the recorder's; `home` has a row name the
+/// object that several processes have as one, and its address there; `hear` is told every row.
 pub(crate) fn read(
     trace: &Trace,
     tables: &Tables,
     own: impl Fn(usize) -> bool,
+    mut home: impl FnMut(&mut SampleRow),
     mut hear: impl FnMut(&SampleRow),
 ) -> Result<Option<SampleUse>, TraceError> {
     let mut sums = Sums::new();
     for rows in trace.batches::<SampleRow>()? {
-        for row in rows? {
+        for mut row in rows? {
+            home(&mut row);
             sums.add(&row);
             hear(&row);
         }

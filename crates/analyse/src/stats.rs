@@ -1,21 +1,12 @@
 //! What is known of objects, threads and pages while the fold runs.
 
 use crate::analysis::Reuse;
-use crate::chunks::{Dense, clear, has, set};
 
 pub(crate) const WRITTEN: u8 = 1;
 pub(crate) const FAULTED: u8 = 2;
 pub(crate) const TAIL: u8 = 4;
 /// The interval of what was never touched.
 pub(crate) const NEVER: u32 = u32::MAX;
-
-/// What more is known of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Marks {
-    pub(crate) written: bool,
-    pub(crate) huge: bool,
-    pub(crate) standing: bool,
-}
 
 /// What the fold found out about an object.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +16,8 @@ pub(crate) struct Stats {
     pub(crate) shared: u64,
     pub(crate) huge: u64,
     pub(crate) standing: u64,
+    /// Page touches that others may have made.
+    pub(crate) possibly: u64,
     pub(crate) written: u64,
     pub(crate) cold: u64,
     pub(crate) first_touches: u64,
@@ -44,6 +37,7 @@ impl Stats {
             shared: 0,
             huge: 0,
             standing: 0,
+            possibly: 0,
             written: 0,
             cold: 0,
             first_touches: 0,
@@ -95,41 +89,29 @@ pub(crate) struct Aside {
     pub(crate) flags: u8,
 }
 
+/// What a page was to an object in the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Closed {
+    pub(crate) touched: bool,
+    pub(crate) written: bool,
+    pub(crate) cold: bool,
+}
+
 /// Counts a page of an object whose life, or whose recording, is over.
-pub(crate) fn close(stats: &mut Stats, known: Aside, lives: bool) {
+pub(crate) fn close(stats: &mut Stats, known: Aside, lives: bool) -> Closed {
     match known.count {
-        0 => return,
+        0 => return Closed::default(),
         1 => stats.reuse.once.0 += 1,
         2 => stats.reuse.twice.0 += 1,
         _ => stats.reuse.more.0 += 1,
     }
+    let closed = Closed {
+        touched: true,
+        written: known.flags & WRITTEN != 0,
+        cold: lives && known.flags & TAIL == 0,
+    };
     stats.touched += 1;
-    stats.written += u64::from(known.flags & WRITTEN != 0);
-    stats.cold += u64::from(lives && known.flags & TAIL == 0);
-}
-
-pub(crate) fn flags(dense: &Dense, page: usize) -> u8 {
-    (u8::from(has(&dense.written, page)) * WRITTEN)
-        | (u8::from(has(&dense.faulted, page)) * FAULTED)
-        | (u8::from(has(&dense.tail, page)) * TAIL)
-}
-
-pub(crate) fn take_flags(dense: &mut Dense, page: usize) -> u8 {
-    let found = flags(dense, page);
-    clear(&mut dense.written, page);
-    clear(&mut dense.faulted, page);
-    clear(&mut dense.tail, page);
-    found
-}
-
-pub(crate) fn put_flags(dense: &mut Dense, page: usize, flags: u8) {
-    for (flag, bits) in [
-        (WRITTEN, &mut dense.written),
-        (FAULTED, &mut dense.faulted),
-        (TAIL, &mut dense.tail),
-    ] {
-        if flags & flag != 0 {
-            set(bits, page, page + 1);
-        }
-    }
+    stats.written += u64::from(closed.written);
+    stats.cold += u64::from(closed.cold);
+    closed
 }

@@ -51,7 +51,8 @@ pub struct Moment {
 
 /// What hears of every touch and fault.
 pub trait Sweep {
-    /// A row of touches, as it stands in the table, before the runs of its interval.
+    /// A row of touches, as it stands in the table, before the runs of its interval; not of those that others may have
+    /// touched.
     #[inline]
     fn row(&mut self, _run: Run, _facts: RowFacts) {}
 
@@ -61,6 +62,10 @@ pub trait Sweep {
     /// All that was touched in an interval: runs in the order of process and page that share no page. `position` is None
     /// where the rows stand out of the order of intervals; they come while another interval is open.
     fn touched(&mut self, position: Option<usize>, runs: &[Run]);
+
+    /// What others may have touched in an interval and nothing else tells of ([`TouchSource::PossiblyOthers`]), after what
+    /// was touched in it: runs in the order of process and page.
+    fn possibly(&mut self, _position: Option<usize>, _runs: &[Run]) {}
 
     /// A page fault of the interval, after its touches. Those after the last interval count as its own.
     fn fault(&mut self, fault: &FaultRow);
@@ -97,6 +102,7 @@ pub fn sweep(
         number: None,
         runs: Vec::new(),
         sorted: true,
+        possible: Vec::new(),
         rows: 0,
     };
     thread::scope(|scope| {
@@ -176,6 +182,8 @@ struct Assembly<'a> {
     number: Option<u32>,
     runs: Vec<Run>,
     sorted: bool,
+    /// What others may have touched, as it came.
+    possible: Vec<Run>,
     rows: u64,
 }
 
@@ -195,6 +203,10 @@ impl Assembly<'_> {
                 first: Page(page[row]),
                 end: Page(page[row].saturating_add(u64::from(pages[row]))),
             };
+            if source[row] == TouchSource::PossiblyOthers {
+                self.possible.push(run);
+                continue;
+            }
             let written = match &batch.written {
                 WrittenColumn::Unknown => None,
                 WrittenColumn::Rows(written) => written[row],
@@ -267,7 +279,7 @@ impl Assembly<'_> {
 
     /// Hands on what was gathered.
     fn close(&mut self, to: &mut impl Sweep) {
-        if self.runs.is_empty() {
+        if self.runs.is_empty() && self.possible.is_empty() {
             return;
         }
         if !self.sorted {
@@ -276,7 +288,19 @@ impl Assembly<'_> {
         }
         let open = self.intervals.get(self.open).map(|i| i.interval.0);
         let in_order = open.is_some() && self.number == open;
-        to.touched(in_order.then_some(self.open), &self.runs);
+        let position = in_order.then_some(self.open);
+        if !self.runs.is_empty() {
+            to.touched(position, &self.runs);
+        }
+        if !self.possible.is_empty() {
+            self.possible.sort();
+            merge(&mut self.possible);
+            let rest = without(&self.possible, &self.runs);
+            if !rest.is_empty() {
+                to.possibly(position, &rest);
+            }
+            self.possible.clear();
+        }
         self.runs.clear();
         self.sorted = true;
     }
@@ -302,4 +326,72 @@ fn merge(runs: &mut Vec<Run>) {
         }
         joined
     });
+}
+
+/// The parts of runs that no run of `known` holds; both are sorted and merged.
+fn without(runs: &[Run], known: &[Run]) -> Vec<Run> {
+    let mut rest = Vec::with_capacity(runs.len());
+    let mut known = known.iter().peekable();
+    for run in runs {
+        let mut first = run.first;
+        while let Some(next) = known.peek() {
+            if (next.pid, next.end) <= (run.pid, first) {
+                known.next();
+                continue;
+            }
+            if next.pid != run.pid || next.first >= run.end {
+                break;
+            }
+            if first < next.first {
+                rest.push(Run {
+                    first,
+                    end: next.first,
+                    ..*run
+                });
+            }
+            first = next.end;
+            if first >= run.end {
+                // It may reach into the next run too.
+                break;
+            }
+        }
+        if first < run.end {
+            rest.push(Run { first, ..*run });
+        }
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn runs(pages: &BTreeSet<(u32, u64)>) -> Vec<Run> {
+        let mut runs: Vec<Run> = pages
+            .iter()
+            .map(|&(pid, page)| Run {
+                pid: Pid(pid),
+                first: Page(page),
+                end: Page(page + 1),
+            })
+            .collect();
+        merge(&mut runs);
+        runs
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_left_is_the_difference(
+            some in prop::collection::btree_set((0..3_u32, 0..40_u64), 0..60),
+            known in prop::collection::btree_set((0..3_u32, 0..40_u64), 0..60),
+        ) {
+            let left: BTreeSet<_> = some.difference(&known).copied().collect();
+            let mut rest = without(&runs(&some), &runs(&known));
+            merge(&mut rest);
+            prop_assert_eq!(rest, runs(&left));
+        }
+    }
 }

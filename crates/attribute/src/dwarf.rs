@@ -6,9 +6,15 @@ use gimli::{AttributeValue, UnitRef};
 use object::{Object, ObjectSection};
 
 /// Compressed sections that claim to unpack to more than this are not believed.
-const SECTION_LIMIT: u64 = 8 << 30;
-/// The best ratio of the packers in use, rounded up.
-const PACKED_MOST: u64 = 1100;
+const SECTION_LIMIT: u64 = 4 << 30;
+/// Nor those that claim more than so many times what they take; debug information packs ten to one at best.
+const MAX_PACKED: u64 = 64;
+/// Smaller ones may be anything.
+const ALWAYS_UNPACKED: u64 = 64 << 20;
+/// Dimensions of an array.
+const MAX_DIMENSIONS: usize = 64;
+/// How deep the entries of a unit may lie in each other: those who read functions do it by recursion.
+const MAX_NESTING: isize = 1000;
 /// Types and specifications refer to each other; hostile ones in circles.
 const DEPTH_LIMIT: usize = 32;
 
@@ -19,14 +25,14 @@ pub(crate) type Offset = gimli::UnitOffset<usize>;
 pub(crate) type Entry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
 
 /// Reads the debug sections; missing and broken ones are empty.
-pub(crate) fn sections<'a>(file: &object::File<'a>) -> Sections<'a> {
+pub(crate) fn sections<'a>(file: &crate::image::Elf<'a>) -> Sections<'a> {
     let load = |id: gimli::SectionId| -> Result<Cow<'a, [u8]>, std::convert::Infallible> {
         let section = file.section_by_name(id.name());
         let data = section.and_then(|section| {
             let compressed = section.compressed_data().ok()?;
-            // Deflate packs at most a thousand to one; a claim beyond that only costs memory.
-            let most = (compressed.data.len() as u64).saturating_mul(PACKED_MOST);
-            if compressed.uncompressed_size > SECTION_LIMIT.min(most) {
+            // A claim beyond that only costs memory.
+            let most = (compressed.data.len() as u64).saturating_mul(MAX_PACKED);
+            if compressed.uncompressed_size > SECTION_LIMIT.min(most.max(ALWAYS_UNPACKED)) {
                 return None;
             }
             compressed.decompress().ok()
@@ -64,6 +70,33 @@ pub(crate) fn dwarf<'a>(
 pub(crate) struct Declared {
     pub(crate) file: Option<String>,
     pub(crate) line: u32,
+}
+
+/// Whether no entry lies too deep in others.
+pub(crate) fn is_shallow(dwarf: &gimli::Dwarf<Slice<'_>>) -> bool {
+    let mut headers = dwarf.units();
+    while let Ok(Some(header)) = headers.next() {
+        // What cannot be read any further is read by nobody.
+        if let Ok(unit) = dwarf.unit(header)
+            && !is_shallow_unit(&UnitRef::new(dwarf, &unit)).unwrap_or(true)
+        {
+            return false;
+        }
+    }
+    true
+}
+
+fn is_shallow_unit(unit: &Unit<'_, '_>) -> gimli::Result<bool> {
+    let mut entries = unit.entries_raw(None)?;
+    while !entries.is_empty() {
+        if entries.next_depth() > MAX_NESTING {
+            return Ok(false);
+        }
+        if let Some(abbreviation) = entries.read_abbreviation()? {
+            entries.skip_attributes(abbreviation.attributes())?;
+        }
+    }
+    Ok(true)
 }
 
 /// The entry at `offset` of the unit.
@@ -225,7 +258,10 @@ fn bytes_of(unit: &Unit<'_, '_>, offset: Offset, depth: usize) -> Option<u64> {
     let mut tree = unit.entries_tree(Some(offset)).ok()?;
     let mut ranges = tree.root().ok()?.children();
     let mut total = element;
-    while let Some(range) = ranges.next().ok()? {
+    for _ in 0..MAX_DIMENSIONS {
+        let Some(range) = ranges.next().ok()? else {
+            break;
+        };
         let range = range.entry();
         if range.tag() == gimli::DW_TAG_subrange_type {
             total = total.checked_mul(elements(unit, range)?)?;

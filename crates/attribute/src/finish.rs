@@ -1,14 +1,14 @@
 //! The last stage of a recording: what was written raw becomes objects, sites and symbols.
 
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
 use varve_trace::tables::{
-    BirthRow, DeathRow, Frame as FrameRow, MappingRow, ObjectRow, Row, SiteRow, StackRow,
-    SymbolRow, ThreadRow,
+    BirthRow, DeathRow, Frame as FrameRow, MappingRow, ObjectRow, ProcessRow, Row, SiteRow,
+    StackRow, SymbolRow, ThreadRow,
 };
-use varve_trace::{ModuleNote, TableWriter, Trace, TraceError, remove_parts, write_table};
+use varve_trace::{Destination, ModuleNote, TableWriter, Trace, TraceError, write_table_to};
 
 use crate::lives::Deaths;
 use crate::names::short_place;
@@ -32,15 +32,11 @@ pub struct Finished {
 }
 
 /// Writes `objects`, `sites` and `symbols` of a trace whose other tables are merged, from the raw
-/// births, deaths and stacks, and removes those. A trace that has its objects is left alone.
-pub fn finish(folder: &Path, min_object: Bytes) -> Result<Finished, TraceError> {
-    if folder
-        .join(format!("{}.parquet", ObjectRow::TABLE.name))
-        .is_file()
-    {
+/// births, deaths and stacks, and removes those where they are its own. A trace that has its objects is left alone.
+pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Finished, TraceError> {
+    if trace.is_merged::<ObjectRow>()? {
         return Ok(Finished::default());
     }
-    let trace = Trace::open(folder)?;
     let mappings: Vec<Mapping> = trace
         .rows::<MappingRow>()?
         .into_iter()
@@ -49,27 +45,27 @@ pub fn finish(folder: &Path, min_object: Bytes) -> Result<Finished, TraceError> 
     let locator = Locator::default();
     let mut reports: Vec<ModuleReport> = Vec::new();
 
-    let stacks = symbolized(&trace, &locator, &mappings, &mut reports)?;
-    write_table(folder, &site_rows(&stacks))?;
+    let stacks = symbolized(trace, &locator, &mappings, &mut reports)?;
+    write_table_to(to, &site_rows(&stacks))?;
     let statics = StaticsReader::new(locator, min_object).read(&mappings);
     reports.extend(statics.modules);
-    write_table(folder, &symbols(&statics.objects))?;
+    write_table_to(to, &symbols(&statics.objects))?;
 
     // Last: a trace with objects counts as finished.
-    let mut objects = TableWriter::<ObjectRow>::create(folder)?;
-    let mut sampled = Sampled::new(&trace)?;
-    let names = Names::new(&trace, &stacks)?;
-    let next = write_born(&trace, names, &mut objects, &mut sampled)?;
+    let mut objects = TableWriter::<ObjectRow>::create(to)?;
+    let mut sampled = Sampled::new(trace)?;
+    let names = Names::new(trace, &stacks)?;
+    let next = write_born(trace, names, &mut objects, &mut sampled)?;
     let outer = mapping_objects(&mappings);
     let named = statics.objects.iter().chain(&outer);
     let rows = named.zip(next..).map(|(o, id)| static_row(o, ObjectId(id)));
     let rows: Vec<ObjectRow> = rows.collect();
     sampled.meet(&rows);
     objects.append(&rows)?;
-    sampled.write()?;
+    sampled.write(to)?;
     objects.close()?;
     for table in [BirthRow::TABLE, DeathRow::TABLE, StackRow::TABLE] {
-        remove_parts(folder, table.name)?;
+        to.remove_parts(table.name)?;
     }
     Ok(Finished {
         modules: module_notes(reports),
@@ -127,7 +123,13 @@ struct Names<'a> {
     namer: Namer,
     sites: HashMap<(SiteId, ObjectKind, bool), String>,
     threads: HashMap<(Pid, Tid), String>,
+    parents: HashMap<Pid, Pid>,
 }
+
+/// How the stack of a thread was made whose process is a forked child: as a copy of the parent's.
+const COPIED_STACK: &str = "copied stack";
+/// Longer lines of parents are no lines.
+const MAX_PARENTS: usize = 1 << 10;
 
 impl<'a> Names<'a> {
     fn new(trace: &Trace, stacks: &'a HashMap<SiteId, Vec<Frame>>) -> Result<Self, TraceError> {
@@ -137,7 +139,29 @@ impl<'a> Names<'a> {
             namer: Namer::new(vec![PathBuf::new()]),
             sites: HashMap::new(),
             threads: threads.map(|t| ((t.pid, t.tid), t.name)).collect(),
+            parents: trace
+                .rows::<ProcessRow>()?
+                .into_iter()
+                .map(|p| (p.pid, p.parent))
+                .collect(),
         })
+    }
+
+    /// The name of the copy that a forked child has of the stack of a thread of its parent, or of one further up.
+    fn copied_stack(&self, birth: &BirthRow) -> String {
+        let tid = maker(birth);
+        let mut at = birth.pid;
+        for _ in 0..MAX_PARENTS {
+            let Some(parent) = self.parents.get(&at) else {
+                break;
+            };
+            at = *parent;
+            if let Some(name) = self.threads.get(&(at, tid)) {
+                let stack = stack_name(at, tid, Some(name));
+                return format!("copy of the {stack} of process {at}");
+            }
+        }
+        "copy of a stack of the parent's".to_owned()
     }
 
     fn name(&mut self, birth: &BirthRow) -> String {
@@ -149,6 +173,7 @@ impl<'a> Names<'a> {
                 let thread = self.threads.get(&(birth.pid, tid));
                 stack_name(birth.pid, tid, thread.map(String::as_str))
             }
+            (ObjectKind::Stack, _) if made_by == COPIED_STACK => self.copied_stack(birth),
             (kind, Some(site)) => {
                 let (stacks, namer) = (self.stacks, &mut self.namer);
                 let name = self
@@ -211,10 +236,11 @@ fn write_born(
 
 fn object_row(birth: &BirthRow, name: String, died_ns: Option<Time>) -> ObjectRow {
     // Heap that a program took from the kernel itself holds what its own allocator makes of it.
-    let layer = if birth.made_by == "brk" {
-        Layer::SITE
-    } else {
-        Layer::of(birth.kind, birth.pool)
+    let layer = match birth.made_by.as_ref() {
+        // What is mapped into a reservation later hides it.
+        _ if birth.reserved => Layer::SEGMENT,
+        "brk" => Layer::SITE,
+        _ => Layer::of(birth.kind, birth.pool),
     };
     ObjectRow {
         object: birth.object,
@@ -226,16 +252,22 @@ fn object_row(birth: &BirthRow, name: String, died_ns: Option<Time>) -> ObjectRo
         bytes: birth.bytes,
         born_ns: birth.born_ns,
         died_ns,
-        tid: Some(maker(birth)),
+        tid: Some(if birth.made_by == COPIED_STACK {
+            // Its owner did not come along: the child began with its first thread alone.
+            Tid(birth.pid.0)
+        } else {
+            maker(birth)
+        }),
         pool: birth.pool,
         layer: layer.number(),
+        continues: birth.continues,
     }
 }
 
 /// Whether a module is the recorder's own: its preload library, or the ring that this speaks through.
 fn is_own(module: &str) -> bool {
     let name = module.rsplit('/').next().unwrap_or(module);
-    name.starts_with("libvarve_agent") || name.ends_with(".ring")
+    name.starts_with("libvarve_agent") || name.starts_with("memfd:varve-ring")
 }
 
 fn static_row(object: &StaticObject, id: ObjectId) -> ObjectRow {
@@ -256,6 +288,7 @@ fn static_row(object: &StaticObject, id: ObjectId) -> ObjectRow {
         tid: None,
         pool: false,
         layer: object.layer.number(),
+        continues: None,
     }
 }
 
@@ -303,7 +336,12 @@ fn site_rows(stacks: &HashMap<SiteId, Vec<Frame>>) -> Vec<SiteRow> {
 fn module_notes(reports: Vec<ModuleReport>) -> Vec<ModuleNote> {
     let mut notes: Vec<ModuleNote> = Vec::new();
     for report in reports {
-        let Some(hint) = report.status.hint().filter(|_| !is_own(&report.path)) else {
+        // Memory without a file is no module of which something could be missing.
+        let is_memory = ["/SYSV", "/dev/zero", "/dev/shm/", "/memfd:"]
+            .iter()
+            .any(|start| report.path.starts_with(start));
+        let hint = report.status.hint();
+        let Some(hint) = hint.filter(|_| !is_own(&report.path) && !is_memory) else {
             continue;
         };
         let note = ModuleNote {

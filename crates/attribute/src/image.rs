@@ -1,65 +1,99 @@
 //! Bytes of ELF files, and the search for the files themselves and for their separate debug files.
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
-use std::io::Read;
-use std::ops::Deref;
+use std::fs::File;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use object::{Object, ObjectSection};
-use varve_sys::FileMap;
+use object::{Object, ObjectSection, ReadRef};
+use varve_sys::LazyFile;
 
 use crate::input::{BuildId, Mapping};
 use crate::status::{DebugInfo, ModuleStatus, Unusable};
 
-/// Files up to this size are read into memory: they are the ones that a developer rebuilds while a recording
-/// ends, and a mapped file that gets truncated kills its reader. Larger ones are mapped.
-const READ_LIMIT: u64 = 16 << 20;
 /// A mini debug file (`.gnu_debugdata`) may not unpack to more than this.
 const MINI_LIMIT: usize = 256 << 20;
-/// `O_NONBLOCK`: opening a FIFO that carries the name of a library must not wait for a writer.
-const NONBLOCK: i32 = 0o4000;
+/// How long a file system may take: those of the target's user (FUSE), or of a network, may never answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Strings in ELF files are looked for in pieces of this size.
+const STRING_STEP: u64 = 256;
 
 /// The bytes of one file.
 pub(crate) enum Image {
     /// In memory.
     Owned(Vec<u8>),
-    /// Mapped.
-    Mapped(FileMap),
+    /// Read where it is looked at.
+    Lazy(LazyFile),
 }
 
-impl Deref for Image {
-    type Target = [u8];
+/// An ELF file in an image.
+pub(crate) type Elf<'a> = object::File<'a, &'a Image>;
 
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Owned(bytes) => bytes,
-            Self::Mapped(map) => map,
+impl<'a> ReadRef<'a> for &'a Image {
+    fn len(self) -> Result<u64, ()> {
+        Ok(self.len() as u64)
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        let end = offset.checked_add(size).ok_or(())?;
+        let place = |at: u64| usize::try_from(at).map_err(|_| ());
+        self.get(place(offset)?..place(end)?).ok_or(())
+    }
+
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        let (mut step, most) = (STRING_STEP, range.end.checked_sub(range.start).ok_or(())?);
+        loop {
+            let bytes = self.read_bytes_at(range.start, step.min(most))?;
+            if let Some(end) = bytes.iter().position(|byte| *byte == delimiter) {
+                return Ok(&bytes[..end]);
+            }
+            if step >= most {
+                return Err(());
+            }
+            step *= 8;
         }
     }
 }
 
 impl Image {
+    /// Opens a regular file by whatever way.
+    fn by(open: impl FnOnce() -> std::io::Result<File> + Send + 'static) -> std::io::Result<Self> {
+        varve_sys::within(PATIENCE, move || {
+            let lazy = LazyFile::new(open()?)?;
+            // A file system that answers this will answer more.
+            let _ = lazy.get(0..lazy.len().min(4));
+            Ok(lazy)
+        })
+        .map(Self::Lazy)
+    }
+
     /// Opens a regular file.
     pub(crate) fn open(path: &Path) -> std::io::Result<Self> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .custom_flags(NONBLOCK)
-            .open(path)?;
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(std::io::Error::other("not a regular file"));
+        let path = path.to_owned();
+        Self::by(move || varve_sys::open_regular(&path))
+    }
+
+    /// How many bytes there are.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Owned(bytes) => bytes.len(),
+            Self::Lazy(file) => file.len(),
         }
-        if metadata.len() > READ_LIMIT {
-            return FileMap::open(&file).map(Self::Mapped);
+    }
+
+    /// Some of the bytes; None where they cannot be read.
+    pub(crate) fn get(&self, range: Range<usize>) -> Option<&[u8]> {
+        match self {
+            Self::Owned(bytes) => bytes.get(range),
+            Self::Lazy(file) => file.get(range),
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
-        Read::by_ref(&mut file)
-            .take(READ_LIMIT)
-            .read_to_end(&mut bytes)?;
-        Ok(Self::Owned(bytes))
+    }
+
+    /// All of them.
+    pub(crate) fn whole(&self) -> Option<&[u8]> {
+        self.get(0..self.len())
     }
 }
 
@@ -123,30 +157,30 @@ pub(crate) fn undeleted(path: &str) -> (&str, bool) {
 }
 
 /// Parses an ELF file; other formats are refused.
-pub(crate) fn parse(data: &[u8]) -> Option<object::File<'_>> {
+pub(crate) fn parse(data: &Image) -> Option<Elf<'_>> {
     let file = object::File::parse(data).ok()?;
     matches!(file.format(), object::BinaryFormat::Elf).then_some(file)
 }
 
-pub(crate) fn build_id(file: &object::File<'_>) -> Option<BuildId> {
+pub(crate) fn build_id(file: &Elf<'_>) -> Option<BuildId> {
     file.build_id()
         .ok()
         .flatten()
         .map(|id| BuildId(id.to_vec()))
 }
 
-fn has_section(file: &object::File<'_>, name: &str) -> bool {
+fn has_section(file: &Elf<'_>, name: &str) -> bool {
     // Debug files made by objcopy keep the headers of stripped sections as NOBITS, of no bytes here.
     file.section_by_name(name)
         .and_then(|section| section.compressed_file_range().ok())
         .is_some_and(|range| range.compressed_size > 0)
 }
 
-fn has_symbols(file: &object::File<'_>) -> bool {
+fn has_symbols(file: &Elf<'_>) -> bool {
     has_section(file, ".symtab")
 }
 
-fn has_lines(file: &object::File<'_>) -> bool {
+fn has_lines(file: &Elf<'_>) -> bool {
     has_section(file, ".debug_info") || has_section(file, ".zdebug_info")
 }
 
@@ -174,7 +208,7 @@ impl Locator {
         let (path, deleted) = undeleted(&mapping.path);
         let mut why = None;
         for candidate in self.candidates(mapping, path) {
-            let image = match Image::open(&candidate.path) {
+            let image = match candidate.open(mapping.build_id.is_some()) {
                 Ok(image) => image,
                 Err(error) => {
                     // The reason that counts is that of the plain path, which comes last.
@@ -219,9 +253,10 @@ impl Locator {
     }
 
     fn vdso_module(&self) -> ModuleFiles {
-        match self.vdso.clone().or_else(own_vdso) {
-            Some(bytes) if parse(&bytes).is_some() => ModuleFiles {
-                main: Some(Image::Owned(bytes)),
+        let bytes = self.vdso.clone().or_else(own_vdso);
+        match bytes.map(Image::Owned) {
+            Some(image) if parse(&image).is_some() => ModuleFiles {
+                main: Some(image),
                 debug: None,
                 supplement: None,
                 status: ModuleStatus::Kernel,
@@ -248,16 +283,19 @@ impl Locator {
             if same_file {
                 all.push(Candidate {
                     path: very,
+                    root: None,
                     same_file,
                 });
             }
             all.push(Candidate {
                 path: under(&process.join("root"), path),
+                root: Some((process.join("root"), PathBuf::from(path))),
                 same_file: false,
             });
         }
         all.extend(self.roots.iter().map(|root| Candidate {
             path: under(root, path),
+            root: (!root.as_os_str().is_empty()).then(|| (root.clone(), PathBuf::from(path))),
             same_file: false,
         }));
         all
@@ -278,7 +316,7 @@ impl Locator {
             } else if has_symbols(&file) {
                 (None, DebugInfo::SymbolsOnly)
             } else if let Some(mini) = mini_debug(&file) {
-                (Some(Image::Owned(mini)), DebugInfo::Mini)
+                (Some(mini), DebugInfo::Mini)
             } else {
                 (
                     None,
@@ -297,12 +335,7 @@ impl Locator {
         }
     }
 
-    fn debug_file(
-        &self,
-        file: &object::File<'_>,
-        path: &Path,
-        at: &Path,
-    ) -> Option<(PathBuf, Image)> {
+    fn debug_file(&self, file: &Elf<'_>, path: &Path, at: &Path) -> Option<(PathBuf, Image)> {
         let id = build_id(file);
         for folder in &self.debug_folders {
             if let Some(path) = id.as_ref().and_then(|id| id.debug_path(folder))
@@ -333,7 +366,7 @@ impl Locator {
             let image = accept_debug(&place, id.as_ref())?;
             // Where both files carry a build id, it was compared already and is worth more than the sum.
             let proven = id.is_some() && parse(&image).and_then(|file| build_id(&file)).is_some();
-            (proven || crc32(&image) == sum).then_some((place, image))
+            (proven || image.whole().map(crc32) == Some(sum)).then_some((place, image))
         })
     }
 
@@ -368,8 +401,23 @@ impl Locator {
 
 struct Candidate {
     path: PathBuf,
+    /// The folder that the file must lie in, and the path as it is seen from there.
+    root: Option<(PathBuf, PathBuf)>,
     /// The kernel vouches that this is the mapped file.
     same_file: bool,
+}
+
+impl Candidate {
+    /// Opens it. Without a build id, which proves that it is the file, nothing may have changed what its path means:
+    /// the kernel told it without symbolic links.
+    fn open(&self, proven: bool) -> std::io::Result<Image> {
+        let path = self.path.clone();
+        match self.root.clone() {
+            Some((root, path)) => Image::by(move || varve_sys::open_regular_in(&root, &path)),
+            None if proven || self.same_file => Image::open(&path),
+            None => Image::by(move || varve_sys::open_regular_exactly(&path)),
+        }
+    }
 }
 
 fn under(root: &Path, path: &str) -> PathBuf {
@@ -400,12 +448,13 @@ fn accept_debug(path: &Path, id: Option<&BuildId>) -> Option<Image> {
 }
 
 /// Unpacks `.gnu_debugdata`, the xz-packed symbol table of Fedora and its kin.
-fn mini_debug(file: &object::File<'_>) -> Option<Vec<u8>> {
+fn mini_debug(file: &Elf<'_>) -> Option<Image> {
     let packed = file.section_by_name(".gnu_debugdata")?.data().ok()?;
     let mut unpacked = Bounded(Vec::new());
     lzma_rs::xz_decompress(&mut &*packed, &mut unpacked).ok()?;
-    parse(&unpacked.0)?;
-    Some(unpacked.0)
+    let image = Image::Owned(unpacked.0);
+    parse(&image)?;
+    Some(image)
 }
 
 struct Bounded(Vec<u8>);
@@ -469,7 +518,7 @@ mod tests {
 
     #[test]
     fn this_kernel_has_a_vdso() {
-        assert!(own_vdso().is_some_and(|bytes| parse(&bytes).is_some()));
+        assert!(own_vdso().is_some_and(|bytes| parse(&Image::Owned(bytes)).is_some()));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Whether a program loads libraries.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -14,7 +13,7 @@ const HEAD_BYTES: u64 = 64 << 10;
 /// Whether an executable names a dynamic loader, so that preloaded libraries come along. False for
 /// static programs, for what is not a 64-bit ELF file and for what cannot be read.
 pub fn loads_libraries(path: &Path) -> bool {
-    let Ok(mut file) = File::open(path) else {
+    let Ok(mut file) = varve_sys::open_regular(path) else {
         return false;
     };
     let mut head = Vec::new();

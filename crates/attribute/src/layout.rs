@@ -2,6 +2,7 @@
 
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
 
+use crate::image::{Elf, Image};
 use crate::input::Mapping;
 
 const PAGE: u64 = varve_model::PAGE_BYTES;
@@ -39,7 +40,7 @@ impl Segment {
 }
 
 /// The segments of a file.
-pub(crate) fn segments(file: &object::File<'_>) -> Vec<Segment> {
+pub(crate) fn segments(file: &Elf<'_>) -> Vec<Segment> {
     file.segments()
         .map(|segment| {
             let (offset, file_bytes) = segment.file_range();
@@ -122,8 +123,8 @@ pub(crate) struct DataSymbol<'a> {
 
 /// All symbols: of the symbol table, else of the dynamic one.
 fn symbols<'f, 'a>(
-    file: &'f object::File<'a>,
-) -> Box<dyn Iterator<Item = object::Symbol<'a, 'f>> + 'f> {
+    file: &'f Elf<'a>,
+) -> Box<dyn Iterator<Item = object::Symbol<'a, 'f, &'a Image>> + 'f> {
     if file.symbol_table().is_some() {
         Box::new(file.symbols())
     } else {
@@ -132,7 +133,7 @@ fn symbols<'f, 'a>(
 }
 
 /// The data symbols of at least `least` bytes, one per address and size, sorted by address.
-pub(crate) fn data_symbols<'a>(file: &object::File<'a>, least: u64) -> Vec<DataSymbol<'a>> {
+pub(crate) fn data_symbols<'a>(file: &Elf<'a>, least: u64) -> Vec<DataSymbol<'a>> {
     let mut all: Vec<DataSymbol<'a>> = symbols(file)
         .filter(|symbol| symbol.is_definition() || symbol.is_common())
         // Assemblers leave the type out; a sized one in a data section is data all the same.
@@ -167,7 +168,7 @@ pub(crate) struct Functions<'a> {
 }
 
 impl<'a> Functions<'a> {
-    pub(crate) fn of(file: &object::File<'a>) -> Self {
+    pub(crate) fn of(file: &Elf<'a>) -> Self {
         let mut all: Vec<(u64, u64, u8, &'a str)> = symbols(file)
             .filter(|symbol| symbol.is_definition())
             .filter(|symbol| {

@@ -15,6 +15,7 @@
 mod demangle;
 mod dwarf;
 mod finish;
+mod finish_trace;
 mod functions;
 mod image;
 mod input;
@@ -36,6 +37,7 @@ mod unwind;
 mod variables;
 
 pub use finish::{Finished, finish};
+pub use finish_trace::{RECORDER_KILLED, finish_trace};
 pub use functions::FunctionBounds;
 pub use image::Locator;
 pub use input::{BuildId, Mapping};

@@ -105,7 +105,7 @@ fn read_source(roots: &[PathBuf], file: &str) -> Option<String> {
         let image = Image::open(&path)
             .ok()
             .filter(|image| image.len() <= SOURCE_LIMIT)?;
-        Some(String::from_utf8_lossy(&image).into_owned())
+        Some(String::from_utf8_lossy(image.whole()?).into_owned())
     })
 }
 

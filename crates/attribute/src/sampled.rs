@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use varve_model::{Address, ObjectId, Pid, Time};
 use varve_trace::tables::{ObjectRow, Row, SampleRow};
-use varve_trace::{TableWriter, Trace, TraceError, remove_parts};
+use varve_trace::{Destination, TableWriter, Trace, TraceError};
 
 /// An object that a sample may lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,12 +75,11 @@ impl<'a> Sampled<'a> {
     }
 
     /// Writes the table of samples with their objects.
-    pub(crate) fn write(mut self) -> Result<(), TraceError> {
-        let folder = self.trace.folder();
+    pub(crate) fn write(mut self, to: &Destination) -> Result<(), TraceError> {
         if self.any {
             self.lives.sort_unstable();
             let mut sweep = Sweep::new(&self.lives);
-            let mut table = TableWriter::<SampleRow>::create(folder)?;
+            let mut table = TableWriter::<SampleRow>::create(to)?;
             for rows in self.trace.batches::<SampleRow>()? {
                 let mut rows = rows?;
                 for row in &mut rows {
@@ -92,7 +91,7 @@ impl<'a> Sampled<'a> {
             }
             table.close()?;
         }
-        remove_parts(folder, SampleRow::TABLE.name)
+        to.remove_parts(SampleRow::TABLE.name)
     }
 }
 

@@ -209,14 +209,14 @@ fn read_module(files: &ModuleFiles, min_object: Bytes) -> ModuleStatics {
         segments: Vec::new(),
         variables: Vec::new(),
     };
-    let Some(main) = files.main.as_ref().and_then(|image| image::parse(image)) else {
+    let Some(main) = files.main.as_ref().and_then(image::parse) else {
         return module;
     };
     module.segments = layout::segments(&main);
     if matches!(files.status, ModuleStatus::Kernel) {
         return module;
     }
-    let debug = files.debug.as_ref().and_then(|image| image::parse(image));
+    let debug = files.debug.as_ref().and_then(image::parse);
     // A debug file made by `strip --only-keep-debug` or `objcopy` has the whole symbol table.
     let symbols = match &debug {
         Some(debug) if main.symbol_table().is_none() && debug.symbol_table().is_some() => {
@@ -251,7 +251,7 @@ fn read_module(files: &ModuleFiles, min_object: Bytes) -> ModuleStatics {
 /// What DWARF says of the symbols' addresses, and of large variables that have no symbol.
 fn declarations(
     files: &ModuleFiles,
-    file: &object::File<'_>,
+    file: &image::Elf<'_>,
     symbols: &[DataSymbol<'_>],
     min_object: Bytes,
     segments: &[Segment],
@@ -268,7 +268,7 @@ fn declarations(
     let supplement = files
         .supplement
         .as_ref()
-        .and_then(|image| image::parse(image))
+        .and_then(image::parse)
         .map(|file| dwarf::sections(&file));
     let dwarf = dwarf::dwarf(&sections, supplement.as_ref(), file.is_little_endian());
     let wanted = |address: u64, bytes: Option<u64>| {

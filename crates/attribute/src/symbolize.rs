@@ -1,6 +1,7 @@
 //! From addresses of code to functions, files and lines, inlined calls included.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use object::Object;
 use varve_model::{Address, Pid, SiteId, Time};
@@ -13,6 +14,11 @@ use crate::layout::{self, Functions};
 use crate::locals::Locals;
 use crate::plumbing;
 use crate::status::ModuleReport;
+
+/// Calls inlined into each other at one address.
+const MAX_INLINED: usize = 256;
+/// After that functions of a module have no lines any more: no honest one takes so long.
+const LINES_WITHIN: Duration = Duration::from_secs(60);
 
 /// Addresses from here up belong to the kernel.
 const KERNEL: u64 = 0xffff_8000_0000_0000;
@@ -158,7 +164,7 @@ pub fn symbolize(locator: &Locator, spaces: &AddressSpaces<'_>, stacks: &[Stack]
                 let files = locator.main(mapping);
                 files
                     .as_ref()
-                    .and_then(|image| image::parse(image))
+                    .and_then(image::parse)
                     .map(|file| layout::segments(&file))
                     .unwrap_or_default()
             });
@@ -229,10 +235,10 @@ fn resolve(files: &ModuleFiles, module: &str, addresses: &[u64]) -> Vec<Vec<Fram
         module: Some(module.to_owned()),
         ..Frame::default()
     };
-    let Some(main) = files.main.as_ref().and_then(|image| image::parse(image)) else {
+    let Some(main) = files.main.as_ref().and_then(image::parse) else {
         return addresses.iter().map(|_| vec![bare()]).collect();
     };
-    let debug = files.debug.as_ref().and_then(|image| image::parse(image));
+    let debug = files.debug.as_ref().and_then(image::parse);
     let mut tables = Vec::new();
     for file in debug.iter().chain([&main]) {
         let functions = Functions::of(file);
@@ -250,20 +256,22 @@ fn resolve(files: &ModuleFiles, module: &str, addresses: &[u64]) -> Vec<Vec<Fram
     let supplement = files
         .supplement
         .as_ref()
-        .and_then(|image| image::parse(image))
+        .and_then(image::parse)
         .map(|file| dwarf::sections(&file));
     let dwarf = dwarf::dwarf(&sections, supplement.as_ref(), main.is_little_endian());
-    let context = if files.status.has_lines() {
+    let context = if files.status.has_lines() && dwarf::is_shallow(&dwarf) {
         addr2line::Context::from_dwarf(dwarf).ok()
     } else {
         None
     };
     let mut locals = Locals::default();
+    let began = Instant::now();
     addresses
         .iter()
         .map(|&address| {
             let mut frames = context
                 .as_ref()
+                .filter(|_| began.elapsed() < LINES_WITHIN)
                 .map(|context| lines(context, &mut locals, address))
                 .unwrap_or_default();
             if frames.is_empty() {
@@ -287,7 +295,9 @@ fn lines(context: &addr2line::Context<Slice<'_>>, locals: &mut Locals, address: 
     let Ok(mut iterator) = context.find_frames(address).skip_all_loads() else {
         return frames;
     };
-    while let Ok(Some(found)) = iterator.next() {
+    while frames.len() < MAX_INLINED
+        && let Ok(Some(found)) = iterator.next()
+    {
         let name = found
             .function
             .as_ref()

@@ -7,7 +7,7 @@ use std::path::Path;
 use varve_attribute::finish;
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, Tid, Time};
 use varve_trace::tables::{BirthRow, DeathRow, ObjectRow};
-use varve_trace::{Manifest, Trace, TraceError, TraceWriter, finish_tables};
+use varve_trace::{Manifest, TraceError, TraceWriter, finish_tables};
 
 const KILLED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/v1/killed");
 
@@ -23,6 +23,8 @@ fn birth(object: u64) -> BirthRow {
         tid: Some(Tid(1)),
         site: None,
         pool: false,
+        reserved: false,
+        continues: None,
     }
 }
 
@@ -41,16 +43,17 @@ fn recorded(
     part: usize,
 ) -> Result<Vec<ObjectRow>, TraceError> {
     let manifest = Manifest::read(Path::new(KILLED)).unwrap();
-    let mut writer = TraceWriter::create(folder, &manifest).unwrap();
+    let mut writer = TraceWriter::create(&folder.join("t.varve"), &manifest).unwrap();
     for rows in births.chunks(part) {
         writer.append(rows).unwrap();
     }
     for rows in deaths.chunks(part) {
         writer.append(rows).unwrap();
     }
-    finish_tables(folder, &mut |_| ()).unwrap();
-    finish(folder, Bytes(4096))?;
-    Trace::open(folder).unwrap().rows()
+    let folder = writer.into_folder();
+    finish_tables(&folder, &mut |_| ()).unwrap();
+    finish(&folder.trace()?, &(&folder).into(), Bytes(4096))?;
+    folder.trace()?.rows()
 }
 
 /// More objects than deaths are held at a time; the deaths come in an order of their own.

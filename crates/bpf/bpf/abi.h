@@ -18,7 +18,8 @@
 #define TRACK_FAULTS 8u
 #define TRACK_VANISH 16u
 #define TRACK_SAMPLES 32u
-#define TRACK_SERVANTS 64u /* processes in its memory without an exit signal are the recorder's own */
+#define TRACK_SERVANTS 64u /* the first process in its memory without an exit signal makes its fault handler */
+#define TRACK_SERVED 128u  /* that one was made; another such process is tracked as any is */
 
 struct settings {
 	u64 direct;      /* where physical address 0 is mapped */
@@ -38,6 +39,16 @@ struct tracked {
 	u32 announced; /* threads that reached their end but not sched_process_exit */
 	u32 dead;
 	u32 pad;
+	u64 image; /* when what it runs began: the time of its exec or fork */
+};
+
+/* Sets and clears flags of a tracked process, if it runs that image still */
+struct flag_args {
+	u64 image;
+	u32 pid;
+	u32 set;
+	u32 clear;
+	u32 done;
 };
 
 #define LEAF_4K 0
@@ -54,6 +65,7 @@ struct region {
 	u64 sticky[8];
 	u64 written[8];
 	u64 intact[8];
+	u64 others[8]; /* known by flags that another process may have set */
 	u32 present;
 	u16 leaf;
 	u16 flags;
@@ -77,20 +89,20 @@ struct walk_args {
 };
 
 /* Context of the calibrate program */
-#define CAL_FIND 0      /* find the direct map: address and frame are given */
-#define CAL_TRANSLATE 1 /* translate an address with the settings */
+#define CAL_FIND 0      /* find the direct map: an address of the caller's and what it holds are given */
+#define CAL_TRANSLATE 1 /* translate an address with the settings, and read it there */
 #define CAL_PIPE 2      /* struct page of the first buffer of a pipe */
 struct calibrate_args {
 	u32 what;
 	s32 fd;
 	u64 address;
-	u64 frame;
+	u64 value; /* in, and out with CAL_TRANSLATE: 8 bytes at the address */
 	/* out */
 	u64 direct;
 	u64 frame_mask;
 	u32 levels;
 	s32 error;
-	u64 found_frame;
+	u64 entry; /* of the page tables, for the address */
 	u64 page;
 	u32 page_bytes; /* sizeof(struct page) */
 	u32 tgid;
@@ -152,7 +164,7 @@ struct rec_fork {
 	u32 thread;
 	u32 same_mm;
 	u32 tracked;
-	u32 pad;
+	u32 own_tid; /* the thread's number in its own pid namespace */
 };
 
 #define PATH_BYTES 256
@@ -229,9 +241,12 @@ struct rec_sample {
 };
 
 #define VANISH_ENTRIES 28
-#define ENTRY_WRITTEN 4u /* in the low bits of base: this bitmap tells writes */
+/* In the low bits of base: a further bitmap of the region before it, in this order */
+#define ENTRY_WRITTEN 4u
+#define ENTRY_OTHERS 8u
+#define ENTRIES_OF_REGION 3
 struct vanish_entry {
-	u64 base; /* low bits: LEAF_* and ENTRY_WRITTEN */
+	u64 base; /* low bits: LEAF_* and ENTRY_* */
 	u64 pages[8];
 };
 

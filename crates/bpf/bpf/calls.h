@@ -84,6 +84,8 @@ __noinline int decode(struct call *c, u64 registers, u32 number)
 
 		c->op = what == IPC_SHMAT ? OP_SHMAT : what == IPC_SHMDT ? OP_SHMDT : 0;
 		c->args[0] = what == IPC_SHMAT ? c->args[1] : c->args[4];
+		/* The flags are the third argument already */
+		c->args[1] = c->args[4];
 	}
 	return c->op;
 }

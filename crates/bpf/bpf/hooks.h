@@ -248,6 +248,7 @@ static __always_inline int advice_drops(u32 advice)
 #define MAP_FIXED 0x10
 #define MAP_FIXED_NOREPLACE 0x100000
 #define MREMAP_FIXED 2
+#define SHM_REMAP 040000
 #define FALLOCATE_DROPS (2 | 8 | 16 | 32) /* punch, collapse, zero, insert */
 
 struct call {
@@ -285,6 +286,11 @@ __noinline int vanish_call(struct call *c)
 	case OP_MADVISE:
 		if (advice_drops(c->args[2]))
 			vanish(mm, CAUSE_ADVISE, c->args[0], c->args[0] + c->args[1], 0);
+		return 0;
+	case OP_SHMAT:
+		/* How long the segment is the call does not say */
+		if (c->args[2] & SHM_REMAP)
+			vanish(mm, CAUSE_OVERMAP, c->args[1] & ~(SIZE_4K - 1), ~0ull >> 1, 0);
 		return 0;
 	case OP_SHMDT:
 		return vanish(mm, CAUSE_SHMDT, 0, ~0ull >> 1, 0);

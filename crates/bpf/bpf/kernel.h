@@ -65,11 +65,14 @@ struct page {
 	unsigned long compound_head;
 	unsigned int page_type;
 	unsigned char compound_dtor;
+	struct address_space *mapping;
+	atomic_t _mapcount;
 	atomic_t _refcount;
 };
 
 struct folio {
 	atomic_t _pincount;
+	atomic_t _large_mapcount;
 };
 
 struct thread_info {
@@ -132,8 +135,13 @@ struct hlist_node {
 struct hlist_head {
 	struct hlist_node *first;
 };
+struct upid {
+	int nr;
+};
 struct pid {
+	unsigned int level;
 	struct hlist_head tasks[4];
+	struct upid numbers[1];
 };
 struct pipe_buffer {
 	struct page *page;
@@ -194,6 +202,7 @@ enum pageflags {
 	PG_referenced = 1,
 	PG_head = 2,
 	PG_young = 3,
+	PG_anon_exclusive = 4,
 };
 enum pagetype {
 	PGTY_hugetlb = 1,

@@ -7,6 +7,15 @@
 #define BIT_REFERENCED 2u
 #define BIT_PINNED 4u
 #define BIT_HUGETLB 8u
+/* BIT_YOUNG or BIT_REFERENCED stands, and another process may have set it */
+#define BIT_OTHERS 16u
+/* Of a folio: its pages are anonymous; one page-table entry in the machine maps it */
+#define BIT_ANON 32u
+#define BIT_ALONE 64u
+
+/* Low bits of page->mapping: anonymous and not of KSM (PAGE_MAPPING_FLAGS, FOLIO_MAPPING_FLAGS since 6.18) */
+#define MAPPING_FLAGS 3u
+#define MAPPING_ANON 1u
 
 /* GUP_PIN_COUNTING_BIAS of include/linux/mm.h: a pin of a small folio counts this much */
 #define PIN_BIAS 1024u
@@ -25,7 +34,45 @@ static __always_inline u32 flag_bits(u64 flags)
 	return bits;
 }
 
-/* Bits of a folio of more than one page, from its first two struct pages */
+/*
+ * Whose access set the flags of a page: they belong to the memory, not to a mapping of it. Whoever reads
+ * the file or unmaps it (folio_mark_accessed) sets them for all who have mapped it. So they tell of this
+ * process only where the memory is anonymous and nobody else's: the kernel says so of the page, or one entry
+ * in the machine maps it. After a fork the first is not said until somebody writes.
+ */
+static __always_inline u32 whose(u32 bits, u64 flags)
+{
+	if (!(bits & (BIT_YOUNG | BIT_REFERENCED)))
+		return bits & ~(BIT_ANON | BIT_ALONE);
+	if (!(bits & BIT_ANON))
+		bits |= BIT_OTHERS;
+	else if (!(bits & BIT_ALONE) &&
+		 !(bpf_core_enum_value_exists(enum pageflags, PG_anon_exclusive) &&
+		   (flags >> bpf_core_enum_value(enum pageflags, PG_anon_exclusive)) & 1))
+		bits |= BIT_OTHERS;
+	return bits & ~(BIT_ANON | BIT_ALONE);
+}
+
+static __always_inline u32 mapping_bits(u64 mapping)
+{
+	return (mapping & MAPPING_FLAGS) == MAPPING_ANON ? BIT_ANON : 0;
+}
+
+/* Of a page that is a folio by itself. Its count of mappings begins at -1. */
+static __always_inline u32 owner_bits(u8 *page)
+{
+	u32 bits = 0;
+
+	if (!bpf_core_field_exists(struct page, mapping) ||
+	    !bpf_core_field_exists(struct page, _mapcount))
+		return 0;
+	bits = mapping_bits(*(u64 *)(page + bpf_core_field_offset(struct page, mapping)));
+	if (!*(u32 *)(page + bpf_core_field_offset(struct page, _mapcount)))
+		bits |= BIT_ALONE;
+	return bits;
+}
+
+/* Bits of a folio of more than one page, from its first two struct pages; `whose` is the caller's to ask */
 static __always_inline u32 head_bits(struct scratch *s, u64 head)
 {
 	u64 size = bpf_core_type_size(struct page);
@@ -67,6 +114,18 @@ static __always_inline u32 head_bits(struct scratch *s, u64 head)
 		    s->head_pages[at] ==
 			    bpf_core_enum_value(enum compound_dtor_id, HUGETLB_PAGE_DTOR))
 			bits |= BIT_HUGETLB;
+	}
+	if (bpf_core_field_exists(struct page, mapping)) {
+		u64 at = bpf_core_field_offset(struct page, mapping);
+
+		if (at <= sizeof(s->head_pages) - 8)
+			bits |= mapping_bits(*(u64 *)(s->head_pages + at));
+	}
+	if (bpf_core_field_exists(struct folio, _large_mapcount)) {
+		u64 at = bpf_core_field_offset(struct folio, _large_mapcount);
+
+		if (at <= sizeof(s->head_pages) - 4 && !*(u32 *)(s->head_pages + at))
+			bits |= BIT_ALONE;
 	}
 	s->head = head;
 	s->head_bits = bits;
@@ -123,16 +182,21 @@ static __always_inline u32 page_bits_in_place(struct scratch *s, u64 frame, u32 
 	u64 flags = page_flags(page), compound = page_compound(page);
 	u32 count = page_count(page);
 
+	u32 bits;
+
 	s->checks++;
 	*known = 1;
 	if (compound & 1)
-		return head_bits(s, compound - 1);
+		return whose(head_bits(s, compound - 1), flags);
 	if (is_head(flags))
-		return head_bits(s, address);
+		return whose(head_bits(s, address), flags);
 	/* A load that fails reads as 0, and the count of a page that is mapped is never 0 */
 	if (!count)
 		*known = 0;
-	return flag_bits(flags) | (count >= PIN_BIAS ? BIT_PINNED : 0);
+	bits = flag_bits(flags);
+	if (bits)
+		bits = whose(bits | owner_bits(page), flags);
+	return bits | (count >= PIN_BIAS ? BIT_PINNED : 0);
 }
 
 /* Bits of the page frame; first, count: a run of frames with it in it, to be read together */
@@ -141,6 +205,7 @@ static __always_inline u32 page_bits(struct scratch *s, u64 frame, u64 first, u3
 	u64 size = bpf_core_type_size(struct page);
 	u64 address = s->vmemmap + frame * size;
 	u64 at, flags, compound, offset;
+	u32 bits;
 	u8 *page;
 
 	s->checks++;
@@ -172,13 +237,16 @@ static __always_inline u32 page_bits(struct scratch *s, u64 frame, u64 first, u3
 	if (bpf_core_field_exists(struct page, compound_head)) {
 		compound = *(u64 *)(page + bpf_core_field_offset(struct page, compound_head));
 		if (compound & 1)
-			return head_bits(s, compound - 1);
+			return whose(head_bits(s, compound - 1), flags);
 	}
 	if (is_head(flags))
-		return head_bits(s, address);
+		return whose(head_bits(s, address), flags);
+	bits = flag_bits(flags);
+	if (bits)
+		bits = whose(bits | owner_bits(page), flags);
 	if (*(u32 *)(page + bpf_core_field_offset(struct page, _refcount)) >= PIN_BIAS)
-		return flag_bits(flags) | BIT_PINNED;
-	return flag_bits(flags);
+		bits |= BIT_PINNED;
+	return bits;
 }
 
 #endif

@@ -145,15 +145,15 @@ int walk_process(struct walk_args *a)
 struct calibrate_context {
 	u64 pgd;
 	u64 address;
-	u64 frame;
+	u64 value;
 	u64 direct;
 	u64 frame_mask;
 	u32 levels;
 	u32 found;
 };
 
-/* The frame of an address by a guess of where physical memory is mapped; ~0 if that fails */
-static __noinline u64 translate(u64 pgd, u64 address, u64 direct, u64 mask, u32 levels)
+/* The page table entry of an address by a guess of where physical memory is mapped; 0 if that fails */
+static __noinline u64 leaf_entry(u64 pgd, u64 address, u64 direct, u64 mask, u32 levels)
 {
 	u64 table = pgd, entry = 0;
 
@@ -163,16 +163,22 @@ static __noinline u64 translate(u64 pgd, u64 address, u64 direct, u64 mask, u32 
 		if (level == 4 && levels == 4)
 			continue;
 		if (bpf_probe_read_kernel(&entry, 8, (void *)(table + ((address >> shift) & 511) * 8)))
-			return ~0ull;
+			return 0;
 		if (!(entry & PTE_PRESENT))
-			return ~0ull;
+			return 0;
 		if (level == 0)
-			return (entry & mask) >> 12;
+			return entry;
 		if (entry & PTE_PSE)
-			return ~0ull;
+			return 0;
 		table = direct + (entry & mask);
 	}
-	return ~0ull;
+	return 0;
+}
+
+/* What physical memory holds for an address, by its entry and the same guess */
+static __always_inline long read_physical(u64 *value, u64 entry, u64 address, u64 direct, u64 mask)
+{
+	return bpf_probe_read_kernel(value, sizeof(*value), (void *)(direct + (entry & mask) + (address & 4095)));
 }
 
 /* Bits of an entry that are a physical address, less one that may mean "encrypted" */
@@ -192,8 +198,9 @@ static long calibrate_step(u32 i, struct calibrate_context *c)
 	for (u32 guess = 0; guess < 6; guess++) {
 		u64 mask = mask_of(guess % 3);
 		u32 levels = guess < 3 ? 4 : 5;
+		u64 entry = leaf_entry(c->pgd, c->address, direct, mask, levels), value = 0;
 
-		if (translate(c->pgd, c->address, direct, mask, levels) == c->frame) {
+		if (entry && !read_physical(&value, entry, c->address, direct, mask) && value == c->value) {
 			c->direct = direct;
 			c->frame_mask = mask;
 			c->levels = levels;
@@ -240,15 +247,18 @@ int calibrate(struct calibrate_args *a)
 	if (a->what == CAL_FIND) {
 		c.pgd = pgd;
 		c.address = a->address;
-		c.frame = a->frame;
+		c.value = a->value;
 		bpf_loop(1 << 17, calibrate_step, &c, 0);
 		a->direct = c.direct;
 		a->frame_mask = c.frame_mask;
 		a->levels = c.levels;
 		a->error = c.found ? 0 : -ESRCH;
 	} else if (a->what == CAL_TRANSLATE) {
-		a->found_frame = translate(pgd, a->address, g->direct, g->frame_mask, g->levels);
-		a->error = 0;
+		u64 value = 0;
+
+		a->entry = leaf_entry(pgd, a->address, g->direct, g->frame_mask, g->levels);
+		a->error = a->entry ? read_physical(&value, a->entry, a->address, g->direct, g->frame_mask) : -ESRCH;
+		a->value = value;
 	} else if (a->what == CAL_PIPE) {
 		struct file **files = BPF_CORE_READ(task, files, fdt, fd);
 		struct pipe_inode_info *pipe;
@@ -363,6 +373,36 @@ int signal_deliver(struct bpf_raw_tracepoint_args *ctx)
 
 /* ---- processes and threads ---- */
 
+SEC("syscall")
+int change_flags(struct flag_args *a)
+{
+	u32 pid = a->pid;
+	struct tracked *t = bpf_map_lookup_elem(&tracked, &pid);
+
+	a->done = 0;
+	if (!t || t->image != a->image)
+		return 0;
+	__sync_fetch_and_or(&t->flags, a->set);
+	__sync_fetch_and_and(&t->flags, ~a->clear);
+	a->done = 1;
+	return 0;
+}
+
+/* The number by which a thread knows itself */
+static __always_inline u32 own_number(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	u32 level = BPF_CORE_READ(pid, level), number = 0;
+	u64 at;
+
+	if (level > 32) /* MAX_PID_NS_LEVEL */
+		return 0;
+	at = (u64)pid + bpf_core_field_offset(struct pid, numbers) + level * bpf_core_type_size(struct upid) +
+	     bpf_core_field_offset(struct upid, nr);
+	bpf_probe_read_kernel(&number, sizeof(number), (void *)(unsigned long)at);
+	return number;
+}
+
 SEC("raw_tp/sched_process_fork")
 int process_fork(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -372,7 +412,7 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	struct rec_fork *rec;
 	struct pt_regs r = {};
 	u32 pid, tid, parent, inherit = 0;
-	u64 stack, mm;
+	u64 stack, mm, now = bpf_ktime_get_ns();
 
 	if (!t || !g)
 		return 0;
@@ -380,13 +420,19 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	pid = BPF_CORE_READ(child, tgid);
 	tid = BPF_CORE_READ(child, pid);
 	mm = (u64)BPF_CORE_READ(child, mm);
-	if (t->flags & TRACK_SERVANTS && pid != parent && !BPF_CORE_READ(child, exit_signal) &&
-	    mm == (u64)BPF_CORE_READ(current_task(), mm))
+	if ((t->flags & (TRACK_SERVANTS | TRACK_SERVED)) == TRACK_SERVANTS && pid != parent &&
+	    !BPF_CORE_READ(child, exit_signal) && mm == (u64)BPF_CORE_READ(current_task(), mm)) {
+		__sync_fetch_and_or(&t->flags, TRACK_SERVED);
 		return 0;
+	}
 	if (pid == parent) {
 		inherit = 1;
 	} else if (t->flags & TRACK_FOLLOW) {
-		struct tracked new = { .leader = (u64)child, .flags = t->flags };
+		struct tracked new = {
+			.leader = (u64)child,
+			.flags = t->flags & ~TRACK_SERVED,
+			.image = now,
+		};
 
 		inherit = bpf_map_update_elem(&tracked, &pid, &new, BPF_ANY) == 0;
 		if (!inherit)
@@ -398,6 +444,7 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	}
 	fill(&rec->r, REC_FORK, 0);
+	rec->r.time = now;
 	rec->pid = pid;
 	rec->tid = tid;
 	rec->mm = mm;
@@ -414,7 +461,7 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 		rec->sp = r.sp;
 		rec->tls = BPF_CORE_READ(child, thread.fsbase);
 	}
-	rec->pad = 0;
+	rec->own_tid = own_number(child);
 	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 	return 0;
 }
@@ -426,11 +473,14 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 	struct linux_binprm *program = (struct linux_binprm *)ctx->args[2];
 	struct tracked *t = tracked_current();
 	struct rec_exec *rec;
+	u64 now = bpf_ktime_get_ns();
 	s64 bytes;
 
 	if (!t)
 		return 0;
 	t->leader = (u64)task; /* a thread that calls execve becomes the leader */
+	t->flags &= ~TRACK_SERVED;
+	t->image = now;
 	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
 	if (!rec) {
 		drop(DROP_LIFE, 1);
@@ -438,6 +488,7 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 	}
 	bytes = bpf_probe_read_kernel_str(rec->path, sizeof(rec->path), BPF_CORE_READ(program, filename));
 	fill(&rec->r, REC_EXEC, bytes > 0 ? bytes - 1 : 0);
+	rec->r.time = now;
 	rec->mm = (u64)BPF_CORE_READ(task, mm);
 	rec->old_tid = ctx->args[1];
 	rec->pad = 0;

@@ -104,10 +104,14 @@ static long check_cold(u32 i, struct cold_context *c)
 	}
 	if (!bits)
 		return 0;
-	if (bits & BIT_YOUNG)
-		s->region.young[word] |= bit;
-	if (bits & BIT_REFERENCED)
-		s->region.referenced[word] |= bit;
+	if (bits & BIT_OTHERS) {
+		s->region.others[word] |= bit;
+	} else {
+		if (bits & BIT_YOUNG)
+			s->region.young[word] |= bit;
+		if (bits & BIT_REFERENCED)
+			s->region.referenced[word] |= bit;
+	}
 	if (bits & BIT_PINNED)
 		s->region.pinned[word] |= bit;
 	return 0;
@@ -220,6 +224,7 @@ __noinline u64 scan_word(struct scratch *s, u32 word, u64 mask)
 	r->young[word] = 0;
 	r->referenced[word] = 0;
 	r->pinned[word] = 0;
+	r->others[word] = 0;
 	r->present += count_ones(present);
 	/* A device may write to a pinned page and leave no trace: then all pages' pins must be known */
 	cold = present & ~special & (s->options & OPT_GUARDED ? ~0ull : ~accessed);
@@ -232,7 +237,7 @@ __noinline u64 scan_word(struct scratch *s, u32 word, u64 mask)
 			return accessed;
 		}
 		bpf_loop(64, check_cold, &c, 0);
-		accessed |= r->young[word] | r->referenced[word] | r->pinned[word];
+		accessed |= r->young[word] | r->referenced[word] | r->pinned[word] | r->others[word];
 	}
 	return accessed;
 }
@@ -256,14 +261,14 @@ static __noinline int batch_region(struct scratch *s)
 {
 	struct region *r;
 	struct vanish_entry *e;
-	u64 any = 0;
+	u64 written = 0, others = 0;
 
 	if (!s)
 		return 0;
 	r = &s->region;
-	if (s->batch.count >= VANISH_ENTRIES - 1)
+	if (s->batch.count > VANISH_ENTRIES - ENTRIES_OF_REGION)
 		flush_batch(s);
-	if (s->batch.count >= VANISH_ENTRIES - 1)
+	if (s->batch.count > VANISH_ENTRIES - ENTRIES_OF_REGION)
 		return 0;
 	e = &s->batch.entries[s->batch.count];
 	e->base = r->base | (r->leaf & 3);
@@ -272,17 +277,25 @@ static __noinline int batch_region(struct scratch *s)
 			    r->sticky[i];
 
 		e->pages[i] = pages;
-		any |= r->written[i];
-		s->batch_pages += count_ones(pages);
+		written |= r->written[i];
+		others |= r->others[i];
+		s->batch_pages += count_ones(pages | r->others[i]);
 	}
 	s->batch.count++;
-	if (!any || s->batch.count >= VANISH_ENTRIES)
-		return 0;
-	e = &s->batch.entries[s->batch.count];
-	e->base = r->base | (r->leaf & 3) | ENTRY_WRITTEN;
-	for (int i = 0; i < 8; i++)
-		e->pages[i] = r->written[i];
-	s->batch.count++;
+	if (written && s->batch.count < VANISH_ENTRIES) {
+		e = &s->batch.entries[s->batch.count];
+		e->base = r->base | (r->leaf & 3) | ENTRY_WRITTEN;
+		for (int i = 0; i < 8; i++)
+			e->pages[i] = r->written[i];
+		s->batch.count++;
+	}
+	if (others && s->batch.count < VANISH_ENTRIES) {
+		e = &s->batch.entries[s->batch.count];
+		e->base = r->base | (r->leaf & 3) | ENTRY_OTHERS;
+		for (int i = 0; i < 8; i++)
+			e->pages[i] = r->others[i];
+		s->batch.count++;
+	}
 	return 0;
 }
 
@@ -350,8 +363,9 @@ static __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
 		else
 			r->accessed[0] = 1;
 	} else {
-		r->young[0] = !!(bits & BIT_YOUNG);
-		r->referenced[0] = !!(bits & BIT_REFERENCED);
+		r->others[0] = !!(bits & BIT_OTHERS);
+		r->young[0] = !r->others[0] && bits & BIT_YOUNG;
+		r->referenced[0] = !r->others[0] && bits & BIT_REFERENCED;
 		r->pinned[0] = !!(bits & BIT_PINNED);
 	}
 	if (s->options & OPT_GUARDED && !(bits & BIT_HUGETLB) && leaf == LEAF_2M) {
@@ -402,6 +416,7 @@ static __noinline int scan_table(struct scratch *s, u64 table, u64 va)
 				s->region.young[word] = 0;
 				s->region.referenced[word] = 0;
 				s->region.pinned[word] = 0;
+				s->region.others[word] = 0;
 				continue;
 			}
 			if (bpf_probe_read_kernel(s->t1 + word * 64, 512,

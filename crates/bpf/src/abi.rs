@@ -41,6 +41,7 @@ pub(crate) const SAMPLE_TRAP: u32 = 2;
 pub(crate) const SAMPLE_COMPAT: u32 = 4;
 
 const ENTRY_WRITTEN: u64 = 4;
+const ENTRY_OTHERS: u64 = 8;
 const ENTRY_LEAF: u64 = 3;
 const ENTRY_LOW: u64 = (1 << 21) - 1;
 
@@ -91,6 +92,15 @@ plain!(Tracked {
     announced: u32,
     dead: u32,
     pad: u32,
+    image: u64,
+});
+
+plain!(FlagArgs {
+    image: u64,
+    pid: u32,
+    set: u32,
+    clear: u32,
+    done: u32,
 });
 
 plain!(Waits {
@@ -107,6 +117,7 @@ plain!(RawRegion {
     sticky: Bitmap,
     written: Bitmap,
     intact: Bitmap,
+    others: Bitmap,
     present: u32,
     leaf: u16,
     flags: u16,
@@ -131,12 +142,12 @@ plain!(CalibrateArgs {
     what: u32,
     fd: i32,
     address: u64,
-    frame: u64,
+    value: u64,
     direct: u64,
     frame_mask: u64,
     levels: u32,
     error: i32,
-    found_frame: u64,
+    entry: u64,
     page: u64,
     page_bytes: u32,
     tgid: u32,
@@ -166,7 +177,7 @@ plain!(RecFork {
     thread: u32,
     same_mm: u32,
     tracked: u32,
-    pad: u32,
+    own_tid: u32,
 });
 
 plain!(RecExec {
@@ -232,12 +243,14 @@ impl RawRegion {
             sticky: self.sticky,
             written: self.written,
             intact: self.intact,
+            others: self.others,
             present: self.present,
         }
     }
 }
 
-/// The regions of a vanish record; a second entry for the same region tells what was written
+/// The regions of a vanish record; further entries for the same region tell what was written, and what others may
+/// have touched
 pub(crate) fn vanish_regions(bytes: &[u8]) -> impl Iterator<Item = Region> + '_ {
     let mut entries = bytes
         .chunks_exact(size_of::<VanishEntry>())
@@ -245,9 +258,12 @@ pub(crate) fn vanish_regions(bytes: &[u8]) -> impl Iterator<Item = Region> + '_ 
         .peekable();
     std::iter::from_fn(move || {
         let entry = entries.next()?;
-        let written = entries
-            .next_if(|next| next.base & ENTRY_WRITTEN != 0)
-            .map_or([0; 8], |next| next.pages);
+        let mut further = |kind| {
+            entries
+                .next_if(|next| next.base & kind != 0)
+                .map_or([0; 8], |next| next.pages)
+        };
+        let (written, others) = (further(ENTRY_WRITTEN), further(ENTRY_OTHERS));
         Some(Region {
             base: Address(entry.base & !ENTRY_LOW),
             leaf: leaf(entry.base & ENTRY_LEAF),
@@ -259,6 +275,7 @@ pub(crate) fn vanish_regions(bytes: &[u8]) -> impl Iterator<Item = Region> + '_ 
             sticky: [0; 8],
             written,
             intact: [0; 8],
+            others,
             present: 0,
         })
     })
@@ -269,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vanish_record_joins_touched_and_written() {
+    fn a_vanish_record_joins_the_entries_of_a_region() {
         let touched = VanishEntry {
             base: 0x40_0000,
             pages: [3, 0, 0, 0, 0, 0, 0, 0],
@@ -282,7 +299,18 @@ mod tests {
             base: 0x80_0000 | 1,
             pages: [1, 0, 0, 0, 0, 0, 0, 0],
         };
-        let bytes: Vec<u8> = [touched, written, huge]
+        let of_others = |base| VanishEntry {
+            base: base | ENTRY_OTHERS,
+            pages: [8, 0, 0, 0, 0, 0, 0, 0],
+        };
+        let entries = [
+            touched,
+            written,
+            of_others(touched.base),
+            huge,
+            of_others(huge.base),
+        ];
+        let bytes: Vec<u8> = entries
             .iter()
             .flat_map(|entry| std::iter::once(&entry.base).chain(&entry.pages))
             .flat_map(|word| word.to_ne_bytes())
@@ -290,6 +318,7 @@ mod tests {
         let regions: Vec<Region> = vanish_regions(&bytes).collect();
         assert_eq!(regions.len(), 2);
         assert_eq!((regions[0].accessed[0], regions[0].written[0]), (3, 1));
+        assert_eq!((regions[0].others[0], regions[1].others[0]), (8, 8));
         assert_eq!(
             (regions[1].leaf, regions[1].base),
             (Leaf::Huge2M, Address(0x80_0000))

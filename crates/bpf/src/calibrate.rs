@@ -1,14 +1,13 @@
 //! Finding out where the kernel keeps its memory, without symbols
 //!
-//! The loader knows the frame numbers of a few pages of its own from `/proc/self/pagemap`. The
-//! direct map is where a walk of its own page tables gives the same numbers; the array of
-//! `struct page` starts so many sizes below the `struct page` of one of them, which a pipe holds
-//! after `vmsplice`.
+//! The loader writes numbers that nobody can know into a few pages of its own. The direct map is where a walk
+//! of its own page tables ends at memory that holds those numbers, and holds the next ones when they are
+//! written. Frame numbers come from that walk: `/proc/self/pagemap` would show them too, but to holders of
+//! `CAP_SYS_ADMIN` only. The array of `struct page` starts so many sizes below the `struct page` of one of the pages,
+//! which a pipe holds after `vmsplice`.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 use crate::abi::{self, CalibrateArgs, Settings};
@@ -21,6 +20,8 @@ const PROBES: [usize; 4] = [0, 17, 40, 63];
 /// Frames of pages may change under compaction: then everything is tried again
 const ATTEMPTS: usize = 4;
 const VMEMMAP_ALIGN: u64 = 1 << 21;
+/// Bit of an entry that the kernel sets with each write, where it has soft-dirty bits
+const SOFT_DIRTY: u64 = 1 << 11;
 
 /// What the machine turned out to be
 pub(crate) struct Found {
@@ -57,7 +58,7 @@ fn attempt(
     let mut find = CalibrateArgs {
         what: abi::CAL_FIND,
         address: sample.address(PROBES[0]),
-        frame: sample.entry(PROBES[0])?.frame()?,
+        value: sample.mark(PROBES[0])?,
         ..Default::default()
     };
     run(program, &mut find)?;
@@ -68,27 +69,28 @@ fn attempt(
     }
     if find.error != 0 {
         return Err(BpfError::Calibration(
-            "no candidate for the direct map agrees with /proc/self/pagemap".into(),
+            "no candidate leads to memory that this process wrote".into(),
         ));
     }
     settings.direct = find.direct;
     settings.frame_mask = find.frame_mask;
     settings.levels = find.levels;
     store(settings_map, &settings)?;
+    let mut soft_dirty = false;
     for page in PROBES {
-        let mut check = CalibrateArgs {
-            what: abi::CAL_TRANSLATE,
-            address: sample.address(page),
-            ..Default::default()
-        };
-        run(program, &mut check)?;
-        if check.found_frame != sample.entry(page)?.frame()? {
-            return Err(BpfError::Calibration(
-                "the page tables and /proc/self/pagemap disagree".into(),
-            ));
+        // A number that was written before may lie in an old copy of the page: only the right place has the next one.
+        for _ in 0..2 {
+            let value = sample.mark(page)?;
+            let read = translate(program, &sample, page)?;
+            if read.value != value {
+                return Err(BpfError::Calibration(
+                    "the page tables lead to memory that this process did not write".into(),
+                ));
+            }
+            soft_dirty = read.entry & SOFT_DIRTY != 0;
         }
     }
-    let (vmemmap, vmemmap_problem) = match vmemmap(program, &sample) {
+    let (vmemmap, vmemmap_problem) = match vmemmap(program, &sample, &settings) {
         Ok(base) => (base, None),
         Err(error) => (0, Some(error.to_string())),
     };
@@ -97,12 +99,32 @@ fn attempt(
         settings,
         features: find.features,
         vmemmap_problem,
-        soft_dirty: sample.entry(PROBES[0])?.soft_dirty(),
+        soft_dirty,
     })
 }
 
+/// The entry of a page of the sample, and what physical memory holds there
+fn translate(
+    program: BorrowedFd<'_>,
+    sample: &Sample,
+    page: usize,
+) -> Result<CalibrateArgs, BpfError> {
+    let mut read = CalibrateArgs {
+        what: abi::CAL_TRANSLATE,
+        address: sample.address(page),
+        ..Default::default()
+    };
+    run(program, &mut read)?;
+    if read.error != 0 {
+        return Err(BpfError::Calibration(
+            "a page of this process is not in its page tables".into(),
+        ));
+    }
+    Ok(read)
+}
+
 /// Where `struct page` 0 would be, from two pages that must agree
-fn vmemmap(program: BorrowedFd<'_>, sample: &Sample) -> Result<u64, BpfError> {
+fn vmemmap(program: BorrowedFd<'_>, sample: &Sample, settings: &Settings) -> Result<u64, BpfError> {
     let mut base = None;
     for page in [PROBES[1], PROBES[2]] {
         let (reader, writer) = pipe()?;
@@ -113,7 +135,9 @@ fn vmemmap(program: BorrowedFd<'_>, sample: &Sample) -> Result<u64, BpfError> {
             ..Default::default()
         };
         run(program, &mut args)?;
-        let offset = sample.entry(page)?.frame()? * u64::from(args.page_bytes);
+        let entry = translate(program, sample, page)?.entry;
+        let frame = (entry & settings.frame_mask) / PAGE as u64;
+        let offset = frame * u64::from(args.page_bytes);
         let this = args.page.wrapping_sub(offset);
         if args.error != 0 || args.page_bytes == 0 || !this.is_multiple_of(VMEMMAP_ALIGN) {
             return Err(BpfError::Calibration(format!(
@@ -165,38 +189,10 @@ fn last(what: &'static str) -> BpfError {
 /// A few touched pages of our own, never huge
 struct Sample {
     start: NonNull<u8>,
-    pagemap: File,
-}
-
-/// An entry of pagemap (Documentation/admin-guide/mm/pagemap.rst)
-struct Entry(u64);
-
-impl Entry {
-    fn frame(&self) -> Result<u64, BpfError> {
-        let frame = self.0 & ((1 << 55) - 1);
-        if self.0 >> 63 == 0 {
-            return Err(BpfError::Calibration(
-                "a touched page is not present".into(),
-            ));
-        }
-        // The kernel hides frame numbers from those without CAP_SYS_ADMIN
-        if frame == 0 {
-            return Err(BpfError::NoPrivilege);
-        }
-        Ok(frame)
-    }
-
-    fn soft_dirty(&self) -> bool {
-        self.0 >> 55 & 1 != 0
-    }
 }
 
 impl Sample {
     fn new() -> Result<Sample, BpfError> {
-        let pagemap = File::open("/proc/self/pagemap").map_err(|source| BpfError::System {
-            what: "opening /proc/self/pagemap",
-            source,
-        })?;
         // SAFETY: a new private mapping at an address that the kernel chooses harms nobody
         let start = unsafe {
             libc::mmap(
@@ -214,7 +210,7 @@ impl Sample {
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
             return Err(last("mapping memory"));
         };
-        let sample = Sample { start, pagemap };
+        let sample = Sample { start };
         // SAFETY: advice on, and writes to, the mapping made above
         unsafe {
             libc::madvise(start.as_ptr().cast(), PAGES * PAGE, libc::MADV_NOHUGEPAGE);
@@ -229,15 +225,23 @@ impl Sample {
         self.start.as_ptr() as u64 + (page * PAGE) as u64
     }
 
-    fn entry(&self, page: usize) -> Result<Entry, BpfError> {
-        let mut bytes = [0; 8];
-        self.pagemap
-            .read_exact_at(&mut bytes, self.address(page) / PAGE as u64 * 8)
-            .map_err(|source| BpfError::System {
-                what: "reading /proc/self/pagemap",
-                source,
-            })?;
-        Ok(Entry(u64::from_ne_bytes(bytes)))
+    /// Writes a number that nobody knows to the beginning of a page
+    fn mark(&self, page: usize) -> Result<u64, BpfError> {
+        let mut value = 0u64;
+        // SAFETY: the number has as many bytes as are asked for
+        let got = unsafe { libc::getrandom((&raw mut value).cast(), size_of::<u64>(), 0) };
+        if got != size_of::<u64>() as isize {
+            return Err(last("asking for a random number"));
+        }
+        // SAFETY: the page belongs to the sample and begins at an aligned address
+        unsafe {
+            self.start
+                .as_ptr()
+                .add(page * PAGE)
+                .cast::<u64>()
+                .write_volatile(value);
+        }
+        Ok(value)
     }
 
     /// Puts the page itself, not a copy, into a pipe

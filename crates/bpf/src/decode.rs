@@ -90,6 +90,7 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 stack_pointer: (raw.sp != 0).then_some(Address(raw.sp)),
                 tls: (raw.tls != 0).then_some(Address(raw.tls)),
                 tracked: raw.tracked != 0,
+                own_tid: Some(Tid(raw.own_tid)).filter(|t| t.0 != 0),
             })
         }
         EXEC => {

@@ -6,11 +6,16 @@ use varve_model::Pid;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BpfError {
-    /// Not allowed to load programs
+    /// Not allowed to load programs: this process lacks capabilities
     #[error(
-        "not allowed to load BPF programs (hint: run as root, or give CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE)"
+        "not allowed to load BPF programs: this process lacks {0} (hint: run as root, with sudo, or give what is missing; `varve doctor` tells how)"
     )]
-    NoPrivilege,
+    NoPrivilege(String),
+    /// Not allowed to load programs, although nothing is missing
+    #[error(
+        "not allowed to load BPF programs, although this process has CAP_BPF and CAP_PERFMON (hint: a container's seccomp filter or user namespace, a security module or kernel lockdown forbids it; record from outside of the container)"
+    )]
+    Forbidden,
     /// The kernel does not describe its types
     #[error(
         "this kernel has no type information at /sys/kernel/btf/vmlinux (hint: it needs CONFIG_DEBUG_INFO_BTF=y, which stock distribution kernels have)"

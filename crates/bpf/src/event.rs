@@ -145,6 +145,8 @@ pub struct Fork {
     pub tls: Option<Address>,
     /// Whether the child is tracked from its first instruction on
     pub tracked: bool,
+    /// The thread id by which the child knows itself, in its own pid namespace
+    pub own_tid: Option<Tid>,
 }
 
 /// What `clone` made

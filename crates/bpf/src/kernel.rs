@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use libbpf_rs::{MapCore, Object};
 use varve_model::{Duration, Pid, Time};
 
-use crate::abi::{self, Plain, RawRegion, Settings, Tracked, Waits, WalkArgs};
+use crate::abi::{self, FlagArgs, Plain, RawRegion, Settings, Tracked, Waits, WalkArgs};
 use crate::calibrate::{self, Found};
 use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
@@ -22,6 +22,7 @@ pub struct Kernel {
     _links: Vec<libbpf_rs::Link>,
     object: Object,
     walk: OwnedFd,
+    change: OwnedFd,
     maps: Maps,
     regions: Mapped,
     region_limit: u32,
@@ -80,6 +81,13 @@ impl TrackedProcesses {
         }
         found.into_iter().collect()
     }
+
+    /// When what a tracked process runs began: the time of its last exec, or else of its fork; none for a process
+    /// that is not tracked, or has ended
+    pub fn image(&self, pid: Pid) -> Option<Time> {
+        let entry: Tracked = raw::map_lookup(self.map.as_fd(), pid.0).ok()?;
+        (entry.dead == 0).then_some(Time(entry.image))
+    }
 }
 
 struct Maps {
@@ -93,7 +101,7 @@ impl Kernel {
     /// Loads and attaches the programs and finds out where the kernel keeps its memory
     ///
     /// # Errors
-    /// [`BpfError::NoPrivilege`], [`BpfError::NoBtf`], [`BpfError::Verifier`] and
+    /// [`BpfError::NoPrivilege`], [`BpfError::Forbidden`], [`BpfError::NoBtf`], [`BpfError::Verifier`] and
     /// [`BpfError::Calibration`] say why nothing can be recorded on this machine. What is merely
     /// missing is told by [`Kernel::capabilities`].
     pub fn load(options: &LoadOptions) -> Result<Kernel, BpfError> {
@@ -149,6 +157,7 @@ impl Kernel {
         let mut kernel = Kernel {
             _links: links,
             walk: program_fd(&object, "walk_process")?,
+            change: program_fd(&object, "change_flags")?,
             object,
             maps,
             regions,
@@ -177,9 +186,33 @@ impl Kernel {
     pub fn track(&self, pid: Pid, flags: TrackFlags) -> Result<(), BpfError> {
         let entry = Tracked {
             flags: flags.0,
+            image: now().0,
             ..Default::default()
         };
         raw::map_update(self.maps.tracked.as_fd(), pid.0, &entry).map_err(map_error("tracked"))
+    }
+
+    /// Changes flags of a tracked process, unless it runs another image by now (see [`TrackedProcesses::image`]);
+    /// whether that was so
+    ///
+    /// # Errors
+    /// [`BpfError::System`] where the kernel does not run the program.
+    pub fn change_flags(
+        &self,
+        pid: Pid,
+        image: Time,
+        set: TrackFlags,
+        clear: TrackFlags,
+    ) -> Result<bool, BpfError> {
+        let mut args = FlagArgs {
+            image: image.0,
+            pid: pid.0,
+            set: set.0,
+            clear: clear.0,
+            done: 0,
+        };
+        raw::run(self.change.as_fd(), &mut args).map_err(system("changing a process's flags"))?;
+        Ok(args.done != 0)
     }
 
     /// The processes that are tracked, to be asked for at any time
@@ -391,6 +424,17 @@ impl std::fmt::Debug for Kernel {
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
+}
+
+/// CLOCK_MONOTONIC, as the programs have it
+fn now() -> Time {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a local that the call fills; this clock always exists
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Time(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> BpfError {

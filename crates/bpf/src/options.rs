@@ -80,8 +80,8 @@ impl TrackFlags {
     pub const VANISH: TrackFlags = TrackFlags(16);
     /// Samples, where they are taken
     pub const SAMPLES: TrackFlags = TrackFlags(32);
-    /// Processes that share its memory and have no exit signal are not its children but servants of the
-    /// recorder's
+    /// The first process of each image that shares its memory and has no exit signal is not its child: by way of that the
+    /// preload library makes the fault handler. Others of that kind are tracked
     pub const SERVANTS: TrackFlags = TrackFlags(64);
     /// FOLLOW, MAPPINGS, FAULTS and VANISH
     pub const DEFAULT: TrackFlags = TrackFlags(1 | 2 | 8 | 16);

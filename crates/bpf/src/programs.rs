@@ -37,7 +37,7 @@ const fn program(
     }
 }
 
-pub(crate) const PROGRAMS: [Program; 15] = [
+pub(crate) const PROGRAMS: [Program; 16] = [
     Program {
         name: "walk_process",
         tracepoint: None,
@@ -48,6 +48,12 @@ pub(crate) const PROGRAMS: [Program; 15] = [
         name: "calibrate",
         tracepoint: None,
         purpose: "finds where the kernel keeps its memory",
+        required: true,
+    },
+    Program {
+        name: "change_flags",
+        tracepoint: None,
+        purpose: "changes what is done with the events of one process",
         required: true,
     },
     program(
@@ -170,8 +176,12 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
                 let said = take_said();
                 // The verifier refuses with EACCES, too, but it leaves a log
                 let verified = said.contains("BEGIN PROG LOAD LOG");
+                // Without CAP_PERFMON a program is refused for what it reads
+                if let Some(lacking) = lacking() {
+                    return Err(BpfError::NoPrivilege(lacking));
+                }
                 if !verified && error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
-                    return Err(BpfError::NoPrivilege);
+                    return Err(BpfError::Forbidden);
                 }
                 let Some(program) = blamed(&said, &refused) else {
                     return Err(BpfError::Load(format!("{error}: {}", tail(&said))));
@@ -186,6 +196,15 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
             }
         }
     }
+}
+
+/// What this process lacks of the capabilities that loading takes
+fn lacking() -> Option<String> {
+    let own = varve_sys::Rights::own();
+    let needed = [varve_sys::Capability::Bpf, varve_sys::Capability::Perfmon];
+    let lacking = needed.iter().filter(|c| !own.covers(**c));
+    let names: Vec<&str> = lacking.map(|c| c.as_str()).collect();
+    (!names.is_empty()).then(|| names.join(" and "))
 }
 
 fn open(

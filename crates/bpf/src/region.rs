@@ -19,10 +19,10 @@ pub struct Region {
     pub hugetlb: bool,
     /// Pages whose accessed bit is set and can be cleared
     pub accessed: Bitmap,
-    /// Pages whose bit someone else (DAMON, idle tracking) took, who left `PG_young`
+    /// Anonymous pages of this process alone whose bit someone else (DAMON, idle tracking) took, who left `PG_young`
     pub young: Bitmap,
-    /// Pages that the kernel touched through the direct map (`O_DIRECT` and its kin) or that the
-    /// page cache marked: `PG_referenced`
+    /// Anonymous pages of this process alone that the kernel touched through the direct map (`O_DIRECT` and its kin):
+    /// `PG_referenced`
     pub referenced: Bitmap,
     /// Pages that may be pinned for DMA: a device may touch them at any time
     pub pinned: Bitmap,
@@ -37,6 +37,9 @@ pub struct Region {
     /// since they were protected, except by a device if they were pinned then; all zero before
     /// `guard_writes`, and where page flags are not looked at
     pub intact: Bitmap,
+    /// Pages with one of these two flags that other processes may have set: pages of files and of shared memory, and
+    /// pages that somebody else has mapped too
+    pub others: Bitmap,
     /// Pages of the region that are present, touched or not (1 for a huge page)
     pub present: u32,
 }
@@ -64,10 +67,16 @@ impl Leaf {
 }
 
 impl Region {
-    /// All touched pages, whatever the cause
+    /// All pages that may have been touched, whatever the cause
     pub fn touched(&self) -> Bitmap {
         let mut all = self.accessed;
-        for other in [&self.young, &self.referenced, &self.pinned, &self.sticky] {
+        for other in [
+            &self.young,
+            &self.referenced,
+            &self.pinned,
+            &self.sticky,
+            &self.others,
+        ] {
             for (a, b) in all.iter_mut().zip(other) {
                 *a |= b;
             }

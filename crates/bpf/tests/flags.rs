@@ -6,8 +6,11 @@ mod common;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 
-use common::{PAGE, Puppet, kernel, map_small, pages_of, set, walk_touched, write_all};
-use varve_bpf::PageFlags;
+use common::{
+    PAGE, Puppet, kernel, map, map_small, pages_of, read_page, set, walk_touched, write_all,
+};
+use varve_bpf::{Kernel, PageFlags};
+use varve_model::Pid;
 
 const PAGES: u64 = 64;
 
@@ -144,4 +147,197 @@ fn pinned_pages_are_told() {
         })
         .unwrap();
     assert_eq!(pinned, [30, 31]);
+}
+
+/// The pages that the flags tell of: those of the process's own, and those that others may have set
+fn flagged(kernel: &mut Kernel, pid: Pid, base: u64) -> (Vec<u64>, Vec<u64>) {
+    let (mut own, mut others) = (Vec::new(), Vec::new());
+    kernel
+        .walk(pid, &mut |region| {
+            let known: [u64; 8] = std::array::from_fn(|i| region.young[i] | region.referenced[i]);
+            own.extend(pages_of(region, &known, base, PAGES));
+            others.extend(pages_of(region, &region.others, base, PAGES));
+        })
+        .unwrap();
+    (own, others)
+}
+
+/// Reads pages of another process past its mappings, which sets `PG_referenced` and no accessed bit
+fn peek(puppet: &Puppet, base: u64, first: u64, count: u64) {
+    use std::os::unix::fs::FileExt;
+    let memory = std::fs::File::open(format!("/proc/{}/mem", puppet.pid)).unwrap();
+    let mut bytes = vec![0; (count * PAGE) as usize];
+    memory
+        .read_exact_at(&mut bytes, base + first * PAGE)
+        .unwrap();
+}
+
+/// Hands a page to a pipe, for which the kernel takes the page as it does for `O_DIRECT`
+fn splice(address: u64) {
+    let mut ends = [0; 2];
+    let bytes = libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: PAGE as usize,
+    };
+    // SAFETY: a pipe of its own, closed before anybody writes to the page
+    unsafe {
+        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+        assert_eq!(
+            libc::vmsplice(ends[1], &raw const bytes, 1, 0),
+            PAGE as isize
+        );
+        for end in ends {
+            libc::close(end);
+        }
+    }
+}
+
+/// A forked child that only waits; it shares all anonymous memory until it is ended
+fn sleeper() -> i32 {
+    // SAFETY: the child waits for a signal and does nothing else
+    unsafe {
+        let parent = libc::getpid();
+        let pid = libc::fork();
+        if pid == 0 {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // Its parent may be gone already.
+            while libc::getppid() == parent {
+                libc::pause();
+            }
+            libc::_exit(0);
+        }
+        pid
+    }
+}
+
+fn end(pid: i32) {
+    // SAFETY: a child of this process that it has not waited for yet
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    }
+}
+
+#[test]
+fn flags_of_anonymous_pages_are_the_processs_own_until_it_shares_them() {
+    let Some(mut kernel) = kernel() else { return };
+    let mut puppet = Puppet::new(|stage| {
+        let base = map_small(PAGES);
+        write_all(base, PAGES);
+        stage.step(base);
+        let child = sleeper();
+        stage.step(0);
+        end(child);
+        stage.step(0);
+    });
+    let base = puppet.wait_step();
+    for (step, own) in [true, false, true].into_iter().enumerate() {
+        if step > 0 {
+            puppet.go();
+            puppet.wait_step();
+        }
+        puppet.clear();
+        assert_eq!(flagged(&mut kernel, puppet.pid, base), (vec![], vec![]));
+        peek(&puppet, base, 20, 3);
+        let pages = vec![20, 21, 22];
+        let expected = if own {
+            (pages, vec![])
+        } else {
+            (vec![], pages)
+        };
+        assert_eq!(flagged(&mut kernel, puppet.pid, base), expected);
+    }
+}
+
+#[test]
+fn flags_of_huge_pages_are_the_processs_own_until_it_shares_them() {
+    let Some(mut kernel) = kernel() else { return };
+    let mut puppet = Puppet::new(|stage| {
+        const HUGE: u64 = 512;
+        let base = map_small(2 * HUGE).next_multiple_of(HUGE * PAGE);
+        // SAFETY: advice on pages of the new mapping
+        unsafe {
+            libc::madvise(base as *mut _, (HUGE * PAGE) as usize, libc::MADV_HUGEPAGE);
+        }
+        write_all(base, HUGE);
+        stage.step(base);
+        splice(base + 20 * PAGE);
+        stage.step(0);
+        let child = sleeper();
+        stage.step(0);
+        splice(base + 20 * PAGE);
+        stage.step(0);
+        end(child);
+    });
+    let base = puppet.wait_step();
+    let mut huge = false;
+    kernel
+        .walk(puppet.pid, &mut |r| {
+            huge |= r.base.0 == base && r.leaf == varve_bpf::Leaf::Huge2M;
+        })
+        .unwrap();
+    if !huge {
+        eprintln!("skipped: no huge page was to be had");
+        return;
+    }
+    for own in [true, false] {
+        puppet.clear();
+        assert_eq!(flagged(&mut kernel, puppet.pid, base), (vec![], vec![]));
+        puppet.go();
+        puppet.wait_step();
+        let expected = if own {
+            (vec![0], vec![])
+        } else {
+            (vec![], vec![0])
+        };
+        assert_eq!(flagged(&mut kernel, puppet.pid, base), expected);
+        if own {
+            puppet.go();
+            puppet.wait_step();
+        }
+    }
+}
+
+#[test]
+fn flags_of_files_and_shared_memory_may_be_others() {
+    let Some(mut kernel) = kernel() else { return };
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&vec![5; (PAGES * PAGE) as usize]).unwrap();
+    file.flush().unwrap();
+    for shared_memory in [false, true] {
+        let path = file.path().to_owned();
+        let mut puppet = Puppet::new(move |stage| {
+            use std::os::fd::AsRawFd;
+            let file = std::fs::File::open(path).unwrap();
+            let base = if shared_memory {
+                map(PAGES, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
+            } else {
+                map(PAGES, libc::MAP_PRIVATE, file.as_raw_fd())
+            };
+            for page in 0..PAGES {
+                read_page(base, page);
+            }
+            stage.step(base);
+        });
+        let base = puppet.wait_step();
+        puppet.clear();
+        assert_eq!(flagged(&mut kernel, puppet.pid, base), (vec![], vec![]));
+        if shared_memory {
+            peek(&puppet, base, 20, 3);
+        } else {
+            use std::os::unix::fs::FileExt;
+            let mut bytes = vec![0; 3 * PAGE as usize];
+            file.as_file().read_exact_at(&mut bytes, 20 * PAGE).unwrap();
+        }
+        let (own, others) = flagged(&mut kernel, puppet.pid, base);
+        assert_eq!(own, [], "nobody can know that");
+        assert!(
+            [20, 21, 22].iter().all(|page| others.contains(page)),
+            "shared memory {shared_memory}: {others:?}"
+        );
+        assert!(
+            walk_touched(&mut kernel, puppet.pid, base, PAGES).is_superset(&set([20, 21, 22])),
+            "the bound holds them"
+        );
+    }
 }

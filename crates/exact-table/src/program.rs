@@ -1,11 +1,13 @@
 //! What kind of program a file is, as the kernel would look at it.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// A file that is to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,7 @@ const FIRST_LINE: u64 = 256;
 impl Program {
     /// Looks at a file. Whether this user may run it is not asked beyond the file's own mode.
     pub fn of(path: &Path) -> Program {
+        // Looked at before it is opened, and without waiting: another file may come to its place.
         let Ok(about) = std::fs::metadata(path) else {
             return Program::Missing;
         };
@@ -38,7 +41,9 @@ impl Program {
             return Program::Missing;
         }
         let mut head = Vec::new();
-        let read = File::open(path).and_then(|f| f.take(FIRST_LINE).read_to_end(&mut head));
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        let read = file.and_then(|f| f.take(FIRST_LINE).read_to_end(&mut head));
         if read.is_err() {
             return Program::Other;
         }

@@ -163,8 +163,10 @@ impl Control {
 /// What one file of counts says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// The process.
+    /// The process, as the file's name says.
     pub pid: u32,
+    /// The number by which it knows itself: another one in a pid namespace of its own.
+    pub own_pid: u32,
     /// When the program began, or was forked, nanoseconds of CLOCK_MONOTONIC.
     pub born_ns: u64,
     /// The executable.
@@ -215,8 +217,13 @@ impl Counts {
         let length = (words.word(at::AT_PATH)? as usize).min(at::MAX_PATH);
         let mut name = vec![0; length];
         words.read(at::AT_PATH + 8, &mut name)?;
+        let own_pid = words.word(at::AT_PID)? as u32;
+        // The recorder gave the file its name; what is in it is the program's word.
+        let file = path.file_name().and_then(|n| n.to_str());
+        let named = file.and_then(crate::parse_file_name);
         let image = Image {
-            pid: words.word(at::AT_PID)? as u32,
+            pid: named.map_or(own_pid, |(pid, _)| pid),
+            own_pid,
             born_ns: words.word(at::AT_BORN)?,
             path: String::from_utf8_lossy(&name).into_owned(),
             lost: words.word(at::AT_LOST)?,

@@ -1,24 +1,22 @@
 //! What all processes of a recording share: the claims of intervals and the stamps of first accesses.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use varve_exact_table::{CONTROL, layout as at};
+use varve_exact_table::layout as at;
 
 static BASE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 /// Copies of what never changes, so that the shared page is not read for them.
 pub(crate) static LENGTH: AtomicU64 = AtomicU64::new(0);
 static BLOCK: AtomicU64 = AtomicU64::new(1);
 
-/// Maps the control file of the recording.
-pub(crate) fn open(folder: &[u8]) -> io::Result<()> {
-    let path = Path::new(std::ffi::OsStr::from_bytes(folder)).join(CONTROL);
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+/// Maps the control file of the recording; later ones are the same.
+pub(crate) fn open(file: &OwnedFd) -> io::Result<()> {
+    if !BASE.load(Ordering::Relaxed).is_null() {
+        return Ok(());
+    }
     // SAFETY: a new mapping of a file that is as long as this.
     let base = unsafe {
         libc::mmap(

@@ -1,26 +1,26 @@
-//! The file of counts of this process: made at the start and in each forked child.
+//! The file of counts of this process: asked for at the start and in each forked child. The recorder makes it.
 
 use std::ffi::CStr;
-use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use varve_exact_table::{EXTENSION, layout as at};
+use varve_agent_ring::channel::Kind;
+use varve_agent_ring::client::{Absent, Address, Connection};
+use varve_exact_table::{MAX_BYTES, layout as at};
 
 use crate::{api, control, slots};
 
 /// Addresses that are set aside for the file; memory is used only for what is written. The smaller ones are for
 /// targets whose address space is limited.
-const SIZES: [u64; 3] = [64 << 30, 4 << 30, 256 << 20];
+const SIZES: [u64; 3] = [MAX_BYTES, 4 << 30, 256 << 20];
 /// The file's memory is reserved in pieces of this size.
 const PIECE: u64 = 64 << 10;
 
-static FOLDER: OnceLock<Vec<u8>> = OnceLock::new();
+/// Where the recorder listens.
+static ADDRESS: OnceLock<Address> = OnceLock::new();
 /// The mapped file; null where this process has none, and counts nothing.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 static BYTES: AtomicU64 = AtomicU64::new(0);
@@ -29,35 +29,43 @@ static RESERVED: AtomicU64 = AtomicU64::new(0);
 /// Held while a piece of the file is reserved.
 static BUSY: AtomicBool = AtomicBool::new(false);
 
-/// Makes the file of a program that begins.
-pub(crate) fn begin(folder: &[u8]) -> io::Result<()> {
-    FOLDER.get_or_init(|| folder.to_vec());
-    make()
+/// Asks for the file of a program that begins. Nothing is counted where the recorder is gone.
+pub(crate) fn begin(folder: &[u8], identity: &[u8]) -> io::Result<()> {
+    let address = Address::new(folder, identity).ok_or(io::ErrorKind::InvalidInput)?;
+    ask(ADDRESS.get_or_init(|| address))
 }
 
-/// Makes the file of a child that was forked; its parent's is not mapped there.
+/// Asks for the file of a child that was forked; its parent's is not mapped there.
 pub(crate) extern "C" fn begin_in_child() {
-    BASE.store(null_mut(), Ordering::Relaxed);
+    let counted = BASE.swap(null_mut(), Ordering::Relaxed);
     BUSY.store(false, Ordering::Relaxed);
     slots::forget_all();
-    if make().is_err() {
+    let asked = ADDRESS.get().map_or(Ok(()), ask);
+    if asked.is_err() && !counted.is_null() {
         control::count_uncounted();
     }
 }
 
-fn make() -> io::Result<()> {
-    let folder = FOLDER.get().map_or(&[][..], Vec::as_slice);
-    let born = control::now();
-    let name = format!("{}-{born}.{EXTENSION}", std::process::id());
-    let path = Path::new(std::ffi::OsStr::from_bytes(folder)).join(name);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(path)?;
+fn ask(address: &Address) -> io::Result<()> {
+    let connection = Connection::open(address).map_err(|absent| match absent {
+        Absent::Gone => io::ErrorKind::NotFound,
+        Absent::Refused => io::ErrorKind::PermissionDenied,
+    })?;
+    let said = connection.say(Kind::Counts, None);
+    let answer = said.then(|| connection.answer(Kind::Counts)).flatten();
+    let answer = answer.ok_or(io::ErrorKind::PermissionDenied)?;
+    // SAFETY: the kernel has just put both into this process's table, for this answer alone.
+    let [shared, own] = answer
+        .descriptors
+        .map(|d| unsafe { OwnedFd::from_raw_fd(d) });
+    control::open(&shared)?;
+    make(&own, answer.number)
+}
+
+fn make(file: &OwnedFd, born: u64) -> io::Result<()> {
     let mut made = Err(io::ErrorKind::OutOfMemory.into());
     for size in SIZES {
-        made = map(&file, size);
+        made = map(file, size);
         if made.is_ok() {
             break;
         }
@@ -80,8 +88,7 @@ fn make() -> io::Result<()> {
     Ok(())
 }
 
-fn map(file: &std::fs::File, size: u64) -> io::Result<(*mut u8, u64)> {
-    file.set_len(size)?;
+fn map(file: &OwnedFd, size: u64) -> io::Result<(*mut u8, u64)> {
     // SAFETY: a new mapping of a file that is as long as this.
     let base = unsafe {
         libc::mmap(

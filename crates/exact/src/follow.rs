@@ -24,12 +24,14 @@ struct Emulator {
 static EMULATOR: OnceLock<Option<Emulator>> = OnceLock::new();
 
 /// Notes where the emulator and this library lie.
-pub(crate) fn prepare(folder: &[u8]) {
+pub(crate) fn prepare(folder: &[u8], identity: &[u8]) {
     EMULATOR.get_or_init(|| {
         let program = std::fs::read_link("/proc/self/exe").ok()?;
         let mut plugin = own_path()?;
         plugin.extend_from_slice(b",folder=");
         plugin.extend_from_slice(folder);
+        plugin.extend_from_slice(b",identity=");
+        plugin.extend_from_slice(identity);
         Some(Emulator {
             program: CString::new(program.as_os_str().as_bytes()).ok()?,
             plugin: CString::new(plugin).ok()?,

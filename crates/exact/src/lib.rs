@@ -57,30 +57,32 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argc: c_int,
     argv: *const *const c_char,
 ) -> c_int {
-    let mut folder = None;
+    let (mut folder, mut identity) = (None, None);
     for i in 0..argc.max(0) as usize {
         // SAFETY: the emulator gives `argc` strings.
         let argument = unsafe { CStr::from_ptr(*argv.add(i)) };
         if let Some(value) = argument.to_bytes().strip_prefix(b"folder=") {
             folder = Some(value.to_vec());
+        } else if let Some(value) = argument.to_bytes().strip_prefix(b"identity=") {
+            identity = Some(value.to_vec());
         }
     }
-    let Some(folder) = folder else {
+    let (Some(folder), Some(identity)) = (folder, identity) else {
         eprintln!("varve: the plugin was not told its folder");
         return 1;
     };
     // SAFETY: `info` is valid.
     let version = unsafe { (*info).version.current };
-    if let Err(why) = control::open(&folder).and_then(|()| file::begin(&folder)) {
+    if let Err(why) = file::begin(&folder, &identity) {
         if why.kind() == std::io::ErrorKind::NotFound {
-            // The recorder was killed and the folder is gone: a program that began before runs this one, which
-            // is not to fail for that. Nobody would read its counts.
+            // The recorder was killed: a program that began before runs this one, which is not to fail for that.
+            // Nobody would read its counts.
             return 0;
         }
-        eprintln!("varve: the plugin cannot use its folder: {why}");
+        eprintln!("varve: the recorder gives no file for counts: {why}");
         return 1;
     }
-    follow::prepare(&folder);
+    follow::prepare(&folder, &identity);
     translate::prepare(version);
     // SAFETY: the functions have the types that the interface asks for, and live as long as the process.
     unsafe {

@@ -27,9 +27,9 @@ pub use detect::Format;
 pub use error::{ImportError, Place};
 
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use varve_trace::TraceWriter;
+use varve_trace::{Output, TraceFolder, TraceWriter};
 
 use detect::Content;
 use error::Trouble;
@@ -37,8 +37,10 @@ use input::Input;
 use sink::Sink;
 
 /// What was imported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
+    /// The trace folder.
+    pub folder: PathBuf,
     /// The format of the files.
     pub format: Format,
     /// Samples.
@@ -60,7 +62,7 @@ pub struct Summary {
 /// Files of no known format, of several, or damaged ones, with the place of the damage. No trace is left then.
 pub fn import(
     files: &[PathBuf],
-    output: &Path,
+    output: &Output,
     format: Option<Format>,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Summary, ImportError> {
@@ -74,15 +76,17 @@ pub fn import(
     };
     let format = first.content.format();
     let mut manifest = manifest::begun(format, files.iter().map(|f| f.path.as_path()));
-    let writer = TraceWriter::create(output, &manifest)?;
-    let done = read_all(&files, output, progress);
+    let writer = TraceWriter::begin(output.create()?, &manifest)?;
+    let done = read_all(&files, writer.folder(), progress);
     match done {
         Ok(written) => {
             manifest::finish(&mut manifest, &written);
-            manifest.write(output)?;
-            // The empty folder of parts has had its use.
-            let _ = std::fs::remove_dir(output.join("parts"));
+            let folder = writer.into_folder();
+            folder.write_manifest(&manifest)?;
+            // It has had its use.
+            folder.remove_empty_parts();
             Ok(Summary {
+                folder: folder.path().to_owned(),
                 format,
                 samples: written.samples,
                 owned: written.owned,
@@ -164,7 +168,7 @@ fn inspect(files: &[PathBuf], format: Option<Format>) -> Result<Vec<Found>, Impo
 
 fn read_all(
     files: &[Found],
-    output: &Path,
+    output: &TraceFolder,
     progress: &mut dyn FnMut(f64),
 ) -> Result<sink::Written, ImportError> {
     let total: u64 = files.iter().map(Found::all_bytes).sum();

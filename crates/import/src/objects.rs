@@ -63,6 +63,7 @@ impl Objects {
             tid: birth.tid,
             pool: false,
             layer: layer.number(),
+            continues: None,
         });
         number
     }

@@ -1,7 +1,6 @@
 //! Where every importer puts what it reads: the tables of one trace.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 
 use varve_attribute::owners_at;
 use varve_model::{
@@ -12,7 +11,9 @@ use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, Frame, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,
     SampleRow, SiteRow, SymbolRow, ThreadRow, TouchRow,
 };
-use varve_trace::{Absent, ClockUnit, Machine, TableWriter, TraceError, write_table};
+use varve_trace::{
+    Absent, ClockUnit, Destination, Machine, TableWriter, TraceError, TraceFolder, write_table,
+};
 
 use crate::objects::{Birth, Objects};
 use crate::stacks::Stacks;
@@ -63,7 +64,7 @@ pub(crate) struct Traits {
 
 /// The trace that is being made.
 pub(crate) struct Sink<'a> {
-    folder: &'a Path,
+    folder: &'a TraceFolder,
     samples: TableWriter<SampleRow>,
     touches: TableWriter<TouchRow>,
     counts: TableWriter<CountRow>,
@@ -108,12 +109,13 @@ pub(crate) struct Written {
 }
 
 impl<'a> Sink<'a> {
-    pub(crate) fn create(folder: &'a Path) -> Result<Self, TraceError> {
+    pub(crate) fn create(folder: &'a TraceFolder) -> Result<Self, TraceError> {
+        let to = &Destination::from(folder);
         Ok(Sink {
             folder,
-            samples: TableWriter::create(folder)?,
-            touches: TableWriter::create(folder)?,
-            counts: TableWriter::create(folder)?,
+            samples: TableWriter::create(to)?,
+            touches: TableWriter::create(to)?,
+            counts: TableWriter::create(to)?,
             waiting: Vec::new(),
             touch_rows: Vec::new(),
             count_rows: Vec::new(),
@@ -375,6 +377,8 @@ impl<'a> Sink<'a> {
             born_ns: at,
             died_ns: None,
             exit_code: None,
+            objects: None,
+            objects_why: None,
         });
     }
 

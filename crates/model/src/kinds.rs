@@ -78,9 +78,12 @@ words! {
         Scan = "scan",
         /// The accessed bit, read before the page vanished within the interval.
         Vanish = "vanish",
-        /// The page's `PG_young` or `PG_referenced` flag: somebody else took the accessed bit
-        /// (DAMON, idle page tracking), or the kernel reached the page without using the mapping.
+        /// The `PG_young` or `PG_referenced` flag of an anonymous page that only this process has mapped: somebody else
+        /// took the accessed bit (DAMON, idle page tracking), or the kernel reached the page without using the mapping.
         PageFlag = "page_flag",
+        /// One of these flags of a page of a file or of shared memory, or of one that others have mapped too: they may
+        /// have set it, so it bounds what was touched and is no observation.
+        PossiblyOthers = "possibly_others",
         /// The page is pinned for direct access by a device or the kernel: it may be accessed at
         /// any time with no trace, so it counts in every interval while pinned.
         Pinned = "pinned",

@@ -5,6 +5,7 @@
 
 mod kinds;
 mod quantities;
+mod visible;
 
 pub use kinds::{
     MemoryLevel, ObjectKind, Resolved, SampleMode, SampleSource, TouchSource, UnknownKind,
@@ -13,3 +14,4 @@ pub use quantities::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, PAGE_BYTES, Page, PageRange, Pages, Pid,
     SiteId, Tid, Time,
 };
+pub use visible::{visible, visible_json};

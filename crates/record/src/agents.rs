@@ -1,17 +1,16 @@
 //! What the preload library tells, through its rings.
 
-use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
 
-use varve_agent_ring::{Event, MapOperation, RING_EXTENSION, Record, RingReader};
+use varve_agent_ring::{Event, MapOperation, Record, RingReader};
 use varve_model::{Address, Bytes, ObjectKind, Page, Pid, SiteId, Tid, Time};
-use varve_sys::MapEntry;
+use varve_sys::{MapEntry, monotonic_now};
 
-use crate::RecordError;
-use crate::lives::{Birth, Lives};
+use crate::channel::{Arrival, Channel};
+use crate::kernel_objects::NO_ACCESS;
+use crate::lives::{Birth, Lives, STACK};
 use crate::stacks::Stacks;
+use crate::world::World;
 
 /// The name of the preload library's own memory in traces.
 pub(crate) const OWN_MEMORY: &str = "varve agent";
@@ -19,7 +18,12 @@ pub(crate) const OWN_MEMORY: &str = "varve agent";
 /// A ring and what is known of its process.
 struct Ring {
     reader: RingReader,
+    /// Whose memory it tells of.
     pid: Pid,
+    /// When what that process runs began.
+    image: Time,
+    /// Whether it has told anything.
+    spoke: bool,
     sites: HashMap<u32, SiteId>,
     lost: u64,
     damaged: bool,
@@ -37,131 +41,132 @@ pub(crate) struct FirstMaps {
 /// A program's first mappings fill less than this; a target that tells more is not believed.
 const MOST_MAPS_TEXT: usize = 1 << 20;
 
+/// A ring of a process that is not known yet.
+struct Early {
+    pid: Pid,
+    image: Time,
+    reader: RingReader,
+    /// It was there at the last look already.
+    waited: bool,
+}
+
 /// All rings of a recording.
 pub(crate) struct Agents {
-    folder: PathBuf,
-    /// Tells that the folder is in use.
-    _lock: Option<fs::File>,
+    channel: Channel,
     rings: Vec<Ring>,
-    /// Files that are no rings.
-    refused: HashSet<PathBuf>,
+    early: Vec<Early>,
+    /// What else came, for those whom it concerns.
+    pub(crate) others: Vec<Arrival>,
     /// Records that were dropped or could not be read.
     pub(crate) lost: u64,
     /// How full the fullest ring was at the last drain.
     pub(crate) fill_percent: u8,
-    /// Whether any process ever made a ring.
+    /// Whether any process ever had a ring.
     pub(crate) any: bool,
     /// First mappings that nobody has taken yet.
     pub(crate) first_maps: Vec<FirstMaps>,
+    /// Processes that have begun to tell, which nobody has noted yet, and the beginning of what they run.
+    pub(crate) spoke: Vec<(Pid, Time)>,
 }
 
 impl Agents {
-    /// Makes the folder in which the targets, whatever their user, make their rings.
-    /// `tell` hears of each place before something is made there.
-    pub(crate) fn create(
-        mut tell: impl FnMut(&Path) -> Result<(), RecordError>,
-    ) -> Result<Agents, RecordError> {
-        let mut last = None;
-        for base in crate::stale::BASES {
-            let folder = Path::new(base).join(format!(
-                "varve-{}-{:x}",
-                std::process::id(),
-                varve_sys::monotonic_now().0
-            ));
-            tell(&folder)?;
-            let made = fs::create_dir(&folder)
-                .and_then(|()| fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)));
-            match made {
-                Ok(()) => {
-                    return Ok(Agents {
-                        _lock: varve_sys::lock(&folder).ok(),
-                        folder,
-                        rings: Vec::new(),
-                        refused: HashSet::new(),
-                        lost: 0,
-                        fill_percent: 0,
-                        any: false,
-                        first_maps: Vec::new(),
-                    });
-                }
-                Err(e) => last = Some(e),
-            }
+    pub(crate) fn new(channel: Channel) -> Agents {
+        Agents {
+            channel,
+            rings: Vec::new(),
+            early: Vec::new(),
+            others: Vec::new(),
+            lost: 0,
+            fill_percent: 0,
+            any: false,
+            first_maps: Vec::new(),
+            spoke: Vec::new(),
         }
-        let source = last.unwrap_or_else(|| std::io::ErrorKind::NotFound.into());
-        Err(RecordError::System {
-            action: "make a folder for the preload library's rings in /dev/shm or /tmp",
-            source,
-        })
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+    /// Connections that were refused: those of strangers, and those of tracked processes.
+    pub(crate) fn refused(&self) -> (u64, u64) {
+        self.channel.refused()
+    }
+
+    /// Takes what has come. To be called before the kernel's events are taken too: they tell of all processes to whom
+    /// these rings belong.
+    pub(crate) fn collect(&mut self) {
+        self.early.iter_mut().for_each(|e| e.waited = true);
+        while let Some(arrival) = self.channel.next() {
+            match arrival {
+                Arrival::Ring { pid, image, reader } => self.early.push(Early {
+                    pid,
+                    image,
+                    reader,
+                    waited: false,
+                }),
+                other => self.others.push(other),
+            }
+        }
     }
 
     /// Takes up new rings and reads all of them.
-    pub(crate) fn drain(&mut self, lives: &mut Lives, stacks: &mut Stacks) {
+    pub(crate) fn drain(&mut self, world: &World, lives: &mut Lives, stacks: &mut Stacks) {
         self.fill_percent = 0;
-        self.discover(lives, stacks);
+        self.take_up(world);
         for i in 0..self.rings.len() {
-            self.drain_one(i, lives, stacks, false);
+            self.drain_one(i, world, lives, stacks, false);
         }
     }
 
-    fn discover(&mut self, lives: &mut Lives, stacks: &mut Stacks) {
-        let Ok(entries) = fs::read_dir(&self.folder) else {
-            return;
-        };
-        let mut fresh: Vec<PathBuf> = entries
-            .flatten()
-            .map(|e| e.path())
-            .filter(|p| p.extension().is_some_and(|e| e == RING_EXTENSION))
-            .filter(|p| {
-                !self.refused.contains(p) && self.rings.iter().all(|r| r.reader.path() != p)
-            })
-            .collect();
-        fresh.sort();
-        for path in fresh {
-            match RingReader::open(&path) {
-                Ok(reader) => {
-                    self.any = true;
-                    let pid = Pid(reader.identity().pid);
-                    // The program before an exec has said its last word.
-                    while let Some(old) = self.rings.iter().position(|r| r.pid == pid) {
-                        self.close(old, lives, stacks);
-                    }
-                    self.rings.push(Ring {
-                        reader,
-                        pid,
-                        sites: HashMap::new(),
-                        lost: 0,
-                        damaged: false,
-                        maps_text: Vec::new(),
-                    });
-                }
-                // A ring is complete when it appears under its name, so this one never will be.
-                Err(_) => {
-                    self.refused.insert(path);
-                    self.lost += 1;
-                }
+    fn take_up(&mut self, world: &World) {
+        // A process may have come and gone since the last look: its ring is here by now.
+        let known: Vec<bool> = self.early.iter().map(|e| e.waited).collect();
+        self.collect();
+        for (early, waited) in self.early.iter_mut().zip(known) {
+            early.waited = waited;
+        }
+        for early in std::mem::take(&mut self.early) {
+            if !early.waited && !world.knows(early.pid, early.image) {
+                self.early.push(early);
+                continue;
             }
+            self.any = true;
+            self.rings.push(Ring {
+                reader: early.reader,
+                // Between vfork and exec the memory is the parent's.
+                pid: world.owner_of_memory(early.pid),
+                image: early.image,
+                spoke: false,
+                sites: HashMap::new(),
+                lost: 0,
+                damaged: false,
+                maps_text: Vec::new(),
+            });
         }
     }
 
-    /// Reads what a process that ended has left, and removes its ring.
-    pub(crate) fn process_ended(&mut self, pid: Pid, lives: &mut Lives, stacks: &mut Stacks) {
-        self.discover(lives, stacks);
-        while let Some(i) = self.rings.iter().position(|r| r.pid == pid) {
-            self.close(i, lives, stacks);
+    /// What a process ran until this time is over: reads what it has left, and lets its rings go.
+    pub(crate) fn image_ended(
+        &mut self,
+        pid: Pid,
+        time: Time,
+        world: &World,
+        lives: &mut Lives,
+        stacks: &mut Stacks,
+    ) {
+        self.take_up(world);
+        let of = |r: &Ring| r.pid == pid && r.image < time;
+        while let Some(i) = self.rings.iter().position(of) {
+            self.drain_one(i, world, lives, stacks, true);
+            self.rings.swap_remove(i);
         }
     }
 
-    fn close(&mut self, i: usize, lives: &mut Lives, stacks: &mut Stacks) {
-        self.drain_one(i, lives, stacks, true);
-        let ring = self.rings.swap_remove(i);
-        let _ = fs::remove_file(ring.reader.path());
-    }
-
-    fn drain_one(&mut self, i: usize, lives: &mut Lives, stacks: &mut Stacks, rest: bool) {
+    fn drain_one(
+        &mut self,
+        i: usize,
+        world: &World,
+        lives: &mut Lives,
+        stacks: &mut Stacks,
+        rest: bool,
+    ) {
         let ring = &mut self.rings[i];
         if ring.damaged {
             return;
@@ -170,6 +175,7 @@ impl Agents {
         let sites = &mut ring.sites;
         let text = &mut ring.maps_text;
         let first_maps = &mut self.first_maps;
+        let mut now = monotonic_now();
         let each = |record: &Record<'_>| {
             if let Event::MapsText { text: piece, last } = record.event {
                 if text.len() < MOST_MAPS_TEXT {
@@ -187,7 +193,14 @@ impl Agents {
                 }
                 return;
             }
-            take(pid, record, sites, lives, stacks);
+            // A target may write what it likes into its ring: nothing begins or ends later than now.
+            let mut time = Time(record.time_ns);
+            if time > now {
+                now = monotonic_now();
+                time = time.min(now);
+            }
+            let tid = world.thread_known_as(pid, Tid(record.tid));
+            take(pid, tid, time, record, sites, lives, stacks);
         };
         let drained = if rest {
             ring.reader.drain_rest(each)
@@ -195,7 +208,13 @@ impl Agents {
             ring.reader.drain(each)
         };
         match drained {
-            Ok(drained) => self.fill_percent = self.fill_percent.max(drained.fill_percent),
+            Ok(drained) => {
+                self.fill_percent = self.fill_percent.max(drained.fill_percent);
+                if drained.records > 0 && !ring.spoke {
+                    ring.spoke = true;
+                    self.spoke.push((pid, ring.image));
+                }
+            }
             Err(_) => {
                 ring.damaged = true;
                 self.lost += 1;
@@ -207,27 +226,15 @@ impl Agents {
     }
 }
 
-impl Drop for Agents {
-    fn drop(&mut self) {
-        // A process that was let go may be making a ring in it at this moment.
-        for _ in 0..20 {
-            match fs::remove_dir_all(&self.folder) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {}
-                _ => return,
-            }
-        }
-    }
-}
-
 fn take(
     pid: Pid,
+    tid: Tid,
+    time: Time,
     record: &Record<'_>,
     sites: &mut HashMap<u32, SiteId>,
     lives: &mut Lives,
     stacks: &mut Stacks,
 ) {
-    let time = Time(record.time_ns);
-    let tid = Tid(record.tid);
     // Its stack may come after the first record that names it.
     let site =
         (record.site != 0).then(|| *sites.entry(record.site).or_insert_with(|| stacks.reserve()));
@@ -239,6 +246,8 @@ fn take(
         born: time,
         tid: Some(tid),
         site,
+        reserved: false,
+        continues: None,
     };
     match record.event {
         Event::Init { .. } | Event::MapsText { .. } => {}
@@ -261,7 +270,7 @@ fn take(
         Event::Free { address } => lives.free(pid, Address(address), time),
         Event::PageOwner { page } => lives.pool(pid, Page(page), time, tid, site),
         Event::ThreadStack { low, bytes, .. } => {
-            lives.map(pid, birth(ObjectKind::Stack, "stack", low, bytes));
+            lives.map(pid, birth(ObjectKind::Stack, STACK, low, bytes));
         }
         Event::AgentMapping { address, bytes, .. } => {
             let own = Birth {
@@ -276,6 +285,7 @@ fn take(
             bytes,
             old_address,
             old_bytes,
+            protection,
             flags,
             fd,
             ..
@@ -287,7 +297,9 @@ fn take(
                 } else {
                     ObjectKind::Mapping
                 };
-                lives.map(pid, birth(kind, "mmap", address, bytes));
+                let mut made = birth(kind, "mmap", address, bytes);
+                made.reserved = !file && protection == NO_ACCESS;
+                lives.map(pid, made);
             }
             MapOperation::Munmap => lives.unmap(pid, Address(address), Bytes(bytes), time),
             MapOperation::Mremap => {
@@ -295,7 +307,9 @@ fn take(
                 lives.unmap(pid, Address(old_address), Bytes(old_bytes), time);
                 let mut moved = birth(ObjectKind::Mapping, "mremap", address, bytes);
                 if let Some(before) = before {
-                    moved.kind = before.kind;
+                    moved.kind = before.birth.kind;
+                    moved.site = before.birth.site.or(moved.site);
+                    moved.continues = Some(before.object);
                 }
                 lives.map(pid, moved);
             }
@@ -318,7 +332,11 @@ pub(crate) fn grow_or_shrink(
     birth: impl FnOnce(u64, u64) -> Birth,
 ) {
     if after > before {
-        lives.map(pid, birth(before, after - before));
+        let mut more = birth(before, after - before);
+        let heap = lives.area_before(pid, before);
+        let heap = heap.filter(|l| l.birth.made_by == more.made_by);
+        more.continues = heap.map(|l| l.object);
+        lives.map(pid, more);
     } else if after < before {
         lives.unmap(pid, Address(after), Bytes(before - after), time);
     }

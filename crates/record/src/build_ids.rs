@@ -1,13 +1,18 @@
 //! Build ids of the files that processes map.
 
 use std::collections::HashMap;
-use std::fs::{self, Metadata, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use varve_attribute::read_build_id;
 use varve_model::Pid;
-use varve_sys::MapEntry;
+use varve_sys::{FileIdentity, MapEntry};
+
+/// How long a file system may take: that of a target's user may never answer. The recorder does nothing else meanwhile.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A file as it was at one time: a rebuild in place makes it another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -42,45 +47,45 @@ impl BuildIds {
         if entry.inode == 0 || !entry.path.starts_with('/') {
             return None;
         }
-        let (path, meta) = very_file(pid, entry).or_else(|| named_file(entry))?;
-        // Opening a device can do anything.
-        if !meta.is_file() {
-            return None;
-        }
-        let read = || {
-            let mut options = OpenOptions::new();
-            let file = options.read(true).custom_flags(libc::O_NONBLOCK);
-            let id = read_build_id(file.open(path).ok()?)?;
-            Some(id.to_string())
+        let identity = entry.identity()?;
+        let patient = varve_sys::is_local(identity.device);
+        let opened = match patient {
+            true => open(pid, entry, identity),
+            false => {
+                let entry = entry.clone();
+                varve_sys::within(PATIENCE, move || open(pid, &entry, identity))
+            }
         };
+        let (file, meta) = opened.ok()?;
         let known = self.known.entry(Edition::of(&meta));
+        let read = || match patient {
+            true => Some(read_build_id(file)?.to_string()),
+            false => {
+                let read = move || Ok(read_build_id(file).map(|id| id.to_string()));
+                varve_sys::within(PATIENCE, read).ok()?
+            }
+        };
         known.or_insert_with(read).clone()
     }
 }
 
-/// The file itself, whatever became of its name; only while the process lives.
-fn very_file(pid: Pid, entry: &MapEntry) -> Option<(PathBuf, Metadata)> {
+/// Opens the file itself, whatever became of its name, while the process lives; else the file of that name, if it is still
+/// the one that was mapped.
+fn open(pid: Pid, entry: &MapEntry, identity: FileIdentity) -> io::Result<(File, Metadata)> {
+    let very = very_file(pid, entry);
+    let file = match very.and_then(|path| varve_sys::open_regular(&path).ok()) {
+        Some(file) => file,
+        None => varve_sys::open_mapped(Path::new(&entry.path), identity)?,
+    };
+    let meta = file.metadata()?;
+    Ok((file, meta))
+}
+
+/// Where the kernel shows the file of a mapping.
+fn very_file(pid: Pid, entry: &MapEntry) -> Option<PathBuf> {
     let (start, end) = (entry.address.0, (entry.address + entry.bytes).0);
     let path = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-    if fs::read_link(&path).ok()? != Path::new(&entry.path) {
-        return None;
-    }
-    let meta = fs::metadata(&path).ok()?;
-    Some((path, meta))
-}
-
-/// The file of that name, if it is still the one that was mapped.
-fn named_file(entry: &MapEntry) -> Option<(PathBuf, Metadata)> {
-    let path = PathBuf::from(&entry.path);
-    let meta = fs::metadata(&path).ok()?;
-    let device = (libc::major(meta.dev()), libc::minor(meta.dev()));
-    let same = meta.ino() == entry.inode && entry.device == device_name(device);
-    same.then_some((path, meta))
-}
-
-/// As `/proc/PID/maps` writes it.
-fn device_name((major, minor): (u32, u32)) -> String {
-    format!("{major:02x}:{minor:02x}")
+    (fs::read_link(&path).ok()? == Path::new(&entry.path)).then_some(path)
 }
 
 #[cfg(test)]

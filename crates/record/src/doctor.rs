@@ -1,16 +1,17 @@
 //! What this machine can do, mechanism by mechanism.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
 use varve_bpf::{Kernel, LoadOptions};
 use varve_model::Pid;
-use varve_sys::{Cgroup, ClearRefs, Frozen, Standby};
+use varve_sys::{Capability, Cgroup, ClearRefs, Frozen, Rights, Standby};
 
-use crate::agents::Agents;
-use crate::stale::PREFIX;
+use crate::leftovers::{Leftover, PREFIX, clean_leftovers, find_leftovers};
+use crate::marker::Marker;
+use crate::rights::{self, NEEDS};
 
 /// How a mechanism stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -73,18 +74,32 @@ impl Check {
     }
 }
 
-/// Tries every mechanism and leaves nothing behind, not even what a killed recorder left. `preload` is
-/// the preload library, if it was found.
-pub fn examine(preload: Option<&Path>) -> Vec<Check> {
-    let cleaned = crate::stale::clean_stale();
+/// What to do about what dead recorders left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftovers {
+    /// List it.
+    List,
+    /// Remove what is theirs without doubt, and list the rest.
+    Clean,
+}
+
+/// Tries every mechanism and leaves nothing behind. `preload` is the preload library, if it was found, or why it is not
+/// to be used.
+pub fn examine(preload: Result<Option<PathBuf>, String>, choice: Leftovers) -> Vec<Check> {
+    let left = match choice {
+        Leftovers::List => find_leftovers(),
+        Leftovers::Clean => clean_leftovers(),
+    };
     let ptrace = holding_by_ptrace();
-    let mut checks = vec![clearing(), holding(ptrace.standing), ptrace];
+    let mut checks = privileges();
+    let cgroup = holding(ptrace.standing);
+    checks.extend([clearing(), in_use(&cgroup, &ptrace), cgroup, ptrace]);
     checks.extend(programs());
     checks.push(write_protection());
     checks.push(trapping());
     checks.push(preloading(preload));
     checks.push(rings());
-    checks.extend([ageing(), reclaim(), huge_pages(), leftovers(&cleaned)]);
+    checks.extend([ageing(), reclaim(), huge_pages(), leftovers(&left, choice)]);
     checks
 }
 
@@ -93,10 +108,51 @@ pub fn can_record(checks: &[Check]) -> bool {
     checks.iter().all(|c| c.standing != Standing::Required)
 }
 
+/// Which capabilities this process has, and for what they do not suffice.
+fn privileges() -> Vec<Check> {
+    let own = Rights::own();
+    let mut checks = vec![Check::note(
+        "privileges",
+        "who runs this, and what the kernel allows",
+        format!(
+            "user {}, with {}",
+            rustix::process::geteuid().as_raw(),
+            match own.list().len() {
+                0 => "no capabilities".to_owned(),
+                n if n == Capability::ALL.len() =>
+                    "every capability that recording could use".to_owned(),
+                _ => rights::list(&own.list()),
+            }
+        ),
+    )];
+    checks.extend(NEEDS.iter().map(|need| {
+        let lacking = need.lacking(own);
+        let result = if lacking.is_empty() {
+            Ok(format!("{} suffice", rights::list(need.capabilities)))
+        } else {
+            Err(format!("lacks {}", rights::list(&lacking)))
+        };
+        let hint = format!(
+            "run it with sudo, or let a group run it: chown root:GROUP varve && chmod 750 varve && setcap {} varve \
+             (SECURITY.md says what that group can do then)",
+            rights::file_form(need.capabilities)
+        );
+        let needed = if need.required {
+            Standing::Required
+        } else {
+            Standing::Missing
+        };
+        Check::new(need.what, need.purpose, result.map_err(|e| (e, hint.as_str())), needed)
+    }));
+    checks
+}
+
 fn clearing() -> Check {
-    let tried = ClearRefs::open(Pid(std::process::id())).and_then(|mut c| {
-        c.clear_accessed()?;
-        c.flush()
+    // This process may be hidden from its own user; another one is not.
+    let tried = with_bystander(|pid| {
+        let mut file = ClearRefs::open(pid)?;
+        file.clear_accessed()?;
+        file.flush()
     });
     Check::new(
         "clear_refs",
@@ -115,15 +171,18 @@ fn clearing() -> Check {
 
 /// `otherwise` is how holding without a cgroup stands.
 fn holding(otherwise: Standing) -> Check {
+    let mark = Marker::own().map_or_else(|_| String::new(), |m| m.text());
+    let name = format!("{PREFIX}{}", std::process::id());
+    let limit = std::time::Duration::from_millis(100);
     let tried = Cgroup::of(Pid(std::process::id()))
-        .and_then(|parent| Cgroup::create(&parent, &format!("{PREFIX}{}", std::process::id())))
-        .and_then(|cgroup| cgroup.freeze(std::time::Duration::from_millis(100), || ()));
+        .and_then(|parent| Cgroup::create(&parent, &name, &mark))
+        .and_then(|cgroup| cgroup.freezer().freeze(limit, || ()));
     let result = match tried {
         Ok(Frozen::Still) => Ok("a cgroup v2 can be made and frozen".to_owned()),
         Ok(Frozen::NotYet) => Err(("an empty cgroup did not freeze".to_owned(), "")),
         Err(e) => Err((
             e.to_string(),
-            "run as root where cgroup v2 is mounted and writable (mount -t cgroup2 none /sys/fs/cgroup)",
+            "it takes root, or a cgroup v2 of one's own, mounted and writable",
         )),
     };
     Check::new(
@@ -137,34 +196,63 @@ fn holding(otherwise: Standing) -> Check {
     )
 }
 
+/// Which of them `--hold auto` uses.
+fn in_use(cgroup: &Check, ptrace: &Check) -> Check {
+    let works = |check: &Check| check.standing == Standing::Available;
+    let found = match (works(cgroup), works(ptrace)) {
+        (true, true) => {
+            "a command by the freezer of a cgroup made below this one; a process that runs by its own cgroup's freezer \
+             if nobody else is in there, else by ptrace"
+        }
+        (true, false) => {
+            "a command by the freezer of a cgroup made below this one; a process that runs by its own cgroup's freezer \
+             if nobody else is in there, else not at all"
+        }
+        (false, true) => "everything by ptrace, as no cgroup can be made",
+        (false, false) => "nothing can be held",
+    };
+    Check::note("hold", "what `--hold auto` uses", found.to_owned())
+}
+
 fn holding_by_ptrace() -> Check {
     Check::new(
         "ptrace hold",
         "holds the target still where no cgroup freezer can (--hold ptrace)",
-        try_ptrace().map_err(|e| (e, "run as root, or with CAP_SYS_PTRACE")),
+        try_ptrace().map_err(|e| {
+            (
+                e,
+                "is a debugger or a security module (kernel.yama.ptrace_scope) in the way?",
+            )
+        }),
         Standing::Missing,
     )
 }
 
-/// Holds a guardian that has nothing to guard.
-fn try_ptrace() -> Result<String, String> {
-    let mut child = Command::new("/proc/self/exe")
-        .arg("guardian")
+/// Runs `work` with a process of this user that does nothing.
+fn with_bystander<T>(work: impl FnOnce(Pid) -> std::io::Result<T>) -> std::io::Result<T> {
+    let mut child = Command::new("cat")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .spawn()
-        .map_err(|e| e.to_string())?;
-    let pid = Pid(child.id());
-    let limit = std::time::Duration::from_millis(500);
-    let tried = Standby::start()
-        .and_then(|standby| standby.hold(move || vec![pid], limit, || ()))
-        .map(|held| held.is_some());
+        .spawn()?;
+    let result = work(Pid(child.id()));
+    // It ends with its input.
     drop(child.stdin.take());
     let _ = child.wait();
+    result
+}
+
+fn try_ptrace() -> Result<String, String> {
+    let limit = std::time::Duration::from_millis(500);
+    let tried = with_bystander(|pid| {
+        let standby = Standby::start().map_err(std::io::Error::other)?;
+        let held = standby.hold(move || vec![pid], limit, || ());
+        Ok(held.map(|held| held.refused().first().map(ToString::to_string)))
+    });
     match tried {
-        Ok(true) => Ok("a process can be stopped and let go".to_owned()),
-        Ok(false) => Err("a process did not stop".to_owned()),
+        Ok(Some(None)) => Ok("a process can be stopped and let go".to_owned()),
+        Ok(Some(Some(why))) => Err(why),
+        Ok(None) => Err("a process did not stop".to_owned()),
         Err(e) => Err(e.to_string()),
     }
 }
@@ -224,7 +312,7 @@ fn clock_samples(kernel: &mut Kernel) -> Check {
             .map_err(|e| {
                 (
                     e.to_string(),
-                    "the kernel needs CONFIG_PERF_EVENTS=y; run as root, or with CAP_PERFMON",
+                    "the kernel needs CONFIG_PERF_EVENTS=y; it takes root or CAP_PERFMON",
                 )
             }),
         Standing::Missing,
@@ -270,36 +358,42 @@ fn trapping() -> Check {
         "traps the first access to each page (--backend fault)",
         crate::trap_source::can_trap()
             .map(|()| "userfaultfd moves pages aside and back".into())
-            .map_err(|why| (why, "Linux 6.8 or later has it; run as root")),
+            .map_err(|why| (why, "Linux 6.8 or later has it; it takes root, or CAP_SYS_PTRACE and CAP_DAC_OVERRIDE")),
         Standing::Missing,
     )
 }
 
-fn preloading(preload: Option<&Path>) -> Check {
-    Check::new(
-        "preload library",
-        "tells heap objects apart, with call stacks",
-        preload.map(|p| p.display().to_string()).ok_or((
+fn preloading(preload: Result<Option<PathBuf>, String>) -> Check {
+    let found = match preload {
+        Ok(Some(path)) => Ok(path.display().to_string()),
+        Ok(None) => Err((
             "libvarve_agent.so is not beside this program".to_owned(),
             "build it with `cargo build --release -p varve-agent`, or name it in VARVE_AGENT",
         )),
+        Err(why) => Err((why, "`varve record --no-preload` does without it")),
+    };
+    Check::new(
+        "preload library",
+        "tells heap objects apart, with call stacks",
+        found,
         Standing::Missing,
     )
 }
 
 /// What `--backend exact` needs; `plugin` is where the emulator's plugin lies.
-pub fn examine_exact(plugin: Option<&Path>) -> Check {
+pub fn examine_exact(plugin: Result<Option<PathBuf>, String>) -> Check {
     let emulator = crate::exact::emulator();
     let found = match (emulator, plugin) {
         (None, _) => Err((
             format!("{} is not installed", crate::exact::EMULATOR),
             "apt-get install qemu-user",
         )),
-        (_, None) => Err((
+        (_, Err(why)) => Err((why, "")),
+        (_, Ok(None)) => Err((
             "libvarve_exact.so is not beside this program".to_owned(),
             "build it with `cargo build --release -p varve-exact`, or name it in VARVE_EXACT",
         )),
-        (Some(emulator), Some(plugin)) => {
+        (Some(emulator), Ok(Some(plugin))) => {
             Ok(format!("{}, {}", emulator.display(), plugin.display()))
         }
     };
@@ -315,9 +409,9 @@ fn rings() -> Check {
     Check::new(
         "ring folder",
         "where recorded processes leave what the preload library tells",
-        Agents::create(|_| Ok(()))
+        crate::run_folder::RunFolder::create(|_| Ok(()))
             .map(|a| {
-                a.folder()
+                a.path()
                     .parent()
                     .map_or_else(String::new, |p| p.display().to_string())
             })
@@ -371,16 +465,43 @@ fn huge_pages() -> Check {
     )
 }
 
-fn leftovers(cleaned: &[PathBuf]) -> Check {
-    let names: Vec<_> = cleaned.iter().map(|p| p.display().to_string()).collect();
-    Check::note(
+fn leftovers(left: &[Leftover], choice: Leftovers) -> Check {
+    let names = |of: &mut dyn Iterator<Item = String>| of.collect::<Vec<_>>().join(", ");
+    let certain = names(
+        &mut left
+            .iter()
+            .filter(|l| l.doubt.is_none())
+            .map(|l| l.path.display().to_string()),
+    );
+    let doubtful = names(&mut left.iter().filter_map(|l| {
+        let doubt = l.doubt.as_deref()?;
+        Some(format!("{} ({doubt})", l.path.display()))
+    }));
+    let mut parts = Vec::new();
+    if !certain.is_empty() {
+        parts.push(match choice {
+            Leftovers::List => certain.clone(),
+            Leftovers::Clean => format!("let go and removed: {certain}"),
+        });
+    }
+    if !doubtful.is_empty() {
+        parts.push(format!("left alone: {doubtful}"));
+    }
+    let detail = if parts.is_empty() {
+        "none".to_owned()
+    } else {
+        parts.join("; ")
+    };
+    let mut check = Check::note(
         "leftovers",
-        "cgroups and rings of recorders that were killed",
-        match names.as_slice() {
-            [] => "none".into(),
-            _ => format!("let go and removed: {}", names.join(", ")),
-        },
-    )
+        "cgroups and run folders of recorders that were killed",
+        detail,
+    );
+    if choice == Leftovers::List && !certain.is_empty() {
+        check.hint =
+            Some("`varve doctor --clean` removes them, and so does the next recording".into());
+    }
+    check
 }
 
 #[cfg(test)]
@@ -398,7 +519,7 @@ mod tests {
 
     #[test]
     fn a_missing_library_does_not_keep_from_recording() {
-        assert!(can_record(&[preloading(None)]));
+        assert!(can_record(&[preloading(Ok(None))]));
         let needed = Check::new("x", "y", Err(("z".into(), "")), Standing::Required);
         assert!(!can_record(&[needed]));
     }

@@ -2,7 +2,7 @@ use std::io;
 
 use varve_bpf::BpfError;
 use varve_model::Pid;
-use varve_sys::{CgroupError, SpawnError, TraceeError};
+use varve_sys::{Capability, CgroupError, SpawnError, TraceeError};
 use varve_trace::TraceError;
 
 /// Why nothing, or not everything, could be recorded.
@@ -30,12 +30,41 @@ pub enum RecordError {
         /// Who records it.
         recorder: Pid,
     },
-    /// The process is in another recording that holds it by ptrace.
+    /// The process is in another recording, whose recorder cannot be seen from here.
     #[error("process {0} is being recorded already")]
     RecordedElsewhere(Pid),
     /// This recorder is a part of what another one records.
     #[error("this varve is itself being recorded, by process {0}")]
     Nested(Pid),
+    /// The same, of a recorder that cannot be seen from here.
+    #[error("this varve is itself being recorded")]
+    NestedElsewhere,
+    /// So few files may be open that the kernel's part cannot be loaded.
+    #[error("this process may have {limit} files open, and a recording takes {needed} at least")]
+    FewFiles {
+        /// How many may be open.
+        limit: u64,
+        /// How many a recording takes.
+        needed: u64,
+    },
+    /// A freezer was asked for, and none can be used.
+    #[error("process {pid} cannot be held by a freezer: {why}")]
+    Unfreezable {
+        /// The process.
+        pid: Pid,
+        /// Why.
+        why: String,
+    },
+    /// The process is somebody else's, or guards itself.
+    #[error("process {pid} cannot be recorded: {deed}, which takes {needed}")]
+    Denied {
+        /// The process.
+        pid: Pid,
+        /// What cannot be done.
+        deed: &'static str,
+        /// What would allow it.
+        needed: Capability,
+    },
     /// Writes were asked for and cannot be told.
     #[error("writes cannot be told from reads: this kernel has no soft-dirty bits, and {0}")]
     NoWrites(String),
@@ -100,26 +129,34 @@ impl RecordError {
             RecordError::RecordedElsewhere(_) => {
                 "end that recording first; `ps -C varve` lists the recorders of this machine"
             }
-            RecordError::Nested(_) => {
+            RecordError::Denied { .. } => {
+                "it belongs to another user or guards itself: run as root, with sudo, or give the capability; `varve doctor` tells how"
+            }
+            RecordError::FewFiles { .. } => "raise the limit: ulimit -n 1024",
+            RecordError::Unfreezable { .. } => {
+                "`--hold auto` holds by ptrace what no freezer can hold"
+            }
+            RecordError::Nested(_) | RecordError::NestedElsewhere => {
                 "record from outside: children are followed unless --no-follow is given"
             }
             RecordError::Cgroup(CgroupError::NotMounted) => {
                 "mount it with `mount -t cgroup2 none /sys/fs/cgroup/unified`, or run `varve doctor`"
             }
             RecordError::Tracee(TraceeError::Traced { tracer, .. }) => {
-                return Some(format!(
-                    "end the debugger first (process {tracer}), or record with `--hold cgroup`"
-                ));
+                return Some(format!("end the debugger first (process {tracer})"));
             }
-            RecordError::Tracee(_) => "run as root; `varve doctor` tells more",
+            RecordError::Tracee(TraceeError::Refused { .. }) => {
+                "processes of other users take CAP_SYS_PTRACE: run as root, with sudo, or give the capability; `varve doctor` tells how"
+            }
+            RecordError::Tracee(_) => "`varve doctor` tells more",
             RecordError::Cgroup(_) => {
-                "run as root on a writable cgroup v2 file system; `varve doctor` tells more"
+                "run as root, or in a cgroup v2 of this user's own; `--hold ptrace` does without"
             }
             RecordError::NoWrites(_) => {
                 "without `--writes on` everything else is recorded; `varve doctor` tells what this kernel has"
             }
             RecordError::NoTraps(_) => {
-                "`--backend scan` finds the same pages; `varve doctor` tells what is missing (Linux 6.8 or later, as root)"
+                "`--backend scan` finds the same pages; `varve doctor` tells what is missing (Linux 6.8 or later; CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or root)"
             }
             RecordError::NoEmulator(_) => "install Debian's package: apt-get install qemu-user",
             RecordError::NoPlugin(_) => {
@@ -127,6 +164,11 @@ impl RecordError {
             }
             RecordError::Uncountable { .. } => {
                 "give a program for x86-64, or a script for one, without setuid and setgid bits"
+            }
+            RecordError::System { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                "processes of other users, set-user-ID programs and those that their user may not read take root, or CAP_SYS_PTRACE and CAP_DAC_OVERRIDE"
             }
             RecordError::Trace(e) => return e.hint().map(str::to_owned),
             _ => return None,

@@ -6,11 +6,10 @@
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration as Wait;
 
-use varve_agent_ring::{CAPACITY_VARIABLE, DIRECTORY_VARIABLE, MIN_OBJECT_VARIABLE};
+use varve_agent_ring::MIN_OBJECT_VARIABLE;
 use varve_bpf::{Kernel, LoadOptions, PageFlags, TrackFlags};
 use varve_exact_table::{CONTROL, Control, Program};
 use varve_model::{Duration, Time};
@@ -18,12 +17,14 @@ use varve_sys::{Child, Launch, PidFd, Signals, Trigger, Waiter, cpu_time, monoto
 use varve_trace::{EXACT, IntervalChoice, Manifest, TraceWriter};
 
 use crate::agents::Agents;
+use crate::channel::{Channel, CountFiles, Offers};
 use crate::exact_rows::{self, Run};
-use crate::guardian::Guardian;
 use crate::intake::Intake;
 use crate::manifest::new_manifest;
+use crate::run_folder::RunFolder;
+use crate::watchdog::{Order, Watchdog};
 use crate::write_source::WriteSource;
-use crate::{RecordError, RecordOptions, Summary, TargetChoice, salvage};
+use crate::{RecordError, RecordOptions, Summary, TargetChoice, interrupts, salvage};
 
 /// What must be there besides the target.
 #[derive(Clone, Debug)]
@@ -36,8 +37,6 @@ pub struct ExactOptions {
 
 /// The emulator, as Debian names it.
 pub(crate) const EMULATOR: &str = "qemu-x86_64";
-/// Size of the preload library's ring in each process.
-const RING_BYTES: usize = 4 << 20;
 const FLUSH_EVERY: Duration = Duration(500_000_000);
 const DRAIN_EVERY: Wait = Wait::from_millis(20);
 
@@ -52,7 +51,7 @@ const RING: u64 = 2;
 /// Where nothing could be recorded. What goes wrong later ends the recording, never the target, and
 /// is told in [`Summary::trouble`].
 pub fn record_exact(options: &RecordOptions, exact: &ExactOptions) -> Result<Summary, RecordError> {
-    crate::stale::clean_stale();
+    crate::leftovers::clean_leftovers();
     crate::preflight::check(options)?;
     let TargetChoice::Command(command) = &options.target else {
         return Err(RecordError::Uncountable {
@@ -62,24 +61,34 @@ pub fn record_exact(options: &RecordOptions, exact: &ExactOptions) -> Result<Sum
     };
     let emulator = emulator().ok_or(RecordError::NoEmulator(EMULATOR))?;
     let signals = Signals::catch().map_err(RecordError::system("catch signals"))?;
+    crate::rights::hide();
     let mut kernel = Kernel::load(&LoadOptions {
         page_flags: PageFlags::Ignore,
         ..LoadOptions::default()
     })?;
-    let mut guardian = Guardian::start()?;
-    // The guardian knows of the folder before it exists.
-    let agents = Agents::create(|folder| guardian.watch_rings(folder))?;
-    let folder = agents.folder().to_owned();
-    let made = make_control(&folder, exact.interval_accesses);
-    made.map_err(RecordError::system("make the file that all counts share"))?;
-    let words = emulated(&emulator, command, options, exact, &folder)?;
-    let environment = [
+    crate::rights::loaded(&kernel);
+    let mut watchdog = Watchdog::start()?;
+    // The watchdog knows of the folder before it exists.
+    let folder = RunFolder::create(|folder| watchdog.order(&Order::RunFolder(folder.to_owned())))?;
+    let made = make_control(folder.path(), exact.interval_accesses);
+    let control = made.map_err(RecordError::system("make the file that all counts share"))?;
+    let counts = CountFiles {
+        folder: folder.path().to_owned(),
+        control,
+    };
+    let offers = Offers {
+        counts: Some(counts),
+        ..Offers::default()
+    };
+    let channel = Channel::open(folder, kernel.tracked()?, offers)?;
+    let folder = channel.folder().to_owned();
+    let words = emulated(&emulator, command, options, exact, &channel)?;
+    let mut environment = vec![
         // For the emulator itself; the program is told by its options.
         ("LD_PRELOAD", OsString::new()),
-        (DIRECTORY_VARIABLE, folder.as_os_str().to_owned()),
         (MIN_OBJECT_VARIABLE, options.min_object.0.to_string().into()),
-        (CAPACITY_VARIABLE, RING_BYTES.to_string().into()),
     ];
+    environment.extend(channel.environment());
     let mut child = Child::prepare(
         &Launch {
             command: &words,
@@ -95,15 +104,19 @@ pub fn record_exact(options: &RecordOptions, exact: &ExactOptions) -> Result<Sum
     kernel.track(child.pid(), flags)?;
     let mut manifest = exact_manifest(options, exact);
     manifest.target.pid = child.pid().0;
-    let mut writer = TraceWriter::create(&options.output, &manifest)?;
-    if let Err(source) = salvage::owe(&folder, &options.output) {
+    let mut writer = TraceWriter::begin(options.output.create()?, &manifest)?;
+    if let Err(source) = salvage::owe(&folder, writer.folder()) {
         let _ = writer.discard();
         return Err(RecordError::System {
             action: "note whose the counts are",
             source,
         });
     }
-    let mut intake = Intake::new(Some(agents), Some(child.pid()));
+    crate::rights::settle()?;
+    let last_resort = interrupts::guard(options, &signals)?;
+    let agents = Agents::new(channel);
+    let library = options.preload.clone().unwrap_or_default();
+    let mut intake = Intake::new(Some((agents, library)), Some(child.pid()));
     intake.world.emulated = true;
     let mut session = Session {
         options,
@@ -112,24 +125,36 @@ pub fn record_exact(options: &RecordOptions, exact: &ExactOptions) -> Result<Sum
         writer: &mut writer,
         manifest: &mut manifest,
         signals,
+        interrupted: false,
     };
     let ran = session.run(&mut kernel, &mut child);
-    let told = session.intake.agents.as_ref().is_some_and(|a| a.any);
+    let agents = session.intake.agents.as_ref();
+    let told = agents.is_some_and(|a| a.any);
+    let refused = agents.map(Agents::refused);
+    drop(last_resort);
     drop(session);
+    manifest
+        .notes
+        .extend(refused.and_then(crate::session::note_of_refusals));
     manifest.features.objects = told.then(|| "preload".into());
     if !told {
         let note = "No process loaded the preload library: heap objects are not told apart.";
         manifest.notes.push(note.to_owned());
     }
-    if ran.is_err() {
-        let _ = writer.discard();
-    }
-    let (exit_code, trouble) = ran?;
-    drop(guardian);
+    let (exit_code, trouble) = match ran {
+        Ok(ended) => ended,
+        Err(error) => {
+            let _ = writer.discard();
+            return Err(error);
+        }
+    };
+    drop(watchdog);
     Ok(Summary {
         exit_code,
+        folder: writer.into_folder(),
         manifest,
         trouble,
+        held_by: String::new(),
     })
 }
 
@@ -138,11 +163,10 @@ pub(crate) fn emulator() -> Option<PathBuf> {
     crate::preflight::found(Path::new(EMULATOR))
 }
 
-fn make_control(folder: &Path, length: u64) -> std::io::Result<()> {
+fn make_control(folder: &Path, length: u64) -> std::io::Result<std::fs::File> {
     let path = folder.join(CONTROL);
     Control::create(&path, length)?;
-    // A target may give up its rights and run another program.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
+    std::fs::File::options().read(true).write(true).open(path)
 }
 
 /// The command as the emulator is to be given it.
@@ -151,7 +175,7 @@ fn emulated(
     command: &[OsString],
     options: &RecordOptions,
     exact: &ExactOptions,
-    folder: &Path,
+    channel: &Channel,
 ) -> Result<Vec<OsString>, RecordError> {
     let given = Path::new(command.first().map_or("".as_ref(), OsString::as_os_str));
     let path = crate::preflight::found(given).unwrap_or_else(|| given.to_owned());
@@ -165,8 +189,13 @@ fn emulated(
         return Err(RecordError::Uncountable { path: program, why });
     }
     let mut plugin = exact.plugin.clone().into_os_string();
-    plugin.push(",folder=");
-    plugin.push(folder);
+    let [(_, folder), (_, identity)] = channel.environment();
+    for (name, value) in [("folder", folder), ("identity", identity)] {
+        plugin.push(",");
+        plugin.push(name);
+        plugin.push("=");
+        plugin.push(value);
+    }
     let mut words: Vec<OsString> = vec![emulator.into()];
     words.extend(["-cpu", "max", "-plugin"].map(OsString::from));
     words.push(plugin);
@@ -212,6 +241,8 @@ struct Session<'a> {
     writer: &'a mut TraceWriter,
     manifest: &'a mut Manifest,
     signals: Signals,
+    /// Whether a signal was handed on.
+    interrupted: bool,
 }
 
 impl Session<'_> {
@@ -251,6 +282,10 @@ impl Session<'_> {
             Err(e) => {
                 trouble.get_or_insert(e);
             }
+        }
+        if trouble.is_some() {
+            let lost = crate::session::ENDED_EARLY.to_owned();
+            self.manifest.losses.insert(lost, 1);
         }
         Ok((exit_code, trouble))
     }
@@ -300,18 +335,35 @@ impl Session<'_> {
             .signals
             .take()
             .map_err(RecordError::system("read a signal"))?;
-        if let Some(signal) = signal.filter(|s| !s.from_terminal) {
+        let Some(signal) = signal else {
+            return Ok(());
+        };
+        if !signal.from_terminal {
             child.signal(signal.number);
         }
-        Ok(())
+        if !self.interrupted {
+            self.interrupted = true;
+            return Ok(());
+        }
+        // Its emulator is the recorder: there is nothing to end but the wait.
+        (self.options.tell)(&format!(
+            "interrupted twice: process {} goes on, and what was counted of it until then is in {}, as of a recorder that was killed",
+            child.pid(),
+            self.options.output.path.display()
+        ));
+        std::process::exit(128 + signal.number)
     }
 
     fn drain(&mut self, kernel: &mut Kernel) -> Result<(), RecordError> {
         let intake = &mut self.intake;
+        if let Some(agents) = &mut intake.agents {
+            agents.collect();
+        }
         kernel.events(&mut |event| intake.take(event))?;
         // They are the emulator's.
         intake.output.faults.clear();
         intake.settle();
+        intake.stack_changes.clear();
         let dropped = kernel.dropped_records()?;
         let now = monotonic_now();
         let lost = intake.agents.as_ref().map_or(0, |a| a.lost);

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use varve_exact_table::{CONTROL, Control, Counts, CountsError, EXTENSION, Segment};
+use varve_exact_table::{CONTROL, Control, Counts, CountsError, EXTENSION, Image, Segment};
 use varve_model::{Duration, Interval, Page, Pid, Tid, Time, TouchSource};
-use varve_trace::TraceWriter;
+use varve_trace::Append;
 use varve_trace::tables::{CountRow, IntervalRow, TouchRow};
 
 use crate::RecordError;
@@ -26,7 +26,7 @@ pub(crate) struct Run {
 pub(crate) fn write(
     folder: &Path,
     run: &Run,
-    writer: &mut TraceWriter,
+    writer: &mut impl Append,
     intervals: &mut Vec<IntervalRow>,
 ) -> Result<Vec<(&'static str, u64)>, RecordError> {
     let control = Control::open(&folder.join(CONTROL))?;
@@ -78,7 +78,7 @@ pub(crate) fn write(
                 rows.push(CountRow {
                     interval: Interval(interval),
                     pid: Pid(pid),
-                    tid: Some(Tid(segment.tid)),
+                    tid: thread(counts.image(), segment.tid),
                     page: Page(entry.page),
                     reads: entry.reads,
                     writes: entry.writes,
@@ -113,6 +113,14 @@ pub(crate) fn write(
         ("uncounted_processes", control.uncounted()?),
         ("damaged_counts", damaged),
     ])
+}
+
+/// The thread that called itself so. In a pid namespace of its own, a process numbers its threads anew: there only the first
+/// is known.
+fn thread(image: &Image, own: u32) -> Option<Tid> {
+    let known = image.own_pid == image.pid;
+    let first = own == image.own_pid;
+    (known || first).then_some(Tid(if first { image.pid } else { own }))
 }
 
 /// When the first program began to be counted.

@@ -166,6 +166,8 @@ impl Chunk {
                 born: Time(entry.born),
                 tid: maker.tid,
                 site: maker.site,
+                reserved: false,
+                continues: None,
             },
         }
     }
@@ -368,6 +370,8 @@ mod tests {
                 born: Time(born),
                 tid: Some(Tid(maker as u32 % 1000)),
                 site: (!maker.is_multiple_of(3)).then_some(SiteId(maker as u32 % 7)),
+                reserved: false,
+                continues: None,
             },
         }
     }

@@ -1,170 +1,354 @@
-//! What holds the target still: the cgroup freezer, or ptrace where there is none.
+//! What holds the target still.
+//!
+//! Who is to be held is what the kernel's part tracks, whatever its cgroup. A command begins in a cgroup that the recorder makes below
+//! its own, so that all limits go on applying, and whose freezer holds it. A process that runs already stays where it is: the
+//! freezer of its own cgroup holds it if nobody else is in there. Whatever is in neither, because there is no such cgroup
+//! or because a process has left it, is held by ptrace. What cannot be held at all is counted.
 
-use std::cell::RefCell;
-use std::fs::File;
-use std::path::Path;
+mod claims;
+mod found;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration as Wait;
 
 use varve_bpf::TrackedProcesses;
 use varve_model::Pid;
-use varve_sys::{Cgroup, Frozen, Held, PidFd, Standby};
+use varve_sys::{Cgroup, Freezer, Frozen, Held, Standby, TraceeError};
 
-use crate::stale::PREFIX;
-use crate::{RecordError, TargetChoice};
+use self::claims::Claims;
+pub(crate) use self::claims::{Recorder, recorder_of};
+pub(crate) use self::found::FoundGroup;
+use crate::RecordError;
 
 /// How the target is to be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldChoice {
-    /// A cgroup of the recorder's own, and its freezer.
+    /// By a freezer where one can be used for this target, else by ptrace.
+    Auto,
+    /// By a freezer, or not at all; what leaves the freezer's cgroup is held by ptrace.
     Cgroup,
     /// Every thread is stopped by ptrace.
     Ptrace,
 }
 
-impl HoldChoice {
-    /// Its name on the command line and in manifests.
-    pub const fn word(self) -> &'static str {
-        match self {
-            HoldChoice::Cgroup => "cgroup",
-            HoldChoice::Ptrace => "ptrace",
-        }
-    }
+/// What held the target so far, for manifests and people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Means {
+    made: bool,
+    found: bool,
+    ptrace: bool,
+}
 
-    /// The freezer where it can be used for this target, else ptrace, and why the freezer cannot.
-    pub fn detect(target: &TargetChoice) -> (HoldChoice, Option<RecordError>) {
-        if !rustix::process::geteuid().is_root() {
-            // Neither would do; the recording will say so.
-            return (HoldChoice::Cgroup, None);
-        }
-        let beside = match target {
-            TargetChoice::Command(_) => Pid(std::process::id()),
-            TargetChoice::Attach(pid) if PidFd::open(*pid).is_ok() => *pid,
-            TargetChoice::Attach(_) => return (HoldChoice::Cgroup, None),
-        };
-        // As the recorder will name its own, so that a killed one's is cleaned up.
-        let name = format!("{PREFIX}{}", std::process::id());
-        let tried = Cgroup::of(beside).and_then(|parent| Cgroup::create(&parent, &name));
-        match tried {
-            Ok(_) => (HoldChoice::Cgroup, None),
-            Err(why) => (HoldChoice::Ptrace, Some(why.into())),
-        }
-    }
+/// How a hold went that is over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Release {
+    /// Somebody else let the target go before.
+    pub(crate) cut_short: bool,
+    /// How many processes were not held all the time.
+    pub(crate) unheld: u64,
 }
 
 /// Holds the processes of a recording.
-pub(crate) enum Hold {
-    Cgroup(Cgroup),
-    Ptrace {
-        tracked: Arc<TrackedProcesses>,
-        /// What will hold next.
-        standby: RefCell<Option<Standby>>,
-        held: RefCell<Option<Held>>,
-        /// Tells other recorders that the target is recorded.
-        _lock: Option<File>,
-    },
+pub(crate) struct Hold {
+    tracked: Arc<TrackedProcesses>,
+    /// The cgroup that the recorder made for a command.
+    made: Option<Cgroup>,
+    /// The cgroup in which the target was found.
+    found: Option<FoundGroup>,
+    /// Whether the freezer failed once, as its cgroup is gone: ptrace holds from then on.
+    freezer_failed: bool,
+    /// Why no freezer is used.
+    why_not: Option<String>,
+    /// What will hold by ptrace next.
+    standby: Option<Standby>,
+    by_ptrace: Option<Held>,
+    /// Who stands in the freezer's cgroup; none while nothing is held by it.
+    frozen: Option<HashSet<Pid>>,
+    /// The processes that are recorded and stand, or cannot be held, in order.
+    standing: Vec<Pid>,
+    used: Means,
+    claims: Claims,
 }
 
 impl Hold {
-    /// By ptrace: the processes that the kernel's part tracks.
-    pub(crate) fn by_ptrace(tracked: TrackedProcesses, root: Pid) -> Hold {
-        Hold::Ptrace {
+    fn new(tracked: TrackedProcesses, root: Pid) -> Hold {
+        let mut claims = Claims::default();
+        claims.refresh(&[root]);
+        Hold {
             tracked: Arc::new(tracked),
-            standby: RefCell::new(Standby::start().ok()),
-            held: RefCell::new(None),
-            _lock: varve_sys::lock(Path::new(&format!("/proc/{root}"))).ok(),
+            made: None,
+            found: None,
+            freezer_failed: false,
+            why_not: None,
+            standby: None,
+            by_ptrace: None,
+            frozen: None,
+            standing: Vec::new(),
+            used: Means::default(),
+            claims,
+        }
+    }
+
+    /// By the freezer of a cgroup that was made for the target.
+    pub(crate) fn in_made(made: Cgroup, tracked: TrackedProcesses, root: Pid) -> Hold {
+        Hold {
+            made: Some(made),
+            ..Hold::new(tracked, root)
+        }
+    }
+
+    /// By the freezer of the cgroup in which the target is.
+    pub(crate) fn in_found(found: FoundGroup, tracked: TrackedProcesses, root: Pid) -> Hold {
+        Hold {
+            found: Some(found),
+            ..Hold::new(tracked, root)
+        }
+    }
+
+    /// By ptrace, and why so, where it was not asked for.
+    pub(crate) fn by_ptrace(tracked: TrackedProcesses, root: Pid, why_not: Option<String>) -> Hold {
+        Hold {
+            standby: Standby::start().ok(),
+            why_not,
+            ..Hold::new(tracked, root)
         }
     }
 
     /// The processes of the recording that have not ended.
-    pub(crate) fn processes(&self) -> Result<Vec<Pid>, RecordError> {
-        match self {
-            Hold::Cgroup(cgroup) => Ok(cgroup.processes()?),
-            Hold::Ptrace { tracked, .. } => Ok(living(tracked)),
-        }
+    pub(crate) fn processes(&self) -> Vec<Pid> {
+        let mut pids = self.tracked.list();
+        pids.retain(|pid| lives(*pid));
+        pids.sort_unstable();
+        pids
     }
 
-    /// Takes a process in that was there before the recording.
-    pub(crate) fn add(&self, pid: Pid) -> Result<(), RecordError> {
-        match self {
-            Hold::Cgroup(cgroup) => Ok(cgroup.add(pid)?),
-            // What is tracked is held.
-            Hold::Ptrace { .. } => Ok(()),
-        }
+    /// The processes to read while everything stands, in order.
+    pub(crate) fn standing(&self) -> &[Pid] {
+        &self.standing
     }
 
-    /// Stops everything; call [`Hold::thaw`] whatever comes of it. `meanwhile` is called again and again
-    /// while it comes about.
+    /// Whether no freezer is used.
+    pub(crate) fn is_by_ptrace(&self) -> bool {
+        self.freezer().is_none()
+    }
+
+    /// The folder of the cgroup that was made for the target.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.made.as_ref().map(Cgroup::path)
+    }
+
+    /// Stops everything that can be stopped; call [`Hold::thaw`] whatever comes of it. `meanwhile` is called again and
+    /// again while it comes about.
+    ///
+    /// # Errors
+    /// Where no thread could be made to hold by ptrace.
     pub(crate) fn freeze(
-        &self,
+        &mut self,
         limit: Wait,
-        meanwhile: impl FnMut(),
+        mut meanwhile: impl FnMut(),
     ) -> Result<Frozen, RecordError> {
-        match self {
-            Hold::Cgroup(cgroup) => Ok(cgroup.freeze(limit, meanwhile)?),
-            Hold::Ptrace {
-                tracked,
-                standby,
-                held,
-                ..
-            } => {
-                let tracked = Arc::clone(tracked);
-                let ready = match standby.replace(None) {
-                    Some(standby) => standby,
-                    None => Standby::start()?,
-                };
-                let new = ready.hold(move || living(&tracked), limit, meanwhile)?;
-                let frozen = if new.is_some() {
-                    Frozen::Still
-                } else {
-                    Frozen::NotYet
-                };
-                held.replace(new);
-                Ok(frozen)
+        let frozen = match self.freeze_group(limit, &mut meanwhile) {
+            Some(Frozen::NotYet) => return Ok(Frozen::NotYet),
+            Some(Frozen::Still) => self.members(),
+            None => None,
+        };
+        let held_by_freezer = frozen.is_some();
+        let outside = Outside {
+            tracked: Arc::clone(&self.tracked),
+            members: Arc::new(frozen.clone().unwrap_or_default()),
+            group: self.freezer().map(|f| f.path().to_owned()),
+        };
+        self.frozen = frozen;
+        let mut standing = self.tracked.list();
+        standing.retain(|pid| outside.members.contains(pid));
+        if !held_by_freezer || !outside.list().is_empty() {
+            let ready = match self.standby.take() {
+                Some(standby) => standby,
+                None => Standby::start()?,
+            };
+            let strays = outside.clone();
+            let Some(held) = ready.hold(move || strays.list(), limit, meanwhile) else {
+                return Ok(Frozen::NotYet);
+            };
+            self.by_ptrace = Some(held);
+            self.used.ptrace = true;
+            standing.extend(outside.list());
+        }
+        if held_by_freezer {
+            self.used.made |= self.made.is_some();
+            self.used.found |= self.found.is_some();
+        }
+        standing.sort_unstable();
+        self.claims.refresh(&standing);
+        self.standing = standing;
+        Ok(Frozen::Still)
+    }
+
+    /// Freezes the cgroup, if there is one that can be used.
+    fn freeze_group(&mut self, limit: Wait, meanwhile: impl FnMut()) -> Option<Frozen> {
+        if self.freezer_failed {
+            return None;
+        }
+        if let Some(found) = &mut self.found {
+            let came = found.freeze(limit, meanwhile);
+            if came.is_none() {
+                self.give_up_found();
+            }
+            return came;
+        }
+        // Where the target moved away, anybody may have removed the empty cgroup.
+        let came = self.made.as_ref()?.freezer().freeze(limit, meanwhile);
+        self.freezer_failed = came.is_err();
+        came.ok()
+    }
+
+    /// Who stands in the frozen cgroup. Nobody is held by it any more if others than the target are in it.
+    fn members(&mut self) -> Option<HashSet<Pid>> {
+        let members: HashSet<Pid> = match self.freezer()?.members() {
+            Ok(members) => members.into_iter().collect(),
+            Err(_) => {
+                self.freezer_failed = true;
+                return None;
+            }
+        };
+        if self.found.is_some() {
+            let tracked: HashSet<Pid> = self.tracked.list().into_iter().collect();
+            if !members.is_subset(&tracked) {
+                self.give_up_found();
+                return None;
             }
         }
+        Some(members)
+    }
+
+    /// Holds by ptrace from now on, as others are in the target's cgroup, or somebody else froze it.
+    fn give_up_found(&mut self) {
+        if let Some(mut found) = self.found.take() {
+            found.thaw();
+        }
+        self.why_not = Some("its cgroup did not stay its own".to_owned());
+    }
+
+    /// Why a process could not be held, if it could not, at the hold that is under way.
+    pub(crate) fn refusal_of(&self, pid: Pid) -> Option<TraceeError> {
+        let mut refused = self.by_ptrace.iter().flat_map(Held::refused);
+        refused.find_map(|why| why.of(pid))
     }
 
     /// Lets everything run.
-    pub(crate) fn thaw(&self) -> Result<(), RecordError> {
-        match self {
-            Hold::Cgroup(cgroup) => cgroup.thaw()?,
-            Hold::Ptrace { standby, held, .. } => {
-                drop(held.replace(None));
-                standby.replace(Standby::start().ok());
+    ///
+    /// # Errors
+    /// Where the freezer does not let go.
+    pub(crate) fn thaw(&mut self) -> Result<Release, RecordError> {
+        let mut release = Release::default();
+        self.standing.clear();
+        if let Some(held) = &self.by_ptrace {
+            release.unheld += held.refused().len() as u64;
+        }
+        if let (Some(before), Some(freezer)) = (self.frozen.take(), self.freezer()) {
+            release.cut_short = freezer.is_asked_to_freeze().is_ok_and(|asked| !asked);
+            // Somebody can move a process out of the cgroup, and so let it run.
+            let now: HashSet<Pid> = freezer.members().unwrap_or_default().into_iter().collect();
+            let gone = before
+                .difference(&now)
+                .filter(|pid| lives(**pid) && !is_in(**pid, freezer.path()));
+            release.unheld += gone.count() as u64;
+        }
+        let thawed = match (&mut self.found, &self.made) {
+            (Some(found), _) => {
+                found.thaw();
+                Ok(())
             }
+            (None, Some(made)) if !self.freezer_failed => made.freezer().thaw(),
+            _ => Ok(()),
+        };
+        if self.by_ptrace.take().is_some() || self.freezer().is_none() {
+            // It will be wanted again.
+            self.standby = Standby::start().ok();
         }
-        Ok(())
+        thawed?;
+        Ok(release)
     }
 
-    /// Whether everything stands still at this moment.
-    pub(crate) fn is_frozen(&self) -> Result<bool, RecordError> {
-        match self {
-            Hold::Cgroup(cgroup) => Ok(cgroup.is_frozen()?),
-            // Nobody else can let it go.
-            Hold::Ptrace { held, .. } => Ok(held.borrow().is_some()),
+    fn freezer(&self) -> Option<&Freezer> {
+        if self.freezer_failed {
+            return None;
         }
+        let found = self.found.as_ref().map(FoundGroup::freezer);
+        found.or(self.made.as_ref().map(Cgroup::freezer))
     }
 
-    /// The cgroup's folder.
-    pub(crate) fn path(&self) -> Option<&Path> {
-        match self {
-            Hold::Cgroup(cgroup) => Some(cgroup.path()),
-            Hold::Ptrace { .. } => None,
+    /// What held the target so far: the word of the manifest.
+    pub(crate) fn word(&self) -> String {
+        let Means {
+            made,
+            found,
+            ptrace,
+        } = self.used;
+        let words = [(made, "cgroup"), (found, "own cgroup"), (ptrace, "ptrace")];
+        let used: Vec<&str> = words.iter().filter(|w| w.0).map(|w| w.1).collect();
+        used.join(", ")
+    }
+
+    /// The same as a sentence; none where it is what everybody expects, a cgroup made for a command.
+    pub(crate) fn sentence(&self) -> String {
+        let Means {
+            made,
+            found,
+            ptrace,
+        } = self.used;
+        if made && !found && !ptrace {
+            return String::new();
         }
+        let freezer = match (made, found) {
+            (true, _) => "the freezer of a cgroup made for it",
+            (_, true) => "the freezer of its own cgroup",
+            _ => "",
+        };
+        let mut text = "The target was held by ".to_owned();
+        text += freezer;
+        match (freezer.is_empty(), ptrace) {
+            (true, true) => text += "ptrace",
+            (false, true) => text += ", and by ptrace where it was not in that",
+            (false, false) => {}
+            (true, false) => return "The target was never held.".to_owned(),
+        }
+        if let Some(why) = self.why_not.as_ref().filter(|_| ptrace) {
+            text += ": ";
+            text += why;
+        }
+        text + "."
     }
 }
 
-/// Whether another recorder holds this process by ptrace.
-pub(crate) fn is_held_by_another(pid: Pid) -> bool {
-    varve_sys::is_locked(Path::new(&format!("/proc/{pid}")))
+/// Whether a process has not ended. One whose first thread has ended lives on in the others.
+fn lives(pid: Pid) -> bool {
+    varve_sys::status(pid).is_ok_and(|s| !matches!(s.state, 'Z' | 'X') || s.threads > 1)
 }
 
-fn living(tracked: &TrackedProcesses) -> Vec<Pid> {
-    let mut pids = tracked.list();
-    // A process whose first thread has ended lives on in the others.
-    let lives = |s: varve_sys::ProcStatus| !matches!(s.state, 'Z' | 'X') || s.threads > 1;
-    pids.retain(|pid| varve_sys::status(*pid).is_ok_and(lives));
-    pids.sort_unstable();
-    pids
+/// Whether a process is in this cgroup or below it. One that is about to end is, although the kernel lists it no more.
+fn is_in(pid: Pid, group: &Path) -> bool {
+    Cgroup::of(pid).is_ok_and(|path| path.starts_with(group))
+}
+
+/// The processes that a freezer does not hold.
+#[derive(Clone)]
+struct Outside {
+    tracked: Arc<TrackedProcesses>,
+    /// Those that it holds.
+    members: Arc<HashSet<Pid>>,
+    /// Its cgroup, if there is one.
+    group: Option<PathBuf>,
+}
+
+impl Outside {
+    /// All that have not ended. Costs little for the members: only who is not among them is looked at.
+    fn list(&self) -> Vec<Pid> {
+        let mut pids = self.tracked.list();
+        let is_held = |pid: Pid| self.group.as_ref().is_some_and(|group| is_in(pid, group));
+        pids.retain(|pid| !self.members.contains(pid) && lives(*pid) && !is_held(*pid));
+        pids
+    }
 }

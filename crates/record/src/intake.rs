@@ -1,24 +1,31 @@
 //! Where the kernel's events go.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use varve_bpf::{
     Access, Doer, Event, Exit, Fork, ForkKind, Leaf, MappingCall, Mode, Region, Vanish,
 };
-use varve_model::{Address, Interval, Pid, Time, TouchSource};
+use varve_model::{Address, Duration, Interval, Pid, Time, TouchSource};
 use varve_trace::tables::FaultRow;
 
 use crate::agents::Agents;
+use crate::channel::Arrival;
 use crate::kernel_objects::KernelObjects;
 use crate::lives::Lives;
 use crate::output::Output;
 use crate::runs::{Writes, append_runs};
 use crate::samples::Sampler;
+use crate::sources::WhyNot;
 use crate::stacks::Stacks;
 use crate::traps::{self, TrapNews, Trapped};
 use crate::world::{ObjectsFrom, World};
 use crate::writes::{WriteWatch, is_next};
+
+/// How long a program may take to load its libraries before the kernel's view is taken for its objects: a program that
+/// speaks later is still heard.
+const LONGEST_SILENCE: Duration = Duration(200_000_000);
 
 /// Pages that vanished in one interval, by process and place.
 pub(crate) type Vanished = HashMap<(Pid, Address, Leaf), Region>;
@@ -50,18 +57,26 @@ pub(crate) struct Intake {
     pub(crate) trap_news: Vec<TrapNews>,
     /// Where samples are taken.
     pub(crate) samples: Option<Sampler>,
-    preload: bool,
+    /// Flags of processes that the kernel is to be told of: whether mapping events have stacks.
+    pub(crate) stack_changes: Vec<(Pid, Time, bool)>,
+    /// The preload library, where it is used.
+    library: Option<PathBuf>,
+    /// Programs that should load it and have not told anything yet: until when they have time.
+    awaited: Vec<(Pid, Time, Time)>,
     exits: Vec<(Pid, Time, Option<i32>)>,
 }
 
 impl Intake {
-    pub(crate) fn new(agents: Option<Agents>, waits_for_exec_of: Option<Pid>) -> Intake {
+    pub(crate) fn new(agents: Option<(Agents, PathBuf)>, waits_for_exec_of: Option<Pid>) -> Intake {
+        let (agents, library) = agents.unzip();
         Intake {
             world: World::default(),
             lives: Lives::default(),
             stacks: Stacks::default(),
             output: Output::default(),
-            preload: agents.is_some(),
+            library,
+            stack_changes: Vec::new(),
+            awaited: Vec::new(),
             agents,
             kernel_objects: KernelObjects::new(),
             vanished: Vanished::new(),
@@ -197,6 +212,7 @@ impl Intake {
                 or(&mut known.pinned, &region.pinned);
                 or(&mut known.sticky, &region.sticky);
                 or(&mut known.written, &region.written);
+                or(&mut known.others, &region.others);
             })
             .or_insert(region);
     }
@@ -226,6 +242,9 @@ impl Intake {
         if fork.kind == ForkKind::Thread {
             self.world
                 .thread_made(fork.pid, fork.parent_tid, fork.tid, fork.time);
+            if let Some(own) = fork.own_tid {
+                self.world.thread_calls_itself(fork.pid, fork.tid, own);
+            }
             if let (Some(_), Some(tls)) = (&self.trapped, fork.tls) {
                 self.trap_news
                     .push(TrapNews::Thread(fork.pid, fork.tid, tls));
@@ -236,9 +255,16 @@ impl Intake {
             return;
         }
         let parent = self.world.processes.get(&fork.parent);
-        let objects_from = parent.map_or(ObjectsFrom::Kernel, |p| p.objects_from);
+        let told = parent.map(|p| {
+            let row = &p.row;
+            (p.objects_from, row.objects.clone(), row.objects_why.clone())
+        });
+        let (objects_from, objects, why) = told.unwrap_or((ObjectsFrom::Kernel, None, None));
         let process = self.world.adopt(fork.pid, fork.parent, fork.time);
         process.objects_from = objects_from;
+        process.row.objects = objects;
+        process.row.objects_why = why;
+        process.image = fork.time;
         if fork.kind == ForkKind::SharedMemory {
             process.shares_with = Some(fork.parent);
         } else {
@@ -248,6 +274,9 @@ impl Intake {
                 self.world.aside.insert(fork.pid, aside);
             }
         }
+        if let Some(own) = fork.own_tid {
+            self.world.thread_calls_itself(fork.pid, fork.tid, own);
+        }
     }
 
     fn exec(&mut self, pid: Pid, time: Time, path: &str) {
@@ -256,6 +285,9 @@ impl Intake {
             self.world.adopt(pid, Pid(0), time);
         }
         let shared = self.world.owner_of_memory(pid) != pid;
+        if let Some(agents) = &mut self.agents {
+            agents.image_ended(pid, time, &self.world, &mut self.lives, &mut self.stacks);
+        }
         self.world.exec(pid, time, path);
         if !shared {
             self.lives.end_all(pid, time);
@@ -269,22 +301,56 @@ impl Intake {
         if let Some(samples) = &mut self.samples {
             samples.forget(pid);
         }
-        let from = self.source_of(pid);
-        if let Some(process) = self.world.processes.get_mut(&pid) {
-            process.objects_from = from;
-        }
+        self.choose_source(pid, time);
     }
 
-    /// Who will tell of a program's objects: dynamic ones load the preload library, unless they gain
-    /// rights.
-    fn source_of(&self, pid: Pid) -> ObjectsFrom {
-        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-        let loads =
-            self.preload && varve_attribute::loads_libraries(&exe) && !varve_sys::is_secure(pid);
-        if loads {
-            ObjectsFrom::Preload
+    /// Says who will tell of a program's objects: the preload library in those that load it.
+    fn choose_source(&mut self, pid: Pid, image: Time) {
+        let Some(library) = &self.library else {
+            let from = ObjectsFrom::Kernel;
+            self.world.objects_come_from(pid, from, None);
+            return;
+        };
+        // What the kernel tells of the emulator is not the program's.
+        let why = match self.world.emulated {
+            true => None,
+            false => WhyNot::of(pid, library),
+        };
+        if why.is_some() {
+            self.world.objects_come_from(pid, ObjectsFrom::Kernel, why);
         } else {
-            ObjectsFrom::Kernel
+            if let Some(process) = self.world.processes.get_mut(&pid) {
+                process.objects_from = ObjectsFrom::Preload;
+            }
+            self.awaited.push((pid, image, image + LONGEST_SILENCE));
+        }
+        self.stack_changes.push((pid, image, why.is_some()));
+    }
+
+    /// Notes who has begun to tell, and has the kernel's events tell of those who have not.
+    fn hear_out(&mut self) {
+        let spoke = self.agents.as_mut().map(|a| std::mem::take(&mut a.spoke));
+        for (pid, image) in spoke.unwrap_or_default() {
+            if !self.world.has_spoken(pid, image) {
+                self.world
+                    .objects_come_from(pid, ObjectsFrom::Preload, None);
+                self.stack_changes.push((pid, image, false));
+            }
+        }
+        if self.awaited.is_empty() || self.world.emulated {
+            return;
+        }
+        let now = varve_sys::monotonic_now();
+        let (late, rest) = std::mem::take(&mut self.awaited)
+            .into_iter()
+            .filter(|(pid, image, _)| !self.world.has_spoken(*pid, *image))
+            .partition(|(_, _, until)| *until <= now);
+        self.awaited = rest;
+        let late: Vec<(Pid, Time, Time)> = late;
+        for (pid, image, _) in late {
+            let why = Some(WhyNot::Unanswered);
+            self.world.objects_come_from(pid, ObjectsFrom::Kernel, why);
+            self.stack_changes.push((pid, image, true));
         }
     }
 
@@ -318,14 +384,16 @@ impl Intake {
     /// Takes what the preload library tells, and lets go of the processes that ended.
     pub(crate) fn settle(&mut self) {
         if let Some(agents) = &mut self.agents {
-            agents.drain(&mut self.lives, &mut self.stacks);
+            agents.drain(&self.world, &mut self.lives, &mut self.stacks);
             self.world.meet_first_maps(&mut agents.first_maps);
         }
+        self.hear_out();
         for (pid, time, code) in std::mem::take(&mut self.exits) {
             if let Some(agents) = &mut self.agents {
-                agents.process_ended(pid, &mut self.lives, &mut self.stacks);
+                agents.image_ended(pid, time, &self.world, &mut self.lives, &mut self.stacks);
                 self.world.meet_first_maps(&mut agents.first_maps);
             }
+            self.hear_out();
             let shared = self.world.owner_of_memory(pid) != pid;
             if !shared {
                 self.lives.end_all(pid, time);
@@ -340,11 +408,25 @@ impl Intake {
         }
     }
 
-    /// Takes up processes and mappings whose writes can be told from the next boundary on.
+    /// Takes what came from processes beside rings: userfaultfds here, the connections of fault handlers for the caller.
+    pub(crate) fn take_others(&mut self) -> Vec<(Pid, Time, OwnedFd)> {
+        let mut handlers = Vec::new();
+        let agents = self.agents.as_mut();
+        for other in agents.map_or_else(Vec::new, |a| std::mem::take(&mut a.others)) {
+            match (other, &mut self.writes) {
+                (Arrival::UserFault { pid, fault }, Some(writes)) => writes.take(pid, fault),
+                (Arrival::Handler { pid, image, socket }, _) => handlers.push((pid, image, socket)),
+                _ => {}
+            }
+        }
+        handlers
+    }
+
+    /// Takes up mappings whose writes can be told from the next boundary on.
     pub(crate) fn refresh_writes(&mut self) {
-        if let (Some(writes), Some(agents)) = (&mut self.writes, &self.agents) {
+        if let Some(writes) = &mut self.writes {
             let processes = &self.world.processes;
-            writes.refresh(agents.folder(), |pid| processes.contains_key(&pid));
+            writes.refresh(|pid| processes.contains_key(&pid));
         }
     }
 

@@ -10,6 +10,9 @@ use crate::lives::{Birth, Lives};
 use crate::stacks::Stacks;
 use crate::world::World;
 
+/// `PROT_NONE` in an event: a reservation of address space.
+pub(crate) const NO_ACCESS: u32 = libc::PROT_NONE as u32;
+
 /// Turns mapping events into births and deaths.
 pub(crate) struct KernelObjects {
     unwinder: Unwinder,
@@ -52,10 +55,16 @@ impl KernelObjects {
             born: event.time,
             tid: Some(event.tid),
             site,
+            reserved: false,
+            continues: None,
         };
         match event.call {
             MappingCall::Map {
-                bytes, flags, fd, ..
+                bytes,
+                protection,
+                flags,
+                fd,
+                ..
             } => {
                 let flags = flags as i32;
                 let kind = if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 {
@@ -65,7 +74,14 @@ impl KernelObjects {
                 } else {
                     ObjectKind::Mapping
                 };
-                lives.map(pid, birth(kind, "mmap", result, bytes));
+                if kind == ObjectKind::File && site.is_none() {
+                    // The table of mappings has the name of the file, which is all that is known of it.
+                    lives.unmap(pid, Address(result), bytes, event.entered);
+                    return;
+                }
+                let mut made = birth(kind, "mmap", result, bytes);
+                made.reserved = kind == ObjectKind::Mapping && protection == NO_ACCESS;
+                lives.map(pid, made);
             }
             MappingCall::Unmap { address, bytes } => {
                 lives.unmap(pid, address, bytes, event.entered)
@@ -80,8 +96,11 @@ impl KernelObjects {
                 lives.unmap(pid, old_address, old_bytes, event.entered);
                 let mut moved = birth(ObjectKind::Mapping, "mremap", result, new_bytes);
                 if let Some(before) = before {
-                    moved.kind = before.kind;
-                    moved.site = before.site.or(moved.site);
+                    moved.kind = before.birth.kind;
+                    moved.site = before.birth.site.or(moved.site);
+                    // A part of it that moved would have another beginning.
+                    let whole = before.birth.address == old_address;
+                    moved.continues = whole.then_some(before.object);
                 }
                 lives.map(pid, moved);
             }
@@ -103,7 +122,7 @@ impl KernelObjects {
                 }
             }
             MappingCall::ShmDetach { address } => {
-                if let Some(bytes) = lives.area_at(pid, address).map(|b| b.bytes) {
+                if let Some(bytes) = lives.area_at(pid, address).map(|l| l.birth.bytes) {
                     lives.unmap(pid, address, bytes, event.entered);
                 }
             }

@@ -11,6 +11,11 @@ use crate::heap::Heap;
 /// A forked child is given copies of at most this many of its parent's objects.
 const MOST_INHERITED: usize = 100_000;
 
+/// What made the stack of a thread, as the preload library reports it.
+pub(crate) const STACK: &str = "stack";
+/// What made it in a forked child: a copy of the parent's.
+pub(crate) const COPIED_STACK: &str = "copied stack";
+
 /// An object that comes to be.
 #[derive(Clone, Debug)]
 pub(crate) struct Birth {
@@ -21,6 +26,10 @@ pub(crate) struct Birth {
     pub(crate) born: Time,
     pub(crate) tid: Option<Tid>,
     pub(crate) site: Option<SiteId>,
+    /// Address space that cannot be accessed.
+    pub(crate) reserved: bool,
+    /// The object that it came of.
+    pub(crate) continues: Option<ObjectId>,
 }
 
 /// An object that lives.
@@ -65,6 +74,8 @@ impl Lives {
             tid: birth.tid,
             site: birth.site,
             pool,
+            reserved: birth.reserved,
+            continues: birth.continues,
         });
         Live { object, birth }
     }
@@ -119,6 +130,8 @@ impl Lives {
             born,
             tid: Some(tid),
             site,
+            reserved: false,
+            continues: None,
         };
         let live = self.bear(pid, birth, true);
         let space = self.spaces.entry(pid).or_default();
@@ -187,6 +200,7 @@ impl Lives {
                         address: Address(left),
                         bytes: Bytes(right - left),
                         born: time,
+                        continues: Some(old.object),
                         ..old.birth.clone()
                     };
                     let rest = self.bear(pid, rest, false);
@@ -197,15 +211,22 @@ impl Lives {
     }
 
     /// The area at exactly this address.
-    pub(crate) fn area_at(&self, pid: Pid, address: Address) -> Option<&Birth> {
-        Some(&self.spaces.get(&pid)?.areas.get(&address.0)?.birth)
+    pub(crate) fn area_at(&self, pid: Pid, address: Address) -> Option<&Live> {
+        self.spaces.get(&pid)?.areas.get(&address.0)
     }
 
     /// The area that holds this address.
-    pub(crate) fn area_of(&self, pid: Pid, address: Address) -> Option<&Birth> {
+    pub(crate) fn area_of(&self, pid: Pid, address: Address) -> Option<&Live> {
         let space = self.spaces.get(&pid)?;
         let (_, live) = space.areas.range(..=address.0).next_back()?;
-        (address.0 < (live.birth.address + live.birth.bytes).0).then_some(&live.birth)
+        (address.0 < (live.birth.address + live.birth.bytes).0).then_some(live)
+    }
+
+    /// The area that ends right at this address.
+    pub(crate) fn area_before(&self, pid: Pid, address: u64) -> Option<&Live> {
+        let before = Address(address.checked_sub(1)?);
+        let live = self.area_of(pid, before)?;
+        ((live.birth.address + live.birth.bytes).0 == address).then_some(live)
     }
 
     /// The end of everything in a process that was there at `time`: exec or exit. What was born
@@ -250,13 +271,18 @@ impl Lives {
                     place,
                     Birth {
                         born: time,
+                        continues: None,
                         ..birth
                     },
                 ));
             }
         }
-        for (place, birth) in copies {
+        for (place, mut birth) in copies {
             if place == Place::Area {
+                // The thread whose stack it is does not live here.
+                if birth.made_by == STACK {
+                    birth.made_by = COPIED_STACK;
+                }
                 self.map(child, birth);
                 continue;
             }
@@ -313,6 +339,8 @@ mod tests {
             born: Time(born),
             tid: None,
             site: None,
+            reserved: false,
+            continues: None,
         }
     }
 
@@ -347,7 +375,9 @@ mod tests {
         lives.map(Pid(1), area(0x12000, 0x4000, 2));
         assert_eq!(living(&lives), [(0x10000, 0x2000), (0x12000, 0x4000)]);
         assert_eq!(
-            lives.area_of(Pid(1), Address(0x11fff)).map(|b| b.bytes),
+            lives
+                .area_of(Pid(1), Address(0x11fff))
+                .map(|l| l.birth.bytes),
             Some(Bytes(0x2000))
         );
         assert!(lives.area_of(Pid(1), Address(0x16000)).is_none());

@@ -48,7 +48,8 @@ pub(crate) fn new_manifest(options: &RecordOptions, source: WriteSource) -> Mani
         features: Features {
             writes: source.word().map(str::to_owned),
             page_flags: !options.lacks(Ablation::PageFlags),
-            hold: options.hold.word().into(),
+            // Known from the first boundary on.
+            hold: String::new(),
             // What is to be expected; the end of the recording knows.
             objects: Some(
                 if can_preload(options) {

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use varve_model::{Bytes, Pid, SampleSource};
 use varve_sys::ThpPolicy;
-use varve_trace::IntervalChoice;
+use varve_trace::{IntervalChoice, Output};
 
 use crate::HoldChoice;
+use crate::interrupts::Tell;
 
 /// What to record.
 #[derive(Clone, Debug)]
@@ -114,8 +115,8 @@ pub enum TrapsChoice {
 pub struct RecordOptions {
     /// What to record.
     pub target: TargetChoice,
-    /// The trace folder.
-    pub output: PathBuf,
+    /// Where the trace is to be written.
+    pub output: Output,
     /// How long intervals are.
     pub interval: IntervalChoice,
     /// Whether the target's children are recorded too.
@@ -136,6 +137,8 @@ pub struct RecordOptions {
     pub traps: TrapsChoice,
     /// Mechanisms left out on purpose.
     pub without: Vec<Ablation>,
+    /// Says a sentence to the person who waits for the recording.
+    pub tell: Tell,
 }
 
 impl RecordOptions {

@@ -84,7 +84,7 @@ impl Output {
         append(writer, &mut self.intervals)?;
         manifest.losses.clone_from(&self.totals);
         manifest.settle();
-        manifest.write(writer.folder())
+        writer.folder().write_manifest(manifest)
     }
 }
 

@@ -8,31 +8,34 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use varve_model::Pid;
-use varve_sys::{Cgroup, PidFd, SpawnError, TraceeError, tracer_of};
-use varve_trace::TraceWriter;
+use varve_sys::{PidFd, SpawnError};
 
-use crate::hold::{HoldChoice, is_held_by_another};
-use crate::stale::recorder_above;
+use crate::hold::{Recorder, recorder_of};
 use crate::{RecordError, RecordOptions, TargetChoice};
+
+/// Open files that a recording of one small program takes, with some to spare.
+const FILES: u64 = 64;
 
 /// Refuses what cannot be recorded.
 pub(crate) fn check(options: &RecordOptions) -> Result<(), RecordError> {
+    if let Some(limit) = varve_sys::file_limit().filter(|limit| *limit < FILES) {
+        return Err(RecordError::FewFiles {
+            limit,
+            needed: FILES,
+        });
+    }
     match &options.target {
         TargetChoice::Command(command) => {
             check_program(command.first().map_or(Path::new(""), Path::new))?;
-            let own = Cgroup::of(Pid(std::process::id()));
-            if let Some(recorder) = own.ok().as_deref().and_then(recorder_above) {
-                return Err(RecordError::Nested(recorder));
+            match recorder_of(Pid(std::process::id())) {
+                Some(Recorder::Known(recorder)) => return Err(RecordError::Nested(recorder)),
+                Some(Recorder::Hidden) => return Err(RecordError::NestedElsewhere),
+                None => {}
             }
         }
-        TargetChoice::Attach(pid) => {
-            check_process(*pid)?;
-            if let (HoldChoice::Ptrace, Some(tracer)) = (options.hold, tracer_of(*pid)) {
-                return Err(TraceeError::Traced { pid: *pid, tracer }.into());
-            }
-        }
+        TargetChoice::Attach(pid) => check_process(*pid)?,
     }
-    Ok(TraceWriter::check(&options.output)?)
+    Ok(options.output.check()?)
 }
 
 /// Refuses a process that is not there, that is the kernel's, that this recorder depends on, or that
@@ -45,12 +48,10 @@ pub(crate) fn check_process(pid: Pid) -> Result<(), RecordError> {
     if crate::target::is_ancestor_of_ours(pid) {
         return Err(RecordError::Ourselves(pid));
     }
-    // Without cgroups nobody is in a recorder's.
-    let above = Cgroup::of(pid).ok().as_deref().and_then(recorder_above);
-    match above {
-        Some(recorder) => Err(RecordError::Recorded { pid, recorder }),
-        None if is_held_by_another(pid) => Err(RecordError::RecordedElsewhere(pid)),
-        None => Ok(()),
+    match recorder_of(pid) {
+        Some(Recorder::Known(recorder)) => Err(RecordError::Recorded { pid, recorder }),
+        Some(Recorder::Hidden) => Err(RecordError::RecordedElsewhere(pid)),
+        None => crate::rights::check_process(pid),
     }
 }
 

@@ -19,8 +19,9 @@ pub(crate) enum Writes {
 /// Appends the runs of the regions of one process in one interval, sorted by page.
 ///
 /// A page with several causes counts once, under the strongest: an accessed bit, then a page flag,
-/// then a pin, then a bit that cannot be cleared. `source` replaces them all where it is given. A page whose first
-/// access trapped counts as that whatever its causes.
+/// then a pin, then a bit that cannot be cleared. `source` replaces all of these where it is given. A page whose first
+/// access trapped counts as that whatever its causes. What only a flag tells that others may have set comes last, and
+/// stays that whatever `source`.
 pub(crate) fn append_runs(
     rows: &mut Vec<TouchRow>,
     interval: Interval,
@@ -36,13 +37,18 @@ pub(crate) fn append_runs(
             Some(t) if region.leaf == Leaf::Small => t.of(pid, region.base),
             _ => ([0; 8], [0; 8]),
         };
-        let young: Bitmap = std::array::from_fn(|i| region.young[i] | region.referenced[i]);
+        let young: Bitmap = std::array::from_fn(|i| {
+            // Whoever set the flag: what was written through this mapping was touched.
+            let wrote = region.others[i] & region.written[i];
+            region.young[i] | region.referenced[i] | wrote
+        });
         let mut seen: Bitmap = [0; 8];
         for (bits, cause) in [
             (&region.accessed, TouchSource::Scan),
             (&young, TouchSource::PageFlag),
             (&region.pinned, TouchSource::Pinned),
             (&region.sticky, TouchSource::Sticky),
+            (&region.others, TouchSource::PossiblyOthers),
         ] {
             let fresh: Bitmap = std::array::from_fn(|i| bits[i] & !seen[i]);
             for (seen, bits) in seen.iter_mut().zip(bits) {
@@ -51,7 +57,10 @@ pub(crate) fn append_runs(
             if fresh == [0; 8] {
                 continue;
             }
-            let cause = source.unwrap_or(cause);
+            let cause = match cause {
+                TouchSource::PossiblyOthers => cause,
+                _ => source.unwrap_or(cause),
+            };
             let fresh = if caught == [0; 8] {
                 fresh
             } else {
@@ -180,6 +189,7 @@ mod tests {
             sticky: [0; 8],
             written,
             intact: [0; 8],
+            others: [0; 8],
             present: 512,
         }
     }
@@ -241,6 +251,44 @@ mod tests {
         );
         let told: Vec<_> = rows.iter().map(|r| (r.pages, r.written)).collect();
         assert_eq!(told, [(1, Some(true)), (1, Some(false)), (1, None)]);
+    }
+
+    #[test]
+    fn what_others_may_have_touched_stays_that() {
+        let word = |bits| [bits, 0, 0, 0, 0, 0, 0, 0];
+        let mut r = region(2, word(0b00001), word(0b00010), word(0b10000));
+        r.pinned = word(0b00100);
+        r.others = word(0b11111);
+        for (replaced, strong) in [
+            (
+                None,
+                [
+                    TouchSource::Scan,
+                    TouchSource::PageFlag,
+                    TouchSource::Pinned,
+                ],
+            ),
+            (Some(TouchSource::Vanish), [TouchSource::Vanish; 3]),
+        ] {
+            let mut rows = Vec::new();
+            append_runs(
+                &mut rows,
+                Interval(0),
+                Pid(1),
+                &[r],
+                Writes::Known,
+                replaced,
+                None,
+            );
+            let sources: Vec<TouchSource> = rows
+                .iter()
+                .flat_map(|r| (0..r.pages).map(|_| r.source))
+                .collect();
+            // The last was written through this mapping, which no other process does.
+            let wrote = replaced.unwrap_or(TouchSource::PageFlag);
+            let possibly = TouchSource::PossiblyOthers;
+            assert_eq!(sources, [strong[0], strong[1], strong[2], possibly, wrote]);
+        }
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration as Wait;
 
 use varve_bpf::{BpfError, Kernel, Region};
-use varve_model::{Duration, Pid};
+use varve_model::Pid;
 use varve_sys::{ClearRefs, Frozen, Protector, Urgent, monotonic_now};
 use varve_trace::FAULT;
 
@@ -20,23 +20,10 @@ const HOLD_LIMIT: Wait = Wait::from_millis(20);
 /// a thread in an uninterruptible wait must not be kept from its work.
 const LONGEST_HOLD_LIMIT: Wait = Wait::from_millis(160);
 
-/// The guardian does not let go of what has been held shorter than this.
-const LONG_HOLD: Duration = Duration(200_000_000);
-
-/// What the scan is told before each boundary.
-#[derive(Debug)]
-pub(crate) enum Scope {
-    /// Every process that is held.
-    Everything,
-    /// One process, whatever else is held.
-    Only(Pid),
-}
-
 /// The scan backend.
 pub(crate) struct Scan<'a> {
     pub(crate) kernel: &'a mut Kernel,
-    cgroup: &'a Hold,
-    scope: Scope,
+    pub(crate) hold: &'a mut Hold,
     clear: HashMap<Pid, ClearRefs>,
     protector: Option<Protector>,
     /// Where accesses are trapped besides.
@@ -50,25 +37,23 @@ pub(crate) struct Scan<'a> {
     limit: Wait,
     /// Times that the target was let go between reading and clearing, because the recorder was stopped.
     pub(crate) let_go: u64,
+    /// Processes that could not be held, each once for every boundary.
+    pub(crate) unheld: u64,
+    /// Boundaries at which there was such a process.
+    pub(crate) unheld_boundaries: u64,
 }
 
 impl<'a> Scan<'a> {
     pub(crate) fn new(
         kernel: &'a mut Kernel,
-        cgroup: &'a Hold,
+        hold: &'a mut Hold,
         options: &RecordOptions,
-        root: Pid,
         servants: Option<Servants>,
     ) -> Scan<'a> {
         let protector = kernel.guards_writes().then(Protector::default);
         Scan {
             kernel,
-            cgroup,
-            scope: if options.follow {
-                Scope::Everything
-            } else {
-                Scope::Only(root)
-            },
+            hold,
             clear: HashMap::new(),
             protector,
             servants,
@@ -78,16 +63,9 @@ impl<'a> Scan<'a> {
             prolonged: 0,
             limit: HOLD_LIMIT,
             let_go: 0,
+            unheld: 0,
+            unheld_boundaries: 0,
         }
-    }
-
-    /// The processes to scan, of which there may be none left.
-    pub(crate) fn processes(&self) -> Result<Vec<Pid>, RecordError> {
-        let all = self.cgroup.processes()?;
-        Ok(match self.scope {
-            Scope::Everything => all,
-            Scope::Only(root) => all.into_iter().filter(|p| *p == root).collect(),
-        })
     }
 
     /// Reads the bits of every process, each address space once.
@@ -147,8 +125,14 @@ impl<'a> Scan<'a> {
     }
 
     /// Begins the first interval: what was touched before does not count.
-    pub(crate) fn begin(&mut self) -> Result<Option<Boundary>, RecordError> {
-        self.held(|scan, pids| scan.clear(pids))
+    ///
+    /// # Errors
+    /// Also where the target itself cannot be held.
+    pub(crate) fn begin(&mut self, root: Pid) -> Result<Option<Boundary>, RecordError> {
+        self.held(|scan, pids| match scan.hold.refusal_of(root) {
+            Some(why) => Err(why.into()),
+            None => scan.clear(pids),
+        })
     }
 
     /// Runs `work` while the target is held still.
@@ -161,8 +145,8 @@ impl<'a> Scan<'a> {
         let asked = monotonic_now();
         // The ring must not run over in the meantime: thousands of threads may be ending.
         let kernel = &mut *self.kernel;
-        if self.holds && self.cgroup.freeze(self.limit, || kernel.relieve())? == Frozen::NotYet {
-            self.cgroup.thaw()?;
+        if self.holds && self.hold.freeze(self.limit, || kernel.relieve())? == Frozen::NotYet {
+            self.hold.thaw()?;
             self.prolonged += 1;
             self.limit = (self.limit * 2).min(LONGEST_HOLD_LIMIT);
             return Ok(None);
@@ -170,13 +154,18 @@ impl<'a> Scan<'a> {
         self.limit = HOLD_LIMIT;
         let end = monotonic_now();
         // Whatever goes wrong in between, the target runs on.
-        let worked = self.processes().and_then(|pids| work(self, &pids));
+        let pids = if self.holds {
+            self.hold.standing().to_vec()
+        } else {
+            self.hold.processes()
+        };
+        let worked = work(self, &pids);
         let next_start = monotonic_now();
         if self.holds {
-            if next_start - end > LONG_HOLD && self.cgroup.is_frozen().is_ok_and(|still| !still) {
-                self.let_go += 1;
-            }
-            self.cgroup.thaw()?;
+            let release = self.hold.thaw()?;
+            self.let_go += u64::from(release.cut_short);
+            self.unheld += release.unheld;
+            self.unheld_boundaries += u64::from(release.unheld > 0);
         }
         worked?;
         Ok(Some(Boundary {

@@ -1,30 +1,33 @@
 //! One recording from beginning to end.
 
-use std::os::fd::AsFd;
 use std::time::Duration as Wait;
 
-use varve_bpf::{Kernel, LoadOptions, PageFlags};
+use varve_bpf::{Kernel, LoadOptions, PageFlags, TrackFlags};
 use varve_model::{Duration, Interval, Time};
-use varve_sys::{Child, PidFd, Signals, Trigger, Waiter, cpu_time, monotonic_now};
-use varve_trace::{IntervalChoice, Manifest, TraceWriter};
+use varve_sys::{Child, Signals, Waiter, cpu_time, monotonic_now};
+use varve_trace::{IntervalChoice, Manifest, TraceFolder, TraceWriter};
 
 use self::watch::waiter;
 use crate::agents::Agents;
 use crate::auto::{self, Auto, Cost};
 use crate::backend::Backend;
-use crate::guardian::Guardian;
+use crate::channel::{Channel, Offers};
 use crate::intake::Intake;
 use crate::manifest::new_manifest;
 use crate::reclaim::reclaim;
+use crate::run_folder::RunFolder;
 use crate::runs::Writes;
 use crate::scan::Scan;
 use crate::target::Target;
 use crate::traps::Servants;
 use crate::turns::Turns;
+use crate::watchdog::{Order, Watchdog};
+use crate::world::ObjectsFrom;
 use crate::write_source::WriteSource;
-use crate::{Ablation, RecordError, RecordOptions, TargetChoice, TrapsChoice, samples};
+use crate::{Ablation, RecordError, RecordOptions, TargetChoice, TrapsChoice, interrupts, samples};
 
 mod close;
+mod wait;
 mod watch;
 
 /// What is lost at most when the recorder is killed.
@@ -45,6 +48,10 @@ const YOUNG_LOOKS: [Duration; 4] = [
 
 /// An interval is at most so many times as long as asked for where the program waits for trapped accesses.
 const LONGEST_STRETCH: u64 = 100;
+/// The loss of what an error kept from being recorded or written.
+pub(crate) const ENDED_EARLY: &str = "ended_early";
+/// How long the end of a recording may take to hold the target once more.
+const END_WITHIN: Duration = Duration(600_000_000);
 /// A rest of an interval that is not worth waiting for.
 const LEAST_REST: Duration = Duration(1_000_000);
 
@@ -58,10 +65,14 @@ const RING: u64 = 2;
 pub struct Summary {
     /// The target's exit code as a shell shows it, if it was ours to wait for.
     pub exit_code: Option<i32>,
+    /// The trace folder, locked.
+    pub folder: TraceFolder,
     /// The manifest, not settled yet: the tables are still in parts.
     pub manifest: Manifest,
     /// What cut the recording short, if anything did.
     pub trouble: Option<RecordError>,
+    /// What held the target, as a sentence; empty where there is nothing unusual to say.
+    pub held_by: String,
 }
 
 /// How much longer an interval is to last because the program waited for trapped accesses meanwhile. Otherwise, the
@@ -81,9 +92,10 @@ fn stood_still(scan: &Scan<'_>, start: Time, now: Time, length: Duration) -> Opt
 /// Where nothing could be recorded. What goes wrong later ends the recording, never the target, and
 /// is told in [`Summary::trouble`].
 pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
-    crate::stale::clean_stale();
+    crate::leftovers::clean_leftovers();
     crate::preflight::check(options)?;
     let signals = Signals::catch().map_err(RecordError::system("catch signals"))?;
+    crate::rights::hide();
     let mut kernel = Kernel::load(&LoadOptions {
         waits: options.traps != TrapsChoice::Off,
         page_flags: if options.lacks(Ablation::PageFlags) {
@@ -95,41 +107,56 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         sample_stack_bytes: samples::STACK_BYTES,
         ..LoadOptions::default()
     })?;
+    crate::rights::loaded(&kernel);
     let source = WriteSource::choose(options, &mut kernel)?;
-    let mut guardian = Guardian::start()?;
-    let agents = match (&options.target, &options.preload) {
+    let mut watchdog = Watchdog::start()?;
+    let writes = source.watch();
+    let servants = crate::trap_source::servants(options, &kernel)?;
+    let channel = match (&options.target, &options.preload) {
         (TargetChoice::Command(_), Some(_)) => {
-            // The guardian knows of the folder before it exists.
-            Some(Agents::create(|folder| guardian.watch_rings(folder))?)
+            // The watchdog knows of the folder before it exists.
+            let folder =
+                RunFolder::create(|folder| watchdog.order(&Order::RunFolder(folder.to_owned())))?;
+            let offers = Offers {
+                writes: writes.is_some(),
+                handlers: servants.is_some(),
+                counts: None,
+            };
+            Some(Channel::open(folder, kernel.tracked()?, offers)?)
         }
         _ => None,
     };
-    let rings = agents.as_ref().map(|a| a.folder().to_owned());
-    let writes = source.watch(rings.as_deref())?;
-    let servants = crate::trap_source::servants(options, rings.as_deref(), &kernel)?;
     let mut manifest = new_manifest(options, source);
     let sampler = samples::start(options, &mut kernel, &mut manifest);
     let mut target = match &options.target {
         TargetChoice::Command(command) => Target::prepare(
             command,
-            rings.as_deref(),
+            channel.as_ref(),
             options,
             &kernel,
             &signals,
-            &mut guardian,
+            &mut watchdog,
         )?,
-        TargetChoice::Attach(pid) => Target::join(*pid, options, &kernel, &mut guardian)?,
+        TargetChoice::Attach(pid) => Target::join(*pid, options, &kernel, &mut watchdog)?,
     };
+    let agents = channel.map(Agents::new).zip(options.preload.clone());
     manifest.target.pid = target.pid.0;
     if let TargetChoice::Attach(pid) = options.target {
         manifest.target.command = varve_sys::cmdline(pid).unwrap_or_default();
     }
     // Last, as an earlier trace goes for it.
-    let created = TraceWriter::create(&options.output, &manifest);
+    let folder = options.output.create();
+    let created = folder.and_then(|folder| TraceWriter::begin(folder, &manifest));
     if created.is_err() {
         target.release();
     }
     let mut writer = created?;
+    let settled = crate::rights::settle();
+    if settled.is_err() {
+        target.release();
+    }
+    settled?;
+    let last_resort = interrupts::guard(options, &signals)?;
     let mut session = Session {
         options,
         intake: Intake::new(agents, target.child.is_some().then_some(target.pid)),
@@ -142,29 +169,58 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         cpu_before: cpu_time(),
         reclaim_before: reclaim(),
         auto: None,
+        root_ended: false,
+        held_by: String::new(),
+        interrupted: false,
     };
     session.intake.writes = writes;
     session.intake.trapped = servants.as_ref().map(|_| Default::default());
     session.intake.samples = sampler;
     let ran = session.run(&mut kernel, target, servants);
     let unwatched = session.intake.writes.take().is_some_and(|w| !w.any);
-    let told = session.intake.agents.as_ref().is_some_and(|a| a.any);
+    let agents = session.intake.agents.as_ref();
+    let told = agents.is_some_and(|a| a.any);
+    let refused = agents.map(Agents::refused);
+    let held_by = std::mem::take(&mut session.held_by);
+    drop(last_resort);
     drop(session);
+    manifest.notes.extend(refused.and_then(note_of_refusals));
     manifest.features.objects = Some(if told { "preload" } else { "kernel" }.into());
     if unwatched {
         let note = "No process could hand over a userfaultfd, so nothing is known of writes.";
         manifest.notes.push(note.to_owned());
     }
-    if ran.is_err() {
-        let _ = writer.discard();
-    }
-    let (trouble, exit_code) = ran?;
-    drop(guardian);
+    let (trouble, exit_code) = match ran {
+        Ok(ended) => ended,
+        Err(error) => {
+            let _ = writer.discard();
+            return Err(error);
+        }
+    };
+    drop(watchdog);
     Ok(Summary {
         exit_code,
+        folder: writer.into_folder(),
         manifest,
         trouble,
+        held_by,
     })
+}
+
+/// What is to be said of connections that were refused: how many were strangers', and how many of recorded processes.
+pub(crate) fn note_of_refusals((strangers, recorded): (u64, u64)) -> Option<String> {
+    let mut parts = Vec::new();
+    if strangers > 0 {
+        parts.push(format!("{strangers} of processes that are not recorded"));
+    }
+    if recorded > 0 {
+        parts.push(format!(
+            "{recorded} of recorded processes, which asked twice or not as the library does"
+        ));
+    }
+    let parts = parts.join(", and ");
+    (!parts.is_empty())
+        .then(|| format!("Connections to the recorder's socket that were refused: {parts}."))
 }
 
 /// Why the loop ended.
@@ -185,6 +241,12 @@ struct Session<'a> {
     cpu_before: Duration,
     reclaim_before: Option<i64>,
     auto: Option<Auto>,
+    /// Whether the process that was named has ended.
+    root_ended: bool,
+    /// What held the target, as a sentence, where that is worth one.
+    held_by: String,
+    /// Whether a signal ended the recording.
+    interrupted: bool,
 }
 
 impl Session<'_> {
@@ -216,50 +278,28 @@ impl Session<'_> {
             exit_code = child.try_wait().ok().flatten();
         }
         self.manifest.target.exit_code = exit_code;
+        self.held_by = target.hold.sentence();
         let trouble = recorded
             .and_then(|()| self.count_skipped(kernel))
             .and_then(|()| self.flush())
             .err();
+        if trouble.is_some() {
+            // What was not written is missing, in intervals too that were.
+            self.manifest.losses.insert(ENDED_EARLY.to_owned(), 1);
+        }
         // The kernel's part is of no use any more, and the target shall not pay for it.
         let _ = kernel.untrack(target.pid);
-        drop(target.cgroup);
+        drop(target.hold);
         if let Some(child) = &mut target.child {
             exit_code = Some(self.wait_for_child(child)?);
+            // A program may handle the signal that ended the recording, and end later in its own way.
+            self.manifest.target.exit_code = exit_code;
         }
         Ok((trouble, exit_code))
     }
 
-    /// Lets our child finish, handing signals on.
-    fn wait_for_child(&mut self, child: &mut Child) -> Result<i32, RecordError> {
-        let ended = child
-            .try_wait()
-            .map_err(RecordError::system("wait for the target"))?;
-        if let Some(code) = ended {
-            return Ok(code);
-        }
-        let fd = PidFd::open(child.pid()).map_err(RecordError::system("watch the target"))?;
-        let waiter = Waiter::new().map_err(RecordError::system("wait for the target"))?;
-        for (fd, number) in [(fd.as_fd(), TARGET), (self.signals.as_fd(), SIGNAL)] {
-            waiter
-                .add(fd, number, Trigger::Level)
-                .map_err(RecordError::system("wait for the target"))?;
-        }
-        loop {
-            if let Some(code) = child
-                .try_wait()
-                .map_err(RecordError::system("wait for the target"))?
-            {
-                return Ok(code);
-            }
-            waiter
-                .wait(Wait::from_secs(3600))
-                .map_err(RecordError::system("wait for the target"))?;
-            self.pass_signal_on(Some(child))?;
-        }
-    }
-
-    /// Whether a signal arrived; it is handed to our child unless the terminal did so.
-    fn pass_signal_on(&mut self, child: Option<&Child>) -> Result<bool, RecordError> {
+    /// The signal that arrived, if one did; it is handed to our child unless the terminal did so.
+    fn pass_signal_on(&mut self, child: Option<&Child>) -> Result<Option<i32>, RecordError> {
         let signal = self
             .signals
             .take()
@@ -269,20 +309,18 @@ impl Session<'_> {
         {
             child.signal(signal.number);
         }
-        Ok(signal.is_some())
+        Ok(signal.map(|signal| signal.number))
     }
 
     /// Notes the processes that were there before the recording.
     fn meet(&mut self, target: &Target) -> Result<(), RecordError> {
         let world = &mut self.intake.world;
-        for pid in target.cgroup.processes()? {
-            if !self.options.follow && pid != target.pid {
-                continue;
-            }
+        for pid in target.hold.processes() {
             let Ok(status) = varve_sys::status(pid) else {
                 continue;
             };
             world.adopt(pid, status.parent, status.started);
+            world.objects_come_from(pid, ObjectsFrom::Kernel, None);
             for thread in varve_sys::threads(pid).unwrap_or_default() {
                 world.thread(pid, thread.tid, thread.started, Some(&thread.name));
             }
@@ -302,20 +340,19 @@ impl Session<'_> {
             pid,
             child,
             ended,
-            cgroup,
-            ..
+            hold,
         } = target;
         if let Some(servants) = &mut servants {
-            servants.held_in(cgroup.path());
+            servants.held_in(hold.path());
         }
-        let mut scan = Scan::new(kernel, cgroup, self.options, *pid, servants);
+        let mut scan = Scan::new(kernel, hold, self.options, servants);
         let mut turns = Turns::new(*pid, began);
         self.manifest.backend = scan.name().to_owned();
         let waiter = waiter(ended, &self.signals, scan.kernel)?;
         let mut start = began;
         if child.is_none() {
             while start == began {
-                if let Some(boundary) = scan.begin()? {
+                if let Some(boundary) = scan.begin(*pid)? {
                     start = boundary.next_start;
                 }
             }
@@ -351,8 +388,12 @@ impl Session<'_> {
             self.drain(&mut scan)?;
             let now = monotonic_now();
             self.intake.world.refresh_maps(now);
+            let handlers = self.intake.take_others();
             self.intake.refresh_writes();
             if let Some(servants) = &mut scan.servants {
+                for (pid, image, socket) in handlers {
+                    servants.take(pid, image, socket);
+                }
                 servants.refresh();
             }
             if now >= deadline
@@ -403,17 +444,14 @@ impl Session<'_> {
         let ready = waiter
             .wait(Wait::from_nanos(limit.0))
             .map_err(RecordError::system("wait for the target"))?;
-        if self.pass_signal_on(child)? {
+        if self.pass_signal_on(child)?.is_some() {
+            self.interrupted = true;
             return Ok(Some(End::Stopped));
         }
-        if ready.contains(&TARGET) {
-            let others = self.options.follow && !scan.processes()?.is_empty();
-            // Our child's descendants may outlive it, but nobody waits for those.
-            if child.is_some() || !others {
-                return Ok(Some(End::TargetEnded));
-            }
-        }
-        Ok(None)
+        self.root_ended |= ready.contains(&TARGET);
+        // Our child's descendants may outlive it, but nobody waits for those.
+        let is_over = self.root_ended && (child.is_some() || scan.hold.processes().is_empty());
+        Ok(is_over.then_some(End::TargetEnded))
     }
 
     /// The last interval: whatever still runs is read once more and let go.
@@ -427,7 +465,8 @@ impl Session<'_> {
         if let (End::TargetEnded, Some(child)) = (end, child) {
             let _ = child.try_wait();
         }
-        for _ in 0..50 {
+        let began = monotonic_now();
+        while monotonic_now() - began < END_WITHIN {
             if self.close(scan, start, true)?.is_some() {
                 return Ok(());
             }
@@ -443,9 +482,19 @@ impl Session<'_> {
         if let Some(samples) = &mut intake.samples {
             samples.collect()?;
         }
+        if let Some(agents) = &mut intake.agents {
+            agents.collect();
+        }
         scan.kernel.events(&mut |event| intake.take(event))?;
         intake.resolve_samples();
         intake.settle();
+        for (pid, image, stacks) in intake.stack_changes.drain(..) {
+            let (set, clear) = match stacks {
+                true => (TrackFlags::STACKS, TrackFlags::default()),
+                false => (TrackFlags::default(), TrackFlags::STACKS),
+            };
+            scan.kernel.change_flags(pid, image, set, clear)?;
+        }
         let news = intake.trap_news.drain(..);
         if let Some(servants) = &mut scan.servants {
             servants.learn(news);
@@ -464,6 +513,7 @@ impl Session<'_> {
             ("mapping_events", dropped.mappings),
             ("untracked_children", dropped.tracking),
             ("holds_cut_short", scan.let_go),
+            ("unheld_processes", scan.unheld),
             (
                 "agent_records",
                 intake.agents.as_ref().map_or(0, |a| a.lost),

@@ -1,23 +1,20 @@
-//! The target: started in a cgroup of its own, or moved into one.
+//! The target: started in a cgroup of its own, or joined where it is.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use varve_agent_ring::{
-    CAPACITY_VARIABLE, DIRECTORY_VARIABLE, MIN_OBJECT_VARIABLE, TRAPS_VARIABLE, WRITES_VARIABLE,
-};
-use varve_bpf::{Kernel, TrackFlags};
+use varve_agent_ring::{MIN_OBJECT_VARIABLE, TRAPS_VARIABLE, WRITES_VARIABLE};
+use varve_bpf::{Kernel, TrackFlags, TrackedProcesses};
 use varve_model::Pid;
-use varve_sys::{Cgroup, Child, Launch, PidFd, Signals};
+use varve_sys::{Cgroup, Child, Launch, PidFd, Signals, TraceeError, tracer_of};
 
-use crate::guardian::Guardian;
-use crate::hold::{Hold, HoldChoice};
+use crate::channel::Channel;
+use crate::hold::{FoundGroup, Hold, HoldChoice};
+use crate::leftovers::PREFIX;
+use crate::marker::Marker;
 use crate::preflight::gains_rights;
+use crate::watchdog::{Order, Watchdog};
 use crate::{Ablation, RecordError, RecordOptions, SamplesChoice, TrapsChoice};
-
-/// Size of the preload library's ring in each process.
-const RING_BYTES: usize = 4 << 20;
 
 /// The process that is recorded, with its descendants.
 pub(crate) struct Target {
@@ -25,9 +22,7 @@ pub(crate) struct Target {
     /// Our own child, where we started it.
     pub(crate) child: Option<Child>,
     pub(crate) ended: PidFd,
-    pub(crate) cgroup: Hold,
-    /// Where each process that was joined came from.
-    origins: BTreeMap<Pid, PathBuf>,
+    pub(crate) hold: Hold,
 }
 
 fn track_flags(options: &RecordOptions, stacks: bool) -> TrackFlags {
@@ -54,27 +49,23 @@ impl Target {
     /// Starts a command up to just before its exec.
     pub(crate) fn prepare(
         command: &[OsString],
-        rings: Option<&Path>,
+        channel: Option<&Channel>,
         options: &RecordOptions,
         kernel: &Kernel,
         signals: &Signals,
-        guardian: &mut Guardian,
+        watchdog: &mut Watchdog,
     ) -> Result<Target, RecordError> {
-        let cgroup = match options.hold {
-            HoldChoice::Cgroup => {
-                let own = Cgroup::of(Pid(std::process::id()))?;
-                Some(make_cgroup(&own, guardian)?)
-            }
+        let made = match options.hold {
             HoldChoice::Ptrace => None,
+            _ => Some(make_cgroup(watchdog)),
         };
-        let preload = rings.zip(options.preload.as_deref());
-        let environment = preload.map_or_else(Vec::new, |(rings, library)| {
+        let preload = channel.zip(options.preload.as_deref());
+        let environment = preload.map_or_else(Vec::new, |(channel, library)| {
             let mut variables = vec![
                 ("LD_PRELOAD", with_preload(library)),
-                (DIRECTORY_VARIABLE, rings.as_os_str().to_owned()),
                 (MIN_OBJECT_VARIABLE, options.min_object.0.to_string().into()),
-                (CAPACITY_VARIABLE, RING_BYTES.to_string().into()),
             ];
+            variables.extend(channel.environment());
             if kernel.guards_writes() {
                 variables.push((WRITES_VARIABLE, "1".into()));
             }
@@ -92,11 +83,23 @@ impl Target {
             signals,
         )?;
         let pid = child.pid();
-        let cgroup = match cgroup {
-            Some(cgroup) => Hold::Cgroup(cgroup),
-            None => Hold::by_ptrace(kernel.tracked()?, pid),
+        let entered = made.map(|made| {
+            let made = made?;
+            made.add(pid)?;
+            Ok(made)
+        });
+        let hold = match (entered, options.hold) {
+            (Some(Ok(made)), _) => Hold::in_made(made, kernel.tracked()?, pid),
+            (Some(Err(why)), HoldChoice::Cgroup) => return Err(why),
+            (Some(Err(why)), _) => {
+                let why = match why {
+                    RecordError::Cgroup(why) => why.to_string(),
+                    other => other.to_string(),
+                };
+                Hold::by_ptrace(kernel.tracked()?, pid, Some(why))
+            }
+            (None, _) => Hold::by_ptrace(kernel.tracked()?, pid, None),
         };
-        cgroup.add(pid)?;
         kernel.track(
             pid,
             track_flags(
@@ -108,105 +111,95 @@ impl Target {
             pid,
             child: Some(child),
             ended: PidFd::open(pid).map_err(RecordError::system("watch the target"))?,
-            cgroup,
-            origins: BTreeMap::new(),
+            hold,
         })
     }
 
-    /// Joins a process that runs already, with its descendants.
+    /// Joins a process that runs already, with its descendants. They stay where they are.
     pub(crate) fn join(
         pid: Pid,
         options: &RecordOptions,
         kernel: &Kernel,
-        guardian: &mut Guardian,
+        watchdog: &mut Watchdog,
     ) -> Result<Target, RecordError> {
         let ended = PidFd::open(pid).map_err(|_| RecordError::NoProcess(pid))?;
         // Once more: the kernel part took its time, and much can have happened.
         crate::preflight::check_process(pid)?;
-        let cgroup = match options.hold {
-            HoldChoice::Cgroup => Hold::Cgroup(make_cgroup(&Cgroup::of(pid)?, guardian)?),
-            HoldChoice::Ptrace => Hold::by_ptrace(kernel.tracked()?, pid),
+        kernel.track(pid, track_flags(options, true))?;
+        let tracked = kernel.tracked()?;
+        if options.follow {
+            join_descendants(&tracked, options, kernel)?;
+        }
+        let hold = match options.hold {
+            HoldChoice::Ptrace => Hold::by_ptrace(tracked, pid, None),
+            choice => match FoundGroup::of(pid, &tracked) {
+                Ok(found) => {
+                    watchdog.order(&Order::Found(found.path().to_owned()))?;
+                    Hold::in_found(found, tracked, pid)
+                }
+                Err(why) if choice == HoldChoice::Cgroup => {
+                    return Err(RecordError::Unfreezable { pid, why });
+                }
+                Err(why) => Hold::by_ptrace(tracked, pid, Some(why)),
+            },
         };
-        let mut target = Target {
+        if let (true, Some(tracer)) = (hold.is_by_ptrace(), tracer_of(pid)) {
+            return Err(TraceeError::Traced { pid, tracer }.into());
+        }
+        // The number that was looked at and tracked is that process's as long as this has not been waited for.
+        if ended.has_ended() {
+            let _ = kernel.untrack(pid);
+            return Err(RecordError::NoProcess(pid));
+        }
+        Ok(Target {
             pid,
             child: None,
             ended,
-            cgroup,
-            origins: BTreeMap::new(),
-        };
-        let joined = target.join_one(pid, options, kernel).and_then(|()| {
-            if options.follow {
-                target.join_descendants(options, kernel)
-            } else {
-                Ok(())
-            }
-        });
-        match joined {
-            Ok(()) => Ok(target),
-            Err(error) => {
-                target.release();
-                Err(error)
-            }
-        }
+            hold,
+        })
     }
 
-    fn join_one(
-        &mut self,
-        pid: Pid,
-        options: &RecordOptions,
-        kernel: &Kernel,
-    ) -> Result<(), RecordError> {
-        // Tracked first: from then on its children are, and they are born in its cgroup.
-        kernel.track(pid, track_flags(options, true))?;
-        if self.cgroup.path().is_some()
-            && let Ok(origin) = Cgroup::of(pid)
-        {
-            self.origins.insert(pid, origin);
-        }
-        self.cgroup.add(pid)
-    }
-
-    fn join_descendants(
-        &mut self,
-        options: &RecordOptions,
-        kernel: &Kernel,
-    ) -> Result<(), RecordError> {
-        // Repeated until a round finds nobody new: processes are made while we look.
-        loop {
-            let known = self.cgroup.processes()?;
-            let children = known.iter().flat_map(|p| varve_sys::children_of(*p));
-            let fresh: Vec<Pid> = children
-                .filter(|c| !known.contains(c) && !is_ancestor_of_ours(*c))
-                .collect();
-            if fresh.is_empty() {
-                return Ok(());
-            }
-            for pid in fresh {
-                match self.join_one(pid, options, kernel) {
-                    // It ended meanwhile.
-                    Err(_) if PidFd::open(pid).map_or(true, |p| p.has_ended()) => {}
-                    other => other?,
-                }
-            }
-        }
-    }
-
-    /// Puts the processes that were joined back where they were.
+    /// Lets everything run.
     pub(crate) fn release(&mut self) {
-        let _ = self.cgroup.thaw();
-        for (pid, origin) in std::mem::take(&mut self.origins) {
-            if Some(origin.as_path()) != self.cgroup.path() {
-                let _ = std::fs::write(origin.join("cgroup.procs"), pid.to_string());
+        let _ = self.hold.thaw();
+    }
+}
+
+/// Tracks what a tracked process made before it was tracked.
+fn join_descendants(
+    tracked: &TrackedProcesses,
+    options: &RecordOptions,
+    kernel: &Kernel,
+) -> Result<(), RecordError> {
+    // Repeated until a round finds nobody new: processes are made while we look.
+    loop {
+        let known = tracked.list();
+        let children = known.iter().flat_map(|p| varve_sys::children_of(*p));
+        let fresh: Vec<Pid> = children
+            .filter(|c| !known.contains(c) && !is_ancestor_of_ours(*c))
+            .collect();
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        for pid in fresh {
+            kernel.track(pid, track_flags(options, true))?;
+            // One that has ended is never forgotten by the kernel's part any more.
+            if PidFd::open(pid).map_or(true, |p| p.has_ended()) {
+                kernel.untrack(pid)?;
             }
         }
     }
 }
 
-fn make_cgroup(parent: &Path, guardian: &mut Guardian) -> Result<Cgroup, RecordError> {
-    let name = format!("varve-{}", std::process::id());
-    // The guardian knows of it before it exists, so that there is no moment without care.
-    guardian.watch_cgroup(&parent.join(&name), parent)?;
-    Ok(Cgroup::create(parent, &name)?)
+/// Makes a cgroup below the recorder's own: without controllers, so that the limits of that one go on applying.
+fn make_cgroup(watchdog: &mut Watchdog) -> Result<Cgroup, RecordError> {
+    let own = Pid(std::process::id());
+    let parent = Cgroup::of(own)?;
+    let name = format!("{PREFIX}{own}");
+    let mark = Marker::own().map_err(RecordError::system("read what this process is"))?;
+    // The watchdog knows of it before it exists, so that there is no moment without care.
+    watchdog.order(&Order::Made(parent.join(&name), parent.clone()))?;
+    Ok(Cgroup::create(&parent, &name, &mark.text())?)
 }
 
 /// Ours goes first; what the caller preloads stays.
@@ -236,8 +229,8 @@ pub(crate) fn is_static(command: &[OsString]) -> bool {
 
 fn is_script(path: &Path) -> bool {
     let mut head = [0u8; 2];
-    let read =
-        std::fs::File::open(path).and_then(|mut f| std::io::Read::read_exact(&mut f, &mut head));
+    let read = varve_sys::open_regular(path)
+        .and_then(|mut f| std::io::Read::read_exact(&mut f, &mut head));
     read.is_ok() && &head == b"#!"
 }
 

@@ -72,6 +72,7 @@ impl Budget {
             seed: self.seed,
             threshold: threshold(self.share),
             afresh,
+            is_limited: false,
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Whether accesses can be trapped.
 
-use std::path::Path;
-
 use varve_bpf::Kernel;
+use varve_model::Pid;
 
 use crate::preflight::gains_rights;
 use crate::target::is_static;
@@ -10,22 +9,18 @@ use crate::trap_budget::Budget;
 use crate::traps::Servants;
 use crate::{RecordError, RecordOptions, TargetChoice, TrapsChoice, WritesChoice};
 
-/// The place where processes announce their servants, where accesses are to be trapped.
+/// The servants of the processes, where accesses are to be trapped.
 ///
 /// # Errors
 /// Where they cannot be.
 pub(crate) fn servants(
     options: &RecordOptions,
-    rings: Option<&Path>,
     kernel: &Kernel,
 ) -> Result<Option<Servants>, RecordError> {
     if options.traps == TrapsChoice::Off {
         return Ok(None);
     }
     check(options)?;
-    let Some(rings) = rings else {
-        return Err(refusal(NO_PRELOAD));
-    };
     let budget = match options.traps {
         TrapsChoice::Budget(_) if !kernel.tells_waits() => {
             return Err(refusal(
@@ -35,9 +30,7 @@ pub(crate) fn servants(
         TrapsChoice::Budget(limit) => Some(Budget::new(limit)),
         _ => None,
     };
-    Servants::create(rings, budget)
-        .map(Some)
-        .map_err(RecordError::system("make a socket beside the rings"))
+    Ok(Some(Servants::new(budget)))
 }
 
 const NO_PRELOAD: &str = "it needs the preload library";
@@ -73,6 +66,11 @@ pub(crate) fn can_trap() -> Result<(), String> {
         format!(
             "this kernel or user cannot move pages by userfaultfd through /dev/userfaultfd: {e}"
         )
+    })?;
+    // A handler is known by the memory that it shares.
+    let own = Pid(std::process::id());
+    varve_sys::shares_memory(own, own).map_err(|e| {
+        format!("this kernel or user cannot compare the memory of processes (kcmp): {e}")
     })?;
     // The places to which pages are moved double the address space, which is never filled; here they would count.
     let strict = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");

@@ -1,30 +1,36 @@
 //! The fault backend: the first access to each page in an interval traps.
 //!
-//! Each process with the preload library has a servant (`agent/src/servant.rs`). While the target is held, and after
-//! the accessed bits were read, each servant moves the pages of its process aside; when the target runs on, the first
-//! access to a page faults, and the kernel's tracepoints tell of it as of every fault: address, thread, CPU, time,
+//! Each process with the preload library has a fault handler (`agent/src/handler.rs`). While the target is held, and
+//! after the accessed bits were read, each handler moves the pages of its process aside; when the target runs on, the
+//! first access to a page faults, and the kernel's tracepoints tell of it as of every fault: address, thread, CPU, time,
 //! instruction, read or write. The scan goes on as ever and is the safety net: what cannot be moved is still found
 //! there.
+//!
+//! Whoever speaks to the recorder gets nothing for what it says. A handler is a process that shares the memory of a
+//! process that is recorded, by the kernel's word, and that has given up all rights; it gets the device from which it makes
+//! userfaultfds of that memory, and is taken out of the cgroup that is held to the one that it came from, whose
+//! limits are those that it had.
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration as Wait;
+use std::time::{Duration as Wait, Instant};
 
 use varve_agent_ring::{
-    Arm, Armed, DEVICE, MOST_WORDS, QUIT, READY, SERVED, TRAPS_SOCKET, is_chosen,
+    Arm, Armed, DEVICE, HELLO, MOST_WORDS, PLACES, QUIT, READY, SERVED, THREADS, WHO, is_chosen,
 };
 use varve_bpf::{Bitmap, Leaf, Region};
 use varve_model::{Address, Bytes, Duration, PAGE_BYTES, Pid, Tid, Time, TouchSource};
-use varve_sys::{DescriptorSocket, ServantSocket, monotonic_now};
+use varve_sys::{HandlerSocket, PidFd, monotonic_now};
 use varve_trace::TrapsNote;
 use varve_trace::tables::TouchRow;
 
 use crate::ranges::Ranges;
 use crate::trap_budget::{Budget, Spent};
 
-/// A servant that takes longer is given up: the target stands still meanwhile.
-const LONGEST_ANSWER: Wait = Wait::from_secs(2);
+/// A handler that takes longer is given up: the target stands still meanwhile.
+const MAX_ANSWER: Wait = Wait::from_secs(2);
 
 /// The same of one that is to end: nothing but two counts is lost.
 const LAST_ANSWER: Wait = Wait::from_millis(20);
@@ -34,9 +40,13 @@ const EVERY_PAGE: Arm = Arm {
     seed: 0,
     threshold: u64::MAX,
     afresh: false,
+    is_limited: false,
 };
 
-/// What the events tell that servants must know.
+/// Places to which a handler says that it moves pages, at most: more than it keeps.
+const MAX_PLACES: usize = 32 << 10;
+
+/// What the events tell that handlers must know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TrapNews {
     /// A thread began, whose control block lies there.
@@ -47,12 +57,11 @@ pub(crate) enum TrapNews {
     Gone(Pid, Time),
 }
 
-/// The servants of all processes.
+/// The fault handlers of all processes.
 #[derive(Debug)]
 pub(crate) struct Servants {
-    socket: DescriptorSocket,
-    /// Where servants are to be, so that they are not held with the target.
-    refuge: Option<PathBuf>,
+    /// The cgroup that is held. Handlers are to be in its parent, which has the same limits.
+    held: Option<PathBuf>,
     servants: HashMap<Pid, Servant>,
     threads: HashMap<Pid, HashMap<Tid, Address>>,
     /// Where not all pages are to be armed.
@@ -67,24 +76,40 @@ pub(crate) struct Servants {
 
 #[derive(Debug)]
 struct Servant {
-    socket: ServantSocket,
+    socket: HandlerSocket,
     since: Time,
-    is_ready: bool,
+    state: State,
     /// The memory to which it moves pages.
     aside: Ranges,
+    /// How many pieces that is.
+    places: usize,
+}
+
+/// How far a handler has come.
+#[derive(Debug)]
+enum State {
+    /// Somebody of the process has connected.
+    Connected,
+    /// It is the handler, and has the device.
+    Verified(Pid, PidFd),
+    /// It has its userfaultfd.
+    Ready,
+}
+
+/// Whether an error says that the handler is gone, with its process: nothing of that was given up.
+fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, NotFound, UnexpectedEof};
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionReset | NotConnected | NotFound | UnexpectedEof
+    ) || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 impl Servants {
-    /// Makes the socket for the processes, whatever their user, in the folder of the rings. `refuge` is the cgroup
-    /// beside that of the target.
-    pub(crate) fn create(folder: &Path, budget: Option<Budget>) -> io::Result<Servants> {
-        use std::os::unix::fs::PermissionsExt;
-        let path = folder.join(TRAPS_SOCKET);
-        let socket = DescriptorSocket::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
-        Ok(Servants {
-            socket,
-            refuge: None,
+    /// None yet.
+    pub(crate) fn new(budget: Option<Budget>) -> Servants {
+        Servants {
+            held: None,
             servants: HashMap::new(),
             threads: HashMap::new(),
             note: TrapsNote {
@@ -94,36 +119,47 @@ impl Servants {
             budget,
             spent: Spent::default(),
             armed: EVERY_PAGE,
-        })
+        }
     }
 
     /// Tells which cgroup the target is held in.
     pub(crate) fn held_in(&mut self, cgroup: Option<&Path>) {
-        self.refuge = cgroup.and_then(Path::parent).map(Path::to_owned);
+        self.held = cgroup.map(Path::to_owned);
     }
 
-    /// Takes up servants that were announced, and those that are ready.
-    pub(crate) fn refresh(&mut self) {
-        while let Ok(Some((pid, fd))) = self.socket.receive() {
-            let Ok(socket) = ServantSocket::adopt(fd) else {
-                continue;
-            };
-            if socket.send_device(&[DEVICE]).is_err() {
-                continue;
-            }
-            let servant = Servant {
-                socket,
-                since: monotonic_now(),
-                is_ready: false,
-                aside: Ranges::default(),
-            };
-            if let Some(old) = self.servants.insert(pid, servant) {
-                old.quit();
-            }
+    /// Asks who is at the other end of a connection that the process made, which runs something since `image`.
+    pub(crate) fn take(&mut self, pid: Pid, image: Time, socket: OwnedFd) {
+        let Ok(socket) = HandlerSocket::adopt(socket) else {
+            return;
+        };
+        // From here on the kernel says who sent a message.
+        if socket.send(&[WHO], Wait::ZERO).is_err() {
+            return;
         }
-        let refuge = self.refuge.as_deref();
-        self.servants
-            .retain(|_, servant| servant.is_ready || servant.greet(refuge).is_ok());
+        let servant = Servant {
+            socket,
+            since: image,
+            state: State::Connected,
+            aside: Ranges::default(),
+            places: 0,
+        };
+        if let Some(old) = self.servants.insert(pid, servant) {
+            old.quit();
+        }
+    }
+
+    /// Takes up handlers that have said who they are, and those that are ready.
+    pub(crate) fn refresh(&mut self) {
+        let held = self.held.as_deref();
+        let given_up = &mut self.note.given_up;
+        self.servants.retain(|pid, servant| {
+            if servant.is_ready() {
+                return true;
+            }
+            let met = servant.greet(*pid, held);
+            *given_up += u64::from(met.as_ref().is_err_and(|e| !has_ended(e)));
+            met.is_ok()
+        });
     }
 
     /// Follows what the events told.
@@ -163,14 +199,17 @@ impl Servants {
             None => EVERY_PAGE,
         };
         self.armed = arm;
-        let ready = |(pid, servant): &(&Pid, &mut Servant)| servant.is_ready && pids.contains(pid);
+        let ready =
+            |(pid, servant): &(&Pid, &mut Servant)| servant.is_ready() && pids.contains(pid);
         let mut gone = Vec::new();
         // All at once, then all answers.
         for (pid, servant) in self.servants.iter_mut().filter(ready) {
-            let mut words = arm.encode().to_vec();
+            let arm = Arm {
+                is_limited: varve_sys::has_limited_memory(*pid),
+                ..arm
+            };
             let threads = self.threads.get(pid).into_iter().flat_map(|t| t.values());
-            words.extend(threads.map(|a| a.0).take(MOST_WORDS - Arm::WORDS));
-            if servant.socket.send(&words).is_err() {
+            if servant.arm(&arm, threads.map(|a| a.0).collect()).is_err() {
                 gone.push(*pid);
             }
         }
@@ -232,6 +271,7 @@ pub(crate) fn hide(aside: &Ranges, region: &mut Region) -> bool {
         &mut region.referenced,
         &mut region.pinned,
         &mut region.sticky,
+        &mut region.others,
     ];
     let mut any = 0;
     for bits in bits {
@@ -247,10 +287,10 @@ pub(crate) fn hide(aside: &Ranges, region: &mut Region) -> bool {
 pub(crate) fn count(note: &mut TrapsNote, rows: &[TouchRow]) {
     for row in rows {
         let pages = u64::from(row.pages);
-        if row.source == TouchSource::Fault {
-            note.trapped_touches += pages;
-        } else {
-            note.scanned_touches += pages;
+        match row.source {
+            TouchSource::Fault => note.trapped_touches += pages,
+            TouchSource::PossiblyOthers => (),
+            _ => note.scanned_touches += pages,
         }
     }
 }
@@ -265,35 +305,64 @@ fn add(note: &mut TrapsNote, armed: &Armed) {
 }
 
 impl Servant {
-    /// Looks whether it has its userfaultfd by now.
-    fn greet(&mut self, refuge: Option<&Path>) -> io::Result<()> {
+    fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready)
+    }
+
+    /// Hears what it says until it is ready: that it has given up its rights, and that it has its userfaultfd.
+    fn greet(&mut self, process: Pid, held: Option<&Path>) -> io::Result<()> {
         let mut words = [0; MOST_WORDS];
         let Some(said) = self.socket.receive(&mut words, Wait::ZERO)? else {
             return Ok(());
         };
-        let (Some(pid), Some(descriptor)) = (said.pid, said.descriptor) else {
-            return Err(io::ErrorKind::InvalidData.into());
-        };
-        if words[0] != READY {
-            return Err(io::ErrorKind::InvalidData.into());
+        let pid = said.pid.ok_or(io::ErrorKind::InvalidData)?;
+        match (&self.state, words[0], said.descriptor) {
+            (State::Connected, HELLO, None) => {
+                let alive = varve_sys::verify_handler(pid, process)?;
+                self.socket.send_device(&[DEVICE])?;
+                self.state = State::Verified(pid, alive);
+            }
+            (State::Verified(handler, alive), READY, Some(descriptor)) if *handler == pid => {
+                varve_sys::begin_traps(descriptor)?;
+                if let Some(held) = held {
+                    exempt_from_hold(pid, alive, held)?;
+                }
+                self.state = State::Ready;
+            }
+            _ => return Err(io::ErrorKind::InvalidData.into()),
         }
-        varve_sys::begin_traps(descriptor)?;
-        if let Some(refuge) = refuge {
-            std::fs::write(refuge.join("cgroup.procs"), pid.to_string())?;
-        }
-        varve_sys::prefer(pid);
-        self.is_ready = true;
         Ok(())
+    }
+
+    /// Asks it to arm, all pages but those of these threads' control blocks.
+    fn arm(&self, arm: &Arm, mut threads: Vec<u64>) -> io::Result<()> {
+        // In order, which spares the handler work.
+        threads.sort_unstable();
+        for some in threads.chunks(MOST_WORDS - 1) {
+            let words: Vec<u64> = [THREADS].into_iter().chain(some.iter().copied()).collect();
+            self.socket.send(&words, MAX_ANSWER)?;
+        }
+        self.socket.send(&arm.encode(), MAX_ANSWER)
     }
 
     /// What it did; nothing where it ended or takes too long.
     fn answer(&mut self, words: &mut [u64]) -> Option<Armed> {
-        let said = self.socket.receive(words, LONGEST_ANSWER).ok()??;
-        let (armed, ranges) = Armed::decode(words.get(..said.words)?)?;
-        for range in ranges.chunks_exact(2) {
-            self.aside.insert(Address(range[0]), Bytes(range[1]));
+        let until = Instant::now() + MAX_ANSWER;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let said = self.socket.receive(words, left).ok()??;
+            let words = words.get(..said.words)?;
+            let [PLACES, places @ ..] = words else {
+                return Armed::decode(words);
+            };
+            self.places += places.len() / 2;
+            if self.places > MAX_PLACES {
+                return None;
+            }
+            for range in places.chunks_exact(2) {
+                self.aside.insert(Address(range[0]), Bytes(range[1]));
+            }
         }
-        Some(armed)
     }
 
     /// Ends it at once: the memory is of no use any more. What it has served since the last boundary, and of that
@@ -301,7 +370,7 @@ impl Servant {
     fn quit(self) -> (u64, u64) {
         let mut words = [0; 3];
         // If it does not hear it, it hears the end of the connection.
-        if self.socket.send(&[QUIT]).is_err() || !self.is_ready {
+        if self.socket.send(&[QUIT], Wait::ZERO).is_err() || !self.is_ready() {
             return (0, 0);
         }
         match self.socket.receive(&mut words, LAST_ANSWER) {
@@ -309,6 +378,20 @@ impl Servant {
             _ => (0, 0),
         }
     }
+}
+
+/// Takes a handler out of the cgroup that is held, if that is where it is, to the parent, whose limits apply to both.
+fn exempt_from_hold(handler: Pid, alive: &PidFd, held: &Path) -> io::Result<()> {
+    let groups = std::fs::read_to_string(format!("/proc/{handler}/cgroup"))?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let (Some(own), Some(parent)) = (own, held.parent()) else {
+        return Ok(());
+    };
+    // The number is still the handler's: it would tell of its end.
+    if held.ends_with(own) && !alive.has_ended() {
+        std::fs::write(parent.join("cgroup.procs"), handler.to_string())?;
+    }
+    Ok(())
 }
 
 /// Which pages trapped in an interval.
@@ -379,6 +462,7 @@ mod tests {
             sticky: [0b100, 0, 0, 0, 0, 0, 0, 0],
             written: [0; 8],
             intact: [0; 8],
+            others: [0; 8],
             present: 3,
         };
         assert!(!hide(&aside, &mut region(4 << 21, Leaf::Small)));

@@ -6,6 +6,7 @@ use crate::agents::FirstMaps;
 use crate::build_ids::BuildIds;
 use crate::exact::EMULATOR;
 use crate::ranges::Ranges;
+use crate::sources::WhyNot;
 use varve_attribute::Mapping;
 use varve_model::{Bytes, Pid, Tid, Time};
 use varve_sys::MapEntry;
@@ -14,7 +15,7 @@ use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
 /// Who tells of a process's heap objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectsFrom {
-    /// The preload library.
+    /// The preload library, which may not have said anything yet.
     Preload,
     /// The kernel's tracepoints.
     Kernel,
@@ -40,6 +41,10 @@ struct Seen {
 pub(crate) struct Process {
     pub(crate) row: ProcessRow,
     pub(crate) objects_from: ObjectsFrom,
+    /// When what it runs began: its last exec, or its fork.
+    pub(crate) image: Time,
+    /// The threads that know themselves by another number, in a pid namespace of their own, by that number.
+    own_numbers: HashMap<Tid, Tid>,
     /// The parent whose memory it shares, between vfork and exec.
     pub(crate) shares_with: Option<Pid>,
     /// The parent whose objects it has copies of, until they are taken over.
@@ -68,8 +73,12 @@ impl Process {
                 born_ns: born,
                 died_ns: None,
                 exit_code: None,
+                objects: None,
+                objects_why: None,
             },
             objects_from: ObjectsFrom::Kernel,
+            image: born,
+            own_numbers: HashMap::new(),
             shares_with: None,
             inherits: None,
             threads: HashMap::new(),
@@ -135,6 +144,10 @@ impl World {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
+        process.image = time;
+        // The leader is the only thread left.
+        let leader = Tid(pid.0);
+        process.own_numbers.retain(|_, tid| *tid == leader);
         // Between fork and exec nothing of its own happened: one row for both.
         if !process.row.exe.is_empty() && !process.mappings.is_empty() {
             process.row.died_ns = Some(time);
@@ -144,6 +157,8 @@ impl World {
         }
         process.row.exe = path.to_owned();
         process.row.command = path.to_owned();
+        process.row.objects = None;
+        process.row.objects_why = None;
         process.shares_with = None;
         process.inherits = None;
         self.end_mappings(pid, time);
@@ -160,6 +175,49 @@ impl World {
         // Looking it up would take longer than making a thread does.
         let name = process.and_then(|p| Some(p.threads.get(&maker)?.name.clone()));
         self.thread(pid, tid, born, name.as_deref());
+    }
+
+    /// Notes who tells of a process's objects, and why not the preload library.
+    pub(crate) fn objects_come_from(&mut self, pid: Pid, from: ObjectsFrom, why: Option<WhyNot>) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        process.objects_from = from;
+        let word = match from {
+            ObjectsFrom::Preload => "preload",
+            ObjectsFrom::Kernel => "kernel",
+        };
+        process.row.objects = Some(word.into());
+        process.row.objects_why = why.map(|why| why.word().into());
+        self.process_rows.push(process.row.clone());
+    }
+
+    /// Whether the preload library has told of what a process runs since then.
+    pub(crate) fn has_spoken(&self, pid: Pid, image: Time) -> bool {
+        let process = self.processes.get(&pid);
+        process.is_none_or(|p| p.image != image || p.row.objects.as_deref() == Some("preload"))
+    }
+
+    /// Whether the events have told of a process and of what it runs since then.
+    pub(crate) fn knows(&self, pid: Pid, image: Time) -> bool {
+        let process = self.processes.get(&pid);
+        process.is_some_and(|p| p.image >= image)
+    }
+
+    /// A thread that calls itself `own` is this one.
+    pub(crate) fn thread_calls_itself(&mut self, pid: Pid, tid: Tid, own: Tid) {
+        if let Some(process) = self.processes.get_mut(&pid)
+            && own != tid
+        {
+            process.own_numbers.insert(own, tid);
+        }
+    }
+
+    /// The thread of a process that calls itself so.
+    pub(crate) fn thread_known_as(&self, pid: Pid, own: Tid) -> Tid {
+        let process = self.processes.get(&pid);
+        let known = process.and_then(|p| p.own_numbers.get(&own));
+        known.copied().unwrap_or(own)
     }
 
     /// A thread came to be or changed its name.
@@ -198,6 +256,7 @@ impl World {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
+        process.own_numbers.retain(|_, known| *known != tid);
         if let Some(mut row) = process.threads.remove(&tid) {
             row.died_ns = Some(time);
             self.thread_rows.push(row);

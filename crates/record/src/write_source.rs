@@ -1,7 +1,5 @@
 //! Where it comes from which pages were written.
 
-use std::path::Path;
-
 use varve_bpf::Kernel;
 
 use crate::preflight::gains_rights;
@@ -48,14 +46,9 @@ impl WriteSource {
         }
     }
 
-    /// The place where processes hand over what is needed, if it is.
-    pub(crate) fn watch(self, rings: Option<&Path>) -> Result<Option<WriteWatch>, RecordError> {
-        match (self, rings) {
-            (WriteSource::UserFault, Some(rings)) => WriteWatch::create(rings)
-                .map(Some)
-                .map_err(RecordError::system("make a socket beside the rings")),
-            _ => Ok(None),
-        }
+    /// Who watches the processes' writes, where somebody has to.
+    pub(crate) fn watch(self) -> Option<WriteWatch> {
+        (self == WriteSource::UserFault).then(WriteWatch::new)
     }
 }
 

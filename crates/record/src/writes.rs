@@ -15,13 +15,12 @@
 //! bits: `mlock`, `MADV_POPULATE_WRITE`, a pin for a device to write to.
 
 use std::collections::{HashMap, HashSet};
-use std::io;
-use std::path::Path;
+use std::os::fd::OwnedFd;
 
-use varve_agent_ring::WRITES_SOCKET;
+use varve_agent_ring::RING_NAME;
 use varve_bpf::{Bitmap, Leaf, Mapping, MappingCall, Region};
 use varve_model::{Address, Bytes, Pid, Time};
-use varve_sys::{DescriptorSocket, MapEntry, UserFault};
+use varve_sys::{MapEntry, UserFault};
 
 use crate::ranges::Ranges;
 
@@ -32,7 +31,6 @@ const MOST_FAULTS: usize = 1 << 19;
 /// The processes whose writes are watched.
 #[derive(Debug)]
 pub(crate) struct WriteWatch {
-    socket: DescriptorSocket,
     watched: HashMap<Pid, Watched>,
     /// Mapping events that were lost: what they would have told is not known.
     lost: u64,
@@ -56,36 +54,29 @@ struct Watched {
 }
 
 impl WriteWatch {
-    /// Makes the socket for the processes, whatever their user, in the folder of the rings.
-    pub(crate) fn create(folder: &Path) -> io::Result<WriteWatch> {
-        use std::os::unix::fs::PermissionsExt;
-        let path = folder.join(WRITES_SOCKET);
-        let socket = DescriptorSocket::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
-        Ok(WriteWatch {
-            socket,
+    /// Nobody yet.
+    pub(crate) fn new() -> WriteWatch {
+        WriteWatch {
             watched: HashMap::new(),
             lost: 0,
             any: false,
-        })
+        }
     }
 
-    /// Takes what processes have sent, and registers what is new. `known` tells the target's processes;
-    /// `rings` is the folder whose files are not the target's memory.
-    pub(crate) fn refresh(&mut self, rings: &Path, known: impl Fn(Pid) -> bool) {
-        while let Ok(Some((pid, fd))) = self.socket.receive() {
-            if !known(pid) {
-                continue;
-            }
-            if let Ok(fault) = UserFault::adopt(fd) {
-                self.any = true;
-                self.watched.insert(pid, Watched::new(fault));
-            }
+    /// Takes what a process has handed over.
+    pub(crate) fn take(&mut self, pid: Pid, fault: OwnedFd) {
+        if let Ok(fault) = UserFault::adopt(fault) {
+            self.any = true;
+            self.watched.insert(pid, Watched::new(fault));
         }
+    }
+
+    /// Registers what is new. `known` tells the target's processes.
+    pub(crate) fn refresh(&mut self, known: impl Fn(Pid) -> bool) {
         self.watched.retain(|pid, _| known(*pid));
         for (pid, watched) in &mut self.watched {
             if std::mem::take(&mut watched.stale) {
-                watched.register(&varve_sys::maps(*pid).unwrap_or_default(), rings);
+                watched.register(&varve_sys::maps(*pid).unwrap_or_default());
             }
         }
     }
@@ -200,8 +191,8 @@ impl Watched {
         }
     }
 
-    fn register(&mut self, maps: &[MapEntry], rings: &Path) {
-        for entry in maps.iter().filter(|m| is_writable_memory(m, rings)) {
+    fn register(&mut self, maps: &[MapEntry]) {
+        for entry in maps.iter().filter(|m| is_writable_memory(m)) {
             if self.registered.holds(entry.address, entry.bytes) {
                 continue;
             }
@@ -279,8 +270,10 @@ fn pages_of(region: &Region, bits: &Bitmap) -> Bitmap {
 
 /// Whether a mapping is memory that the program can write, or may make writable without a call that we
 /// hear of.
-fn is_writable_memory(entry: &MapEntry, rings: &Path) -> bool {
-    if Path::new(&entry.path).starts_with(rings) {
+fn is_writable_memory(entry: &MapEntry) -> bool {
+    // A program that calls memory of its own so has its writes not known.
+    let name = entry.path.strip_prefix("/memfd:");
+    if name.is_some_and(|name| name.starts_with(RING_NAME)) {
         return false;
     }
     let of_kernel = entry.path.starts_with("[v");
@@ -315,6 +308,7 @@ mod tests {
             sticky: [0; 8],
             written: first(written),
             intact: first(intact),
+            others: [0; 8],
             present: 64,
         }
     }
@@ -372,13 +366,12 @@ mod tests {
             inode,
             path: path.into(),
         };
-        let rings = Path::new("/dev/shm/varve-1-2");
-        let is = |e: &MapEntry| is_writable_memory(e, rings);
+        let is = |e: &MapEntry| is_writable_memory(e);
         assert!(is(&entry("rw-p", 0, "[heap]")));
         assert!(is(&entry("---p", 0, "")));
         assert!(is(&entry("rw-p", 7, "/bin/x")));
         assert!(!is(&entry("r-xp", 7, "/bin/x")));
         assert!(!is(&entry("r--p", 0, "[vvar]")));
-        assert!(!is(&entry("rw-s", 8, "/dev/shm/varve-1-2/1-2-3.ring")));
+        assert!(!is(&entry("rw-s", 8, "/memfd:varve-ring (deleted)")));
     }
 }

@@ -164,6 +164,10 @@ fn things(dice: &mut Dice) -> Vec<Thing> {
                 layer: Layer::of(kind, false),
                 address: Address(first * 4096 + if kind == ObjectKind::Static { 64 } else { 0 }),
                 bytes: Bytes(pages * 4096 - if kind == ObjectKind::Static { 128 } else { 0 }),
+                place: (
+                    Pid(4242),
+                    Address(first * 4096 + if kind == ObjectKind::Static { 64 } else { 0 }),
+                ),
                 born: Time(born),
                 died: short.then(|| Time(born + 60_000_000_000 + dice.below(100) * 1_000_000_000)),
                 weight: pages * if i < 8 { 4000 } else { 100 },
@@ -325,11 +329,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 vec![]
             },
             pid: p.pid,
+            processes: vec![],
             address: p.address,
             bytes: p.bytes,
             pages: p.bytes.pages(),
             touched_pages: Pages(reuse[1].0 + reuse[2].0 + reuse[3].0),
             page_touches: page_touches[i],
+            possibly_others_page_touches: 0,
             written_pages: None,
             born_ns: (p.born.0 > 1_000_000).then_some(p.born),
             died_ns: p.died,
@@ -360,7 +366,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ..TraceSummary::default()
         },
         overhead: Overhead { held_ns: Some(Duration(4_100_000_000)), recorder_cpu_ns: Some(Duration(9_300_000_000)) },
-        footprint: Footprint { touched_pages: Some(Pages(distinct)), peak_resident_pages: resident.last().copied() },
+        footprint: Footprint { touched_pages: Some(Pages(distinct)), touched_pages_per_process: Some(Pages(distinct)), peak_resident_pages: resident.last().copied(), ..Footprint::default() },
         unknown: vec!["Whether a touch was a write (null): this kernel has no soft-dirty bits.".into()],
         interval_edges: edges,
         working_set,

@@ -133,10 +133,16 @@ pub struct Overhead {
 /// How much memory was touched.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Footprint {
-    /// Distinct pages touched.
+    /// Distinct pages of memory touched.
     pub touched_pages: Option<Pages>,
-    /// The most pages resident at once, where recorded.
+    /// The sum over processes of the pages that each touched.
+    pub touched_pages_per_process: Option<Pages>,
+    /// The most pages resident at once, where recorded; one that several processes map counts in each.
     pub peak_resident_pages: Option<Pages>,
+    /// Pages that others may have touched, in no other figure.
+    pub possibly_others_pages: Pages,
+    /// Sum over intervals of these.
+    pub possibly_others_page_touches: u64,
 }
 
 /// A thread.
@@ -176,8 +182,10 @@ pub struct Object {
     pub site: Option<String>,
     /// The call stack there, innermost first.
     pub stack: Vec<Frame>,
-    /// Its process.
+    /// Its process; of memory that several map, the first.
     pub pid: Pid,
+    /// The processes that touched it where several may map it: how many pages, and how many they wrote.
+    pub processes: Vec<(Pid, Pages, Option<Pages>)>,
     /// Its first byte.
     pub address: Address,
     /// Its size.
@@ -188,6 +196,8 @@ pub struct Object {
     pub touched_pages: Pages,
     /// Sum over intervals of pages touched.
     pub page_touches: u64,
+    /// Sum over intervals of its pages that others may have touched.
+    pub possibly_others_page_touches: u64,
     /// Pages written at least once; None where unknown.
     pub written_pages: Option<Pages>,
     /// When it came to be; None where before the recording.
@@ -209,8 +219,6 @@ pub struct Omitted {
     pub objects: u64,
     /// Their size.
     pub bytes: Bytes,
-    /// Pages of them that were touched.
-    pub touched_pages: Pages,
     /// Sum over intervals of their pages touched.
     pub page_touches: u64,
 }

@@ -36,7 +36,7 @@ pub fn render(analysis: &Analysis) -> Result<String, serde_json::Error> {
         }
     };
     text.push('\n');
-    Ok(text)
+    Ok(varve_model::visible_json(&text).into_owned())
 }
 
 /// Figures that are made of touches: by path, `*` for every item of a list.
@@ -47,15 +47,20 @@ const TOUCHES: &[&str] = &[
     "trace.touch_rows",
     "trace.stray_rows",
     "footprint.touched_pages",
+    "footprint.touched_pages_per_process",
     "footprint.peak_working_set_pages",
     "footprint.mean_working_set_pages",
     "footprint.page_touches",
+    "footprint.page_touches_per_process",
     "footprint.huge_page_touches",
+    "footprint.possibly_others_pages",
+    "footprint.possibly_others_page_touches",
     "reuse",
     "working_set",
     "sources",
     "writes",
     "processes.*.touched_pages",
+    "processes.*.shared_pages",
     "processes.*.page_touches",
     "unowned",
     "shared",
@@ -65,6 +70,7 @@ const TOUCHES: &[&str] = &[
 /// Those of objects and groups.
 const OF_OBJECTS: &[&str] = &[
     "touched_pages",
+    "touched_pages_over_lives",
     "page_touches",
     "intervals_touched",
     "reuse",
@@ -72,6 +78,7 @@ const OF_OBJECTS: &[&str] = &[
     "shared_page_touches",
     "huge_page_touches",
     "standing_page_touches",
+    "possibly_others_page_touches",
     "cold_pages",
     "untouched_objects",
 ];

@@ -3,6 +3,7 @@
 mod access_time;
 mod chart;
 mod exact;
+mod objects;
 mod page;
 mod samples;
 mod sharing;
@@ -10,8 +11,8 @@ mod table;
 
 use std::path::Path;
 
-use varve_analyse::{Analysis, FindingId, Remainder, format};
-use varve_model::{Duration, TouchSource};
+use varve_analyse::{Analysis, FindingId, ObjectSource, Remainder, format};
+use varve_model::{Duration, TouchSource, visible};
 use varve_trace::{Absent, ClockUnit, EXACT, TrapsNote};
 
 use page::{Page, Tone};
@@ -19,10 +20,6 @@ use table::{Align, Table};
 
 /// Narrower pages cannot be read, wider ones neither.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=120;
-/// Rows of the table of the hottest objects.
-const HOTTEST: usize = 8;
-/// Rows of the table of the coldest objects.
-const COLDEST: usize = 5;
 /// Threads that are shown.
 const THREADS: usize = 6;
 /// Processes that are shown.
@@ -47,7 +44,7 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
     if has_touches && !lacks(Absent::Touches) {
         footprint(&mut page, analysis);
         over_time(&mut page, analysis);
-        objects(&mut page, analysis);
+        objects::write(&mut page, analysis);
         processes(&mut page, analysis);
         threads(&mut page, analysis);
         exact::accesses(&mut page, analysis);
@@ -151,14 +148,22 @@ fn what_ran(page: &mut Page, a: &Analysis) {
             page.labelled("lost", Tone::Bad, &losses.join(", "));
         }
     }
+    if !a.contradictions.is_empty() {
+        let text = format!(
+            "this report contradicts itself: {}. Please report it",
+            a.contradictions.join("; ")
+        );
+        page.labelled("WRONG", Tone::Bad, &text);
+    }
     let cost = &a.overhead;
     let mut parts = vec![match trace.backend == EXACT {
         true => "target ran in an emulator".to_owned(),
         false => format!(
-            "target held {} ({} of the time, longest {})",
+            "target held {} ({} of the time, longest {}){}",
             format::duration(cost.held_ns),
             format::percent(cost.held_ns.0, trace.duration_ns.0),
-            format::duration(cost.longest_hold_ns)
+            format::duration(cost.longest_hold_ns),
+            held_by(&trace.hold)
         ),
     }];
     parts.push(format!(
@@ -174,6 +179,43 @@ fn what_ran(page: &mut Page, a: &Analysis) {
     page.labelled("cost", Tone::Plain, &parts.join(", "));
     if let Some(traps) = &trace.traps {
         page.labelled("trapped", Tone::Plain, &trapped(traps));
+    }
+    if a.object_sources.iter().any(|s| s.why.is_some()) {
+        page.labelled("objects", Tone::Plain, &object_sources(&a.object_sources));
+    }
+}
+
+/// Who told of the objects of how many programs, and why not the preload library.
+fn object_sources(sources: &[ObjectSource]) -> String {
+    let parts = sources.iter().map(|source| {
+        let programs = format::counted(source.programs, "program");
+        if source.from == "preload" {
+            return format!("preload in {programs}");
+        }
+        let why = match source.why.as_deref() {
+            Some("static") => "it loads no libraries",
+            Some("rights") => "it gained rights by its file",
+            Some("environment") => "LD_PRELOAD was dropped",
+            Some("root") => "its root folder lacks the library",
+            Some("unanswered") => "the library did not connect",
+            _ => return format!("kernel's view in {programs}"),
+        };
+        format!("kernel's view in {programs} ({}: {why})", source.example)
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+fn held_by(hold: &str) -> String {
+    let names = hold.split(", ").filter_map(|word| match word {
+        "cgroup" => Some("the freezer of a cgroup made for it"),
+        "own cgroup" => Some("the freezer of its own cgroup"),
+        "ptrace" => Some("ptrace"),
+        _ => None,
+    });
+    let names: Vec<&str> = names.collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(" by {}", names.join(" and ")),
     }
 }
 
@@ -247,18 +289,22 @@ fn span(a: &Analysis, length: Duration) -> String {
 fn footprint(page: &mut Page, a: &Analysis) {
     let f = &a.footprint;
     page.heading("Footprint");
+    let several = a.processes.len() > 1;
     let mut parts = vec![format!(
         "{} touched ({})",
         format::pages_size(f.touched_pages),
         format::counted(f.touched_pages.0, "page")
     )];
-    if f.peak_resident_pages.0 > 0 {
+    if f.peak_resident_pages.0 > 0 && !several {
         parts.push(format!(
             "{} resident at the peak",
             format::pages_size(f.peak_resident_pages)
         ));
     }
     page.wrapped(&parts.join(", "), Tone::Plain);
+    if several {
+        page.wrapped(&per_process(a), Tone::Plain);
+    }
     let pages = a.reuse.pages().0;
     for (name, part) in [
         ("in 1 interval", a.reuse.once),
@@ -306,6 +352,36 @@ fn footprint(page: &mut Page, a: &Analysis) {
             Tone::Plain,
         );
     }
+    if f.possibly_others_page_touches > 0 {
+        page.wrapped(
+            &format!(
+                "  possibly touched by others: {}, {}, in {}: pages of shared files and memory known only by a flag that other \
+                 processes set too; they are in no other figure",
+                format::counted(f.possibly_others_pages.0, "page"),
+                format::pages_size(f.possibly_others_pages),
+                format::counted(f.possibly_others_page_touches, "page touch")
+                    .replace("touchs", "touches"),
+            ),
+            Tone::Plain,
+        );
+    }
+}
+
+/// What the processes touched and had, where a page that several use counts in each.
+fn per_process(a: &Analysis) -> String {
+    let f = &a.footprint;
+    let mut text = format!(
+        "summed over {} processes, where a page that several use counts in each: {} touched",
+        format::count(a.processes.len() as u64),
+        format::pages_size(f.touched_pages_per_process)
+    );
+    if f.peak_resident_pages.0 > 0 {
+        text += &format!(
+            ", {} resident at the peak",
+            format::pages_size(f.peak_resident_pages)
+        );
+    }
+    text
 }
 
 fn over_time(page: &mut Page, a: &Analysis) {
@@ -330,89 +406,6 @@ fn over_time(page: &mut Page, a: &Analysis) {
     );
 }
 
-fn objects(page: &mut Page, a: &Analysis) {
-    if a.groups.is_empty() {
-        return;
-    }
-    let touched = a
-        .groups
-        .iter()
-        .filter(|g| g.usage.touched_pages.0 > 0)
-        .count();
-    page.heading("Hottest objects");
-    let total = a.footprint.page_touches;
-    let mut table = Table::new(&[
-        ("object", Align::Name),
-        ("kind", Align::Left),
-        ("size", Align::Right),
-        ("touched", Align::Right),
-        ("heat", Align::Right),
-        ("of touches", Align::Right),
-    ]);
-    for g in a.groups.iter().take(HOTTEST.min(touched)) {
-        table.row([
-            grouped(&g.name, g.objects),
-            g.kind.word().to_owned(),
-            format::bytes(g.bytes),
-            format::pages_size(g.usage.touched_pages),
-            format!("{:.1}", g.usage.heat()),
-            format::percent(g.usage.page_touches, total),
-        ]);
-    }
-    page.table(&table);
-    if touched > HOTTEST {
-        page.line(&format!(
-            "  and {} more touched",
-            format::count((touched - HOTTEST) as u64)
-        ));
-    }
-    page.wrapped(
-        "heat: in how many intervals a touched page was touched, on average",
-        Tone::Faint,
-    );
-    coldest(page, a);
-}
-
-/// The objects that waited longest at the end, largest first: those that a slower tier would hold.
-fn coldest(page: &mut Page, a: &Analysis) {
-    let mut cold: Vec<_> = a
-        .groups
-        .iter()
-        .filter(|g| g.usage.cold_pages.0 >= 16)
-        .collect();
-    cold.sort_by_key(|g| std::cmp::Reverse(g.usage.cold_pages));
-    let has_time = a.trace.clock_unit == ClockUnit::Nanoseconds;
-    if cold.is_empty() || a.trace.intervals < 8 || !has_time {
-        return;
-    }
-    page.heading(&format!(
-        "Coldest objects (not touched in the last {})",
-        format::duration(a.tail.duration_ns)
-    ));
-    let mut table = Table::new(&[
-        ("object", Align::Name),
-        ("kind", Align::Left),
-        ("touched", Align::Right),
-        ("cold", Align::Right),
-        ("last touch", Align::Right),
-    ]);
-    for g in cold.iter().take(COLDEST) {
-        let last = g
-            .usage
-            .last_touch_ns
-            .map(|t| t - a.trace.start_ns)
-            .unwrap_or_default();
-        table.row([
-            grouped(&g.name, g.objects),
-            g.kind.word().to_owned(),
-            format::pages_size(g.usage.touched_pages),
-            format::pages_size(g.usage.cold_pages),
-            format!("at {}", format::duration(last)),
-        ]);
-    }
-    page.table(&table);
-}
-
 fn grouped(name: &str, objects: u64) -> String {
     match objects {
         1 => name.to_owned(),
@@ -430,6 +423,7 @@ fn processes(page: &mut Page, a: &Analysis) {
         ("pid", Align::Right),
         ("threads", Align::Right),
         ("touched", Align::Right),
+        ("shared", Align::Right),
         ("exit", Align::Right),
     ]);
     let mut most: Vec<_> = a.processes.iter().collect();
@@ -444,6 +438,7 @@ fn processes(page: &mut Page, a: &Analysis) {
             p.pid.to_string(),
             p.threads.to_string(),
             format::pages_size(p.touched_pages),
+            format::pages_size(p.shared_pages),
             p.exit_code.map_or("-".to_owned(), |c| c.to_string()),
         ]);
     }
@@ -462,7 +457,7 @@ fn threads(page: &mut Page, a: &Analysis) {
     for t in a.threads.iter().take(THREADS) {
         let name = match t.name.is_empty() {
             true => t.tid.to_string(),
-            false => format!("{} ({})", t.name, t.tid),
+            false => format!("{} ({})", visible(&t.name), t.tid),
         };
         page.line(&format!(
             "  {name:<26}{:>7}  {:>15}  {}",

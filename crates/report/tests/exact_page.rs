@@ -29,7 +29,7 @@ fn payload(page: &[u8]) -> Value {
 
 fn manifest() -> Manifest {
     let text = serde_json::json!({
-        "format": "varve-trace", "version": 2, "varve": "0.1.0", "state": "finished", "backend": "exact",
+        "format": "varve-trace", "version": 1, "varve": "0.1.0", "state": "finished", "backend": "exact",
         "target": {"command": ["./prog"], "pid": 1, "attached": false, "exit_code": 0},
         "options": {"interval": {"fixed": 1_000_000}, "follow": true, "min_object_bytes": 4096, "thp_never": false},
         "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload"},
@@ -63,6 +63,7 @@ fn counts_know_who_was_first_where_no_page_fault_tells() {
         tid: None,
         pool: false,
         layer: 5,
+        continues: None,
     };
     let count = |tid, page, first| CountRow {
         interval: Interval(0),
@@ -118,9 +119,13 @@ fn counts_know_who_was_first_where_no_page_fault_tells() {
             count(2, 0x108, true),
         ])
         .unwrap();
-    write_table(&path, &names.map(|(id, name, page)| object(id, name, page))).unwrap();
-    finish_tables(&path, &mut |_| ()).unwrap();
-    told.write(&path).unwrap();
+    write_table(
+        writer.folder(),
+        &names.map(|(id, name, page)| object(id, name, page)),
+    )
+    .unwrap();
+    finish_tables(writer.folder(), &mut |_| ()).unwrap();
+    writer.folder().write_manifest(&told).unwrap();
     let trace = Trace::open(&path).unwrap();
     let analysis = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
     let mut page = Vec::new();

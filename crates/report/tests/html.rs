@@ -16,10 +16,12 @@ use varve_model::{
     Tid, Time, TouchSource,
 };
 use varve_report::html::{GridPass, HtmlReport, MAX_PAGE_BYTES, Placement, from_trace, write_html};
-use varve_trace::tables::{FaultRow, IntervalRow, ObjectRow, ThreadRow, TouchRow};
+use varve_trace::tables::{
+    FaultRow, IntervalRow, MappingRow, ObjectRow, ProcessRow, ThreadRow, TouchRow,
+};
 use varve_trace::{
     Clock, Completeness, Features, IntervalChoice, Machine, Manifest, Options, Overhead, State,
-    Target, Trace, TraceWriter,
+    Target, Trace, TraceWriter, write_table,
 };
 
 struct Decoded {
@@ -101,6 +103,7 @@ fn placement(name: &str, object: u32, first: u64, pages: u64) -> Placement {
         layer: Layer::HEAP,
         address: Address(first * 4096),
         bytes: Bytes(pages * 4096),
+        place: (Pid(1), Address(first * 4096)),
         born: Time(0),
         died: None,
         weight: 0,
@@ -286,6 +289,8 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         kind,
         site: None,
         pid: Pid(1),
+        reserved: false,
+        processes: vec![],
         address: Address(page * 4096),
         bytes: Bytes(pages * 4096),
         pool: false,
@@ -322,6 +327,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             state: State::Finished,
             losses: [].into(),
             backend: "scan".into(),
+            hold: String::new(),
             intervals: intervals.len() as u64,
             duration_ns: Duration(40_000_000),
             start_ns: Time(1_000_000),
@@ -353,6 +359,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         sources: vec![],
         writes: Writes::Unknown,
         processes: vec![],
+        object_sources: vec![],
         threads: vec![thread(1, "main"), thread(2, "worker")],
         objects: objects.map(object).into(),
         omitted: varve_analyse::Omitted::default(),
@@ -366,6 +373,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         samples: None,
         counts: None,
         tail: Tail::default(),
+        contradictions: vec![],
         findings: vec![varve_analyse::Finding {
             id: FindingId::NeverTouched,
             title: String::new(),
@@ -419,6 +427,7 @@ fn a_trace_becomes_cells() {
             tid: None,
             pool: false,
             layer: Layer::of(kind, false).number(),
+            continues: None,
         };
     writer.append(&intervals).unwrap();
     writer
@@ -464,6 +473,9 @@ fn a_trace_becomes_cells() {
             fault(6 * ms + 6, 1, 0x108),
         ])
         .unwrap();
+
+    write_table::<MappingRow>(writer.folder(), &[]).unwrap();
+    write_table::<ProcessRow>(writer.folder(), &[]).unwrap();
 
     let analysis = analysis(&intervals);
     let mut last = 0.0;

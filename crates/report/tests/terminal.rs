@@ -61,8 +61,8 @@ fn write(folder: &Path, kind: Kind) -> (Trace, Analysis) {
     if kind != Kind::Empty {
         rows(&mut writer, kind);
     }
-    finish_tables(folder, &mut |_| ()).unwrap();
-    end.write(folder).unwrap();
+    finish_tables(writer.folder(), &mut |_| ()).unwrap();
+    writer.folder().write_manifest(&end).unwrap();
     let trace = Trace::open(folder).unwrap();
     let analysis = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
     (trace, analysis)
@@ -112,6 +112,7 @@ fn rows(writer: &mut TraceWriter, kind: Kind) {
         tid: Some(Tid(42)),
         pool: false,
         layer: if kind == ObjectKind::Heap { 5 } else { 6 },
+        continues: None,
     };
     let objects = [
         object(

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use varve_model::Pid;
 
+use crate::limits::{Inherited, inherited};
 use crate::signals::{Signals, inherited_pipe_action};
 
 /// Whether the target may get huge pages.
@@ -116,6 +117,8 @@ impl Child {
         let (failed_read, failed_write) = pipe()?;
         let mask = signals.previous();
         let pipe_action = inherited_pipe_action();
+        let limits = inherited();
+        let rights = crate::rights::first();
         // SAFETY: the child calls only async-signal-safe functions on memory prepared above, and ends
         // in exec or _exit.
         let pid = unsafe { libc::fork() };
@@ -131,9 +134,11 @@ impl Child {
                     failed: failed_write.as_raw_fd(),
                     mask: &mask,
                     pipe_action,
+                    limits,
                     thp: launch.thp,
                     argv: &argv,
                     envp: &envp,
+                    rights,
                 })
             }
         }
@@ -264,9 +269,12 @@ struct Ready<'a> {
     failed: i32,
     mask: &'a libc::sigset_t,
     pipe_action: libc::sighandler_t,
+    limits: Option<Inherited>,
     thp: ThpPolicy,
     argv: &'a [*const libc::c_char],
     envp: &'a [*const libc::c_char],
+    /// The target's are those that this program was started with.
+    rights: crate::Rights,
 }
 
 /// What the child does between fork and exec.
@@ -280,9 +288,11 @@ unsafe fn child_main(ready: &Ready<'_>) -> ! {
         failed,
         mask,
         pipe_action,
+        limits,
         thp,
         argv,
         envp,
+        rights,
     } = *ready;
     // SAFETY: see above; every pointer outlives the call.
     unsafe {
@@ -303,7 +313,16 @@ unsafe fn child_main(ready: &Ready<'_>) -> ! {
         }
         // Rust ignores SIGPIPE in this process; the target must not inherit that.
         libc::signal(libc::SIGPIPE, pipe_action);
+        if let Some(limits) = limits {
+            libc::signal(libc::SIGXFSZ, limits.file_size_action);
+            limits.ignore_library_signals();
+            if let Some(files) = limits.files {
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
+            }
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
+        // Where that fails exec says what is missing.
+        rights.apply_raw();
         libc::execvpe(argv[0], argv.as_ptr(), envp.as_ptr());
         let errno = *libc::__errno_location();
         libc::write(failed, (&raw const errno).cast(), 4);

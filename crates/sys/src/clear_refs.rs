@@ -5,6 +5,8 @@ use std::io::{self, Write};
 
 use varve_model::Pid;
 
+use crate::rights::with_any_file;
+
 /// The open `clear_refs` file of a process.
 ///
 /// The kernel resolves the process's address space at each write, so the file stays good across
@@ -18,9 +20,12 @@ pub struct ClearRefs {
 impl ClearRefs {
     /// Opens it.
     pub fn open(pid: Pid) -> io::Result<ClearRefs> {
-        let file = OpenOptions::new()
-            .write(true)
-            .open(format!("/proc/{pid}/clear_refs"))?;
+        // Its owner is the process's user.
+        let file = with_any_file(|| {
+            OpenOptions::new()
+                .write(true)
+                .open(format!("/proc/{pid}/clear_refs"))
+        })?;
         Ok(ClearRefs { file })
     }
 

@@ -4,7 +4,10 @@ mod cgroup;
 mod child;
 mod clear_refs;
 mod clock;
-mod file_map;
+mod directory;
+mod handler;
+mod lazy_file;
+mod limits;
 mod lock;
 mod machine;
 mod memory;
@@ -12,27 +15,39 @@ mod perf;
 mod poll;
 mod proc;
 mod ptrace;
-mod servant;
+mod regular;
+pub mod rights;
 mod signals;
 mod userfault;
 
-pub use cgroup::{Cgroup, CgroupError, Frozen, clean_up_after};
+pub use cgroup::{
+    Cgroup, CgroupError, CgroupMark, Freezer, Frozen, cgroup_mark, dissolve, mark_cgroup, thaw,
+};
 pub use child::{Child, Launch, SpawnError, ThpPolicy};
 pub use clear_refs::ClearRefs;
 pub use clock::{
     Urgent, boot_offset, cpu_time, monotonic_now, realtime_now, thread_priority, tick,
 };
-pub use file_map::FileMap;
-pub use lock::{is_locked, lock, lock_patiently};
+pub use directory::{Directory, Identity, Kind, effective_user, reopen, unnamed_file};
+pub use handler::{
+    HandlerSocket, Said, begin_traps, has_limited_memory, shares_memory, try_traps, verify_handler,
+};
+pub use lazy_file::LazyFile;
+pub use limits::{file_limit, live_with_limits};
+pub use lock::{is_locked, lock, lock_patiently, locker, try_lock};
 pub use machine::{Facts, allowed_cpus, facts, runnable_threads, vmstat};
 pub use memory::{own_peak_bytes, release_free_memory};
 pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
-pub use poll::{PidFd, Trigger, Waiter};
+pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{
-    MapEntry, ProcStatus, ThreadInfo, children_of, cmdline, exe, is_kernel_thread, is_secure, maps,
-    parse_maps, status, threads,
+    MapEntry, ProcStatus, ThreadInfo, boot_id, children_of, cmdline, exe, is_kernel_thread,
+    is_secure, maps, parse_maps, start_ticks, status, threads, try_maps, try_stop,
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};
-pub use servant::{Said, ServantSocket, begin_traps, prefer, try_traps};
-pub use signals::{Received, Signals};
-pub use userfault::{DescriptorSocket, Protector, UserFault, try_write_protection};
+pub use regular::{
+    FileIdentity, is_local, open_mapped, open_regular, open_regular_exactly, open_regular_in,
+    within,
+};
+pub use rights::{Capability, Rights};
+pub use signals::{Received, Signals, take_signal};
+pub use userfault::{Protector, UserFault, try_write_protection};

@@ -97,3 +97,20 @@ impl Waiter {
         }
     }
 }
+
+/// Which of these can be read, or have ended; waits until one of them, for `limit` at most.
+pub fn is_readable<const N: usize>(
+    files: [BorrowedFd<'_>; N],
+    limit: Option<Duration>,
+) -> [bool; N] {
+    let mut asked = files.map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN));
+    let limit = limit.map(|limit| Timespec {
+        tv_sec: limit.as_secs() as _,
+        tv_nsec: limit.subsec_nanos() as _,
+    });
+    match poll(&mut asked, limit.as_ref()) {
+        Ok(_) => asked.map(|file| !file.revents().is_empty()),
+        // Interrupted: nothing is known.
+        Err(_) => [false; N],
+    }
+}

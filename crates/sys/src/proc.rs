@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use varve_model::{Address, Bytes, Duration, Pid, Tid, Time};
 
 use crate::clock::boot_offset;
+use crate::regular::FileIdentity;
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,9 +28,45 @@ pub struct MapEntry {
     pub path: String,
 }
 
+impl MapEntry {
+    /// Which file is mapped; None where the kernel's text says none.
+    pub fn identity(&self) -> Option<FileIdentity> {
+        let (major, minor) = self.device.split_once(':')?;
+        let number = |text| u32::from_str_radix(text, 16).ok();
+        (self.inode != 0).then_some(FileIdentity {
+            device: (number(major)?, number(minor)?),
+            inode: self.inode,
+        })
+    }
+}
+
 /// The mappings of a process.
 pub fn maps(pid: Pid) -> io::Result<Vec<MapEntry>> {
     Ok(parse_maps(&fs::read(format!("/proc/{pid}/maps"))?))
+}
+
+/// Whether the mappings of a process can be read, which takes the right to look into it.
+///
+/// # Errors
+/// What the kernel says to an attempt.
+pub fn try_maps(pid: Pid) -> io::Result<()> {
+    fs::File::open(format!("/proc/{pid}/maps")).map(drop)
+}
+
+/// Whether this process may stop another one, by ptrace or otherwise: the kernel asks for the same right before it
+/// hands out a descriptor of that process's, and there is none of such a number.
+///
+/// # Errors
+/// What the kernel says to an attempt.
+pub fn try_stop(pid: Pid) -> io::Result<()> {
+    let process = crate::PidFd::open(pid)?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&process));
+    // SAFETY: takes three integers; the descriptor is open for the call.
+    let done = unsafe { libc::syscall(libc::SYS_pidfd_getfd, fd, i32::MAX, 0) };
+    match io::Error::last_os_error() {
+        error if done < 0 && error.raw_os_error() != Some(libc::EBADF) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Reads the text of a `maps` file; lines that are none are left out.
@@ -114,6 +151,31 @@ fn parse_stat(text: &[u8]) -> io::Result<ProcStatus> {
         threads: number(17)? as u32,
         started: Time(started.0.saturating_sub(boot_offset().0)),
     })
+}
+
+/// When a process started, in clock ticks since the boot: with the process id and [`boot_id`] it names a process for
+/// ever (`/proc/PID/stat`, field 22).
+///
+/// # Errors
+/// A process that is gone.
+pub fn start_ticks(pid: Pid) -> io::Result<u64> {
+    let text = fs::read(format!("/proc/{pid}/stat"))?;
+    let bad = || io::Error::from(io::ErrorKind::InvalidData);
+    let close = text.iter().rposition(|b| *b == b')').ok_or_else(bad)?;
+    let fields = String::from_utf8_lossy(&text[close + 1..]).into_owned();
+    // Behind the name come fields 3 and up.
+    let field = fields.split_whitespace().nth(19).ok_or_else(bad)?;
+    field.parse().map_err(|_| bad())
+}
+
+/// What the kernel names this boot.
+///
+/// # Errors
+/// Where `/proc` is not mounted.
+pub fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .to_owned())
 }
 
 /// A thread of a process.

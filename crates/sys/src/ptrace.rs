@@ -48,6 +48,26 @@ pub enum TraceeError {
     Thread(#[source] io::Error),
 }
 
+impl TraceeError {
+    /// The same once more, if it is about this process.
+    pub fn of(&self, process: Pid) -> Option<TraceeError> {
+        match self {
+            TraceeError::Traced { pid, tracer } if *pid == process => Some(TraceeError::Traced {
+                pid: *pid,
+                tracer: *tracer,
+            }),
+            TraceeError::Refused { pid, source } if *pid == process => Some(TraceeError::Refused {
+                pid: *pid,
+                source: match source.raw_os_error() {
+                    Some(code) => io::Error::from_raw_os_error(code),
+                    None => source.kind().into(),
+                },
+            }),
+            _ => None,
+        }
+    }
+}
+
 /// While a hold comes about the caller is given the word this often.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -78,13 +98,21 @@ impl Drop for Holder {
 #[derive(Debug)]
 pub struct Standby {
     holder: Holder,
-    said: Receiver<Result<Frozen, TraceeError>>,
+    said: Receiver<Option<Vec<TraceeError>>>,
 }
 
 /// Processes that stand still until this is dropped.
 #[derive(Debug)]
 pub struct Held {
     _holder: Holder,
+    refused: Vec<TraceeError>,
+}
+
+impl Held {
+    /// The processes that run on because they cannot be held, each once.
+    pub fn refused(&self) -> &[TraceeError] {
+        &self.refused
+    }
 }
 
 impl Standby {
@@ -106,18 +134,16 @@ impl Standby {
         Ok(Standby { holder, said })
     }
 
-    /// Holds all threads of the processes that `processes` tells, `limit` at most for that to come about;
+    /// Holds all threads of the processes that `processes` lists, `limit` at most for that to come about;
     /// where it does not, everything runs on and there is nothing to let go. The list is asked for again
-    /// until it has nobody new. Until the outcome is known `meanwhile` is called again and again.
-    ///
-    /// # Errors
-    /// Where a process cannot be traced; then everything runs on.
+    /// until it has nobody new. Until the outcome is known `meanwhile` is called again and again. A process that cannot
+    /// be traced runs on, and is named by [`Held::refused`].
     pub fn hold(
         self,
         processes: impl Fn() -> Vec<Pid> + Send + 'static,
         limit: Duration,
         mut meanwhile: impl FnMut(),
-    ) -> Result<Option<Held>, TraceeError> {
+    ) -> Option<Held> {
         let order = Order {
             processes: Box::new(processes),
             limit,
@@ -129,13 +155,13 @@ impl Standby {
         loop {
             match self.said.recv_timeout(LOOK_EVERY) {
                 Err(RecvTimeoutError::Timeout) => meanwhile(),
-                Err(RecvTimeoutError::Disconnected) | Ok(Ok(Frozen::NotYet)) => return Ok(None),
-                Ok(Ok(Frozen::Still)) => {
-                    return Ok(Some(Held {
+                Err(RecvTimeoutError::Disconnected) | Ok(None) => return None,
+                Ok(Some(refused)) => {
+                    return Some(Held {
                         _holder: self.holder,
-                    }));
+                        refused,
+                    });
                 }
-                Ok(Err(error)) => return Err(error),
             }
         }
     }
@@ -148,17 +174,18 @@ pub fn tracer_of(pid: Pid) -> Option<Pid> {
     line.trim().parse().ok().filter(|p| *p > 0).map(Pid)
 }
 
-/// What the thread does; it lets go by ending, and tells before whether everything stands.
-fn hold_once(orders: &Receiver<Order>, say: &Sender<Result<Frozen, TraceeError>>) {
+/// What the thread does; it lets go by ending, and says before whether everything stands, and what cannot be made to.
+fn hold_once(orders: &Receiver<Order>, say: &Sender<Option<Vec<TraceeError>>>) {
     crate::thread_priority(-20);
     let _urgent = crate::Urgent::begin();
     let Ok(order) = orders.recv() else {
         return;
     };
     let mut tracees = Tracees::default();
-    let came = tracees.stop_all(&*order.processes, order.limit);
-    let still = matches!(came, Ok(Frozen::Still));
-    if say.send(came).is_ok() && still {
+    let still = tracees.stop_all(&*order.processes, order.limit) == Frozen::Still;
+    let refused = tracees.refused.drain().map(|(_, why)| why);
+    let outcome = still.then(|| refused.collect());
+    if say.send(outcome).is_ok() && still {
         // Ends with the other side.
         let _ = orders.recv();
     }
@@ -174,20 +201,19 @@ struct Tracees {
     stopped: HashMap<Tid, i32>,
     /// Ended, so that they are not seized.
     gone: HashSet<Tid>,
-    /// Why a thread could not be seized in the latest round. The one that held it before this, whose end
-    /// lets it go, may not have ended wholly yet.
-    refused: Option<TraceeError>,
+    /// Processes of which a thread cannot be seized, and why.
+    refused: HashMap<Pid, TraceeError>,
+    /// Whether a thread is to be tried again: the one that held it before this, whose end lets it go, has not ended
+    /// wholly yet.
+    again: bool,
 }
 
 impl Tracees {
-    fn stop_all(
-        &mut self,
-        processes: &dyn Fn() -> Vec<Pid>,
-        limit: Duration,
-    ) -> Result<Frozen, TraceeError> {
+    fn stop_all(&mut self, processes: &dyn Fn() -> Vec<Pid>, limit: Duration) -> Frozen {
         let began = Instant::now();
         let mut pause = Duration::from_micros(20);
         loop {
+            self.again = false;
             let fresh = self.seize_all(&processes());
             self.look();
             // A thread that stands makes no other: once a round finds nobody new, nobody is.
@@ -197,12 +223,12 @@ impl Tracees {
                     .iter()
                     .all(|(pid, tid)| self.waits_for_vfork(*pid, *tid))
             {
-                return Ok(Frozen::Still);
+                return Frozen::Still;
             }
             if began.elapsed() > limit {
-                return self.refused.take().map_or(Ok(Frozen::NotYet), Err);
+                return Frozen::NotYet;
             }
-            if !fresh || self.refused.is_some() {
+            if !fresh || self.again {
                 std::thread::sleep(pause);
             }
             if began.elapsed() > Duration::from_millis(2) {
@@ -214,15 +240,24 @@ impl Tracees {
     /// Seizes every thread that is not yet; whether there was any.
     fn seize_all(&mut self, pids: &[Pid]) -> bool {
         let mut fresh = false;
-        self.refused = None;
         for pid in pids {
             for tid in thread_ids(*pid) {
                 let known = self.stopped.contains_key(&tid)
                     || self.gone.contains(&tid)
+                    || self.refused.contains_key(pid)
                     || self.stopping.contains(&(*pid, tid));
-                if !known {
-                    self.refused = self.seize(*pid, tid).err().or(self.refused.take());
-                    fresh = true;
+                if known {
+                    continue;
+                }
+                fresh = true;
+                match self.seize(*pid, tid) {
+                    Err(TraceeError::Traced { tracer, .. }) if is_own_thread(tracer) => {
+                        self.again = true;
+                    }
+                    Err(why) => {
+                        self.refused.insert(*pid, why);
+                    }
+                    Ok(()) => {}
                 }
             }
         }
@@ -292,6 +327,12 @@ impl Tracees {
             let _ = ptrace(libc::PTRACE_DETACH, tid, signal as usize);
         }
     }
+}
+
+/// Whether this is a thread of this process, or was one a moment ago.
+fn is_own_thread(tracer: Pid) -> bool {
+    let is_there = |path: String| fs::metadata(path).is_ok();
+    is_there(format!("/proc/self/task/{tracer}")) || !is_there(format!("/proc/{tracer}"))
 }
 
 enum Stop {
@@ -396,10 +437,7 @@ mod tests {
     fn held(sleeper: &Sleeper) -> Held {
         let pid = sleeper.pid();
         let standby = Standby::start().unwrap();
-        standby
-            .hold(move || vec![pid], LONG, || ())
-            .unwrap()
-            .unwrap()
+        standby.hold(move || vec![pid], LONG, || ()).unwrap()
     }
 
     #[test]
@@ -439,16 +477,14 @@ mod tests {
     }
 
     #[test]
-    fn whom_somebody_traces_is_refused() {
+    fn what_an_earlier_holder_holds_is_waited_for() {
         let sleeper = Sleeper::new();
         let first = held(&sleeper);
         let pid = sleeper.pid();
         let standby = Standby::start().unwrap();
+        // A holder of this process is waited for, as it may be about to let go.
         let second = standby.hold(move || vec![pid], Duration::from_millis(50), || ());
-        assert!(
-            matches!(second, Err(TraceeError::Traced { .. })),
-            "{second:?}"
-        );
+        assert!(second.is_none(), "{second:?}");
         drop(first);
         drop(held(&sleeper));
     }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The signals that end a recording.
@@ -110,6 +110,14 @@ impl Signals {
     pub(crate) fn previous(&self) -> libc::sigset_t {
         self.previous
     }
+}
+
+/// Takes a signal that waits, by a descriptor of [`Signals`]; its number.
+pub fn take_signal(waiting: &OwnedFd) -> Option<i32> {
+    let mut raw = [0u8; size_of::<libc::signalfd_siginfo>()];
+    let read = rustix::io::read(waiting, &mut raw[..]).ok()?;
+    // The number comes first.
+    (read == raw.len()).then(|| i32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]))
 }
 
 impl AsFd for Signals {

@@ -8,7 +8,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -268,69 +267,6 @@ impl Drop for TrialPage {
     }
 }
 
-/// A socket to which processes send descriptors.
-#[derive(Debug)]
-pub struct DescriptorSocket {
-    socket: UnixDatagram,
-}
-
-/// Room for the control messages of one datagram: one descriptor and the sender's identity. Others
-/// that somebody may send do not fit, and the kernel closes them.
-const CONTROL_BYTES: usize = 64;
-
-#[repr(C, align(8))]
-struct Control([u8; CONTROL_BYTES]);
-
-impl DescriptorSocket {
-    /// Binds it to a path that does not exist yet.
-    ///
-    /// # Errors
-    /// Where that cannot be made.
-    pub fn bind(path: &Path) -> io::Result<DescriptorSocket> {
-        let socket = UnixDatagram::bind(path)?;
-        socket.set_nonblocking(true)?;
-        rustix::net::sockopt::set_socket_passcred(&socket, true)?;
-        Ok(DescriptorSocket { socket })
-    }
-
-    /// The next descriptor that waits, and the process that sent it; none if there is none.
-    pub fn receive(&self) -> io::Result<Option<(Pid, OwnedFd)>> {
-        loop {
-            let mut byte = [0u8; 1];
-            let mut data = libc::iovec {
-                iov_base: byte.as_mut_ptr().cast(),
-                iov_len: 1,
-            };
-            let mut control = Control([0; CONTROL_BYTES]);
-            // SAFETY: zeroes are a valid msghdr.
-            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-            message.msg_iov = &raw mut data;
-            message.msg_iovlen = 1;
-            message.msg_control = control.0.as_mut_ptr().cast();
-            message.msg_controllen = CONTROL_BYTES as _;
-            // SAFETY: the message points to locals with the sizes that it states.
-            let got = unsafe {
-                libc::recvmsg(
-                    self.socket.as_raw_fd(),
-                    &raw mut message,
-                    libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT,
-                )
-            };
-            if got < 0 {
-                let error = io::Error::last_os_error();
-                return match error.kind() {
-                    io::ErrorKind::WouldBlock => Ok(None),
-                    io::ErrorKind::Interrupted => continue,
-                    _ => Err(error),
-                };
-            }
-            if let (Some(pid), Some(fd)) = unpack(&message) {
-                return Ok(Some((pid, fd)));
-            }
-        }
-    }
-}
-
 /// The sender and the descriptor of a message, as far as there are any.
 pub(crate) fn unpack(message: &libc::msghdr) -> (Option<Pid>, Option<OwnedFd>) {
     let (mut pid, mut fd) = (None, None);
@@ -372,17 +308,6 @@ mod tests {
         assert_eq!(UFFDIO_API, 0xc018_aa3f);
         assert_eq!(UFFDIO_REGISTER, 0xc020_aa00);
         assert_eq!(PAGEMAP_SCAN, 0xc060_6610);
-    }
-
-    #[test]
-    fn a_socket_without_messages_has_none() {
-        let folder = std::env::temp_dir().join(format!("varve-socket-{}", std::process::id()));
-        let socket = DescriptorSocket::bind(&folder).unwrap();
-        assert!(socket.receive().unwrap().is_none());
-        let sender = UnixDatagram::unbound().unwrap();
-        sender.send_to(b"x", &folder).unwrap();
-        assert!(socket.receive().unwrap().is_none());
-        std::fs::remove_file(folder).unwrap();
     }
 
     #[test]

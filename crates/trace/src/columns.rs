@@ -3,7 +3,7 @@
 //! A long trace has a hundred million touches. Rows would cost ten times their decoding, so here a batch is what
 //! Parquet decodes, and batches are units that several threads can decode at once.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
 use arrow_array::cast::AsArray;
@@ -15,7 +15,7 @@ use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use varve_model::TouchSource;
 
 use crate::cell::Cell;
-use crate::guard::open_regular;
+use crate::folder::TablePath;
 use crate::reader::{OpenTable, open};
 use crate::tables::TouchRow;
 use crate::{Trace, TraceError};
@@ -51,7 +51,7 @@ pub struct TouchColumns {
 /// A part of the table that can be decoded by itself: one row group.
 #[derive(Clone, Debug)]
 pub struct TouchUnit {
-    path: PathBuf,
+    path: TablePath,
     metadata: ArrowReaderMetadata,
     row_group: usize,
     /// Its rows.
@@ -86,7 +86,7 @@ impl TouchUnit {
     /// # Errors
     /// Columns that are missing or damaged.
     pub fn read(&self, mut each: impl FnMut(TouchColumns) -> bool) -> Result<(), TraceError> {
-        let file = open_regular(&self.path)?;
+        let file = self.path.open()?;
         let mut table = OpenTable::groups::<TouchRow>(
             self.path.clone(),
             file,
@@ -103,7 +103,7 @@ impl TouchUnit {
 
     /// The file.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.path.path()
     }
 }
 

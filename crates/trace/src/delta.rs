@@ -262,7 +262,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::table_file::TableFile;
+    use crate::table_file::{Place, TableFile};
     use crate::tables::Table;
 
     const TABLE: Table = Table {
@@ -280,8 +280,9 @@ mod tests {
     /// Writes the numbers, in batches of so many, and reads them back with the Parquet crate's own decoder.
     fn there_and_back(numbers: &[u64], batch: usize) -> (Vec<u32>, Vec<u64>) {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("numbers.parquet");
-        let mut file = TableFile::create(&path, TABLE, schema()).unwrap();
+        let scratch = crate::Scratch::new(dir.path());
+        let place = Place::Scratch(scratch.clone(), TABLE.name);
+        let mut file = TableFile::create(place, TABLE, schema()).unwrap();
         for numbers in numbers.chunks(batch) {
             let narrow: ArrayRef = Arc::new(UInt32Array::from_iter_values(
                 numbers.iter().map(|n| *n as u32),
@@ -291,7 +292,7 @@ mod tests {
                 .unwrap();
         }
         file.close().unwrap();
-        let file = std::fs::File::open(&path).unwrap();
+        let file = scratch.table(TABLE.name).unwrap().open().unwrap();
         let metadata = ArrowReaderMetadata::load(&file, Default::default()).unwrap();
         for group in metadata.metadata().row_groups() {
             for column in group.columns() {

@@ -172,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::table_file::TableFile;
+    use crate::table_file::{Place, TableFile};
     use crate::tables::Table;
 
     const WORDS: [&str; 4] = ["scan", "", "página", "sticky"];
@@ -192,12 +192,14 @@ mod tests {
     /// Writes the numbers and a word for each, in batches, and reads them back with the Parquet crate's decoder.
     fn check(numbers: &[u32], batch: usize) {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("numbers.parquet");
+        let scratch = crate::Scratch::new(dir.path());
         let table = Table {
             name: "numbers",
             growing: &[],
         };
-        let mut file = TableFile::create(&path, table, schema()).unwrap();
+        let mut file =
+            TableFile::create(Place::Scratch(scratch.clone(), table.name), table, schema())
+                .unwrap();
         let words = Arc::new(StringArray::from_iter_values(WORDS));
         for numbers in numbers.chunks(batch) {
             let keys = Int8Array::from_iter_values(numbers.iter().map(|n| word(*n) as i8));
@@ -210,7 +212,7 @@ mod tests {
                 .unwrap();
         }
         file.close().unwrap();
-        let file = std::fs::File::open(&path).unwrap();
+        let file = scratch.table(table.name).unwrap().open().unwrap();
         let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
         for group in reader.metadata().row_groups() {
             for column in group.columns() {

@@ -36,11 +36,61 @@ pub enum TraceError {
         /// What is wrong with it.
         message: String,
     },
-    /// The output folder is there already.
-    #[error("{path} exists already and is not an earlier trace that may be replaced")]
+    /// The output folder is an earlier trace.
+    #[error("{path} exists already")]
     Exists {
         /// The output folder.
         path: PathBuf,
+    },
+    /// The output folder is there already, and is no trace.
+    #[error("{path} exists already and is not a Varve trace")]
+    NotOurs {
+        /// The output folder.
+        path: PathBuf,
+    },
+    /// Something that Varve does not make stands where a file or folder of a trace stands.
+    #[error("{path} is {what}: it is left alone, and nothing is read or written through it")]
+    Foreign {
+        /// Where it stands.
+        path: PathBuf,
+        /// What it is, with an article.
+        what: &'static str,
+    },
+    /// The folder belongs to somebody else, who could change what is written there.
+    #[error("{path} belongs to another user (id {owner}), who could change what is written there")]
+    Owner {
+        /// The folder.
+        path: PathBuf,
+        /// The user.
+        owner: u32,
+    },
+    /// Another process writes to the trace.
+    #[error("{path} is being written{}", by(*recorder))]
+    Busy {
+        /// The trace folder.
+        path: PathBuf,
+        /// The recorder, where its manifest names one.
+        recorder: Option<u32>,
+    },
+    /// Another process reads the trace and would read half of it.
+    #[error("{path} is being read by another process")]
+    IsRead {
+        /// The trace folder.
+        path: PathBuf,
+    },
+    /// The folder is no more.
+    #[error("{path} was removed while it was written")]
+    Gone {
+        /// The trace folder.
+        path: PathBuf,
+    },
+    /// There is no room for what reading takes.
+    #[error("cannot write temporary files in {folder}: {source}")]
+    Scratch {
+        /// The folder for temporary files.
+        folder: PathBuf,
+        /// What the system said.
+        source: io::Error,
     },
     /// A file could not be read or written.
     #[error("cannot {action} {path}: {source}")]
@@ -53,6 +103,13 @@ pub enum TraceError {
         source: io::Error,
     },
 }
+
+fn by(recorder: Option<u32>) -> String {
+    recorder.map_or_else(String::new, |pid| format!(" by process {pid}"))
+}
+
+/// What is done to read a trace.
+const READING: [&str; 3] = ["open", "read", "list"];
 
 impl TraceError {
     pub(crate) fn io(
@@ -105,9 +162,42 @@ impl TraceError {
                 Some("if the folder is a copy, copy it again; else record again")
             }
             TraceError::TooNew { .. } => Some("read it with the varve that recorded it, or newer"),
-            TraceError::Exists { .. } => Some("choose another folder with -o, or remove it first"),
+            TraceError::Exists { .. } => {
+                Some("`--force` replaces an earlier trace, and -o names another folder")
+            }
+            TraceError::NotOurs { .. } => Some("choose another folder with -o, or remove it first"),
+            TraceError::Foreign { .. } => {
+                Some("name the folder itself, or remove what stands there")
+            }
+            TraceError::Owner { .. } => Some("choose a folder of your own with -o"),
+            TraceError::Busy { .. } => {
+                Some("wait until that has ended, or end a recording with `kill -INT`")
+            }
+            TraceError::IsRead { .. } => {
+                Some("wait until that has ended; `lslocks` lists who reads")
+            }
+            TraceError::Gone { .. } => Some("record again, to a folder that stays"),
+            TraceError::Scratch { .. } => Some(
+                "name another folder in TMPDIR; `varve recover` puts the trace in order once and for all",
+            ),
+            TraceError::Io { action, source, .. }
+                if READING.contains(action) && source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Some(
+                    "its owner and root can read it; `varve record --share` lets everybody read a trace",
+                )
+            }
+            TraceError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => Some(
+                "files may not grow that large here: see `ulimit -f`, or choose another disk with -o",
+            ),
+            TraceError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidInput => {
+                Some("remove what stands there")
+            }
             e if e.is_disk_full() => {
                 Some("free some space, or write the trace to another disk with -o")
+            }
+            TraceError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
+                Some("raise the limit of the sizes of files: ulimit -f unlimited")
             }
             TraceError::Io { source, .. }
                 if matches!(

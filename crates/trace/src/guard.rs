@@ -73,15 +73,6 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     }
 }
 
-/// Opens a regular file. Opening a FIFO would wait for a writer, reading a device might never end.
-pub(crate) fn open_regular(path: &Path) -> Result<File, TraceError> {
-    let metadata = std::fs::metadata(path).map_err(TraceError::io("open", path))?;
-    if !metadata.is_file() {
-        return Err(TraceError::table(path, "it is not a regular file"));
-    }
-    File::open(path).map_err(TraceError::io("open", path))
-}
-
 /// Whether the row counts of the footer are possible, and agree.
 pub(crate) fn check_counts(file: &File, metadata: &ParquetMetaData) -> Result<(), String> {
     let length = file.metadata().map_err(|e| e.to_string())?.len();

@@ -4,7 +4,10 @@
 //! `NAME.varve/TABLE.parquet`. While a recording runs, a table is a series of small whole Parquet
 //! files, `parts/TABLE-000017.parquet`, each written aside and renamed into place, so that a recorder
 //! killed at any moment loses at most what it had not flushed. [`TraceWriter::finish`] merges the
-//! parts; [`Trace::open`] reads either form.
+//! parts; [`Trace::open`] reads either form, and never writes.
+//!
+//! A folder is written through a [`TraceFolder`], which holds it by descriptor and locked, and reached by no other way: no
+//! link in it is followed, and nothing is removed that the format does not name.
 //!
 //! The columns of each table are documented on its row type in [`tables`].
 
@@ -14,24 +17,30 @@ mod columns;
 mod delta;
 mod dictionary;
 mod error;
+mod folder;
 mod guard;
 mod manifest;
 mod merge;
 mod packing;
 mod page_header;
+mod place;
 mod reader;
+mod scratch;
 mod table_file;
 pub mod tables;
 mod writer;
 
 pub use columns::{TouchColumns, TouchUnit, WrittenColumn};
 pub use error::TraceError;
+pub use folder::TablePath;
 pub use manifest::{
     Absent, Clock, ClockUnit, Completeness, EXACT, FAULT, FORMAT_VERSION, Features, IntervalChoice,
     MACHINE_UNKNOWN, Machine, Manifest, ModuleNote, Options, Overhead, SamplesNote, State, Target,
     TrapsNote,
 };
-pub use merge::{MergeProgress, finish_tables, remove_parts};
+pub use merge::{MergeProgress, finish_tables, finish_tables_aside};
+pub use place::{Access, Existing, Moved, Output, TraceFolder};
 pub use reader::{Batches, Trace};
+pub use scratch::{Destination, Scratch, ScratchWriter};
 pub use tables::{Row, Table};
-pub use writer::{TableWriter, TraceWriter, write_table};
+pub use writer::{Append, TableWriter, TraceWriter, write_table, write_table_to};

@@ -1,18 +1,16 @@
 //! `manifest.json`: what was recorded, on what, how, and how complete it is.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use varve_model::{Bytes, Duration, SampleSource, Time};
 
 use crate::TraceError;
-use crate::writer::create_aside;
+use crate::folder::Folder;
 
 /// The newest trace format that this version reads and the one that it writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 1;
 
 /// What a machine field says where the machine does not tell.
 pub const MACHINE_UNKNOWN: &str = "unknown";
@@ -202,7 +200,7 @@ pub struct Features {
     pub writes: Option<String>,
     /// Whether the flags of pages whose accessed bit somebody else took were read.
     pub page_flags: bool,
-    /// How the target was held: `cgroup` or `ptrace`.
+    /// What held the target: `cgroup` (one that the recorder made), `own cgroup`, `ptrace`, or several of them.
     pub hold: String,
     /// Where heap objects come from: `preload`, `kernel` or null.
     pub objects: Option<String>,
@@ -317,44 +315,17 @@ pub struct ModuleNote {
     pub note: String,
 }
 
-/// The largest manifest that is read. A real one has some kilobytes.
-const MAX_BYTES: u64 = 64 << 20;
-
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let metadata = fs::metadata(path)?;
-    // Opening a FIFO would wait for ever, and a device might have no end.
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    if metadata.len() > MAX_BYTES {
-        return Err(io::Error::other("it is too long for a manifest"));
-    }
-    let mut text = Vec::new();
-    File::open(path)?.take(MAX_BYTES).read_to_end(&mut text)?;
-    Ok(text)
-}
-
 impl Manifest {
     /// Reads the manifest of a trace folder.
+    ///
+    /// # Errors
+    /// A folder that is not there or is no trace, and a manifest that is damaged or too new.
     pub fn read(folder: &Path) -> Result<Manifest, TraceError> {
-        let path = folder.join("manifest.json");
-        let text = match read_bounded(&path) {
-            Ok(text) => text,
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-                ) =>
-            {
-                return Err(match folder.symlink_metadata() {
-                    Ok(_) => TraceError::NotATrace {
-                        path: folder.to_owned(),
-                    },
-                    Err(e) => TraceError::io("open", folder)(e),
-                });
-            }
-            Err(e) => return Err(TraceError::io("read", path)(e)),
-        };
+        Folder::open(folder)?.manifest()
+    }
+
+    /// A manifest from its text. The folder and the file are for messages.
+    pub(crate) fn parse(text: &[u8], folder: &Path, path: &Path) -> Result<Manifest, TraceError> {
         // The version is looked at first: a newer manifest may not fit the rest.
         #[derive(Deserialize)]
         struct Head {
@@ -362,10 +333,10 @@ impl Manifest {
             version: u32,
         }
         let bad = |source| TraceError::BadManifest {
-            path: path.clone(),
+            path: path.to_owned(),
             source,
         };
-        let head: Head = serde_json::from_slice(&text).map_err(bad)?;
+        let head: Head = serde_json::from_slice(text).map_err(bad)?;
         if head.format != "varve-trace" {
             let what = format!("its format is {:?}, not \"varve-trace\"", head.format);
             return Err(bad(serde::de::Error::custom(what)));
@@ -382,23 +353,7 @@ impl Manifest {
                 known: FORMAT_VERSION,
             });
         }
-        serde_json::from_slice(&text).map_err(bad)
-    }
-
-    /// Writes the manifest aside and renames it into place.
-    pub fn write(&self, folder: &Path) -> Result<(), TraceError> {
-        let path = folder.join("manifest.json");
-        let aside = folder.join("manifest.json.new");
-        let mut text =
-            serde_json::to_vec_pretty(self).map_err(|source| TraceError::BadManifest {
-                path: path.clone(),
-                source,
-            })?;
-        text.push(b'\n');
-        let mut file = create_aside(&aside)?;
-        file.write_all(&text)
-            .map_err(TraceError::io("write", &aside))?;
-        fs::rename(&aside, &path).map_err(TraceError::io("rename", &aside))
+        serde_json::from_slice(text).map_err(bad)
     }
 
     /// Derives the completeness statement from the loss counters.

@@ -14,11 +14,11 @@ use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::SchemaDescriptor;
 
-use crate::guard::{check_counts, check_pages, contained, open_regular};
+use crate::folder::{Entry, Folder, TablePath};
+use crate::guard::{check_counts, check_pages, contained};
 use crate::merge::MERGED;
 use crate::tables::{CountRow, Row, SampleRow};
-use crate::writer::part_files;
-use crate::{Manifest, State, TraceError};
+use crate::{Manifest, Scratch, State, TraceError};
 
 /// Rows that a batch holds at most.
 pub(crate) const BATCH_ROWS: usize = 1 << 16;
@@ -28,37 +28,114 @@ const MAX_ROWS_AT_ONCE: usize = 1 << 26;
 /// A trace that is open for reading.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    folder: PathBuf,
+    folder: Folder,
+    /// Tables that are read in place of its own.
+    aside: Option<Scratch>,
     /// Its manifest.
     pub manifest: Manifest,
 }
 
 impl Trace {
-    /// Opens a trace folder. Tables are read when they are asked for.
+    /// Opens a trace folder, and changes nothing in it. Tables are read when they are asked for.
+    ///
+    /// # Errors
+    /// A folder that is not there or is no trace.
     pub fn open(folder: &Path) -> Result<Trace, TraceError> {
+        Trace::of(Folder::open(folder)?)
+    }
+
+    pub(crate) fn of(folder: Folder) -> Result<Trace, TraceError> {
         Ok(Trace {
-            folder: folder.to_owned(),
-            manifest: Manifest::read(folder)?,
+            manifest: folder.manifest()?,
+            folder,
+            aside: None,
         })
     }
 
-    /// The folder.
+    /// The folder, for messages.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.path()
+    }
+
+    /// Reads the manifest again, which another process may have written.
+    ///
+    /// # Errors
+    /// As [`Trace::open`].
+    pub fn reread(&mut self) -> Result<(), TraceError> {
+        self.manifest = self.folder.manifest()?;
+        Ok(())
+    }
+
+    /// The trace with the tables of `aside` in place of its own.
+    #[must_use]
+    pub fn with(self, aside: &Scratch) -> Trace {
+        Trace {
+            aside: Some(aside.clone()),
+            ..self
+        }
+    }
+
+    /// Keeps others from writing to the trace for as long as this trace lives, or until [`Trace::unlock`].
+    ///
+    /// # Errors
+    /// [`TraceError::Busy`] where somebody writes to it.
+    pub fn lock(&self) -> Result<(), TraceError> {
+        match self.folder.directory().lock_shared() {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Err(TraceError::Busy {
+                path: self.folder().to_owned(),
+                recorder: self.manifest.recorder_pid,
+            }),
+            // Where there are no locks nobody can be asked.
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets others write to the trace.
+    pub fn unlock(&self) {
+        self.folder.directory().unlock();
+    }
+
+    /// Which folder it is, whatever it is called.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn identity(&self) -> Result<varve_sys::Identity, TraceError> {
+        let identity = self.folder.directory().identity();
+        identity.map_err(TraceError::io("open", self.folder()))
+    }
+
+    /// Whether a table stands whole.
+    ///
+    /// # Errors
+    /// Something else than a file in its place.
+    pub fn is_merged<R: Row>(&self) -> Result<bool, TraceError> {
+        let name = R::TABLE.name;
+        let is_aside = self.aside.as_ref().is_some_and(|a| a.table(name).is_some());
+        Ok(is_aside || self.folder.is_whole(name)?)
     }
 
     /// The files of a table, in the order of their rows; none where it is empty.
     ///
     /// # Errors
     /// A table that a recording which ended in order must have left, and that is not there.
-    pub fn files<R: Row>(&self) -> Result<Vec<PathBuf>, TraceError> {
-        let files = table_files(&self.folder, R::TABLE.name)?;
-        let ended = self.manifest.state != State::Recording;
+    pub fn files<R: Row>(&self) -> Result<Vec<TablePath>, TraceError> {
+        let name = R::TABLE.name;
+        if let Some(table) = self.aside.as_ref().and_then(|aside| aside.table(name)) {
+            return Ok(vec![table]);
+        }
+        let file = |entry| TablePath::in_folder(&self.folder, entry);
+        // Whatever stands there: a directory in the table's place is damage, not an empty table.
+        if self.folder.has(name)? {
+            return Ok(vec![file(Entry::Table(name))]);
+        }
+        let files: Vec<TablePath> = self.folder.parts_of(name)?.into_iter().map(file).collect();
+        // Of a trace that is not in order itself, only tables are made that cannot be read without.
+        let ended = self.manifest.state != State::Recording && self.aside.is_none();
         // Version 1 had neither samples nor counts.
         let since_2 = R::TABLE == SampleRow::TABLE || R::TABLE == CountRow::TABLE;
         let is_younger = self.manifest.version < 2 && since_2;
-        if files.is_empty() && ended && !is_younger && MERGED.contains(&R::TABLE.name) {
-            let path = self.folder.join(format!("{}.parquet", R::TABLE.name));
+        if files.is_empty() && ended && !is_younger && MERGED.contains(&name) {
+            let path = self.folder.path_of(Entry::Table(name));
             return Err(TraceError::table(path, "it is missing"));
         }
         Ok(files)
@@ -96,7 +173,9 @@ impl Trace {
         while let Some(batch) = batches.next() {
             rows.extend(batch?);
             if rows.len() > MAX_ROWS_AT_ONCE {
-                let path = batches.open.map_or_else(PathBuf::new, |open| open.path);
+                let path = batches
+                    .open
+                    .map_or_else(PathBuf::new, |open| open.path.path().to_owned());
                 return Err(TraceError::table(
                     path,
                     format!("more than {MAX_ROWS_AT_ONCE} rows are too many to hold"),
@@ -117,32 +196,10 @@ impl Trace {
     }
 }
 
-pub(crate) fn table_files(folder: &Path, table: &str) -> Result<Vec<PathBuf>, TraceError> {
-    let merged = folder.join(format!("{table}.parquet"));
-    // Whatever stands there: a directory in the table's place is damage, not an empty table.
-    if merged.symlink_metadata().is_ok() {
-        return Ok(vec![merged]);
-    }
-    let mut parts: Vec<(u64, PathBuf)> = part_files(folder)?
-        .into_iter()
-        .filter_map(|path| Some((part_number(&path, table)?, path)))
-        .collect();
-    // By number, not by name: after 999999 come longer names.
-    parts.sort();
-    Ok(parts.into_iter().map(|(_, path)| path).collect())
-}
-
-/// The number of a part of `table`; `None` for any other file.
-pub(crate) fn part_number(path: &Path, table: &str) -> Option<u64> {
-    let name = path.file_name()?.to_str()?.strip_suffix(".parquet")?;
-    let (of, number) = name.rsplit_once('-')?;
-    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    (of == table && digits).then(|| number.parse().ok())?
-}
-
 /// Opens a table's file and checks that it has the table's columns, and not too many rows to be true.
-pub(crate) fn open<R: Row>(path: &Path) -> Result<(File, ArrowReaderMetadata), TraceError> {
-    let file = open_regular(path)?;
+pub(crate) fn open<R: Row>(path: &TablePath) -> Result<(File, ArrowReaderMetadata), TraceError> {
+    let file = path.open()?;
+    let path = path.path();
     let metadata = contained(path, || {
         ArrowReaderMetadata::load(&file, Default::default()).map_err(|e| TraceError::table(path, e))
     })?;
@@ -162,7 +219,7 @@ fn rows_of(metadata: &ArrowReaderMetadata) -> u64 {
 
 /// A file that is being read, or some row groups of one.
 pub(crate) struct OpenTable {
-    path: PathBuf,
+    path: TablePath,
     reader: ParquetRecordBatchReader,
     /// Rows that the footer promises and that did not come yet.
     remaining: u64,
@@ -170,7 +227,7 @@ pub(crate) struct OpenTable {
 
 impl OpenTable {
     /// Reads the whole file, or the row groups that may hold some numbers.
-    fn whole<R: Row>(path: PathBuf, among: Option<&Among>) -> Result<OpenTable, TraceError> {
+    fn whole<R: Row>(path: TablePath, among: Option<&Among>) -> Result<OpenTable, TraceError> {
         let (file, metadata) = open::<R>(&path)?;
         let groups = metadata.metadata().row_groups().iter().enumerate();
         let groups = groups
@@ -183,18 +240,18 @@ impl OpenTable {
     }
 
     pub(crate) fn groups<R: Row>(
-        path: PathBuf,
+        path: TablePath,
         file: File,
         metadata: ArrowReaderMetadata,
         groups: Vec<usize>,
     ) -> Result<OpenTable, TraceError> {
-        let bad = |m: String| TraceError::table(&path, m);
+        let bad = |m: String| TraceError::table(path.path(), m);
         let footer = metadata.metadata().clone();
         let remaining = groups
             .iter()
             .map(|g| footer.row_group(*g).num_rows() as u64);
         let remaining = remaining.sum();
-        let reader = contained(&path, || {
+        let reader = contained(path.path(), || {
             let mask = projection::<R>(metadata.parquet_schema());
             let rows = check_pages(&file, &footer, &mask, groups.iter().copied()).map_err(bad)?;
             ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata)
@@ -221,8 +278,8 @@ impl OpenTable {
             reader,
             remaining,
         } = self;
-        let bad = |m: String| TraceError::table(&*path, m);
-        contained(path, || {
+        let bad = |m: String| TraceError::table(path.path(), m);
+        contained(path.path(), || {
             let Some(batch) = reader.next() else {
                 return match remaining {
                     0 => Ok(None),
@@ -267,7 +324,7 @@ fn may_hold(group: &RowGroupMetaData, column: &str, numbers: &RangeInclusive<u64
 
 /// The rows of a table, batch by batch.
 pub struct Batches<R> {
-    files: Vec<PathBuf>,
+    files: Vec<TablePath>,
     open: Option<OpenTable>,
     among: Option<Among>,
     row: PhantomData<R>,

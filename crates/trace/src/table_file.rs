@@ -1,7 +1,8 @@
 //! One table as a Parquet file.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -14,10 +15,10 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 
-use crate::TraceError;
 use crate::chunk::{Chunk, PAGE_ROWS};
+use crate::folder::Entry;
 use crate::tables::{Row, Table, TouchRow};
-use crate::writer::create_aside;
+use crate::{Scratch, TraceError, TraceFolder};
 
 /// Rows of a row group.
 const ROW_GROUP_ROWS: usize = 1 << 20;
@@ -26,15 +27,82 @@ const ROW_GROUP_BYTES: usize = 8 << 20;
 /// Rows that are turned into columns at once: the columns stand in memory beside the rows.
 const WRITE_ROWS: usize = 1 << 14;
 
+/// Where a table is going to be.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Folder(TraceFolder, Entry),
+    Scratch(Scratch, &'static str),
+}
+
+impl Place {
+    pub(crate) fn table(folder: &TraceFolder, table: &'static str) -> Place {
+        Place::Folder(folder.clone(), Entry::Table(table))
+    }
+
+    fn create(&self) -> Result<File, TraceError> {
+        match self {
+            Place::Folder(folder, entry) => folder.create_aside(*entry),
+            Place::Scratch(scratch, _) => scratch.file(),
+        }
+    }
+
+    /// What it is called in messages.
+    fn path(&self) -> PathBuf {
+        match self {
+            Place::Folder(folder, entry) => folder.path_of(*entry),
+            Place::Scratch(scratch, table) => scratch.path_of(table),
+        }
+    }
+
+    fn commit(&self, file: Arc<File>) -> Result<(), TraceError> {
+        match self {
+            Place::Folder(folder, entry) => folder.commit(*entry),
+            Place::Scratch(scratch, table) => {
+                scratch.keep(table, file);
+                Ok(())
+            }
+        }
+    }
+
+    /// A full disk must not be made fuller by what nobody will read.
+    fn abandon(&self) {
+        if let Place::Folder(folder, entry) = self {
+            folder.drop_aside(*entry);
+        }
+    }
+
+    /// Keeps the system's own error where there is one, so that a full disk is known as such.
+    fn error(&self, error: ParquetError) -> TraceError {
+        let error = match error {
+            ParquetError::External(inner) => match inner.downcast::<io::Error>() {
+                Ok(e) => return self.io(*e),
+                Err(e) => ParquetError::External(e),
+            },
+            e => e,
+        };
+        TraceError::table(self.path(), error)
+    }
+
+    fn io(&self, error: io::Error) -> TraceError {
+        match self {
+            Place::Folder(folder, entry) => folder.cannot("write", folder.path_of(*entry), error),
+            Place::Scratch(scratch, _) => TraceError::Scratch {
+                folder: scratch.folder().to_owned(),
+                source: error,
+            },
+        }
+    }
+}
+
 /// A Parquet file that appears under its name only when it is whole.
 ///
 /// It is what the Parquet crate's own `ArrowWriter` is, but for the columns that [`Chunk`] makes.
 pub(crate) struct TableFile {
-    path: PathBuf,
-    aside: PathBuf,
+    place: Place,
+    file: Arc<File>,
     table: Table,
     schema: SchemaRef,
-    writer: SerializedFileWriter<File>,
+    writer: SerializedFileWriter<Arc<File>>,
     factory: ArrowRowGroupWriterFactory,
     /// The row group that is being gathered.
     group: Option<Group>,
@@ -53,19 +121,26 @@ enum Column {
 }
 
 impl TableFile {
-    pub(crate) fn create(path: &Path, table: Table, schema: SchemaRef) -> Result<Self, TraceError> {
-        let aside = path.with_extension("new");
-        let file = create_aside(&aside)?;
-        let bad = |e| parquet_error(&aside, e);
+    pub(crate) fn create(
+        place: Place,
+        table: Table,
+        schema: SchemaRef,
+    ) -> Result<Self, TraceError> {
+        let file = Arc::new(place.create()?);
+        let bad = |e| place.error(e);
         let mut properties = properties(table);
         add_encoded_arrow_schema_to_metadata(&schema, &mut properties);
         let parquet = ArrowSchemaConverter::new().convert(&schema).map_err(bad)?;
         let root = parquet.root_schema_ptr();
-        let writer = SerializedFileWriter::new(file, root, Arc::new(properties)).map_err(bad)?;
+        let writer = SerializedFileWriter::new(Arc::clone(&file), root, Arc::new(properties));
+        let writer = writer.map_err(|e| {
+            place.abandon();
+            place.error(e)
+        })?;
         let factory = ArrowRowGroupWriterFactory::new(&writer, Arc::clone(&schema));
         Ok(TableFile {
-            path: path.to_owned(),
-            aside,
+            place,
+            file,
             table,
             schema,
             writer,
@@ -77,23 +152,26 @@ impl TableFile {
 
     pub(crate) fn write_rows<R: Row>(&mut self, rows: &[R]) -> Result<(), TraceError> {
         for rows in rows.chunks(WRITE_ROWS) {
-            let batch =
-                R::to_batch(&R::packed(rows)).map_err(|m| TraceError::table(&self.path, m))?;
-            self.write_batch(&batch)
-                .map_err(|e| parquet_error(&self.aside, e))?;
+            let batch = R::to_batch(&R::packed(rows))
+                .map_err(|m| TraceError::table(self.place.path(), m))?;
+            if let Err(e) = self.write_batch(&batch) {
+                self.place.abandon();
+                return Err(self.place.error(e));
+            }
         }
         Ok(())
     }
 
     pub(crate) fn close(mut self) -> Result<(), TraceError> {
         let closed = self.close_group().and_then(|()| self.writer.finish());
-        let Self { path, aside, .. } = self;
-        if let Err(e) = closed {
-            // A full disk must not be made fuller by what nobody will read.
-            let _ = fs::remove_file(&aside);
-            return Err(parquet_error(&aside, e));
+        let Self { place, file, .. } = self;
+        match closed {
+            Ok(_) => place.commit(file),
+            Err(e) => {
+                place.abandon();
+                Err(place.error(e))
+            }
         }
-        fs::rename(&aside, &path).map_err(TraceError::io("rename", &aside))
     }
 
     pub(crate) fn write_batch(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
@@ -215,15 +293,4 @@ fn properties(table: Table) -> WriterProperties {
             .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
     }
     properties.build()
-}
-
-/// Keeps the system's own error where there is one, so that a full disk is known as such.
-pub(crate) fn parquet_error(path: &Path, error: ParquetError) -> TraceError {
-    match error {
-        ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
-            Ok(e) => TraceError::io("write", path)(*e),
-            Err(e) => TraceError::table(path, e),
-        },
-        e => TraceError::table(path, e),
-    }
 }

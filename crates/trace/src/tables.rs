@@ -233,6 +233,10 @@ table! {
         site: Option<SiteId>,
         /// Whether it is a page of pooled small objects.
         pool: bool,
+        /// Whether it is a reservation: address space that cannot be accessed.
+        reserved: bool,
+        /// The object that it came of, when that grew, shrank or moved.
+        continues: Option<ObjectId>,
     }
 }
 
@@ -289,9 +293,11 @@ table! {
         /// Whether it is a page of pooled small objects.
         pool: bool,
         /// How far inside other objects it lies: where several objects cover a page, the one with the
-        /// highest layer owns it. 0 mapping, 1 segment of an executable, 2 mapping with a call site,
+        /// highest layer owns it. 0 mapping, 1 segment of an executable or a reservation, 2 mapping with a call site,
         /// 3 stack, 4 pool, 5 heap object, 6 and up static data.
         layer: u32,
+        /// The object that it came of, when that grew, shrank or moved: both are one object.
+        continues: Option<ObjectId>,
     }
 }
 
@@ -403,6 +409,10 @@ table! {
         died_ns: Option<Time>,
         /// Its wait status as a shell would show it: the exit code, or 128 + signal.
         exit_code: Option<i32>,
+        /// Who told of its heap objects and mappings: `preload`, the library in it, or `kernel`, system calls alone; null where nobody did.
+        objects: Option<String>,
+        /// Why not the library: `static` (it loads no libraries), `rights` (it gained rights by setuid or setgid bits), `environment` (LD_PRELOAD was dropped), `root` (the library is not to be found in its root folder, or not to be read), `unanswered` (it did not connect in time).
+        objects_why: Option<String>,
     }
 }
 

@@ -77,7 +77,8 @@ fn a_killed_trace_of_every_version_can_be_put_in_order() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, parts.join(path.file_name().unwrap())).unwrap();
     }
-    varve_trace::finish_tables(dir.path(), &mut |_| ()).unwrap();
+    let folder = varve_trace::TraceFolder::open(dir.path()).unwrap();
+    varve_trace::finish_tables(&folder, &mut |_| ()).unwrap();
     let (merged, raw) = (read(dir.path()), read(&from));
     for table in ["intervals", "touches", "births", "deaths", "stacks"] {
         assert_eq!(merged[table], raw[table]);

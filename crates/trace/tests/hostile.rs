@@ -13,12 +13,15 @@ use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
-use common::{AnyRow, Source, manifest, rows};
+use common::{AnyRow, Source, begun, manifest, rows};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use varve_trace::tables::{Row, SiteRow, StackRow, SymbolRow, TouchRow};
-use varve_trace::{Manifest, Trace, TraceError, TraceWriter, finish_tables, write_table};
+use varve_trace::{
+    Existing, Manifest, Output, Trace, TraceError, TraceFolder, TraceWriter, finish_tables,
+    write_table,
+};
 
 /// Kilobytes of address space that reading a hostile file may take. The test itself needs some 100 MiB,
 /// and an allocator may reserve more than it uses.
@@ -56,7 +59,7 @@ fn bounded(test: &str, body: impl FnOnce()) {
 /// A trace folder with a manifest and nothing else.
 fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    manifest().write(dir.path()).unwrap();
+    begun(dir.path(), &manifest());
     dir
 }
 
@@ -134,7 +137,8 @@ fn mutations_of_every_table() {
             let mut source = Source::new(R::TABLE.name.len() as u64);
             let seeds: Vec<u64> = (0..50).collect();
             let name = format!("{}.parquet", R::TABLE.name);
-            write_table::<R>(dir.path(), &rows(&seeds)).unwrap();
+            let open = TraceFolder::open(dir.path()).unwrap();
+            write_table::<R>(&open, &rows(&seeds)).unwrap();
             let path = dir.path().join(&name);
             let whole = fs::read(&path).unwrap();
             let (mut refusals, mut panics) = (0, 0);
@@ -169,7 +173,8 @@ fn mutations_of_every_table() {
 #[test]
 fn every_cut_is_refused() {
     let dir = folder();
-    write_table(dir.path(), &rows::<TouchRow>(&[1, 2, 3])).unwrap();
+    let open = TraceFolder::open(dir.path()).unwrap();
+    write_table(&open, &rows::<TouchRow>(&[1, 2, 3])).unwrap();
     let path = dir.path().join("touches.parquet");
     let whole = fs::read(&path).unwrap();
     for cut in 0..whole.len() {
@@ -417,7 +422,9 @@ fn what_is_no_regular_file_is_refused_at_once() {
             make(&dir.path().join(place));
             let error = refused::<TouchRow>(dir.path(), place);
             assert!(
-                finish_tables(dir.path(), &mut |_| ()).is_err(),
+                TraceFolder::open(dir.path())
+                    .and_then(|open| finish_tables(&open, &mut |_| ()))
+                    .is_err(),
                 "{what}: {error}"
             );
         }
@@ -426,17 +433,22 @@ fn what_is_no_regular_file_is_refused_at_once() {
         let error = Trace::open(dir.path()).unwrap_err().to_string();
         // Where a link leads nowhere there is no manifest.
         assert!(error.contains("manifest.json"), "{what}: {error}");
-        assert!(TraceWriter::check(dir.path()).is_err(), "{what}");
+        for existing in [Existing::Refuse, Existing::Replace] {
+            let mut output = Output::new(dir.path());
+            output.existing = existing;
+            assert!(output.check().is_err(), "{what}");
+            assert!(output.create().is_err(), "{what}");
+        }
 
         let dir = folder();
         make(&dir.path().join("parts"));
-        if what != "directory" && what != "dangling" {
+        if what != "directory" {
             refused::<TouchRow>(dir.path(), "parts");
         }
     }
 }
 
-/// `varve report` merges the tables of a killed recording, as whoever reads it.
+/// Whatever stands in the way stays there.
 #[cfg(unix)]
 #[test]
 fn a_merge_follows_no_link_that_the_folder_holds() {
@@ -446,19 +458,27 @@ fn a_merge_follows_no_link_that_the_folder_holds() {
     let folder = dir.path().join("t");
     let mut writer = TraceWriter::create(&folder, &manifest()).unwrap();
     writer.append(&rows::<TouchRow>(&[1, 2])).unwrap();
-    for aside in ["touches.new", "mappings.new", "manifest.json.new"] {
-        std::os::unix::fs::symlink(&victim, folder.join(aside)).unwrap();
+    for aside in [
+        "touches.new",
+        "faults.new",
+        "mappings.new",
+        "manifest.json.new",
+    ] {
+        let at = folder.join(aside);
+        if aside == "faults.new" {
+            assert!(Command::new("mkfifo").arg(&at).status().unwrap().success());
+        } else {
+            std::os::unix::fs::symlink(&victim, &at).unwrap();
+        }
+        let done = finish_tables(writer.folder(), &mut |_| ());
+        let done = done.and_then(|()| writer.folder().write_manifest(&manifest()));
+        let error = done.unwrap_err().to_string();
+        assert!(error.contains(aside), "{error}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        assert!(at.symlink_metadata().is_ok(), "{aside} is gone");
+        fs::remove_file(&at).unwrap();
     }
-    assert!(
-        Command::new("mkfifo")
-            .arg(folder.join("faults.new"))
-            .status()
-            .unwrap()
-            .success()
-    );
-    finish_tables(&folder, &mut |_| ()).unwrap();
-    manifest().write(&folder).unwrap();
-    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    finish_tables(writer.folder(), &mut |_| ()).unwrap();
     assert_eq!(
         read::<TouchRow>(&folder).unwrap(),
         rows::<TouchRow>(&[1, 2])

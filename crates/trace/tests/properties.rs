@@ -6,18 +6,21 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{AnyRow, manifest, rows};
+use common::{AnyRow, begun, manifest, rows};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use varve_trace::{Trace, TraceWriter, finish_tables, remove_parts, tables, write_table};
+use varve_trace::{
+    Destination, Existing, Output, Trace, TraceFolder, TraceWriter, finish_tables, tables,
+    write_table,
+};
 
 /// Tables in which a later row about the same thing replaces the earlier one.
 const LATEST: [&str; 3] = ["mappings", "threads", "processes"];
 
-fn round_trip<R: AnyRow>(seeds: &[u64], folder: &Path) {
+fn round_trip<R: AnyRow>(seeds: &[u64], folder: &TraceFolder) {
     let expected: Vec<R> = rows(seeds);
     write_table(folder, &expected).unwrap();
-    let trace = Trace::open(folder).unwrap();
+    let trace = folder.trace().unwrap();
     let read = trace.rows::<R>().unwrap();
     assert_eq!(lines(&read), lines(&expected));
     assert_eq!(trace.count::<R>().unwrap(), read.len() as u64);
@@ -145,8 +148,8 @@ proptest! {
     #[test]
     fn rows_round_trip(seeds in vec(any::<u64>(), 0..40)) {
         let dir = tempfile::tempdir().unwrap();
-        manifest().write(dir.path()).unwrap();
-        each_table!(round_trip(&seeds, dir.path()));
+        let folder = begun(dir.path(), &manifest());
+        each_table!(round_trip(&seeds, &folder));
     }
 
     #[test]
@@ -163,9 +166,9 @@ proptest! {
             assert_eq!(text::<R>(folder), recorded::<R>(seeds));
         }
         each_table!(same(&seeds, &folder));
-        finish_tables(&folder, &mut |_| ()).unwrap();
+        finish_tables(writer.folder(), &mut |_| ()).unwrap();
         each_table!(check_merged(&seeds, &folder));
-        finish_tables(&folder, &mut |_| ()).unwrap();
+        finish_tables(writer.folder(), &mut |_| ()).unwrap();
         each_table!(check_merged(&seeds, &folder));
     }
 
@@ -185,7 +188,7 @@ proptest! {
         let mut writer = TraceWriter::create(&folder, &manifest()).unwrap();
         each_table!(append(&mut writer, &seeds, &cuts));
         let parts = snapshot(&folder.join("parts"));
-        finish_tables(&folder, &mut |_| ()).unwrap();
+        finish_tables(writer.folder(), &mut |_| ()).unwrap();
 
         let mut flags = kept.iter().cycle();
         for (i, table) in tables::ALL.iter().enumerate() {
@@ -212,10 +215,10 @@ proptest! {
                 }
             }
         }
-        finish_tables(&folder, &mut |_| ()).unwrap();
+        finish_tables(writer.folder(), &mut |_| ()).unwrap();
         each_table!(check_merged(&seeds, &folder));
         for raw in ["births", "deaths", "stacks", "objects", "sites", "symbols"] {
-            remove_parts(&folder, raw).unwrap();
+            Destination::from(writer.folder()).remove_parts(raw).unwrap();
         }
         prop_assert!(!folder.join("parts").exists());
         let left = snapshot(&folder);
@@ -248,11 +251,11 @@ fn an_ended_trace_without_one_of_its_tables_is_not_read_as_whole() {
     let folder = dir.path().join("t");
     let mut writer = TraceWriter::create(&folder, &manifest()).unwrap();
     writer.append(&rows::<tables::TouchRow>(&[1, 2])).unwrap();
-    finish_tables(&folder, &mut |_| ()).unwrap();
+    finish_tables(writer.folder(), &mut |_| ()).unwrap();
     let mut ended = manifest();
     ended.state = varve_trace::State::Finished;
     ended.settle();
-    ended.write(&folder).unwrap();
+    writer.folder().write_manifest(&ended).unwrap();
     assert!(
         Trace::open(&folder)
             .unwrap()
@@ -268,6 +271,10 @@ fn an_ended_trace_without_one_of_its_tables_is_not_read_as_whole() {
         "{error}"
     );
     assert!(trace.touch_units().is_err());
+    drop(writer);
     // It does not stand in the way of the next recording either.
-    TraceWriter::create(&folder, &manifest()).unwrap();
+    let mut output = Output::new(&folder);
+    assert!(output.create().is_err());
+    output.existing = Existing::Replace;
+    TraceWriter::begin(output.create().unwrap(), &manifest()).unwrap();
 }

@@ -6,7 +6,7 @@ use varve_model::{Address, Duration, Interval, ObjectKind, Page, Pid, SiteId, Ti
 use varve_trace::tables::{Frame, ObjectRow, SiteRow, StackRow, TouchRow};
 use varve_trace::{
     Completeness, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options, State,
-    Target, Trace, TraceError, TraceWriter, finish_tables, write_table,
+    Target, Trace, TraceError, TraceFolder, TraceWriter, finish_tables, write_table,
 };
 
 fn manifest() -> Manifest {
@@ -76,7 +76,7 @@ fn parts_and_merged_tables_read_alike() {
     let trace = Trace::open(&folder).unwrap();
     assert_eq!(trace.rows::<TouchRow>().unwrap(), expected);
     assert_eq!(trace.count::<TouchRow>().unwrap(), 5000);
-    finish_tables(&folder, &mut |_| ()).unwrap();
+    finish_tables(writer.folder(), &mut |_| ()).unwrap();
     assert!(folder.join("touches.parquet").is_file());
     assert!(!folder.join("parts").exists());
     assert_eq!(
@@ -97,7 +97,7 @@ fn a_writer_that_goes_on_adds_to_what_is_there() {
     drop(writer);
     // What a killed recorder was writing is no part.
     fs::write(folder.join("parts/touches-000010.new"), "half").unwrap();
-    let mut writer = TraceWriter::resume(&folder).unwrap();
+    let mut writer = TraceWriter::resume(TraceFolder::open(&folder).unwrap()).unwrap();
     writer.append(&rows[20..]).unwrap();
     let trace = Trace::open(&folder).unwrap();
     assert_eq!(trace.rows::<TouchRow>().unwrap(), rows);
@@ -150,9 +150,10 @@ fn nested_columns_round_trip() {
         tid: None,
         pool: false,
         layer: 5,
+        continues: None,
     }];
     write_table(writer.folder(), &objects).unwrap();
-    let trace = Trace::open(writer.folder()).unwrap();
+    let trace = writer.folder().trace().unwrap();
     assert_eq!(trace.rows::<StackRow>().unwrap(), stacks);
     assert_eq!(trace.rows::<SiteRow>().unwrap(), sites);
     assert_eq!(trace.rows::<ObjectRow>().unwrap(), objects);
@@ -163,7 +164,7 @@ fn what_is_not_a_trace_is_neither_read_nor_replaced() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("thesis.tex"), "x").unwrap();
     let error = TraceWriter::create(dir.path(), &manifest()).unwrap_err();
-    assert!(matches!(error, TraceError::Exists { .. }), "{error}");
+    assert!(matches!(error, TraceError::NotOurs { .. }), "{error}");
     assert!(matches!(
         Trace::open(dir.path()),
         Err(TraceError::NotATrace { .. })
@@ -199,7 +200,8 @@ fn a_newer_format_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut newer = manifest();
     newer.version = FORMAT_VERSION + 1;
-    newer.write(dir.path()).unwrap();
+    let text = serde_json::to_vec(&newer).unwrap();
+    fs::write(dir.path().join("manifest.json"), text).unwrap();
     assert!(matches!(
         Trace::open(dir.path()),
         Err(TraceError::TooNew { .. })

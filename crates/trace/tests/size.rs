@@ -9,7 +9,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 use varve_model::{Interval, Page, Pid, TouchSource};
 use varve_trace::tables::{Row, TouchRow};
-use varve_trace::write_table;
+use varve_trace::{Output, write_table};
 
 const PAGES: u64 = 65_536;
 const INTERVALS: u32 = 12;
@@ -53,7 +53,7 @@ fn per_page(bytes: u64) -> f64 {
 
 fn bits(rows: &[TouchRow]) -> f64 {
     let dir = tempfile::tempdir().unwrap();
-    write_table(dir.path(), rows).unwrap();
+    write_table(&Output::new(dir.path()).create().unwrap(), rows).unwrap();
     per_page(
         fs::metadata(dir.path().join("touches.parquet"))
             .unwrap()

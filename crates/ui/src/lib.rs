@@ -11,6 +11,7 @@ use std::io::Write;
 use anstyle::{AnsiColor, Style};
 
 pub use progress::Progress;
+use varve_model::visible;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
@@ -19,6 +20,9 @@ const NOTE: Style = Style::new().dimmed();
 
 fn say(style: Style, word: &str, text: &dyn Display) {
     // Standard error may be closed; there is nobody left to tell then.
+    // Messages name files, programs and threads, which are called whatever somebody wants.
+    let text = text.to_string();
+    let text = visible(&text);
     let _ = writeln!(anstream::stderr(), "{style}{word}:{style:#} {text}");
 }
 

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand};
 use varve_model::{Bytes, Duration};
 use varve_record::Ablation;
+use varve_trace::{Access, Existing, Output};
 
 /// See what a Linux program does with its memory: every page, over time, down to the object, thread
 /// and line of code.
@@ -37,10 +38,41 @@ pub(crate) enum Command {
     Export(Export),
     /// Make a trace of what another tool recorded
     Import(Import),
+    /// Put the trace of a killed recorder in order
+    Recover(Recover),
     /// Tell what this machine can record, and how to enable the rest
     Doctor(Doctor),
     #[command(hide = true)]
-    Guardian,
+    Watchdog,
+}
+
+/// How a new trace is written.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Writing {
+    /// Replace an earlier trace of that name
+    #[arg(short, long)]
+    pub(crate) force: bool,
+
+    /// Let everybody on this machine read the trace, which holds command lines and addresses
+    #[arg(long)]
+    pub(crate) share: bool,
+}
+
+impl Writing {
+    /// The folder to write, where `existing` says what is done about one that is there.
+    pub(crate) fn output(self, path: PathBuf, existing: Existing) -> Output {
+        Output {
+            path,
+            existing: match self.force {
+                true => Existing::Replace,
+                false => existing,
+            },
+            access: match self.share {
+                true => Access::Shared,
+                false => Access::Private,
+            },
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -53,9 +85,12 @@ Examples:
 
 The exit code is the command's own; 125 where nothing could be recorded, 126 and 127 as in a shell.")]
 pub(crate) struct Record {
-    /// Trace folder to write [default: NAME.varve]
+    /// Trace folder to write [default: NAME.varve, or NAME-2.varve and so on where that is there already]
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) writing: Writing,
 
     /// Record a process that runs already, until it ends or Ctrl-C
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
@@ -176,9 +211,22 @@ pub(crate) struct Import {
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) output: PathBuf,
 
+    #[command(flatten)]
+    pub(crate) writing: Writing,
+
     /// Take the files for this format, whatever they look like
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<varve_import::Format>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A trace can be read without this too. It is quicker afterwards, and counts of `--backend exact` that the recorder had not
+written stay in it for good.")]
+pub(crate) struct Recover {
+    /// Trace folder
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -237,6 +285,10 @@ pub(crate) struct Doctor {
     /// Write JSON to standard output
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Remove what recorders that were killed left, and let go what they held
+    #[arg(long)]
+    pub(crate) clean: bool,
 }
 
 /// `--interval`.
@@ -387,9 +439,9 @@ pub(crate) enum BackendArgument {
 /// `--hold`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum HoldArgument {
-    /// The freezer where cgroup v2 can be used
+    /// A freezer of cgroup v2 where one can be used, else ptrace
     Auto,
-    /// The freezer or nothing
+    /// A freezer or nothing
     Cgroup,
     /// Every thread is stopped
     Ptrace,

@@ -2,6 +2,8 @@
 
 mod arguments;
 mod commands;
+mod libraries;
+mod rights;
 
 use std::process::ExitCode;
 
@@ -10,15 +12,17 @@ use clap::Parser;
 use arguments::{Arguments, Command};
 
 fn main() -> ExitCode {
+    varve_sys::live_with_limits();
     let arguments = Arguments::parse();
-    let done = match arguments.command {
+    let done = rights::begin(&arguments.command).and_then(|()| match arguments.command {
         Command::Record(record) => commands::record::run(&record),
         Command::Report(report) => commands::report::run(&report),
         Command::Export(export) => commands::export::run(&export),
         Command::Import(import) => commands::import::run(&import),
+        Command::Recover(recover) => commands::recover::run(&recover),
         Command::Doctor(doctor) => commands::doctor::run(&doctor),
-        Command::Guardian => commands::guardian::run(),
-    };
+        Command::Watchdog => commands::watchdog::run(),
+    });
     match done {
         Ok(code) => code,
         Err(failure) => {

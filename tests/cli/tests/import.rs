@@ -154,7 +154,10 @@ fn exported_text_is_imported_again() {
         folder.path(),
     );
     let before = report(folder.path());
-    good(&["import", "again.txt", "-o", "t"], folder.path());
+    good(
+        &["import", "again.txt", "-o", "t", "--force"],
+        folder.path(),
+    );
     let after = report(folder.path());
     for field in [
         "samples",

@@ -10,6 +10,6 @@ mod trace;
 mod witness;
 
 pub use leftovers::{cgroup_of, cgroup_root, is_frozen, recorder_cgroups, ring_folders};
-pub use stage::{Ended, Running, Stage, actor, monotonic_ns, patiently, varve_binary};
+pub use stage::{Ended, Running, Stage, actor, can_trap, monotonic_ns, patiently, varve_binary};
 pub use trace::{Contents, check_trace};
 pub use witness::Witness;

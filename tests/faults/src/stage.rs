@@ -39,6 +39,16 @@ pub fn varve_binary() -> PathBuf {
     path.canonicalize().expect("the path of varve")
 }
 
+/// Whether this machine can trap at all: `varve doctor` says so.
+pub fn can_trap(stage: &Stage) -> bool {
+    let mut doctor = stage.command(varve_binary());
+    doctor.arg("doctor");
+    let said = stage.run(doctor).text();
+    !said
+        .lines()
+        .any(|l| l.contains("userfaultfd moves") && l.contains("missing"))
+}
+
 /// The program that plays every target, built once.
 pub fn actor() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -144,10 +154,12 @@ impl Stage {
         command
     }
 
-    /// `varve record -o trace.varve OPTIONS -- COMMAND`.
+    /// `varve record --force -o trace.varve OPTIONS -- COMMAND`.
     pub fn record<S: AsRef<OsStr>>(&self, options: &[&str], command: &[S]) -> Command {
         let mut varve = self.command(varve_binary());
-        varve.args(["record", "-o", "trace.varve"]).args(options);
+        varve
+            .args(["record", "--force", "-o", "trace.varve"])
+            .args(options);
         if !command.is_empty() {
             varve.arg("--").args(command);
         }
@@ -183,7 +195,7 @@ impl Stage {
     }
 
     /// What is left of a recorder: its cgroup, its rings, and any process of this stage. Waits for it
-    /// to go, as a guardian may be at work still; nothing is the right answer.
+    /// to go, as a watchdog may be at work still; nothing is the right answer.
     pub fn leftovers(&self, recorder: u32) -> Vec<String> {
         let look = || {
             let mut left: Vec<String> = recorder_cgroups(recorder)

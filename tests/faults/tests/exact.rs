@@ -107,12 +107,15 @@ const HALF: [(u64, u64); 4] = [(0, 1000), (700, 0), (0, 0), (0, 0)];
 /// What it does in all.
 const WHOLE: [(u64, u64); 4] = [(512, 2000), (1400, 0), (1, 300), (0, 0)];
 
-/// Has the trace put in order, as any command that reads it does, and reads the counts.
+/// Reads the trace, has it put in order, and reads the counts.
 fn recovered(stage: &Stage) -> Vec<CountRow> {
     let mut report = stage.command(varve_binary());
     report.args(["report", "--json", "trace.varve"]);
     let said = stage.run(report).require(0).text();
     assert!(said.contains("recorder_killed"), "{said}");
+    let mut recover = stage.command(varve_binary());
+    recover.args(["recover", "trace.varve"]);
+    stage.run(recover).require(0);
     let trace = stage.path("trace.varve");
     let state = Trace::open(&trace).expect("a trace").manifest.state;
     assert_eq!(state, State::Recovered);
@@ -132,24 +135,24 @@ fn runs_on(stage: &Stage, recorder: Running) {
 }
 
 /// Its only child beside the target, which is an emulator.
-fn guardian(recorder: &Running) -> rustix::process::Pid {
+fn watchdog(recorder: &Running) -> rustix::process::Pid {
     let path = format!("/proc/{0}/task/{0}/children", recorder.pid());
     let children = fs::read_to_string(path).expect("the recorder's children");
-    let is_guardian = |pid: &&str| {
+    let is_watchdog = |pid: &&str| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|b| *b == 0).nth(1) == Some(b"guardian")
+        line.split(|b| *b == 0).nth(1) == Some(b"watchdog")
     };
-    let found = children.split_whitespace().find(is_guardian);
+    let found = children.split_whitespace().find(is_watchdog);
     let pid = found.and_then(|pid| pid.parse().ok());
     pid.and_then(rustix::process::Pid::from_raw)
-        .expect("a guardian")
+        .expect("a watchdog")
 }
 
-/// Kills a recorder, and its guardian first, which would see to the counts; its process number.
-fn kill_with_guardian(recorder: &Running) -> u32 {
-    let guardian = guardian(recorder);
+/// Kills a recorder, and its watchdog first, which would see to the counts; its process number.
+fn kill_with_watchdog(recorder: &Running) -> u32 {
+    let watchdog = watchdog(recorder);
     recorder.signal(Signal::STOP);
-    let _ = rustix::process::kill_process(guardian, Signal::KILL);
+    let _ = rustix::process::kill_process(watchdog, Signal::KILL);
     recorder.signal(Signal::KILL);
     let pid = recorder.pid();
     assert!(patiently(|| gone(pid)), "the recorder does not die");
@@ -176,7 +179,7 @@ fn what_was_counted_survives_the_recorder() {
     recorder.signal(Signal::KILL);
     let pid = recorder.pid();
     assert!(patiently(|| ring_folders(pid).is_empty()), "not cleaned up");
-    // It was written by the guardian: nobody has opened the trace yet.
+    // It was written by the watchdog: nobody has put the trace in order yet.
     let rows = counts(&stage.path("trace.varve"));
     assert_eq!(sums(&rows, first_page(&stage)), HALF);
     // It may fork and become another program, though what counts it has lost its place.
@@ -184,13 +187,14 @@ fn what_was_counted_survives_the_recorder() {
     assert_eq!(recovered(&stage), rows);
 }
 
-/// The control too: while neither recorder nor guardian lives there are no counts, until somebody opens the trace.
+/// The control too: while neither recorder nor watchdog lives there are no counts in the trace, until somebody
+/// puts it in order.
 #[test]
-fn what_was_counted_survives_the_guardian_too() {
+fn what_was_counted_survives_the_watchdog_too() {
     let _alone = alone();
     let stage = Stage::new();
     let recorder = half_done(&stage);
-    let pid = kill_with_guardian(&recorder);
+    let pid = kill_with_watchdog(&recorder);
     assert_eq!(counts(&stage.path("trace.varve")), []);
     let rows = recovered(&stage);
     assert_eq!(sums(&rows, first_page(&stage)), HALF);
@@ -209,13 +213,13 @@ fn gone(pid: u32) -> bool {
     !status.contains("State:") || status.contains("State:\tZ")
 }
 
-/// The next recorder writes what it finds of a trace that nobody has opened.
+/// The next recorder writes what it finds of a trace that nobody has put in order.
 #[test]
 fn what_was_counted_is_found_by_the_next_recorder() {
     let _alone = alone();
     let stage = Stage::new();
     let recorder = half_done(&stage);
-    let pid = kill_with_guardian(&recorder);
+    let pid = kill_with_watchdog(&recorder);
     let next = Stage::new();
     next.run(next.record(&[], &["true"])).require(0);
     assert!(ring_folders(pid).is_empty(), "the rings are still there");

@@ -1,4 +1,4 @@
-//! `kill -9` of the recorder at 200 random moments, and of its guardian too.
+//! `kill -9` of the recorder at 200 random moments, and of its watchdog too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -315,14 +315,14 @@ fn a_stale_frozen_cgroup_is_found_by_the_next_recorder() {
 fn a_stale_frozen_cgroup_is_found_by_the_doctor() {
     a_stale_frozen_cgroup(|next| {
         let mut doctor = next.command(varve_faults::varve_binary());
-        doctor.arg("doctor");
+        doctor.args(["doctor", "--clean"]);
         let said = next.run(doctor).require(0).text();
         let line = said.lines().find(|l| l.contains("leftovers"));
         assert!(line.is_some_and(|l| l.contains("varve-")), "{said}");
     });
 }
 
-/// Leaves a frozen target whose recorder and guardian are dead, has `clean` clean up, and looks.
+/// Leaves a frozen target whose recorder and watchdog are dead, has `clean` clean up, and looks.
 fn a_stale_frozen_cgroup(clean: impl FnOnce(&Stage)) {
     let _alone = alone();
     let stage = Stage::new();
@@ -331,18 +331,18 @@ fn a_stale_frozen_cgroup(clean: impl FnOnce(&Stage)) {
     let mut recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
     assert!(wait_until(&mut recorder, || started.exists()));
     let cgroup = cgroup_of_recorder(&mut recorder).expect("a cgroup");
-    // The guardian is the recorder's only child beside the target.
+    // The watchdog is the recorder's only child beside the target.
     let target = fs::read_to_string(cgroup.join("cgroup.procs")).expect("the target");
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", recorder.pid()))
         .expect("the recorder's children");
-    let guardian = children
+    let watchdog = children
         .split_whitespace()
         .find(|c| *c != target.trim())
         .and_then(|c| c.parse().ok())
         .and_then(rustix::process::Pid::from_raw)
-        .expect("a guardian");
+        .expect("a watchdog");
     recorder.signal(Signal::STOP);
-    let _ = rustix::process::kill_process(guardian, Signal::KILL);
+    let _ = rustix::process::kill_process(watchdog, Signal::KILL);
     recorder.signal(Signal::KILL);
     let pid = recorder.end().pid;
     fs::write(cgroup.join("cgroup.freeze"), "1").expect("frozen");

@@ -83,7 +83,7 @@ fn a_target_that_ignores_ctrl_c_ends_by_itself() {
     assert_eq!(ended.text(), "ended by itself\n");
 }
 
-/// A stopped recorder cannot let go what it holds; its guardian does.
+/// A stopped recorder cannot let go what it holds; its watchdog does.
 #[test]
 fn a_stopped_recorder_does_not_hold_the_target() {
     let stage = Stage::new();

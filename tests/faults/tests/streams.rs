@@ -183,7 +183,7 @@ fn states(prepare: impl Fn(&mut Command)) -> (String, String) {
             let output = stage.path("trace.varve");
             let mut again = stage.command(varve_faults::varve_binary());
             again
-                .args(["record", "-o"])
+                .args(["record", "--force", "-o"])
                 .arg(output)
                 .arg("--")
                 .arg(actor())

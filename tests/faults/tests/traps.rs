@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use varve_faults::{Stage, patiently, varve_binary};
+use varve_faults::{Stage, can_trap, patiently, varve_binary};
 
 fn keeper() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -25,16 +25,6 @@ fn keeper() -> &'static Path {
         assert!(compiled.unwrap().success());
         program
     })
-}
-
-/// Whether this machine can trap at all: `varve doctor` says so.
-fn can_trap(stage: &Stage) -> bool {
-    let mut doctor = stage.command(varve_binary());
-    doctor.arg("doctor");
-    let said = stage.run(doctor).text();
-    !said
-        .lines()
-        .any(|l| l.contains("userfaultfd moves") && l.contains("missing"))
 }
 
 fn recording(stage: &Stage, options: &[&str], life_ms: &str) -> (Command, PathBuf) {

@@ -302,7 +302,7 @@ fn explain(page: Page, touch: &Touch, arena: &Arena, allowed: &PageSet, before: 
     match touch.source {
         TouchSource::Sticky if near(before, touch.granule) => Extra::Sticky,
         TouchSource::Pinned => Extra::Pinned,
-        TouchSource::PageFlag => Extra::PageFlag,
+        TouchSource::PageFlag | TouchSource::PossiblyOthers => Extra::PageFlag,
         _ if touch.granule > 1 && near(allowed, touch.granule) => Extra::Huge,
         TouchSource::Vanish => Extra::Vanished,
         _ if arena.kind != "anon" && near(allowed, FAULT_AROUND) => Extra::FaultAround,

@@ -385,6 +385,7 @@ fn output_is_the_same_and_what_cannot_be_counted_is_refused() {
         run(&[
             varve,
             "record",
+            "--force",
             "--backend",
             "exact",
             "-o",

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use varve_agent_ring::{Event, Frames, Identity, Losses, Record, RingReader, StartCause};
+use varve_agent_ring::channel::Kind;
+use varve_agent_ring::server::{self, Listener, Peer};
+use varve_agent_ring::{Event, Frames, Losses, Record, RingReader, StartCause};
 
 /// The library under test, built on first use.
 pub fn library() -> &'static Path {
@@ -35,7 +37,8 @@ pub fn library() -> &'static Path {
 
 /// One ring, read to its end.
 pub struct Ring {
-    pub identity: Identity,
+    /// Who asked for it.
+    pub pid: u32,
     pub records: Vec<Record<'static>>,
     pub losses: Losses,
     pub unfinished: u64,
@@ -79,7 +82,10 @@ impl Ring {
     }
 }
 
-/// A folder for sources, programs and rings.
+/// The setting of a bench for the size of rings, in bytes.
+pub const RING_BYTES: &str = "RING_BYTES";
+
+/// A folder for sources, programs and the socket.
 pub struct Bench {
     pub folder: TempDir,
     pub settings: Vec<(String, String)>,
@@ -144,45 +150,60 @@ impl Bench {
 
     /// Runs a command under the library while a reader drains its rings.
     pub fn run(&self, command: &mut Command) -> (Output, Vec<Ring>) {
+        let _ = std::fs::remove_file(self.rings().join(varve_agent_ring::channel::SOCKET));
+        let listener = Listener::bind(&self.rings()).unwrap();
+        let identity = server::identity(&self.rings()).unwrap();
         command
             .env("LD_PRELOAD", library())
-            .env("VARVE_AGENT_DIR", self.rings());
+            .env(varve_agent_ring::DIRECTORY_VARIABLE, self.rings())
+            .env(varve_agent_ring::IDENTITY_VARIABLE, identity.to_string());
         for (name, value) in &self.settings {
             command.env(name, value);
         }
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let reader = scope.spawn(|| self.read(&over));
+            let reader = scope.spawn(|| self.read(&listener, &over));
             let output = command.output().unwrap();
             over.store(true, Ordering::Release);
             (output, reader.join().unwrap())
         })
     }
 
-    fn read(&self, over: &AtomicBool) -> Vec<Ring> {
+    /// Bytes of a ring.
+    fn ring_bytes(&self) -> usize {
+        let asked = self.settings.iter().find(|(name, _)| name == RING_BYTES);
+        asked.map_or(1 << 20, |(_, bytes)| bytes.parse().unwrap())
+    }
+
+    fn read(&self, listener: &Listener, over: &AtomicBool) -> Vec<Ring> {
         let mut open: Vec<(RingReader, Ring)> = Vec::new();
+        let mut waiting: Vec<Peer> = Vec::new();
         loop {
             let last = over.load(Ordering::Acquire);
-            if self.reader || last {
-                for entry in std::fs::read_dir(self.rings()).unwrap().flatten() {
-                    let path = entry.path();
-                    if path
-                        .extension()
-                        .is_some_and(|extension| extension == "ring")
-                    {
-                        let reader = RingReader::open(&path).unwrap();
-                        std::fs::remove_file(&path).unwrap();
+            waiting.extend(std::iter::from_fn(|| listener.accept().unwrap()));
+            waiting.retain(|peer| match peer.hello() {
+                Ok(None) => true,
+                Ok(Some(hello)) if hello.kind == Kind::Ring => {
+                    let (reader, memory) = RingReader::create(self.ring_bytes()).unwrap();
+                    let bytes = reader.bytes() as u64;
+                    let memory = std::os::fd::AsFd::as_fd(&memory);
+                    if peer.give(Kind::Ring, bytes, &[memory]).is_ok() {
                         let ring = Ring {
-                            identity: reader.identity(),
+                            pid: peer.pid(),
                             records: Vec::new(),
                             losses: Losses::default(),
                             unfinished: 0,
                         };
                         open.push((reader, ring));
                     }
+                    false
                 }
-            }
+                _ => false,
+            });
             for (reader, ring) in &mut open {
+                if !self.reader && !last {
+                    continue;
+                }
                 let records = &mut ring.records;
                 let keep = |record: &Record<'_>| records.push(leaked(record));
                 let drained = if last {
@@ -195,9 +216,7 @@ impl Bench {
                 ring.losses = reader.losses();
             }
             if last {
-                let mut rings: Vec<Ring> = open.into_iter().map(|(_, ring)| ring).collect();
-                rings.sort_by_key(|ring| ring.identity.created_ns);
-                return rings;
+                return open.into_iter().map(|(_, ring)| ring).collect();
             }
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -9,7 +9,7 @@ use crate::analysis::*;
 use crate::format;
 
 /// Objects of at least 1 MiB touched, used in two intervals or more on average, with at least 64 first touches by page
-/// faults, 95 % of them by one thread, while another thread of the process lived for half the object's time. Static
+/// faults, for nine tenths of the pages that are not huge, 95 % of them by one thread, while another thread of the process lived for half the object's time. Static
 /// data, heap and mappings; the evidence is page faults: a scan does not tell who used the pages later.
 pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
     let mut lives: HashMap<Pid, Vec<(u32, Time, Time)>> = HashMap::new();
@@ -42,7 +42,10 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
         );
         let (share, all) = (o.threads.first()?, o.usage.first_touches.0);
         let bytes = o.usage.touched_pages.bytes();
-        let fits = data && bytes >= WORTH && all >= 64 && o.usage.heat() >= 2.0;
+        // One fault fills a whole huge page; of other pages, most must have been seen to come.
+        let seen = o.usage.huge_page_touches > 0
+            || all.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
+        let fits = data && seen && bytes >= WORTH && all >= 64 && o.usage.heat() >= 2.0;
         if !fits || share.pages.0.saturating_mul(20) < all.saturating_mul(19) {
             return None;
         }

@@ -10,13 +10,14 @@ use crate::format;
 
 /// Allocated memory of which at least a quarter and 1 MiB was never touched, or which was touched only when it was new:
 /// within 5 % of its life, of at least 20 intervals, after its birth. Only objects that lived for two intervals, were
-/// born in the recording or before, and have no others within.
+/// born in the recording or before, have no others within, and were not touched by others possibly.
 pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
     let asked = || {
         f.analysis
             .objects
             .iter()
             .filter(|o| f.is_asked_for(o) && f.life(o).0 >= 2 * f.interval.0)
+            .filter(|o| o.usage.possibly_others_page_touches == 0)
     };
     let untouched = asked().filter_map(|o| {
         let pages = PageRange::of_bytes(o.address, o.bytes).count;
@@ -94,6 +95,8 @@ pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
     if bytes < 4 * MIB {
         return None;
     }
+    // Pages that several of them lie on count once.
+    let bytes = bytes.min(f.analysis.tail.cold_pages.bytes().0);
     let tail = format::duration(f.analysis.tail.duration_ns);
     let all = f.analysis.footprint.touched_pages.bytes().0;
     let title = format!(
@@ -115,15 +118,16 @@ pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
 }
 
 /// Objects that lived for 20 intervals, with at least 4 MiB touched, 90 % of the pages in one interval only; and not
-/// only when they were new, which is `never-touched`.
+/// only when they were new, which is `never-touched`. What others possibly touched counts as touched again.
 pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
     if !f.long() {
         return None;
     }
     let once = f.analysis.objects.iter().filter_map(|o| {
         let bytes = o.usage.touched_pages.bytes();
-        let mostly =
-            o.usage.reuse.once.0.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
+        let once = o.usage.reuse.once.0;
+        let once = once.saturating_sub(o.usage.possibly_others_page_touches);
+        let mostly = once.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
         let life = f.life(o).0;
         let used = o.usage.last_touch_ns? - o.born_ns.max(f.analysis.trace.start_ns);
         let later = used.0 > (life / 20).max(f.interval.0) || !f.is_asked_for(o);

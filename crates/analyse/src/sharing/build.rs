@@ -243,8 +243,10 @@ impl<'a> Builder<'a> {
         write: Option<bool>,
         weight: u64,
     ) {
+        // Memory that several processes map is in one place.
+        let row = object.and_then(|o| self.setting.tables.objects.get(o as usize));
         let access = Access {
-            pid,
+            pid: row.map_or(pid, |o| o.pid),
             thread,
             object,
             address,

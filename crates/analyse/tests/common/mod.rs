@@ -18,6 +18,8 @@ use varve_trace::{
 
 /// The length of an interval.
 pub const STEP: u64 = 50_000_000;
+/// Intervals of traces that are made up at random.
+pub const INTERVALS_OF_RANDOM: u32 = 8;
 
 pub struct Made {
     pub manifest: Manifest,
@@ -26,6 +28,8 @@ pub struct Made {
     pub faults: Vec<FaultRow>,
     pub objects: Vec<ObjectRow>,
     pub threads: Vec<ThreadRow>,
+    pub mappings: Vec<MappingRow>,
+    pub processes: Vec<ProcessRow>,
     pub samples: Vec<SampleRow>,
     pub counts: Vec<CountRow>,
 }
@@ -41,6 +45,8 @@ impl Made {
             faults: vec![],
             objects: vec![],
             threads: vec![],
+            mappings: vec![],
+            processes: vec![],
             samples: vec![],
             counts: vec![],
         }
@@ -66,14 +72,16 @@ impl Made {
         if self.touches.is_empty() {
             table(&mut writer, &self.touches);
         }
-        write_table::<MappingRow>(&path, &[]).unwrap();
-        write_table::<ProcessRow>(&path, &[]).unwrap();
-        write_table::<CounterRow>(&path, &[]).unwrap();
-        write_table::<LossRow>(&path, &[]).unwrap();
+        table(&mut writer, &self.mappings);
+        table(&mut writer, &self.processes);
+        write_table::<CounterRow>(writer.folder(), &[]).unwrap();
+        write_table::<LossRow>(writer.folder(), &[]).unwrap();
         table(&mut writer, &self.samples);
         table(&mut writer, &self.counts);
         let trace = Trace::open(&path).unwrap();
-        analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap()
+        let found = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
+        assert_eq!(found.contradictions, Vec::<String>::new());
+        found
     }
 }
 
@@ -165,6 +173,41 @@ pub fn count(i: u32, tid: u32, page: u64, reads: u64, writes: u64) -> CountRow {
     }
 }
 
+/// Pages of a file, or of shared memory where `perms` ends with `s`, in a process.
+pub fn mapping(pid: u32, page: u64, pages: u64, perms: &str, inode: u64, at: u64) -> MappingRow {
+    MappingRow {
+        pid: Pid(pid),
+        address: Address(page * 4096),
+        bytes: Bytes(pages * 4096),
+        perms: perms.into(),
+        offset: at * 4096,
+        path: if inode == 0 {
+            String::new()
+        } else {
+            format!("/file{inode}")
+        },
+        device: "08:01".into(),
+        inode,
+        build_id: None,
+        from_ns: Time(0),
+        to_ns: None,
+    }
+}
+
+pub fn process(pid: u32, parent: u32) -> ProcessRow {
+    ProcessRow {
+        pid: Pid(pid),
+        parent: Pid(parent),
+        exe: "/bin/program".into(),
+        command: "program".into(),
+        born_ns: Time(0),
+        died_ns: None,
+        exit_code: None,
+        objects: None,
+        objects_why: None,
+    }
+}
+
 /// A heap object that lives from the beginning to the end.
 pub fn object(id: u64, page: u64, pages: u64) -> ObjectRow {
     ObjectRow {
@@ -180,6 +223,7 @@ pub fn object(id: u64, page: u64, pages: u64) -> ObjectRow {
         tid: Some(Tid(1)),
         pool: false,
         layer: 5,
+        continues: None,
     }
 }
 

@@ -6,8 +6,8 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use varve_import::{Format, ImportError, Summary, import};
-use varve_trace::Trace;
 use varve_trace::tables::*;
+use varve_trace::{Output, Trace};
 
 pub(crate) const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/import");
 
@@ -28,7 +28,7 @@ pub(crate) fn imported(files: &[&str]) -> Imported {
 pub(crate) fn of_paths(files: &[PathBuf], format: Option<Format>) -> Result<Imported, ImportError> {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("t.varve");
-    let summary = import(files, &output, format, &mut |_| ())?;
+    let summary = import(files, &Output::new(&output), format, &mut |_| ())?;
     Ok(Imported { folder, summary })
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn of_bytes(bytes: &[u8], format: Option<Format>) -> Result<Imported,
     let file = folder.path().join("file");
     std::fs::write(&file, bytes).unwrap();
     let output = folder.path().join("t.varve");
-    match import(&[file], &output, format, &mut |_| ()) {
+    match import(&[file], &Output::new(&output), format, &mut |_| ()) {
         Ok(summary) => Ok(Imported { folder, summary }),
         Err(error) => {
             assert!(

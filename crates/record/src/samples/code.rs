@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use varve_access::x86::{Code, Registers, boundary_before};
 use varve_access::{Located, Steps, Undecoded};
@@ -128,7 +129,10 @@ fn read(mapping: &Mapping, range: &Range<u64>) -> Option<Vec<u8>> {
         let offset = mapping.offset.0 + (range.start - mapping.address.0);
         // A file without write permission in the mapping, that has not been replaced under its name.
         let file = mapping.path.starts_with('/') && mapping.perms.as_bytes().get(1) == Some(&b'-');
-        let file = file.then(|| File::open(&mapping.path).ok()).flatten()?;
+        let path = Path::new(&mapping.path);
+        let file = file
+            .then(|| varve_sys::open_regular_exactly(path).ok())
+            .flatten()?;
         file.read_exact_at(&mut bytes, offset).ok()?;
     }
     Some(bytes)

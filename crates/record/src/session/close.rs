@@ -99,6 +99,13 @@ impl Session<'_> {
         self.manifest.clock.end_ns = boundary.end;
         self.cpu_before = cpu;
         self.interval = Interval(self.interval.0 + 1);
+        self.manifest.features.hold = scan.hold.word();
+        if last && scan.unheld_boundaries > 0 {
+            self.manifest.notes.push(format!(
+                "Some process could not be held still at {} boundaries: a debugger had it, or somebody moved it while it was held.",
+                scan.unheld_boundaries
+            ));
+        }
         if last && scan.prolonged > 0 {
             self.manifest.notes.push(format!(
                 "The target did not stand still in time at {} boundaries; those intervals are longer.",

@@ -47,7 +47,8 @@ pub(super) fn waiter(
 ) -> Result<Waiter, RecordError> {
     let watched = || -> std::io::Result<Waiter> {
         let waiter = Waiter::new()?;
-        waiter.add(ended.as_fd(), TARGET, Trigger::Level)?;
+        // Once: others of its processes may live on for long.
+        waiter.add(ended.as_fd(), TARGET, Trigger::Edge)?;
         waiter.add(signals.as_fd(), SIGNAL, Trigger::Level)?;
         waiter.add(kernel.event_fd(), RING, Trigger::Edge)?;
         Ok(waiter)

@@ -1,10 +1,12 @@
 //! Samples, faults or touches, as one kind of event.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use varve_attribute::{Owners, Span, owners_at};
 use varve_model::{
     Address, Bytes, Cpu, MemoryLevel, ObjectId, PageRange, Pages, Pid, SiteId, Tid, Time,
+    TouchSource, visible,
 };
 use varve_trace::tables::{
     FaultRow, Frame, IntervalRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow, TouchRow,
@@ -67,20 +69,26 @@ impl<'a> Events<'a> {
             () if trace.count::<TouchRow>()? > 0 => Kind::Touches,
             () => return Err(ExportError::Empty),
         };
-        let objects: Vec<ObjectRow> = trace.rows()?;
+        // Names are whatever a program wants, and exports are read by terminals too: they are made harmless here, once
+        // for all formats.
+        let mut objects: Vec<ObjectRow> = trace.rows()?;
+        objects.iter_mut().for_each(|o| show(&mut o.name));
         let named = |name: &String| !name.is_empty();
         Ok(Events {
             trace,
             kind,
             by_number: objects.iter().map(|o| o.object).zip(0..).collect(),
             objects,
-            sites: rows(trace, |s: SiteRow| (s.site, s.frames))?,
-            threads: rows(trace, |t: ThreadRow| ((t.pid, t.tid), t.name))?,
+            sites: rows(trace, |s: SiteRow| (s.site, shown(s.frames)))?,
+            threads: rows(trace, |t: ThreadRow| {
+                ((t.pid, t.tid), visible(&t.name).into_owned())
+            })?,
             processes: trace
                 .rows::<ProcessRow>()?
                 .into_iter()
                 .filter(|p| named(&p.command) || named(&p.exe))
                 .map(|p| (p.pid, if named(&p.command) { p.command } else { p.exe }))
+                .map(|(pid, name)| (pid, visible(&name).into_owned()))
                 .collect(),
         })
     }
@@ -184,6 +192,7 @@ impl<'a> Events<'a> {
     }
 
     /// A touch that lies in several objects is cut; a page of several objects is given to the one that has most of it.
+    /// What others may have touched is no event of this program.
     fn touches(
         &self,
         each: &mut dyn FnMut(&Event<'_>) -> Result<(), ExportError>,
@@ -195,6 +204,9 @@ impl<'a> Events<'a> {
         })?;
         for batch in self.trace.batches::<TouchRow>()? {
             for row in batch? {
+                if row.source == TouchSource::PossiblyOthers {
+                    continue;
+                }
                 let times = intervals.get(&row.interval.0).copied();
                 let (start, end) = times.unwrap_or_default();
                 owners.advance(start, end);
@@ -237,6 +249,20 @@ fn rows<R: varve_trace::Row, K: Eq + std::hash::Hash, V>(
     pair: impl Fn(R) -> (K, V),
 ) -> Result<HashMap<K, V>, TraceError> {
     Ok(trace.rows::<R>()?.into_iter().map(pair).collect())
+}
+
+fn show(name: &mut String) {
+    if let Cow::Owned(harmless) = visible(name) {
+        *name = harmless;
+    }
+}
+
+fn shown(mut frames: Vec<Frame>) -> Vec<Frame> {
+    for frame in &mut frames {
+        let names = [&mut frame.function, &mut frame.file, &mut frame.module];
+        names.into_iter().flatten().for_each(show);
+    }
+    frames
 }
 
 /// A frame in a word or two.

@@ -28,12 +28,15 @@ pub(super) struct Part {
     pub(super) sum: u32,
     /// Distinct pages touched.
     pub(super) distinct: u32,
+    /// Sum over intervals of pages that others may have touched.
+    pub(super) possibly: u32,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Now {
     sum: u32,
     distinct: u32,
+    possibly: u32,
 }
 
 /// Where the pages of an object go.
@@ -51,7 +54,7 @@ struct Target {
 struct Cell {
     end: u16,
     count: u16,
-    /// Where they begin in [`Chunk::targets`].
+    /// Where they begin in [`Chunk::targets`], if there are several.
     from: u32,
     /// The first of them, at hand: few cells have more.
     first: Target,
@@ -71,6 +74,8 @@ struct Piece {
     position: u32,
     count: u32,
     first: u64,
+    /// Others may have touched it.
+    possibly: bool,
 }
 
 /// Gathers time bins, one after the other, in the order of time; bins may be left out.
@@ -121,13 +126,14 @@ impl<'a> Filler<'a> {
         self.owners.advance(start, end);
     }
 
-    /// Adds a run of pages touched in the interval that has begun.
-    pub(super) fn touch(&mut self, pid: Pid, run: PageRange) {
+    /// Adds a run of pages touched in the interval that has begun, or that others may have touched.
+    pub(super) fn touch(&mut self, pid: Pid, run: PageRange, possibly: bool) {
         let (mut at, end) = (run.first.0, run.end().0);
         while at < end {
             let number = at / CHUNK;
             let stop = end.min((number + 1) * CHUNK);
             match self.owners.chunk_at(pid, number) {
+                None if possibly => (),
                 None => self.unowned += stop - at,
                 Some((position, version)) => {
                     if self
@@ -141,6 +147,7 @@ impl<'a> Filler<'a> {
                         position: position as u32,
                         count: (stop - at) as u32,
                         first: at,
+                        possibly,
                     });
                     if self.pieces.len() == PIECES {
                         self.work();
@@ -158,7 +165,7 @@ impl<'a> Filler<'a> {
             self.chunks.resize_with(position + 1, Chunk::default);
         }
         let (chunk, targets) = (&mut self.chunks[position], &self.targets);
-        chunk.version = version;
+        let is_new = std::mem::replace(&mut chunk.version, version) == 0;
         chunk.cells.clear();
         chunk.targets.clear();
         self.owners.of_chunk(position, |end, shares| {
@@ -172,11 +179,17 @@ impl<'a> Filler<'a> {
                     .map(|share| targets[share.object.0 as usize])
                     .unwrap_or_default(),
             });
-            let shares = shares.iter();
-            chunk
-                .targets
-                .extend(shares.map(|share| targets[share.object.0 as usize]));
+            if let [_, _, ..] = shares {
+                let shares = shares.iter();
+                chunk
+                    .targets
+                    .extend(shares.map(|share| targets[share.object.0 as usize]));
+            }
         });
+        if is_new {
+            // Most chunks never change, and there may be one for each touched page.
+            chunk.cells.shrink_to_fit();
+        }
     }
 
     /// Enters the pieces that were gathered.
@@ -204,12 +217,18 @@ impl<'a> Filler<'a> {
                 }
                 let stop = end.min(base + u64::from(cell.end));
                 match cell.count {
+                    0 if piece.possibly => (),
                     0 => *unowned += stop - at,
+                    1 if piece.possibly => add_possibly(now, &cell.first, at, stop),
                     1 => add(now, seen, &cell.first, at, stop),
                     count => {
                         let targets = &chunk.targets[cell.from as usize..];
                         for target in &targets[..usize::from(count)] {
-                            add(now, seen, target, at, stop);
+                            if piece.possibly {
+                                add_possibly(now, target, at, stop);
+                            } else {
+                                add(now, seen, target, at, stop);
+                            }
                         }
                     }
                 }
@@ -227,13 +246,19 @@ impl<'a> Filler<'a> {
         for (lane, &bins) in (0..).zip(&self.bins) {
             let (own, others) = rest.split_at_mut(bins);
             rest = others;
-            for (row, now) in (0..).zip(own).filter(|(_, now)| now.sum > 0) {
-                let Now { sum, distinct } = std::mem::take(now);
+            let used = |now: &Now| now.sum | now.possibly > 0;
+            for (row, now) in (0..).zip(own).filter(|(_, now)| used(now)) {
+                let Now {
+                    sum,
+                    distinct,
+                    possibly,
+                } = std::mem::take(now);
                 parts.push(Part {
                     lane,
                     row,
                     sum,
                     distinct,
+                    possibly,
                 });
             }
         }
@@ -254,6 +279,19 @@ fn add(now: &mut [Now], seen: &mut PageSet, target: &Target, first: u64, end: u6
         let now = &mut now[target.begin as usize + row as usize];
         now.sum = now.sum.saturating_add((stop - at) as u32);
         now.distinct += seen.add(target.lane, at, stop);
+        at = stop;
+    }
+}
+
+#[inline]
+fn add_possibly(now: &mut [Now], target: &Target, first: u64, end: u64) {
+    let mut at = first.wrapping_add(target.offset);
+    let end = end.wrapping_add(target.offset);
+    while at < end {
+        let row = at >> target.shift;
+        let stop = end.min((row + 1) << target.shift);
+        let now = &mut now[target.begin as usize + row as usize];
+        now.possibly = now.possibly.saturating_add((stop - at) as u32);
         at = stop;
     }
 }

@@ -18,6 +18,8 @@ const BEHIND: usize = 64;
 enum Message {
     Begin(Time, Time),
     Runs(Vec<Run>),
+    /// Others may have touched these.
+    Possibly(Vec<Run>),
     /// The end of this time bin.
     End(usize),
 }
@@ -68,6 +70,13 @@ impl Crew {
         }
     }
 
+    /// Adds runs of the interval that others may have touched.
+    pub(super) fn possibly(&mut self, runs: &[Run]) {
+        for runs in runs.chunks(RUNS) {
+            self.tell(Message::Possibly(runs.to_vec()));
+        }
+    }
+
     /// Ends the last time bin and waits for all of them.
     pub(super) fn finish(mut self, pass: &mut GridPass<'_>) {
         self.tell(Message::End(self.bin));
@@ -87,20 +96,23 @@ fn fill(mut filler: Filler<'_>, inbox: &Receiver<Message>, done: &Sender<(usize,
     for message in inbox {
         match message {
             Message::Begin(start, end) => filler.begin(start, end),
-            Message::Runs(runs) => {
-                for run in runs {
-                    let range = PageRange {
-                        first: run.first,
-                        count: Pages(run.end.0 - run.first.0),
-                    };
-                    filler.touch(run.pid, range);
-                }
-            }
+            Message::Runs(runs) => touch(&mut filler, &runs, false),
+            Message::Possibly(runs) => touch(&mut filler, &runs, true),
             Message::End(bin) => {
                 if done.send((bin, filler.take())).is_err() {
                     return;
                 }
             }
         }
+    }
+}
+
+fn touch(filler: &mut Filler<'_>, runs: &[Run], possibly: bool) {
+    for run in runs {
+        let range = PageRange {
+            first: run.first,
+            count: Pages(run.end.0 - run.first.0),
+        };
+        filler.touch(run.pid, range, possibly);
     }
 }

@@ -183,6 +183,8 @@ struct LaneHead<'a> {
     segments: &'a [Segment],
     heat: Column,
     coverage: Column,
+    /// Like `heat`, of what others may have touched.
+    possibly: Option<Column>,
     first_thread: Column,
     first_time: Column,
 }
@@ -273,11 +275,13 @@ fn encode(report: &HtmlReport) -> Result<Vec<u8>, HtmlError> {
 fn lane_head<'a>(report: &HtmlReport, lane: &'a Lane, columns: &mut Columns) -> LaneHead<'a> {
     let (width, per_bin) = (report.map.time_bins.max(1), report.map.per_bin);
     let intervals = report.working_set.len();
-    let heat = lane.sums.iter().enumerate().map(|(cell, &sum)| {
+    let share = |(cell, &sum): (usize, &u32)| {
         let (bin, x) = (cell / width, cell % width);
         let span = intervals.saturating_sub(x * per_bin).min(per_bin).max(1);
         root_share(u64::from(sum), lane.bin_pages(bin) * span as u64)
-    });
+    };
+    let heat = lane.sums.iter().enumerate().map(share);
+    let possibly = lane.possibly.iter().enumerate().map(share);
     let per = 1_u64 << lane.page_shift;
     let coverage = lane.distinct.iter().map(|&pages| {
         let pages = u64::from(pages);
@@ -303,6 +307,7 @@ fn lane_head<'a>(report: &HtmlReport, lane: &'a Lane, columns: &mut Columns) -> 
         segments: &lane.segments,
         heat: columns.bytes(heat),
         coverage: columns.bytes(coverage),
+        possibly: (!lane.possibly.is_empty()).then(|| columns.bytes(possibly)),
         first_thread: columns.words(lane.first_threads.iter().map(thread)),
         first_time: columns.words(lane.first_time.iter().copied()),
     }

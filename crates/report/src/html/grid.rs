@@ -48,6 +48,8 @@ pub struct Lane {
     pub(super) sums: Vec<u32>,
     /// Distinct pages touched, per cell.
     pub(super) distinct: Vec<u32>,
+    /// Sum over intervals of pages that others may have touched, per cell; empty where there are none.
+    pub(super) possibly: Vec<u32>,
     /// The time bin of the first touch, per address bin.
     pub(super) first_time: Vec<u16>,
     /// First touches per thread, per address bin.
@@ -65,6 +67,7 @@ impl Lane {
             address_bins: 0,
             sums: Vec::new(),
             distinct: Vec::new(),
+            possibly: Vec::new(),
             first_time: Vec::new(),
             first_threads: Vec::new(),
         }
@@ -101,9 +104,21 @@ impl<'a> GridPass<'a> {
     /// Empty cells for these objects over this many intervals. `spans` are those of the placements,
     /// in the same order.
     pub fn new(placements: &[Placement], spans: &'a [Span], intervals: usize) -> GridPass<'a> {
+        let of: Vec<u32> = (0..spans.len() as u32).collect();
+        GridPass::with_parts(placements, spans, &of, intervals)
+    }
+
+    /// The same for objects of several parts: `of` says whose each span is, by the position of its placement.
+    pub fn with_parts(
+        placements: &[Placement],
+        spans: &'a [Span],
+        of: &[u32],
+        intervals: usize,
+    ) -> GridPass<'a> {
         let per_bin = intervals.div_ceil(TIME_BINS).max(1);
         let time_bins = intervals.div_ceil(per_bin);
         let (mut lanes, seats) = plan(placements);
+        let seats: Vec<Seat> = of.iter().map(|&i| seats[i as usize]).collect();
         let budget = (CELLS / time_bins.max(1) as u64).max(lanes.len() as u64);
         divide(&mut lanes, budget);
         for lane in &mut lanes {
@@ -170,14 +185,21 @@ impl<'a> GridPass<'a> {
             let cell = row * width + bin;
             lane.sums[cell] = lane.sums[cell].saturating_add(part.sum);
             lane.distinct[cell] += part.distinct;
-            lane.first_time[row] = lane.first_time[row].min(bin as u16);
+            if part.possibly > 0 {
+                let cells = lane.sums.len();
+                lane.possibly.resize(cells, 0);
+                lane.possibly[cell] = lane.possibly[cell].saturating_add(part.possibly);
+            }
+            if part.sum > 0 {
+                lane.first_time[row] = lane.first_time[row].min(bin as u16);
+            }
         }
     }
 
     /// Adds a run of pages touched in the interval that has begun. The runs of one interval must not
     /// name a page twice.
     pub fn touch(&mut self, pid: Pid, run: PageRange) {
-        self.filler.touch(pid, run);
+        self.filler.touch(pid, run, false);
     }
 
     /// Notes which thread touched a page first; later notes for the same page and object count for
@@ -238,7 +260,10 @@ impl Grids {
         for lane in self.lanes.iter_mut().filter(|l| l.address_bins > 1) {
             any = true;
             let bins = lane.address_bins.div_ceil(2);
-            for values in [&mut lane.sums, &mut lane.distinct] {
+            for values in [&mut lane.sums, &mut lane.distinct, &mut lane.possibly] {
+                if values.is_empty() {
+                    continue;
+                }
                 for bin in 0..bins {
                     for x in 0..width {
                         let below = values.get((2 * bin + 1) * width + x).copied().unwrap_or(0);

@@ -33,6 +33,8 @@ pub struct Placement {
     pub address: Address,
     /// Its size.
     pub bytes: Bytes,
+    /// Where it lies for those who touch it: its process and first byte, unless several processes map it.
+    pub place: (Pid, Address),
     /// When it came to be, since the start of the trace.
     pub born: Time,
     /// When it ceased; None where it lived to the end.
@@ -45,9 +47,9 @@ impl Placement {
     /// The same, for the sweep that finds the owners of pages.
     pub fn span(&self) -> Span {
         Span {
-            pid: self.pid,
+            pid: self.place.0,
             layer: self.layer,
-            address: self.address,
+            address: self.place.1,
             bytes: self.bytes,
             born: self.born,
             died: self.died.unwrap_or(Span::FOREVER),
@@ -55,7 +57,7 @@ impl Placement {
     }
 
     pub(super) fn range(&self) -> PageRange {
-        PageRange::of_bytes(self.address, self.bytes)
+        PageRange::of_bytes(self.place.1, self.bytes)
     }
 }
 
@@ -165,7 +167,7 @@ fn seat(lane: &mut Lane, placement: &Placement, seat: &mut Seat) {
         (object, _) => lane.segments.push(Segment {
             object,
             lane_page: lane.pages,
-            page: object.map(|_| range.first),
+            page: object.map(|_| placement.address.page()),
             pages: range.count.0,
         }),
     }

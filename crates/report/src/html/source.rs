@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::thread;
 
 use varve_analyse::{
-    Analysis, CountUse, Moment, ObjectUse, Run, SampleUse, SharingUse, Sweep, Writes, format,
-    intervals, sweep,
+    Analysis, CountUse, Memory, Moment, ObjectUse, Objects, Run, SampleUse, SharingUse, Sweep,
+    Writes, format, intervals, sweep,
 };
-use varve_attribute::Layer;
+use varve_attribute::{Layer, Span};
 use varve_model::{Interval, ObjectId, PageRange, Pages, Pid, Tid, Time};
 use varve_trace::tables::{FaultRow, ObjectRow, SiteRow};
 use varve_trace::{Absent, Trace, TraceError};
@@ -36,16 +36,26 @@ pub fn from_trace(
         .first()
         .map_or(analysis.trace.start_ns, |i| i.start_ns);
     let since = |t: Time| Time((t - start).0);
+    let since = &since;
     let threads = Threads::of(analysis);
-    let placements = placements(trace, analysis, since)?;
-    let spans: Vec<_> = placements.iter().map(Placement::span).collect();
-    let mut pass = GridPass::new(&placements, &spans, intervals.len());
+    let (mut memory, all) = Memory::read(trace)?;
+    let placements = placements(&all, analysis, since);
+    let (spans, of) = parts(&all, &placements, since);
+    let drawn: Vec<Placement> = placements.into_iter().map(|(_, p)| p).collect();
+    let mut pass = GridPass::with_parts(&drawn, &spans, &of, intervals.len());
     let pages = thread::scope(|scope| {
         let mut drawing = Drawing {
             crew: Crew::start(scope, &pass, &spans),
             pass: &mut pass,
             start,
             threads: &threads,
+            memory: &mut memory,
+            now: Moment {
+                position: 0,
+                from: Time(0),
+                to: Time(1),
+            },
+            distinct: Vec::new(),
             pages: vec![Pages(0); intervals.len()],
         };
         // An error ends the crew as well: nobody tells it anything any more.
@@ -75,6 +85,10 @@ pub fn from_trace(
         },
         footprint: Footprint {
             touched_pages: touches.then_some(analysis.footprint.touched_pages),
+            touched_pages_per_process: touches
+                .then_some(analysis.footprint.touched_pages_per_process),
+            possibly_others_pages: analysis.footprint.possibly_others_pages,
+            possibly_others_page_touches: analysis.footprint.possibly_others_page_touches,
             peak_resident_pages: resident
                 .is_some()
                 .then_some(analysis.footprint.peak_resident_pages),
@@ -134,12 +148,17 @@ struct Drawing<'a, 'b> {
     pass: &'a mut GridPass<'b>,
     start: Time,
     threads: &'a Threads,
+    memory: &'a mut Memory,
+    now: Moment,
+    /// What was touched, each page of memory once.
+    distinct: Vec<Run>,
     /// Touched in each interval.
     pages: Vec<Pages>,
 }
 
 impl Sweep for Drawing<'_, '_> {
     fn begin(&mut self, now: Moment) {
+        self.now = now;
         let number = Interval(u32::try_from(now.position).unwrap_or(u32::MAX));
         let since = |t: Time| Time((t - self.start).0);
         let (start, end) = (since(now.from), since(now.to));
@@ -149,16 +168,23 @@ impl Sweep for Drawing<'_, '_> {
     }
 
     fn touched(&mut self, position: Option<usize>, runs: &[Run]) {
+        self.memory.distinct(runs, self.now, &mut self.distinct);
+        let runs = &self.distinct[..];
         self.crew.touch(runs);
         if let Some(position) = position {
             self.pages[position].0 += runs.iter().map(|r| r.end.0 - r.first.0).sum::<u64>();
         }
     }
 
+    fn possibly(&mut self, _: Option<usize>, runs: &[Run]) {
+        self.memory.distinct(runs, self.now, &mut self.distinct);
+        self.crew.possibly(&self.distinct);
+    }
+
     fn fault(&mut self, fault: &FaultRow) {
         if let Some(&thread) = self.threads.index.get(&(fault.pid, fault.tid)) {
-            self.pass
-                .first_touch(fault.pid, fault.address.page(), thread);
+            let (space, address) = self.memory.place(fault.pid, fault.address, self.now);
+            self.pass.first_touch(space, address.page(), thread);
         }
     }
 }
@@ -200,37 +226,76 @@ impl Threads {
     }
 }
 
-/// Where all objects lived. Those that the analysis sets apart, the recorder's own memory, have no place.
+/// Where all objects lived, with their positions. Those that the analysis sets apart, the recorder's own memory, have no
+/// place.
 fn placements(
-    trace: &Trace,
+    all: &Objects,
     analysis: &Analysis,
     since: impl Fn(Time) -> Time,
-) -> Result<Vec<Placement>, TraceError> {
+) -> Vec<(usize, Placement)> {
     let listed: HashMap<ObjectId, usize> =
         analysis.objects.iter().map(|o| o.object).zip(0..).collect();
     let all_listed = analysis.omitted.objects == 0;
     let mut placements = Vec::new();
-    for row in trace.rows::<ObjectRow>()? {
+    for (position, (row, place)) in all.rows.iter().zip(&all.places).enumerate() {
         let at = listed.get(&row.object).copied();
         if at.is_none() && all_listed {
             continue;
         }
-        placements.push(Placement {
+        let users = at.map_or(0, |i| analysis.objects[i].processes.len());
+        let placement = Placement {
             object: at
                 .filter(|&i| i < TABLE_ROWS)
                 .and_then(|i| u32::try_from(i).ok()),
             weight: at.map_or(0, |i| analysis.objects[i].usage.page_touches),
             layer: Layer::from_number(row.layer),
-            name: row.name,
+            name: match users {
+                0 | 1 => row.name.clone(),
+                users => format!("{}, {users} processes", row.name),
+            },
             kind: row.kind,
             pid: row.pid,
             address: row.address,
-            bytes: row.bytes,
+            bytes: place.bytes,
+            place: (place.pid, place.address),
             born: since(row.born_ns),
             died: row.died_ns.map(&since),
-        });
+        };
+        placements.push((position, placement));
     }
-    Ok(placements)
+    placements
+}
+
+/// The parts of the objects that have places, in the space of each, and the placement of each part.
+fn parts(
+    all: &Objects,
+    placements: &[(usize, Placement)],
+    since: impl Fn(Time) -> Time,
+) -> (Vec<Span>, Vec<u32>) {
+    let mut place_of = vec![None; all.rows.len()];
+    for (at, (position, _)) in (0..).zip(placements) {
+        place_of[*position] = Some(at);
+    }
+    let (mut spans, mut of) = (Vec::new(), Vec::new());
+    for (span, &object) in all.spans.iter().zip(&all.of_span) {
+        let Some(at) = place_of[object as usize] else {
+            continue;
+        };
+        // What lies in another space than the rest has no place in the lane.
+        if span.pid != all.places[object as usize].pid {
+            continue;
+        }
+        spans.push(Span {
+            born: since(span.born),
+            died: match span.died {
+                Span::FOREVER => Span::FOREVER,
+                died => since(died),
+            },
+            ..*span
+        });
+        of.push(at);
+    }
+    (spans, of)
 }
 
 /// The table: the first objects of the analysis, with their call stacks.
@@ -310,11 +375,17 @@ fn object(
         site: o.site.clone(),
         stack,
         pid: o.pid,
+        processes: o
+            .processes
+            .iter()
+            .map(|p| (p.pid, p.touched_pages, p.written_pages))
+            .collect(),
         address: o.address,
         bytes: o.bytes,
         pages,
         touched_pages: o.usage.touched_pages,
         page_touches: o.usage.page_touches,
+        possibly_others_page_touches: o.usage.possibly_others_page_touches,
         written_pages: o.usage.written_pages,
         born_ns: (born.0 > 0).then_some(born),
         died_ns: o.died_ns.map(since),
@@ -333,13 +404,11 @@ fn omitted(analysis: &Analysis) -> Omitted {
     let mut omitted = Omitted {
         objects: analysis.omitted.objects,
         bytes: analysis.omitted.bytes,
-        touched_pages: analysis.omitted.touched_pages,
         page_touches: analysis.omitted.page_touches,
     };
     for o in analysis.objects.iter().skip(TABLE_ROWS) {
         omitted.objects += 1;
         omitted.bytes.0 += o.bytes.0;
-        omitted.touched_pages.0 += o.usage.touched_pages.0;
         omitted.page_touches += o.usage.page_touches;
     }
     omitted

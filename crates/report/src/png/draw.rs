@@ -15,6 +15,8 @@ const INK: RGBColor = RGBColor(34, 38, 46);
 const FAINT: RGBColor = RGBColor(110, 116, 126);
 const GRID: RGBColor = RGBColor(222, 225, 230);
 const EMPTY: RGBColor = RGBColor(246, 247, 249);
+/// The stripes of what others may have touched.
+const POSSIBLY: RGBColor = RGBColor(150, 168, 188);
 const CURVE: RGBColor = RGBColor(31, 98, 168);
 const LABELS: i32 = 400;
 const MARGIN: i32 = 28;
@@ -113,6 +115,11 @@ fn colour(share: f64) -> RGBColor {
     RGBColor(mix(a.0, b.0), mix(a.1, b.1), mix(a.2, b.2))
 }
 
+/// Where the stripes of a hatched area are.
+const fn is_striped(row: usize, column: usize) -> bool {
+    (row + column).is_multiple_of(4)
+}
+
 type Area<'a> = DrawingArea<BitMapBackend<'a>, plotters::coord::Shift>;
 
 fn fail(error: impl std::fmt::Display) -> String {
@@ -157,7 +164,7 @@ pub(super) fn picture(
             )?;
         }
         curve(&area, analysis, layout)?;
-        legend(&area, size, layout)?;
+        legend(&area, size, layout, map.any_possibly())?;
         area.present().map_err(fail)?;
     }
     Ok(pixels)
@@ -311,6 +318,9 @@ fn lane(
             if share > 0.0 {
                 let at = (layout.x + column as i32, lane.y + row as i32);
                 area.draw_pixel(at, &colour(share)).map_err(fail)?;
+            } else if map.possibly(number, row, column) && is_striped(row, column) {
+                let at = (layout.x + column as i32, lane.y + row as i32);
+                area.draw_pixel(at, &POSSIBLY).map_err(fail)?;
             }
         }
     }
@@ -393,7 +403,12 @@ fn curve(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
     )
 }
 
-fn legend(area: &Area<'_>, (_, height): (u32, u32), layout: &Layout) -> Result<(), String> {
+fn legend(
+    area: &Area<'_>,
+    (_, height): (u32, u32),
+    layout: &Layout,
+    possibly: bool,
+) -> Result<(), String> {
     let y = height as i32 - 38;
     let length = 520.min(layout.columns as i32 / 2);
     let title = "Share of pages touched per interval";
@@ -422,5 +437,24 @@ fn legend(area: &Area<'_>, (_, height): (u32, u32), layout: &Layout) -> Result<(
     .map_err(fail)?;
     area.draw(&Rectangle::new([(x, y - 10), (x + 30, y + 10)], GRID))
         .map_err(fail)?;
-    text(area, "alive, not touched", (x + 42, y), 19, INK, HPos::Left)
+    let title = "alive, not touched";
+    text(area, title, (x + 42, y), 19, INK, HPos::Left)?;
+    if !possibly {
+        return Ok(());
+    }
+    let x = x + 42 + width(title, 19) + 40;
+    for row in 0..20 {
+        for column in 0..30 {
+            let ink = match is_striped(row, column) {
+                true => POSSIBLY,
+                false => EMPTY,
+            };
+            let at = (x + column as i32, y - 10 + row as i32);
+            area.draw_pixel(at, &ink).map_err(fail)?;
+        }
+    }
+    area.draw(&Rectangle::new([(x, y - 10), (x + 30, y + 10)], GRID))
+        .map_err(fail)?;
+    let title = "possibly touched by others";
+    text(area, title, (x + 42, y), 19, INK, HPos::Left)
 }

@@ -1,6 +1,7 @@
 //! How much of each cell of the map was touched.
 
-use varve_analyse::{Analysis, Moment, ObjectUse, Run, Sweep, intervals, sweep};
+use varve_analyse::{Analysis, Memory, Moment, ObjectUse, Run, Sweep, intervals, sweep};
+use varve_attribute::Span;
 use varve_model::{PageRange, Time};
 use varve_trace::tables::FaultRow;
 use varve_trace::{Trace, TraceError};
@@ -17,19 +18,26 @@ pub(super) struct Lane {
     rows: usize,
     /// Pages touched, summed over intervals: `[row][column]`.
     cells: Vec<f32>,
+    /// Whether others may have touched a page; empty where none did.
+    possibly: Vec<bool>,
 }
 
 impl Lane {
-    fn new(object: &ObjectUse, rows: usize, columns: usize) -> Lane {
-        let range = PageRange::of_bytes(object.address, object.bytes);
+    /// `place` is where the object lies in memory.
+    fn new(object: &ObjectUse, place: Option<&Span>, rows: usize, columns: usize) -> Lane {
+        let place = place.map_or((object.pid, object.address, object.bytes), |p| {
+            (p.pid, p.address, p.bytes)
+        });
+        let range = PageRange::of_bytes(place.1, place.2);
         Lane {
-            pid: object.pid.0,
+            pid: place.0.0,
             first: range.first.0,
             end: range.end().0,
             born: object.born_ns,
             died: object.died_ns.unwrap_or(Time(u64::MAX)),
             rows,
             cells: vec![0.0; rows * columns],
+            possibly: Vec::new(),
         }
     }
 
@@ -42,6 +50,17 @@ impl Lane {
         for row in from as usize..last {
             let part = to.min((row + 1) as f64) - from.max(row as f64);
             self.cells[row * columns + column] += (part / scale) as f32;
+        }
+    }
+
+    /// Marks the rows that a run overlaps.
+    fn add_possibly(&mut self, first: u64, end: u64, column: usize, columns: usize) {
+        self.possibly.resize(self.cells.len(), false);
+        let scale = self.rows as f64 / (self.end - self.first) as f64;
+        let from = (first - self.first) as f64 * scale;
+        let to = (end - self.first) as f64 * scale;
+        for row in from as usize..(to.ceil() as usize).min(self.rows) {
+            self.possibly[row * columns + column] = true;
         }
     }
 }
@@ -63,6 +82,17 @@ impl Map {
         f64::from(lane.cells[row * self.columns + column] / all).min(1.0)
     }
 
+    /// Whether others may have touched pages of a cell.
+    pub(super) fn possibly(&self, lane: usize, row: usize, column: usize) -> bool {
+        let cells = &self.lanes[lane].possibly;
+        cells.get(row * self.columns + column).copied() == Some(true)
+    }
+
+    /// Whether they may have anywhere.
+    pub(super) fn any_possibly(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.possibly.is_empty())
+    }
+
     /// The columns in which the lane's object lived.
     pub(super) fn lived(&self, lane: usize) -> (Time, Time) {
         (self.lanes[lane].born, self.lanes[lane].died)
@@ -76,11 +106,15 @@ pub(super) fn fill(
     progress: &mut dyn FnMut(f64),
 ) -> Result<Map, TraceError> {
     let columns = layout.columns;
-    let lanes = layout.lanes.iter();
+    let (mut memory, all) = Memory::read(trace)?;
+    let lanes = layout.lanes.iter().map(|l| {
+        let object = &analysis.objects[l.object];
+        let position = all.position(object.object);
+        let place = position.and_then(|p| all.places.get(p as usize));
+        Lane::new(object, place, l.rows, columns)
+    });
     let mut map = Map {
-        lanes: lanes
-            .map(|l| Lane::new(&analysis.objects[l.object], l.rows, columns))
-            .collect(),
+        lanes: lanes.collect(),
         columns,
         intervals: vec![0.0; columns],
     };
@@ -97,6 +131,8 @@ pub(super) fn fill(
     let mut painting = Painting {
         map: &mut map,
         spans,
+        memory: &mut memory,
+        distinct: Vec::new(),
         now: None,
         living: Vec::new(),
     };
@@ -109,6 +145,9 @@ struct Painting<'a> {
     map: &'a mut Map,
     /// The columns of each interval.
     spans: Vec<(usize, usize)>,
+    memory: &'a mut Memory,
+    /// What was touched, each page of memory once.
+    distinct: Vec<Run>,
     now: Option<Moment>,
     /// The lanes whose objects live in this interval.
     living: Vec<usize>,
@@ -128,22 +167,39 @@ impl Sweep for Painting<'_> {
     }
 
     fn touched(&mut self, position: Option<usize>, runs: &[Run]) {
+        self.each(position, runs, Lane::add);
+    }
+
+    fn possibly(&mut self, position: Option<usize>, runs: &[Run]) {
+        self.each(position, runs, Lane::add_possibly);
+    }
+
+    fn fault(&mut self, _: &FaultRow) {}
+}
+
+/// Enters pages from the first to the one behind the last in a column, of so many.
+type Add = fn(&mut Lane, u64, u64, usize, usize);
+
+impl Painting<'_> {
+    /// Enters the parts of runs that lie in lanes.
+    fn each(&mut self, position: Option<usize>, runs: &[Run], add: Add) {
         let Some(&(from, to)) = position.and_then(|p| self.spans.get(p)) else {
             return;
         };
         let columns = self.map.columns;
-        for run in runs {
+        if let Some(now) = self.now {
+            self.memory.distinct(runs, now, &mut self.distinct);
+        }
+        for run in &self.distinct {
             for &number in &self.living {
                 let lane = &mut self.map.lanes[number];
                 let (first, end) = (run.first.0.max(lane.first), run.end.0.min(lane.end));
                 if first < end && lane.pid == run.pid.0 {
                     for column in from..=to {
-                        lane.add(first, end, column, columns);
+                        add(lane, first, end, column, columns);
                     }
                 }
             }
         }
     }
-
-    fn fault(&mut self, _: &FaultRow) {}
 }

@@ -96,6 +96,7 @@ mod tests {
     fn a_peak_of_one_interval_shows() {
         let set: Vec<WorkingSet> = (0..10_000)
             .map(|i| WorkingSet {
+                pages_per_process: Pages(1),
                 start_ns: Time(i),
                 end_ns: Time(i + 1),
                 pages: Pages(if i == 5000 { 800 } else { 1 }),

@@ -2,9 +2,10 @@
 
 use varve_analyse::{Analysis, ExactUse, format};
 
+use super::objects::HOTTEST;
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
-use super::{HOTTEST, THREADS, grouped};
+use super::{THREADS, grouped};
 
 /// What was counted, where accesses were.
 pub(super) fn accesses(page: &mut Page, a: &Analysis) {

@@ -2,6 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 use varve_analyse::format;
+use varve_model::visible;
 
 use super::table::Table;
 
@@ -64,7 +65,7 @@ impl Page {
 
     pub(super) fn heading(&mut self, text: &str) {
         self.gap();
-        let painted = self.paint(text, Tone::Heading);
+        let painted = self.paint(&visible(text), Tone::Heading);
         self.line(&painted);
     }
 
@@ -141,14 +142,15 @@ impl Page {
     }
 }
 
-/// Breaks text at spaces; a word that is longer than a line is broken where the line ends.
+/// Breaks text at spaces, and shows what would act on a terminal; a word that is longer than a line is broken where the line ends.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let text = &*visible(text);
     let indent = text.len() - text.trim_start().len();
     let mut lines = Vec::new();
     let mut line = " ".repeat(indent);
     let mut length = indent;
     for word in text.split_whitespace() {
-        let mut word: Vec<char> = word.chars().filter(|c| !c.is_control()).collect();
+        let mut word: Vec<char> = word.chars().collect();
         if length > indent && length + 1 + word.len() > width {
             lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
             length = indent;
@@ -180,5 +182,6 @@ mod tests {
         assert_eq!(wrap("one two three", 8), ["one two", "three"]);
         assert_eq!(wrap("abcdefghij kl", 4), ["abcd", "efgh", "ij", "kl"]);
         assert_eq!(wrap("", 4), [""]);
+        assert_eq!(wrap("a\x1b[2J b", 9), ["a\\x1b[2J", "b"]);
     }
 }

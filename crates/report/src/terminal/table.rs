@@ -1,5 +1,7 @@
 //! Tables that fit a width: the column of names gives way, and a name that does not fit goes on in the next line.
 
+use varve_model::visible;
+
 use super::page::wrap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +25,14 @@ impl Table {
         }
     }
 
-    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into());
+    pub(super) fn row(&mut self, cells: impl Into<Vec<String>>) {
+        // Names are whatever a program wants.
+        let cells: Vec<String> = cells
+            .into()
+            .into_iter()
+            .map(|cell| visible(&cell).into_owned())
+            .collect();
+        self.rows.push(cells);
     }
 
     /// The head and the rows.

@@ -9,7 +9,7 @@ use varve_model::{
     Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_trace::tables::*;
-use varve_trace::{State, TraceWriter, finish_tables, write_table};
+use varve_trace::{State, TraceFolder, TraceWriter, finish_tables, write_table};
 
 use crate::common::{AnyRow, manifest};
 
@@ -180,6 +180,8 @@ fn processes() -> Vec<ProcessRow> {
         born_ns: Time(1_000),
         died_ns: Some(Time(150_000_000)),
         exit_code: Some(-1),
+        objects: Some("kernel".into()),
+        objects_why: Some("static".into()),
     }]
 }
 
@@ -213,6 +215,8 @@ fn births() -> Vec<BirthRow> {
         tid,
         site,
         pool,
+        reserved: pool,
+        continues: (object == 2).then_some(ObjectId(1)),
     };
     vec![
         row(
@@ -265,6 +269,7 @@ fn objects() -> Vec<ObjectRow> {
             tid: (i == 2).then_some(Tid(101)),
             pool: i == 3,
             layer: i as u32,
+            continues: (i == 2).then_some(ObjectId(1)),
         })
         .collect()
 }
@@ -332,15 +337,16 @@ pub(crate) fn write(folder: &Path) {
         "mappings".into(),
         mappings().iter().map(AnyJson::any_json).collect(),
     );
-    finish_tables(&finished, &mut |_| ()).expect("merge");
-    whole(&finished, &mut expected, objects());
-    whole(&finished, &mut expected, sites());
-    whole(&finished, &mut expected, symbols());
+    let folder_of = writer.into_folder();
+    finish_tables(&folder_of, &mut |_| ()).expect("merge");
+    whole(&folder_of, &mut expected, objects());
+    whole(&folder_of, &mut expected, sites());
+    whole(&folder_of, &mut expected, symbols());
     let mut ended = manifest();
     ended.state = State::Finished;
     ended.losses.insert("faults".into(), 2);
     ended.settle();
-    ended.write(&finished).expect("manifest");
+    folder_of.write_manifest(&ended).expect("manifest");
     save(folder, "finished.json", expected);
 
     let killed = folder.join("killed");
@@ -381,7 +387,7 @@ fn append<R: AnyRow>(writer: &mut TraceWriter, expected: &mut Map<String, Value>
     so_far.extend(rows.iter().map(AnyJson::any_json));
 }
 
-fn whole<R: AnyRow>(folder: &Path, expected: &mut Map<String, Value>, rows: Vec<R>) {
+fn whole<R: AnyRow>(folder: &TraceFolder, expected: &mut Map<String, Value>, rows: Vec<R>) {
     write_table(folder, &rows).expect("write");
     let rows = rows.iter().map(AnyJson::any_json).collect();
     expected.insert(R::TABLE.name.to_owned(), rows);

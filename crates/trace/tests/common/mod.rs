@@ -12,8 +12,15 @@ use varve_model::{
 use varve_trace::tables::*;
 use varve_trace::{
     Completeness, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options, State,
-    Target,
+    Target, TraceFolder,
 };
+
+/// Makes a folder a trace, unfinished and empty, and gives it to be written.
+pub fn begun(folder: &std::path::Path, manifest: &Manifest) -> TraceFolder {
+    let text = serde_json::to_vec(manifest).unwrap();
+    std::fs::write(folder.join("manifest.json"), text).unwrap();
+    TraceFolder::open(folder).unwrap()
+}
 
 /// Numbers from a seed: the extremes more often than chance would have it.
 pub struct Source(u64);
@@ -200,11 +207,14 @@ records! {
         resolved, mode, weight_ns, site,
     }
     CountRow { interval, pid, tid, page, reads, writes, first }
-    BirthRow { object, pid, kind, made_by, address, bytes, born_ns, tid, site, pool }
+    BirthRow {
+        object, pid, kind, made_by, address, bytes, born_ns, tid, site, pool, reserved, continues,
+    }
     DeathRow { object, died_ns }
     StackRow { site, pid, time_ns, frames, first_is_return }
     ObjectRow {
         object, pid, kind, name, site, address, bytes, born_ns, died_ns, tid, pool, layer,
+        continues,
     }
     SiteRow { site, label, frames }
     Frame { function, file, line, module, address }
@@ -213,7 +223,7 @@ records! {
         pid, address, bytes, perms, offset, path, device, inode, build_id, from_ns, to_ns,
     }
     ThreadRow { pid, tid, name, born_ns, died_ns }
-    ProcessRow { pid, parent, exe, command, born_ns, died_ns, exit_code }
+    ProcessRow { pid, parent, exe, command, born_ns, died_ns, exit_code, objects, objects_why }
     CounterRow { time_ns, node, name, value }
     LossRow { time_ns, kind, count }
 }

@@ -1,14 +1,17 @@
 //! `varve doctor`.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
-use varve_record::{Check, Standing, can_record, examine, examine_exact};
+use varve_model::{visible, visible_json};
+use varve_record::{Check, Leftovers, Standing, can_record, examine, examine_exact};
 
 use super::Failure;
 use crate::arguments::Doctor;
+use crate::libraries::{agent, plugin};
 
 /// The JSON form.
 #[derive(Serialize)]
@@ -19,8 +22,14 @@ struct Findings<'a> {
 }
 
 pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
-    let mut checks = examine(super::record::agent().as_deref());
-    checks.push(examine_exact(super::record::plugin().as_deref()));
+    let choice = if arguments.clean {
+        Leftovers::Clean
+    } else {
+        Leftovers::List
+    };
+    let found = |library: Result<Option<PathBuf>, Failure>| library.map_err(|failure| failure.what);
+    let mut checks = examine(found(agent()), choice);
+    checks.push(examine_exact(found(plugin())));
     let can_record = can_record(&checks);
     let written = if arguments.json {
         let findings = Findings {
@@ -31,7 +40,7 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
         let mut text =
             serde_json::to_string_pretty(&findings).map_err(|e| Failure::new(e, None::<String>))?;
         text.push('\n');
-        std::io::stdout().write_all(text.as_bytes())
+        std::io::stdout().write_all(visible_json(&text).as_bytes())
     } else {
         print(&checks, can_record)
     };
@@ -57,10 +66,12 @@ fn print(checks: &[Check], can_record: bool) -> std::io::Result<()> {
         writeln!(
             out,
             "{style}{word}{style:#} {:width$}  {}: {}",
-            check.name, check.purpose, check.detail
+            check.name,
+            check.purpose,
+            visible(&check.detail)
         )?;
         if let Some(hint) = &check.hint {
-            writeln!(out, "     {:width$}  hint: {hint}", "")?;
+            writeln!(out, "     {:width$}  hint: {}", "", visible(hint))?;
         }
     }
     writeln!(

@@ -11,7 +11,7 @@ use super::Failure;
 use crate::arguments::Export;
 
 pub(crate) fn run(arguments: &Export) -> Result<ExitCode, Failure> {
-    let trace = super::recover::open(&arguments.trace)?;
+    let trace = super::open::open(&arguments.trace)?;
     let format = arguments.format.resolved();
     if arguments.output == Path::new("-") {
         let mut out = BufWriter::new(std::io::stdout().lock());

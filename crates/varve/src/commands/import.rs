@@ -4,27 +4,28 @@ use std::process::ExitCode;
 
 use varve_analyse::format::counted;
 use varve_import::{ImportError, Summary};
+use varve_trace::Existing;
 use varve_ui::Progress;
 
 use super::Failure;
 use crate::arguments::Import;
 
 pub(crate) fn run(arguments: &Import) -> Result<ExitCode, Failure> {
+    let output = arguments
+        .writing
+        .output(arguments.output.clone(), Existing::Refuse);
     let summary = {
         let progress = Progress::new("Importing");
-        varve_import::import(
-            &arguments.files,
-            &arguments.output,
-            arguments.format,
-            &mut |share| progress.set(share),
-        )
+        varve_import::import(&arguments.files, &output, arguments.format, &mut |share| {
+            progress.set(share)
+        })
         .map_err(failure)?
     };
     varve_ui::note(format!(
         "imported {} from {}; read it with `varve report {}`",
         what(&summary),
         summary.format,
-        arguments.output.display()
+        summary.folder.display()
     ));
     Ok(ExitCode::SUCCESS)
 }

@@ -2,11 +2,12 @@
 
 pub(crate) mod doctor;
 pub(crate) mod export;
-pub(crate) mod guardian;
 pub(crate) mod import;
+pub(crate) mod open;
 pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod report;
+pub(crate) mod watchdog;
 
 use std::fmt::Display;
 

@@ -9,18 +9,14 @@ use varve_record::{
     TrapsChoice, WritesChoice,
 };
 use varve_sys::ThpPolicy;
-use varve_trace::IntervalChoice;
+use varve_trace::{Destination, Existing, IntervalChoice, Moved, State, Trace, TraceFolder};
 
 use super::Failure;
 use crate::arguments::{
     BackendArgument, HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, USUAL_RATE,
     Writes,
 };
-
-/// The preload library's file name.
-const AGENT: &str = "libvarve_agent.so";
-/// The file name of the emulator's plugin.
-const PLUGIN: &str = "libvarve_exact.so";
+use crate::libraries::{AGENT, PLUGIN, agent, plugin};
 
 /// The exit code where nothing could be recorded.
 const NOTHING_RECORDED: u8 = 125;
@@ -37,7 +33,23 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             code: NOTHING_RECORDED,
         });
     }
-    let mut options = resolve(arguments);
+    let mut options = resolve(arguments)?;
+    let agent_is_missing =
+        options.preload.is_none() && !arguments.no_preload && arguments.pid.is_none();
+    if let Some(library) = options.preload.take_if(|_| arguments.pid.is_none()) {
+        match varve_record::reachable_library(&library) {
+            Ok(path) => options.preload = Some(path),
+            Err(why) => {
+                varve_ui::warning(format!(
+                    "{} is not preloaded: {why}. Objects come from the kernel's view alone",
+                    library.display()
+                ));
+                varve_ui::hint(
+                    "put varve and the library into a folder that everybody can read, without spaces or colons in its path",
+                );
+            }
+        }
+    }
     if arguments.backend == BackendArgument::Exact {
         return exact(arguments, &options);
     }
@@ -55,18 +67,7 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             Some("give both".to_owned()),
         ));
     }
-    if arguments.hold == HoldArgument::Auto {
-        let (hold, why) = HoldChoice::detect(&options.target);
-        if let Some(why) = why {
-            let (what, hint) = why.told();
-            varve_ui::warning(format!("the target is held by ptrace: {what}"));
-            if let Some(hint) = hint {
-                varve_ui::hint(hint);
-            }
-        }
-        options.hold = hold;
-    }
-    if options.preload.is_none() && !arguments.no_preload && arguments.pid.is_none() {
+    if agent_is_missing {
         varve_ui::warning(format!(
             "{AGENT} was not found beside this program: objects come from the kernel's view alone"
         ));
@@ -81,29 +82,31 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         varve_ui::hint("to see its heap objects, record a copy without the setuid and setgid bits");
     }
     let summary = varve_record::record(&options).map_err(failure)?;
-    finish(&options.output, summary)
+    finish(summary)
 }
 
 fn exact(arguments: &Record, options: &RecordOptions) -> Result<ExitCode, Failure> {
-    let plugin = plugin().ok_or(RecordError::NoPlugin(PLUGIN));
+    let plugin = plugin()?.ok_or(RecordError::NoPlugin(PLUGIN));
     let exact = ExactOptions {
         plugin: plugin.map_err(failure)?,
         interval_accesses: arguments.interval_accesses.unwrap_or(0),
     };
     let summary = varve_record::record_exact(options, &exact).map_err(failure)?;
-    finish(&options.output, summary)
+    finish(summary)
 }
 
-fn resolve(arguments: &Record) -> RecordOptions {
+fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
     let target = match arguments.pid {
         Some(pid) => TargetChoice::Attach(Pid(pid)),
         None => TargetChoice::Command(arguments.command.clone()),
     };
-    RecordOptions {
-        output: arguments
-            .output
-            .clone()
-            .unwrap_or_else(|| default_output(&target)),
+    Ok(RecordOptions {
+        output: match &arguments.output {
+            Some(path) => arguments.writing.output(path.clone(), Existing::Refuse),
+            None => arguments
+                .writing
+                .output(default_output(&target), Existing::Number),
+        },
         target,
         interval: match arguments.interval {
             IntervalArgument::Fixed(length) => IntervalChoice::Fixed(length),
@@ -118,7 +121,7 @@ fn resolve(arguments: &Record) -> RecordOptions {
             (Thp::Never, _) | (_, BackendArgument::Fault) => ThpPolicy::Never,
             (Thp::System, _) => ThpPolicy::System,
         },
-        preload: if arguments.no_preload { None } else { agent() },
+        preload: if arguments.no_preload { None } else { agent()? },
         writes: match arguments.writes {
             Writes::Auto => WritesChoice::Auto,
             Writes::On => WritesChoice::On,
@@ -134,7 +137,8 @@ fn resolve(arguments: &Record) -> RecordOptions {
             },
         },
         hold: match arguments.hold {
-            HoldArgument::Auto | HoldArgument::Cgroup => HoldChoice::Cgroup,
+            HoldArgument::Auto => HoldChoice::Auto,
+            HoldArgument::Cgroup => HoldChoice::Cgroup,
             HoldArgument::Ptrace => HoldChoice::Ptrace,
         },
         traps: match (arguments.backend, arguments.fault_budget) {
@@ -143,7 +147,8 @@ fn resolve(arguments: &Record) -> RecordOptions {
             _ => TrapsChoice::Off,
         },
         without: arguments.without.clone(),
-    }
+        tell: |sentence| varve_ui::note(sentence),
+    })
 }
 
 fn default_output(target: &TargetChoice) -> PathBuf {
@@ -157,29 +162,6 @@ fn default_output(target: &TargetChoice) -> PathBuf {
     PathBuf::from(format!("{name}.varve"))
 }
 
-/// The preload library.
-pub(crate) fn agent() -> Option<PathBuf> {
-    beside("VARVE_AGENT", AGENT)
-}
-
-/// The emulator's plugin.
-pub(crate) fn plugin() -> Option<PathBuf> {
-    beside("VARVE_EXACT", PLUGIN)
-}
-
-/// A library: named by the caller, beside the program, or in the library folder of an
-/// installation.
-fn beside(variable: &str, name: &str) -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os(variable) {
-        return Some(named.into());
-    }
-    let program = std::env::current_exe().ok()?;
-    let folder = program.parent()?;
-    [folder.join(name), folder.join("../lib/varve").join(name)]
-        .into_iter()
-        .find(|p| p.is_file())
-}
-
 pub(super) fn failure(error: RecordError) -> Failure {
     let (what, hint) = error.told();
     Failure {
@@ -189,8 +171,10 @@ pub(super) fn failure(error: RecordError) -> Failure {
     }
 }
 
-fn finish(folder: &Path, summary: Summary) -> Result<ExitCode, Failure> {
-    let code = summary.exit_code.map_or(0, |c| c as u8);
+fn finish(summary: Summary) -> Result<ExitCode, Failure> {
+    // What was attached to may be there still, with the files that it has mapped.
+    varve_record::settle_for_finish(summary.exit_code.is_none());
+    let code = ExitCode::from(summary.exit_code.map_or(0, |c| c as u8));
     if let Some(trouble) = &summary.trouble {
         let (what, hint) = trouble.told();
         varve_ui::error(format!("the recording ended early: {what}"));
@@ -198,8 +182,34 @@ fn finish(folder: &Path, summary: Summary) -> Result<ExitCode, Failure> {
             varve_ui::hint(hint);
         }
     }
-    let ordered =
-        super::recover::put_in_order(folder, varve_trace::State::Finished, summary.manifest);
+    if !summary.held_by.is_empty() {
+        varve_ui::note(&summary.held_by);
+    }
+    let folder = summary.folder;
+    let interruptible = varve_record::interruptible(
+        format!(
+            "interrupted: {0} is not in order yet, as of a recorder that was killed; `varve recover {0}` puts it in order",
+            folder.path().display()
+        ),
+        |sentence| varve_ui::note(sentence),
+    );
+    let ordered = folder.trace().map_err(Failure::from).and_then(|mut trace| {
+        trace.manifest = summary.manifest;
+        put_in_order(&folder, trace, State::Finished)
+    });
+    drop(interruptible);
+    // Somebody may have moved it while it was written.
+    let path = match folder.moved() {
+        Some(Moved::To(now)) => {
+            varve_ui::warning(format!(
+                "{} was moved while it was written, and is {} now",
+                folder.path().display(),
+                now.display()
+            ));
+            now
+        }
+        None | Some(Moved::Removed) => folder.path().to_owned(),
+    };
     if let Err(failure) = ordered {
         // The target has run and its code counts; what was written can be put in order later.
         if summary.trouble.is_none() {
@@ -207,14 +217,26 @@ fn finish(folder: &Path, summary: Summary) -> Result<ExitCode, Failure> {
             varve_ui::hint(
                 failure
                     .hint
-                    .unwrap_or_else(|| format!("`varve report {}` tries again", folder.display())),
+                    .unwrap_or_else(|| format!("`varve recover {}` tries again", path.display())),
             );
         }
-        return Ok(ExitCode::from(code));
+        return Ok(code);
     }
     varve_ui::note(format!(
         "wrote {0}; read it with `varve report {0}`",
-        folder.display()
+        path.display()
     ));
-    Ok(ExitCode::from(code))
+    Ok(code)
+}
+
+/// Merges what a recorder wrote, gives names to its objects and settles the manifest.
+pub(super) fn put_in_order(
+    folder: &TraceFolder,
+    trace: Trace,
+    state: State,
+) -> Result<(), Failure> {
+    let progress = varve_ui::Progress::new("Writing the trace");
+    let to = Destination::from(folder);
+    varve_attribute::finish_trace(trace, &to, state, &mut |share| progress.set(share))?;
+    Ok(())
 }

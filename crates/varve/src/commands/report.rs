@@ -16,7 +16,7 @@ use crate::arguments::Report;
 const DEFAULT_WIDTH: usize = 100;
 
 pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
-    let trace = super::recover::open(&arguments.trace)?;
+    let trace = super::open::open(&arguments.trace)?;
     let analysis = {
         let progress = Progress::new("Reading the trace");
         varve_analyse::analyse(&trace, &AnalyseOptions::default(), &mut |share| {

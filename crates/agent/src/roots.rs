@@ -1,0 +1,151 @@
+//! Programs that change their root folder or mount namespace.
+//!
+//! Their children would not find the library any more, and the loader would say so on their standard error. So the
+//! library takes itself out of the list of those to be preloaded where it is out of reach.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use crate::{process, real, sys};
+
+unsafe extern "C" {
+    static environ: *mut *mut c_char;
+}
+
+const NAME: &[u8] = b"LD_PRELOAD=";
+const PAGE: usize = 4096;
+
+/// Takes this library out of the list, if it is not where the list says any more.
+#[cold]
+fn check() {
+    real::keeping_errno(|| {
+        // SAFETY: all fields may be zero.
+        let mut own: libc::Dl_info = unsafe { std::mem::zeroed() };
+        // SAFETY: the struct is writable; the address is one of this library's.
+        let found = unsafe { libc::dladdr(process::some_code() as *const _, &raw mut own) };
+        if found == 0 || own.dli_fname.is_null() {
+            return;
+        }
+        // SAFETY: the loader's string, which lives as long as the library.
+        let path = unsafe { CStr::from_ptr(own.dli_fname) };
+        let at = libc::AT_FDCWD as usize;
+        let arguments = [at, path.as_ptr() as usize, libc::R_OK as usize, 0, 0, 0];
+        // SAFETY: a C string.
+        let reached = unsafe { sys::call(libc::SYS_faccessat, arguments) };
+        if reached < 0 {
+            // SAFETY: the program is in a call of its own that nobody makes from two threads with an environment
+            // that changes.
+            unsafe { drop_from_list(path.to_bytes()) };
+        }
+    });
+}
+
+/// # Safety
+/// Nobody changes the environment meanwhile.
+unsafe fn drop_from_list(own: &[u8]) {
+    // SAFETY: the environment is a list of C strings that ends in null, and its slots are writable.
+    unsafe {
+        let mut slot = environ;
+        while !slot.is_null() && !(*slot).is_null() {
+            let entry = CStr::from_ptr(*slot).to_bytes();
+            if let Some(list) = entry.strip_prefix(NAME) {
+                match without(list, own) {
+                    Shorter::Same => {}
+                    Shorter::List(entry) => *slot = entry,
+                    Shorter::Nothing => {
+                        let mut at = slot;
+                        while !(*at).is_null() {
+                            *at = *at.add(1);
+                            at = at.add(1);
+                        }
+                        continue;
+                    }
+                }
+            }
+            slot = slot.add(1);
+        }
+    }
+}
+
+/// What is left of a list.
+enum Shorter {
+    /// All.
+    Same,
+    /// A new variable, in memory of its own that stays.
+    List(*mut c_char),
+    /// Nothing.
+    Nothing,
+}
+
+fn without(list: &[u8], own: &[u8]) -> Shorter {
+    let items = || list.split(|b| matches!(b, b':' | b' '));
+    if items().all(|item| item != own) {
+        return Shorter::Same;
+    }
+    let mut others = items()
+        .filter(|item| !item.is_empty() && *item != own)
+        .peekable();
+    if others.peek().is_none() {
+        return Shorter::Nothing;
+    }
+    let bytes = (NAME.len() + list.len() + 1).next_multiple_of(PAGE);
+    let Some(memory) = sys::map_anonymous(bytes) else {
+        return Shorter::Same;
+    };
+    let start: *mut u8 = memory.as_ptr();
+    let mut length = 0;
+    let mut put = |piece: &[u8]| {
+        // SAFETY: what is put is not longer than the old variable, for which there is room.
+        unsafe { start.add(length).copy_from(piece.as_ptr(), piece.len()) };
+        length += piece.len();
+    };
+    put(NAME);
+    while let Some(item) = others.next() {
+        put(item);
+        if others.peek().is_some() {
+            put(b":");
+        }
+    }
+    Shorter::List(start.cast())
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn chroot(path: *const c_char) -> c_int {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real::get().chroot(path) };
+    if result == 0 {
+        check();
+    }
+    result
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setns(descriptor: c_int, kind: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real::get().setns(descriptor, kind) };
+    if result == 0 {
+        check();
+    }
+    result
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real::get().unshare(flags) };
+    if result == 0 && flags & libc::CLONE_NEWNS != 0 {
+        check();
+    }
+    result
+}

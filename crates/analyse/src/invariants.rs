@@ -1,0 +1,191 @@
+//! What must be true of every analysis, whatever the trace: no part is larger than its whole, and parts and whole agree.
+//!
+//! A figure that breaks one of these is wrong. It is said in the report, so that nobody takes the others on trust, and
+//! fails every test that looks at a report.
+
+use varve_model::{PageRange, Pages};
+use varve_trace::Absent;
+
+use crate::analysis::{Analysis, Group, ObjectUse, Usage};
+
+/// Sentences that are listed.
+const MOST: usize = 10;
+
+/// What cannot be true together in an analysis, a sentence each; none where all is well.
+pub(crate) fn broken(a: &Analysis) -> Vec<String> {
+    if a.trace.absent.contains(&Absent::Touches) {
+        return Vec::new();
+    }
+    let mut check = Check::default();
+    whole(a, &mut check);
+    intervals(a, &mut check);
+    processes(a, &mut check);
+    for o in &a.objects {
+        object(a, o, &mut check);
+    }
+    for g in &a.groups {
+        group(a, g, &mut check);
+    }
+    parts(a, &mut check);
+    check.said
+}
+
+#[derive(Default)]
+struct Check {
+    said: Vec<String>,
+}
+
+impl Check {
+    /// The first must not be more than the second.
+    fn at_most(&mut self, part: (&str, u64), whole: (&str, u64), of: &str) {
+        if part.1 > whole.1 && self.said.len() < MOST {
+            self.said.push(format!(
+                "{of}: {} is {}, and {} is only {}",
+                part.0, part.1, whole.0, whole.1
+            ));
+        }
+    }
+
+    fn equal(&mut self, one: (&str, u64), other: (&str, u64), of: &str) {
+        self.at_most(one, other, of);
+        self.at_most(other, one, of);
+    }
+}
+
+const ALL: &str = "the whole";
+
+fn whole(a: &Analysis, check: &mut Check) {
+    let f = &a.footprint;
+    let touched = ("footprint.touched_pages", f.touched_pages.0);
+    let touches = ("footprint.page_touches", f.page_touches);
+    check.equal(("reuse", a.reuse.pages().0), touched, ALL);
+    check.at_most(touched, touches, ALL);
+    let sum = f.touched_pages_per_process.0;
+    check.at_most(touched, ("footprint.touched_pages_per_process", sum), ALL);
+    let sum = f.page_touches_per_process;
+    check.at_most(touches, ("footprint.page_touches_per_process", sum), ALL);
+    check.at_most(("huge_page_touches", f.huge_page_touches), touches, ALL);
+    let peak = ("peak_working_set_pages", f.peak_working_set_pages.0);
+    check.at_most(peak, touched, ALL);
+    check.at_most(
+        ("mean_working_set_pages", f.mean_working_set_pages.0),
+        peak,
+        ALL,
+    );
+    check.at_most(("tail.cold_pages", a.tail.cold_pages.0), touched, ALL);
+    for (name, rest) in [("unowned", a.unowned), ("shared", a.shared)] {
+        check.at_most((name, rest.touched_pages.0), touched, ALL);
+        check.at_most((name, rest.page_touches), touches, ALL);
+    }
+    let first: u64 = a.threads.iter().map(|t| t.first_touches.0).sum();
+    check.at_most(("first touches", first), ("faults", f.faults), ALL);
+}
+
+fn intervals(a: &Analysis, check: &mut Check) {
+    let mut sum = 0;
+    for (i, w) in a.working_set.iter().enumerate() {
+        let of = format!("interval {i}");
+        let pages = ("pages", w.pages.0);
+        sum += w.pages.0;
+        check.at_most(pages, ("footprint", a.footprint.touched_pages.0), &of);
+        check.at_most(pages, ("pages_per_process", w.pages_per_process.0), &of);
+    }
+    let touches = ("footprint.page_touches", a.footprint.page_touches);
+    check.at_most(("working_set", sum), touches, ALL);
+    if a.trace.stray_rows == 0 {
+        check.equal(("working_set", sum), touches, ALL);
+    }
+}
+
+fn processes(a: &Analysis, check: &mut Check) {
+    let f = &a.footprint;
+    let (mut pages, mut touches) = (0, 0);
+    for p in &a.processes {
+        let of = format!("process {}", p.pid);
+        let touched = ("touched_pages", p.touched_pages.0);
+        pages += p.touched_pages.0;
+        touches += p.page_touches;
+        check.at_most(touched, ("footprint", f.touched_pages.0), &of);
+        check.at_most(("shared_pages", p.shared_pages.0), touched, &of);
+    }
+    let all = ("touched_pages_per_process", f.touched_pages_per_process.0);
+    check.equal(("the sum over processes", pages), all, ALL);
+    let all = ("page_touches_per_process", f.page_touches_per_process);
+    check.equal(("the sum over processes", touches), all, ALL);
+}
+
+/// What is true of one object and of several.
+fn usage(a: &Analysis, u: &Usage, of: &str, check: &mut Check) {
+    let f = &a.footprint;
+    let touched = ("touched_pages", u.touched_pages.0);
+    let touches = ("page_touches", u.page_touches);
+    check.at_most(touched, ("footprint", f.touched_pages.0), of);
+    check.at_most(touched, touches, of);
+    check.at_most(touches, ("footprint.page_touches", f.page_touches), of);
+    check.at_most(("cold_pages", u.cold_pages.0), touched, of);
+    let written = u.written_pages.unwrap_or(Pages(0)).0;
+    check.at_most(("written_pages", written), touched, of);
+    check.at_most(("shared_page_touches", u.shared_page_touches), touches, of);
+    check.at_most(("huge_page_touches", u.huge_page_touches), touches, of);
+    let standing = ("standing_page_touches", u.standing_page_touches);
+    check.at_most(standing, touches, of);
+    if a.trace.stray_rows == 0 {
+        let intervals = ("intervals", a.trace.intervals);
+        check.at_most(("intervals_touched", u.intervals_touched), intervals, of);
+        let most = u.touched_pages.0.saturating_mul(u.intervals_touched);
+        check.at_most(touches, ("pages times intervals", most), of);
+    }
+}
+
+fn object(a: &Analysis, o: &ObjectUse, check: &mut Check) {
+    let of = format!("object {} ({})", o.object.0, o.name);
+    usage(a, &o.usage, &of, check);
+    let touched = ("touched_pages", o.usage.touched_pages.0);
+    check.equal(("reuse", o.usage.reuse.pages().0), touched, &of);
+    if !a.trace.absent.contains(&Absent::Places) {
+        let size = PageRange::of_bytes(o.address, o.bytes).count;
+        check.at_most(touched, ("its size in pages", size.0), &of);
+    }
+    for p in &o.processes {
+        let one = ("touched_pages of a process", p.touched_pages.0);
+        check.at_most(one, touched, &of);
+        let written = p.written_pages.unwrap_or(Pages(0)).0;
+        check.at_most(("written_pages of a process", written), one, &of);
+    }
+}
+
+fn group(a: &Analysis, g: &Group, check: &mut Check) {
+    let of = format!("group {}", g.name);
+    usage(a, &g.usage, &of, check);
+    let lives = ("touched_pages_over_lives", g.touched_pages_over_lives.0);
+    check.at_most(("touched_pages", g.usage.touched_pages.0), lives, &of);
+    let objects = ("objects", g.objects);
+    check.at_most(("untouched_objects", g.untouched_objects), objects, &of);
+    check.at_most(("died", g.died), objects, &of);
+    check.at_most(("peak_bytes", g.peak_bytes.0), ("bytes", g.bytes.0), &of);
+}
+
+/// The groups and what is nobody's are all there is.
+fn parts(a: &Analysis, check: &mut Check) {
+    let f = &a.footprint;
+    let (mut alone, mut all, mut pages) = (0, 0, 0);
+    for g in &a.groups {
+        alone += g.usage.page_touches - g.usage.shared_page_touches.min(g.usage.page_touches);
+        all += g.usage.page_touches;
+        pages += g.usage.touched_pages.0;
+    }
+    let whole = ("footprint.page_touches", f.page_touches);
+    let nobody = a.unowned.page_touches;
+    check.at_most(
+        ("pages of one group, and nobody's", alone + nobody),
+        whole,
+        ALL,
+    );
+    check.at_most(whole, ("all groups, and nobody's", all + nobody), ALL);
+    let whole = ("footprint.touched_pages", f.touched_pages.0);
+    let sum = pages + a.unowned.touched_pages.0;
+    check.at_most(whole, ("all groups, and nobody's", sum), ALL);
+    let listed = a.objects.len() as u64 + a.omitted.objects;
+    let counted = a.groups.iter().map(|g| g.objects).sum();
+    check.equal(("objects", listed), ("objects of groups", counted), ALL);
+}

@@ -1,0 +1,61 @@
+//! Putting a trace in order: its tables are merged, its objects named, and its manifest says what came of it.
+
+use varve_trace::{
+    Destination, Manifest, State, Trace, TraceError, finish_tables, finish_tables_aside,
+};
+
+use crate::finish::finish;
+
+/// The loss of whatever a killed recorder had not written.
+pub const RECORDER_KILLED: &str = "recorder_killed";
+
+/// The share of the time that merging takes.
+const MERGING: f64 = 0.9;
+
+/// Puts a trace in order, as its manifest in memory has it, and gives it back as it is then. Where the destination is
+/// not the trace itself, nothing of the trace is changed; only what cannot be read as it is goes to the destination.
+/// `state` says whether its recorder ended in order. What was cut short can be taken up again.
+///
+/// # Errors
+/// Tables that are damaged, and files that cannot be written.
+pub fn finish_trace(
+    source: Trace,
+    destination: &Destination,
+    state: State,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Trace, TraceError> {
+    let mut manifest = source.manifest.clone();
+    let mut trace = match destination {
+        Destination::Trace(folder) => {
+            finish_tables(folder, &mut |share| progress(share * MERGING))?;
+            folder.trace()?
+        }
+        Destination::Scratch(scratch) => {
+            let trace = source.with(scratch);
+            finish_tables_aside(&trace, scratch)?;
+            trace
+        }
+    };
+    let named = finish(&trace, destination, manifest.options.min_object_bytes)?;
+    progress(1.0);
+    manifest.modules.extend(named.modules);
+    settle(&mut manifest, state);
+    if let Destination::Trace(folder) = destination {
+        folder.write_manifest(&manifest)?;
+    }
+    trace.manifest = manifest;
+    Ok(trace)
+}
+
+fn settle(manifest: &mut Manifest, state: State) {
+    if state == State::Recovered {
+        manifest.losses.insert(RECORDER_KILLED.to_owned(), 1);
+        manifest.notes.push(
+            "The recorder was killed: what it had not written, at most the last half second or so, is missing."
+                .to_owned(),
+        );
+    }
+    manifest.state = state;
+    manifest.recorder_pid = None;
+    manifest.settle();
+}

@@ -1,0 +1,116 @@
+//! The hottest and the coldest objects.
+
+use varve_analyse::{Analysis, Group, format};
+use varve_trace::ClockUnit;
+
+use super::grouped;
+use super::page::{Page, Tone};
+use super::table::{Align, Table};
+
+/// Rows of the table of the hottest objects.
+pub(super) const HOTTEST: usize = 8;
+/// Rows of the table of the coldest objects.
+const COLDEST: usize = 5;
+
+pub(super) fn write(page: &mut Page, a: &Analysis) {
+    if a.groups.is_empty() {
+        return;
+    }
+    let touched = a
+        .groups
+        .iter()
+        .filter(|g| g.usage.touched_pages.0 > 0)
+        .count();
+    page.heading("Hottest objects");
+    let total = a.footprint.page_touches;
+    let shown = &a.groups[..HOTTEST.min(touched)];
+    // Of what is used again and again for another object the sum over lives is another figure.
+    let has_lives = shown
+        .iter()
+        .any(|g| g.touched_pages_over_lives > g.usage.touched_pages);
+    let mut columns = vec![
+        ("object", Align::Name),
+        ("kind", Align::Left),
+        ("size", Align::Right),
+        ("touched", Align::Right),
+    ];
+    if has_lives {
+        columns.push(("over lives", Align::Right));
+    }
+    columns.extend([("heat", Align::Right), ("of touches", Align::Right)]);
+    let mut table = Table::new(&columns);
+    for g in shown {
+        let mut row = vec![
+            named(g),
+            g.kind.word().to_owned(),
+            format::bytes(g.bytes),
+            format::pages_size(g.usage.touched_pages),
+        ];
+        if has_lives {
+            row.push(format::pages_size(g.touched_pages_over_lives));
+        }
+        row.push(format!("{:.1}", g.usage.heat()));
+        row.push(format::percent(g.usage.page_touches, total));
+        table.row(row);
+    }
+    page.table(&table);
+    if touched > HOTTEST {
+        page.line(&format!(
+            "  and {} more touched",
+            format::count((touched - HOTTEST) as u64)
+        ));
+    }
+    page.wrapped(
+        "heat: in how many intervals a touched page was touched, on average",
+        Tone::Faint,
+    );
+    coldest(page, a);
+}
+
+/// The objects that waited longest at the end, largest first: those that a slower tier would hold.
+fn coldest(page: &mut Page, a: &Analysis) {
+    let mut cold: Vec<_> = a
+        .groups
+        .iter()
+        .filter(|g| g.usage.cold_pages.0 >= 16)
+        .collect();
+    cold.sort_by_key(|g| std::cmp::Reverse(g.usage.cold_pages));
+    let has_time = a.trace.clock_unit == ClockUnit::Nanoseconds;
+    if cold.is_empty() || a.trace.intervals < 8 || !has_time {
+        return;
+    }
+    page.heading(&format!(
+        "Coldest objects (not touched in the last {})",
+        format::duration(a.tail.duration_ns)
+    ));
+    let mut table = Table::new(&[
+        ("object", Align::Name),
+        ("kind", Align::Left),
+        ("touched", Align::Right),
+        ("cold", Align::Right),
+        ("last touch", Align::Right),
+    ]);
+    for g in cold.iter().take(COLDEST) {
+        let last = g
+            .usage
+            .last_touch_ns
+            .map(|t| t - a.trace.start_ns)
+            .unwrap_or_default();
+        table.row([
+            named(g),
+            g.kind.word().to_owned(),
+            format::pages_size(g.usage.touched_pages),
+            format::pages_size(g.usage.cold_pages),
+            format!("at {}", format::duration(last)),
+        ]);
+    }
+    page.table(&table);
+}
+
+/// The name of a group, with how many objects it has, or how many processes share the one.
+fn named(g: &Group) -> String {
+    match (g.objects, g.processes) {
+        (1, n) if n > 1 => format!("{}, {} processes", g.name, format::count(n)),
+        (n, _) => grouped(&g.name, n),
+    }
+}

@@ -1,0 +1,313 @@
+//! What killed recorders leave, and what only looks like it; and limits of files.
+
+use std::fs;
+use std::os::unix::fs::{chown, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::process::Signal;
+use varve_faults::{
+    Ended, Running, Stage, cgroup_root, check_trace, is_frozen, patiently, recorder_cgroups,
+    ring_folders, varve_binary,
+};
+use varve_trace::{State, Trace};
+use varve_trust::STRANGER;
+
+/// Above any process id that is in use, and below the largest.
+const NOBODY: u32 = 4_194_299;
+
+/// A folder that is somebody's own, removed with the test.
+struct Own(PathBuf);
+
+impl Own {
+    fn folder(path: impl Into<PathBuf>) -> Own {
+        let path = path.into();
+        fs::create_dir(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        Own(path)
+    }
+
+    fn with(self, name: &str, text: &str) -> Own {
+        fs::write(self.0.join(name), text).expect("a file");
+        self
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if self.0.is_symlink() {
+            let _ = fs::remove_file(&self.0);
+        } else if self.0.starts_with(cgroup_root()) {
+            let _ = fs::remove_dir(&self.0);
+        } else {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// What a test leaves for a recorder to find must not meet the recorders of another test.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn doctor(stage: &Stage, options: &[&str]) -> Ended {
+    let mut doctor = stage.command(varve_binary());
+    doctor.arg("doctor").args(options);
+    stage.run(doctor)
+}
+
+fn leftovers_line(said: &str) -> String {
+    let mut lines = said.lines().skip_while(|l| !l.contains("leftovers"));
+    let found: Vec<&str> = lines.by_ref().take(2).collect();
+    found.join("\n")
+}
+
+/// A mark as a recorder that is gone would have left it.
+fn mark_of_the_dead(pid: u32) -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
+    format!("varve-recorder {pid} 1 {}\n", boot.trim())
+}
+
+#[test]
+fn what_is_others_survives_every_command() {
+    let _alone = alone();
+    let outside = Stage::new();
+    let kept = outside.path("kept.ring");
+    fs::write(&kept, "").expect("a file");
+    let mut own = Vec::new();
+    for base in ["/tmp", "/dev/shm"] {
+        let base = Path::new(base);
+        own.push(Own::folder(base.join("varve-2024-thesis")).with("thesis.tex", ""));
+        own.push(Own::folder(base.join("varve-2024-draft-2")).with("a.ring", ""));
+        // The form is right and the mark is not.
+        own.push(Own::folder(base.join(format!("varve-{NOBODY}-c0ffee"))).with("a.ring", ""));
+        let other = format!("varve-{NOBODY}-1");
+        own.push(Own::folder(base.join(other)).with("recorder", &mark_of_the_dead(NOBODY - 1)));
+        // A stranger's, with a mark that would do.
+        let strange = Own::folder(base.join(format!("varve-{NOBODY}-2")))
+            .with("recorder", &mark_of_the_dead(NOBODY))
+            .with("a.ring", "");
+        for path in [
+            strange.0.clone(),
+            strange.0.join("recorder"),
+            strange.0.join("a.ring"),
+        ] {
+            chown(path, Some(STRANGER), Some(STRANGER)).expect("another owner");
+        }
+        own.push(strange);
+        // A recorder's without doubt, with something of somebody else's in it, and a link to elsewhere.
+        let mixed = Own::folder(base.join(format!("varve-{NOBODY}-3")))
+            .with("recorder", &mark_of_the_dead(NOBODY))
+            .with("notes.txt", "");
+        symlink(outside.folder(), mixed.0.join("b.ring")).expect("a link");
+        own.push(mixed);
+        // A link of the right name, to a folder that would do.
+        let target = outside.path(&format!("linked{}", own.len()));
+        fs::create_dir(&target).expect("a folder");
+        fs::write(target.join("recorder"), mark_of_the_dead(NOBODY)).expect("a mark");
+        fs::write(target.join("a.ring"), "").expect("a file");
+        let link = base.join(format!("varve-{NOBODY}-4"));
+        symlink(&target, &link).expect("a link");
+        own.push(Own(target));
+        own.push(Own(link));
+    }
+    for name in ["varve-2024-thesis".to_owned(), format!("varve-{NOBODY}")] {
+        own.push(Own::folder(cgroup_root().join(name)));
+    }
+    let files = |folder: &Own| -> Vec<PathBuf> {
+        let entries = fs::read_dir(&folder.0).into_iter().flatten().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|e| e.path()).collect();
+        paths.sort();
+        paths
+    };
+    let before: Vec<_> = own.iter().map(files).collect();
+    let stage = Stage::new();
+    let require_there = |after: &str| {
+        for (folder, files_before) in own.iter().zip(&before) {
+            let there = fs::symlink_metadata(&folder.0).is_ok();
+            assert!(there, "{:?} is gone after {after}", folder.0);
+            assert_eq!(&files(folder), files_before, "{:?} after {after}", folder.0);
+        }
+        assert!(kept.exists(), "what a link leads to is gone after {after}");
+    };
+    let said = doctor(&stage, &[]).require(0).text();
+    require_there("doctor");
+    let said = leftovers_line(&said);
+    assert!(!said.contains("thesis"), "{said}");
+    for words in ["c0ffee (it has no mark", "-2 (it belongs to user 64201)"] {
+        assert!(said.contains(words), "no `{words}` in: {said}");
+    }
+    stage.run(stage.record(&[], &["true"])).require(0);
+    require_there("record");
+    let said = doctor(&stage, &["--clean"]).require(0).text();
+    require_there("doctor --clean");
+    let said = leftovers_line(&said);
+    assert!(said.contains("something else is in it"), "{said}");
+}
+
+/// Leaves a frozen target whose recorder and watchdog are dead.
+fn leave(stage: &Stage) -> (u32, PathBuf) {
+    let started = stage.path("started");
+    let words = ["serve", started.to_str().expect("a path")];
+    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+    assert!(patiently(|| started.exists()), "{}", recorder.messages());
+    let group = recorder_cgroups(recorder.pid()).pop().expect("a cgroup");
+    recorder.signal(Signal::STOP);
+    kill(watchdog_of(&recorder));
+    recorder.signal(Signal::KILL);
+    let pid = recorder.end().pid;
+    fs::write(group.join("cgroup.freeze"), "1").expect("frozen");
+    (pid, group)
+}
+
+fn watchdog_of(recorder: &Running) -> u32 {
+    let children = format!("/proc/{0}/task/{0}/children", recorder.pid());
+    let children = fs::read_to_string(children).expect("its children");
+    let is_watchdog = |pid: &&str| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|b| *b == 0).nth(1) == Some(b"watchdog")
+    };
+    let found = children.split_whitespace().find(is_watchdog);
+    found.expect("a watchdog").parse().expect("a number")
+}
+
+fn kill(pid: u32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
+
+#[test]
+fn what_a_dead_recorder_left_is_listed_and_then_removed() {
+    let _alone = alone();
+    // Any recording of another test removes it too, and then it is left once more.
+    for _ in 0..20 {
+        if listed_and_then_removed() {
+            return;
+        }
+    }
+    panic!("others are always quicker");
+}
+
+/// Whether nobody else removed it meanwhile.
+fn listed_and_then_removed() -> bool {
+    let stage = Stage::new();
+    let (recorder, group) = leave(&stage);
+    let looks = Stage::new();
+    let said = leftovers_line(&doctor(&looks, &[]).require(0).text());
+    if !group.exists() || ring_folders(recorder).is_empty() {
+        return false;
+    }
+    assert!(is_frozen(&group), "the doctor touched it");
+    assert_eq!(ring_folders(recorder).len(), 1);
+    for path in [&group, &ring_folders(recorder)[0]] {
+        assert!(said.contains(&path.display().to_string()), "{said}");
+    }
+    assert!(said.contains("doctor --clean"), "{said}");
+    let said = leftovers_line(&doctor(&looks, &["--clean"]).require(0).text());
+    if !said.contains(&group.display().to_string()) {
+        return false;
+    }
+    assert!(said.contains("let go and removed"), "{said}");
+    assert!(!group.exists());
+    assert!(ring_folders(recorder).is_empty());
+    let beats = || fs::read(stage.path("started.beats")).expect("beats");
+    let before = beats();
+    assert!(patiently(|| beats() != before), "it is not let go");
+    true
+}
+
+#[test]
+fn the_next_recording_removes_what_a_dead_recorder_left() {
+    let _alone = alone();
+    let stage = Stage::new();
+    let (recorder, group) = leave(&stage);
+    let next = Stage::new();
+    next.run(next.record(&[], &["true"])).require(0);
+    assert!(!group.exists());
+    assert!(ring_folders(recorder).is_empty());
+}
+
+/// `ulimit -f` in blocks of 512 bytes, as a POSIX shell counts.
+fn limited(stage: &Stage, limit: &str, options: &[&str], script: &str) -> Ended {
+    let mut command = stage.command("sh");
+    command
+        .args(["-c", &format!("{limit} && exec \"$@\""), "sh"])
+        .arg(varve_binary())
+        .args(["record", "-o", "trace.varve"])
+        .args(options)
+        .args(["--", "sh", "-c", script])
+        .stdin(std::process::Stdio::null());
+    stage.start(command).end()
+}
+
+#[test]
+fn a_limit_of_file_sizes_ends_the_recording_and_not_the_recorder() {
+    let stage = Stage::new();
+    // A recording of half a second before the limit is met: parts are small, and so is what is written first.
+    let script = "grep SigIgn /proc/self/status; \
+        i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done; sleep 1; exit 5";
+    let ended = limited(&stage, "ulimit -f 16", &["--interval", "10ms"], script);
+    let ended = ended.require(5);
+    assert!(ended.stderr.contains("ended early"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("ulimit -f"), "{}", ended.stderr);
+    let ignored = ended.text();
+    let mask = ignored.split_whitespace().nth(1).expect("a mask");
+    let mask = u64::from_str_radix(mask, 16).expect("a mask");
+    assert_eq!(
+        mask >> (libc::SIGXFSZ - 1) & 1,
+        0,
+        "the target ignores SIGXFSZ"
+    );
+    stage.require_clean(ended.pid);
+    // Without the limit what was recorded can be put in order.
+    let mut report = stage.command(varve_binary());
+    report.args(["report", "trace.varve"]);
+    stage.run(report).require(0);
+    let contents = check_trace(&stage.path("trace.varve")).expect("a trace");
+    assert_ne!(contents.state, State::Recording);
+    assert!(
+        !Trace::open(&stage.path("trace.varve"))
+            .expect("a trace")
+            .manifest
+            .completeness
+            .complete
+    );
+}
+
+#[test]
+fn few_open_files_are_a_sentence() {
+    let stage = Stage::new();
+    let ended = limited(&stage, "ulimit -n 24", &[], "echo ran");
+    assert_eq!(ended.code, 125, "{}", ended.stderr);
+    ended.require_complaint(&["24 files open"]);
+    assert!(ended.stderr.contains("ulimit -n"), "{}", ended.stderr);
+    assert_eq!(ended.text(), "");
+    assert!(!stage.path("trace.varve").exists());
+}
+
+#[test]
+fn the_target_keeps_its_own_limit_of_open_files() {
+    let stage = Stage::new();
+    let ended = limited(&stage, "ulimit -S -n 24", &[], "ulimit -n; ulimit -H -n").require(0);
+    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let hard = hard.map_or("unlimited".to_owned(), |h| h.to_string());
+    assert_eq!(ended.text(), format!("24\n{hard}\n"));
+}
+
+/// The name alone must not have the nested check refuse either.
+#[test]
+fn a_cgroup_that_is_called_like_a_recorders_is_no_recording() {
+    let group = Own::folder(cgroup_root().join(format!("varve-{}", NOBODY - 7)));
+    let stage = Stage::new();
+    let mut command = stage.command("sh");
+    command
+        .args(["-c", "echo $$ > $0/cgroup.procs; exec \"$@\""])
+        .arg(&group.0)
+        .arg(varve_binary())
+        .args(["record", "-o", "trace.varve", "--", "true"]);
+    stage.run(command).require(0);
+    assert!(patiently(
+        || fs::remove_dir(&group.0).is_ok() || !group.0.exists()
+    ));
+}

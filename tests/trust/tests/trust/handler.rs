@@ -1,0 +1,315 @@
+//! The fault handler gains nobody anything, and never stops.
+//!
+//! `record --backend fault` has a process in each target that shares its memory. Whatever that process may do, the
+//! target may do, whatever rights it has given up; and what it does not do, the target waits for.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use varve_faults::{Running, Stage, can_trap, patiently, ring_folders};
+use varve_trust::{STRANGER, program};
+
+/// User ids of handlers begin here (`agent/src/handler/rights.rs`).
+const HANDLERS: u32 = 0x7f00_0000;
+
+/// Starts a recording of a program of `programs/`, with a file that it writes to.
+fn record(stage: &Stage, name: &str, arguments: &[&str]) -> (Running, PathBuf) {
+    let out = stage.path("said");
+    let program = program(name);
+    let mut words = vec![program.to_str().unwrap()];
+    words.extend(arguments);
+    let words: Vec<&str> = words
+        .into_iter()
+        .map(|w| {
+            if w == "FILE" {
+                out.to_str().unwrap()
+            } else {
+                w
+            }
+        })
+        .collect();
+    let options = [
+        "--backend",
+        "fault",
+        "--interval",
+        "10ms",
+        "--samples",
+        "off",
+    ];
+    (stage.start(stage.record(&options, &words)), out)
+}
+
+/// Other processes that share a process's memory.
+fn sharing(pid: u32) -> Vec<u32> {
+    const KCMP_VM: i32 = 1;
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    pids.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|other| {
+            // SAFETY: takes integers, changes nothing.
+            let order = unsafe { libc::syscall(libc::SYS_kcmp, pid, *other, KCMP_VM, 0, 0) };
+            *other != pid && order == 0
+        })
+        .collect()
+}
+
+/// The one handler of a process, once it is ready for work.
+fn handler_of(pid: u32) -> u32 {
+    let mut found = 0;
+    let is_there = patiently(|| {
+        let all = sharing(pid);
+        found = all.first().copied().unwrap_or(0);
+        all.len() == 1 && status(found, "Seccomp") == "2"
+    });
+    assert!(
+        is_there,
+        "of {pid}: {:?}, {}",
+        sharing(pid),
+        status(found, "Seccomp")
+    );
+    found
+}
+
+/// A line of `/proc/PID/status`.
+fn status(pid: u32, name: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mut lines = text.lines();
+    lines
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// What a `dropper` said: its part, its process and the dumpable flag before and after.
+type Said = (String, u32, [i32; 2]);
+
+/// What `dropper` said: who, process id, and whether it was dumpable before and after it changed its user.
+fn droppers(text: &str) -> Vec<Said> {
+    let number = |w: &str| w.parse::<i32>().ok();
+    text.lines()
+        .filter_map(|line| match *line.split(' ').collect::<Vec<_>>() {
+            [who, pid, before, after] => Some((
+                who.to_owned(),
+                pid.parse().ok()?,
+                [number(before)?, number(after)?],
+            )),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Starts `dropper` and waits until parent and child have said who they are.
+fn record_dropper(stage: &Stage, user: u32, life_ms: &str) -> (Running, PathBuf, Vec<Said>) {
+    let (running, out) = record(stage, "dropper", &[&user.to_string(), "FILE", life_ms]);
+    let mut said = Vec::new();
+    let both = patiently(|| {
+        said = droppers(&fs::read_to_string(&out).unwrap_or_default());
+        said.len() == 2
+    });
+    assert!(both, "{said:?}: {}", running.messages());
+    (running, out, said)
+}
+
+fn require_kept(stage: &Stage, running: Running, out: &PathBuf) {
+    let pid = running.pid();
+    running.end().require(0);
+    let said = fs::read_to_string(out).unwrap();
+    assert_eq!(said.lines().last(), Some("kept"), "{said}");
+    stage.require_clean(pid);
+}
+
+#[test]
+fn a_handler_has_no_rights_whatever_its_target_had() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let (running, out, said) = record_dropper(&stage, STRANGER, "3000");
+    for (who, pid, dumpable) in said {
+        let handler = handler_of(pid);
+        // The parent's was made while it was root and has a user of its own; the child's was made afterwards.
+        let user = if who == "parent" {
+            HANDLERS + handler
+        } else {
+            STRANGER
+        };
+        let ids = format!("{user}\t{user}\t{user}\t{user}");
+        for (name, wanted) in [
+            ("Uid", ids.as_str()),
+            ("Gid", ids.as_str()),
+            ("Groups", ""),
+            ("CapInh", "0000000000000000"),
+            ("CapPrm", "0000000000000000"),
+            ("CapEff", "0000000000000000"),
+            ("CapAmb", "0000000000000000"),
+            ("NoNewPrivs", "1"),
+            ("Seccomp", "2"),
+        ] {
+            assert_eq!(status(handler, name), wanted, "{who}: {name}");
+        }
+        if who == "parent" {
+            assert_eq!(status(handler, "CapBnd"), "0000000000000000");
+            // The handler's change of user is not the target's, and the target's own counts.
+            assert_eq!(dumpable, [1, 0]);
+        }
+        for file in fs::read_dir(format!("/proc/{handler}/fd"))
+            .unwrap()
+            .flatten()
+        {
+            let link = fs::read_link(file.path()).unwrap_or_default();
+            let link = link.to_string_lossy();
+            let is_needed = link.starts_with("socket:")
+                || link.ends_with("/pagemap")
+                || link.ends_with("/maps")
+                || link == "anon_inode:[userfaultfd]";
+            assert!(is_needed, "{who}'s has {link}");
+        }
+        assert_eq!(
+            fs::read_to_string(format!("/proc/{handler}/stat"))
+                .unwrap()
+                .rsplit(") ")
+                .next()
+                .and_then(|rest| rest.split(' ').nth(16).map(str::to_owned))
+                .as_deref(),
+            Some("0"),
+            "the niceness of the {who}'s handler"
+        );
+    }
+    require_kept(&stage, running, &out);
+}
+
+#[test]
+fn a_user_cannot_trace_the_handler_of_a_program_that_has_become_that_user() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let (running, out, said) = record_dropper(&stage, STRANGER, "2000");
+    let parent = said.iter().find(|s| s.0 == "parent").unwrap().1;
+    let intrude = |pid: u32| {
+        let mut intruder = stage.command(program("intruder"));
+        intruder.arg(pid.to_string()).uid(STRANGER).gid(STRANGER);
+        stage.run(intruder).text()
+    };
+    let refused = "not traced\nnot opened\nnot reached\n";
+    assert_eq!(intrude(handler_of(parent)), refused);
+    // The program itself is this user's now and lets itself be traced.
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if matches!(scope.trim(), "" | "0") {
+        assert_eq!(intrude(parent), "traced\nopened\nreached\n");
+    }
+    require_kept(&stage, running, &out);
+}
+
+#[test]
+fn code_that_a_target_puts_into_its_handler_gains_nothing() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    // The folder is root's alone, and the program has become somebody else.
+    let made = stage.path("made by root");
+    let options = [
+        "--backend",
+        "fault",
+        "--interval",
+        "10ms",
+        "--samples",
+        "off",
+    ];
+    let takeover = program("takeover");
+    let words = [
+        takeover.to_str().unwrap(),
+        &STRANGER.to_string(),
+        made.to_str().unwrap(),
+    ];
+    let running = stage.start(stage.record(&options, &words));
+    let pid = running.pid();
+    let ended = running.end();
+    assert_eq!(ended.text(), "taken over\n", "{}", ended.stderr);
+    assert!(!made.exists(), "the target's code ran as root");
+    stage.require_clean(pid);
+}
+
+#[test]
+fn who_only_says_that_it_is_a_handler_gets_nothing() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    // In a place that every user can reach.
+    let claimant = stage.path("claimant");
+    fs::copy(program("claimant"), &claimant).unwrap();
+    fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (running, out, _) = record_dropper(&stage, STRANGER, "3000");
+    let folder = ring_folders(running.pid()).remove(0);
+    for user in [STRANGER, 0] {
+        let mut claim = stage.command(&claimant);
+        claim.arg(&folder).uid(user).gid(user);
+        assert_eq!(
+            stage.run(claim).text(),
+            "closed, as nice, in its cgroup\n",
+            "user {user}"
+        );
+    }
+    require_kept(&stage, running, &out);
+
+    // A process that is recorded, but shares its memory with nobody and has its rights.
+    let options = [
+        "--backend",
+        "fault",
+        "--interval",
+        "10ms",
+        "--samples",
+        "off",
+    ];
+    let command = ["env", "-u", "LD_PRELOAD", claimant.to_str().unwrap()];
+    let ended = stage.run(stage.record(&options, &command)).require(0);
+    assert_eq!(ended.text(), "asked and closed, as nice, in its cgroup\n");
+}
+
+#[test]
+fn a_thousand_threads_that_wait_at_once_go_on() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let (running, out) = record(&stage, "crowd", &["1000", "10", "FILE"]);
+    require_kept(&stage, running, &out);
+}
+
+#[test]
+fn five_thousand_threads_go_on_and_end() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let (running, out) = record(&stage, "crowd", &["5000", "3", "FILE"]);
+    require_kept(&stage, running, &out);
+}
+
+#[test]
+fn threads_go_on_when_the_recorder_is_killed_among_their_waits() {
+    for (threads, after) in [("1000", 50), ("1000", 400), ("5000", 300)] {
+        let stage = Stage::new();
+        if !can_trap(&stage) {
+            return;
+        }
+        let (running, out) = record(&stage, "crowd", &[threads, "40", "FILE"]);
+        let pid = running.pid();
+        let said = |word: &str| fs::read_to_string(&out).is_ok_and(|t| t.trim() == word);
+        assert!(patiently(|| said("begun")), "{}", running.messages());
+        std::thread::sleep(Duration::from_millis(after));
+        running.signal(Signal::KILL);
+        assert!(
+            patiently(|| said("kept")),
+            "{threads} threads, killed after {after} ms"
+        );
+        drop(running);
+        stage.require_clean(pid);
+    }
+}

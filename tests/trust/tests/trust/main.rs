@@ -1,0 +1,15 @@
+//! The trust suite: a module for each part of the threat model in `SECURITY.md`.
+
+mod capabilities;
+mod containers;
+mod figures;
+mod files;
+mod folders;
+mod handler;
+mod hold;
+mod hostile;
+mod others;
+mod reports;
+mod rings;
+mod rounds;
+mod shared;

@@ -1,0 +1,167 @@
+//! The preload library's channel: only tracked processes are served.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use varve_faults::{Running, Stage, patiently, ring_folders};
+use varve_trace::Trace;
+use varve_trace::tables::{ObjectRow, ProcessRow};
+use varve_trust::{STRANGER, as_user, program};
+
+/// The folder of a recorder that has begun.
+fn run_folder(recorder: &Running) -> PathBuf {
+    let mut found = Vec::new();
+    assert!(patiently(|| {
+        found = ring_folders(recorder.pid());
+        found.iter().any(|f| f.join("s").exists())
+    }));
+    found.remove(0)
+}
+
+/// A recording of the program with objects, once it has a ring.
+fn recording(stage: &Stage, milliseconds: &str) -> (Running, PathBuf) {
+    let heap = program("heap");
+    let command = [heap.as_os_str(), milliseconds.as_ref()];
+    let recorder = stage.start(stage.record(&["--interval", "20ms"], &command));
+    let folder = run_folder(&recorder);
+    (recorder, folder)
+}
+
+fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// What a caller is told in that folder.
+fn ask(stage: &Stage, folder: &Path, times: &str, user: Option<u32>) -> String {
+    // In a place that every user can reach.
+    let caller = stage.path("caller");
+    if !caller.exists() {
+        fs::copy(program("caller"), &caller).unwrap();
+        fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = stage.command(caller);
+    command.arg(folder).arg(times);
+    if let Some(user) = user {
+        as_user(&mut command, user);
+    }
+    stage.run(command).require(0).text().trim().to_owned()
+}
+
+/// The blocks of memory that the program with objects makes, as the preload library tells of them.
+fn blocks(trace: &Trace) -> usize {
+    let objects: Vec<ObjectRow> = trace.rows().unwrap();
+    let sizes = [5 << 20, 3 << 20];
+    let is_block = |o: &&ObjectRow| sizes.contains(&o.bytes.0) && o.site.is_some();
+    objects.iter().filter(is_block).count()
+}
+
+#[test]
+fn who_is_not_recorded_gets_no_ring_and_costs_nothing() {
+    let stage = Stage::new();
+    let (recorder, folder) = recording(&stage, "3000");
+    let metadata = fs::metadata(&folder).unwrap();
+    assert_eq!((metadata.mode() & 0o7777, metadata.uid()), (0o711, 0));
+    let mut touch = stage.command("touch");
+    touch.arg(folder.join("1-1-1.ring"));
+    as_user(&mut touch, STRANGER);
+    assert_ne!(stage.run(touch).code, 0);
+    assert_eq!(ask(&stage, &folder, "1", Some(STRANGER)), "closed");
+    // The recorder's own user, but no process of the target's.
+    assert_eq!(ask(&stage, &folder, "1", None), "closed");
+    let before = descriptors(recorder.pid());
+    assert_eq!(ask(&stage, &folder, "3000", Some(STRANGER)), "3000 closed");
+    let after = descriptors(recorder.pid());
+    assert!(after <= before + 4, "{before} descriptors, then {after}");
+    recorder.end().require(0);
+
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let losses = &trace.manifest.losses;
+    assert!(losses.values().all(|count| *count == 0), "{losses:?}");
+    let notes = trace.manifest.notes.join("\n");
+    assert!(
+        notes.contains("3002 of processes that are not recorded"),
+        "{notes}"
+    );
+    assert_eq!(blocks(&trace), 2);
+}
+
+#[test]
+fn a_recorded_process_gets_one_ring() {
+    let stage = Stage::new();
+    let caller = program("caller");
+    let ended = stage.run(stage.record(&[], &[caller])).require(0);
+    assert_eq!(ended.text().trim(), "closed");
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let notes = trace.manifest.notes.join("\n");
+    assert!(notes.contains("1 of recorded processes"), "{notes}");
+    let processes: Vec<ProcessRow> = trace.rows().unwrap();
+    assert!(
+        processes
+            .iter()
+            .all(|p| p.objects.as_deref() == Some("preload"))
+    );
+}
+
+/// A shell that waits for a file of the stage's and then becomes the program with objects.
+fn waiting(stage: &Stage, options: &[&str]) -> (Running, PathBuf) {
+    let heap = program("heap");
+    let script = format!(
+        "while [ ! -e go ]; do sleep 0.02; done; {} 10; echo $? > done",
+        heap.display()
+    );
+    let recorder = stage.start(stage.record(options, &["sh", "-c", &script]));
+    let folder = run_folder(&recorder);
+    (recorder, folder)
+}
+
+#[test]
+fn who_remakes_the_folder_of_a_dead_recorder_hears_nothing() {
+    for options in [&["--writes", "on"][..], &["--backend", "fault"]] {
+        let stage = Stage::new();
+        fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+        let (recorder, folder) = waiting(&stage, options);
+        std::thread::sleep(Duration::from_millis(300));
+        recorder.signal(Signal::KILL);
+        recorder.end();
+        assert!(patiently(|| !folder.exists()));
+        let impostor = stage.path("impostor");
+        fs::copy(program("impostor"), &impostor).unwrap();
+        let mut listen = stage.command(impostor);
+        as_user(listen.arg(&folder), STRANGER);
+        let mut listener = stage.start(listen);
+        let said = || fs::read_to_string(stage.path("stdout-1")).unwrap_or_default();
+        assert!(
+            patiently(|| said().contains("listening")),
+            "{}",
+            listener.messages()
+        );
+        fs::write(stage.path("go"), "").unwrap();
+        assert!(patiently(|| stage.path("done").exists()));
+        let code = || fs::read_to_string(stage.path("done")).unwrap();
+        assert!(patiently(|| code().trim() == "0"));
+        let heard = said();
+        listener.signal(Signal::KILL);
+        patiently(|| listener.has_ended());
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(!heard.contains("bytes"), "{options:?}: {heard}");
+    }
+}
+
+#[test]
+fn a_stopped_recorder_does_not_keep_programs_from_starting() {
+    let stage = Stage::new();
+    let (recorder, _) = waiting(&stage, &[]);
+    std::thread::sleep(Duration::from_millis(300));
+    recorder.signal(Signal::STOP);
+    let began = Instant::now();
+    fs::write(stage.path("go"), "").unwrap();
+    assert!(patiently(|| stage.path("done").exists()));
+    // A program waits 200 ms; the watchdog looks every 300 ms whether the target is held by a recorder that stands.
+    let took = began.elapsed();
+    recorder.signal(Signal::CONT);
+    recorder.end().require(0);
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}

@@ -1,0 +1,111 @@
+//! Memory that several processes map is one object, and its pages count once.
+
+use serde_json::Value;
+use varve_faults::Stage;
+use varve_trust::program;
+
+use crate::reports::{number, objects_with, recorded};
+
+/// What `programs/memory.c` shares: 8 MiB.
+const PAGES: u64 = 2048;
+const USERS: u64 = 4;
+/// Pages at the borders of intervals that only a flag tells of, which others may have set: they count nowhere.
+const POSSIBLY: u64 = 64;
+
+/// Records four processes that touch one memory in turn, mapped at four addresses.
+fn four_users(kind: &str) {
+    let stage = Stage::new();
+    let program = program("memory");
+    let report = recorded(
+        &stage,
+        &["--interval", "50ms"],
+        &[program.to_str().unwrap(), "share", kind],
+    );
+    let large = objects_with(&report, |o| number(o, "bytes") >= PAGES * 4096);
+    let buffers: Vec<&Value> = large
+        .into_iter()
+        .filter(|o| number(o, "touched_pages") + POSSIBLY >= PAGES)
+        .collect();
+    assert_eq!(buffers.len(), 1, "{kind}: {buffers:#?}");
+    let buffer = buffers[0];
+    assert!(number(buffer, "touched_pages") <= PAGES, "{buffer:#}");
+    let users = buffer["processes"].as_array().unwrap();
+    assert_eq!(users.len() as u64, USERS, "{users:#?}");
+    for user in users {
+        assert!(
+            number(user, "touched_pages") + POSSIBLY >= PAGES,
+            "{users:#?}"
+        );
+        assert!(user["first_touch_tid"].is_u64(), "{user}");
+    }
+    // Each process touched all of it, once: together they used it four times.
+    assert!(
+        number(&buffer["reuse"], "more") + POSSIBLY >= PAGES,
+        "{buffer:#}"
+    );
+    let once = report["findings"].as_array().unwrap();
+    let once = once.iter().find(|f| f["id"] == "touched-once");
+    assert!(once.is_none(), "{once:?}");
+    let footprint = &report["footprint"];
+    let (memory, sum) = (
+        number(footprint, "touched_pages"),
+        number(footprint, "touched_pages_per_process"),
+    );
+    let shared = (USERS - 1) * (PAGES - POSSIBLY);
+    assert!(memory + shared <= sum, "{memory} and {sum}");
+    assert!(memory < 2 * PAGES, "{memory}");
+}
+
+#[test]
+fn a_memfd_at_four_addresses() {
+    four_users("memfd");
+}
+
+#[test]
+fn a_segment_of_system_v_at_four_addresses() {
+    four_users("sysv");
+}
+
+#[test]
+fn a_shared_file_at_four_addresses() {
+    four_users("file");
+}
+
+#[test]
+fn shared_memory_without_a_name() {
+    four_users("anonymous");
+}
+
+#[test]
+fn copies_of_a_fork_are_memory_of_their_own() {
+    let stage = Stage::new();
+    let program = program("memory");
+    let report = recorded(
+        &stage,
+        &["--interval", "50ms"],
+        &[program.to_str().unwrap(), "copies"],
+    );
+    let own = objects_with(&report, |o| {
+        number(o, "bytes") == PAGES * 4096 && number(o, "touched_pages") == PAGES
+    });
+    assert_eq!(own.len(), 3, "{own:#?}");
+    assert!(number(&report["footprint"], "touched_pages") >= 3 * PAGES);
+}
+
+#[test]
+fn stacks_say_whose_they_are() {
+    let stage = Stage::new();
+    let program = program("memory");
+    let report = recorded(
+        &stage,
+        &["--interval", "50ms"],
+        &[program.to_str().unwrap(), "copies"],
+    );
+    let stacks = objects_with(&report, |o| o["kind"] == "stack");
+    assert!(stacks.len() >= 3, "{stacks:#?}");
+    for stack in stacks {
+        let name = stack["name"].as_str().unwrap();
+        let whose = format!(" {} (memory", stack["pid"]);
+        assert!(name.contains(&whose), "{name}");
+    }
+}
