@@ -19,6 +19,7 @@
 #define TRACK_VANISH 16u
 #define TRACK_SAMPLES 32u
 #define TRACK_SERVANTS 64u /* the first process in its memory without an exit signal makes its fault handler */
+#define TRACK_MEMORY_FILES 256u /* of no process: somebody has a process's memory open as a file */
 #define TRACK_SERVED 128u  /* that one was made; another such process is tracked as any is */
 
 struct settings {
@@ -121,6 +122,12 @@ struct waits {
 	u64 covered;
 };
 
+/* The cgroup whose freezer holds the target, and how often it let go since the loader last wrote this */
+struct held_group {
+	u64 id;    /* 0: none */
+	u64 thaws;
+};
+
 /* Loss counters */
 #define DROP_FAULT 0
 #define DROP_VANISH_PAGES 1
@@ -209,6 +216,15 @@ struct rec_comm {
 #define OP_OPENAT 19
 #define OP_OPENAT2 20
 #define OP_CREAT 21
+#define OP_PROCESS_MRELEASE 22
+#define OP_IOCTL 23
+/* The kernel reads or writes the memory of the process that is named, without the mapping */
+#define OP_PROCESS_VM 24
+#define OP_PTRACE 25
+#define OP_READ 26    /* bytes, at the file's position */
+#define OP_READV 27
+#define OP_PREAD 28   /* at a position of the call's own */
+#define OP_PREADV 29
 
 #define STACK_MAX 16384
 struct rec_mapping {

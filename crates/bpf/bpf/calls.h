@@ -10,6 +10,8 @@ static const u8 ops64[512] = {
 	[67] = OP_SHMDT,     [76] = OP_TRUNCATE, [77] = OP_FTRUNCATE, [216] = OP_REMAP_FILE,
 	[231] = OP_EXIT,     [285] = OP_FALLOCATE, [322] = OP_EXECAT, [440] = OP_PROCESS_MADVISE,
 	[2] = OP_OPEN,	     [85] = OP_CREAT,	 [257] = OP_OPENAT,   [437] = OP_OPENAT2,
+	[16] = OP_IOCTL,     [101] = OP_PTRACE,	 [310] = OP_PROCESS_VM, [311] = OP_PROCESS_VM,
+	[448] = OP_PROCESS_MRELEASE,
 };
 
 static const u8 ops32[512] = {
@@ -19,12 +21,32 @@ static const u8 ops32[512] = {
 	[219] = OP_MADVISE,   [252] = OP_EXIT,	   [257] = OP_REMAP_FILE,  [324] = OP_FALLOCATE,
 	[358] = OP_EXECAT,    [397] = OP_SHMAT,	   [398] = OP_SHMDT,	   [440] = OP_PROCESS_MADVISE,
 	[5] = OP_OPEN,	      [8] = OP_CREAT,	   [295] = OP_OPENAT,	   [437] = OP_OPENAT2,
+	[26] = OP_PTRACE,     [54] = OP_IOCTL,	   [347] = OP_PROCESS_VM,  [348] = OP_PROCESS_VM,
+	[448] = OP_PROCESS_MRELEASE,
+};
+
+/* Looked at only once somebody opened a file that is a process's memory: everybody reads and writes */
+static const u8 files64[512] = {
+	[0] = OP_READ,	   [1] = OP_READ,     [17] = OP_PREAD,	 [18] = OP_PREAD,
+	[19] = OP_READV,   [20] = OP_READV,   [295] = OP_PREADV, [296] = OP_PREADV,
+	[327] = OP_PREADV, [328] = OP_PREADV,
+};
+
+static const u8 files32[512] = {
+	[3] = OP_READ,	   [4] = OP_READ,     [180] = OP_PREAD,	 [181] = OP_PREAD,
+	[145] = OP_READV,  [146] = OP_READV,  [333] = OP_PREADV, [334] = OP_PREADV,
+	[378] = OP_PREADV, [379] = OP_PREADV,
 };
 
 #define TS_COMPAT 2
 #define X32_BIT 0x40000000
 #define IPC_SHMAT 21
 #define IPC_SHMDT 22
+
+static __always_inline int may_be_of_memory_file(u32 number)
+{
+	return memory_files && (files64[number & 511] || files32[number & 511]);
+}
 
 static __always_inline int interesting(u32 number)
 {
@@ -37,7 +59,7 @@ static __always_inline int reaches_others(u32 number)
 	u32 status = BPF_CORE_READ(current_task(), thread_info.status);
 	u32 op = status & TS_COMPAT ? ops32[number & 511] : ops64[number & 511];
 
-	return op == OP_MADVISE || op == OP_PROCESS_MADVISE || op == OP_TRUNCATE ||
+	return op == OP_MADVISE || op == OP_PROCESS_MADVISE || op == OP_PROCESS_MRELEASE || op == OP_TRUNCATE ||
 	       op == OP_FTRUNCATE || op == OP_FALLOCATE || (op >= OP_OPEN && op <= OP_CREAT);
 }
 
@@ -54,6 +76,8 @@ __noinline int decode(struct call *c, u64 registers, u32 number)
 		return 0;
 	if (!(status & TS_COMPAT)) {
 		c->op = ops64[number & 511];
+		if (!c->op && memory_files)
+			c->op = files64[number & 511];
 		c->wide = 8;
 		c->args[0] = r.di;
 		c->args[1] = r.si;
@@ -64,6 +88,8 @@ __noinline int decode(struct call *c, u64 registers, u32 number)
 		return c->op;
 	}
 	c->op = ops32[number & 511];
+	if (!c->op && memory_files)
+		c->op = files32[number & 511];
 	c->wide = 4;
 	c->args[0] = (u32)r.bx;
 	c->args[1] = (u32)r.cx;

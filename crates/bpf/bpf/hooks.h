@@ -44,7 +44,7 @@ static __always_inline struct scratch *take_scratch(void)
 
 /*
  * Sends the touched pages of [start, end) of the address space to the ring. `owner` is the process whose
- * memory it is; 0: the current one.
+ * memory it is; 0: the current one. With CAUSE_KERNEL_TOUCH all pages that are there count as touched.
  */
 __noinline int vanish(u64 mm, u32 cause, u64 start, u64 end, u32 owner)
 {
@@ -68,6 +68,7 @@ __noinline int vanish(u64 mm, u32 cause, u64 start, u64 end, u32 owner)
 	}
 	prepare(s, g, (u64)BPF_CORE_READ(CAST_MM(mm), pgd));
 	s->to_ring = 1;
+	s->reached = cause == CAUSE_KERNEL_TOUCH;
 	s->cursor = start;
 	s->end = end;
 	fill(&s->batch.r, REC_VANISH, cause);
@@ -236,7 +237,9 @@ static __always_inline void exec_hook(u64 path, u64 argv, u64 envp, u32 wide)
 #define MADV_COLD 20
 #define MADV_PAGEOUT 21
 #define MADV_DONTNEED_LOCKED 24
+#define MADV_COLLAPSE 25
 #define MADV_GUARD_INSTALL 102
+#define UFFDIO_MOVE 0xc028aa05
 
 static __always_inline int advice_drops(u32 advice)
 {
@@ -251,6 +254,13 @@ static __always_inline int advice_drops(u32 advice)
 #define SHM_REMAP 040000
 #define FALLOCATE_DROPS (2 | 8 | 16 | 32) /* punch, collapse, zero, insert */
 
+/* The beginning of struct uffdio_move */
+struct move {
+	u64 to;
+	u64 from;
+	u64 bytes;
+};
+
 struct call {
 	u64 args[6];
 	u32 op;
@@ -261,6 +271,7 @@ __noinline int vanish_call(struct call *c)
 {
 	struct task_struct *task = current_task();
 	u64 mm = (u64)BPF_CORE_READ(task, mm), end;
+	struct move move;
 
 	if (!c || !mm)
 		return 0;
@@ -292,6 +303,13 @@ __noinline int vanish_call(struct call *c)
 		if (c->args[2] & SHM_REMAP)
 			vanish(mm, CAUSE_OVERMAP, c->args[1] & ~(SIZE_4K - 1), ~0ull >> 1, 0);
 		return 0;
+	case OP_IOCTL:
+		if ((u32)c->args[1] != UFFDIO_MOVE)
+			return 0;
+		/* Where the arguments are not in memory yet, the call will bring them */
+		if (bpf_probe_read_user(&move, sizeof(move), (void *)c->args[2]))
+			return vanish(mm, CAUSE_REMAP, 0, ~0ull >> 1, 0);
+		return vanish(mm, CAUSE_REMAP, move.from, move.from + move.bytes, 0);
 	case OP_SHMDT:
 		return vanish(mm, CAUSE_SHMDT, 0, ~0ull >> 1, 0);
 	}

@@ -57,6 +57,14 @@ typedef struct {
 	int counter;
 } atomic_t;
 
+typedef struct {
+	s64 counter;
+} atomic64_t;
+
+typedef struct {
+	atomic64_t refcnt;
+} file_ref_t;
+
 struct list_head {
 	struct list_head *next;
 };
@@ -88,6 +96,8 @@ struct mm_struct {
 	u64 *pgd;
 	atomic_t mm_users;
 	unsigned long brk;
+	unsigned long arg_start;
+	unsigned long env_end;
 	struct task_struct *owner;
 };
 
@@ -116,6 +126,15 @@ struct address_space {
 struct super_block {
 	unsigned long s_magic;
 };
+struct qstr {
+	const unsigned char *name;
+};
+struct dentry {
+	struct qstr d_name;
+};
+struct path {
+	struct dentry *dentry;
+};
 struct inode {
 	s64 i_size;
 	struct super_block *i_sb;
@@ -124,6 +143,8 @@ struct inode {
 struct vm_area_struct {
 	unsigned long vm_start;
 	unsigned long vm_end;
+	unsigned long vm_pgoff;
+	struct file *vm_file;
 	struct mm_struct *vm_mm;
 	struct {
 		struct rb_node rb;
@@ -153,13 +174,29 @@ struct file {
 	void *private_data;
 	struct address_space *f_mapping;
 	struct inode *f_inode;
+	struct path f_path;
+	s64 f_pos;
+	atomic64_t f_count; /* up to 6.12; file_ref_t since */
+	file_ref_t f_ref;
+};
+struct proc_inode {
+	struct pid *pid;
+	struct inode vfs_inode;
 };
 struct fdtable {
 	unsigned int max_fds;
 	struct file **fd;
 };
 struct files_struct {
+	atomic_t count;
 	struct fdtable *fdt;
+};
+
+struct kernfs_node {
+	u64 id;
+};
+struct cgroup {
+	struct kernfs_node *kn;
 };
 
 struct task_struct {
@@ -206,6 +243,10 @@ enum pageflags {
 };
 enum pagetype {
 	PGTY_hugetlb = 1,
+};
+enum scan_result {
+	SCAN_SUCCEED = 1,
+	SCAN_PTE_MAPPED_HUGEPAGE = 2,
 };
 enum compound_dtor_id {
 	HUGETLB_PAGE_DTOR = 1,

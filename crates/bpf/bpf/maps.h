@@ -20,6 +20,8 @@ struct scratch {
 	u32 options;
 	u32 whole; /* copy whole tables; else single entries, for short ranges */
 	u32 ring_wake;
+	u32 reached; /* whatever is present counts as accessed */
+	u32 unused;
 	/* which table each copy holds */
 	u64 at5, at4, at3, at2;
 	/* sums */
@@ -124,6 +126,9 @@ struct {
 
 /* How many those are: most calls of most processes need not look there */
 static volatile u32 openings;
+
+/* Whether a tracked process opened a file that is a process's memory; others' reading is then not looked at */
+static volatile u32 memory_files;
 
 /* Threads that reached their end, until sched_process_exit */
 struct {

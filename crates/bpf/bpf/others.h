@@ -35,6 +35,9 @@ struct sharers {
 	u32 found;
 	u32 unknown;
 	u32 pad;
+	/* Which pages of the file, first and one past the last */
+	u64 first;
+	u64 end;
 };
 
 static __always_inline void sharer(struct sharers *c, u64 node)
@@ -42,9 +45,13 @@ static __always_inline void sharer(struct sharers *c, u64 node)
 	struct vm_area_struct *area = (struct vm_area_struct *)(unsigned long)(
 		node - bpf_core_field_offset(struct vm_area_struct, shared.rb));
 	struct mm_struct *mm = BPF_CORE_READ(area, vm_mm);
+	u64 begin = BPF_CORE_READ(area, vm_start), bound = BPF_CORE_READ(area, vm_end);
+	u64 page = BPF_CORE_READ(area, vm_pgoff), pages = (bound - begin) >> 12;
 	struct tracked *t;
 	u32 owner = 0;
 
+	if (page >= c->end || page + pages <= c->first)
+		return;
 	if (bpf_core_field_exists(struct mm_struct, owner))
 		owner = BPF_CORE_READ(mm, owner, tgid);
 	else if (mm == BPF_CORE_READ(current_task(), mm))
@@ -55,9 +62,13 @@ static __always_inline void sharer(struct sharers *c, u64 node)
 	if (!t || !(t->flags & TRACK_VANISH))
 		return;
 	c->found++;
-	if (!c->only_count)
-		vanish((u64)mm, CAUSE_TRUNCATE, BPF_CORE_READ(area, vm_start),
-		       BPF_CORE_READ(area, vm_end), owner);
+	if (c->only_count)
+		return;
+	if (page + pages > c->end)
+		bound = begin + ((c->end - page) << 12);
+	if (page < c->first)
+		begin += (c->first - page) << 12;
+	vanish((u64)mm, CAUSE_TRUNCATE, begin, bound, owner);
 }
 
 /* Down to the left, then to the right, then up: the node that one comes from says what is next */
@@ -83,11 +94,11 @@ static long sharer_step(u32 i, struct sharers *c)
 	return 0;
 }
 
-/* Looks at all tracked mappings of a file; those that cannot be told of are a loss */
-static __always_inline u32 each_sharer(u64 file, u32 only_count)
+/* Looks at all tracked mappings of pages of a file; those that cannot be told of are a loss */
+static __always_inline u32 each_sharer(u64 file, u32 only_count, u64 first, u64 end)
 {
 	struct file *f = (struct file *)(unsigned long)file;
-	struct sharers c = { .only_count = only_count };
+	struct sharers c = { .only_count = only_count, .first = first, .end = end };
 
 	c.node = (u64)BPF_CORE_READ(f, f_mapping, i_mmap.rb_root.rb_node);
 	if (!c.node)
@@ -142,31 +153,53 @@ static __always_inline u64 task_of(struct pid *pid)
 	return BPF_CORE_READ(task, thread_pid) == pid ? (u64)task : 0;
 }
 
+/* The process behind a pidfd; 0: there is none, or it cannot be told, which is a loss */
+static __noinline u64 task_behind(u32 fd)
+{
+	u64 file = file_of(fd), task;
+	struct file *f = (struct file *)(unsigned long)file;
+
+	if (!file)
+		return 0;
+	/* Where a pidfd keeps its process: in the file up to 6.8, in a file system's inode since */
+	task = task_of(BPF_CORE_READ(f, private_data));
+	if (!task)
+		task = task_of(BPF_CORE_READ(f, f_inode, i_private));
+	if (!task)
+		drop(DROP_VANISH_WALKS, 1);
+	return task;
+}
+
+/* process_mrelease: all of the memory of a process that was killed, before it ends by itself */
+static __noinline int reap_other(struct call *c)
+{
+	u64 task = c ? task_behind(c->args[0]) : 0;
+	struct tracked *t;
+	u32 owner;
+
+	if (!task)
+		return 0;
+	owner = BPF_CORE_READ(CAST_TASK(task), tgid);
+	t = bpf_map_lookup_elem(&tracked, &owner);
+	if (!t || !(t->flags & TRACK_VANISH))
+		return 0;
+	return vanish(mm_of(task), CAUSE_EXIT, 0, ~0ull >> 1, owner);
+}
+
 /* process_madvise: some or all of the memory of the process behind a pidfd */
 static __noinline int advise_other(struct call *c)
 {
-	u64 task = (u64)current_task(), file, range[2], mm;
-	struct file *f;
+	u64 task = (u64)current_task(), range[2], mm;
 	struct tracked *t;
 	u32 owner;
 
 	if (!c || !advice_drops(c->args[3]))
 		return 0;
 	/* Negative ones that the kernel takes mean the caller itself */
-	if ((s32)c->args[0] >= 0) {
-		file = file_of(c->args[0]);
-		if (!file)
-			return 0;
-		f = (struct file *)(unsigned long)file;
-		/* Where a pidfd keeps its process: in the file up to 6.8, in a file system's inode since */
-		task = task_of(BPF_CORE_READ(f, private_data));
-		if (!task)
-			task = task_of(BPF_CORE_READ(f, f_inode, i_private));
-		if (!task) {
-			drop(DROP_VANISH_WALKS, 1);
-			return 0;
-		}
-	}
+	if ((s32)c->args[0] >= 0)
+		task = task_behind(c->args[0]);
+	if (!task)
+		return 0;
 	owner = BPF_CORE_READ(CAST_TASK(task), tgid);
 	t = bpf_map_lookup_elem(&tracked, &owner);
 	mm = (u64)BPF_CORE_READ(CAST_TASK(task), mm);
@@ -181,15 +214,64 @@ static __noinline int advise_other(struct call *c)
 			break;
 		if (c->wide == 4) {
 			if (bpf_probe_read_user(narrow, 8, (void *)(c->args[1] + i * 8)))
-				break;
+				return vanish(mm, CAUSE_ADVISE, 0, ~0ull >> 1, owner);
 			range[0] = narrow[0];
 			range[1] = narrow[1];
 		} else if (bpf_probe_read_user(range, 16, (void *)(c->args[1] + i * 16))) {
-			break;
+			/* Not in memory yet: the call itself will bring it */
+			return vanish(mm, CAUSE_ADVISE, 0, ~0ull >> 1, owner);
 		}
 		vanish(mm, CAUSE_ADVISE, range[0], range[0] + range[1], owner);
 	}
 	return 0;
+}
+
+/* The mappings that MADV_COLLAPSE is given, one after the other */
+struct collapsed {
+	u64 at;
+	u64 end;
+	u64 file;
+	u64 page; /* of the file, at `at` */
+	u64 next;
+};
+
+static long see_mapping(struct task_struct *task, struct vm_area_struct *area, struct collapsed *c)
+{
+	u64 start = BPF_CORE_READ(area, vm_start);
+
+	c->file = (u64)BPF_CORE_READ(area, vm_file);
+	c->next = BPF_CORE_READ(area, vm_end);
+	c->page = BPF_CORE_READ(area, vm_pgoff) + ((c->at - start) >> 12);
+	return 0;
+}
+
+/*
+ * The kernel takes down the tables of all mappings of pages of files that it collapses, whoever's they are. Huge pages of
+ * anonymous memory begin as accessed. The mappings themselves are gone through here, not in a callback: only eight calls may be nested.
+ */
+static __always_inline void collapse(u64 start, u64 bytes)
+{
+	struct collapsed c = { .at = start & ~(SIZE_4K - 1), .end = start + bytes };
+	u32 cause = CAUSE_ADVISE;
+
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MOST_RANGES; i++) {
+		u64 end;
+
+		if (c.at >= c.end)
+			return;
+		c.file = 0;
+		/* Fails where nothing is mapped, and where somebody is changing the mappings */
+		if (bpf_find_vma(bpf_get_current_task_btf(), c.at, see_mapping, &c, 0))
+			break;
+		end = c.next < c.end ? c.next : c.end;
+		if (c.file)
+			each_sharer(c.file, 0, c.page & ~511ull,
+				    (c.page + ((end - c.at) >> 12) + 511) & ~511ull);
+		c.at = end;
+	}
+	if (c.at < c.end)
+		bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
 }
 
 /*
@@ -230,7 +312,7 @@ static __always_inline void end_open(s64 result)
 		return;
 	__sync_fetch_and_add(&openings, -1);
 	file = result < 0 ? 0 : file_of(result);
-	found = file ? each_sharer(file, 1) : 0;
+	found = file ? each_sharer(file, 1, 0, ~0ull) : 0;
 	if (found)
 		drop(DROP_VANISH_WALKS, found);
 }
@@ -251,9 +333,16 @@ static __always_inline int call_on_others(struct call *c)
 		if (is_stacked(file))
 			bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
 		else
-			each_sharer(file, 0);
+			each_sharer(file, 0, 0, ~0ull);
+		return 1;
+	case OP_PROCESS_MRELEASE:
+		reap_other(c);
 		return 1;
 	case OP_MADVISE:
+		if (c->args[2] == MADV_COLLAPSE) {
+			collapse(c->args[0], c->args[1]);
+			return 1;
+		}
 		/* Takes the pages from the file, and so from everybody who has mapped it */
 		if (c->args[2] != MADV_REMOVE)
 			return 0;
@@ -265,7 +354,10 @@ static __always_inline int call_on_others(struct call *c)
 		bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
 		return 1;
 	case OP_PROCESS_MADVISE:
-		advise_other(c);
+		if (c->args[3] == MADV_COLLAPSE)
+			bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
+		else
+			advise_other(c);
 		return 1;
 	case OP_OPEN:
 	case OP_OPENAT:

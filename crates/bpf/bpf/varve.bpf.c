@@ -103,6 +103,8 @@ static __noinline u64 mm_of(u64 leader)
 }
 
 #include "others.h"
+#include "reach.h"
+#include "elsewhere.h"
 
 SEC("syscall")
 int walk_process(struct walk_args *a)
@@ -283,7 +285,7 @@ int call_enter(struct bpf_raw_tracepoint_args *ctx)
 	struct call c = {};
 	struct tracked *t;
 
-	if (number > 511 || !interesting(number))
+	if (number > 511 || !(interesting(number) || may_be_of_memory_file(number)))
 		return 0;
 	t = tracked_current();
 	if (!t && !reaches_others(number))
@@ -311,6 +313,10 @@ int call_enter(struct bpf_raw_tracepoint_args *ctx)
 		exec_hook(c.args[0], c.args[1], c.args[2], c.wide);
 	else if (c.op == OP_EXECAT)
 		exec_hook(c.args[1], c.args[2], c.args[3], c.wide);
+	else if (c.op == OP_PROCESS_VM || c.op == OP_PTRACE)
+		reach_process(&c);
+	else if (c.op >= OP_READ && c.op <= OP_PREADV)
+		reach_by_file(&c);
 	else
 		vanish_call(&c);
 	return 0;
@@ -327,13 +333,17 @@ int call_exit(struct bpf_raw_tracepoint_args *ctx)
 	if (openings)
 		end_open(ctx->args[1]);
 	t = tracked_current();
-	if (!t || !(t->flags & TRACK_MAPPINGS))
+	if (!t || !(t->flags & (TRACK_MAPPINGS | TRACK_VANISH)))
 		return 0;
 	bpf_probe_read_kernel(&number, sizeof(number), &registers->orig_ax);
 	number = (u32)number & ~X32_BIT;
 	if (number > 511 || !interesting(number))
 		return 0;
-	if (!decode(&c, (u64)registers, number) || c.op > OP_LAST_MAPPING)
+	if (!decode(&c, (u64)registers, number))
+		return 0;
+	if (!memory_files && c.op >= OP_OPEN && c.op <= OP_OPENAT2)
+		note_memory_file(ctx->args[1]);
+	if (c.op > OP_LAST_MAPPING || !(t->flags & TRACK_MAPPINGS))
 		return 0;
 	emit_mapping(&c, registers, ctx->args[1], t->flags);
 	return 0;
@@ -380,27 +390,14 @@ int change_flags(struct flag_args *a)
 	struct tracked *t = bpf_map_lookup_elem(&tracked, &pid);
 
 	a->done = 0;
+	if (a->set & TRACK_MEMORY_FILES)
+		memory_files = 1;
 	if (!t || t->image != a->image)
 		return 0;
 	__sync_fetch_and_or(&t->flags, a->set);
 	__sync_fetch_and_and(&t->flags, ~a->clear);
 	a->done = 1;
 	return 0;
-}
-
-/* The number by which a thread knows itself */
-static __always_inline u32 own_number(struct task_struct *task)
-{
-	struct pid *pid = BPF_CORE_READ(task, thread_pid);
-	u32 level = BPF_CORE_READ(pid, level), number = 0;
-	u64 at;
-
-	if (level > 32) /* MAX_PID_NS_LEVEL */
-		return 0;
-	at = (u64)pid + bpf_core_field_offset(struct pid, numbers) + level * bpf_core_type_size(struct upid) +
-	     bpf_core_field_offset(struct upid, nr);
-	bpf_probe_read_kernel(&number, sizeof(number), (void *)(unsigned long)at);
-	return number;
 }
 
 SEC("raw_tp/sched_process_fork")
@@ -461,7 +458,7 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 		rec->sp = r.sp;
 		rec->tls = BPF_CORE_READ(child, thread.fsbase);
 	}
-	rec->own_tid = own_number(child);
+	rec->own_tid = number_at(child, BPF_CORE_READ(child, thread_pid, level));
 	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 	return 0;
 }

@@ -211,7 +211,7 @@ __noinline u64 scan_word(struct scratch *s, u32 word, u64 mask)
 	if (any & PTE_PROTNONE)
 		present |= gather(s, word, 8);
 	present &= mask;
-	accessed &= present;
+	accessed = s->reached ? present : accessed & present;
 	if (any & PTE_SPECIAL)
 		special = gather(s, word, 9);
 	r->accessed[word] = accessed & ~special;
@@ -346,6 +346,7 @@ static __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
 
 	if (!s)
 		return 0;
+	accessed |= s->reached;
 	r = &s->region;
 	__builtin_memset(r, 0, sizeof(*r));
 	r->base = va & ~(size - 1);
@@ -490,6 +491,7 @@ static __always_inline void prepare(struct scratch *s, const struct settings *g,
 	s->at5 = s->at4 = s->at3 = s->at2 = 0;
 	s->present = s->checks = s->check_failures = s->table_failures = 0;
 	s->out_count = s->full = 0;
+	s->reached = 0;
 	s->block_count = 0;
 	s->head = 0;
 	s->batch.count = 0;

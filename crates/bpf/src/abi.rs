@@ -20,6 +20,7 @@ pub(crate) const FEATURE_COMPOUND: u32 = 4;
 pub(crate) const FEATURE_PINCOUNT: u32 = 8;
 pub(crate) const FEATURE_HUGETLB: u32 = 16;
 
+pub(crate) const TRACK_MEMORY_FILES: u32 = 256;
 pub(crate) const DROP_FAULT: u32 = 0;
 pub(crate) const DROP_VANISH_PAGES: u32 = 1;
 pub(crate) const DROP_VANISH_WALKS: u32 = 2;
@@ -106,6 +107,11 @@ plain!(FlagArgs {
 plain!(Waits {
     waited: u64,
     covered: u64,
+});
+
+plain!(HeldGroup {
+    id: u64,
+    thaws: u64,
 });
 
 plain!(RawRegion {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use libbpf_rs::{MapCore, Object};
 use varve_model::{Duration, Pid, Time};
 
-use crate::abi::{self, FlagArgs, Plain, RawRegion, Settings, Tracked, Waits, WalkArgs};
+use crate::abi::{self, FlagArgs, HeldGroup, Plain, RawRegion, Settings, Tracked, Waits, WalkArgs};
 use crate::calibrate::{self, Found};
 use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
@@ -64,6 +64,7 @@ impl Aside {
 #[derive(Debug)]
 pub struct TrackedProcesses {
     map: OwnedFd,
+    group: OwnedFd,
 }
 
 impl TrackedProcesses {
@@ -88,6 +89,17 @@ impl TrackedProcesses {
         let entry: Tracked = raw::map_lookup(self.map.as_fd(), pid.0).ok()?;
         (entry.dead == 0).then_some(Time(entry.image))
     }
+
+    /// Counts from now on how often the freezer of the cgroup with this inode number lets go
+    pub fn watch_group(&self, id: u64) {
+        // Where this fails the count stays as it is
+        let _ = raw::map_update(self.group.as_fd(), 0, &HeldGroup { id, thaws: 0 });
+    }
+
+    /// How often it did; a kernel without the tracepoint counts nothing
+    pub fn thaws(&self) -> u64 {
+        raw::map_lookup::<HeldGroup>(self.group.as_fd(), 0).map_or(0, |group| group.thaws)
+    }
 }
 
 struct Maps {
@@ -95,6 +107,7 @@ struct Maps {
     tracked: OwnedFd,
     drops: OwnedFd,
     waits: OwnedFd,
+    held_group: OwnedFd,
 }
 
 impl Kernel {
@@ -116,6 +129,7 @@ impl Kernel {
             tracked: map_fd(&object, "tracked")?,
             drops: map_fd(&object, "drops")?,
             waits: map_fd(&object, "waits")?,
+            held_group: map_fd(&object, "held_group")?,
         };
         let ring_bytes = programs::ring_bytes(options);
         let ring = Ring::new(map_fd(&object, "ring")?, ring_bytes)
@@ -215,6 +229,18 @@ impl Kernel {
         Ok(args.done != 0)
     }
 
+    /// Looks at all reading and writing of tracked processes from now on, as one of them has a process's memory open as a
+    /// file already; where one opens such a file later this happens by itself
+    ///
+    /// # Errors
+    /// [`BpfError::System`] where the kernel does not run the program.
+    pub fn expect_memory_files(&self) -> Result<(), BpfError> {
+        let nobody = (Pid(0), Time(0));
+        let flags = TrackFlags(abi::TRACK_MEMORY_FILES);
+        self.change_flags(nobody.0, nobody.1, flags, TrackFlags::default())?;
+        Ok(())
+    }
+
     /// The processes that are tracked, to be asked for at any time
     pub fn tracked(&self) -> Result<TrackedProcesses, BpfError> {
         let map = self
@@ -222,7 +248,11 @@ impl Kernel {
             .tracked
             .try_clone()
             .map_err(map_error("tracked"))?;
-        Ok(TrackedProcesses { map })
+        let group = self.maps.held_group.try_clone();
+        Ok(TrackedProcesses {
+            map,
+            group: group.map_err(map_error("held_group"))?,
+        })
     }
 
     /// Stops following a process; an exit does so by itself

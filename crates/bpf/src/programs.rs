@@ -37,7 +37,7 @@ const fn program(
     }
 }
 
-pub(crate) const PROGRAMS: [Program; 16] = [
+pub(crate) const PROGRAMS: [Program; 19] = [
     Program {
         name: "walk_process",
         tracepoint: None,
@@ -95,6 +95,24 @@ pub(crate) const PROGRAMS: [Program; 16] = [
         false,
     ),
     program("task_rename", "task_rename", "names of threads", false),
+    program(
+        "task_reaping",
+        "start_task_reaping",
+        "reads the bits of a process that the kernel reaps for want of memory",
+        false,
+    ),
+    program(
+        "file_collapsed",
+        "mm_khugepaged_scan_file",
+        "counts what khugepaged takes of mapped files",
+        false,
+    ),
+    program(
+        "group_thawed",
+        "cgroup_unfreeze",
+        "tells when somebody else lets a held cgroup go",
+        false,
+    ),
     program(
         "fault_user",
         "page_fault_user",

@@ -9,6 +9,7 @@ mod claims;
 mod found;
 
 use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration as Wait;
@@ -66,6 +67,10 @@ pub(crate) struct Hold {
     by_ptrace: Option<Held>,
     /// Who stands in the freezer's cgroup; none while nothing is held by it.
     frozen: Option<HashSet<Pid>>,
+    /// How often that cgroup had been let go before it was frozen.
+    thaws: u64,
+    /// The inode number of the cgroup that is watched.
+    watched: Option<u64>,
     /// The processes that are recorded and stand, or cannot be held, in order.
     standing: Vec<Pid>,
     used: Means,
@@ -85,6 +90,8 @@ impl Hold {
             standby: None,
             by_ptrace: None,
             frozen: None,
+            thaws: 0,
+            watched: None,
             standing: Vec::new(),
             used: Means::default(),
             claims,
@@ -149,6 +156,8 @@ impl Hold {
         limit: Wait,
         mut meanwhile: impl FnMut(),
     ) -> Result<Frozen, RecordError> {
+        self.watch_group();
+        self.thaws = self.tracked.thaws();
         let frozen = match self.freeze_group(limit, &mut meanwhile) {
             Some(Frozen::NotYet) => return Ok(Frozen::NotYet),
             Some(Frozen::Still) => self.members(),
@@ -204,6 +213,18 @@ impl Hold {
         came.ok()
     }
 
+    /// Counts from now on how often the cgroup is let go. Before it is frozen, so that nothing is missed.
+    fn watch_group(&mut self) {
+        let path = self.freezer().map(|f| f.path().to_owned());
+        let id = path
+            .and_then(|p| std::fs::metadata(p).ok())
+            .map(|m| m.ino());
+        if self.watched != id {
+            self.tracked.watch_group(id.unwrap_or(0));
+            self.watched = id;
+        }
+    }
+
     /// Who stands in the frozen cgroup. Nobody is held by it any more if others than the target are in it.
     fn members(&mut self) -> Option<HashSet<Pid>> {
         let members: HashSet<Pid> = match self.freezer()?.members() {
@@ -248,7 +269,9 @@ impl Hold {
             release.unheld += held.refused().len() as u64;
         }
         if let (Some(before), Some(freezer)) = (self.frozen.take(), self.freezer()) {
-            release.cut_short = freezer.is_asked_to_freeze().is_ok_and(|asked| !asked);
+            // Somebody can let it go and freeze it again meanwhile.
+            release.cut_short = self.tracked.thaws() != self.thaws
+                || freezer.is_asked_to_freeze().is_ok_and(|asked| !asked);
             // Somebody can move a process out of the cgroup, and so let it run.
             let now: HashSet<Pid> = freezer.members().unwrap_or_default().into_iter().collect();
             let gone = before

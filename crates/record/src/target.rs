@@ -130,6 +130,9 @@ impl Target {
         if options.follow {
             join_descendants(&tracked, options, kernel)?;
         }
+        if tracked.list().into_iter().any(has_memory_open) {
+            kernel.expect_memory_files()?;
+        }
         let hold = match options.hold {
             HoldChoice::Ptrace => Hold::by_ptrace(tracked, pid, None),
             choice => match FoundGroup::of(pid, &tracked) {
@@ -163,6 +166,18 @@ impl Target {
     pub(crate) fn release(&mut self) {
         let _ = self.hold.thaw();
     }
+}
+
+/// Whether a process has a file open that is the memory of a process, or may have.
+fn has_memory_open(pid: Pid) -> bool {
+    let Ok(open) = std::fs::read_dir(format!("/proc/{}/fd", pid.0)) else {
+        return true;
+    };
+    open.flatten().any(|descriptor| {
+        let file = std::fs::read_link(descriptor.path()).unwrap_or_default();
+        let name = file.file_name().unwrap_or_default();
+        ["mem", "environ", "cmdline"].iter().any(|n| name == *n)
+    })
 }
 
 /// Tracks what a tracked process made before it was tracked.

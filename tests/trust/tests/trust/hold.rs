@@ -303,6 +303,33 @@ fn cgroup_of_bytes(pid: u32) -> PathBuf {
     cgroup_root().join(OsStr::from_bytes(line))
 }
 
+/// Somebody lets the held target run, and freezes it again before the recorder looks.
+#[test]
+fn a_hold_that_was_interrupted_is_a_loss() {
+    let group = Group::new("toggled");
+    let (targets, recorders) = (Stage::new(), Stage::new());
+    let target = start_rounds(&targets, 1);
+    group.take(target.pid());
+    let recorder = attach(&recorders, target.pid(), &["--hold", "cgroup"]);
+    assert!(stop_in_a_hold(&recorder, &group.0));
+    group.set("cgroup.freeze", "0");
+    go_on(&targets, 0);
+    group.set("cgroup.freeze", "1");
+    assert!(patiently(|| is_frozen(&group.0)));
+    recorder.signal(Signal::CONT);
+    go_on(&targets, 5);
+    stop(recorder, target);
+    require_loss(&recorders, "holds_cut_short");
+}
+
+fn require_loss(recorded: &Stage, kind: &str) {
+    let trace = Trace::open(&recorded.path("trace.varve")).expect("a trace");
+    let manifest = &trace.manifest;
+    let lost = manifest.losses.get(kind).copied().unwrap_or(0);
+    assert!(lost > 0, "{:?}", manifest.losses);
+    assert!(!manifest.completeness.complete);
+}
+
 #[test]
 fn what_a_debugger_takes_in_the_middle_is_a_loss() {
     let (targets, recorders) = (Stage::new(), Stage::new());
@@ -315,15 +342,9 @@ fn what_a_debugger_takes_in_the_middle_is_a_loss() {
     debugger.end().require(0);
     go_on(&targets, 20);
     stop(recorder, target);
+    require_loss(&recorders, "unheld_processes");
     let trace = Trace::open(&recorders.path("trace.varve")).expect("a trace");
     let manifest = &trace.manifest;
-    let lost = manifest
-        .losses
-        .get("unheld_processes")
-        .copied()
-        .unwrap_or(0);
-    assert!(lost > 0, "{:?}", manifest.losses);
-    assert!(!manifest.completeness.complete);
     let note = |n: &String| n.contains("could not be held still at");
     assert!(manifest.notes.iter().any(note), "{:?}", manifest.notes);
 }

@@ -13,3 +13,4 @@ mod reports;
 mod rings;
 mod rounds;
 mod shared;
+mod unseen;

@@ -1,0 +1,110 @@
+//! Accesses that leave no accessed bit behind: each is in the trace all the same, or the trace does not say complete.
+
+use varve_faults::{Stage, patiently};
+use varve_trust::program;
+
+use crate::rounds::{Group, attach, compare, go_on, stop};
+
+/// Records a program whose pages are all accessed in each round, in a way that a look at the end of an interval does not see.
+fn seen_all_the_same(how: &str) {
+    let stage = Stage::new();
+    let words = [
+        program("unseen").into_os_string(),
+        how.into(),
+        stage.folder().into(),
+        "300".into(),
+    ];
+    let ran = stage.run(stage.record(&["--interval", "10ms"], &words));
+    if ran.code == 77 {
+        eprintln!("skipped: this kernel does not do it");
+        return;
+    }
+    ran.require(7);
+    compare(&stage, &stage).require_all("cgroup");
+}
+
+#[test]
+fn process_vm_readv_of_itself() {
+    seen_all_the_same("readv");
+}
+
+#[test]
+fn process_vm_writev_of_itself() {
+    seen_all_the_same("writev");
+}
+
+#[test]
+fn process_vm_readv_by_the_number_of_a_thread() {
+    seen_all_the_same("thread");
+}
+
+#[test]
+fn process_vm_readv_of_a_child() {
+    seen_all_the_same("child");
+}
+
+#[test]
+fn a_tracer_that_is_recorded_too() {
+    seen_all_the_same("ptrace");
+}
+
+#[test]
+fn its_memory_as_a_file() {
+    seen_all_the_same("pread");
+}
+
+#[test]
+fn its_memory_as_a_file_by_vectors() {
+    seen_all_the_same("preadv");
+}
+
+#[test]
+fn its_memory_as_a_file_by_position() {
+    seen_all_the_same("read");
+}
+
+#[test]
+fn writing_its_memory_as_a_file() {
+    seen_all_the_same("write");
+}
+
+#[test]
+fn its_environment_as_a_file() {
+    seen_all_the_same("environ");
+}
+
+#[test]
+fn a_userfaultfd_that_moves_pages_away() {
+    seen_all_the_same("move");
+}
+
+#[test]
+fn collapsing_a_file_through_another_mapping() {
+    seen_all_the_same("collapse");
+}
+
+#[test]
+fn process_mrelease_of_a_child() {
+    seen_all_the_same("mrelease");
+}
+
+#[test]
+fn attaching_a_segment_over_other_pages() {
+    seen_all_the_same("remap");
+}
+
+/// Which the recorder did not see it open.
+#[test]
+fn its_memory_as_a_file_that_it_had_open_before() {
+    let group = Group::new("open");
+    let (targets, recorders) = (Stage::new(), Stage::new());
+    let mut command = targets.command(program("unseen"));
+    command.arg("pread").arg(targets.folder()).arg("20000");
+    let target = targets.start(command);
+    assert!(patiently(|| targets.path("started").exists()));
+    group.take(target.pid());
+    let recorder = attach(&recorders, target.pid(), &["--hold", "cgroup"]);
+    go_on(&targets, 100);
+    stop(recorder, target);
+    compare(&recorders, &targets).require_all("own cgroup");
+}
