@@ -191,6 +191,12 @@ impl Kernel {
         &self.capabilities
     }
 
+    /// How many mechanisms this machine lacks without which no recording is complete
+    pub fn missing_promised(&self) -> u64 {
+        let known = self.capabilities.iter();
+        known.filter(|c| c.promised && !c.available).count() as u64
+    }
+
     /// Whether writes are told apart from reads (the kernel has soft-dirty bits)
     pub fn tells_writes(&self) -> bool {
         self.settings.options & abi::OPT_SOFT_DIRTY != 0
@@ -502,6 +508,8 @@ fn describe(found: &Found, exit_has_memory: bool) -> Vec<Capability> {
         purpose,
         available,
         required: false,
+        // What a kernel does not have nobody can use; what cannot be found is missed
+        promised: name != "soft-dirty bits" && found.vmemmap_problem.is_some(),
         detail,
     };
     let flag = |bit| found.features & bit != 0 && found.vmemmap_problem.is_none();

@@ -26,6 +26,8 @@ pub struct LoadOptions {
     pub waits: bool,
     /// Which hooks read the memory of a process that ends or runs a new program
     pub hooks: Hooks,
+    /// Programs to leave out, as on a kernel that refuses them (to test what a recording is worth then)
+    pub left_out: Vec<&'static str>,
 }
 
 /// Which hooks to use where a kernel offers several
@@ -50,6 +52,7 @@ impl Default for LoadOptions {
             faults: true,
             waits: false,
             hooks: Hooks::Best,
+            left_out: Vec::new(),
         }
     }
 }
@@ -115,6 +118,8 @@ pub struct Capability {
     pub available: bool,
     /// Whether nothing can be recorded without it
     pub required: bool,
+    /// Whether no recording is complete without it
+    pub promised: bool,
     /// Why not, or how it was found
     pub detail: String,
 }

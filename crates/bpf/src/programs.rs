@@ -20,20 +20,31 @@ pub(crate) struct Program {
     pub(crate) name: &'static str,
     tracepoint: Option<&'static str>,
     purpose: &'static str,
-    required: bool,
+    need: Need,
+}
+
+/// What becomes of a recording on a kernel that does not take the program
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// There is none
+    Required,
+    /// It is not complete
+    Promised,
+    /// It knows less, and nothing that was touched is missing for that
+    Optional,
 }
 
 const fn program(
     name: &'static str,
     tracepoint: &'static str,
     purpose: &'static str,
-    required: bool,
+    need: Need,
 ) -> Program {
     Program {
         name,
         tracepoint: Some(tracepoint),
         purpose,
-        required,
+        need,
     }
 }
 
@@ -42,100 +53,115 @@ pub(crate) const PROGRAMS: [Program; 19] = [
         name: "walk_process",
         tracepoint: None,
         purpose: "reads the accessed bits of a process",
-        required: true,
+        need: Need::Required,
     },
     Program {
         name: "calibrate",
         tracepoint: None,
         purpose: "finds where the kernel keeps its memory",
-        required: true,
+        need: Need::Required,
     },
     Program {
         name: "change_flags",
         tracepoint: None,
         purpose: "changes what is done with the events of one process",
-        required: true,
+        need: Need::Required,
     },
     program(
         "call_enter",
         "sys_enter",
         "reads the bits of pages before system calls remove them",
-        false,
+        Need::Promised,
     ),
     program(
         "call_exit",
         "sys_exit",
         "mapping events: objects of processes without the preload library",
-        false,
+        Need::Optional,
     ),
     program(
         "prepare_exec",
         "sched_prepare_exec",
         "reads the bits of the old memory at exec (kernel 6.10 and later; else the system call is hooked)",
-        false,
+        Need::Optional,
     ),
     program(
         "signal_deliver",
         "signal_deliver",
         "reads the bits of a process that is killed",
-        false,
+        Need::Promised,
     ),
     program(
         "process_fork",
         "sched_process_fork",
         "follows new processes and threads from their first instruction",
-        false,
+        Need::Promised,
     ),
-    program("process_exec", "sched_process_exec", "follows exec", false),
-    program("process_exit", "sched_process_exit", "follows exits", false),
+    program(
+        "process_exec",
+        "sched_process_exec",
+        "follows exec",
+        Need::Promised,
+    ),
+    program(
+        "process_exit",
+        "sched_process_exit",
+        "follows exits",
+        Need::Promised,
+    ),
     program(
         "process_free",
         "sched_process_free",
         "forgets process numbers before they are used again",
-        false,
+        Need::Optional,
     ),
-    program("task_rename", "task_rename", "names of threads", false),
+    program(
+        "task_rename",
+        "task_rename",
+        "names of threads",
+        Need::Optional,
+    ),
     program(
         "task_reaping",
         "start_task_reaping",
         "reads the bits of a process that the kernel reaps for want of memory",
-        false,
+        Need::Optional,
     ),
     program(
         "file_collapsed",
         "mm_khugepaged_scan_file",
         "counts what khugepaged takes of mapped files",
-        false,
+        Need::Optional,
     ),
     program(
         "group_thawed",
         "cgroup_unfreeze",
         "tells when somebody else lets a held cgroup go",
-        false,
+        Need::Optional,
     ),
     program(
         "fault_user",
         "page_fault_user",
         "page faults of the program: first touches with thread, CPU and instruction",
-        false,
+        Need::Optional,
     ),
     program(
         "fault_kernel",
         "page_fault_kernel",
         "page faults of the kernel on behalf of the program",
-        false,
+        Need::Optional,
     ),
     program(
         "thread_switch",
         "sched_switch",
         "tells how long threads wait for trapped accesses",
-        false,
+        Need::Optional,
     ),
     Program {
         name: "sample_clock",
         tracepoint: None,
         purpose: "tells what each thread is doing when a CPU's clock interrupts it",
-        required: false,
+        need: Need::Optional,
     },
 ];
 
@@ -186,6 +212,8 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     if options.hooks == Hooks::Portable {
         refused.push(("prepare_exec", "switched off".into()));
     }
+    let left_out = options.left_out.iter();
+    refused.extend(left_out.map(|name| (*name, "switched off".into())));
     loop {
         take_said();
         match open(options, &refused) {
@@ -204,7 +232,7 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
                 let Some(program) = blamed(&said, &refused) else {
                     return Err(BpfError::Load(format!("{error}: {}", tail(&said))));
                 };
-                if program.required {
+                if program.need == Need::Required {
                     return Err(BpfError::Verifier {
                         program: program.name.into(),
                         log: tail(&said),
@@ -292,7 +320,8 @@ fn attach(object: Object, refused: Vec<(&'static str, String)>) -> Loaded {
             name: program.tracepoint.unwrap_or(program.name),
             purpose: program.purpose,
             available: problem.is_none(),
-            required: program.required,
+            required: program.need == Need::Required,
+            promised: program.need == Need::Promised,
             detail: problem.unwrap_or_else(|| "loaded".into()),
         });
     }

@@ -329,3 +329,18 @@ fn mapping_calls_come_with_stacks() {
     };
     assert_eq!(unmap, wanted);
 }
+
+#[test]
+fn a_recording_without_what_the_promise_rests_on_knows_that() {
+    let missing = |left_out: &[&'static str]| {
+        let options = LoadOptions {
+            left_out: left_out.to_vec(),
+            ..LoadOptions::default()
+        };
+        kernel_with(&options).map(|kernel| kernel.missing_promised())
+    };
+    let Some(none) = missing(&[]) else { return };
+    assert_eq!(none, 0, "this machine lacks nothing");
+    assert_eq!(missing(&["call_enter", "signal_deliver"]), Some(2));
+    assert_eq!(missing(&["task_rename"]), Some(0));
+}

@@ -176,6 +176,9 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     session.intake.writes = writes;
     session.intake.trapped = servants.as_ref().map(|_| Default::default());
     session.intake.samples = sampler;
+    let missing = kernel.missing_promised();
+    let output = &mut session.intake.output;
+    output.lost_in_all(monotonic_now(), "missing_mechanisms", missing);
     let ran = session.run(&mut kernel, target, servants);
     let unwatched = session.intake.writes.take().is_some_and(|w| !w.any);
     let agents = session.intake.agents.as_ref();
