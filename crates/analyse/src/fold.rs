@@ -155,11 +155,18 @@ impl<'a> Fold<'a> {
         let to = now.to.max(Time(self.from.0.saturating_add(1)));
         self.owners.advance(self.from, to);
         let (spans, chunks) = (self.spans, &mut self.chunks);
+        // Those over many chunks are put together first: there may be many of them over the same ones.
+        let mut wide: Vec<(u32, u64, u64)> = Vec::new();
         let mut changed = |span: &Span| {
             if let Some(last) = span.bytes.0.checked_sub(1) {
                 let (first, last) = (span.address, Address(span.address.0.saturating_add(last)));
                 let number = |a: Address| a.page().0 / CHUNK_PAGES;
-                chunks.make_stale(span.pid.0, number(first), number(last));
+                let (first, last) = (number(first), number(last));
+                if first == last {
+                    chunks.make_stale(span.pid.0, first, last);
+                } else {
+                    wide.push((span.pid.0, first, last));
+                }
             }
         };
         while let Some(&i) = self.by_birth.get(self.born) {
@@ -175,6 +182,17 @@ impl<'a> Fold<'a> {
             }
             self.died += 1;
             changed(&spans[i as usize]);
+        }
+        wide.sort_unstable();
+        wide.dedup_by(|next, last| {
+            let joined = next.0 == last.0 && next.1 <= last.2;
+            if joined {
+                last.2 = last.2.max(next.2);
+            }
+            joined
+        });
+        for (pid, first, last) in wide {
+            self.chunks.make_stale(pid, first, last);
         }
     }
 

@@ -56,7 +56,7 @@ pub fn duration(length: Duration) -> String {
     match length.0 {
         0 => "0 s".to_owned(),
         1..1_000 => format!("{} ns", length.0),
-        1_000..999_500 => format!("{} us", three(ns / 1e3)),
+        1_000..999_500 => format!("{} µs", three(ns / 1e3)),
         999_500..999_500_000 => format!("{} ms", three(ns / 1e6)),
         999_500_000..119_500_000_000 => format!("{} s", three(ns / 1e9)),
         _ => {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Made, STEP, fault, object, thread, touch};
 use varve_analyse::{Analysis, FindingId};
-use varve_model::{Time, TouchSource};
+use varve_model::{Pid, Time, TouchSource};
 
 fn has(found: &Analysis, id: FindingId) -> bool {
     found.findings.iter().any(|f| f.id == id)
@@ -159,6 +159,21 @@ fn churn_needs_many_short_lives() {
         !has(&many(2000, 200 * STEP), FindingId::Churn),
         "they live long"
     );
+}
+
+#[test]
+fn churn_is_one_programs_not_that_of_many_that_end() {
+    let mut made = busy(300);
+    // What the loader maps, in each of 500 processes.
+    made.objects.extend((0..2000).map(|i| {
+        let mut o = object(100 + i, 90_000, 32);
+        o.name = "mapping from _dl_map_segments (ld-linux-x86-64.so.2)".into();
+        o.pid = Pid(1000 + (i / 4) as u32);
+        o.born_ns = Time(i * STEP / 10);
+        o.died_ns = Some(Time(i * STEP / 10 + STEP / 20));
+        o
+    }));
+    assert!(!has(&made.analyse(), FindingId::Churn));
 }
 
 #[test]

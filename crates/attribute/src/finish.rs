@@ -54,7 +54,7 @@ pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Fini
     // Last: a trace with objects counts as finished.
     let mut objects = TableWriter::<ObjectRow>::create(to)?;
     let mut sampled = Sampled::new(trace)?;
-    let names = Names::new(trace, &stacks)?;
+    let names = Names::new(trace, &stacks, Files::new(&mappings))?;
     let next = write_born(trace, names, &mut objects, &mut sampled)?;
     let outer = mapping_objects(&mappings);
     let named = statics.objects.iter().chain(&outer);
@@ -124,6 +124,44 @@ struct Names<'a> {
     sites: HashMap<(SiteId, ObjectKind, bool), String>,
     threads: HashMap<(Pid, Tid), String>,
     parents: HashMap<Pid, Pid>,
+    files: Files,
+}
+
+/// Which files were mapped where: address, end, when they were gone, path.
+#[derive(Default)]
+struct Files(HashMap<Pid, Vec<(Address, Address, Time, String)>>);
+
+/// Mappings that are looked at for one birth.
+const MAX_FILES: usize = 64;
+
+impl Files {
+    fn new(mappings: &[Mapping]) -> Files {
+        let mut files = Files::default();
+        for m in mappings.iter().filter(|m| m.path.starts_with('/')) {
+            let to = m.to.unwrap_or(Time(u64::MAX));
+            let of = files.0.entry(m.pid).or_default();
+            of.push((m.address, m.address + m.bytes, to, m.path.clone()));
+        }
+        for of in files.0.values_mut() {
+            of.sort_unstable();
+        }
+        files
+    }
+
+    /// A mapping of a file by the name of the file that was seen there first after its birth.
+    fn name_of(&self, birth: &BirthRow) -> String {
+        let of = self.0.get(&birth.pid).map_or(&[][..], Vec::as_slice);
+        let behind = of.partition_point(|f| f.0 <= birth.address);
+        let near = of[..behind].iter().rev().take(MAX_FILES);
+        let there = near.filter(|f| birth.address < f.1 && birth.born_ns < f.2);
+        match there.min_by_key(|f| f.2) {
+            Some((.., path)) => {
+                let name = path.trim_end_matches(" (deleted)");
+                format!("mapping of {}", name.rsplit('/').next().unwrap_or(name))
+            }
+            None => "mapping of a file".to_owned(),
+        }
+    }
 }
 
 /// How the stack of a thread was made whose process is a forked child: as a copy of the parent's.
@@ -132,7 +170,11 @@ const COPIED_STACK: &str = "copied stack";
 const MAX_PARENTS: usize = 1 << 10;
 
 impl<'a> Names<'a> {
-    fn new(trace: &Trace, stacks: &'a HashMap<SiteId, Vec<Frame>>) -> Result<Self, TraceError> {
+    fn new(
+        trace: &Trace,
+        stacks: &'a HashMap<SiteId, Vec<Frame>>,
+        files: Files,
+    ) -> Result<Self, TraceError> {
         let threads = trace.rows::<ThreadRow>()?.into_iter();
         Ok(Self {
             stacks,
@@ -144,6 +186,7 @@ impl<'a> Names<'a> {
                 .into_iter()
                 .map(|p| (p.pid, p.parent))
                 .collect(),
+            files,
         })
     }
 
@@ -197,7 +240,7 @@ impl<'a> Names<'a> {
             }
             (ObjectKind::Heap, None) if birth.pool => "heap, small objects".to_owned(),
             (ObjectKind::Heap, None) => "heap, unknown caller".to_owned(),
-            (ObjectKind::File, None) => "mapped file".to_owned(),
+            (ObjectKind::File, None) => self.files.name_of(birth),
             (ObjectKind::Stack, None) => "stack".to_owned(),
             (_, None) => "anonymous memory".to_owned(),
         }
@@ -267,7 +310,7 @@ fn object_row(birth: &BirthRow, name: String, died_ns: Option<Time>) -> ObjectRo
 /// Whether a module is the recorder's own: its preload library, or the ring that this speaks through.
 fn is_own(module: &str) -> bool {
     let name = module.rsplit('/').next().unwrap_or(module);
-    name.starts_with("libvarve_agent") || name.starts_with("memfd:varve-ring")
+    name.starts_with("libvarve_") || name.starts_with("memfd:varve-ring")
 }
 
 fn static_row(object: &StaticObject, id: ObjectId) -> ObjectRow {
@@ -353,4 +396,45 @@ fn module_notes(reports: Vec<ModuleReport>) -> Vec<ModuleNote> {
         }
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_of_a_file_has_its_name() {
+        let mapping = |path: &str, to| Mapping {
+            pid: Pid(1),
+            address: Address(0x1000),
+            bytes: Bytes(0x3000),
+            perms: "r--p".into(),
+            offset: Bytes(0),
+            path: path.into(),
+            build_id: None,
+            from: Time(5),
+            to,
+        };
+        let later = mapping("/b (deleted)", None);
+        let files = Files::new(&[later, mapping("/usr/lib/a.so", Some(Time(9)))]);
+        let born = |address, time| {
+            files.name_of(&BirthRow {
+                object: ObjectId(0),
+                pid: Pid(1),
+                kind: ObjectKind::File,
+                made_by: "mmap".into(),
+                address: Address(address),
+                bytes: Bytes(0x1000),
+                born_ns: Time(time),
+                tid: None,
+                site: None,
+                pool: false,
+                reserved: false,
+                continues: None,
+            })
+        };
+        assert_eq!(born(0x2000, 4), "mapping of a.so");
+        assert_eq!(born(0x2000, 10), "mapping of b");
+        assert_eq!(born(0x8000, 4), "mapping of a file");
+    }
 }

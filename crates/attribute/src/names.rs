@@ -128,13 +128,33 @@ pub fn author(frames: &[Frame]) -> Option<&Frame> {
 }
 
 fn is_entry(frame: &Frame) -> bool {
+    // `__mmap64` and its kin are the same functions by the names that the C library has for itself.
+    let function = frame.function.as_deref().map(|name| {
+        let name = name.trim_start_matches('_');
+        let name = name.strip_prefix("libc_").unwrap_or(name);
+        name.strip_suffix("64").unwrap_or(name)
+    });
     matches!(
-        frame.function.as_deref(),
-        Some("malloc" | "calloc" | "realloc" | "mmap" | "brk" | "sbrk")
+        function,
+        Some(
+            "malloc"
+                | "calloc"
+                | "realloc"
+                | "mmap"
+                | "brk"
+                | "sbrk"
+                | "mremap"
+                | "memalign"
+                | "morecore"
+                | "glibc_morecore"
+                | "default_morecore"
+                | "sysmalloc"
+                | "int_malloc"
+        )
     ) || frame
         .module
         .as_deref()
-        .is_some_and(|module| module.starts_with("libvarve_agent"))
+        .is_some_and(|module| module.starts_with("libvarve_"))
 }
 
 /// `solver.c:42, in setup`, or `setup+... (app)` where lines are unknown.
@@ -259,6 +279,26 @@ mod tests {
             line: line.map(|(_, line)| line),
             ..Frame::default()
         }
+    }
+
+    #[test]
+    fn what_a_library_maps_for_itself_is_named_by_who_wanted_it() {
+        let mut namer = Namer::new(vec![PathBuf::new()]);
+        let mapping = Asked::One(ObjectKind::Mapping);
+        let loader = |function| frame("ld-linux-x86-64.so.2", function, None);
+        for entry in ["__mmap64", "mmap64", "__mmap"] {
+            assert_eq!(
+                namer.site(mapping, &[loader(entry), loader("_dl_map_segments")]),
+                "mapping from _dl_map_segments (ld-linux-x86-64.so.2)"
+            );
+        }
+        let grows = [
+            frame("libc.so.6", "__sbrk", None),
+            frame("libc.so.6", "__default_morecore", None),
+            frame("libc.so.6", "sysmalloc", None),
+            frame("app", "setup", None),
+        ];
+        assert_eq!(namer.site(mapping, &grows), "mapping from setup (app)");
     }
 
     #[test]

@@ -8,66 +8,30 @@
 //! when it is first asked about, then again only after a birth or a death in it. Objects larger than 128 MiB are few and
 //! stand in a list of their own. Memory: about 50 bytes per object, and what the chunks in use need.
 
+mod layer;
+mod points;
+
 use std::collections::HashMap;
 
-use varve_model::{Address, Bytes, ObjectKind, PAGE_BYTES, Page, PageRange, Pages, Pid, Time};
+use varve_model::{Address, Bytes, PAGE_BYTES, Page, PageRange, Pages, Pid, Time};
 use varve_trace::tables::ObjectRow;
 
 use crate::radix::ChunkIndex;
+pub use layer::Layer;
+pub use points::owners_at;
 
 const CHUNK_PAGES: u64 = 512;
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES;
 /// Objects over more chunks than this are kept in the list of large ones.
 const LARGE_CHUNKS: u64 = 64;
-
-/// How far inside others an object lies; a higher layer hides the lower ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Layer(u8);
-
-impl Layer {
-    /// What the kernel says of the mapping.
-    pub const MAPPING: Self = Self(0);
-    /// A segment of an ELF file.
-    pub const SEGMENT: Self = Self(1);
-    /// A mapping with a known call site.
-    pub const SITE: Self = Self(2);
-    /// A thread's stack, inside the mapping that the thread library made.
-    pub const STACK: Self = Self(3);
-    /// Pages of small heap objects.
-    pub const POOL: Self = Self(4);
-    /// A heap object.
-    pub const HEAP: Self = Self(5);
-
-    /// A variable that lies in `depth` others.
-    pub const fn variable(depth: u8) -> Self {
-        Self(Self::HEAP.0.saturating_add(1).saturating_add(depth))
-    }
-
-    /// Its number in a trace.
-    pub const fn number(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// The layer of that number; numbers that are too high are taken for the innermost.
-    pub const fn from_number(number: u32) -> Self {
-        Self(if number > u8::MAX as u32 {
-            u8::MAX
-        } else {
-            number as u8
-        })
-    }
-
-    /// The layer of an object that was born in the recording.
-    pub const fn of(kind: ObjectKind, pool: bool) -> Self {
-        match (kind, pool) {
-            (_, true) => Self::POOL,
-            (ObjectKind::Heap, false) => Self::HEAP,
-            (ObjectKind::Stack, false) => Self::STACK,
-            (ObjectKind::Static, false) => Self::variable(0),
-            (ObjectKind::Mapping | ObjectKind::File, false) => Self::SITE,
-        }
-    }
-}
+/// Pages that the objects of more than two pages may take up in a chunk together, in one window: 8 times the chunk. Those
+/// that live on count first, then the newest; older ones go without. Objects of a layer do not overlap, so that only a
+/// program that makes and ends many in one place has as much; one that lies must not make a report slow.
+const MAX_WIDE_PAGES: u64 = 8 * CHUNK_PAGES;
+/// Objects over several chunks, of a process, that are born and ended in one window: the newest.
+const MAX_PASSING: usize = 1024;
+/// Large objects of a process that are kept at most, the newest.
+const MAX_LARGE: usize = 4096;
 
 /// Where and when an object is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +68,20 @@ impl Span {
 
     fn end(&self) -> u64 {
         self.address.0.saturating_add(self.bytes.0)
+    }
+
+    /// The first and the last chunk that it lies in; it has a size.
+    fn chunks(&self) -> (u64, u64) {
+        let last = self.end().saturating_sub(1).max(self.address.0);
+        (self.address.0 / CHUNK_BYTES, last / CHUNK_BYTES)
+    }
+
+    /// How many pages of a chunk it takes up, where these are more than two.
+    fn wide_in(&self, number: u64) -> Option<u64> {
+        let (base, top) = bounds(number);
+        let (start, end) = (self.address.0.max(base), self.end().min(top));
+        let pages = end.saturating_sub(start).div_ceil(PAGE_BYTES);
+        (pages > 2).then_some(pages)
     }
 }
 
@@ -149,6 +127,8 @@ struct Cell {
 #[derive(Default)]
 struct Space {
     large: Vec<u32>,
+    /// Large objects after the last look for dead ones.
+    kept: usize,
     /// Counts additions to `large`.
     version: usize,
 }
@@ -193,40 +173,78 @@ impl<'a> Owners<'a> {
     pub fn advance(&mut self, from: Time, to: Time) {
         self.from = self.from.max(from);
         self.to = self.to.max(to).max(Time(self.from.0.saturating_add(1)));
-        while let Some(&index) = self.by_birth.get(self.born) {
+        let window = self.by_birth[self.born..]
+            .partition_point(|&index| self.spans[index as usize].born < self.to);
+        let until = self.born + window;
+        let surplus = self.surplus(until);
+        for (at, here) in (self.born..until).enumerate() {
+            let index = self.by_birth[here];
             let span = &self.spans[index as usize];
-            if span.born >= self.to {
-                break;
-            }
-            self.born += 1;
-            if span.died <= self.from {
+            if span.died <= self.from || surplus.get(at) == Some(&true) {
                 continue;
             }
-            let (first, last) = (span.address.0 / CHUNK_BYTES, (span.end() - 1) / CHUNK_BYTES);
+            let (first, last) = span.chunks();
             if last - first >= LARGE_CHUNKS {
-                let (spans, from) = (self.spans, self.from);
-                let space = self.space(span.pid);
-                let space = &mut self.spaces[space];
-                space
-                    .large
-                    .retain(|&index| spans[index as usize].died > from);
-                space.large.push(index);
-                space.version += 1;
+                self.enter_large(index);
                 continue;
             }
             for number in first..=last {
                 let position = self.chunk(span.pid, number);
                 let chunk = &mut self.chunks[position];
                 if chunk.members.len() > 2 * chunk.kept + 64 {
+                    let (spans, from) = (self.spans, self.from);
                     chunk
                         .members
-                        .retain(|&index| self.spans[index as usize].died > self.from);
+                        .retain(|&index| spans[index as usize].died > from);
+                    keep_newest(&mut chunk.members, spans, self.to, number, |i| *i);
                     chunk.kept = chunk.members.len();
                 }
                 chunk.members.push(index);
                 chunk.flat = false;
             }
         }
+        self.born = until;
+    }
+
+    /// Which of the objects born up to a position are not entered, as too many of their process lie over several chunks
+    /// and are gone again at the end of the window.
+    fn surplus(&self, until: usize) -> Vec<bool> {
+        let born = &self.by_birth[self.born..until];
+        let passes = |index: u32| {
+            let span = &self.spans[index as usize];
+            let (first, last) = span.chunks();
+            last > first && span.died <= self.to
+        };
+        if born.len() <= MAX_PASSING || born.iter().filter(|i| passes(**i)).count() <= MAX_PASSING {
+            return Vec::new();
+        }
+        let mut surplus = vec![false; born.len()];
+        let mut known: HashMap<Pid, usize> = HashMap::new();
+        for (&index, surplus) in born.iter().zip(&mut surplus).rev() {
+            if passes(index) {
+                let known = known.entry(self.spans[index as usize].pid).or_default();
+                *known += 1;
+                *surplus = *known > MAX_PASSING;
+            }
+        }
+        surplus
+    }
+
+    fn enter_large(&mut self, index: u32) {
+        let (spans, from) = (self.spans, self.from);
+        let space = self.space(spans[index as usize].pid);
+        let space = &mut self.spaces[space];
+        if space.large.len() > 2 * space.kept + 64 {
+            space
+                .large
+                .retain(|&index| spans[index as usize].died > from);
+            // They are in the order of their births.
+            let surplus = space.large.len().saturating_sub(MAX_LARGE);
+            space.large.drain(..surplus);
+            space.kept = space.large.len();
+        }
+        space.large.push(index);
+        space.version += 1;
     }
 
     fn space(&mut self, pid: Pid) -> usize {
@@ -360,6 +378,34 @@ impl<'a> Owners<'a> {
     }
 }
 
+/// Takes those out of a list that are too many for [`MAX_WIDE_PAGES`] of a chunk.
+fn keep_newest<T>(
+    list: &mut Vec<T>,
+    spans: &[Span],
+    to: Time,
+    number: u64,
+    index: impl Fn(&T) -> u32,
+) {
+    let wide = |item: &T| {
+        let index = index(item);
+        let span = &spans[index as usize];
+        Some(((span.died > to, span.born, index), span.wide_in(number)?))
+    };
+    let mut sum: u64 = list.iter().filter_map(wide).map(|(_, pages)| pages).sum();
+    if sum <= MAX_WIDE_PAGES {
+        return;
+    }
+    let mut ranks: Vec<_> = list.iter().filter_map(wide).collect();
+    ranks.sort_unstable();
+    let least = ranks.iter().find(|(_, pages)| {
+        let is_kept = sum <= MAX_WIDE_PAGES;
+        sum = sum.saturating_sub(*pages);
+        is_kept
+    });
+    let least = least.map(|(rank, _)| *rank);
+    list.retain(|item| wide(item).is_none_or(|(rank, _)| least.is_some_and(|l| rank >= l)));
+}
+
 /// The first byte of a chunk, and the one after its last.
 fn bounds(number: u64) -> (u64, u64) {
     let base = number.saturating_mul(CHUNK_BYTES);
@@ -371,34 +417,6 @@ fn run(first: u64, end: u64) -> PageRange {
         first: Page(first),
         count: Pages(end - first),
     }
-}
-
-/// The innermost object at each of the points, of those that live at that very moment. Points may come in any order.
-pub fn owners_at(spans: &[Span], points: &[(Pid, Address, Time)]) -> Vec<Option<SpanIndex>> {
-    let mut order: Vec<usize> = (0..points.len()).collect();
-    order.sort_by_key(|&index| points[index].2);
-    let mut owners = Owners::new(spans);
-    let mut found = vec![None; points.len()];
-    for index in order {
-        let (pid, address, time) = points[index];
-        owners.advance(time, Time(time.0.saturating_add(1)));
-        let page = PageRange {
-            first: address.page(),
-            count: Pages(1),
-        };
-        owners.owners(pid, page, |_, shares| {
-            let holds = |share: &&Share| {
-                let span = &spans[share.object.0 as usize];
-                address >= span.address && address.0 < span.end()
-            };
-            let best = shares
-                .iter()
-                .filter(holds)
-                .max_by_key(|share| spans[share.object.0 as usize].layer);
-            found[index] = best.map(|share| share.object);
-        });
-    }
-    found
 }
 
 /// Buffers of [`flatten`], kept from one chunk to the next.
@@ -430,10 +448,13 @@ fn flatten(
         let span = &spans[index as usize];
         let (start, end) = (span.address.0.max(base), span.end().min(top));
         if start < end && span.died > from && span.born < to {
-            scratch.candidates.push((span.layer.0, start, end, index));
+            scratch
+                .candidates
+                .push((span.layer.rank(), start, end, index));
             chunk.expires = chunk.expires.min(span.died);
         }
     }
+    keep_newest(&mut scratch.candidates, spans, to, number, |c| c.3);
     // From the innermost layer outwards, each layer takes what is still free.
     scratch
         .candidates

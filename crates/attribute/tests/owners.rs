@@ -183,3 +183,35 @@ fn a_million_objects_and_a_hundred_million_pages() {
     assert_eq!(pages, 100_000_000);
     assert!(memory < 200 << 10, "{memory} KiB");
 }
+
+#[test]
+fn objects_without_number_in_one_place_are_the_newest() {
+    let span = |born: u64, died: u64, bytes: u64| Span {
+        pid: Pid(1),
+        layer: Layer::HEAP,
+        address: Address(4 << 21),
+        bytes: Bytes(bytes),
+        born: Time(born),
+        died: Time(died),
+    };
+    for bytes in [1 << 20, 1 << 21, 1 << 23, 1 << 50] {
+        let mut spans: Vec<Span> = (1..20_000).map(|i| span(i, i + 1, bytes)).collect();
+        // One outlives the window.
+        spans.push(span(0, 40_000, bytes));
+        let mut owners = Owners::new(&spans);
+        owners.advance(Time(0), Time(30_000));
+        let page = PageRange {
+            first: Page(4 << 9),
+            count: Pages(1),
+        };
+        let mut found = Vec::new();
+        owners.owners(Pid(1), page, |_, shares| {
+            found.extend(shares.iter().map(|s| s.object.0));
+        });
+        if bytes <= 1 << 23 {
+            assert!(found.len() <= 64, "{bytes}: {}", found.len());
+            assert!(found.contains(&19_999), "{bytes}: the one that lives on");
+        }
+        assert!(found.contains(&19_998), "{bytes}: the newest");
+    }
+}

@@ -236,8 +236,13 @@ fn take(
     stacks: &mut Stacks,
 ) {
     // Its stack may come after the first record that names it.
-    let site =
-        (record.site != 0).then(|| *sites.entry(record.site).or_insert_with(|| stacks.reserve()));
+    let site = match sites.get(&record.site) {
+        _ if record.site == 0 => None,
+        Some(site) => Some(*site),
+        None => stacks
+            .reserve()
+            .inspect(|site| _ = sites.insert(record.site, *site)),
+    };
     let birth = |kind, made_by, address, bytes| Birth {
         kind,
         made_by,

@@ -1,5 +1,7 @@
 //! Where the kernel's events go.
 
+mod estate;
+
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -288,6 +290,9 @@ impl Intake {
         if let Some(agents) = &mut self.agents {
             agents.image_ended(pid, time, &self.world, &mut self.lives, &mut self.stacks);
         }
+        if !shared {
+            self.settle_estate(pid, time);
+        }
         self.world.exec(pid, time, path);
         if !shared {
             self.lives.end_all(pid, time);
@@ -396,6 +401,7 @@ impl Intake {
             self.hear_out();
             let shared = self.world.owner_of_memory(pid) != pid;
             if !shared {
+                self.settle_estate(pid, time);
                 self.lives.end_all(pid, time);
             }
             self.world.aside.remove(&pid);
@@ -427,19 +433,6 @@ impl Intake {
         if let Some(writes) = &mut self.writes {
             let processes = &self.world.processes;
             writes.refresh(|pid| processes.contains_key(&pid));
-        }
-    }
-
-    /// A child that has lived to be scanned gets its parent's objects.
-    pub(crate) fn settle_inheritance(&mut self) {
-        let heirs: Vec<(Pid, Pid, Time)> = self
-            .world
-            .processes
-            .iter_mut()
-            .filter_map(|(pid, p)| p.inherits.take().map(|(parent, time)| (*pid, parent, time)))
-            .collect();
-        for (child, parent, time) in heirs {
-            self.lives.inherit(parent, child, time);
         }
     }
 }

@@ -143,6 +143,9 @@ impl KernelObjects {
         };
         let frames = self.unwinder.unwind(&spaces, &snapshot);
         // The first frame is the instruction behind `syscall`: a return address in all but name.
-        (!frames.is_empty()).then(|| stacks.site(event.pid, event.time, frames, true))
+        if frames.is_empty() {
+            return None;
+        }
+        stacks.site(event.pid, event.time, frames, true)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, PAGE_BYTES, Page, Pid, SiteId, Tid, Time};
 use varve_trace::tables::{BirthRow, DeathRow};
@@ -251,17 +252,32 @@ impl Lives {
         }
     }
 
-    /// A forked child has its parent's objects, as its own copies.
-    pub(crate) fn inherit(&mut self, parent: Pid, child: Pid, time: Time) {
+    /// A forked child has its parent's objects, as its own copies: all, or where `touched` says which memory it has used,
+    /// those that lie there. Of a child that has ended nothing else is of interest.
+    pub(crate) fn inherit(
+        &mut self,
+        parent: Pid,
+        child: Pid,
+        time: Time,
+        touched: Option<&[Range<u64>]>,
+    ) {
         let Some(space) = self.spaces.get(&parent) else {
             return;
+        };
+        let is_of_use = |birth: &Birth| {
+            let Some(touched) = touched else {
+                return true;
+            };
+            let (start, end) = (birth.address.0, (birth.address + birth.bytes).0);
+            let at = touched.partition_point(|t| t.end <= start);
+            touched.get(at).is_some_and(|t| t.start < end)
         };
         let heap = space.heap.iter().map(|l| (Place::Heap, l.birth));
         let areas = space.areas.values().map(|l| (Place::Area, l.birth.clone()));
         let pools = space.pools.iter().map(|l| (Place::Pool, l.birth));
         let mut copies: Vec<(Place, Birth)> = Vec::new();
         for (place, birth) in areas.chain(heap).chain(pools) {
-            if birth.born > time {
+            if birth.born > time || !is_of_use(&birth) {
                 continue;
             }
             if copies.len() == MOST_INHERITED {
@@ -461,7 +477,7 @@ mod tests {
                     _ if at == 0 => lives.end_all(Pid(1), time),
                     _ => {
                         lives.end_all(Pid(2), Time(now));
-                        lives.inherit(Pid(1), Pid(2), Time(now));
+                        lives.inherit(Pid(1), Pid(2), Time(now), None);
                     }
                 }
             }
@@ -484,9 +500,24 @@ mod tests {
     fn a_child_has_copies() {
         let mut lives = Lives::default();
         lives.map(Pid(1), area(0x10000, 0x1000, 1));
-        lives.inherit(Pid(1), Pid(2), Time(3));
+        lives.inherit(Pid(1), Pid(2), Time(3), None);
         lives.end_all(Pid(1), Time(4));
         assert_eq!(lives.births[1].pid, Pid(2));
         assert_eq!(living(&lives).len(), 1);
+    }
+    #[test]
+    fn a_child_that_has_ended_has_copies_of_what_it_used() {
+        let mut lives = Lives::default();
+        lives.map(Pid(1), area(0x10000, 0x4000, 1));
+        lives.map(Pid(1), area(0x20000, 0x4000, 1));
+        for at in [0x10000, 0x11000, 0x12ff0] {
+            lives.allocate(Pid(1), heap(at, 0x100, 2));
+        }
+        let used = [0x12000..0x13000, 0x30000..0x31000];
+        lives.inherit(Pid(1), Pid(2), Time(3), Some(&used));
+        let of_child = lives.births.iter().filter(|b| b.pid == Pid(2));
+        let mut list: Vec<u64> = of_child.map(|b| b.address.0).collect();
+        list.sort_unstable();
+        assert_eq!(list, [0x10000, 0x12ff0]);
     }
 }

@@ -538,6 +538,10 @@ impl Session<'_> {
     fn flush(&mut self) -> Result<(), RecordError> {
         self.manifest.overhead.recorder_peak_bytes = varve_sys::own_peak_bytes();
         let intake = &mut self.intake;
+        let lost_stacks = intake.stacks.lost;
+        intake
+            .output
+            .lost_in_all(monotonic_now(), "stacks", lost_stacks);
         let not_inherited = intake.lives.not_inherited;
         intake
             .output

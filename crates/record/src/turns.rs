@@ -63,8 +63,13 @@ impl Turns {
     pub(crate) fn tell(&self, notes: &mut Vec<String>) {
         if self.stretched > 0 {
             notes.push(format!(
-                "{} intervals were made longer, so that each of up to {} runnable threads had its turn on {} CPUs.",
-                self.stretched, self.most, self.cpus
+                "{} made longer, so that each of up to {} runnable threads had its turn on {} CPUs.",
+                match self.stretched {
+                    1 => "1 interval was".to_owned(),
+                    more => format!("{more} intervals were"),
+                },
+                self.most,
+                self.cpus
             ));
         }
     }

@@ -1,6 +1,7 @@
 //! The processes and threads that are recorded, and what they map.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::agents::FirstMaps;
 use crate::build_ids::BuildIds;
@@ -393,6 +394,34 @@ impl World {
             } else if process.looked < time {
                 // A look from outside may have come while it was loading its libraries.
                 self.maps_seen(pid, entries, time);
+            }
+        }
+    }
+
+    /// Notes the mappings that a forked child had of its parent's, if nobody has looked at its own: those that it touched.
+    pub(crate) fn inherit_maps(
+        &mut self,
+        parent: Pid,
+        child: Pid,
+        (from, to): (Time, Time),
+        touched: &[Range<u64>],
+    ) {
+        if self.mappings(child).next().is_some() {
+            return;
+        }
+        let Some(parent) = self.processes.get(&parent) else {
+            return;
+        };
+        for (entry, seen) in &parent.mappings {
+            let (start, end) = (entry.address.0, (entry.address + entry.bytes).0);
+            let at = touched.partition_point(|t| t.end <= start);
+            if touched.get(at).is_some_and(|t| t.start < end) {
+                let seen = Seen {
+                    since: from,
+                    build_id: seen.build_id.clone(),
+                };
+                self.mapping_rows
+                    .push(mapping_row(child, entry, &seen, Some(to)));
             }
         }
     }

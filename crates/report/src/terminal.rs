@@ -62,27 +62,41 @@ pub fn render(analysis: &Analysis, folder: &Path, width: usize, color: bool) -> 
     page.gap();
     let next = format!(
         "next: `varve report {} --html page.html` draws the map of time and addresses; --json gives all numbers",
-        quoted(folder)
+        quoted_path(folder)
     );
     page.wrapped(&next, Tone::Faint);
     page.text
 }
 
-/// A path as a shell takes it.
-fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
+/// A word of a command line as a shell takes it.
+fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
-    match !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) {
-        true => text,
-        false => format!("'{}'", text.replace('\'', "'\\''")),
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
     }
+}
+
+/// A path as a shell takes it, and never as an option.
+fn quoted_path(path: &Path) -> String {
+    let text = path.display().to_string();
+    match text.starts_with('-') {
+        true => quoted(&format!("./{text}")),
+        false => quoted(&text),
+    }
+}
+
+/// A command line as a shell takes it.
+fn command_line(words: &[String]) -> String {
+    let words = words.iter().map(|w| quoted(w));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn what_ran(page: &mut Page, a: &Analysis) {
     let trace = &a.trace;
     let command = match trace.command.is_empty() {
         true => "(unknown command)".to_owned(),
-        false => trace.command.join(" "),
+        false => command_line(&trace.command),
     };
     page.wrapped(&command, Tone::Strong);
     let machine = &trace.machine;
@@ -180,9 +194,21 @@ fn what_ran(page: &mut Page, a: &Analysis) {
     if let Some(traps) = &trace.traps {
         page.labelled("trapped", Tone::Plain, &trapped(traps));
     }
-    if a.object_sources.iter().any(|s| s.why.is_some()) {
+    if a.trace.attached {
+        page.labelled("objects", Tone::Plain, &objects_of_attached(a));
+    } else if a.object_sources.iter().any(|s| s.why.is_some()) {
         page.labelled("objects", Tone::Plain, &object_sources(&a.object_sources));
     }
+}
+
+/// Where the objects of a program come from that ran already, to which nothing could be preloaded.
+fn objects_of_attached(a: &Analysis) -> String {
+    let is_heap = |o: &varve_analyse::ObjectUse| o.kind == varve_model::ObjectKind::Heap;
+    let heap = match a.objects.iter().any(is_heap) {
+        true => "heap objects are those made since the recording began",
+        false => "heap objects are not known",
+    };
+    format!("from the mappings and system calls of the program, as it ran already; {heap}")
 }
 
 /// Who told of the objects of how many programs, and why not the preload library.
@@ -507,12 +533,37 @@ fn findings(page: &mut Page, a: &Analysis) {
     }
 }
 
+/// More files than this of which something is not known are counted, not listed.
+const MAX_FILES: usize = 3;
+
 fn unknown(page: &mut Page, a: &Analysis) {
     if a.unknown.is_empty() {
         return;
     }
     page.heading("Not known");
-    for sentence in &a.unknown {
+    // What is said of a file begins with its path.
+    let (files, rest): (Vec<&String>, Vec<&String>) =
+        a.unknown.iter().partition(|s| s.starts_with('/'));
+    match files.len() > MAX_FILES {
+        true => page.item(&format!(
+            "Names of objects or functions in {} files: `varve report --json` lists them under `unknown`.",
+            files.len()
+        )),
+        false => files.iter().for_each(|sentence| page.item(sentence)),
+    }
+    for sentence in rest {
         page.item(sentence);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::command_line;
+
+    #[test]
+    fn a_command_line_can_be_given_to_a_shell() {
+        let words = ["bash", "-c", "for i in 1; do echo it's; done", ""].map(str::to_owned);
+        let shown = command_line(&words);
+        assert_eq!(shown, r"bash -c 'for i in 1; do echo it'\''s; done' ''");
     }
 }

@@ -154,7 +154,7 @@ pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
     ))
 }
 
-/// At least 1,000 deaths at one site, half of them within 10 intervals of birth, and 64 MiB in all, ten times what
+/// At least 1,000 deaths at one site for each process that has objects of it, half of them within 10 intervals of birth, and 64 MiB in all, ten times what
 /// lived at once. Pools of small objects do not count.
 pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
     let pools: HashSet<&str> = f
@@ -169,7 +169,7 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
         .groups
         .iter()
         .filter(|g| {
-            g.died >= 1000
+            g.died / g.processes.max(1) >= 1000
                 && g.median_life_ns.is_some_and(|l| l.0 <= 10 * f.interval.0)
                 && g.bytes.0 >= 64 * MIB
                 && g.bytes.0 / 10 >= g.peak_bytes.0

@@ -7,6 +7,7 @@
 //!
 //! The parts of a trace are asked in the order of time, so that an address means what was mapped there in that interval.
 
+mod extent;
 mod identity;
 mod maps;
 mod names;
@@ -61,6 +62,8 @@ impl Memory {
         objects: Vec<ObjectRow>,
     ) -> (Memory, Objects) {
         let mut memory = Memory::default();
+        let mut objects = objects;
+        extent::cut(&mut objects, rows);
         identity::enter(&mut memory, rows);
         let programs: HashMap<u32, &str> = processes
             .iter()

@@ -1,6 +1,7 @@
 //! Which rows of the table of objects are one object: those that are one memory in several processes, and those that came
 //! of another when it grew, shrank or moved.
 
+use std::collections::hash_map::Entry as Known;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use varve_attribute::{Layer, Span};
@@ -59,55 +60,52 @@ impl Objects {
         let mut positions: HashMap<u32, u32> = HashMap::new();
         let mut members: Vec<u32> = Vec::new();
         let mut known: HashMap<(u32, u8, Pid, u64, u64), usize> = HashMap::new();
-        let alone = Pid(0);
         let mut spaces: HashSet<Pid> = HashSet::new();
-        for (i, (row, parts)) in rows.iter().zip(parts).enumerate() {
+        for (i, (row, parts)) in rows.into_iter().zip(parts).enumerate() {
             let root = union.find(i as u32);
             let next = all.rows.len() as u32;
             let position = *positions.entry(root).or_insert(next);
+            let of_row = Span::of(&row);
+            all.aliases.insert(row.object, position);
             if position == next {
-                all.rows.push(row.clone());
+                all.rows.push(row);
                 all.places.push(Span {
                     bytes: Bytes(0),
-                    ..Span::of(row)
+                    ..of_row
                 });
                 members.push(0);
             } else {
                 extend(&mut all.rows[position as usize], row);
             }
             members[position as usize] += 1;
-            all.aliases.insert(row.object, position);
             let own = [Part {
                 space: None,
-                address: row.address.0,
-                bytes: row.bytes.0,
+                address: of_row.address.0,
+                bytes: of_row.bytes.0,
             }];
             let shared = parts.is_some();
             for part in parts.as_deref().unwrap_or(&own) {
                 spaces.extend(part.space);
-                let mut span = Span::of(row);
+                let mut span = of_row;
                 span.pid = part.space.unwrap_or(span.pid);
                 span.address = Address(part.address);
                 span.bytes = Bytes(part.bytes);
                 stretch(&mut all.places[position as usize], &span, part.space);
                 // The same in many processes is in one place once.
-                let key = match part.space {
-                    Some(space) if shared => space,
-                    _ => alone,
-                };
-                let key = (position, span_layer(&span), key, part.address, part.bytes);
-                match known.get(&key).filter(|_| key.2 != alone) {
-                    Some(&at) => {
-                        let of: &mut Span = &mut all.spans[at];
-                        of.born = of.born.min(span.born);
-                        of.died = of.died.max(span.died);
-                    }
-                    None => {
-                        known.insert(key, all.spans.len());
-                        all.spans.push(span);
-                        all.of_span.push(position);
-                    }
+                if let Some(space) = part.space.filter(|_| shared) {
+                    let layer = span_layer(&span);
+                    match known.entry((position, layer, space, part.address, part.bytes)) {
+                        Known::Occupied(at) => {
+                            let of: &mut Span = &mut all.spans[*at.get()];
+                            of.born = of.born.min(span.born);
+                            of.died = of.died.max(span.died);
+                            continue;
+                        }
+                        Known::Vacant(at) => at.insert(all.spans.len()),
+                    };
                 }
+                all.spans.push(span);
+                all.of_span.push(position);
             }
         }
         // What is in several processes, or grew, is as large as all the places it ever had together; of copies, which each
@@ -142,10 +140,10 @@ fn span_layer(span: &Span) -> u8 {
 }
 
 /// One more row of the same object.
-fn extend(known: &mut ObjectRow, row: &ObjectRow) {
+fn extend(known: &mut ObjectRow, row: ObjectRow) {
     let died = known.died_ns.zip(row.died_ns).map(|(a, b)| a.max(b));
     if (row.born_ns, row.object) < (known.born_ns, known.object) {
-        *known = row.clone();
+        *known = row;
     }
     known.died_ns = died;
 }

@@ -154,7 +154,10 @@ impl ClockSampler {
             stack,
         };
         let frames = self.unwinder.unwind(spaces, &snapshot);
-        (!frames.is_empty()).then(|| sites.site(pid, sample.time, frames, false))
+        if frames.is_empty() {
+            return None;
+        }
+        sites.site(pid, sample.time, frames, false)
     }
 
     fn row(&mut self, pid: Pid, sample: &Waiting, space: &Space, site: Option<SiteId>) {

@@ -102,16 +102,23 @@ impl Session<'_> {
         self.manifest.features.hold = scan.hold.word();
         if last && scan.unheld_boundaries > 0 {
             self.manifest.notes.push(format!(
-                "Some process could not be held still at {} boundaries: a debugger had it, or somebody moved it while it was held.",
-                scan.unheld_boundaries
+                "Some process could not be held still at {}: a debugger had it, or somebody moved it while it was held.",
+                boundaries(scan.unheld_boundaries)
             ));
         }
         if last && scan.prolonged > 0 {
             self.manifest.notes.push(format!(
-                "The target did not stand still in time at {} boundaries; those intervals are longer.",
-                scan.prolonged
+                "The target did not stand still in time at {}; those intervals are longer.",
+                boundaries(scan.prolonged)
             ));
         }
         Ok(Some((boundary, cleared)))
+    }
+}
+
+fn boundaries(number: u64) -> String {
+    match number {
+        1 => "1 boundary".to_owned(),
+        more => format!("{more} boundaries"),
     }
 }

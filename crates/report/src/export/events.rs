@@ -39,6 +39,17 @@ pub(super) struct Event<'a> {
     pub(super) weight: u64,
 }
 
+impl Event<'_> {
+    /// Whether it is the recorder's: its library was at work, or its memory was accessed.
+    fn is_own(&self) -> bool {
+        let of_library = self.frames.first().is_some_and(is_recorders);
+        of_library
+            || self
+                .object
+                .is_some_and(|name| name.starts_with("varve agent"))
+    }
+}
+
 /// Where events come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -110,6 +121,11 @@ impl<'a> Events<'a> {
         &self,
         mut each: impl FnMut(&Event<'_>) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
+        // What the recorder's own library does is not the program's.
+        let mut each = |event: &Event<'_>| match event.is_own() {
+            true => Ok(()),
+            false => each(event),
+        };
         match self.kind {
             Kind::Samples => self.samples(&mut each),
             Kind::Faults => self.faults(&mut each),
@@ -257,7 +273,18 @@ fn show(name: &mut String) {
     }
 }
 
+/// Whether a frame is in a library that the recorder put into the target.
+fn is_recorders(frame: &Frame) -> bool {
+    let module = frame.module.as_deref().unwrap_or_default();
+    let name = module.rsplit('/').next().unwrap_or(module);
+    name.starts_with("libvarve_")
+}
+
+/// The frames as they are shown: those of the recorder's library that the program came through are left out.
 fn shown(mut frames: Vec<Frame>) -> Vec<Frame> {
+    if !frames.first().is_some_and(is_recorders) {
+        frames.retain(|frame| !is_recorders(frame));
+    }
     for frame in &mut frames {
         let names = [&mut frame.function, &mut frame.file, &mut frame.module];
         names.into_iter().flatten().for_each(show);
@@ -294,4 +321,53 @@ pub(super) fn stack(event: &Event<'_>) -> Vec<String> {
         None => "[no known object]".to_owned(),
     });
     stack
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(function: &str, module: &str) -> Frame {
+        Frame {
+            function: Some(function.into()),
+            module: Some(module.into()),
+            ..Frame::default()
+        }
+    }
+
+    #[test]
+    fn the_recorders_library_is_not_the_programs() {
+        let app = frame("main", "app");
+        let own = frame("malloc", "/opt/libvarve_agent.so");
+        let through = shown(vec![
+            frame("_int_malloc", "libc.so.6"),
+            own.clone(),
+            app.clone(),
+        ]);
+        assert_eq!(through.len(), 2);
+        let within = shown(vec![own, app]);
+        let event = |frames| Event {
+            time: Time(0),
+            pid: Pid(1),
+            tid: None,
+            cpu: None,
+            source: "clock",
+            ip: None,
+            address: None,
+            bytes: None,
+            write: None,
+            latency: None,
+            level: None,
+            object: None,
+            frames,
+            weight: 1,
+        };
+        assert!(!event(&through[..]).is_own());
+        assert!(event(&within[..]).is_own());
+        let memory = Event {
+            object: Some("varve agent, not the program's own"),
+            ..event(&[])
+        };
+        assert!(memory.is_own());
+    }
 }

@@ -79,7 +79,7 @@ fn access(of: &Sampled) -> Duration {
 /// How they were taken, and what became of them.
 fn what(note: &SamplesNote) -> String {
     format!(
-        "A share is {WEIGHT}. {} by {} at {}/s per CPU: {} told, {} undecoded{}, {} in system calls, {} in faults and \
+        "A share is {WEIGHT}. {} by {} at {}/s per CPU: {} resolved, {} not decoded{}, {} in system calls, {} in faults and \
          interrupts, {} dropped.",
         format::counted(note.taken, "sample"),
         note.source,

@@ -158,7 +158,7 @@ fn split(sampled: &Sampled) -> String {
             let open = sampled.samples - reads - writes;
             let open = match open {
                 0 => String::new(),
-                n => format!(", {} not told", format::percent(n, sampled.samples)),
+                n => format!(", {} not known", format::percent(n, sampled.samples)),
             };
             format!(
                 "{}, writes {}{open}",
@@ -166,7 +166,7 @@ fn split(sampled: &Sampled) -> String {
                 format::percent(writes, sampled.samples)
             )
         }
-        _ => "not told from writes".to_owned(),
+        _ => "reads or writes, not known which".to_owned(),
     }
 }
 
@@ -228,7 +228,8 @@ pub(super) fn counts(page: &mut Page, c: &CountUse) {
     ]);
     for t in c.threads.iter().take(ROWS) {
         table.row([
-            t.tid.map_or("(not told)".to_owned(), |tid| tid.to_string()),
+            t.tid
+                .map_or("(not known)".to_owned(), |tid| tid.to_string()),
             format::count(t.accesses.reads),
             format::count(t.accesses.writes),
             format::percent(t.accesses.sum(), c.all.sum()),

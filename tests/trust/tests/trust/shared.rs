@@ -109,3 +109,14 @@ fn stacks_say_whose_they_are() {
         assert!(name.contains(&whose), "{name}");
     }
 }
+
+#[test]
+fn children_that_soon_end_have_the_objects_of_their_parents() {
+    let stage = Stage::new();
+    let script = "for i in $(seq 100); do (:); done";
+    let report = recorded(&stage, &["--interval", "200ms"], &["bash", "-c", script]);
+    let all = number(&report["footprint"], "touched_pages");
+    let nobody = number(&report["unowned"], "touched_pages");
+    // It was four pages of five.
+    assert!(nobody * 10 < all, "{nobody} of {all} pages are nobody's");
+}

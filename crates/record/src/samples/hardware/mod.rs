@@ -252,8 +252,10 @@ impl HardwareSampler {
         }
         let ip = taken.frames.first().copied();
         let known = address.is_some();
-        let site =
-            (!taken.frames.is_empty()).then(|| sites.site(pid, taken.time, taken.frames, false));
+        let site = match taken.frames.is_empty() {
+            true => None,
+            false => sites.site(pid, taken.time, taken.frames, false),
+        };
         self.rows.push(SampleRow {
             time_ns: taken.time,
             pid,

@@ -9,7 +9,7 @@ use varve_faults::{Stage, varve_binary};
 use varve_model::{
     Address, Bytes, Duration, Interval, ObjectId, ObjectKind, Page, Pid, Time, TouchSource,
 };
-use varve_trace::tables::{IntervalRow, ObjectRow, TouchRow};
+use varve_trace::tables::{IntervalRow, MappingRow, ObjectRow, TouchRow};
 use varve_trace::{Manifest, State, Trace, TraceWriter, finish_tables, write_table};
 
 /// Scattered pages, one in each 2 MiB.
@@ -20,23 +20,64 @@ const STEP: u64 = 50_000_000;
 
 /// A trace of a program that touched a page here and there.
 fn scattered(folder: &Path, like: &Manifest) {
+    let touches = |interval| {
+        let pages = (0..PAGES).filter(|page| page % 2 == interval || page % 3 == 0);
+        let touch = |page| touch(interval, FIRST + page * STRIDE, Some(page % 5 == 0));
+        pages.map(touch).collect()
+    };
+    let object = ObjectRow {
+        kind: ObjectKind::Mapping,
+        name: "a mapping of 1.5 TiB".into(),
+        layer: 0,
+        ..object(0, FIRST * 4096, PAGES * STRIDE * 4096)
+    };
+    trace(folder, like, 2, touches, &[object], &[]);
+}
+
+fn touch(interval: u64, page: u64, written: Option<bool>) -> TouchRow {
+    TouchRow {
+        interval: Interval(interval as u32),
+        pid: Pid(77),
+        page: Page(page),
+        pages: 1,
+        page_bytes: 4096,
+        written,
+        source: TouchSource::Scan,
+    }
+}
+
+/// A heap object of the whole recording.
+fn object(number: u64, address: u64, bytes: u64) -> ObjectRow {
+    ObjectRow {
+        object: ObjectId(number),
+        pid: Pid(77),
+        kind: ObjectKind::Heap,
+        name: "malloc (lies.c:1, in main)".into(),
+        site: None,
+        address: Address(address),
+        bytes: Bytes(bytes),
+        born_ns: Time(0),
+        died_ns: None,
+        tid: None,
+        pool: false,
+        layer: 5,
+        continues: None,
+    }
+}
+
+fn trace(
+    folder: &Path,
+    like: &Manifest,
+    intervals: u64,
+    touches: impl Fn(u64) -> Vec<TouchRow>,
+    objects: &[ObjectRow],
+    mappings: &[MappingRow],
+) {
     let mut manifest = like.clone();
     manifest.state = State::Recording;
     let mut writer = TraceWriter::create(folder, &manifest).unwrap();
-    for interval in 0..2_u64 {
-        let pages = (0..PAGES).filter(|page| page % 2 == interval || page % 3 == 0);
-        let rows: Vec<TouchRow> = pages
-            .map(|page| TouchRow {
-                interval: Interval(interval as u32),
-                pid: Pid(77),
-                page: Page(FIRST + page * STRIDE),
-                pages: 1,
-                page_bytes: 4096,
-                written: Some(page % 5 == 0),
-                source: TouchSource::Scan,
-            })
-            .collect();
-        writer.append(&rows).unwrap();
+    for interval in 0..intervals {
+        writer.append(&touches(interval)).unwrap();
         writer
             .append(&[IntervalRow {
                 interval: Interval(interval as u32),
@@ -50,22 +91,8 @@ fn scattered(folder: &Path, like: &Manifest) {
             }])
             .unwrap();
     }
-    let object = ObjectRow {
-        object: ObjectId(0),
-        pid: Pid(77),
-        kind: ObjectKind::Mapping,
-        name: "a mapping of 1.5 TiB".into(),
-        site: None,
-        address: Address(FIRST * 4096),
-        bytes: Bytes(PAGES * STRIDE * 4096),
-        born_ns: Time(0),
-        died_ns: None,
-        tid: None,
-        pool: false,
-        layer: 0,
-        continues: None,
-    };
-    write_table(writer.folder(), &[object]).unwrap();
+    writer.append(mappings).unwrap();
+    write_table(writer.folder(), objects).unwrap();
     finish_tables(writer.folder(), &mut |_| ()).unwrap();
     manifest.state = State::Finished;
     manifest.settle();
@@ -74,6 +101,11 @@ fn scattered(folder: &Path, like: &Manifest) {
 
 /// The most memory that a command had resident, in MiB.
 fn peak_mib(stage: &Stage, arguments: &[&str]) -> u64 {
+    cost(stage, arguments).0
+}
+
+/// The same, and the seconds of CPU that it took.
+fn cost(stage: &Stage, arguments: &[&str]) -> (u64, f64) {
     let out = stage.path("out");
     let mut command = Command::new(varve_binary());
     command
@@ -96,7 +128,9 @@ fn peak_mib(stage: &Stage, arguments: &[&str]) -> u64 {
         usage.assume_init()
     };
     assert_eq!(status, 0, "varve {arguments:?} failed");
-    usage.ru_maxrss as u64 / 1024
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    let cpu = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+    (usage.ru_maxrss as u64 / 1024, cpu)
 }
 
 #[test]
@@ -120,5 +154,71 @@ fn reports_of_scattered_pages_take_memory_by_the_page() {
     // 3.05 GiB were touched. A report took as much, and the page more.
     for (what, peak) in peaks {
         assert!(peak < 700, "{what} took {peak} MiB");
+    }
+}
+
+/// Objects that a program says it has: each larger than all memory, in the place of the one before, in 128 MiB of its own.
+const LIES: u64 = 1_600_000;
+const LIED: u64 = 64 * STRIDE;
+
+/// What a program's ring may bring about: objects end where others begin that lie over them.
+fn lies(sizes: u64) -> Vec<ObjectRow> {
+    let life = 20 * STEP / LIES;
+    let lie = |number: u64| ObjectRow {
+        born_ns: Time(number * life),
+        died_ns: Some(Time((number + 1) * life)),
+        ..object(number, FIRST * 4096 + number % LIED * 4096 + 16, sizes)
+    };
+    (0..LIES).map(lie).collect()
+}
+
+#[test]
+fn objects_that_cannot_be_cost_a_report_little() {
+    let stage = Stage::new();
+    stage.run(stage.record(&[], &["true"])).require(0);
+    let like = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+    let mapping = MappingRow {
+        pid: Pid(77),
+        address: Address(FIRST * 4096),
+        bytes: Bytes(LIED * 4096),
+        perms: "rw-p".into(),
+        offset: 0,
+        path: String::new(),
+        device: "00:00".into(),
+        inode: 0,
+        build_id: None,
+        from_ns: Time(0),
+        to_ns: None,
+    };
+    let touches = |interval: u64| {
+        let pages = (0..LIED).filter(|page| page % 3 == interval % 3);
+        pages
+            .map(|page| touch(interval, FIRST + page, None))
+            .collect()
+    };
+    let mut worst = Vec::new();
+    // With what is mapped known and not, larger than all memory and just large.
+    for (name, sizes, mapped) in [
+        ("a", 1 << 60, vec![mapping.clone()]),
+        ("b", 1 << 60, Vec::new()),
+        ("c", 1 << 20, vec![mapping]),
+    ] {
+        let folder = format!("{name}.varve");
+        trace(
+            &stage.path(&folder),
+            &like,
+            20,
+            touches,
+            &lies(sizes),
+            &mapped,
+        );
+        let (peak, seconds) = cost(&stage, &["report", &folder, "--json"]);
+        worst.push((name, seconds, peak));
+    }
+    println!("seconds and MiB: {worst:?}");
+    for (name, seconds, peak) in worst {
+        assert!(peak < 1024, "{name} took {peak} MiB");
+        // Seconds of CPU. It took more than 170.
+        assert!(seconds < 20.0, "{name} took {seconds} s");
     }
 }
