@@ -105,6 +105,10 @@ struct Writable<'a> {
     ranges: HashMap<FileKey<'a>, Vec<(u64, u64)>>,
     /// Where they begin, with the offset there.
     begins: HashSet<(Pid, u64, u64, u64)>,
+    /// Where they end, with the offset there.
+    ends: HashSet<(Pid, u64, u64, u64)>,
+    /// The last offset of each file at which one begins, in any process.
+    last_begin: HashMap<(&'a str, u64), u64>,
 }
 
 impl<'a> Writable<'a> {
@@ -112,6 +116,8 @@ impl<'a> Writable<'a> {
         let mut writable = Writable {
             ranges: HashMap::new(),
             begins: HashSet::new(),
+            ends: HashSet::new(),
+            last_begin: HashMap::new(),
         };
         for row in rows {
             if row.inode == 0 || is_shared(row) || !row.perms.contains('w') {
@@ -125,22 +131,36 @@ impl<'a> Writable<'a> {
             if !ranges.contains(&(row.address.0, end)) {
                 ranges.push((row.address.0, end));
             }
-            writable
-                .begins
-                .insert((row.pid, row.address.0, row.inode, row.offset));
+            let (begin, stop) = (row.offset, row.offset.saturating_add(row.bytes.0));
+            let begins = (row.pid, row.address.0, row.inode, begin);
+            writable.begins.insert(begins);
+            writable.ends.insert((row.pid, end, row.inode, stop));
+            let last = writable
+                .last_begin
+                .entry((row.device.as_str(), row.inode))
+                .or_default();
+            *last = begin.max(*last);
         }
         writable
     }
 
-    /// Whether a private mapping may hold pages that were written: it could be written itself, or it is what the dynamic
-    /// linker wrote before it took the right to write (RELRO), which lies right before the data.
+    /// Whether a private mapping may hold pages that were written: it could be written itself; or it is what the dynamic
+    /// linker wrote before it took the right to write (RELRO), which lies right before the data; or it is the rest of the
+    /// room that the linker took for a library, right behind the data, where the variables without a value will lie.
     fn was_written(&self, row: &MappingRow) -> bool {
         if row.perms.contains('w') {
             return row.inode != 0;
         }
         let end = row.address.0.saturating_add(row.bytes.0);
         let offset = row.offset.saturating_add(row.bytes.0);
-        if self.begins.contains(&(row.pid, end, row.inode, offset)) && !row.perms.contains('x') {
+        // What was seen while a library was being loaded can still be written as a whole: what lies before that is read-only
+        // for good. Elsewhere the same file shows where its data begins.
+        let data = self.last_begin.get(&(row.device.as_str(), row.inode));
+        let before = self.begins.contains(&(row.pid, end, row.inode, offset));
+        let behind = (row.pid, row.address.0, row.inode, row.offset);
+        if !row.perms.contains('x')
+            && (before && data == Some(&offset) || self.ends.contains(&behind))
+        {
             return true;
         }
         let ranges = self.ranges.get(&(row.pid, row.device.as_str(), row.inode));
@@ -201,6 +221,25 @@ mod tests {
         let at: Vec<Option<u64>> = found[..5].iter().map(|p| p.map(|p| p.1)).collect();
         assert_eq!(at, [Some(0), Some(2), Some(10), None, None]);
         assert_eq!(found[..5], found[5..]);
+    }
+
+    #[test]
+    fn a_look_while_a_library_is_loaded_does_not_make_it_the_processes_own() {
+        let early = [
+            row(1, 110, 4, "r--p", 10, "/l.so"),
+            row(1, 114, 2, "rw-p", 14, "/l.so"),
+            row(1, 116, 9, "r--p", 16, "/l.so"),
+        ];
+        let late = [
+            row(2, 910, 4, "r--p", 10, "/l.so"),
+            row(2, 914, 1, "r--p", 14, "/l.so"),
+            row(2, 915, 1, "rw-p", 15, "/l.so"),
+            row(2, 916, 9, "rw-p", 0, ""),
+        ];
+        let rows: Vec<MappingRow> = early.into_iter().chain(late).collect();
+        let found: Vec<Option<u64>> = places(&rows).iter().map(|p| p.map(|p| p.1)).collect();
+        // What lies before the data is the file; what the linker writes, and the room behind the data, is not.
+        assert_eq!(found, [Some(10), None, None, Some(10), None, None, None]);
     }
 
     #[test]

@@ -328,8 +328,10 @@ fn join_shared(rows: &[ObjectRow], parts: &[Option<Vec<Part>>], union: &mut Unio
     let mut same: HashMap<(Pid, u64, u64, u32, &str), u32> = HashMap::new();
     let mut outer: BTreeMap<(Pid, u32), Vec<RowRange>> = BTreeMap::new();
     for ((row, parts), i) in rows.iter().zip(parts).zip(0..) {
-        let parts = parts.iter().flatten();
-        let Some((part, space)) = parts.filter_map(|p| Some((p, p.space?))).next() else {
+        let parts = parts.as_deref().unwrap_or_default();
+        // What is a process's own in part is not the same memory as another's.
+        let [part, ..] = parts else { continue };
+        let (Some(space), true) = (part.space, parts.iter().all(|p| p.space.is_some())) else {
             continue;
         };
         let is_outer = [Layer::MAPPING, Layer::SITE]
