@@ -21,6 +21,7 @@ constexpr std::size_t page = 4096;
 constexpr std::size_t pages = 24;
 constexpr byte_count capacity{pages * page};
 
+constexpr std::array<std::size_t, 4> looked_at{0, 100, 300, 511};  // words of each page, so that torn ones show
 using content = std::vector<std::uint64_t>;  // of each page, its number in all words that are looked at
 using snapshots = pager::basic_snapshot_store<test::simulated_file>;
 using plain = pager::basic_file_store<test::simulated_file>;
@@ -34,7 +35,7 @@ std::unique_ptr<pager::paged_space> space_on(const std::shared_ptr<disk>& d) {
     return std::make_unique<pager::paged_space>(capacity, open_snapshots(d), o);
 }
 void set(pager::paged_space& space, std::size_t p, std::uint64_t value) {
-    for (const std::size_t index : {0, 100, 300, 511}) {
+    for (const std::size_t index : looked_at) {
         word(space, p, index) = value;
     }
 }
@@ -48,7 +49,7 @@ std::optional<content> content_of(Store store) {
         if (!store.read(pager::store_offset{p * page}, std::as_writable_bytes(std::span(words))).complete(page)) {
             return {};
         }
-        for (const std::size_t index : {100, 300, 511}) {
+        for (const std::size_t index : looked_at) {
             if (words[index] != words[0]) {
                 return {};
             }
