@@ -66,11 +66,11 @@ public:
     }
 
     /// Where a key is, or where it belongs: nowhere yet in an empty tree.
-    struct place {
+    struct destination {
         position at{};
         bool there = false;
     };
-    [[nodiscard]] place seek(const Key& key) const {
+    [[nodiscard]] destination seek(const Key& key) const {
         for (node_ptr p = nodes::root(); p != nullptr;) {
             node& n = *p;
             layout::prefetch(n);
@@ -83,9 +83,9 @@ public:
         }
         return {};
     }
-    [[nodiscard]] place seek_likely(const Key& key) const { return seek(key); }
+    [[nodiscard]] destination seek_likely(const Key& key) const { return seek(key); }
     /// Two comparisons if it belongs right before `hint`; else a search.
-    [[nodiscard]] place seek(position hint, const Key& key) const {
+    [[nodiscard]] destination seek(position hint, const Key& key) const {
         if (size_ != 0 && (hint == last() || compare_(key, value_at(hint).first))) {
             position before = hint;
             if (!before.retreat()) {
@@ -100,11 +100,11 @@ public:
 
     /// Takes the element unless its key is there. Throws when memory is out, and then nothing has changed.
     std::pair<position, bool> insert(held_slot<slot>& element) {
-        const place found = seek(element.slot().key());
+        const destination found = seek(element.slot().key());
         return {found.there ? found.at : insert(found, element), !found.there};
     }
     /// At the place that a search for its key has just found.
-    position insert(const place& found, held_slot<slot>& element) {
+    position insert(const destination& found, held_slot<slot>& element) {
         if (found.at.at == nullptr) {
             nodes::set_root(nodes::make(0, first_capacity(), nullptr));
             return put(nodes::root(), 0, element);

@@ -360,7 +360,7 @@ public:
 private:
     /// Makes an element where a search found that its key belongs, unless it found the key.
     template <class... Args>
-    std::pair<iterator, bool> add(typename Core::place found, Args&&... args) {
+    std::pair<iterator, bool> add(typename Core::destination found, Args&&... args) {
         if (found.there) {
             return {iterator(found.at), false};
         }
@@ -368,12 +368,12 @@ private:
         return {iterator(core_.insert(found, element)), true};
     }
     template <class K, class... Args>
-    std::pair<iterator, bool> add_pieces(const typename Core::place& found, K&& key, Args&&... args) {
+    std::pair<iterator, bool> add_pieces(const typename Core::destination& found, K&& key, Args&&... args) {
         return add(found, std::piecewise_construct, std::forward_as_tuple(std::forward<K>(key)),
                    std::forward_as_tuple(std::forward<Args>(args)...));
     }
     template <class K, class M>
-    std::pair<iterator, bool> add_or_assign(const typename Core::place& found, K&& key, M&& mapped) {
+    std::pair<iterator, bool> add_or_assign(const typename Core::destination& found, K&& key, M&& mapped) {
         if (found.there) {
             iterator(found.at)->second = std::forward<M>(mapped);
         }

@@ -62,32 +62,32 @@ public:
     }
 
     /// Where a key is, or the way to where it belongs.
-    struct place {
+    struct destination {
         position at{};
         bool there = false;
         bool complete = true;  ///< false: of `before`, only the bottom is known
         path before{};
     };
-    [[nodiscard]] place seek(const Key& key) const {
-        place found;
+    [[nodiscard]] destination seek(const Key& key) const {
+        destination found;
         const node_ptr at = predecessors(key, found.before);
         found.there = at != nullptr && !compare_(key, key_of(at));
         found.at = {at, this};
         return found;
     }
     /// As `find`, if the key is there.
-    [[nodiscard]] place seek_likely(const Key& key) const {
-        place found;
+    [[nodiscard]] destination seek_likely(const Key& key) const {
+        destination found;
         found.at = descend(key, &found.before);
         found.there = found.at.at != nullptr;
         return found;
     }
     /// Two comparisons if it belongs right before `hint`; else a search.
-    [[nodiscard]] place seek(position hint, const Key& key) const {
+    [[nodiscard]] destination seek(position hint, const Key& key) const {
         if (size_ != 0 && (hint.at == nullptr || compare_(key, key_of(hint.at)))) {
             const node_ptr before = hint.at == nullptr ? last_ : hint.at->previous;
             if (before == nullptr || compare_(key_of(before), key)) {
-                place found;
+                destination found;
                 found.complete = false;
                 found.before[0] = before;
                 return found;
@@ -98,11 +98,11 @@ public:
 
     /// Takes the element unless its key is there. Throws when memory is out, and then nothing has changed.
     std::pair<position, bool> insert(held_slot<slot>& element) {
-        place found = seek(element.slot().key());
+        destination found = seek(element.slot().key());
         return {found.there ? found.at : insert(found, element), !found.there};
     }
     /// At the place that a search for its key has just found.
-    position insert(place& found, held_slot<slot>& element) {
+    position insert(destination& found, held_slot<slot>& element) {
         const Key& key = element.slot().key();
         const unsigned level = random_level();
         if (!found.complete) {
