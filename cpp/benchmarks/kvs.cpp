@@ -42,8 +42,8 @@ void query(const bench::built_store& built, const bench::options& chosen) {
     }
     const std::uint64_t query_ns = querying.nanoseconds();
     const std::uint64_t ended = monotonic_ns();
-    const varve::page_traffic traffic = store.traffic();
     const std::optional<bench::paging> real = store.real_paging();
+    const varve::page_traffic traffic = store.traffic();
     rest(chosen);
 
     bench::report out("varve-kvs/1", chosen.json);
@@ -60,6 +60,7 @@ void query(const bench::built_store& built, const bench::options& chosen) {
     out.add("buffer_pages", std::uint64_t{chosen.buffer().value});
     out.add("page_reads", traffic.reads);
     out.add("page_writes", traffic.writes);
+    out.add("dirty_pages_left", traffic.dirty);
     if (real) {
         out.add("faults", real->faults);
         out.add("write_traps", real->write_traps);
@@ -94,7 +95,10 @@ int main(int count, char** arguments) try {
             for (const double updates : chosen->all_updates) {
                 chosen->zipf = zipf;
                 chosen->update_ratio = updates;
-                query(built, *chosen);
+                for (const varve::replacement policy : chosen->all_replacements) {
+                    chosen->replacement = policy;
+                    query(built, *chosen);
+                }
             }
         }
     }

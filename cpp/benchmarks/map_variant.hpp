@@ -27,7 +27,7 @@ public:
     void start(space& memory, varve::page_count buffer, varve::replacement policy) {
         counting_.emplace(memory, buffer, policy);
     }
-    [[nodiscard]] varve::page_traffic traffic(const space&) const { return counting_->traffic(); }
+    [[nodiscard]] varve::page_traffic traffic(space&) const { return counting_->traffic(); }
     [[nodiscard]] std::optional<paging> details(const space&) const { return std::nullopt; }
     void wrote(const void* address, varve::byte_count size) {
         if (counting_) {
@@ -53,9 +53,12 @@ public:
         memory.page_out();
         before_ = memory.read_statistics();
     }
-    [[nodiscard]] varve::page_traffic traffic(const space& memory) const {
+    /// What is dirty it learns by writing it.
+    [[nodiscard]] varve::page_traffic traffic(space& memory) const {
         const auto now = memory.read_statistics();
-        return {now.page_reads - before_.page_reads, now.page_writes - before_.page_writes};
+        memory.flush();
+        return {now.page_reads - before_.page_reads, now.page_writes - before_.page_writes,
+                memory.read_statistics().page_writes - now.page_writes};
     }
     [[nodiscard]] std::optional<paging> details(const space& memory) const {
         const auto now = memory.read_statistics();
@@ -91,7 +94,7 @@ public:
     void start_counting(varve::page_count buffer, varve::replacement policy) override {
         paged_.start(allocator_.memory().space(), buffer, policy);
     }
-    [[nodiscard]] varve::page_traffic traffic() const override { return paged_.traffic(allocator_.memory().space()); }
+    [[nodiscard]] varve::page_traffic traffic() override { return paged_.traffic(allocator_.memory().space()); }
     [[nodiscard]] std::optional<paging> real_paging() const override {
         return paged_.details(allocator_.memory().space());
     }

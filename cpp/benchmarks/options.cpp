@@ -48,7 +48,7 @@ void usage(std::string_view program, std::string_view what_it_does) {
                  "                      the last three take lists (varve-kvs): 5,10,25 sweeps\n"
                  "  --elements N        elements of 160 bytes (default 13421773)\n"
                  "  --operations N      operations (default 10000)\n"
-                 "  --replacement R     clock (default), or fifo with UMap's watermarks\n"
+                 "  --replacement R     clock (default), fifo with UMap's watermarks, or clock,fifo (varve-kvs)\n"
                  "  --pager P           simulated (default): a model counts pages; real: userfaultfd, a store in\n"
                  "                      memory, and the pager's own replacement\n"
                  "  --rest MS           rest before and after the queries, so that a recorder tells them apart\n"
@@ -81,8 +81,11 @@ bool apply(options& o, std::string_view name, std::string_view value) {
         return number<std::uint64_t>(value, o.operations, 0, std::uint64_t{1} << 40);
     }
     if (name == "--replacement") {
-        o.replacement = value == "fifo" ? varve::replacement::fifo : varve::replacement::clock;
-        return value == "fifo" || value == "clock";
+        using enum varve::replacement;
+        o.all_replacements =
+            value == "clock,fifo" ? std::vector{clock, fifo} : std::vector{value == "fifo" ? fifo : clock};
+        o.replacement = o.all_replacements.front();
+        return value == "fifo" || value == "clock" || value == "clock,fifo";
     }
     if (name == "--pager") {
         o.pager = value == "real" ? pager_kind::real : pager_kind::simulated;

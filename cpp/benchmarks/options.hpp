@@ -23,6 +23,7 @@ struct options {
     std::uint64_t elements = 13'421'773;
     std::uint64_t operations = 10'000;
     varve::replacement replacement = varve::replacement::clock;
+    std::vector<varve::replacement> all_replacements{varve::replacement::clock};
     pager_kind pager = pager_kind::simulated;
     /// Rest before and after the queries, milliseconds: a recorder's intervals tell them apart then.
     unsigned rest_ms = 0;

@@ -4,7 +4,7 @@ page traffic of the queries, and what the construction took and where the links 
 output has already are left out, so that an interrupted sweep goes on. Counts do not depend on the order.
 
 usage: sweep.py DIRECTORY_OF_PROGRAMS OUTPUT.jsonl [--elements N] [--local 5,10,25,50,100,200] [--zipf 0.8,1.3]
-                [--update 0.05,0.5] [--only btree/auto,skiplist/page]
+                [--update 0.05,0.5] [--replacement clock,fifo] [--only btree/auto,skiplist/page]
 """
 import argparse
 import json
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--local", default="50,5,25,100,10,200")
     parser.add_argument("--zipf", default="0.8,1.3")
     parser.add_argument("--update", default="0.05,0.5")
+    parser.add_argument("--replacement", default="clock,fifo")
     parser.add_argument("--only", default="")
     chosen = parser.parse_args()
     only = set(filter(None, chosen.only.split(",")))
@@ -49,7 +50,7 @@ def main() -> int:
             for batch in filter(None, batches):
                 run = [chosen.programs / "varve-kvs", "--json", "--structure", structure, "--placement", placement,
                        "--elements", str(chosen.elements), "--local", ",".join(batch), "--zipf", chosen.zipf,
-                       "--update", chosen.update]
+                       "--update", chosen.update, "--replacement", chosen.replacement]
                 print(*run, file=sys.stderr)
                 rows = subprocess.run(run, stdout=subprocess.PIPE, check=True, text=True).stdout
                 with chosen.output.open("a") as output:

@@ -66,7 +66,7 @@ TEST(Workload, RanksFollowTheLawOfTheStudy) {
 }
 
 struct outcome {
-    std::uint64_t reads, writes, checksum;
+    std::uint64_t reads, writes, left, checksum;
 };
 
 outcome run(const variant_name& name, double local_percent) {
@@ -92,7 +92,20 @@ outcome run(const variant_name& name, double local_percent) {
             checksum += store->scan(key, length(random));
         }
     }
-    return {store->traffic().reads, store->traffic().writes, checksum};
+    return {store->traffic().reads, store->traffic().writes, store->traffic().dirty, checksum};
+}
+
+TEST(Benchmark, WhatIsNotWrittenBackIsLeft) {
+    // 600 updates or so: with room for everything none of their pages leaves, with little most of them do.
+    for (const variant_name& name : variants()) {
+        const outcome roomy = run(name, 200);
+        EXPECT_EQ(roomy.writes, 0u) << name.structure << ' ' << name.placement;
+        EXPECT_GT(roomy.left, 30u);
+        EXPECT_LE(roomy.left, 2u * 700u);
+        const outcome narrow = run(name, 5);
+        EXPECT_GE(narrow.writes + narrow.left, roomy.left) << "a page that was written twice counts twice";
+        EXPECT_GT(narrow.writes, 0u);
+    }
 }
 
 TEST(Benchmark, VariantsAnswerAlikeAndCountTheSameEveryTime) {

@@ -15,7 +15,8 @@ namespace {
 int usage() {
     std::fprintf(stderr,
                  "usage: varve-pager-peer --mib N [--port N] [--file PATH] [--any]\n"
-                 "Serves N MiB of memory, or of a file, on 127.0.0.1; with --any on every interface, unprotected.\n");
+                 "Serves N MiB of memory, or of a file, on 127.0.0.1; with --any on every interface, unprotected.\n"
+                 "One client at a time. Clients go on after a restart over the same file; over memory they fail.\n");
     return 2;
 }
 

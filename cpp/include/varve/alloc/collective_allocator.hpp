@@ -37,6 +37,10 @@ public:
     /// On a heap that others use too. A template, so that braces always mean sizes.
     template <std::same_as<heap_type> Heap>
     explicit collective_allocator(std::shared_ptr<Heap> h) noexcept : heap_(std::move(h)) {}
+    // No moves: an allocator that was moved from must still be the one that it was.
+    collective_allocator(const collective_allocator&) noexcept = default;
+    collective_allocator& operator=(const collective_allocator&) noexcept = default;
+    ~collective_allocator() = default;
     template <class U>
     collective_allocator(const collective_allocator<U, Space>& other) noexcept : heap_(other.heap_), tag_(other.tag_) {}
 

@@ -16,10 +16,10 @@ namespace detail {
 /// equal, as the standard demands of them.
 template <class A>
 void exchange_allocators(A& a, A& b) noexcept {
-    if constexpr (std::is_copy_assignable_v<A>) {
-        A mine(a);
-        a = b;
-        b = mine;
+    if constexpr (std::is_move_assignable_v<A>) {
+        A mine(std::move(a));
+        a = std::move(b);
+        b = std::move(mine);
     }
 }
 }  // namespace detail
@@ -144,7 +144,7 @@ struct collective_allocator_traits : std::allocator_traits<A> {
         return false;
     }
     /// The allocator a container keeps.
-    [[nodiscard]] static A own(const A& a) { return a; }
+    [[nodiscard]] static A own(A a) { return a; }
 };
 
 template <collective_allocator_like A>
@@ -167,7 +167,7 @@ struct collective_allocator_traits<A> : std::allocator_traits<A> {
     static bool relocate(const A& a, sub_allocator_type target, Mover&& mover, Tuple objects, R... sizes) {
         return a.relocate(std::move(target), std::forward<Mover>(mover), objects, sizes...);
     }
-    [[nodiscard]] static A own(const A& a) {
+    [[nodiscard]] static A own(A a) {
         if constexpr (requires { a.tagged(); }) {
             return a.tagged();
         } else {

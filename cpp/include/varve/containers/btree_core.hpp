@@ -22,7 +22,7 @@ public:
     using typename nodes::tracked;
     using position = typename layout::position;
 
-    btree_core(const Compare& compare, const Allocator& a) : nodes(a), compare_(compare) {}
+    btree_core(const Compare& compare, Allocator a) : nodes(std::move(a)), compare_(compare) {}
 
     [[nodiscard]] const Compare& compare() const noexcept { return compare_; }
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
@@ -65,27 +65,51 @@ public:
         return last();
     }
 
-    /// Takes the element unless its key is there. Throws when memory is out, and then nothing has changed.
-    std::pair<position, bool> insert(held_slot<slot>& element) {
-        node_ptr p = nodes::root();
-        if (p == nullptr) {
-            p = nodes::make(0, first_capacity(), nullptr);
-            nodes::set_root(p);
-            return {put(p, 0, element), true};
-        }
-        const Key& key = element.slot().key();
-        for (;;) {
+    /// Where a key is, or where it belongs: nowhere yet in an empty tree.
+    struct destination {
+        position at{};
+        bool there = false;
+    };
+    [[nodiscard]] destination seek(const Key& key) const {
+        for (node_ptr p = nodes::root(); p != nullptr;) {
             node& n = *p;
             layout::prefetch(n);
             const std::size_t i = lower_index(n, key);
-            if (i < n.count && !compare_(key, layout::slot_at(n, i).key())) {
-                return {position{p, i}, false};
-            }
-            if (n.height == 0) {
-                return {insert_at(p, i, element), true};
+            const bool there = i < n.count && !compare_(key, layout::slot_at(n, i).key());
+            if (there || n.height == 0) {
+                return {{p, i}, there};
             }
             p = layout::children(n)[i];
         }
+        return {};
+    }
+    [[nodiscard]] destination seek_likely(const Key& key) const { return seek(key); }
+    /// Two comparisons if it belongs right before `hint`; else a search.
+    [[nodiscard]] destination seek(position hint, const Key& key) const {
+        if (size_ != 0 && (hint == last() || compare_(key, value_at(hint).first))) {
+            position before = hint;
+            if (!before.retreat()) {
+                return {hint, false};
+            }
+            if (compare_(value_at(before).first, key)) {
+                return {hint.at->height == 0 ? hint : position{before.at, before.index + 1}, false};
+            }
+        }
+        return seek(key);
+    }
+
+    /// Takes the element unless its key is there. Throws when memory is out, and then nothing has changed.
+    std::pair<position, bool> insert(held_slot<slot>& element) {
+        const destination found = seek(element.slot().key());
+        return {found.there ? found.at : insert(found, element), !found.there};
+    }
+    /// At the place that a search for its key has just found.
+    position insert(const destination& found, held_slot<slot>& element) {
+        if (found.at.at == nullptr) {
+            nodes::set_root(nodes::make(0, first_capacity(), nullptr));
+            return put(nodes::root(), 0, element);
+        }
+        return insert_at(found.at.at, found.at.index, element);
     }
 
     /// Erases one element. `then` is called with its key when it is out of the tree but not destroyed yet.
@@ -108,9 +132,12 @@ public:
         size_ = 0;
     }
 
-    void swap(btree_core& other) noexcept {
+    /// All but the comparison.
+    void swap_content(btree_core& other) noexcept {
         nodes::swap(other);
         std::swap(size_, other.size_);
+    }
+    void swap_comparison(btree_core& other) noexcept(detail::exchange_is_nothrow<Compare>) {
         detail::exchange_comparisons(compare_, other.compare_);
     }
 

@@ -51,8 +51,8 @@ public:
         }
     }
 
-    void swap(btree_reblock& other) noexcept {
-        Base::swap(other);
+    void swap_content(btree_reblock& other) noexcept {
+        Base::swap_content(other);
         filler_.reset();
         other.filler_.reset();
     }

@@ -16,6 +16,23 @@
 
 namespace varve {
 
+namespace detail {
+// What maps are deduced from.
+template <class A>
+concept deducible_allocator = requires(A a) {
+    typename A::value_type;
+    a.allocate(std::size_t{1});
+};
+template <class C>
+concept deducible_comparison = !deducible_allocator<C>;
+template <class I>
+using key_from = std::remove_const_t<typename std::iter_value_t<I>::first_type>;
+template <class I>
+using mapped_from = typename std::iter_value_t<I>::second_type;
+template <class Key, class T>
+using default_map_allocator = std::allocator<std::pair<const Key, T>>;
+}  // namespace detail
+
 /// An ordered map with unique keys. As std::map, but
 ///  - an insertion, an erasure and a re-blocking move elements about: they invalidate all iterators, pointers and
 ///    references to elements; only what the operation returns is valid after it;
@@ -48,14 +65,17 @@ public:
     using reverse_iterator = std::reverse_iterator<iterator>;
     using const_reverse_iterator = std::reverse_iterator<const_iterator>;
 
+    static_assert(std::same_as<typename std::allocator_traits<Allocator>::value_type, value_type>,
+                  "varve: the allocator of a map must be one of pair<const Key, T>");
+
     class value_compare {
     public:
-        bool operator()(const value_type& a, const value_type& b) const { return compare_(a.first, b.first); }
+        bool operator()(const value_type& a, const value_type& b) const { return comp(a.first, b.first); }
 
-    private:
+    protected:
         friend class map_api;
-        explicit value_compare(Compare c) : compare_(std::move(c)) {}
-        Compare compare_;
+        explicit value_compare(Compare c) : comp(std::move(c)) {}
+        Compare comp;  // the standard's name
     };
 
     map_api() requires std::default_initializable<Allocator> : map_api(Compare(), Allocator()) {}
@@ -77,9 +97,11 @@ public:
     map_api(const map_api& other, const Allocator& a) : map_api(other.key_comp(), a) {
         insert(other.begin(), other.end());
     }
+    /// The comparison is copied, so that `other` can still be used; the allocator is moved.
     map_api(map_api&& other) noexcept(std::is_nothrow_copy_constructible_v<Compare>)
-        : map_api(other.key_comp(), other.allocator_) {
-        core_.swap(other.core_);
+        : core_(other.core_.compare(), Allocator(std::move(other.allocator_))),
+          allocator_(std::move(other.allocator_)) {
+        core_.swap_content(other.core_);
     }
     map_api(map_api&& other, const Allocator& a) : map_api(other.key_comp(), a) { take_from(other); }
     map_api& operator=(const map_api& other) {
@@ -91,13 +113,17 @@ public:
         return *this;
     }
     map_api& operator=(map_api&& other) noexcept(
-        std::is_nothrow_copy_constructible_v<Compare> &&
+        std::is_nothrow_copy_constructible_v<Compare>&& detail::exchange_is_nothrow<Compare> &&
         (std::allocator_traits<Allocator>::propagate_on_container_move_assignment::value ||
          std::allocator_traits<Allocator>::is_always_equal::value)) {
         if (this != &other) {
-            constexpr bool propagate = std::allocator_traits<Allocator>::propagate_on_container_move_assignment::value;
-            map_api taken(std::move(other), propagate ? other.allocator_ : allocator_);
-            exchange(taken);
+            if constexpr (std::allocator_traits<Allocator>::propagate_on_container_move_assignment::value) {
+                map_api taken(std::move(other));
+                exchange(taken);
+            } else {
+                map_api taken(std::move(other), allocator_);
+                exchange(taken);
+            }
         }
         return *this;
     }
@@ -122,31 +148,39 @@ public:
     [[nodiscard]] const_reverse_iterator rbegin() const noexcept { return const_reverse_iterator(end()); }
     [[nodiscard]] reverse_iterator rend() noexcept { return reverse_iterator(begin()); }
     [[nodiscard]] const_reverse_iterator rend() const noexcept { return const_reverse_iterator(begin()); }
+    [[nodiscard]] const_reverse_iterator crbegin() const noexcept { return rbegin(); }
+    [[nodiscard]] const_reverse_iterator crend() const noexcept { return rend(); }
 
     [[nodiscard]] bool empty() const noexcept { return size() == 0; }
     [[nodiscard]] size_type size() const noexcept { return core_.size(); }
     [[nodiscard]] size_type max_size() const noexcept {
-        return static_cast<size_type>(std::numeric_limits<difference_type>::max()) / sizeof(value_type);
+        return std::min<size_type>(
+            static_cast<size_type>(std::numeric_limits<difference_type>::max()) / sizeof(value_type),
+            std::allocator_traits<Allocator>::max_size(allocator_));
     }
 
     // ---- changes ----
 
-    std::pair<iterator, bool> insert(const value_type& v) { return emplace(v); }
-    std::pair<iterator, bool> insert(value_type&& v) { return emplace(std::move(v)); }
+    std::pair<iterator, bool> insert(const value_type& v) { return add(core_.seek(v.first), v); }
+    std::pair<iterator, bool> insert(value_type&& v) { return add(core_.seek(v.first), std::move(v)); }
     template <class P>
         requires std::constructible_from<value_type, P&&> std::pair<iterator, bool> insert(P&& v) {
             return emplace(std::forward<P>(v));
         }
-    iterator insert(const_iterator, const value_type& v) { return emplace(v).first; }
-    iterator insert(const_iterator, value_type&& v) { return emplace(std::move(v)).first; }
+    iterator insert(const_iterator hint, const value_type& v) {
+        return add(core_.seek(hint.where(), v.first), v).first;
+    }
+    iterator insert(const_iterator hint, value_type&& v) {
+        return add(core_.seek(hint.where(), v.first), std::move(v)).first;
+    }
     template <class P>
-        requires std::constructible_from<value_type, P&&> iterator insert(const_iterator, P&& v) {
-            return emplace(std::forward<P>(v)).first;
+        requires std::constructible_from<value_type, P&&> iterator insert(const_iterator hint, P&& v) {
+            return emplace_hint(hint, std::forward<P>(v));
         }
     template <std::input_iterator I>
     void insert(I first, I last) {
         for (; first != last; ++first) {
-            emplace(*first);
+            emplace_hint(end(), *first);
         }
     }
     void insert(std::initializer_list<value_type> list) { insert(list.begin(), list.end()); }
@@ -158,41 +192,43 @@ public:
         return {iterator(where), fresh};
     }
     template <class... Args>
-    iterator emplace_hint(const_iterator, Args&&... args) {
-        return emplace(std::forward<Args>(args)...).first;
+    iterator emplace_hint(const_iterator hint, Args&&... args) {
+        held_slot<map_slot<Key, T>> element(allocator_, std::forward<Args>(args)...);
+        auto found = core_.seek(hint.where(), element.slot().key());
+        return iterator(found.there ? found.at : core_.insert(found, element));
     }
 
     template <class... Args>
     std::pair<iterator, bool> try_emplace(const Key& key, Args&&... args) {
-        return try_emplace_key(key, std::forward<Args>(args)...);
+        return add_pieces(core_.seek_likely(key), key, std::forward<Args>(args)...);
     }
     template <class... Args>
     std::pair<iterator, bool> try_emplace(Key&& key, Args&&... args) {
-        return try_emplace_key(std::move(key), std::forward<Args>(args)...);
+        return add_pieces(core_.seek_likely(key), std::move(key), std::forward<Args>(args)...);
     }
     template <class... Args>
-    iterator try_emplace(const_iterator, const Key& key, Args&&... args) {
-        return try_emplace_key(key, std::forward<Args>(args)...).first;
+    iterator try_emplace(const_iterator hint, const Key& key, Args&&... args) {
+        return add_pieces(core_.seek(hint.where(), key), key, std::forward<Args>(args)...).first;
     }
     template <class... Args>
-    iterator try_emplace(const_iterator, Key&& key, Args&&... args) {
-        return try_emplace_key(std::move(key), std::forward<Args>(args)...).first;
+    iterator try_emplace(const_iterator hint, Key&& key, Args&&... args) {
+        return add_pieces(core_.seek(hint.where(), key), std::move(key), std::forward<Args>(args)...).first;
     }
     template <class M>
     std::pair<iterator, bool> insert_or_assign(const Key& key, M&& mapped) {
-        return insert_or_assign_key(key, std::forward<M>(mapped));
+        return add_or_assign(core_.seek_likely(key), key, std::forward<M>(mapped));
     }
     template <class M>
     std::pair<iterator, bool> insert_or_assign(Key&& key, M&& mapped) {
-        return insert_or_assign_key(std::move(key), std::forward<M>(mapped));
+        return add_or_assign(core_.seek_likely(key), std::move(key), std::forward<M>(mapped));
     }
     template <class M>
-    iterator insert_or_assign(const_iterator, const Key& key, M&& mapped) {
-        return insert_or_assign_key(key, std::forward<M>(mapped)).first;
+    iterator insert_or_assign(const_iterator hint, const Key& key, M&& mapped) {
+        return add_or_assign(core_.seek(hint.where(), key), key, std::forward<M>(mapped)).first;
     }
     template <class M>
-    iterator insert_or_assign(const_iterator, Key&& key, M&& mapped) {
-        return insert_or_assign_key(std::move(key), std::forward<M>(mapped)).first;
+    iterator insert_or_assign(const_iterator hint, Key&& key, M&& mapped) {
+        return add_or_assign(core_.seek(hint.where(), key), std::move(key), std::forward<M>(mapped)).first;
     }
 
     /// Gives the element after the erased one.
@@ -220,8 +256,9 @@ public:
     void clear() noexcept { core_.clear(); }
 
     /// The allocators change places too where they propagate on swap; else they must be equal.
-    void swap(map_api& other) noexcept { exchange(other); }
-    friend void swap(map_api& a, map_api& b) noexcept { a.swap(b); }
+    /// If the comparison's swap throws, the elements stay where they are.
+    void swap(map_api& other) noexcept(detail::exchange_is_nothrow<Compare>) { exchange(other); }
+    friend void swap(map_api& a, map_api& b) noexcept(detail::exchange_is_nothrow<Compare>) { a.swap(b); }
 
     // ---- access ----
 
@@ -321,21 +358,26 @@ public:
     }
 
 private:
-    template <class K, class... Args>
-    std::pair<iterator, bool> try_emplace_key(K&& key, Args&&... args) {
-        if (const iterator there = find(key); there != end()) {
-            return {there, false};
+    /// Makes an element where a search found that its key belongs, unless it found the key.
+    template <class... Args>
+    std::pair<iterator, bool> add(typename Core::destination found, Args&&... args) {
+        if (found.there) {
+            return {iterator(found.at), false};
         }
-        return emplace(std::piecewise_construct, std::forward_as_tuple(std::forward<K>(key)),
-                       std::forward_as_tuple(std::forward<Args>(args)...));
+        held_slot<map_slot<Key, T>> element(allocator_, std::forward<Args>(args)...);
+        return {iterator(core_.insert(found, element)), true};
+    }
+    template <class K, class... Args>
+    std::pair<iterator, bool> add_pieces(const typename Core::destination& found, K&& key, Args&&... args) {
+        return add(found, std::piecewise_construct, std::forward_as_tuple(std::forward<K>(key)),
+                   std::forward_as_tuple(std::forward<Args>(args)...));
     }
     template <class K, class M>
-    std::pair<iterator, bool> insert_or_assign_key(K&& key, M&& mapped) {
-        if (const iterator there = find(key); there != end()) {
-            there->second = std::forward<M>(mapped);
-            return {there, false};
+    std::pair<iterator, bool> add_or_assign(const typename Core::destination& found, K&& key, M&& mapped) {
+        if (found.there) {
+            iterator(found.at)->second = std::forward<M>(mapped);
         }
-        return emplace(std::forward<K>(key), std::forward<M>(mapped));
+        return add(found, std::forward<K>(key), std::forward<M>(mapped));
     }
     size_type erase_key(const Key& key) {
         const iterator there = find(key);
@@ -355,7 +397,7 @@ private:
     }
     void take_from(map_api& other) {
         if (other.allocator_ == allocator_) {
-            core_.swap(other.core_);
+            core_.swap_content(other.core_);
             return;
         }
         for (value_type& v : other) {
@@ -369,8 +411,9 @@ private:
         }
         other.clear();
     }
-    void exchange(map_api& other) noexcept {
-        core_.swap(other.core_);
+    void exchange(map_api& other) noexcept(detail::exchange_is_nothrow<Compare>) {
+        core_.swap_comparison(other.core_);
+        core_.swap_content(other.core_);
         detail::exchange_allocators(allocator_, other.allocator_);
     }
 

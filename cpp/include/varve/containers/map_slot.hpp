@@ -9,13 +9,19 @@
 namespace varve {
 
 namespace detail {
+template <class Compare>
+inline constexpr bool exchange_is_nothrow =
+    std::is_swappable_v<Compare> ? std::is_nothrow_swappable_v<Compare> : std::is_nothrow_move_constructible_v<Compare>;
+
 /// Also for comparisons that can be copied but not assigned, as lambdas that capture.
 template <class Compare>
-void exchange_comparisons(Compare& a, Compare& b) noexcept {
+void exchange_comparisons(Compare& a, Compare& b) noexcept(exchange_is_nothrow<Compare>) {
     if constexpr (std::is_swappable_v<Compare>) {
         using std::swap;
         swap(a, b);
     } else {
+        static_assert(std::is_nothrow_move_constructible_v<Compare>,
+                      "varve: a comparison that cannot be swapped must be movable without an exception");
         Compare mine(std::move(a));
         std::destroy_at(&a);
         std::construct_at(&a, std::move(b));

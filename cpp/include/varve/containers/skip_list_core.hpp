@@ -28,8 +28,10 @@ public:
     using unit_allocator = typename given_traits::template rebind_alloc<unit>;
     using store_type = node_store<unit_allocator>;
     static constexpr bool keeps_top_local = Placement::keeps_top_local && store_type::traits::is_collective;
+    /// The last node before a place on every level; null for the head.
+    using path = std::array<node_ptr, layout::levels>;
 
-    skip_list_core(const Compare& compare, const Allocator& a) : store_(unit_allocator(a)), compare_(compare) {}
+    skip_list_core(const Compare& compare, Allocator a) : store_(unit_allocator(std::move(a))), compare_(compare) {}
     skip_list_core(const skip_list_core&) = delete;
     skip_list_core& operator=(const skip_list_core&) = delete;
     ~skip_list_core() { clear(); }
@@ -56,36 +58,57 @@ public:
     /// Ends at the level where the key shows up: the way on down would touch the nodes before it.
     template <class K>
     [[nodiscard]] position find(const K& key) const {
-        node_ptr p{};      // null stands for the head
-        node_ptr bound{};  // known to be behind the key
-        for (unsigned l = top_; l-- > 0;) {
-            for (;;) {
-                const node_ptr q = p == nullptr ? head_[l] : layout::next(*p, l);
-                if (q == nullptr || q == bound) {
-                    break;
-                }
-                if (!compare_(key_of(q), key)) {
-                    if (!compare_(key, key_of(q))) {
-                        return {q, this};
-                    }
-                    bound = q;
-                    break;
-                }
-                p = q;
+        return descend(key, nullptr);
+    }
+
+    /// Where a key is, or the way to where it belongs.
+    struct destination {
+        position at{};
+        bool there = false;
+        bool complete = true;  ///< false: of `before`, only the bottom is known
+        path before{};
+    };
+    [[nodiscard]] destination seek(const Key& key) const {
+        destination found;
+        const node_ptr at = predecessors(key, found.before);
+        found.there = at != nullptr && !compare_(key, key_of(at));
+        found.at = {at, this};
+        return found;
+    }
+    /// As `find`, if the key is there.
+    [[nodiscard]] destination seek_likely(const Key& key) const {
+        destination found;
+        found.at = descend(key, &found.before);
+        found.there = found.at.at != nullptr;
+        return found;
+    }
+    /// Two comparisons if it belongs right before `hint`; else a search.
+    [[nodiscard]] destination seek(position hint, const Key& key) const {
+        if (size_ != 0 && (hint.at == nullptr || compare_(key, key_of(hint.at)))) {
+            const node_ptr before = hint.at == nullptr ? last_ : hint.at->previous;
+            if (before == nullptr || compare_(key_of(before), key)) {
+                destination found;
+                found.complete = false;
+                found.before[0] = before;
+                return found;
             }
         }
-        return last();
+        return seek(key);
     }
 
     /// Takes the element unless its key is there. Throws when memory is out, and then nothing has changed.
     std::pair<position, bool> insert(held_slot<slot>& element) {
+        destination found = seek(element.slot().key());
+        return {found.there ? found.at : insert(found, element), !found.there};
+    }
+    /// At the place that a search for its key has just found.
+    position insert(destination& found, held_slot<slot>& element) {
         const Key& key = element.slot().key();
-        path before{};
-        const node_ptr found = predecessors(key, before);
-        if (found != nullptr && !compare_(key, key_of(found))) {
-            return {position{found, this}, false};
-        }
         const unsigned level = random_level();
+        if (!found.complete) {
+            complete(found.before, level, key);
+        }
+        path& before = found.before;
         const finger_scope follow(finger_, before);
         const node_ptr fresh = make(level, key, before);
         element.give(&layout::slot_of(*fresh));
@@ -98,7 +121,7 @@ public:
         previous_of(layout::next(*fresh, 0)) = fresh;
         fresh->linked = true;
         ++size_;
-        return {position{fresh, this}, true};
+        return {fresh, this};
     }
 
     /// Erases one element. `then` is called with its key when it is out of the list but not destroyed yet.
@@ -165,7 +188,8 @@ public:
     [[nodiscard]] int frontier_level() const noexcept { return frontier_level_; }
     [[nodiscard]] node_ptr frontier() const noexcept { return frontier_; }
 
-    void swap(skip_list_core& other) noexcept {
+    /// All but the comparison.
+    void swap_content(skip_list_core& other) noexcept {
         store_.swap(other.store_);
         std::swap(head_, other.head_);
         std::swap(last_, other.last_);
@@ -175,13 +199,12 @@ public:
         std::swap(resume_at_, other.resume_at_);
         std::swap(random_, other.random_);
         std::swap(size_, other.size_);
+    }
+    void swap_comparison(skip_list_core& other) noexcept(detail::exchange_is_nothrow<Compare>) {
         detail::exchange_comparisons(compare_, other.compare_);
     }
 
 protected:
-    /// The last node before a place on every level; null for the head.
-    using path = std::array<node_ptr, layout::levels>;
-
     [[nodiscard]] store_type& store() noexcept { return store_; }
 
     template <class K>
@@ -220,12 +243,13 @@ protected:
     }
     node_ptr move_to(void* where, node_ptr from) noexcept { return move_to(where, from, path_before(from)); }
 
+    static constexpr unsigned most_climbed = 6;
+
     /// The path to a node of the list. A node of a level is expected every 2^level nodes: going back along the bottom
     /// is shorter than a search for all but the highest, and for these it is what is left when comparing throws.
     [[nodiscard]] path path_before(node_ptr from) const noexcept {
-        constexpr unsigned high = 6;
         path before{};
-        if (from->level > high) {
+        if (from->level > most_climbed) {
             try {
                 predecessors(key_of(from), before);
                 return before;
@@ -284,6 +308,48 @@ protected:
     path* finger_ = nullptr;  ///< a path that has to follow relocations
 
 private:
+    /// The element with that key, or the end; then `before`, if asked for, is the way to where it belongs.
+    template <class K>
+    [[nodiscard]] position descend(const K& key, path* before) const {
+        node_ptr p{};      // null stands for the head
+        node_ptr bound{};  // known to be behind the key
+        for (unsigned l = top_; l-- > 0;) {
+            for (;;) {
+                const node_ptr q = p == nullptr ? head_[l] : layout::next(*p, l);
+                if (q == nullptr || q == bound) {
+                    break;
+                }
+                if (!compare_(key_of(q), key)) {
+                    if (!compare_(key, key_of(q))) {
+                        return {q, this};
+                    }
+                    bound = q;
+                    break;
+                }
+                p = q;
+            }
+            if (before != nullptr) {
+                (*before)[l] = p;
+            }
+        }
+        return last();
+    }
+
+    /// Finds the way up to `level` from its bottom, as `path_before` does.
+    void complete(path& before, unsigned level, const Key& key) const {
+        if (level > most_climbed) {
+            predecessors(key, before);
+            return;
+        }
+        node_ptr p = before[0];
+        for (unsigned l = 1; l <= level; ++l) {
+            while (p != nullptr && p->level < l) {
+                p = p->previous;
+            }
+            before[l] = p;
+        }
+    }
+
     template <class K, class Before>
     node_ptr search(const K& key, Before is_before, path* before) const {
         node_ptr p{};      // null stands for the head

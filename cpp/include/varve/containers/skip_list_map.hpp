@@ -52,8 +52,8 @@ public:
         }
     }
 
-    void swap(skip_list_reblock& other) noexcept {
-        core::swap(other);
+    void swap_content(skip_list_reblock& other) noexcept {
+        core::swap_content(other);
         filler_.reset();
         index_filler_.reset();
         other.filler_.reset();
@@ -133,5 +133,27 @@ public:
     using map_type::operator=;  // from a list
     using placement_type = Placement;
 };
+
+template <
+    std::input_iterator I, detail::deducible_comparison Compare = std::less<detail::key_from<I>>,
+    detail::deducible_allocator Allocator = detail::default_map_allocator<detail::key_from<I>, detail::mapped_from<I>>>
+skip_list_map(I, I, Compare = Compare(), Allocator = Allocator())
+    -> skip_list_map<detail::key_from<I>, detail::mapped_from<I>, Compare, Allocator>;
+template <std::input_iterator I, detail::deducible_allocator Allocator>
+skip_list_map(I, I, Allocator)
+    -> skip_list_map<detail::key_from<I>, detail::mapped_from<I>, std::less<detail::key_from<I>>, Allocator>;
+template <class Key, class T, detail::deducible_comparison Compare = std::less<Key>,
+          detail::deducible_allocator Allocator = detail::default_map_allocator<Key, T>>
+skip_list_map(std::initializer_list<std::pair<Key, T>>, Compare = Compare(), Allocator = Allocator())
+    -> skip_list_map<std::remove_const_t<Key>, T, Compare, Allocator>;
+template <class Key, class T, detail::deducible_allocator Allocator>
+skip_list_map(std::initializer_list<std::pair<Key, T>>, Allocator)
+    -> skip_list_map<std::remove_const_t<Key>, T, std::less<Key>, Allocator>;
+template <class Key, class T, class Compare, class Allocator, class Placement>
+skip_list_map(const skip_list_map<Key, T, Compare, Allocator, Placement>&, std::type_identity_t<Allocator>)
+    -> skip_list_map<Key, T, Compare, Allocator, Placement>;
+template <class Key, class T, class Compare, class Allocator, class Placement>
+skip_list_map(skip_list_map<Key, T, Compare, Allocator, Placement>&&, std::type_identity_t<Allocator>)
+    -> skip_list_map<Key, T, Compare, Allocator, Placement>;
 
 }  // namespace varve

@@ -35,7 +35,7 @@ public:
                    (o.path == fault_path::in_thread ? UFFD_FEATURE_SIGBUS : 0)) &
                   ~o.without_features),
           staging_({o.page.value * (o.prefetch.value + 1)}),
-          outgoing_(table_, memory_, faults_, store_, counters_, page_, pages_) {
+          outgoing_(table_, memory_, faults_, store_, staging_, counters_, page_, pages_) {
         const std::uint64_t needed =
             UFFD_FEATURE_PAGEFAULT_FLAG_WP | (o.path == fault_path::in_thread ? std::uint64_t{UFFD_FEATURE_SIGBUS} : 0);
         if (!faults_.able().has(needed)) {
@@ -153,6 +153,9 @@ public:
     int sync() noexcept {
         const int error = flush();
         const int synced = store_.sync();
+        if (synced != 0) {
+            write_all_again();
+        }
         return error != 0 ? error : synced;
     }
 
@@ -163,7 +166,12 @@ public:
         // A write either reaches its page before the page is protected, or its thread stops at the gate: no write that
         // came after a stopped one, in this thread or because of it in another, can be in what `flush` writes.
         int error = flush();
-        error = error != 0 ? error : store_.commit();
+        if (error == 0) {
+            error = store_.commit();
+            if (error != 0) {
+                write_all_again();
+            }
+        }
         writers_.open();
         return error;
     }
@@ -311,6 +319,16 @@ private:
             holding again(b);
             residency::settle(b, bit, again);
             return opened;
+        }
+    }
+
+    /// After a sync that failed nobody knows which of the pages written since the last good one the store still has.
+    /// Those that are here are written again next time; the others are the store's to judge (store.hpp).
+    void write_all_again() noexcept {
+        for (std::size_t index = 0; index < table_.blocks(); ++index) {
+            block& b = table_.block_at(index);
+            const holding hold(b);
+            b.dirty |= b.resident & ~b.busy;
         }
     }
 

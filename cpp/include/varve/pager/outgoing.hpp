@@ -23,11 +23,12 @@ struct eviction {
 class outgoing {
 public:
     outgoing(residency& table, const kernel::memory& memory, const kernel::userfault& faults, any_store& store,
-             counters& count, std::size_t page_bytes, std::size_t pages) noexcept
+             staging& buffers, counters& count, std::size_t page_bytes, std::size_t pages) noexcept
         : table_(table),
           memory_(memory),
           faults_(faults),
           store_(store),
+          staging_(buffers),
           counters_(count),
           page_(page_bytes),
           pages_(pages) {}
@@ -83,31 +84,39 @@ public:
     int write_out(std::span<const victims> out, std::span<std::uint64_t> kept, int error) noexcept {
         std::array<write_request, most_victims> requests;
         std::size_t count = 0;
+        std::size_t total = 0;
         for (const victims& v : out) {
-            for (std::uint64_t left = v.dirty; left != 0; left &= left - 1) {
+            total += static_cast<std::size_t>(std::popcount(v.dirty));
+            for (std::uint64_t left = v.dirty & ~v.open; left != 0; left &= left - 1) {
                 const std::size_t page = v.block * block_pages + static_cast<std::size_t>(std::countr_zero(left));
                 requests[count++] = {offset_of(page), {memory_.start() + page * page_, page_}, {}};
             }
         }
-        if (count == 0) {
+        if (total == 0) {
             return 0;
         }
-        if (error == 0) {
-            [[maybe_unused]] const ordered_by_protection scope;
+        [[maybe_unused]] const ordered_by_protection scope;
+        if (error == 0 && count != 0) {
             store_.write_batch({requests.data(), count});
         }
         std::size_t next = 0;
         std::size_t failed = 0;
         for (std::size_t i = 0; i < out.size(); ++i) {
-            for (std::uint64_t left = out[i].dirty; left != 0; left &= left - 1, ++next) {
-                const io_result& result = requests[next].result;
-                if (error != 0 || !result.complete(page_)) {
-                    kept[i] |= left & -left;
+            for (std::uint64_t left = out[i].dirty; left != 0; left &= left - 1) {
+                const std::uint64_t bit = left & -left;
+                const bool open = (out[i].open & bit) != 0;
+                const bool written =
+                    error == 0 &&
+                    (open ? write_open(out[i].block * block_pages + static_cast<std::size_t>(std::countr_zero(bit)))
+                          : requests[next].result.complete(page_));
+                next += open ? 0 : 1;
+                if (!written) {
+                    kept[i] |= bit;
                     ++failed;
                 }
             }
         }
-        counters_.add(counted::page_writes, count - failed);
+        counters_.add(counted::page_writes, total - failed);
         if (failed != 0) {
             counters_.add(counted::write_failures, failed);
             error = error != 0 ? error : EIO;
@@ -122,6 +131,16 @@ public:
     }
 
 private:
+    /// Writes a page that the program may be writing to: a copy of it, since a store that keeps a sum of what it is
+    /// given reads it more than once.
+    bool write_open(std::size_t page) noexcept {
+        const staging::loan copy = staging_.take();
+        if (copy.get() == nullptr) {
+            return false;
+        }
+        std::memcpy(copy.get(), memory_.start() + page * page_, page_);
+        return store_.write(offset_of(page), {copy.get(), page_}).complete(page_);
+    }
     [[nodiscard]] store_offset offset_of(std::size_t page) const noexcept { return store_offset{page * page_}; }
     /// The pages of a block that there are: the last one may be cut short.
     [[nodiscard]] std::uint64_t existing(std::size_t block) const noexcept {
@@ -162,6 +181,7 @@ private:
     const kernel::memory& memory_;
     const kernel::userfault& faults_;
     any_store& store_;
+    staging& staging_;
     counters& counters_;
     std::size_t page_;
     std::size_t pages_;

@@ -11,10 +11,11 @@ namespace varve::pager {
 /// A range of addresses over a store; a `varve::swap_space`. Read and write it like any memory: what is not there is
 /// fetched, what was written goes back to the store when local memory is full. All operations are thread-safe.
 ///
-/// **When the store fails.** An access whose page cannot be fetched, or for which nothing can leave because writes
-/// fail, raises SIGBUS at its address, through the handler that the program had before the first space was made, or
-/// by default ends the process. The next access asks the store again. A page that cannot be written stays in
-/// local memory. (With fault_path::handlers on kernels without UFFDIO_POISON it is SIGSEGV, until `retry`.)
+/// **When the store fails.** An access whose page cannot be fetched, or is not what was written any more, or for which
+/// nothing can leave because writes fail, raises SIGBUS at its address, through the handler that the program had before
+/// the first space was made, or by default ends the process. The next access asks the store again. A page that cannot
+/// be written stays in local memory. (With fault_path::handlers on kernels without UFFDIO_POISON it is SIGSEGV, until
+/// `retry`.)
 ///
 /// **System calls.** With fault_path::in_thread, the kernel itself cannot fetch: a system call that is given memory of
 /// the space fails with EFAULT unless the pages are pinned.
@@ -74,12 +75,14 @@ public:
     void touch(const void*, byte_count, access) noexcept {}
 
     /// Writes all dirty pages to the store and makes it durable; they stay in local memory. Writes that other threads
-    /// make meanwhile may or may not be included. Throws std::system_error; what could not be written stays dirty.
+    /// make meanwhile may or may not be included. Throws std::system_error; what could not be written stays dirty. A
+    /// later success covers everything; a store that cannot promise that (store.hpp) fails from then on.
     void flush() { raise(engine_->sync(), "varve: flush"); }
 
     /// Writes all dirty pages and commits the store: a later attachment finds the content of this moment, whole.
     /// Threads that write wait until it is done, readers go on. Pinned pages are not held: what is written to them
-    /// meanwhile may be included. Throws std::system_error; then the snapshot before stays the last one.
+    /// meanwhile may be included. Throws std::system_error; then the snapshot before stays the last one, or, if the
+    /// last step failed, a later attachment may find this one. After a failure as `flush`.
     void snapshot() { raise(engine_->snapshot(), "varve: snapshot"); }
 
     /// Writes dirty pages to the store and lets all go that are not pinned: the next access to each is a fetch. What

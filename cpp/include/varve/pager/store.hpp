@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 
@@ -38,15 +39,22 @@ struct write_request {
     io_result result{};
 };
 
-/// A store reads and writes pages; what was never written reads as zero. `sync` returns when all that was written will
-/// outlive the process (0, or an errno value).
-/// Operations are called by several threads at once, but never two for the same page. They must not touch memory of
-/// the space that they serve, nor throw.
+/// A store reads and writes pages; what was never written reads as zero. A store that lost a page, or cannot tell, must
+/// fail its reads: whatever it answers is taken for the page. `sync` returns when all that was written will outlive the
+/// process (0, or an errno value).
+/// Operations are called by several threads at once, but never two for the same page, and what is written does not
+/// change meanwhile. They must not touch memory of the space that they serve, nor throw.
+/// **After a sync that failed** most storage does not know any more what is missing: it takes for clean what it could
+/// not write, and the next sync succeeds without it. So a store whose `sync` or `commit` has failed once is not asked
+/// again: all later ones fail with the same error. A store that can do better says so with
+/// - `static constexpr bool recovers_sync = true`: a success covers everything, also what was written before failures.
 /// A store may also offer
 /// - `view(offset, bytes)`: a span of the content that stays valid until that page's next write, or an empty one;
 /// - `write_batch(span<write_request>)`: all of them at once;
 /// - `discard(offset, bytes)`: reads as zero from now on; 0 or an errno value;
-/// - `commit()`: what was written so far is what a later attachment finds, whole; 0 or an errno value.
+/// - `commit()`: what was written so far is what a later attachment finds, whole; 0 or an errno value;
+/// - `identity()`: a number, the same for whatever has the same content, in this process or after it, including every
+///   write that returned, synced or not; 0 or none if it cannot promise that.
 template <class S>
 concept store = requires(S& s, store_offset at, std::span<std::byte> in, std::span<const std::byte> out) {
     { s.read(at, in) }
@@ -80,6 +88,14 @@ concept committing = requires(S& s) {
     noexcept->std::same_as<int>;
 };
 
+template <class S>
+concept recovering = S::recovers_sync;
+template <class S>
+concept identified = requires(const S& s) {
+    { s.identity() }
+    noexcept->std::same_as<std::uint64_t>;
+};
+
 }  // namespace detail
 
 /// Any store, behind one pointer: a store may be chosen while the program runs, and the fault path is compiled once.
@@ -97,6 +113,8 @@ public:
     int sync() noexcept { return self_->sync(); }
     int commit() noexcept { return self_->commit(); }
     [[nodiscard]] bool commits() const noexcept { return self_->commits(); }
+    /// 0: none.
+    [[nodiscard]] std::uint64_t identity() const noexcept { return self_->identity(); }
 
 private:
     struct base {
@@ -109,6 +127,7 @@ private:
         virtual int sync() noexcept = 0;
         virtual int commit() noexcept = 0;
         [[nodiscard]] virtual bool commits() const noexcept = 0;
+        [[nodiscard]] virtual std::uint64_t identity() const noexcept = 0;
     };
 
     template <class S>
@@ -148,16 +167,41 @@ private:
                 return 0;
             }
         }
-        int sync() noexcept override { return inner.sync(); }
+        int sync() noexcept override {
+            return once_failed([this] { return inner.sync(); });
+        }
         int commit() noexcept override {
-            if constexpr (detail::committing<S>) {
-                return inner.commit();
-            } else {
-                return inner.sync();
-            }
+            return once_failed([this] {
+                if constexpr (detail::committing<S>) {
+                    return inner.commit();
+                } else {
+                    return inner.sync();
+                }
+            });
         }
         [[nodiscard]] bool commits() const noexcept override { return detail::committing<S>; }
+        [[nodiscard]] std::uint64_t identity() const noexcept override {
+            if constexpr (detail::identified<S>) {
+                return inner.identity();
+            } else {
+                return 0;
+            }
+        }
+
+        /// One at a time: one that succeeds after another failed may have succeeded without what that one missed.
+        template <class Sync>
+        int once_failed(Sync sync) noexcept {
+            if constexpr (detail::recovering<S>) {
+                return sync();
+            } else {
+                const std::lock_guard guard(syncing);
+                failure = failure != 0 ? failure : sync();
+                return failure;
+            }
+        }
         S inner;
+        std::mutex syncing;
+        int failure = 0;
     };
 
     std::unique_ptr<base> self_;

@@ -18,7 +18,7 @@ public:
     using unit_ptr = typename traits::pointer;
     using sub_type = typename traits::sub_allocator_type;
 
-    explicit node_store(const Allocator& a) : allocator_(traits::own(a)) {}
+    explicit node_store(Allocator a) : allocator_(traits::own(std::move(a))) {}
 
     [[nodiscard]] const Allocator& allocator() const noexcept { return allocator_; }
 

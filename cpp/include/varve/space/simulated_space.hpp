@@ -23,6 +23,7 @@ enum class replacement {
 struct page_traffic {
     std::uint64_t reads = 0;   ///< pages fetched into the buffer
     std::uint64_t writes = 0;  ///< dirty pages written back to make room
+    std::uint64_t dirty = 0;   ///< pages in the buffer that are still to be written
 };
 
 /// The model of the buffer. One is active per thread of execution that counts; others cost one compare per access.
@@ -60,7 +61,9 @@ public:
             if (offset >= length_) {
                 return;
             }
-            state_[offset >> shift_] |= dirty;
+            std::uint8_t& state = state_[offset >> shift_];
+            traffic_.dirty += (state & dirty) == 0 ? 1 : 0;
+            state |= dirty;
             done += (std::size_t{1} << shift_) - (offset & ((std::size_t{1} << shift_) - 1));
         }
     }
@@ -106,6 +109,7 @@ private:
     void evict(std::size_t page) noexcept {
         if ((state_[page] & dirty) != 0) {
             ++traffic_.writes;
+            --traffic_.dirty;
         }
         state_[page] = 0;
     }

@@ -1,13 +1,16 @@
 // Stores in a file: with a system call for each transfer, or with an io_uring for batches of writes.
 #pragma once
 
-#include <sys/stat.h>
-
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <mutex>
+#include <shared_mutex>
+#include <stdexcept>
 
 #include "varve/pager/kernel.hpp"
 #include "varve/pager/store.hpp"
+#include "varve/pager/stores/medium.hpp"
 
 #if __has_include(<liburing.h>)
 #include <liburing.h>
@@ -16,97 +19,190 @@
 
 namespace varve::pager {
 
-namespace detail {
-
-inline io_result read_fully(int fd, std::byte* to, std::size_t n, std::uint64_t at) noexcept {
-    for (std::size_t done = 0; done < n;) {
-        const ssize_t got = ::pread(fd, to + done, n - done, static_cast<off_t>(at + done));
-        if (got > 0) {
-            done += static_cast<std::size_t>(got);
-        } else if (got == 0 || errno != EINTR) {
-            return {done, got == 0 ? 0 : errno};
-        }
-    }
-    return {n, 0};
-}
-
-inline io_result write_fully(int fd, const std::byte* from, std::size_t n, std::uint64_t at) noexcept {
-    for (std::size_t done = 0; done < n;) {
-        const ssize_t put = ::pwrite(fd, from + done, n - done, static_cast<off_t>(at + done));
-        if (put >= 0) {
-            done += static_cast<std::size_t>(put);
-        } else if (errno != EINTR) {
-            return {done, errno};
-        }
-    }
-    return {n, 0};
-}
-
-}  // namespace detail
-
-/// A file, page by page at the same offsets. It may be attached again, by this store or by anything else that reads
-/// files. After a crash each page holds what it held at some moment since the last `flush`: for one moment's content
-/// of all pages, see snapshot_store.
-class file_store {
+/// Pages at the same offsets of a medium. It remembers a sum of every block of 4096 bytes that it wrote (8 bytes each):
+/// a block that comes back as anything else, since the file was cut off, changed by others, or lost what the kernel
+/// could not write, fails the read with EIO.
+template <medium M>
+class basic_file_store {
 public:
-    /// Opens or creates `path` and makes it at least `capacity` long; the new part is a hole. Throws std::system_error.
-    file_store(const std::filesystem::path& path, byte_count capacity)
-        : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
-        struct stat status {};
-        if (!fd_.open() || ::fstat(fd_.get(), &status) != 0 ||
-            (static_cast<std::uint64_t>(status.st_size) < capacity.value &&
-             ::ftruncate(fd_.get(), static_cast<off_t>(capacity.value)) != 0)) {
-            throw std::system_error(errno, std::generic_category(), "varve: " + path.string());
+    static constexpr bool recovers_sync = true;
+
+    /// Makes the medium `capacity` long if it is empty; the new part is a hole. Throws std::system_error, or
+    /// std::runtime_error if it is not empty and shorter.
+    basic_file_store(M file, byte_count capacity)
+        : file_(std::move(file)),
+          blocks_((capacity.value + largest_page - 1) / largest_page * (largest_page / block)),
+          sums_({blocks_ * sizeof(std::uint64_t)}, {block}),
+          state_(std::make_unique<state>(blocks_)) {
+        const std::uint64_t there = file_.size();
+        if (there == 0) {
+            file_.resize(capacity.value);
+        } else if (there < capacity.value) {
+            throw std::runtime_error("varve: " + file_.name() + " is " + std::to_string(there) +
+                                     " bytes long, shorter than the " + std::to_string(capacity.value) +
+                                     " asked for: it was cut off, or made for less (truncate -s lengthens it)");
         }
     }
 
     io_result read(store_offset at, std::span<std::byte> in) noexcept {
-        return detail::read_fully(fd_.get(), in.data(), in.size(), to_number(at));
+        if (!within(at, in.size())) {
+            return {0, EINVAL};
+        }
+        const std::shared_lock guard(state_->lock);
+        const io_result r = file_.read(to_number(at), in);
+        for (std::size_t done = 0; done + block <= r.bytes && to_number(at) % block == 0; done += block) {
+            if (!agrees(sum_at(to_number(at) + done), in.subspan(done, block))) {
+                return {done, EIO};
+            }
+        }
+        return r;
     }
     io_result write(store_offset at, std::span<const std::byte> out) noexcept {
-        return detail::write_fully(fd_.get(), out.data(), out.size(), to_number(at));
+        if (!within(at, out.size())) {
+            return {0, ENOSPC};
+        }
+        const std::shared_lock guard(state_->lock);
+        const io_result r = file_.write(to_number(at), out);
+        wrote(at, out, r.complete(out.size()));
+        return r;
     }
     int discard(store_offset at, byte_count n) noexcept {
-        const int result = ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                       static_cast<off_t>(to_number(at)), static_cast<off_t>(n.value));
-        return result == 0 ? 0 : errno;
+        if (!within(at, n.value)) {
+            return EINVAL;
+        }
+        const std::shared_lock guard(state_->lock);
+        const int error = file_.discard(to_number(at), n.value);
+        static constexpr std::array<std::byte, block> zeros{};
+        static const std::uint64_t sum = detail::sum_of(zeros);
+        for_blocks(at, n.value, [&](std::size_t, std::uint64_t& of_block, bool whole) {
+            of_block = !whole || error != 0 ? unknown : sum;
+        });
+        return error;
     }
-    int sync() noexcept { return ::fdatasync(fd_.get()) == 0 ? 0 : errno; }
 
-    [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+    /// After one that failed, it writes what was written since the last good one again, from what the medium still has.
+    /// EIO if that is not what was written: then it fails until those pages are written anew.
+    int sync() noexcept {
+        const std::lock_guard one_at_a_time(state_->syncing);
+        {
+            const std::unique_lock guard(state_->lock);
+            if (const int error = state_->pending.resolve([this](std::size_t b) { return write_again(b); });
+                error != 0) {
+                return error;
+            }
+            state_->pending.begin();
+        }
+        const int error = file_.sync();
+        state_->pending.end(error == 0);
+        return error;
+    }
+
+    [[nodiscard]] std::uint64_t identity() const noexcept requires requires(const M& m) { m.identity(); }
+    { return file_.identity(); }
+
+protected:
+    [[nodiscard]] M& file() noexcept { return file_; }
+    /// For transfers that go past `write`: held during them, and `wrote` called before it is let go.
+    [[nodiscard]] std::shared_lock<std::shared_mutex> transfers() noexcept { return std::shared_lock(state_->lock); }
+    [[nodiscard]] bool all_within(std::span<const write_request> requests) const noexcept {
+        return std::all_of(requests.begin(), requests.end(),
+                           [this](const write_request& r) { return within(r.offset, r.data.size()); });
+    }
+    void wrote(store_offset at, std::span<const std::byte> out, bool whole) noexcept {
+        for_blocks(at, out.size(), [&](std::size_t first, std::uint64_t& of_block, bool all_of_it) {
+            of_block = !whole ? torn : all_of_it ? detail::sum_of(out.subspan(first, block)) : unknown;
+        });
+    }
 
 private:
-    kernel::descriptor fd_;
+    static constexpr std::size_t block = 4096;
+    /// The last page of a space may reach beyond the capacity.
+    static constexpr std::size_t largest_page = std::size_t{2} << 20;
+    static constexpr std::uint64_t unknown = 0;  ///< nobody has written it here: what is there counts
+    static constexpr std::uint64_t torn = ~std::uint64_t{0};
+
+    /// Behind a pointer, so that the store can be moved.
+    struct state {
+        explicit state(std::size_t blocks) : pending(blocks) {}
+        std::shared_mutex lock;  ///< shared by transfers, which are of different pages
+        std::mutex syncing;
+        detail::unsynced pending;
+    };
+
+    [[nodiscard]] std::uint64_t& sum_at(std::uint64_t at) noexcept {
+        return reinterpret_cast<std::uint64_t*>(sums_.start())[at / block];
+    }
+    [[nodiscard]] bool within(store_offset at, std::size_t n) const noexcept {
+        return to_number(at) <= blocks_ * block && n <= blocks_ * block - to_number(at);
+    }
+    static bool agrees(std::uint64_t sum, std::span<const std::byte> content) noexcept {
+        return sum == unknown || (sum != torn && sum == detail::sum_of(content));
+    }
+
+    /// Calls `visit(where in the transfer, the block's sum, whether all of the block)` and marks the blocks unsynced.
+    template <class Visitor>
+    void for_blocks(store_offset at, std::size_t bytes, Visitor visit) noexcept {
+        const std::uint64_t start = to_number(at);
+        for (std::uint64_t b = start / block; b * block < start + bytes; ++b) {
+            const bool whole = b * block >= start && (b + 1) * block <= start + bytes;
+            visit(static_cast<std::size_t>(b * block - std::min(start, b * block)), sum_at(b * block), whole);
+            state_->pending.add(static_cast<std::size_t>(b));
+        }
+    }
+
+    int write_again(std::size_t b) noexcept {
+        std::array<std::byte, block> content;
+        const std::uint64_t at = std::uint64_t{b} * block;
+        const io_result got = file_.read(at, content);
+        const bool ours = got.bytes == block ? agrees(sum_at(at), content) : sum_at(at) == unknown;
+        if (got.error != 0 || !ours) {
+            return got.error != 0 ? got.error : EIO;
+        }
+        const io_result put = file_.write(at, std::span<const std::byte>(content).first(got.bytes));
+        return put.complete(got.bytes) ? 0 : put.error != 0 ? put.error : EIO;
+    }
+
+    M file_;
+    std::size_t blocks_;
+    kernel::memory sums_;
+    std::unique_ptr<state> state_;
 };
-static_assert(store<file_store> && detail::discarding<file_store>);
+
+/// A file, page by page at the same offsets. It may be attached again, by this store or by anything else that reads
+/// files; while it is attached it is locked. After a crash each page holds what it held at some moment since the last
+/// `flush`: for one moment's content of all pages, see snapshot_store.
+class file_store : public basic_file_store<locked_file> {
+public:
+    /// Opens or creates `path`. An empty one becomes `capacity` long. Throws std::system_error, with EBUSY if another
+    /// store has the file, or std::runtime_error if it is shorter than `capacity`.
+    file_store(const std::filesystem::path& path, byte_count capacity, opening how = opening::attach_or_create)
+        : basic_file_store(locked_file(path, how), capacity) {}
+};
+static_assert(store<file_store> && detail::discarding<file_store> && detail::recovering<file_store>);
 
 #ifdef VARVE_PAGER_HAS_URING
 
 /// As file_store; the writes of an evicted batch go to the kernel in one call. Where io_uring is not permitted they go
 /// one by one.
-class uring_store {
+class uring_store : public file_store {
 public:
-    /// Throws std::system_error.
-    uring_store(const std::filesystem::path& path, byte_count capacity)
-        : file_(path, capacity), ring_(std::make_unique<ring>()) {}
+    /// As file_store.
+    uring_store(const std::filesystem::path& path, byte_count capacity, opening how = opening::attach_or_create)
+        : file_store(path, capacity, how), ring_(std::make_unique<ring>()) {}
 
     [[nodiscard]] bool uses_ring() const noexcept { return ring_->usable; }
-
-    io_result read(store_offset at, std::span<std::byte> in) noexcept { return file_.read(at, in); }
-    io_result write(store_offset at, std::span<const std::byte> out) noexcept { return file_.write(at, out); }
-    int discard(store_offset at, byte_count n) noexcept { return file_.discard(at, n); }
-    int sync() noexcept { return file_.sync(); }
 
     void write_batch(std::span<write_request> requests) noexcept {
         const std::lock_guard guard(ring_->lock);
         while (!requests.empty()) {
             const std::size_t count = std::min<std::size_t>(requests.size(), depth);
-            if (ring_->usable && requests.size() > 1) {
+            if (ring_->usable && requests.size() > 1 && all_within(requests.first(count))) {
+                const auto held = transfers();
                 through_ring(requests.first(count));
             }
             for (write_request& r : requests.first(count)) {
                 if (!r.result.complete(r.data.size())) {
-                    r.result = file_.write(r.offset, r.data);
+                    r.result = write(r.offset, r.data);
                 }
             }
             requests = requests.subspan(count);
@@ -135,7 +231,7 @@ private:
         for (std::size_t i = 0; i < requests.size(); ++i) {
             const write_request& r = requests[i];
             io_uring_sqe* entry = ::io_uring_get_sqe(&ring_->state);
-            ::io_uring_prep_write(entry, file_.fd(), r.data.data(), static_cast<unsigned>(r.data.size()),
+            ::io_uring_prep_write(entry, file().fd(), r.data.data(), static_cast<unsigned>(r.data.size()),
                                   to_number(r.offset));
             ::io_uring_sqe_set_data64(entry, i);
         }
@@ -157,10 +253,11 @@ private:
             r.result = done->res < 0 ? io_result{0, -done->res} : io_result{static_cast<std::size_t>(done->res), 0};
             ::io_uring_cqe_seen(&ring_->state, done);
             ++seen;
+            file().reach(to_number(r.offset) + r.result.bytes);
+            wrote(r.offset, r.data, r.result.complete(r.data.size()));
         }
     }
 
-    file_store file_;
     std::unique_ptr<ring> ring_;
 };
 static_assert(store<uring_store> && detail::batching<uring_store>);

@@ -10,18 +10,21 @@
 #include <vector>
 
 #include "varve/pager/store.hpp"
+#include "varve/pager/stores/medium.hpp"
 #include "varve/pager/stores/wire.hpp"
 
 namespace varve::pager {
 
-/// Listens on an address and serves each connection in a thread of its own. Pages belong to nobody: two clients that
-/// use the same offsets overwrite each other. There is no authentication and no encryption: keep it on a network that
-/// you trust.
+/// Listens on an address and serves each connection in a thread of its own. It serves one client at a time, and another
+/// when no connection of the first is left (wire.hpp). A client outlives a peer only if the content does: a peer that
+/// is started again over the same file goes on where it was, one over memory fails everything that the client asks for.
+/// There is no authentication and no encryption: keep it on a network that you trust.
 class paging_peer {
 public:
     /// Port 0 chooses a free one. Throws std::system_error.
     paging_peer(any_store content, byte_count capacity, std::uint16_t port, bool loopback_only)
         : content_(std::move(content)),
+          instance_(content_.identity() != 0 ? content_.identity() : detail::random_number()),
           capacity_(capacity),
           newest_(std::make_unique<std::atomic<std::uint64_t>[]>(capacity.value / unit + 1)),
           listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -87,6 +90,7 @@ private:
             }
             const int on = 1;
             ::setsockopt(socket->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+            notice_loss(socket->get());
             auto ended = std::make_shared<std::atomic<bool>>(false);
             const std::lock_guard guard(lock_);
             std::erase_if(connections_, [](connection& c) {
@@ -103,7 +107,65 @@ private:
         }
     }
 
+    /// A client whose machine went away without a word must not keep others out for ever.
+    static void notice_loss(int socket) noexcept {
+        const int on = 1;
+        const int seconds = 5;
+        const int probes = 3;
+        ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+        ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+        ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+        ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    }
+
+    /// Of one connection: which attachment it belongs to, 0 before its first good request. While a connection of an
+    /// attachment lives, no other is accepted; so what is admitted stays so.
+    class admission {
+    public:
+        explicit admission(paging_peer& peer) noexcept : peer_(peer) {}
+        admission(const admission&) = delete;
+        admission& operator=(const admission&) = delete;
+        ~admission() {
+            if (generation_ != 0) {
+                const std::lock_guard guard(peer_.admitting_);
+                --peer_.admitted_;
+            }
+        }
+        /// 0, ESTALE or EBUSY.
+        int admit(const wire::request& q) noexcept {
+            const bool hello = q.what == wire::operation::hello;
+            if (q.generation == 0 || (!hello && q.instance != peer_.instance_)) {
+                return ESTALE;
+            }
+            if (generation_ == q.generation) {
+                return 0;
+            }
+            const std::lock_guard guard(peer_.admitting_);
+            if (generation_ != 0) {
+                return ESTALE;
+            }
+            if (peer_.generation_ != q.generation) {
+                // Who comes back to a peer that was started again over the same content does not say hello.
+                if (!hello && peer_.generation_ != 0) {
+                    return ESTALE;
+                }
+                if (peer_.admitted_ != 0) {
+                    return EBUSY;
+                }
+                peer_.generation_ = q.generation;
+            }
+            generation_ = q.generation;
+            ++peer_.admitted_;
+            return 0;
+        }
+
+    private:
+        paging_peer& peer_;
+        std::uint64_t generation_ = 0;
+    };
+
     void serve(int socket) noexcept {
+        admission client(*this);
         std::vector<std::byte> buffer;
         wire::request q;
         while (wire::receive_all(socket, wire::room_of(q), no_hurry) == 0) {
@@ -115,7 +177,14 @@ private:
             if (q.what == wire::operation::write && wire::receive_all(socket, buffer, no_hurry) != 0) {
                 break;
             }
-            wire::answer reply = handle(q, buffer);
+            wire::answer reply;
+            reply.error = client.admit(q);
+            if (reply.error == 0) {
+                reply = handle(q, buffer);
+                // That word is the protocol's own: here it is only the store's trouble.
+                reply.error = reply.error == ESTALE ? EIO : reply.error;
+            }
+            reply.instance = instance_;
             if (wire::send_all(socket, wire::bytes_of(reply), no_hurry) != 0) {
                 break;
             }
@@ -190,6 +259,10 @@ private:
     std::mutex& stripe(std::uint64_t offset) noexcept { return stripes_[(offset >> 21) % 16]; }
 
     any_store content_;
+    std::uint64_t instance_;
+    std::mutex admitting_;
+    std::uint64_t generation_ = 0;  ///< of the attachment that is served; with `admitting_`
+    std::size_t admitted_ = 0;      ///< its connections; with `admitting_`
     byte_count capacity_;
     std::unique_ptr<std::atomic<std::uint64_t>[]> newest_;
     std::atomic<std::uint64_t> highest_{0};

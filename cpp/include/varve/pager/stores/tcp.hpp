@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "varve/pager/store.hpp"
+#include "varve/pager/stores/medium.hpp"
 #include "varve/pager/stores/wire.hpp"
 
 namespace varve::pager {
@@ -24,17 +25,27 @@ struct persistence {
 
 /// Pages at a `paging_peer`. An operation that fails in all its tries fails with ETIMEDOUT, ECONNRESET or whatever the
 /// last try met; the next operation connects again. Repeating is safe: see wire::request::sequence.
+/// A peer that does not have the pages any more, because it was started again without them or serves another client by
+/// now, is told by its instance and generation: then this and every later operation fails with EIO.
 class tcp_store {
 public:
-    /// Connects to `host`:`port`. Throws std::system_error if nobody answers, or if the peer holds less than
-    /// `capacity`.
+    /// A sync covers all that the peer acknowledged, and the peer judges its own store.
+    static constexpr bool recovers_sync = true;
+
+    /// Connects to `host`:`port`. Throws std::system_error if nobody answers, if the peer holds less than `capacity`,
+    /// or (EBUSY) if it serves another client.
     tcp_store(const std::string& host, std::uint16_t port, byte_count capacity, persistence p = {})
         : state_(std::make_unique<state>()) {
         state_->how = p;
+        state_->generation = detail::random_number();
         resolve(host, port);
-        wire::request hello;
         wire::answer reply;
-        const int error = exchange(hello, {}, {}, reply);
+        const int error = greet(reply);
+        if (error == EBUSY) {
+            throw std::system_error(
+                error, std::generic_category(),
+                "varve: paging peer " + host + ":" + std::to_string(port) + " serves another client");
+        }
         if (error != 0) {
             throw std::system_error(error, std::generic_category(),
                                     "varve: paging peer " + host + ":" + std::to_string(port));
@@ -42,12 +53,12 @@ public:
         if (reply.length < capacity.value) {
             throw std::system_error(ENOSPC, std::generic_category(), "varve: paging peer is too small");
         }
+        state_->instance = reply.instance;
         state_->sequence.store(reply.sequence + 1);
     }
 
     io_result read(store_offset at, std::span<std::byte> in) noexcept {
-        wire::request q;
-        q.what = wire::operation::read;
+        wire::request q = about(wire::operation::read);
         q.offset = to_number(at);
         q.length = in.size();
         wire::answer reply;
@@ -83,10 +94,8 @@ public:
     }
 
     int sync() noexcept {
-        wire::request q;
-        q.what = wire::operation::sync;
         wire::answer reply;
-        return exchange(q, {}, {}, reply);
+        return exchange(about(wire::operation::sync), {}, {}, reply);
     }
 
 private:
@@ -94,6 +103,9 @@ private:
         persistence how;
         sockaddr_storage address{};
         socklen_t address_length = 0;
+        std::uint64_t instance = 0;
+        std::uint64_t generation = 0;
+        std::atomic<bool> lost{false};  ///< the peer has another instance or generation
         std::atomic<std::uint64_t> sequence{1};
         std::mutex lock;
         std::vector<kernel::descriptor> idle;
@@ -112,9 +124,31 @@ private:
         ::freeaddrinfo(found);
     }
 
-    [[nodiscard]] wire::request change(wire::operation what, store_offset at, std::size_t n) noexcept {
+    /// A client that ended a moment ago may still look connected to the peer: that is asked again too.
+    int greet(wire::answer& reply) noexcept {
+        auto pause = state_->how.pause;
+        for (unsigned attempt = 1;; ++attempt) {
+            const int error = exchange(about(wire::operation::hello), {}, {}, reply);
+            if (error != EBUSY || attempt >= state_->how.tries) {
+                return error;
+            }
+            std::this_thread::sleep_for(pause);
+            pause = longer(pause);
+        }
+    }
+    static std::chrono::milliseconds longer(std::chrono::milliseconds pause) noexcept {
+        return std::min<std::chrono::milliseconds>(pause * 2, std::chrono::seconds(1));
+    }
+
+    [[nodiscard]] wire::request about(wire::operation what) const noexcept {
         wire::request q;
         q.what = what;
+        q.instance = state_->instance;
+        q.generation = state_->generation;
+        return q;
+    }
+    [[nodiscard]] wire::request change(wire::operation what, store_offset at, std::size_t n) noexcept {
+        wire::request q = about(what);
         q.offset = to_number(at);
         q.length = n;
         q.sequence = state_->sequence.fetch_add(1);
@@ -169,9 +203,12 @@ private:
         int error = 0;
         auto pause = state_->how.pause;
         for (unsigned attempt = 0; attempt < std::max(1u, state_->how.tries); ++attempt) {
+            if (state_->lost.load()) {
+                return EIO;
+            }
             if (attempt != 0) {
                 std::this_thread::sleep_for(pause);
-                pause = std::min<std::chrono::milliseconds>(pause * 2, std::chrono::seconds(1));
+                pause = longer(pause);
             }
             kernel::descriptor socket = borrow(attempt != 0, error);
             if (error == 0) {
@@ -200,6 +237,11 @@ private:
         }
         if (reply.mark != wire::magic || (!in.empty() && reply.length > in.size())) {
             return EPROTO;
+        }
+        // Also where the peer did not look: before the greeting is over the instance is not known.
+        if (reply.error == ESTALE || (state_->instance != 0 && reply.instance != state_->instance)) {
+            state_->lost.store(true);
+            reply.error = EIO;
         }
         if (in.empty() || reply.error != 0) {
             return 0;

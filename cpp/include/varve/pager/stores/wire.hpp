@@ -1,5 +1,12 @@
 // What a paging peer and its clients say to each other: fixed headers, little-endian, then the data of a write request
 // or of a read's answer. Requests may be sent ahead; answers come in the same order.
+//
+// Every request names the content that it is about and who asks:
+// - `instance`: drawn by the peer for its content, and told in its answer to `hello`. A peer that was started again
+//   without what its clients wrote has another one, so no request of theirs is answered from it.
+// - `generation`: drawn by the client for its attachment. A peer serves one at a time, from its `hello` until another's
+//   is accepted, which is when no connection of the first is left. From then on requests of the first are refused.
+// Both are refused with ESTALE; a `hello` while another client is connected with EBUSY.
 #pragma once
 
 #include <netdb.h>
@@ -21,7 +28,7 @@ namespace varve::pager::wire {
 static_assert(std::endian::native == std::endian::little,
               "the wire format is the memory format of little-endian machines");
 
-inline constexpr std::uint32_t magic = 0x31505656;  // "VVP1"
+inline constexpr std::uint32_t magic = 0x32505656;  // "VVP2"
 inline constexpr std::uint32_t largest = std::uint32_t{4} << 20;
 
 enum class operation : std::uint32_t { hello = 1, read = 2, write = 3, discard = 4, sync = 5 };
@@ -34,6 +41,8 @@ struct request {
     /// Of writes and discards: grows with each. A peer leaves out what is older than what a page already holds, so that
     /// a request which arrives late, after its repetition, does no harm.
     std::uint64_t sequence = 0;
+    std::uint64_t instance = 0;
+    std::uint64_t generation = 0;
 };
 
 struct answer {
@@ -41,6 +50,7 @@ struct answer {
     std::int32_t error = 0;      ///< an errno value
     std::uint64_t length = 0;    ///< bytes moved; of hello: the capacity
     std::uint64_t sequence = 0;  ///< of hello: the highest that the peer has seen
+    std::uint64_t instance = 0;  ///< the peer's
 };
 
 /// Milliseconds that a transfer may stand still.

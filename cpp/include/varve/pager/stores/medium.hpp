@@ -1,0 +1,300 @@
+// What the stores that keep a file stand on: bytes at offsets, and a sync. The file itself, locked; sums that tell
+// content from what a file holds in its place; and which blocks a sync has yet to cover.
+#pragma once
+
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <concepts>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "varve/pager/kernel.hpp"
+#include "varve/pager/store.hpp"
+
+namespace varve::pager {
+
+/// A file, or what stands for one. `sync` returns 0 when all that was written before will survive a power cut, or an
+/// errno value: then nothing is known of what was written since the last one that returned 0. What was never written
+/// reads as zero up to `size`, and not at all beyond it.
+template <class M>
+concept medium = std::movable<M> &&
+    requires(M& m, std::uint64_t at, std::uint64_t bytes, std::span<std::byte> in, std::span<const std::byte> out) {
+    { m.read(at, in) }
+    noexcept->std::same_as<io_result>;
+    { m.write(at, out) }
+    noexcept->std::same_as<io_result>;
+    { m.discard(at, bytes) }
+    noexcept->std::same_as<int>;
+    { m.sync() }
+    noexcept->std::same_as<int>;
+    { m.size() } -> std::same_as<std::uint64_t>;
+    {m.resize(bytes)};
+    { m.name() } -> std::same_as<std::string>;
+};
+
+/// Whether a store may begin a new file. With `attach`, one that is absent or empty is an error: a file that somebody
+/// emptied does not pass for a new one.
+enum class opening { attach_or_create, attach };
+
+/// A file that this process has to itself. While one of these exists, another for the same file, here or in another
+/// process, is refused. The lock is flock's: a forked child that lives on keeps it.
+class locked_file {
+public:
+    /// Throws std::system_error; EBUSY when somebody else has it.
+    locked_file(const std::filesystem::path& path, opening how)
+        : path_(std::filesystem::absolute(path)), state_(std::make_unique<state>()) {
+        const int create = how == opening::attach ? 0 : O_CREAT;
+        do {
+            fd_ = kernel::descriptor(::open(path_.c_str(), O_RDWR | O_CLOEXEC | create, 0600));
+            if (!fd_.open()) {
+                raise(errno);
+            }
+            if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
+                const int error = errno;
+                if (error == EWOULDBLOCK) {
+                    throw std::system_error(EBUSY, std::generic_category(),
+                                            "varve: " + name() + " is in use by another store, here or elsewhere");
+                }
+                throw std::system_error(error, std::generic_category(), "varve: " + name() + " cannot be locked");
+            }
+            // Whoever had it may have put another file in its place while this one waited between the two calls.
+        } while (!in_place());
+        if (how == opening::attach && size() == 0) {
+            throw std::system_error(ENODATA, std::generic_category(), "varve: " + name() + " is empty");
+        }
+        state_->reached.store(size());
+    }
+
+    io_result read(std::uint64_t at, std::span<std::byte> in) noexcept {
+        for (std::size_t done = 0; done < in.size();) {
+            const ssize_t got = ::pread(fd_.get(), in.data() + done, in.size() - done, static_cast<off_t>(at + done));
+            if (got > 0) {
+                done += static_cast<std::size_t>(got);
+            } else if (got == 0 || errno != EINTR) {
+                return {done, got == 0 ? 0 : errno};
+            }
+        }
+        return {in.size(), 0};
+    }
+    io_result write(std::uint64_t at, std::span<const std::byte> out) noexcept {
+        for (std::size_t done = 0; done < out.size();) {
+            const ssize_t put =
+                ::pwrite(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(at + done));
+            if (put >= 0) {
+                done += static_cast<std::size_t>(put);
+            } else if (errno != EINTR) {
+                return {done, errno};
+            }
+        }
+        reach(at + out.size());
+        return {out.size(), 0};
+    }
+    int discard(std::uint64_t at, std::uint64_t bytes) noexcept {
+        const int result = ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at),
+                                       static_cast<off_t>(bytes));
+        return result == 0 ? 0 : errno;
+    }
+    /// ESTALE when the path names another file by now, or none: nobody would find what is made durable. EIO when the
+    /// file was cut off.
+    int sync() noexcept {
+        if (::fdatasync(fd_.get()) != 0) {
+            return errno;
+        }
+        struct stat status {};
+        if (::fstat(fd_.get(), &status) != 0) {
+            return errno;
+        }
+        if (static_cast<std::uint64_t>(status.st_size) < state_->reached.load()) {
+            return EIO;
+        }
+        if (!in_place()) {
+            return ESTALE;
+        }
+        return state_->named.load() ? 0 : sync_name();
+    }
+    /// Throws std::system_error.
+    [[nodiscard]] std::uint64_t size() {
+        struct stat status {};
+        if (::fstat(fd_.get(), &status) != 0) {
+            raise(errno);
+        }
+        return static_cast<std::uint64_t>(status.st_size);
+    }
+    /// The new part is a hole. Throws std::system_error.
+    void resize(std::uint64_t bytes) {
+        if (::ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0) {
+            raise(errno);
+        }
+        state_->reached.store(bytes);
+    }
+    [[nodiscard]] std::string name() const { return path_.string(); }
+
+    /// The same for as long as the machine runs and the file exists, whoever opens it; no other file has it. 0 where
+    /// that cannot be known.
+    [[nodiscard]] std::uint64_t identity() const noexcept;
+
+    [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+    /// Something else wrote up to `end`, through `fd`.
+    void reach(std::uint64_t end) noexcept {
+        std::uint64_t now = state_->reached.load(std::memory_order_relaxed);
+        while (now < end && !state_->reached.compare_exchange_weak(now, end, std::memory_order_relaxed)) {
+        }
+    }
+
+private:
+    struct state {
+        std::atomic<std::uint64_t> reached{0};  ///< the file is this long, or somebody cut it off
+        std::atomic<bool> named{false};         ///< its name is durable
+    };
+
+    [[noreturn]] void raise(int error) const {
+        throw std::system_error(error, std::generic_category(), "varve: " + name());
+    }
+    [[nodiscard]] bool in_place() const noexcept {
+        struct stat here {};
+        struct stat there {};
+        return ::fstat(fd_.get(), &here) == 0 && ::stat(path_.c_str(), &there) == 0 && here.st_dev == there.st_dev &&
+               here.st_ino == there.st_ino;
+    }
+    /// A file that was created is found after a power cut if its folder is durable too.
+    int sync_name() noexcept {
+        try {
+            const std::filesystem::path folder = path_.parent_path();
+            const kernel::descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+            if (!directory.open() || ::fsync(directory.get()) != 0) {
+                return errno;
+            }
+        } catch (const std::bad_alloc&) {
+            return ENOMEM;
+        }
+        state_->named.store(true);
+        return 0;
+    }
+
+    std::filesystem::path path_;
+    kernel::descriptor fd_;
+    std::unique_ptr<state> state_;
+};
+static_assert(medium<locked_file>);
+
+namespace detail {
+
+/// A number that nobody else draws; never 0.
+[[nodiscard]] inline std::uint64_t random_number() {
+    std::uint64_t n = 0;
+    while (n == 0) {
+        if (::getrandom(&n, sizeof n, 0) < 0 && errno != EINTR) {
+            throw std::system_error(errno, std::generic_category(), "varve: getrandom");
+        }
+    }
+    return n;
+}
+
+/// Tells content from other content and from torn content; no defence against who wants two to be alike. Four lanes,
+/// so that the multiplications overlap. Never 0. `data` is a multiple of 32 bytes, or what is over counts as absent.
+[[nodiscard]] inline std::uint64_t sum_of(std::span<const std::byte> data) noexcept {
+    constexpr std::uint64_t prime = 0x9e3779b97f4a7c15u;
+    std::array<std::uint64_t, 4> lanes{1, 2, 3, 4};
+    for (std::size_t i = 0; i + 32 <= data.size(); i += 32) {
+        for (std::size_t k = 0; k < 4; ++k) {
+            std::uint64_t word = 0;
+            std::memcpy(&word, data.data() + i + k * 8, 8);
+            lanes[k] = std::rotl((lanes[k] ^ word) * prime, 29);
+        }
+    }
+    std::uint64_t sum = data.size();
+    for (const std::uint64_t lane : lanes) {
+        sum = (sum ^ lane ^ (lane >> 31)) * prime;
+    }
+    sum ^= sum >> 32;
+    return sum != 0 ? sum : 1;
+}
+
+/// Which blocks of a file were written since the last sync that succeeded. `add` may be called by many threads, after
+/// the write and with the store's lock shared; the rest by one, with the lock exclusive where it says so.
+class unsynced {
+public:
+    explicit unsynced(std::size_t blocks)
+        : words_((blocks + 63) / 64),
+          written_(std::make_unique<std::atomic<std::uint64_t>[]>(words_)),
+          syncing_(words_) {}
+
+    void add(std::size_t block) noexcept {
+        written_[block / 64].fetch_or(std::uint64_t{1} << (block % 64), std::memory_order_relaxed);
+    }
+    /// A sync begins: what is added from here on is for the next one. Exclusive.
+    void begin() noexcept {
+        for (std::size_t i = 0; i < words_; ++i) {
+            syncing_[i] = written_[i].exchange(0, std::memory_order_relaxed);
+        }
+    }
+    /// It ended. If it failed, the blocks are unsynced as before, and in doubt.
+    void end(bool succeeded) noexcept {
+        if (succeeded) {
+            return;
+        }
+        in_doubt_ = true;
+        for (std::size_t i = 0; i < words_; ++i) {
+            written_[i].fetch_or(syncing_[i], std::memory_order_relaxed);
+        }
+    }
+    /// After a sync that failed the kernel may take for clean what never reached the disk, and a later sync would
+    /// succeed without it. So `write_again(block)` must write every block that is in doubt once more. 0, or the first
+    /// errno value that one of them returned: then all are in doubt as before. Exclusive.
+    template <class Rewrite>
+    int resolve(Rewrite write_again) noexcept {
+        if (!in_doubt_) {
+            return 0;
+        }
+        int error = 0;
+        for (std::size_t i = 0; i < words_; ++i) {
+            for (std::uint64_t left = written_[i].load(std::memory_order_relaxed); left != 0; left &= left - 1) {
+                const int failed = write_again(i * 64 + static_cast<std::size_t>(std::countr_zero(left)));
+                error = error != 0 ? error : failed;
+            }
+        }
+        in_doubt_ = error != 0;
+        return error;
+    }
+
+private:
+    std::size_t words_;
+    std::unique_ptr<std::atomic<std::uint64_t>[]> written_;
+    std::vector<std::uint64_t> syncing_;
+    bool in_doubt_ = false;
+};
+
+}  // namespace detail
+
+inline std::uint64_t locked_file::identity() const noexcept {
+    struct identifying {
+        std::uint64_t device_major, device_minor, inode, born, born_nanoseconds, unused[3];
+    } it{};
+    struct statx status {};
+    // Numbers of inodes are used again: only the time of birth tells two files apart.
+    if (::statx(fd_.get(), "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &status) != 0 ||
+        (status.stx_mask & STATX_BTIME) == 0) {
+        return 0;
+    }
+    it.device_major = status.stx_dev_major;
+    it.device_minor = status.stx_dev_minor;
+    it.inode = status.stx_ino;
+    it.born = static_cast<std::uint64_t>(status.stx_btime.tv_sec);
+    it.born_nanoseconds = status.stx_btime.tv_nsec;
+    // What was written and not synced does not outlive the machine's run.
+    char boot[64]{};
+    const kernel::descriptor id(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+    if (!id.open() || ::read(id.get(), boot, sizeof boot) <= 0) {
+        return 0;
+    }
+    return detail::sum_of(std::as_bytes(std::span(&it, 1))) ^ detail::sum_of(std::as_bytes(std::span(boot)));
+}
+
+}  // namespace varve::pager
