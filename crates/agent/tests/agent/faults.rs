@@ -140,7 +140,9 @@ fn without_a_ring_calls_pass_through() {
 
 #[test]
 fn a_confined_program_is_not_killed() {
-    let bench = Bench::new().set(crate::common::RING_BYTES, 16384).without_reader();
+    let bench = Bench::new()
+        .set(crate::common::RING_BYTES, 16384)
+        .without_reader();
     let program = bench.compile("confined", r#"
     #include <linux/seccomp.h>
     #include <linux/filter.h>
@@ -208,7 +210,9 @@ fn a_confined_child_that_is_not_heard_of_is_counted() {
 
 #[test]
 fn what_a_full_ring_loses_is_counted() {
-    let bench = Bench::new().set(crate::common::RING_BYTES, 65536).without_reader();
+    let bench = Bench::new()
+        .set(crate::common::RING_BYTES, 65536)
+        .without_reader();
     let program = bench.compile(
         "flood",
         r#"

@@ -1,5 +1,10 @@
 //! What is analysed, against traces whose answers are known.
-#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks
+)]
 
 mod common;
 mod findings;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::{INTERVALS_OF_RANDOM, Made, STEP, fault, mapping, object, process, thread, touch};
+use crate::common::{
+    INTERVALS_OF_RANDOM, Made, STEP, fault, mapping, object, process, thread, touch,
+};
 use proptest::prelude::*;
 use varve_analyse::{Analysis, ObjectUse};
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Page, Pages, Pid, SiteId, Tid, Time};

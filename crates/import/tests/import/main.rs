@@ -1,5 +1,10 @@
 //! Importers, against recordings of the tools themselves and damaged copies.
-#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks
+)]
 
 mod common;
 mod detection;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use arrow_schema::DataType;
 use crate::common::AnyRow;
+use arrow_schema::DataType;
 
 const DOCUMENT: &str = include_str!("../../../../docs/trace-format.md");
 
