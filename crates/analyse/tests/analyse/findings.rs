@@ -1,0 +1,191 @@
+//! Each rule speaks when it should, and is silent when it should be.
+
+use crate::common::{Made, STEP, fault, object, thread, touch};
+use varve_analyse::{Analysis, FindingId};
+use varve_model::{Pid, Time, TouchSource};
+
+fn has(found: &Analysis, id: FindingId) -> bool {
+    found.findings.iter().any(|f| f.id == id)
+}
+
+/// Two objects of 4 MiB, touched all over in every interval, by one thread.
+fn busy(intervals: u32) -> Made {
+    let mut made = Made::new(intervals);
+    made.objects = vec![object(1, 10_000, 1024), object(2, 20_000, 1024)];
+    for i in 0..intervals {
+        made.touches.push(touch(i, 10_000, 1024));
+        made.touches.push(touch(i, 20_000, 1024));
+    }
+    made.threads = vec![thread(1)];
+    made.faults = (0..1024).map(|p| fault(0, 10_000 + p, 1)).collect();
+    made
+}
+
+#[test]
+fn nothing_stands_out_of_a_busy_program() {
+    let found = busy(300).analyse();
+    assert!(found.findings.is_empty(), "{:?}", found.findings);
+}
+
+#[test]
+fn incomplete_and_short() {
+    let mut made = busy(300);
+    made.manifest.losses.insert("ring_overflow".into(), 3);
+    let found = made.analyse();
+    assert!(has(&found, FindingId::Incomplete) && !found.trace.complete);
+    assert!(!has(&found, FindingId::ShortRecording));
+    assert!(has(&busy(5).analyse(), FindingId::ShortRecording));
+}
+
+#[test]
+fn never_touched_and_only_when_new() {
+    let mut made = busy(300);
+    made.objects.push(object(3, 40_000, 1024));
+    let found = made.analyse();
+    let finding = found
+        .findings
+        .iter()
+        .find(|f| f.id == FindingId::NeverTouched)
+        .unwrap();
+    assert!(finding.title.starts_with("4 MiB"), "{}", finding.title);
+    assert!(finding.evidence.contains("o3"), "{}", finding.evidence);
+    // A mapping that holds a heap: its own pages are not told from its size.
+    made.objects.push(object(4, 40_000, 512));
+    made.objects[2].layer = 2;
+    made.objects[2].kind = varve_model::ObjectKind::Mapping;
+    made.touches.insert(0, touch(0, 40_000, 512));
+    let found = made.analyse();
+    let finding = found
+        .findings
+        .iter()
+        .find(|f| f.id == FindingId::NeverTouched)
+        .unwrap();
+    assert!(
+        finding.title.contains("only when new") || finding.title.contains("when new"),
+        "{}",
+        finding.title
+    );
+    assert!(!finding.evidence.contains("o3"), "{}", finding.evidence);
+}
+
+#[test]
+fn a_cold_tail_needs_time() {
+    let cold = |intervals: u32| {
+        let mut made = busy(intervals);
+        made.touches
+            .retain(|t| t.page.0 != 20_000 || t.interval.0 < intervals / 2);
+        made.analyse()
+    };
+    let found = cold(300);
+    let finding = found
+        .findings
+        .iter()
+        .find(|f| f.id == FindingId::ColdTail)
+        .unwrap();
+    assert!(
+        finding.title.starts_with("4 MiB") && finding.evidence.contains("o2"),
+        "{finding:?}"
+    );
+    assert!(!has(&cold(100), FindingId::ColdTail), "5 s are too few");
+}
+
+#[test]
+fn one_thread_first_needs_another_thread() {
+    let mut made = busy(300);
+    assert!(!has(&made.analyse(), FindingId::SingleFirstTouch));
+    made.threads.push(thread(2));
+    let found = made.analyse();
+    assert!(
+        has(&found, FindingId::SingleFirstTouch),
+        "{:?}",
+        found.findings
+    );
+    // The other thread took a third.
+    made.faults.iter_mut().step_by(3).for_each(|f| f.tid.0 = 2);
+    assert!(!has(&made.analyse(), FindingId::SingleFirstTouch));
+}
+
+#[test]
+fn all_threads_in_equal_shares() {
+    let mut made = busy(300);
+    made.threads.extend([thread(2), thread(3)]);
+    for (i, f) in (0..).zip(&mut made.faults) {
+        f.tid.0 = 1 + i % 3;
+    }
+    assert!(has(&made.analyse(), FindingId::ScannedByAll));
+    for (i, f) in (0..).zip(&mut made.faults) {
+        f.tid.0 = if i < 20 { 1 + i % 3 } else { 1 };
+    }
+    assert!(!has(&made.analyse(), FindingId::ScannedByAll));
+}
+
+#[test]
+fn streamed_once() {
+    let mut made = busy(300);
+    made.objects.push(object(3, 40_000, 3000));
+    made.touches
+        .extend((0..300).map(|i| touch(i, 40_000 + u64::from(i) * 10, 10)));
+    made.touches.sort_by_key(|t| t.interval);
+    let found = made.analyse();
+    let finding = found
+        .findings
+        .iter()
+        .find(|f| f.id == FindingId::TouchedOnce)
+        .unwrap();
+    assert!(
+        finding.evidence.contains("o3") && !finding.evidence.contains("o1"),
+        "{finding:?}"
+    );
+}
+
+#[test]
+fn churn_needs_many_short_lives() {
+    let many = |count: u64, life: u64| {
+        let mut made = busy(300);
+        made.objects.extend((0..count).map(|i| {
+            let mut o = object(100 + i, 90_000, 32);
+            o.name = "buffer".into();
+            o.born_ns = Time(i * STEP / 10);
+            o.died_ns = Some(Time(i * STEP / 10 + life));
+            o
+        }));
+        made.analyse()
+    };
+    assert!(has(&many(2000, STEP / 20), FindingId::Churn));
+    assert!(!has(&many(500, STEP / 20), FindingId::Churn), "too few");
+    assert!(
+        !has(&many(2000, 200 * STEP), FindingId::Churn),
+        "they live long"
+    );
+}
+
+#[test]
+fn churn_is_one_programs_not_that_of_many_that_end() {
+    let mut made = busy(300);
+    // What the loader maps, in each of 500 processes.
+    made.objects.extend((0..2000).map(|i| {
+        let mut o = object(100 + i, 90_000, 32);
+        o.name = "mapping from _dl_map_segments (ld-linux-x86-64.so.2)".into();
+        o.pid = Pid(1000 + (i / 4) as u32);
+        o.born_ns = Time(i * STEP / 10);
+        o.died_ns = Some(Time(i * STEP / 10 + STEP / 20));
+        o
+    }));
+    assert!(!has(&made.analyse(), FindingId::Churn));
+}
+
+#[test]
+fn what_cannot_be_cleared_is_said() {
+    let mut made = busy(300);
+    made.touches
+        .iter_mut()
+        .filter(|t| t.page.0 == 20_000)
+        .for_each(|t| t.source = TouchSource::Sticky);
+    let found = made.analyse();
+    assert!(has(&found, FindingId::Sticky));
+    made.touches
+        .iter_mut()
+        .for_each(|t| (t.source, t.page_bytes) = (TouchSource::Scan, 2 << 20));
+    let found = made.analyse();
+    assert!(has(&found, FindingId::HugePages) && !has(&found, FindingId::Sticky));
+}

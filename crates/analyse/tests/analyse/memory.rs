@@ -1,0 +1,304 @@
+//! Memory of several processes, objects that grow, sites that are used again and again: no figure is above its whole.
+
+use std::collections::BTreeSet;
+
+use crate::common::{
+    INTERVALS_OF_RANDOM, Made, STEP, fault, mapping, object, process, thread, touch,
+};
+use proptest::prelude::*;
+use varve_analyse::{Analysis, ObjectUse};
+use varve_model::{Address, Bytes, ObjectId, ObjectKind, Page, Pages, Pid, SiteId, Tid, Time};
+use varve_trace::tables::{ObjectRow, TouchRow};
+
+fn by(pid: u32, mut row: TouchRow) -> TouchRow {
+    row.pid = Pid(pid);
+    row
+}
+
+fn of(pid: u32, mut row: ObjectRow) -> ObjectRow {
+    row.pid = Pid(pid);
+    row.kind = ObjectKind::Mapping;
+    row.layer = 2;
+    row
+}
+
+fn named<'a>(found: &'a Analysis, name: &str) -> &'a ObjectUse {
+    let mut all = found.objects.iter().filter(|o| o.name == name);
+    let first = all.next().unwrap_or_else(|| panic!("no {name}"));
+    assert!(all.next().is_none(), "{name} is there twice");
+    first
+}
+
+/// Two processes map eight pages of one file at different addresses.
+fn buffer() -> Made {
+    let mut made = Made::new(4);
+    made.processes = vec![process(1, 0), process(2, 1)];
+    made.mappings = vec![
+        mapping(1, 100, 8, "rw-s", 7, 0),
+        mapping(2, 900, 8, "rw-s", 7, 0),
+        mapping(1, 200, 4, "rw-p", 0, 0),
+        mapping(2, 200, 4, "rw-p", 0, 0),
+    ];
+    let mut second = of(2, object(2, 900, 8));
+    second.name = "buffer".into();
+    let mut first = of(1, object(1, 100, 8));
+    first.name = "buffer".into();
+    made.objects = vec![first, second];
+    made
+}
+
+#[test]
+fn a_buffer_of_two_processes_is_one_object() {
+    let mut made = buffer();
+    // The same two pages, then each its own; and a private page at one address.
+    made.touches = vec![
+        touch(0, 100, 2),
+        by(2, touch(0, 900, 2)),
+        touch(1, 102, 1),
+        by(2, touch(1, 903, 1)),
+        touch(2, 200, 1),
+        by(2, touch(2, 200, 1)),
+    ];
+    made.touches[3].written = Some(true);
+    let found = made.analyse();
+    assert_eq!(found.footprint.touched_pages, Pages(6));
+    assert_eq!(found.footprint.touched_pages_per_process, Pages(8));
+    let sizes = |w: &varve_analyse::WorkingSet| (w.pages.0, w.pages_per_process.0);
+    let sets: Vec<_> = found.working_set.iter().map(sizes).collect();
+    assert_eq!(sets, [(2, 4), (2, 2), (2, 2), (0, 0)]);
+    let buffer = named(&found, "buffer");
+    assert_eq!(
+        (buffer.usage.touched_pages, buffer.bytes),
+        (Pages(4), Bytes(8 * 4096))
+    );
+    assert_eq!(buffer.usage.page_touches, 4);
+    let users: Vec<_> = buffer
+        .processes
+        .iter()
+        .map(|p| (p.pid.0, p.touched_pages.0, p.written_pages.map(|p| p.0)))
+        .collect();
+    assert_eq!(users, [(1, 3, Some(0)), (2, 3, Some(1))]);
+    let shared: Vec<_> = found.processes.iter().map(|p| p.shared_pages.0).collect();
+    assert_eq!(shared, [2, 2]);
+    assert_eq!(found.groups[0].processes, 2);
+}
+
+#[test]
+fn pages_that_processes_touch_in_turn_are_not_touched_once() {
+    let mut made = Made::new(40);
+    made.processes = (1..=4).map(|p| process(p, 1)).collect();
+    for pid in 1..=4 {
+        made.mappings.push(mapping(pid, 10_000, 2048, "rw-s", 7, 0));
+        let mut row = of(pid, object(pid.into(), 10_000, 2048));
+        row.name = "buffer".into();
+        made.objects.push(row);
+        made.touches.push(by(pid, touch(pid * 9, 10_000, 2048)));
+    }
+    let found = made.analyse();
+    let ids: Vec<_> = found.findings.iter().map(|f| f.id.word()).collect();
+    assert!(!ids.contains(&"touched-once"), "{ids:?}");
+    assert_eq!(found.reuse.more, Pages(2048));
+    // Without knowing what the memory is, it would be said of each process's.
+    made.mappings.clear();
+    let ids: Vec<_> = made
+        .analyse()
+        .findings
+        .iter()
+        .map(|f| f.id.word())
+        .collect();
+    assert!(ids.contains(&"touched-once"), "{ids:?}");
+}
+
+#[test]
+fn a_fork_has_copies_and_shares_what_is_shared() {
+    let mut made = buffer();
+    // A child that nobody looked at has its parent's mappings.
+    made.processes.push(process(3, 1));
+    made.touches = vec![touch(0, 100, 1), touch(0, 200, 1)];
+    made.touches.push(by(3, touch(1, 100, 1)));
+    made.touches.push(by(3, touch(1, 200, 1)));
+    let found = made.analyse();
+    assert_eq!(found.footprint.touched_pages, Pages(3));
+    assert_eq!(named(&found, "buffer").processes.len(), 2);
+}
+
+#[test]
+fn stacks_say_whose_they_are() {
+    let mut made = Made::new(1);
+    made.processes = vec![process(1, 0), process(2, 1)];
+    made.threads = vec![thread(1)];
+    let mut stack = object(1, 10, 2);
+    (stack.kind, stack.name) = (ObjectKind::Stack, "main stack".into());
+    let mut heap = of(2, object(2, 10, 2));
+    heap.name = "[heap], small objects".into();
+    made.objects = vec![stack, heap];
+    let found = made.analyse();
+    named(&found, "main stack of 1 (t1)");
+    named(&found, "[heap], small objects of 2 (program)");
+    made.processes.truncate(1);
+    named(&made.analyse(), "main stack");
+}
+
+#[test]
+fn lives_of_one_site_count_their_pages_once() {
+    let mut made = Made::new(3);
+    // A hundred objects, one after the other, at one place within an interval.
+    for i in 0..100_u64 {
+        let mut row = object(i, 50, 4);
+        row.name = "request".into();
+        row.born_ns = Time(STEP + i * 23_000);
+        row.died_ns = Some(Time(STEP + i * 23_000 + 20_000));
+        made.objects.push(row);
+    }
+    made.touches = vec![touch(0, 10, 4), touch(1, 50, 4)];
+    let found = made.analyse();
+    let group = &found.groups[0];
+    assert_eq!((group.objects, group.usage.touched_pages), (100, Pages(4)));
+    assert_eq!(group.usage.page_touches, 4);
+    assert_eq!(group.touched_pages_over_lives, Pages(400));
+    assert_eq!(found.footprint.touched_pages, Pages(8));
+}
+
+#[test]
+fn what_grows_and_moves_is_one_object() {
+    let mut made = Made::new(6);
+    let at = |i: u64| Time(i * STEP + 7);
+    let mut first = of(1, object(1, 100, 4));
+    first.died_ns = Some(at(2));
+    let mut grown = of(1, object(2, 100, 8));
+    (grown.born_ns, grown.died_ns, grown.continues) = (at(2), Some(at(4)), Some(ObjectId(1)));
+    let mut moved = of(1, object(3, 500, 16));
+    (moved.born_ns, moved.continues) = (at(4), Some(ObjectId(2)));
+    for row in [&mut first, &mut grown, &mut moved] {
+        row.name = "table".into();
+    }
+    made.objects = vec![first, grown, moved];
+    made.touches = vec![touch(0, 100, 4), touch(2, 100, 8), touch(5, 500, 10)];
+    let found = made.analyse();
+    let table = named(&found, "table");
+    assert_eq!(table.usage.touched_pages, Pages(10));
+    assert_eq!(table.bytes, Bytes(16 * 4096));
+    assert_eq!(found.footprint.touched_pages, Pages(10));
+    assert_eq!(table.usage.reuse.more, Pages(4));
+}
+
+#[test]
+fn a_reservation_shows_what_was_touched_of_it() {
+    let mut made = Made::new(4);
+    let mut reserved = of(1, object(1, 1000, 4096));
+    (reserved.layer, reserved.name, reserved.site) = (1, "arena".into(), Some(SiteId(0)));
+    let mut arena = of(1, object(2, 1000, 16));
+    arena.name = "used".into();
+    arena.born_ns = Time(STEP + 9);
+    made.objects = vec![reserved, arena];
+    // Reserved and used in one interval.
+    made.touches = vec![touch(1, 1000, 16), touch(2, 1000, 16)];
+    let found = made.analyse();
+    assert_eq!(named(&found, "arena").usage.touched_pages, Pages(0));
+    assert!(named(&found, "arena").reserved);
+    assert_eq!(named(&found, "used").usage.touched_pages, Pages(16));
+}
+
+fn some_objects() -> impl Strategy<Value = Vec<ObjectRow>> {
+    let one = (
+        (90_u64..140, 1_u64..40, 1_u32..4, 0_u32..4),
+        (0..INTERVALS_OF_RANDOM, 0..INTERVALS_OF_RANDOM),
+        (any::<bool>(), any::<bool>(), any::<bool>()),
+    );
+    prop::collection::vec(one, 0..16).prop_map(|list| {
+        let mut rows: Vec<ObjectRow> = Vec::new();
+        for (id, ((page, pages, pid, name), (a, b), (inner, own, follows))) in (0..).zip(list) {
+            let mut row = object(id, page, pages);
+            row.pid = Pid(pid);
+            row.name = format!("o{name}");
+            if own && name == 0 {
+                row.name = "varve agent ring".into();
+            }
+            row.born_ns = Time(u64::from(a.min(b)) * STEP + STEP / 2);
+            row.died_ns = (a != b).then_some(Time(u64::from(a.max(b)) * STEP + STEP / 2));
+            row.layer = if inner { 5 } else { 2 };
+            if let Some(before) = rows.last()
+                && follows
+                && before.died_ns.is_some_and(|d| d <= row.born_ns)
+                && before.pid == row.pid
+            {
+                row.continues = Some(before.object);
+            }
+            rows.push(row);
+        }
+        rows
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Made traces that could be real: the analysis must not contradict itself ([`Made::analyse`] asks), and counts each
+    /// page of memory once.
+    #[test]
+    fn parts_and_whole_agree(
+        objects in some_objects(),
+        mappings in prop::collection::vec((1_u32..4, 90_u64..140, 1_u64..40, 0_u64..3, 0_u64..9, 0_u32..3), 0..6),
+        touches in prop::collection::vec((0..INTERVALS_OF_RANDOM, 1_u32..4, 80_u64..170, 1_u32..40, 0_u32..6), 0..60),
+        faults in prop::collection::vec((0..INTERVALS_OF_RANDOM, 1_u32..4, 80_u64..170), 0..30),
+    ) {
+        let mut made = Made::new(INTERVALS_OF_RANDOM);
+        made.processes = vec![process(1, 0), process(2, 1), process(3, 1)];
+        made.objects = objects;
+        let mut taken: BTreeSet<(u32, u64)> = BTreeSet::new();
+        for &(pid, page, pages, inode, at, perms) in &mappings {
+            // A process has one mapping at a place.
+            if (page..page + pages).any(|p| taken.contains(&(pid, p))) {
+                continue;
+            }
+            taken.extend((page..page + pages).map(|p| (pid, p)));
+            let perms = ["rw-s", "r-xp", "rw-p"][perms as usize];
+            made.mappings.push(mapping(pid, page, pages, perms, inode, at));
+        }
+        let mut touches = touches;
+        touches.sort_unstable();
+        for &(i, pid, page, pages, mark) in &touches {
+            let mut row = by(pid, touch(i, page, pages));
+            match mark {
+                0 => row.written = Some(true),
+                1 => row.written = Some(false),
+                2 => row.page_bytes = 2 << 20,
+                3 => row.source = varve_model::TouchSource::Sticky,
+                _ => (),
+            }
+            made.touches.push(row);
+        }
+        let mut faults = faults;
+        faults.sort_unstable();
+        for &(i, pid, page) in &faults {
+            let mut row = fault(i, page, pid);
+            (row.pid, row.tid, row.address) = (Pid(pid), Tid(pid), Address(page * 4096));
+            made.faults.push(row);
+        }
+        let found = made.analyse();
+        if made.objects.iter().all(|o| o.continues.is_none() && !o.name.starts_with("varve")) {
+            let place = |pid: u32, page: u64| {
+                let of = made.mappings.iter().find(|m| {
+                    let first = m.address.0 / 4096;
+                    m.pid.0 == pid && (first..first + m.bytes.0 / 4096).contains(&page)
+                });
+                let shared = of.filter(|m| m.inode != 0 && (m.perms == "rw-s" || m.perms == "r-xp"));
+                match shared {
+                    Some(m) => (u32::MAX - m.inode as u32, page - m.address.0 / 4096 + m.offset / 4096),
+                    None => (pid, page),
+                }
+            };
+            // What looks after the first find holds before it; children without mappings have their parent's.
+            let known: BTreeSet<u32> = made.mappings.iter().map(|m| m.pid.0).collect();
+            let mut memory = BTreeSet::new();
+            for t in &made.touches {
+                let pid = if known.contains(&t.pid.0) || t.pid.0 == 1 { t.pid.0 } else { 1 };
+                for page in t.page.0..t.page.0 + u64::from(t.pages) {
+                    let (space, at) = place(pid, page);
+                    memory.insert((if space == pid { t.pid.0 } else { space }, Page(at)));
+                }
+            }
+            prop_assert_eq!(found.footprint.touched_pages, Pages(memory.len() as u64));
+        }
+    }
+}

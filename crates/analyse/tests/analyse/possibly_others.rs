@@ -1,0 +1,70 @@
+//! What others may have touched stands apart.
+
+use crate::common::{Made, object, touch};
+use varve_analyse::Analysis;
+use varve_model::{Pages, TouchSource};
+use varve_trace::tables::TouchRow;
+
+fn possibly(i: u32, page: u64, pages: u32) -> TouchRow {
+    TouchRow {
+        source: TouchSource::PossiblyOthers,
+        ..touch(i, page, pages)
+    }
+}
+
+fn made() -> Made {
+    let mut made = Made::new(30);
+    made.objects = vec![object(1, 1000, 100), object(2, 5000, 50)];
+    made.touches = (0..30).map(|i| touch(i, 1000 + u64::from(i), 10)).collect();
+    made
+}
+
+#[test]
+fn what_others_may_have_touched_is_in_no_other_figure() {
+    let mut made = made();
+    let plain = made.analyse();
+    assert_eq!(plain.footprint.possibly_others_page_touches, 0);
+    for i in 0..30 {
+        // Five of these the program touched itself in the same interval; the second object is nobody else's.
+        made.touches.push(possibly(i, 1005 + u64::from(i), 10));
+        made.touches.push(possibly(i, 5000, 20));
+        // Of no object.
+        made.touches.push(possibly(i, 9000, 1));
+    }
+    // Of pages that the program left long before the end.
+    made.touches.push(possibly(29, 1000, 5));
+    made.touches.sort_by_key(|t| (t.interval, t.page));
+    let found = made.analyse();
+    assert_eq!(
+        found.footprint.possibly_others_page_touches,
+        30 * (5 + 20 + 1) + 5
+    );
+    // 1000 to 1004, 1010 to 1043, 5000 to 5019, 9000.
+    assert_eq!(
+        found.footprint.possibly_others_pages,
+        Pages(5 + 34 + 20 + 1)
+    );
+    let of = |id: u64| {
+        let object = found.objects.iter().find(|o| o.object.0 == id);
+        object.unwrap().usage
+    };
+    assert_eq!(of(1).possibly_others_page_touches, 30 * 5 + 5);
+    assert_eq!(of(2).possibly_others_page_touches, 30 * 20);
+    assert_eq!((of(2).touched_pages, of(2).page_touches), (Pages(0), 0));
+    // Pages that others may have used in the tail are not known to be cold.
+    assert_eq!(found.tail.cold_pages.0 + 5, plain.tail.cold_pages.0);
+    let rest = |mut analysis: Analysis| {
+        analysis.trace.touch_rows = 0;
+        analysis.tail.cold_pages = Pages(0);
+        analysis.footprint.possibly_others_pages = Pages(0);
+        analysis.footprint.possibly_others_page_touches = 0;
+        let objects = analysis.objects.iter_mut().map(|o| &mut o.usage);
+        let groups = analysis.groups.iter_mut().map(|g| &mut g.usage);
+        for usage in objects.chain(groups) {
+            usage.possibly_others_page_touches = 0;
+            usage.cold_pages = Pages(0);
+        }
+        analysis
+    };
+    assert_eq!(rest(found), rest(plain));
+}

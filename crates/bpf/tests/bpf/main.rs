@@ -1,0 +1,13 @@
+//! The programs in the kernel, against processes that do what they are told.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks
+)]
+
+mod common;
+mod flags;
+mod life;
+mod vanish;
+mod walk;

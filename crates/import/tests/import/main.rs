@@ -1,0 +1,14 @@
+//! Importers, against recordings of the tools themselves and damaged copies.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks
+)]
+
+mod common;
+mod detection;
+mod fuzzed;
+mod golden;
+mod perf_forms;
+mod properties;

@@ -1,0 +1,11 @@
+//! Reports of traces whose figures are known.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks
+)]
+
+mod exact_page;
+mod html;
+mod terminal;

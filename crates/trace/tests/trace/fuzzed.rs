@@ -1,0 +1,54 @@
+//! The fuzz target of the trace reader, on a stable compiler and for a bounded time.
+
+#[path = "../../../../fuzz/src/trace.rs"]
+mod fuzzed;
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::Source;
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/v1");
+
+fn seed(folder: &Path) -> Vec<u8> {
+    let read = |name: String| Some((name.clone(), fs::read(folder.join(&name)).ok()?));
+    let files: Vec<_> = fuzzed::names().into_iter().filter_map(read).collect();
+    assert!(files.len() > 5, "{files:?}");
+    fuzzed::pack(&files)
+}
+
+#[test]
+fn folders_from_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("t");
+    let mut source = Source::new(11);
+    for name in ["finished", "killed"] {
+        let whole = seed(&Path::new(GOLDEN).join(name));
+        fuzzed::unpack(&whole, &folder);
+        let trace = varve_trace::Trace::open(&folder).unwrap();
+        assert!(
+            fuzzed::read_columns(&trace).unwrap() > 0,
+            "the seed is not read"
+        );
+        fuzzed::run(&whole, &folder);
+        for _ in 0..150 {
+            let mut bytes = whole.clone();
+            for _ in 0..1 + source.below(20) {
+                let at = source.below(bytes.len());
+                match source.below(20) {
+                    0 => bytes.truncate(at),
+                    1 => drop(bytes.drain(at..(at + 5).min(whole.len() / 2).max(at))),
+                    _ => bytes[at] ^= 1 << source.below(8),
+                }
+                if bytes.is_empty() {
+                    break;
+                }
+            }
+            fuzzed::run(&bytes, &folder);
+        }
+    }
+    for length in 0..200 {
+        let noise: Vec<u8> = (0..length).map(|_| source.next() as u8).collect();
+        fuzzed::run(&noise, &folder);
+    }
+}

@@ -1,0 +1,16 @@
+//! The trace on disk: what is written is read, and what is damaged is refused.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks
+)]
+
+mod common;
+mod document;
+mod fuzzed;
+mod golden;
+mod hostile;
+mod properties;
+mod round_trip;
+mod size;
