@@ -6,6 +6,7 @@
     clippy::undocumented_unsafe_blocks
 )]
 
+#[macro_use]
 mod common;
 mod document;
 mod fuzzed;

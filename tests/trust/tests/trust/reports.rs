@@ -4,7 +4,7 @@ use serde_json::Value;
 use varve_faults::{Stage, varve_binary};
 
 /// Records a command and gives its report, which must not contradict itself. Nothing may be left behind.
-pub fn recorded(stage: &Stage, options: &[&str], command: &[&str]) -> Value {
+pub(crate) fn recorded(stage: &Stage, options: &[&str], command: &[&str]) -> Value {
     let ended = stage.run(stage.record(options, command)).require(0);
     let recorder = ended.pid;
     let mut report = stage.command(varve_binary());
@@ -16,14 +16,14 @@ pub fn recorded(stage: &Stage, options: &[&str], command: &[&str]) -> Value {
 }
 
 /// A number of an object of the report.
-pub fn number(of: &Value, field: &str) -> u64 {
+pub(crate) fn number(of: &Value, field: &str) -> u64 {
     of[field]
         .as_u64()
         .unwrap_or_else(|| panic!("no number `{field}` in {of:#}"))
 }
 
 /// The objects of a report that are so.
-pub fn objects_with(report: &Value, is: impl Fn(&Value) -> bool) -> Vec<&Value> {
+pub(crate) fn objects_with(report: &Value, is: impl Fn(&Value) -> bool) -> Vec<&Value> {
     let objects = report["objects"].as_array().unwrap();
     objects.iter().filter(|o| is(o)).collect()
 }
