@@ -40,6 +40,7 @@ mod stacks;
 mod target;
 mod trap_budget;
 mod trap_source;
+mod trapped;
 mod traps;
 mod turns;
 mod watchdog;

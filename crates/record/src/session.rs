@@ -427,6 +427,9 @@ impl Session<'_> {
             }
             if now - flushed >= FLUSH_EVERY || self.intake.output.is_large(&self.intake.lives) {
                 self.count_skipped(scan.kernel)?;
+                if let Some(servants) = &mut scan.servants {
+                    servants.check_exempt();
+                }
                 self.flush()?;
                 flushed = now;
             }
@@ -511,9 +514,20 @@ impl Session<'_> {
             ("vanish_walks", dropped.vanish_walks),
             ("process_events", dropped.life),
             ("mapping_events", dropped.mappings),
-            ("untracked_children", dropped.tracking),
+            (
+                "untracked_children",
+                dropped.tracking
+                    + scan
+                        .servants
+                        .as_ref()
+                        .map_or(0, |s| s.unobserved.len() as u64),
+            ),
             ("holds_cut_short", scan.let_go),
             ("unheld_processes", scan.unheld),
+            (
+                "killed_handlers",
+                scan.servants.as_ref().map_or(0, |s| s.killed),
+            ),
             (
                 "agent_records",
                 intake.agents.as_ref().map_or(0, |a| a.lost),
