@@ -63,5 +63,5 @@ pub use preload::reachable_library;
 pub use rights::settle_for_finish;
 pub use salvage::{read_counts, recover_counts};
 pub use samples::hardware::refusal;
-pub use session::{Summary, record};
+pub use session::{Summary, Waiting, record};
 pub use watchdog::{Order, watch};
