@@ -231,7 +231,6 @@ impl Servants {
         let Some(servant) = self.servants.remove(&pid) else {
             return;
         };
-        servant.resume();
         let is_lost = servant.moved && servant.has_ended();
         if is_lost && varve_sys::is_running(pid) {
             self.killed += 1;
@@ -526,6 +525,13 @@ impl Servant {
             Ok(Some(said)) if said.words == 3 && words[0] == SERVED => (words[1], words[2]),
             _ => (0, 0),
         }
+    }
+}
+
+impl Drop for Servant {
+    fn drop(&mut self) {
+        // Where somebody has stopped it, it would neither put back what it has nor end.
+        self.resume();
     }
 }
 

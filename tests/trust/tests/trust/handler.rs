@@ -368,6 +368,8 @@ fn a_handler_that_somebody_stops_goes_on() {
     let target = target_of(&running);
     let handler = handler_of(target);
     let id = rustix::process::Pid::from_raw(handler as i32).unwrap();
+    // The recorder has met it: until then it moves nothing, and nobody waits for it.
+    assert!(patiently(|| has_userfaultfd(handler)));
     let is_over = || matches!(status(target, "State").chars().next(), None | Some('Z'));
     for _ in 0..10 {
         let _ = rustix::process::kill_process(id, Signal::STOP);
@@ -428,4 +430,13 @@ fn target_of(recorder: &Running) -> u32 {
     });
     assert!(is_there, "{}", recorder.messages());
     found.unwrap()
+}
+
+/// Whether a handler has got what it moves pages with.
+fn has_userfaultfd(handler: u32) -> bool {
+    let files = fs::read_dir(format!("/proc/{handler}/fd"));
+    files.into_iter().flatten().flatten().any(|file| {
+        let link = fs::read_link(file.path()).unwrap_or_default();
+        link.as_os_str() == "anon_inode:[userfaultfd]"
+    })
 }
