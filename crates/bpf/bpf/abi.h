@@ -43,6 +43,13 @@ struct tracked {
 	u64 image; /* when what it runs began: the time of its exec or fork */
 };
 
+/* A process that may be a fault handler, or the one that makes it: it is not tracked unless it runs a program */
+struct exempt {
+	u64 made;
+	u32 parent; /* the tracked process whose memory it shares */
+	u32 flags;  /* those that it would have */
+};
+
 /* Sets and clears flags of a tracked process, if it runs that image still */
 struct flag_args {
 	u64 image;

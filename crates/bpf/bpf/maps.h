@@ -103,6 +103,13 @@ struct {
 	__type(value, struct tracked);
 } tracked SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, u32);
+	__type(value, struct exempt);
+} exempt SEC(".maps");
+
 struct pending {
 	u64 entered;
 	u64 before;

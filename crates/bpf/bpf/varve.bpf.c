@@ -8,6 +8,7 @@
 #include "pageflags.h"
 #include "walk.h"
 #include "hooks.h"
+#include "exempt.h"
 #include "calls.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -406,28 +407,41 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	struct task_struct *child = (struct task_struct *)ctx->args[1];
 	struct settings *g = get_settings();
 	struct tracked *t = tracked_current();
+	struct exempt *e = NULL;
 	struct rec_fork *rec;
 	struct pt_regs r = {};
-	u32 pid, tid, parent, inherit = 0;
+	u32 pid, tid, parent, flags, inherit = 0;
 	u64 stack, mm, now = bpf_ktime_get_ns();
 
-	if (!t || !g)
+	if (!g)
 		return 0;
 	parent = bpf_get_current_pid_tgid() >> 32;
+	if (!t) {
+		e = bpf_map_lookup_elem(&exempt, &parent);
+		if (!e)
+			return 0;
+	}
 	pid = BPF_CORE_READ(child, tgid);
 	tid = BPF_CORE_READ(child, pid);
 	mm = (u64)BPF_CORE_READ(child, mm);
-	if ((t->flags & (TRACK_SERVANTS | TRACK_SERVED)) == TRACK_SERVANTS && pid != parent &&
-	    !BPF_CORE_READ(child, exit_signal) && mm == (u64)BPF_CORE_READ(current_task(), mm)) {
-		__sync_fetch_and_or(&t->flags, TRACK_SERVED);
+	if (pid != parent && !BPF_CORE_READ(child, exit_signal) && mm == (u64)BPF_CORE_READ(current_task(), mm) &&
+	    (t ? exempts(&t->flags, parent, pid, 0) : e && exempts(&e->flags, e->parent, pid, 1)))
+		return 0;
+	if (t) {
+		flags = t->flags;
+	} else if (e && pid != parent) {
+		/* What an unobserved process makes is its maker's */
+		flags = e->flags;
+		parent = e->parent;
+	} else {
 		return 0;
 	}
 	if (pid == parent) {
 		inherit = 1;
-	} else if (t->flags & TRACK_FOLLOW) {
+	} else if (flags & TRACK_FOLLOW) {
 		struct tracked new = {
 			.leader = (u64)child,
-			.flags = t->flags & ~TRACK_SERVED,
+			.flags = flags & ~TRACK_SERVED,
 			.image = now,
 		};
 
@@ -442,6 +456,7 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	}
 	fill(&rec->r, REC_FORK, 0);
 	rec->r.time = now;
+	rec->r.pid = parent;
 	rec->pid = pid;
 	rec->tid = tid;
 	rec->mm = mm;
@@ -473,6 +488,8 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 	u64 now = bpf_ktime_get_ns();
 	s64 bytes;
 
+	if (!t)
+		t = end_exemption(task, bpf_get_current_pid_tgid() >> 32, now);
 	if (!t)
 		return 0;
 	t->leader = (u64)task; /* a thread that calls execve becomes the leader */
@@ -544,6 +561,8 @@ int process_free(struct bpf_raw_tracepoint_args *ctx)
 	u32 tgid = BPF_CORE_READ(task, tgid);
 	struct tracked *t = bpf_map_lookup_elem(&tracked, &tgid);
 
+	if ((u32)BPF_CORE_READ(task, pid) == tgid)
+		bpf_map_delete_elem(&exempt, &tgid);
 	if (!t || (u32)BPF_CORE_READ(task, pid) != tgid)
 		return 0;
 	if (t->leader == (u64)task || (t->leader == 0 && t->dead))

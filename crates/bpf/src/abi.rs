@@ -144,6 +144,12 @@ plain!(WalkArgs {
     error: i32,
 });
 
+plain!(Exempt {
+    made: u64,
+    parent: u32,
+    flags: u32,
+});
+
 plain!(CalibrateArgs {
     what: u32,
     fd: i32,

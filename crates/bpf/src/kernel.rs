@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use libbpf_rs::{MapCore, Object};
 use varve_model::{Duration, Pid, Time};
 
-use crate::abi::{self, FlagArgs, HeldGroup, Plain, RawRegion, Settings, Tracked, Waits, WalkArgs};
+use crate::abi::{
+    self, Exempt, FlagArgs, HeldGroup, Plain, RawRegion, Settings, Tracked, Waits, WalkArgs,
+};
 use crate::calibrate::{self, Found};
 use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
@@ -70,17 +72,7 @@ pub struct TrackedProcesses {
 impl TrackedProcesses {
     /// All of them, in no order; what comes or goes meanwhile may be in it or not
     pub fn list(&self) -> Vec<Pid> {
-        let mut found = HashSet::new();
-        let mut key = None;
-        // Where an entry goes meanwhile the kernel begins anew; the bound is for safety
-        for _ in 0..1 << 20 {
-            key = raw::map_next_key(self.map.as_fd(), key);
-            match key {
-                Some(pid) => found.insert(Pid(pid)),
-                None => break,
-            };
-        }
-        found.into_iter().collect()
+        keys(&self.map).into_iter().collect()
     }
 
     /// When what a tracked process runs began: the time of its last exec, or else of its fork; none for a process
@@ -102,7 +94,46 @@ impl TrackedProcesses {
     }
 }
 
+/// The processes that are not tracked because each may be the fault handler of one that is, by way of which those are
+/// made ([`TrackFlags::SERVANTS`])
+#[derive(Debug)]
+pub struct ExemptProcesses {
+    map: OwnedFd,
+}
+
+impl ExemptProcesses {
+    /// All of them with the times at which they were made, in no order
+    pub fn list(&self) -> Vec<(Pid, Time)> {
+        let found = keys(&self.map).into_iter();
+        found
+            .filter_map(|pid| Some((pid, self.since(pid)?)))
+            .collect()
+    }
+
+    /// When such a process was made; none for others
+    pub fn since(&self, pid: Pid) -> Option<Time> {
+        let entry: Exempt = raw::map_lookup(self.map.as_fd(), pid.0).ok()?;
+        Some(Time(entry.made))
+    }
+}
+
+/// The keys of a map of processes
+fn keys(map: &OwnedFd) -> HashSet<Pid> {
+    let mut found = HashSet::new();
+    let mut key = None;
+    // Where an entry goes meanwhile the kernel begins anew; the bound is for safety
+    for _ in 0..1 << 20 {
+        key = raw::map_next_key(map.as_fd(), key);
+        match key {
+            Some(pid) => found.insert(Pid(pid)),
+            None => break,
+        };
+    }
+    found
+}
+
 struct Maps {
+    exempt: OwnedFd,
     settings: OwnedFd,
     tracked: OwnedFd,
     drops: OwnedFd,
@@ -126,6 +157,7 @@ impl Kernel {
         } = programs::load(options)?;
         let maps = Maps {
             settings: map_fd(&object, "settings")?,
+            exempt: map_fd(&object, "exempt")?,
             tracked: map_fd(&object, "tracked")?,
             drops: map_fd(&object, "drops")?,
             waits: map_fd(&object, "waits")?,
@@ -259,6 +291,12 @@ impl Kernel {
             map,
             group: group.map_err(map_error("held_group"))?,
         })
+    }
+
+    /// The processes that may be fault handlers, to be asked for at any time
+    pub fn exempt(&self) -> Result<ExemptProcesses, BpfError> {
+        let map = self.maps.exempt.try_clone().map_err(map_error("exempt"))?;
+        Ok(ExemptProcesses { map })
     }
 
     /// Stops following a process; an exit does so by itself

@@ -84,7 +84,8 @@ impl TrackFlags {
     /// Samples, where they are taken
     pub const SAMPLES: TrackFlags = TrackFlags(32);
     /// The first process of each image that shares its memory and has no exit signal is not its child: by way of that the
-    /// preload library makes the fault handler. Others of that kind are tracked
+    /// preload library makes the fault handler. Others of that kind are tracked, and so is what one of them makes or runs
+    /// besides ([`crate::ExemptProcesses`])
     pub const SERVANTS: TrackFlags = TrackFlags(64);
     /// FOLLOW, MAPPINGS, FAULTS and VANISH
     pub const DEFAULT: TrackFlags = TrackFlags(1 | 2 | 8 | 16);

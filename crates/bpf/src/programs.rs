@@ -261,7 +261,7 @@ fn open(
     for mut map in open.maps_mut() {
         match map.name().to_str() {
             Some("ring") => map.set_max_entries(ring_bytes(options))?,
-            Some("tracked") => map.set_max_entries(options.max_processes.max(1))?,
+            Some("tracked" | "exempt") => map.set_max_entries(options.max_processes.max(1))?,
             Some("sample_ring") => map.set_max_entries(sample_ring_bytes(options))?,
             Some("regions") => map.set_max_entries(options.walk_regions.max(1))?,
             _ => {}

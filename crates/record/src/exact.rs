@@ -150,6 +150,7 @@ pub fn record_exact(options: &RecordOptions, exact: &ExactOptions) -> Result<Sum
     };
     drop(watchdog);
     Ok(Summary {
+        waiting: None,
         exit_code,
         folder: writer.into_folder(),
         manifest,

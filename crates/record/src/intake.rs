@@ -21,7 +21,8 @@ use crate::runs::{Writes, append_runs};
 use crate::samples::Sampler;
 use crate::sources::WhyNot;
 use crate::stacks::Stacks;
-use crate::traps::{self, TrapNews, Trapped};
+use crate::trapped::Trapped;
+use crate::traps::{self, TrapNews};
 use crate::world::{ObjectsFrom, World};
 use crate::writes::{WriteWatch, is_next};
 

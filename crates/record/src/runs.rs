@@ -4,7 +4,7 @@ use varve_bpf::{Bitmap, Leaf, Region};
 use varve_model::{Interval, PAGE_BYTES, Page, Pid, TouchSource};
 use varve_trace::tables::TouchRow;
 
-use crate::traps::Trapped;
+use crate::trapped::Trapped;
 
 /// What the bitmaps tell of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

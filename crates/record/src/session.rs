@@ -7,6 +7,8 @@ use varve_model::{Duration, Interval, Time};
 use varve_sys::{Child, Signals, Waiter, cpu_time, monotonic_now};
 use varve_trace::{IntervalChoice, Manifest, TraceFolder, TraceWriter};
 
+pub use self::wait::Waiting;
+use self::wait::{SOON, pass_on};
 use self::watch::waiter;
 use crate::agents::Agents;
 use crate::auto::{self, Auto, Cost};
@@ -73,6 +75,8 @@ pub struct Summary {
     pub trouble: Option<RecordError>,
     /// What held the target, as a sentence; empty where there is nothing unusual to say.
     pub held_by: String,
+    /// The target, where it goes on.
+    pub waiting: Option<Waiting>,
 }
 
 /// How much longer an interval is to last because the program waited for trapped accesses meanwhile. Otherwise, the
@@ -184,16 +188,20 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     let agents = session.intake.agents.as_ref();
     let told = agents.is_some_and(|a| a.any);
     let refused = agents.map(Agents::refused);
-    let held_by = std::mem::take(&mut session.held_by);
     drop(last_resort);
-    drop(session);
+    let Session {
+        signals,
+        held_by,
+        interrupted,
+        ..
+    } = session;
     manifest.notes.extend(refused.and_then(note_of_refusals));
     manifest.features.objects = Some(if told { "preload" } else { "kernel" }.into());
     if unwatched {
         let note = "No process could hand over a userfaultfd, so nothing is known of writes.";
         manifest.notes.push(note.to_owned());
     }
-    let (trouble, exit_code) = match ran {
+    let (trouble, child) = match ran {
         Ok(ended) => ended,
         Err(error) => {
             let _ = writer.discard();
@@ -201,12 +209,30 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         }
     };
     drop(watchdog);
+    let mut waiting = child.map(|child| Waiting {
+        child,
+        signals,
+        interrupted,
+        tell: options.tell,
+    });
+    // A program may handle the signal that ended the recording, and end later in its own way.
+    if let Some(waits) = &mut waiting {
+        manifest.target.exit_code = waits.wait_for(SOON)?;
+    }
+    let exit_code = manifest.target.exit_code;
+    let waiting = waiting.filter(|_| exit_code.is_none());
+    if interrupted && waiting.is_some() {
+        let pid = manifest.target.pid;
+        let note = format!("An interrupt ended the recording; process {pid} ran on unrecorded.");
+        manifest.notes.push(note);
+    }
     Ok(Summary {
         exit_code,
         folder: writer.into_folder(),
         manifest,
         trouble,
         held_by,
+        waiting,
     })
 }
 
@@ -259,7 +285,7 @@ impl Session<'_> {
         kernel: &mut Kernel,
         mut target: Target,
         servants: Option<Servants>,
-    ) -> Result<(Option<RecordError>, Option<i32>), RecordError> {
+    ) -> Result<(Option<RecordError>, Option<Child>), RecordError> {
         if let IntervalChoice::Auto { overhead } = self.options.interval {
             let first_access = auto::measure_first_access()
                 .map_err(RecordError::system("measure the cost of a first access"))?;
@@ -276,11 +302,9 @@ impl Session<'_> {
         }
         let recorded = self.record_loop(kernel, &mut target, servants, began);
         target.release();
-        let mut exit_code = None;
         if let Some(child) = &mut target.child {
-            exit_code = child.try_wait().ok().flatten();
+            self.manifest.target.exit_code = child.try_wait().ok().flatten();
         }
-        self.manifest.target.exit_code = exit_code;
         self.held_by = target.hold.sentence();
         let trouble = recorded
             .and_then(|()| self.count_skipped(kernel))
@@ -293,26 +317,7 @@ impl Session<'_> {
         // The kernel's part is of no use any more, and the target shall not pay for it.
         let _ = kernel.untrack(target.pid);
         drop(target.hold);
-        if let Some(child) = &mut target.child {
-            exit_code = Some(self.wait_for_child(child)?);
-            // A program may handle the signal that ended the recording, and end later in its own way.
-            self.manifest.target.exit_code = exit_code;
-        }
-        Ok((trouble, exit_code))
-    }
-
-    /// The signal that arrived, if one did; it is handed to our child unless the terminal did so.
-    fn pass_signal_on(&mut self, child: Option<&Child>) -> Result<Option<i32>, RecordError> {
-        let signal = self
-            .signals
-            .take()
-            .map_err(RecordError::system("read a signal"))?;
-        if let (Some(signal), Some(child)) = (signal, child)
-            && !signal.from_terminal
-        {
-            child.signal(signal.number);
-        }
-        Ok(signal.map(|signal| signal.number))
+        Ok((trouble, target.child))
     }
 
     /// Notes the processes that were there before the recording.
@@ -430,6 +435,9 @@ impl Session<'_> {
             }
             if now - flushed >= FLUSH_EVERY || self.intake.output.is_large(&self.intake.lives) {
                 self.count_skipped(scan.kernel)?;
+                if let Some(servants) = &mut scan.servants {
+                    servants.check_exempt();
+                }
                 self.flush()?;
                 flushed = now;
             }
@@ -447,7 +455,7 @@ impl Session<'_> {
         let ready = waiter
             .wait(Wait::from_nanos(limit.0))
             .map_err(RecordError::system("wait for the target"))?;
-        if self.pass_signal_on(child)?.is_some() {
+        if pass_on(&mut self.signals, child)?.is_some() {
             self.interrupted = true;
             return Ok(Some(End::Stopped));
         }
@@ -514,9 +522,20 @@ impl Session<'_> {
             ("vanish_walks", dropped.vanish_walks),
             ("process_events", dropped.life),
             ("mapping_events", dropped.mappings),
-            ("untracked_children", dropped.tracking),
+            (
+                "untracked_children",
+                dropped.tracking
+                    + scan
+                        .servants
+                        .as_ref()
+                        .map_or(0, |s| s.unobserved.len() as u64),
+            ),
             ("holds_cut_short", scan.let_go),
             ("unheld_processes", scan.unheld),
+            (
+                "killed_handlers",
+                scan.servants.as_ref().map_or(0, |s| s.killed),
+            ),
             (
                 "agent_records",
                 intake.agents.as_ref().map_or(0, |a| a.lost),

@@ -30,7 +30,7 @@ pub(crate) fn servants(
         TrapsChoice::Budget(limit) => Some(Budget::new(limit)),
         _ => None,
     };
-    Ok(Some(Servants::new(budget)))
+    Ok(Some(Servants::new(budget, kernel.exempt()?)))
 }
 
 const NO_PRELOAD: &str = "it needs the preload library";

@@ -11,17 +11,17 @@
 //! userfaultfds of that memory, and is taken out of the cgroup that is held to the one that it came from, whose
 //! limits are those that it had.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration as Wait, Instant};
 
 use varve_agent_ring::{
-    Arm, Armed, DEVICE, HELLO, MOST_WORDS, PLACES, QUIT, READY, SERVED, THREADS, WHO, is_chosen,
+    Arm, Armed, DEVICE, HELLO, MOST_WORDS, PLACES, QUIT, READY, SERVED, THREADS, WHO,
 };
-use varve_bpf::{Bitmap, Leaf, Region};
-use varve_model::{Address, Bytes, Duration, PAGE_BYTES, Pid, Tid, Time, TouchSource};
+use varve_bpf::{ExemptProcesses, Leaf, Region};
+use varve_model::{Address, Bytes, Duration, Pid, Tid, Time, TouchSource};
 use varve_sys::{HandlerSocket, PidFd, monotonic_now};
 use varve_trace::TrapsNote;
 use varve_trace::tables::TouchRow;
@@ -34,6 +34,15 @@ const MAX_ANSWER: Wait = Wait::from_secs(2);
 
 /// The same of one that is to end: nothing but two counts is lost.
 const LAST_ANSWER: Wait = Wait::from_millis(20);
+
+/// How often handlers are asked whether somebody has stopped them.
+const STEP: Wait = Wait::from_millis(50);
+
+/// How long a handler may take until it is met: whoever waits for it in the program gives up earlier.
+const MAX_MEETING: Duration = Duration(10_000_000_000);
+
+/// How long a process may take to show that it ends, or runs another program.
+const MAX_DOUBT: Duration = Duration(200_000_000);
 
 /// What is armed without a budget.
 const EVERY_PAGE: Arm = Arm {
@@ -72,6 +81,28 @@ pub(crate) struct Servants {
     armed: Arm,
     /// What was done, for the manifest.
     pub(crate) note: TrapsNote,
+    /// Processes without a handler, of which nobody knows yet whether they are about to end.
+    doubts: Vec<Doubt>,
+    /// Handlers that somebody ended while they had moved pages, which are lost.
+    pub(crate) killed: u64,
+    /// Processes that are not tracked because they may be handlers.
+    exempt: ExemptProcesses,
+    /// Those of them that are, by when they were made.
+    met: HashSet<(Pid, Time)>,
+    /// Those that did not turn out to be: they ran unobserved.
+    pub(crate) unobserved: HashSet<(Pid, Time)>,
+    /// When handlers were last asked whether they are stopped.
+    asked: Time,
+}
+
+/// A process whose handler failed.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    pid: Pid,
+    /// When what it ran began.
+    since: Time,
+    /// When it failed.
+    failed: Time,
 }
 
 #[derive(Debug)]
@@ -79,6 +110,8 @@ struct Servant {
     socket: HandlerSocket,
     since: Time,
     state: State,
+    /// Whether it has moved pages.
+    moved: bool,
     /// The memory to which it moves pages.
     aside: Ranges,
     /// How many pieces that is.
@@ -93,21 +126,12 @@ enum State {
     /// It is the handler, and has the device.
     Verified(Pid, PidFd),
     /// It has its userfaultfd.
-    Ready,
-}
-
-/// Whether an error says that the handler is gone, with its process: nothing of that was given up.
-fn has_ended(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, NotFound, UnexpectedEof};
-    matches!(
-        error.kind(),
-        BrokenPipe | ConnectionReset | NotConnected | NotFound | UnexpectedEof
-    ) || error.raw_os_error() == Some(libc::ESRCH)
+    Ready(Pid, PidFd),
 }
 
 impl Servants {
     /// None yet.
-    pub(crate) fn new(budget: Option<Budget>) -> Servants {
+    pub(crate) fn new(budget: Option<Budget>, exempt: ExemptProcesses) -> Servants {
         Servants {
             held: None,
             servants: HashMap::new(),
@@ -119,6 +143,12 @@ impl Servants {
             budget,
             spent: Spent::default(),
             armed: EVERY_PAGE,
+            doubts: Vec::new(),
+            killed: 0,
+            exempt,
+            met: HashSet::new(),
+            unobserved: HashSet::new(),
+            asked: Time(0),
         }
     }
 
@@ -129,17 +159,20 @@ impl Servants {
 
     /// Asks who is at the other end of a connection that the process made, which runs something since `image`.
     pub(crate) fn take(&mut self, pid: Pid, image: Time, socket: OwnedFd) {
-        let Ok(socket) = HandlerSocket::adopt(socket) else {
+        let asked = HandlerSocket::adopt(socket).and_then(|socket| {
+            // From here on the kernel says who sent a message.
+            socket.send(&[WHO], Wait::ZERO)?;
+            Ok(socket)
+        });
+        let Ok(socket) = asked else {
+            self.doubt(pid, image);
             return;
         };
-        // From here on the kernel says who sent a message.
-        if socket.send(&[WHO], Wait::ZERO).is_err() {
-            return;
-        }
         let servant = Servant {
             socket,
             since: image,
             state: State::Connected,
+            moved: false,
             aside: Ranges::default(),
             places: 0,
         };
@@ -148,18 +181,89 @@ impl Servants {
         }
     }
 
-    /// Takes up handlers that have said who they are, and those that are ready.
+    /// Takes up handlers that have said who they are, and those that are ready, and misses those that have ended.
     pub(crate) fn refresh(&mut self) {
         let held = self.held.as_deref();
-        let given_up = &mut self.note.given_up;
-        self.servants.retain(|pid, servant| {
-            if servant.is_ready() {
-                return true;
+        let now = monotonic_now();
+        let asks = now - self.asked >= Duration(STEP.as_nanos() as u64);
+        if asks {
+            self.asked = now;
+        }
+        let mut failed = Vec::new();
+        for (pid, servant) in &mut self.servants {
+            let met = match &servant.state {
+                State::Ready(..) if servant.has_ended() => Err(io::ErrorKind::UnexpectedEof.into()),
+                State::Ready(..) => Ok(()),
+                _ => servant
+                    .greet(*pid, held, &self.exempt)
+                    .map(|met| self.met.extend(met)),
+            };
+            if met.is_err() {
+                failed.push(*pid);
+            } else if asks {
+                servant.resume();
             }
-            let met = servant.greet(*pid, held);
-            *given_up += u64::from(met.as_ref().is_err_and(|e| !has_ended(e)));
-            met.is_ok()
+        }
+        for pid in failed {
+            self.fail(pid);
+        }
+        self.settle_doubts(|doubt| now - doubt.failed >= MAX_DOUBT);
+    }
+
+    /// Misses those who are not tracked because they may be handlers, and are none.
+    pub(crate) fn check_exempt(&mut self) {
+        let now = monotonic_now();
+        let all = self.exempt.list();
+        self.met.retain(|one| all.contains(one));
+        let late = |(_, made): &(Pid, Time)| now.0.saturating_sub(made.0) >= MAX_MEETING.0;
+        let met = &self.met;
+        let strangers = all
+            .into_iter()
+            .filter(late)
+            .filter(|one| !met.contains(one));
+        self.unobserved.extend(strangers);
+    }
+
+    /// Lets go a handler that does not do its work. Errors do not say why: the end of a process shows in many ways, and
+    /// so it is asked afterwards whether it has ended.
+    fn fail(&mut self, pid: Pid) {
+        // Its socket is closed: where it is there still, it puts everything back and ends.
+        let Some(servant) = self.servants.remove(&pid) else {
+            return;
+        };
+        let is_lost = servant.moved && servant.has_ended();
+        if is_lost && varve_sys::is_running(pid) {
+            self.killed += 1;
+            self.note.given_up += 1;
+        } else {
+            self.doubt(pid, servant.since);
+        }
+    }
+
+    /// Notes that a process has no handler, unless it has ended.
+    fn doubt(&mut self, pid: Pid, since: Time) {
+        if varve_sys::is_running(pid) {
+            self.doubts.push(Doubt {
+                pid,
+                since,
+                failed: monotonic_now(),
+            });
+        }
+    }
+
+    /// Counts those processes that run on without a handler.
+    fn settle_doubts(&mut self, is_due: impl Fn(&Doubt) -> bool) {
+        let given_up = &mut self.note.given_up;
+        self.doubts.retain(|doubt| {
+            let is_due = is_due(doubt);
+            *given_up += u64::from(is_due && varve_sys::is_running(doubt.pid));
+            !is_due
         });
+    }
+
+    /// Settles what is in doubt: the recording is over, and all events are known.
+    pub(crate) fn settle(&mut self) {
+        self.settle_doubts(|_| true);
     }
 
     /// Follows what the events told.
@@ -175,6 +279,7 @@ impl Servants {
                     }
                 }
                 TrapNews::Gone(pid, time) => {
+                    self.doubts.retain(|d| d.pid != pid || d.since >= time);
                     // A new program's servant may have been announced before this was heard.
                     if self.servants.get(&pid).is_some_and(|s| s.since < time)
                         && let Some(servant) = self.servants.remove(&pid)
@@ -219,14 +324,15 @@ impl Servants {
                 continue;
             }
             match servant.answer(&mut words) {
-                Some(armed) => add(&mut self.note, &armed),
+                Some(armed) => {
+                    servant.moved |= armed.moved > 0;
+                    add(&mut self.note, &armed);
+                }
                 None => gone.push(*pid),
             }
         }
         for pid in gone {
-            // Its socket is closed: it puts everything back and ends.
-            self.servants.remove(&pid);
-            self.note.given_up += 1;
+            self.fail(pid);
         }
         let share = self.budget.as_ref().map_or(1.0, Budget::share);
         let boundaries = self.note.boundaries as f64;
@@ -306,32 +412,67 @@ fn add(note: &mut TrapsNote, armed: &Armed) {
 
 impl Servant {
     fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready)
+        matches!(self.state, State::Ready(..))
     }
 
-    /// Hears what it says until it is ready: that it has given up its rights, and that it has its userfaultfd.
-    fn greet(&mut self, process: Pid, held: Option<&Path>) -> io::Result<()> {
+    /// The handler's process, where it is known.
+    fn handler(&self) -> Option<(Pid, &PidFd)> {
+        match &self.state {
+            State::Connected => None,
+            State::Verified(pid, alive) | State::Ready(pid, alive) => Some((*pid, alive)),
+        }
+    }
+
+    /// Whether the handler has ended, or is about to.
+    fn has_ended(&self) -> bool {
+        let is_over =
+            |(pid, alive): (Pid, &PidFd)| alive.has_ended() || !varve_sys::is_running(pid);
+        self.handler().is_some_and(is_over)
+    }
+
+    /// Lets the handler go on where somebody has stopped it: its process would wait at every page that it has moved.
+    fn resume(&self) {
+        if let Some((pid, alive)) = self.handler()
+            && varve_sys::status(pid).is_ok_and(|s| s.state == 'T')
+        {
+            let _ = alive.signal(libc::SIGCONT);
+        }
+    }
+
+    /// Hears what it says until it is ready: that it has given up its rights, and that it has its userfaultfd. The
+    /// handler, once it is certain that it is one, and when it was made.
+    fn greet(
+        &mut self,
+        process: Pid,
+        held: Option<&Path>,
+        exempt: &ExemptProcesses,
+    ) -> io::Result<Option<(Pid, Time)>> {
         let mut words = [0; MOST_WORDS];
         let Some(said) = self.socket.receive(&mut words, Wait::ZERO)? else {
-            return Ok(());
+            return Ok(None);
         };
         let pid = said.pid.ok_or(io::ErrorKind::InvalidData)?;
-        match (&self.state, words[0], said.descriptor) {
+        let mut met = None;
+        let state = std::mem::replace(&mut self.state, State::Connected);
+        self.state = match (state, words[0], said.descriptor) {
             (State::Connected, HELLO, None) => {
                 let alive = varve_sys::verify_handler(pid, process)?;
+                // One that is tracked as well would be held with the program that waits for it.
+                let made = exempt.since(pid).ok_or(io::ErrorKind::PermissionDenied)?;
                 self.socket.send_device(&[DEVICE])?;
-                self.state = State::Verified(pid, alive);
+                met = Some((pid, made));
+                State::Verified(pid, alive)
             }
-            (State::Verified(handler, alive), READY, Some(descriptor)) if *handler == pid => {
+            (State::Verified(handler, alive), READY, Some(descriptor)) if handler == pid => {
                 varve_sys::begin_traps(descriptor)?;
                 if let Some(held) = held {
-                    exempt_from_hold(pid, alive, held)?;
+                    exempt_from_hold(pid, &alive, held)?;
                 }
-                self.state = State::Ready;
+                State::Ready(pid, alive)
             }
             _ => return Err(io::ErrorKind::InvalidData.into()),
-        }
-        Ok(())
+        };
+        Ok(met)
     }
 
     /// Asks it to arm, all pages but those of these threads' control blocks.
@@ -350,7 +491,13 @@ impl Servant {
         let until = Instant::now() + MAX_ANSWER;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let said = self.socket.receive(words, left).ok()??;
+            let Some(said) = self.socket.receive(words, left.min(STEP)).ok()? else {
+                self.resume();
+                if left.is_zero() {
+                    return None;
+                }
+                continue;
+            };
             let words = words.get(..said.words)?;
             let [PLACES, places @ ..] = words else {
                 return Armed::decode(words);
@@ -369,6 +516,7 @@ impl Servant {
     /// accesses to pages without content.
     fn quit(self) -> (u64, u64) {
         let mut words = [0; 3];
+        self.resume();
         // If it does not hear it, it hears the end of the connection.
         if self.socket.send(&[QUIT], Wait::ZERO).is_err() || !self.is_ready() {
             return (0, 0);
@@ -377,6 +525,13 @@ impl Servant {
             Ok(Some(said)) if said.words == 3 && words[0] == SERVED => (words[1], words[2]),
             _ => (0, 0),
         }
+    }
+}
+
+impl Drop for Servant {
+    fn drop(&mut self) {
+        // Where somebody has stopped it, it would neither put back what it has nor end.
+        self.resume();
     }
 }
 
@@ -394,57 +549,10 @@ fn exempt_from_hold(handler: Pid, alive: &PidFd, held: &Path) -> io::Result<()> 
     Ok(())
 }
 
-/// Which pages trapped in an interval.
-#[derive(Debug, Default)]
-pub(crate) struct Trapped {
-    /// What was armed for it: other pages may trap as well, and do not count.
-    pub(crate) armed: Option<Arm>,
-    regions: HashMap<(Pid, Address), Bits>,
-}
-
-#[derive(Debug, Default)]
-struct Bits {
-    any: Bitmap,
-    wrote: Bitmap,
-}
-
-impl Trapped {
-    /// A fault told of an access; the first to a page counts.
-    pub(crate) fn note(&mut self, pid: Pid, address: Address, is_write: bool) {
-        let region = Address(address.0 & !(512 * PAGE_BYTES - 1));
-        let page = (address.0 - region.0) / PAGE_BYTES;
-        let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
-        let bits = self.regions.entry((pid, region)).or_default();
-        if bits.any[word] & bit == 0 {
-            bits.any[word] |= bit;
-            if is_write {
-                bits.wrote[word] |= bit;
-            }
-        }
-    }
-
-    /// Of the 512 pages from `base` on: those that trapped, and those of them whose first access was a write.
-    pub(crate) fn of(&self, pid: Pid, base: Address) -> (Bitmap, Bitmap) {
-        let Some(bits) = self.regions.get(&(pid, base)) else {
-            return ([0; 8], [0; 8]);
-        };
-        let Some(arm) = self.armed.filter(|a| a.threshold != u64::MAX) else {
-            return (bits.any, bits.wrote);
-        };
-        let chosen = std::array::from_fn(|i| {
-            let bit = |b: u64| {
-                let page = base.page().0 + i as u64 * 64 + b;
-                u64::from(is_chosen(page, arm.seed, arm.threshold)) << b
-            };
-            (0..64).map(bit).sum::<u64>()
-        });
-        let and = |a: &Bitmap, b: &Bitmap| std::array::from_fn(|i| a[i] & b[i]);
-        (and(&bits.any, &chosen), and(&bits.wrote, &chosen))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use varve_model::PAGE_BYTES;
+
     use super::*;
 
     #[test]
@@ -474,20 +582,5 @@ mod tests {
         let mut other = region(6 << 21, Leaf::Small);
         assert!(hide(&aside, &mut other));
         assert_eq!(other.touched()[0], 0b111);
-    }
-
-    #[test]
-    fn the_first_access_says_whether_it_was_a_write() {
-        let mut trapped = Trapped::default();
-        let base = 7 << 21;
-        let at = |page: u64| Address(base + page * PAGE_BYTES + 5);
-        trapped.note(Pid(1), at(0), false);
-        trapped.note(Pid(1), at(0), true);
-        trapped.note(Pid(1), at(65), true);
-        trapped.note(Pid(1), at(65), false);
-        let (any, wrote) = trapped.of(Pid(1), Address(base));
-        assert_eq!((any[0], any[1]), (1, 2));
-        assert_eq!((wrote[0], wrote[1]), (0, 2));
-        assert_eq!(trapped.of(Pid(2), Address(base)).0, [0; 8]);
     }
 }

@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         png::render(
             &trace,
             &analysis,
-            Path::new(&picture),
+            std::io::BufWriter::new(std::fs::File::create(&picture)?),
             &Default::default(),
             &mut |_| (),
         )?;

@@ -3,9 +3,7 @@
 mod draw;
 mod raster;
 
-use std::fs::File;
-use std::io::{self, BufWriter};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
 
 use varve_analyse::Analysis;
 use varve_trace::{Trace, TraceError};
@@ -38,13 +36,8 @@ pub enum PngError {
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// The file could not be written.
-    #[error("cannot write the picture {path}: {source}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    #[error("cannot write the picture: {0}")]
+    Write(#[source] io::Error),
     /// The picture could not be drawn.
     #[error("cannot draw the picture: {message}")]
     Draw {
@@ -53,14 +46,14 @@ pub enum PngError {
     },
 }
 
-/// Draws the picture of a trace and its analysis to a PNG file.
+/// Draws the picture of a trace and its analysis as PNG.
 ///
 /// # Errors
 /// See [`PngError`].
 pub fn render(
     trace: &Trace,
     analysis: &Analysis,
-    path: &Path,
+    out: impl Write,
     options: &PngOptions,
     progress: &mut dyn FnMut(f64),
 ) -> Result<(), PngError> {
@@ -69,14 +62,11 @@ pub fn render(
     let map = raster::fill(trace, analysis, &layout, progress)?;
     let pixels = draw::picture(size, analysis, &layout, &map)
         .map_err(|message| PngError::Draw { message })?;
-    write(path, size, &pixels).map_err(|source| PngError::Write {
-        path: path.to_owned(),
-        source,
-    })
+    write(out, size, &pixels).map_err(PngError::Write)
 }
 
-fn write(path: &Path, (width, height): (u32, u32), pixels: &[u8]) -> io::Result<()> {
-    let mut encoder = png::Encoder::new(BufWriter::new(File::create(path)?), width, height);
+fn write(out: impl Write, (width, height): (u32, u32), pixels: &[u8]) -> io::Result<()> {
+    let mut encoder = png::Encoder::new(out, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
     let mut writer = encoder.write_header()?;

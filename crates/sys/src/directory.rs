@@ -151,7 +151,7 @@ impl Directory {
     ///
     /// # Errors
     /// What the system says.
-    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+    pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         let (from, to) = (entry(from.as_ref())?, entry(to.as_ref())?);
         let here = &self.descriptor;
         Ok(rustix::fs::renameat(here, from, here, to)?)

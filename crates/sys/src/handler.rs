@@ -248,7 +248,14 @@ pub fn begin_traps(descriptor: OwnedFd) -> io::Result<()> {
 pub fn verify_handler(handler: Pid, process: Pid) -> io::Result<PidFd> {
     let alive = PidFd::open(handler)?;
     let status = std::fs::read_to_string(format!("/proc/{handler}/status"))?;
-    if handler == process || !shares_memory(handler, process)? || !has_no_rights(&status, handler) {
+    let shares = || -> io::Result<bool> {
+        // A first thread that has ended has no memory, though the others go on.
+        Ok(shares_memory(handler, process)?
+            || crate::threads(process)?
+                .iter()
+                .any(|t| shares_memory(handler, Pid(t.tid.0)).unwrap_or(false)))
+    };
+    if handler == process || !has_no_rights(&status, handler) || !shares()? {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     Ok(alive)

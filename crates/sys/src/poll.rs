@@ -37,6 +37,16 @@ impl PidFd {
         };
         matches!(poll(&mut fds, Some(&zero)), Ok(n) if n > 0)
     }
+
+    /// Sends the process a signal, and nobody who has its number by now.
+    ///
+    /// # Errors
+    /// Where the process has ended, or this one may not.
+    pub fn signal(&self, number: i32) -> io::Result<()> {
+        let signal = rustix::process::Signal::from_named_raw(number);
+        let signal = signal.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(rustix::process::pidfd_send_signal(&self.fd, signal)?)
+    }
 }
 
 impl AsFd for PidFd {

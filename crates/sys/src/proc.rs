@@ -209,6 +209,39 @@ pub fn threads(pid: Pid) -> io::Result<Vec<ThreadInfo>> {
     Ok(threads)
 }
 
+/// Whether a process runs: whether any of its threads has memory still, and none has been killed. A process that ends
+/// loses its memory first, and only later can its end be waited for. Where nothing can be learned, it runs.
+pub fn is_running(pid: Pid) -> bool {
+    let is_gone = |e: &io::Error| {
+        e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH)
+    };
+    let threads = match fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(threads) => threads,
+        Err(error) => return !is_gone(&error),
+    };
+    threads.into_iter().any(|thread| {
+        let status = thread.and_then(|t| fs::read(t.path().join("status")));
+        match status {
+            Ok(text) => has_memory(&String::from_utf8_lossy(&text)),
+            Err(error) => !is_gone(&error),
+        }
+    })
+}
+
+/// Whether the text of `/proc/PID/task/TID/status` is that of a thread that has memory and shall not end.
+fn has_memory(status: &str) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let field = |name: &str| {
+        let mut lines = status.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    };
+    let is_killed = |name| {
+        let pending = field(name).and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        pending.is_some_and(|set| set & KILL != 0)
+    };
+    field("VmSize").is_some() && !is_killed("SigPnd") && !is_killed("ShdPnd")
+}
+
 /// The direct children of a process, all its threads' together.
 pub fn children_of(pid: Pid) -> Vec<Pid> {
     let mut children = Vec::new();
@@ -310,6 +343,30 @@ mod tests {
             ("a) R (b", 'S', Pid(7))
         );
         assert!(parse_stat(b"12 (a").is_err());
+    }
+
+    #[test]
+    fn a_process_that_ends_does_not_run() {
+        assert!(is_running(Pid(std::process::id())));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = Pid(child.id());
+        assert!(is_running(pid));
+        child.kill().unwrap();
+        // Killed, without its memory, a zombie: however far it has come, it does not run.
+        assert!(!is_running(pid));
+        child.wait().unwrap();
+        assert!(!is_running(pid));
+        let status = "State:\tR (running)\nVmSize:\t   1 kB\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\n";
+        assert!(has_memory(status));
+        assert!(!has_memory(&status.replace("4000", "4100")));
+        assert!(!has_memory(
+            &status.replace("SigPnd:\t00000000000000", "SigPnd:\t00000000000001")
+        ));
+        assert!(!has_memory(&status.replace("VmSize", "Threads")));
+        assert!(!has_memory(""));
     }
 
     #[test]

@@ -21,10 +21,20 @@ pub enum Access {
 }
 
 impl Access {
-    const fn of_files(self) -> u32 {
+    /// The permissions of files.
+    pub const fn of_files(self) -> u32 {
         match self {
             Access::Private => 0o600,
             Access::Shared => 0o644,
+        }
+    }
+
+    /// Who may read a folder of this mode.
+    pub(crate) const fn of_mode(mode: u32) -> Access {
+        if mode & 0o005 == 0o005 {
+            Access::Shared
+        } else {
+            Access::Private
         }
     }
 
@@ -131,8 +141,14 @@ impl Output {
                 }
                 Err(_) => {
                     let there = TraceFolder::open_in(&within, &path)?;
-                    let there = there.ok_or_else(|| TraceError::Gone { path: path.clone() })?;
+                    let mut there = there.ok_or_else(|| TraceError::Gone { path: path.clone() })?;
                     there.check(self.existing)?;
+                    if there.is_empty()? {
+                        // Whoever made it said who may enter it.
+                        there.access = self.access;
+                        there.require_own()?;
+                        return Ok(there);
+                    }
                     let there = there.claimed(self.access)?;
                     there.remove_tables()?;
                     return Ok(there);
@@ -174,12 +190,8 @@ impl TraceFolder {
             TraceError::io("open", path)(source)
         })?;
         found.folder.manifest()?;
-        let is_shared = found.mode()? & 0o005 == 0o005;
-        found.claimed(if is_shared {
-            Access::Shared
-        } else {
-            Access::Private
-        })
+        let access = Access::of_mode(found.mode()?);
+        found.claimed(access)
     }
 
     /// The folder where it is there, locked and its owner's.
@@ -277,6 +289,19 @@ impl TraceFolder {
             }
         }
         Ok(())
+    }
+
+    /// A folder that somebody made for something, into which others may not write.
+    fn require_own(&self) -> Result<(), TraceError> {
+        if self.mode()? & 0o022 == 0 {
+            return Ok(());
+        }
+        let path = self.path().to_owned();
+        let source = io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "others than its owner may write into it",
+        );
+        Err(TraceError::io("write a trace into", path)(source))
     }
 
     /// From here on nobody else may write into it.

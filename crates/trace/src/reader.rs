@@ -18,7 +18,7 @@ use crate::folder::{Entry, Folder, TablePath};
 use crate::guard::{check_counts, check_pages, contained};
 use crate::merge::MERGED;
 use crate::tables::{CountRow, Row, SampleRow};
-use crate::{Manifest, Scratch, State, TraceError};
+use crate::{Access, Manifest, Scratch, State, TraceError};
 
 /// Rows that a batch holds at most.
 pub(crate) const BATCH_ROWS: usize = 1 << 16;
@@ -55,6 +55,17 @@ impl Trace {
     /// The folder, for messages.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Who may read it besides its owner.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn access(&self) -> Result<Access, TraceError> {
+        let mode = self.folder.directory().mode();
+        Ok(Access::of_mode(
+            mode.map_err(TraceError::io("open", self.folder()))?,
+        ))
     }
 
     /// Reads the manifest again, which another process may have written.

@@ -71,6 +71,15 @@ impl Session<'_> {
             *now = std::mem::take(next);
             now.armed = scan.servants.as_ref().map(Servants::armed);
         }
+        if let Some(servants) = scan.servants.as_mut().filter(|_| last) {
+            servants.settle();
+            if servants.killed > 0 {
+                self.manifest.notes.push(format!(
+                    "Somebody ended {} fault handlers that had moved pages: the program reads zeroes in place of what those held.",
+                    servants.killed
+                ));
+            }
+        }
         self.manifest.traps = scan.servants.as_ref().map(|s| s.note);
         if let Some(writes) = &mut self.intake.writes {
             writes.boundary(&harvest.protected, &harvest.regions);

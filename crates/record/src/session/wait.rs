@@ -3,54 +3,89 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use varve_sys::{Child, PidFd, Trigger, Waiter};
+use varve_sys::{Child, PidFd, Signals, Trigger, Waiter};
 
-use super::{SIGNAL, Session, TARGET};
-use crate::RecordError;
+use super::{SIGNAL, TARGET};
+use crate::{RecordError, Tell};
 
-/// A target that has not ended by then after an interrupt goes on, and a person should know.
-const SOON: Duration = Duration::from_millis(700);
+/// A target that has not ended by then goes on: the trace does not wait for it, and a person should know.
+pub(super) const SOON: Duration = Duration::from_millis(700);
 const LONG: Duration = Duration::from_secs(3600);
 
-impl Session<'_> {
-    /// Lets our child finish, as a shell would, handing signals on. The recording is over; after one interrupt the next
-    /// leaves the child alone.
-    pub(super) fn wait_for_child(&mut self, child: &mut Child) -> Result<i32, RecordError> {
-        let failed = || RecordError::system("wait for the target");
-        if let Some(code) = child.try_wait().map_err(failed())? {
-            return Ok(code);
+/// A target that goes on after its recording, and is waited for as a shell would.
+#[derive(Debug)]
+pub struct Waiting {
+    pub(super) child: Child,
+    pub(super) signals: Signals,
+    /// Whether a signal ended the recording, so that the next leaves the target alone.
+    pub(super) interrupted: bool,
+    pub(super) tell: Tell,
+}
+
+impl Waiting {
+    /// Waits for its end, handing signals on; the exit code as a shell shows it.
+    ///
+    /// # Errors
+    /// Where it cannot be waited for.
+    pub fn wait(mut self) -> Result<i32, RecordError> {
+        if self.interrupted {
+            (self.tell)(&format!(
+                "the recording has ended; its target, process {}, goes on, and is waited for: another interrupt leaves it",
+                self.child.pid()
+            ));
         }
-        let fd = PidFd::open(child.pid()).map_err(RecordError::system("watch the target"))?;
+        loop {
+            if let Some(code) = self.wait_for(LONG)? {
+                return Ok(code);
+            }
+        }
+    }
+
+    /// The same for a time.
+    pub(super) fn wait_for(&mut self, limit: Duration) -> Result<Option<i32>, RecordError> {
+        let failed = || RecordError::system("wait for the target");
+        let until = Instant::now() + limit;
+        if let Some(code) = self.child.try_wait().map_err(failed())? {
+            return Ok(Some(code));
+        }
+        let fd = PidFd::open(self.child.pid()).map_err(RecordError::system("watch the target"))?;
         let waiter = Waiter::new().map_err(failed())?;
         for (fd, number) in [(fd.as_fd(), TARGET), (self.signals.as_fd(), SIGNAL)] {
             waiter.add(fd, number, Trigger::Level).map_err(failed())?;
         }
-        let began = Instant::now();
-        let mut told = false;
         loop {
-            if let Some(code) = child.try_wait().map_err(failed())? {
-                return Ok(code);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.child.try_wait().map_err(failed());
             }
-            if self.interrupted && !told && began.elapsed() >= SOON {
-                told = true;
-                (self.options.tell)(&format!(
-                    "the recording has ended; its target, process {}, goes on, and is waited for: another interrupt leaves it",
-                    child.pid()
-                ));
+            waiter
+                .wait(left.max(Duration::from_millis(1)))
+                .map_err(failed())?;
+            if let Some(code) = self.child.try_wait().map_err(failed())? {
+                return Ok(Some(code));
             }
-            let limit = match self.interrupted && !told {
-                true => SOON
-                    .saturating_sub(began.elapsed())
-                    .max(Duration::from_millis(1)),
-                false => LONG,
-            };
-            waiter.wait(limit).map_err(failed())?;
-            if let Some(signal) = self.pass_signal_on(Some(child))? {
+            if let Some(signal) = pass_on(&mut self.signals, Some(&self.child))? {
                 if self.interrupted {
-                    return Ok(128 + signal);
+                    return Ok(Some(128 + signal));
                 }
                 self.interrupted = true;
             }
         }
     }
+}
+
+/// The signal that arrived, if one did; it is handed to our child unless the terminal did so.
+pub(super) fn pass_on(
+    signals: &mut Signals,
+    child: Option<&Child>,
+) -> Result<Option<i32>, RecordError> {
+    let signal = signals
+        .take()
+        .map_err(RecordError::system("read a signal"))?;
+    if let (Some(signal), Some(child)) = (signal, child)
+        && !signal.from_terminal
+    {
+        child.signal(signal.number);
+    }
+    Ok(signal.map(|signal| signal.number))
 }

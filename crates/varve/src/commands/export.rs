@@ -1,6 +1,5 @@
 //! `varve export`.
 
-use std::fs;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,22 +21,9 @@ pub(crate) fn run(arguments: &Export) -> Result<ExitCode, Failure> {
             other => other.map(|()| ExitCode::SUCCESS).map_err(failure),
         };
     }
-    let path = &arguments.output;
-    let cannot = |e: std::io::Error| {
-        Failure::new(
-            format!("cannot write {}: {e}", path.display()),
-            None::<String>,
-        )
-    };
-    let mut out = BufWriter::new(fs::File::create(path).map_err(cannot)?);
-    if let Err(error) = export(&trace, format, &mut out) {
-        // Half of a file is of use to nobody.
-        drop(out);
-        let _ = fs::remove_file(path);
-        return Err(failure(error));
-    }
-    out.flush().map_err(cannot)?;
-    varve_ui::note(format!("wrote {}", path.display()));
+    super::new_file::write_file(&trace, &arguments.output, |out| {
+        export(&trace, format, out).map_err(failure)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

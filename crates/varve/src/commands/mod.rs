@@ -3,6 +3,7 @@
 pub(crate) mod doctor;
 pub(crate) mod export;
 pub(crate) mod import;
+mod new_file;
 pub(crate) mod open;
 pub(crate) mod record;
 pub(crate) mod recover;

@@ -190,10 +190,22 @@ pub(super) fn failure(error: RecordError) -> Failure {
     }
 }
 
-fn finish(summary: Summary) -> Result<ExitCode, Failure> {
+/// Puts the trace in order, and waits for a target that goes on.
+fn finish(mut summary: Summary) -> Result<ExitCode, Failure> {
     // What was attached to may be there still, with the files that it has mapped.
     varve_record::settle_for_finish(summary.exit_code.is_none());
-    let code = ExitCode::from(summary.exit_code.map_or(0, |c| c as u8));
+    let ended = summary.exit_code;
+    let waiting = summary.waiting.take();
+    write(summary);
+    let code = match waiting {
+        Some(target) => target.wait().map_err(failure)?,
+        None => ended.unwrap_or(0),
+    };
+    Ok(ExitCode::from(code as u8))
+}
+
+/// Puts the trace in order and says where it is, or why it is not.
+fn write(summary: Summary) {
     if let Some(trouble) = &summary.trouble {
         let (what, hint) = trouble.told();
         varve_ui::error(format!("the recording ended early: {what}"));
@@ -239,13 +251,12 @@ fn finish(summary: Summary) -> Result<ExitCode, Failure> {
                     .unwrap_or_else(|| format!("`varve recover {}` tries again", path.display())),
             );
         }
-        return Ok(code);
+        return;
     }
     varve_ui::note(format!(
         "wrote {0}; read it with `varve report {0}`",
         path.display()
     ));
-    Ok(code)
 }
 
 /// Merges what a recorder wrote, gives names to its objects and settles the manifest.

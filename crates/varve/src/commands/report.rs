@@ -1,7 +1,6 @@
 //! `varve report`.
 
-use std::fs;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -10,6 +9,7 @@ use varve_trace::Trace;
 use varve_ui::Progress;
 
 use super::Failure;
+use super::new_file::write_file;
 use crate::arguments::Report;
 
 /// Columns of the page where standard output is no terminal.
@@ -61,42 +61,25 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-fn cannot_write(path: &Path) -> impl Fn(std::io::Error) -> Failure + '_ {
-    move |e| {
-        Failure::new(
-            format!("cannot write {}: {e}", path.display()),
-            None::<String>,
-        )
-    }
-}
-
 fn write_html(trace: &Trace, analysis: &Analysis, path: &Path) -> Result<(), Failure> {
     let progress = Progress::new("Drawing the page");
     let report = varve_report::html::from_trace(trace, analysis, |share| progress.set(share))
         .map_err(|e| Failure::new(e, None::<String>))?;
-    let file = fs::File::create(path).map_err(cannot_write(path))?;
-    let mut out = BufWriter::new(file);
-    varve_report::html::write_html(report, &mut out)
-        .map_err(|e| Failure::new(e, None::<String>))?;
-    out.flush().map_err(cannot_write(path))?;
     drop(progress);
-    varve_ui::note(format!("wrote {}", path.display()));
-    Ok(())
+    write_file(trace, path, |out| {
+        varve_report::html::write_html(report, out)
+            .map(drop)
+            .map_err(|e| Failure::new(e, None::<String>))
+    })
 }
 
 fn write_png(trace: &Trace, analysis: &Analysis, path: &Path) -> Result<(), Failure> {
-    let progress = Progress::new("Drawing the picture");
-    varve_report::png::render(
-        trace,
-        analysis,
-        path,
-        &varve_report::png::PngOptions::default(),
-        &mut |share| {
+    write_file(trace, path, |out| {
+        let progress = Progress::new("Drawing the picture");
+        let options = varve_report::png::PngOptions::default();
+        varve_report::png::render(trace, analysis, out, &options, &mut |share| {
             progress.set(share);
-        },
-    )
-    .map_err(|e| Failure::new(e, None::<String>))?;
-    drop(progress);
-    varve_ui::note(format!("wrote {}", path.display()));
-    Ok(())
+        })
+        .map_err(|e| Failure::new(e, None::<String>))
+    })
 }

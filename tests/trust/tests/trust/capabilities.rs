@@ -457,3 +457,29 @@ fn the_doctor_says_what_is_missing_to_whom() {
     );
     assert!(others["hint"].as_str().unwrap().contains("setcap"));
 }
+
+#[test]
+fn a_set_user_id_copy_refuses() {
+    let guest = Guest::new();
+    let copy = guest.stage.path("bin/varve-suid");
+    fs::copy(varve_faults::varve_binary(), &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).unwrap();
+    let made = guest.stage.path("made");
+    for words in [
+        &["record", "--", "touch", "made"][..],
+        &["doctor"],
+        &["watchdog"],
+    ] {
+        let mut command = guest.stage.command("setpriv");
+        command
+            .args(["--reuid", &STRANGER.to_string(), "--clear-groups"])
+            .arg(&copy)
+            .args(words);
+        guest
+            .stage
+            .run(command)
+            .require(125)
+            .require_complaint(&["set-user-ID"]);
+    }
+    assert!(!made.exists());
+}

@@ -571,3 +571,73 @@ fn a_folder_that_is_removed_is_not_made_again() {
     assert!(!stage.path("t.varve").exists(), "{}", ended.stderr);
     stage.require_clean(ended.pid);
 }
+
+/// What commands write of a trace.
+const WRITTEN: [&[&str]; 3] = [
+    &["report", "t.varve", "--html"],
+    &["report", "t.varve", "--png"],
+    &["export", "t.varve", "--format", "csv", "-o"],
+];
+
+#[test]
+fn pages_are_as_closed_as_their_trace_and_follow_no_links() {
+    let stage = Stage::new();
+    let outside = stage.path("outside");
+    for (share, files) in [(&[][..], 0o600), (&["--share"][..], 0o644)] {
+        let options = [
+            &["record", "--force", "-o", "t.varve"],
+            share,
+            &["--", "true"],
+        ]
+        .concat();
+        varve(&stage, &options).require(0);
+        for words in WRITTEN {
+            let page = stage.path("page");
+            let out = [words, &["page"]].concat();
+            // One that is there is replaced: who has it open keeps what it was.
+            fs::write(&page, "before").expect("a file");
+            fs::hard_link(&page, &outside).expect("a link");
+            varve_after(&stage, "umask 0", &out).require(0);
+            assert_eq!(mode(&page), files, "{words:?}");
+            assert_eq!(fs::read(&outside).expect("a file"), b"before");
+            assert_ne!(fs::read(&page).expect("a page"), b"before");
+            fs::remove_file(&page).expect("removed");
+            for target in ["outside", "nowhere"] {
+                symlink(target, &page).expect("a link");
+                varve(&stage, &out)
+                    .require(1)
+                    .require_complaint(&["page", "symbolic link"]);
+                fs::remove_file(&page).expect("the link, which is there still");
+            }
+            fifo(&page);
+            varve(&stage, &out)
+                .require(1)
+                .require_complaint(&["page", "FIFO"]);
+            fs::remove_file(&page).expect("removed");
+            assert_eq!(fs::read(&outside).expect("a file"), b"before");
+            assert!(!stage.path("nowhere").exists());
+            fs::remove_file(&outside).expect("removed");
+            let left = fs::read_dir(stage.folder()).expect("entries").flatten();
+            let left: Vec<_> = left.map(|e| e.file_name()).collect();
+            let is_half = |n: &&std::ffi::OsString| n.to_string_lossy().starts_with(".varve");
+            assert_eq!(left.iter().find(is_half), None);
+        }
+    }
+}
+
+#[test]
+fn an_empty_folder_keeps_its_mode() {
+    let stage = Stage::new();
+    let folder = stage.path("t.varve");
+    for (open, code) in [(0o755, 0), (0o750, 0), (0o1777, 125), (0o775, 125)] {
+        for share in [&[][..], &["--share"]] {
+            let _ = fs::remove_dir_all(&folder);
+            fs::create_dir(&folder).expect("a folder");
+            fs::set_permissions(&folder, fs::Permissions::from_mode(open)).expect("a mode");
+            let words = [&["record", "-o", "t.varve"], share, &["--", "true"]].concat();
+            let ended = varve(&stage, &words);
+            assert_eq!(ended.code, code, "{open:o}: {}", ended.stderr);
+            assert_eq!(mode(&folder), open, "{share:?}");
+        }
+    }
+}

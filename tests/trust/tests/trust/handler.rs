@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use varve_faults::{Running, Stage, can_trap, patiently, ring_folders};
+use varve_trace::Trace;
+use varve_trace::tables::{ProcessRow, TouchRow};
 use varve_trust::{STRANGER, program};
 
 /// User ids of handlers begin here (`agent/src/handler/rights.rs`).
@@ -312,4 +314,129 @@ fn threads_go_on_when_the_recorder_is_killed_among_their_waits() {
         drop(running);
         stage.require_clean(pid);
     }
+}
+
+/// A process in place of a handler, which the kernel's part leaves out: what it runs and makes is recorded all the same.
+#[test]
+fn whoever_takes_a_handlers_place_does_not_run_programs_unseen() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let (escapee, pages) = (program("escapee"), program("pages"));
+    for how in ["exec", "deep", "fork"] {
+        // Without the library nobody else takes that place; what is run has it in no case.
+        let words = ["env", "-u", "LD_PRELOAD", escapee.to_str().unwrap(), how];
+        let words = [&words[..], &[pages.to_str().unwrap(), "500", "200"]].concat();
+        let options = ["--backend", "fault", "--interval", "10ms"];
+        let said = stage.run(stage.record(&options, &words)).require(0).text();
+        let [pid, first] = said.split_whitespace().collect::<Vec<_>>()[..] else {
+            panic!("{how}: {said}");
+        };
+        let pid: u32 = pid.parse().unwrap();
+        let first = u64::from_str_radix(first, 16).unwrap();
+        let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+        let processes: Vec<ProcessRow> = trace.rows().unwrap();
+        assert!(
+            processes.iter().any(|p| p.pid.0 == pid),
+            "{how}: {processes:#?}"
+        );
+        let touches: Vec<TouchRow> = trace.rows().unwrap();
+        let mut seen = vec![false; 500];
+        for touch in touches.iter().filter(|t| t.pid.0 == pid) {
+            for page in touch.page.0..touch.page.0 + u64::from(touch.pages) {
+                let at = page.checked_sub(first).unwrap_or(u64::MAX);
+                if let Some(seen) = usize::try_from(at).ok().and_then(|at| seen.get_mut(at)) {
+                    *seen = true;
+                }
+            }
+        }
+        let count = seen.iter().filter(|s| **s).count();
+        assert_eq!(count, 500, "{how}: pages that were seen");
+    }
+}
+
+#[test]
+fn a_handler_that_somebody_stops_goes_on() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let (running, out) = record(&stage, "crowd", &["50", "2000", "FILE"]);
+    let said = |word: &str| fs::read_to_string(&out).is_ok_and(|t| t.trim() == word);
+    assert!(patiently(|| said("begun")), "{}", running.messages());
+    let target = target_of(&running);
+    let handler = handler_of(target);
+    let id = rustix::process::Pid::from_raw(handler as i32).unwrap();
+    // The recorder has met it: until then it moves nothing, and nobody waits for it.
+    assert!(patiently(|| has_userfaultfd(handler)));
+    let is_over = || matches!(status(target, "State").chars().next(), None | Some('Z'));
+    for _ in 0..10 {
+        let _ = rustix::process::kill_process(id, Signal::STOP);
+        let goes_on = || !status(handler, "State").starts_with('T') || is_over();
+        assert!(patiently(goes_on), "{}", running.messages());
+    }
+    // The last stop may have come when the program had ended, and nobody waited any more.
+    if is_over() {
+        let _ = rustix::process::kill_process(id, Signal::CONT);
+    }
+    require_kept(&stage, running, &out);
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    assert!(trace.manifest.completeness.complete, "{:?}", trace.manifest);
+}
+
+#[test]
+fn a_handler_that_somebody_ends_is_missed_in_the_trace() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let (running, _, said) = record_dropper(&stage, STRANGER, "3000");
+    let parent = said.iter().find(|s| s.0 == "parent").unwrap().1;
+    let handler = handler_of(parent);
+    // It has moved pages once the program has waited through some intervals.
+    std::thread::sleep(Duration::from_millis(300));
+    let handler = rustix::process::Pid::from_raw(handler as i32).unwrap();
+    rustix::process::kill_process(handler, Signal::KILL).unwrap();
+    let pid = running.pid();
+    // The program has lost memory, and may end in any way.
+    let ended = running.end();
+    let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+    assert!(!manifest.completeness.complete, "{}", ended.stderr);
+    assert_eq!(
+        manifest.losses.get("killed_handlers"),
+        Some(&1),
+        "{manifest:?}"
+    );
+    let is_said = manifest.notes.iter().any(|n| n.contains("reads zeroes"));
+    assert!(is_said, "{:?}", manifest.notes);
+    stage.require_clean(pid);
+}
+
+/// The program that a recorder has started.
+fn target_of(recorder: &Running) -> u32 {
+    let children = format!("/proc/{0}/task/{0}/children", recorder.pid());
+    let mut found = None;
+    let is_there = patiently(|| {
+        let text = fs::read_to_string(&children).unwrap_or_default();
+        let mut pids = text
+            .split_whitespace()
+            .filter_map(|p| p.parse::<u32>().ok());
+        found = pids.find(|pid| {
+            let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            !exe.ends_with("varve") && !exe.as_os_str().is_empty()
+        });
+        found.is_some()
+    });
+    assert!(is_there, "{}", recorder.messages());
+    found.unwrap()
+}
+
+/// Whether a handler has got what it moves pages with.
+fn has_userfaultfd(handler: u32) -> bool {
+    let files = fs::read_dir(format!("/proc/{handler}/fd"));
+    files.into_iter().flatten().flatten().any(|file| {
+        let link = fs::read_link(file.path()).unwrap_or_default();
+        link.as_os_str() == "anon_inode:[userfaultfd]"
+    })
 }

@@ -438,3 +438,27 @@ fn a_forked_child_has_no_stack_of_a_thread_that_it_has_not() {
         assert_eq!(object.tid.map(|t| t.0), Some(object.pid.0));
     }
 }
+
+/// A target of the same user can stop the watchdog: the recorder ends all the same.
+#[test]
+fn a_watchdog_that_somebody_stops_keeps_nobody() {
+    let stage = Stage::new();
+    let started = stage.path("started");
+    let words = ["serve", started.to_str().expect("a path")];
+    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+    assert!(patiently(|| started.exists()), "{}", recorder.messages());
+    let children = format!("/proc/{0}/task/{0}/children", recorder.pid());
+    let children = fs::read_to_string(children).expect("its children");
+    let is_watchdog = |pid: &&str| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.ends_with(b"\0watchdog\0")
+    };
+    let watchdog = children.split_whitespace().find(is_watchdog);
+    let watchdog: i32 = watchdog.expect("a watchdog").parse().expect("its number");
+    let id = rustix::process::Pid::from_raw(watchdog).expect("its number");
+    rustix::process::kill_process(id, Signal::STOP).expect("stopped");
+    recorder.signal(Signal::TERM);
+    let ended = recorder.end().require(11);
+    assert!(!Path::new(&format!("/proc/{watchdog}")).exists());
+    stage.require_clean(ended.pid);
+}

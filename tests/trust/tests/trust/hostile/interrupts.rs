@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use varve_faults::{Stage, check_trace, patiently};
+use varve_trace::{State, Trace};
 
 use crate::hostile::readable;
 
@@ -39,6 +40,36 @@ fn a_target_that_ignores_signals_is_left_by_the_second() {
         assert_eq!(ended.stderr.matches("goes on").count(), 1);
         check_trace(&stage.path("trace.varve")).unwrap();
         readable(&stage);
+    }
+}
+
+#[test]
+fn a_trace_does_not_wait_for_a_target_that_ignores_signals() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let stage = Stage::new();
+        let script = "trap '' INT TERM HUP; touch ready; while :; do sleep 0.05; done";
+        let recorder = stage.start(stage.record(&[], &["sh", "-c", script]));
+        let ready = stage.path("ready");
+        assert!(patiently(|| ready.exists()));
+        std::thread::sleep(Duration::from_millis(300));
+        let began = Instant::now();
+        recorder.signal(signal);
+        let manifest = || Trace::open(&stage.path("trace.varve")).map(|t| t.manifest);
+        let is_finished = || manifest().is_ok_and(|m| m.state == State::Finished);
+        assert!(patiently(is_finished), "{}", recorder.messages());
+        let took = began.elapsed();
+        assert!(took < WITHIN, "the trace was in order after {took:?}");
+        let notes = manifest().unwrap().notes;
+        let is_said = notes
+            .iter()
+            .any(|n| n.contains("An interrupt ended the recording"));
+        assert!(is_said, "{notes:?}");
+        // The target goes on, and is waited for.
+        assert!(patiently(|| recorder
+            .messages()
+            .contains("another interrupt leaves it")));
+        recorder.signal(signal);
+        recorder.end().require(128 + signal.as_raw());
     }
 }
 

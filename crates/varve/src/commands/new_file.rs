@@ -1,0 +1,79 @@
+//! Files that commands write: as closed as the trace that they are made of, never through a link, and in their place
+//! only when they are whole.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use varve_sys::{Directory, Kind};
+use varve_trace::Trace;
+
+use super::Failure;
+
+/// Writes a file of what a trace holds, which replaces a regular file alone. `write` says itself what fails in it, but for
+/// what the system says.
+pub(super) fn write_file(
+    trace: &Trace,
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let cannot = |e: io::Error| {
+        Failure::new(
+            format!("cannot write {}: {e}", path.display()),
+            Some(
+                "name a file in a folder that you may write to; it may be new, or a regular file that is to be replaced",
+            ),
+        )
+    };
+    let mode = trace.access()?.of_files();
+    let place = Place::of(path).map_err(cannot)?;
+    let mut file = BufWriter::new(place.folder.create(&place.aside, mode).map_err(cannot)?);
+    write(&mut file)?;
+    file.flush().map_err(cannot)?;
+    place.commit().map_err(cannot)?;
+    varve_ui::note(format!("wrote {}", path.display()));
+    Ok(())
+}
+
+/// Where a file is to be. Until then it has another name, under which it is removed when this is dropped.
+struct Place {
+    folder: Directory,
+    name: OsString,
+    aside: String,
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Place> {
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let folder = Directory::passage(parent.unwrap_or(Path::new(".")))?;
+        let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+        match folder.kind(name)? {
+            None | Some(Kind::File) => {}
+            Some(kind) => {
+                let what = format!("it is {}, not a regular file", kind.as_str());
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
+        }
+        Ok(Place {
+            folder,
+            name: name.to_owned(),
+            aside: format!(
+                ".varve-{}-{:x}.new",
+                std::process::id(),
+                varve_sys::monotonic_now().0
+            ),
+        })
+    }
+
+    fn commit(self) -> io::Result<()> {
+        self.folder.rename(&self.aside, &self.name)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Half of a file is of use to nobody; after a rename there is none of this name.
+        let _ = self.folder.remove_file(&self.aside);
+    }
+}
