@@ -76,7 +76,7 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
 /** How it is known that a page of a cell was touched. */
 function marks(backend: string): string {
   if (backend === "exact") return "In every interval each access of the program is counted for its page.";
-  if (backend.startsWith("import/")) return "The record tells which pages were touched in every interval.";
+  if (backend.startsWith("import/")) return "The record says which pages were touched in every interval.";
   return "In every interval the processor marks each page it accesses; Varve reads and clears those marks.";
 }
 
@@ -88,13 +88,13 @@ export function guide(report: Report): HTMLElement {
   const faults = trace.backend !== "exact" && report.objects.some(o => o.first_touches.length > 0);
   return h("div", { class: "guide" },
     mapped && h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is one object; from top to bottom it holds the object's pages in the order of their addresses. Address space that no object holds is left out, and the smallest objects share a lane."),
-    mapped && h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). ${marks(trace.backend)} Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval tells that a page was touched, not how often.`),
+    mapped && h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). ${marks(trace.backend)} Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval says that a page was touched, not how often.`),
     from ? h("p", {}, h("b", {}, "Imported. "), trace.statement.replace(/^Imported: /, "What is here: ")) : trace.backend === "exact" ? h("p", {}, h("b", {}, "Counted. "), trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), trace.complete
       ? "Every interval was read, and every loss counter is zero: an empty cell was not touched."
       : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),
     report.footprint.possibly_others_pages > 0 && h("p", {}, h("b", {}, "Hatched cells "), `were possibly touched by others: ${fmt.pages(report.footprint.possibly_others_pages)} (${fmt.pageBytes(report.footprint.possibly_others_pages)}) of files and shared memory, in ${fmt.count(report.footprint.possibly_others_page_touches)} page touches, are known only by a flag that other processes set too. They count in no other figure.`),
     faults && h("p", {}, h("b", {}, "Threads "), "of the map are known for the first touch of a page, from its page fault. Later touches carry no thread. "
-      + (trace.written_known ? "" : "This kernel does not tell reads from writes, so written is null.")),
+      + (trace.written_known ? "" : "This kernel cannot distinguish writes from reads: whether a page was written is not known.")),
     report.sharing ? h("p", {}, h("b", {}, "Who uses what, "), `below, says which threads use which objects, which parts of them, and when. ${report.sharing.weight}`) : null,
     report.unknown.length ? h("div", {}, h("b", {}, "Unknown in this trace"), h("ul", {}, ...report.unknown.map(u => h("li", {}, u)))) : null,
     mapped && h("table", { class: "keys" }, ...[

@@ -9,7 +9,7 @@ const SHOWN = 5;
 export function legend(report: Report, palette: Palette, mode: Mode): HTMLElement {
   const colours = scaleOf(report, palette, mode);
   if (!report.lanes.some(lane => lane.possibly)) return colours;
-  const title = "Only a page flag that other processes set too tells of these; they count in no figure";
+  const title = "These are known only by a page flag that other processes set too; they count in no figure";
   return h("div", { class: "legends" }, colours, h("span", { class: "chip", title },
     h("i", { class: "hatch", style: `background:${palette.possiblyCss()}` }), "possibly by others"));
 }

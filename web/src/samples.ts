@@ -6,7 +6,7 @@ import { shortName } from "./sharing";
 
 const ROWS = 15;
 
-/** What a source does not tell is a dash, never a zero. */
+/** What a source does not say is a dash, never a zero. */
 const ABSENT = "–";
 
 function grid(title: string, heads: string[], rows: string[][], all: number): HTMLElement | null {
@@ -65,12 +65,12 @@ function place(l: LineTime): string {
 function ofTime(s: SampleUse): (HTMLElement | null)[] {
   const part = (of: number | null, whole: number | null) => (of === null || !whole ? ABSENT : fmt.share(of / whole));
   const n = s.note;
-  const told = n && n.behind + n.at + n.ahead + n.hardware;
+  const resolved = n && n.behind + n.at + n.ahead + n.hardware;
   return [
     h("section", { class: "card sampled wide", "aria-label": "Time at accesses" },
       h("h2", {}, "Time at accesses"),
       h("p", { class: "note" }, s.weight),
-      n && h("p", { class: "note" }, `${fmt.count(n.taken)} samples at ${fmt.count(n.rate)}/s per CPU: the access of ${fmt.count(told!)} is told, ${fmt.count(n.undecoded)} could not be decoded, ${fmt.count(n.in_calls)} stood in system calls, ${fmt.count(n.in_traps)} in faults and interrupts; ${fmt.count(n.dropped)} were dropped.`)),
+      n && h("p", { class: "note" }, `${fmt.count(n.taken)} samples at ${fmt.count(n.rate)}/s per CPU: ${fmt.count(resolved!)} resolved, ${fmt.count(n.undecoded)} not decoded, ${fmt.count(n.in_calls)} in system calls, ${fmt.count(n.in_traps)} in faults and interrupts; ${fmt.count(n.dropped)} dropped.`)),
     grid("Objects by time", ["object", "time", "of it writes", "steps", "upward"], s.objects.slice(0, ROWS).map(o => [
       shortName(o.name), part(o.time_ns, s.access_ns), part(o.write_ns, o.time_ns),
       o.steps === null ? ABSENT : `of ${fmt.count(o.steps.stride_bytes)} B`, o.steps === null ? ABSENT : fmt.share(o.steps.upward)]), s.objects.length + s.omitted.objects),

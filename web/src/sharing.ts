@@ -97,7 +97,7 @@ export class Sharing {
       const part = o.threads.find(t => t.thread === i);
       if (!part) return h("td", { class: "num heat" }, "");
       const share = part.weight / Math.max(1, o.weight), heat = Math.sqrt(part.weight / this.most);
-      const title = `${threadLabel(this.sharing.threads[i])} in ${o.name}: ${amount(this.sharing, part.weight)}, ${o.writes === null ? "writes not told" : `${fmt.share(part.writes / Math.max(1, part.weight))} of it writes`}${part.first_pages === null ? "" : `, ${fmt.pages(part.first_pages)} touched first`}`;
+      const title = `${threadLabel(this.sharing.threads[i])} in ${o.name}: ${amount(this.sharing, part.weight)}, ${o.writes === null ? "writes not known" : `${fmt.share(part.writes / Math.max(1, part.weight))} of it writes`}${part.first_pages === null ? "" : `, ${fmt.pages(part.first_pages)} touched first`}`;
       return h("td", { class: "num heat", title, style: `--heat:${(heat * 100).toFixed(1)}%` }, percent(share));
     });
     return h("tr", {},

@@ -12,14 +12,14 @@ use crate::stream::Pass;
 const fn lacking(absent: Absent) -> &'static str {
     match absent {
         Absent::Touches => "Which pages were touched, and when: the record has samples only.",
-        Absent::Resident => "How many pages were resident: the record does not tell.",
+        Absent::Resident => "How many pages were resident: the record does not say.",
         Absent::Faults => "Which thread touched a page first: the record has no page faults.",
-        Absent::Overhead => "What recording cost: the record does not tell.",
-        Absent::Machine => "The machine: the record does not tell.",
+        Absent::Overhead => "What recording cost: the record does not say.",
+        Absent::Machine => "The machine: the record does not say.",
         Absent::Places => {
             "Where objects lie and how large they are: the record has their names only."
         }
-        Absent::Lives => "When objects came to be and ceased: the record does not tell.",
+        Absent::Lives => "When objects came to be and ceased: the record does not say.",
     }
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
     let mut unknown = Vec::new();
     match pass.writes {
         Writes::Unknown if pass.rows > 0 && manifest.absent.is_empty() => unknown.push(
-            "Whether a touch was a write: the kernel does not tell, so it is left open.".to_owned(),
+            "Whether a touch was a write: this kernel has no soft-dirty bits (`--writes on` finds out by other means).".to_owned(),
         ),
         Writes::Partly => unknown.push(
             "Whether a touch was a write is known for some touches only: written pages are at least so many.".to_owned(),
@@ -83,7 +83,7 @@ pub(crate) fn unsaid(analysis: &Analysis) -> Vec<String> {
         ),
         (
             samples.is_some_and(|s| s.all.reads.is_none()),
-            "Whether the sampled accesses read or wrote: no sample tells.",
+            "Whether the sampled accesses read or wrote: no sample says so.",
         ),
         (
             samples.is_some_and(|s| s.with_address == 0),

@@ -8,7 +8,7 @@ use varve_model::Pid;
 pub enum BpfError {
     /// Not allowed to load programs: this process lacks capabilities
     #[error(
-        "not allowed to load BPF programs: this process lacks {0} (hint: run as root, with sudo, or give what is missing; `varve doctor` tells how)"
+        "not allowed to load BPF programs: this process lacks {0} (hint: run as root, with sudo, or give what is missing; `varve doctor` says how)"
     )]
     NoPrivilege(String),
     /// Not allowed to load programs, although nothing is missing

@@ -592,7 +592,7 @@ fn describe(found: &Found, exit_has_memory: bool) -> Vec<Capability> {
         ),
         row(
             "hugetlb pages",
-            "telling hugetlb from transparent huge pages",
+            "distinguishing hugetlb from transparent huge pages",
             flag(abi::FEATURE_HUGETLB),
             why(
                 abi::FEATURE_HUGETLB,
@@ -601,7 +601,7 @@ fn describe(found: &Found, exit_has_memory: bool) -> Vec<Capability> {
         ),
         row(
             "soft-dirty bits",
-            "telling writes from reads",
+            "distinguishing writes from reads",
             found.soft_dirty,
             if found.soft_dirty {
                 "found".into()

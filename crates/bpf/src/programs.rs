@@ -136,7 +136,7 @@ pub(crate) const PROGRAMS: [Program; 19] = [
     program(
         "group_thawed",
         "cgroup_unfreeze",
-        "tells when somebody else lets a held cgroup go",
+        "notices when somebody else lets a held cgroup go",
         Need::Optional,
     ),
     program(
@@ -154,13 +154,13 @@ pub(crate) const PROGRAMS: [Program; 19] = [
     program(
         "thread_switch",
         "sched_switch",
-        "tells how long threads wait for trapped accesses",
+        "measures how long threads wait for trapped accesses",
         Need::Optional,
     ),
     Program {
         name: "sample_clock",
         tracepoint: None,
-        purpose: "tells what each thread is doing when a CPU's clock interrupts it",
+        purpose: "samples what each thread is doing when a CPU's clock interrupts it",
         need: Need::Optional,
     },
 ];

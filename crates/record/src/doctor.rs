@@ -339,7 +339,7 @@ pub(crate) fn split_hint(text: &str) -> (String, Option<String>) {
 fn write_protection() -> Check {
     Check::new(
         "write protection",
-        "tells writes from reads where there are no soft-dirty bits (--writes on)",
+        "distinguishes writes from reads where there are no soft-dirty bits (--writes on)",
         varve_sys::try_write_protection()
             .map(|()| "userfaultfd protects pages and lets writes go on".into())
             .map_err(|e| {
@@ -357,7 +357,7 @@ fn trapping() -> Check {
         "userfaultfd moves",
         "traps the first access to each page (--backend fault)",
         crate::trap_source::can_trap()
-            .map(|()| "userfaultfd moves pages aside and back".into())
+            .map(|()| "userfaultfd moves pages away and back".into())
             .map_err(|why| (why, "Linux 6.8 or later has it; it takes root, or CAP_SYS_PTRACE and CAP_DAC_OVERRIDE")),
         Standing::Missing,
     )
@@ -374,7 +374,7 @@ fn preloading(preload: Result<Option<PathBuf>, String>) -> Check {
     };
     Check::new(
         "preload library",
-        "tells heap objects apart, with call stacks",
+        "reports heap objects, with call stacks",
         found,
         Standing::Missing,
     )
@@ -408,7 +408,7 @@ pub fn examine_exact(plugin: Result<Option<PathBuf>, String>) -> Check {
 fn rings() -> Check {
     Check::new(
         "ring folder",
-        "where recorded processes leave what the preload library tells",
+        "where recorded processes meet the recorder",
         crate::run_folder::RunFolder::create(|_| Ok(()))
             .map(|a| {
                 a.path()

@@ -66,7 +66,7 @@ pub enum RecordError {
         needed: Capability,
     },
     /// Writes were asked for and cannot be told.
-    #[error("writes cannot be told from reads: this kernel has no soft-dirty bits, and {0}")]
+    #[error("writes cannot be distinguished from reads: this kernel has no soft-dirty bits, and {0}")]
     NoWrites(String),
     /// Accesses were to be trapped and cannot be.
     #[error("accesses cannot be trapped: {0}")]
@@ -130,7 +130,7 @@ impl RecordError {
                 "end that recording first; `ps -C varve` lists the recorders of this machine"
             }
             RecordError::Denied { .. } => {
-                "it belongs to another user or guards itself: run as root, with sudo, or give the capability; `varve doctor` tells how"
+                "it belongs to another user or guards itself: run as root, with sudo, or give the capability; `varve doctor` says how"
             }
             RecordError::FewFiles { .. } => "raise the limit: ulimit -n 1024",
             RecordError::Unfreezable { .. } => {
@@ -146,17 +146,17 @@ impl RecordError {
                 return Some(format!("end the debugger first (process {tracer})"));
             }
             RecordError::Tracee(TraceeError::Refused { .. }) => {
-                "processes of other users take CAP_SYS_PTRACE: run as root, with sudo, or give the capability; `varve doctor` tells how"
+                "processes of other users take CAP_SYS_PTRACE: run as root, with sudo, or give the capability; `varve doctor` says how"
             }
-            RecordError::Tracee(_) => "`varve doctor` tells more",
+            RecordError::Tracee(_) => "`varve doctor` says more",
             RecordError::Cgroup(_) => {
                 "run as root, or in a cgroup v2 of this user's own; `--hold ptrace` does without"
             }
             RecordError::NoWrites(_) => {
-                "without `--writes on` everything else is recorded; `varve doctor` tells what this kernel has"
+                "without `--writes on` everything else is recorded; `varve doctor` says what this kernel has"
             }
             RecordError::NoTraps(_) => {
-                "`--backend scan` finds the same pages; `varve doctor` tells what is missing (Linux 6.8 or later; CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or root)"
+                "`--backend scan` finds the same pages; `varve doctor` says what is missing (Linux 6.8 or later; CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or root)"
             }
             RecordError::NoEmulator(_) => "install Debian's package: apt-get install qemu-user",
             RecordError::NoPlugin(_) => {

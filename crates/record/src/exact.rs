@@ -138,7 +138,7 @@ pub fn record_exact(options: &RecordOptions, exact: &ExactOptions) -> Result<Sum
         .extend(refused.and_then(crate::session::note_of_refusals));
     manifest.features.objects = told.then(|| "preload".into());
     if !told {
-        let note = "No process loaded the preload library: heap objects are not told apart.";
+        let note = "No process loaded the preload library: heap objects are not known.";
         manifest.notes.push(note.to_owned());
     }
     let (exit_code, trouble) = match ran {

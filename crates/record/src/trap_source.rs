@@ -24,7 +24,7 @@ pub(crate) fn servants(
     let budget = match options.traps {
         TrapsChoice::Budget(_) if !kernel.tells_waits() => {
             return Err(refusal(
-                "to keep a budget, the kernel must tell how long threads wait (tracepoint sched_switch)",
+                "to keep a budget, the kernel must show how long threads wait (tracepoint sched_switch)",
             ));
         }
         TrapsChoice::Budget(limit) => Some(Budget::new(limit)),

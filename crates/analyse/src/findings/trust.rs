@@ -44,7 +44,7 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         return None;
     }
     let evidence = format!(
-        "{} in {}: hot and cold, early and late can hardly be told apart.",
+        "{} in {}: that is too few to separate hot from cold, and early from late.",
         format::counted(intervals, "interval"),
         format::duration(trace.duration_ns)
     );
@@ -95,7 +95,7 @@ pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
         format::percent(touches, all)
     );
     let evidence = format!("In each interval: {}.", parts.join("; "));
-    let advice = "Read the working set as an upper bound. Page faults still tell who touched these pages first.";
+    let advice = "Read the working set as an upper bound. Page faults still show who touched these pages first.";
     let objects = f
         .analysis
         .objects

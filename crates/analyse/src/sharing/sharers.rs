@@ -113,7 +113,7 @@ fn of_traps(manifest: &Manifest) -> String {
                         or only reads, and the numbers are neither times nor counts of accesses."
         .to_owned();
     if manifest.backend == FAULT {
-        sentence += " Of memory that cannot be moved aside (files, shared memory) only first touches are among them.";
+        sentence += " Of memory that cannot be moved (files, shared memory) only first touches are among them.";
     }
     if let Some(traps) = manifest.traps.filter(|t| t.budget.is_some()) {
         sentence += &format!(
