@@ -382,7 +382,7 @@ describe("the page", () => {
       const lines = page.locator("section[aria-label='Lines of code by time']");
       assert.match(await lines.innerText(), /a\.c:12, in sum\s+68\.2 %\s+68\.2 %\s+0 %/);
       assert.match(await lines.innerText(), /unknown\s+31\.8 %\s+22\.7 %\s+100 %[^]*and 7 more/);
-      assert.match(await page.locator("section[aria-label='Time at accesses']").innerText(), /110 samples at 1,000\/s per CPU: the access of 100 is told, 3 could not be decoded/);
+      assert.match(await page.locator("section[aria-label='Time at accesses']").innerText(), /110 samples at 1,000\/s per CPU: 100 resolved, 3 not decoded/);
       assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "no sideways scrolling");
       await page.locator("button.theme").click();
       clean(page);

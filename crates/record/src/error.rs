@@ -66,7 +66,9 @@ pub enum RecordError {
         needed: Capability,
     },
     /// Writes were asked for and cannot be told.
-    #[error("writes cannot be distinguished from reads: this kernel has no soft-dirty bits, and {0}")]
+    #[error(
+        "writes cannot be distinguished from reads: this kernel has no soft-dirty bits, and {0}"
+    )]
     NoWrites(String),
     /// Accesses were to be trapped and cannot be.
     #[error("accesses cannot be trapped: {0}")]

@@ -14,7 +14,7 @@ use crate::hold::{Recorder, recorder_of};
 use crate::{RecordError, RecordOptions, TargetChoice};
 
 /// Open files that a recording of one small program takes, with some to spare.
-const FILES: u64 = 64;
+const FILES: u64 = 128;
 
 /// Refuses what cannot be recorded.
 pub(crate) fn check(options: &RecordOptions) -> Result<(), RecordError> {

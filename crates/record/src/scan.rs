@@ -20,11 +20,16 @@ const HOLD_LIMIT: Wait = Wait::from_millis(20);
 /// a thread in an uninterruptible wait must not be kept from its work.
 const LONGEST_HOLD_LIMIT: Wait = Wait::from_millis(160);
 
+/// Files of processes that are kept open from one boundary to the next, at most.
+const MAX_OPEN: usize = 4096;
+
 /// The scan backend.
 pub(crate) struct Scan<'a> {
     pub(crate) kernel: &'a mut Kernel,
     pub(crate) hold: &'a mut Hold,
     clear: HashMap<Pid, ClearRefs>,
+    /// How many of those are kept open: others need descriptors too.
+    most_open: usize,
     protector: Option<Protector>,
     /// Where accesses are trapped besides.
     pub(crate) servants: Option<Servants>,
@@ -55,6 +60,7 @@ impl<'a> Scan<'a> {
             kernel,
             hold,
             clear: HashMap::new(),
+            most_open: varve_sys::file_limit().map_or(MAX_OPEN, |n| MAX_OPEN.min(n as usize / 4)),
             protector,
             servants,
             holds: !options.lacks(Ablation::Hold),
@@ -102,21 +108,22 @@ impl<'a> Scan<'a> {
     fn clear(&mut self, pids: &[Pid]) -> Result<(), RecordError> {
         self.clear.retain(|pid, _| pids.contains(pid));
         for pid in pids {
-            let file = match self.clear.entry(*pid) {
-                std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
-                std::collections::hash_map::Entry::Vacant(e) => match ClearRefs::open(*pid) {
-                    Ok(file) => e.insert(file),
-                    Err(error) if is_gone(&error) => continue,
-                    Err(error) => return Err(cannot_clear(error)),
-                },
+            let opened = match self.clear.remove(pid) {
+                Some(file) => Ok(file),
+                None => ClearRefs::open(*pid),
             };
-            let cleared = file.clear_accessed();
-            let done = if self.flushes {
-                cleared.and_then(|()| file.flush())
-            } else {
-                cleared
-            };
+            let flushes = self.flushes;
+            let done = opened.and_then(|mut file| {
+                file.clear_accessed()?;
+                if flushes {
+                    file.flush()?;
+                }
+                Ok(file)
+            });
             match done {
+                Ok(file) if self.clear.len() < self.most_open => {
+                    self.clear.insert(*pid, file);
+                }
                 Err(error) if !is_gone(&error) => return Err(cannot_clear(error)),
                 _ => {}
             }

@@ -72,9 +72,8 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
             format::bytes(Bytes(bytes))
         ),
     };
-    let evidence = format!(
-        "By page faults: {names}. A scan cannot show which threads use the pages later."
-    );
+    let evidence =
+        format!("By page faults: {names}. A scan cannot show which threads use the pages later.");
     let advice = "On a machine with several memory nodes such pages all lie on the node of that thread. Initialise the \
                   data in parallel, with the threads that use it, or interleave it.";
     Some(finding(
@@ -113,8 +112,7 @@ pub(super) fn scanned_by_all(f: &Facts<'_>) -> Option<Finding> {
         "All {most} threads touched {} first in equal shares",
         format::bytes(Bytes(bytes))
     );
-    let evidence =
-        format!("By page faults: {names}. A scan cannot show later accesses by thread.");
+    let evidence = format!("By page faults: {names}. A scan cannot show later accesses by thread.");
     let advice = "Good where each thread goes on with the pages that it touched first; where all threads read all of \
                   it, interleave it over the nodes or give each node a copy.";
     Some(finding(

@@ -287,6 +287,26 @@ fn few_open_files_are_a_sentence() {
 }
 
 #[test]
+fn more_processes_than_open_files_are_recorded() {
+    let stage = Stage::new();
+    // Each of them connects to the recorder, and lives over many boundaries.
+    let script = "i=0; while [ $i -lt 200 ]; do sleep 2 & i=$((i+1)); done; wait; exit 5";
+    let ended = limited(&stage, "ulimit -n 128", &["--interval", "20ms"], script).require(5);
+    assert!(!ended.stderr.contains("ended early"), "{}", ended.stderr);
+    let manifest = Trace::open(&stage.path("trace.varve"))
+        .expect("a trace")
+        .manifest;
+    // Reclaim is the machine's.
+    let lost = manifest
+        .losses
+        .iter()
+        .filter(|(kind, n)| **n > 0 && *kind != "reclaim_scanned_pages");
+    assert_eq!(lost.count(), 0, "{:?}", manifest.losses);
+    let notes = manifest.notes.join(" ");
+    assert!(!notes.contains("refused"), "{notes}");
+}
+
+#[test]
 fn the_target_keeps_its_own_limit_of_open_files() {
     let stage = Stage::new();
     let ended = limited(&stage, "ulimit -S -n 24", &[], "ulimit -n; ulimit -H -n").require(0);
