@@ -9,7 +9,7 @@ use varve_trace::{IntervalChoice, Manifest, TraceFolder, TraceWriter};
 
 pub use self::wait::Waiting;
 use self::wait::{SOON, pass_on};
-use self::watch::waiter;
+use self::watch::{attached, waiter};
 use crate::agents::Agents;
 use crate::auto::{self, Auto, Cost};
 use crate::backend::Backend;
@@ -299,6 +299,7 @@ impl Session<'_> {
             child.start()?;
         } else {
             self.meet(&target)?;
+            (self.options.tell)(&attached(target.pid, self.options.follow));
         }
         let recorded = self.record_loop(kernel, &mut target, servants, began);
         target.release();

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use varve_bpf::Kernel;
-use varve_model::Time;
+use varve_model::{Pid, Time};
 use varve_sys::{PidFd, Signals, Trigger, Waiter};
 use varve_trace::tables::CounterRow;
 
@@ -54,4 +54,20 @@ pub(super) fn waiter(
         Ok(waiter)
     };
     watched().map_err(RecordError::system("wait for the target"))
+}
+
+/// What is recorded of a program that runs already, and how to end that.
+pub(super) fn attached(pid: Pid, follow: bool) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = match name.trim_end() {
+        "" => String::new(),
+        name => format!(" ({})", varve_model::visible(name)),
+    };
+    let children = match follow {
+        true => " with its children",
+        false => ", without its children",
+    };
+    format!(
+        "recording process {pid}{name}{children}; Ctrl-C or the end of the process ends the recording"
+    )
 }

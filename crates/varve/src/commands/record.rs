@@ -81,27 +81,8 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         );
         varve_ui::hint("to see its heap objects, record a copy without the setuid and setgid bits");
     }
-    if let Some(pid) = arguments.pid {
-        varve_ui::note(attaching(pid, !arguments.no_follow));
-    }
     let summary = varve_record::record(&options).map_err(failure)?;
     finish(summary)
-}
-
-/// What is recorded of a program that runs already, and how to end that.
-fn attaching(pid: u32, follow: bool) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = match name.trim_end() {
-        "" => String::new(),
-        name => format!(" ({})", varve_model::visible(name)),
-    };
-    let children = match follow {
-        true => " and the children that it makes from now on",
-        false => ", without its children",
-    };
-    format!(
-        "recording process {pid}{name}{children}; Ctrl-C or the end of the process ends the recording"
-    )
 }
 
 fn exact(arguments: &Record, options: &RecordOptions) -> Result<ExitCode, Failure> {
