@@ -258,15 +258,20 @@ impl Intake {
             return;
         }
         let parent = self.world.processes.get(&fork.parent);
-        let told = parent.map(|p| {
-            let row = &p.row;
-            (p.objects_from, row.objects.clone(), row.objects_why.clone())
-        });
-        let (objects_from, objects, why) = told.unwrap_or((ObjectsFrom::Kernel, None, None));
+        let parent = parent.map(|p| (p.objects_from, p.row.clone()));
         let process = self.world.adopt(fork.pid, fork.parent, fork.time);
-        process.objects_from = objects_from;
-        process.row.objects = objects;
-        process.row.objects_why = why;
+        if let Some((objects_from, parent)) = parent {
+            process.objects_from = objects_from;
+            process.row.objects = parent.objects;
+            process.row.objects_why = parent.objects_why;
+            // It may have ended before anybody looked.
+            if process.row.exe.is_empty() {
+                process.row.exe = parent.exe;
+                process.row.command = parent.command;
+            }
+        } else {
+            process.objects_from = ObjectsFrom::Kernel;
+        }
         process.image = fork.time;
         if fork.kind == ForkKind::SharedMemory {
             process.shares_with = Some(fork.parent);
