@@ -4,6 +4,7 @@
 //! the memory away. What is read is copied first, word by word, and only the copy is looked at.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -170,7 +171,20 @@ impl RingReader {
     /// [`RingError::Damaged`], now and from then on, when the target wrote over the ring; records
     /// before the damage were handed out.
     pub fn drain(&mut self, each: impl FnMut(&Record<'_>)) -> Result<Drained, RingError> {
-        self.drain_with(false, each)
+        self.drain_with(false, 0..0, each)
+    }
+
+    /// The same, but ends before the first record of these moments (nanoseconds of `CLOCK_MONOTONIC`), which stays for
+    /// the next drain.
+    ///
+    /// # Errors
+    /// As for [`RingReader::drain`].
+    pub fn drain_before(
+        &mut self,
+        moments: Range<u64>,
+        each: impl FnMut(&Record<'_>),
+    ) -> Result<Drained, RingError> {
+        self.drain_with(false, moments, each)
     }
 
     /// The last drain, when the process (or the program in it) is over: also skips records that
@@ -179,12 +193,13 @@ impl RingReader {
     /// # Errors
     /// As for [`RingReader::drain`].
     pub fn drain_rest(&mut self, each: impl FnMut(&Record<'_>)) -> Result<Drained, RingError> {
-        self.drain_with(true, each)
+        self.drain_with(true, 0..0, each)
     }
 
     fn drain_with(
         &mut self,
         skip_unfinished: bool,
+        later: Range<u64>,
         mut each: impl FnMut(&Record<'_>),
     ) -> Result<Drained, RingError> {
         if let Some((position, reason)) = self.damaged {
@@ -205,7 +220,7 @@ impl RingReader {
         self.load(used as usize / 8);
         let extent = self.finished(skip_unfinished);
         self.load(extent);
-        let (consumed, fault) = self.hand_out(&mut drained, &mut each);
+        let (consumed, fault) = self.hand_out(&mut drained, &later, &mut each);
         self.release(consumed);
         drained.bytes = consumed as u64 * 8;
         // Thousands of processes may have a reader each: keep little between drains.
@@ -239,6 +254,7 @@ impl RingReader {
     fn hand_out(
         &self,
         drained: &mut Drained,
+        later: &Range<u64>,
         each: &mut impl FnMut(&Record<'_>),
     ) -> (usize, Option<&'static str>) {
         let mask = self.capacity as usize / 8 - 1;
@@ -273,6 +289,9 @@ impl RingReader {
             } else if count > MAX_RECORD_WORDS {
                 return (at, Some("a record is too long"));
             } else if let Some(record) = Record::decode(words) {
+                if later.contains(&record.time_ns) {
+                    return (at, None);
+                }
                 drained.records += 1;
                 each(&record);
             } else {

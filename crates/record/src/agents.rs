@@ -106,12 +106,19 @@ impl Agents {
         }
     }
 
-    /// Takes up new rings and reads all of them.
-    pub(crate) fn drain(&mut self, world: &World, lives: &mut Lives, stacks: &mut Stacks) {
+    /// Takes up new rings and reads all of them, up to the moment up to which the kernel's events were taken: of threads that
+    /// began later nothing is known yet.
+    pub(crate) fn drain(
+        &mut self,
+        heard: Time,
+        world: &World,
+        lives: &mut Lives,
+        stacks: &mut Stacks,
+    ) {
         self.fill_percent = 0;
         self.take_up(world);
         for i in 0..self.rings.len() {
-            self.drain_one(i, world, lives, stacks, false);
+            self.drain_one(i, world, lives, stacks, Some(heard));
         }
     }
 
@@ -154,7 +161,7 @@ impl Agents {
         self.take_up(world);
         let of = |r: &Ring| r.pid == pid && r.image < time;
         while let Some(i) = self.rings.iter().position(of) {
-            self.drain_one(i, world, lives, stacks, true);
+            self.drain_one(i, world, lives, stacks, None);
             self.rings.swap_remove(i);
         }
     }
@@ -165,7 +172,7 @@ impl Agents {
         world: &World,
         lives: &mut Lives,
         stacks: &mut Stacks,
-        rest: bool,
+        heard: Option<Time>,
     ) {
         let ring = &mut self.rings[i];
         if ring.damaged {
@@ -175,7 +182,8 @@ impl Agents {
         let sites = &mut ring.sites;
         let text = &mut ring.maps_text;
         let first_maps = &mut self.first_maps;
-        let mut now = monotonic_now();
+        let now = monotonic_now();
+        let mut latest = now;
         let each = |record: &Record<'_>| {
             if let Event::MapsText { text: piece, last } = record.event {
                 if text.len() < MOST_MAPS_TEXT {
@@ -195,17 +203,17 @@ impl Agents {
             }
             // A target may write what it likes into its ring: nothing begins or ends later than now.
             let mut time = Time(record.time_ns);
-            if time > now {
-                now = monotonic_now();
-                time = time.min(now);
+            if time > latest {
+                latest = monotonic_now();
+                time = time.min(latest);
             }
             let tid = world.thread_known_as(pid, Tid(record.tid));
             take(pid, tid, time, record, sites, lives, stacks);
         };
-        let drained = if rest {
-            ring.reader.drain_rest(each)
-        } else {
-            ring.reader.drain(each)
+        let drained = match heard {
+            None => ring.reader.drain_rest(each),
+            // What a target dates into the future is of this moment.
+            Some(heard) => ring.reader.drain_before(heard.0 + 1..now.0 + 1, each),
         };
         match drained {
             Ok(drained) => {

@@ -360,10 +360,11 @@ impl Session<'_> {
         if let Some(agents) = &mut intake.agents {
             agents.collect();
         }
+        let heard = monotonic_now();
         kernel.events(&mut |event| intake.take(event))?;
         // They are the emulator's.
         intake.output.faults.clear();
-        intake.settle();
+        intake.settle(heard);
         intake.stack_changes.clear();
         let dropped = kernel.dropped_records()?;
         let now = monotonic_now();

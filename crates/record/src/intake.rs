@@ -393,9 +393,10 @@ impl Intake {
     }
 
     /// Takes what the preload library tells, and lets go of the processes that ended.
-    pub(crate) fn settle(&mut self) {
+    /// Events were taken up to the moment `heard`.
+    pub(crate) fn settle(&mut self, heard: Time) {
         if let Some(agents) = &mut self.agents {
-            agents.drain(&self.world, &mut self.lives, &mut self.stacks);
+            agents.drain(heard, &self.world, &mut self.lives, &mut self.stacks);
             self.world.meet_first_maps(&mut agents.first_maps);
         }
         self.hear_out();

@@ -497,9 +497,10 @@ impl Session<'_> {
         if let Some(agents) = &mut intake.agents {
             agents.collect();
         }
+        let heard = monotonic_now();
         scan.kernel.events(&mut |event| intake.take(event))?;
         intake.resolve_samples();
-        intake.settle();
+        intake.settle(heard);
         for (pid, image, stacks) in intake.stack_changes.drain(..) {
             let (set, clear) = match stacks {
                 true => (TrackFlags::STACKS, TrackFlags::default()),

@@ -180,6 +180,26 @@ fn writers_know_whether_somebody_reads() {
 }
 
 #[test]
+fn what_is_later_is_left_for_the_next_drain() {
+    let (ring, mut reader) = ring(0);
+    for time in [3, 5, 7, 4, 90] {
+        assert!(ring.writer.write(&free(time, 1), 0, |_| false));
+    }
+    let mut seen = Vec::new();
+    let mut drain = |moments| {
+        seen.clear();
+        reader
+            .drain_before(moments, |record| seen.push(record.time_ns))
+            .unwrap();
+        seen.clone()
+    };
+    assert_eq!(drain(6..10), [3, 5]);
+    assert_eq!(drain(6..10), []);
+    // What is dated into the future keeps nobody.
+    assert_eq!(drain(8..20), [7, 4, 90]);
+}
+
+#[test]
 fn a_record_that_was_never_finished_is_waited_for_then_skipped() {
     let (ring, mut reader) = ring(0);
     for number in 0..4 {

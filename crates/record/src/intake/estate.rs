@@ -44,7 +44,7 @@ impl Intake {
         }
         // What parents made before the fork may not have been heard of yet.
         if let Some(agents) = &mut self.agents {
-            agents.drain(&self.world, &mut self.lives, &mut self.stacks);
+            agents.drain(time, &self.world, &mut self.lives, &mut self.stacks);
         }
         for heir in heirs {
             self.inherit(heir, None);
@@ -167,7 +167,7 @@ mod tests {
         intake.take(exit(PARENT, 7));
         intake.take(exit(child, 8));
         intake.take(exit(grandchild, 9));
-        intake.settle();
+        intake.settle(Time(10));
         let of = |pid: Pid| {
             let births = intake.lives.births.iter().filter(|b| b.pid == pid);
             births

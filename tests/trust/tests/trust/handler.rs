@@ -394,8 +394,16 @@ fn a_handler_that_somebody_ends_is_missed_in_the_trace() {
     let (running, _, said) = record_dropper(&stage, STRANGER, "3000");
     let parent = said.iter().find(|s| s.0 == "parent").unwrap().1;
     let handler = handler_of(parent);
-    // It has moved pages once the program has waited through some intervals.
-    std::thread::sleep(Duration::from_millis(300));
+    // It moves pages at every boundary from its meeting with the recorder on. What is written lies between boundaries.
+    assert!(patiently(|| has_userfaultfd(handler)));
+    let parts = stage.path("trace.varve/parts");
+    let written = || {
+        let names = fs::read_dir(&parts).into_iter().flatten().flatten();
+        let names = names.map(|e| e.file_name().to_string_lossy().into_owned());
+        names.filter(|n| n.starts_with("intervals-")).count()
+    };
+    let before = written();
+    assert!(patiently(|| written() >= before + 2));
     let handler = rustix::process::Pid::from_raw(handler as i32).unwrap();
     rustix::process::kill_process(handler, Signal::KILL).unwrap();
     let pid = running.pid();
