@@ -56,6 +56,38 @@ int file_collapsed(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+#define IORING_OP_FALLOCATE 17
+#define IORING_OP_MADVISE 25
+#define IORING_OP_FTRUNCATE 55
+
+/* What an io_uring is asked to do makes no system call of its own. What takes pages away is a loss. */
+static __always_inline void count_submission(u64 request)
+{
+	struct tracked *t = tracked_current();
+	u8 op;
+
+	if (!t || !(t->flags & TRACK_VANISH) || !bpf_core_field_exists(struct io_kiocb, opcode))
+		return;
+	op = BPF_CORE_READ((struct io_kiocb *)(unsigned long)request, opcode);
+	if (op == IORING_OP_FALLOCATE || op == IORING_OP_MADVISE || op == IORING_OP_FTRUNCATE)
+		drop(DROP_VANISH_WALKS, 1);
+}
+
+SEC("raw_tp/io_uring_submit_req")
+int request_submitted(struct bpf_raw_tracepoint_args *ctx)
+{
+	count_submission(ctx->args[0]);
+	return 0;
+}
+
+/* The same up to 6.2 */
+SEC("raw_tp/io_uring_submit_sqe")
+int entry_submitted(struct bpf_raw_tracepoint_args *ctx)
+{
+	count_submission(ctx->args[0]);
+	return 0;
+}
+
 /* The cgroup whose freezer holds the target, and how often it let go */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -66,6 +66,12 @@ __noinline int vanish(u64 mm, u32 cause, u64 start, u64 end, u32 owner)
 		drop(DROP_VANISH_WALKS, 1);
 		return 0;
 	}
+	/* Asked for once more, rather than kept on the stack */
+	g = get_settings();
+	if (!g) {
+		s->busy = 0;
+		return 0;
+	}
 	prepare(s, g, (u64)BPF_CORE_READ(CAST_MM(mm), pgd));
 	s->to_ring = 1;
 	s->reached = cause == CAUSE_KERNEL_TOUCH;
@@ -79,7 +85,7 @@ __noinline int vanish(u64 mm, u32 cause, u64 start, u64 end, u32 owner)
 	}
 	walk_range(s);
 	flush_batch(s);
-	if (s->cursor < end)
+	if (s->cursor < s->end)
 		drop(DROP_VANISH_WALKS, 1);
 	if (s->table_failures)
 		drop(DROP_VANISH_WALKS, s->table_failures);
@@ -248,6 +254,14 @@ static __always_inline int advice_drops(u32 advice)
 	       advice == MADV_GUARD_INSTALL;
 }
 
+/* fallocate by its old names: FS_IOC_UNRESVSP, FS_IOC_UNRESVSP64 and FS_IOC_ZERO_RANGE, whatever the size of their argument */
+static __always_inline int ioctl_cuts(u32 command)
+{
+	u32 name = command & 0xffff;
+
+	return name == ('X' << 8 | 41) || name == ('X' << 8 | 43) || name == ('X' << 8 | 57);
+}
+
 #define MAP_FIXED 0x10
 #define MAP_FIXED_NOREPLACE 0x100000
 #define MREMAP_FIXED 2
@@ -304,6 +318,8 @@ __noinline int vanish_call(struct call *c)
 			vanish(mm, CAUSE_OVERMAP, c->args[1] & ~(SIZE_4K - 1), ~0ull >> 1, 0);
 		return 0;
 	case OP_IOCTL:
+		if (ioctl_cuts(c->args[1]))
+			drop(DROP_VANISH_WALKS, 1);
 		if ((u32)c->args[1] != UFFDIO_MOVE)
 			return 0;
 		/* Where the arguments are not in memory yet, the call will bring them */

@@ -179,6 +179,9 @@ struct file {
 	atomic64_t f_count; /* up to 6.12; file_ref_t since */
 	file_ref_t f_ref;
 };
+struct io_kiocb {
+	u8 opcode;
+};
 struct proc_inode {
 	struct pid *pid;
 	struct inode vfs_inode;

@@ -6,7 +6,10 @@
 #ifndef VARVE_OTHERS_H
 #define VARVE_OTHERS_H
 
+#define O_WRONLY 1
+#define O_RDWR 2
 #define O_TRUNC 01000
+#define PROC_MAGIC 0x9fa0
 /* Three steps of a walk through a tree of mappings for each of them: 5,000 mappings of one file */
 #define MOST_SHARER_STEPS (1 << 14)
 #define MOST_RANGES 16
@@ -40,18 +43,23 @@ struct sharers {
 	u64 end;
 };
 
-static __always_inline void sharer(struct sharers *c, u64 node)
+static __always_inline struct vm_area_struct *area_of(u64 node)
 {
-	struct vm_area_struct *area = (struct vm_area_struct *)(unsigned long)(
-		node - bpf_core_field_offset(struct vm_area_struct, shared.rb));
+	return (struct vm_area_struct *)(unsigned long)(node - bpf_core_field_offset(struct vm_area_struct, shared.rb));
+}
+
+/* The tracked process of a mapping, if it is of these pages; 0: none. Not inline: the walk needs the stack as well */
+static __noinline u32 sharer_owner(struct sharers *c, u64 node)
+{
+	struct vm_area_struct *area = area_of(node);
 	struct mm_struct *mm = BPF_CORE_READ(area, vm_mm);
-	u64 begin = BPF_CORE_READ(area, vm_start), bound = BPF_CORE_READ(area, vm_end);
-	u64 page = BPF_CORE_READ(area, vm_pgoff), pages = (bound - begin) >> 12;
+	u64 pages = (BPF_CORE_READ(area, vm_end) - BPF_CORE_READ(area, vm_start)) >> 12;
+	u64 page = BPF_CORE_READ(area, vm_pgoff);
 	struct tracked *t;
 	u32 owner = 0;
 
 	if (page >= c->end || page + pages <= c->first)
-		return;
+		return 0;
 	if (bpf_core_field_exists(struct mm_struct, owner))
 		owner = BPF_CORE_READ(mm, owner, tgid);
 	else if (mm == BPF_CORE_READ(current_task(), mm))
@@ -59,16 +67,28 @@ static __always_inline void sharer(struct sharers *c, u64 node)
 	else
 		c->unknown++;
 	t = bpf_map_lookup_elem(&tracked, &owner);
-	if (!t || !(t->flags & TRACK_VANISH))
+	return t && t->flags & TRACK_VANISH ? owner : 0;
+}
+
+static __always_inline void sharer(struct sharers *c, u64 node)
+{
+	u32 owner = sharer_owner(c, node);
+	struct vm_area_struct *area = area_of(node);
+	u64 begin, bound, page;
+
+	if (!owner)
 		return;
 	c->found++;
 	if (c->only_count)
 		return;
-	if (page + pages > c->end)
+	begin = BPF_CORE_READ(area, vm_start);
+	bound = BPF_CORE_READ(area, vm_end);
+	page = BPF_CORE_READ(area, vm_pgoff);
+	if (c->end - page < (bound - begin) >> 12)
 		bound = begin + ((c->end - page) << 12);
 	if (page < c->first)
 		begin += (c->first - page) << 12;
-	vanish((u64)mm, CAUSE_TRUNCATE, begin, bound, owner);
+	vanish((u64)BPF_CORE_READ(area, vm_mm), CAUSE_TRUNCATE, begin, bound, owner);
 }
 
 /* Down to the left, then to the right, then up: the node that one comes from says what is next */
@@ -294,8 +314,10 @@ static __noinline int begin_open(struct call *c)
 		bpf_probe_read_user(&flags, sizeof(flags), (void *)c->args[2]);
 	else
 		flags = O_TRUNC;
-	if (!(flags & O_TRUNC))
+	/* To be cut, or written: a file of /proc may be what is written */
+	if (!(flags & (O_TRUNC | O_WRONLY | O_RDWR)))
 		return 0;
+	one += !(flags & O_TRUNC);
 	if (bpf_map_update_elem(&opening, &tid, &one, BPF_NOEXIST) == 0)
 		__sync_fetch_and_add(&openings, 1);
 	else
@@ -303,16 +325,48 @@ static __noinline int begin_open(struct call *c)
 	return 0;
 }
 
+/* Whether a file clears the accessed bits of a tracked process when it is written, and the recorder is not who has opened it */
+static __noinline u32 clears_bits(u64 file)
+{
+	struct file *f = (struct file *)(unsigned long)file;
+	struct settings *g = get_settings();
+	struct proc_inode *inode;
+	struct tracked *t;
+	char name[8] = {};
+	u64 task;
+	u32 owner;
+
+	if (!g || g->self == bpf_get_current_pid_tgid() >> 32 ||
+	    BPF_CORE_READ(f, f_inode, i_sb, s_magic) != PROC_MAGIC)
+		return 0;
+	bpf_probe_read_kernel_str(name, sizeof(name), BPF_CORE_READ(f, f_path.dentry, d_name.name));
+	if (name[0] != 'c' || name[1] != 'l' || name[2] != 'e' || name[3] != 'a' || name[4] != 'r')
+		return 0;
+	inode = (struct proc_inode *)(unsigned long)((u64)BPF_CORE_READ(f, f_inode) -
+						     bpf_core_field_offset(struct proc_inode, vfs_inode));
+	task = task_of(BPF_CORE_READ(inode, pid));
+	owner = task ? BPF_CORE_READ(CAST_TASK(task), tgid) : 0;
+	t = bpf_map_lookup_elem(&tracked, &owner);
+	return t && t->flags & TRACK_VANISH;
+}
+
 static __always_inline void end_open(s64 result)
 {
 	u32 tid = bpf_get_current_pid_tgid(), found;
+	u8 *what = bpf_map_lookup_elem(&opening, &tid);
+	int is_cut = what && *what == 1;
 	u64 file;
 
-	if (bpf_map_delete_elem(&opening, &tid))
+	if (!what)
 		return;
+	bpf_map_delete_elem(&opening, &tid);
 	__sync_fetch_and_add(&openings, -1);
 	file = result < 0 ? 0 : file_of(result);
-	found = file ? each_sharer(file, 1, 0, ~0ull) : 0;
+	if (!file)
+		return;
+	found = clears_bits(file);
+	if (!found && is_cut)
+		found = each_sharer(file, 1, 0, ~0ull);
 	if (found)
 		drop(DROP_VANISH_WALKS, found);
 }

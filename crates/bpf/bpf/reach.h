@@ -8,7 +8,6 @@
 #ifndef VARVE_REACH_H
 #define VARVE_REACH_H
 
-#define PROC_MAGIC 0x9fa0
 #define PTRACE_PEEKTEXT 1
 #define PTRACE_PEEKDATA 2
 #define PTRACE_POKETEXT 4
@@ -216,7 +215,7 @@ static __always_inline int shares_position(struct file *f)
 	return BPF_CORE_READ(f, f_count.counter) > 1;
 }
 
-static __always_inline void reach_by_address(struct call *c, struct file *f, u64 mm, u32 owner)
+static __always_inline void reach_by_address(struct call *c, struct file *f)
 {
 	struct ranges r = { .vector = c->args[1], .count = c->args[2], .wide = c->wide };
 	u64 start = BPF_CORE_READ(f, f_pos);
@@ -230,10 +229,15 @@ static __always_inline void reach_by_address(struct call *c, struct file *f, u64
 		start = c->wide == 4 ? c->args[3] | c->args[4] << 32 : c->args[3];
 	else if (shares_position(f))
 		drop(DROP_VANISH_WALKS, 1);
-	vanish(mm, CAUSE_KERNEL_TOUCH, start, start + r.bytes, owner);
+	c->args[1] = start;
+	c->args[2] = start + r.bytes;
 }
 
-static __noinline int reach_by_file(struct call *c)
+/*
+ * The process whose memory a call reaches through a file of /proc, if it is tracked; 0: none. The arguments become the
+ * memory, the first address and the end. What is there is looked at by the caller: the walk needs the stack as well.
+ */
+static __noinline u32 reach_by_file(struct call *c)
 {
 	struct file *f;
 	u64 mm, node;
@@ -256,12 +260,14 @@ static __noinline int reach_by_file(struct call *c)
 	owner = tracked_owner(mm);
 	if (!owner)
 		return 0;
-	if (kind == MEMORY_FILE_WHOLE)
-		reach_by_address(c, f, mm, owner);
-	else
-		vanish(mm, CAUSE_KERNEL_TOUCH, BPF_CORE_READ(CAST_MM(mm), arg_start),
-		       BPF_CORE_READ(CAST_MM(mm), env_end), owner);
-	return 0;
+	if (kind == MEMORY_FILE_WHOLE) {
+		reach_by_address(c, f);
+	} else {
+		c->args[1] = BPF_CORE_READ(CAST_MM(mm), arg_start);
+		c->args[2] = BPF_CORE_READ(CAST_MM(mm), env_end);
+	}
+	c->args[0] = mm;
+	return owner;
 }
 
 #endif

@@ -279,10 +279,22 @@ int calibrate(struct calibrate_args *a)
 
 /* ---- system calls ---- */
 
+/* Notes what the record of a mapping call needs from before the call. Not inline: the walk needs the stack as well */
+static __noinline int note_pending(u32 op)
+{
+	struct pending p = { .entered = bpf_ktime_get_ns() };
+	u32 tid = bpf_get_current_pid_tgid();
+
+	if (op == OP_BRK)
+		p.before = BPF_CORE_READ(current_task(), mm, brk);
+	bpf_map_update_elem(&pending, &tid, &p, BPF_ANY);
+	return 0;
+}
+
 SEC("raw_tp/sys_enter")
 int call_enter(struct bpf_raw_tracepoint_args *ctx)
 {
-	u32 number = (u32)ctx->args[1] & ~X32_BIT, tid, flags;
+	u32 number = (u32)ctx->args[1] & ~X32_BIT, flags, owner = 0;
 	struct call c = {};
 	struct tracked *t;
 
@@ -298,14 +310,8 @@ int call_enter(struct bpf_raw_tracepoint_args *ctx)
 	if (!t)
 		return 0;
 	flags = t->flags;
-	if (flags & TRACK_MAPPINGS && c.op <= OP_LAST_MAPPING) {
-		struct pending p = { .entered = bpf_ktime_get_ns() };
-
-		if (c.op == OP_BRK)
-			p.before = BPF_CORE_READ(current_task(), mm, brk);
-		tid = bpf_get_current_pid_tgid();
-		bpf_map_update_elem(&pending, &tid, &p, BPF_ANY);
-	}
+	if (flags & TRACK_MAPPINGS && c.op <= OP_LAST_MAPPING)
+		note_pending(c.op);
 	if (!(flags & TRACK_VANISH))
 		return 0;
 	if (c.op == OP_EXIT)
@@ -317,9 +323,11 @@ int call_enter(struct bpf_raw_tracepoint_args *ctx)
 	else if (c.op == OP_PROCESS_VM || c.op == OP_PTRACE)
 		reach_process(&c);
 	else if (c.op >= OP_READ && c.op <= OP_PREADV)
-		reach_by_file(&c);
+		owner = reach_by_file(&c);
 	else
 		vanish_call(&c);
+	if (owner)
+		vanish(c.args[0], CAUSE_KERNEL_TOUCH, c.args[1], c.args[2], owner);
 	return 0;
 }
 

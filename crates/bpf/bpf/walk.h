@@ -400,13 +400,17 @@ static __noinline int scan_table(struct scratch *s, u64 table, u64 va)
 	s->region.present = 0;
 #pragma clang loop unroll(disable)
 	for (u32 word = 0; word < 8; word++) {
+		u32 low = first, high = last;
 		u64 mask = ~0ull;
 
-		if (word == first / 64)
-			mask &= ~0ull << (first % 64);
-		if (word == last / 64)
-			mask &= ~0ull >> (63 - last % 64);
-		if (word < first / 64 || word > last / 64)
+		/* Computed anew for each word, as there is no room on the stack to keep what follows from these */
+		barrier_var(low);
+		barrier_var(high);
+		if (word == low / 64)
+			mask &= ~0ull << (low % 64);
+		if (word == high / 64)
+			mask &= ~0ull >> (63 - high % 64);
+		if (word < low / 64 || word > high / 64)
 			mask = 0;
 		if (!s->whole) {
 			if (mask == 0) {

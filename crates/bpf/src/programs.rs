@@ -48,7 +48,7 @@ const fn program(
     }
 }
 
-pub(crate) const PROGRAMS: [Program; 19] = [
+pub(crate) const PROGRAMS: [Program; 21] = [
     Program {
         name: "walk_process",
         tracepoint: None,
@@ -131,6 +131,18 @@ pub(crate) const PROGRAMS: [Program; 19] = [
         "file_collapsed",
         "mm_khugepaged_scan_file",
         "counts what khugepaged takes of mapped files",
+        Need::Optional,
+    ),
+    program(
+        "request_submitted",
+        "io_uring_submit_req",
+        "counts what io_uring is asked to take away (kernel 6.3 and later)",
+        Need::Optional,
+    ),
+    program(
+        "entry_submitted",
+        "io_uring_submit_sqe",
+        "counts what io_uring is asked to take away (up to kernel 6.2)",
         Need::Optional,
     ),
     program(
