@@ -21,6 +21,8 @@ pub enum Standing {
     Available,
     /// It does not, and nothing can be recorded without it.
     Required,
+    /// It does not, and no recording is complete without it.
+    Promised,
     /// It does not; recordings lack what it gives, or get it another way.
     Missing,
     /// A fact that a reader of traces should know.
@@ -268,10 +270,10 @@ fn programs() -> Vec<Check> {
             let known = kernel.capabilities().iter();
             known
                 .map(|c| {
-                    let lacking = if c.required {
-                        Standing::Required
-                    } else {
-                        Standing::Missing
+                    let lacking = match (c.required, c.promised) {
+                        (true, _) => Standing::Required,
+                        (false, true) => Standing::Promised,
+                        (false, false) => Standing::Missing,
                     };
                     let (detail, hint) = split_hint(&c.detail);
                     Check {

@@ -16,6 +16,12 @@ use crate::{RecordError, RecordOptions, TargetChoice};
 /// Open files that a recording of one small program takes, with some to spare.
 const FILES: u64 = 128;
 
+/// How many files may be kept open for the sake of speed, one for each process.
+pub(crate) fn spare_files() -> usize {
+    let limit = varve_sys::file_limit().unwrap_or(u64::MAX);
+    usize::try_from(limit.saturating_sub(FILES - 16)).unwrap_or(usize::MAX)
+}
+
 /// Refuses what cannot be recorded.
 pub(crate) fn check(options: &RecordOptions) -> Result<(), RecordError> {
     if let Some(limit) = varve_sys::file_limit().filter(|limit| *limit < FILES) {

@@ -60,7 +60,7 @@ impl<'a> Scan<'a> {
             kernel,
             hold,
             clear: HashMap::new(),
-            most_open: varve_sys::file_limit().map_or(MAX_OPEN, |n| MAX_OPEN.min(n as usize / 4)),
+            most_open: MAX_OPEN.min(crate::preflight::spare_files() / 2),
             protector,
             servants,
             holds: !options.lacks(Ablation::Hold),

@@ -264,10 +264,10 @@ fn real(program: &Path, arguments: &[&str]) -> Result<Outcome, Problem> {
     let mut tries = 0;
     loop {
         let recorded = record(&plan)?;
-        recorded.finished.require(0)?;
         let outcome = compare(program, &ours(&recorded)?, &data, &instructions);
-        tries += 1;
         let is_complete = recorded.trace.manifest.completeness.complete;
+        recorded.finished.require(0)?;
+        tries += 1;
         if is_complete || tries == TRIES || matches!(outcome, Outcome::Pass(_)) {
             return Ok(outcome);
         }

@@ -59,7 +59,7 @@ fn print(checks: &[Check], can_record: bool) -> std::io::Result<()> {
     for check in checks {
         let (word, style) = match check.standing {
             Standing::Available => ("yes ", AnsiColor::Green.on_default()),
-            Standing::Required => ("NO  ", AnsiColor::Red.on_default().bold()),
+            Standing::Required | Standing::Promised => ("NO  ", AnsiColor::Red.on_default().bold()),
             Standing::Missing => ("no  ", AnsiColor::Yellow.on_default()),
             Standing::Note => ("note", Style::new().dimmed()),
         };
@@ -77,10 +77,12 @@ fn print(checks: &[Check], can_record: bool) -> std::io::Result<()> {
     writeln!(
         out,
         "\n{}",
-        if can_record {
-            "This machine can record complete page-level traces: varve record -- COMMAND"
-        } else {
+        if !can_record {
             "This machine cannot record: see the lines marked NO."
+        } else if checks.iter().any(|c| c.standing == Standing::Promised) {
+            "This machine can record, but no trace will be complete: see the lines marked NO."
+        } else {
+            "This machine can record complete page-level traces: varve record -- COMMAND"
         }
     )
 }

@@ -1,6 +1,9 @@
 //! Accesses that leave no accessed bit behind: each is in the trace all the same, or the trace does not say complete.
 
+use std::fs;
+
 use varve_faults::{Stage, patiently};
+use varve_trace::Trace;
 use varve_trust::program;
 
 use crate::rounds::{Group, attach, compare, go_on, stop};
@@ -107,4 +110,36 @@ fn its_memory_as_a_file_that_it_had_open_before() {
     go_on(&targets, 100);
     stop(recorder, target);
     compare(&recorders, &targets).require_all("own cgroup");
+}
+
+fn require_incomplete(stage: &Stage) {
+    let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+    assert!(!manifest.completeness.complete);
+    let lost = manifest.losses.get("vanish_walks").copied().unwrap_or(0);
+    assert!(lost > 0, "{:?}", manifest.losses);
+}
+
+#[test]
+fn a_program_that_clears_its_own_accessed_bits_is_not_complete() {
+    let stage = Stage::new();
+    let script = "exec 3<> /proc/self/clear_refs; echo 1 >&3";
+    stage
+        .run(stage.record(&[], &["sh", "-c", script]))
+        .require(0);
+    require_incomplete(&stage);
+}
+
+#[test]
+fn accessed_bits_that_somebody_else_clears_are_a_loss() {
+    let stage = Stage::new();
+    let running = stage.start(stage.record(&[], &["sh", "-c", "echo $$ > pid; sleep 1"]));
+    let pid = || {
+        let text = fs::read_to_string(stage.path("pid")).ok()?;
+        text.trim().parse::<u32>().ok()
+    };
+    assert!(patiently(|| pid().is_some()), "{}", running.messages());
+    let file = format!("/proc/{}/clear_refs", pid().unwrap());
+    fs::write(file, "1").unwrap();
+    running.end().require(0);
+    require_incomplete(&stage);
 }
