@@ -1,7 +1,7 @@
 //! The fuzz target of the decoders, on a stable compiler and for a bounded time.
 
 #[path = "../../../../fuzz/src/access.rs"]
-mod fuzzed;
+mod target;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -25,11 +25,11 @@ proptest! {
     fn words_and_registers(registers in vec(any::<u64>(), 16), words in vec(word(), 1..60)) {
         let mut bytes: Vec<u8> = registers.iter().flat_map(|r| r.to_le_bytes()).collect();
         bytes.extend(words.iter().flat_map(|w| w.to_le_bytes()));
-        fuzzed::run(&bytes);
+        target::run(&bytes);
     }
 
     #[test]
     fn bytes_and_registers(bytes in vec(any::<u8>(), 128..400)) {
-        fuzzed::run(&bytes);
+        target::run(&bytes);
     }
 }

@@ -1,7 +1,7 @@
 //! The fuzz target of the ring reader, on a stable compiler and for a bounded time.
 
 #[path = "../../../../fuzz/src/ring.rs"]
-mod fuzzed;
+mod target;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -54,11 +54,11 @@ proptest! {
             bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
         }
         bytes.insert(0, how);
-        fuzzed::run(&bytes);
+        target::run(&bytes);
     }
 
     #[test]
     fn rings_from_noise(bytes in vec(any::<u8>(), 0..200)) {
-        fuzzed::run(&bytes);
+        target::run(&bytes);
     }
 }

@@ -1,7 +1,7 @@
 //! The fuzz target of what perf events leave behind, on a stable compiler and for a bounded time.
 
 #[path = "../../../../fuzz/src/perf.rs"]
-mod fuzzed;
+mod target;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -26,11 +26,11 @@ proptest! {
             bytes.extend((8 + 8 * words.len() as u16).to_ne_bytes());
             bytes.extend(words.iter().flat_map(|w| w.to_ne_bytes()));
         }
-        fuzzed::run(&bytes);
+        target::run(&bytes);
     }
 
     #[test]
     fn packets(bytes in vec(packet(), 8..300)) {
-        fuzzed::run(&bytes);
+        target::run(&bytes);
     }
 }

@@ -1,7 +1,7 @@
 //! The fuzz target of the trace reader, on a stable compiler and for a bounded time.
 
 #[path = "../../../../fuzz/src/trace.rs"]
-mod fuzzed;
+pub(crate) mod target;
 
 use std::fs;
 use std::path::Path;
@@ -12,9 +12,9 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/v1
 
 fn seed(folder: &Path) -> Vec<u8> {
     let read = |name: String| Some((name.clone(), fs::read(folder.join(&name)).ok()?));
-    let files: Vec<_> = fuzzed::names().into_iter().filter_map(read).collect();
+    let files: Vec<_> = target::names().into_iter().filter_map(read).collect();
     assert!(files.len() > 5, "{files:?}");
-    fuzzed::pack(&files)
+    target::pack(&files)
 }
 
 #[test]
@@ -24,13 +24,13 @@ fn folders_from_bytes() {
     let mut source = Source::new(11);
     for name in ["finished", "killed"] {
         let whole = seed(&Path::new(GOLDEN).join(name));
-        fuzzed::unpack(&whole, &folder);
+        target::unpack(&whole, &folder);
         let trace = varve_trace::Trace::open(&folder).unwrap();
         assert!(
-            fuzzed::read_columns(&trace).unwrap() > 0,
+            target::read_columns(&trace).unwrap() > 0,
             "the seed is not read"
         );
-        fuzzed::run(&whole, &folder);
+        target::run(&whole, &folder);
         for _ in 0..150 {
             let mut bytes = whole.clone();
             for _ in 0..1 + source.below(20) {
@@ -44,11 +44,11 @@ fn folders_from_bytes() {
                     break;
                 }
             }
-            fuzzed::run(&bytes, &folder);
+            target::run(&bytes, &folder);
         }
     }
     for length in 0..200 {
         let noise: Vec<u8> = (0..length).map(|_| source.next() as u8).collect();
-        fuzzed::run(&noise, &folder);
+        target::run(&noise, &folder);
     }
 }

@@ -1,9 +1,6 @@
 //! Files that are damaged, or made to do harm: an error that names the file, and nothing worse.
 #![allow(clippy::type_complexity)]
 
-#[path = "../../../../fuzz/src/trace.rs"]
-mod fuzzed;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -68,7 +65,7 @@ fn read<R: AnyRow>(folder: &Path) -> Result<Vec<R>, TraceError> {
     let rows = trace.rows::<R>();
     let _ = trace.count::<R>();
     if R::TABLE == TouchRow::TABLE {
-        let columns = fuzzed::read_columns(&trace);
+        let columns = crate::fuzzed::target::read_columns(&trace);
         assert_eq!(rows.is_ok(), columns.is_ok(), "{rows:?} {columns:?}");
     }
     rows
