@@ -22,8 +22,8 @@ use object::{Object, ObjectSegment};
 use varve_model::{Address, PAGE_BYTES, Time};
 use varve_trace::tables::MappingRow;
 use varve_truth::{
-    Access, Case, Mapped, Oracle, Outcome, PageSet, Phase, Plan, Problem, Recorded, Span, by_file,
-    describe, has_valgrind, make_workloads, record, run_lackey, run_suite, workload,
+    Access, Case, Mapped, Oracle, Outcome, PageSet, Phase, Plan, Problem, Span, by_file, describe,
+    has_valgrind, make_workloads, record, run_lackey, run_suite, workload,
 };
 
 /// Workloads whose every access to an arena is the program's own, in one thread: checked by phase.
@@ -50,11 +50,6 @@ const PLAIN_LIBC: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX2_Usable,-AVX_Fast_Unaligned_Load,-BMI2,-RTM,-ERMS,-FSRM,-MOVBE,-LZCNT,-POPCNT,-AVX,-SSE4_2,-SSE4_1,-SSSE3,-Fast_Unaligned_Copy,-Fast_Unaligned_Load,-Slow_BSF",
 );
-
-/// How often a program is recorded where one of its traces lacked a page.
-const RECORDINGS: usize = 8;
-/// How often a program is recorded at most until its trace is complete.
-const TRIES: u32 = 5;
 
 fn main() -> ExitCode {
     if let Err(problem) = make_workloads() {
@@ -255,52 +250,12 @@ fn real(program: &Path, arguments: &[&str]) -> Result<Outcome, Problem> {
         (PLAIN_LIBC.0, PLAIN_LIBC.1.to_owned()),
     ];
     let full = run_lackey(program, &arguments, &environment)?;
+
     let mut plan = Plan::workload("", Duration::from_millis(10));
     plan.program = program.to_owned();
     plan.arguments = arguments.iter().map(|a| (*a).into()).collect();
     plan.environment = environment.iter().map(|(k, v)| (*k, v.clone())).collect();
-    let data = by_file(&full.data, &full.mapped, reach);
-    let instructions = by_file(&full.instructions, &full.mapped, reach);
-    // On a machine that reclaims memory meanwhile a trace says that it is not complete: it has promised nothing.
-    let mut tries = 0;
-    let outcome = loop {
-        let recorded = record(&plan)?;
-        let outcome = compare(program, &pages_of(&recorded)?, &data, &instructions);
-        let is_complete = recorded.trace.manifest.completeness.complete;
-        recorded.finished.require(0)?;
-        tries += 1;
-        if is_complete || tries == TRIES || matches!(outcome, Outcome::Pass(_)) {
-            break outcome;
-        }
-    };
-    if matches!(outcome, Outcome::Pass(_)) {
-        return Ok(outcome);
-    }
-    // The plain string functions choose among 16 ways by how two strings are aligned, one of which needs no jump table, and
-    // where the arguments lie depends on the length of the environment. (Valgrind always lays them out alike.) Such a page is
-    // there in nearly all other recordings.
-    let mut often: BTreeMap<String, BTreeMap<u64, usize>> = BTreeMap::new();
-    for length in 1..=RECORDINGS {
-        let padding = ("PADDING", "x".repeat(length).into());
-        let mut longer = plan.clone();
-        longer.environment.push(padding);
-        for (path, pages) in pages_of(&record(&longer)?)? {
-            let counts = often.entry(path).or_default();
-            for page in pages {
-                *counts.entry(page).or_default() += 1;
-            }
-        }
-    }
-    let mut usual = Files::new();
-    for (path, counts) in often {
-        let pages = counts.into_iter().filter(|(_, n)| n + 2 >= RECORDINGS);
-        usual.insert(path, pages.map(|(page, _)| page).collect());
-    }
-    Ok(compare(program, &usual, &data, &instructions))
-}
-
-/// The pages of each file that a trace has.
-fn pages_of(recorded: &Recorded) -> Result<Files, Problem> {
+    let recorded = record(&plan)?;
     let mappings = recorded.trace.rows::<MappingRow>()?;
     let mapped: BTreeSet<Mapped> = mappings
         .iter()
@@ -321,7 +276,12 @@ fn pages_of(recorded: &Recorded) -> Result<Files, Problem> {
     let touched = pids.iter().fold(PageSet::default(), |all, pid| {
         all.union(&recorded.touches.ever(*pid))
     });
-    Ok(by_file(&touched, &mapped, reach))
+    recorded.finished.require(0)?;
+
+    let ours = by_file(&touched, &mapped, reach);
+    let data = by_file(&full.data, &full.mapped, reach);
+    let instructions = by_file(&full.instructions, &full.mapped, reach);
+    Ok(compare(program, &ours, &data, &instructions))
 }
 
 type Files = BTreeMap<String, BTreeSet<u64>>;
