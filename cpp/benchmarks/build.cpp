@@ -22,9 +22,12 @@ varve::byte_count memory_of_process(std::string_view field) {
     return {0};
 }
 
-/// From here on VmHWM is the peak since now.
-void forget_peak() {
-    std::ofstream("/proc/self/clear_refs") << "5";
+/// From here on VmHWM is the peak since now. Not where a recorder looks on: it cannot tell this from one that clears
+/// the accessed bits, and would count a loss.
+void forget_peak(const options& chosen) {
+    if (chosen.rest_ms == 0) {
+        std::ofstream("/proc/self/clear_refs") << "5";
+    }
 }
 
 std::uint64_t processor_ns() {
@@ -36,7 +39,7 @@ std::uint64_t processor_ns() {
 }  // namespace
 
 built_store build(const options& chosen) {
-    forget_peak();
+    forget_peak(chosen);
     built_store built{make(chosen), {}, {}, 0, 0, 0, 0, {}, {}, {}, {}};
     const stopwatch building;
     const std::uint64_t processor_before = processor_ns();
@@ -46,7 +49,7 @@ built_store build(const options& chosen) {
     built.construct_processor_ns = processor_built - processor_before;
     built.peak_built = memory_of_process("VmHWM:");
     built.held_built = memory_of_process("VmRSS:");
-    forget_peak();
+    forget_peak(chosen);
     const stopwatch reblocking;
     built.store->reblock();
     built.reblock_ns = reblocking.nanoseconds();

@@ -36,23 +36,25 @@ bool numbers(std::string_view text, std::vector<double>& all, double& first, dou
 }
 
 void usage(std::string_view program, std::string_view what_it_does) {
-    std::cout << "usage: " << program << " [options]\n"
-              << what_it_does
-              << "\n"
-                 "  --structure btree|skiplist\n"
-                 "  --placement P       btree: hint local local+dfs dfs local+veb veb auto\n"
-                 "                      skiplist: hint local local+page page auto\n"
-                 "  --local PERCENT     local memory in percent of the data (default 50)\n"
-                 "  --zipf A            skew of the keys asked for (default 0.8)\n"
-                 "  --update U          share of updates among the operations (default 0.05)\n"
-                 "                      the last three take lists (varve-kvs): 5,10,25 sweeps\n"
-                 "  --elements N        elements of 160 bytes (default 13421773)\n"
-                 "  --operations N      operations (default 10000)\n"
-                 "  --replacement R     clock (default), fifo with UMap's watermarks, or clock,fifo (varve-kvs)\n"
-                 "  --pager P           simulated (default): a model counts pages; real: userfaultfd, a store in\n"
-                 "                      memory, and the pager's own replacement\n"
-                 "  --rest MS           rest before and after the queries, so that a recorder tells them apart\n"
-                 "  --json              one JSON object instead of lines\n";
+    std::cout
+        << "usage: " << program << " [options]\n"
+        << what_it_does
+        << "\n"
+           "  --structure btree|skiplist\n"
+           "  --placement P       btree: hint local local+dfs dfs local+veb veb auto\n"
+           "                      skiplist: hint local local+page page auto\n"
+           "  --local PERCENT     local memory in percent of the data (default 50)\n"
+           "  --zipf A            skew of the keys asked for (default 0.8)\n"
+           "  --update U          share of updates among the operations (default 0.05)\n"
+           "                      the last three take lists (varve-kvs): 5,10,25 sweeps\n"
+           "  --elements N        elements of 160 bytes (default 13421773)\n"
+           "  --operations N      operations (default 10000)\n"
+           "  --replacement R     clock (default), fifo with UMap's watermarks, or clock,fifo (varve-kvs)\n"
+           "  --pager P           simulated (default): a model counts pages; real: userfaultfd, a store in\n"
+           "                      memory, and the pager's own replacement\n"
+           "  --rest MS           rest before and after the queries, so that a recorder tells them apart; peaks are\n"
+           "                      then since the start\n"
+           "  --json              one JSON object instead of lines\n";
 }
 
 /// One place per option; false if there is no such option or its value is wrong.

@@ -197,7 +197,7 @@ int main(int count, char **words)
 	else if (!strcmp(name, "readmostly"))
 		readmostly(60000000);
 	else if (!strcmp(name, "threads"))
-		threads(60000000);
+		threads(160000000);
 	else if (!strcmp(name, "copy"))
 		copy(60000);
 	else if (!strcmp(name, "push"))
