@@ -10,7 +10,8 @@
 //!   program and of every library that both runs map. Heap, stack and the vdso are not compared.
 //!   Both runs use the C library's plain variants of its string functions, since Valgrind's CPU lacks
 //!   some of the newer instructions. Libraries that only one run maps (Valgrind's preloaded objects,
-//!   Varve's preload library) are left out. All other data and instruction pages must be there.
+//!   Varve's preload library) are left out. All other data and instruction pages must be there; but of a page that
+//!   is missing, lackey must say that the program accesses it wherever its strings lie (`STRING_ALIGNMENT`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -50,6 +51,11 @@ const PLAIN_LIBC: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX2_Usable,-AVX_Fast_Unaligned_Load,-BMI2,-RTM,-ERMS,-FSRM,-MOVBE,-LZCNT,-POPCNT,-AVX,-SSE4_2,-SSE4_1,-SSSE3,-Fast_Unaligned_Copy,-Fast_Unaligned_Load,-Slow_BSF",
 );
+
+/// The plain string functions compare so many bytes at a time, and where two strings are not aligned alike they read a jump
+/// table. `gzip` compares an argument on its stack with a constant; of 16 lengths of the environment, which is above it, one
+/// aligns both alike (seen with a debugger). Valgrind's stack begins elsewhere, so its run may read the table, ours not.
+const STRING_ALIGNMENT: usize = 16;
 
 fn main() -> ExitCode {
     if let Err(problem) = make_workloads() {
@@ -249,7 +255,7 @@ fn real(program: &Path, arguments: &[&str]) -> Result<Outcome, Problem> {
         ("LC_ALL", "C".to_owned()),
         (PLAIN_LIBC.0, PLAIN_LIBC.1.to_owned()),
     ];
-    let full = run_lackey(program, &arguments, &environment)?;
+    let (mut data, mut instructions) = accessed(program, &arguments, &environment)?;
 
     let mut plan = Plan::workload("", Duration::from_millis(10));
     plan.program = program.to_owned();
@@ -279,12 +285,41 @@ fn real(program: &Path, arguments: &[&str]) -> Result<Outcome, Problem> {
     recorded.finished.require(0)?;
 
     let ours = by_file(&touched, &mapped, reach);
-    let data = by_file(&full.data, &full.mapped, reach);
-    let instructions = by_file(&full.instructions, &full.mapped, reach);
+    let outcome = compare(program, &ours, &data, &instructions);
+    if matches!(outcome, Outcome::Pass(_)) {
+        return Ok(outcome);
+    }
+    for length in 1..STRING_ALIGNMENT {
+        let mut longer = environment.to_vec();
+        longer.push(("PADDING", "x".repeat(length)));
+        let (other_data, other_instructions) = accessed(program, &arguments, &longer)?;
+        keep_common(&mut data, &other_data);
+        keep_common(&mut instructions, &other_instructions);
+    }
     Ok(compare(program, &ours, &data, &instructions))
 }
 
 type Files = BTreeMap<String, BTreeSet<u64>>;
+
+/// The pages of each file with data and with instructions that a program accesses under lackey.
+fn accessed(
+    program: &Path,
+    arguments: &[&str],
+    environment: &[(&'static str, String)],
+) -> Result<(Files, Files), Problem> {
+    let full = run_lackey(program, arguments, environment)?;
+    let data = by_file(&full.data, &full.mapped, reach);
+    let instructions = by_file(&full.instructions, &full.mapped, reach);
+    Ok((data, instructions))
+}
+
+fn keep_common(files: &mut Files, others: &Files) {
+    for (path, pages) in files {
+        if let Some(others) = others.get(path) {
+            pages.retain(|page| others.contains(page));
+        }
+    }
+}
 
 fn compare(program: &Path, ours: &Files, data: &Files, instructions: &Files) -> Outcome {
     let none = BTreeSet::new();
