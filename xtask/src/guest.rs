@@ -172,6 +172,7 @@ impl Guest {
     ) -> Result<Outcome> {
         let (frames, _stream) = self.connect(listener)?;
         let mut boot = None;
+        let mut spoke = Instant::now();
         loop {
             let limit = match boot {
                 None => Duration::from_secs(BOOT_SECONDS),
@@ -189,7 +190,19 @@ impl Guest {
                     ),
                 });
             }
-            match frames.recv_timeout((limit - elapsed).min(Duration::from_millis(200))) {
+            if let Some(silence) = machine.silence.map(Duration::from_secs)
+                && spoke.elapsed() >= silence
+            {
+                return Err(Error::hinted(
+                    format!("the guest has said nothing for {} s", silence.as_secs()),
+                    "its console is above; emulated machines of several processors lock up now and then",
+                ));
+            }
+            let frame = frames.recv_timeout((limit - elapsed).min(Duration::from_millis(200)));
+            if frame.is_ok() {
+                spoke = Instant::now();
+            }
+            match frame {
                 Ok(Frame { kind: b'b', .. }) => {
                     boot = Some(started.elapsed());
                     *booted = true;

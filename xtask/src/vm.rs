@@ -109,6 +109,9 @@ pub(crate) struct Machine {
     /// Seconds until a command that has not ended is given up
     #[arg(long, default_value_t = 600)]
     pub(crate) timeout: u64,
+    /// Seconds without any output until the machine is taken for lost
+    #[arg(long)]
+    pub(crate) silence: Option<u64>,
     /// Show the guest's console on stderr, whatever happens
     #[arg(long)]
     pub(crate) console: bool,
