@@ -459,7 +459,7 @@ pub(crate) enum Writes {
 }
 
 fn ablation(word: &str) -> Result<Ablation, String> {
-    Ablation::from_word(word)
+    Ablation::from_name(word)
         .ok_or_else(|| "one of flush, hold, page-flags, vanish, behind, arm".to_owned())
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use varve_model::Pid;
 use varve_record::{
-    ExactOptions, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
+    CountsChoice, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
     TrapsChoice, WritesChoice,
 };
 use varve_sys::ThpPolicy;
@@ -50,10 +50,7 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             }
         }
     }
-    if arguments.backend == BackendArgument::Exact {
-        return exact(arguments, &options);
-    }
-    if arguments.interval_accesses.is_some() {
+    if arguments.interval_accesses.is_some() && options.counts.is_none() {
         return Err(Failure::new(
             "only `--backend exact` counts accesses: `--interval-accesses` means nothing without it"
                 .to_owned(),
@@ -67,13 +64,14 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             Some("give both".to_owned()),
         ));
     }
-    if agent_is_missing {
+    if agent_is_missing && options.counts.is_none() {
         varve_ui::warning(format!(
             "{AGENT} was not found beside this program: objects come from the kernel's view alone"
         ));
         varve_ui::hint("put it beside the varve program, or name it in VARVE_AGENT");
     }
-    let is_preloaded = options.preload.is_some() && arguments.pid.is_none();
+    let is_preloaded =
+        options.preload.is_some() && arguments.pid.is_none() && options.counts.is_none();
     if is_preloaded && varve_record::gains_rights(&arguments.command) {
         varve_ui::warning(
             "this command changes its user or group (setuid), so that nothing can be preloaded: \
@@ -85,14 +83,16 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
     finish(summary)
 }
 
-fn exact(arguments: &Record, options: &RecordOptions) -> Result<ExitCode, Failure> {
+/// What counts every access, where that is asked for.
+fn counts(arguments: &Record) -> Result<Option<CountsChoice>, Failure> {
+    if arguments.backend != BackendArgument::Exact {
+        return Ok(None);
+    }
     let plugin = plugin()?.ok_or(RecordError::NoPlugin(PLUGIN));
-    let exact = ExactOptions {
+    Ok(Some(CountsChoice {
         plugin: plugin.map_err(failure)?,
         interval_accesses: arguments.interval_accesses.unwrap_or(0),
-    };
-    let summary = varve_record::record_exact(options, &exact).map_err(failure)?;
-    finish(summary)
+    }))
 }
 
 fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
@@ -146,6 +146,7 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             (BackendArgument::Fault, Some(share)) => TrapsChoice::Budget(share.0),
             _ => TrapsChoice::Off,
         },
+        counts: counts(arguments)?,
         without: arguments.without.clone(),
         tell: |sentence| varve_ui::note(sentence),
     })
