@@ -35,7 +35,10 @@ impl WhyNot {
     /// What keeps the library from the program that a process has just begun, as far as that can be seen from outside.
     pub(crate) fn of(pid: Pid, library: &Path) -> Option<WhyNot> {
         let proc = |name: &str| format!("/proc/{pid}/{name}");
-        if !varve_attribute::loads_libraries(Path::new(&proc("exe"))) {
+        let exe = proc("exe");
+        // Of a process that has ended nothing can be seen.
+        fs::read_link(&exe).ok()?;
+        if !varve_attribute::loads_libraries(Path::new(&exe)) {
             return Some(WhyNot::Static);
         }
         if varve_sys::is_secure(pid) {
