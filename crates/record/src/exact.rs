@@ -126,13 +126,15 @@ pub fn record_exact(options: &RecordOptions, exact: &ExactOptions) -> Result<Sum
         manifest: &mut manifest,
         signals,
         interrupted: false,
+        watchdog,
     };
     let ran = session.run(&mut kernel, &mut child);
     let agents = session.intake.agents.as_ref();
     let told = agents.is_some_and(|a| a.any);
     let refused = agents.map(Agents::refused);
     drop(last_resort);
-    drop(session);
+    let Session { watchdog, .. } = session;
+    manifest.notes.extend(watchdog.note());
     manifest
         .notes
         .extend(refused.and_then(crate::session::note_of_refusals));
@@ -244,6 +246,7 @@ struct Session<'a> {
     signals: Signals,
     /// Whether a signal was handed on.
     interrupted: bool,
+    watchdog: Watchdog,
 }
 
 impl Session<'_> {
@@ -316,6 +319,7 @@ impl Session<'_> {
                 .map_err(RecordError::system("wait for the target"))?;
             self.pass_signal_on(child)?;
             self.drain(kernel)?;
+            self.watchdog.refresh();
             if ready.contains(&TARGET) {
                 return Ok(());
             }

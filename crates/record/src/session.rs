@@ -176,6 +176,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         root_ended: false,
         held_by: String::new(),
         interrupted: false,
+        watchdog,
     };
     session.intake.writes = writes;
     session.intake.trapped = servants.as_ref().map(|_| Default::default());
@@ -193,8 +194,10 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         signals,
         held_by,
         interrupted,
+        watchdog,
         ..
     } = session;
+    manifest.notes.extend(watchdog.note());
     manifest.notes.extend(refused.and_then(note_of_refusals));
     manifest.features.objects = Some(if told { "preload" } else { "kernel" }.into());
     if unwatched {
@@ -276,6 +279,7 @@ struct Session<'a> {
     held_by: String,
     /// Whether a signal ended the recording.
     interrupted: bool,
+    watchdog: Watchdog,
 }
 
 impl Session<'_> {
@@ -404,7 +408,11 @@ impl Session<'_> {
                     servants.take(pid, image, socket);
                 }
                 servants.refresh();
+                for pages in servants.take_pages() {
+                    self.watchdog.care_for_pages(pages);
+                }
             }
+            self.watchdog.refresh();
             if now >= deadline
                 && let Some(rest) = turns.wanting(now)
             {

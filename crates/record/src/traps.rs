@@ -11,29 +11,24 @@
 //! userfaultfds of that memory, and is taken out of the cgroup that is held to the one that it came from, whose
 //! limits are those that it had.
 
+mod handler;
+
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration as Wait, Instant};
+use std::time::Duration as Wait;
 
-use varve_agent_ring::{
-    Arm, Armed, DEVICE, HELLO, MOST_WORDS, PLACES, QUIT, READY, SERVED, THREADS, WHO,
-};
+use varve_agent_ring::{Arm, Armed, MOST_WORDS, WHO};
 use varve_bpf::{ExemptProcesses, Leaf, Region};
 use varve_model::{Address, Bytes, Duration, Pid, Tid, Time, TouchSource};
-use varve_sys::{HandlerSocket, PidFd, monotonic_now};
+use varve_sys::{HandlerSocket, MovedPages, monotonic_now};
 use varve_trace::TrapsNote;
 use varve_trace::tables::TouchRow;
 
+use self::handler::{Servant, State};
 use crate::ranges::Ranges;
 use crate::trap_budget::{Budget, Spent};
-
-/// A handler that takes longer is given up: the target stands still meanwhile.
-const MAX_ANSWER: Wait = Wait::from_secs(2);
-
-/// The same of one that is to end: nothing but two counts is lost.
-const LAST_ANSWER: Wait = Wait::from_millis(20);
 
 /// How often handlers are asked whether somebody has stopped them.
 const STEP: Wait = Wait::from_millis(50);
@@ -51,9 +46,6 @@ const EVERY_PAGE: Arm = Arm {
     afresh: false,
     is_limited: false,
 };
-
-/// Places to which a handler says that it moves pages, at most: more than it keeps.
-const MAX_PLACES: usize = 32 << 10;
 
 /// What the events tell that handlers must know.
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +75,12 @@ pub(crate) struct Servants {
     pub(crate) note: TrapsNote,
     /// Processes without a handler, of which nobody knows yet whether they are about to end.
     doubts: Vec<Doubt>,
-    /// Handlers that somebody ended while they had moved pages, which are lost.
+    /// Handlers that somebody ended while they had moved pages. The watchdog brings those back.
     pub(crate) killed: u64,
+    /// What brings the pages of newly met handlers back without them, for the watchdog.
+    pages: Vec<MovedPages>,
+    /// Memory to which handlers had moved pages that are gone now, and since when the process runs its program.
+    left: HashMap<Pid, (Time, Ranges)>,
     /// Processes that are not tracked because they may be handlers.
     exempt: ExemptProcesses,
     /// Those of them that are, by when they were made.
@@ -105,30 +101,6 @@ struct Doubt {
     failed: Time,
 }
 
-#[derive(Debug)]
-struct Servant {
-    socket: HandlerSocket,
-    since: Time,
-    state: State,
-    /// Whether it has moved pages.
-    moved: bool,
-    /// The memory to which it moves pages.
-    aside: Ranges,
-    /// How many pieces that is.
-    places: usize,
-}
-
-/// How far a handler has come.
-#[derive(Debug)]
-enum State {
-    /// Somebody of the process has connected.
-    Connected,
-    /// It is the handler, and has the device.
-    Verified(Pid, PidFd),
-    /// It has its userfaultfd.
-    Ready(Pid, PidFd),
-}
-
 impl Servants {
     /// None yet.
     pub(crate) fn new(budget: Option<Budget>, exempt: ExemptProcesses) -> Servants {
@@ -145,6 +117,8 @@ impl Servants {
             armed: EVERY_PAGE,
             doubts: Vec::new(),
             killed: 0,
+            pages: Vec::new(),
+            left: HashMap::new(),
             exempt,
             met: HashSet::new(),
             unobserved: HashSet::new(),
@@ -194,9 +168,10 @@ impl Servants {
             let met = match &servant.state {
                 State::Ready(..) if servant.has_ended() => Err(io::ErrorKind::UnexpectedEof.into()),
                 State::Ready(..) => Ok(()),
-                _ => servant
-                    .greet(*pid, held, &self.exempt)
-                    .map(|met| self.met.extend(met)),
+                _ => servant.greet(*pid, held, &self.exempt).map(|greeted| {
+                    self.met.extend(greeted.met);
+                    self.pages.extend(greeted.pages);
+                }),
             };
             if met.is_err() {
                 failed.push(*pid);
@@ -228,9 +203,11 @@ impl Servants {
     /// so it is asked afterwards whether it has ended.
     fn fail(&mut self, pid: Pid) {
         // Its socket is closed: where it is there still, it puts everything back and ends.
-        let Some(servant) = self.servants.remove(&pid) else {
+        let Some(mut servant) = self.servants.remove(&pid) else {
             return;
         };
+        let aside = std::mem::take(&mut servant.aside);
+        self.left.insert(pid, (servant.since, aside));
         let is_lost = servant.moved && servant.has_ended();
         if is_lost && varve_sys::is_running(pid) {
             self.killed += 1;
@@ -280,6 +257,8 @@ impl Servants {
                 }
                 TrapNews::Gone(pid, time) => {
                     self.doubts.retain(|d| d.pid != pid || d.since >= time);
+                    self.left
+                        .retain(|p, (since, _)| *p != pid || *since >= time);
                     // A new program's servant may have been announced before this was heard.
                     if self.servants.get(&pid).is_some_and(|s| s.since < time)
                         && let Some(servant) = self.servants.remove(&pid)
@@ -353,10 +332,16 @@ impl Servants {
 
     /// Takes the places aside out of what a walk found: they are not the target's memory.
     pub(crate) fn hide(&self, pid: Pid, regions: &mut Vec<Region>) {
-        let Some(servant) = self.servants.get(&pid) else {
-            return;
-        };
-        regions.retain_mut(|region| hide(&servant.aside, region));
+        let own = self.servants.get(&pid).map(|s| &s.aside);
+        let left = self.left.get(&pid).map(|(_, aside)| aside);
+        for aside in own.into_iter().chain(left) {
+            regions.retain_mut(|region| hide(aside, region));
+        }
+    }
+
+    /// What brings the pages of newly met handlers back without them.
+    pub(crate) fn take_pages(&mut self) -> Vec<MovedPages> {
+        std::mem::take(&mut self.pages)
     }
 
     /// The places aside of each process.
@@ -408,145 +393,6 @@ fn add(note: &mut TrapsNote, armed: &Armed) {
     note.served += armed.served;
     note.served_empty += armed.empty;
     note.moving_ns = note.moving_ns + Duration(armed.took_ns);
-}
-
-impl Servant {
-    fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready(..))
-    }
-
-    /// The handler's process, where it is known.
-    fn handler(&self) -> Option<(Pid, &PidFd)> {
-        match &self.state {
-            State::Connected => None,
-            State::Verified(pid, alive) | State::Ready(pid, alive) => Some((*pid, alive)),
-        }
-    }
-
-    /// Whether the handler has ended, or is about to.
-    fn has_ended(&self) -> bool {
-        let is_over =
-            |(pid, alive): (Pid, &PidFd)| alive.has_ended() || !varve_sys::is_running(pid);
-        self.handler().is_some_and(is_over)
-    }
-
-    /// Lets the handler go on where somebody has stopped it: its process would wait at every page that it has moved.
-    fn resume(&self) {
-        if let Some((pid, alive)) = self.handler()
-            && varve_sys::status(pid).is_ok_and(|s| s.state == 'T')
-        {
-            let _ = alive.signal(libc::SIGCONT);
-        }
-    }
-
-    /// Hears what it says until it is ready: that it has given up its rights, and that it has its userfaultfd. The
-    /// handler, once it is certain that it is one, and when it was made.
-    fn greet(
-        &mut self,
-        process: Pid,
-        held: Option<&Path>,
-        exempt: &ExemptProcesses,
-    ) -> io::Result<Option<(Pid, Time)>> {
-        let mut words = [0; MOST_WORDS];
-        let Some(said) = self.socket.receive(&mut words, Wait::ZERO)? else {
-            return Ok(None);
-        };
-        let pid = said.pid.ok_or(io::ErrorKind::InvalidData)?;
-        let mut met = None;
-        let state = std::mem::replace(&mut self.state, State::Connected);
-        self.state = match (state, words[0], said.descriptor) {
-            (State::Connected, HELLO, None) => {
-                let alive = varve_sys::verify_handler(pid, process)?;
-                // One that is tracked as well would be held with the program that waits for it.
-                let made = exempt.since(pid).ok_or(io::ErrorKind::PermissionDenied)?;
-                self.socket.send_device(&[DEVICE])?;
-                met = Some((pid, made));
-                State::Verified(pid, alive)
-            }
-            (State::Verified(handler, alive), READY, Some(descriptor)) if handler == pid => {
-                varve_sys::begin_traps(descriptor)?;
-                if let Some(held) = held {
-                    exempt_from_hold(pid, &alive, held)?;
-                }
-                State::Ready(pid, alive)
-            }
-            _ => return Err(io::ErrorKind::InvalidData.into()),
-        };
-        Ok(met)
-    }
-
-    /// Asks it to arm, all pages but those of these threads' control blocks.
-    fn arm(&self, arm: &Arm, mut threads: Vec<u64>) -> io::Result<()> {
-        // In order, which spares the handler work.
-        threads.sort_unstable();
-        for some in threads.chunks(MOST_WORDS - 1) {
-            let words: Vec<u64> = [THREADS].into_iter().chain(some.iter().copied()).collect();
-            self.socket.send(&words, MAX_ANSWER)?;
-        }
-        self.socket.send(&arm.encode(), MAX_ANSWER)
-    }
-
-    /// What it did; nothing where it ended or takes too long.
-    fn answer(&mut self, words: &mut [u64]) -> Option<Armed> {
-        let until = Instant::now() + MAX_ANSWER;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let Some(said) = self.socket.receive(words, left.min(STEP)).ok()? else {
-                self.resume();
-                if left.is_zero() {
-                    return None;
-                }
-                continue;
-            };
-            let words = words.get(..said.words)?;
-            let [PLACES, places @ ..] = words else {
-                return Armed::decode(words);
-            };
-            self.places += places.len() / 2;
-            if self.places > MAX_PLACES {
-                return None;
-            }
-            for range in places.chunks_exact(2) {
-                self.aside.insert(Address(range[0]), Bytes(range[1]));
-            }
-        }
-    }
-
-    /// Ends it at once: the memory is of no use any more. What it has served since the last boundary, and of that
-    /// accesses to pages without content.
-    fn quit(self) -> (u64, u64) {
-        let mut words = [0; 3];
-        self.resume();
-        // If it does not hear it, it hears the end of the connection.
-        if self.socket.send(&[QUIT], Wait::ZERO).is_err() || !self.is_ready() {
-            return (0, 0);
-        }
-        match self.socket.receive(&mut words, LAST_ANSWER) {
-            Ok(Some(said)) if said.words == 3 && words[0] == SERVED => (words[1], words[2]),
-            _ => (0, 0),
-        }
-    }
-}
-
-impl Drop for Servant {
-    fn drop(&mut self) {
-        // Where somebody has stopped it, it would neither put back what it has nor end.
-        self.resume();
-    }
-}
-
-/// Takes a handler out of the cgroup that is held, if that is where it is, to the parent, whose limits apply to both.
-fn exempt_from_hold(handler: Pid, alive: &PidFd, held: &Path) -> io::Result<()> {
-    let groups = std::fs::read_to_string(format!("/proc/{handler}/cgroup"))?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
-    let (Some(own), Some(parent)) = (own, held.parent()) else {
-        return Ok(());
-    };
-    // The number is still the handler's: it would tell of its end.
-    if held.ends_with(own) && !alive.has_ended() {
-        std::fs::write(parent.join("cgroup.procs"), handler.to_string())?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

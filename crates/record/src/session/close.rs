@@ -75,7 +75,7 @@ impl Session<'_> {
             servants.settle();
             if servants.killed > 0 {
                 self.manifest.notes.push(format!(
-                    "Somebody ended {} fault handlers that had moved pages: the program reads zeroes in place of what those held.",
+                    "Somebody ended {} fault handlers that had moved pages: those were brought back, and from then on no access of those processes trapped.",
                     servants.killed
                 ));
             }
