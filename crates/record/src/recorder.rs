@@ -30,6 +30,7 @@ use self::starvation::StarvationGuard;
 use self::touch_rows::Writes;
 pub use self::wait::Waiting;
 use self::wait::{SOON, pass_on};
+use crate::hold::watchdog::Watchdog;
 use crate::probes::{Due, Ending};
 use crate::state::processes::ObjectsFrom;
 use crate::state::tables;
@@ -92,7 +93,6 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
             return Err(error);
         }
     };
-    let watchdog = prepared.watchdog;
     let mut recorder = Recorder {
         options,
         kernel: prepared.kernel,
@@ -103,6 +103,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         writer: prepared.writer,
         manifest: prepared.manifest,
         signals: prepared.signals,
+        watchdog: prepared.watchdog,
         writes: prepared.writes,
         interval: Interval(0),
         held: Duration(0),
@@ -120,6 +121,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         signals,
         interrupted,
         target,
+        watchdog,
         ..
     } = recorder;
     let trouble = match ran {
@@ -177,6 +179,7 @@ struct Recorder<'a> {
     writer: TraceWriter,
     manifest: Manifest,
     signals: Signals,
+    watchdog: Watchdog,
     /// What the rows can say of writes.
     writes: Writes,
     /// The interval that runs.
@@ -231,6 +234,7 @@ impl Recorder<'_> {
         self.events
             .tell(|probe, _| probe.finish(manifest, is_whole));
         self.boundaries.describe(&mut manifest.notes);
+        manifest.notes.extend(self.watchdog.note());
         let refused = self.events.state.arrivals.refused();
         manifest.notes.extend(note_of_refusals(refused));
         // The kernel's part is of no use any more, and the target shall not pay for it.
@@ -298,6 +302,10 @@ impl Recorder<'_> {
                 self.events.state.settle_inheritance();
             }
             self.events.tell(|probe, state| probe.turn(state));
+            for pages in self.events.state.moved_pages.drain(..) {
+                self.watchdog.care_for_pages(pages);
+            }
+            self.watchdog.refresh();
             if let (Some(at), Some(length)) = (deadline, self.policy.length())
                 && now >= at
             {

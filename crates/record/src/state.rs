@@ -12,6 +12,7 @@ pub(crate) mod stacks;
 pub(crate) mod tables;
 
 use varve_model::{Pid, Time};
+use varve_sys::MovedPages;
 
 use self::found::{Found, Vanished};
 use self::objects::LiveObjects;
@@ -34,6 +35,8 @@ pub(crate) struct State {
     pub(crate) vanished_next: Vanished,
     /// What processes sent.
     pub(crate) arrivals: Arrivals,
+    /// Pages that fault handlers have moved, which the watchdog brings back should those end.
+    pub(crate) moved_pages: Vec<MovedPages>,
     /// Nothing before the target's own program counts.
     pub(crate) waits_for_exec_of: Option<Pid>,
     /// When the recording began.

@@ -43,7 +43,11 @@ pub(crate) enum Command {
     /// Tell what this machine can record, and how to enable the rest
     Doctor(Doctor),
     #[command(hide = true)]
-    Watchdog,
+    Watchdog {
+        /// The recorder, for the watchdog that waits for the first to fail
+        #[arg(long)]
+        second_of: Option<u32>,
+    },
 }
 
 /// How a new trace is written.

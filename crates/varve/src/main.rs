@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         Command::Import(import) => commands::import::run(&import),
         Command::Recover(recover) => commands::recover::run(&recover),
         Command::Doctor(doctor) => commands::doctor::run(&doctor),
-        Command::Watchdog => commands::watchdog::run(),
+        Command::Watchdog { second_of } => commands::watchdog::run(second_of.is_some()),
     });
     match done {
         Ok(code) => code,

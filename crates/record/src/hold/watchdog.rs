@@ -1,273 +1,234 @@
-//! The watchdog: a tiny process that outlives a killed recorder.
+//! The watchdogs: two tiny processes that outlive a killed recorder.
 //!
-//! A frozen cgroup stays frozen when whoever froze it dies. The watchdog waits for the end of the recorder on a pipe
-//! that the recorder alone holds open. If the pipe ends without the order to end, the watchdog lets the target go, empties and
+//! A frozen cgroup stays frozen when whoever froze it dies. A watchdog waits for the end of the recorder on a socket whose other
+//! end the recorder alone holds. If that ends without the order to end, the watchdog lets the target go, empties and
 //! removes the cgroup that the recorder made, writes counts that are not in the trace yet and removes the run
 //! folder. A recorder that is stopped (SIGSTOP, a debugger, Ctrl-Z) cannot let go either: the watchdog thaws then.
+//! Where a fault handler is killed, the watchdog brings the pages back that it had moved ([`MovedPages`]).
 //!
-//! An order is a letter and its fields, each ended by a zero byte: any path can be said so.
+//! There are two, so that no single kill leaves the target frozen: the second is nobody's child and in a session of its own, so
+//! that whoever ends the recorder with its children, its session or its process group does not meet it. It cleans up only
+//! where the first has ended without doing so. A recorder whose watchdog has ended starts another.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+mod care;
+mod order;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::net::RecvFlags;
 use varve_model::Pid;
-use varve_sys::CgroupMark;
+use varve_sys::MovedPages;
 use varve_sys::rights::without_gain;
 
+pub use self::care::watch;
+pub use self::order::Order;
 use crate::RecordError;
-use crate::leftovers::LeftFolder;
-use crate::marker::Marker;
 
-/// How often the watchdog checks whether the recorder is stopped.
-const CHECK_EVERY: Duration = Duration::from_millis(300);
 /// How long the recorder waits for the watchdog's end.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How often the recorder looks whether its watchdogs are there.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// The same where one could not be started.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// What the watchdog is to care for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// The process of the recorder.
-    Recorder(Pid),
-    /// A cgroup that the recorder makes, and the one to which its processes return.
-    Made(PathBuf, PathBuf),
-    /// A cgroup of somebody else's, which the recorder freezes now and then, and has marked while it does.
-    Found(PathBuf),
-    /// The run folder.
-    RunFolder(PathBuf),
-    /// The recorder has cleaned up itself.
-    End,
-}
-
-impl Order {
-    /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let number;
-        let (letter, fields): (u8, Vec<&OsStr>) = match self {
-            Order::Recorder(pid) => {
-                number = OsString::from(pid.to_string());
-                (b'p', vec![&number])
-            }
-            Order::Made(path, parent) => (b'm', vec![path.as_os_str(), parent.as_os_str()]),
-            Order::Found(path) => (b'f', vec![path.as_os_str()]),
-            Order::RunFolder(path) => (b'r', vec![path.as_os_str()]),
-            Order::End => (b'e', Vec::new()),
-        };
-        let mut bytes = vec![letter];
-        for field in fields {
-            bytes.extend_from_slice(field.as_bytes());
-            bytes.push(0);
-        }
-        bytes
-    }
-
-    /// Reads the next order; none at the end, and where the stream ends in the middle of one.
-    pub fn read(orders: &mut impl BufRead) -> Option<Order> {
-        let mut letter = [0];
-        orders.read_exact(&mut letter).ok()?;
-        let mut field = || {
-            let mut bytes = Vec::new();
-            orders.read_until(0, &mut bytes).ok()?;
-            (bytes.pop()? == 0).then(|| PathBuf::from(OsString::from_vec(bytes)))
-        };
-        match letter[0] {
-            b'p' => Some(Order::Recorder(Pid(field()?.to_str()?.parse().ok()?))),
-            b'm' => Some(Order::Made(field()?, field()?)),
-            b'f' => Some(Order::Found(field()?)),
-            b'r' => Some(Order::RunFolder(field()?)),
-            b'e' => Some(Order::End),
-            _ => None,
-        }
-    }
-}
-
-/// What a watchdog cares for.
-#[derive(Debug, Default)]
-struct Care {
-    recorder: Option<Pid>,
-    made: Vec<(PathBuf, PathBuf)>,
-    found: Vec<PathBuf>,
-    folders: Vec<PathBuf>,
-}
-
-impl Care {
-    /// Lets the target run if the recorder is stopped.
-    fn thaw_if_stopped(&self) {
-        let state = self.recorder.and_then(|pid| varve_sys::status(pid).ok());
-        if !state.is_some_and(|s| matches!(s.state, 'T' | 't')) {
-            return;
-        }
-        for (path, _) in &self.made {
-            varve_sys::thaw(path);
-        }
-        for path in self.found.iter().filter(|p| self.is_held(p)) {
-            varve_sys::thaw(path);
-        }
-    }
-
-    /// Whether the recorder holds a group of somebody else's at the moment: if not, and it is frozen, somebody else
-    /// froze it.
-    fn is_held(&self, group: &Path) -> bool {
-        match varve_sys::cgroup_mark(group) {
-            CgroupMark::Says(text) => Marker::parse(&text).map(|m| m.pid) == self.recorder,
-            _ => false,
-        }
-    }
-
-    /// The recorder is gone.
-    fn clean_up(&self) {
-        for path in self.found.iter().filter(|p| self.is_held(p)) {
-            varve_sys::thaw(path);
-            let _ = varve_sys::mark_cgroup(path, None);
-        }
-        for (path, parent) in &self.made {
-            varve_sys::dissolve(path, parent);
-        }
-        for folder in &self.folders {
-            if crate::probes::counts::recovery::salvage(
-                folder,
-                crate::probes::counts::recovery::PATIENCE,
-            ) {
-                // The recorder itself named it, perhaps before it could mark it.
-                let _ = LeftFolder::open(folder).map(LeftFolder::remove);
-            }
-        }
-    }
-}
-
-/// The watchdog's whole life: `varve watchdog` runs this on its standard input.
-pub fn watch(mut orders: impl BufRead + Send + 'static) {
-    crate::rights::settle_watchdog();
-    let mut care = Care::default();
-    let (say, heard) = channel();
-    // Ends with the orders, or with this process.
-    std::thread::spawn(move || {
-        while let Some(order) = Order::read(&mut orders) {
-            if say.send(order).is_err() {
-                return;
-            }
-        }
-    });
-    loop {
-        match heard.recv_timeout(CHECK_EVERY) {
-            Ok(Order::Recorder(pid)) => care.recorder = Some(pid),
-            Ok(Order::Made(path, parent)) => care.made.push((path, parent)),
-            Ok(Order::Found(path)) => care.found.push(path),
-            Ok(Order::RunFolder(path)) => care.folders.push(path),
-            Ok(Order::End) => return,
-            Err(RecvTimeoutError::Timeout) => care.thaw_if_stopped(),
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
-    }
-    care.clean_up();
-}
-
-/// The recorder's end of it.
-pub(crate) struct Watchdog {
+/// The recorder's end of one watchdog.
+struct Line {
     child: Child,
-    orders: Option<ChildStdin>,
+    socket: UnixStream,
+}
+
+impl Line {
+    fn start(is_second: bool) -> Result<Line, RecordError> {
+        let failed = || RecordError::system("start the watchdog process");
+        let (ours, theirs) = UnixStream::pair().map_err(failed())?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("watchdog");
+        if is_second {
+            command.args(["--second-of", &std::process::id().to_string()]);
+        }
+        command
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .current_dir("/")
+            // Ctrl-C in the terminal must not reach it.
+            .process_group(0);
+        // By that it knows that a recorder started it, not a person whom the program's file gave rights.
+        let mut child = without_gain(&mut command).spawn().map_err(failed())?;
+        if is_second {
+            // It goes on in a process that is not this one's child.
+            child.wait().map_err(failed())?;
+        }
+        Ok(Line {
+            child,
+            socket: ours,
+        })
+    }
+
+    /// Whether nobody is at the other end any more.
+    fn has_ended(&self) -> bool {
+        let mut byte = [0u8; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match rustix::net::recv(&self.socket, &mut byte[..], flags) {
+            Ok((_, count)) => count == 0,
+            Err(e) => !matches!(e, rustix::io::Errno::AGAIN | rustix::io::Errno::INTR),
+        }
+    }
+}
+
+/// The recorder's end of both watchdogs.
+pub(crate) struct Watchdog {
+    first: Line,
+    second: Line,
+    /// What they care for.
+    orders: Vec<Order>,
+    moved: Vec<MovedPages>,
+    checked: Instant,
+    /// How often one was missed.
+    missed: u64,
+    /// Whether one is missing still.
+    fails: bool,
 }
 
 impl Watchdog {
     pub(crate) fn start() -> Result<Watchdog, RecordError> {
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .arg("watchdog")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Ctrl-C in the terminal must not reach it.
-            .process_group(0);
-        // By that it knows that a recorder started it, not a person whom the program's file gave rights.
-        let mut child = without_gain(&mut command)
-            .spawn()
-            .map_err(RecordError::system("start the watchdog process"))?;
-        let orders = child.stdin.take();
-        let mut watchdog = Watchdog { child, orders };
+        let mut watchdog = Watchdog {
+            first: Line::start(false)?,
+            second: Line::start(true)?,
+            orders: Vec::new(),
+            moved: Vec::new(),
+            checked: Instant::now(),
+            missed: 0,
+            fails: false,
+        };
         watchdog.order(&Order::Recorder(Pid(std::process::id())))?;
+        watchdog.introduce()?;
         Ok(watchdog)
     }
 
-    fn send(&mut self, order: &Order) -> io::Result<()> {
-        match &mut self.orders {
-            Some(pipe) => pipe.write_all(&order.encode()),
-            None => Ok(()),
+    fn both(&self) -> [&Line; 2] {
+        [&self.first, &self.second]
+    }
+
+    /// Tells the second who is the first.
+    fn introduce(&self) -> Result<(), RecordError> {
+        let first = Order::First(Pid(self.first.child.id()));
+        order::send(&self.second.socket, &first, &[]).map_err(unheard())
+    }
+
+    /// Gives them something to care for, before it exists.
+    pub(crate) fn order(&mut self, order: &Order) -> Result<(), RecordError> {
+        self.orders.push(order.clone());
+        // One that has just ended is missed before long, and the next is told then.
+        let said = self
+            .both()
+            .map(|line| order::send(&line.socket, order, &[]));
+        match said {
+            [Err(error), Err(_)] => Err(unheard()(error)),
+            _ => Ok(()),
         }
     }
 
-    /// Gives it something to care for, before it exists.
-    pub(crate) fn order(&mut self, order: &Order) -> Result<(), RecordError> {
-        self.send(order)
-            .map_err(RecordError::system("speak to the watchdog process"))
+    /// Gives them the pages of a process to bring back, before any is moved. Where one has just ended, the next hears it.
+    pub(crate) fn care_for_pages(&mut self, pages: MovedPages) {
+        for line in self.both() {
+            let _ = order::send(&line.socket, &Order::Moved, &pages.descriptors());
+        }
+        self.moved.push(pages);
     }
+
+    /// Starts a watchdog again that somebody has ended.
+    pub(crate) fn refresh(&mut self) {
+        let every = match self.fails {
+            true => RETRY_EVERY,
+            false => CHECK_EVERY,
+        };
+        if self.checked.elapsed() < every {
+            return;
+        }
+        self.checked = Instant::now();
+        self.moved.retain(|pages| !pages.is_over());
+        self.fails = self.start_missing().is_err();
+    }
+
+    fn start_missing(&mut self) -> Result<(), RecordError> {
+        let missing = [self.first.has_ended(), self.second.has_ended()];
+        if missing[0] {
+            // It may not be dead: whoever closes its end is of no use either.
+            let _ = self.first.child.kill();
+            let _ = self.first.child.wait();
+            self.first = Line::start(false)?;
+            self.brief(&self.first)?;
+            self.missed += 1;
+        }
+        if missing[1] {
+            self.second = Line::start(true)?;
+            self.brief(&self.second)?;
+            self.missed += 1;
+        }
+        match missing {
+            [false, false] => Ok(()),
+            _ => self.introduce(),
+        }
+    }
+
+    /// Tells a new one all that the others know.
+    fn brief(&self, line: &Line) -> Result<(), RecordError> {
+        let say = || -> io::Result<()> {
+            for order in &self.orders {
+                order::send(&line.socket, order, &[])?;
+            }
+            for pages in &self.moved {
+                order::send(&line.socket, &Order::Moved, &pages.descriptors())?;
+            }
+            Ok(())
+        };
+        say().map_err(unheard())
+    }
+
+    /// A note for the trace, where one was missed.
+    pub(crate) fn note(&self) -> Option<String> {
+        match (self.fails, self.missed) {
+            (true, _) => Some(
+                "Somebody ended the recorder's watchdog, and no other could be started: had the recorder been killed then, the target might have stayed stopped.".to_owned(),
+            ),
+            (false, 0) => None,
+            (false, missed) => Some(format!(
+                "Somebody ended the recorder's watchdog; another was started ({missed} times)."
+            )),
+        }
+    }
+}
+
+fn unheard() -> impl FnOnce(io::Error) -> RecordError {
+    RecordError::system("speak to the watchdog process")
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        let _ = self.send(&Order::End);
-        self.orders = None;
-        // It ends at once, unless somebody has stopped it: a target of the same user can.
+        for line in self.both() {
+            let _ = order::send(&line.socket, &Order::End, &[]);
+            let _ = line.socket.shutdown(std::net::Shutdown::Write);
+        }
+        // It ends at once, unless fault handlers still bring pages back, or somebody has stopped it: a target of the same user
+        // can.
+        let child = &mut self.first.child;
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            if !matches!(self.child.try_wait(), Ok(None)) {
+            if !matches!(child.try_wait(), Ok(None)) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Cursor;
-
-    use super::*;
-
-    #[test]
-    fn any_path_survives() {
-        let odd = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
-        let orders = [
-            Order::Recorder(Pid(7)),
-            Order::Made(odd(b"/a\tb\nc d\xff"), odd(b"/")),
-            Order::Found(odd(b"e\n")),
-            Order::RunFolder(odd(b"")),
-            Order::End,
-        ];
-        let bytes: Vec<u8> = orders.iter().flat_map(Order::encode).collect();
-        let mut stream = Cursor::new(&bytes);
-        for order in &orders {
-            assert_eq!(Order::read(&mut stream).as_ref(), Some(order));
+        if varve_sys::status(Pid(child.id())).is_ok_and(|s| s.state != 'T') {
+            return;
         }
-        assert_eq!(Order::read(&mut stream), None);
-        // A recorder that was killed in the middle of an order has not given it.
-        let cut = Order::Made(odd(b"/a"), odd(b"/b")).encode();
-        for end in 0..cut.len() {
-            assert_eq!(Order::read(&mut Cursor::new(&cut[..end])), None);
-        }
-    }
-
-    #[test]
-    fn a_recorder_that_dies_has_its_folder_removed_and_one_that_ends_does_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let folder = dir.path().join("run");
-        std::fs::create_dir(&folder).unwrap();
-        crate::marker::mark_folder(&folder).unwrap();
-        let order = Order::RunFolder(folder.clone()).encode();
-        watch(Cursor::new([order.clone(), Order::End.encode()].concat()));
-        assert!(folder.is_dir());
-        watch(Cursor::new(order.clone()));
-        assert!(!folder.exists());
-        // What no recorder makes stays.
-        std::fs::create_dir(&folder).unwrap();
-        std::fs::write(folder.join("thesis.tex"), "").unwrap();
-        watch(Cursor::new(order));
-        assert!(folder.join("thesis.tex").exists());
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }

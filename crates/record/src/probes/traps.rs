@@ -132,6 +132,7 @@ impl Probe for Traps {
             self.handlers.take(pid, image, socket);
         }
         self.handlers.refresh();
+        state.moved_pages.extend(self.handlers.take_pages());
     }
 
     /// Otherwise, the longer the program waits for trapped accesses the more often all pages would be moved again, and it
@@ -195,7 +196,7 @@ impl Probe for Traps {
         manifest.traps = Some(self.handlers.note);
         if self.handlers.killed > 0 {
             manifest.notes.push(format!(
-                "Somebody ended {} fault handlers that had moved pages: the program reads zeroes in place of what those held.",
+                "Somebody ended {} fault handlers that had moved pages: those were brought back, and from then on no access of those processes trapped.",
                 self.handlers.killed
             ));
         }

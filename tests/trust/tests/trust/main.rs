@@ -2,6 +2,7 @@
 
 mod capabilities;
 mod containers;
+mod ends;
 mod figures;
 mod files;
 mod folders;

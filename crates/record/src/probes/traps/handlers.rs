@@ -1,7 +1,7 @@
 //! The fault backend: the first access to each page in an interval traps.
 //!
 //! Each process with the preload library has a fault handler (`agent/src/handler.rs`). While the target is held, and
-//! after the accessed bits were read, each handler moves the pages of its process aside; when the target runs on, the
+//! after the accessed bits were read, each handler moves the pages of its process away; when the target runs on, the
 //! first access to a page faults, and the kernel's tracepoints tell of it as of every fault: address, thread, CPU, time,
 //! instruction, read or write. The scan goes on as ever and is the safety net: what cannot be moved is still found
 //! there.
@@ -11,30 +11,25 @@
 //! userfaultfds of that memory, and is taken out of the cgroup that is held to the one that it came from, whose
 //! limits are those that it had.
 
+mod handler;
+
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration as Wait, Instant};
+use std::time::Duration as Wait;
 
-use varve_agent_ring::{
-    Arm, Armed, DEVICE, HELLO, MOST_WORDS, PLACES, QUIT, READY, SERVED, THREADS, WHO,
-};
+use varve_agent_ring::{Arm, Armed, MOST_WORDS, WHO};
 use varve_bpf::{ExemptProcesses, Leaf, Region};
 use varve_model::{Address, Bytes, Duration, Pid, Tid, Time, TouchSource};
-use varve_sys::{HandlerSocket, PidFd, monotonic_now};
+use varve_sys::{HandlerSocket, MovedPages, monotonic_now};
 use varve_trace::TrapsNote;
 use varve_trace::tables::TouchRow;
 
+use self::handler::{Handler, State};
 use super::budget::{Budget, Spent};
 use crate::state::found::Found;
 use crate::state::ranges::Ranges;
-
-/// A handler that takes longer is given up: the target stands still meanwhile.
-const MAX_ANSWER: Wait = Wait::from_secs(2);
-
-/// The same of one that is to end: nothing but two counts is lost.
-const LAST_ANSWER: Wait = Wait::from_millis(20);
 
 /// How often handlers are asked whether somebody has stopped them.
 const STEP: Wait = Wait::from_millis(50);
@@ -52,9 +47,6 @@ const EVERY_PAGE: Arm = Arm {
     afresh: false,
     is_limited: false,
 };
-
-/// Places to which a handler says that it moves pages, at most: more than it keeps.
-const MAX_PLACES: usize = 32 << 10;
 
 /// What the events tell that handlers must know.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +76,12 @@ pub(crate) struct Handlers {
     pub(crate) note: TrapsNote,
     /// Processes without a handler, of which nobody knows yet whether they are about to end.
     doubts: Vec<Doubt>,
-    /// Handlers that somebody ended while they had moved pages, which are lost.
+    /// Handlers that somebody ended while they had moved pages. The watchdog brings those back.
     pub(crate) killed: u64,
+    /// What brings the pages of newly met handlers back without them, for the watchdog.
+    pages: Vec<MovedPages>,
+    /// Memory to which handlers had moved pages that are gone now, and since when the process runs its program.
+    left: HashMap<Pid, (Time, Ranges)>,
     /// Processes that are not tracked because they may be handlers.
     exempt: ExemptProcesses,
     /// Those of them that are, by when they were made.
@@ -106,30 +102,6 @@ struct Doubt {
     failed: Time,
 }
 
-#[derive(Debug)]
-struct Handler {
-    socket: HandlerSocket,
-    since: Time,
-    state: State,
-    /// Whether it has moved pages.
-    moved: bool,
-    /// The memory to which it moves pages.
-    aside: Ranges,
-    /// How many pieces that is.
-    places: usize,
-}
-
-/// How far a handler has come.
-#[derive(Debug)]
-enum State {
-    /// Somebody of the process has connected.
-    Connected,
-    /// It is the handler, and has the device.
-    Verified(Pid, PidFd),
-    /// It has its userfaultfd.
-    Ready(Pid, PidFd),
-}
-
 impl Handlers {
     /// None yet.
     pub(crate) fn new(budget: Option<Budget>, exempt: ExemptProcesses) -> Handlers {
@@ -146,6 +118,8 @@ impl Handlers {
             armed: EVERY_PAGE,
             doubts: Vec::new(),
             killed: 0,
+            pages: Vec::new(),
+            left: HashMap::new(),
             exempt,
             met: HashSet::new(),
             unobserved: HashSet::new(),
@@ -174,7 +148,7 @@ impl Handlers {
             since: image,
             state: State::Connected,
             moved: false,
-            aside: Ranges::default(),
+            shadow: Ranges::default(),
             places: 0,
         };
         if let Some(old) = self.handlers.insert(pid, handler) {
@@ -195,9 +169,10 @@ impl Handlers {
             let met = match &handler.state {
                 State::Ready(..) if handler.has_ended() => Err(io::ErrorKind::UnexpectedEof.into()),
                 State::Ready(..) => Ok(()),
-                _ => handler
-                    .handshake(*pid, held, &self.exempt)
-                    .map(|met| self.met.extend(met)),
+                _ => handler.handshake(*pid, held, &self.exempt).map(|shaken| {
+                    self.met.extend(shaken.met);
+                    self.pages.extend(shaken.pages);
+                }),
             };
             if met.is_err() {
                 failed.push(*pid);
@@ -229,9 +204,11 @@ impl Handlers {
     /// so it is asked afterwards whether it has ended.
     fn fail(&mut self, pid: Pid) {
         // Its socket is closed: where it is there still, it puts everything back and ends.
-        let Some(handler) = self.handlers.remove(&pid) else {
+        let Some(mut handler) = self.handlers.remove(&pid) else {
             return;
         };
+        let shadow = std::mem::take(&mut handler.shadow);
+        self.left.insert(pid, (handler.since, shadow));
         let is_lost = handler.moved && handler.has_ended();
         if is_lost && varve_sys::is_running(pid) {
             self.killed += 1;
@@ -281,6 +258,8 @@ impl Handlers {
                 }
                 TrapNews::Gone(pid, time) => {
                     self.doubts.retain(|d| d.pid != pid || d.since >= time);
+                    self.left
+                        .retain(|p, (since, _)| *p != pid || *since >= time);
                     // A new program's handler may have been announced before this was heard.
                     if self.handlers.get(&pid).is_some_and(|s| s.since < time)
                         && let Some(handler) = self.handlers.remove(&pid)
@@ -295,7 +274,7 @@ impl Handlers {
         }
     }
 
-    /// Has the pages of these processes, which are held, moved aside. `waited` is how long they waited for trapped
+    /// Has the pages of these processes, which are held, moved away. `waited` is how long they waited for trapped
     /// accesses since the last time.
     pub(crate) fn arm(&mut self, pids: &[Pid], waited: Duration) {
         self.note.waited_ns = self.note.waited_ns + waited;
@@ -354,14 +333,21 @@ impl Handlers {
 
     /// Takes the shadows out of what was found: they are not the target's memory.
     pub(crate) fn hide(&self, found: &mut Found) {
-        if let Some(handler) = self.handlers.get(&found.pid) {
-            hide(&handler.aside, found);
+        let own = self.handlers.get(&found.pid).map(|h| &h.shadow);
+        let left = self.left.get(&found.pid).map(|(_, shadow)| shadow);
+        for shadow in own.into_iter().chain(left) {
+            hide(shadow, found);
         }
+    }
+
+    /// What brings the pages of newly met handlers back without them.
+    pub(crate) fn take_pages(&mut self) -> Vec<MovedPages> {
+        std::mem::take(&mut self.pages)
     }
 
     /// The shadow of each process.
     pub(crate) fn shadows(&self) -> impl Iterator<Item = (Pid, &Ranges)> {
-        self.handlers.iter().map(|(pid, s)| (*pid, &s.aside))
+        self.handlers.iter().map(|(pid, h)| (*pid, &h.shadow))
     }
 }
 
@@ -417,145 +403,6 @@ fn add(note: &mut TrapsNote, armed: &Armed) {
     note.moving_ns = note.moving_ns + Duration(armed.took_ns);
 }
 
-impl Handler {
-    fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready(..))
-    }
-
-    /// The handler's process, where it is known.
-    fn handler(&self) -> Option<(Pid, &PidFd)> {
-        match &self.state {
-            State::Connected => None,
-            State::Verified(pid, alive) | State::Ready(pid, alive) => Some((*pid, alive)),
-        }
-    }
-
-    /// Whether the handler has ended, or is about to.
-    fn has_ended(&self) -> bool {
-        let is_over =
-            |(pid, alive): (Pid, &PidFd)| alive.has_ended() || !varve_sys::is_running(pid);
-        self.handler().is_some_and(is_over)
-    }
-
-    /// Lets the handler go on where somebody has stopped it: its process would wait at every page that it has moved.
-    fn resume(&self) {
-        if let Some((pid, alive)) = self.handler()
-            && varve_sys::status(pid).is_ok_and(|s| s.state == 'T')
-        {
-            let _ = alive.signal(libc::SIGCONT);
-        }
-    }
-
-    /// Hears what it says until it is ready: that it has given up its rights, and that it has its userfaultfd. The
-    /// handler, once it is certain that it is one, and when it was made.
-    fn handshake(
-        &mut self,
-        process: Pid,
-        held: Option<&Path>,
-        exempt: &ExemptProcesses,
-    ) -> io::Result<Option<(Pid, Time)>> {
-        let mut words = [0; MOST_WORDS];
-        let Some(said) = self.socket.receive(&mut words, Wait::ZERO)? else {
-            return Ok(None);
-        };
-        let pid = said.pid.ok_or(io::ErrorKind::InvalidData)?;
-        let mut met = None;
-        let state = std::mem::replace(&mut self.state, State::Connected);
-        self.state = match (state, words[0], said.descriptor) {
-            (State::Connected, HELLO, None) => {
-                let alive = varve_sys::verify_handler(pid, process)?;
-                // One that is tracked as well would be held with the program that waits for it.
-                let made = exempt.since(pid).ok_or(io::ErrorKind::PermissionDenied)?;
-                self.socket.send_device(&[DEVICE])?;
-                met = Some((pid, made));
-                State::Verified(pid, alive)
-            }
-            (State::Verified(handler, alive), READY, Some(descriptor)) if handler == pid => {
-                varve_sys::begin_traps(descriptor)?;
-                if let Some(held) = held {
-                    exempt_from_hold(pid, &alive, held)?;
-                }
-                State::Ready(pid, alive)
-            }
-            _ => return Err(io::ErrorKind::InvalidData.into()),
-        };
-        Ok(met)
-    }
-
-    /// Asks it to arm, all pages but those of these threads' control blocks.
-    fn arm(&self, arm: &Arm, mut threads: Vec<u64>) -> io::Result<()> {
-        // In order, which spares the handler work.
-        threads.sort_unstable();
-        for some in threads.chunks(MOST_WORDS - 1) {
-            let words: Vec<u64> = [THREADS].into_iter().chain(some.iter().copied()).collect();
-            self.socket.send(&words, MAX_ANSWER)?;
-        }
-        self.socket.send(&arm.encode(), MAX_ANSWER)
-    }
-
-    /// What it did; nothing where it ended or takes too long.
-    fn answer(&mut self, words: &mut [u64]) -> Option<Armed> {
-        let until = Instant::now() + MAX_ANSWER;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let Some(said) = self.socket.receive(words, left.min(STEP)).ok()? else {
-                self.resume();
-                if left.is_zero() {
-                    return None;
-                }
-                continue;
-            };
-            let words = words.get(..said.words)?;
-            let [PLACES, places @ ..] = words else {
-                return Armed::decode(words);
-            };
-            self.places += places.len() / 2;
-            if self.places > MAX_PLACES {
-                return None;
-            }
-            for range in places.chunks_exact(2) {
-                self.aside.insert(Address(range[0]), Bytes(range[1]));
-            }
-        }
-    }
-
-    /// Ends it at once: the memory is of no use any more. What it has served since the last boundary, and of that
-    /// accesses to pages without content.
-    fn quit(self) -> (u64, u64) {
-        let mut words = [0; 3];
-        self.resume();
-        // If it does not hear it, it hears the end of the connection.
-        if self.socket.send(&[QUIT], Wait::ZERO).is_err() || !self.is_ready() {
-            return (0, 0);
-        }
-        match self.socket.receive(&mut words, LAST_ANSWER) {
-            Ok(Some(said)) if said.words == 3 && words[0] == SERVED => (words[1], words[2]),
-            _ => (0, 0),
-        }
-    }
-}
-
-impl Drop for Handler {
-    fn drop(&mut self) {
-        // Where somebody has stopped it, it would neither put back what it has nor end.
-        self.resume();
-    }
-}
-
-/// Takes a handler out of the cgroup that is held, if that is where it is, to the parent, whose limits apply to both.
-fn exempt_from_hold(handler: Pid, alive: &PidFd, held: &Path) -> io::Result<()> {
-    let groups = std::fs::read_to_string(format!("/proc/{handler}/cgroup"))?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
-    let (Some(own), Some(parent)) = (own, held.parent()) else {
-        return Ok(());
-    };
-    // The number is still the handler's: it would tell of its end.
-    if held.ends_with(own) && !alive.has_ended() {
-        std::fs::write(parent.join("cgroup.procs"), handler.to_string())?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use varve_model::PAGE_BYTES;
@@ -563,9 +410,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_aside_is_not_the_targets() {
-        let mut aside = Ranges::default();
-        aside.insert(Address(4 << 21), Bytes(3 * PAGE_BYTES));
+    fn what_lies_in_the_shadow_is_not_the_targets() {
+        let mut shadow = Ranges::default();
+        shadow.insert(Address(4 << 21), Bytes(3 * PAGE_BYTES));
         let region = |base: u64, leaf| Region {
             base: Address(base),
             leaf,
@@ -580,14 +427,14 @@ mod tests {
             others: [0; 8],
             present: 3,
         };
-        assert!(!hide_in_region(&aside, &mut region(4 << 21, Leaf::Small)));
-        assert!(!hide_in_region(&aside, &mut region(4 << 21, Leaf::Huge2M)));
+        assert!(!hide_in_region(&shadow, &mut region(4 << 21, Leaf::Small)));
+        assert!(!hide_in_region(&shadow, &mut region(4 << 21, Leaf::Huge2M)));
         let mut beyond = region(4 << 21, Leaf::Small);
         beyond.accessed[1] = 1;
-        assert!(hide_in_region(&aside, &mut beyond));
+        assert!(hide_in_region(&shadow, &mut beyond));
         assert_eq!(beyond.touched(), [0, 1, 0, 0, 0, 0, 0, 0]);
         let mut other = region(6 << 21, Leaf::Small);
-        assert!(hide_in_region(&aside, &mut other));
+        assert!(hide_in_region(&shadow, &mut other));
         assert_eq!(other.touched()[0], 0b111);
     }
 }
