@@ -23,6 +23,10 @@ const fn lacking(absent: Absent) -> &'static str {
     }
 }
 
+/// After a fork both processes have the same pages until one of them writes. The kernel's bits are the process's, not the page's.
+const COPIES: &str = "Which private pages of a forked process are copies: one that it only reads is still its parent's memory, and the \
+                      trace does not say so. They count as its own, so that the memory touched is at most what the figures say.";
+
 /// What the figures of a trace leave open. `refused` counts runs that were not entered.
 pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64) -> Vec<String> {
     let manifest = &trace.manifest;
@@ -47,6 +51,9 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
             "Which thread first touched the pages that were there before the recording began."
                 .to_owned(),
         );
+    }
+    if pass.rows > 0 && tables.has_forks() {
+        unknown.push(COPIES.to_owned());
     }
     if tables.objects.is_empty() && pass.rows > 0 {
         unknown.push("Whose the pages are: the trace has no objects.".to_owned());
