@@ -156,8 +156,11 @@ pub struct MachineFacts {
 /// What recording cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Overhead {
-    /// How long the target was held still, all intervals together.
+    /// How long the target was held, all intervals together: from the order to stand still, which some threads follow before
+    /// others, to its release. What runs until all stand still is in the interval too.
     pub held_ns: Duration,
+    /// The part of it between the intervals, in which all threads stood still.
+    pub stood_ns: Duration,
     /// The longest single hold.
     pub longest_hold_ns: Duration,
     /// CPU time of the recorder while the target ran.

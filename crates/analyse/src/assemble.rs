@@ -93,10 +93,28 @@ impl Tables {
             .map_or(manifest.clock.start_ns, |i| i.start_ns)
     }
 
+    fn between_intervals(&self) -> Duration {
+        let pairs = self.intervals.windows(2);
+        let gaps = pairs.map(|pair| (pair[1].start_ns - pair[0].end_ns).0);
+        Duration(gaps.fold(0, u64::saturating_add))
+    }
+
+    /// How many intervals are longer than a length.
+    pub(crate) fn longer_than(&self, length: Duration) -> u64 {
+        let longer = |i: &&IntervalRow| i.end_ns - i.start_ns > length;
+        self.intervals.iter().filter(longer).count() as u64
+    }
+
     /// The last one ends with the recording, and may be short.
     fn shortest_interval(&self) -> Duration {
         let all = self.intervals.split_last();
-        let whole = all.map(|(last, whole)| if whole.is_empty() { std::slice::from_ref(last) } else { whole });
+        let whole = all.map(|(last, whole)| {
+            if whole.is_empty() {
+                std::slice::from_ref(last)
+            } else {
+                whole
+            }
+        });
         let lengths = whole.into_iter().flatten().map(|i| i.end_ns - i.start_ns);
         lengths.min().unwrap_or_default()
     }
@@ -247,6 +265,7 @@ impl Whole<'_> {
                         .map(|i| i.held_ns.0)
                         .fold(0, u64::saturating_add),
                 ),
+                stood_ns: tables.between_intervals(),
                 longest_hold_ns: intervals
                     .clone()
                     .map(|i| i.held_ns)

@@ -172,7 +172,10 @@ pub(crate) fn is_loaders(frames: &[Frame]) -> bool {
 
 /// The name of a mapping of a file: that of the file, and who made it.
 pub(crate) fn of_file(file: String, name: &str) -> String {
-    match name.strip_prefix("mapping").or_else(|| name.strip_prefix("mmap")) {
+    match name
+        .strip_prefix("mapping")
+        .or_else(|| name.strip_prefix("mmap"))
+    {
         Some(place) if !place.starts_with(',') => file + place,
         // Nobody is known who made it, or it has the name of a variable.
         Some(_) => file,
@@ -393,7 +396,10 @@ mod tests {
     fn mappings_of_files_have_the_names_of_the_files() {
         let file = || "mapping of data.bin".to_owned();
         for (name, with_file) in [
-            ("mapping (x.c:10, in f)", "mapping of data.bin (x.c:10, in f)"),
+            (
+                "mapping (x.c:10, in f)",
+                "mapping of data.bin (x.c:10, in f)",
+            ),
             ("mmap (x.c:10, in f)", "mapping of data.bin (x.c:10, in f)"),
             ("mapping from f (app)", "mapping of data.bin from f (app)"),
             ("mapping, unknown caller", "mapping of data.bin"),

@@ -180,10 +180,11 @@ fn what_ran(page: &mut Page, a: &Analysis) {
     let mut parts = vec![match trace.backend == EXACT {
         true => "target ran in an emulator".to_owned(),
         false => format!(
-            "target held {} ({} of the time, longest {}){}",
+            "target held {} ({} of the time, longest {}; all threads stood still for {}){}",
             format::duration(cost.held_ns),
             format::percent(cost.held_ns.0, trace.duration_ns.0),
             format::duration(cost.longest_hold_ns),
+            format::duration(cost.stood_ns),
             held_by(&trace.hold)
         ),
     }];

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use varve_faults::{Stage, check_trace, varve_binary};
-use varve_trace::tables::TouchRow;
+use varve_trace::tables::{ProcessRow, TouchRow};
 use varve_trace::{State, Trace};
 use varve_trust::program;
 
@@ -92,7 +92,8 @@ impl Limited {
             fields[2].starts_with("cgroup").then(|| fields[1])
         });
         for root in roots {
-            let group = Limited(Path::new(root).join(format!("trust-{}-memory", std::process::id())));
+            let group =
+                Limited(Path::new(root).join(format!("trust-{}-memory", std::process::id())));
             let limits = ["memory.max", "memory.limit_in_bytes"];
             let is_made = fs::create_dir(&group.0).is_ok();
             let limit = |file| fs::write(group.0.join(file), bytes.to_string()).is_ok();
@@ -192,8 +193,17 @@ fn two_processes_with_one_pid_are_two() {
         assert_eq!(objects.len(), 1, "{name}: {objects:#?}");
         assert_eq!(number(objects[0], "touched_pages"), pages, "{objects:#?}");
     }
+    let rows = Trace::open(&stage.path("trace.varve"))
+        .unwrap()
+        .rows::<ProcessRow>();
+    let lives = rows
+        .unwrap()
+        .iter()
+        .filter(|p| u64::from(p.pid.0) == pid)
+        .count();
+    assert_eq!(lives, 2);
     let processes = report["processes"].as_array().unwrap();
     let of_pid = processes.iter().filter(|p| p["pid"] == pid);
     let commands: Vec<&str> = of_pid.filter_map(|p| p["command"].as_str()).collect();
-    assert_eq!(commands, ["first first", "second second"]);
+    assert_eq!(commands, ["first first; then second second"]);
 }

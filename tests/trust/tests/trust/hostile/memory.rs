@@ -230,13 +230,28 @@ fn millions_of_stacks_cost_a_recorder_little() {
     let stage = Stage::new();
     let program = program("stacks");
     let words = |depth| {
-        let options = ["record", "--force", "-o", "t.varve", "--min-object", "16", "--"];
+        let options = [
+            "record",
+            "--force",
+            "-o",
+            "t.varve",
+            "--min-object",
+            "16",
+            "--",
+        ];
         [&options[..], &[program.to_str().unwrap(), depth]].concat()
     };
-    let (few, many) = (peak_mib(&stage, &words("10")), peak_mib(&stage, &words("21")));
+    let (few, many) = (
+        peak_mib(&stage, &words("10")),
+        peak_mib(&stage, &words("21")),
+    );
     println!("peaks in MiB: {few} for a thousand stacks, {many} for two million");
     let manifest = Trace::open(&stage.path("t.varve")).unwrap().manifest;
     let lost = manifest.losses.get("stacks").copied().unwrap_or(0);
-    assert!(lost > 0 && !manifest.completeness.complete, "{:?}", manifest.losses);
+    assert!(
+        lost > 0 && !manifest.completeness.complete,
+        "{:?}",
+        manifest.losses
+    );
     assert!(many < 1024, "{many} MiB");
 }
