@@ -1,10 +1,11 @@
 //! What a trace does not tell, above all an imported one.
 
-use varve_trace::{Absent, EXACT, Trace};
+use varve_model::Duration;
+use varve_trace::{Absent, EXACT, IntervalChoice, Trace};
 
 use crate::analysis::{Analysis, Writes};
 use crate::assemble::Tables;
-use crate::format::counted;
+use crate::format::{counted, duration};
 use crate::sharing::SharingSource;
 use crate::stream::Pass;
 
@@ -22,6 +23,10 @@ const fn lacking(absent: Absent) -> &'static str {
         Absent::Lives => "When objects came to be and ceased: the record does not say.",
     }
 }
+
+/// After a fork both processes have the same pages until one of them writes. The kernel's bits are the process's, not the page's.
+const COPIES: &str = "Which private pages of a forked process are copies: one that it only reads is still its parent's memory, and the \
+                      trace does not say so. They count as its own, so that the memory touched is at most what the figures say.";
 
 /// What the figures of a trace leave open. `refused` counts runs that were not entered.
 pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64) -> Vec<String> {
@@ -47,6 +52,21 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
             "Which thread first touched the pages that were there before the recording began."
                 .to_owned(),
         );
+    }
+    if let IntervalChoice::Fixed(asked) = manifest.options.interval {
+        let most = Duration(asked.0.saturating_add(asked.0 / 10));
+        match tables.longer_than(most) {
+            0 => (),
+            longer => unknown.push(format!(
+                "When within {} longer than the {} asked for a page was touched: an interval ends once the recorder runs and all \
+                 threads of the target stand still.",
+                counted(longer, "interval"),
+                duration(asked)
+            )),
+        }
+    }
+    if pass.rows > 0 && tables.has_forks() {
+        unknown.push(COPIES.to_owned());
     }
     if tables.objects.is_empty() && pass.rows > 0 {
         unknown.push("Whose the pages are: the trace has no objects.".to_owned());

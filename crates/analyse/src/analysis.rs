@@ -101,6 +101,10 @@ pub struct TraceFacts {
     pub interval_accesses: Option<u64>,
     /// The median length of the intervals.
     pub median_interval_ns: Duration,
+    /// The shortest of them but the last, which ends with the recording.
+    pub shortest_interval_ns: Duration,
+    /// The longest of them.
+    pub longest_interval_ns: Duration,
     /// The command line.
     pub command: Vec<String>,
     /// Whether the program ran already when the recording began.
@@ -126,6 +130,14 @@ pub struct TraceFacts {
     pub stray_rows: u64,
 }
 
+impl TraceFacts {
+    /// Whether intervals are longer than asked for, by more than a tenth.
+    pub fn is_lengthened(&self) -> bool {
+        let asked = self.interval_ns.map(|asked| asked.0);
+        asked.is_some_and(|asked| self.longest_interval_ns.0 > asked.saturating_add(asked / 10))
+    }
+}
+
 /// The machine of the recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MachineFacts {
@@ -144,8 +156,11 @@ pub struct MachineFacts {
 /// What recording cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Overhead {
-    /// How long the target was held still, all intervals together.
+    /// How long the target was held, all intervals together: from the order to stand still, which some threads follow before
+    /// others, to its release. What runs until all stand still is in the interval too.
     pub held_ns: Duration,
+    /// The part of it between the intervals, in which all threads stood still.
+    pub stood_ns: Duration,
     /// The longest single hold.
     pub longest_hold_ns: Duration,
     /// CPU time of the recorder while the target ran.
@@ -244,7 +259,8 @@ pub enum Writes {
 pub struct ProcessUse {
     /// The process.
     pub pid: Pid,
-    /// Its last command line; empty where unknown.
+    /// Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
+    /// before `; then `: all figures are of all of them together.
     pub command: String,
     /// Distinct pages touched.
     pub touched_pages: Pages,
@@ -318,6 +334,8 @@ pub struct ObjectUse {
     /// What was found out about its pages.
     #[serde(flatten)]
     pub usage: Usage,
+    /// The part of the touched pages that it covers, at most: it may lie on the first and the last one in part.
+    pub touched_bytes: Bytes,
     /// Whether it is a reservation: address space of which parts become memory later.
     pub reserved: bool,
     /// Where its memory is such that several processes may map it: those that touched it, most pages first. A page that
@@ -413,6 +431,8 @@ pub struct Group {
     pub processes: u64,
     /// Their sizes, summed over all lives.
     pub bytes: Bytes,
+    /// The part of the touched pages that they cover, at most.
+    pub touched_bytes: Bytes,
     /// The most bytes of them that lived at once.
     pub peak_bytes: Bytes,
     /// How many died in the recording.

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use varve_attribute::Layer;
-use varve_model::{Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
+use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
 use varve_trace::tables::{
     IntervalRow, LossRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow,
 };
@@ -71,6 +71,17 @@ impl Tables {
         Sites::new(of.collect())
     }
 
+    /// Whether a process came of another one and went on with its program.
+    pub(crate) fn has_forks(&self) -> bool {
+        let known: HashMap<Pid, &str> = self
+            .processes
+            .iter()
+            .map(|p| (p.pid, p.exe.as_str()))
+            .collect();
+        let same = |p: &ProcessRow| known.get(&p.parent).is_some_and(|exe| *exe == p.exe);
+        self.processes.iter().any(|p| p.pid != p.parent && same(p))
+    }
+
     /// Whether an object, by position, is the recorder's.
     pub(crate) fn is_own(&self, position: usize) -> bool {
         self.objects[position].name.starts_with(OWN_MEMORY)
@@ -80,6 +91,32 @@ impl Tables {
         self.intervals
             .first()
             .map_or(manifest.clock.start_ns, |i| i.start_ns)
+    }
+
+    fn between_intervals(&self) -> Duration {
+        let pairs = self.intervals.windows(2);
+        let gaps = pairs.map(|pair| (pair[1].start_ns - pair[0].end_ns).0);
+        Duration(gaps.fold(0, u64::saturating_add))
+    }
+
+    /// How many intervals are longer than a length.
+    pub(crate) fn longer_than(&self, length: Duration) -> u64 {
+        let longer = |i: &&IntervalRow| i.end_ns - i.start_ns > length;
+        self.intervals.iter().filter(longer).count() as u64
+    }
+
+    /// The last one ends with the recording, and may be short.
+    fn shortest_interval(&self) -> Duration {
+        let all = self.intervals.split_last();
+        let whole = all.map(|(last, whole)| {
+            if whole.is_empty() {
+                std::slice::from_ref(last)
+            } else {
+                whole
+            }
+        });
+        let lengths = whole.into_iter().flatten().map(|i| i.end_ns - i.start_ns);
+        lengths.min().unwrap_or_default()
     }
 
     fn end(&self, manifest: &Manifest) -> Time {
@@ -228,6 +265,7 @@ impl Whole<'_> {
                         .map(|i| i.held_ns.0)
                         .fold(0, u64::saturating_add),
                 ),
+                stood_ns: tables.between_intervals(),
                 longest_hold_ns: intervals
                     .clone()
                     .map(|i| i.held_ns)
@@ -360,6 +398,8 @@ impl Whole<'_> {
                 _ => None,
             },
             median_interval_ns: lengths.get(lengths.len() / 2).copied().unwrap_or_default(),
+            shortest_interval_ns: tables.shortest_interval(),
+            longest_interval_ns: lengths.last().copied().unwrap_or_default(),
             command: manifest.target.command.clone(),
             attached: manifest.target.attached,
             hold: manifest.features.hold.clone(),
@@ -395,7 +435,12 @@ impl Whole<'_> {
         };
         for row in &self.tables.processes {
             let process = all.entry(row.pid.0).or_insert_with(|| empty(row.pid.0));
-            process.command.clone_from(&row.command);
+            // Who has ended does not run another program: this is another process to which the kernel gave the pid anew.
+            let is_another = process.exit_code.is_some() && process.died_ns <= Some(row.born_ns);
+            process.command = match is_another {
+                true => format!("{}; then {}", process.command, row.command),
+                false => row.command.clone(),
+            };
             process.born_ns = Some(process.born_ns.map_or(row.born_ns, |b| b.min(row.born_ns)));
             process.died_ns = row.died_ns;
             process.exit_code = row.exit_code;
@@ -513,6 +558,7 @@ impl Whole<'_> {
             died_ns: row.died_ns,
             born_tid: row.tid,
             usage: self.usage(i),
+            touched_bytes: covered(Pages(stats.touched), row.bytes),
             reserved: row.kind == ObjectKind::Mapping && row.layer == Layer::SEGMENT.number(),
             processes: self.users_of(position),
             reads: None,
@@ -538,6 +584,14 @@ impl Whole<'_> {
 
     fn site(&self, row: &ObjectRow) -> Option<&str> {
         self.tables.sites.get(&row.site?).map(String::as_str)
+    }
+}
+
+/// What objects of this size cover of pages, at most. Where sizes are not known, all of them.
+fn covered(pages: Pages, bytes: Bytes) -> Bytes {
+    match bytes.0 {
+        0 => pages.bytes(),
+        _ => pages.bytes().min(bytes),
     }
 }
 

@@ -11,6 +11,7 @@ mod use_of_memory;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use varve_attribute::LOADERS;
 use varve_model::{Bytes, Duration, ObjectId, ObjectKind, Pid, Time};
 
 use contention::{false_sharing_lines, false_sharing_pages, true_sharing};
@@ -117,7 +118,7 @@ impl<'a> Facts<'a> {
         let asked = match o.kind {
             ObjectKind::Heap => !o.pool,
             // Reserving address space asks for no memory.
-            ObjectKind::Mapping => o.site.is_some() && !o.reserved,
+            ObjectKind::Mapping => o.site.is_some() && !o.reserved && o.name != LOADERS,
             ObjectKind::Static | ObjectKind::Stack | ObjectKind::File => false,
         };
         asked && !self.outer.contains(&o.object)

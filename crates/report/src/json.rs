@@ -44,6 +44,8 @@ const TOUCHES: &[&str] = &[
     "trace.intervals",
     "trace.interval_ns",
     "trace.median_interval_ns",
+    "trace.shortest_interval_ns",
+    "trace.longest_interval_ns",
     "trace.touch_rows",
     "trace.stray_rows",
     "footprint.touched_pages",
@@ -70,6 +72,7 @@ const TOUCHES: &[&str] = &[
 /// Those of objects and groups.
 const OF_OBJECTS: &[&str] = &[
     "touched_pages",
+    "touched_bytes",
     "touched_pages_over_lives",
     "page_touches",
     "intervals_touched",

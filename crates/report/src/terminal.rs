@@ -123,6 +123,13 @@ fn what_ran(page: &mut Page, a: &Analysis) {
         return;
     }
     let length = match (trace.interval_ns, trace.interval_accesses) {
+        (Some(asked), _) if trace.is_lengthened() => format!(
+            "of {} to {} (median {}; asked for {})",
+            format::duration(trace.shortest_interval_ns),
+            format::duration(trace.longest_interval_ns),
+            format::duration(trace.median_interval_ns),
+            format::duration(asked)
+        ),
         (Some(length), _) => format!("of {}", format::duration(length)),
         (_, Some(0)) => "(the whole run)".to_owned(),
         (_, Some(accesses)) => format!("of {} accesses", format::count(accesses)),
@@ -173,10 +180,11 @@ fn what_ran(page: &mut Page, a: &Analysis) {
     let mut parts = vec![match trace.backend == EXACT {
         true => "target ran in an emulator".to_owned(),
         false => format!(
-            "target held {} ({} of the time, longest {}){}",
+            "target held {} ({} of the time, longest {}; all threads stood still for {}){}",
             format::duration(cost.held_ns),
             format::percent(cost.held_ns.0, trace.duration_ns.0),
             format::duration(cost.longest_hold_ns),
+            format::duration(cost.stood_ns),
             held_by(&trace.hold)
         ),
     }];
@@ -203,7 +211,10 @@ fn what_ran(page: &mut Page, a: &Analysis) {
 
 /// Where the objects of a program come from that ran already, to which nothing could be preloaded.
 fn objects_of_attached(a: &Analysis) -> String {
-    let is_heap = |o: &varve_analyse::ObjectUse| o.kind == varve_model::ObjectKind::Heap;
+    // The kernel shows the heap as a whole, `[heap]`, without the objects in it.
+    let is_heap = |o: &varve_analyse::ObjectUse| {
+        o.kind == varve_model::ObjectKind::Heap && !o.name.starts_with("[heap]")
+    };
     let heap = match a.objects.iter().any(is_heap) {
         true => "heap objects are those made since the recording began",
         false => "heap objects are not known",

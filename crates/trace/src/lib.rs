@@ -12,6 +12,7 @@
 //! The columns of each table are documented on its row type in [`tables`].
 
 mod cell;
+mod check;
 mod chunk;
 mod columns;
 mod delta;

@@ -94,7 +94,7 @@ table! {
         start_ns: Time,
         /// When the target was held at the interval's end: everything it did before is in it.
         end_ns: Time,
-        /// How long the target was held at the end of the interval.
+        /// How long the target was held at the end of the interval: from the order to stand still to its release. Until all threads stood still the interval went on.
         held_ns: Duration,
         /// Pages resident in all recorded processes at the end, in 4 KiB pages; a page that several
         /// processes share counts in each.

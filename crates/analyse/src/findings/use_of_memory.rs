@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use varve_model::{Bytes, ObjectKind, PageRange, Pages};
+use varve_model::{Bytes, ObjectKind, PageRange};
 
 use super::{FEW_INTERVALS, Facts, MIB, WORTH, finding, list};
 use crate::analysis::*;
@@ -22,7 +22,7 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
     let untouched = asked().filter_map(|o| {
         let pages = PageRange::of_bytes(o.address, o.bytes).count;
         let rest = pages.0.saturating_sub(o.usage.touched_pages.0);
-        let bytes = Pages(rest).bytes();
+        let bytes = Bytes(o.bytes.0.saturating_sub(o.touched_bytes.0));
         (bytes >= WORTH && rest.saturating_mul(4) >= pages.0).then_some((o, bytes.0))
     });
     let (never, mut objects, never_bytes) = list(untouched);
@@ -31,7 +31,7 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
         let used = o.usage.last_touch_ns? - o.born_ns.max(f.analysis.trace.start_ns);
         let early =
             used.0 <= (life.0 / 20).max(f.interval.0) && life.0 >= FEW_INTERVALS * f.interval.0;
-        let bytes = o.usage.touched_pages.bytes();
+        let bytes = o.touched_bytes;
         (f.long() && early && bytes >= WORTH).then_some((o, bytes.0))
     });
     let (new, more, new_bytes) = list(stale);
@@ -124,7 +124,7 @@ pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let once = f.analysis.objects.iter().filter_map(|o| {
-        let bytes = o.usage.touched_pages.bytes();
+        let bytes = o.touched_bytes;
         let once = o.usage.reuse.once.0;
         let once = once.saturating_sub(o.usage.possibly_others_page_touches);
         let mostly = once.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);

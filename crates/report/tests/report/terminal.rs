@@ -334,6 +334,32 @@ fn a_counted_run_is_not_said_to_be_held_or_cut_by_cost() {
 }
 
 #[test]
+fn intervals_that_became_longer_are_not_said_to_be_as_asked() {
+    let page = changed(Kind::Complete, |a| {
+        a.trace.shortest_interval_ns = Duration(STEP);
+        a.trace.median_interval_ns = Duration(52_000_000);
+        a.trace.longest_interval_ns = Duration(210_000_000);
+    });
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = "400 intervals of 50 ms to 210 ms (median 52 ms; asked for 50 ms)";
+    assert!(page.contains(said), "{page}");
+}
+
+#[test]
+fn an_attached_program_has_no_heap_objects_but_those_that_are_known() {
+    let said = |name: &str| {
+        changed(Kind::Complete, |a| {
+            a.trace.attached = true;
+            a.objects.truncate(1);
+            (a.objects[0].kind, a.objects[0].name) = (ObjectKind::Heap, name.into());
+        })
+    };
+    let of = |page: String| page.contains("made since");
+    assert!(!of(said("[heap], small objects")));
+    assert!(of(said("malloc (a.c:1, in f)")));
+}
+
+#[test]
 fn a_clock_that_counts_accesses_is_no_time() {
     let text = changed(Kind::Complete, |a| a.trace.clock_unit = ClockUnit::Accesses);
     let chart = text

@@ -9,6 +9,7 @@ mod folders;
 mod handler;
 mod hold;
 mod hostile;
+mod kernel;
 mod others;
 mod reports;
 mod rings;
