@@ -12,10 +12,13 @@ mod findings;
 mod fold;
 pub mod format;
 mod invariants;
+mod known;
 mod memory;
+mod overview;
 mod page_set;
 mod page_states;
 mod samples;
+mod section;
 mod sharing;
 mod stats;
 mod stream;
@@ -32,11 +35,14 @@ pub use counts::{
     Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
     ThreadCounts,
 };
+pub use known::Known;
 pub use memory::{Memory, Objects};
+pub use overview::{Headline, HotBy, HotLine, HotObject, Overview};
 pub use samples::{
     ChainTime, Latency, LevelShare, LineTime, ObjectSamples, OmittedSamples, PlaceSamples,
     SampleUse, Sampled, SourceShare, Steps, ThreadPart, ThreadSamples, WEIGHT,
 };
+pub use section::Section;
 pub use sharing::{
     Axis, BlockKind, BlockThread, FlowCell, ObjectPhase, ObjectSharing, RangeCell, Ranges,
     SharedBlock, SharingClass, SharingPart, SharingSource, SharingThread, SharingUse, ThreadPhase,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
+use varve_analyse::Section;
 use varve_model::{Bytes, Duration};
 use varve_record::Ablation;
 use varve_trace::{Access, Existing, Output};
@@ -162,13 +163,23 @@ pub(crate) struct Record {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  varve report solver.varve                    print a page of text
-  varve report solver.varve --html page.html   write the map of time and addresses, for a browser
+  varve report solver.varve                              what it used, what is hot, what to do
+  varve report solver.varve --section objects,sharing    more of these
+  varve report solver.varve --section help               what there is
+  varve report solver.varve --html page.html             the map of time and addresses, for a browser
   varve report solver.varve --json | jq .findings")]
 pub(crate) struct Report {
     /// Trace folder, as `varve record` wrote it
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
+
+    /// Show these sections in full; `help` lists their names
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "all")]
+    pub(crate) section: Vec<Section>,
+
+    /// Show every section in full
+    #[arg(long)]
+    pub(crate) all: bool,
 
     /// Write JSON to standard output
     #[arg(long)]

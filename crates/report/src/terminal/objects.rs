@@ -3,7 +3,7 @@
 use varve_analyse::{Analysis, Group, format};
 use varve_trace::ClockUnit;
 
-use super::grouped;
+use super::words::grouped;
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
 

@@ -8,7 +8,7 @@ use varve_analyse::{
 use varve_model::{Pages, Tid};
 use varve_trace::ClockUnit;
 
-use super::grouped;
+use super::words::grouped;
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
 
