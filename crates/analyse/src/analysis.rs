@@ -139,6 +139,8 @@ pub struct MachineFacts {
     pub cpus: u32,
     /// Physical memory.
     pub memory_bytes: Bytes,
+    /// Memory nodes (NUMA); null where nobody said.
+    pub nodes: Option<u32>,
 }
 
 /// What recording cost.

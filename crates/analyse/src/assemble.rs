@@ -164,7 +164,7 @@ pub(crate) fn analyse(
     })?;
     analysis.sharing = sharing.finish(&whole.shares, analysis.samples.as_ref());
     analysis.unknown.extend(unsaid(&analysis));
-    analysis.findings = findings::find(&analysis, &tables);
+    analysis.findings = findings::find(&analysis, &tables, options.for_numa);
     analysis.contradictions = invariants::broken(&analysis);
     Ok(analysis)
 }
@@ -371,6 +371,7 @@ impl Whole<'_> {
                 cpu: machine.cpu.clone(),
                 cpus: machine.cpus,
                 memory_bytes: machine.memory_bytes,
+                nodes: machine.nodes,
             },
             traps: manifest.traps,
             absent: manifest.absent.clone(),

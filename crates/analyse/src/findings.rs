@@ -5,6 +5,7 @@
 
 mod contention;
 mod first_touches;
+mod news;
 mod placement;
 mod trust;
 mod use_of_memory;
@@ -31,8 +32,16 @@ const FEW_INTERVALS: u64 = 20;
 /// Names that a sentence lists.
 const NAMES: usize = 3;
 
-/// All findings, most important first.
-pub(crate) fn find(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
+/// All findings that are news, most important first. What only helps where there are several memory nodes is left out
+/// where the machine is not known to have them, unless it is asked for.
+pub(crate) fn find(analysis: &Analysis, tables: &Tables, for_numa: bool) -> Vec<Finding> {
+    let mut found = by_rules(analysis, tables);
+    let has_nodes = for_numa || analysis.trace.machine.nodes.is_some_and(|n| n > 1);
+    found.retain(|f| has_nodes || !news::needs_nodes(f.id));
+    found
+}
+
+fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
     let facts = Facts::new(analysis, tables);
     let by_use = rules_by_use(&facts);
     // Without touches nothing is known of what they tell; what samples tell does not need them.
@@ -120,7 +129,7 @@ impl<'a> Facts<'a> {
             ObjectKind::Mapping => o.site.is_some() && !o.reserved,
             ObjectKind::Static | ObjectKind::Stack | ObjectKind::File => false,
         };
-        asked && !self.outer.contains(&o.object)
+        asked && !self.outer.contains(&o.object) && news::is_news(o)
     }
 
     fn long(&self) -> bool {

@@ -58,12 +58,15 @@ pub struct AnalyseOptions {
     /// Objects that are listed by themselves; what is beyond is summed in [`Analysis::omitted`] and counted in
     /// [`Analysis::groups`].
     pub most_objects: usize,
+    /// Advice for machines with several memory nodes, also where the machine of the trace has one.
+    pub for_numa: bool,
 }
 
 impl Default for AnalyseOptions {
     fn default() -> Self {
         AnalyseOptions {
             most_objects: 20_000,
+            for_numa: false,
         }
     }
 }

@@ -75,9 +75,9 @@ pub struct HotObject {
     pub kind: ObjectKind,
     /// How many have that name.
     pub objects: u64,
-    /// Their size.
+    /// The most that lived at once; where they were allocated on several ways, summed over these.
     pub bytes: Known<Bytes>,
-    /// What was touched of them.
+    /// What was touched of them, summed likewise.
     pub touched: Known<Bytes>,
     /// Their share, 0 to 1.
     pub share: f64,
@@ -166,59 +166,60 @@ fn weights(a: &Analysis) -> Option<Weights> {
 
 fn hot(a: &Analysis) -> (HotBy, Vec<HotObject>) {
     let Some((by, weights, all)) = weights(a) else {
-        let groups = a.groups.iter().enumerate();
-        let touches = groups.map(|(i, g)| (i, g.usage.page_touches)).collect();
+        let groups = a.groups.iter();
+        let touches = groups.map(|g| ((g.name.as_str(), g.kind), g.usage.page_touches));
         let objects = hottest(a, touches, a.footprint.page_touches);
         return (HotBy::PageTouches, objects);
     };
-    let groups: HashMap<(&str, ObjectKind, Option<&str>), usize> = a
-        .groups
-        .iter()
-        .zip(0..)
-        .map(|(g, i)| ((g.name.as_str(), g.kind, g.site.as_deref()), i))
-        .collect();
-    let of: HashMap<ObjectId, usize> = a
+    let of: HashMap<ObjectId, Name<'_>> = a
         .objects
         .iter()
-        .filter_map(|o| {
-            let key = (o.name.as_str(), o.kind, o.site.as_deref());
-            Some((o.object, *groups.get(&key)?))
-        })
+        .map(|o| (o.object, (o.name.as_str(), o.kind)))
         .collect();
-    let mut sums: HashMap<usize, u64> = HashMap::new();
-    for (object, weight) in weights {
-        if let Some(&group) = of.get(&object) {
-            *sums.entry(group).or_default() += weight;
-        }
-    }
-    (by, hottest(a, sums.into_iter().collect(), all))
+    let named = weights.into_iter();
+    let named = named.filter_map(|(object, weight)| Some((*of.get(&object)?, weight)));
+    (by, hottest(a, named, all))
 }
 
-/// The hottest groups, by position and weight.
-fn hottest(a: &Analysis, mut weights: Vec<(usize, u64)>, all: u64) -> Vec<HotObject> {
-    weights.retain(|(_, weight)| *weight > 0);
-    weights.sort_by_key(|&(i, weight)| (Reverse(weight), i));
+/// Objects of one name and kind are one to a person, also where they were allocated on several ways.
+type Name<'a> = (&'a str, ObjectKind);
+
+/// The hottest names, of these weights.
+fn hottest<'a>(
+    a: &'a Analysis,
+    weights: impl Iterator<Item = (Name<'a>, u64)>,
+    all: u64,
+) -> Vec<HotObject> {
+    let mut sums: HashMap<Name<'_>, u64> = HashMap::new();
+    for (name, weight) in weights {
+        *sums.entry(name).or_default() += weight;
+    }
+    let mut sums: Vec<_> = sums.into_iter().filter(|(_, weight)| *weight > 0).collect();
+    sums.sort_by_key(|&(name, weight)| (Reverse(weight), name));
+    sums.truncate(OBJECTS);
+    let hot = sums.into_iter();
+    hot.map(|(name, weight)| hot_object(a, name, weight as f64 / all.max(1) as f64))
+        .collect()
+}
+
+fn hot_object(a: &Analysis, name: Name<'_>, share: f64) -> HotObject {
+    let groups = || a.groups.iter().filter(|g| (g.name.as_str(), g.kind) == name);
     let lacks = |what| a.trace.absent.contains(&what);
-    let hot = weights.into_iter().take(OBJECTS).map(|(i, weight)| {
-        let g = &a.groups[i];
-        let unless = |absent: bool, bytes: Bytes, whole: bool| match absent {
-            true => Known::Absent("the trace does not say".to_owned()),
-            false => Known::of(bytes, whole),
-        };
-        HotObject {
-            name: g.name.clone(),
-            kind: g.kind,
-            objects: g.objects,
-            bytes: unless(lacks(Absent::Places), g.bytes.min(g.peak_bytes), true),
-            touched: unless(
-                lacks(Absent::Touches),
-                g.usage.touched_pages.bytes(),
-                is_whole(&a.trace),
-            ),
-            share: weight as f64 / all.max(1) as f64,
-        }
-    });
-    hot.collect()
+    let unless = |absent: bool, bytes: u64, all: bool| match absent {
+        true => Known::Absent("the trace does not say".to_owned()),
+        false => Known::of(Bytes(bytes), all),
+    };
+    let bytes = groups().map(|g| g.bytes.min(g.peak_bytes).0).sum();
+    let touched: u64 = groups().map(|g| g.usage.touched_pages.bytes().0).sum();
+    let touched = touched.min(a.footprint.touched_pages.bytes().0);
+    HotObject {
+        name: name.0.to_owned(),
+        kind: name.1,
+        objects: groups().map(|g| g.objects).sum(),
+        bytes: unless(lacks(Absent::Places), bytes, true),
+        touched: unless(lacks(Absent::Touches), touched, is_whole(&a.trace)),
+        share,
+    }
 }
 
 fn hot_lines(a: &Analysis) -> Vec<HotLine> {

@@ -7,7 +7,7 @@ use varve_model::{Address, Bytes, ObjectKind, Page, Pid, SiteId, Tid, Time};
 use varve_sys::{MapEntry, monotonic_now};
 
 use crate::channel::{Arrival, Channel};
-use crate::kernel_objects::NO_ACCESS;
+use crate::kernel_objects::is_reservation;
 use crate::lives::{Birth, Lives, STACK};
 use crate::stacks::Stacks;
 use crate::world::World;
@@ -311,7 +311,7 @@ fn take(
                     ObjectKind::Mapping
                 };
                 let mut made = birth(kind, "mmap", address, bytes);
-                made.reserved = !file && protection == NO_ACCESS;
+                made.reserved = !file && is_reservation(protection, flags as i32);
                 lives.map(pid, made);
             }
             MapOperation::Munmap => lives.unmap(pid, Address(address), Bytes(bytes), time),

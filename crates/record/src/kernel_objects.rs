@@ -10,8 +10,11 @@ use crate::lives::{Birth, Lives};
 use crate::stacks::Stacks;
 use crate::world::World;
 
-/// `PROT_NONE` in an event: a reservation of address space.
-pub(crate) const NO_ACCESS: u32 = libc::PROT_NONE as u32;
+/// Whether a mapping takes address space of which parts become memory later: nobody may access it, or the kernel keeps no
+/// memory for it.
+pub(crate) const fn is_reservation(protection: u32, flags: i32) -> bool {
+    protection == libc::PROT_NONE as u32 || flags & libc::MAP_NORESERVE != 0
+}
 
 /// Turns mapping events into births and deaths.
 pub(crate) struct KernelObjects {
@@ -80,7 +83,8 @@ impl KernelObjects {
                     return;
                 }
                 let mut made = birth(kind, "mmap", result, bytes);
-                made.reserved = kind == ObjectKind::Mapping && protection == NO_ACCESS;
+                made.reserved =
+                    kind == ObjectKind::Mapping && is_reservation(protection, flags);
                 lives.map(pid, made);
             }
             MappingCall::Unmap { address, bytes } => {

@@ -48,7 +48,10 @@ impl LineTime {
                 Some(module) => format!("{function} ({module})"),
                 None => function.to_owned(),
             },
-            _ => self.module.clone().unwrap_or_else(|| "unknown".to_owned()),
+            _ => match &self.module {
+                Some(module) => format!("{module} (function not known)"),
+                None => "code of no known file".to_owned(),
+            },
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis, folder: &Path) {
     page.clipped(
         "more",
         Tone::Faint,
-        &format!("varve report {of} --section findings,objects (or help), --all, --html page.html"),
+        &format!("varve report {of} --section findings,objects; --section help; --html page.html"),
     );
 }
 
@@ -56,7 +56,7 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview) {
         &format!("{}{often}", o.touched.words(bytes)),
     );
     let mut parts = vec![format!(
-        "{} on average, {} at most",
+        "{} in an interval on average, {} at most",
         o.mean_working_set.words(bytes),
         o.peak_working_set.words(bytes)
     )];
@@ -67,7 +67,7 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview) {
         };
         parts.push(format!("resident {} at most{of}", o.peak_resident.words(bytes)));
     }
-    page.clipped("an interval", Tone::Plain, &parts.join("; "));
+    page.clipped("working set", Tone::Plain, &parts.join("; "));
     // Ticks of unknown length are no axis that a person could read, and one interval is no course of time.
     if a.trace.clock_unit != ClockUnit::Ticks && a.working_set.len() > 1 {
         let label = |length| span(a, length);

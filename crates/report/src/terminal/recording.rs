@@ -27,14 +27,22 @@ fn where_and_when(a: &Analysis) -> String {
         false => {
             parts.push(format!("Linux {} {}", machine.kernel, machine.architecture));
             parts.push(format!(
-                "{}, {}, {}",
-                machine.cpu,
+                "{}, {}{}",
                 format::counted(u64::from(machine.cpus), "CPU"),
-                format::bytes(machine.memory_bytes)
+                format::bytes(machine.memory_bytes),
+                nodes(machine.nodes)
             ));
+            parts.push(machine.cpu.clone());
         }
     }
     parts.join(" · ")
+}
+
+fn nodes(nodes: Option<u32>) -> String {
+    match nodes {
+        Some(n @ 2..) => format!(", {n} memory nodes"),
+        _ => String::new(),
+    }
 }
 
 /// How long and how.
@@ -131,12 +139,33 @@ pub(super) fn brief(page: &mut Page, a: &Analysis) {
     head(page, a);
     page.gap();
     let (word, tone) = completeness(a);
-    page.clipped(word, tone, &a.trace.statement);
+    page.clipped(word, tone, &short_statement(a));
     if let Some(text) = wrong(a) {
         page.clipped("WRONG", Tone::Bad, &text);
     }
     if !a.trace.absent.contains(&Absent::Overhead) {
-        page.clipped("cost", Tone::Plain, &cost(a));
+        let cost = &a.overhead;
+        let text = format!(
+            "target held {} ({} of the time), recorder used {} of CPU",
+            format::duration(cost.held_ns),
+            format::percent(cost.held_ns.0, a.trace.duration_ns.0),
+            format::duration(cost.recorder_cpu_ns)
+        );
+        match a.trace.backend == EXACT {
+            true => page.clipped("cost", Tone::Plain, &self::cost(a)),
+            false => page.clipped("cost", Tone::Plain, &text),
+        }
+    }
+}
+
+/// The statement of completeness in a line.
+pub(super) fn short_statement(a: &Analysis) -> String {
+    match a.trace.complete {
+        true if a.trace.backend == EXACT => {
+            "every access of the program's own instructions was counted".to_owned()
+        }
+        true => "every page that the program accessed is listed, interval by interval".to_owned(),
+        false => a.trace.statement.clone(),
     }
 }
 

@@ -253,6 +253,7 @@ fn manifest() -> Manifest {
             cpu: "test".into(),
             cpus: 2,
             memory_bytes: Bytes(1 << 30),
+                nodes: None,
         },
         clock: Clock {
             start_ns: Time(1_000_000),
@@ -345,6 +346,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
                 cpu: "test".into(),
                 cpus: 2,
                 memory_bytes: Bytes(1 << 30),
+                nodes: None,
             },
             traps: None,
             absent: vec![],

@@ -36,7 +36,7 @@ fn manifest(kind: Kind) -> Manifest {
         "target": {"command": ["./solver", "--grid", "64"], "pid": 42, "attached": false, "exit_code": 0},
         "options": {"interval": {"fixed": STEP}, "follow": true, "min_object_bytes": 4096, "thp_never": false},
         "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload"},
-        "machine": {"kernel": "6.12.48", "architecture": "x86_64", "cpu": "Some CPU", "cpus": 2, "memory_bytes": 8_u64 << 30},
+        "machine": {"kernel": "6.12.48", "architecture": "x86_64", "cpu": "Some CPU", "cpus": 2, "memory_bytes": 8_u64 << 30, "nodes": 2},
         "clock": {"start_ns": 0, "end_ns": 400 * STEP, "start_unix_ns": 1_773_480_413_000_000_000_u64},
         "completeness": {"complete": false, "statement": ""},
         "overhead": {"held_ns": 0, "recorder_cpu_ns": 0, "recorder_peak_bytes": 50 << 20},

@@ -260,6 +260,7 @@ pub fn manifest() -> Manifest {
             cpu: "made up".into(),
             cpus: 2,
             memory_bytes: Bytes(8 << 30),
+            nodes: Some(2),
         },
         clock: Clock::default(),
         completeness: Completeness {
