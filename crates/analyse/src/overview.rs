@@ -203,7 +203,11 @@ fn hottest<'a>(
 }
 
 fn hot_object(a: &Analysis, name: Name<'_>, share: f64) -> HotObject {
-    let groups = || a.groups.iter().filter(|g| (g.name.as_str(), g.kind) == name);
+    let groups = || {
+        a.groups
+            .iter()
+            .filter(|g| (g.name.as_str(), g.kind) == name)
+    };
     let lacks = |what| a.trace.absent.contains(&what);
     let unless = |absent: bool, bytes: u64, all: bool| match absent {
         true => Known::Absent("the trace does not say".to_owned()),

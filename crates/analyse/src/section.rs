@@ -81,11 +81,7 @@ impl Section {
                 &["objects", "omitted", "groups", "tail"],
             ),
             Section::Processes => ("processes", "each process", &["processes"]),
-            Section::Threads => (
-                "threads",
-                "which thread touched pages first",
-                &["threads"],
-            ),
+            Section::Threads => ("threads", "which thread touched pages first", &["threads"]),
             Section::Samples => (
                 "samples",
                 "where the time of accesses goes: objects and lines of code",

@@ -83,8 +83,7 @@ impl KernelObjects {
                     return;
                 }
                 let mut made = birth(kind, "mmap", result, bytes);
-                made.reserved =
-                    kind == ObjectKind::Mapping && is_reservation(protection, flags);
+                made.reserved = kind == ObjectKind::Mapping && is_reservation(protection, flags);
                 lives.map(pid, made);
             }
             MappingCall::Unmap { address, bytes } => {

@@ -55,7 +55,11 @@ pub fn render(analysis: &Analysis, folder: &Path, options: &TerminalOptions) -> 
         // Whoever asked for everything does not ask why there is no more.
         if page.text.len() == before && !is_whole {
             page.gap();
-            page.labelled(section.name(), Tone::Plain, "this trace has nothing of that kind");
+            page.labelled(
+                section.name(),
+                Tone::Plain,
+                "this trace has nothing of that kind",
+            );
         }
     }
     if is_whole {

@@ -47,6 +47,23 @@ pub(crate) enum Command {
     Watchdog,
 }
 
+/// The command line that was meant where the command to record stands without `--` before it.
+pub(crate) fn without_dashes(error: &clap::Error, words: &[String]) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    let is_record = |word: &String| word.len() >= 3 && "record".starts_with(word.as_str());
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let is_meant = error.kind() == ErrorKind::UnknownArgument
+        && words.get(1).is_some_and(is_record)
+        && !wrong.starts_with('-');
+    let at = words.iter().position(|word| word == wrong)?;
+    is_meant.then(|| {
+        let (options, command) = words.split_at(at);
+        format!("varve {} -- {}", options[1..].join(" "), command.join(" "))
+    })
+}
+
 /// How a new trace is written.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Writing {
@@ -174,8 +191,17 @@ pub(crate) struct Report {
     pub(crate) trace: PathBuf,
 
     /// Show these sections in full; `help` lists their names
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "all")]
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        conflicts_with = "all"
+    )]
     pub(crate) section: Vec<Section>,
+
+    /// Give advice for this kind of machine too, where the trace is of another
+    #[arg(long = "for", value_name = "MACHINE")]
+    pub(crate) advice: Option<MachineArgument>,
 
     /// Show every section in full
     #[arg(long)]
@@ -427,6 +453,13 @@ impl FromStr for SamplesArgument {
     }
 }
 
+/// `--for`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MachineArgument {
+    /// Several memory nodes
+    Numa,
+}
+
 /// `--thp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Thp {
@@ -491,6 +524,23 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_without_dashes_is_understood() {
+        let meant = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let error = Arguments::try_parse_from(&words).err();
+            error.and_then(|e| without_dashes(&e, &words))
+        };
+        let with = |text: &str| Some(text.to_owned());
+        assert_eq!(meant("varve record ls"), with("varve record -- ls"));
+        assert_eq!(
+            meant("varve record -o t.varve ls -l"),
+            with("varve record -o t.varve -- ls -l")
+        );
+        assert_eq!(meant("varve record --nonsense"), None);
+        assert_eq!(meant("varve report t.varve u"), None);
     }
 
     #[test]

@@ -46,7 +46,8 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
         // One fault fills a whole huge page; of other pages, most must have been seen to come.
         let seen = o.usage.huge_page_touches > 0
             || all.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
-        let fits = data && seen && is_news(o) && bytes >= WORTH && all >= 64 && o.usage.heat() >= 2.0;
+        let fits =
+            data && seen && is_news(o) && bytes >= WORTH && all >= 64 && o.usage.heat() >= 2.0;
         if !fits || share.pages.0.saturating_mul(20) < all.saturating_mul(19) {
             return None;
         }

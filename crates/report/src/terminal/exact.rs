@@ -4,8 +4,8 @@ use varve_analyse::{Analysis, ExactUse, format};
 
 use super::objects::HOTTEST;
 use super::page::{Page, Tone};
-use super::table::{Align, Table};
 use super::processes::THREADS;
+use super::table::{Align, Table};
 use super::words::grouped;
 
 /// What was counted, where accesses were.

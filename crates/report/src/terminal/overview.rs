@@ -65,7 +65,10 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview) {
             0 | 1 => String::new(),
             n => format!(", summed over {n} processes"),
         };
-        parts.push(format!("resident {} at most{of}", o.peak_resident.words(bytes)));
+        parts.push(format!(
+            "resident {} at most{of}",
+            o.peak_resident.words(bytes)
+        ));
     }
     page.clipped("working set", Tone::Plain, &parts.join("; "));
     // Ticks of unknown length are no axis that a person could read, and one interval is no course of time.
@@ -86,7 +89,6 @@ fn hot(page: &mut Page, o: &Overview) {
     let mut table = Table::new(&[
         ("object", Align::Name),
         ("kind", Align::Left),
-        ("size", Align::Right),
         ("touched", Align::Right),
         ("share", Align::Right),
     ])
@@ -96,7 +98,6 @@ fn hot(page: &mut Page, o: &Overview) {
         table.row([
             grouped(&object.name, object.objects),
             object.kind.word().to_owned(),
-            object.bytes.words(bytes),
             object.touched.words(bytes),
             format::share(object.share),
         ]);
@@ -109,7 +110,8 @@ fn hot(page: &mut Page, o: &Overview) {
         HotBy::Samples => "share",
         _ => "time",
     };
-    let mut table = Table::new(&[("line of code", Align::Name), (of, Align::Right)]).one_line_each();
+    let mut table =
+        Table::new(&[("line of code", Align::Name), (of, Align::Right)]).one_line_each();
     for line in &o.hot_lines {
         table.row([line.place.clone(), format::share(line.share)]);
     }

@@ -57,4 +57,3 @@ mod tests {
         assert_eq!(shown, r"bash -c 'for i in 1; do echo it'\''s; done' ''");
     }
 }
-

@@ -253,7 +253,7 @@ fn manifest() -> Manifest {
             cpu: "test".into(),
             cpus: 2,
             memory_bytes: Bytes(1 << 30),
-                nodes: None,
+            nodes: None,
         },
         clock: Clock {
             start_ns: Time(1_000_000),

@@ -1,5 +1,6 @@
 //! One module per command; each resolves its arguments and calls one function of a library.
 
+mod closing;
 pub(crate) mod doctor;
 pub(crate) mod export;
 pub(crate) mod import;

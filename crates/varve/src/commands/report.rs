@@ -18,11 +18,13 @@ const DEFAULT_WIDTH: usize = 100;
 
 pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
     let trace = super::open::open(&arguments.trace)?;
+    let options = AnalyseOptions {
+        for_numa: arguments.advice.is_some(),
+        ..AnalyseOptions::default()
+    };
     let analysis = {
         let progress = Progress::new("Reading the trace");
-        varve_analyse::analyse(&trace, &AnalyseOptions::default(), &mut |share| {
-            progress.set(share)
-        })?
+        varve_analyse::analyse(&trace, &options, &mut |share| progress.set(share))?
     };
     if let Some(path) = &arguments.html {
         write_html(&trace, &analysis, path)?;
@@ -31,8 +33,8 @@ pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
         write_png(&trace, &analysis, path)?;
     }
     if arguments.json {
-        let text =
-            varve_report::json::render(&analysis, &arguments.section).map_err(|e| Failure::new(e, None::<String>))?;
+        let text = varve_report::json::render(&analysis, &arguments.section)
+            .map_err(|e| Failure::new(e, None::<String>))?;
         print(&text)?;
     } else if arguments.html.is_none() && arguments.png.is_none() {
         print(&page(&analysis, arguments))?;

@@ -53,6 +53,10 @@ impl Made {
     }
 
     pub fn analyse(&self) -> Analysis {
+        self.analyse_with(&AnalyseOptions::default())
+    }
+
+    pub fn analyse_with(&self, options: &AnalyseOptions) -> Analysis {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("t.varve");
         let mut writer = TraceWriter::create(&path, &self.manifest).unwrap();
@@ -79,7 +83,7 @@ impl Made {
         table(&mut writer, &self.samples);
         table(&mut writer, &self.counts);
         let trace = Trace::open(&path).unwrap();
-        let found = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
+        let found = analyse(&trace, options, &mut |_| ()).unwrap();
         assert_eq!(found.contradictions, Vec::<String>::new());
         found
     }
