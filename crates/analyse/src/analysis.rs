@@ -117,6 +117,8 @@ pub struct TraceFacts {
     pub traps: Option<TrapsNote>,
     /// What the source of the trace does not tell: the figures that would be made of it are null.
     pub absent: Vec<Absent>,
+    /// What of the trace is shown, as a person said it; null where all is.
+    pub selected: Option<String>,
     /// What all times count.
     pub clock_unit: ClockUnit,
     /// Rows of the table of touches.

@@ -14,6 +14,7 @@ use varve_trace::{IntervalChoice, Manifest, State, Trace, TraceError};
 
 use crate::absent::{unknown, unsaid};
 use crate::analysis::*;
+use crate::cut::chosen_names;
 use crate::fold::{Fold, Folded, Sites, User};
 use crate::memory::{Homes, Memory, Objects};
 use crate::sharing::Sharers;
@@ -128,6 +129,12 @@ pub(crate) fn analyse(
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(tail_start);
     whole.list(&mut analysis, options.most_objects);
+    let chosen = chosen_names(trace)?;
+    if let Some(chosen) = &chosen {
+        let is = |name: &str, kind| chosen.contains(&(name.to_owned(), kind));
+        analysis.objects.retain(|o| is(&o.name, o.kind));
+        analysis.groups.retain(|g| is(&g.name, g.kind));
+    }
     let (counts, exact) = counts::read(trace, &tables, (&all, &mut memory), own, |row| {
         sharing.counts.iter_mut().for_each(|s| s.count(row));
     })?;
@@ -163,6 +170,10 @@ pub(crate) fn analyse(
         sharing.samples.iter_mut().for_each(|s| s.sample(row));
     })?;
     analysis.sharing = sharing.finish(&whole.shares, analysis.samples.as_ref());
+    if let (Some(chosen), Some(sharing)) = (&chosen, &mut analysis.sharing) {
+        let of = &mut sharing.objects;
+        of.retain(|o| chosen.contains(&(o.name.clone(), o.kind)));
+    }
     analysis.unknown.extend(unsaid(&analysis));
     analysis.findings = findings::find(&analysis, &tables, options.for_numa);
     analysis.contradictions = invariants::broken(&analysis);
@@ -375,6 +386,7 @@ impl Whole<'_> {
             },
             traps: manifest.traps,
             absent: manifest.absent.clone(),
+            selected: self.trace.selection().map(|s| s.words.clone()),
             clock_unit: manifest.clock.unit,
             touch_rows: self.pass.rows,
             stray_rows: self.pass.stray_rows.saturating_add(self.fold.refused),

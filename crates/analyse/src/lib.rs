@@ -8,6 +8,7 @@ mod analysis;
 mod assemble;
 mod chunks;
 mod counts;
+mod cut;
 mod findings;
 mod fold;
 pub mod format;
@@ -35,6 +36,7 @@ pub use counts::{
     Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
     ThreadCounts,
 };
+pub use cut::object_names;
 pub use known::Known;
 pub use memory::{Memory, Objects};
 pub use overview::{Headline, HotBy, HotLine, HotObject, Overview};

@@ -119,6 +119,9 @@ impl Overview {
         Overview {
             touched: seen(f.touched_pages),
             peak_resident: match f.peak_resident_pages.0 {
+                _ if a.trace.absent.contains(&Absent::Resident) => {
+                    Known::Absent("the trace does not say".to_owned())
+                }
                 0 => Known::Absent("the trace does not say".to_owned()),
                 _ => Known::Exact(f.peak_resident_pages.bytes()),
             },

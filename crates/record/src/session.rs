@@ -223,7 +223,8 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     let waiting = waiting.filter(|_| exit_code.is_none());
     if interrupted && waiting.is_some() {
         let pid = manifest.target.pid;
-        let note = format!("An interrupt ended the recording; process {pid} ran on unrecorded.");
+        let note =
+            format!("The recording ended before its target: process {pid} ran on unrecorded.");
         manifest.notes.push(note);
     }
     Ok(Summary {
@@ -274,7 +275,7 @@ struct Session<'a> {
     root_ended: bool,
     /// What held the target, as a sentence, where that is worth one.
     held_by: String,
-    /// Whether a signal ended the recording.
+    /// Whether a signal ended the recording, or its time was over.
     interrupted: bool,
 }
 
@@ -367,6 +368,7 @@ impl Session<'_> {
             }
         }
         self.manifest.clock.start_ns = start;
+        let start_of_all = start;
         turns.released(start);
         let mut length = match self.options.interval {
             IntervalChoice::Fixed(length) => length,
@@ -389,8 +391,12 @@ impl Session<'_> {
                 .as_ref()
                 .is_some_and(|a| a.fill_percent > 10);
             let drain = now + if busy { DRAIN_OFTEN } else { DRAIN_EVERY };
-            let wake = looks.iter().copied().fold(deadline.min(drain), Time::min);
-            if let Some(end) = self.wait(&waiter, &mut scan, child.as_ref(), wake - now)? {
+            let until = self.options.duration.map(|most| start_of_all + most);
+            let wake = looks.iter().copied().chain(until);
+            let wake = wake.fold(deadline.min(drain), Time::min);
+            let ended = self.wait(&waiter, &mut scan, child.as_ref(), wake - now)?;
+            let is_over = until.is_some_and(|until| monotonic_now() >= until);
+            if let Some(end) = ended.or_else(|| is_over.then(|| self.time_is_over())) {
                 turns.tell(&mut self.manifest.notes);
                 return self.end(&end, &mut scan, child.as_mut(), start);
             }
@@ -464,6 +470,12 @@ impl Session<'_> {
         // Our child's descendants may outlive it, but nobody waits for those.
         let is_over = self.root_ended && (child.is_some() || scan.hold.processes().is_empty());
         Ok(is_over.then_some(End::TargetEnded))
+    }
+
+    /// The recording was not to last longer; the target goes on.
+    fn time_is_over(&mut self) -> End {
+        self.interrupted = true;
+        End::Stopped
     }
 
     /// The last interval: whatever still runs is read once more and let go.

@@ -2,7 +2,7 @@
 
 use varve_analyse::{Analysis, Remainder, format};
 use varve_model::TouchSource;
-use varve_trace::ClockUnit;
+use varve_trace::{Absent, ClockUnit};
 
 use super::chart;
 use super::page::{Page, Tone};
@@ -17,7 +17,7 @@ pub(super) fn footprint(page: &mut Page, a: &Analysis) {
         format::pages_size(f.touched_pages),
         format::counted(f.touched_pages.0, "page")
     )];
-    if f.peak_resident_pages.0 > 0 && !several {
+    if knows_resident(a) && !several {
         parts.push(format!(
             "{} resident at the peak",
             format::pages_size(f.peak_resident_pages)
@@ -97,7 +97,7 @@ fn per_process(a: &Analysis) -> String {
         format::count(a.processes.len() as u64),
         format::pages_size(f.touched_pages_per_process)
     );
-    if f.peak_resident_pages.0 > 0 {
+    if knows_resident(a) {
         text += &format!(
             ", {} resident at the peak",
             format::pages_size(f.peak_resident_pages)
@@ -131,4 +131,8 @@ pub(super) fn over_time(page: &mut Page, a: &Analysis) {
         ),
         Tone::Plain,
     );
+}
+
+fn knows_resident(a: &Analysis) -> bool {
+    a.footprint.peak_resident_pages.0 > 0 && !a.trace.absent.contains(&Absent::Resident)
 }

@@ -174,6 +174,9 @@ pub(super) fn head(page: &mut Page, a: &Analysis) {
     page.one_line(&command(a), Tone::Strong);
     page.one_line(&where_and_when(a), Tone::Faint);
     page.one_line(&how(a), Tone::Plain);
+    if let Some(words) = &a.trace.selected {
+        page.one_line(&format!("only {words}"), Tone::Notice);
+    }
 }
 
 /// All of it.
@@ -181,6 +184,9 @@ pub(super) fn what_ran(page: &mut Page, a: &Analysis) {
     page.wrapped(&command(a), Tone::Strong);
     page.wrapped(&where_and_when(a), Tone::Faint);
     page.wrapped(&how(a), Tone::Plain);
+    if let Some(words) = &a.trace.selected {
+        page.wrapped(&format!("only {words}"), Tone::Notice);
+    }
     page.gap();
     let (word, tone) = completeness(a);
     page.labelled(word, tone, &a.trace.statement);

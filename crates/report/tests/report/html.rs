@@ -350,6 +350,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             },
             traps: None,
             absent: vec![],
+            selected: None,
             clock_unit: Default::default(),
             touch_rows: 5,
             stray_rows: 0,

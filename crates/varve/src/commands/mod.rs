@@ -3,6 +3,7 @@
 mod closing;
 pub(crate) mod doctor;
 pub(crate) mod export;
+mod filter;
 pub(crate) mod import;
 mod new_file;
 pub(crate) mod open;

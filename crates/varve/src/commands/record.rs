@@ -51,6 +51,12 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         }
     }
     if arguments.backend == BackendArgument::Exact {
+        if arguments.duration.is_some() {
+            return Err(Failure::new(
+                "`--backend exact` counts to the end of the program: `--duration` means nothing with it",
+                Some("end the recording with Ctrl-C"),
+            ));
+        }
         return exact(arguments, &options);
     }
     if arguments.interval_accesses.is_some() {
@@ -146,6 +152,7 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             (BackendArgument::Fault, Some(share)) => TrapsChoice::Budget(share.0),
             _ => TrapsChoice::Off,
         },
+        duration: arguments.duration.map(|d| d.0),
         without: arguments.without.clone(),
         tell: |sentence| varve_ui::note(sentence),
     })

@@ -18,6 +18,7 @@ const DEFAULT_WIDTH: usize = 100;
 
 pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
     let trace = super::open::open(&arguments.trace)?;
+    let trace = super::filter::choose(trace, &arguments.filter)?;
     let options = AnalyseOptions {
         for_numa: arguments.advice.is_some(),
         ..AnalyseOptions::default()
