@@ -24,7 +24,7 @@ use crate::sweep::{Moment, intervals};
 use crate::{AnalyseOptions, counts, findings, invariants, samples};
 
 /// The names of the preload library's own memory begin so.
-const OWN_MEMORY: &str = "varve agent";
+pub(crate) const OWN_MEMORY: &str = "varve agent";
 
 /// The small tables of a trace.
 pub(crate) struct Tables {
@@ -32,6 +32,8 @@ pub(crate) struct Tables {
     pub(crate) objects: Vec<ObjectRow>,
     pub(crate) sites: HashMap<SiteId, String>,
     pub(crate) threads: Vec<ThreadRow>,
+    /// Only a time of the recording is seen: what was touched outside of it is not known.
+    pub(crate) is_window: bool,
     processes: Vec<ProcessRow>,
     losses: Vec<LossRow>,
 }
@@ -48,6 +50,7 @@ impl Tables {
             objects,
             sites,
             threads: trace.rows()?,
+            is_window: trace.selection().is_some_and(|s| s.time.is_some()),
             processes: trace.rows()?,
             losses: trace.rows()?,
         })
@@ -251,7 +254,10 @@ impl Whole<'_> {
                         .map(|i| i.recorder_cpu_ns.0)
                         .fold(0, u64::saturating_add),
                 )
-                .max(manifest.overhead.recorder_cpu_ns),
+                .max(match self.trace.selection() {
+                    Some(_) => Duration(0),
+                    None => manifest.overhead.recorder_cpu_ns,
+                }),
                 recorder_peak_bytes: manifest.overhead.recorder_peak_bytes,
             },
             footprint: Footprint {

@@ -7,10 +7,11 @@ use varve_model::{Address, ObjectId, ObjectKind, PageRange, Pages, Pid, Time};
 use varve_trace::tables::{ObjectRow, ProcessRow, ThreadRow};
 use varve_trace::{Trace, TraceError};
 
+use crate::assemble::OWN_MEMORY;
 use crate::memory::say_whose;
 use crate::sweep::Run;
 
-/// The objects of a trace as reports call them, each life by itself.
+/// The program's objects as reports call them, each life by itself.
 ///
 /// # Errors
 /// A table that cannot be read.
@@ -19,8 +20,8 @@ pub fn object_names(trace: &Trace) -> Result<Vec<(ObjectId, ObjectKind, String)>
     let processes: Vec<ProcessRow> = trace.rows()?;
     let threads: Vec<ThreadRow> = trace.rows()?;
     say_whose(&mut rows, &processes, threads.into_iter());
-    let names = rows.into_iter().map(|o| (o.object, o.kind, o.name));
-    Ok(names.collect())
+    let names = rows.into_iter().filter(|o| !o.name.starts_with(OWN_MEMORY));
+    Ok(names.map(|o| (o.object, o.kind, o.name)).collect())
 }
 
 /// Where all objects of a trace lie, and which of them are chosen.

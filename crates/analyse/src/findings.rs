@@ -13,6 +13,7 @@ mod use_of_memory;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use varve_model::{Bytes, Duration, ObjectId, ObjectKind, Pid, Time};
+use varve_trace::Absent;
 
 use contention::{false_sharing_lines, false_sharing_pages, true_sharing};
 use first_touches::{scanned_by_all, single_first_touch};
@@ -45,14 +46,17 @@ fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
     let facts = Facts::new(analysis, tables);
     let by_use = rules_by_use(&facts);
     // Without touches nothing is known of what they tell; what samples tell does not need them.
-    if analysis.trace.touch_rows == 0 && analysis.trace.intervals == 0 {
+    let lacks_touches = analysis.trace.absent.contains(&Absent::Touches);
+    if lacks_touches || (analysis.trace.touch_rows == 0 && analysis.trace.intervals == 0) {
         return incomplete(analysis).into_iter().chain(by_use).collect();
     }
     let facts = Facts {
         told: placement::told(&by_use),
         ..facts
     };
-    let mut found: Vec<Finding> = [incomplete(analysis), short_recording(analysis)]
+    // A part of a long recording is no short recording.
+    let short = short_recording(analysis).filter(|_| !tables.is_window);
+    let mut found: Vec<Finding> = [incomplete(analysis), short]
         .into_iter()
         .flatten()
         .collect();

@@ -13,6 +13,9 @@ use crate::format;
 /// within 5 % of its life, of at least 20 intervals, after its birth; of runtimes and of little memory nothing is said. Only objects that lived for two intervals, were
 /// born in the recording or before, have no others within, and were not touched by others possibly.
 pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
+    if f.tables.is_window {
+        return None;
+    }
     let asked = || {
         f.analysis
             .objects
@@ -125,7 +128,7 @@ pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
 /// Objects that lived for 20 intervals, with at least 4 MiB touched, 90 % of the pages in one interval only; and not
 /// only when they were new, which is `never-touched`. What others possibly touched counts as touched again.
 pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
-    if !f.long() {
+    if !f.long() || f.tables.is_window {
         return None;
     }
     let once = f.analysis.objects.iter().filter(|o| is_news(o));

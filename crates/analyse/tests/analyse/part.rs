@@ -93,3 +93,27 @@ fn a_thread() {
     assert_eq!(part.footprint.faults, 1);
     assert_eq!(part.samples.unwrap().all.samples, 50);
 }
+
+/// What a part does not show may have happened outside of it.
+#[test]
+fn a_part_is_not_said_to_lack_what_the_whole_has() {
+    let mut made = made();
+    made.objects.push(object(3, 40_000, 4096));
+    made.touches.insert(0, touch(0, 40_000, 4096));
+    let untouched = |found: varve_analyse::Analysis| {
+        let mut ids = found.findings.iter().map(|f| f.id);
+        ids.any(|id| id == varve_analyse::FindingId::NeverTouched)
+    };
+    let later = Selection {
+        time: Some(Time(10 * STEP)..Time(40 * STEP)),
+        intervals: Some(Interval(10)..Interval(40)),
+        ..Selection::default()
+    };
+    assert!(!untouched(made.analyse_part(later)));
+    made.manifest.absent.push(varve_trace::Absent::Touches);
+    let of_thread = Selection {
+        tids: Some([Tid(1)].into()),
+        ..Selection::default()
+    };
+    assert!(!untouched(made.analyse_part(of_thread)));
+}

@@ -1,7 +1,9 @@
 //! The lines with which a recording ends: what was recorded, whether all of it, what that cost, what stands out.
 
+use std::collections::HashSet;
+
 use varve_analyse::{AnalyseOptions, Overview, analyse, format};
-use varve_model::visible;
+use varve_model::{Pid, visible};
 use varve_trace::tables::{CountRow, FaultRow, ObjectRow, ProcessRow, SampleRow, TouchRow};
 use varve_trace::{Manifest, Trace, TraceError};
 
@@ -13,9 +15,11 @@ const FINDINGS: usize = 2;
 /// What is said of a trace that was just written, but for where it is: a sentence each.
 pub(super) fn lines(trace: &Trace) -> Vec<String> {
     let manifest = &trace.manifest;
-    let processes = trace.count::<ProcessRow>().ok();
+    let rows = trace.rows::<ProcessRow>().unwrap_or_default();
+    // A process has a row for each program that it ran.
+    let processes: HashSet<Pid> = rows.iter().map(|row| row.pid).collect();
     vec![
-        recorded(manifest, processes),
+        recorded(manifest, processes.len() as u64),
         complete(manifest),
         cost(manifest),
         // What cannot be read is told by the report.
@@ -23,18 +27,18 @@ pub(super) fn lines(trace: &Trace) -> Vec<String> {
     ]
 }
 
-fn recorded(manifest: &Manifest, programs: Option<u64>) -> String {
+fn recorded(manifest: &Manifest, processes: u64) -> String {
     let command = manifest.target.command.first();
     let program = command.map_or("(unknown command)", |word| {
         word.rsplit('/').next().unwrap_or(word)
     });
     let length = manifest.clock.end_ns - manifest.clock.start_ns;
-    // A process counts once for each program that it ran.
-    let programs = programs.map_or(String::new(), |n| {
-        format!(", {}", format::counted(n, "program"))
-    });
+    let processes = match processes {
+        1 => "1 process".to_owned(),
+        n => format!("{} processes", format::count(n)),
+    };
     format!(
-        "recorded {}: {}{programs}",
+        "recorded {}: {}, {processes}",
         visible(program),
         format::duration(length)
     )

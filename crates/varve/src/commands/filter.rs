@@ -1,6 +1,6 @@
 //! What of a trace is to be shown: from what a person typed to a selection, or to what there is instead.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use varve_model::{Duration, Interval, ObjectId, ObjectKind, Pid, Tid, Time};
 use varve_trace::tables::{ObjectRow, ProcessRow, ThreadRow};
@@ -36,6 +36,9 @@ pub(crate) fn choose(trace: Trace, filter: &Filter) -> Result<Trace, Failure> {
         window(&trace, filter, &mut chosen)?;
         words.extend(filter.from.map(|t| format!("from {}", show(t.0))));
         words.extend(filter.to.map(|t| format!("to {}", show(t.0))));
+    }
+    if filter.from.is_some() {
+        words.push("times counted from there on".to_owned());
     }
     chosen.words = words.join(", ");
     let is_some = chosen.pids.is_some() || chosen.tids.is_some() || chosen.objects.is_some();
@@ -129,11 +132,10 @@ fn objects(trace: &Trace, filter: &Filter) -> Result<HashSet<ObjectId>, Failure>
     // Those that are called alike, else the largest.
     let plain = wanted.replace(['*', '?'], "").to_lowercase();
     let rows: Vec<ObjectRow> = trace.rows()?;
+    let bytes: HashMap<ObjectId, u64> = rows.iter().map(|o| (o.object, o.bytes.0)).collect();
     let mut sizes: BTreeMap<&str, u64> = BTreeMap::new();
-    for ((_, kind, name), row) in all.iter().zip(&rows) {
-        if of_kind(*kind) {
-            *sizes.entry(name).or_default() += row.bytes.0;
-        }
+    for (object, _, name) in all.iter().filter(|(_, kind, _)| of_kind(*kind)) {
+        *sizes.entry(name).or_default() += bytes.get(object).copied().unwrap_or(0);
     }
     let mut names: Vec<(&str, u64)> = sizes.into_iter().collect();
     names.sort_by_key(|(name, bytes)| {
