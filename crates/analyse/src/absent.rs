@@ -42,7 +42,16 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
         _ => (),
     }
     let absent = &manifest.absent;
-    unknown.extend(absent.iter().map(|a| lacking(*a).to_owned()));
+    let of_threads = trace.selection().is_some_and(|s| s.tids.is_some());
+    unknown.extend(absent.iter().map(|a| match a {
+        Absent::Touches if of_threads => {
+            "Which pages the chosen threads touched: touches name no thread.".to_owned()
+        }
+        Absent::Resident if trace.selection().is_some() => {
+            "How many of the chosen pages were resident: it is recorded of all processes together.".to_owned()
+        }
+        a => lacking(*a).to_owned(),
+    }));
     // Counts say which thread was first.
     let told = manifest.backend == EXACT || absent.contains(&Absent::Faults);
     if pass.faults == 0 && pass.rows > 0 && !told {

@@ -121,6 +121,8 @@ pub struct TraceFacts {
     pub traps: Option<TrapsNote>,
     /// What the source of the trace does not tell: the figures that would be made of it are null.
     pub absent: Vec<Absent>,
+    /// What of the trace is shown, as a person said it; null where all is.
+    pub selected: Option<String>,
     /// What all times count.
     pub clock_unit: ClockUnit,
     /// Rows of the table of touches.
@@ -151,6 +153,8 @@ pub struct MachineFacts {
     pub cpus: u32,
     /// Physical memory.
     pub memory_bytes: Bytes,
+    /// Memory nodes (NUMA); null where nobody said.
+    pub nodes: Option<u32>,
 }
 
 /// What recording cost.
@@ -498,7 +502,7 @@ pub struct Finding {
 }
 
 macro_rules! finding_ids {
-    ($($(#[$doc:meta])* $variant:ident = $word:literal,)*) => {
+    ($($(#[$doc:meta])* $variant:ident = $word:literal, $action:literal;)*) => {
         /// The rules; each is documented with its thresholds where it is decided, in `findings`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         pub enum FindingId { $($(#[$doc])* #[serde(rename = $word)] $variant,)* }
@@ -508,45 +512,50 @@ macro_rules! finding_ids {
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
+
+            /// What to do, in a few words.
+            pub const fn action(self) -> &'static str {
+                match self { $(Self::$variant => $action,)* }
+            }
         }
     };
 }
 
 finding_ids! {
     /// Accesses may be missing.
-    Incomplete = "incomplete",
+    Incomplete = "incomplete", "record again with a longer --interval";
     /// Too few intervals to speak of time.
-    ShortRecording = "short-recording",
+    ShortRecording = "short-recording", "record longer, or with a shorter --interval";
     /// Cache lines in which threads use different bytes.
-    FalseSharing = "false-sharing",
+    FalseSharing = "false-sharing", "give each thread cache lines of its own";
     /// Cache lines in which threads use the same bytes.
-    TrueSharing = "true-sharing",
+    TrueSharing = "true-sharing", "write the shared line less often";
     /// Pages in which threads use different lines.
-    PageFalseSharing = "page-false-sharing",
+    PageFalseSharing = "page-false-sharing", "give each thread pages of its own";
     /// Memory that one thread touched first and others use in parts of their own.
-    ParallelFirstTouch = "parallel-first-touch",
+    ParallelFirstTouch = "parallel-first-touch", "initialise it with the threads that use it";
     /// Memory that several threads read and write all over.
-    Interleave = "interleave",
+    Interleave = "interleave", "interleave it over the memory nodes";
     /// Memory that several threads read all over and none writes.
-    Replicate = "replicate",
+    Replicate = "replicate", "give each memory node a copy";
     /// Memory with a hot part and a cold part.
-    SplitHotCold = "split-hot-cold",
+    SplitHotCold = "split-hot-cold", "split the hot part from the cold";
     /// Memory that was allocated and never touched, or only when it was new.
-    NeverTouched = "never-touched",
+    NeverTouched = "never-touched", "allocate less, or later";
     /// Memory that one thread touched first while others ran.
-    SingleFirstTouch = "single-first-touch",
+    SingleFirstTouch = "single-first-touch", "initialise it with the threads that use it";
     /// Memory that all threads faulted in.
-    ScannedByAll = "scanned-by-all",
+    ScannedByAll = "scanned-by-all", "interleave it if all threads read all of it";
     /// Memory that the tail of the recording did not touch.
-    ColdTail = "cold-tail",
+    ColdTail = "cold-tail", "release it, compress it or use slower memory";
     /// Memory whose pages were touched in one interval each.
-    TouchedOnce = "touched-once",
+    TouchedOnce = "touched-once", "work in pieces that are used again";
     /// Many short lives of one site.
-    Churn = "churn",
+    Churn = "churn", "keep one buffer and use it again";
     /// Pages that count as touched whether they were or not.
-    Sticky = "sticky",
+    Sticky = "sticky", "read the working set as an upper bound";
     /// Huge pages whose use cannot be told.
-    HugePages = "huge-pages",
+    HugePages = "huge-pages", "record with --thp=never to see 4 KiB pages";
 }
 
 impl std::fmt::Display for FindingId {

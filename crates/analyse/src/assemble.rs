@@ -14,6 +14,7 @@ use varve_trace::{IntervalChoice, Manifest, State, Trace, TraceError};
 
 use crate::absent::{unknown, unsaid};
 use crate::analysis::*;
+use crate::cut::chosen_names;
 use crate::fold::{Fold, Folded, Sites, User};
 use crate::memory::{Homes, Memory, Objects};
 use crate::sharing::Sharers;
@@ -23,7 +24,7 @@ use crate::sweep::{Moment, intervals};
 use crate::{AnalyseOptions, counts, findings, invariants, samples};
 
 /// The names of the preload library's own memory begin so.
-const OWN_MEMORY: &str = "varve agent";
+pub(crate) const OWN_MEMORY: &str = "varve agent";
 
 /// The small tables of a trace.
 pub(crate) struct Tables {
@@ -31,6 +32,8 @@ pub(crate) struct Tables {
     pub(crate) objects: Vec<ObjectRow>,
     pub(crate) sites: HashMap<SiteId, String>,
     pub(crate) threads: Vec<ThreadRow>,
+    /// Only a time of the recording is seen: what was touched outside of it is not known.
+    pub(crate) is_window: bool,
     processes: Vec<ProcessRow>,
     losses: Vec<LossRow>,
 }
@@ -47,6 +50,7 @@ impl Tables {
             objects,
             sites,
             threads: trace.rows()?,
+            is_window: trace.selection().is_some_and(|s| s.time.is_some()),
             processes: trace.rows()?,
             losses: trace.rows()?,
         })
@@ -165,6 +169,12 @@ pub(crate) fn analyse(
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(tail_start);
     whole.list(&mut analysis, options.most_objects);
+    let chosen = chosen_names(trace)?;
+    if let Some(chosen) = &chosen {
+        let is = |name: &str, kind| chosen.contains(&(name.to_owned(), kind));
+        analysis.objects.retain(|o| is(&o.name, o.kind));
+        analysis.groups.retain(|g| is(&g.name, g.kind));
+    }
     let (counts, exact) = counts::read(trace, &tables, (&all, &mut memory), own, |row| {
         sharing.counts.iter_mut().for_each(|s| s.count(row));
     })?;
@@ -200,8 +210,12 @@ pub(crate) fn analyse(
         sharing.samples.iter_mut().for_each(|s| s.sample(row));
     })?;
     analysis.sharing = sharing.finish(&whole.shares, analysis.samples.as_ref());
+    if let (Some(chosen), Some(sharing)) = (&chosen, &mut analysis.sharing) {
+        let of = &mut sharing.objects;
+        of.retain(|o| chosen.contains(&(o.name.clone(), o.kind)));
+    }
     analysis.unknown.extend(unsaid(&analysis));
-    analysis.findings = findings::find(&analysis, &tables);
+    analysis.findings = findings::find(&analysis, &tables, options.for_numa);
     analysis.contradictions = invariants::broken(&analysis);
     Ok(analysis)
 }
@@ -278,7 +292,10 @@ impl Whole<'_> {
                         .map(|i| i.recorder_cpu_ns.0)
                         .fold(0, u64::saturating_add),
                 )
-                .max(manifest.overhead.recorder_cpu_ns),
+                .max(match self.trace.selection() {
+                    Some(_) => Duration(0),
+                    None => manifest.overhead.recorder_cpu_ns,
+                }),
                 recorder_peak_bytes: manifest.overhead.recorder_peak_bytes,
             },
             footprint: Footprint {
@@ -411,9 +428,11 @@ impl Whole<'_> {
                 cpu: machine.cpu.clone(),
                 cpus: machine.cpus,
                 memory_bytes: machine.memory_bytes,
+                nodes: machine.nodes,
             },
             traps: manifest.traps,
             absent: manifest.absent.clone(),
+            selected: self.trace.selection().map(|s| s.words.clone()),
             clock_unit: manifest.clock.unit,
             touch_rows: self.pass.rows,
             stray_rows: self.pass.stray_rows.saturating_add(self.fold.refused),

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use varve_model::{Bytes, Pid, SampleSource};
+use varve_model::{Bytes, Duration, Pid, SampleSource};
 use varve_sys::ThpPolicy;
 use varve_trace::{IntervalChoice, Output};
 
@@ -146,6 +146,8 @@ pub struct RecordOptions {
     pub traps: TrapsChoice,
     /// Whether every access is to be counted. Then nothing is scanned, trapped or sampled.
     pub counts: Option<CountsChoice>,
+    /// How long to record at most; None: until the target ends or a signal arrives.
+    pub duration: Option<Duration>,
     /// Mechanisms left out on purpose.
     pub without: Vec<Ablation>,
     /// Says a sentence to the person who waits for the recording.

@@ -148,7 +148,8 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     let waiting = waiting.filter(|_| exit_code.is_none());
     if interrupted && waiting.is_some() {
         let pid = manifest.target.pid;
-        let note = format!("An interrupt ended the recording; process {pid} ran on unrecorded.");
+        let note =
+            format!("The recording ended before its target: process {pid} ran on unrecorded.");
         manifest.notes.push(note);
     }
     Ok(Summary {
@@ -191,7 +192,7 @@ struct Recorder<'a> {
     reclaim_before: Option<i64>,
     /// Whether the process that was named has ended.
     root_ended: bool,
-    /// Whether a signal ended the recording, or was handed on to an emulated target.
+    /// Whether a signal ended the recording or its time was over, or one was handed on to an emulated target.
     interrupted: bool,
 }
 
@@ -282,6 +283,7 @@ impl Recorder<'_> {
         let due = |start: Time, policy: &IntervalPolicy| policy.length().map(|l| start + l);
         let mut deadline = due(start, &self.policy);
         let mut flushed = start;
+        let until = self.options.duration.map(|most| start + most);
         let mut refreshes: Vec<Time> = Vec::new();
         loop {
             let now = monotonic_now();
@@ -289,9 +291,14 @@ impl Recorder<'_> {
                 refreshes.extend(YOUNG_REFRESHES.map(|d| now + d));
             }
             refreshes.retain(|at| *at > now);
-            let wake = refreshes.iter().copied().chain(deadline);
+            let wake = refreshes.iter().copied().chain(deadline).chain(until);
             let wake = wake.fold(now + self.drains_within(), Time::min);
-            if let Some(end) = self.wait(&waiter, wake - now)? {
+            let mut ended = self.wait(&waiter, wake - now)?;
+            if ended.is_none() && until.is_some_and(|until| monotonic_now() >= until) {
+                self.interrupted = true;
+                ended = Some(End::Stopped);
+            }
+            if let Some(end) = ended {
                 guard.describe(&mut self.manifest.notes);
                 return self.end(end, start);
             }

@@ -55,6 +55,7 @@ pub(crate) fn new_manifest(options: &RecordOptions) -> Manifest {
             cpu: facts.cpu.unwrap_or_else(|| MACHINE_UNKNOWN.to_owned()),
             cpus: facts.cpus,
             memory_bytes: facts.memory,
+            nodes: facts.nodes,
         },
         clock: Clock {
             start_ns: monotonic_now(),

@@ -3,9 +3,9 @@
 use varve_analyse::{Analysis, Group, format};
 use varve_trace::ClockUnit;
 
-use super::grouped;
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
+use super::words::grouped;
 
 /// Rows of the table of the hottest objects.
 pub(super) const HOTTEST: usize = 8;

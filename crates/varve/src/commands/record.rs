@@ -11,7 +11,7 @@ use varve_record::{
 use varve_sys::ThpPolicy;
 use varve_trace::{Destination, Existing, IntervalChoice, Moved, State, Trace, TraceFolder};
 
-use super::Failure;
+use super::{Failure, closing};
 use crate::arguments::{
     BackendArgument, HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, USUAL_RATE,
     Writes,
@@ -49,6 +49,12 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
                 );
             }
         }
+    }
+    if options.counts.is_some() && arguments.duration.is_some() {
+        return Err(Failure::new(
+            "`--backend exact` counts to the end of the program: `--duration` means nothing with it",
+            Some("end the recording with Ctrl-C"),
+        ));
     }
     if arguments.interval_accesses.is_some() && options.counts.is_none() {
         return Err(Failure::new(
@@ -147,6 +153,7 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             _ => TrapsChoice::Off,
         },
         counts: counts(arguments)?,
+        duration: arguments.duration.map(|d| d.0),
         without: arguments.without.clone(),
         tell: |sentence| varve_ui::note(sentence),
     })
@@ -223,18 +230,21 @@ fn write(summary: Summary) {
         }
         None | Some(Moved::Removed) => folder.path().to_owned(),
     };
-    if let Err(failure) = ordered {
-        // The target has run and its code counts; what was written can be put in order later.
-        if summary.trouble.is_none() {
-            varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
-            varve_ui::hint(
-                failure
-                    .hint
-                    .unwrap_or_else(|| format!("`varve recover {}` tries again", path.display())),
-            );
-        }
-        return;
-    }
+    let trace =
+        match ordered {
+            Ok(trace) => trace,
+            Err(failure) => {
+                // The target has run and its code counts; what was written can be put in order later.
+                if summary.trouble.is_none() {
+                    varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
+                    varve_ui::hint(failure.hint.unwrap_or_else(|| {
+                        format!("`varve recover {}` tries again", path.display())
+                    }));
+                }
+                return;
+            }
+        };
+    closing::lines(&trace).iter().for_each(varve_ui::note);
     varve_ui::note(format!(
         "wrote {0}; read it with `varve report {0}`",
         path.display()
@@ -246,9 +256,13 @@ pub(super) fn put_in_order(
     folder: &TraceFolder,
     trace: Trace,
     state: State,
-) -> Result<(), Failure> {
+) -> Result<Trace, Failure> {
     let progress = varve_ui::Progress::new("Writing the trace");
     let to = Destination::from(folder);
-    varve_attribute::finish_trace(trace, &to, state, &mut |share| progress.set(share))?;
-    Ok(())
+    Ok(varve_attribute::finish_trace(
+        trace,
+        &to,
+        state,
+        &mut |share| progress.set(share),
+    )?)
 }

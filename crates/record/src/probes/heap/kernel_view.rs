@@ -11,8 +11,11 @@ use crate::state::objects::Birth;
 use crate::state::processes::Processes;
 use crate::state::stacks::Stacks;
 
-/// `PROT_NONE` in an event: a reservation of address space.
-pub(crate) const NO_ACCESS: u32 = libc::PROT_NONE as u32;
+/// Whether a mapping takes address space of which parts become memory later: nobody may access it, or the kernel keeps no
+/// memory for it.
+pub(crate) const fn is_reservation(protection: u32, flags: i32) -> bool {
+    protection == libc::PROT_NONE as u32 || flags & libc::MAP_NORESERVE != 0
+}
 
 /// Turns mapping events into births and deaths.
 pub(crate) struct KernelView {
@@ -81,7 +84,7 @@ impl KernelView {
                     return;
                 }
                 let mut made = birth(kind, "mmap", result, bytes);
-                made.reserved = kind == ObjectKind::Mapping && protection == NO_ACCESS;
+                made.reserved = kind == ObjectKind::Mapping && is_reservation(protection, flags);
                 objects.map(pid, made);
             }
             MappingCall::Unmap { address, bytes } => {

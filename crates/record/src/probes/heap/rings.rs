@@ -6,7 +6,7 @@ use varve_agent_ring::{Event, MapOperation, Record, RingReader};
 use varve_model::{Address, Bytes, ObjectKind, Page, Pid, SiteId, Tid, Time};
 use varve_sys::monotonic_now;
 
-use super::kernel_view::NO_ACCESS;
+use super::kernel_view::is_reservation;
 use crate::state::objects::{Birth, LiveObjects, STACK};
 use crate::state::processes::FirstMaps;
 use crate::state::stacks::Stacks;
@@ -269,7 +269,7 @@ fn take(
                     ObjectKind::Mapping
                 };
                 let mut made = birth(kind, "mmap", address, bytes);
-                made.reserved = !file && protection == NO_ACCESS;
+                made.reserved = !file && is_reservation(protection, flags as i32);
                 objects.map(pid, made);
             }
             MapOperation::Munmap => objects.unmap(pid, Address(address), Bytes(bytes), time),
