@@ -409,7 +409,7 @@ mod tests {
         }
         let loader = frame("ld-linux-x86-64.so.2", "_dl_map_segments", None);
         let dlopen = frame("libc.so.6", "_dl_open", None);
-        assert!(is_loaders(&[loader.clone()]));
+        assert!(is_loaders(std::slice::from_ref(&loader)));
         assert!(is_loaders(&[loader.clone(), dlopen.clone()]));
         // Somebody of the program's asked for the library.
         let asked = frame("app", "plugins", None);

@@ -42,12 +42,15 @@ pub(crate) const KINDS: [Kind; 9] = [
     counts::KIND,
 ];
 
+/// A probe, where it is wanted.
+pub(crate) type Started = Option<Box<dyn Probe>>;
+
 /// How a probe begins.
 pub(crate) struct Kind {
     /// What it needs of the kernel part, before that is loaded.
     pub(crate) load: fn(&RecordOptions, &mut LoadOptions),
     /// The probe, where it is wanted.
-    pub(crate) start: fn(&mut Setup<'_>) -> Result<Option<Box<dyn Probe>>, RecordError>,
+    pub(crate) start: fn(&mut Setup<'_>) -> Result<Started, RecordError>,
 }
 
 /// For kinds that need nothing of the kernel part but what it always does.

@@ -14,7 +14,7 @@ use varve_exact_table::{CONTROL, Control, Program};
 use varve_trace::{EXACT, IntervalChoice, Manifest, TraceFolder};
 
 use self::rows::Run;
-use super::{Ending, Kind, Launch, Probe, Setup, load_nothing};
+use super::{Ending, Kind, Launch, Probe, Setup, Started, load_nothing};
 use crate::state::emulator::EMULATOR;
 use crate::target::channel::{Channel, CountFiles};
 use crate::{CountsChoice, RecordError, TargetChoice};
@@ -24,7 +24,7 @@ pub(crate) const KIND: Kind = Kind {
     start,
 };
 
-fn start(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Probe>>, RecordError> {
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let options = setup.options;
     let Some(choice) = &options.counts else {
         return Ok(None);

@@ -3,7 +3,7 @@
 use varve_bpf::{Access, Event, Mode};
 use varve_trace::tables::FaultRow;
 
-use super::{Kind, Probe, Setup, load_nothing};
+use super::{Kind, Probe, Setup, Started, load_nothing};
 use crate::RecordError;
 use crate::state::State;
 
@@ -13,7 +13,7 @@ pub(crate) const KIND: Kind = Kind {
 };
 
 /// Those of an emulated program are the emulator's.
-fn start(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Probe>>, RecordError> {
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let wanted = setup.options.counts.is_none();
     Ok(wanted.then(|| Box::new(Faults) as Box<dyn Probe>))
 }

@@ -14,7 +14,7 @@ use varve_trace::Manifest;
 use self::kernel_view::KernelView;
 use self::rings::Rings;
 use self::source::WhyNot;
-use super::{Kind, Launch, Lost, Probe, Setup, load_nothing};
+use super::{Kind, Launch, Lost, Probe, Setup, Started, load_nothing};
 use crate::state::State;
 use crate::state::processes::ObjectsFrom;
 use crate::target::channel::Channel;
@@ -34,7 +34,7 @@ pub(crate) const KIND: Kind = Kind {
     start,
 };
 
-fn start(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Probe>>, RecordError> {
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let options = setup.options;
     let emulated = options.counts.is_some();
     // Objects that the kernel sees are named by the stacks of the calls that made them.

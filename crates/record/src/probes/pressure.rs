@@ -10,7 +10,7 @@ use std::fs;
 use varve_model::Pid;
 use varve_trace::tables::CounterRow;
 
-use super::{Closed, Kind, Probe, Setup, load_nothing};
+use super::{Closed, Kind, Probe, Setup, Started, load_nothing};
 use crate::RecordError;
 use crate::state::State;
 
@@ -20,7 +20,7 @@ pub(crate) const KIND: Kind = Kind {
 };
 
 /// The times of an emulated program are the emulator's.
-fn start(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Probe>>, RecordError> {
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     if setup.options.counts.is_some() {
         return Ok(None);
     }

@@ -12,7 +12,7 @@ use varve_trace::{Manifest, SamplesNote, TraceError, TraceWriter};
 
 use self::clock::ClockSampler;
 use self::hardware::HardwareSampler;
-use super::{Kind, Probe, Setup};
+use super::{Kind, Probe, Setup, Started};
 use crate::state::State;
 use crate::state::tables::append;
 use crate::{Ablation, RecordError, RecordOptions, SamplesChoice};
@@ -68,7 +68,7 @@ fn ring_bytes(options: &RecordOptions) -> u32 {
 }
 
 /// Begins to take samples. Where that cannot be, the recording goes on without them, and says so.
-fn start(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Probe>>, RecordError> {
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let steps = match setup.options.lacks(Ablation::Behind) {
         true => Steps::NotBehind,
         false => Steps::All,

@@ -7,7 +7,7 @@ use varve_bpf::{BpfError, LoadOptions, PageFlags, Region};
 use varve_model::Pid;
 use varve_sys::ClearRefs;
 
-use super::{Held, Kind, Probe, Setup, Step};
+use super::{Held, Kind, Probe, Setup, Started, Step};
 use crate::state::found::{Found, When};
 use crate::{Ablation, RecordError, RecordOptions};
 
@@ -22,7 +22,7 @@ fn load(options: &RecordOptions, load: &mut LoadOptions) {
     }
 }
 
-fn start(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Probe>>, RecordError> {
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let scan = Scan {
         clear: HashMap::new(),
         max_open: MAX_OPEN.min(crate::target::preflight::spare_files() / 2),

@@ -19,7 +19,7 @@ use varve_trace::{FAULT, Manifest};
 use self::budget::Budget;
 use self::handlers::{Handlers, TrapNews};
 use self::trapped::Trapped;
-use super::{Closed, Due, Held, Kind, Launch, Lost, Probe, Setup, Step};
+use super::{Closed, Due, Held, Kind, Launch, Lost, Probe, Setup, Started, Step};
 use crate::recorder::touch_rows::FirstAccesses;
 use crate::state::State;
 use crate::state::found::Found;
@@ -43,7 +43,7 @@ fn load(options: &RecordOptions, load: &mut LoadOptions) {
     load.waits |= is_wanted(options);
 }
 
-fn start(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Probe>>, RecordError> {
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let options = setup.options;
     if !is_wanted(options) {
         return Ok(None);

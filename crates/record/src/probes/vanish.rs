@@ -2,7 +2,7 @@
 
 use varve_bpf::{Doer, Event, TrackFlags};
 
-use super::{Kind, Probe, Setup, load_nothing};
+use super::{Kind, Probe, Setup, Started, load_nothing};
 use crate::state::State;
 use crate::state::found::{Found, When};
 use crate::{Ablation, RecordError};
@@ -12,7 +12,7 @@ pub(crate) const KIND: Kind = Kind {
     start,
 };
 
-fn start(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Probe>>, RecordError> {
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     if setup.options.counts.is_some() || setup.options.lacks(Ablation::Vanish) {
         return Ok(None);
     }

@@ -12,7 +12,7 @@ use varve_sys::Protector;
 use varve_trace::Manifest;
 
 use self::watch::WriteWatch;
-use super::{Closed, Held, Kind, Launch, Probe, Setup, Step, load_nothing};
+use super::{Closed, Held, Kind, Launch, Probe, Setup, Started, Step, load_nothing};
 use crate::recorder::touch_rows::Writes;
 use crate::state::State;
 use crate::state::found::Found;
@@ -28,7 +28,7 @@ pub(crate) const KIND: Kind = Kind {
 
 /// Chooses what tells of writes, as asked for, and prepares the kernel part. Soft-dirty bits come with the scan and
 /// need no probe.
-fn start(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Probe>>, RecordError> {
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let options = setup.options;
     let choice = match options.counts {
         Some(_) => WritesChoice::Off,
