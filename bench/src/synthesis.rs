@@ -255,6 +255,7 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
             cpu: "made up".into(),
             cpus: 2,
             memory_bytes: Bytes(32 << 30),
+            nodes: None,
         },
         clock: Clock {
             start_ns: Time(0),

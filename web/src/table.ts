@@ -133,7 +133,7 @@ function columns(report: Report): ColumnSpec[] {
     { key: "kind", title: "Kind", hint: "static, heap, stack, mapping or file", numeric: false, value: o => o.kind, text: o => o.kind },
     { key: "site", title: "Site", hint: "Where it was allocated", numeric: false, value: o => o.site?.toLowerCase() ?? null, text: o => o.site ?? "–" },
     { key: "bytes", title: "Size", hint: "Bytes", numeric: true, value: o => o.bytes, text: o => fmt.bytes(o.bytes) },
-    { key: "touched", title: "Touched", hint: "Memory of its pages that were touched at least once", numeric: true, value: o => o.touched_pages, text: o => fmt.pageBytes(o.touched_pages) },
+    { key: "touched", title: "Touched", hint: "Memory of its pages that were touched at least once", numeric: true, value: o => o.touched_pages, text: o => fmt.bytes(Math.min(o.touched_pages * 4096, o.bytes || Infinity)) },
     { key: "share", title: "Part touched", hint: "Share of its pages that were touched", numeric: true, value: o => o.touched_pages / Math.max(1, o.pages), text: o => fmt.share(Math.min(1, o.touched_pages / Math.max(1, o.pages))), bar: o => Math.min(1, o.touched_pages / Math.max(1, o.pages)) },
     { key: "page_touches", title: "Page touches", hint: "Sum over intervals of the pages touched: the heat", numeric: true, value: o => o.page_touches, text: o => fmt.count(o.page_touches), bar: o => o.page_touches / hottest },
     { key: "first", title: "First touch by", hint: "The thread that touched most of its pages first", numeric: false, value: o => (o.first_touch_thread === null ? null : threadName(report, o.first_touch_thread)), text: o => firstBy(report, o) },

@@ -17,7 +17,7 @@ pub(crate) const ANSWER_WORDS: usize = 2;
 /// Descriptors in one answer at most.
 pub(crate) const MAX_DESCRIPTORS: usize = 2;
 /// How long a process waits for the recorder before it goes on without, in milliseconds.
-pub(crate) const PATIENCE_MS: u64 = 200;
+pub(crate) const PATIENCE_MS: u64 = 100;
 
 /// What a process wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

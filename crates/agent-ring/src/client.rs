@@ -127,7 +127,7 @@ impl Connection {
             socket: socket as i32,
             until_ns: now_ns() + PATIENCE_MS * 1_000_000,
         };
-        if !connection.limit(libc::SO_SNDTIMEO) || !connection.limit(libc::SO_RCVTIMEO) {
+        if !connection.limit(libc::SO_SNDTIMEO) {
             return Err(Absent::Refused);
         }
         match connection.connect(address) {
@@ -139,10 +139,13 @@ impl Connection {
         }
     }
 
+    /// Limits a wait to what is left of the patience: all waits of a connection share it.
     fn limit(&self, which: i32) -> bool {
+        let left_us = self.until_ns.saturating_sub(now_ns()) / 1000;
         let limit = libc::timeval {
             tv_sec: 0,
-            tv_usec: PATIENCE_MS as libc::suseconds_t * 1000,
+            // Zero would be without end.
+            tv_usec: left_us.clamp(1, 999_999) as libc::suseconds_t,
         };
         // SAFETY: a struct that lives here, of the size that is stated.
         let result = unsafe {
@@ -220,6 +223,9 @@ impl Connection {
     /// Says what is wanted, and hands a descriptor over; whether that was heard.
     #[must_use]
     pub fn say(&self, kind: Kind, descriptor: Option<i32>) -> bool {
+        if !self.limit(libc::SO_SNDTIMEO) {
+            return false;
+        }
         let words: [u64; HELLO_WORDS] = [HELLO, u64::from(VERSION), kind.word()];
         let mut data = libc::iovec {
             iov_base: words.as_ptr().cast_mut().cast(),
@@ -258,6 +264,9 @@ impl Connection {
     /// The recorder's answer; `None` where it refuses or does not answer in time.
     #[must_use]
     pub fn answer(&self, kind: Kind) -> Option<Answer> {
+        if !self.limit(libc::SO_RCVTIMEO) {
+            return None;
+        }
         let mut words = [0u64; ANSWER_WORDS];
         let mut data = libc::iovec {
             iov_base: words.as_mut_ptr().cast(),

@@ -32,6 +32,7 @@ mod raw;
 mod reader;
 mod record;
 pub mod server;
+pub mod shadow;
 mod traps;
 mod writer;
 

@@ -1,10 +1,11 @@
 //! What a trace does not tell, above all an imported one.
 
-use varve_trace::{Absent, EXACT, Trace};
+use varve_model::Duration;
+use varve_trace::{Absent, EXACT, IntervalChoice, Trace};
 
 use crate::analysis::{Analysis, Writes};
 use crate::assemble::Tables;
-use crate::format::counted;
+use crate::format::{counted, duration};
 use crate::sharing::SharingSource;
 use crate::stream::Pass;
 
@@ -23,6 +24,10 @@ const fn lacking(absent: Absent) -> &'static str {
     }
 }
 
+/// After a fork both processes have the same pages until one of them writes. The kernel's bits are the process's, not the page's.
+const COPIES: &str = "Which private pages of a forked process are copies: one that it only reads is still its parent's memory, and the \
+                      trace does not say so. They count as its own, so that the memory touched is at most what the figures say.";
+
 /// What the figures of a trace leave open. `refused` counts runs that were not entered.
 pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64) -> Vec<String> {
     let manifest = &trace.manifest;
@@ -37,7 +42,16 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
         _ => (),
     }
     let absent = &manifest.absent;
-    unknown.extend(absent.iter().map(|a| lacking(*a).to_owned()));
+    let of_threads = trace.selection().is_some_and(|s| s.tids.is_some());
+    unknown.extend(absent.iter().map(|a| match a {
+        Absent::Touches if of_threads => {
+            "Which pages the chosen threads touched: touches name no thread.".to_owned()
+        }
+        Absent::Resident if trace.selection().is_some() => {
+            "How many of the chosen pages were resident: it is recorded of all processes together.".to_owned()
+        }
+        a => lacking(*a).to_owned(),
+    }));
     // Counts say which thread was first.
     let told = manifest.backend == EXACT || absent.contains(&Absent::Faults);
     if pass.faults == 0 && pass.rows > 0 && !told {
@@ -47,6 +61,21 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
             "Which thread first touched the pages that were there before the recording began."
                 .to_owned(),
         );
+    }
+    if let IntervalChoice::Fixed(asked) = manifest.options.interval {
+        let most = Duration(asked.0.saturating_add(asked.0 / 10));
+        match tables.longer_than(most) {
+            0 => (),
+            longer => unknown.push(format!(
+                "When within {} longer than the {} asked for a page was touched: an interval ends once the recorder runs and all \
+                 threads of the target stand still.",
+                counted(longer, "interval"),
+                duration(asked)
+            )),
+        }
+    }
+    if pass.rows > 0 && tables.has_forks() {
+        unknown.push(COPIES.to_owned());
     }
     if tables.objects.is_empty() && pass.rows > 0 {
         unknown.push("Whose the pages are: the trace has no objects.".to_owned());

@@ -101,6 +101,10 @@ pub struct TraceFacts {
     pub interval_accesses: Option<u64>,
     /// The median length of the intervals.
     pub median_interval_ns: Duration,
+    /// The shortest of them but the last, which ends with the recording.
+    pub shortest_interval_ns: Duration,
+    /// The longest of them.
+    pub longest_interval_ns: Duration,
     /// The command line.
     pub command: Vec<String>,
     /// Whether the program ran already when the recording began.
@@ -117,6 +121,8 @@ pub struct TraceFacts {
     pub traps: Option<TrapsNote>,
     /// What the source of the trace does not tell: the figures that would be made of it are null.
     pub absent: Vec<Absent>,
+    /// What of the trace is shown, as a person said it; null where all is.
+    pub selected: Option<String>,
     /// What all times count.
     pub clock_unit: ClockUnit,
     /// Rows of the table of touches.
@@ -124,6 +130,14 @@ pub struct TraceFacts {
     /// Rows of touches whose interval is not in the table of intervals, or comes after a later one. Their pages
     /// count in all but the working set.
     pub stray_rows: u64,
+}
+
+impl TraceFacts {
+    /// Whether intervals are longer than asked for, by more than a tenth.
+    pub fn is_lengthened(&self) -> bool {
+        let asked = self.interval_ns.map(|asked| asked.0);
+        asked.is_some_and(|asked| self.longest_interval_ns.0 > asked.saturating_add(asked / 10))
+    }
 }
 
 /// The machine of the recording.
@@ -139,13 +153,18 @@ pub struct MachineFacts {
     pub cpus: u32,
     /// Physical memory.
     pub memory_bytes: Bytes,
+    /// Memory nodes (NUMA); null where nobody said.
+    pub nodes: Option<u32>,
 }
 
 /// What recording cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Overhead {
-    /// How long the target was held still, all intervals together.
+    /// How long the target was held, all intervals together: from the order to stand still, which some threads follow before
+    /// others, to its release. What runs until all stand still is in the interval too.
     pub held_ns: Duration,
+    /// The part of it between the intervals, in which all threads stood still.
+    pub stood_ns: Duration,
     /// The longest single hold.
     pub longest_hold_ns: Duration,
     /// CPU time of the recorder while the target ran.
@@ -244,7 +263,8 @@ pub enum Writes {
 pub struct ProcessUse {
     /// The process.
     pub pid: Pid,
-    /// Its last command line; empty where unknown.
+    /// Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
+    /// before `; then `: all figures are of all of them together.
     pub command: String,
     /// Distinct pages touched.
     pub touched_pages: Pages,
@@ -318,6 +338,8 @@ pub struct ObjectUse {
     /// What was found out about its pages.
     #[serde(flatten)]
     pub usage: Usage,
+    /// The part of the touched pages that it covers, at most: it may lie on the first and the last one in part.
+    pub touched_bytes: Bytes,
     /// Whether it is a reservation: address space of which parts become memory later.
     pub reserved: bool,
     /// Where its memory is such that several processes may map it: those that touched it, most pages first. A page that
@@ -413,6 +435,8 @@ pub struct Group {
     pub processes: u64,
     /// Their sizes, summed over all lives.
     pub bytes: Bytes,
+    /// The part of the touched pages that they cover, at most.
+    pub touched_bytes: Bytes,
     /// The most bytes of them that lived at once.
     pub peak_bytes: Bytes,
     /// How many died in the recording.
@@ -478,7 +502,7 @@ pub struct Finding {
 }
 
 macro_rules! finding_ids {
-    ($($(#[$doc:meta])* $variant:ident = $word:literal,)*) => {
+    ($($(#[$doc:meta])* $variant:ident = $word:literal, $action:literal;)*) => {
         /// The rules; each is documented with its thresholds where it is decided, in `findings`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         pub enum FindingId { $($(#[$doc])* #[serde(rename = $word)] $variant,)* }
@@ -488,45 +512,50 @@ macro_rules! finding_ids {
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
+
+            /// What to do, in a few words.
+            pub const fn action(self) -> &'static str {
+                match self { $(Self::$variant => $action,)* }
+            }
         }
     };
 }
 
 finding_ids! {
     /// Accesses may be missing.
-    Incomplete = "incomplete",
+    Incomplete = "incomplete", "record again with a longer --interval";
     /// Too few intervals to speak of time.
-    ShortRecording = "short-recording",
+    ShortRecording = "short-recording", "record longer, or with a shorter --interval";
     /// Cache lines in which threads use different bytes.
-    FalseSharing = "false-sharing",
+    FalseSharing = "false-sharing", "give each thread cache lines of its own";
     /// Cache lines in which threads use the same bytes.
-    TrueSharing = "true-sharing",
+    TrueSharing = "true-sharing", "write the shared line less often";
     /// Pages in which threads use different lines.
-    PageFalseSharing = "page-false-sharing",
+    PageFalseSharing = "page-false-sharing", "give each thread pages of its own";
     /// Memory that one thread touched first and others use in parts of their own.
-    ParallelFirstTouch = "parallel-first-touch",
+    ParallelFirstTouch = "parallel-first-touch", "initialise it with the threads that use it";
     /// Memory that several threads read and write all over.
-    Interleave = "interleave",
+    Interleave = "interleave", "interleave it over the memory nodes";
     /// Memory that several threads read all over and none writes.
-    Replicate = "replicate",
+    Replicate = "replicate", "give each memory node a copy";
     /// Memory with a hot part and a cold part.
-    SplitHotCold = "split-hot-cold",
+    SplitHotCold = "split-hot-cold", "split the hot part from the cold";
     /// Memory that was allocated and never touched, or only when it was new.
-    NeverTouched = "never-touched",
+    NeverTouched = "never-touched", "allocate less, or later";
     /// Memory that one thread touched first while others ran.
-    SingleFirstTouch = "single-first-touch",
+    SingleFirstTouch = "single-first-touch", "initialise it with the threads that use it";
     /// Memory that all threads faulted in.
-    ScannedByAll = "scanned-by-all",
+    ScannedByAll = "scanned-by-all", "interleave it if all threads read all of it";
     /// Memory that the tail of the recording did not touch.
-    ColdTail = "cold-tail",
+    ColdTail = "cold-tail", "release it, compress it or use slower memory";
     /// Memory whose pages were touched in one interval each.
-    TouchedOnce = "touched-once",
+    TouchedOnce = "touched-once", "work in pieces that are used again";
     /// Many short lives of one site.
-    Churn = "churn",
+    Churn = "churn", "keep one buffer and use it again";
     /// Pages that count as touched whether they were or not.
-    Sticky = "sticky",
+    Sticky = "sticky", "read the working set as an upper bound";
     /// Huge pages whose use cannot be told.
-    HugePages = "huge-pages",
+    HugePages = "huge-pages", "record with --thp=never to see 4 KiB pages";
 }
 
 impl std::fmt::Display for FindingId {

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use varve_attribute::Layer;
-use varve_model::{Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
+use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
 use varve_trace::tables::{
     IntervalRow, LossRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow,
 };
@@ -14,6 +14,7 @@ use varve_trace::{IntervalChoice, Manifest, State, Trace, TraceError};
 
 use crate::absent::{unknown, unsaid};
 use crate::analysis::*;
+use crate::cut::chosen_names;
 use crate::fold::{Fold, Folded, Sites, User};
 use crate::memory::{Homes, Memory, Objects};
 use crate::sharing::Sharers;
@@ -23,7 +24,7 @@ use crate::sweep::{Moment, intervals};
 use crate::{AnalyseOptions, counts, findings, invariants, samples};
 
 /// The names of the preload library's own memory begin so.
-const OWN_MEMORY: &str = "varve agent";
+pub(crate) const OWN_MEMORY: &str = "varve agent";
 
 /// The small tables of a trace.
 pub(crate) struct Tables {
@@ -31,6 +32,8 @@ pub(crate) struct Tables {
     pub(crate) objects: Vec<ObjectRow>,
     pub(crate) sites: HashMap<SiteId, String>,
     pub(crate) threads: Vec<ThreadRow>,
+    /// Only a time of the recording is seen: what was touched outside of it is not known.
+    pub(crate) is_window: bool,
     processes: Vec<ProcessRow>,
     losses: Vec<LossRow>,
 }
@@ -47,6 +50,7 @@ impl Tables {
             objects,
             sites,
             threads: trace.rows()?,
+            is_window: trace.selection().is_some_and(|s| s.time.is_some()),
             processes: trace.rows()?,
             losses: trace.rows()?,
         })
@@ -71,6 +75,17 @@ impl Tables {
         Sites::new(of.collect())
     }
 
+    /// Whether a process came of another one and went on with its program.
+    pub(crate) fn has_forks(&self) -> bool {
+        let known: HashMap<Pid, &str> = self
+            .processes
+            .iter()
+            .map(|p| (p.pid, p.exe.as_str()))
+            .collect();
+        let same = |p: &ProcessRow| known.get(&p.parent).is_some_and(|exe| *exe == p.exe);
+        self.processes.iter().any(|p| p.pid != p.parent && same(p))
+    }
+
     /// Whether an object, by position, is the recorder's.
     pub(crate) fn is_own(&self, position: usize) -> bool {
         self.objects[position].name.starts_with(OWN_MEMORY)
@@ -80,6 +95,32 @@ impl Tables {
         self.intervals
             .first()
             .map_or(manifest.clock.start_ns, |i| i.start_ns)
+    }
+
+    fn between_intervals(&self) -> Duration {
+        let pairs = self.intervals.windows(2);
+        let gaps = pairs.map(|pair| (pair[1].start_ns - pair[0].end_ns).0);
+        Duration(gaps.fold(0, u64::saturating_add))
+    }
+
+    /// How many intervals are longer than a length.
+    pub(crate) fn longer_than(&self, length: Duration) -> u64 {
+        let longer = |i: &&IntervalRow| i.end_ns - i.start_ns > length;
+        self.intervals.iter().filter(longer).count() as u64
+    }
+
+    /// The last one ends with the recording, and may be short.
+    fn shortest_interval(&self) -> Duration {
+        let all = self.intervals.split_last();
+        let whole = all.map(|(last, whole)| {
+            if whole.is_empty() {
+                std::slice::from_ref(last)
+            } else {
+                whole
+            }
+        });
+        let lengths = whole.into_iter().flatten().map(|i| i.end_ns - i.start_ns);
+        lengths.min().unwrap_or_default()
     }
 
     fn end(&self, manifest: &Manifest) -> Time {
@@ -128,6 +169,12 @@ pub(crate) fn analyse(
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(tail_start);
     whole.list(&mut analysis, options.most_objects);
+    let chosen = chosen_names(trace)?;
+    if let Some(chosen) = &chosen {
+        let is = |name: &str, kind| chosen.contains(&(name.to_owned(), kind));
+        analysis.objects.retain(|o| is(&o.name, o.kind));
+        analysis.groups.retain(|g| is(&g.name, g.kind));
+    }
     let (counts, exact) = counts::read(trace, &tables, (&all, &mut memory), own, |row| {
         sharing.counts.iter_mut().for_each(|s| s.count(row));
     })?;
@@ -163,8 +210,12 @@ pub(crate) fn analyse(
         sharing.samples.iter_mut().for_each(|s| s.sample(row));
     })?;
     analysis.sharing = sharing.finish(&whole.shares, analysis.samples.as_ref());
+    if let (Some(chosen), Some(sharing)) = (&chosen, &mut analysis.sharing) {
+        let of = &mut sharing.objects;
+        of.retain(|o| chosen.contains(&(o.name.clone(), o.kind)));
+    }
     analysis.unknown.extend(unsaid(&analysis));
-    analysis.findings = findings::find(&analysis, &tables);
+    analysis.findings = findings::find(&analysis, &tables, options.for_numa);
     analysis.contradictions = invariants::broken(&analysis);
     Ok(analysis)
 }
@@ -228,6 +279,7 @@ impl Whole<'_> {
                         .map(|i| i.held_ns.0)
                         .fold(0, u64::saturating_add),
                 ),
+                stood_ns: tables.between_intervals(),
                 longest_hold_ns: intervals
                     .clone()
                     .map(|i| i.held_ns)
@@ -240,7 +292,10 @@ impl Whole<'_> {
                         .map(|i| i.recorder_cpu_ns.0)
                         .fold(0, u64::saturating_add),
                 )
-                .max(manifest.overhead.recorder_cpu_ns),
+                .max(match self.trace.selection() {
+                    Some(_) => Duration(0),
+                    None => manifest.overhead.recorder_cpu_ns,
+                }),
                 recorder_peak_bytes: manifest.overhead.recorder_peak_bytes,
             },
             footprint: Footprint {
@@ -360,6 +415,8 @@ impl Whole<'_> {
                 _ => None,
             },
             median_interval_ns: lengths.get(lengths.len() / 2).copied().unwrap_or_default(),
+            shortest_interval_ns: tables.shortest_interval(),
+            longest_interval_ns: lengths.last().copied().unwrap_or_default(),
             command: manifest.target.command.clone(),
             attached: manifest.target.attached,
             hold: manifest.features.hold.clone(),
@@ -371,9 +428,11 @@ impl Whole<'_> {
                 cpu: machine.cpu.clone(),
                 cpus: machine.cpus,
                 memory_bytes: machine.memory_bytes,
+                nodes: machine.nodes,
             },
             traps: manifest.traps,
             absent: manifest.absent.clone(),
+            selected: self.trace.selection().map(|s| s.words.clone()),
             clock_unit: manifest.clock.unit,
             touch_rows: self.pass.rows,
             stray_rows: self.pass.stray_rows.saturating_add(self.fold.refused),
@@ -395,7 +454,12 @@ impl Whole<'_> {
         };
         for row in &self.tables.processes {
             let process = all.entry(row.pid.0).or_insert_with(|| empty(row.pid.0));
-            process.command.clone_from(&row.command);
+            // Who has ended does not run another program: this is another process to which the kernel gave the pid anew.
+            let is_another = process.exit_code.is_some() && process.died_ns <= Some(row.born_ns);
+            process.command = match is_another {
+                true => format!("{}; then {}", process.command, row.command),
+                false => row.command.clone(),
+            };
             process.born_ns = Some(process.born_ns.map_or(row.born_ns, |b| b.min(row.born_ns)));
             process.died_ns = row.died_ns;
             process.exit_code = row.exit_code;
@@ -513,6 +577,7 @@ impl Whole<'_> {
             died_ns: row.died_ns,
             born_tid: row.tid,
             usage: self.usage(i),
+            touched_bytes: covered(Pages(stats.touched), row.bytes),
             reserved: row.kind == ObjectKind::Mapping && row.layer == Layer::SEGMENT.number(),
             processes: self.users_of(position),
             reads: None,
@@ -538,6 +603,14 @@ impl Whole<'_> {
 
     fn site(&self, row: &ObjectRow) -> Option<&str> {
         self.tables.sites.get(&row.site?).map(String::as_str)
+    }
+}
+
+/// What objects of this size cover of pages, at most. Where sizes are not known, all of them.
+fn covered(pages: Pages, bytes: Bytes) -> Bytes {
+    match bytes.0 {
+        0 => pages.bytes(),
+        _ => pages.bytes().min(bytes),
     }
 }
 

@@ -407,6 +407,15 @@ pub(crate) fn read(
     for rows in trace.batches::<CountRow>()? {
         for row in &rows? {
             place.go_to(row);
+            let is_chosen = |o: &u32| {
+                let object = objects.get(*o as usize).map(|o| o.object);
+                trace.selection().is_none_or(|s| s.object(object))
+            };
+            if trace.selection().is_some_and(|s| s.objects.is_some())
+                && !place.on_page.iter().any(is_chosen)
+            {
+                continue;
+            }
             all.add(row);
             match place.on_page.first() {
                 Some(&object) => by_object.entry(object).or_default().add(row),

@@ -5,13 +5,16 @@
 
 mod contention;
 mod first_touches;
+mod news;
 mod placement;
 mod trust;
 mod use_of_memory;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use varve_attribute::LOADERS;
 use varve_model::{Bytes, Duration, ObjectId, ObjectKind, Pid, Time};
+use varve_trace::Absent;
 
 use contention::{false_sharing_lines, false_sharing_pages, true_sharing};
 use first_touches::{scanned_by_all, single_first_touch};
@@ -31,19 +34,30 @@ const FEW_INTERVALS: u64 = 20;
 /// Names that a sentence lists.
 const NAMES: usize = 3;
 
-/// All findings, most important first.
-pub(crate) fn find(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
+/// All findings that are news, most important first. What only helps where there are several memory nodes is left out
+/// where the machine is not known to have them, unless it is asked for.
+pub(crate) fn find(analysis: &Analysis, tables: &Tables, for_numa: bool) -> Vec<Finding> {
+    let mut found = by_rules(analysis, tables);
+    let has_nodes = for_numa || analysis.trace.machine.nodes.is_some_and(|n| n > 1);
+    found.retain(|f| has_nodes || !news::needs_nodes(f.id));
+    found
+}
+
+fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
     let facts = Facts::new(analysis, tables);
     let by_use = rules_by_use(&facts);
     // Without touches nothing is known of what they tell; what samples tell does not need them.
-    if analysis.trace.touch_rows == 0 && analysis.trace.intervals == 0 {
+    let lacks_touches = analysis.trace.absent.contains(&Absent::Touches);
+    if lacks_touches || (analysis.trace.touch_rows == 0 && analysis.trace.intervals == 0) {
         return incomplete(analysis).into_iter().chain(by_use).collect();
     }
     let facts = Facts {
         told: placement::told(&by_use),
         ..facts
     };
-    let mut found: Vec<Finding> = [incomplete(analysis), short_recording(analysis)]
+    // A part of a long recording is no short recording.
+    let short = short_recording(analysis).filter(|_| !tables.is_window);
+    let mut found: Vec<Finding> = [incomplete(analysis), short]
         .into_iter()
         .flatten()
         .collect();
@@ -117,10 +131,10 @@ impl<'a> Facts<'a> {
         let asked = match o.kind {
             ObjectKind::Heap => !o.pool,
             // Reserving address space asks for no memory.
-            ObjectKind::Mapping => o.site.is_some() && !o.reserved,
+            ObjectKind::Mapping => o.site.is_some() && !o.reserved && o.name != LOADERS,
             ObjectKind::Static | ObjectKind::Stack | ObjectKind::File => false,
         };
-        asked && !self.outer.contains(&o.object)
+        asked && !self.outer.contains(&o.object) && news::is_news(o)
     }
 
     fn long(&self) -> bool {

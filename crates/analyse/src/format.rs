@@ -85,6 +85,12 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
+/// A share of 0 to 1 as [`percent`] shows it.
+pub fn share(share: f64) -> String {
+    const WHOLE: u64 = 1 << 40;
+    percent((share.clamp(0.0, 1.0) * WHOLE as f64) as u64, WHOLE)
+}
+
 /// A moment as `2026-03-14 09:26:53 UTC`, from nanoseconds since 1970.
 pub fn utc(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;

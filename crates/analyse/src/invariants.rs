@@ -145,6 +145,8 @@ fn object(a: &Analysis, o: &ObjectUse, check: &mut Check) {
     if !a.trace.absent.contains(&Absent::Places) {
         let size = PageRange::of_bytes(o.address, o.bytes).count;
         check.at_most(touched, ("its size in pages", size.0), &of);
+        let bytes = ("touched_bytes", o.touched_bytes.0);
+        check.at_most(bytes, ("its size", o.bytes.0), &of);
     }
     for p in &o.processes {
         let one = ("touched_pages of a process", p.touched_pages.0);
@@ -163,6 +165,22 @@ fn group(a: &Analysis, g: &Group, check: &mut Check) {
     check.at_most(("untouched_objects", g.untouched_objects), objects, &of);
     check.at_most(("died", g.died), objects, &of);
     check.at_most(("peak_bytes", g.peak_bytes.0), ("bytes", g.bytes.0), &of);
+}
+
+/// Objects that lay on a page in one interval, at the same time or one after the other, each have its touches: such are
+/// counted apart, once, and with those of one object and those of none they are all there are.
+fn lives(a: &Analysis, check: &mut Check) {
+    let usages = a.objects.iter().map(|o| &o.usage);
+    let alone: u64 = usages
+        .map(|u| u.page_touches.saturating_sub(u.shared_page_touches))
+        .sum();
+    let parts = alone + a.shared.page_touches + a.unowned.page_touches;
+    let whole = ("footprint.page_touches", a.footprint.page_touches);
+    let of = "pages of one object, of several, and nobody's";
+    check.at_most((of, parts), whole, ALL);
+    if a.omitted.objects == 0 && a.trace.stray_rows == 0 {
+        check.equal((of, parts), whole, ALL);
+    }
 }
 
 /// The groups and what is nobody's are all there is.
@@ -185,6 +203,7 @@ fn parts(a: &Analysis, check: &mut Check) {
     let whole = ("footprint.touched_pages", f.touched_pages.0);
     let sum = pages + a.unowned.touched_pages.0;
     check.at_most(whole, ("all groups, and nobody's", sum), ALL);
+    lives(a, check);
     let listed = a.objects.len() as u64 + a.omitted.objects;
     let counted = a.groups.iter().map(|g| g.objects).sum();
     check.equal(("objects", listed), ("objects of groups", counted), ALL);

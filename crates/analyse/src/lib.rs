@@ -8,14 +8,18 @@ mod analysis;
 mod assemble;
 mod chunks;
 mod counts;
+mod cut;
 mod findings;
 mod fold;
 pub mod format;
 mod invariants;
+mod known;
 mod memory;
+mod overview;
 mod page_set;
 mod page_states;
 mod samples;
+mod section;
 mod sharing;
 mod stats;
 mod stream;
@@ -32,11 +36,15 @@ pub use counts::{
     Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
     ThreadCounts,
 };
+pub use cut::object_names;
+pub use known::Known;
 pub use memory::{Memory, Objects};
+pub use overview::{Headline, HotBy, HotLine, HotObject, Overview};
 pub use samples::{
     ChainTime, Latency, LevelShare, LineTime, ObjectSamples, OmittedSamples, PlaceSamples,
     SampleUse, Sampled, SourceShare, Steps, ThreadPart, ThreadSamples, WEIGHT,
 };
+pub use section::Section;
 pub use sharing::{
     Axis, BlockKind, BlockThread, FlowCell, ObjectPhase, ObjectSharing, RangeCell, Ranges,
     SharedBlock, SharingClass, SharingPart, SharingSource, SharingThread, SharingUse, ThreadPhase,
@@ -52,12 +60,15 @@ pub struct AnalyseOptions {
     /// Objects that are listed by themselves; what is beyond is summed in [`Analysis::omitted`] and counted in
     /// [`Analysis::groups`].
     pub most_objects: usize,
+    /// Advice for machines with several memory nodes, also where the machine of the trace has one.
+    pub for_numa: bool,
 }
 
 impl Default for AnalyseOptions {
     fn default() -> Self {
         AnalyseOptions {
             most_objects: 20_000,
+            for_numa: false,
         }
     }
 }

@@ -8,6 +8,8 @@ use varve_model::{Bytes, Page, Pid, Time, TouchSource};
 use varve_trace::tables::{FaultRow, IntervalRow};
 use varve_trace::{Batches, TouchColumns, TouchUnit, Trace, TraceError, WrittenColumn};
 
+use crate::cut::{Chosen, Cut};
+
 /// Threads that decode; the sweep itself has the caller's.
 const DECODERS: usize = 2;
 /// Batches that a decoder may be ahead, about 2 MB each.
@@ -95,7 +97,9 @@ pub fn sweep(
 ) -> Result<u64, TraceError> {
     let units = trace.touch_units()?;
     let total: u64 = units.iter().map(|u| u.rows).sum();
+    let chosen = Chosen::of(trace)?;
     let mut assembly = Assembly {
+        cut: chosen.as_ref().map(Chosen::cut),
         intervals,
         faults: Faults::new(trace.batches::<FaultRow>()?),
         open: 0,
@@ -175,6 +179,8 @@ impl Faults {
 /// Gathers the runs of an interval until it is whole.
 struct Assembly<'a> {
     intervals: &'a [IntervalRow],
+    /// Tells what is seen, where only some objects are.
+    cut: Option<Cut<'a>>,
     faults: Faults,
     /// The interval that is open, by its position.
     open: usize,
@@ -203,7 +209,8 @@ impl Assembly<'_> {
                 first: Page(page[row]),
                 end: Page(page[row].saturating_add(u64::from(pages[row]))),
             };
-            if source[row] == TouchSource::PossiblyOthers {
+            let is_possible = source[row] == TouchSource::PossiblyOthers;
+            if is_possible && self.cut.is_none() {
                 self.possible.push(run);
                 continue;
             }
@@ -216,8 +223,21 @@ impl Assembly<'_> {
                 source: source[row],
                 written,
             };
-            to.row(run, facts);
-            self.push(run);
+            let Some(cut) = &mut self.cut else {
+                to.row(run, facts);
+                self.push(run);
+                continue;
+            };
+            let mut parts = Vec::new();
+            cut.parts(run, |part| parts.push(part));
+            for part in parts {
+                if is_possible {
+                    self.possible.push(part);
+                } else {
+                    to.row(part, facts);
+                    self.push(part);
+                }
+            }
         }
         self.rows += rows as u64;
         Ok(())
@@ -253,15 +273,25 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    fn begin(&self, to: &mut impl Sweep) {
-        to.begin(Moment {
+    fn begin(&mut self, to: &mut impl Sweep) {
+        let now = Moment {
             position: self.open,
             from: match self.open {
                 0 => Time(0),
                 open => self.intervals[open - 1].end_ns,
             },
             to: self.intervals[self.open].end_ns,
-        });
+        };
+        if let Some(cut) = &mut self.cut {
+            cut.advance(now.from, now.to);
+        }
+        to.begin(now);
+    }
+
+    /// Whether a fault is seen.
+    fn sees(&mut self, fault: &FaultRow) -> bool {
+        let cut = self.cut.as_mut();
+        cut.is_none_or(|cut| cut.holds(fault.pid, fault.address))
     }
 
     /// Ends the open interval: its faults are due.
@@ -271,7 +301,9 @@ impl Assembly<'_> {
         };
         self.begin(to);
         while let Some(fault) = self.faults.before(row.end_ns)? {
-            to.fault(&fault);
+            if self.sees(&fault) {
+                to.fault(&fault);
+            }
         }
         self.open += 1;
         Ok(())
@@ -311,7 +343,9 @@ impl Assembly<'_> {
             self.step(to)?;
         }
         while let Some(fault) = self.faults.before(Time(u64::MAX))? {
-            to.fault(&fault);
+            if self.sees(&fault) {
+                to.fault(&fault);
+            }
         }
         Ok(self.rows)
     }

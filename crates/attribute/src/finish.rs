@@ -11,7 +11,7 @@ use varve_trace::tables::{
 use varve_trace::{Destination, ModuleNote, TableWriter, Trace, TraceError, write_table_to};
 
 use crate::lives::Deaths;
-use crate::names::short_place;
+use crate::names::{is_loaders, of_file, short_place};
 use crate::sampled::Sampled;
 use crate::{
     AddressSpaces, Asked, BuildId, Frame, Layer, Locator, Mapping, ModuleReport, Namer, Stack,
@@ -230,6 +230,17 @@ impl<'a> Names<'a> {
                         };
                         namer.site(asked, stacks.get(&site).map_or(&[], Vec::as_slice))
                     });
+                let stack = stacks.get(&site).map_or(&[][..], Vec::as_slice);
+                if kind == ObjectKind::File {
+                    let file = self.files.name_of(birth);
+                    return match is_loaders(stack) {
+                        true => file,
+                        false => of_file(file, name),
+                    };
+                }
+                if kind == ObjectKind::Mapping && is_loaders(stack) {
+                    return crate::LOADERS.to_owned();
+                }
                 // The preload library stands in for the function itself, which no frame shows.
                 match name.strip_prefix("heap (") {
                     Some(place) if !birth.pool && !made_by.is_empty() => {

@@ -36,6 +36,9 @@ mod symbolize;
 mod unwind;
 mod variables;
 
+/// The name of memory that the dynamic loader maps for itself and for libraries, which nobody of the program's asked for.
+pub const LOADERS: &str = "mapping of the dynamic loader";
+
 pub use finish::{Finished, finish};
 pub use finish_trace::{RECORDER_KILLED, finish_trace};
 pub use functions::FunctionBounds;

@@ -157,7 +157,33 @@ fn is_entry(frame: &Frame) -> bool {
         .is_some_and(|module| module.starts_with("libvarve_"))
 }
 
-/// `solver.c:42, in setup`, or `setup+... (app)` where lines are unknown.
+/// Whether the dynamic loader made a mapping for itself, or for a library that nobody of the program's asked for.
+pub(crate) fn is_loaders(frames: &[Frame]) -> bool {
+    let of_loader = |frame: &Frame| {
+        let function = frame.function.as_deref().unwrap_or_default();
+        let module = frame.module.as_deref().unwrap_or_default();
+        let module = ["ld-linux", "ld-musl", "ld.so"]
+            .iter()
+            .any(|name| module.starts_with(name));
+        module || function.starts_with("_dl_")
+    };
+    author(frames).is_some_and(of_loader)
+}
+
+/// The name of a mapping of a file: that of the file, and who made it.
+pub(crate) fn of_file(file: String, name: &str) -> String {
+    match name
+        .strip_prefix("mapping")
+        .or_else(|| name.strip_prefix("mmap"))
+    {
+        Some(place) if !place.starts_with(',') => file + place,
+        // Nobody is known who made it, or it has the name of a variable.
+        Some(_) => file,
+        None => name.to_owned(),
+    }
+}
+
+/// `solver.c:42, in setup`, or `setup (app+0x11d2)` where lines are unknown: two places in a function are two.
 fn place(frame: &Frame) -> String {
     let function = frame.function.as_deref().map(short_function);
     let line = frame
@@ -169,10 +195,19 @@ fn place(frame: &Frame) -> String {
     match (line, function, module) {
         (Some(line), Some(function), _) => format!("{line}, in {function}"),
         (Some(line), None, _) => line,
-        (None, Some(function), Some(module)) => format!("{function} ({module})"),
+        (None, Some(function), Some(module)) => format!("{function} ({})", within(module, frame)),
         (None, Some(function), None) => function,
+        (None, None, Some(module)) if frame.offset.is_some() => within(module, frame),
         (None, None, Some(module)) => format!("{module} at {}", frame.address),
         (None, None, None) => frame.address.to_string(),
+    }
+}
+
+/// `app+0x11d2`: an address of a run says nothing to anybody afterwards.
+fn within(module: &str, frame: &Frame) -> String {
+    match frame.offset {
+        Some(offset) => format!("{module}+{offset:#x}"),
+        None => module.to_owned(),
     }
 }
 
@@ -335,6 +370,51 @@ mod tests {
             ),
             "mapping (x.c:10, in f)"
         );
+    }
+
+    #[test]
+    fn places_without_lines_are_told_apart_by_their_offsets() {
+        let mut namer = Namer::new(vec![PathBuf::new()]);
+        let heap = Asked::One(ObjectKind::Heap);
+        let at = |function: Option<&str>, offset| Frame {
+            function: function.map(str::to_owned),
+            module: Some("app".to_owned()),
+            address: varve_model::Address(0x5555_0000_0000 + offset),
+            offset: Some(offset),
+            ..Frame::default()
+        };
+        for (function, offset, name) in [
+            (Some("setup"), 0x11d2, "heap from setup (app+0x11d2)"),
+            (Some("setup"), 0x11e4, "heap from setup (app+0x11e4)"),
+            (None, 0x2000, "heap from app+0x2000"),
+        ] {
+            assert_eq!(namer.site(heap, &[at(function, offset)]), name);
+        }
+    }
+
+    #[test]
+    fn mappings_of_files_have_the_names_of_the_files() {
+        let file = || "mapping of data.bin".to_owned();
+        for (name, with_file) in [
+            (
+                "mapping (x.c:10, in f)",
+                "mapping of data.bin (x.c:10, in f)",
+            ),
+            ("mmap (x.c:10, in f)", "mapping of data.bin (x.c:10, in f)"),
+            ("mapping from f (app)", "mapping of data.bin from f (app)"),
+            ("mapping, unknown caller", "mapping of data.bin"),
+            ("table (x.c:10, in f)", "table (x.c:10, in f)"),
+        ] {
+            assert_eq!(of_file(file(), name), with_file);
+        }
+        let loader = frame("ld-linux-x86-64.so.2", "_dl_map_segments", None);
+        let dlopen = frame("libc.so.6", "_dl_open", None);
+        assert!(is_loaders(std::slice::from_ref(&loader)));
+        assert!(is_loaders(&[loader.clone(), dlopen.clone()]));
+        // Somebody of the program's asked for the library.
+        let asked = frame("app", "plugins", None);
+        assert!(!is_loaders(&[loader, dlopen, asked]));
+        assert!(!is_loaders(&[]));
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Frame {
     pub module: Option<String>,
     /// The address as recorded.
     pub address: Address,
+    /// The address in the module's file, as its symbols count, where it is known.
+    pub offset: Option<u64>,
     /// The one local variable declared on that line that may hold an allocation, where debug information knows it.
     pub declares: Option<String>,
 }
@@ -208,9 +210,11 @@ pub fn symbolize(locator: &Locator, spaces: &AddressSpaces<'_>, stacks: &[Stack]
         .map(|(stack, places)| {
             let mut frames = Vec::with_capacity(stack.frames.len());
             for (address, place) in stack.frames.iter().zip(places) {
+                let offset = place.map(|(_, offset)| offset);
                 match place.as_ref().and_then(|place| resolved.get(place)) {
                     Some(known) => frames.extend(known.iter().cloned().map(|frame| Frame {
                         address: *address,
+                        offset,
                         ..frame
                     })),
                     None if address.0 >= KERNEL => frames.push(kernel.frame(*address)),

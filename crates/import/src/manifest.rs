@@ -36,6 +36,7 @@ pub(crate) fn begun<'a>(format: Format, files: impl Iterator<Item = &'a Path>) -
             cpu: MACHINE_UNKNOWN.to_owned(),
             cpus: 0,
             memory_bytes: Bytes(0),
+            nodes: None,
         },
         clock: Clock::default(),
         completeness: Completeness {

@@ -355,5 +355,6 @@ fn machine<R: BufRead + Seek>(file: &mut File<R>) -> Result<Option<Machine>, Tro
         cpu: cpu.unwrap_or_else(unknown),
         cpus: cpus.map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX)),
         memory_bytes: Bytes(memory.unwrap_or(0).saturating_mul(1024)),
+        nodes: None,
     }))
 }

@@ -326,7 +326,7 @@ fn hardware_samples() -> Check {
     Check::note(
         "hardware samples",
         "latency and memory level of single accesses (--samples auto)",
-        crate::samples::hardware::standing(),
+        crate::probes::samples::hardware::standing(),
     )
 }
 
@@ -358,7 +358,7 @@ fn trapping() -> Check {
     Check::new(
         "userfaultfd moves",
         "traps the first access to each page (--backend fault)",
-        crate::trap_source::can_trap()
+        crate::probes::traps::can_trap()
             .map(|()| "userfaultfd moves pages away and back".into())
             .map_err(|why| (why, "Linux 6.8 or later has it; it takes root, or CAP_SYS_PTRACE and CAP_DAC_OVERRIDE")),
         Standing::Missing,
@@ -384,10 +384,10 @@ fn preloading(preload: Result<Option<PathBuf>, String>) -> Check {
 
 /// What `--backend exact` needs; `plugin` is where the emulator's plugin lies.
 pub fn examine_exact(plugin: Result<Option<PathBuf>, String>) -> Check {
-    let emulator = crate::exact::emulator();
+    let emulator = crate::probes::counts::emulator();
     let found = match (emulator, plugin) {
         (None, _) => Err((
-            format!("{} is not installed", crate::exact::EMULATOR),
+            format!("{} is not installed", crate::state::emulator::EMULATOR),
             "apt-get install qemu-user",
         )),
         (_, Err(why)) => Err((why, "")),
@@ -411,7 +411,7 @@ fn rings() -> Check {
     Check::new(
         "ring folder",
         "where recorded processes meet the recorder",
-        crate::run_folder::RunFolder::create(|_| Ok(()))
+        crate::target::run_folder::RunFolder::create(|_| Ok(()))
             .map(|a| {
                 a.path()
                     .parent()

@@ -7,6 +7,7 @@
 
 mod claims;
 mod found;
+pub(crate) mod watchdog;
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -304,7 +305,7 @@ impl Hold {
     }
 
     /// What held the target so far: the word of the manifest.
-    pub(crate) fn word(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let Means {
             made,
             found,

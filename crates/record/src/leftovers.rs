@@ -83,7 +83,7 @@ pub fn clean_leftovers() -> Vec<Leftover> {
             }
             // Looked at anew: nothing is deleted on the strength of an earlier look.
             LeftoverKind::RunFolder => {
-                crate::salvage::salvage(path, Duration::ZERO)
+                crate::probes::counts::recovery::salvage(path, Duration::ZERO)
                     && LeftFolder::left(path).is_ok_and(LeftFolder::remove)
             }
         };

@@ -1,67 +1,34 @@
-//! The recorder: backends behind one trait, one loop, one trace writer.
+//! The recorder: one loop, many probes, one trace.
 //!
-//! [`record`] is the one entry: it starts or joins the target, lets a [`Backend`] close one interval
-//! after the other, and writes what the backend, the kernel's events and the preload library tell
-//! into a trace.
+//! [`record`] is the one entry: it starts or joins the target, and runs the loop until the target ends. Each way to
+//! find out something of the target is a probe (`probes`); what they share is the state (`state`), which the kernel's
+//! events keep up to date.
 
-mod agents;
-mod auto;
-mod backend;
-mod build_ids;
-mod channel;
 mod doctor;
 mod error;
-mod exact;
-mod exact_rows;
-mod heap;
 mod hold;
-mod intake;
 mod interrupts;
-mod kernel_objects;
 mod leftovers;
-mod lives;
-mod manifest;
 mod marker;
 mod options;
-mod output;
-mod preflight;
-mod preload;
-mod ranges;
-mod reclaim;
+mod probes;
+mod recorder;
 mod rights;
-mod run_folder;
-mod runs;
-mod salvage;
-mod samples;
-mod scan;
-mod session;
-mod sources;
-mod stacks;
+mod state;
 mod target;
-mod trap_budget;
-mod trap_source;
-mod trapped;
-mod traps;
-mod turns;
-mod watchdog;
-mod world;
-mod write_source;
-mod writes;
 
-pub use backend::{Backend, Boundary, Harvest};
 pub use doctor::{Check, Leftovers, Standing, can_record, examine, examine_exact};
 pub use error::RecordError;
-pub use exact::{ExactOptions, record_exact};
 pub use hold::HoldChoice;
+pub use hold::watchdog::{Order, watch};
 pub use interrupts::{Interruptible, Tell, interruptible};
 pub use leftovers::{Leftover, LeftoverKind, clean_leftovers, find_leftovers};
 pub use options::{
-    Ablation, RecordOptions, SamplesChoice, TargetChoice, TrapsChoice, WritesChoice,
+    Ablation, CountsChoice, RecordOptions, SamplesChoice, TargetChoice, TrapsChoice, WritesChoice,
 };
-pub use preflight::gains_rights;
-pub use preload::reachable_library;
+pub use probes::counts::recovery::{read_counts, recover_counts};
+pub use probes::samples::hardware::refusal;
+pub use recorder::{Summary, Waiting, record};
 pub use rights::settle_for_finish;
-pub use salvage::{read_counts, recover_counts};
-pub use samples::hardware::refusal;
-pub use session::{Summary, Waiting, record};
-pub use watchdog::{Order, watch};
+pub use target::preflight::gains_rights;
+pub use target::preload::reachable_library;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use varve_model::{Bytes, Pid, SampleSource};
+use varve_model::{Bytes, Duration, Pid, SampleSource};
 use varve_sys::ThpPolicy;
 use varve_trace::{IntervalChoice, Output};
 
@@ -38,7 +38,7 @@ pub enum Ablation {
 
 impl Ablation {
     /// Its name on the command line and in manifests.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Ablation::Flush => "flush",
             Ablation::Hold => "hold",
@@ -50,7 +50,7 @@ impl Ablation {
     }
 
     /// The ablation of that name.
-    pub fn from_word(word: &str) -> Option<Ablation> {
+    pub fn from_name(name: &str) -> Option<Ablation> {
         [
             Ablation::Flush,
             Ablation::Hold,
@@ -60,7 +60,7 @@ impl Ablation {
             Ablation::Arm,
         ]
         .into_iter()
-        .find(|a| a.word() == word)
+        .find(|a| a.as_str() == name)
     }
 }
 
@@ -110,6 +110,15 @@ pub enum TrapsChoice {
     Budget(f64),
 }
 
+/// Every access is to be counted, by running the target under an emulator.
+#[derive(Clone, Debug)]
+pub struct CountsChoice {
+    /// The emulator's plugin.
+    pub plugin: PathBuf,
+    /// How many accesses an interval is long; 0: the whole run is one. Rounded up to a multiple of 64.
+    pub interval_accesses: u64,
+}
+
 /// The options of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
@@ -135,6 +144,10 @@ pub struct RecordOptions {
     pub hold: HoldChoice,
     /// Whether the first access to each page in an interval is to trap.
     pub traps: TrapsChoice,
+    /// Whether every access is to be counted. Then nothing is scanned, trapped or sampled.
+    pub counts: Option<CountsChoice>,
+    /// How long to record at most; None: until the target ends or a signal arrives.
+    pub duration: Option<Duration>,
     /// Mechanisms left out on purpose.
     pub without: Vec<Ablation>,
     /// Says a sentence to the person who waits for the recording.

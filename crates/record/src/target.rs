@@ -1,20 +1,23 @@
 //! The target: started in a cgroup of its own, or joined where it is.
 
+pub(crate) mod channel;
+pub(crate) mod preflight;
+pub(crate) mod preload;
+pub(crate) mod run_folder;
+
 use std::ffi::OsString;
 use std::path::Path;
 
-use varve_agent_ring::{MIN_OBJECT_VARIABLE, TRAPS_VARIABLE, WRITES_VARIABLE};
 use varve_bpf::{Kernel, TrackFlags, TrackedProcesses};
 use varve_model::Pid;
-use varve_sys::{Cgroup, Child, Launch, PidFd, Signals, TraceeError, tracer_of};
+use varve_sys::{Cgroup, Child, PidFd, Signals, TraceeError, tracer_of};
 
-use crate::channel::Channel;
+use crate::hold::watchdog::{Order, Watchdog};
 use crate::hold::{FoundGroup, Hold, HoldChoice};
 use crate::leftovers::PREFIX;
 use crate::marker::Marker;
-use crate::preflight::gains_rights;
-use crate::watchdog::{Order, Watchdog};
-use crate::{Ablation, RecordError, RecordOptions, SamplesChoice, TrapsChoice};
+use crate::probes::Launch;
+use crate::{RecordError, RecordOptions};
 
 /// The process that is recorded, with its descendants.
 pub(crate) struct Target {
@@ -25,59 +28,26 @@ pub(crate) struct Target {
     pub(crate) hold: Hold,
 }
 
-fn track_flags(options: &RecordOptions, stacks: bool) -> TrackFlags {
-    let mut flags = TrackFlags::DEFAULT;
-    if !options.follow {
-        flags = flags.without(TrackFlags::FOLLOW);
-    }
-    if options.lacks(Ablation::Vanish) {
-        flags = flags.without(TrackFlags::VANISH);
-    }
-    if stacks {
-        flags = flags | TrackFlags::STACKS;
-    }
-    if options.samples != SamplesChoice::Off {
-        flags = flags | TrackFlags::SAMPLES;
-    }
-    if options.traps != TrapsChoice::Off {
-        flags = flags | TrackFlags::SERVANTS;
-    }
-    flags
-}
-
 impl Target {
     /// Starts a command up to just before its exec.
     pub(crate) fn prepare(
-        command: &[OsString],
-        channel: Option<&Channel>,
+        launch: &Launch,
         options: &RecordOptions,
         kernel: &Kernel,
+        flags: TrackFlags,
         signals: &Signals,
         watchdog: &mut Watchdog,
     ) -> Result<Target, RecordError> {
         let made = match options.hold {
+            // An emulated program is never held.
+            _ if options.counts.is_some() => None,
             HoldChoice::Ptrace => None,
             _ => Some(make_cgroup(watchdog)),
         };
-        let preload = channel.zip(options.preload.as_deref());
-        let environment = preload.map_or_else(Vec::new, |(channel, library)| {
-            let mut variables = vec![
-                ("LD_PRELOAD", with_preload(library)),
-                (MIN_OBJECT_VARIABLE, options.min_object.0.to_string().into()),
-            ];
-            variables.extend(channel.environment());
-            if kernel.guards_writes() {
-                variables.push((WRITES_VARIABLE, "1".into()));
-            }
-            if options.traps != TrapsChoice::Off {
-                variables.push((TRAPS_VARIABLE, "1".into()));
-            }
-            variables
-        });
         let child = Child::prepare(
-            &Launch {
-                command,
-                environment: &environment,
+            &varve_sys::Launch {
+                command: &launch.command,
+                environment: &launch.environment,
                 thp: options.thp,
             },
             signals,
@@ -100,13 +70,7 @@ impl Target {
             }
             (None, _) => Hold::by_ptrace(kernel.tracked()?, pid, None),
         };
-        kernel.track(
-            pid,
-            track_flags(
-                options,
-                preload.is_none() || is_static(command) || gains_rights(command),
-            ),
-        )?;
+        kernel.track(pid, flags)?;
         Ok(Target {
             pid,
             child: Some(child),
@@ -120,15 +84,16 @@ impl Target {
         pid: Pid,
         options: &RecordOptions,
         kernel: &Kernel,
+        flags: TrackFlags,
         watchdog: &mut Watchdog,
     ) -> Result<Target, RecordError> {
         let ended = PidFd::open(pid).map_err(|_| RecordError::NoProcess(pid))?;
         // Once more: the kernel part took its time, and much can have happened.
-        crate::preflight::check_process(pid)?;
-        kernel.track(pid, track_flags(options, true))?;
+        crate::target::preflight::check_process(pid)?;
+        kernel.track(pid, flags)?;
         let tracked = kernel.tracked()?;
         if options.follow {
-            join_descendants(&tracked, options, kernel)?;
+            join_descendants(&tracked, kernel, flags)?;
         }
         if tracked.list().into_iter().any(has_memory_open) {
             kernel.expect_memory_files()?;
@@ -183,8 +148,8 @@ fn has_memory_open(pid: Pid) -> bool {
 /// Tracks what a tracked process made before it was tracked.
 fn join_descendants(
     tracked: &TrackedProcesses,
-    options: &RecordOptions,
     kernel: &Kernel,
+    flags: TrackFlags,
 ) -> Result<(), RecordError> {
     // Repeated until a round finds nobody new: processes are made while we look.
     loop {
@@ -197,7 +162,7 @@ fn join_descendants(
             return Ok(());
         }
         for pid in fresh {
-            kernel.track(pid, track_flags(options, true))?;
+            kernel.track(pid, flags)?;
             // One that has ended is never forgotten by the kernel's part any more.
             if PidFd::open(pid).map_or(true, |p| p.has_ended()) {
                 kernel.untrack(pid)?;

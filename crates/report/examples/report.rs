@@ -4,7 +4,8 @@ use std::env;
 use std::path::Path;
 use std::time::Instant;
 
-use varve_analyse::{AnalyseOptions, analyse};
+use varve_analyse::{AnalyseOptions, Section, analyse};
+use varve_report::terminal::TerminalOptions;
 use varve_report::{png, terminal};
 use varve_trace::Trace;
 
@@ -16,7 +17,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let analysis = analyse(&trace, &AnalyseOptions::default(), &mut |_| ())?;
     print!(
         "{}",
-        terminal::render(&analysis, trace.folder(), 100, false)
+        terminal::render(
+            &analysis,
+            trace.folder(),
+            &TerminalOptions {
+                sections: Section::ALL[1..].to_vec(),
+                width: 100,
+                color: false,
+            }
+        )
     );
     eprintln!(
         "analysed and reported in {:.2} s",

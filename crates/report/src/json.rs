@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use varve_analyse::{AccessTime, Analysis};
+use varve_analyse::{AccessTime, Analysis, Overview, Section};
 use varve_trace::Absent;
 
 /// The version of the fields. Fields may be added under the same version.
@@ -11,27 +11,31 @@ pub const SCHEMA: &str = "varve-report/1";
 #[derive(Serialize)]
 struct Document<'a> {
     schema: &'a str,
+    overview: Overview,
     #[serde(flatten)]
     analysis: &'a Analysis,
     /// The same figures as in `samples`, where the first version of the document had them.
     access_time: Option<AccessTime<'a>>,
 }
 
-/// The analysis as one JSON document, with a line break at the end.
+/// The analysis as one JSON document, with a line break at the end: all of it, or what belongs to some sections.
 ///
 /// # Errors
 /// None that a real analysis meets.
-pub fn render(analysis: &Analysis) -> Result<String, serde_json::Error> {
+pub fn render(analysis: &Analysis, sections: &[Section]) -> Result<String, serde_json::Error> {
     let document = Document {
         schema: SCHEMA,
+        overview: Overview::of(analysis),
         analysis,
         access_time: analysis.samples.as_ref().and_then(AccessTime::of),
     };
-    let mut text = match analysis.trace.absent.is_empty() {
+    let is_plain = analysis.trace.absent.is_empty() && sections.is_empty();
+    let mut text = match is_plain {
         true => serde_json::to_string_pretty(&document)?,
         false => {
             let mut value = serde_json::to_value(&document)?;
             withhold(&mut value, &analysis.trace.absent);
+            keep(&mut value, sections);
             serde_json::to_string_pretty(&value)?
         }
     };
@@ -39,11 +43,22 @@ pub fn render(analysis: &Analysis) -> Result<String, serde_json::Error> {
     Ok(varve_model::visible_json(&text).into_owned())
 }
 
+/// Leaves what belongs to the sections; all where there are none.
+fn keep(value: &mut Value, sections: &[Section]) {
+    let Value::Object(map) = value else { return };
+    let wanted = |field: &str| sections.iter().any(|s| s.fields().contains(&field));
+    if !sections.is_empty() {
+        map.retain(|field, _| field == "schema" || wanted(field));
+    }
+}
+
 /// Figures that are made of touches: by path, `*` for every item of a list.
 const TOUCHES: &[&str] = &[
     "trace.intervals",
     "trace.interval_ns",
     "trace.median_interval_ns",
+    "trace.shortest_interval_ns",
+    "trace.longest_interval_ns",
     "trace.touch_rows",
     "trace.stray_rows",
     "footprint.touched_pages",
@@ -70,6 +85,7 @@ const TOUCHES: &[&str] = &[
 /// Those of objects and groups.
 const OF_OBJECTS: &[&str] = &[
     "touched_pages",
+    "touched_bytes",
     "touched_pages_over_lives",
     "page_touches",
     "intervals_touched",

@@ -19,6 +19,24 @@ pub enum ThpPolicy {
     Never,
 }
 
+/// Goes on in a process that is nobody's child, in a session of its own; the one that called ends. To be called by a
+/// process that has one thread.
+///
+/// # Errors
+/// Where no process can be made.
+pub fn detach() -> io::Result<()> {
+    // SAFETY: this process has one thread, as the caller vouches, so that the child has all that there is.
+    match unsafe { libc::fork() } {
+        0 => {
+            rustix::process::setsid()?;
+            Ok(())
+        }
+        // SAFETY: ends the process; the child has its descriptors.
+        1.. => unsafe { libc::_exit(0) },
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// What to start.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {

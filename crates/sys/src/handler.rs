@@ -227,16 +227,17 @@ impl HandlerSocket {
     }
 }
 
-/// Begins the userfaultfd that a handler made, which then belongs to it alone again.
+/// Begins the userfaultfd that a handler made, and keeps it: the memory stays watched when the handler ends.
 ///
 /// # Errors
 /// Where it is something else, or the kernel refuses.
-pub fn begin_traps(descriptor: OwnedFd) -> io::Result<()> {
+pub fn begin_traps(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
     if link != std::path::Path::new("anon_inode:[userfaultfd]") {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    begin(&descriptor)
+    begin(&descriptor)?;
+    Ok(descriptor)
 }
 
 /// Makes sure that a process is the fault handler of another: that it is a process of its own, shares the other's

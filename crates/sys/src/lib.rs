@@ -11,6 +11,7 @@ mod limits;
 mod lock;
 mod machine;
 mod memory;
+mod moved;
 mod perf;
 mod poll;
 mod proc;
@@ -23,7 +24,7 @@ mod userfault;
 pub use cgroup::{
     Cgroup, CgroupError, CgroupMark, Freezer, Frozen, cgroup_mark, dissolve, mark_cgroup, thaw,
 };
-pub use child::{Child, Launch, SpawnError, ThpPolicy};
+pub use child::{Child, Launch, SpawnError, ThpPolicy, detach};
 pub use clear_refs::ClearRefs;
 pub use clock::{
     Urgent, boot_offset, cpu_time, monotonic_now, realtime_now, thread_priority, tick,
@@ -37,6 +38,7 @@ pub use limits::{file_limit, live_with_limits};
 pub use lock::{is_locked, lock, lock_patiently, locker, try_lock};
 pub use machine::{Facts, allowed_cpus, facts, runnable_threads, vmstat};
 pub use memory::{own_peak_bytes, release_free_memory};
+pub use moved::{Brought, MovedPages, Shadow};
 pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{

@@ -17,6 +17,8 @@ pub struct Facts {
     pub cpus: u32,
     /// Physical memory.
     pub memory: Bytes,
+    /// Memory nodes (NUMA) that have memory, where the kernel says.
+    pub nodes: Option<u32>,
     /// Whether the machine is a guest of a hypervisor.
     pub virtual_machine: bool,
 }
@@ -45,8 +47,27 @@ pub fn facts() -> Facts {
         cpu: field("model name"),
         cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         memory: Bytes(memory * 1024),
+        nodes: nodes_with_memory(),
         virtual_machine: field("flags").is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
     }
+}
+
+/// How many memory nodes have memory, where the kernel says.
+fn nodes_with_memory() -> Option<u32> {
+    let list = fs::read_to_string("/sys/devices/system/node/has_memory").ok()?;
+    counted_list(list.trim())
+}
+
+/// How many numbers a list of the kernel's has, such as `0-3,8`.
+fn counted_list(list: &str) -> Option<u32> {
+    let parts = list.split(',').map(|part| match part.split_once('-') {
+        Some((first, last)) => {
+            let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+            last.checked_sub(first)?.checked_add(1)
+        }
+        None => part.parse::<u32>().ok().map(|_| 1),
+    });
+    parts.sum()
 }
 
 /// The counters of `/proc/vmstat` whose names pass `wanted`.
@@ -73,4 +94,17 @@ pub fn runnable_threads() -> std::io::Result<u64> {
 pub fn allowed_cpus(pid: Pid) -> std::io::Result<u64> {
     let pid = rustix::process::Pid::from_raw(pid.0 as i32);
     Ok(u64::from(rustix::thread::sched_getaffinity(pid)?.count()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_nodes_are_counted() {
+        assert_eq!(counted_list("0"), Some(1));
+        assert_eq!(counted_list("0-3,8"), Some(5));
+        assert_eq!(counted_list(""), None);
+        assert_eq!(counted_list("3-1"), None);
+    }
 }

@@ -49,6 +49,13 @@ impl PidFd {
     }
 }
 
+impl From<OwnedFd> for PidFd {
+    /// Of a descriptor that somebody handed over.
+    fn from(fd: OwnedFd) -> PidFd {
+        PidFd { fd }
+    }
+}
+
 impl AsFd for PidFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

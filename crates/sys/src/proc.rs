@@ -116,6 +116,12 @@ pub struct ProcStatus {
     pub threads: u32,
     /// When it started, to the kernel's clock tick (usually 10 ms).
     pub started: Time,
+    /// Faults that waited for a disk.
+    pub major_faults: u64,
+    /// CPU time in the program, in clock ticks.
+    pub user: Duration,
+    /// CPU time in the kernel on its behalf.
+    pub system: Duration,
 }
 
 /// Reads `/proc/PID/stat`.
@@ -140,7 +146,9 @@ fn parse_stat(text: &[u8]) -> io::Result<ProcStatus> {
     // Field numbers of proc(5), less the three before this list.
     let ticks = number(19)?;
     let hertz = rustix::param::clock_ticks_per_second().max(1);
-    let started = Duration((u128::from(ticks) * 1_000_000_000 / u128::from(hertz)) as u64);
+    let time =
+        |ticks: u64| Duration((u128::from(ticks) * 1_000_000_000 / u128::from(hertz)) as u64);
+    let started = time(ticks);
     Ok(ProcStatus {
         name,
         state: fields
@@ -150,6 +158,9 @@ fn parse_stat(text: &[u8]) -> io::Result<ProcStatus> {
         parent: Pid(number(1)? as u32),
         threads: number(17)? as u32,
         started: Time(started.0.saturating_sub(boot_offset().0)),
+        major_faults: number(9)?,
+        user: time(number(11)?),
+        system: time(number(12)?),
     })
 }
 

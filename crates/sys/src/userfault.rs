@@ -210,6 +210,45 @@ impl Protector {
     }
 }
 
+/// The runs of pages between two addresses that are in memory or in swap, as many as one look brings, and where the next
+/// look begins.
+///
+/// # Errors
+/// Where the kernel cannot tell.
+pub(crate) fn present_runs(
+    pagemap: &File,
+    start: u64,
+    end: u64,
+) -> io::Result<(Vec<(u64, u64)>, u64)> {
+    let mut found: Vec<PageRegion> = Vec::with_capacity(REGIONS);
+    let mut scan = PmScanArg {
+        size: size_of::<PmScanArg>() as u64,
+        flags: 0,
+        start,
+        end,
+        walk_end: 0,
+        vec: found.as_mut_ptr() as u64,
+        vec_len: REGIONS as u64,
+        max_pages: 0,
+        category_inverted: 0,
+        category_mask: 0,
+        category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        return_mask: PAGE_IS_PRESENT,
+    };
+    // SAFETY: the argument is the struct that this request reads and writes, and the list has room for as many regions
+    // as it says.
+    let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut scan) };
+    check(count)?;
+    // SAFETY: the kernel has written so many regions, which are not more than there is room for.
+    unsafe { found.set_len(count as usize) };
+    let next = if scan.walk_end <= start {
+        end
+    } else {
+        scan.walk_end
+    };
+    Ok((found.iter().map(|r| (r.start, r.end)).collect(), next))
+}
+
 /// Whether this kernel can tell writes this way, tried on a page of our own.
 ///
 /// # Errors

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int8Type, UInt32Type, UInt64Type};
@@ -12,11 +13,12 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::ScalarBuffer;
 use arrow_schema::DataType;
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
-use varve_model::TouchSource;
+use varve_model::{Interval, Pid, TouchSource};
 
 use crate::cell::Cell;
 use crate::folder::TablePath;
 use crate::reader::{OpenTable, open};
+use crate::selection::Selection;
 use crate::tables::TouchRow;
 use crate::{Trace, TraceError};
 
@@ -54,6 +56,7 @@ pub struct TouchUnit {
     path: TablePath,
     metadata: ArrowReaderMetadata,
     row_group: usize,
+    part: Option<Arc<Selection>>,
     /// Its rows.
     pub rows: u64,
 }
@@ -72,6 +75,7 @@ impl Trace {
                     path: path.clone(),
                     metadata: metadata.clone(),
                     row_group,
+                    part: self.selection().cloned(),
                     rows: u64::try_from(group.num_rows()).unwrap_or(0),
                 });
             }
@@ -94,6 +98,10 @@ impl TouchUnit {
             vec![self.row_group],
         )?;
         while let Some(columns) = table.next(TouchColumns::from_batch)? {
+            let columns = match &self.part {
+                Some(part) => columns.chosen(part),
+                None => columns,
+            };
             if !each(columns) {
                 break;
             }
@@ -116,6 +124,31 @@ impl TouchColumns {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.page.is_empty()
+    }
+
+    /// The rows of a part of the trace.
+    fn chosen(self, of: &Selection) -> TouchColumns {
+        let rows: Vec<usize> = (0..self.len())
+            .filter(|&i| of.touch_of(Interval(self.interval[i]), Pid(self.pid[i])))
+            .collect();
+        if rows.len() == self.len() {
+            return self;
+        }
+        let narrow = |from: &ScalarBuffer<u32>| rows.iter().map(|&i| from[i]).collect();
+        TouchColumns {
+            interval: narrow(&self.interval),
+            pid: narrow(&self.pid),
+            page: rows.iter().map(|&i| self.page[i]).collect(),
+            pages: narrow(&self.pages),
+            page_bytes: narrow(&self.page_bytes),
+            written: match &self.written {
+                WrittenColumn::Unknown => WrittenColumn::Unknown,
+                WrittenColumn::Rows(of) => {
+                    WrittenColumn::Rows(rows.iter().map(|&i| of[i]).collect())
+                }
+            },
+            source: rows.iter().map(|&i| self.source[i]).collect(),
+        }
     }
 
     fn from_batch(batch: &RecordBatch) -> Result<TouchColumns, String> {

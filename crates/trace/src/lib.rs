@@ -12,6 +12,7 @@
 //! The columns of each table are documented on its row type in [`tables`].
 
 mod cell;
+mod check;
 mod chunk;
 mod columns;
 mod delta;
@@ -26,6 +27,7 @@ mod page_header;
 mod place;
 mod reader;
 mod scratch;
+mod selection;
 mod table_file;
 pub mod tables;
 mod writer;
@@ -42,5 +44,6 @@ pub use merge::{MergeProgress, finish_tables, finish_tables_aside};
 pub use place::{Access, Existing, Moved, Output, TraceFolder};
 pub use reader::{Batches, Trace};
 pub use scratch::{Destination, Scratch, ScratchWriter};
+pub use selection::Selection;
 pub use tables::{Row, Table};
 pub use writer::{Append, TableWriter, TraceWriter, write_table, write_table_to};

@@ -219,6 +219,9 @@ pub struct Machine {
     pub cpus: u32,
     /// Physical memory.
     pub memory_bytes: Bytes,
+    /// Memory nodes (NUMA); null where nobody said.
+    #[serde(default)]
+    pub nodes: Option<u32>,
 }
 
 /// How the trace's clock relates to the wall.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use parquet::arrow::ProjectionMask;
@@ -17,6 +18,7 @@ use parquet::schema::types::SchemaDescriptor;
 use crate::folder::{Entry, Folder, TablePath};
 use crate::guard::{check_counts, check_pages, contained};
 use crate::merge::MERGED;
+use crate::selection::Selection;
 use crate::tables::{CountRow, Row, SampleRow};
 use crate::{Access, Manifest, Scratch, State, TraceError};
 
@@ -31,6 +33,8 @@ pub struct Trace {
     folder: Folder,
     /// Tables that are read in place of its own.
     aside: Option<Scratch>,
+    /// The part that readers see; None: all.
+    part: Option<Arc<Selection>>,
     /// Its manifest.
     pub manifest: Manifest,
 }
@@ -49,6 +53,7 @@ impl Trace {
             manifest: folder.manifest()?,
             folder,
             aside: None,
+            part: None,
         })
     }
 
@@ -84,6 +89,29 @@ impl Trace {
             aside: Some(aside.clone()),
             ..self
         }
+    }
+
+    /// The part of the trace that is chosen.
+    #[must_use]
+    pub fn part(&self, of: Selection) -> Trace {
+        Trace {
+            part: Some(Arc::new(of)),
+            ..self.clone()
+        }
+    }
+
+    /// All of the trace.
+    #[must_use]
+    pub fn whole(&self) -> Trace {
+        Trace {
+            part: None,
+            ..self.clone()
+        }
+    }
+
+    /// The part that readers see, where that is not all.
+    pub fn selection(&self) -> Option<&Arc<Selection>> {
+        self.part.as_ref()
     }
 
     /// Keeps others from writing to the trace for as long as this trace lives, or until [`Trace::unlock`].
@@ -160,6 +188,7 @@ impl Trace {
             files,
             open: None,
             among: None,
+            part: self.part.clone(),
             row: PhantomData,
         })
     }
@@ -338,6 +367,7 @@ pub struct Batches<R> {
     files: Vec<TablePath>,
     open: Option<OpenTable>,
     among: Option<Among>,
+    part: Option<Arc<Selection>>,
     row: PhantomData<R>,
 }
 
@@ -345,7 +375,10 @@ impl<R: Row> Batches<R> {
     fn next_batch(&mut self) -> Result<Option<Vec<R>>, TraceError> {
         loop {
             if let Some(table) = &mut self.open {
-                if let Some(rows) = table.next(R::from_batch)? {
+                if let Some(mut rows) = table.next(R::from_batch)? {
+                    if let Some(part) = &self.part {
+                        rows.retain(|row| row.is_chosen(part));
+                    }
                     return Ok(Some(rows));
                 }
                 self.open = None;

@@ -11,6 +11,7 @@ use varve_model::{
 };
 
 use crate::cell::Cell;
+use crate::selection::{self, Selection};
 
 /// A table's name and how its columns are best packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,10 @@ pub trait Row: Sized + Clone {
     fn packed(rows: &[Self]) -> Cow<'_, [Self]> {
         Cow::Borrowed(rows)
     }
+    /// Whether a reader sees it who reads a part of a trace.
+    fn is_chosen(&self, _of: &Selection) -> bool {
+        true
+    }
     /// Rows to columns.
     fn to_batch(rows: &[Self]) -> Result<RecordBatch, String>;
     /// Columns to rows. Columns that this version does not know are passed over.
@@ -38,7 +43,7 @@ pub trait Row: Sized + Clone {
 }
 
 macro_rules! table {
-    ($(#[$doc:meta])* $row:ident in $name:literal growing [$($growing:literal),*] $(packed by $pack:path)? {
+    ($(#[$doc:meta])* $row:ident in $name:literal growing [$($growing:literal),*] $(packed by $pack:path)? $(; chosen by $chosen:path)? {
         $($(#[$fdoc:meta])* $field:ident: $ty:ty,)*
     }) => {
         $(#[$doc])*
@@ -56,6 +61,10 @@ macro_rules! table {
 
             $(fn packed(rows: &[Self]) -> Cow<'_, [Self]> {
                 $pack(rows)
+            })?
+
+            $(fn is_chosen(&self, of: &Selection) -> bool {
+                $chosen(self, of)
             })?
 
             fn to_batch(rows: &[Self]) -> Result<RecordBatch, String> {
@@ -87,14 +96,14 @@ macro_rules! table {
 
 table! {
     /// One interval of the recording.
-    IntervalRow in "intervals" growing ["interval", "start_ns", "end_ns"] {
+    IntervalRow in "intervals" growing ["interval", "start_ns", "end_ns"] ; chosen by selection::of_interval {
         /// Its number, from 0, without gaps.
         interval: Interval,
         /// When the target was let go at the interval's beginning.
         start_ns: Time,
         /// When the target was held at the interval's end: everything it did before is in it.
         end_ns: Time,
-        /// How long the target was held at the end of the interval.
+        /// How long the target was held at the end of the interval: from the order to stand still to its release. Until all threads stood still the interval went on.
         held_ns: Duration,
         /// Pages resident in all recorded processes at the end, in 4 KiB pages; a page that several
         /// processes share counts in each.
@@ -110,7 +119,7 @@ table! {
 
 table! {
     /// A run of pages touched in an interval.
-    TouchRow in "touches" growing ["interval", "page"] packed by crate::packing::pack {
+    TouchRow in "touches" growing ["interval", "page"] packed by crate::packing::pack ; chosen by selection::of_touch {
         /// The interval.
         interval: Interval,
         /// The process.
@@ -131,7 +140,7 @@ table! {
 
 table! {
     /// One page fault of a recorded thread.
-    FaultRow in "faults" growing ["time_ns", "address"] {
+    FaultRow in "faults" growing ["time_ns", "address"] ; chosen by selection::of_fault {
         /// When it happened.
         time_ns: Time,
         /// The process.
@@ -153,7 +162,7 @@ table! {
 
 table! {
     /// One memory access that was sampled, trapped or imported, or a sample whose access is not known.
-    SampleRow in "samples" growing ["time_ns", "address"] {
+    SampleRow in "samples" growing ["time_ns", "address"] ; chosen by selection::of_sample {
         /// When it happened.
         time_ns: Time,
         /// The process; 0 where the source does not tell.
@@ -192,7 +201,7 @@ table! {
 
 table! {
     /// How often a thread accessed a page in an interval.
-    CountRow in "counts" growing ["interval", "page"] {
+    CountRow in "counts" growing ["interval", "page"] ; chosen by selection::of_count {
         /// The interval.
         interval: Interval,
         /// The process; 0 where the source does not tell.
@@ -269,7 +278,7 @@ table! {
 
 table! {
     /// One life of one object.
-    ObjectRow in "objects" growing ["object", "address", "born_ns", "died_ns"] {
+    ObjectRow in "objects" growing ["object", "address", "born_ns", "died_ns"] ; chosen by selection::of_object {
         /// The object.
         object: ObjectId,
         /// The process.
@@ -378,7 +387,7 @@ table! {
 
 table! {
     /// A thread.
-    ThreadRow in "threads" growing ["born_ns"] {
+    ThreadRow in "threads" growing ["born_ns"] ; chosen by selection::of_thread {
         /// The process.
         pid: Pid,
         /// The thread.
@@ -394,7 +403,7 @@ table! {
 
 table! {
     /// A process, or one program of a process that changed its program by exec.
-    ProcessRow in "processes" growing ["born_ns"] {
+    ProcessRow in "processes" growing ["born_ns"] ; chosen by selection::of_process {
         /// The process.
         pid: Pid,
         /// Its parent.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
-use varve_model::{Bytes, Duration};
+use varve_analyse::Section;
+use varve_model::{Bytes, Duration, ObjectKind};
 use varve_record::Ablation;
 use varve_trace::{Access, Existing, Output};
 
@@ -43,7 +44,28 @@ pub(crate) enum Command {
     /// Tell what this machine can record, and how to enable the rest
     Doctor(Doctor),
     #[command(hide = true)]
-    Watchdog,
+    Watchdog {
+        /// The recorder, for the watchdog that waits for the first to fail
+        #[arg(long)]
+        second_of: Option<u32>,
+    },
+}
+
+/// The command line that was meant where the command to record stands without `--` before it.
+pub(crate) fn without_dashes(error: &clap::Error, words: &[String]) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    let is_record = |word: &String| word.len() >= 3 && "record".starts_with(word.as_str());
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let is_meant = error.kind() == ErrorKind::UnknownArgument
+        && words.get(1).is_some_and(is_record)
+        && !wrong.starts_with('-');
+    let at = words.iter().position(|word| word == wrong)?;
+    is_meant.then(|| {
+        let (options, command) = words.split_at(at);
+        format!("varve {} -- {}", options[1..].join(" "), command.join(" "))
+    })
 }
 
 /// How a new trace is written.
@@ -118,6 +140,10 @@ pub(crate) struct Record {
     #[arg(long, value_name = "SHARE", default_value = "3%")]
     pub(crate) overhead: Share,
 
+    /// Record no longer than this, such as 30s or 5m; the program goes on
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<Moment>,
+
     /// Do not record children
     #[arg(long)]
     pub(crate) no_follow: bool,
@@ -159,16 +185,105 @@ pub(crate) struct Record {
     pub(crate) command: Vec<OsString>,
 }
 
+/// What of a trace is shown.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Filter {
+    /// Only objects of this name; `*` and `?` stand for letters
+    #[arg(long, value_name = "NAME")]
+    pub(crate) object: Option<String>,
+
+    /// Only objects of this kind
+    #[arg(long, value_name = "KIND", value_parser = object_kind)]
+    pub(crate) kind: Option<ObjectKind>,
+
+    /// Only this process
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+
+    /// Only this thread, by number or name; samples, page faults and counts name threads, touched pages do not
+    #[arg(long, value_name = "THREAD")]
+    pub(crate) thread: Option<String>,
+
+    /// Only from this time on: seconds since the beginning, or `300ms`
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<Moment>,
+
+    /// Only up to this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: Option<Moment>,
+}
+
+impl Filter {
+    /// Whether nothing is left out.
+    pub(crate) const fn is_all(&self) -> bool {
+        self.object.is_none()
+            && self.kind.is_none()
+            && self.pid.is_none()
+            && self.thread.is_none()
+            && self.from.is_none()
+            && self.to.is_none()
+    }
+}
+
+/// A time since the beginning of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment(pub(crate) Duration);
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "give seconds such as 1.5, or a time such as 300ms, 2s or 1m".to_owned();
+        let (number, unit) = split_unit(text);
+        let factor = match unit {
+            "ms" => 1e6,
+            "" | "s" => 1e9,
+            "m" | "min" => 60e9,
+            _ => return Err(wrong()),
+        };
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        Ok(Moment(Duration((number * factor) as u64)))
+    }
+}
+
+fn object_kind(word: &str) -> Result<ObjectKind, String> {
+    let kinds: Vec<&str> = ObjectKind::ALL.iter().map(|k| k.word()).collect();
+    word.parse()
+        .map_err(|_| format!("the kinds are {}", kinds.join(", ")))
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  varve report solver.varve                    print a page of text
-  varve report solver.varve --html page.html   write the map of time and addresses, for a browser
+  varve report solver.varve                              what it used, what is hot, what to do
+  varve report solver.varve --section objects,sharing    more of these
+  varve report solver.varve --section help               what there is
+  varve report solver.varve --html page.html             the map of time and addresses, for a browser
   varve report solver.varve --json | jq .findings")]
 pub(crate) struct Report {
     /// Trace folder, as `varve record` wrote it
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
+
+    /// Show these sections in full; `help` lists their names
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        conflicts_with = "all"
+    )]
+    pub(crate) section: Vec<Section>,
+
+    #[command(flatten)]
+    pub(crate) filter: Filter,
+
+    /// Give advice for this kind of machine too, where the trace is of another
+    #[arg(long = "for", value_name = "MACHINE")]
+    pub(crate) advice: Option<MachineArgument>,
+
+    /// Show every section in full
+    #[arg(long)]
+    pub(crate) all: bool,
 
     /// Write JSON to standard output
     #[arg(long)]
@@ -237,11 +352,17 @@ Examples:
   varve export solver.varve --format folded -o - | flamegraph.pl > flames.svg
 
 Samples are written where the trace has any, else page faults, else touched pages; of `--backend fault`
-the accesses that faulted or were trapped.")]
+the accesses that faulted or were trapped.
+
+The exit code is 0 where all was written; 1 where the trace cannot be read, any table of it is damaged, or the file cannot be
+written; 2 where the arguments are wrong.")]
 pub(crate) struct Export {
     /// Trace folder
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) filter: Filter,
 
     /// What to write
     #[arg(long, value_name = "FORMAT")]
@@ -416,6 +537,13 @@ impl FromStr for SamplesArgument {
     }
 }
 
+/// `--for`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MachineArgument {
+    /// Several memory nodes
+    Numa,
+}
+
 /// `--thp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Thp {
@@ -459,7 +587,7 @@ pub(crate) enum Writes {
 }
 
 fn ablation(word: &str) -> Result<Ablation, String> {
-    Ablation::from_word(word)
+    Ablation::from_name(word)
         .ok_or_else(|| "one of flush, hold, page-flags, vanish, behind, arm".to_owned())
 }
 
@@ -483,6 +611,23 @@ mod tests {
     }
 
     #[test]
+    fn a_command_without_dashes_is_understood() {
+        let meant = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let error = Arguments::try_parse_from(&words).err();
+            error.and_then(|e| without_dashes(&e, &words))
+        };
+        let with = |text: &str| Some(text.to_owned());
+        assert_eq!(meant("varve record ls"), with("varve record -- ls"));
+        assert_eq!(
+            meant("varve record -o t.varve ls -l"),
+            with("varve record -o t.varve -- ls -l")
+        );
+        assert_eq!(meant("varve record --nonsense"), None);
+        assert_eq!(meant("varve report t.varve u"), None);
+    }
+
+    #[test]
     fn times_shares_and_sizes_are_read() {
         let ms = |n: u64| Ok(IntervalArgument::Fixed(Duration(n * 1_000_000)));
         assert_eq!("50ms".parse::<IntervalArgument>(), ms(50));
@@ -490,6 +635,10 @@ mod tests {
         assert_eq!("2m".parse::<IntervalArgument>(), ms(120_000));
         assert!("9ms".parse::<IntervalArgument>().is_err());
         assert!("50".parse::<IntervalArgument>().is_err());
+        let moment = |ms: u64| Ok(Moment(Duration(ms * 1_000_000)));
+        assert_eq!("1.5".parse::<Moment>(), moment(1500));
+        assert_eq!("300ms".parse::<Moment>(), moment(300));
+        assert!("-1".parse::<Moment>().is_err() && "1h".parse::<Moment>().is_err());
         assert_eq!("3%".parse(), Ok(Share(0.03)));
         assert_eq!("0.03".parse(), Ok(Share(0.03)));
         assert!("0".parse::<Share>().is_err());

@@ -11,9 +11,22 @@ use clap::Parser;
 
 use arguments::{Arguments, Command};
 
+/// Ends the program for a command line that is none, or one that asks for help.
+fn refuse(error: &clap::Error) -> ! {
+    let words: Vec<String> = std::env::args().collect();
+    match arguments::without_dashes(error, &words) {
+        Some(meant) => {
+            varve_ui::error("the command to record comes after `--`");
+            varve_ui::hint(format!("did you mean `{meant}`?"));
+            std::process::exit(error.exit_code())
+        }
+        None => error.exit(),
+    }
+}
+
 fn main() -> ExitCode {
     varve_sys::live_with_limits();
-    let arguments = Arguments::parse();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
     let done = rights::begin(&arguments.command).and_then(|()| match arguments.command {
         Command::Record(record) => commands::record::run(&record),
         Command::Report(report) => commands::report::run(&report),
@@ -21,7 +34,7 @@ fn main() -> ExitCode {
         Command::Import(import) => commands::import::run(&import),
         Command::Recover(recover) => commands::recover::run(&recover),
         Command::Doctor(doctor) => commands::doctor::run(&doctor),
-        Command::Watchdog => commands::watchdog::run(),
+        Command::Watchdog { second_of } => commands::watchdog::run(second_of.is_some()),
     });
     match done {
         Ok(code) => code,

@@ -25,7 +25,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
         });
     }
     let given_up = rights::begin().and_then(|()| match command {
-        Command::Record(_) | Command::Doctor(_) | Command::Watchdog => Ok(()),
+        Command::Record(_) | Command::Doctor(_) | Command::Watchdog { .. } => Ok(()),
         Command::Report(report) if report.html.is_none() && report.png.is_none() => {
             rights::keep_if_root(&TO_READ)
         }

@@ -83,7 +83,7 @@ fn what_a_record_lacks_is_null_and_said() {
     assert_eq!(samples["objects"][0]["name"], "anonymous memory");
     assert_eq!(samples["objects"][0]["samples"], 2);
     assert_eq!(samples["threads"].as_array().map(Vec::len), Some(2));
-    let page = good(&["report", "t"], folder.path());
+    let page = good(&["report", "t", "--all"], folder.path());
     assert!(
         page.contains("machine not recorded") && page.contains("cost        not recorded"),
         "{page}"
@@ -190,4 +190,33 @@ fn errors_name_the_file_the_line_and_a_way_out() {
     assert!(!folder.path().join("t").exists());
     let said = failing(&["export", "t", "--format", "csv", "-o", "-"]);
     assert!(said.contains('t'), "{said}");
+}
+
+/// The exported table alone may be whole: whoever hands it on must hear that the trace is not.
+#[test]
+fn a_trace_with_a_damaged_table_is_not_exported() {
+    let folder = import(&["intel.perf-script.txt"]);
+    let table = folder.path().join("t/touches.parquet");
+    let whole = std::fs::read(&table).expect("a table");
+    let export = || {
+        let output = varve(
+            &["export", "t", "--format", "csv", "-o", "out.csv"],
+            folder.path(),
+        );
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    assert_eq!(export().0, Some(0));
+    let fail = |what: &str| {
+        let (code, said) = export();
+        assert!(code == Some(1) && said.contains(what), "{code:?}: {said}");
+        std::fs::remove_file(&table).expect("the table");
+    };
+    std::fs::write(&table, &whole[..whole.len() / 2]).expect("half a table");
+    fail("damaged");
+    std::os::unix::fs::symlink("losses.parquet", &table).expect("a link");
+    fail("symbolic link");
+    let made = Command::new("mkfifo").arg(&table).status();
+    assert!(made.expect("mkfifo").success());
+    fail("FIFO");
 }

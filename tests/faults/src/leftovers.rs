@@ -56,6 +56,40 @@ pub fn ring_folders(recorder: u32) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The watchdogs of a recorder, the first first: the one is its child, the other names it.
+pub fn watchdogs(recorder: u32) -> Vec<u32> {
+    let words = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = line
+            .split(|b| *b == 0)
+            .map(|w| String::from_utf8_lossy(w).into_owned());
+        words.collect::<Vec<_>>()
+    };
+    let is_watchdog = |pid: &u32| words(pid).get(1).is_some_and(|w| w == "watchdog");
+    let parent = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ")
+            .next()?
+            .split(' ')
+            .nth(1)?
+            .parse::<u32>()
+            .ok()
+    };
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    let all: Vec<u32> = pids.filter(is_watchdog).collect();
+    let is_second = |pid: &&u32| {
+        words(pid)
+            .get(3)
+            .is_some_and(|w| *w == recorder.to_string())
+    };
+    let is_first = |pid: &&u32| {
+        words(pid).get(2).is_none_or(String::is_empty) && parent(pid) == Some(recorder)
+    };
+    let first = all.iter().filter(is_first);
+    first.chain(all.iter().filter(is_second)).copied().collect()
+}
+
 /// The processes that carry a mark; zombies have no environment and do not count.
 pub(crate) fn marked_processes(mark: &str) -> Vec<u32> {
     let wanted = format!("{MARK}={mark}").into_bytes();

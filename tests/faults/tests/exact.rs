@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::process::Signal;
-use varve_faults::{Running, Stage, patiently, ring_folders, varve_binary};
+use varve_faults::{Running, Stage, patiently, ring_folders, varve_binary, watchdogs};
 use varve_model::Page;
 use varve_trace::tables::CountRow;
 use varve_trace::{State, Trace};
@@ -134,25 +134,13 @@ fn runs_on(stage: &Stage, recorder: Running) {
     assert_eq!(printed, unrecorded(), "{}", ended.stderr);
 }
 
-/// Its only child beside the target, which is an emulator.
-fn watchdog(recorder: &Running) -> rustix::process::Pid {
-    let path = format!("/proc/{0}/task/{0}/children", recorder.pid());
-    let children = fs::read_to_string(path).expect("the recorder's children");
-    let is_watchdog = |pid: &&str| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|b| *b == 0).nth(1) == Some(b"watchdog")
-    };
-    let found = children.split_whitespace().find(is_watchdog);
-    let pid = found.and_then(|pid| pid.parse().ok());
-    pid.and_then(rustix::process::Pid::from_raw)
-        .expect("a watchdog")
-}
-
-/// Kills a recorder, and its watchdog first, which would see to the counts; its process number.
+/// Kills a recorder, and its watchdogs first, which would see to the counts; its process number.
 fn kill_with_watchdog(recorder: &Running) -> u32 {
-    let watchdog = watchdog(recorder);
     recorder.signal(Signal::STOP);
-    let _ = rustix::process::kill_process(watchdog, Signal::KILL);
+    for watchdog in watchdogs(recorder.pid()) {
+        let id = rustix::process::Pid::from_raw(watchdog as i32).expect("a watchdog");
+        let _ = rustix::process::kill_process(id, Signal::KILL);
+    }
     recorder.signal(Signal::KILL);
     let pid = recorder.pid();
     assert!(patiently(|| gone(pid)), "the recorder does not die");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use varve_faults::{
     Contents, Running, Stage, Witness, actor, check_trace, is_frozen, monotonic_ns, patiently,
-    recorder_cgroups,
+    recorder_cgroups, watchdogs,
 };
 
 /// How many recorders are killed.
@@ -331,18 +331,11 @@ fn a_stale_frozen_cgroup(clean: impl FnOnce(&Stage)) {
     let mut recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
     assert!(wait_until(&mut recorder, || started.exists()));
     let cgroup = cgroup_of_recorder(&mut recorder).expect("a cgroup");
-    // The watchdog is the recorder's only child beside the target.
-    let target = fs::read_to_string(cgroup.join("cgroup.procs")).expect("the target");
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", recorder.pid()))
-        .expect("the recorder's children");
-    let watchdog = children
-        .split_whitespace()
-        .find(|c| *c != target.trim())
-        .and_then(|c| c.parse().ok())
-        .and_then(rustix::process::Pid::from_raw)
-        .expect("a watchdog");
     recorder.signal(Signal::STOP);
-    let _ = rustix::process::kill_process(watchdog, Signal::KILL);
+    for watchdog in watchdogs(recorder.pid()) {
+        let id = rustix::process::Pid::from_raw(watchdog as i32).expect("a watchdog");
+        let _ = rustix::process::kill_process(id, Signal::KILL);
+    }
     recorder.signal(Signal::KILL);
     let pid = recorder.end().pid;
     fs::write(cgroup.join("cgroup.freeze"), "1").expect("frozen");

@@ -126,12 +126,31 @@ static int reserve(void) {
     return 0;
 }
 
+// More and more, until the kernel ends it; the file says from where and how many pages.
+static int eat(const char *path) {
+    size_t size = 1 << 30;
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, PAGE)) die(path);
+    size_t *note = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (note == MAP_FAILED) die(path);
+    char *memory = request(size);
+    madvise(memory, size, MADV_NOHUGEPAGE);
+    note[0] = (size_t)memory / PAGE;
+    for (size_t page = 0; page < size / PAGE; page++) {
+        touch(memory + page * PAGE, PAGE, 1);
+        note[1] = page + 1;
+        if (page % 256 == 0) pause_ms(5);
+    }
+    return 0;
+}
+
 int main(int count, char **words) {
+    if (count > 2 && !strcmp(words[1], "eat")) return eat(words[2]);
     if (count > 2 && !strcmp(words[1], "share")) return share(words[2], "buffer.bin");
     if (count > 1 && !strcmp(words[1], "copies")) return copies();
     if (count > 1 && !strcmp(words[1], "grow")) return grow();
     if (count > 1 && !strcmp(words[1], "lives")) return lives();
     if (count > 1 && !strcmp(words[1], "reserve")) return reserve();
-    fprintf(stderr, "usage: memory share KIND | copies | grow | lives | reserve\n");
+    fprintf(stderr, "usage: memory share KIND | copies | grow | lives | reserve | eat NOTES\n");
     return 2;
 }

@@ -6,6 +6,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/fs.h>
+#include <linux/io_uring.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -30,6 +33,9 @@
 #define HUGE (2ul << 20)
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
 #endif
 #ifndef SYS_process_mrelease
 #define SYS_process_mrelease 448
@@ -58,7 +64,7 @@ static pid_t whom, forked;
 static void die(const char *what) {
   int why = errno;
   perror(what);
-  exit(why == ENOSYS || why == EINVAL ? 77 : 99);
+  exit(why == ENOSYS || why == EINVAL || why == EOPNOTSUPP ? 77 : 99);
 }
 
 static void end(int number) {
@@ -314,6 +320,104 @@ static void by_attaching(void) {
   madvise(pages, BYTES, MADV_NOHUGEPAGE);
 }
 
+// ---- pages given back by other ways than the calls for it ----
+
+// linux/falloc.h of old systems lacks both
+struct space {
+  int16_t type, whence;
+  int64_t start, bytes;
+  int32_t system, pid;
+  int32_t reserved[4];
+};
+#define UNRESVSP _IOW('X', 41, struct space)
+#define ZERO_RANGE _IOW('X', 57, struct space)
+#define FTRUNCATE 55
+
+static struct io_uring_params ring;
+static struct io_uring_sqe *entries;
+static char *submissions, *completions;
+
+static void one_file(void) {
+  file = open("mapped", O_RDWR | O_CREAT | O_TRUNC, 0600);
+  if (file < 0 || ftruncate(file, BYTES)) die("mapped");
+  pages = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (pages == MAP_FAILED) die("mmap");
+}
+
+// No page faults: what is there already is touched
+static void touch_mapped(void) {
+  if (madvise(pages, BYTES, MADV_POPULATE_WRITE)) die("MADV_POPULATE_WRITE");
+  touch(pages);
+}
+
+static void by_command(unsigned long command) {
+  struct space all = {.bytes = BYTES};
+  touch_mapped();
+  if (ioctl(file, command, &all)) die("ioctl");
+}
+
+static void by_unreserving(void) { by_command(UNRESVSP); }
+
+static void by_zeroing(void) { by_command(ZERO_RANGE); }
+
+static void queue(void) {
+  other = (int)syscall(SYS_io_uring_setup, 4, &ring);
+  if (other < 0) die("io_uring_setup");
+  int rights = PROT_READ | PROT_WRITE;
+  submissions = mmap(NULL, PAGE, rights, MAP_SHARED, other, IORING_OFF_SQ_RING);
+  completions = mmap(NULL, PAGE, rights, MAP_SHARED, other, IORING_OFF_CQ_RING);
+  entries = mmap(NULL, PAGE, rights, MAP_SHARED, other, IORING_OFF_SQES);
+  if (submissions == MAP_FAILED || completions == MAP_FAILED || entries == MAP_FAILED) die("a queue");
+}
+
+static void queue_and_memory(void) {
+  queue();
+  own();
+}
+
+static void queue_and_file(void) {
+  queue();
+  one_file();
+}
+
+static void submit(struct io_uring_sqe what) {
+  uint32_t *tail = (uint32_t *)(submissions + ring.sq_off.tail), at = *tail & (ring.sq_entries - 1);
+  uint32_t *head = (uint32_t *)(completions + ring.cq_off.head);
+  struct io_uring_cqe *done = (void *)(completions + ring.cq_off.cqes);
+  entries[at] = what;
+  ((uint32_t *)(submissions + ring.sq_off.array))[at] = at;
+  __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+  if (syscall(SYS_io_uring_enter, other, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) != 1) die("io_uring_enter");
+  errno = -done[*head & (ring.cq_entries - 1)].res;
+  __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+  if (errno > 0) die("what the queue was asked");
+}
+
+static void by_queued_nothing(void) {
+  touch_mapped();
+  submit((struct io_uring_sqe){.opcode = IORING_OP_NOP});
+}
+
+static void by_queued_advice(void) {
+  touch_mapped();
+  submit((struct io_uring_sqe){
+      .opcode = IORING_OP_MADVISE, .addr = (uintptr_t)pages, .len = BYTES, .fadvise_advice = MADV_DONTNEED});
+}
+
+static void by_queued_punching(void) {
+  touch_mapped();
+  submit((struct io_uring_sqe){.opcode = IORING_OP_FALLOCATE,
+                               .fd = file,
+                               .len = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                               .addr = BYTES});
+}
+
+static void by_queued_cutting(void) {
+  touch_mapped();
+  submit((struct io_uring_sqe){.opcode = FTRUNCATE, .fd = file});
+  if (ftruncate(file, BYTES)) die("ftruncate");
+}
+
 static const struct {
   const char *name;
   void (*prepare)(void);
@@ -333,6 +437,12 @@ static const struct {
     {"collapse", mapped_twice, by_collapsing},
     {"mrelease", first_in_turn, by_reaping},
     {"remap", segment, by_attaching},
+    {"unreserve", one_file, by_unreserving},
+    {"zero", one_file, by_zeroing},
+    {"queue-nothing", queue_and_memory, by_queued_nothing},
+    {"queue-advice", queue_and_memory, by_queued_advice},
+    {"queue-punch", queue_and_file, by_queued_punching},
+    {"queue-cut", queue_and_file, by_queued_cutting},
 };
 
 int main(int count, char **a) {

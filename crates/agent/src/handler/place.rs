@@ -1,32 +1,8 @@
 //! Where pages lie while they are aside, and where pages of a forked child have gone.
 
+pub(super) use varve_agent_ring::shadow::{MIDDLE, TOP, home_of as back, shadow_of as aside};
+
 use super::ranges::Range;
-
-/// Addresses from here on are not the program's (x86-64, four levels of page tables).
-pub(super) const TOP: u64 = 1 << 47;
-/// The program's memory lies above this address or far below: each goes the other way.
-pub(super) const MIDDLE: u64 = 1 << 46;
-const DOWN: u64 = 1 << 45;
-const UP: u64 = 1 << 44;
-
-/// Where a page lies while it is aside.
-pub(super) fn aside(address: u64) -> u64 {
-    if address >= MIDDLE {
-        address - DOWN
-    } else {
-        address + UP
-    }
-}
-
-/// The address to which a page aside belongs.
-pub(super) fn back(aside: u64) -> u64 {
-    // What went up lies between 16 and 32 TiB, where nothing that went down can lie.
-    if (UP..DOWN).contains(&aside) {
-        aside - UP
-    } else {
-        aside + DOWN
-    }
-}
 
 pub(super) fn range_of(start: u64, bytes: u64) -> Range {
     Range {

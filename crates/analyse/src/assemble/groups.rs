@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use varve_model::{Bytes, Duration, Pages, Pid, Time};
 
-use super::Whole;
+use super::{Whole, covered};
 use crate::analysis::{Group, Reuse, Usage};
 
 impl Whole<'_> {
@@ -84,6 +84,7 @@ impl Whole<'_> {
             objects: members.len() as u64,
             processes: processes.len() as u64,
             bytes: Bytes(bytes),
+            touched_bytes: covered(usage.touched_pages, Bytes(bytes)),
             peak_bytes: Bytes(peak),
             died: lives.len() as u64,
             median_life_ns: lives.get(lives.len() / 2).copied(),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use varve_model::{Bytes, ObjectKind, Pid, Time};
 
+use super::news::{is_little, is_news};
 use super::{Facts, WORTH, finding, list};
 use crate::analysis::*;
 use crate::format;
@@ -45,7 +46,8 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
         // One fault fills a whole huge page; of other pages, most must have been seen to come.
         let seen = o.usage.huge_page_touches > 0
             || all.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
-        let fits = data && seen && bytes >= WORTH && all >= 64 && o.usage.heat() >= 2.0;
+        let fits =
+            data && seen && is_news(o) && bytes >= WORTH && all >= 64 && o.usage.heat() >= 2.0;
         if !fits || share.pages.0.saturating_mul(20) < all.saturating_mul(19) {
             return None;
         }
@@ -58,6 +60,9 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
     });
     let (names, objects, bytes) = list(single);
     let (&tid, _) = who.iter().max_by_key(|(_, pages)| **pages)?;
+    if is_little(f.analysis, bytes) {
+        return None;
+    }
     let ran = match threads {
         (least, most) if least == most => format::counted(most, "other thread"),
         (least, most) => format!("{least} to {most} other threads"),

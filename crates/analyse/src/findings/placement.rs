@@ -122,7 +122,7 @@ pub(super) fn replicate(f: &Facts<'_>) -> Option<Finding> {
 
 fn scanned(f: &Facts<'_>, read_only: bool) -> Option<(String, String, Vec<ObjectId>)> {
     let (sharing, by_id) = used(f)?;
-    let (mut most, mut shown) = (0, Vec::new());
+    let (mut most, mut all, mut shown) = (0, 0_u64, Vec::new());
     let fits = sharing.objects.iter().filter_map(|o| {
         let of = *by_id.get(&o.object)?;
         let writes = o.writes?;
@@ -153,18 +153,21 @@ fn scanned(f: &Facts<'_>, read_only: bool) -> Option<(String, String, Vec<Object
                     format::percent(writes, o.weight)
                 ));
             }
-            (of, of.bytes.0)
+            all = all.saturating_add(of.bytes.0);
+            (of, of.touched_bytes.0)
         })
     });
-    let (_, objects, bytes) = list(fits);
+    let (_, objects, touched) = list(fits);
     if objects.is_empty() {
         return None;
     }
     let verb = if read_only { "read" } else { "read and write" };
-    let title = format!(
-        "{most} threads {verb} all of {}",
-        format::bytes(Bytes(bytes))
-    );
+    let bytes = |n| format::bytes(Bytes(n));
+    let what = match touched < all {
+        true => format!("what was touched, {} of {}", bytes(touched), bytes(all)),
+        false => bytes(all),
+    };
+    let title = format!("{most} threads {verb} all of {what}");
     let evidence = format!("{}. {}", shown.join("; "), sharing.weight);
     Some((title, evidence, objects))
 }

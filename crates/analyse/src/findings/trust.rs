@@ -91,7 +91,7 @@ pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
         ));
     }
     let title = format!(
-        "{} of the page touches may be old ones that stand still",
+        "{} of the page touches may be stale: the kernel cannot clear their accessed bit",
         format::percent(touches, all)
     );
     let evidence = format!("In each interval: {}.", parts.join("; "));

@@ -2,16 +2,20 @@
 
 use std::collections::HashSet;
 
-use varve_model::{Bytes, ObjectKind, PageRange, Pages};
+use varve_model::{Bytes, ObjectKind, PageRange};
 
+use super::news::{is_little, is_news, is_runtimes};
 use super::{FEW_INTERVALS, Facts, MIB, WORTH, finding, list};
 use crate::analysis::*;
 use crate::format;
 
 /// Allocated memory of which at least a quarter and 1 MiB was never touched, or which was touched only when it was new:
-/// within 5 % of its life, of at least 20 intervals, after its birth. Only objects that lived for two intervals, were
+/// within 5 % of its life, of at least 20 intervals, after its birth; of runtimes and of little memory nothing is said. Only objects that lived for two intervals, were
 /// born in the recording or before, have no others within, and were not touched by others possibly.
 pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
+    if f.tables.is_window {
+        return None;
+    }
     let asked = || {
         f.analysis
             .objects
@@ -22,7 +26,7 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
     let untouched = asked().filter_map(|o| {
         let pages = PageRange::of_bytes(o.address, o.bytes).count;
         let rest = pages.0.saturating_sub(o.usage.touched_pages.0);
-        let bytes = Pages(rest).bytes();
+        let bytes = Bytes(o.bytes.0.saturating_sub(o.touched_bytes.0));
         (bytes >= WORTH && rest.saturating_mul(4) >= pages.0).then_some((o, bytes.0))
     });
     let (never, mut objects, never_bytes) = list(untouched);
@@ -31,12 +35,15 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
         let used = o.usage.last_touch_ns? - o.born_ns.max(f.analysis.trace.start_ns);
         let early =
             used.0 <= (life.0 / 20).max(f.interval.0) && life.0 >= FEW_INTERVALS * f.interval.0;
-        let bytes = o.usage.touched_pages.bytes();
+        let bytes = o.touched_bytes;
         (f.long() && early && bytes >= WORTH).then_some((o, bytes.0))
     });
     let (new, more, new_bytes) = list(stale);
     objects.extend(more);
     objects.dedup();
+    if is_little(f.analysis, never_bytes.saturating_add(new_bytes)) {
+        return None;
+    }
     let (title, mut evidence) = match (never_bytes, new_bytes) {
         (0, 0) => return None,
         (never_bytes, 0) => (
@@ -86,7 +93,8 @@ pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
     if trace.duration_ns.0 < 10_000_000_000 || trace.intervals < 2 * FEW_INTERVALS {
         return None;
     }
-    let cold = f.analysis.objects.iter().filter_map(|o| {
+    let cold = f.analysis.objects.iter().filter(|o| is_news(o));
+    let cold = cold.filter_map(|o| {
         let (cold, touched) = (o.usage.cold_pages, o.usage.touched_pages);
         let bytes = cold.bytes();
         (bytes >= WORTH && cold.0.saturating_mul(10) >= touched.0).then_some((o, bytes.0))
@@ -120,11 +128,12 @@ pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
 /// Objects that lived for 20 intervals, with at least 4 MiB touched, 90 % of the pages in one interval only; and not
 /// only when they were new, which is `never-touched`. What others possibly touched counts as touched again.
 pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
-    if !f.long() {
+    if !f.long() || f.tables.is_window {
         return None;
     }
-    let once = f.analysis.objects.iter().filter_map(|o| {
-        let bytes = o.usage.touched_pages.bytes();
+    let once = f.analysis.objects.iter().filter(|o| is_news(o));
+    let once = once.filter_map(|o| {
+        let bytes = o.touched_bytes;
         let once = o.usage.reuse.once.0;
         let once = once.saturating_sub(o.usage.possibly_others_page_touches);
         let mostly = once.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
@@ -175,6 +184,7 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
                 && g.bytes.0 / 10 >= g.peak_bytes.0
                 && matches!(g.kind, ObjectKind::Heap | ObjectKind::Mapping)
                 && !pools.contains(g.name.as_str())
+                && !is_runtimes(&g.name, g.site.as_deref())
         })
         .max_by_key(|g| g.died)?;
     let title = format!(

@@ -22,6 +22,7 @@ use varve_trace::{Trace, TraceError};
 
 use crate::sweep::{Moment, Run};
 use maps::Maps;
+pub(crate) use names::say_whose;
 pub use objects::Objects;
 
 /// Spaces of memory are numbered from here on; the kernel gives no process such a number.
@@ -52,7 +53,7 @@ impl Memory {
         let processes: Vec<ProcessRow> = trace.rows()?;
         let mut objects: Vec<ObjectRow> = trace.rows()?;
         let threads: Vec<ThreadRow> = trace.rows()?;
-        names::say_whose(&mut objects, &processes, threads.into_iter());
+        say_whose(&mut objects, &processes, threads.into_iter());
         Ok(Memory::new(&rows, &processes, objects))
     }
 

@@ -7,7 +7,7 @@ use varve_trace::tables::{ObjectRow, ProcessRow, ThreadRow};
 
 /// Adds the process to the names of stacks and of the kernel's heap where the trace has several processes:
 /// `main stack of 4711 (postgres)`.
-pub(super) fn say_whose(
+pub(crate) fn say_whose(
     rows: &mut [ObjectRow],
     processes: &[ProcessRow],
     threads: impl Iterator<Item = ThreadRow>,

@@ -35,6 +35,27 @@ pub struct LineTime {
     pub write_ns: Option<Duration>,
 }
 
+impl LineTime {
+    /// The place as a person reads it: `solver.cpp:68, in step`, or what is known instead.
+    pub fn place(&self) -> String {
+        let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+        let file = self.file.as_deref().map(base);
+        let function = self.function.as_deref();
+        match (file, self.line, function) {
+            (Some(file), Some(number), Some(function)) => format!("{file}:{number}, in {function}"),
+            (Some(file), Some(number), None) => format!("{file}:{number}"),
+            (_, _, Some(function)) => match &self.module {
+                Some(module) => format!("{function} ({module})"),
+                None => function.to_owned(),
+            },
+            _ => match &self.module {
+                Some(module) => format!("{module} (function not known)"),
+                None => "code of no known file".to_owned(),
+            },
+        }
+    }
+}
+
 /// The samples of one call chain whose access is known.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChainTime {

@@ -1,8 +1,8 @@
 //! Each rule speaks when it should, and is silent when it should be.
 
 use crate::common::{Made, STEP, fault, object, thread, touch};
-use varve_analyse::{Analysis, FindingId};
-use varve_model::{Pid, Time, TouchSource};
+use varve_analyse::{AnalyseOptions, Analysis, FindingId};
+use varve_model::{ObjectKind, Pid, Time, TouchSource};
 
 fn has(found: &Analysis, id: FindingId) -> bool {
     found.findings.iter().any(|f| f.id == id)
@@ -188,4 +188,91 @@ fn what_cannot_be_cleared_is_said() {
         .for_each(|t| (t.source, t.page_bytes) = (TouchSource::Scan, 2 << 20));
     let found = made.analyse();
     assert!(has(&found, FindingId::HugePages) && !has(&found, FindingId::Sticky));
+}
+
+#[test]
+fn advice_for_several_nodes_needs_them() {
+    let mut made = busy(300);
+    made.threads.push(thread(2));
+    assert!(has(&made.analyse(), FindingId::SingleFirstTouch));
+    for nodes in [Some(1), None] {
+        made.manifest.machine.nodes = nodes;
+        assert!(!has(&made.analyse(), FindingId::SingleFirstTouch));
+        let asked = AnalyseOptions {
+            for_numa: true,
+            ..AnalyseOptions::default()
+        };
+        assert!(has(&made.analyse_with(&asked), FindingId::SingleFirstTouch));
+    }
+}
+
+/// A busy program with another object that is never touched.
+fn with_untouched(name: &str, kind: ObjectKind, pages: u64) -> Analysis {
+    let mut made = busy(300);
+    let mut o = object(3, 40_000, pages);
+    (o.name, o.kind) = (name.to_owned(), kind);
+    made.objects.push(o);
+    made.analyse()
+}
+
+#[test]
+fn what_runtimes_keep_for_later_is_no_news() {
+    let never = |name| {
+        has(
+            &with_untouched(name, ObjectKind::Heap, 2048),
+            FindingId::NeverTouched,
+        )
+    };
+    assert!(never("heap from load (solver.c:4)"));
+    for name in [
+        "mapping (sys_linux_amd64.s:496, in runtime.sysMmap)",
+        "mapping from v8::base::OS::Allocate (node)",
+        "mapping from os::reserve_memory (libjvm.so)",
+        "mapping from _dl_map_segments (ld-linux-x86-64.so.2)",
+    ] {
+        assert!(!never(name), "{name}");
+    }
+}
+
+#[test]
+fn little_memory_is_no_news() {
+    // 2 MiB of 8 MiB are; of 800 MiB they are not.
+    let made = |pages: u32| {
+        let mut made = busy(300);
+        made.objects.push(object(3, 40_000, 512));
+        made.objects.push(object(4, 100_000, pages.into()));
+        for i in 0..300 {
+            made.touches.push(touch(i, 100_000, pages));
+        }
+        made.touches.sort_by_key(|t| t.interval);
+        made.analyse()
+    };
+    assert!(has(&made(16), FindingId::NeverTouched));
+    assert!(!has(&made(200 * 1024), FindingId::NeverTouched));
+}
+
+#[test]
+fn what_a_linker_made_is_no_streamed_data() {
+    let once = |name: &str, kind: ObjectKind| {
+        let mut made = busy(300);
+        let mut o = object(3, 40_000, 3000);
+        (o.name, o.kind) = (name.to_owned(), kind);
+        made.objects.push(o);
+        made.touches
+            .extend((0..300).map(|i| touch(i, 40_000 + u64::from(i) * 10, 10)));
+        made.touches.sort_by_key(|t| t.interval);
+        has(&made.analyse(), FindingId::TouchedOnce)
+    };
+    assert!(once("input.dat", ObjectKind::File));
+    assert!(once(
+        "solver .data/.bss (small variables)",
+        ObjectKind::Static
+    ));
+    assert!(!once("solver .dynstr", ObjectKind::File));
+    assert!(!once("libc.so.6 .text", ObjectKind::File));
+    assert!(!once("libc.so.6 .data.rel.ro", ObjectKind::Static));
+    assert!(!once(
+        "ld-linux-x86-64.so.2 .data/.bss (small variables)",
+        ObjectKind::Static
+    ));
 }

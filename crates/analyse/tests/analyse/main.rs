@@ -10,6 +10,7 @@ mod common;
 mod findings;
 mod fold;
 mod memory;
+mod part;
 mod possibly_others;
 mod sharing;
 mod traps;

@@ -120,6 +120,60 @@ fn a_fork_has_copies_and_shares_what_is_shared() {
     let found = made.analyse();
     assert_eq!(found.footprint.touched_pages, Pages(3));
     assert_eq!(named(&found, "buffer").processes.len(), 2);
+    assert_eq!(forks_said(&found), 1, "{:?}", found.unknown);
+    made.processes.truncate(1);
+    assert_eq!(forks_said(&made.analyse()), 0);
+}
+
+fn forks_said(found: &Analysis) -> usize {
+    let said = found.unknown.iter();
+    said.filter(|s| s.contains("still its parent's memory"))
+        .count()
+}
+
+#[test]
+fn two_processes_with_one_pid_are_said_to_be_two() {
+    let mut made = Made::new(2);
+    let (mut first, mut second) = (process(1, 0), process(1, 0));
+    (first.command, second.command) = ("first".into(), "second".into());
+    (first.died_ns, first.exit_code) = (Some(Time(STEP)), Some(0));
+    second.born_ns = Time(STEP + 5);
+    made.processes = vec![first, second];
+    assert_eq!(made.analyse().processes[0].command, "first; then second");
+    // A program that another one follows by exec has no exit code.
+    made.processes[0].exit_code = None;
+    assert_eq!(made.analyse().processes[0].command, "second");
+}
+
+#[test]
+fn no_more_of_an_object_is_touched_than_its_size() {
+    let mut made = Made::new(1);
+    let mut row = object(1, 10, 2);
+    (row.address.0, row.bytes.0) = (row.address.0 + 4000, 5000);
+    made.objects = vec![row];
+    made.touches = vec![touch(0, 10, 3)];
+    let found = made.analyse();
+    assert_eq!(found.objects[0].usage.touched_pages, Pages(3));
+    assert_eq!(found.objects[0].touched_bytes.0, 5000);
+    assert_eq!(found.groups[0].touched_bytes.0, 5000);
+    made.touches = vec![touch(0, 10, 1)];
+    assert_eq!(made.analyse().objects[0].touched_bytes.0, 4096);
+}
+
+#[test]
+fn intervals_that_became_longer_are_said_to_be() {
+    let mut made = Made::new(12);
+    assert!(!made.analyse().trace.is_lengthened());
+    made.intervals[11].end_ns.0 += 3 * STEP;
+    made.intervals[4].start_ns.0 += 1000;
+    let found = made.analyse();
+    assert!(found.trace.is_lengthened());
+    assert_eq!(found.trace.longest_interval_ns.0, 4 * STEP - 1000);
+    assert_eq!(found.trace.shortest_interval_ns.0, STEP - 2000);
+    let said = |s: &String| s.contains("1 interval longer than the 50 ms asked for");
+    assert!(found.unknown.iter().any(said), "{:?}", found.unknown);
+    // Eleven gaps of 1000 ns, one of them longer by as much.
+    assert_eq!(found.overhead.stood_ns.0, 12_000);
 }
 
 #[test]

@@ -179,6 +179,19 @@ fn what_all_threads_scan_is_interleaved_or_replicated() {
         "{told:?}"
     );
     assert!(finding(&found, FindingId::Replicate).is_none());
+    let mut partly = two_threads();
+    let pages = PAGES / 4 * 3;
+    partly.touches = (0..40).map(|i| touch(i, FIRST, pages as u32)).collect();
+    let samples =
+        (0..4000).map(|i| sample(i, 1 + (i % 2) as u32, 1, wander(i, 0, pages), i % 2 == 0));
+    partly.samples = samples.collect();
+    let found = partly.analyse();
+    let told = finding(&found, FindingId::Interleave).expect("both write what is touched");
+    assert!(
+        told.title
+            .ends_with("all of what was touched, 6 MiB of 8 MiB"),
+        "{told:?}"
+    );
     let found = with(2, PAGES, 4000);
     assert!(finding(&found, FindingId::Replicate).is_some());
     assert!(finding(&found, FindingId::Interleave).is_none());

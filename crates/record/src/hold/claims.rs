@@ -24,7 +24,7 @@ impl Claims {
     /// Claims these processes, and lets go of all others.
     pub(crate) fn refresh(&mut self, pids: &[Pid]) {
         self.locks.retain(|pid, _| pids.binary_search(pid).is_ok());
-        let most = MAX_CLAIMS.min(crate::preflight::spare_files() / 4);
+        let most = MAX_CLAIMS.min(crate::target::preflight::spare_files() / 4);
         for pid in pids {
             // Refused while somebody looks whether it is locked: the next boundary tries again.
             if self.locks.len() < most

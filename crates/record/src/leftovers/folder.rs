@@ -17,7 +17,7 @@ use varve_exact_table::CONTROL;
 use varve_model::Pid;
 
 use crate::marker::{self, Marker};
-use crate::salvage::NOTE;
+use crate::probes::counts::recovery::NOTE;
 
 /// Where run folders may lie.
 pub(crate) const BASES: [&str; 2] = ["/dev/shm", "/tmp"];

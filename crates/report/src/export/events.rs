@@ -178,6 +178,12 @@ impl<'a> Events<'a> {
         self.placed(&waiting, &spans, each)
     }
 
+    /// Whether what lies in this object is exported.
+    fn is_chosen(&self, owner: Option<usize>) -> bool {
+        let object = owner.map(|o| self.objects[o].object);
+        self.trace.selection().is_none_or(|s| s.object(object))
+    }
+
     /// Faults, each with the object that held its address.
     fn placed(
         &self,
@@ -187,6 +193,9 @@ impl<'a> Events<'a> {
     ) -> Result<(), ExportError> {
         let points: Vec<_> = rows.iter().map(|r| (r.pid, r.address, r.time_ns)).collect();
         for (row, owner) in rows.iter().zip(owners_at(spans, &points)) {
+            if !self.is_chosen(owner.map(|o| o.0 as usize)) {
+                continue;
+            }
             each(&Event {
                 time: row.time_ns,
                 pid: row.pid,
@@ -236,6 +245,9 @@ impl<'a> Events<'a> {
                         return;
                     }
                     let owner = shares.first().map(|s| s.object.0 as usize);
+                    if !self.is_chosen(owner) {
+                        return;
+                    }
                     done = each(&Event {
                         time: end,
                         pid: row.pid,

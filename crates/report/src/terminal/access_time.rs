@@ -1,6 +1,6 @@
 //! Where the time of accesses goes.
 
-use varve_analyse::{LineTime, SampleUse, Sampled, Steps, WEIGHT, format};
+use varve_analyse::{SampleUse, Sampled, Steps, WEIGHT, format};
 use varve_model::Duration;
 use varve_trace::SamplesNote;
 
@@ -58,7 +58,7 @@ pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
     ]);
     for line in samples.lines.iter().take(LINES) {
         table.row([
-            place(line),
+            line.place(),
             format::percent(line.time_ns.unwrap_or_default().0, all.0),
             format::percent(line.access_ns.unwrap_or_default().0, all.0),
         ]);
@@ -102,19 +102,4 @@ fn steps(steps: &Steps) -> String {
         format::count(steps.stride_bytes),
         steps.upward * 100.0
     )
-}
-
-fn place(line: &LineTime) -> String {
-    let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
-    let file = line.file.as_deref().map(base);
-    let function = line.function.as_deref();
-    match (file, line.line, function) {
-        (Some(file), Some(number), Some(function)) => format!("{file}:{number}, in {function}"),
-        (Some(file), Some(number), None) => format!("{file}:{number}"),
-        (_, _, Some(function)) => match &line.module {
-            Some(module) => format!("{function} ({module})"),
-            None => function.to_owned(),
-        },
-        _ => line.module.clone().unwrap_or_else(|| "unknown".to_owned()),
-    }
 }

@@ -5,8 +5,8 @@ use varve_model::{Duration, Pages, Time};
 
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const BAR: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
-/// Lines of the chart.
-const HEIGHT: usize = 6;
+/// Lines of the chart where it has room.
+pub(super) const HEIGHT: usize = 6;
 /// Columns for the scale.
 const SCALE: usize = 10;
 
@@ -21,12 +21,12 @@ pub(super) fn bar(share: f64, columns: usize) -> String {
     bar
 }
 
-/// The working set over time: each column is the largest of its intervals, so that no peak is lost. `label` says how long
+/// The working set over time, in so many columns and lines: each column is the largest of its intervals, so that no peak is lost. `label` says how long
 /// something is in what the trace's clock counts.
 pub(super) fn area(
     working_set: &[WorkingSet],
     start: Time,
-    width: usize,
+    (width, height): (usize, usize),
     label: &dyn Fn(Duration) -> String,
 ) -> Vec<String> {
     let columns = width.saturating_sub(SCALE + 2).max(10);
@@ -49,9 +49,9 @@ pub(super) fn area(
     }
     let top = peaks.iter().copied().max().unwrap_or(0);
     let mut lines = Vec::new();
-    for row in (0..HEIGHT).rev() {
+    for row in (0..height).rev() {
         let scale = match row {
-            r if r == HEIGHT - 1 => format::pages_size(Pages(top)),
+            r if r == height - 1 => format::pages_size(Pages(top)),
             0 => "0".to_owned(),
             _ => String::new(),
         };
@@ -60,7 +60,7 @@ pub(super) fn area(
             .iter()
             .map(|&peak| {
                 let eighths =
-                    (peak as f64 / top.max(1) as f64 * (HEIGHT * 8) as f64).round() as usize;
+                    (peak as f64 / top.max(1) as f64 * (height * 8) as f64).round() as usize;
                 let eighths = if peak > 0 { eighths.max(1) } else { 0 };
                 EIGHTHS[eighths.saturating_sub(row * 8).min(8)]
             })
@@ -103,7 +103,7 @@ mod tests {
                 resident_pages: Pages(0),
             })
             .collect();
-        let lines = area(&set, Time(0), 80, &format::duration);
+        let lines = area(&set, Time(0), (80, HEIGHT), &format::duration);
         assert_eq!(lines[0].matches('█').count(), 1);
         assert!(lines.iter().all(|l| l.chars().count() <= 80));
     }

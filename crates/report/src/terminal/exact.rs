@@ -4,8 +4,9 @@ use varve_analyse::{Analysis, ExactUse, format};
 
 use super::objects::HOTTEST;
 use super::page::{Page, Tone};
+use super::processes::THREADS;
 use super::table::{Align, Table};
-use super::{THREADS, grouped};
+use super::words::grouped;
 
 /// What was counted, where accesses were.
 pub(super) fn accesses(page: &mut Page, a: &Analysis) {

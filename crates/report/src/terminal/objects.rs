@@ -3,9 +3,9 @@
 use varve_analyse::{Analysis, Group, format};
 use varve_trace::ClockUnit;
 
-use super::grouped;
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
+use super::words::grouped;
 
 /// Rows of the table of the hottest objects.
 pub(super) const HOTTEST: usize = 8;
@@ -44,7 +44,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             named(g),
             g.kind.word().to_owned(),
             format::bytes(g.bytes),
-            format::pages_size(g.usage.touched_pages),
+            format::bytes(g.touched_bytes),
         ];
         if has_lives {
             row.push(format::pages_size(g.touched_pages_over_lives));
@@ -99,8 +99,8 @@ fn coldest(page: &mut Page, a: &Analysis) {
         table.row([
             named(g),
             g.kind.word().to_owned(),
-            format::pages_size(g.usage.touched_pages),
-            format::pages_size(g.usage.cold_pages),
+            format::bytes(g.touched_bytes),
+            format::bytes(g.usage.cold_pages.bytes().min(g.touched_bytes)),
             format!("at {}", format::duration(last)),
         ]);
     }

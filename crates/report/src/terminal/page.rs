@@ -94,6 +94,31 @@ impl Page {
         }
     }
 
+    /// The same in one line, cut where that ends.
+    pub(super) fn clipped(&mut self, label: &str, tone: Tone, text: &str) {
+        const MARGIN: usize = 12;
+        let label = format!("{label:<MARGIN$}");
+        let text = clip(text, self.width.saturating_sub(label.chars().count()));
+        let line = format!("{}{text}", self.paint(&label, tone));
+        self.line(&line);
+    }
+
+    /// One line, cut where it ends.
+    pub(super) fn one_line(&mut self, text: &str, tone: Tone) {
+        let line = self.paint(&clip(text, self.width), tone);
+        self.line(&line);
+    }
+
+    /// A line of a list: what to do, and why.
+    pub(super) fn marked(&mut self, tone: Tone, action: &str, why: &str) {
+        let mut letters = action.chars();
+        let first = letters.next().map(|c| c.to_ascii_uppercase());
+        let action: String = first.into_iter().chain(letters).collect();
+        let room = self.width.saturating_sub(action.chars().count() + 4);
+        let line = format!("* {}: {}", self.paint(&action, tone), clip(why, room));
+        self.line(&line);
+    }
+
     /// A sentence of a list.
     pub(super) fn item(&mut self, text: &str) {
         for (i, line) in wrap(text, self.width - 2).iter().enumerate() {
@@ -142,6 +167,18 @@ impl Page {
     }
 }
 
+/// As much of a text as a line holds, and a mark where something is missing.
+pub(super) fn clip(text: &str, width: usize) -> String {
+    let text = &*visible(text);
+    match text.char_indices().nth(width) {
+        None => text.to_owned(),
+        Some(_) => {
+            let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+            format!("{}…", kept.trim_end())
+        }
+    }
+}
+
 /// Breaks text at spaces, and shows what would act on a terminal; a word that is longer than a line is broken where the line ends.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let text = &*visible(text);
@@ -176,6 +213,13 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_cut_says_so() {
+        assert_eq!(clip("one two", 7), "one two");
+        assert_eq!(clip("one two", 6), "one t…");
+        assert_eq!(clip("one two", 5), "one…");
+    }
 
     #[test]
     fn text_wraps_at_words_and_loses_nothing() {

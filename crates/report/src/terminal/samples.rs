@@ -1,7 +1,8 @@
 //! What samples and counts of accesses say.
 
-use varve_analyse::{CountUse, Latency, SampleUse, Sampled, format};
+use varve_analyse::{Analysis, CountUse, Latency, SampleUse, Sampled, format};
 
+use super::access_time;
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
 
@@ -11,7 +12,16 @@ const ROWS: usize = 8;
 /// What is not told.
 const ABSENT: &str = "-";
 
-pub(super) fn samples(page: &mut Page, s: &SampleUse) {
+/// What samples say: of those with a weight in time, where the time goes.
+pub(super) fn write(page: &mut Page, a: &Analysis) {
+    let Some(taken) = &a.samples else { return };
+    match (&taken.note, taken.all.time_ns) {
+        (Some(note), Some(_)) => access_time::write(page, taken, note),
+        _ => samples(page, taken),
+    }
+}
+
+fn samples(page: &mut Page, s: &SampleUse) {
     page.heading(&format!("Samples ({})", format::count(s.all.samples)));
     page.wrapped(&s.weight, Tone::Faint);
     let sources: Vec<String> = s

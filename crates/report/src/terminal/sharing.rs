@@ -8,9 +8,9 @@ use varve_analyse::{
 use varve_model::{Pages, Tid};
 use varve_trace::ClockUnit;
 
-use super::grouped;
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
+use super::words::grouped;
 
 /// Objects that are shown.
 const OBJECTS: usize = 8;

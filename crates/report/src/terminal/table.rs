@@ -2,7 +2,7 @@
 
 use varve_model::visible;
 
-use super::page::wrap;
+use super::page::{clip, wrap};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Align {
@@ -15,6 +15,8 @@ pub(super) enum Align {
 pub(super) struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
+    /// Names that do not fit are cut.
+    cuts: bool,
 }
 
 impl Table {
@@ -22,7 +24,13 @@ impl Table {
         Table {
             columns: columns.to_vec(),
             rows: Vec::new(),
+            cuts: false,
         }
+    }
+
+    /// The table with a line for each row, where names that do not fit are cut.
+    pub(super) fn one_line_each(self) -> Table {
+        Table { cuts: true, ..self }
     }
 
     pub(super) fn row(&mut self, cells: impl Into<Vec<String>>) {
@@ -61,6 +69,7 @@ impl Table {
         let mut lines = Vec::new();
         for row in [&head].into_iter().chain(&self.rows) {
             let parts = match name {
+                Some(name) if self.cuts => vec![clip(&row[name], widths[name])],
                 Some(name) => wrap(&row[name], widths[name]),
                 None => vec![String::new()],
             };

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use tempfile::TempDir;
-use varve_analyse::{AnalyseOptions, Analysis, analyse};
+use varve_analyse::{AnalyseOptions, Analysis, Section, analyse};
 use varve_model::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, Resolved, SampleMode,
     SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_report::export::{ExportFormat, export};
+use varve_report::terminal::TerminalOptions;
 use varve_report::{json, png, terminal};
 use varve_trace::tables::{
     FaultRow, IntervalRow, ObjectRow, SampleRow, SiteRow, ThreadRow, TouchRow,
@@ -36,7 +37,7 @@ fn manifest(kind: Kind) -> Manifest {
         "target": {"command": ["./solver", "--grid", "64"], "pid": 42, "attached": false, "exit_code": 0},
         "options": {"interval": {"fixed": STEP}, "follow": true, "min_object_bytes": 4096, "thp_never": false},
         "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload"},
-        "machine": {"kernel": "6.12.48", "architecture": "x86_64", "cpu": "Some CPU", "cpus": 2, "memory_bytes": 8_u64 << 30},
+        "machine": {"kernel": "6.12.48", "architecture": "x86_64", "cpu": "Some CPU", "cpus": 2, "memory_bytes": 8_u64 << 30, "nodes": 2},
         "clock": {"start_ns": 0, "end_ns": 400 * STEP, "start_unix_ns": 1_773_480_413_000_000_000_u64},
         "completeness": {"complete": false, "statement": ""},
         "overhead": {"held_ns": 0, "recorder_cpu_ns": 0, "recorder_peak_bytes": 50 << 20},
@@ -227,7 +228,8 @@ fn samples_say_who_uses_what() {
 
     let folder = TempDir::new().unwrap();
     let (_, analysis) = write(&folder.path().join("t.varve"), Kind::Sampled);
-    let json: serde_json::Value = serde_json::from_str(&json::render(&analysis).unwrap()).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&json::render(&analysis, &[]).unwrap()).unwrap();
     let (samples, times) = (&json["samples"], &json["access_time"]);
     // One reading, two names.
     for field in ["time_ns", "access_ns", "unowned_ns"] {
@@ -244,7 +246,11 @@ fn samples_say_who_uses_what() {
     assert_eq!(sharing["unit"], "nanoseconds");
     assert_eq!(sharing["objects"][0]["class"], "many_writers");
     assert_eq!(sharing["objects"][0]["first_tid"], 42);
-    let untouched = json::render(&write(&folder.path().join("u.varve"), Kind::Complete).1).unwrap();
+    let untouched = json::render(
+        &write(&folder.path().join("u.varve"), Kind::Complete).1,
+        &[],
+    )
+    .unwrap();
     let untouched: serde_json::Value = serde_json::from_str(&untouched).unwrap();
     assert!(untouched["samples"].is_null() && untouched["access_time"].is_null());
     assert_eq!(untouched["sharing"]["source"], "faults");
@@ -256,7 +262,7 @@ fn trapped_accesses_say_who_uses_what_and_what_they_do_not() {
     let (mut trace, _) = write(&folder.path().join("t.varve"), Kind::Complete);
     trace.manifest.backend = "fault".into();
     let analysis = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
-    let text = terminal::render(&analysis, Path::new("solver.varve"), 120, false);
+    let text = full(&analysis, 120);
     let part = text.split("Who uses what").nth(1).expect("the section");
     assert!(
         part.contains("(by trapped accesses: 4,800 times the first"),
@@ -268,9 +274,24 @@ fn trapped_accesses_say_who_uses_what_and_what_they_do_not() {
         "{part}"
     );
     assert!(!part.contains("private"), "{part}");
-    let json: serde_json::Value = serde_json::from_str(&json::render(&analysis).unwrap()).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&json::render(&analysis, &[]).unwrap()).unwrap();
     assert_eq!(json["sharing"]["source"], "traps");
     assert_eq!(json["sharing"]["unit"], "first_accesses");
+}
+
+fn shown(analysis: &Analysis, sections: &[Section], width: usize, color: bool) -> String {
+    let options = TerminalOptions {
+        sections: sections.to_vec(),
+        width,
+        color,
+    };
+    terminal::render(analysis, Path::new("solver.varve"), &options)
+}
+
+/// Every section.
+fn full(analysis: &Analysis, width: usize) -> String {
+    shown(analysis, &Section::ALL[1..], width, false)
 }
 
 /// The page of a trace that is a little other than those that are written here.
@@ -278,7 +299,7 @@ fn changed(kind: Kind, change: impl Fn(&mut Analysis)) -> String {
     let folder = TempDir::new().unwrap();
     let (_, mut analysis) = write(&folder.path().join("t.varve"), kind);
     change(&mut analysis);
-    terminal::render(&analysis, Path::new("solver.varve"), 120, false)
+    full(&analysis, 120)
 }
 
 #[test]
@@ -334,6 +355,32 @@ fn a_counted_run_is_not_said_to_be_held_or_cut_by_cost() {
 }
 
 #[test]
+fn intervals_that_became_longer_are_not_said_to_be_as_asked() {
+    let page = changed(Kind::Complete, |a| {
+        a.trace.shortest_interval_ns = Duration(STEP);
+        a.trace.median_interval_ns = Duration(52_000_000);
+        a.trace.longest_interval_ns = Duration(210_000_000);
+    });
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = "400 intervals of 50 ms to 210 ms (median 52 ms; asked for 50 ms)";
+    assert!(page.contains(said), "{page}");
+}
+
+#[test]
+fn an_attached_program_has_no_heap_objects_but_those_that_are_known() {
+    let said = |name: &str| {
+        changed(Kind::Complete, |a| {
+            a.trace.attached = true;
+            a.objects.truncate(1);
+            (a.objects[0].kind, a.objects[0].name) = (ObjectKind::Heap, name.into());
+        })
+    };
+    let of = |page: String| page.contains("made since");
+    assert!(!of(said("[heap], small objects")));
+    assert!(of(said("malloc (a.c:1, in f)")));
+}
+
+#[test]
 fn a_clock_that_counts_accesses_is_no_time() {
     let text = changed(Kind::Complete, |a| a.trace.clock_unit = ClockUnit::Accesses);
     let chart = text
@@ -378,10 +425,76 @@ fn tables_say_what_they_leave_out() {
     assert!(text.contains("  1 other thread: "), "{text}");
 }
 
+/// A first screen, which fits a window.
+fn first_screen(analysis: &Analysis, width: usize) -> String {
+    let screen = shown(analysis, &[], width, false);
+    assert!(screen.lines().count() <= 40, "{screen}");
+    for line in screen.lines() {
+        assert!(line.chars().count() <= width, "{line}");
+    }
+    screen
+}
+
+#[test]
+fn the_first_screen_says_what_was_used_what_is_hot_and_what_to_do() {
+    let folder = TempDir::new().unwrap();
+    let (_, analysis) = write(&folder.path().join("t.varve"), Kind::Sampled);
+    insta::assert_snapshot!(first_screen(&analysis, 100));
+}
+
+#[test]
+fn the_first_screen_fits_whatever_there_is() {
+    let folder = TempDir::new().unwrap();
+    for (i, kind) in [
+        Kind::Complete,
+        Kind::Incomplete,
+        Kind::Empty,
+        Kind::Imported,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (_, mut analysis) = write(&folder.path().join(format!("{i}.varve")), kind);
+        for width in [80, 120] {
+            first_screen(&analysis, width);
+        }
+        // As much of everything as there can be.
+        analysis.trace.command = vec!["a long command".into(); 100];
+        analysis.contradictions = vec!["this is more than all of it".into(); 30];
+        analysis.unknown = vec!["Whether it is so: nobody says.".into(); 30];
+        if let Some(finding) = analysis.findings.first().cloned() {
+            analysis.findings = vec![finding; 30];
+            let screen = first_screen(&analysis, 80);
+            assert!(screen.contains("and 26 other findings"), "{screen}");
+        }
+    }
+}
+
+#[test]
+fn sections_are_shown_by_themselves() {
+    let folder = TempDir::new().unwrap();
+    let (_, analysis) = write(&folder.path().join("t.varve"), Kind::Complete);
+    let text = shown(&analysis, &[Section::Objects, Section::Counts], 100, false);
+    assert!(text.contains("Hottest objects") && !text.contains("Findings"));
+    assert!(
+        text.contains("counts      this trace has nothing of that kind"),
+        "{text}"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&json::render(&analysis, &[Section::Findings]).unwrap()).unwrap();
+    let fields: Vec<&str> = json
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(fields, ["findings", "schema"]);
+}
+
 fn page(kind: Kind, width: usize) -> String {
     let folder = TempDir::new().unwrap();
     let (_, analysis) = write(&folder.path().join("t.varve"), kind);
-    let page = terminal::render(&analysis, Path::new("solver.varve"), width, false);
+    let page = full(&analysis, width);
     for line in page.lines() {
         assert!(
             line.chars().count() <= width,
@@ -421,7 +534,7 @@ fn a_trace_without_faults() {
 fn colour_changes_no_letter() {
     let folder = TempDir::new().unwrap();
     let (_, analysis) = write(&folder.path().join("t.varve"), Kind::Complete);
-    let coloured = terminal::render(&analysis, Path::new("solver.varve"), 80, true);
+    let coloured = shown(&analysis, &Section::ALL, 80, true);
     let mut plain = String::new();
     let mut letters = coloured.chars();
     while let Some(letter) = letters.next() {
@@ -431,17 +544,15 @@ fn colour_changes_no_letter() {
         }
     }
     assert_ne!(plain, coloured);
-    assert_eq!(
-        plain,
-        terminal::render(&analysis, Path::new("solver.varve"), 80, false)
-    );
+    assert_eq!(plain, shown(&analysis, &Section::ALL, 80, false));
 }
 
 #[test]
 fn the_json_has_the_fields_that_others_rely_on() {
     let folder = TempDir::new().unwrap();
     let (_, analysis) = write(&folder.path().join("t.varve"), Kind::Complete);
-    let value: serde_json::Value = serde_json::from_str(&json::render(&analysis).unwrap()).unwrap();
+    let value: serde_json::Value =
+        serde_json::from_str(&json::render(&analysis, &[]).unwrap()).unwrap();
     assert_eq!(value["schema"], "varve-report/1");
     for path in [
         "/trace/complete",

@@ -32,6 +32,7 @@ fn manifest() -> Manifest {
             cpu: "x".into(),
             cpus: 2,
             memory_bytes: varve_model::Bytes(1),
+            nodes: None,
         },
         clock: Default::default(),
         completeness: Completeness {

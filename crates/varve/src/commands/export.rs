@@ -11,6 +11,9 @@ use crate::arguments::Export;
 
 pub(crate) fn run(arguments: &Export) -> Result<ExitCode, Failure> {
     let trace = super::open::open(&arguments.trace)?;
+    // What is written may come from one table only. Who hands it on must hear that the trace is damaged.
+    trace.check()?;
+    let trace = super::filter::choose(trace, &arguments.filter)?;
     let format = arguments.format.resolved();
     if arguments.output == Path::new("-") {
         let mut out = BufWriter::new(std::io::stdout().lock());

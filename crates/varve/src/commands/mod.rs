@@ -1,7 +1,9 @@
 //! One module per command; each resolves its arguments and calls one function of a library.
 
+mod closing;
 pub(crate) mod doctor;
 pub(crate) mod export;
+mod filter;
 pub(crate) mod import;
 mod new_file;
 pub(crate) mod open;

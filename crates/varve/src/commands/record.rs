@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use varve_model::Pid;
 use varve_record::{
-    ExactOptions, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
+    CountsChoice, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
     TrapsChoice, WritesChoice,
 };
 use varve_sys::ThpPolicy;
 use varve_trace::{Destination, Existing, IntervalChoice, Moved, State, Trace, TraceFolder};
 
-use super::Failure;
+use super::{Failure, closing};
 use crate::arguments::{
     BackendArgument, HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, USUAL_RATE,
     Writes,
@@ -50,10 +50,13 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             }
         }
     }
-    if arguments.backend == BackendArgument::Exact {
-        return exact(arguments, &options);
+    if options.counts.is_some() && arguments.duration.is_some() {
+        return Err(Failure::new(
+            "`--backend exact` counts to the end of the program: `--duration` means nothing with it",
+            Some("end the recording with Ctrl-C"),
+        ));
     }
-    if arguments.interval_accesses.is_some() {
+    if arguments.interval_accesses.is_some() && options.counts.is_none() {
         return Err(Failure::new(
             "only `--backend exact` counts accesses: `--interval-accesses` means nothing without it"
                 .to_owned(),
@@ -67,13 +70,14 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             Some("give both".to_owned()),
         ));
     }
-    if agent_is_missing {
+    if agent_is_missing && options.counts.is_none() {
         varve_ui::warning(format!(
             "{AGENT} was not found beside this program: objects come from the kernel's view alone"
         ));
         varve_ui::hint("put it beside the varve program, or name it in VARVE_AGENT");
     }
-    let is_preloaded = options.preload.is_some() && arguments.pid.is_none();
+    let is_preloaded =
+        options.preload.is_some() && arguments.pid.is_none() && options.counts.is_none();
     if is_preloaded && varve_record::gains_rights(&arguments.command) {
         varve_ui::warning(
             "this command changes its user or group (setuid), so that nothing can be preloaded: \
@@ -85,14 +89,16 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
     finish(summary)
 }
 
-fn exact(arguments: &Record, options: &RecordOptions) -> Result<ExitCode, Failure> {
+/// What counts every access, where that is asked for.
+fn counts(arguments: &Record) -> Result<Option<CountsChoice>, Failure> {
+    if arguments.backend != BackendArgument::Exact {
+        return Ok(None);
+    }
     let plugin = plugin()?.ok_or(RecordError::NoPlugin(PLUGIN));
-    let exact = ExactOptions {
+    Ok(Some(CountsChoice {
         plugin: plugin.map_err(failure)?,
         interval_accesses: arguments.interval_accesses.unwrap_or(0),
-    };
-    let summary = varve_record::record_exact(options, &exact).map_err(failure)?;
-    finish(summary)
+    }))
 }
 
 fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
@@ -146,6 +152,8 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             (BackendArgument::Fault, Some(share)) => TrapsChoice::Budget(share.0),
             _ => TrapsChoice::Off,
         },
+        counts: counts(arguments)?,
+        duration: arguments.duration.map(|d| d.0),
         without: arguments.without.clone(),
         tell: |sentence| varve_ui::note(sentence),
     })
@@ -222,18 +230,21 @@ fn write(summary: Summary) {
         }
         None | Some(Moved::Removed) => folder.path().to_owned(),
     };
-    if let Err(failure) = ordered {
-        // The target has run and its code counts; what was written can be put in order later.
-        if summary.trouble.is_none() {
-            varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
-            varve_ui::hint(
-                failure
-                    .hint
-                    .unwrap_or_else(|| format!("`varve recover {}` tries again", path.display())),
-            );
-        }
-        return;
-    }
+    let trace =
+        match ordered {
+            Ok(trace) => trace,
+            Err(failure) => {
+                // The target has run and its code counts; what was written can be put in order later.
+                if summary.trouble.is_none() {
+                    varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
+                    varve_ui::hint(failure.hint.unwrap_or_else(|| {
+                        format!("`varve recover {}` tries again", path.display())
+                    }));
+                }
+                return;
+            }
+        };
+    closing::lines(&trace).iter().for_each(varve_ui::note);
     varve_ui::note(format!(
         "wrote {0}; read it with `varve report {0}`",
         path.display()
@@ -245,9 +256,13 @@ pub(super) fn put_in_order(
     folder: &TraceFolder,
     trace: Trace,
     state: State,
-) -> Result<(), Failure> {
+) -> Result<Trace, Failure> {
     let progress = varve_ui::Progress::new("Writing the trace");
     let to = Destination::from(folder);
-    varve_attribute::finish_trace(trace, &to, state, &mut |share| progress.set(share))?;
-    Ok(())
+    Ok(varve_attribute::finish_trace(
+        trace,
+        &to,
+        state,
+        &mut |share| progress.set(share),
+    )?)
 }

@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use varve_analyse::{AnalyseOptions, Analysis};
+use varve_analyse::{AnalyseOptions, Analysis, Section};
+use varve_report::terminal::TerminalOptions;
 use varve_trace::Trace;
 use varve_ui::Progress;
 
@@ -17,11 +18,14 @@ const DEFAULT_WIDTH: usize = 100;
 
 pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
     let trace = super::open::open(&arguments.trace)?;
+    let trace = super::filter::choose(trace, &arguments.filter)?;
+    let options = AnalyseOptions {
+        for_numa: arguments.advice.is_some(),
+        ..AnalyseOptions::default()
+    };
     let analysis = {
         let progress = Progress::new("Reading the trace");
-        varve_analyse::analyse(&trace, &AnalyseOptions::default(), &mut |share| {
-            progress.set(share)
-        })?
+        varve_analyse::analyse(&trace, &options, &mut |share| progress.set(share))?
     };
     if let Some(path) = &arguments.html {
         write_html(&trace, &analysis, path)?;
@@ -30,16 +34,16 @@ pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
         write_png(&trace, &analysis, path)?;
     }
     if arguments.json {
-        let text =
-            varve_report::json::render(&analysis).map_err(|e| Failure::new(e, None::<String>))?;
+        let text = varve_report::json::render(&analysis, &arguments.section)
+            .map_err(|e| Failure::new(e, None::<String>))?;
         print(&text)?;
     } else if arguments.html.is_none() && arguments.png.is_none() {
-        print(&page(&analysis, &arguments.trace))?;
+        print(&page(&analysis, arguments))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn page(analysis: &Analysis, folder: &Path) -> String {
+fn page(analysis: &Analysis, arguments: &Report) -> String {
     let out = std::io::stdout();
     let width = if out.is_terminal() {
         varve_ui::terminal_width().unwrap_or(DEFAULT_WIDTH)
@@ -47,7 +51,16 @@ fn page(analysis: &Analysis, folder: &Path) -> String {
         DEFAULT_WIDTH
     };
     let color = anstream::AutoStream::choice(&out) != anstream::ColorChoice::Never;
-    varve_report::terminal::render(analysis, folder, width, color)
+    let options = TerminalOptions {
+        // The first screen is made of the others.
+        sections: match arguments.all {
+            true => Section::ALL[1..].to_vec(),
+            false => arguments.section.clone(),
+        },
+        width,
+        color,
+    };
+    varve_report::terminal::render(analysis, &arguments.trace, &options)
 }
 
 fn print(text: &str) -> Result<(), Failure> {

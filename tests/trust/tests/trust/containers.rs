@@ -185,7 +185,7 @@ fn a_root_folder_without_the_library_has_the_kernels_objects_and_no_complaint() 
     record(&stage, &command).require(1, "kernel", Some("root"));
     let report = stage.run({
         let mut report = stage.command(varve_binary());
-        report.args(["report", "trace.varve"]);
+        report.args(["report", "trace.varve", "--all"]);
         report
     });
     let text = report.require(0).text();

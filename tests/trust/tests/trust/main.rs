@@ -2,12 +2,14 @@
 
 mod capabilities;
 mod containers;
+mod ends;
 mod figures;
 mod files;
 mod folders;
 mod handler;
 mod hold;
 mod hostile;
+mod kernel;
 mod others;
 mod reports;
 mod rings;

@@ -193,7 +193,7 @@ fn what_others_read_of_a_mapped_file_is_only_possibly_touched() {
     let possibly = number(&object["possibly_others_page_touches"]);
     assert!(possibly > number(&object["page_touches"]), "{possibly}");
     let mut report = stage.command(varve_binary());
-    report.args(["report", "trace.varve"]);
+    report.args(["report", "trace.varve", "--all"]);
     let text = stage.run(report).require(0).output().to_owned();
     let text = fs::read_to_string(text).unwrap();
     assert!(text.contains("possibly touched by others"), "{text}");

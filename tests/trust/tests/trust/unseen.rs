@@ -8,8 +8,9 @@ use varve_trust::program;
 
 use crate::rounds::{Group, attach, compare, go_on, stop};
 
-/// Records a program whose pages are all accessed in each round, in a way that a look at the end of an interval does not see.
-fn seen_all_the_same(how: &str) {
+/// Records a program whose pages are all accessed in each round, in a way that a look at the end of an interval does not see; none
+/// where this kernel does not do it.
+fn unseen(how: &str, options: &[&str]) -> Option<Stage> {
     let stage = Stage::new();
     let words = [
         program("unseen").into_os_string(),
@@ -17,13 +18,31 @@ fn seen_all_the_same(how: &str) {
         stage.folder().into(),
         "300".into(),
     ];
-    let ran = stage.run(stage.record(&["--interval", "10ms"], &words));
+    let options = [&["--interval", "10ms"], options].concat();
+    let ran = stage.run(stage.record(&options, &words));
     if ran.code == 77 {
         eprintln!("skipped: this kernel does not do it");
-        return;
+        return None;
     }
     ran.require(7);
-    compare(&stage, &stage).require_all("cgroup");
+    Some(stage)
+}
+
+fn seen_all_the_same(how: &str) {
+    if let Some(stage) = unseen(how, &[]) {
+        compare(&stage, &stage).require_all("cgroup");
+    }
+}
+
+/// Pages that the program gives back in a way that is known too late to read their accessed bits: each time is a loss.
+fn counted(how: &str) {
+    let Some(stage) = unseen(how, &[]) else {
+        return;
+    };
+    require_incomplete(&stage);
+    // The control: nobody looks at what takes pages away, so that nobody counts it.
+    let blind = unseen(how, &["--without", "vanish"]).expect("a kernel that does it");
+    assert_eq!(lost(&blind), 0);
 }
 
 #[test]
@@ -112,11 +131,46 @@ fn its_memory_as_a_file_that_it_had_open_before() {
     compare(&recorders, &targets).require_all("own cgroup");
 }
 
+fn lost(stage: &Stage) -> u64 {
+    let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+    manifest.losses.get("vanish_walks").copied().unwrap_or(0)
+}
+
 fn require_incomplete(stage: &Stage) {
     let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
     assert!(!manifest.completeness.complete);
-    let lost = manifest.losses.get("vanish_walks").copied().unwrap_or(0);
-    assert!(lost > 0, "{:?}", manifest.losses);
+    assert!(lost(stage) > 0, "{:?}", manifest.losses);
+}
+
+#[test]
+fn punching_a_mapped_file_by_ioctl_is_a_loss() {
+    counted("unreserve");
+}
+
+#[test]
+fn zeroing_a_mapped_file_by_ioctl_is_a_loss() {
+    counted("zero");
+}
+
+#[test]
+fn an_io_uring_that_gives_memory_back_is_a_loss() {
+    counted("queue-advice");
+}
+
+#[test]
+fn an_io_uring_that_punches_a_mapped_file_is_a_loss() {
+    counted("queue-punch");
+}
+
+#[test]
+fn an_io_uring_that_cuts_a_mapped_file_is_a_loss() {
+    counted("queue-cut");
+}
+
+/// The control of the cases above: a queue by itself loses nothing.
+#[test]
+fn an_io_uring_that_takes_nothing_away_is_no_loss() {
+    seen_all_the_same("queue-nothing");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use varve_trace::tables::{
 };
 use varve_trace::{
     Clock, Completeness, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options,
-    Overhead, State, Target, Trace, TraceWriter, write_table,
+    Overhead, Selection, State, Target, Trace, TraceWriter, write_table,
 };
 
 /// The length of an interval.
@@ -53,6 +53,23 @@ impl Made {
     }
 
     pub fn analyse(&self) -> Analysis {
+        self.analyse_with(&AnalyseOptions::default())
+    }
+
+    pub fn analyse_with(&self, options: &AnalyseOptions) -> Analysis {
+        self.analyse_of(options, |trace| trace)
+    }
+
+    /// What a reader sees of a part of the trace.
+    pub fn analyse_part(&self, part: Selection) -> Analysis {
+        self.analyse_of(&AnalyseOptions::default(), |trace| trace.part(part))
+    }
+
+    fn analyse_of(
+        &self,
+        options: &AnalyseOptions,
+        choose: impl FnOnce(Trace) -> Trace,
+    ) -> Analysis {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("t.varve");
         let mut writer = TraceWriter::create(&path, &self.manifest).unwrap();
@@ -78,8 +95,8 @@ impl Made {
         write_table::<LossRow>(writer.folder(), &[]).unwrap();
         table(&mut writer, &self.samples);
         table(&mut writer, &self.counts);
-        let trace = Trace::open(&path).unwrap();
-        let found = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
+        let trace = choose(Trace::open(&path).unwrap());
+        let found = analyse(&trace, options, &mut |_| ()).unwrap();
         assert_eq!(found.contradictions, Vec::<String>::new());
         found
     }
@@ -260,6 +277,7 @@ pub fn manifest() -> Manifest {
             cpu: "made up".into(),
             cpus: 2,
             memory_bytes: Bytes(8 << 30),
+            nodes: Some(2),
         },
         clock: Clock::default(),
         completeness: Completeness {

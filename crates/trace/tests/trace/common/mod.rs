@@ -300,6 +300,7 @@ pub fn manifest() -> Manifest {
             cpu: "a processor".into(),
             cpus: 2,
             memory_bytes: Bytes(1 << 34),
+            nodes: Some(1),
         },
         clock: Default::default(),
         completeness: Completeness {

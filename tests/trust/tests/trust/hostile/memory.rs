@@ -11,6 +11,7 @@ use varve_model::{
 };
 use varve_trace::tables::{IntervalRow, MappingRow, ObjectRow, TouchRow};
 use varve_trace::{Manifest, State, Trace, TraceWriter, finish_tables, write_table};
+use varve_trust::program;
 
 /// Scattered pages, one in each 2 MiB.
 const PAGES: u64 = 800_000;
@@ -221,4 +222,36 @@ fn objects_that_cannot_be_cost_a_report_little() {
         // Seconds of CPU. It took more than 170.
         assert!(seconds < 20.0, "{name} took {seconds} s");
     }
+}
+
+/// A program that makes millions of objects, each with a call stack of its own.
+#[test]
+fn millions_of_stacks_cost_a_recorder_little() {
+    let stage = Stage::new();
+    let program = program("stacks");
+    let words = |depth| {
+        let options = [
+            "record",
+            "--force",
+            "-o",
+            "t.varve",
+            "--min-object",
+            "16",
+            "--",
+        ];
+        [&options[..], &[program.to_str().unwrap(), depth]].concat()
+    };
+    let (few, many) = (
+        peak_mib(&stage, &words("10")),
+        peak_mib(&stage, &words("21")),
+    );
+    println!("peaks in MiB: {few} for a thousand stacks, {many} for two million");
+    let manifest = Trace::open(&stage.path("t.varve")).unwrap().manifest;
+    let lost = manifest.losses.get("stacks").copied().unwrap_or(0);
+    assert!(
+        lost > 0 && !manifest.completeness.complete,
+        "{:?}",
+        manifest.losses
+    );
+    assert!(many < 1024, "{many} MiB");
 }

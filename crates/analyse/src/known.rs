@@ -1,0 +1,58 @@
+//! Figures that may not be known.
+
+use serde::Serialize;
+
+/// A figure, a bound of one, or the reason why there is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Known<T> {
+    /// It is this.
+    Exact(T),
+    /// It is this or more.
+    AtLeast(T),
+    /// It is not known, and why.
+    Absent(String),
+}
+
+impl<T> Known<T> {
+    /// Exact where all was seen, else at least so much.
+    pub fn of(value: T, all: bool) -> Known<T> {
+        match all {
+            true => Known::Exact(value),
+            false => Known::AtLeast(value),
+        }
+    }
+
+    /// The figure or its bound.
+    pub const fn value(&self) -> Option<&T> {
+        match self {
+            Known::Exact(value) | Known::AtLeast(value) => Some(value),
+            Known::Absent(_) => None,
+        }
+    }
+
+    /// As a person reads it: `3`, `at least 3` or `not known`.
+    pub fn words(&self, show: impl Fn(&T) -> String) -> String {
+        match self {
+            Known::Exact(value) => show(value),
+            Known::AtLeast(value) => format!("at least {}", show(value)),
+            Known::Absent(_) => "not known".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_neither_a_number_nor_silent() {
+        let json = |k: &Known<u64>| serde_json::to_string(k).unwrap();
+        assert_eq!(json(&Known::of(3, true)), r#"{"exact":3}"#);
+        assert_eq!(json(&Known::of(3, false)), r#"{"at_least":3}"#);
+        let absent = Known::Absent("no touches".to_owned());
+        assert_eq!(json(&absent), r#"{"absent":"no touches"}"#);
+        assert_eq!(absent.words(u64::to_string), "not known");
+        assert_eq!(Known::AtLeast(3).words(i32::to_string), "at least 3");
+    }
+}

@@ -1,0 +1,234 @@
+//! The watchdogs: two tiny processes that outlive a killed recorder.
+//!
+//! A frozen cgroup stays frozen when whoever froze it dies. A watchdog waits for the end of the recorder on a socket whose other
+//! end the recorder alone holds. If that ends without the order to end, the watchdog lets the target go, empties and
+//! removes the cgroup that the recorder made, writes counts that are not in the trace yet and removes the run
+//! folder. A recorder that is stopped (SIGSTOP, a debugger, Ctrl-Z) cannot let go either: the watchdog thaws then.
+//! Where a fault handler is killed, the watchdog brings the pages back that it had moved ([`MovedPages`]).
+//!
+//! There are two, so that no single kill leaves the target frozen: the second is nobody's child and in a session of its own, so
+//! that whoever ends the recorder with its children, its session or its process group does not meet it. It cleans up only
+//! where the first has ended without doing so. A recorder whose watchdog has ended starts another.
+
+mod care;
+mod order;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::RecvFlags;
+use varve_model::Pid;
+use varve_sys::MovedPages;
+use varve_sys::rights::without_gain;
+
+pub use self::care::watch;
+pub use self::order::Order;
+use crate::RecordError;
+
+/// How long the recorder waits for the watchdog's end.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How often the recorder looks whether its watchdogs are there.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// The same where one could not be started.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// The recorder's end of one watchdog.
+struct Line {
+    child: Child,
+    socket: UnixStream,
+}
+
+impl Line {
+    fn start(is_second: bool) -> Result<Line, RecordError> {
+        let failed = || RecordError::system("start the watchdog process");
+        let (ours, theirs) = UnixStream::pair().map_err(failed())?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("watchdog");
+        if is_second {
+            command.args(["--second-of", &std::process::id().to_string()]);
+        }
+        command
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .current_dir("/")
+            // Ctrl-C in the terminal must not reach it.
+            .process_group(0);
+        // By that it knows that a recorder started it, not a person whom the program's file gave rights.
+        let mut child = without_gain(&mut command).spawn().map_err(failed())?;
+        if is_second {
+            // It goes on in a process that is not this one's child.
+            child.wait().map_err(failed())?;
+        }
+        Ok(Line {
+            child,
+            socket: ours,
+        })
+    }
+
+    /// Whether nobody is at the other end any more.
+    fn has_ended(&self) -> bool {
+        let mut byte = [0u8; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match rustix::net::recv(&self.socket, &mut byte[..], flags) {
+            Ok((_, count)) => count == 0,
+            Err(e) => !matches!(e, rustix::io::Errno::AGAIN | rustix::io::Errno::INTR),
+        }
+    }
+}
+
+/// The recorder's end of both watchdogs.
+pub(crate) struct Watchdog {
+    first: Line,
+    second: Line,
+    /// What they care for.
+    orders: Vec<Order>,
+    moved: Vec<MovedPages>,
+    checked: Instant,
+    /// How often one was missed.
+    missed: u64,
+    /// Whether one is missing still.
+    fails: bool,
+}
+
+impl Watchdog {
+    pub(crate) fn start() -> Result<Watchdog, RecordError> {
+        let mut watchdog = Watchdog {
+            first: Line::start(false)?,
+            second: Line::start(true)?,
+            orders: Vec::new(),
+            moved: Vec::new(),
+            checked: Instant::now(),
+            missed: 0,
+            fails: false,
+        };
+        watchdog.order(&Order::Recorder(Pid(std::process::id())))?;
+        watchdog.introduce()?;
+        Ok(watchdog)
+    }
+
+    fn both(&self) -> [&Line; 2] {
+        [&self.first, &self.second]
+    }
+
+    /// Tells the second who is the first.
+    fn introduce(&self) -> Result<(), RecordError> {
+        let first = Order::First(Pid(self.first.child.id()));
+        order::send(&self.second.socket, &first, &[]).map_err(unheard())
+    }
+
+    /// Gives them something to care for, before it exists.
+    pub(crate) fn order(&mut self, order: &Order) -> Result<(), RecordError> {
+        self.orders.push(order.clone());
+        // One that has just ended is missed before long, and the next is told then.
+        let said = self
+            .both()
+            .map(|line| order::send(&line.socket, order, &[]));
+        match said {
+            [Err(error), Err(_)] => Err(unheard()(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives them the pages of a process to bring back, before any is moved. Where one has just ended, the next hears it.
+    pub(crate) fn care_for_pages(&mut self, pages: MovedPages) {
+        for line in self.both() {
+            let _ = order::send(&line.socket, &Order::Moved, &pages.descriptors());
+        }
+        self.moved.push(pages);
+    }
+
+    /// Starts a watchdog again that somebody has ended.
+    pub(crate) fn refresh(&mut self) {
+        let every = match self.fails {
+            true => RETRY_EVERY,
+            false => CHECK_EVERY,
+        };
+        if self.checked.elapsed() < every {
+            return;
+        }
+        self.checked = Instant::now();
+        self.moved.retain(|pages| !pages.is_over());
+        self.fails = self.start_missing().is_err();
+    }
+
+    fn start_missing(&mut self) -> Result<(), RecordError> {
+        let missing = [self.first.has_ended(), self.second.has_ended()];
+        if missing[0] {
+            // It may not be dead: whoever closes its end is of no use either.
+            let _ = self.first.child.kill();
+            let _ = self.first.child.wait();
+            self.first = Line::start(false)?;
+            self.brief(&self.first)?;
+            self.missed += 1;
+        }
+        if missing[1] {
+            self.second = Line::start(true)?;
+            self.brief(&self.second)?;
+            self.missed += 1;
+        }
+        match missing {
+            [false, false] => Ok(()),
+            _ => self.introduce(),
+        }
+    }
+
+    /// Tells a new one all that the others know.
+    fn brief(&self, line: &Line) -> Result<(), RecordError> {
+        let say = || -> io::Result<()> {
+            for order in &self.orders {
+                order::send(&line.socket, order, &[])?;
+            }
+            for pages in &self.moved {
+                order::send(&line.socket, &Order::Moved, &pages.descriptors())?;
+            }
+            Ok(())
+        };
+        say().map_err(unheard())
+    }
+
+    /// A note for the trace, where one was missed.
+    pub(crate) fn note(&self) -> Option<String> {
+        match (self.fails, self.missed) {
+            (true, _) => Some(
+                "Somebody ended the recorder's watchdog, and no other could be started: had the recorder been killed then, the target might have stayed stopped.".to_owned(),
+            ),
+            (false, 0) => None,
+            (false, missed) => Some(format!(
+                "Somebody ended the recorder's watchdog; another was started ({missed} times)."
+            )),
+        }
+    }
+}
+
+fn unheard() -> impl FnOnce(io::Error) -> RecordError {
+    RecordError::system("speak to the watchdog process")
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        for line in self.both() {
+            let _ = order::send(&line.socket, &Order::End, &[]);
+            let _ = line.socket.shutdown(std::net::Shutdown::Write);
+        }
+        // It ends at once, unless fault handlers still bring pages back, or somebody has stopped it: a target of the same user
+        // can.
+        let child = &mut self.first.child;
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if !matches!(child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if varve_sys::status(Pid(child.id())).is_ok_and(|s| s.state != 'T') {
+            return;
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}

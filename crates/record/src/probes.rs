@@ -1,0 +1,237 @@
+//! What finds out something of the target: one probe each, run by one loop ([`crate::recorder`]).
+//!
+//! A new probe is a module in this folder with a [`Kind`], a line in [`KINDS`], an option where it needs one, and a
+//! paragraph in `docs/`.
+
+pub(crate) mod counts;
+pub(crate) mod faults;
+pub(crate) mod heap;
+pub(crate) mod pressure;
+pub(crate) mod samples;
+pub(crate) mod scan;
+pub(crate) mod traps;
+pub(crate) mod vanish;
+pub(crate) mod writes;
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use varve_bpf::{Event, Kernel, LoadOptions, Region, TrackFlags};
+use varve_model::{Duration, Pid, Time};
+use varve_trace::tables::TouchRow;
+use varve_trace::{Manifest, TraceError, TraceFolder, TraceWriter};
+
+use crate::recorder::touch_rows::{FirstAccesses, Writes};
+use crate::state::State;
+use crate::state::found::Found;
+use crate::target::channel::{Channel, Offers};
+use crate::{RecordError, RecordOptions};
+
+/// All probes, in the order in which they are asked: samples are collected before the heap's rings, which tell what
+/// is needed to understand them; protection against unseen writes comes before pages are moved; the emulator wraps what
+/// all others have prepared.
+pub(crate) const KINDS: [Kind; 9] = [
+    scan::KIND,
+    vanish::KIND,
+    writes::KIND,
+    faults::KIND,
+    traps::KIND,
+    samples::KIND,
+    heap::KIND,
+    pressure::KIND,
+    counts::KIND,
+];
+
+/// A probe, where it is wanted.
+pub(crate) type Started = Option<Box<dyn Probe>>;
+
+/// How a probe begins.
+pub(crate) struct Kind {
+    /// What it needs of the kernel part, before that is loaded.
+    pub(crate) load: fn(&RecordOptions, &mut LoadOptions),
+    /// The probe, where it is wanted.
+    pub(crate) start: fn(&mut Setup<'_>) -> Result<Started, RecordError>,
+}
+
+/// For kinds that need nothing of the kernel part but what it always does.
+pub(crate) fn load_nothing(_: &RecordOptions, _: &mut LoadOptions) {}
+
+/// What is prepared before the target begins, or is joined.
+pub(crate) struct Setup<'a> {
+    pub(crate) options: &'a RecordOptions,
+    pub(crate) kernel: &'a mut Kernel,
+    pub(crate) manifest: &'a mut Manifest,
+    /// The recording's own folder, where processes of the target can reach the recorder.
+    pub(crate) run_folder: Option<&'a Path>,
+    /// What the kernel is to report of each process.
+    pub(crate) flags: TrackFlags,
+    /// What processes of the target may hand over or ask for.
+    pub(crate) offers: Offers,
+    /// What can be known of writes.
+    pub(crate) writes: Writes,
+    /// Whether the target runs under the emulator.
+    pub(crate) emulated: bool,
+}
+
+/// How a command is started.
+pub(crate) struct Launch {
+    pub(crate) command: Vec<OsString>,
+    pub(crate) environment: Vec<(&'static str, OsString)>,
+}
+
+/// The steps of the work on the target while it is held still, each done by all probes before the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Reads what happened in the interval that ends.
+    Read,
+    /// Prepares what the next one is to show.
+    Prepare,
+    /// Forgets what was read. Of the first interval of a process that runs already it is the only step.
+    Clear,
+}
+
+/// The target while it is held still.
+pub(crate) struct Held<'a> {
+    pub(crate) kernel: &'a mut Kernel,
+    /// Who stands still, in order.
+    pub(crate) pids: &'a [Pid],
+    pub(crate) state: &'a mut State,
+    pub(crate) reading: &'a mut Reading,
+}
+
+/// What the reading of an interval amounts to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reading {
+    /// 4 KiB pages resident in all processes together.
+    pub(crate) resident_pages: u64,
+    /// Processes that were read.
+    pub(crate) processes: u32,
+    /// Page tables or page flags that could not be read.
+    pub(crate) failures: u64,
+}
+
+/// An interval whose rows are made.
+pub(crate) struct Closed<'a> {
+    pub(crate) end: Time,
+    /// What was found at its end, as the rows have it.
+    pub(crate) found: &'a [Found],
+    /// The rows of that.
+    pub(crate) rows: &'a [TouchRow],
+    /// How long the target was held at its end.
+    pub(crate) held: Duration,
+}
+
+/// Whether an interval is over when its time has come.
+pub(crate) struct Due<'a> {
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) start: Time,
+    pub(crate) now: Time,
+    pub(crate) length: Duration,
+}
+
+/// The end of a recording.
+pub(crate) struct Ending<'a> {
+    pub(crate) state: &'a mut State,
+    pub(crate) writer: &'a mut TraceWriter,
+    /// When the recording began and ended.
+    pub(crate) began: Time,
+    pub(crate) ended: Time,
+    pub(crate) root: Pid,
+}
+
+/// How much was lost of each kind since the beginning.
+pub(crate) type Lost = Vec<(&'static str, u64)>;
+
+/// Finds out something of the target. What a probe does not care for it leaves out.
+pub(crate) trait Probe {
+    /// Prepares the start of a command: its environment, what it is wrapped in.
+    fn launch(&self, _launch: &mut Launch, _channel: Option<&Channel>) -> Result<(), RecordError> {
+        Ok(())
+    }
+
+    /// The target is about to begin, or was joined. `held_in` is the cgroup whose freezer holds it.
+    fn begin(&mut self, _held_in: Option<&Path>) {}
+
+    /// The folder of the trace is there.
+    fn traced(&mut self, _folder: &TraceFolder) -> Result<(), RecordError> {
+        Ok(())
+    }
+
+    /// Takes what waits to be taken before the kernel's events are.
+    fn collect(&mut self, _state: &mut State) -> Result<(), RecordError> {
+        Ok(())
+    }
+
+    /// An event, which the state knows already.
+    fn event(&mut self, _event: &Event<'_>, _state: &mut State) {}
+
+    /// All events up to the moment `heard` were taken.
+    fn collected(&mut self, _heard: Time, _state: &mut State) {}
+
+    /// What a process runs ends, by exec or exit: the state still has all of it.
+    fn image_ends(&mut self, _pid: Pid, _time: Time, _state: &mut State) {}
+
+    /// The state has nothing of it any more.
+    fn image_ended(&mut self, _pid: Pid, _time: Time) {}
+
+    /// A process runs another program.
+    fn image_begins(&mut self, _pid: Pid, _time: Time, _state: &mut State) {}
+
+    /// Tells the kernel, and notes what it has lost. After each look at the events.
+    fn apply(&mut self, _kernel: &mut Kernel) -> Result<(), RecordError> {
+        Ok(())
+    }
+
+    /// Work beside the events, as often as the loop turns. Never between the end of an interval and its rows.
+    fn turn(&mut self, _state: &mut State) {}
+
+    /// How soon the events are to be looked at again, where it is urgent.
+    fn urgency(&self) -> Option<Duration> {
+        None
+    }
+
+    /// How much longer an interval is to last whose time has come.
+    fn prolong(&self, _due: &Due<'_>) -> Option<Duration> {
+        None
+    }
+
+    /// One step of the work while the target is held still.
+    fn held(&mut self, _step: Step, _held: &mut Held<'_>) -> Result<(), RecordError> {
+        Ok(())
+    }
+
+    /// The touched pages that were read at the end of the interval.
+    fn found(&mut self) -> Vec<Found> {
+        Vec::new()
+    }
+
+    /// Corrects what another probe has found.
+    fn refine(&self, _found: &mut Found, _state: &State) {}
+
+    /// Of 512 pages in an interval: those whose first access is known by itself.
+    fn first_accesses(&self, _pid: Pid, _region: &Region) -> Option<FirstAccesses> {
+        None
+    }
+
+    /// An interval is over, and its rows are made.
+    fn closed(&mut self, _closed: &Closed<'_>, _state: &mut State) {}
+
+    /// What was lost, in all.
+    fn losses(&self, _lost: &mut Lost) {}
+
+    /// Writes rows of its own. The stacks that they refer to are written.
+    fn write(&mut self, _writer: &mut TraceWriter) -> Result<(), TraceError> {
+        Ok(())
+    }
+
+    /// What the manifest says of it, as often as rows are written. Checks that take long can be made here too.
+    fn describe(&mut self, _manifest: &mut Manifest) {}
+
+    /// The recording is over; what is written now is the last.
+    fn end(&mut self, _ending: &mut Ending<'_>) -> Result<(), RecordError> {
+        Ok(())
+    }
+
+    /// Everything is written. Notes for people go into the manifest.
+    fn finish(&mut self, _manifest: &mut Manifest, _is_whole: bool) {}
+}

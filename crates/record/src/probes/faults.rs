@@ -1,0 +1,40 @@
+//! Page faults: address, thread, CPU, time, instruction, read or write.
+
+use varve_bpf::{Access, Event, Mode};
+use varve_trace::tables::FaultRow;
+
+use super::{Kind, Probe, Setup, Started, load_nothing};
+use crate::RecordError;
+use crate::state::State;
+
+pub(crate) const KIND: Kind = Kind {
+    load: load_nothing,
+    start,
+};
+
+/// Those of an emulated program are the emulator's.
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
+    let wanted = setup.options.counts.is_none();
+    Ok(wanted.then(|| Box::new(Faults) as Box<dyn Probe>))
+}
+
+struct Faults;
+
+impl Probe for Faults {
+    fn event(&mut self, event: &Event<'_>, state: &mut State) {
+        let Event::Fault(fault) = event else {
+            return;
+        };
+        let pid = state.processes.owner_of_memory(fault.pid);
+        state.tables.faults.push(FaultRow {
+            time_ns: fault.time,
+            pid,
+            tid: fault.tid,
+            cpu: fault.cpu,
+            ip: fault.ip,
+            address: fault.address,
+            write: Some(fault.access == Access::Write),
+            kernel: fault.mode == Mode::Kernel,
+        });
+    }
+}

@@ -1,0 +1,230 @@
+//! Objects: reported by the preload library where a process has it, else as the kernel sees mappings made.
+
+mod kernel_view;
+mod rings;
+mod source;
+
+use std::path::PathBuf;
+
+use varve_agent_ring::MIN_OBJECT_VARIABLE;
+use varve_bpf::{Event, Kernel, MappingCall, TrackFlags};
+use varve_model::{Duration, Pid, Time};
+use varve_trace::Manifest;
+
+use self::kernel_view::KernelView;
+use self::rings::Rings;
+use self::source::WhyNot;
+use super::{Kind, Launch, Lost, Probe, Setup, Started, load_nothing};
+use crate::state::State;
+use crate::state::processes::ObjectsFrom;
+use crate::target::channel::Channel;
+use crate::target::preflight::gains_rights;
+use crate::target::{is_static, with_preload};
+use crate::{RecordError, RecordOptions, TargetChoice};
+
+/// How long a program may take to load its libraries before the kernel's view is taken for its objects: a program that
+/// speaks later is still heard.
+const MAX_SILENCE: Duration = Duration(200_000_000);
+/// How soon rings are looked at again while the library has much to tell: at the highest rate of allocations a ring
+/// fills in 20 ms.
+const OFTEN: Duration = Duration(4_000_000);
+
+pub(crate) const KIND: Kind = Kind {
+    load: load_nothing,
+    start,
+};
+
+fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
+    let options = setup.options;
+    let emulated = options.counts.is_some();
+    // Objects that the kernel sees are named by the stacks of the calls that made them.
+    if !emulated && !can_preload(options) {
+        setup.flags = setup.flags | TrackFlags::STACKS;
+    }
+    setup.manifest.features.objects = Some(
+        if can_preload(options) {
+            "preload"
+        } else {
+            "kernel"
+        }
+        .into(),
+    );
+    let library = match (&options.target, &options.preload) {
+        (TargetChoice::Command(_), Some(library)) => Some(library.clone()),
+        // What the kernel sees of the emulator is not the program's.
+        (TargetChoice::Command(_), None) if emulated => Some(PathBuf::new()),
+        _ => None,
+    };
+    Ok(Some(Box::new(Heap {
+        library,
+        min_object: options.min_object.0,
+        emulated,
+        rings: Rings::default(),
+        kernel_view: KernelView::new(),
+        awaited: Vec::new(),
+        changes: Vec::new(),
+    })))
+}
+
+/// Whether the target will load the preload library, as far as can be said before it begins.
+fn can_preload(options: &RecordOptions) -> bool {
+    match &options.target {
+        TargetChoice::Command(command) => {
+            options.preload.is_some() && !is_static(command) && !gains_rights(command)
+        }
+        TargetChoice::Attach(_) => false,
+    }
+}
+
+/// The probe.
+struct Heap {
+    /// The preload library, where it is used.
+    library: Option<PathBuf>,
+    min_object: u64,
+    emulated: bool,
+    rings: Rings,
+    kernel_view: KernelView,
+    /// Programs that should load the library and have not reported anything yet: until when they have time.
+    awaited: Vec<(Pid, Time, Time)>,
+    /// Flags of processes that the kernel is to have: whether mapping events have stacks.
+    changes: Vec<(Pid, Time, bool)>,
+}
+
+impl Heap {
+    /// Notes whose library reports, and has the kernel's view taken for the objects of those whose does not.
+    fn settle_sources(&mut self, state: &mut State) {
+        state.processes.take_first_maps(&mut self.rings.first_maps);
+        for (pid, image) in std::mem::take(&mut self.rings.spoke) {
+            if !state.processes.has_spoken(pid, image) {
+                let from = ObjectsFrom::Preload;
+                state.processes.objects_come_from(pid, from, None);
+                self.changes.push((pid, image, false));
+            }
+        }
+        if self.awaited.is_empty() || self.emulated {
+            return;
+        }
+        let now = varve_sys::monotonic_now();
+        self.awaited
+            .retain(|(pid, image, _)| !state.processes.has_spoken(*pid, *image));
+        let late = |(_, _, until): &mut (Pid, Time, Time)| *until <= now;
+        for (pid, image, _) in self.awaited.extract_if(.., late) {
+            let why = Some(WhyNot::Unanswered.as_str());
+            let from = ObjectsFrom::Kernel;
+            state.processes.objects_come_from(pid, from, why);
+            self.changes.push((pid, image, true));
+        }
+    }
+}
+
+impl Probe for Heap {
+    fn launch(&self, launch: &mut Launch, channel: Option<&Channel>) -> Result<(), RecordError> {
+        if let Some((library, channel)) = self.library.as_deref().zip(channel)
+            && !library.as_os_str().is_empty()
+        {
+            launch.environment.extend([
+                ("LD_PRELOAD", with_preload(library)),
+                (MIN_OBJECT_VARIABLE, self.min_object.to_string().into()),
+            ]);
+            launch.environment.extend(channel.environment());
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, state: &mut State) -> Result<(), RecordError> {
+        self.rings.collect(&mut state.arrivals);
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Event<'_>, state: &mut State) {
+        let Event::Mapping(mapping) = event else {
+            return;
+        };
+        let processes = &mut state.processes;
+        let known = processes.all.get(&mapping.pid);
+        if known.is_some_and(|p| p.objects_from != ObjectsFrom::Kernel) {
+            return;
+        }
+        let attaches = matches!(mapping.call, MappingCall::ShmAttach { .. });
+        let unknown = processes.mappings(mapping.pid).next().is_none();
+        if attaches || (mapping.stack.is_some() && unknown) {
+            processes.refresh_maps_of(mapping.pid, mapping.time);
+        }
+        self.kernel_view.take(mapping, state);
+    }
+
+    fn collected(&mut self, heard: Time, state: &mut State) {
+        self.rings.drain(heard, state);
+        self.settle_sources(state);
+    }
+
+    fn image_ends(&mut self, pid: Pid, time: Time, state: &mut State) {
+        self.rings.image_ended(pid, time, state);
+        // What parents made before the fork may not have been read yet.
+        if state.has_heirs_or_inherits(pid) {
+            self.rings.drain(time, state);
+        }
+        self.settle_sources(state);
+    }
+
+    /// Says who reports a program's objects: the preload library in those that load it.
+    fn image_begins(&mut self, pid: Pid, image: Time, state: &mut State) {
+        let Some(library) = &self.library else {
+            let from = ObjectsFrom::Kernel;
+            state.processes.objects_come_from(pid, from, None);
+            return;
+        };
+        let why = match self.emulated {
+            true => None,
+            false => WhyNot::of(pid, library),
+        };
+        if let Some(why) = why {
+            let from = ObjectsFrom::Kernel;
+            state
+                .processes
+                .objects_come_from(pid, from, Some(why.as_str()));
+        } else {
+            if let Some(process) = state.processes.all.get_mut(&pid) {
+                process.objects_from = ObjectsFrom::Preload;
+            }
+            self.awaited.push((pid, image, image + MAX_SILENCE));
+        }
+        self.changes.push((pid, image, why.is_some()));
+    }
+
+    fn apply(&mut self, kernel: &mut Kernel) -> Result<(), RecordError> {
+        for (pid, image, stacks) in self.changes.drain(..) {
+            // The kernel's view is never taken for an emulator.
+            if self.emulated {
+                continue;
+            }
+            let (set, clear) = match stacks {
+                true => (TrackFlags::STACKS, TrackFlags::default()),
+                false => (TrackFlags::default(), TrackFlags::STACKS),
+            };
+            kernel.change_flags(pid, image, set, clear)?;
+        }
+        Ok(())
+    }
+
+    fn urgency(&self) -> Option<Duration> {
+        (self.rings.fill_percent > 10).then_some(OFTEN)
+    }
+
+    fn losses(&self, lost: &mut Lost) {
+        lost.push(("agent_records", self.rings.lost));
+    }
+
+    fn finish(&mut self, manifest: &mut Manifest, _: bool) {
+        let reported = self.rings.any;
+        manifest.features.objects = match (reported, self.emulated) {
+            (true, _) => Some("preload".into()),
+            (false, false) => Some("kernel".into()),
+            (false, true) => None,
+        };
+        if self.emulated && !reported {
+            let note = "No process loaded the preload library: heap objects are not known.";
+            manifest.notes.push(note.to_owned());
+        }
+    }
+}

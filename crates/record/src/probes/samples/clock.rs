@@ -1,0 +1,254 @@
+//! Samples by the clock: what each thread was waiting for when its CPU's clock interrupted it.
+//!
+//! A program in the kernel (`bpf/samples.h`) sends registers and a piece of the stack; here they become an address, a call stack
+//! and a row, while the process still runs: its code may be gone at the end.
+
+use std::collections::HashMap;
+
+use varve_access::x86::Registers;
+use varve_access::{Kind, Located, Place, Steps, Undecoded};
+use varve_attribute::{AddressSpaces, Locator, Snapshot, Unwinder};
+use varve_bpf::{ClockSample, Kernel, Samples, Whereabouts};
+use varve_model::{
+    Address, Cpu, Duration, Pid, Resolved, SampleMode, SampleSource, SiteId, Tid, Time,
+};
+use varve_trace::SamplesNote;
+use varve_trace::tables::SampleRow;
+
+use crate::RecordError;
+use crate::state::processes::Processes;
+use crate::state::stacks::Stacks;
+
+use super::USER_END;
+use super::code::CodeReader;
+use super::space::Space;
+
+/// A sample without its stack, of which the place among all stacks is known.
+struct Waiting {
+    time: Time,
+    pid: Pid,
+    tid: Tid,
+    cpu: Cpu,
+    place: Whereabouts,
+    compat: bool,
+    ip: Address,
+    registers: Registers,
+    stack: std::ops::Range<usize>,
+}
+
+/// Takes samples and turns them into rows.
+pub(crate) struct ClockSampler {
+    source: Samples,
+    steps: Steps,
+    period: Duration,
+    pub(crate) note: SamplesNote,
+    waiting: Vec<Waiting>,
+    stacks: Vec<u8>,
+    spaces: HashMap<Pid, Space>,
+    code: CodeReader,
+    unwinder: Unwinder,
+    pub(crate) rows: Vec<SampleRow>,
+}
+
+impl ClockSampler {
+    pub(super) fn start(kernel: &mut Kernel, rate: u32, steps: Steps) -> Result<Self, RecordError> {
+        let source = kernel.sample(rate)?;
+        Ok(ClockSampler {
+            period: source.period(),
+            source,
+            steps,
+            note: SamplesNote::new(SampleSource::CpuClock, rate),
+            waiting: Vec::new(),
+            stacks: Vec::new(),
+            spaces: HashMap::new(),
+            code: CodeReader::new(),
+            unwinder: Unwinder::new(Locator::default()),
+            rows: Vec::new(),
+        })
+    }
+
+    /// Takes what has come. It is kept until [`ClockSampler::resolve`]: what happened before it must be known first.
+    pub(crate) fn collect(&mut self) -> Result<(), RecordError> {
+        let (waiting, stacks) = (&mut self.waiting, &mut self.stacks);
+        self.source.drain(&mut |sample: ClockSample<'_>| {
+            let from = stacks.len();
+            stacks.extend_from_slice(sample.stack);
+            waiting.push(Waiting {
+                time: sample.time,
+                pid: sample.pid,
+                tid: sample.tid,
+                cpu: sample.cpu,
+                place: sample.place,
+                compat: sample.compat,
+                ip: sample.ip,
+                registers: Registers {
+                    general: sample.general.map(Some),
+                    flags: Some(sample.flags),
+                    fs_base: Some(sample.fs_base),
+                    gs_base: Some(sample.gs_base),
+                    vectors: None,
+                },
+                stack: from..stacks.len(),
+            });
+        })?;
+        self.note.dropped = self.source.dropped()?;
+        Ok(())
+    }
+
+    /// Turns what was taken into rows.
+    pub(crate) fn resolve(&mut self, processes: &mut Processes, sites: &mut Stacks) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let stacks = std::mem::take(&mut self.stacks);
+        let mut of: HashMap<Pid, Vec<&Waiting>> = HashMap::new();
+        for sample in &waiting {
+            of.entry(sample.pid).or_default().push(sample);
+        }
+        for (pid, samples) in of {
+            let owner = processes.owner_of_memory(pid);
+            // Before its own program began, a process is the recorder's copy.
+            let Some(born) = processes.all.get(&owner).map(|p| p.row.born_ns) else {
+                continue;
+            };
+            Space::refresh(&mut self.spaces, owner, processes, &mut self.code);
+            let Some(space) = self.spaces.remove(&owner) else {
+                continue;
+            };
+            let spaces = AddressSpaces::new(&space.placed);
+            for sample in samples.into_iter().filter(|s| s.time >= born) {
+                let stack = stacks.get(sample.stack.clone()).unwrap_or_default();
+                let site = self.site(owner, sample, stack, &spaces, sites);
+                self.row(owner, sample, &space, site);
+            }
+            drop(spaces);
+            self.spaces.insert(owner, space);
+        }
+        self.waiting = waiting;
+        self.waiting.clear();
+        self.stacks = stacks;
+        self.stacks.clear();
+        self.rows.sort_by_key(|row| row.time_ns);
+    }
+
+    /// Forgets a process that has ended.
+    pub(crate) fn forget(&mut self, pid: Pid) {
+        self.spaces.remove(&pid);
+        self.code.forget(pid);
+        self.unwinder.forget(pid);
+    }
+
+    fn site(
+        &mut self,
+        pid: Pid,
+        sample: &Waiting,
+        stack: &[u8],
+        spaces: &AddressSpaces<'_>,
+        sites: &mut Stacks,
+    ) -> Option<SiteId> {
+        let general = |number: usize| sample.registers.general[number].unwrap_or(0);
+        let snapshot = Snapshot {
+            pid,
+            at: sample.time,
+            ip: sample.ip,
+            sp: Address(general(4)),
+            bp: Address(general(5)),
+            stack,
+        };
+        let frames = self.unwinder.unwind(spaces, &snapshot);
+        if frames.is_empty() {
+            return None;
+        }
+        sites.site(pid, sample.time, frames, false)
+    }
+
+    fn row(&mut self, pid: Pid, sample: &Waiting, space: &Space, site: Option<SiteId>) {
+        self.note.taken += 1;
+        let row = SampleRow {
+            time_ns: sample.time,
+            pid,
+            tid: Some(sample.tid),
+            cpu: Some(sample.cpu),
+            ip: Some(sample.ip),
+            address: None,
+            bytes: None,
+            write: None,
+            object: None,
+            source: SampleSource::CpuClock,
+            latency_cycles: None,
+            level: None,
+            resolved: None,
+            mode: Some(mode(sample.place)),
+            weight_ns: Some(self.period),
+            site,
+        };
+        let located = match sample.place {
+            Whereabouts::Call => {
+                self.note.in_calls += 1;
+                None
+            }
+            Whereabouts::Trap => {
+                self.note.in_traps += 1;
+                None
+            }
+            Whereabouts::User => {
+                let located = self.located(sample, space);
+                if let Err(why) = located {
+                    self.note.undecoded += 1;
+                    self.note.gathers += u64::from(why == Undecoded::Gather);
+                }
+                located.ok()
+            }
+        };
+        let Some(located) = located else {
+            self.rows.push(row);
+            return;
+        };
+        let resolved = match located.place {
+            Place::Behind => {
+                self.note.behind += 1;
+                Resolved::Behind
+            }
+            Place::At => {
+                self.note.at += 1;
+                Resolved::At
+            }
+            Place::Ahead => {
+                self.note.ahead += 1;
+                Resolved::Ahead
+            }
+        };
+        let count = located.accesses.len() as u64;
+        for (index, access) in located.accesses.iter().enumerate() {
+            // What does not divide goes to the first.
+            let rest = if index == 0 { self.period.0 % count } else { 0 };
+            self.rows.push(SampleRow {
+                address: Some(access.address),
+                bytes: Some(access.bytes),
+                write: Some(access.kind == Kind::Write),
+                resolved: Some(resolved),
+                weight_ns: Some(Duration(self.period.0 / count + rest)),
+                ..row.clone()
+            });
+        }
+    }
+
+    fn located(&mut self, sample: &Waiting, space: &Space) -> Result<Located, Undecoded> {
+        // Of 32-bit code nothing is known.
+        if sample.compat {
+            return Err(Undecoded::Invalid);
+        }
+        let found = self
+            .code
+            .locate(space, sample.ip, &sample.registers, self.steps)?;
+        let mapped = found.accesses.iter().all(|a| a.address.0 < USER_END);
+        let tells = mapped && !found.accesses.is_empty();
+        tells.then_some(found).ok_or(Undecoded::Register)
+    }
+}
+
+fn mode(place: Whereabouts) -> SampleMode {
+    match place {
+        Whereabouts::User => SampleMode::User,
+        Whereabouts::Call => SampleMode::Call,
+        Whereabouts::Trap => SampleMode::Trap,
+    }
+}

@@ -1,0 +1,440 @@
+//! The fault backend: the first access to each page in an interval traps.
+//!
+//! Each process with the preload library has a fault handler (`agent/src/handler.rs`). While the target is held, and
+//! after the accessed bits were read, each handler moves the pages of its process away; when the target runs on, the
+//! first access to a page faults, and the kernel's tracepoints tell of it as of every fault: address, thread, CPU, time,
+//! instruction, read or write. The scan goes on as ever and is the safety net: what cannot be moved is still found
+//! there.
+//!
+//! Whoever speaks to the recorder gets nothing for what it says. A handler is a process that shares the memory of a
+//! process that is recorded, by the kernel's word, and that has given up all rights; it gets the device from which it makes
+//! userfaultfds of that memory, and is taken out of the cgroup that is held to the one that it came from, whose
+//! limits are those that it had.
+
+mod handler;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration as Wait;
+
+use varve_agent_ring::{Arm, Armed, MOST_WORDS, WHO};
+use varve_bpf::{ExemptProcesses, Leaf, Region};
+use varve_model::{Address, Bytes, Duration, Pid, Tid, Time, TouchSource};
+use varve_sys::{HandlerSocket, MovedPages, monotonic_now};
+use varve_trace::TrapsNote;
+use varve_trace::tables::TouchRow;
+
+use self::handler::{Handler, State};
+use super::budget::{Budget, Spent};
+use crate::state::found::Found;
+use crate::state::ranges::Ranges;
+
+/// How often handlers are asked whether somebody has stopped them.
+const STEP: Wait = Wait::from_millis(50);
+
+/// How long a handler may take until it is met: whoever waits for it in the program gives up earlier.
+const MAX_MEETING: Duration = Duration(10_000_000_000);
+
+/// How long a process may take to show that it ends, or runs another program.
+const MAX_DOUBT: Duration = Duration(200_000_000);
+
+/// What is armed without a budget.
+const EVERY_PAGE: Arm = Arm {
+    seed: 0,
+    threshold: u64::MAX,
+    afresh: false,
+    is_limited: false,
+};
+
+/// What the events tell that handlers must know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TrapNews {
+    /// A thread began, whose control block lies there.
+    Thread(Pid, Tid, Address),
+    /// A thread ended.
+    ThreadEnded(Pid, Tid),
+    /// The memory that the process had until then is gone.
+    Gone(Pid, Time),
+}
+
+/// The fault handlers of all processes.
+#[derive(Debug)]
+pub(crate) struct Handlers {
+    /// The cgroup that is held. Handlers are to be in its parent, which has the same limits.
+    held: Option<PathBuf>,
+    handlers: HashMap<Pid, Handler>,
+    threads: HashMap<Pid, HashMap<Tid, Address>>,
+    /// Where not all pages are to be armed.
+    budget: Option<Budget>,
+    /// What the interval that runs has cost so far.
+    spent: Spent,
+    /// What was armed last.
+    armed: Arm,
+    /// What was done, for the manifest.
+    pub(crate) note: TrapsNote,
+    /// Processes without a handler, of which nobody knows yet whether they are about to end.
+    doubts: Vec<Doubt>,
+    /// Handlers that somebody ended while they had moved pages. The watchdog brings those back.
+    pub(crate) killed: u64,
+    /// What brings the pages of newly met handlers back without them, for the watchdog.
+    pages: Vec<MovedPages>,
+    /// Memory to which handlers had moved pages that are gone now, and since when the process runs its program.
+    left: HashMap<Pid, (Time, Ranges)>,
+    /// Processes that are not tracked because they may be handlers.
+    exempt: ExemptProcesses,
+    /// Those of them that are, by when they were made.
+    met: HashSet<(Pid, Time)>,
+    /// Those that did not turn out to be: they ran unobserved.
+    pub(crate) unobserved: HashSet<(Pid, Time)>,
+    /// When handlers were last asked whether they are stopped.
+    asked: Time,
+}
+
+/// A process whose handler failed.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    pid: Pid,
+    /// When what it ran began.
+    since: Time,
+    /// When it failed.
+    failed: Time,
+}
+
+impl Handlers {
+    /// None yet.
+    pub(crate) fn new(budget: Option<Budget>, exempt: ExemptProcesses) -> Handlers {
+        Handlers {
+            held: None,
+            handlers: HashMap::new(),
+            threads: HashMap::new(),
+            note: TrapsNote {
+                budget: budget.as_ref().map(|b| b.limit),
+                ..TrapsNote::default()
+            },
+            budget,
+            spent: Spent::default(),
+            armed: EVERY_PAGE,
+            doubts: Vec::new(),
+            killed: 0,
+            pages: Vec::new(),
+            left: HashMap::new(),
+            exempt,
+            met: HashSet::new(),
+            unobserved: HashSet::new(),
+            asked: Time(0),
+        }
+    }
+
+    /// Tells which cgroup the target is held in.
+    pub(crate) fn held_in(&mut self, cgroup: Option<&Path>) {
+        self.held = cgroup.map(Path::to_owned);
+    }
+
+    /// Asks who is at the other end of a connection that the process made, which runs something since `image`.
+    pub(crate) fn take(&mut self, pid: Pid, image: Time, socket: OwnedFd) {
+        let asked = HandlerSocket::adopt(socket).and_then(|socket| {
+            // From here on the kernel says who sent a message.
+            socket.send(&[WHO], Wait::ZERO)?;
+            Ok(socket)
+        });
+        let Ok(socket) = asked else {
+            self.doubt(pid, image);
+            return;
+        };
+        let handler = Handler {
+            socket,
+            since: image,
+            state: State::Connected,
+            moved: false,
+            shadow: Ranges::default(),
+            places: 0,
+        };
+        if let Some(old) = self.handlers.insert(pid, handler) {
+            old.quit();
+        }
+    }
+
+    /// Takes up handlers that have said who they are, and those that are ready, and misses those that have ended.
+    pub(crate) fn refresh(&mut self) {
+        let held = self.held.as_deref();
+        let now = monotonic_now();
+        let asks = now - self.asked >= Duration(STEP.as_nanos() as u64);
+        if asks {
+            self.asked = now;
+        }
+        let mut failed = Vec::new();
+        for (pid, handler) in &mut self.handlers {
+            let met = match &handler.state {
+                State::Ready(..) if handler.has_ended() => Err(io::ErrorKind::UnexpectedEof.into()),
+                State::Ready(..) => Ok(()),
+                _ => handler.handshake(*pid, held, &self.exempt).map(|shaken| {
+                    self.met.extend(shaken.met);
+                    self.pages.extend(shaken.pages);
+                }),
+            };
+            if met.is_err() {
+                failed.push(*pid);
+            } else if asks {
+                handler.resume();
+            }
+        }
+        for pid in failed {
+            self.fail(pid);
+        }
+        self.settle_doubts(|doubt| now - doubt.failed >= MAX_DOUBT);
+    }
+
+    /// Misses those who are not tracked because they may be handlers, and are none.
+    pub(crate) fn check_exempt(&mut self) {
+        let now = monotonic_now();
+        let all = self.exempt.list();
+        self.met.retain(|one| all.contains(one));
+        let late = |(_, made): &(Pid, Time)| now.0.saturating_sub(made.0) >= MAX_MEETING.0;
+        let met = &self.met;
+        let strangers = all
+            .into_iter()
+            .filter(late)
+            .filter(|one| !met.contains(one));
+        self.unobserved.extend(strangers);
+    }
+
+    /// Lets go a handler that does not do its work. Errors do not say why: the end of a process shows in many ways, and
+    /// so it is asked afterwards whether it has ended.
+    fn fail(&mut self, pid: Pid) {
+        // Its socket is closed: where it is there still, it puts everything back and ends.
+        let Some(mut handler) = self.handlers.remove(&pid) else {
+            return;
+        };
+        let shadow = std::mem::take(&mut handler.shadow);
+        self.left.insert(pid, (handler.since, shadow));
+        let is_lost = handler.moved && handler.has_ended();
+        if is_lost && varve_sys::is_running(pid) {
+            self.killed += 1;
+            self.note.given_up += 1;
+        } else {
+            self.doubt(pid, handler.since);
+        }
+    }
+
+    /// Notes that a process has no handler, unless it has ended.
+    fn doubt(&mut self, pid: Pid, since: Time) {
+        if varve_sys::is_running(pid) {
+            self.doubts.push(Doubt {
+                pid,
+                since,
+                failed: monotonic_now(),
+            });
+        }
+    }
+
+    /// Counts those processes that run on without a handler.
+    fn settle_doubts(&mut self, is_due: impl Fn(&Doubt) -> bool) {
+        let given_up = &mut self.note.given_up;
+        self.doubts.retain(|doubt| {
+            let is_due = is_due(doubt);
+            *given_up += u64::from(is_due && varve_sys::is_running(doubt.pid));
+            !is_due
+        });
+    }
+
+    /// Settles what is in doubt: the recording is over, and all events are known.
+    pub(crate) fn settle(&mut self) {
+        self.settle_doubts(|_| true);
+    }
+
+    /// Follows what the events told.
+    pub(crate) fn learn(&mut self, news: impl IntoIterator<Item = TrapNews>) {
+        for one in news {
+            match one {
+                TrapNews::Thread(pid, tid, address) => {
+                    self.threads.entry(pid).or_default().insert(tid, address);
+                }
+                TrapNews::ThreadEnded(pid, tid) => {
+                    if let Some(threads) = self.threads.get_mut(&pid) {
+                        threads.remove(&tid);
+                    }
+                }
+                TrapNews::Gone(pid, time) => {
+                    self.doubts.retain(|d| d.pid != pid || d.since >= time);
+                    self.left
+                        .retain(|p, (since, _)| *p != pid || *since >= time);
+                    // A new program's handler may have been announced before this was heard.
+                    if self.handlers.get(&pid).is_some_and(|s| s.since < time)
+                        && let Some(handler) = self.handlers.remove(&pid)
+                    {
+                        let (served, empty) = handler.quit();
+                        self.note.served += served;
+                        self.note.served_empty += empty;
+                    }
+                    self.threads.remove(&pid);
+                }
+            }
+        }
+    }
+
+    /// Has the pages of these processes, which are held, moved away. `waited` is how long they waited for trapped
+    /// accesses since the last time.
+    pub(crate) fn arm(&mut self, pids: &[Pid], waited: Duration) {
+        self.note.waited_ns = self.note.waited_ns + waited;
+        self.spent.waited = waited;
+        let arm = match &mut self.budget {
+            Some(budget) => budget.next(monotonic_now(), std::mem::take(&mut self.spent)),
+            None => EVERY_PAGE,
+        };
+        self.armed = arm;
+        let ready =
+            |(pid, handler): &(&Pid, &mut Handler)| handler.is_ready() && pids.contains(pid);
+        let mut gone = Vec::new();
+        // All at once, then all answers.
+        for (pid, handler) in self.handlers.iter_mut().filter(ready) {
+            let arm = Arm {
+                is_limited: varve_sys::has_limited_memory(*pid),
+                ..arm
+            };
+            let threads = self.threads.get(pid).into_iter().flat_map(|t| t.values());
+            if handler.arm(&arm, threads.map(|a| a.0).collect()).is_err() {
+                gone.push(*pid);
+            }
+        }
+        let mut words = vec![0; MOST_WORDS];
+        for (pid, handler) in self.handlers.iter_mut().filter(ready) {
+            if gone.contains(pid) {
+                continue;
+            }
+            match handler.answer(&mut words) {
+                Some(armed) => {
+                    handler.moved |= armed.moved > 0;
+                    add(&mut self.note, &armed);
+                }
+                None => gone.push(*pid),
+            }
+        }
+        for pid in gone {
+            self.fail(pid);
+        }
+        let share = self.budget.as_ref().map_or(1.0, Budget::share);
+        let boundaries = self.note.boundaries as f64;
+        self.note.sampling_rate =
+            (self.note.sampling_rate * boundaries + share) / (boundaries + 1.0);
+        self.note.boundaries += 1;
+    }
+
+    /// How long the target was held at the last boundary.
+    pub(crate) fn held(&mut self, held: Duration) {
+        self.spent.held = held;
+    }
+
+    /// What was armed last.
+    pub(crate) fn armed(&self) -> Arm {
+        self.armed
+    }
+
+    /// Takes the shadows out of what was found: they are not the target's memory.
+    pub(crate) fn hide(&self, found: &mut Found) {
+        let own = self.handlers.get(&found.pid).map(|h| &h.shadow);
+        let left = self.left.get(&found.pid).map(|(_, shadow)| shadow);
+        for shadow in own.into_iter().chain(left) {
+            hide(shadow, found);
+        }
+    }
+
+    /// What brings the pages of newly met handlers back without them.
+    pub(crate) fn take_pages(&mut self) -> Vec<MovedPages> {
+        std::mem::take(&mut self.pages)
+    }
+
+    /// The shadow of each process.
+    pub(crate) fn shadows(&self) -> impl Iterator<Item = (Pid, &Ranges)> {
+        self.handlers.iter().map(|(pid, h)| (*pid, &h.shadow))
+    }
+}
+
+/// Takes a shadow out of what was found; regions that have nothing else go.
+pub(crate) fn hide(shadow: &Ranges, found: &mut Found) {
+    found
+        .regions
+        .retain_mut(|region| hide_in_region(shadow, region));
+}
+
+/// The same of one region; whether it has anything else.
+fn hide_in_region(shadow: &Ranges, region: &mut Region) -> bool {
+    let shadow = shadow.pages_of(region.base);
+    if region.leaf != Leaf::Small {
+        return shadow == [0; 8];
+    }
+    let bits = [
+        &mut region.accessed,
+        &mut region.young,
+        &mut region.referenced,
+        &mut region.pinned,
+        &mut region.sticky,
+        &mut region.others,
+    ];
+    let mut any = 0;
+    for bits in bits {
+        for (word, shadow) in bits.iter_mut().zip(&shadow) {
+            *word &= !shadow;
+            any |= *word;
+        }
+    }
+    any != 0
+}
+
+/// Adds rows of touched pages to the counts.
+pub(crate) fn count(note: &mut TrapsNote, rows: &[TouchRow]) {
+    for row in rows {
+        let pages = u64::from(row.pages);
+        match row.source {
+            TouchSource::Fault => note.trapped_touches += pages,
+            TouchSource::PossiblyOthers => (),
+            _ => note.scanned_touches += pages,
+        }
+    }
+}
+
+fn add(note: &mut TrapsNote, armed: &Armed) {
+    note.moved_pages += armed.moved;
+    note.immovable_pages += armed.stuck;
+    note.most_refused_bytes = note.most_refused_bytes.max(Bytes(armed.refused_bytes));
+    note.served += armed.served;
+    note.served_empty += armed.empty;
+    note.moving_ns = note.moving_ns + Duration(armed.took_ns);
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_model::PAGE_BYTES;
+
+    use super::*;
+
+    #[test]
+    fn what_lies_in_the_shadow_is_not_the_targets() {
+        let mut shadow = Ranges::default();
+        shadow.insert(Address(4 << 21), Bytes(3 * PAGE_BYTES));
+        let region = |base: u64, leaf| Region {
+            base: Address(base),
+            leaf,
+            hugetlb: false,
+            accessed: [0b11, 0, 0, 0, 0, 0, 0, 0],
+            young: [0; 8],
+            referenced: [0; 8],
+            pinned: [0; 8],
+            sticky: [0b100, 0, 0, 0, 0, 0, 0, 0],
+            written: [0; 8],
+            intact: [0; 8],
+            others: [0; 8],
+            present: 3,
+        };
+        assert!(!hide_in_region(&shadow, &mut region(4 << 21, Leaf::Small)));
+        assert!(!hide_in_region(&shadow, &mut region(4 << 21, Leaf::Huge2M)));
+        let mut beyond = region(4 << 21, Leaf::Small);
+        beyond.accessed[1] = 1;
+        assert!(hide_in_region(&shadow, &mut beyond));
+        assert_eq!(beyond.touched(), [0, 1, 0, 0, 0, 0, 0, 0]);
+        let mut other = region(6 << 21, Leaf::Small);
+        assert!(hide_in_region(&shadow, &mut other));
+        assert_eq!(other.touched()[0], 0b111);
+    }
+}

@@ -1,0 +1,513 @@
+//! One recording from beginning to end: the loop that all probes share.
+
+mod boundary;
+mod budget;
+mod close;
+mod events;
+mod manifest;
+mod policy;
+mod reclaim;
+mod setup;
+mod starvation;
+pub(crate) mod touch_rows;
+mod wait;
+
+use std::os::fd::AsFd;
+use std::time::Duration as Wait;
+
+use varve_bpf::Kernel;
+use varve_model::{Duration, Interval, Pid, Time};
+use varve_sys::{Signals, Trigger, Waiter, cpu_time, monotonic_now};
+use varve_trace::{Manifest, TraceFolder, TraceWriter};
+
+use self::boundary::Boundaries;
+use self::budget::Cost;
+use self::events::Events;
+use self::policy::IntervalPolicy;
+use self::reclaim::reclaim;
+use self::setup::prepare;
+use self::starvation::StarvationGuard;
+use self::touch_rows::Writes;
+pub use self::wait::Waiting;
+use self::wait::{SOON, pass_on};
+use crate::hold::watchdog::Watchdog;
+use crate::probes::{Due, Ending};
+use crate::state::processes::ObjectsFrom;
+use crate::state::tables;
+use crate::target::Target;
+use crate::{RecordError, RecordOptions, interrupts};
+
+/// What is lost at most when the recorder is killed.
+const FLUSH_EVERY: Duration = Duration(500_000_000);
+/// The rings are looked at this often at least.
+const DRAIN_EVERY: Duration = Duration(50_000_000);
+/// A new program's mappings are looked at this long after its beginning, again and again: it is
+/// loading its libraries, and it may live shorter than an interval.
+const YOUNG_REFRESHES: [Duration; 4] = [
+    Duration(1_000_000),
+    Duration(4_000_000),
+    Duration(12_000_000),
+    Duration(30_000_000),
+];
+/// The loss of what an error kept from being recorded or written.
+const ENDED_EARLY: &str = "ended_early";
+/// How long the end of a recording may take to hold the target once more.
+const END_WITHIN: Duration = Duration(600_000_000);
+
+// What a wait tells apart.
+const TARGET: u64 = 0;
+const SIGNAL: u64 = 1;
+const RING: u64 = 2;
+
+/// How a recording ended.
+#[derive(Debug)]
+pub struct Summary {
+    /// The target's exit code as a shell shows it, if it was ours to wait for.
+    pub exit_code: Option<i32>,
+    /// The trace folder, locked.
+    pub folder: TraceFolder,
+    /// The manifest, not settled yet: the tables are still in parts.
+    pub manifest: Manifest,
+    /// What cut the recording short, if anything did.
+    pub trouble: Option<RecordError>,
+    /// What held the target, as a sentence; empty where there is nothing unusual to say.
+    pub held_by: String,
+    /// The target, where it goes on.
+    pub waiting: Option<Waiting>,
+}
+
+/// Records a target until it ends or a signal arrives. The trace is in parts afterwards.
+///
+/// # Errors
+/// Where nothing could be recorded. What goes wrong later ends the recording, never the target, and
+/// is told in [`Summary::trouble`].
+pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
+    crate::leftovers::clean_leftovers();
+    crate::target::preflight::check(options)?;
+    let mut prepared = prepare(options)?;
+    let last_resort = match interrupts::guard(options, &prepared.signals) {
+        Ok(guard) => guard,
+        Err(error) => {
+            prepared.target.release();
+            let _ = prepared.writer.discard();
+            return Err(error);
+        }
+    };
+    let mut recorder = Recorder {
+        options,
+        kernel: prepared.kernel,
+        target: prepared.target,
+        events: prepared.events,
+        policy: IntervalPolicy::Counted,
+        boundaries: Boundaries::new(options),
+        writer: prepared.writer,
+        manifest: prepared.manifest,
+        signals: prepared.signals,
+        watchdog: prepared.watchdog,
+        writes: prepared.writes,
+        interval: Interval(0),
+        held: Duration(0),
+        cpu_began: cpu_time(),
+        cpu_before: cpu_time(),
+        reclaim_before: reclaim(),
+        root_ended: false,
+        interrupted: false,
+    };
+    let ran = recorder.run();
+    drop(last_resort);
+    let Recorder {
+        writer,
+        mut manifest,
+        signals,
+        interrupted,
+        target,
+        watchdog,
+        ..
+    } = recorder;
+    let trouble = match ran {
+        Ok(trouble) => trouble,
+        Err(error) => {
+            let _ = writer.discard();
+            return Err(error);
+        }
+    };
+    let held_by = target.hold.sentence();
+    drop(target.hold);
+    drop(watchdog);
+    let mut waiting = target.child.map(|child| Waiting {
+        child,
+        signals,
+        interrupted,
+        tell: options.tell,
+    });
+    // A program may handle the signal that ended the recording, and end later in its own way.
+    if let Some(waits) = &mut waiting {
+        manifest.target.exit_code = waits.wait_for(SOON)?;
+    }
+    let exit_code = manifest.target.exit_code;
+    let waiting = waiting.filter(|_| exit_code.is_none());
+    if interrupted && waiting.is_some() {
+        let pid = manifest.target.pid;
+        let note =
+            format!("The recording ended before its target: process {pid} ran on unrecorded.");
+        manifest.notes.push(note);
+    }
+    Ok(Summary {
+        exit_code,
+        folder: writer.into_folder(),
+        manifest,
+        trouble,
+        held_by,
+        waiting,
+    })
+}
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    TargetEnded,
+    Stopped,
+}
+
+/// A recording that runs.
+struct Recorder<'a> {
+    options: &'a RecordOptions,
+    kernel: Kernel,
+    target: Target,
+    events: Events,
+    policy: IntervalPolicy,
+    boundaries: Boundaries,
+    writer: TraceWriter,
+    manifest: Manifest,
+    signals: Signals,
+    watchdog: Watchdog,
+    /// What the rows can say of writes.
+    writes: Writes,
+    /// The interval that runs.
+    interval: Interval,
+    /// How long the target was held in all.
+    held: Duration,
+    cpu_began: Duration,
+    cpu_before: Duration,
+    reclaim_before: Option<i64>,
+    /// Whether the process that was named has ended.
+    root_ended: bool,
+    /// Whether a signal ended the recording or its time was over, or one was handed on to an emulated target.
+    interrupted: bool,
+}
+
+impl Recorder<'_> {
+    /// Runs the recording; the error is one before anything was recorded, the result what cut it short.
+    fn run(&mut self) -> Result<Option<RecordError>, RecordError> {
+        self.policy = IntervalPolicy::of(self.options, self.manifest.machine.cpus)?;
+        if self.is_timed() {
+            varve_sys::thread_priority(-20);
+            let missing = self.kernel.missing_promised();
+            let tables = &mut self.events.state.tables;
+            tables.lost_in_all(monotonic_now(), "missing_mechanisms", missing);
+        }
+        // Whatever the target does from here on belongs to the first interval.
+        let began = monotonic_now();
+        self.events.state.began = began;
+        if let Some(child) = &mut self.target.child {
+            child.start()?;
+        } else {
+            self.adopt_running();
+            (self.options.tell)(&attached(self.target.pid, self.options.follow));
+        }
+        let recorded = self.follow(began);
+        if self.is_timed() {
+            self.target.release();
+        }
+        if let Some(child) = &mut self.target.child {
+            self.manifest.target.exit_code = child.try_wait().ok().flatten();
+        }
+        let trouble = recorded
+            .and_then(|()| self.count_skipped())
+            .and_then(|()| self.flush())
+            .err();
+        if trouble.is_some() {
+            // What was not written is missing, in intervals too that were.
+            self.manifest.losses.insert(ENDED_EARLY.to_owned(), 1);
+        }
+        let manifest = &mut self.manifest;
+        let is_whole = trouble.is_none();
+        self.events
+            .tell(|probe, _| probe.finish(manifest, is_whole));
+        self.boundaries.describe(&mut manifest.notes);
+        manifest.notes.extend(self.watchdog.note());
+        let refused = self.events.state.arrivals.refused();
+        manifest.notes.extend(note_of_refusals(refused));
+        // The kernel's part is of no use any more, and the target shall not pay for it.
+        let _ = self.kernel.untrack(self.target.pid);
+        Ok(trouble)
+    }
+
+    /// Whether intervals end by the clock.
+    fn is_timed(&self) -> bool {
+        self.policy.length().is_some()
+    }
+
+    /// Notes the processes that were there before the recording.
+    fn adopt_running(&mut self) {
+        let processes = &mut self.events.state.processes;
+        for pid in self.target.hold.processes() {
+            let Ok(status) = varve_sys::status(pid) else {
+                continue;
+            };
+            processes.adopt(pid, status.parent, status.started);
+            processes.objects_come_from(pid, ObjectsFrom::Kernel, None);
+            for thread in varve_sys::threads(pid).unwrap_or_default() {
+                processes.thread(pid, thread.tid, thread.started, Some(&thread.name));
+            }
+        }
+        processes.refresh_maps(monotonic_now());
+    }
+
+    /// Follows the target to its end, or to the recording's.
+    fn follow(&mut self, began: Time) -> Result<(), RecordError> {
+        let held_in = self.target.hold.path();
+        self.events.tell(|probe, _| probe.begin(held_in));
+        let mut guard = StarvationGuard::new(self.target.pid, began);
+        let waiter = self.waiter()?;
+        let mut start = began;
+        while self.target.child.is_none() && start == began {
+            let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
+            let (root, events) = (self.target.pid, &mut self.events);
+            if let Some(boundary) = self.boundaries.begin(root, kernel, hold, events)? {
+                start = boundary.next_start;
+            }
+        }
+        self.manifest.clock.start_ns = start;
+        guard.released(start);
+        let due = |start: Time, policy: &IntervalPolicy| policy.length().map(|l| start + l);
+        let mut deadline = due(start, &self.policy);
+        let mut flushed = start;
+        let until = self.options.duration.map(|most| start + most);
+        let mut refreshes: Vec<Time> = Vec::new();
+        loop {
+            let now = monotonic_now();
+            if std::mem::take(&mut self.events.state.new_program) {
+                refreshes.extend(YOUNG_REFRESHES.map(|d| now + d));
+            }
+            refreshes.retain(|at| *at > now);
+            let wake = refreshes.iter().copied().chain(deadline).chain(until);
+            let wake = wake.fold(now + self.drains_within(), Time::min);
+            let mut ended = self.wait(&waiter, wake - now)?;
+            if ended.is_none() && until.is_some_and(|until| monotonic_now() >= until) {
+                self.interrupted = true;
+                ended = Some(End::Stopped);
+            }
+            if let Some(end) = ended {
+                guard.describe(&mut self.manifest.notes);
+                return self.end(end, start);
+            }
+            self.drain()?;
+            let now = monotonic_now();
+            self.events.state.processes.refresh_maps(now);
+            if !self.is_timed() {
+                self.events.state.settle_inheritance();
+            }
+            self.events.tell(|probe, state| probe.turn(state));
+            for pages in self.events.state.moved_pages.drain(..) {
+                self.watchdog.care_for_pages(pages);
+            }
+            self.watchdog.refresh();
+            if let (Some(at), Some(length)) = (deadline, self.policy.length())
+                && now >= at
+            {
+                // Looked at again before long: those who wait for their turn may be gone by then.
+                let starving = guard.wanting(now).map(|rest| rest.min(length));
+                if let Some(rest) = starving.or_else(|| self.prolonged(start, now, length)) {
+                    deadline = Some(now + rest);
+                } else {
+                    let cpu = cpu_time();
+                    deadline = match self.close(start)? {
+                        Some((boundary, cleared)) => {
+                            self.policy.ended(Cost {
+                                held: boundary.held,
+                                recorder_cpu: cpu_time() - cpu,
+                                cleared,
+                            });
+                            start = boundary.next_start;
+                            due(start, &self.policy)
+                        }
+                        // It runs on; try again soon.
+                        None => Some(now + Duration(length.0 / 4 + 1_000_000)),
+                    };
+                    guard.released(monotonic_now());
+                }
+            }
+            let state = &self.events.state;
+            if now - flushed >= FLUSH_EVERY || state.tables.is_large() || state.objects.is_large() {
+                self.count_skipped()?;
+                self.flush()?;
+                flushed = now;
+            }
+        }
+    }
+
+    /// How soon the events are to be looked at again.
+    fn drains_within(&self) -> Duration {
+        let urgent = self.events.probes.iter().filter_map(|p| p.urgency());
+        urgent.fold(DRAIN_EVERY, Duration::min)
+    }
+
+    /// How much longer some probe wants an interval to be whose time has come.
+    fn prolonged(&self, start: Time, now: Time, length: Duration) -> Option<Duration> {
+        let due = Due {
+            kernel: &self.kernel,
+            start,
+            now,
+            length,
+        };
+        let probes = self.events.probes.iter();
+        probes.filter_map(|p| p.prolong(&due)).max()
+    }
+
+    /// What a recording waits for.
+    fn waiter(&self) -> Result<Waiter, RecordError> {
+        let watched = || -> std::io::Result<Waiter> {
+            let waiter = Waiter::new()?;
+            // Once: others of its processes may live on for long.
+            waiter.add(self.target.ended.as_fd(), TARGET, Trigger::Edge)?;
+            waiter.add(self.signals.as_fd(), SIGNAL, Trigger::Level)?;
+            waiter.add(self.kernel.event_fd(), RING, Trigger::Edge)?;
+            Ok(waiter)
+        };
+        watched().map_err(RecordError::system("wait for the target"))
+    }
+
+    /// Sleeps until something happens; tells when the recording is over.
+    fn wait(&mut self, waiter: &Waiter, limit: Duration) -> Result<Option<End>, RecordError> {
+        let ready = waiter
+            .wait(Wait::from_nanos(limit.0))
+            .map_err(RecordError::system("wait for the target"))?;
+        let child = self.target.child.as_ref();
+        if let Some(signal) = pass_on(&mut self.signals, child)? {
+            if self.is_timed() {
+                self.interrupted = true;
+                return Ok(Some(End::Stopped));
+            }
+            // The emulator counts to the target's end: there is nothing to end but the wait.
+            if std::mem::replace(&mut self.interrupted, true) {
+                self.leave(signal);
+            }
+        }
+        self.root_ended |= ready.contains(&TARGET);
+        // Our child's descendants may outlive it, but nobody waits for those.
+        let is_child = self.target.child.is_some();
+        let is_over = self.root_ended && (is_child || self.target.hold.processes().is_empty());
+        Ok(is_over.then_some(End::TargetEnded))
+    }
+
+    /// Leaves an emulated target that was interrupted twice, as a recorder that is killed does.
+    fn leave(&self, signal: i32) -> ! {
+        (self.options.tell)(&format!(
+            "interrupted twice: process {} goes on, and what was counted of it until then is in {}, as of a recorder that was killed",
+            self.target.pid,
+            self.options.output.path.display()
+        ));
+        std::process::exit(128 + signal)
+    }
+
+    /// The last interval: whatever still runs is read once more and let go.
+    fn end(&mut self, end: End, start: Time) -> Result<(), RecordError> {
+        if let (End::TargetEnded, Some(child)) = (end, &mut self.target.child) {
+            let _ = child.try_wait();
+        }
+        if self.is_timed() {
+            self.close_last(start)?;
+        } else {
+            self.drain()?;
+            self.manifest.clock.end_ns = monotonic_now();
+            self.manifest.overhead.recorder_cpu_ns = cpu_time() - self.cpu_began;
+        }
+        let mut ending = Ending {
+            state: &mut self.events.state,
+            writer: &mut self.writer,
+            began: start,
+            ended: self.manifest.clock.end_ns,
+            root: self.target.pid,
+        };
+        let mut probes = self.events.probes.iter_mut();
+        probes.try_for_each(|probe| probe.end(&mut ending))
+    }
+
+    fn close_last(&mut self, start: Time) -> Result<(), RecordError> {
+        let began = monotonic_now();
+        while monotonic_now() - began < END_WITHIN {
+            if self.close(start)?.is_some() {
+                return Ok(());
+            }
+        }
+        // It cannot be held, so its last interval cannot be read.
+        let tables = &mut self.events.state.tables;
+        tables.lost(monotonic_now(), "last_interval", 1);
+        Ok(())
+    }
+
+    /// Counts programs that the kernel did not run; asking takes many system calls.
+    fn count_skipped(&mut self) -> Result<(), RecordError> {
+        if self.is_timed() {
+            let skipped = self.kernel.skipped()?;
+            let tables = &mut self.events.state.tables;
+            tables.lost_in_all(monotonic_now(), "skipped_programs", skipped);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), RecordError> {
+        self.manifest.overhead.recorder_peak_bytes = varve_sys::own_peak_bytes();
+        let (state, probes) = (&mut self.events.state, &mut self.events.probes);
+        let now = monotonic_now();
+        let lost = [
+            ("stacks", state.stacks.lost),
+            ("inherited_objects", state.objects.not_inherited),
+        ];
+        for (kind, total) in lost {
+            state.tables.lost_in_all(now, kind, total);
+        }
+        for probe in probes.iter_mut() {
+            probe.describe(&mut self.manifest);
+        }
+        tables::flush(state, &mut self.writer, |writer| {
+            probes.iter_mut().try_for_each(|p| p.write(writer))
+        })?;
+        self.manifest.losses.clone_from(state.tables.totals());
+        self.manifest.settle();
+        Ok(self.writer.folder().write_manifest(&self.manifest)?)
+    }
+}
+
+/// What is to be said of connections that were refused: how many were strangers', and how many of recorded processes.
+fn note_of_refusals((strangers, recorded): (u64, u64)) -> Option<String> {
+    let mut parts = Vec::new();
+    if strangers > 0 {
+        parts.push(format!("{strangers} of processes that are not recorded"));
+    }
+    if recorded > 0 {
+        parts.push(format!(
+            "{recorded} of recorded processes, which asked twice or not as the library does"
+        ));
+    }
+    let parts = parts.join(", and ");
+    (!parts.is_empty())
+        .then(|| format!("Connections to the recorder's socket that were refused: {parts}."))
+}
+
+/// What is recorded of a program that runs already, and how to end that.
+fn attached(pid: Pid, follow: bool) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = match name.trim_end() {
+        "" => String::new(),
+        name => format!(" ({})", varve_model::visible(name)),
+    };
+    let children = match follow {
+        true => " with its children",
+        false => ", without its children",
+    };
+    format!(
+        "recording process {pid}{name}{children}; Ctrl-C or the end of the process ends the recording"
+    )
+}

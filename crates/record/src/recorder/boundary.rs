@@ -1,0 +1,166 @@
+//! The moment between two intervals: the target is held still while the one that ends is read.
+
+use std::time::Duration as Wait;
+
+use varve_bpf::Kernel;
+use varve_model::{Duration, Pid, Time};
+use varve_sys::{Frozen, Urgent, monotonic_now};
+
+use super::events::Events;
+use crate::hold::Hold;
+use crate::probes::{Held, Reading, Step};
+use crate::{Ablation, RecordError, RecordOptions};
+
+/// How long to wait for the target to stand still before letting it run on; doubled for the next try.
+const HOLD_LIMIT: Wait = Wait::from_millis(20);
+/// The longest such wait: a target with ten thousand threads takes a while to stand still, and one with
+/// a thread in an uninterruptible wait must not be kept from its work.
+const MAX_HOLD_LIMIT: Wait = Wait::from_millis(160);
+
+/// The moment between two intervals.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Boundary {
+    /// Everything that the target did before is in the interval that ends.
+    pub(super) end: Time,
+    /// Everything that it does after is in the next.
+    pub(super) next_start: Time,
+    /// How long the target was held.
+    pub(super) held: Duration,
+}
+
+/// Makes boundaries, and counts what went wrong with them.
+#[derive(Debug)]
+pub(super) struct Boundaries {
+    holds: bool,
+    /// How long the next hold may take to come about.
+    limit: Wait,
+    /// Times that the target did not stand still in time.
+    pub(super) prolonged: u64,
+    /// Times that the target was let go between reading and clearing, because the recorder was stopped.
+    pub(super) let_go: u64,
+    /// Processes that could not be held, each once for every boundary.
+    pub(super) unheld: u64,
+    /// Boundaries at which there was such a process.
+    pub(super) unheld_boundaries: u64,
+}
+
+impl Boundaries {
+    pub(super) fn new(options: &RecordOptions) -> Boundaries {
+        Boundaries {
+            holds: !options.lacks(Ablation::Hold),
+            limit: HOLD_LIMIT,
+            prolonged: 0,
+            let_go: 0,
+            unheld: 0,
+            unheld_boundaries: 0,
+        }
+    }
+
+    /// Begins the first interval of a process that runs already: what was touched before does not count.
+    ///
+    /// # Errors
+    /// Also where the target itself cannot be held.
+    pub(super) fn begin(
+        &mut self,
+        root: Pid,
+        kernel: &mut Kernel,
+        hold: &mut Hold,
+        events: &mut Events,
+    ) -> Result<Option<Boundary>, RecordError> {
+        let refused = |hold: &Hold| hold.refusal_of(root).map(RecordError::from);
+        self.make(&[Step::Clear], kernel, hold, events, refused)
+            .map(|made| made.map(|(boundary, _)| boundary))
+    }
+
+    /// Ends an interval. `None` means that the target did not stand still in time and runs on: the interval
+    /// goes on too, nothing is lost.
+    pub(super) fn close(
+        &mut self,
+        kernel: &mut Kernel,
+        hold: &mut Hold,
+        events: &mut Events,
+    ) -> Result<Option<(Boundary, Reading)>, RecordError> {
+        let steps = [Step::Read, Step::Prepare, Step::Clear];
+        self.make(&steps, kernel, hold, events, |_| None)
+    }
+
+    fn make(
+        &mut self,
+        steps: &[Step],
+        kernel: &mut Kernel,
+        hold: &mut Hold,
+        events: &mut Events,
+        refused: impl FnOnce(&Hold) -> Option<RecordError>,
+    ) -> Result<Option<(Boundary, Reading)>, RecordError> {
+        // While the target waits for the recorder, the recorder waits for nobody.
+        let _urgent = self.holds.then(Urgent::begin);
+        let asked = monotonic_now();
+        // The ring must not run over in the meantime: thousands of threads may be ending.
+        if self.holds && hold.freeze(self.limit, || kernel.relieve())? == Frozen::NotYet {
+            hold.thaw()?;
+            self.prolonged += 1;
+            self.limit = (self.limit * 2).min(MAX_HOLD_LIMIT);
+            return Ok(None);
+        }
+        self.limit = HOLD_LIMIT;
+        let end = monotonic_now();
+        // Whatever goes wrong in between, the target runs on.
+        let pids = if self.holds {
+            hold.standing().to_vec()
+        } else {
+            hold.processes()
+        };
+        let mut reading = Reading::default();
+        let worked = match refused(hold) {
+            Some(error) => Err(error),
+            None => steps.iter().try_for_each(|step| {
+                events.each(|probe, state| {
+                    let held = &mut Held {
+                        kernel,
+                        pids: &pids,
+                        state,
+                        reading: &mut reading,
+                    };
+                    probe.held(*step, held)
+                })
+            }),
+        };
+        let next_start = monotonic_now();
+        if self.holds {
+            let release = hold.thaw()?;
+            self.let_go += u64::from(release.cut_short);
+            self.unheld += release.unheld;
+            self.unheld_boundaries += u64::from(release.unheld > 0);
+        }
+        worked?;
+        let boundary = Boundary {
+            end,
+            next_start,
+            held: next_start - asked,
+        };
+        Ok(Some((boundary, reading)))
+    }
+
+    /// What people should know of it.
+    pub(super) fn describe(&self, notes: &mut Vec<String>) {
+        if self.unheld_boundaries > 0 {
+            notes.push(format!(
+                "Some process could not be held still at {}: a debugger had it, or somebody moved it while it was held.",
+                boundaries(self.unheld_boundaries)
+            ));
+        }
+        if self.prolonged > 0 {
+            notes.push(format!(
+                "The target did not stand still in time at {}; those intervals are longer.",
+                boundaries(self.prolonged)
+            ));
+        }
+    }
+}
+
+fn boundaries(number: u64) -> String {
+    match number {
+        1 => "1 boundary".to_owned(),
+        more => format!("{more} boundaries"),
+    }
+}

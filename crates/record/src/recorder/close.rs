@@ -1,0 +1,186 @@
+//! The end of an interval: what was read becomes rows.
+
+use varve_model::{Bytes, Interval, Time, TouchSource};
+use varve_sys::{cpu_time, monotonic_now};
+use varve_trace::Overhead;
+use varve_trace::tables::{CounterRow, IntervalRow};
+
+use super::Recorder;
+use super::boundary::Boundary;
+use super::reclaim::reclaim;
+use super::touch_rows::append_runs;
+use crate::RecordError;
+use crate::probes::{Closed, Reading};
+use crate::state::found::Found;
+
+impl Recorder<'_> {
+    /// Closes the interval that began at `start`; also says how many pages were cleared.
+    pub(super) fn close(&mut self, start: Time) -> Result<Option<(Boundary, u64)>, RecordError> {
+        let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
+        let made = self.boundaries.close(kernel, hold, &mut self.events)?;
+        let Some((boundary, reading)) = made else {
+            return Ok(None);
+        };
+        self.events.state.boundary = Some(boundary.end);
+        self.events.state.released = Some(boundary.next_start);
+        self.drain()?;
+        let state = &mut self.events.state;
+        state.boundary = None;
+        state.processes.refresh_maps(boundary.next_start);
+        state.settle_inheritance();
+        let found = self.refined();
+        let cleared = found
+            .iter()
+            .flat_map(|f| &f.regions)
+            .map(|region| u64::from(region.touched_count()))
+            .sum::<u64>();
+        let before = std::mem::take(&mut self.events.state.tables.touches);
+        for found in &found {
+            self.append(found, None);
+        }
+        let rows = std::mem::replace(&mut self.events.state.tables.touches, before);
+        let closed = Closed {
+            end: boundary.end,
+            found: &found,
+            rows: &rows,
+            held: boundary.held,
+        };
+        self.events.state.tables.touches.extend_from_slice(&rows);
+        self.append_vanished();
+        self.events
+            .tell(|probe, state| probe.closed(&closed, state));
+        self.held = self.held + boundary.held;
+        self.watch_losses(boundary.next_start, &reading);
+        self.end_interval(start, &boundary, &reading);
+        Ok(Some((boundary, cleared)))
+    }
+
+    /// What probes have read at the boundary, by whose memory it is, as all others have corrected it.
+    fn refined(&mut self) -> Vec<Found> {
+        let events = &mut self.events;
+        let mut all: Vec<Found> = events.probes.iter_mut().flat_map(|p| p.found()).collect();
+        // Until then it is the recorder's copy.
+        all.retain(|found| events.state.waits_for_exec_of != Some(found.pid));
+        for found in &mut all {
+            found.pid = events.state.processes.owner_of_memory(found.pid);
+            for probe in &events.probes {
+                probe.refine(found, &events.state);
+            }
+        }
+        all
+    }
+
+    fn append(&mut self, found: &Found, source: Option<TouchSource>) {
+        let probes = &self.events.probes;
+        append_runs(
+            &mut self.events.state.tables.touches,
+            self.interval,
+            found.pid,
+            &found.regions,
+            self.writes,
+            source,
+            |region| {
+                let mut asked = probes.iter();
+                asked.find_map(|p| p.first_accesses(found.pid, region))
+            },
+        );
+    }
+
+    /// The vanished pages of the interval that ends; those of the next are next.
+    fn append_vanished(&mut self) {
+        let state = &mut self.events.state;
+        let next = std::mem::take(&mut state.vanished_next);
+        let vanished = std::mem::replace(&mut state.vanished, next);
+        for found in vanished.into_found() {
+            self.append(&found, Some(TouchSource::Vanish));
+        }
+    }
+
+    fn end_interval(&mut self, start: Time, boundary: &Boundary, reading: &Reading) {
+        let cpu = cpu_time();
+        let state = &mut self.events.state;
+        state.tables.intervals.push(IntervalRow {
+            interval: self.interval,
+            start_ns: start,
+            end_ns: boundary.end,
+            held_ns: boundary.held,
+            resident_pages: reading.resident_pages,
+            processes: reading.processes,
+            threads: state.processes.threads() as u32,
+            recorder_cpu_ns: cpu - self.cpu_before,
+        });
+        self.manifest.overhead = Overhead {
+            held_ns: self.held,
+            recorder_cpu_ns: cpu - self.cpu_began,
+            recorder_peak_bytes: Bytes(0),
+        };
+        self.manifest.clock.end_ns = boundary.end;
+        self.manifest.features.hold = self.target.hold.name();
+        self.cpu_before = cpu;
+        self.interval = Interval(self.interval.0 + 1);
+    }
+
+    /// Counts what the kernel may have hidden in this interval.
+    fn watch_losses(&mut self, now: Time, reading: &Reading) {
+        let tables = &mut self.events.state.tables;
+        if reading.failures > 0 {
+            tables.lost(now, "unreadable_tables", reading.failures);
+        }
+        let reclaim = reclaim();
+        if let (Some(before), Some(after)) = (self.reclaim_before, reclaim)
+            && after > before
+        {
+            // Reclaim takes accessed bits and leaves no trace of them.
+            tables.lost(now, "reclaim_scanned_pages", (after - before) as u64);
+            tables.counters.push(CounterRow {
+                time_ns: now,
+                node: None,
+                name: "pgscan".into(),
+                value: after,
+            });
+        }
+        self.reclaim_before = reclaim;
+    }
+
+    /// Takes everything that has come: from the probes' own sources, and of the kernel's events.
+    pub(super) fn drain(&mut self) -> Result<(), RecordError> {
+        let (kernel, events) = (&mut self.kernel, &mut self.events);
+        events.each(|probe, state| probe.collect(state))?;
+        let heard = monotonic_now();
+        kernel.events(&mut |event| events.take(&event))?;
+        events.collected(heard);
+        events.each(|probe, _| probe.apply(kernel))?;
+        self.count_losses()
+    }
+
+    fn count_losses(&mut self) -> Result<(), RecordError> {
+        let dropped = self.kernel.dropped_records()?;
+        let mut lost = vec![
+            ("process_events", dropped.life),
+            ("mapping_events", dropped.mappings),
+            ("untracked_children", dropped.tracking),
+        ];
+        // What an emulator is missed of is not the program's.
+        if self.policy.length().is_some() {
+            lost.extend([
+                ("faults", dropped.faults),
+                ("vanished_pages", dropped.vanish_pages),
+                ("vanish_walks", dropped.vanish_walks),
+                ("holds_cut_short", self.boundaries.let_go),
+                ("unheld_processes", self.boundaries.unheld),
+            ]);
+        }
+        for probe in &self.events.probes {
+            probe.losses(&mut lost);
+        }
+        let now = monotonic_now();
+        let tables = &mut self.events.state.tables;
+        // What several have lost of a kind is lost together.
+        lost.sort_by_key(|(kind, _)| *kind);
+        for of_kind in lost.chunk_by(|a, b| a.0 == b.0) {
+            let total = of_kind.iter().map(|(_, count)| count).sum();
+            tables.lost_in_all(now, of_kind[0].0, total);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! The manifest with which a recording begins.
+
+use varve_sys::monotonic_now;
+use varve_trace::{
+    Clock, Completeness, FORMAT_VERSION, Features, MACHINE_UNKNOWN, Machine, Manifest, Options,
+    Overhead, State, Target as TargetNote,
+};
+
+use crate::{Ablation, RecordOptions, TargetChoice};
+
+/// Who records what, how and on what machine; nothing is lost yet and nothing has ended.
+pub(crate) fn new_manifest(options: &RecordOptions) -> Manifest {
+    let facts = varve_sys::facts();
+    let (command, attached) = match &options.target {
+        TargetChoice::Command(command) => {
+            let words = command.iter().map(|w| w.to_string_lossy().into_owned());
+            (words.collect(), false)
+        }
+        TargetChoice::Attach(_) => (Vec::new(), true),
+    };
+    let mut manifest = Manifest {
+        format: "varve-trace".into(),
+        version: FORMAT_VERSION,
+        varve: env!("CARGO_PKG_VERSION").into(),
+        state: State::Recording,
+        backend: "scan".into(),
+        recorder_pid: Some(std::process::id()),
+        target: TargetNote {
+            command,
+            pid: 0,
+            attached,
+            exit_code: None,
+        },
+        options: Options {
+            interval: options.interval,
+            follow: options.follow,
+            min_object_bytes: options.min_object,
+            thp_never: options.thp == varve_sys::ThpPolicy::Never,
+            without: options
+                .without
+                .iter()
+                .map(|a| a.as_str().to_owned())
+                .collect(),
+        },
+        features: Features {
+            writes: None,
+            page_flags: !options.lacks(Ablation::PageFlags),
+            // These are the probes' to say, and the first boundary's.
+            hold: String::new(),
+            objects: None,
+        },
+        machine: Machine {
+            kernel: facts.kernel,
+            architecture: facts.architecture,
+            cpu: facts.cpu.unwrap_or_else(|| MACHINE_UNKNOWN.to_owned()),
+            cpus: facts.cpus,
+            memory_bytes: facts.memory,
+            nodes: facts.nodes,
+        },
+        clock: Clock {
+            start_ns: monotonic_now(),
+            end_ns: monotonic_now(),
+            start_unix_ns: varve_sys::realtime_now(),
+            unit: Default::default(),
+        },
+        completeness: Completeness {
+            complete: false,
+            statement: String::new(),
+        },
+        overhead: Overhead::default(),
+        losses: Default::default(),
+        samples: None,
+        traps: None,
+        modules: Vec::new(),
+        absent: Vec::new(),
+        notes: Vec::new(),
+    };
+    manifest.settle();
+    manifest
+}

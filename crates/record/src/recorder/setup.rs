@@ -1,0 +1,175 @@
+//! From options to a target that is about to begin, and a trace to write.
+
+use varve_bpf::{Kernel, LoadOptions, TrackFlags};
+use varve_model::Pid;
+use varve_sys::{Signals, monotonic_now};
+use varve_trace::{Manifest, TraceWriter};
+
+use super::events::Events;
+use super::manifest::new_manifest;
+use super::touch_rows::Writes;
+use crate::hold::watchdog::{Order, Watchdog};
+use crate::probes::{KINDS, Launch, Probe, Setup};
+use crate::state::{Arrivals, State};
+use crate::target::Target;
+use crate::target::channel::{Channel, Offers};
+use crate::target::run_folder::RunFolder;
+use crate::{RecordError, RecordOptions, TargetChoice};
+
+/// Everything that a recording needs to begin.
+pub(super) struct Prepared {
+    pub(super) kernel: Kernel,
+    pub(super) signals: Signals,
+    pub(super) watchdog: Watchdog,
+    pub(super) target: Target,
+    pub(super) events: Events,
+    pub(super) manifest: Manifest,
+    pub(super) writer: TraceWriter,
+    pub(super) writes: Writes,
+}
+
+/// What probes have asked for.
+struct Probes {
+    all: Vec<Box<dyn Probe>>,
+    flags: TrackFlags,
+    writes: Writes,
+    emulated: bool,
+    channel: Option<Channel>,
+}
+
+/// Prepares a recording. Where it fails nothing is left behind, and a target that ran already runs on.
+pub(super) fn prepare(options: &RecordOptions) -> Result<Prepared, RecordError> {
+    let signals = Signals::catch().map_err(RecordError::system("catch signals"))?;
+    crate::rights::hide();
+    let mut load = LoadOptions::default();
+    KINDS
+        .iter()
+        .for_each(|kind| (kind.load)(options, &mut load));
+    let mut kernel = Kernel::load(&load)?;
+    crate::rights::loaded(&kernel);
+    let mut watchdog = Watchdog::start()?;
+    let mut manifest = new_manifest(options);
+    let mut probes = start_probes(options, &mut kernel, &mut manifest, &mut watchdog)?;
+    let mut target = match &options.target {
+        TargetChoice::Command(command) => {
+            let mut launch = Launch {
+                command: command.clone(),
+                environment: Vec::new(),
+            };
+            let channel = probes.channel.as_ref();
+            for probe in &probes.all {
+                probe.launch(&mut launch, channel)?;
+            }
+            let (flags, watchdog) = (probes.flags, &mut watchdog);
+            Target::prepare(&launch, options, &kernel, flags, &signals, watchdog)?
+        }
+        TargetChoice::Attach(pid) => {
+            manifest.target.command = varve_sys::cmdline(*pid).unwrap_or_default();
+            Target::join(*pid, options, &kernel, probes.flags, &mut watchdog)?
+        }
+    };
+    manifest.target.pid = target.pid.0;
+    // Last, as an earlier trace goes for it.
+    let begun = begin_trace(options, &manifest, &mut probes.all);
+    if begun.is_err() {
+        target.release();
+    }
+    let events = Events::new(new_state(options, &target, &mut probes), probes.all);
+    Ok(Prepared {
+        kernel,
+        signals,
+        watchdog,
+        writes: probes.writes,
+        target,
+        events,
+        manifest,
+        writer: begun?,
+    })
+}
+
+fn start_probes(
+    options: &RecordOptions,
+    kernel: &mut Kernel,
+    manifest: &mut Manifest,
+    watchdog: &mut Watchdog,
+) -> Result<Probes, RecordError> {
+    let reachable = options.preload.is_some() || options.counts.is_some();
+    let folder = match options.target {
+        // The watchdog knows of the folder before it exists.
+        TargetChoice::Command(_) if reachable => Some(RunFolder::create(|folder| {
+            watchdog.order(&Order::RunFolder(folder.to_owned()))
+        })?),
+        _ => None,
+    };
+    // Pages that vanish are a probe's to ask for.
+    let mut flags = TrackFlags::DEFAULT.without(TrackFlags::VANISH);
+    if !options.follow {
+        flags = flags.without(TrackFlags::FOLLOW);
+    }
+    let mut setup = Setup {
+        options,
+        kernel,
+        manifest,
+        run_folder: folder.as_ref().map(RunFolder::path),
+        flags,
+        offers: Offers::default(),
+        writes: Writes::Unknown,
+        emulated: false,
+    };
+    let mut all = Vec::new();
+    for kind in &KINDS {
+        all.extend((kind.start)(&mut setup)?);
+    }
+    let Setup {
+        flags,
+        offers,
+        writes,
+        emulated,
+        ..
+    } = setup;
+    let channel = match folder {
+        Some(folder) => Some(Channel::open(folder, kernel.tracked()?, offers)?),
+        None => None,
+    };
+    Ok(Probes {
+        all,
+        flags,
+        writes,
+        emulated,
+        channel,
+    })
+}
+
+fn begin_trace(
+    options: &RecordOptions,
+    manifest: &Manifest,
+    probes: &mut [Box<dyn Probe>],
+) -> Result<TraceWriter, RecordError> {
+    let writer = TraceWriter::begin(options.output.create()?, manifest)?;
+    let mut ready = || {
+        probes
+            .iter_mut()
+            .try_for_each(|p| p.traced(writer.folder()))?;
+        crate::rights::settle()
+    };
+    match ready() {
+        Ok(()) => Ok(writer),
+        Err(error) => {
+            let _ = writer.discard();
+            Err(error)
+        }
+    }
+}
+
+fn new_state(options: &RecordOptions, target: &Target, probes: &mut Probes) -> State {
+    let is_command = matches!(options.target, TargetChoice::Command(_));
+    let waits_for: Option<Pid> = is_command.then_some(target.pid);
+    let mut state = State {
+        arrivals: Arrivals::of(probes.channel.take()),
+        waits_for_exec_of: waits_for,
+        began: monotonic_now(),
+        ..State::default()
+    };
+    state.processes.emulated = probes.emulated;
+    state
+}

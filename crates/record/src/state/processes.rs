@@ -1,0 +1,607 @@
+//! The processes and threads that are recorded, and what they map.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use varve_attribute::Mapping;
+use varve_bpf::{Fork, ForkKind};
+use varve_model::{Bytes, Pid, Tid, Time};
+use varve_sys::MapEntry;
+use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
+
+use super::build_ids::BuildIds;
+use super::emulator::{self, EMULATOR};
+use super::ranges::Ranges;
+
+/// What a program mapped when it began, as it reported itself.
+#[derive(Debug)]
+pub(crate) struct FirstMaps {
+    pub(crate) pid: Pid,
+    pub(crate) time: Time,
+    pub(crate) entries: Vec<MapEntry>,
+}
+
+/// Who tells of a process's heap objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectsFrom {
+    /// The preload library, which may not have said anything yet.
+    Preload,
+    /// The kernel's tracepoints.
+    Kernel,
+}
+
+/// Whether the mappings known here are those of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Maps {
+    Current,
+    /// They changed; look again not before this moment.
+    Stale(Time),
+}
+
+/// What is known of a mapping.
+#[derive(Clone, Debug)]
+struct Seen {
+    since: Time,
+    build_id: Option<String>,
+}
+
+/// A recorded process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) row: ProcessRow,
+    pub(crate) objects_from: ObjectsFrom,
+    /// When what it runs began: its last exec, or its fork.
+    pub(crate) image: Time,
+    /// The threads that know themselves by another number, in a pid namespace of their own, by that number.
+    own_numbers: HashMap<Tid, Tid>,
+    /// The parent whose memory it shares, between vfork and exec.
+    pub(crate) shares_with: Option<Pid>,
+    /// The parent whose objects it has copies of, until they are taken over.
+    pub(crate) inherits: Option<(Pid, Time)>,
+    threads: HashMap<Tid, ThreadRow>,
+    mappings: HashMap<MapEntry, Seen>,
+    maps: Maps,
+    /// How often the known mappings were looked at anew.
+    looks: u64,
+    /// When they were last.
+    looked: Time,
+}
+
+/// Another one whenever the known mappings of a process may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MapsVersion(Time, u64);
+
+impl Process {
+    fn new(pid: Pid, parent: Pid, born: Time) -> Process {
+        Process {
+            row: ProcessRow {
+                pid,
+                parent,
+                exe: String::new(),
+                command: String::new(),
+                born_ns: born,
+                died_ns: None,
+                exit_code: None,
+                objects: None,
+                objects_why: None,
+            },
+            objects_from: ObjectsFrom::Kernel,
+            image: born,
+            own_numbers: HashMap::new(),
+            shares_with: None,
+            inherits: None,
+            threads: HashMap::new(),
+            mappings: HashMap::new(),
+            maps: Maps::Stale(born),
+            looks: 0,
+            looked: Time(0),
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    pub(crate) all: HashMap<Pid, Process>,
+    /// Rows that were written once and may be written again when more is known.
+    pub(crate) process_rows: Vec<ProcessRow>,
+    pub(crate) thread_rows: Vec<ThreadRow>,
+    pub(crate) mapping_rows: Vec<MappingRow>,
+    /// Where accesses are trapped: the memory to which each process's pages are moved, until it runs another program.
+    pub(crate) shadows: HashMap<Pid, Ranges>,
+    build_ids: BuildIds,
+    /// Whether the programs run under an emulator, which the kernel takes for the program.
+    pub(crate) emulated: bool,
+}
+
+impl Processes {
+    /// A process that may be seen for the first time, with its first thread.
+    pub(crate) fn adopt(&mut self, pid: Pid, parent: Pid, born: Time) -> &mut Process {
+        let known = self.all.len();
+        let make = || Process::new(pid, parent, born);
+        self.all.entry(pid).or_insert_with(make);
+        if self.all.len() > known {
+            self.describe(pid);
+            self.thread(pid, Tid(pid.0), born, None);
+        }
+        self.all.entry(pid).or_insert_with(make)
+    }
+
+    /// Reads what the process runs, and notes it.
+    pub(crate) fn describe(&mut self, pid: Pid) {
+        let Some(process) = self.all.get_mut(&pid) else {
+            return;
+        };
+        if let Ok(exe) = varve_sys::exe(pid) {
+            process.row.exe = exe.to_string_lossy().into_owned();
+        }
+        match varve_sys::cmdline(pid) {
+            Ok(words) if !words.is_empty() => {
+                match self.emulated.then(|| emulator::program(&words)) {
+                    Some(Some((exe, command))) => {
+                        process.row.exe = exe;
+                        process.row.command = command;
+                    }
+                    _ => process.row.command = words.join(" "),
+                }
+            }
+            _ => {}
+        }
+        self.process_rows.push(process.row.clone());
+    }
+
+    /// A process runs another program: the row of the first ends here.
+    pub(crate) fn exec(&mut self, pid: Pid, time: Time, path: &str) {
+        let Some(process) = self.all.get_mut(&pid) else {
+            return;
+        };
+        process.image = time;
+        // The leader is the only thread left.
+        let leader = Tid(pid.0);
+        process.own_numbers.retain(|_, tid| *tid == leader);
+        // Between fork and exec nothing of its own happened: one row for both.
+        if !process.row.exe.is_empty() && !process.mappings.is_empty() {
+            process.row.died_ns = Some(time);
+            self.process_rows.push(process.row.clone());
+            process.row.born_ns = time;
+            process.row.died_ns = None;
+        }
+        process.row.exe = path.to_owned();
+        process.row.command = path.to_owned();
+        process.row.objects = None;
+        process.row.objects_why = None;
+        process.shares_with = None;
+        process.inherits = None;
+        self.end_mappings(pid, time);
+        self.maps_changed(pid, time);
+        self.describe(pid);
+        if self.emulated {
+            self.thread(pid, Tid(pid.0), time, Some(EMULATOR));
+        }
+    }
+
+    /// A thread made another of the same process, which has its name.
+    pub(crate) fn thread_made(&mut self, pid: Pid, maker: Tid, tid: Tid, born: Time) {
+        let process = self.all.get(&pid);
+        // Looking it up would take longer than making a thread does.
+        let name = process.and_then(|p| Some(p.threads.get(&maker)?.name.clone()));
+        self.thread(pid, tid, born, name.as_deref());
+    }
+
+    /// A process was made by another, and has what that has.
+    pub(crate) fn forked(&mut self, fork: &Fork) {
+        let parent = self.all.get(&fork.parent);
+        let parent = parent.map(|p| (p.objects_from, p.row.clone()));
+        let process = self.adopt(fork.pid, fork.parent, fork.time);
+        if let Some((objects_from, parent)) = parent {
+            process.objects_from = objects_from;
+            process.row.objects = parent.objects;
+            process.row.objects_why = parent.objects_why;
+            // It may have ended before anybody looked.
+            if process.row.exe.is_empty() {
+                process.row.exe = parent.exe;
+                process.row.command = parent.command;
+            }
+        } else {
+            process.objects_from = ObjectsFrom::Kernel;
+        }
+        process.image = fork.time;
+        if fork.kind == ForkKind::SharedMemory {
+            process.shares_with = Some(fork.parent);
+            return;
+        }
+        process.inherits = Some((fork.parent, fork.time));
+        // The shadow is copied with all other memory.
+        if let Some(shadow) = self.shadows.get(&fork.parent).cloned() {
+            self.shadows.insert(fork.pid, shadow);
+        }
+    }
+
+    /// Notes who tells of a process's objects, and why not the preload library.
+    pub(crate) fn objects_come_from(
+        &mut self,
+        pid: Pid,
+        from: ObjectsFrom,
+        why: Option<&'static str>,
+    ) {
+        let Some(process) = self.all.get_mut(&pid) else {
+            return;
+        };
+        process.objects_from = from;
+        let word = match from {
+            ObjectsFrom::Preload => "preload",
+            ObjectsFrom::Kernel => "kernel",
+        };
+        process.row.objects = Some(word.into());
+        process.row.objects_why = why.map(Into::into);
+        self.process_rows.push(process.row.clone());
+    }
+
+    /// Whether the preload library has told of what a process runs since then.
+    pub(crate) fn has_spoken(&self, pid: Pid, image: Time) -> bool {
+        let process = self.all.get(&pid);
+        process.is_none_or(|p| p.image != image || p.row.objects.as_deref() == Some("preload"))
+    }
+
+    /// Whether the events have told of a process and of what it runs since then.
+    pub(crate) fn knows(&self, pid: Pid, image: Time) -> bool {
+        let process = self.all.get(&pid);
+        process.is_some_and(|p| p.image >= image)
+    }
+
+    /// A thread that calls itself `own` is this one.
+    pub(crate) fn thread_calls_itself(&mut self, pid: Pid, tid: Tid, own: Tid) {
+        if let Some(process) = self.all.get_mut(&pid)
+            && own != tid
+        {
+            process.own_numbers.insert(own, tid);
+        }
+    }
+
+    /// The thread of a process that calls itself so.
+    pub(crate) fn thread_known_as(&self, pid: Pid, own: Tid) -> Tid {
+        let process = self.all.get(&pid);
+        let known = process.and_then(|p| p.own_numbers.get(&own));
+        known.copied().unwrap_or(own)
+    }
+
+    /// A thread came to be or changed its name.
+    pub(crate) fn thread(&mut self, pid: Pid, tid: Tid, born: Time, name: Option<&str>) {
+        let Some(process) = self.all.get_mut(&pid) else {
+            return;
+        };
+        let inherited = process
+            .threads
+            .get(&Tid(pid.0))
+            .map(|t| t.name.clone())
+            .unwrap_or_default();
+        let row = process.threads.entry(tid).or_insert_with(|| ThreadRow {
+            pid,
+            tid,
+            name: inherited,
+            born_ns: born,
+            died_ns: None,
+        });
+        match name {
+            Some(name) => row.name = name.to_owned(),
+            None => {
+                if let Ok(status) = varve_sys::status(Pid(tid.0)) {
+                    row.name = status.name;
+                }
+            }
+        }
+        // The kernel names threads by the program that it runs, which is not the one that is recorded.
+        if self.emulated && row.name == EMULATOR {
+            row.name = emulator::comm(&process.row.exe);
+        }
+        self.thread_rows.push(row.clone());
+    }
+
+    pub(crate) fn thread_ended(&mut self, pid: Pid, tid: Tid, time: Time) {
+        let Some(process) = self.all.get_mut(&pid) else {
+            return;
+        };
+        process.own_numbers.retain(|_, known| *known != tid);
+        if let Some(mut row) = process.threads.remove(&tid) {
+            row.died_ns = Some(time);
+            self.thread_rows.push(row);
+        }
+    }
+
+    pub(crate) fn process_ended(&mut self, pid: Pid, time: Time, exit_code: Option<i32>) {
+        self.end_mappings(pid, time);
+        let Some(mut process) = self.all.remove(&pid) else {
+            return;
+        };
+        for (_, mut thread) in process.threads.drain() {
+            thread.died_ns = Some(time);
+            self.thread_rows.push(thread);
+        }
+        process.row.died_ns = Some(time);
+        process.row.exit_code = exit_code;
+        self.process_rows.push(process.row);
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.all.values().map(|p| p.threads.len()).sum()
+    }
+
+    /// The process that the touches of `pid` belong to: its own, or the parent's whose memory it
+    /// shares.
+    pub(crate) fn owner_of_memory(&self, pid: Pid) -> Pid {
+        let mut owner = pid;
+        // vfork in a vforked child cannot go deep, and a cycle cannot be; the bound is for safety.
+        for _ in 0..8 {
+            match self.all.get(&owner).and_then(|p| p.shares_with) {
+                Some(parent) => owner = parent,
+                None => break,
+            }
+        }
+        owner
+    }
+
+    /// Notes the memory to which pages of a process are moved.
+    pub(crate) fn add_shadow(&mut self, pid: Pid, shadow: &Ranges) {
+        self.shadows.entry(pid).or_default().extend(shadow);
+    }
+
+    /// The mappings of a process have changed.
+    pub(crate) fn maps_changed(&mut self, pid: Pid, time: Time) {
+        if let Some(process) = self.all.get_mut(&pid)
+            && process.maps == Maps::Current
+        {
+            process.maps = Maps::Stale(time);
+        }
+    }
+
+    /// Reads the mappings of the processes whose mappings have changed.
+    pub(crate) fn refresh_maps(&mut self, now: Time) {
+        let stale: Vec<Pid> = self
+            .all
+            .iter()
+            .filter(|(_, p)| {
+                matches!(p.maps, Maps::Stale(since) if since <= now) && p.shares_with.is_none()
+            })
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in stale {
+            self.refresh_maps_of(pid, now);
+        }
+    }
+
+    pub(crate) fn refresh_maps_of(&mut self, pid: Pid, now: Time) {
+        let Ok(mut entries) = varve_sys::maps(pid) else {
+            return;
+        };
+        if self.emulated {
+            emulator::leave_out(pid, &mut entries);
+        }
+        // What pages are moved to is the recorder's.
+        if let Some(shadow) = self.shadows.get(&pid) {
+            entries.retain(|e| !shadow.holds(e.address, e.bytes));
+        }
+        // A process that is on its way out shows no mappings; what was seen last is what it had.
+        if entries.is_empty() {
+            return;
+        }
+        if let Some(process) = self.all.get_mut(&pid) {
+            process.maps = Maps::Current;
+        }
+        self.maps_seen(pid, entries, now);
+    }
+
+    /// Takes all that a process had mapped at a time.
+    fn maps_seen(&mut self, pid: Pid, entries: Vec<MapEntry>, now: Time) {
+        let Some(process) = self.all.get_mut(&pid) else {
+            return;
+        };
+        process.looks += 1;
+        process.looked = now;
+        let before = std::mem::take(&mut process.mappings);
+        for entry in entries {
+            match before.get(&entry) {
+                Some(seen) => {
+                    process.mappings.insert(entry, seen.clone());
+                }
+                None => {
+                    let build_id = self.build_ids.of(pid, &entry);
+                    let seen = Seen {
+                        since: now,
+                        build_id,
+                    };
+                    self.mapping_rows
+                        .push(mapping_row(pid, &entry, &seen, None));
+                    process.mappings.insert(entry, seen);
+                }
+            }
+        }
+        for (entry, seen) in &before {
+            if !process.mappings.contains_key(entry) {
+                self.mapping_rows
+                    .push(mapping_row(pid, entry, seen, Some(now)));
+            }
+        }
+    }
+
+    /// Takes what programs told of their first mappings, where no look from outside came in time.
+    pub(crate) fn take_first_maps(&mut self, first: &mut Vec<FirstMaps>) {
+        for FirstMaps { pid, time, entries } in first.drain(..) {
+            let Some(process) = self.all.get_mut(&pid) else {
+                continue;
+            };
+            if time < process.row.born_ns {
+                // The program before the last exec, which ended it.
+                let to = Some(process.row.born_ns);
+                for entry in entries {
+                    let build_id = self.build_ids.of(pid, &entry);
+                    let seen = Seen {
+                        since: time,
+                        build_id,
+                    };
+                    self.mapping_rows.push(mapping_row(pid, &entry, &seen, to));
+                }
+            } else if process.looked < time {
+                // A look from outside may have come while it was loading its libraries.
+                self.maps_seen(pid, entries, time);
+            }
+        }
+    }
+
+    /// Notes the mappings that a forked child had of its parent's, if nobody has looked at its own: those that it touched.
+    pub(crate) fn inherit_maps(
+        &mut self,
+        parent: Pid,
+        child: Pid,
+        (from, to): (Time, Time),
+        touched: &[Range<u64>],
+    ) {
+        if self.mappings(child).next().is_some() {
+            return;
+        }
+        let Some(parent) = self.all.get(&parent) else {
+            return;
+        };
+        for (entry, seen) in &parent.mappings {
+            let (start, end) = (entry.address.0, (entry.address + entry.bytes).0);
+            let at = touched.partition_point(|t| t.end <= start);
+            if touched.get(at).is_some_and(|t| t.start < end) {
+                let seen = Seen {
+                    since: from,
+                    build_id: seen.build_id.clone(),
+                };
+                self.mapping_rows
+                    .push(mapping_row(child, entry, &seen, Some(to)));
+            }
+        }
+    }
+
+    fn end_mappings(&mut self, pid: Pid, time: Time) {
+        if let Some(process) = self.all.get_mut(&pid) {
+            process.looks += 1;
+            for (entry, seen) in process.mappings.drain() {
+                self.mapping_rows
+                    .push(mapping_row(pid, &entry, &seen, Some(time)));
+            }
+        }
+    }
+
+    /// Which look at the mappings of a process was the last; none for a process that is not known.
+    pub(crate) fn maps_version(&self, pid: Pid) -> Option<MapsVersion> {
+        let process = self.all.get(&pid)?;
+        Some(MapsVersion(process.row.born_ns, process.looks))
+    }
+
+    /// The mappings of a process as last seen.
+    pub(crate) fn mappings(&self, pid: Pid) -> impl Iterator<Item = (&MapEntry, Time)> {
+        let process = self.all.get(&pid);
+        process
+            .into_iter()
+            .flat_map(|p| p.mappings.iter().map(|(e, seen)| (e, seen.since)))
+    }
+
+    /// The same as what unwinding and decoding look at.
+    pub(crate) fn placed(&self, pid: Pid) -> Vec<Mapping> {
+        self.mappings(pid)
+            .map(|(entry, _)| Mapping {
+                pid,
+                address: entry.address,
+                bytes: entry.bytes,
+                perms: entry.perms.clone(),
+                offset: Bytes(entry.offset),
+                path: entry.path.clone(),
+                build_id: None,
+                // What was drained late is older than the look at the mappings.
+                from: Time(0),
+                to: None,
+            })
+            .collect()
+    }
+}
+
+fn mapping_row(pid: Pid, entry: &MapEntry, seen: &Seen, to: Option<Time>) -> MappingRow {
+    MappingRow {
+        pid,
+        address: entry.address,
+        bytes: entry.bytes,
+        perms: entry.perms.clone(),
+        offset: entry.offset,
+        path: entry.path.clone(),
+        device: entry.device.clone(),
+        inode: entry.inode,
+        build_id: seen.build_id.clone(),
+        from_ns: seen.since,
+        to_ns: to,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_in_a_shadow_is_no_mapping_of_the_program() {
+        let pid = Pid(std::process::id());
+        let address = varve_sys::maps(pid).unwrap()[0].address;
+        let listed = |shadow: Ranges| {
+            let mut processes = Processes::default();
+            processes.adopt(pid, Pid(1), Time(1));
+            processes.shadows.insert(pid, shadow);
+            processes.refresh_maps_of(pid, Time(2));
+            let found = processes.mappings(pid).any(|(e, _)| e.address == address);
+            let row = processes.mapping_rows.iter().any(|r| r.address == address);
+            assert!(!processes.mapping_rows.is_empty());
+            (found, row)
+        };
+        assert_eq!(listed(Ranges::default()), (true, true));
+        let mut shadow = Ranges::default();
+        shadow.insert(address, varve_sys::maps(pid).unwrap()[0].bytes);
+        assert_eq!(listed(shadow), (false, false));
+        // What is a shadow in part only is the program's.
+        let mut part = Ranges::default();
+        part.insert(address, Bytes(varve_model::PAGE_BYTES));
+        let one = varve_sys::maps(pid).unwrap()[0].bytes == Bytes(varve_model::PAGE_BYTES);
+        assert_eq!(listed(part), (!one, !one));
+    }
+
+    #[test]
+    fn a_look_while_libraries_load_does_not_hide_the_rest() {
+        let pid = Pid(std::process::id());
+        let told = |looked: Time| {
+            let mut processes = Processes::default();
+            processes.adopt(pid, Pid(1), Time(1));
+            let all = varve_sys::maps(pid).unwrap();
+            let some = all.iter().take(1).cloned().collect();
+            processes.maps_seen(pid, some, looked);
+            let first = FirstMaps {
+                pid,
+                time: Time(7),
+                entries: all.clone(),
+            };
+            processes.take_first_maps(&mut vec![first]);
+            (processes.mappings(pid).count(), all.len())
+        };
+        let (known, all) = told(Time(5));
+        assert!(known == all && all > 1, "{known} of {all}");
+        // A later look knows better.
+        assert_eq!(told(Time(8)).0, 1);
+    }
+
+    #[test]
+    fn emulated_threads_have_the_names_of_their_programs() {
+        let pid = Pid(u32::MAX - 1);
+        let mut processes = Processes {
+            emulated: true,
+            ..Processes::default()
+        };
+        processes.adopt(pid, Pid(1), Time(1));
+        let exe = "/usr/bin/a-program-with-a-long-name";
+        processes.exec(pid, Time(2), exe);
+        processes.thread_made(pid, Tid(pid.0), Tid(5), Time(3));
+        processes.thread(pid, Tid(6), Time(4), Some("worker"));
+        let threads = &processes.all[&pid].threads;
+        let name = |tid| threads[&tid].name.as_str();
+        assert_eq!(name(Tid(pid.0)), "a-program-with-");
+        assert_eq!(name(Tid(5)), "a-program-with-");
+        assert_eq!(name(Tid(6)), "worker");
+    }
+}

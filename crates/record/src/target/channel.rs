@@ -1,0 +1,352 @@
+//! Where processes of the target meet the recorder (`varve-agent-ring`, `channel`).
+//!
+//! A thread of its own answers, so that a program that starts waits for nobody's loop. It believes the kernel alone: who
+//! has connected is what the socket's credentials say, and whether that process is recorded is what the kernel's table
+//! of tracked processes says. Each image of a process, from an exec or a fork to the next exec, gets one ring, one
+//! connection for a fault handler and one file of counts. Everything else is closed at once, and counted.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration as Wait, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use varve_agent_ring::channel::Kind;
+use varve_agent_ring::server::{Hello, Listener, Peer};
+use varve_agent_ring::{DIRECTORY_VARIABLE, IDENTITY_VARIABLE, RingReader};
+use varve_bpf::TrackedProcesses;
+use varve_model::{Pid, Time};
+
+use crate::RecordError;
+use crate::target::run_folder::RunFolder;
+
+/// Size of the ring of each process.
+const RING_BYTES: usize = 4 << 20;
+/// Connections that are taken before anything else is looked at.
+const BATCH: usize = 64;
+/// A rest after as many connections of strangers: who floods the socket gets little of the machine.
+const REST: Wait = Wait::from_millis(2);
+/// Tracked processes that have connected and not said what they want; the oldest has to go.
+const MAX_PENDING: usize = 64;
+/// How long they have time for it: what they wait themselves.
+const PATIENCE: Wait = Wait::from_millis(200);
+
+/// What a process handed over or was given. `image` is when what it runs began ([`TrackedProcesses::image`]).
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    /// It was given this ring.
+    Ring {
+        pid: Pid,
+        image: Time,
+        reader: RingReader,
+    },
+    /// It handed over a userfaultfd.
+    UserFault { pid: Pid, fault: OwnedFd },
+    /// Its fault handler is at the other end.
+    Handler {
+        pid: Pid,
+        image: Time,
+        socket: OwnedFd,
+    },
+}
+
+/// What is to be had beside rings.
+#[derive(Debug, Default)]
+pub(crate) struct Offers {
+    /// Userfaultfds are taken.
+    pub(crate) writes: bool,
+    /// Fault handlers are.
+    pub(crate) handlers: bool,
+    /// Files of counts are given.
+    pub(crate) counts: Option<CountFiles>,
+}
+
+/// Where files of counts are made.
+#[derive(Debug)]
+pub(crate) struct CountFiles {
+    pub(crate) folder: PathBuf,
+    /// The file that all processes share.
+    pub(crate) control: File,
+}
+
+impl CountFiles {
+    /// Makes the file of one image. As long as the plugin may ever want; only what is written takes room.
+    fn make(&self, pid: Pid, image: Time) -> io::Result<File> {
+        let name = varve_exact_table::file_name(pid.0, image.0);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.folder.join(name))?;
+        file.set_len(varve_exact_table::MAX_BYTES)?;
+        Ok(file)
+    }
+}
+
+/// What was refused.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    /// Connections of processes that are not tracked.
+    pub(crate) foreign: AtomicU64,
+    /// Wishes of tracked processes: for a second ring, for what is not to be had, or said wrongly or too late.
+    pub(crate) tracked: AtomicU64,
+}
+
+/// The folder, the socket in it and the thread that answers.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    arrivals: Receiver<Arrival>,
+    refused: Arc<Refused>,
+    identity: String,
+    thread: Option<JoinHandle<()>>,
+    /// A byte here ends the thread.
+    stop: OwnedFd,
+    folder: RunFolder,
+}
+
+impl Channel {
+    /// Begins to answer.
+    ///
+    /// # Errors
+    /// Where there can be no socket in the folder.
+    pub(crate) fn open(
+        folder: RunFolder,
+        tracked: TrackedProcesses,
+        offers: Offers,
+    ) -> Result<Channel, RecordError> {
+        let problem = RecordError::system("make the preload library's socket");
+        let made = || -> io::Result<(Listener, String, OwnedFd, OwnedFd)> {
+            let listener = Listener::bind(folder.path())?;
+            let identity = varve_agent_ring::server::identity(folder.path())?.to_string();
+            let (stopped, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+            Ok((listener, identity, stopped, stop))
+        };
+        let (listener, identity, stopped, stop) = made().map_err(problem)?;
+        let (say, arrivals) = channel();
+        let refused = Arc::new(Refused::default());
+        let server = Server {
+            listener,
+            tracked,
+            offers,
+            refused: refused.clone(),
+            say,
+            pending: Vec::new(),
+            served: HashMap::new(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("varve-channel".into())
+            .spawn(move || server.run(&stopped))
+            .map_err(RecordError::system("start a thread"))?;
+        Ok(Channel {
+            arrivals,
+            refused,
+            identity,
+            thread: Some(thread),
+            stop,
+            folder,
+        })
+    }
+
+    /// What a process needs to know to find the recorder, as environment variables.
+    pub(crate) fn environment(&self) -> [(&'static str, std::ffi::OsString); 2] {
+        [
+            (
+                DIRECTORY_VARIABLE,
+                self.folder.path().as_os_str().to_owned(),
+            ),
+            (IDENTITY_VARIABLE, self.identity.clone().into()),
+        ]
+    }
+
+    /// The next that came, if there is one.
+    pub(crate) fn next(&self) -> Option<Arrival> {
+        self.arrivals.try_recv().ok()
+    }
+
+    /// Connections that were refused: those of strangers, and those of tracked processes.
+    pub(crate) fn refused(&self) -> (u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.refused.foreign), count(&self.refused.tracked))
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // Not by closing it: a child that has not begun its program yet may hold a copy.
+        let _ = rustix::io::write(&self.stop, &[0]);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A tracked process that has not said what it wants.
+struct Pending {
+    peer: Peer,
+    image: Time,
+    until: Instant,
+}
+
+/// What an image was given.
+struct Served {
+    image: Time,
+    kinds: Vec<Kind>,
+}
+
+struct Server {
+    listener: Listener,
+    tracked: TrackedProcesses,
+    offers: Offers,
+    refused: Arc<Refused>,
+    say: Sender<Arrival>,
+    pending: Vec<Pending>,
+    served: HashMap<Pid, Served>,
+}
+
+impl Server {
+    /// Answers until something comes through the pipe.
+    fn run(mut self, stopped: &OwnedFd) {
+        // Where that fails it has what the recorder began with, as before.
+        let _ = crate::rights::settle();
+        // A program that starts waits for this thread.
+        varve_sys::thread_priority(-20);
+        loop {
+            let (stop, new) = self.wait(stopped);
+            if stop {
+                return;
+            }
+            let strangers = if new { self.take_new() } else { 0 };
+            let pending = std::mem::take(&mut self.pending);
+            let now = Instant::now();
+            for one in pending {
+                self.look(one, now);
+            }
+            if strangers == BATCH {
+                std::thread::sleep(REST);
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do: whether to stop, and whether somebody has connected.
+    fn wait(&self, stopped: &OwnedFd) -> (bool, bool) {
+        let mut all = vec![
+            PollFd::new(stopped, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
+        ];
+        let pending = self.pending.iter().map(|p| p.peer.as_fd());
+        all.extend(pending.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let until = self.pending.iter().map(|p| p.until).min();
+        let limit = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now()) + Wait::from_millis(1);
+            rustix::time::Timespec {
+                tv_sec: left.as_secs().cast_signed(),
+                tv_nsec: left.subsec_nanos().into(),
+            }
+        });
+        // Whatever it says, the next look tells.
+        let _ = poll(&mut all, limit.as_ref());
+        let is_ready = |i: usize| all.get(i).is_some_and(|fd| !fd.revents().is_empty());
+        (is_ready(0), is_ready(1))
+    }
+
+    /// Takes some of those who have connected; how many of them were strangers.
+    fn take_new(&mut self) -> usize {
+        let mut strangers = 0;
+        for _ in 0..BATCH {
+            let peer = match self.listener.accept() {
+                Ok(Some(peer)) => peer,
+                Ok(None) => break,
+                // No descriptors left, say: it goes on when there are some.
+                Err(_) => {
+                    std::thread::sleep(REST);
+                    break;
+                }
+            };
+            let image = self.tracked.image(Pid(peer.pid()));
+            // The number of a process that has ended may be another's by now.
+            let Some(image) = image.filter(|_| peer.is_there()) else {
+                strangers += 1;
+                self.refused.foreign.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            if self.pending.len() >= MAX_PENDING {
+                self.pending.remove(0);
+                self.refuse();
+            }
+            self.pending.push(Pending {
+                peer,
+                image,
+                until: Instant::now() + PATIENCE,
+            });
+        }
+        strangers
+    }
+
+    fn refuse(&self) {
+        self.refused.tracked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Serves a process that has said what it wants, and waits for one that has not.
+    fn look(&mut self, one: Pending, now: Instant) {
+        match one.peer.hello() {
+            Ok(Some(hello)) => {
+                let pid = Pid(one.peer.pid());
+                if self.serve(pid, one.image, one.peer, hello).is_err() {
+                    self.refuse();
+                }
+            }
+            Ok(None) if now < one.until => self.pending.push(one),
+            _ => self.refuse(),
+        }
+    }
+
+    fn serve(&mut self, pid: Pid, image: Time, peer: Peer, hello: Hello) -> io::Result<()> {
+        let served = self.served.entry(pid).or_insert_with(|| Served {
+            image,
+            kinds: Vec::new(),
+        });
+        if served.image != image {
+            *served = Served {
+                image,
+                kinds: Vec::new(),
+            };
+        }
+        if served.kinds.contains(&hello.kind) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        served.kinds.push(hello.kind);
+        // Told before it is given: the process may have ended before this thread goes on.
+        match hello.kind {
+            Kind::Ring => {
+                let (reader, memory) = RingReader::create(RING_BYTES)?;
+                let bytes = reader.bytes() as u64;
+                let fault = hello.descriptor.filter(|_| self.offers.writes);
+                if let Some(fault) = fault {
+                    let _ = self.say.send(Arrival::UserFault { pid, fault });
+                }
+                let _ = self.say.send(Arrival::Ring { pid, image, reader });
+                peer.give(Kind::Ring, bytes, &[memory.as_fd()])?;
+            }
+            Kind::Handler if self.offers.handlers => {
+                let socket = peer.into_socket();
+                let _ = self.say.send(Arrival::Handler { pid, image, socket });
+            }
+            Kind::Counts => {
+                let files = self.offers.counts.as_ref();
+                let files = files.ok_or(io::ErrorKind::Unsupported)?;
+                let own = files.make(pid, image)?;
+                peer.give(Kind::Counts, image.0, &[files.control.as_fd(), own.as_fd()])?;
+            }
+            Kind::Handler => return Err(io::ErrorKind::Unsupported.into()),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! How much memory was used, and when.
+
+use varve_analyse::{Analysis, Remainder, format};
+use varve_model::TouchSource;
+use varve_trace::{Absent, ClockUnit};
+
+use super::chart;
+use super::page::{Page, Tone};
+use super::words::span;
+
+pub(super) fn footprint(page: &mut Page, a: &Analysis) {
+    let f = &a.footprint;
+    page.heading("Footprint");
+    let several = a.processes.len() > 1;
+    let mut parts = vec![format!(
+        "{} touched ({})",
+        format::pages_size(f.touched_pages),
+        format::counted(f.touched_pages.0, "page")
+    )];
+    if knows_resident(a) && !several {
+        parts.push(format!(
+            "{} resident at the peak",
+            format::pages_size(f.peak_resident_pages)
+        ));
+    }
+    page.wrapped(&parts.join(", "), Tone::Plain);
+    if several {
+        page.wrapped(&per_process(a), Tone::Plain);
+    }
+    let pages = a.reuse.pages().0;
+    for (name, part) in [
+        ("in 1 interval", a.reuse.once),
+        ("in 2 intervals", a.reuse.twice),
+        ("in 3 or more", a.reuse.more),
+    ] {
+        let share = part.0 as f64 / pages.max(1) as f64;
+        page.line(&format!(
+            "  touched {name:<15}{:>7}  {:>9}  {}",
+            format::percent(part.0, pages),
+            format::pages_size(part),
+            chart::bar(share, 30)
+        ));
+    }
+    let aside = [
+        (a.unowned, "belong to no known object"),
+        (a.shared, "are shared by several objects and count in each"),
+        (
+            a.own_memory,
+            "are Varve's own in the target, in no other figure",
+        ),
+    ];
+    for (rest, what) in aside {
+        if rest != Remainder::default() {
+            page.line(&format!(
+                "  {}, {}, {what}",
+                format::counted(rest.touched_pages.0, "page"),
+                format::pages_size(rest.touched_pages)
+            ));
+        }
+    }
+    for s in &a.sources {
+        let why = match s.source {
+            TouchSource::Sticky => {
+                "bits that cannot be cleared: they count from their first touch on"
+            }
+            TouchSource::Pinned => "pinned for direct access: they count while pinned",
+            _ => continue,
+        };
+        page.wrapped(
+            &format!(
+                "  up to {} per interval are {why}",
+                format::counted(s.peak_pages.0, "page")
+            ),
+            Tone::Plain,
+        );
+    }
+    if f.possibly_others_page_touches > 0 {
+        page.wrapped(
+            &format!(
+                "  possibly touched by others: {}, {}, in {}: pages of shared files and memory known only by a flag that other \
+                 processes set too; they are in no other figure",
+                format::counted(f.possibly_others_pages.0, "page"),
+                format::pages_size(f.possibly_others_pages),
+                format::counted(f.possibly_others_page_touches, "page touch")
+                    .replace("touchs", "touches"),
+            ),
+            Tone::Plain,
+        );
+    }
+}
+
+/// What the processes touched and had, where a page that several use counts in each.
+fn per_process(a: &Analysis) -> String {
+    let f = &a.footprint;
+    let mut text = format!(
+        "summed over {} processes, where a page that several use counts in each: {} touched",
+        format::count(a.processes.len() as u64),
+        format::pages_size(f.touched_pages_per_process)
+    );
+    if knows_resident(a) {
+        text += &format!(
+            ", {} resident at the peak",
+            format::pages_size(f.peak_resident_pages)
+        );
+    }
+    text
+}
+
+pub(super) fn over_time(page: &mut Page, a: &Analysis) {
+    if a.working_set.is_empty() {
+        return;
+    }
+    page.heading("Working set over time");
+    // Ticks of unknown length are no axis that a person could read.
+    if a.trace.clock_unit != ClockUnit::Ticks {
+        let label = |length| span(a, length);
+        for line in chart::area(
+            &a.working_set,
+            a.trace.start_ns,
+            (page.width, chart::HEIGHT),
+            &label,
+        ) {
+            page.line(&line);
+        }
+    }
+    page.wrapped(
+        &format!(
+            "per interval: {} on average, {} at most",
+            format::pages_size(a.footprint.mean_working_set_pages),
+            format::pages_size(a.footprint.peak_working_set_pages)
+        ),
+        Tone::Plain,
+    );
+}
+
+fn knows_resident(a: &Analysis) -> bool {
+    a.footprint.peak_resident_pages.0 > 0 && !a.trace.absent.contains(&Absent::Resident)
+}

@@ -1,0 +1,299 @@
+//! What was recorded, whether all of it, and what that cost.
+
+use varve_analyse::{Analysis, ObjectSource, format};
+use varve_model::Duration;
+use varve_trace::{Absent, EXACT, TrapsNote};
+
+use super::page::{Page, Tone};
+use super::words::{command_line, span};
+
+/// The command line, or that nobody knows it.
+fn command(a: &Analysis) -> String {
+    match a.trace.command.is_empty() {
+        true => "(unknown command)".to_owned(),
+        false => command_line(&a.trace.command),
+    }
+}
+
+/// When and on what machine.
+fn where_and_when(a: &Analysis) -> String {
+    let (trace, machine) = (&a.trace, &a.trace.machine);
+    let mut parts = Vec::new();
+    if trace.start_unix_ns > 0 {
+        parts.push(format::utc(trace.start_unix_ns));
+    }
+    match trace.absent.contains(&Absent::Machine) {
+        true => parts.push("machine not recorded".to_owned()),
+        false => {
+            parts.push(format!("Linux {} {}", machine.kernel, machine.architecture));
+            parts.push(format!(
+                "{}, {}{}",
+                format::counted(u64::from(machine.cpus), "CPU"),
+                format::bytes(machine.memory_bytes),
+                nodes(machine.nodes)
+            ));
+            parts.push(machine.cpu.clone());
+        }
+    }
+    parts.join(" · ")
+}
+
+fn nodes(nodes: Option<u32>) -> String {
+    match nodes {
+        Some(n @ 2..) => format!(", {n} memory nodes"),
+        _ => String::new(),
+    }
+}
+
+/// How long and how.
+fn how(a: &Analysis) -> String {
+    let trace = &a.trace;
+    if let Some(from) = trace.backend.strip_prefix("import/") {
+        let intervals = match trace.absent.contains(&Absent::Touches) {
+            true => "no intervals".to_owned(),
+            false => format::counted(trace.intervals, "interval"),
+        };
+        let length = span(a, trace.duration_ns);
+        return format!("imported from {from}: {length}, {intervals}");
+    }
+    let length = match (trace.interval_ns, trace.interval_accesses) {
+        (Some(asked), _) if trace.is_lengthened() => format!(
+            "of {} to {} (median {}; asked for {})",
+            format::duration(trace.shortest_interval_ns),
+            format::duration(trace.longest_interval_ns),
+            format::duration(trace.median_interval_ns),
+            format::duration(asked)
+        ),
+        (Some(length), _) => format!("of {}", format::duration(length)),
+        (_, Some(0)) => "(the whole run)".to_owned(),
+        (_, Some(accesses)) => format!("of {} accesses", format::count(accesses)),
+        _ => format!(
+            "of {} (median, chosen by cost)",
+            format::duration(trace.median_interval_ns)
+        ),
+    };
+    let how = match trace.attached {
+        true => "attached while it ran",
+        false => "from its start",
+    };
+    let end = match trace.exit_code {
+        Some(code) => format!(", exit code {code}"),
+        None => String::new(),
+    };
+    format!(
+        "{} recorded {how}, {} {length}, backend {}{end}",
+        format::duration(trace.duration_ns),
+        format::counted(trace.intervals, "interval"),
+        trace.backend
+    )
+}
+
+/// What recording cost.
+fn cost(a: &Analysis) -> String {
+    let (trace, cost) = (&a.trace, &a.overhead);
+    let mut parts = vec![match trace.backend == EXACT {
+        true => "target ran in an emulator".to_owned(),
+        false => format!(
+            "target held {} ({} of the time, longest {}; all threads stood still for {}){}",
+            format::duration(cost.held_ns),
+            format::percent(cost.held_ns.0, trace.duration_ns.0),
+            format::duration(cost.longest_hold_ns),
+            format::duration(cost.stood_ns),
+            held_by(&trace.hold)
+        ),
+    }];
+    parts.push(format!(
+        "recorder used {} of CPU",
+        format::duration(cost.recorder_cpu_ns)
+    ));
+    if cost.recorder_peak_bytes.0 > 0 {
+        parts.push(format!(
+            "{} of memory",
+            format::bytes(cost.recorder_peak_bytes)
+        ));
+    }
+    parts.join(", ")
+}
+
+/// Whether all was recorded, in a word with its tone.
+fn completeness(a: &Analysis) -> (&'static str, Tone) {
+    match a.trace.complete {
+        true => ("complete", Tone::Good),
+        false if a.trace.backend.starts_with("import/") => ("imported", Tone::Notice),
+        false => ("INCOMPLETE", Tone::Bad),
+    }
+}
+
+fn losses(a: &Analysis) -> String {
+    let losses = a.trace.losses.iter();
+    let losses: Vec<String> = losses
+        .map(|(kind, count)| format!("{kind}: {}", format::count(*count)))
+        .collect();
+    losses.join(", ")
+}
+
+/// Says where figures contradict each other.
+fn wrong(a: &Analysis) -> Option<String> {
+    (!a.contradictions.is_empty()).then(|| {
+        format!(
+            "this report contradicts itself: {}. Please report it",
+            a.contradictions.join("; ")
+        )
+    })
+}
+
+/// A line of each: what ran, on what, how long; what is shown of it; whether all was recorded, and what that cost.
+pub(super) fn brief(page: &mut Page, a: &Analysis) {
+    head(page, a);
+    page.gap();
+    let (word, tone) = completeness(a);
+    page.clipped(word, tone, &short_statement(a));
+    if let Some(text) = wrong(a) {
+        page.clipped("WRONG", Tone::Bad, &text);
+    }
+    if !a.trace.absent.contains(&Absent::Overhead) {
+        let cost = &a.overhead;
+        let text = format!(
+            "target held {} ({} of the time), recorder used {} of CPU",
+            format::duration(cost.held_ns),
+            format::percent(cost.held_ns.0, a.trace.duration_ns.0),
+            format::duration(cost.recorder_cpu_ns)
+        );
+        match a.trace.backend == EXACT {
+            true => page.clipped("cost", Tone::Plain, &self::cost(a)),
+            false => page.clipped("cost", Tone::Plain, &text),
+        }
+    }
+}
+
+/// The statement of completeness in a line.
+pub(super) fn short_statement(a: &Analysis) -> String {
+    match a.trace.complete {
+        true if a.trace.backend == EXACT => {
+            "every access of the program's own instructions was counted".to_owned()
+        }
+        true => "every page that the program accessed is listed, interval by interval".to_owned(),
+        false => a.trace.statement.clone(),
+    }
+}
+
+/// What ran, on what machine, how long.
+pub(super) fn head(page: &mut Page, a: &Analysis) {
+    page.one_line(&command(a), Tone::Strong);
+    page.one_line(&where_and_when(a), Tone::Faint);
+    page.one_line(&how(a), Tone::Plain);
+    if let Some(words) = &a.trace.selected {
+        page.one_line(&format!("only {words}"), Tone::Notice);
+    }
+}
+
+/// All of it.
+pub(super) fn what_ran(page: &mut Page, a: &Analysis) {
+    page.wrapped(&command(a), Tone::Strong);
+    page.wrapped(&where_and_when(a), Tone::Faint);
+    page.wrapped(&how(a), Tone::Plain);
+    if let Some(words) = &a.trace.selected {
+        page.wrapped(&format!("only {words}"), Tone::Notice);
+    }
+    page.gap();
+    let (word, tone) = completeness(a);
+    page.labelled(word, tone, &a.trace.statement);
+    let lost = losses(a);
+    if !lost.is_empty() {
+        page.labelled("lost", Tone::Bad, &lost);
+    }
+    if let Some(text) = wrong(a) {
+        page.labelled("WRONG", Tone::Bad, &text);
+    }
+    match a.trace.absent.contains(&Absent::Overhead) {
+        true => page.labelled("cost", Tone::Plain, "not recorded"),
+        false => page.labelled("cost", Tone::Plain, &cost(a)),
+    }
+    if a.trace.backend.starts_with("import/") {
+        return;
+    }
+    if let Some(traps) = &a.trace.traps {
+        page.labelled("trapped", Tone::Plain, &trapped(traps));
+    }
+    if a.trace.attached {
+        page.labelled("objects", Tone::Plain, &objects_of_attached(a));
+    } else if a.object_sources.iter().any(|s| s.why.is_some()) {
+        page.labelled("objects", Tone::Plain, &object_sources(&a.object_sources));
+    }
+}
+
+/// Where the objects of a program come from that ran already, to which nothing could be preloaded.
+fn objects_of_attached(a: &Analysis) -> String {
+    // The kernel shows the heap as a whole, `[heap]`, without the objects in it.
+    let is_heap = |o: &varve_analyse::ObjectUse| {
+        o.kind == varve_model::ObjectKind::Heap && !o.name.starts_with("[heap]")
+    };
+    let heap = match a.objects.iter().any(is_heap) {
+        true => "heap objects are those made since the recording began",
+        false => "heap objects are not known",
+    };
+    format!("from the mappings and system calls of the program, as it ran already; {heap}")
+}
+
+/// Who told of the objects of how many programs, and why not the preload library.
+fn object_sources(sources: &[ObjectSource]) -> String {
+    let parts = sources.iter().map(|source| {
+        let programs = format::counted(source.programs, "program");
+        if source.from == "preload" {
+            return format!("preload in {programs}");
+        }
+        let why = match source.why.as_deref() {
+            Some("static") => "it loads no libraries",
+            Some("rights") => "it gained rights by its file",
+            Some("environment") => "LD_PRELOAD was dropped",
+            Some("root") => "its root folder lacks the library",
+            Some("unanswered") => "the library did not connect",
+            _ => return format!("kernel's view in {programs}"),
+        };
+        format!("kernel's view in {programs} ({}: {why})", source.example)
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+fn held_by(hold: &str) -> String {
+    let names = hold.split(", ").filter_map(|word| match word {
+        "cgroup" => Some("the freezer of a cgroup made for it"),
+        "own cgroup" => Some("the freezer of its own cgroup"),
+        "ptrace" => Some("ptrace"),
+        _ => None,
+    });
+    let names: Vec<&str> = names.collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(" by {}", names.join(" and ")),
+    }
+}
+
+/// What `--backend fault` trapped, and what it left to the scan.
+fn trapped(traps: &TrapsNote) -> String {
+    let mut text = format!(
+        "{}, once an interval each, at their first access; the scan alone tells of {} more: memory that is shared, of \
+         files, not chosen, or cannot be moved",
+        format::counted(traps.trapped_touches, "page"),
+        format::count(traps.scanned_touches)
+    );
+    if traps.waited_ns > Duration(0) {
+        text += &format!(
+            ". Threads waited {} for that, and intervals are longer by as much",
+            format::duration(traps.waited_ns)
+        );
+    }
+    if traps.budget.is_some() {
+        text += &format!(
+            ". Sampled: {:.2} % of the pages, chosen at random, were to be trapped",
+            traps.sampling_rate * 100.0
+        );
+    }
+    if traps.given_up > 0 {
+        text += &format!(
+            ". Processes whose later accesses did not trap, because they could not be served any more: {}",
+            format::count(traps.given_up)
+        );
+    }
+    text
+}

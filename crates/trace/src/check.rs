@@ -1,0 +1,30 @@
+//! Whether a trace can be read as a whole.
+
+use crate::tables::*;
+use crate::{Trace, TraceError};
+
+impl Trace {
+    /// Reads every row of every table that a finished trace has.
+    ///
+    /// # Errors
+    /// The first table that is damaged, or is no regular file.
+    pub fn check(&self) -> Result<(), TraceError> {
+        self.read_through::<IntervalRow>()?;
+        self.read_through::<TouchRow>()?;
+        self.read_through::<FaultRow>()?;
+        self.read_through::<SampleRow>()?;
+        self.read_through::<CountRow>()?;
+        self.read_through::<ObjectRow>()?;
+        self.read_through::<SiteRow>()?;
+        self.read_through::<SymbolRow>()?;
+        self.read_through::<MappingRow>()?;
+        self.read_through::<ThreadRow>()?;
+        self.read_through::<ProcessRow>()?;
+        self.read_through::<CounterRow>()?;
+        self.read_through::<LossRow>()
+    }
+
+    fn read_through<R: Row>(&self) -> Result<(), TraceError> {
+        self.batches::<R>()?.try_for_each(|batch| batch.map(drop))
+    }
+}

@@ -1,0 +1,86 @@
+//! The lines with which a recording ends: what was recorded, whether all of it, what that cost, what stands out.
+
+use std::collections::HashSet;
+
+use varve_analyse::{AnalyseOptions, Overview, analyse, format};
+use varve_model::{Pid, visible};
+use varve_trace::tables::{CountRow, FaultRow, ObjectRow, ProcessRow, SampleRow, TouchRow};
+use varve_trace::{Manifest, Trace, TraceError};
+
+/// Rows of a trace up to which it is looked at when its recording ends, which is a fraction of a second of work.
+const MAX_ROWS: u64 = 1_000_000;
+/// Findings that are named.
+const FINDINGS: usize = 2;
+
+/// What is said of a trace that was just written, but for where it is: a sentence each.
+pub(super) fn lines(trace: &Trace) -> Vec<String> {
+    let manifest = &trace.manifest;
+    let rows = trace.rows::<ProcessRow>().unwrap_or_default();
+    // A process has a row for each program that it ran.
+    let processes: HashSet<Pid> = rows.iter().map(|row| row.pid).collect();
+    vec![
+        recorded(manifest, processes.len() as u64),
+        complete(manifest),
+        cost(manifest),
+        // What cannot be read is told by the report.
+        findings(trace).unwrap_or_else(|_| "findings: `varve report` looks for them".to_owned()),
+    ]
+}
+
+fn recorded(manifest: &Manifest, processes: u64) -> String {
+    let command = manifest.target.command.first();
+    let program = command.map_or("(unknown command)", |word| {
+        word.rsplit('/').next().unwrap_or(word)
+    });
+    let length = manifest.clock.end_ns - manifest.clock.start_ns;
+    let processes = match processes {
+        1 => "1 process".to_owned(),
+        n => format!("{} processes", format::count(n)),
+    };
+    format!(
+        "recorded {}: {}, {processes}",
+        visible(program),
+        format::duration(length)
+    )
+}
+
+fn complete(manifest: &Manifest) -> String {
+    match manifest.completeness.complete {
+        true => "complete: every page that the program accessed is listed".to_owned(),
+        false => format!("INCOMPLETE: {}", manifest.completeness.statement),
+    }
+}
+
+fn cost(manifest: &Manifest) -> String {
+    let (cost, clock) = (&manifest.overhead, &manifest.clock);
+    format!(
+        "cost: target held {} ({} of the time), recorder used {} of CPU",
+        format::duration(cost.held_ns),
+        format::percent(cost.held_ns.0, (clock.end_ns - clock.start_ns).0),
+        format::duration(cost.recorder_cpu_ns)
+    )
+}
+
+/// The strongest findings, where they are found in no noticeable time.
+fn findings(trace: &Trace) -> Result<String, TraceError> {
+    let rows = trace.count::<TouchRow>()?
+        + trace.count::<SampleRow>()?
+        + trace.count::<FaultRow>()?
+        + trace.count::<ObjectRow>()?
+        + trace.count::<CountRow>()?;
+    if rows > MAX_ROWS {
+        return Ok("findings: the trace is large, `varve report` looks for them".to_owned());
+    }
+    let analysis = analyse(trace, &AnalyseOptions::default(), &mut |_| ())?;
+    let found = Overview::of(&analysis).findings;
+    let shown: Vec<String> = found
+        .iter()
+        .take(FINDINGS)
+        .map(|f| format!("{} ({})", f.title, f.action))
+        .collect();
+    Ok(match found.len() {
+        0 => "no findings".to_owned(),
+        n if n > FINDINGS => format!("findings: {}; and {} more", shown.join("; "), n - FINDINGS),
+        _ => format!("findings: {}", shown.join("; ")),
+    })
+}

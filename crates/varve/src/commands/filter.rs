@@ -1,0 +1,234 @@
+//! What of a trace is to be shown: from what a person typed to a selection, or to what there is instead.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use varve_model::{Duration, Interval, ObjectId, ObjectKind, Pid, Tid, Time};
+use varve_trace::tables::{ObjectRow, ProcessRow, ThreadRow};
+use varve_trace::{Absent, ClockUnit, Selection, Trace};
+
+use super::Failure;
+use crate::arguments::Filter;
+
+/// Names that a message lists.
+const NAMES: usize = 12;
+
+/// The part of the trace that was asked for.
+pub(crate) fn choose(trace: Trace, filter: &Filter) -> Result<Trace, Failure> {
+    if filter.is_all() {
+        return Ok(trace);
+    }
+    let mut chosen = Selection::default();
+    let mut words = Vec::new();
+    if let Some(pid) = filter.pid {
+        chosen.pids = Some([process(&trace, Pid(pid))?].into());
+        words.push(format!("process {pid}"));
+    }
+    if let Some(thread) = &filter.thread {
+        chosen.tids = Some(threads(&trace, thread)?);
+        words.push(format!("thread {thread}"));
+    }
+    if filter.object.is_some() || filter.kind.is_some() {
+        chosen.objects = Some(objects(&trace, filter)?);
+        words.extend(filter.object.as_ref().map(|o| format!("objects {o}")));
+        words.extend(filter.kind.map(|k| format!("kind {}", k.word())));
+    }
+    if filter.from.is_some() || filter.to.is_some() {
+        window(&trace, filter, &mut chosen)?;
+        words.extend(filter.from.map(|t| format!("from {}", show(t.0))));
+        words.extend(filter.to.map(|t| format!("to {}", show(t.0))));
+    }
+    if filter.from.is_some() {
+        words.push("times counted from there on".to_owned());
+    }
+    chosen.words = words.join(", ");
+    let is_some = chosen.pids.is_some() || chosen.tids.is_some() || chosen.objects.is_some();
+    let mut part = trace.part(chosen);
+    // Touches name no thread, and resident pages are recorded of all processes together.
+    let lacks = [
+        (filter.thread.is_some(), Absent::Touches),
+        (is_some, Absent::Resident),
+    ];
+    let absent = &mut part.manifest.absent;
+    for (lacks, what) in lacks {
+        if lacks && !absent.contains(&what) {
+            absent.push(what);
+        }
+    }
+    Ok(part)
+}
+
+fn show(length: Duration) -> String {
+    varve_analyse::format::duration(length)
+}
+
+/// A refusal that says what there is.
+fn none(what: String, there_is: Vec<String>) -> Failure {
+    let rest = there_is.len().saturating_sub(NAMES);
+    let mut names: Vec<String> = there_is.into_iter().take(NAMES).collect();
+    if rest > 0 {
+        names.push(format!("and {rest} more"));
+    }
+    let hint = match names.is_empty() {
+        true => "the trace has none".to_owned(),
+        false => format!("there are: {}", names.join(", ")),
+    };
+    Failure::new(what, Some(hint))
+}
+
+fn process(trace: &Trace, pid: Pid) -> Result<Pid, Failure> {
+    let rows: Vec<ProcessRow> = trace.rows()?;
+    if rows.iter().any(|row| row.pid == pid) {
+        return Ok(pid);
+    }
+    let all: BTreeMap<Pid, String> = rows.into_iter().map(|r| (r.pid, r.exe)).collect();
+    let base = |exe: &str| exe.rsplit('/').next().unwrap_or_default().to_owned();
+    let all = all
+        .into_iter()
+        .map(|(pid, exe)| format!("{pid} ({})", base(&exe)));
+    Err(none(
+        format!("the trace has no process {pid}"),
+        all.collect(),
+    ))
+}
+
+fn threads(trace: &Trace, wanted: &str) -> Result<HashSet<Tid>, Failure> {
+    let rows: Vec<ThreadRow> = trace.rows()?;
+    let is = |row: &&ThreadRow| {
+        row.tid.to_string() == wanted || (!row.name.is_empty() && glob(wanted, &row.name))
+    };
+    let found: HashSet<Tid> = rows.iter().filter(is).map(|row| row.tid).collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let all = rows.iter().map(|row| format!("{} ({})", row.tid, row.name));
+    Err(none(
+        format!("the trace has no thread {wanted}"),
+        all.collect(),
+    ))
+}
+
+fn objects(trace: &Trace, filter: &Filter) -> Result<HashSet<ObjectId>, Failure> {
+    let all = varve_analyse::object_names(trace)?;
+    let of_kind = |kind: ObjectKind| filter.kind.is_none_or(|k| k == kind);
+    let is = |name: &str| filter.object.as_deref().is_none_or(|o| is_named(o, name));
+    let found: HashSet<ObjectId> = all
+        .iter()
+        .filter(|(_, kind, name)| of_kind(*kind) && is(name))
+        .map(|(object, ..)| *object)
+        .collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let Some(wanted) = &filter.object else {
+        let kinds: HashSet<&str> = all.iter().map(|(_, kind, _)| kind.word()).collect();
+        let mut kinds: Vec<String> = kinds.into_iter().map(str::to_owned).collect();
+        kinds.sort();
+        let kind = filter.kind.map_or("", ObjectKind::word);
+        return Err(none(
+            format!("the trace has no object of kind {kind}"),
+            kinds,
+        ));
+    };
+    // Those that are called alike, else the largest.
+    let plain = wanted.replace(['*', '?'], "").to_lowercase();
+    let rows: Vec<ObjectRow> = trace.rows()?;
+    let bytes: HashMap<ObjectId, u64> = rows.iter().map(|o| (o.object, o.bytes.0)).collect();
+    let mut sizes: BTreeMap<&str, u64> = BTreeMap::new();
+    for (object, _, name) in all.iter().filter(|(_, kind, _)| of_kind(*kind)) {
+        *sizes.entry(name).or_default() += bytes.get(object).copied().unwrap_or(0);
+    }
+    let mut names: Vec<(&str, u64)> = sizes.into_iter().collect();
+    names.sort_by_key(|(name, bytes)| {
+        let alike = !plain.is_empty() && name.to_lowercase().contains(&plain);
+        (!alike, std::cmp::Reverse(*bytes))
+    });
+    let names = names.iter().map(|(name, _)| format!("`{name}`"));
+    Err(none(
+        format!("the trace has no object named `{wanted}`"),
+        names.collect(),
+    ))
+}
+
+/// Whether a name is meant: all of it, without its place (`plate` for `plate (solver.c:3)`), or by `*` and `?`.
+fn is_named(wanted: &str, name: &str) -> bool {
+    let short = name.split(" (").next().unwrap_or(name);
+    glob(wanted, name) || glob(wanted, short)
+}
+
+/// Whether a pattern is all of a text; `*` stands for any letters, `?` for one.
+fn glob(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    // Where to go on when the last star has to take one letter more.
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p + 1, t));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == text[t] => (p, t) = (p + 1, t + 1),
+            _ => {
+                let Some((after, taken)) = star else {
+                    return false;
+                };
+                star = Some((after, taken + 1));
+                (p, t) = (after, taken + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+/// The intervals of a time.
+fn window(trace: &Trace, filter: &Filter, chosen: &mut Selection) -> Result<(), Failure> {
+    if trace.manifest.clock.unit != ClockUnit::Nanoseconds {
+        return Err(Failure::new(
+            "this trace has no seconds: --from and --to mean nothing in it",
+            None::<String>,
+        ));
+    }
+    let intervals = varve_analyse::intervals(trace)?;
+    let (Some(first), Some(last)) = (intervals.first(), intervals.last()) else {
+        return Err(Failure::new("the trace has no intervals", None::<String>));
+    };
+    let at = |t: Option<crate::arguments::Moment>, otherwise: Time| {
+        t.map_or(otherwise, |t| first.start_ns + t.0)
+    };
+    let (from, to) = (at(filter.from, first.start_ns), at(filter.to, last.end_ns));
+    let mut within = intervals
+        .iter()
+        .filter(|i| i.start_ns < to && i.end_ns > from);
+    let Some(begin) = within.next() else {
+        let length = show(last.end_ns - first.start_ns);
+        return Err(Failure::new(
+            "the trace has nothing in that time",
+            Some(format!(
+                "it goes from 0 to {length}, and --from comes before --to"
+            )),
+        ));
+    };
+    let end = within.next_back().unwrap_or(begin);
+    // Whole intervals: what was touched in one is not known more closely.
+    chosen.time = Some(begin.start_ns..Time(end.end_ns.0.saturating_add(1)));
+    chosen.intervals = Some(begin.interval..Interval(end.interval.0.saturating_add(1)));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_by_all_of_them_their_beginning_and_patterns() {
+        let name = "plate (solver.cpp:34, in Solver::setup)";
+        for wanted in [name, "plate", "pl*", "*solver.cpp*", "p?ate", "*"] {
+            assert!(is_named(wanted, name), "{wanted}");
+        }
+        for wanted in ["plat", "late", "?", "", "next_*"] {
+            assert!(!is_named(wanted, name), "{wanted}");
+        }
+        assert!(glob("a*b*c", "aXbYbZc") && !glob("a*b*c", "aXbYbZ"));
+    }
+}

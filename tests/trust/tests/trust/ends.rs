@@ -1,0 +1,240 @@
+//! Fault handlers, recorders and watchdogs that somebody ends: the target finds all of its memory, and goes on.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use varve_faults::{
+    Running, Stage, can_trap, is_frozen, patiently, recorder_cgroups, ring_folders, watchdogs,
+};
+use varve_trace::Trace;
+
+use crate::handler::{handler_of, has_userfaultfd, record, target_of};
+
+/// Pages of the program whose memory is looked at: 64 MiB.
+const PAGES: &str = "16384";
+
+fn kill(pid: u32) {
+    let id = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    let _ = rustix::process::kill_process(id, Signal::KILL);
+}
+
+/// Pages of a process that are in memory at a shadow address.
+fn moved_pages(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let mut is_shadow = false;
+    let mut kib = 0;
+    for line in text.lines() {
+        if let Some((start, _)) = line.split_once('-')
+            && let Ok(start) = u64::from_str_radix(start, 16)
+        {
+            // Where handlers put pages of the upper half: below the program and its heap.
+            is_shadow = (0x5700_0000_0000..0x6000_0000_0000).contains(&start);
+        } else if let Some(rest) = line.strip_prefix("Rss:")
+            && is_shadow
+        {
+            kib += rest
+                .trim()
+                .trim_end_matches(" kB")
+                .parse::<u64>()
+                .unwrap_or(0);
+        }
+    }
+    kib / 4
+}
+
+/// A program all of whose memory has been moved, and its handler.
+fn moved(stage: &Stage) -> (Running, u32, u32) {
+    let go = stage.path("go");
+    let (running, out) = record(stage, "holder", &[PAGES, "FILE", go.to_str().unwrap()]);
+    let said = |word: &str| fs::read_to_string(&out).is_ok_and(|t| t.trim() == word);
+    assert!(patiently(|| said("begun")), "{}", running.messages());
+    let target = target_of(&running);
+    let handler = handler_of(target);
+    assert!(patiently(|| has_userfaultfd(handler)));
+    let all: u64 = PAGES.parse().unwrap();
+    assert!(
+        patiently(|| moved_pages(target) >= all),
+        "{} pages are moved",
+        moved_pages(target)
+    );
+    (running, target, handler)
+}
+
+/// Lets the program look at its memory.
+fn require_kept(stage: &Stage) {
+    assert_eq!(looked(stage), "kept");
+}
+
+fn looked(stage: &Stage) -> String {
+    fs::write(stage.path("go"), "").unwrap();
+    let said = || fs::read_to_string(stage.path("said")).unwrap_or_default();
+    assert!(
+        patiently(|| !matches!(said().trim(), "begun" | "")),
+        "it waits"
+    );
+    said().trim().to_owned()
+}
+
+#[test]
+fn a_handler_that_somebody_ends_is_missed_and_its_pages_are_back() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let (running, _, handler) = moved(&stage);
+    kill(handler);
+    let pid = running.pid();
+    require_kept(&stage);
+    running.end().require(0);
+    let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+    assert!(!manifest.completeness.complete);
+    let killed = manifest.losses.get("killed_handlers");
+    assert_eq!(killed, Some(&1), "{manifest:?}");
+    let is_said = manifest
+        .notes
+        .iter()
+        .any(|n| n.contains("were brought back"));
+    assert!(is_said, "{:?}", manifest.notes);
+    stage.require_clean(pid);
+}
+
+/// A move and system calls wait for the pages while they are brought back. The known hole is not asked for: a child that the
+/// handler was filling when it was killed has zeroes (`SECURITY.md`).
+#[test]
+fn a_handler_that_is_killed_while_its_program_uses_the_memory_loses_nothing() {
+    for _ in 0..5 {
+        let stage = Stage::new();
+        if !can_trap(&stage) {
+            return;
+        }
+        let (running, _, handler) = moved(&stage);
+        fs::write(stage.path("go"), "").unwrap();
+        std::thread::sleep(Duration::from_millis(7));
+        kill(handler);
+        let said = looked(&stage);
+        assert!(said.starts_with("kept"), "{said}");
+        running.end().require(0);
+    }
+}
+
+#[test]
+fn a_recorder_and_a_handler_that_are_killed_at_once_lose_nothing() {
+    for with_watchdog in [false, true] {
+        let stage = Stage::new();
+        if !can_trap(&stage) {
+            return;
+        }
+        let (running, _, handler) = moved(&stage);
+        let pid = running.pid();
+        let [first, _] = watchdogs(pid)[..] else {
+            panic!("watchdogs: {:?}", watchdogs(pid));
+        };
+        running.signal(Signal::KILL);
+        if with_watchdog {
+            kill(first);
+        }
+        kill(handler);
+        require_kept(&stage);
+        stage.require_clean(pid);
+    }
+}
+
+#[test]
+fn a_target_goes_on_when_its_recorder_and_the_watchdog_are_killed_at_once() {
+    for round in 0..20 {
+        let stage = Stage::new();
+        let started = stage.path("started");
+        let words = ["serve", started.to_str().unwrap()];
+        let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+        assert!(patiently(|| started.exists()), "{}", recorder.messages());
+        let pid = recorder.pid();
+        let group = recorder_cgroups(pid).pop().unwrap();
+        let first = watchdogs(pid)[0];
+        if round % 2 == 0 {
+            // In a hold, if it is met.
+            let began = Instant::now();
+            while !is_frozen(&group) && began.elapsed() < Duration::from_secs(5) {}
+        } else {
+            std::thread::sleep(Duration::from_micros(1700 * round));
+        }
+        recorder.signal(Signal::KILL);
+        kill(first);
+        // As if the hold had begun at that moment: a control of the premise where it was not met.
+        let beats = stage.path("started.beats");
+        let before = fs::read(&beats).unwrap();
+        assert!(
+            patiently(|| fs::read(&beats).unwrap() != before),
+            "round {round}: it stands still"
+        );
+        assert!(patiently(|| recorder_cgroups(pid).is_empty()));
+        assert!(patiently(|| ring_folders(pid).is_empty()));
+        assert!(patiently(|| watchdogs(pid).is_empty()));
+    }
+}
+
+#[test]
+fn a_watchdog_that_somebody_ends_is_started_again() {
+    let stage = Stage::new();
+    let started = stage.path("started");
+    let words = ["serve", started.to_str().unwrap()];
+    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+    assert!(patiently(|| started.exists()), "{}", recorder.messages());
+    let pid = recorder.pid();
+    for which in 0..2 {
+        let before = watchdogs(pid);
+        assert_eq!(before.len(), 2);
+        kill(before[which]);
+        let is_new = || {
+            let now = watchdogs(pid);
+            now.len() == 2 && !now.contains(&before[which])
+        };
+        assert!(patiently(is_new), "{}", recorder.messages());
+    }
+    // The new ones know what to do.
+    recorder.signal(Signal::KILL);
+    assert!(patiently(|| recorder_cgroups(pid).is_empty()));
+    assert!(patiently(|| ring_folders(pid).is_empty()));
+
+    let stage = Stage::new();
+    let started = stage.path("started");
+    let words = ["serve", started.to_str().unwrap()];
+    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+    assert!(patiently(|| started.exists()), "{}", recorder.messages());
+    let pid = recorder.pid();
+    let first = watchdogs(pid)[0];
+    kill(first);
+    assert!(patiently(
+        || watchdogs(pid).len() == 2 && !watchdogs(pid).contains(&first)
+    ));
+    recorder.signal(Signal::TERM);
+    recorder.end().require(11);
+    let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+    let is_said = manifest.notes.iter().any(|n| n.contains("watchdog"));
+    assert!(is_said, "{:?}", manifest.notes);
+    stage.require_clean(pid);
+}
+
+/// The shortest of several starts: a busy machine makes some longer.
+#[test]
+fn a_stopped_recorder_delays_a_new_program_by_a_tenth_of_a_second_at_most() {
+    let stage = Stage::new();
+    let script = "touch begun; while [ ! -e go ]; do sleep 0.02; done; \
+                  for i in 1 2 3 4 5 6; do date +%s%N; /bin/true; date +%s%N; done > times; touch done";
+    let recorder = stage.start(stage.record(&[], &["sh", "-c", script]));
+    assert!(
+        patiently(|| stage.path("begun").exists()),
+        "{}",
+        recorder.messages()
+    );
+    recorder.signal(Signal::STOP);
+    fs::write(stage.path("go"), "").unwrap();
+    assert!(patiently(|| stage.path("done").exists()));
+    recorder.signal(Signal::CONT);
+    recorder.end().require(0);
+    let text = fs::read_to_string(stage.path("times")).unwrap();
+    let times: Vec<u64> = text.lines().map(|l| l.parse().unwrap()).collect();
+    // Two programs begin between two such times: `true`, and the second `date`.
+    let least = times.chunks_exact(2).map(|t| t[1] - t[0]).min().unwrap();
+    assert!(least < 2 * 130_000_000, "{} ms", least / 1_000_000);
+}
