@@ -119,6 +119,24 @@ pub struct CountsChoice {
     pub interval_accesses: u64,
 }
 
+/// How a recording goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Live {
+    /// How long accesses have been recorded.
+    pub recorded: Duration,
+    /// 4 KiB pages that were touched in the last interval.
+    pub touched_pages: u64,
+    /// How long the target was held so far.
+    pub held: Duration,
+    /// CPU time of the recorder so far.
+    pub recorder_cpu: Duration,
+    /// Whether the recording is paused, or waits for its beginning.
+    pub rests: bool,
+}
+
+/// Shows a person how a recording goes.
+pub type Show = fn(&Live);
+
 /// The options of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
@@ -146,10 +164,14 @@ pub struct RecordOptions {
     pub traps: TrapsChoice,
     /// Whether every access is to be counted. Then nothing is scanned, trapped or sampled.
     pub counts: Option<CountsChoice>,
+    /// How long the target is to run before its accesses are recorded; its objects are known from the beginning.
+    pub delay: Duration,
     /// How long to record at most; None: until the target ends or a signal arrives.
     pub duration: Option<Duration>,
     /// Mechanisms left out on purpose.
     pub without: Vec<Ablation>,
+    /// Shows a person how the recording goes, a few times a second.
+    pub show: Option<Show>,
     /// Says a sentence to the person who waits for the recording.
     pub tell: Tell,
 }

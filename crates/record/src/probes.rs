@@ -216,6 +216,9 @@ pub(crate) trait Probe {
     /// An interval is over, and its rows are made.
     fn closed(&mut self, _closed: &Closed<'_>, _state: &mut State) {}
 
+    /// What happened up to this moment is not to be recorded.
+    fn discard(&mut self, _until: Time) {}
+
     /// What was lost, in all.
     fn losses(&self, _lost: &mut Lost) {}
 

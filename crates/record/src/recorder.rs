@@ -7,6 +7,7 @@ mod events;
 mod manifest;
 mod policy;
 mod reclaim;
+mod rest;
 mod setup;
 mod starvation;
 pub(crate) mod touch_rows;
@@ -25,6 +26,7 @@ use self::budget::Cost;
 use self::events::Events;
 use self::policy::IntervalPolicy;
 use self::reclaim::reclaim;
+use self::rest::Rest;
 use self::setup::prepare;
 use self::starvation::StarvationGuard;
 use self::touch_rows::Writes;
@@ -35,7 +37,7 @@ use crate::probes::{Due, Ending};
 use crate::state::processes::ObjectsFrom;
 use crate::state::tables;
 use crate::target::Target;
-use crate::{RecordError, RecordOptions, interrupts};
+use crate::{Live, RecordError, RecordOptions, interrupts};
 
 /// What is lost at most when the recorder is killed.
 const FLUSH_EVERY: Duration = Duration(500_000_000);
@@ -58,6 +60,7 @@ const END_WITHIN: Duration = Duration(600_000_000);
 const TARGET: u64 = 0;
 const SIGNAL: u64 = 1;
 const RING: u64 = 2;
+const PAUSE: u64 = 3;
 
 /// How a recording ended.
 #[derive(Debug)]
@@ -107,6 +110,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         writes: prepared.writes,
         interval: Interval(0),
         held: Duration(0),
+        touched_pages: 0,
         cpu_began: cpu_time(),
         cpu_before: cpu_time(),
         reclaim_before: reclaim(),
@@ -169,6 +173,18 @@ enum End {
     Stopped,
 }
 
+/// Where the loop stands.
+struct Pace {
+    /// When the interval that runs began.
+    start: Time,
+    /// When it is to end.
+    deadline: Option<Time>,
+    rest: Rest,
+    /// Whether a rest is to begin, or to end, at the next boundary.
+    turns: bool,
+    guard: StarvationGuard,
+}
+
 /// A recording that runs.
 struct Recorder<'a> {
     options: &'a RecordOptions,
@@ -187,6 +203,8 @@ struct Recorder<'a> {
     interval: Interval,
     /// How long the target was held in all.
     held: Duration,
+    /// 4 KiB pages that were touched in the last interval.
+    touched_pages: u64,
     cpu_began: Duration,
     cpu_before: Duration,
     reclaim_before: Option<i64>,
@@ -268,22 +286,9 @@ impl Recorder<'_> {
     fn follow(&mut self, began: Time) -> Result<(), RecordError> {
         let held_in = self.target.hold.path();
         self.events.tell(|probe, _| probe.begin(held_in));
-        let mut guard = StarvationGuard::new(self.target.pid, began);
         let waiter = self.waiter()?;
-        let mut start = began;
-        while self.target.child.is_none() && start == began {
-            let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
-            let (root, events) = (self.target.pid, &mut self.events);
-            if let Some(boundary) = self.boundaries.begin(root, kernel, hold, events)? {
-                start = boundary.next_start;
-            }
-        }
-        self.manifest.clock.start_ns = start;
-        guard.released(start);
-        let due = |start: Time, policy: &IntervalPolicy| policy.length().map(|l| start + l);
-        let mut deadline = due(start, &self.policy);
-        let mut flushed = start;
-        let until = self.options.duration.map(|most| start + most);
+        let mut pace = self.begin_intervals(began)?;
+        let mut flushed = began;
         let mut refreshes: Vec<Time> = Vec::new();
         loop {
             let now = monotonic_now();
@@ -291,16 +296,24 @@ impl Recorder<'_> {
                 refreshes.extend(YOUNG_REFRESHES.map(|d| now + d));
             }
             refreshes.retain(|at| *at > now);
-            let wake = refreshes.iter().copied().chain(deadline).chain(until);
+            let duration = self
+                .options
+                .duration
+                .filter(|_| pace.rest.until().is_none());
+            let until = duration.map(|most| self.manifest.clock.start_ns + most);
+            let wake = refreshes.iter().copied().chain(pace.deadline);
+            let wake = wake.chain(until).chain(pace.rest.until());
             let wake = wake.fold(now + self.drains_within(), Time::min);
-            let mut ended = self.wait(&waiter, wake - now)?;
+            let mut ended = self.wait(&waiter, Duration(wake.0.saturating_sub(now.0)))?;
             if ended.is_none() && until.is_some_and(|until| monotonic_now() >= until) {
                 self.interrupted = true;
                 ended = Some(End::Stopped);
             }
             if let Some(end) = ended {
-                guard.describe(&mut self.manifest.notes);
-                return self.end(end, start);
+                pace.guard.describe(&mut self.manifest.notes);
+                let start = (!pace.rest.is_on()).then_some(pace.start);
+                pace.rest.describe(monotonic_now(), &mut self.manifest);
+                return self.end(end, began, start);
             }
             self.drain()?;
             let now = monotonic_now();
@@ -313,37 +326,107 @@ impl Recorder<'_> {
                 self.watchdog.care_for_pages(pages);
             }
             self.watchdog.refresh();
-            if let (Some(at), Some(length)) = (deadline, self.policy.length())
-                && now >= at
-            {
-                // Looked at again before long: those who wait for their turn may be gone by then.
-                let starving = guard.wanting(now).map(|rest| rest.min(length));
-                if let Some(rest) = starving.or_else(|| self.prolonged(start, now, length)) {
-                    deadline = Some(now + rest);
-                } else {
-                    let cpu = cpu_time();
-                    deadline = match self.close(start)? {
-                        Some((boundary, cleared)) => {
-                            self.policy.ended(Cost {
-                                held: boundary.held,
-                                recorder_cpu: cpu_time() - cpu,
-                                cleared,
-                            });
-                            start = boundary.next_start;
-                            due(start, &self.policy)
-                        }
-                        // It runs on; try again soon.
-                        None => Some(now + Duration(length.0 / 4 + 1_000_000)),
-                    };
-                    guard.released(monotonic_now());
-                }
-            }
+            self.keep_pace(&mut pace)?;
             let state = &self.events.state;
             if now - flushed >= FLUSH_EVERY || state.tables.is_large() || state.objects.is_large() {
                 self.count_skipped()?;
                 self.flush()?;
                 flushed = now;
             }
+        }
+    }
+
+    /// Begins the first interval, or the rest before it.
+    fn begin_intervals(&mut self, began: Time) -> Result<Pace, RecordError> {
+        let mut guard = StarvationGuard::new(self.target.pid, began);
+        let mut start = began;
+        while self.target.child.is_none() && start == began {
+            let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
+            let (root, events) = (self.target.pid, &mut self.events);
+            if let Some(boundary) = self.boundaries.begin(root, kernel, hold, events)? {
+                start = boundary.next_start;
+            }
+        }
+        self.manifest.clock.start_ns = start;
+        guard.released(start);
+        let rest = Rest::new(start, self.options.delay);
+        Ok(Pace {
+            start,
+            deadline: self.due(start).filter(|_| !rest.is_on()),
+            turns: false,
+            rest,
+            guard,
+        })
+    }
+
+    /// When an interval that begins at this moment is over.
+    fn due(&self, start: Time) -> Option<Time> {
+        self.policy.length().map(|length| start + length)
+    }
+
+    /// Closes intervals in time, and begins and ends rests.
+    fn keep_pace(&mut self, pace: &mut Pace) -> Result<(), RecordError> {
+        let now = monotonic_now();
+        let Some(length) = self.policy.length() else {
+            return Ok(());
+        };
+        let asked = self.signals.take_pause() && pace.rest.until().is_none();
+        pace.turns |= asked || pace.rest.is_over(now);
+        if pace.rest.is_on() {
+            self.discard(now);
+        }
+        if !pace.turns {
+            if pace.deadline.is_none_or(|at| now < at) {
+                return Ok(());
+            }
+            // Looked at again before long: those who wait for their turn may be gone by then.
+            let starving = pace.guard.wanting(now).map(|rest| rest.min(length));
+            if let Some(rest) = starving.or_else(|| self.prolonged(pace.start, now, length)) {
+                pace.deadline = Some(now + rest);
+                return Ok(());
+            }
+        }
+        let cpu = cpu_time();
+        let keeps = !pace.rest.is_on();
+        let closed = self.close(pace.start, keeps)?;
+        pace.guard.released(monotonic_now());
+        let Some((boundary, cleared)) = closed else {
+            // It runs on; try again soon.
+            pace.deadline = Some(now + Duration(length.0 / 4 + 1_000_000));
+            return Ok(());
+        };
+        self.policy.ended(Cost {
+            held: boundary.held,
+            recorder_cpu: cpu_time() - cpu,
+            cleared,
+        });
+        pace.start = boundary.next_start;
+        pace.deadline = self.due(pace.start);
+        if std::mem::take(&mut pace.turns) {
+            if keeps {
+                pace.rest.begin(boundary.end);
+                pace.deadline = None;
+            } else {
+                if pace.rest.until().is_some() {
+                    self.manifest.clock.start_ns = pace.start;
+                }
+                pace.rest.end(pace.start);
+            }
+        }
+        self.show(pace, boundary.end);
+        Ok(())
+    }
+
+    /// Shows how it goes, where somebody wants to see it.
+    fn show(&self, pace: &Pace, end: Time) {
+        if let Some(show) = self.options.show {
+            show(&Live {
+                recorded: end - self.manifest.clock.start_ns,
+                touched_pages: self.touched_pages,
+                held: self.held,
+                recorder_cpu: cpu_time() - self.cpu_began,
+                rests: pace.rest.is_on(),
+            });
         }
     }
 
@@ -372,6 +455,7 @@ impl Recorder<'_> {
             // Once: others of its processes may live on for long.
             waiter.add(self.target.ended.as_fd(), TARGET, Trigger::Edge)?;
             waiter.add(self.signals.as_fd(), SIGNAL, Trigger::Level)?;
+            waiter.add(self.signals.pause_fd(), PAUSE, Trigger::Level)?;
             waiter.add(self.kernel.event_fd(), RING, Trigger::Edge)?;
             Ok(waiter)
         };
@@ -412,12 +496,16 @@ impl Recorder<'_> {
     }
 
     /// The last interval: whatever still runs is read once more and let go.
-    fn end(&mut self, end: End, start: Time) -> Result<(), RecordError> {
+    /// `start` is where the last interval began, unless nothing is recorded at the moment.
+    fn end(&mut self, end: End, began: Time, start: Option<Time>) -> Result<(), RecordError> {
         if let (End::TargetEnded, Some(child)) = (end, &mut self.target.child) {
             let _ = child.try_wait();
         }
-        if self.is_timed() {
+        if let (true, Some(start)) = (self.is_timed(), start) {
             self.close_last(start)?;
+        } else if self.is_timed() {
+            self.drain()?;
+            self.discard(monotonic_now());
         } else {
             self.drain()?;
             self.manifest.clock.end_ns = monotonic_now();
@@ -426,7 +514,7 @@ impl Recorder<'_> {
         let mut ending = Ending {
             state: &mut self.events.state,
             writer: &mut self.writer,
-            began: start,
+            began,
             ended: self.manifest.clock.end_ns,
             root: self.target.pid,
         };
@@ -437,7 +525,7 @@ impl Recorder<'_> {
     fn close_last(&mut self, start: Time) -> Result<(), RecordError> {
         let began = monotonic_now();
         while monotonic_now() - began < END_WITHIN {
-            if self.close(start)?.is_some() {
+            if self.close(start, true)?.is_some() {
                 return Ok(());
             }
         }

@@ -52,11 +52,13 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Signals {
     file: std::fs::File,
+    /// SIGUSR1 alone, which ends nothing.
+    pause: std::fs::File,
     previous: libc::sigset_t,
 }
 
 impl Signals {
-    /// Blocks SIGINT, SIGTERM, SIGHUP and SIGQUIT for this thread and those it makes, and gives
+    /// Blocks SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 for this thread and those it makes, and gives
     /// them as data. Call before any thread is made.
     pub fn catch() -> io::Result<Signals> {
         let mut set = MaybeUninit::uninit();
@@ -72,19 +74,34 @@ impl Signals {
                 }
                 libc::sigaddset(set.as_mut_ptr(), signal);
             }
-            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), previous.as_mut_ptr());
+            let mut pause = MaybeUninit::uninit();
+            libc::sigemptyset(pause.as_mut_ptr());
+            libc::sigaddset(pause.as_mut_ptr(), libc::SIGUSR1);
+            let mut both = set;
+            libc::sigaddset(both.as_mut_ptr(), libc::SIGUSR1);
+            let (file, pause) = (signal_file(set.as_ptr())?, signal_file(pause.as_ptr())?);
+            let error =
+                libc::pthread_sigmask(libc::SIG_BLOCK, both.as_ptr(), previous.as_mut_ptr());
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
             }
-            let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
             Ok(Signals {
-                file: std::fs::File::from_raw_fd(fd),
+                file,
+                pause,
                 previous: previous.assume_init(),
             })
         }
+    }
+
+    /// Where it can be seen that somebody wants a pause or its end.
+    pub fn pause_fd(&self) -> BorrowedFd<'_> {
+        self.pause.as_fd()
+    }
+
+    /// Whether SIGUSR1 has come since this was last asked.
+    pub fn take_pause(&mut self) -> bool {
+        let mut raw = [0u8; size_of::<libc::signalfd_siginfo>()];
+        self.pause.read(&mut raw).is_ok_and(|n| n == raw.len())
     }
 
     /// The next signal that waits, if any.
@@ -109,6 +126,20 @@ impl Signals {
     /// The mask that was in force before, which a child must have.
     pub(crate) fn previous(&self) -> libc::sigset_t {
         self.previous
+    }
+}
+
+/// A descriptor that signals of a set can be read from.
+///
+/// # Safety
+/// `set` points to an initialised set.
+unsafe fn signal_file(set: *const libc::sigset_t) -> io::Result<std::fs::File> {
+    // SAFETY: the caller's promise; the descriptor is nobody else's.
+    unsafe {
+        match libc::signalfd(-1, set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            fd if fd < 0 => Err(io::Error::last_os_error()),
+            fd => Ok(std::fs::File::from_raw_fd(fd)),
+        }
     }
 }
 

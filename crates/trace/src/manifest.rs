@@ -220,7 +220,6 @@ pub struct Machine {
     /// Physical memory.
     pub memory_bytes: Bytes,
     /// Memory nodes (NUMA); null where nobody said.
-    #[serde(default)]
     pub nodes: Option<u32>,
 }
 

@@ -10,7 +10,7 @@ use std::io::Write;
 
 use anstyle::{AnsiColor, Style};
 
-pub use progress::Progress;
+pub use progress::{Line, Progress};
 use varve_model::visible;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();

@@ -42,3 +42,33 @@ impl Drop for Progress {
         self.bar.finish_and_clear();
     }
 }
+
+/// A line on standard error that changes, for work whose end nobody knows; nothing where standard error is not a terminal.
+pub struct Line {
+    bar: ProgressBar,
+}
+
+impl Line {
+    /// An empty one.
+    #[expect(clippy::new_without_default, reason = "it draws")]
+    pub fn new() -> Line {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
+        if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
+            bar.set_style(style);
+        }
+        Line { bar }
+    }
+
+    /// Says something else.
+    pub fn set(&self, text: &str) {
+        self.bar
+            .set_message(varve_model::visible(text).into_owned());
+        self.bar.tick();
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -140,6 +140,10 @@ pub(crate) struct Record {
     #[arg(long, value_name = "SHARE", default_value = "3%")]
     pub(crate) overhead: Share,
 
+    /// Let the program run for this long before its accesses are recorded, such as 5s
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    pub(crate) delay: Moment,
+
     /// Record no longer than this, such as 30s or 5m; the program goes on
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<Moment>,

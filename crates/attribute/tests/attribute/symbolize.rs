@@ -192,7 +192,7 @@ fn without_lines_the_function_is_known_and_no_line_is_made_up() {
         (None, Some("app"))
     );
     let name = Namer::new(vec![PathBuf::new()]).site(Asked::One(ObjectKind::Heap), &found);
-    assert!(name.starts_with("heap from app at 0x"), "{name}");
+    assert!(name.starts_with("heap from app+0x"), "{name}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod space;
 use varve_access::Steps;
 use varve_bpf::{LoadOptions, TrackFlags};
 use varve_model::{Duration, Pid, SampleSource, Time};
+use varve_trace::tables::SampleRow;
 use varve_trace::{Manifest, SamplesNote, TraceError, TraceWriter};
 
 use self::clock::ClockSampler;
@@ -113,6 +114,15 @@ impl Sampler {
     }
 }
 
+impl Sampler {
+    fn rows(&mut self) -> &mut Vec<SampleRow> {
+        match self {
+            Sampler::Clock(sampler) => &mut sampler.rows,
+            Sampler::Hardware(sampler) => &mut sampler.rows,
+        }
+    }
+}
+
 impl Probe for Sampler {
     /// What has come is kept until all events before it are known.
     fn collect(&mut self, _: &mut State) -> Result<(), RecordError> {
@@ -144,12 +154,12 @@ impl Probe for Sampler {
         }
     }
 
+    fn discard(&mut self, until: Time) {
+        self.rows().retain(|row| row.time_ns > until);
+    }
+
     fn write(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {
-        let rows = match self {
-            Sampler::Clock(sampler) => &mut sampler.rows,
-            Sampler::Hardware(sampler) => &mut sampler.rows,
-        };
-        append(writer, rows)
+        append(writer, self.rows())
     }
 
     fn describe(&mut self, manifest: &mut Manifest) {

@@ -14,8 +14,13 @@ use crate::probes::{Closed, Reading};
 use crate::state::found::Found;
 
 impl Recorder<'_> {
-    /// Closes the interval that began at `start`; also says how many pages were cleared.
-    pub(super) fn close(&mut self, start: Time) -> Result<Option<(Boundary, u64)>, RecordError> {
+    /// Closes the interval that began at `start`; also says how many pages were cleared. Unless it `keeps` it nothing of
+    /// it gets into the trace.
+    pub(super) fn close(
+        &mut self,
+        start: Time,
+        keeps: bool,
+    ) -> Result<Option<(Boundary, u64)>, RecordError> {
         let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
         let made = self.boundaries.close(kernel, hold, &mut self.events)?;
         let Some((boundary, reading)) = made else {
@@ -34,24 +39,22 @@ impl Recorder<'_> {
             .flat_map(|f| &f.regions)
             .map(|region| u64::from(region.touched_count()))
             .sum::<u64>();
-        let before = std::mem::take(&mut self.events.state.tables.touches);
-        for found in &found {
-            self.append(found, None);
+        if keeps {
+            self.write_interval(start, &boundary, &reading, &found);
+        } else {
+            self.discard(boundary.end);
+            self.reclaim_before = reclaim();
+            let closed = Closed {
+                end: boundary.end,
+                found: &found,
+                rows: &[],
+                held: boundary.held,
+            };
+            self.events
+                .tell(|probe, state| probe.closed(&closed, state));
         }
-        let rows = std::mem::replace(&mut self.events.state.tables.touches, before);
-        let closed = Closed {
-            end: boundary.end,
-            found: &found,
-            rows: &rows,
-            held: boundary.held,
-        };
-        self.events.state.tables.touches.extend_from_slice(&rows);
-        self.append_vanished();
-        self.events
-            .tell(|probe, state| probe.closed(&closed, state));
         self.held = self.held + boundary.held;
-        self.watch_losses(boundary.next_start, &reading);
-        self.end_interval(start, &boundary, &reading);
+        self.note_cost();
         Ok(Some((boundary, cleared)))
     }
 
@@ -96,8 +99,30 @@ impl Recorder<'_> {
         }
     }
 
-    fn end_interval(&mut self, start: Time, boundary: &Boundary, reading: &Reading) {
-        let cpu = cpu_time();
+    fn write_interval(
+        &mut self,
+        start: Time,
+        boundary: &Boundary,
+        reading: &Reading,
+        found: &[Found],
+    ) {
+        let before = std::mem::take(&mut self.events.state.tables.touches);
+        for found in found {
+            self.append(found, None);
+        }
+        let rows = std::mem::replace(&mut self.events.state.tables.touches, before);
+        let closed = Closed {
+            end: boundary.end,
+            found,
+            rows: &rows,
+            held: boundary.held,
+        };
+        self.touched_pages = rows.iter().map(|row| u64::from(row.pages)).sum();
+        self.events.state.tables.touches.extend_from_slice(&rows);
+        self.append_vanished();
+        self.events
+            .tell(|probe, state| probe.closed(&closed, state));
+        self.watch_losses(boundary.next_start, reading);
         let state = &mut self.events.state;
         state.tables.intervals.push(IntervalRow {
             interval: self.interval,
@@ -107,17 +132,29 @@ impl Recorder<'_> {
             resident_pages: reading.resident_pages,
             processes: reading.processes,
             threads: state.processes.threads() as u32,
-            recorder_cpu_ns: cpu - self.cpu_before,
+            recorder_cpu_ns: cpu_time() - self.cpu_before,
         });
+        self.manifest.clock.end_ns = boundary.end;
+        self.interval = Interval(self.interval.0 + 1);
+    }
+
+    fn note_cost(&mut self) {
+        let cpu = cpu_time();
         self.manifest.overhead = Overhead {
             held_ns: self.held,
             recorder_cpu_ns: cpu - self.cpu_began,
             recorder_peak_bytes: Bytes(0),
         };
-        self.manifest.clock.end_ns = boundary.end;
         self.manifest.features.hold = self.target.hold.name();
         self.cpu_before = cpu;
-        self.interval = Interval(self.interval.0 + 1);
+    }
+
+    /// Forgets what was accessed up to a moment.
+    pub(super) fn discard(&mut self, until: Time) {
+        let state = &mut self.events.state;
+        state.vanished = std::mem::take(&mut state.vanished_next);
+        state.tables.faults.retain(|fault| fault.time_ns > until);
+        self.events.tell(|probe, _| probe.discard(until));
     }
 
     /// Counts what the kernel may have hidden in this interval.

@@ -5,6 +5,7 @@ pub(crate) mod doctor;
 pub(crate) mod export;
 mod filter;
 pub(crate) mod import;
+mod live;
 mod new_file;
 pub(crate) mod open;
 pub(crate) mod record;

@@ -1,9 +1,10 @@
 //! `varve record`.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use varve_model::Pid;
+use varve_model::{Duration, Pid};
 use varve_record::{
     CountsChoice, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
     TrapsChoice, WritesChoice,
@@ -50,9 +51,10 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             }
         }
     }
-    if options.counts.is_some() && arguments.duration.is_some() {
+    let is_part = arguments.duration.is_some() || arguments.delay.0 > Duration(0);
+    if options.counts.is_some() && is_part {
         return Err(Failure::new(
-            "`--backend exact` counts to the end of the program: `--duration` means nothing with it",
+            "`--backend exact` counts from the beginning of the program to its end: `--delay` and `--duration` mean nothing with it",
             Some("end the recording with Ctrl-C"),
         ));
     }
@@ -85,8 +87,9 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         );
         varve_ui::hint("to see its heap objects, record a copy without the setuid and setgid bits");
     }
-    let summary = varve_record::record(&options).map_err(failure)?;
-    finish(summary)
+    let recorded = varve_record::record(&options);
+    super::live::clear();
+    finish(recorded.map_err(failure)?)
 }
 
 /// What counts every access, where that is asked for.
@@ -153,10 +156,19 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             _ => TrapsChoice::Off,
         },
         counts: counts(arguments)?,
+        delay: arguments.delay.0,
+        show: shows(arguments).then_some(super::live::show as varve_record::Show),
         duration: arguments.duration.map(|d| d.0),
         without: arguments.without.clone(),
         tell: |sentence| varve_ui::note(sentence),
     })
+}
+
+/// Whether a line says how the recording goes: where a person looks at it, and the program does not write to the same
+/// terminal.
+fn shows(arguments: &Record) -> bool {
+    let is_free = arguments.pid.is_some() || !std::io::stdout().is_terminal();
+    is_free && std::io::stderr().is_terminal()
 }
 
 fn default_output(target: &TargetChoice) -> PathBuf {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::process::Signal;
 use varve_faults::{
     Ended, Running, Stage, cgroup_root, check_trace, is_frozen, patiently, recorder_cgroups,
-    ring_folders, varve_binary,
+    ring_folders, varve_binary, watchdogs,
 };
 use varve_trace::{State, Trace};
 use varve_trust::STRANGER;
@@ -145,7 +145,7 @@ fn what_is_others_survives_every_command() {
     assert!(said.contains("something else is in it"), "{said}");
 }
 
-/// Leaves a frozen target whose recorder and watchdog are dead.
+/// Leaves a frozen target whose recorder and watchdogs are dead.
 fn leave(stage: &Stage) -> (u32, PathBuf) {
     let started = stage.path("started");
     let words = ["serve", started.to_str().expect("a path")];
@@ -153,22 +153,13 @@ fn leave(stage: &Stage) -> (u32, PathBuf) {
     assert!(patiently(|| started.exists()), "{}", recorder.messages());
     let group = recorder_cgroups(recorder.pid()).pop().expect("a cgroup");
     recorder.signal(Signal::STOP);
-    kill(watchdog_of(&recorder));
+    let watchdogs = watchdogs(recorder.pid());
+    assert_eq!(watchdogs.len(), 2, "{watchdogs:?}");
+    watchdogs.into_iter().for_each(kill);
     recorder.signal(Signal::KILL);
     let pid = recorder.end().pid;
     fs::write(group.join("cgroup.freeze"), "1").expect("frozen");
     (pid, group)
-}
-
-fn watchdog_of(recorder: &Running) -> u32 {
-    let children = format!("/proc/{0}/task/{0}/children", recorder.pid());
-    let children = fs::read_to_string(children).expect("its children");
-    let is_watchdog = |pid: &&str| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|b| *b == 0).nth(1) == Some(b"watchdog")
-    };
-    let found = children.split_whitespace().find(is_watchdog);
-    found.expect("a watchdog").parse().expect("a number")
 }
 
 fn kill(pid: u32) {

@@ -44,6 +44,8 @@ impl WhyNot {
         if varve_sys::is_secure(pid) {
             return Some(WhyNot::Rights);
         }
+        // In this order: a process whose variables can be read then had its root folder before.
+        let has_library = in_its_root(pid, library);
         let Ok(variables) = fs::read(proc("environ")) else {
             return None;
         };
@@ -51,12 +53,12 @@ impl WhyNot {
         let is_over = || varve_sys::cmdline(pid).is_ok_and(|words| words.is_empty());
         let excused = variables.is_empty() && is_over();
         if !preloads(&variables, library) && !excused {
-            return Some(match in_its_root(pid, library) {
+            return Some(match has_library {
                 true => WhyNot::Environment,
                 false => WhyNot::Root,
             });
         }
-        (!in_its_root(pid, library)).then_some(WhyNot::Root)
+        (!has_library).then_some(WhyNot::Root)
     }
 }
 

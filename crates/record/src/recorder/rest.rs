@@ -1,0 +1,76 @@
+//! The times in which nothing is recorded: before a delay is over, and while the recording is paused.
+
+use varve_model::{Duration, Time};
+use varve_trace::Manifest;
+
+/// Whether accesses are recorded at the moment.
+#[derive(Debug)]
+pub(super) struct Rest {
+    /// Since when they are not.
+    since: Option<Time>,
+    /// When that ends by itself.
+    until: Option<Time>,
+    pauses: u64,
+    paused: Duration,
+}
+
+impl Rest {
+    /// From the beginning of the target on, until a delay is over.
+    pub(super) fn new(began: Time, delay: Duration) -> Rest {
+        let delayed = delay > Duration(0);
+        Rest {
+            since: delayed.then_some(began),
+            until: delayed.then(|| began + delay),
+            pauses: 0,
+            paused: Duration(0),
+        }
+    }
+
+    /// Whether nothing is recorded.
+    pub(super) fn is_on(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// When the rest ends by itself, if it does.
+    pub(super) fn until(&self) -> Option<Time> {
+        self.until
+    }
+
+    /// Whether a delay is over at that moment.
+    pub(super) fn is_over(&self, now: Time) -> bool {
+        self.until.is_some_and(|until| now >= until)
+    }
+
+    /// A pause begins.
+    pub(super) fn begin(&mut self, now: Time) {
+        self.since = Some(now);
+        self.pauses += 1;
+    }
+
+    /// Accesses are recorded from now on.
+    pub(super) fn end(&mut self, now: Time) {
+        if let (Some(since), None) = (self.since, self.until) {
+            self.paused = self.paused + (now - since);
+        }
+        self.since = None;
+        self.until = None;
+    }
+
+    /// Notes what became of it, at the end of the recording.
+    pub(super) fn describe(mut self, now: Time, manifest: &mut Manifest) {
+        if self.until.is_some() {
+            let note = "The target ended before the delay was over: nothing was recorded.";
+            manifest.notes.push(note.to_owned());
+        } else if self.pauses > 0 {
+            self.end(now);
+            let times = match self.pauses {
+                1 => "once".to_owned(),
+                more => format!("{more} times"),
+            };
+            manifest.notes.push(format!(
+                "The recording was paused {times}, for {:.1} s in all: what was accessed then is in no interval.",
+                self.paused.0 as f64 / 1e9
+            ));
+        }
+    }
+}
