@@ -99,7 +99,8 @@ impl Tables {
 
     fn between_intervals(&self) -> Duration {
         let pairs = self.intervals.windows(2);
-        let gaps = pairs.map(|pair| (pair[1].start_ns - pair[0].end_ns).0);
+        // While the recording was paused they ran.
+        let gaps = pairs.map(|pair| (pair[1].start_ns - pair[0].end_ns).min(pair[0].held_ns).0);
         Duration(gaps.fold(0, u64::saturating_add))
     }
 

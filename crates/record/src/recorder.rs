@@ -406,11 +406,14 @@ impl Recorder<'_> {
             if keeps {
                 pace.rest.begin(boundary.end);
                 pace.deadline = None;
+                let own = std::process::id();
+                (self.options.tell)(&format!("paused; `kill -USR1 {own}` goes on"));
             } else {
                 if pace.rest.until().is_some() {
                     self.manifest.clock.start_ns = pace.start;
                 }
                 pace.rest.end(pace.start);
+                (self.options.tell)("recording from here on");
             }
         }
         self.show(pace, boundary.end);

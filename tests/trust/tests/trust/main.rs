@@ -12,6 +12,7 @@ mod hostile;
 mod kernel;
 mod others;
 mod reports;
+mod rests;
 mod rings;
 mod rounds;
 mod shared;
