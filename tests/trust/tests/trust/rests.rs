@@ -1,5 +1,7 @@
 //! Times in which nothing is recorded: what was accessed then is in no interval, and all else is in one.
 
+use std::ffi::OsString;
+
 use rustix::process::Signal;
 use varve_faults::{Stage, monotonic_ns, patiently};
 use varve_trace::tables::{FaultRow, IntervalRow, SampleRow};
@@ -10,7 +12,11 @@ use crate::rounds::{compare, go_on, rounds, rounds_done};
 fn what_happens_in_a_pause_is_not_recorded() {
     let stage = Stage::new();
     let options = ["--interval", "10ms", "--samples", "1000/s"];
-    let recorder = stage.start(stage.record(&options, &rounds(&stage, 2)));
+    // The target itself mostly sleeps; something beside it is there to be sampled.
+    let script = "(while kill -0 $$; do :; done) & exec \"$@\"";
+    let mut words: Vec<OsString> = ["sh", "-c", script, "sh"].map(Into::into).into();
+    words.extend(rounds(&stage, 2));
+    let recorder = stage.start(stage.record(&options, &words));
     let pauses =
         |times: usize| patiently(|| recorder.messages().matches("paused").count() == times);
     let goes_on = |times: usize| {
