@@ -16,9 +16,9 @@ const MIB: f64 = 1_048_576.0;
 /// Parts of the size, of which the last is all of it.
 const PARTS: [u64; 3] = [4, 2, 1];
 /// The longest that all of it may take, seconds.
-const MOST_SECONDS: f64 = 60.0;
+const MAX_SECONDS: f64 = 60.0;
 /// The peak memory may grow by this factor from the smallest part to all, four times as many samples.
-const MOST_GROWTH: f64 = 1.1;
+const MAX_GROWTH: f64 = 1.1;
 /// Bytes of an object, and the distance between two.
 const OBJECT: u64 = 16 << 10;
 const STRIDE: u64 = 32 << 10;
@@ -100,9 +100,9 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
     let growth = peak as f64 / figures.first().map_or(1, |f| f.1).max(1) as f64;
     let what = format!("import of {samples} samples against {objects} objects");
     run.verdicts
-        .push(verdict(&what, seconds, MOST_SECONDS, " s"));
+        .push(verdict(&what, seconds, MAX_SECONDS, " s"));
     let what = "growth of the peak memory with four times as many samples";
-    run.verdicts.push(verdict(what, growth, MOST_GROWTH, ""));
+    run.verdicts.push(verdict(what, growth, MAX_GROWTH, ""));
     run.summary = json!({"seconds": seconds, "peak_bytes": peak, "memory_growth": growth});
     run.raw = json!(raw);
     Ok(run)

@@ -20,7 +20,7 @@ const MIB: f64 = 1_048_576.0;
 const PARTS: [u64; 3] = [4, 2, 1];
 const OUTPUTS: [&str; 4] = ["terminal", "json", "html", "png"];
 /// The time per row may grow by this factor from the smallest part to all.
-const MOST_GROWTH: f64 = 1.1;
+const MAX_GROWTH: f64 = 1.1;
 
 /// How large a trace is to be made.
 #[derive(Clone, Copy, Debug, Args)]
@@ -103,7 +103,7 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
         for (small, whole) in readings.iter().zip(&readings[last..]) {
             let growth = whole.ns_per_row() / small.ns_per_row();
             let what = format!("growth of the time per row, {}", whole.output);
-            run.verdicts.push(verdict(&what, growth, MOST_GROWTH, ""));
+            run.verdicts.push(verdict(&what, growth, MAX_GROWTH, ""));
         }
     }
     run.rows = readings.iter().map(Reading::row).collect();

@@ -34,7 +34,7 @@ pub const HELLO: u64 = 4;
 pub const SERVED: u64 = 3;
 
 /// Words of a message at most.
-pub const MOST_WORDS: usize = 4096;
+pub const MAX_WORDS: usize = 4096;
 
 /// What [`ARM`] says after its first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

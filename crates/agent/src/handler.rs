@@ -34,7 +34,7 @@ mod settled;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use varve_agent_ring::{Arm, Armed, HELLO, MOST_WORDS, PLACES, READY, SERVED, THREADS, WHO};
+use varve_agent_ring::{Arm, Armed, HELLO, MAX_WORDS, PLACES, READY, SERVED, THREADS, WHO};
 
 use crate::sys;
 use messages::{Message, Socket};
@@ -60,7 +60,7 @@ pub(crate) fn start() {
 
 /// What the handler does until its end; it runs on `stack`.
 fn live(socket: Socket, taken: Taken, stack: Range) {
-    let mut words = [0u64; MOST_WORDS];
+    let mut words = [0u64; MAX_WORDS];
     let Some(mut handler) = begin(socket, taken, stack, &mut words) else {
         return;
     };
@@ -120,7 +120,7 @@ fn begin(socket: Socket, taken: Taken, stack: Range, words: &mut [u64]) -> Optio
 }
 
 /// Says which memory it was that pages are newly moved to, and what was done.
-fn answer(handler: &mut Handler, socket: Socket, armed: &Armed, words: &mut [u64; MOST_WORDS]) {
+fn answer(handler: &mut Handler, socket: Socket, armed: &Armed, words: &mut [u64; MAX_WORDS]) {
     let mut said = 0;
     while said < handler.fresh.as_slice().len() {
         let (kind, rest) = words.split_at_mut(1);

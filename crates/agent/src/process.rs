@@ -284,9 +284,9 @@ struct Patience {
 }
 
 const PAUSE_NS: i64 = 50_000;
-const LONGEST_WAIT_NS: u64 = 2_000_000;
+const MAX_WAIT_NS: u64 = 2_000_000;
 /// Until a reader has opened the ring, which it does once: a longer wait, but few of them.
-const LONGEST_FIRST_WAIT_NS: u64 = 20_000_000;
+const MAX_FIRST_WAIT_NS: u64 = 20_000_000;
 static FIRST_WAITS: AtomicU32 = AtomicU32::new(0);
 
 impl Patience {
@@ -303,8 +303,8 @@ impl Patience {
             }
         }
         let longest = match fullness {
-            Fullness::ReaderAlive => LONGEST_WAIT_NS,
-            Fullness::ReaderNotYet => LONGEST_FIRST_WAIT_NS,
+            Fullness::ReaderAlive => MAX_WAIT_NS,
+            Fullness::ReaderNotYet => MAX_FIRST_WAIT_NS,
             Fullness::ReaderGone => return false,
         };
         if now - self.since >= longest || is_confined() {

@@ -509,7 +509,7 @@ macro_rules! finding_ids {
 
         impl FindingId {
             /// The word that reports use.
-            pub const fn word(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
 
@@ -560,6 +560,6 @@ finding_ids! {
 
 impl std::fmt::Display for FindingId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.word())
+        f.pad(self.as_str())
     }
 }

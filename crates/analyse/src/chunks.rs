@@ -10,7 +10,7 @@ pub(crate) const CHUNK_PAGES: u64 = 512;
 pub(crate) const PAGES: usize = CHUNK_PAGES as usize;
 pub(crate) const WORDS: usize = PAGES / 64;
 /// Pages beyond this cannot exist: addresses have 64 bits.
-pub(crate) const MOST_PAGES: u64 = 1 << 52;
+pub(crate) const MAX_PAGES: u64 = 1 << 52;
 /// More chunks than this only a damaged trace has; what is beyond is not entered.
 const MAX_CHUNKS: usize = 1 << 22;
 /// And more chunks of which many pages were touched than this, 2 TiB.
@@ -47,7 +47,7 @@ pub(crate) struct Chunk {
     pub(crate) number: u64,
     /// Objects were born or died here since `cells` were made.
     pub(crate) stale: bool,
-    /// Touches that were not given to the objects; at most [`MOST_PENDING`].
+    /// Touches that were not given to the objects; at most [`MAX_PENDING`].
     pub(crate) pending: u16,
     /// Memory of the recorder lies here.
     pub(crate) has_own: bool,
@@ -115,7 +115,7 @@ struct Differences {
 /// Chunks of a block of differences: 1 MiB.
 const BLOCK: usize = 1024;
 /// A chunk is settled before it has more touches: differences have 16 bits.
-pub(crate) const MOST_PENDING: u16 = i16::MAX as u16;
+pub(crate) const MAX_PENDING: u16 = i16::MAX as u16;
 
 impl Differences {
     #[inline]
@@ -196,7 +196,7 @@ impl Chunks {
         chunk.slot = slot;
         let differences = self.differences.of(slot);
         chunk.pages.widen(|page, times| {
-            // At most `MOST_PENDING`, as the chunk has no more touches.
+            // At most `MAX_PENDING`, as the chunk has no more touches.
             let times = times as i16;
             differences[page] += times;
             if let Some(behind) = differences.get_mut(page + 1) {

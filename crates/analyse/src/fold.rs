@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use varve_attribute::{Owners, Span};
 use varve_model::{Address, Page, PageRange, Pages, Pid, Time};
 
-use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MOST_PAGES, MOST_PENDING};
+use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MAX_PAGES, MAX_PENDING};
 use crate::memory::Objects;
 use crate::page_set::PageSet;
 use crate::page_states::Touched;
@@ -203,7 +203,7 @@ impl<'a> Fold<'a> {
     pub(crate) fn touch(&mut self, runs: &[Run]) -> u64 {
         let mut pages = 0;
         for run in runs {
-            let end = run.end.0.min(MOST_PAGES);
+            let end = run.end.0.min(MAX_PAGES);
             let mut at = run.first.0;
             self.refused += u64::from(at >= end);
             while at < end {
@@ -239,7 +239,7 @@ impl<'a> Fold<'a> {
         let pieces = std::mem::take(&mut self.pieces);
         for piece in &pieces {
             let position = piece.position as usize;
-            if self.chunks.all[position].pending == MOST_PENDING {
+            if self.chunks.all[position].pending == MAX_PENDING {
                 self.settle(position);
             }
             self.chunks
@@ -280,7 +280,7 @@ impl<'a> Fold<'a> {
     /// Calls `each` with the chunks of a run, up to date, and the pages within.
     #[inline]
     fn each_chunk(&mut self, run: Run, mut each: impl FnMut(&mut Parts<'_>, usize, usize)) {
-        let end = run.end.0.min(MOST_PAGES);
+        let end = run.end.0.min(MAX_PAGES);
         let mut at = run.first.0;
         if at >= end {
             self.refused += 1;

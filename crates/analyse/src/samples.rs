@@ -25,7 +25,7 @@ pub const WEIGHT: &str = "time at the instruction, not a number of accesses";
 /// Rows of each list; what is beyond is counted.
 const MOST: usize = 1000;
 /// Steps between two samples that a stride is told from, at least.
-const LEAST_STEPS: u64 = 16;
+const MIN_STEPS: u64 = 16;
 
 /// What the samples say. Lists are in the order of time where samples have a weight in time, else of their number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -231,7 +231,7 @@ impl Walk {
     }
 
     fn steps(&self) -> Option<Steps> {
-        (self.count >= LEAST_STEPS).then(|| Steps {
+        (self.count >= MIN_STEPS).then(|| Steps {
             count: self.count,
             stride_bytes: self.divisor,
             upward: self.up as f64 / self.count as f64,

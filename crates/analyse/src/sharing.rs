@@ -19,7 +19,7 @@ use varve_model::{Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Ti
 
 use crate::counts::Sharing;
 
-pub(crate) use blocks::{LEAST_EVENTS, LEAST_TURNS, SURE};
+pub(crate) use blocks::{MIN_EVENTS, MIN_TURNS, SURE};
 pub(crate) use sharers::Sharers;
 
 /// Parts into which an object's pages are divided, at most, a whole number of pages each.

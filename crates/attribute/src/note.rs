@@ -13,7 +13,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use crate::input::BuildId;
 
 /// Linkers write notes of less than a KiB; what says to be larger is not believed.
-const MOST_NOTE_BYTES: u64 = 1 << 20;
+const MAX_NOTE_BYTES: u64 = 1 << 20;
 
 /// Reads the `NT_GNU_BUILD_ID` note that the program headers of an ELF file lead to, as the loader of a
 /// running program could; `None` where there is none and for what is no ELF file.
@@ -40,7 +40,7 @@ where
         return None;
     }
     for segment in header.program_headers(endian, data).ok()? {
-        if segment.p_filesz(endian).into() > MOST_NOTE_BYTES {
+        if segment.p_filesz(endian).into() > MAX_NOTE_BYTES {
             continue;
         }
         let Ok(Some(mut notes)) = segment.notes(endian, data) else {

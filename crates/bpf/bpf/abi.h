@@ -18,7 +18,7 @@
 #define TRACK_FAULTS 8u
 #define TRACK_VANISH 16u
 #define TRACK_SAMPLES 32u
-#define TRACK_SERVANTS 64u /* the first process in its memory without an exit signal makes its fault handler */
+#define TRACK_HANDLERS 64u /* the first process in its memory without an exit signal makes its fault handler */
 #define TRACK_MEMORY_FILES 256u /* of no process: somebody has a process's memory open as a file */
 #define TRACK_SERVED 128u  /* that one was made; another such process is tracked as any is */
 

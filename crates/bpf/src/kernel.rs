@@ -95,7 +95,7 @@ impl TrackedProcesses {
 }
 
 /// The processes that are not tracked because each may be the fault handler of one that is, by way of which those are
-/// made ([`TrackFlags::SERVANTS`])
+/// made ([`TrackFlags::HANDLERS`])
 #[derive(Debug)]
 pub struct ExemptProcesses {
     map: OwnedFd,

@@ -86,7 +86,7 @@ impl TrackFlags {
     /// The first process of each image that shares its memory and has no exit signal is not its child: by way of that the
     /// preload library makes the fault handler. Others of that kind are tracked, and so is what one of them makes or runs
     /// besides ([`crate::ExemptProcesses`])
-    pub const SERVANTS: TrackFlags = TrackFlags(64);
+    pub const HANDLERS: TrackFlags = TrackFlags(64);
     /// FOLLOW, MAPPINGS, FAULTS and VANISH
     pub const DEFAULT: TrackFlags = TrackFlags(1 | 2 | 8 | 16);
 

@@ -44,7 +44,7 @@ pub const SEGMENT_TABLE: u64 = 24;
 pub const SEGMENT_USED: u64 = 32;
 
 /// More segments than a file is believed to have.
-pub const MOST_SEGMENTS: u64 = 1 << 24;
+pub const MAX_SEGMENTS: u64 = 1 << 24;
 
 /// Bytes of an entry: page + 1 (0 where it is empty), reads, writes, stamp of the first access.
 pub const ENTRY_BYTES: u64 = 32;
@@ -65,6 +65,6 @@ pub const CONTROL_UNCOUNTED: u64 = 192;
 /// When the first access of each interval was claimed, from here on; 0 where nobody noted it.
 pub const CONTROL_STARTS: u64 = 4096;
 /// How many intervals the control file has room for. The last one holds all that came later.
-pub const MOST_INTERVALS: u64 = 1 << 20;
+pub const MAX_INTERVALS: u64 = 1 << 20;
 /// Bytes of the control file.
-pub const CONTROL_BYTES: u64 = CONTROL_STARTS + 8 * MOST_INTERVALS;
+pub const CONTROL_BYTES: u64 = CONTROL_STARTS + 8 * MAX_INTERVALS;

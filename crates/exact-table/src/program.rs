@@ -25,7 +25,7 @@ pub enum Program {
 }
 
 /// How deep interpreters may be scripts themselves, as in the kernel.
-const MOST_SCRIPTS: usize = 5;
+const MAX_SCRIPTS: usize = 5;
 /// What the kernel reads of a first line.
 const FIRST_LINE: u64 = 256;
 
@@ -66,7 +66,7 @@ impl Program {
     pub fn resolve(path: &Path, arguments: &[OsString]) -> (Program, PathBuf, Vec<OsString>) {
         let mut path = path.to_owned();
         let mut arguments = arguments.to_vec();
-        for _ in 0..MOST_SCRIPTS {
+        for _ in 0..MAX_SCRIPTS {
             match Program::of(&path) {
                 Program::Script(interpreter, option) => {
                     let mut next = vec![interpreter.clone().into_os_string()];

@@ -153,7 +153,7 @@ impl Control {
     /// # Errors
     /// A file that cannot be read.
     pub fn starts(&self, count: u64) -> Result<Vec<u64>, CountsError> {
-        let count = count.min(at::MOST_INTERVALS);
+        let count = count.min(at::MAX_INTERVALS);
         let mut bytes = vec![0; 8 * count as usize];
         self.0.read(at::CONTROL_STARTS, &mut bytes)?;
         Ok(words(&bytes).collect())
@@ -250,7 +250,7 @@ impl Counts {
         let mut offset = self.words.word(at::AT_SEGMENTS)?;
         while offset != 0 {
             let fits = offset <= self.words.bytes - at::SEGMENT_BYTES;
-            if !fits || !seen.insert(offset) || seen.len() as u64 > at::MOST_SEGMENTS {
+            if !fits || !seen.insert(offset) || seen.len() as u64 > at::MAX_SEGMENTS {
                 return Err(self.words.damaged("its list of segments leads nowhere"));
             }
             let mut bytes = [0; at::SEGMENT_BYTES as usize];
@@ -263,7 +263,7 @@ impl Counts {
             let next = word(at::SEGMENT_NEXT);
             tables.extend(self.place(word(at::SEGMENT_TABLE))?);
             let interval = word(at::SEGMENT_INTERVAL);
-            if interval >= at::MOST_INTERVALS {
+            if interval >= at::MAX_INTERVALS {
                 return Err(self.words.damaged("an interval of it cannot be"));
             }
             segments.push(Segment {

@@ -102,7 +102,7 @@ fn what_leads_nowhere_is_refused() {
     }
     let path = folder.path().join("late");
     let late = file(&path, &[(4096, 0)]);
-    let last = at::MOST_INTERVALS - 1;
+    let last = at::MAX_INTERVALS - 1;
     let put = |interval: u64| {
         let at = 4096 + at::SEGMENT_INTERVAL;
         late.write_all_at(&interval.to_ne_bytes(), at).unwrap();

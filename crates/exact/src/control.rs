@@ -74,7 +74,7 @@ pub(crate) fn claim() -> (u64, u64) {
     let length = LENGTH.load(Ordering::Relaxed);
     let block = BLOCK.load(Ordering::Relaxed);
     let from = word(at::CONTROL_CLAIMED).fetch_add(block, Ordering::AcqRel);
-    let interval = (from / length).min(at::MOST_INTERVALS - 1);
+    let interval = (from / length).min(at::MAX_INTERVALS - 1);
     let start = at::CONTROL_STARTS + 8 * interval;
     if reserve_start(start) {
         let now = now();

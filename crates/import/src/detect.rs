@@ -41,7 +41,7 @@ impl Format {
     ];
 
     /// The word on the command line and in a trace's manifest.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Format::PerfData => "perf-data",
             Format::PerfScript => "perf-script",
@@ -57,7 +57,7 @@ impl Format {
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -65,9 +65,9 @@ impl FromStr for Format {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        let found = Format::ALL.into_iter().find(|f| f.word() == word);
+        let found = Format::ALL.into_iter().find(|f| f.as_str() == word);
         found.ok_or_else(|| {
-            let words: Vec<&str> = Format::ALL.iter().map(|f| f.word()).collect();
+            let words: Vec<&str> = Format::ALL.iter().map(|f| f.as_str()).collect();
             format!("one of {}", words.join(", "))
         })
     }

@@ -142,9 +142,9 @@ fn inspect(files: &[PathBuf], format: Option<Format>) -> Result<Vec<Found>, Impo
         {
             return Err(ImportError::Mixed {
                 first: first.path.clone(),
-                first_format: first.content.format().word(),
+                first_format: first.content.format().as_str(),
                 second: path.clone(),
-                second_format: content.format().word(),
+                second_format: content.format().as_str(),
             });
         }
         let path = path.clone();

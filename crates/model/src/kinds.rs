@@ -31,7 +31,7 @@ macro_rules! words {
             pub const ALL: &[$name] = &[$($name::$variant),*];
 
             /// The word that traces and reports use.
-            pub const fn word(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word,)* }
             }
         }
@@ -49,7 +49,7 @@ macro_rules! words {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.word())
+                f.pad(self.as_str())
             }
         }
     };
@@ -192,22 +192,22 @@ mod tests {
     #[test]
     fn words_round_trip() {
         for kind in ObjectKind::ALL {
-            assert_eq!(kind.word().parse::<ObjectKind>().as_ref(), Ok(kind));
+            assert_eq!(kind.as_str().parse::<ObjectKind>().as_ref(), Ok(kind));
         }
         for source in TouchSource::ALL {
-            assert_eq!(source.word().parse::<TouchSource>().as_ref(), Ok(source));
+            assert_eq!(source.as_str().parse::<TouchSource>().as_ref(), Ok(source));
         }
         for source in SampleSource::ALL {
-            assert_eq!(source.word().parse::<SampleSource>().as_ref(), Ok(source));
+            assert_eq!(source.as_str().parse::<SampleSource>().as_ref(), Ok(source));
         }
         for mode in SampleMode::ALL {
-            assert_eq!(mode.word().parse::<SampleMode>().as_ref(), Ok(mode));
+            assert_eq!(mode.as_str().parse::<SampleMode>().as_ref(), Ok(mode));
         }
         for resolved in Resolved::ALL {
-            assert_eq!(resolved.word().parse::<Resolved>().as_ref(), Ok(resolved));
+            assert_eq!(resolved.as_str().parse::<Resolved>().as_ref(), Ok(resolved));
         }
         for level in MemoryLevel::ALL {
-            assert_eq!(level.word().parse::<MemoryLevel>().as_ref(), Ok(level));
+            assert_eq!(level.as_str().parse::<MemoryLevel>().as_ref(), Ok(level));
         }
         assert!("steak".parse::<ObjectKind>().is_err());
     }

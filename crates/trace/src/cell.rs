@@ -197,7 +197,7 @@ macro_rules! word {
             }
 
             fn to_array(cells: &[Self]) -> ArrayRef {
-                let words = StringArray::from_iter_values(Self::ALL.iter().map(|w| w.word()));
+                let words = StringArray::from_iter_values(Self::ALL.iter().map(|w| w.as_str()));
                 let codes = Int8Array::from_iter_values(cells.iter().map(|c| *c as i8));
                 Arc::new(DictionaryArray::<Int8Type>::new(codes, Arc::new(words)))
             }
@@ -247,7 +247,7 @@ macro_rules! optional_word {
             }
 
             fn to_array(cells: &[Self]) -> ArrayRef {
-                let words = StringArray::from_iter_values(<$name>::ALL.iter().map(|w| w.word()));
+                let words = StringArray::from_iter_values(<$name>::ALL.iter().map(|w| w.as_str()));
                 let codes = Int8Array::from_iter(cells.iter().map(|c| c.map(|c| c as i8)));
                 Arc::new(DictionaryArray::<Int8Type>::new(codes, Arc::new(words)))
             }

@@ -25,7 +25,7 @@ use crate::dictionary::DictionaryEncoder;
 /// Rows of a data page at most.
 pub(crate) const PAGE_ROWS: usize = 1 << 18;
 /// Bytes of the shortest match that ZSTD may use: the most that its fast strategy knows.
-const SHORTEST_MATCH: u32 = 7;
+const MIN_MATCH: u32 = 7;
 /// Places that ZSTD remembers, as a power of two.
 const HASH_LOG: u32 = 10;
 
@@ -117,7 +117,7 @@ impl Pages {
         let mut compressor = Compressor::new(level.compression_level())?;
         // Random distances have many short matches, each of which takes more bits than the codes that it spares:
         // short ones do not count, and few are looked for. What repeats for long is found all the same.
-        compressor.set_parameter(CParameter::MinMatch(SHORTEST_MATCH))?;
+        compressor.set_parameter(CParameter::MinMatch(MIN_MATCH))?;
         compressor.set_parameter(CParameter::HashLog(HASH_LOG))?;
         Ok(Pages {
             column,

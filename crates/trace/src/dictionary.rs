@@ -13,7 +13,7 @@ use crate::delta::push_varint;
 /// Values that are packed together.
 const GROUP: usize = 8;
 /// Groups of a packed run: what a one-byte header can say.
-const MOST_GROUPS: usize = 63;
+const MAX_GROUPS: usize = 63;
 /// As many equal values become a run of their own.
 const LONG: u32 = 16;
 
@@ -82,7 +82,7 @@ impl<V: Copy + Eq + Hash> DictionaryEncoder<V> {
         let mut out = Hybrid {
             page: vec![width as u8],
             width,
-            waiting: Vec::with_capacity(GROUP * MOST_GROUPS),
+            waiting: Vec::with_capacity(GROUP * MAX_GROUPS),
         };
         for &(code, times) in &self.runs {
             out.push(code, times);
@@ -119,7 +119,7 @@ impl Hybrid {
         };
         for _ in 0..packed {
             self.waiting.push(code);
-            if self.waiting.len() == GROUP * MOST_GROUPS {
+            if self.waiting.len() == GROUP * MAX_GROUPS {
                 self.pack();
             }
         }

@@ -15,7 +15,7 @@ const WINDOW: usize = 64;
 /// a page.
 const RUNS_PER_PAGE: f64 = 0.1;
 /// Shorter runs than this on average are single pages already.
-const SHORTEST_MEAN: f64 = 1.2;
+const MIN_MEAN: f64 = 1.2;
 
 /// The same touches in the rows that are smallest when written.
 pub(crate) fn pack(rows: &[TouchRow]) -> Cow<'_, [TouchRow]> {
@@ -62,7 +62,7 @@ fn is_random(window: &[TouchRow]) -> bool {
     let touched: u64 = window.iter().map(|r| u64::from(r.pages)).sum();
     let span = (last.page.0 - first.page.0).saturating_add(u64::from(last.pages));
     // Rows that overlap or lie elsewhere would not become fewer than 4 billion pages, in a hostile trace.
-    touched <= span && runs / span as f64 > RUNS_PER_PAGE && touched as f64 / runs > SHORTEST_MEAN
+    touched <= span && runs / span as f64 > RUNS_PER_PAGE && touched as f64 / runs > MIN_MEAN
 }
 
 #[cfg(test)]

@@ -251,7 +251,7 @@ impl FromStr for Moment {
 }
 
 fn object_kind(word: &str) -> Result<ObjectKind, String> {
-    let kinds: Vec<&str> = ObjectKind::ALL.iter().map(|k| k.word()).collect();
+    let kinds: Vec<&str> = ObjectKind::ALL.iter().map(|k| k.as_str()).collect();
     word.parse()
         .map_err(|_| format!("the kinds are {}", kinds.join(", ")))
 }
@@ -423,8 +423,8 @@ pub(crate) enum IntervalArgument {
     Auto,
 }
 
-const SHORTEST_MS: f64 = 10.0;
-const LONGEST_MS: f64 = 3_600_000.0;
+const MIN_MS: f64 = 10.0;
+const MAX_MS: f64 = 3_600_000.0;
 
 impl FromStr for IntervalArgument {
     type Err = String;
@@ -441,7 +441,7 @@ impl FromStr for IntervalArgument {
             _ => return Err("give a time such as 50ms, 2s or 5m, or `auto`".into()),
         };
         let ms: f64 = number.parse::<f64>().map_err(|e| e.to_string())? * factor;
-        if !(SHORTEST_MS..=LONGEST_MS).contains(&ms) {
+        if !(MIN_MS..=MAX_MS).contains(&ms) {
             return Err("an interval is 10ms at least and 60m at most".into());
         }
         Ok(IntervalArgument::Fixed(Duration((ms * 1e6) as u64)))

@@ -10,7 +10,7 @@ use crate::process;
 /// and before 256 in musl's. Both structs are longer, so this never reaches into memory of the program's own.
 const THREAD_BYTES: u64 = 1024;
 /// Variables of a library reach no further.
-const MOST_STATICS: u64 = 4 << 20;
+const MAX_STATICS: u64 = 4 << 20;
 
 /// The memory that must always be there.
 pub(super) struct Exempt {
@@ -92,7 +92,7 @@ impl Exempt {
             if library.statics.is_none() && library.inode != 0 && entry.is_plain && follows {
                 let reach = Range {
                     start: entry.range.start,
-                    end: entry.range.start + MOST_STATICS,
+                    end: entry.range.start + MAX_STATICS,
                 };
                 let statics = entry.range.common(reach);
                 library.statics = Some(statics);

@@ -6,7 +6,7 @@ use super::{Facts, NAMES, finding};
 use crate::analysis::*;
 use crate::format;
 use crate::sharing::{
-    BlockKind, LEAST_EVENTS, LEAST_TURNS, SURE, SharedBlock, SharingSource, SharingUse, WeightUnit,
+    BlockKind, MIN_EVENTS, MIN_TURNS, SURE, SharedBlock, SharingSource, SharingUse, WeightUnit,
 };
 
 /// Blocks that together have less of the weight are not worth a sentence.
@@ -153,7 +153,7 @@ impl<'a> Found<'a> {
             more => format!("; and {more} more"),
         };
         format!(
-            "{}{more}. {}Told from {LEAST_EVENTS} events of each thread and {LEAST_TURNS} turns on; of {} tested, chance of any \
+            "{}{more}. {}Told from {MIN_EVENTS} events of each thread and {MIN_TURNS} turns on; of {} tested, chance of any \
              by luck below {:.0} %. {}",
             blocks.join("; "),
             match of_firsts(sharing) {

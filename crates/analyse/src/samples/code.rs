@@ -11,8 +11,8 @@ use varve_trace::{Trace, TraceError};
 use super::tally::Tally;
 
 /// Lines that are listed, and call chains.
-const MOST_LINES: usize = 200;
-const MOST_CHAINS: usize = 5000;
+const MAX_LINES: usize = 200;
+const MAX_CHAINS: usize = 5000;
 
 /// Samples at one line of code.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -156,10 +156,10 @@ pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
         })
         .collect();
     flame.sort_by_key(|c| Reverse((c.time_ns, c.samples)));
-    let omitted_lines = lines.len().saturating_sub(MOST_LINES) as u64;
-    let omitted_chains = flame.len().saturating_sub(MOST_CHAINS) as u64;
-    lines.truncate(MOST_LINES);
-    flame.truncate(MOST_CHAINS);
+    let omitted_lines = lines.len().saturating_sub(MAX_LINES) as u64;
+    let omitted_chains = flame.len().saturating_sub(MAX_CHAINS) as u64;
+    lines.truncate(MAX_LINES);
+    flame.truncate(MAX_CHAINS);
     Ok(Code {
         lines,
         omitted_lines,

@@ -10,17 +10,17 @@ use super::chance::apart;
 use super::{BlockKind, BlockThread, SharedBlock};
 
 /// Nothing is said of a thread in a block with fewer events.
-pub(crate) const LEAST_EVENTS: u64 = 5;
+pub(crate) const MIN_EVENTS: u64 = 5;
 /// Nor of a block in which threads took turns less often: one after the other is no contention.
-pub(crate) const LEAST_TURNS: u64 = 4;
+pub(crate) const MIN_TURNS: u64 = 4;
 /// The chance that any of the blocks called false sharing is there by luck is at most this.
 pub(crate) const SURE: f64 = 0.01;
 /// Blocks in memory at once.
-const MOST_BLOCKS: usize = 1 << 20;
+const MAX_BLOCKS: usize = 1 << 20;
 /// Blocks that are listed.
 const LISTED: usize = 100;
 /// Blocks that one access is entered in, at most: a copy of megabytes is nobody's contention.
-const MOST_CROSSED: u64 = 4;
+const MAX_CROSSED: u64 = 4;
 /// An access whose size is not told counts as all of the aligned bytes around it.
 const UNKNOWN_BYTES: u64 = 16;
 /// No known object lies there.
@@ -102,7 +102,7 @@ impl Blocks {
             is_sampled,
             known: HashMap::new(),
             floor: 0,
-            most: MOST_BLOCKS,
+            most: MAX_BLOCKS,
             square: 0.0,
         }
     }
@@ -120,7 +120,7 @@ impl Blocks {
         let shift = self.unit + 6;
         let last = address.saturating_add(bytes - 1);
         let (first_block, last_block) = (address >> shift, last >> shift);
-        for number in first_block..=last_block.min(first_block + MOST_CROSSED - 1) {
+        for number in first_block..=last_block.min(first_block + MAX_CROSSED - 1) {
             let base = number << shift;
             // At most 63.
             let first = (address.max(base) - base) >> self.unit;
@@ -180,7 +180,7 @@ impl Blocks {
         let mut found: Vec<SharedBlock> = self
             .known
             .iter()
-            .filter(|(_, block)| block.turns >= LEAST_TURNS)
+            .filter(|(_, block)| block.turns >= MIN_TURNS)
             .filter_map(|(key, block)| self.judge(*key, block, objects, tids, total))
             .collect();
         let tested = found.len() as u64;
@@ -215,7 +215,7 @@ impl Blocks {
                 .fold(0, |bits, s| bits | s.mask())
         };
         let writes = bits(one, true) | bits(other, true);
-        if least < LEAST_EVENTS || writes == 0 {
+        if least < MIN_EVENTS || writes == 0 {
             return None;
         }
         let conflict =

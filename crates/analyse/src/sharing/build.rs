@@ -18,7 +18,7 @@ use crate::assemble::Tables;
 use crate::counts::{Counted, Gathered};
 
 /// Objects that are listed.
-const MOST_OBJECTS: usize = 100;
+const MAX_OBJECTS: usize = 100;
 /// No event was in that object yet.
 const UNSEEN: u32 = u32::MAX;
 /// Objects below this size that have one name are one: pools of small objects, and what is allocated again and again.
@@ -365,8 +365,8 @@ impl<'a> Builder<'a> {
             (found, tested)
         };
         let ((lines, of_lines), (pages, of_pages)) = (finish(&self.lines), finish(&self.pages));
-        let omitted = order.len().saturating_sub(MOST_OBJECTS) as u64;
-        let listed = order.iter().take(MOST_OBJECTS);
+        let omitted = order.len().saturating_sub(MAX_OBJECTS) as u64;
+        let listed = order.iter().take(MAX_OBJECTS);
         Some(SharingUse {
             source: self.source,
             unit: self.unit,

@@ -7,19 +7,19 @@ use varve_model::{Duration, Time};
 use super::Axis;
 
 /// Bins at most; fewer where that would leave less than [`PER_BIN`] events in each on average.
-const MOST_BINS: u64 = 240;
+const MAX_BINS: u64 = 240;
 const PER_BIN: u64 = 20;
 /// Events of a stretch of time that a phase is told from, on average.
 const PER_STRETCH: u64 = 10;
 /// Phases that are listed.
-const MOST_PHASES: usize = 200;
+const MAX_PHASES: usize = 200;
 
 /// An axis from `start` to `end` for so many events, whose times lie on a grid of at most `steps` moments.
 pub(super) fn axis(start: Time, end: Time, events: u64, steps: Option<u64>) -> Option<Axis> {
     let length = (end - start).0;
     let bins = match steps {
-        Some(steps) => steps.min(MOST_BINS),
-        None => (events / PER_BIN).clamp(1, MOST_BINS),
+        Some(steps) => steps.min(MAX_BINS),
+        None => (events / PER_BIN).clamp(1, MAX_BINS),
     };
     (length > 0 && bins > 1).then(|| Axis {
         start_ns: start,
@@ -95,7 +95,7 @@ pub(super) fn phases<K: Copy + Ord, T: PartialEq>(
             }),
         }
     }
-    phases.truncate(MOST_PHASES);
+    phases.truncate(MAX_PHASES);
     phases
 }
 

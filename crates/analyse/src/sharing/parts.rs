@@ -10,7 +10,7 @@ use super::{RANGES, RangeCell, Ranges, SharingClass, SharingPart};
 use crate::analysis::ThreadShare;
 
 /// Events of a part of an object from which on it is told whose it is.
-const LEAST_IN_PART: u64 = 8;
+const MIN_IN_PART: u64 = 8;
 
 /// The part of an object that a page is in.
 pub(super) fn range_of(row: &ObjectRow, page: Page) -> Option<u32> {
@@ -81,9 +81,9 @@ pub(super) fn class_of_firsts(threads: &[SharingPart], told: bool) -> Option<Sha
     }
 }
 
-/// Parts are put together until they have twice [`LEAST_IN_PART`] events each on average.
+/// Parts are put together until they have twice [`MIN_IN_PART`] events each on average.
 pub(super) fn own_share(sums: &ObjectSums) -> Option<f64> {
-    let parts = (sums.all.events / (2 * LEAST_IN_PART)).clamp(1, RANGES);
+    let parts = (sums.all.events / (2 * MIN_IN_PART)).clamp(1, RANGES);
     let mut by_thread: BTreeMap<(u64, u32), (u64, u64)> = BTreeMap::new();
     for (&(range, thread), of) in &sums.ranges {
         let sum = by_thread
@@ -99,7 +99,7 @@ pub(super) fn own_share(sums: &ObjectSums) -> Option<f64> {
         sum.1 += weight;
         sum.2 = weight.max(sum.2);
     }
-    let known = by_part.values().filter(|(n, ..)| *n >= LEAST_IN_PART);
+    let known = by_part.values().filter(|(n, ..)| *n >= MIN_IN_PART);
     let (weight, most) = known.fold((0, 0), |sum, of| (sum.0 + of.1, sum.1 + of.2));
     (weight > 0 && weight.saturating_mul(2) >= sums.all.weight).then(|| most as f64 / weight as f64)
 }

@@ -95,7 +95,7 @@ fn pages_that_processes_touch_in_turn_are_not_touched_once() {
         made.touches.push(by(pid, touch(pid * 9, 10_000, 2048)));
     }
     let found = made.analyse();
-    let ids: Vec<_> = found.findings.iter().map(|f| f.id.word()).collect();
+    let ids: Vec<_> = found.findings.iter().map(|f| f.id.as_str()).collect();
     assert!(!ids.contains(&"touched-once"), "{ids:?}");
     assert_eq!(found.reuse.more, Pages(2048));
     // Without knowing what the memory is, it would be said of each process's.
@@ -104,7 +104,7 @@ fn pages_that_processes_touch_in_turn_are_not_touched_once() {
         .analyse()
         .findings
         .iter()
-        .map(|f| f.id.word())
+        .map(|f| f.id.as_str())
         .collect();
     assert!(ids.contains(&"touched-once"), "{ids:?}");
 }

@@ -34,10 +34,10 @@ const HEAD: usize = 8;
 /// The size of the header of a pipe, which is all that it holds beside the magic.
 const PIPE_HEADER: u64 = 16;
 /// The most bytes of a section beside the data that are read: a real one has some megabytes.
-const MOST_OF_SECTION: u64 = 64 << 20;
+const MAX_OF_SECTION: u64 = 64 << 20;
 /// The most that the records in one compressed record may be long. They are at most 64 KiB when they are compressed; perf
 /// takes what one CPU's buffer held, some megabytes at most.
-const MOST_OF_COMPRESSED: usize = 64 << 20;
+const MAX_OF_COMPRESSED: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
 struct Section {
@@ -259,7 +259,7 @@ impl<R: BufRead + Seek> File<R> {
                 _ => return Ok(()),
             };
             kept += content.len() as u64;
-            if kept > MOST_OF_SECTION {
+            if kept > MAX_OF_SECTION {
                 return Err(Trouble::byte(
                     record.at,
                     "it says more of itself than can be",
@@ -336,7 +336,7 @@ struct Record<'a> {
 impl<R: BufRead + Seek> Source<R> {
     fn bytes(&mut self, section: Section) -> Result<Vec<u8>, Trouble> {
         let fits = section.end().is_some_and(|end| end <= self.length);
-        if !fits || section.size > MOST_OF_SECTION {
+        if !fits || section.size > MAX_OF_SECTION {
             let message = format!("a section of {} bytes does not fit the file", section.size);
             return Err(Trouble::byte(section.offset, message));
         }
@@ -478,7 +478,7 @@ impl Unpacker {
             let done = done.map_err(|_| Trouble::byte(at, "its compressed records are damaged"))?;
             packed = &packed[done.bytes_read..];
             made += done.bytes_written;
-            if made > MOST_OF_COMPRESSED {
+            if made > MAX_OF_COMPRESSED {
                 let what = "a compressed record holds more than can be";
                 return Err(Trouble::byte(at, what));
             }

@@ -59,7 +59,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         _ => None,
     };
     setup.offers.handlers = true;
-    setup.flags = setup.flags | TrackFlags::SERVANTS;
+    setup.flags = setup.flags | TrackFlags::HANDLERS;
     setup.manifest.backend = FAULT.to_owned();
     Ok(Some(Box::new(Traps {
         handlers: Handlers::new(budget, setup.kernel.exempt()?),

@@ -17,7 +17,7 @@ const FEW: usize = MOST / 4;
 /// Objects that a chunk makes room for at once.
 const STEP: usize = 16;
 /// Makers that a chunk can tell apart; those that nobody refers to are forgotten when it is full.
-const MOST_MAKERS: usize = 256;
+const MAX_MAKERS: usize = 256;
 
 /// Bits of a size and of an object's number. No heap object has 16 TiB, and a recording of a million
 /// births a second reaches that number after half a year.
@@ -121,7 +121,7 @@ impl Chunk {
         if let Some(known) = self.makers.iter().rposition(|m| *m == maker) {
             return known as u8;
         }
-        if self.makers.len() == MOST_MAKERS {
+        if self.makers.len() == MAX_MAKERS {
             self.forget_makers();
         }
         self.makers.push(maker);
@@ -131,7 +131,7 @@ impl Chunk {
     /// Forgets the makers that no object refers to.
     fn forget_makers(&mut self) {
         let before = std::mem::take(&mut self.makers);
-        let mut moved: [Option<u8>; MOST_MAKERS] = [None; MOST_MAKERS];
+        let mut moved: [Option<u8>; MAX_MAKERS] = [None; MAX_MAKERS];
         for entry in &mut self.entries {
             let old = entry.maker();
             let new = *moved[old].get_or_insert_with(|| {

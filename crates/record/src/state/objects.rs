@@ -10,7 +10,7 @@ use varve_trace::tables::{BirthRow, DeathRow};
 use crate::state::live_heap::LiveHeap;
 
 /// A forked child is given copies of at most this many of its parent's objects.
-const MOST_INHERITED: usize = 100_000;
+const MAX_INHERITED: usize = 100_000;
 
 /// What made the stack of a thread, as the preload library reports it.
 pub(crate) const STACK: &str = "stack";
@@ -288,7 +288,7 @@ impl LiveObjects {
             if birth.born > time || !is_of_use(&birth) {
                 continue;
             }
-            if copies.len() == MOST_INHERITED {
+            if copies.len() == MAX_INHERITED {
                 self.not_inherited += 1;
             } else {
                 copies.push((

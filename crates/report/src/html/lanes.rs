@@ -14,7 +14,7 @@ const SMALL_PAGES: u64 = 4;
 
 /// Objects of one name with lanes of their own, when there are more objects than lanes: a site that
 /// allocates again and again must not fill the map.
-const MOST_NAMESAKES: usize = 2;
+const MAX_NAMESAKES: usize = 2;
 
 /// Where and when an object lived: what the map needs to know of it.
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ pub(super) fn plan(placements: &[Placement]) -> (Vec<Lane>, Vec<Seat>) {
         }
         let alike = namesakes.entry(placements[i].name.as_str()).or_default();
         *alike += 1;
-        let many = crowded && *alike > MOST_NAMESAKES;
+        let many = crowded && *alike > MAX_NAMESAKES;
         if many || lanes.len() >= OWN_LANES || (crowded && pages(i) < SMALL_PAGES) {
             shared.push(i);
             continue;

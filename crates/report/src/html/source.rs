@@ -423,7 +423,7 @@ fn findings(analysis: &Analysis) -> Vec<Finding> {
         .zip(0..)
         .collect();
     let finding = |f: &varve_analyse::Finding| Finding {
-        id: f.id.word().to_owned(),
+        id: f.id.as_str().to_owned(),
         title: f.title.clone(),
         evidence: f.evidence.clone(),
         advice: f.advice.clone(),

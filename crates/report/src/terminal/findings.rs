@@ -21,7 +21,7 @@ pub(super) fn findings(page: &mut Page, a: &Analysis) {
             _ => Tone::Notice,
         };
         page.finding(
-            finding.id.word(),
+            finding.id.as_str(),
             tone,
             &finding.title,
             &finding.evidence,

@@ -42,7 +42,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     for g in shown {
         let mut row = vec![
             named(g),
-            g.kind.word().to_owned(),
+            g.kind.as_str().to_owned(),
             format::bytes(g.bytes),
             format::bytes(g.touched_bytes),
         ];
@@ -98,7 +98,7 @@ fn coldest(page: &mut Page, a: &Analysis) {
             .unwrap_or_default();
         table.row([
             named(g),
-            g.kind.word().to_owned(),
+            g.kind.as_str().to_owned(),
             format::bytes(g.touched_bytes),
             format::bytes(g.usage.cold_pages.bytes().min(g.touched_bytes)),
             format!("at {}", format::duration(last)),

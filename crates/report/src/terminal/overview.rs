@@ -97,7 +97,7 @@ fn hot(page: &mut Page, o: &Overview) {
     for object in &o.hot {
         table.row([
             grouped(&object.name, object.objects),
-            object.kind.word().to_owned(),
+            object.kind.as_str().to_owned(),
             object.touched.words(bytes),
             format::share(object.share),
         ]);

@@ -56,7 +56,7 @@ fn samples(page: &mut Page, s: &SampleUse) {
     for o in s.objects.iter().take(ROWS) {
         table.row([
             o.name.clone(),
-            o.kind.word().to_owned(),
+            o.kind.as_str().to_owned(),
             format::count(o.sampled.samples),
             format::percent(o.sampled.samples, s.all.samples),
             writes(&o.sampled),
@@ -141,7 +141,7 @@ fn levels(page: &mut Page, s: &SampleUse) {
     ]);
     for level in &s.levels {
         table.row([
-            level.level.word().replace('_', " "),
+            level.level.as_str().replace('_', " "),
             format::count(level.samples),
             format::percent(level.samples, s.all.samples),
             level

@@ -12,7 +12,7 @@ use varve_trace::{Output, write_table};
 
 const PAGES: u64 = 65_536;
 const INTERVALS: u32 = 12;
-const MOST_BITS: f64 = 1.1;
+const MAX_BITS: f64 = 1.1;
 
 /// The runs of pages that are touched with the given chances, the same on every machine.
 fn touches(chance: impl Fn(u64) -> f64) -> Vec<TouchRow> {
@@ -64,7 +64,7 @@ fn bits(rows: &[TouchRow]) -> f64 {
 fn random_touches_of_any_density_take_no_more() {
     for percent in 1..100 {
         let bits = bits(&touches(|_| f64::from(percent) / 100.0));
-        assert!(bits <= MOST_BITS, "{percent} %: {bits:.3} bits");
+        assert!(bits <= MAX_BITS, "{percent} %: {bits:.3} bits");
     }
 }
 
@@ -75,7 +75,7 @@ fn densities_that_change_take_no_more() {
             let chance = |page| if page / pages % 2 == 0 { one } else { other };
             let bits = bits(&touches(chance));
             assert!(
-                bits <= MOST_BITS,
+                bits <= MAX_BITS,
                 "{one} and {other} by {pages} pages: {bits:.3} bits"
             );
         }
@@ -104,5 +104,5 @@ fn the_least_of_bits_take_more() {
     writer.write(&batch).unwrap();
     writer.close().unwrap();
     let theirs = per_page(fs::metadata(&path).unwrap().len());
-    assert!(theirs > MOST_BITS, "{theirs:.3} bits");
+    assert!(theirs > MAX_BITS, "{theirs:.3} bits");
 }

@@ -30,7 +30,7 @@ pub(crate) fn choose(trace: Trace, filter: &Filter) -> Result<Trace, Failure> {
     if filter.object.is_some() || filter.kind.is_some() {
         chosen.objects = Some(objects(&trace, filter)?);
         words.extend(filter.object.as_ref().map(|o| format!("objects {o}")));
-        words.extend(filter.kind.map(|k| format!("kind {}", k.word())));
+        words.extend(filter.kind.map(|k| format!("kind {}", k.as_str())));
     }
     if filter.from.is_some() || filter.to.is_some() {
         window(&trace, filter, &mut chosen)?;
@@ -120,7 +120,7 @@ fn objects(trace: &Trace, filter: &Filter) -> Result<HashSet<ObjectId>, Failure>
         return Ok(found);
     }
     let Some(wanted) = &filter.object else {
-        let kinds: HashSet<&str> = all.iter().map(|(_, kind, _)| kind.word()).collect();
+        let kinds: HashSet<&str> = all.iter().map(|(_, kind, _)| kind.as_str()).collect();
         let mut kinds: Vec<String> = kinds.into_iter().map(str::to_owned).collect();
         kinds.sort();
         let kind = filter.kind.map_or("", ObjectKind::word);

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::Signal;
 use varve_faults::{
-    Ended, Running, Stage, cgroup_root, check_trace, is_frozen, patiently, recorder_cgroups,
-    ring_folders, varve_binary, watchdogs,
+    Ended, Stage, cgroup_root, check_trace, is_frozen, patiently, recorder_cgroups, ring_folders,
+    varve_binary, watchdogs,
 };
 use varve_trace::{State, Trace};
 use varve_trust::STRANGER;

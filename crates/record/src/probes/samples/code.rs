@@ -18,7 +18,7 @@ const LARGEST_FUNCTION: u64 = 256 << 10;
 /// How far such a piece reaches to both sides.
 const PIECE: u64 = 2048;
 /// Decoded functions of a process that are kept.
-const MOST_FUNCTIONS: usize = 4096;
+const MAX_FUNCTIONS: usize = 4096;
 
 /// A function's code, or that it cannot be read.
 struct Known {
@@ -91,7 +91,7 @@ impl CodeReader {
                 if !inside || range.end - range.start > LARGEST_FUNCTION {
                     return None;
                 }
-                if known.len() >= MOST_FUNCTIONS {
+                if known.len() >= MAX_FUNCTIONS {
                     known.clear();
                 }
                 let code = read(mapping, &range).map(|b| Code::decode(&b, around.start));

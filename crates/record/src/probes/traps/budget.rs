@@ -14,7 +14,7 @@ const EPOCH: u64 = 40;
 /// The share of pages with which a recording begins.
 const FIRST_SHARE: f64 = 0.01;
 /// And the least: one page in a million.
-const LEAST_SHARE: f64 = 1e-6;
+const MIN_SHARE: f64 = 1e-6;
 /// The share grows at most so fast from one interval to the next: a limit is to be approached from below.
 const GROWTH: f64 = 1.3;
 
@@ -61,7 +61,7 @@ impl Budget {
         if let Some(wall) = wall {
             let left = (self.limit * wall - spent.held.0 as f64).max(0.0);
             let factor = left / (spent.waited.0 as f64).max(1.0);
-            self.share = (self.share * factor.min(GROWTH)).clamp(LEAST_SHARE, 1.0);
+            self.share = (self.share * factor.min(GROWTH)).clamp(MIN_SHARE, 1.0);
         }
         let afresh = self.boundaries.is_multiple_of(EPOCH) && self.boundaries > 0;
         if afresh {
@@ -111,7 +111,7 @@ mod tests {
         spend(&mut budget, 4, 2_500_000, 1_250_000);
         assert!((budget.share() - 0.00325).abs() < 1e-9);
         spend(&mut budget, 5, 2_500_000, 9_000_000);
-        assert!((budget.share() - LEAST_SHARE).abs() < 1e-12);
+        assert!((budget.share() - MIN_SHARE).abs() < 1e-12);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration as Wait;
 
-use varve_agent_ring::{Arm, Armed, MOST_WORDS, WHO};
+use varve_agent_ring::{Arm, Armed, MAX_WORDS, WHO};
 use varve_bpf::{ExemptProcesses, Leaf, Region};
 use varve_model::{Address, Bytes, Duration, Pid, Tid, Time, TouchSource};
 use varve_sys::{HandlerSocket, MovedPages, monotonic_now};
@@ -298,7 +298,7 @@ impl Handlers {
                 gone.push(*pid);
             }
         }
-        let mut words = vec![0; MOST_WORDS];
+        let mut words = vec![0; MAX_WORDS];
         for (pid, handler) in self.handlers.iter_mut().filter(ready) {
             if gone.contains(pid) {
                 continue;

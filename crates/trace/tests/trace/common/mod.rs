@@ -141,7 +141,7 @@ macro_rules! words {
             }
 
             fn json(&self) -> Value {
-                json!(self.word())
+                json!(self.as_str())
             }
         }
     )*};

@@ -61,7 +61,7 @@ pub(crate) fn standing() -> String {
                 format!(
                     "{name} ({}; --samples {})",
                     events.join(", "),
-                    source.word()
+                    source.as_str()
                 )
             }
         }

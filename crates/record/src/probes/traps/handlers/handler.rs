@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration as Wait, Instant};
 
 use varve_agent_ring::{
-    Arm, Armed, DEVICE, HELLO, MOST_WORDS, PLACES, QUIT, READY, SERVED, THREADS,
+    Arm, Armed, DEVICE, HELLO, MAX_WORDS, PLACES, QUIT, READY, SERVED, THREADS,
 };
 use varve_bpf::ExemptProcesses;
 use varve_model::{Address, Bytes, Pid, Time};
@@ -92,7 +92,7 @@ impl Handler {
         held: Option<&Path>,
         exempt: &ExemptProcesses,
     ) -> io::Result<Handshake> {
-        let mut words = [0; MOST_WORDS];
+        let mut words = [0; MAX_WORDS];
         let Some(said) = self.socket.receive(&mut words, Wait::ZERO)? else {
             return Ok(Handshake::default());
         };
@@ -126,7 +126,7 @@ impl Handler {
     pub(super) fn arm(&self, arm: &Arm, mut threads: Vec<u64>) -> io::Result<()> {
         // In order, which spares the handler work.
         threads.sort_unstable();
-        for some in threads.chunks(MOST_WORDS - 1) {
+        for some in threads.chunks(MAX_WORDS - 1) {
             let words: Vec<u64> = [THREADS].into_iter().chain(some.iter().copied()).collect();
             self.socket.send(&words, MAX_ANSWER)?;
         }
