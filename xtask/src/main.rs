@@ -42,6 +42,9 @@ enum Chore {
     VmTruth {
         #[command(flatten)]
         kernels: Kernels,
+        /// Half of the executables under each kernel: the commit before and the one after run the others
+        #[arg(long)]
+        spread: bool,
         /// Words for the test executables: a filter, --nocapture
         #[arg(last = true)]
         filter: Vec<String>,
@@ -144,12 +147,20 @@ fn chore(chore: Chore) -> Result<u8> {
             }
             Ok(u8::try_from(outcome.code).unwrap_or(255))
         }
-        Chore::VmTruth { kernels, filter } => Ok(code(truth::truth(
-            &places,
-            &kernels.machine,
-            &kernels.kernels,
-            &filter,
-        )?)),
+        Chore::VmTruth {
+            kernels,
+            spread,
+            filter,
+        } => {
+            let turn = spread.then(|| truth::turn_of_commit(&places)).transpose()?;
+            Ok(code(truth::truth(
+                &places,
+                &kernels.machine,
+                &kernels.kernels,
+                turn,
+                &filter,
+            )?))
+        }
         Chore::VmFacts { kernels } => Ok(code(truth::facts(
             &places,
             &kernels.machine,
