@@ -1,13 +1,11 @@
 //! Putting a trace in order: its tables are merged, its objects named, and its manifest says what came of it.
 
+use varve_model::Loss;
 use varve_trace::{
     Destination, Manifest, State, Trace, TraceError, finish_tables, finish_tables_aside,
 };
 
 use crate::finish::finish;
-
-/// The loss of whatever a killed recorder had not written.
-pub const RECORDER_KILLED: &str = "recorder_killed";
 
 /// The share of the time that merging takes.
 const MERGING: f64 = 0.9;
@@ -49,7 +47,9 @@ pub fn finish_trace(
 
 fn settle(manifest: &mut Manifest, state: State) {
     if state == State::Recovered {
-        manifest.losses.insert(RECORDER_KILLED.to_owned(), 1);
+        manifest
+            .losses
+            .insert(Loss::RecorderKilled.as_str().to_owned(), 1);
         manifest.notes.push(
             "The recorder was killed: what it had not written, at most the last half second or so, is missing."
                 .to_owned(),

@@ -40,7 +40,7 @@ mod variables;
 pub const LOADERS: &str = "mapping of the dynamic loader";
 
 pub use finish::{Finished, finish};
-pub use finish_trace::{RECORDER_KILLED, finish_trace};
+pub use finish_trace::finish_trace;
 pub use functions::FunctionBounds;
 pub use image::Locator;
 pub use input::{BuildId, Mapping};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use varve_attribute::owners_at;
 use varve_model::{
-    Address, Bytes, Duration, Interval, ObjectId, ObjectKind, Page, PageRange, Pid, SampleSource,
-    SiteId, Tid, Time, TouchSource,
+    Address, Bytes, Duration, Interval, Loss, ObjectId, ObjectKind, Page, PageRange, Pid,
+    SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, Frame, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,
@@ -24,7 +24,7 @@ const BATCH: usize = 1 << 17;
 const ROWS: usize = 1 << 14;
 
 /// A text that ends within a line: it was cut, and nobody knows how much is missing.
-pub(crate) const CUT_LINE: &str = "cut_line";
+pub(crate) const CUT_LINE: &str = Loss::CutLine.as_str();
 
 /// A sample of which nothing is known but its time and its source.
 pub(crate) fn sample(time: u64, source: SampleSource) -> SampleRow {

@@ -185,6 +185,106 @@ words! {
     }
 }
 
+words! {
+    /// What kept a recording from being complete.
+    Loss ("loss") {
+        /// Page faults, with thread and instruction, that did not fit the ring.
+        Faults = "faults",
+        /// Processes and threads whose events did not fit the ring.
+        ProcessEvents = "process_events",
+        /// Mappings whose events did not fit the ring.
+        MappingEvents = "mapping_events",
+        /// Touched pages that went before they could be reported.
+        VanishedPages = "vanished_pages",
+        /// Touched pages that were taken away in a way that leaves nothing to read.
+        VanishWalks = "vanish_walks",
+        /// Processes that were not followed.
+        UntrackedChildren = "untracked_children",
+        /// Page tables or page flags that could not be read.
+        UnreadableTables = "unreadable_tables",
+        /// Pages whose accessed bits the kernel's reclaim may have taken.
+        ReclaimScannedPages = "reclaim_scanned_pages",
+        /// Readings during which the target was let go.
+        HoldsCutShort = "holds_cut_short",
+        /// Processes that could not be held still.
+        UnheldProcesses = "unheld_processes",
+        /// Objects whose allocations did not fit the preload library's ring.
+        AgentRecords = "agent_records",
+        /// Call stacks beyond the room for them.
+        Stacks = "stacks",
+        /// Objects of forked children beyond the room for them.
+        InheritedObjects = "inherited_objects",
+        /// Events that the kernel did not report, to keep its programs from nesting.
+        SkippedPrograms = "skipped_programs",
+        /// What mechanisms that this machine lacks would have seen (`varve doctor` names them).
+        MissingMechanisms = "missing_mechanisms",
+        /// The last interval, for whose reading the target could not be held.
+        LastInterval = "last_interval",
+        /// What ran while a fault handler that somebody had ended was replaced.
+        KilledHandlers = "killed_handlers",
+        /// What an error kept from being recorded or written.
+        EndedEarly = "ended_early",
+        /// What was not written when the recorder was killed.
+        RecorderKilled = "recorder_killed",
+        /// What followed the line within which an imported text ends.
+        CutLine = "cut_line",
+        /// Accesses beyond the room for counts.
+        UncountedAccesses = "uncounted_accesses",
+        /// Programs that ran outside the emulator.
+        UncountedPrograms = "uncounted_programs",
+        /// Processes that got no room for counts.
+        UncountedProcesses = "uncounted_processes",
+        /// Files of counts that cannot be read.
+        DamagedCounts = "damaged_counts",
+    }
+}
+
+impl Loss {
+    /// What may be missing, as the object of a sentence.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Loss::Faults => {
+                "page faults, with thread and instruction, that did not fit the ring"
+            }
+            Loss::ProcessEvents => "processes and threads whose events did not fit the ring",
+            Loss::MappingEvents => "mappings whose events did not fit the ring",
+            Loss::VanishedPages => "touched pages that went before they could be reported",
+            Loss::VanishWalks => {
+                "touched pages that were taken away in a way that leaves nothing to read"
+            }
+            Loss::UntrackedChildren => "processes that were not followed",
+            Loss::UnreadableTables => "page tables or page flags that could not be read",
+            Loss::ReclaimScannedPages => {
+                "pages whose accessed bits the kernel's reclaim may have taken"
+            }
+            Loss::HoldsCutShort => "readings during which the target was let go",
+            Loss::UnheldProcesses => "processes that could not be held still",
+            Loss::AgentRecords => {
+                "objects whose allocations did not fit the preload library's ring"
+            }
+            Loss::Stacks => "call stacks beyond the room for them",
+            Loss::InheritedObjects => "objects of forked children beyond the room for them",
+            Loss::SkippedPrograms => {
+                "events that the kernel did not report, to keep its programs from nesting"
+            }
+            Loss::MissingMechanisms => {
+                "what mechanisms that this machine lacks would have seen (`varve doctor` names them)"
+            }
+            Loss::LastInterval => "the last interval, for whose reading the target could not be held",
+            Loss::KilledHandlers => {
+                "what ran while a fault handler that somebody had ended was replaced"
+            }
+            Loss::EndedEarly => "what an error kept from being recorded or written",
+            Loss::RecorderKilled => "what was not written when the recorder was killed",
+            Loss::CutLine => "what followed the line within which an imported text ends",
+            Loss::UncountedAccesses => "accesses beyond the room for counts",
+            Loss::UncountedPrograms => "programs that ran outside the emulator",
+            Loss::UncountedProcesses => "processes that got no room for counts",
+            Loss::DamagedCounts => "files of counts that cannot be read",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ mod quantities;
 mod visible;
 
 pub use kinds::{
-    MemoryLevel, ObjectKind, Resolved, SampleMode, SampleSource, TouchSource, UnknownKind,
+    Loss, MemoryLevel, ObjectKind, Resolved, SampleMode, SampleSource, TouchSource, UnknownKind,
 };
 pub use quantities::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, PAGE_BYTES, Page, PageRange, Pages, Pid,

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use varve_bpf::{Event, Kernel, LoadOptions, Region, TrackFlags};
-use varve_model::{Duration, Pid, Time};
+use varve_model::{Duration, Loss, Pid, Time};
 use varve_trace::tables::TouchRow;
 use varve_trace::{Manifest, TraceError, TraceFolder, TraceWriter};
 
@@ -140,7 +140,7 @@ pub(crate) struct Ending<'a> {
 }
 
 /// How much was lost of each kind since the beginning.
-pub(crate) type Lost = Vec<(&'static str, u64)>;
+pub(crate) type Lost = Vec<(Loss, u64)>;
 
 /// Finds out something of the target. What a probe does not care for it leaves out.
 pub(crate) trait Probe {

@@ -17,7 +17,7 @@ use std::os::fd::AsFd;
 use std::time::Duration as Wait;
 
 use varve_bpf::Kernel;
-use varve_model::{Duration, Interval, Pid, Time};
+use varve_model::{Duration, Interval, Loss, Pid, Time};
 use varve_sys::{Signals, Trigger, Waiter, cpu_time, monotonic_now};
 use varve_trace::{Manifest, TraceFolder, TraceWriter};
 
@@ -51,8 +51,6 @@ const YOUNG_REFRESHES: [Duration; 4] = [
     Duration(12_000_000),
     Duration(30_000_000),
 ];
-/// The loss of what an error kept from being recorded or written.
-const ENDED_EARLY: &str = "ended_early";
 /// How long the end of a recording may take to hold the target once more.
 const END_WITHIN: Duration = Duration(600_000_000);
 
@@ -222,7 +220,7 @@ impl Recorder<'_> {
             varve_sys::thread_priority(-20);
             let missing = self.kernel.missing_promised();
             let tables = &mut self.events.state.tables;
-            tables.lost_in_all(monotonic_now(), "missing_mechanisms", missing);
+            tables.lost_in_all(monotonic_now(), Loss::MissingMechanisms, missing);
         }
         // Whatever the target does from here on belongs to the first interval.
         let began = monotonic_now();
@@ -246,7 +244,9 @@ impl Recorder<'_> {
             .err();
         if trouble.is_some() {
             // What was not written is missing, in intervals too that were.
-            self.manifest.losses.insert(ENDED_EARLY.to_owned(), 1);
+            self.manifest
+                .losses
+                .insert(Loss::EndedEarly.as_str().to_owned(), 1);
         }
         let manifest = &mut self.manifest;
         let is_whole = trouble.is_none();
@@ -534,7 +534,7 @@ impl Recorder<'_> {
         }
         // It cannot be held, so its last interval cannot be read.
         let tables = &mut self.events.state.tables;
-        tables.lost(monotonic_now(), "last_interval", 1);
+        tables.lost(monotonic_now(), Loss::LastInterval, 1);
         Ok(())
     }
 
@@ -543,7 +543,7 @@ impl Recorder<'_> {
         if self.is_timed() {
             let skipped = self.kernel.skipped()?;
             let tables = &mut self.events.state.tables;
-            tables.lost_in_all(monotonic_now(), "skipped_programs", skipped);
+            tables.lost_in_all(monotonic_now(), Loss::SkippedPrograms, skipped);
         }
         Ok(())
     }
@@ -553,8 +553,8 @@ impl Recorder<'_> {
         let (state, probes) = (&mut self.events.state, &mut self.events.probes);
         let now = monotonic_now();
         let lost = [
-            ("stacks", state.stacks.lost),
-            ("inherited_objects", state.objects.not_inherited),
+            (Loss::Stacks, state.stacks.lost),
+            (Loss::InheritedObjects, state.objects.not_inherited),
         ];
         for (kind, total) in lost {
             state.tables.lost_in_all(now, kind, total);
@@ -565,7 +565,7 @@ impl Recorder<'_> {
         tables::flush(state, &mut self.writer, |writer| {
             probes.iter_mut().try_for_each(|p| p.write(writer))
         })?;
-        self.manifest.losses.clone_from(state.tables.totals());
+        self.manifest.losses = state.tables.totals();
         self.manifest.settle();
         Ok(self.writer.folder().write_manifest(&self.manifest)?)
     }

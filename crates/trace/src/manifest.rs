@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use varve_model::{Bytes, Duration, SampleSource, Time};
+use varve_model::{Bytes, Duration, Loss, SampleSource, Time};
 
 use crate::TraceError;
 use crate::folder::Folder;
@@ -364,7 +364,10 @@ impl Manifest {
             .losses
             .iter()
             .filter(|(_, count)| **count > 0)
-            .map(|(kind, count)| format!("{kind}: {count}"))
+            .map(|(kind, count)| match kind.parse::<Loss>() {
+                Ok(loss) => format!("{} ({kind}: {count})", loss.what()),
+                Err(_) => format!("{kind}: {count}"),
+            })
             .collect();
         self.completeness = if self.state == State::Recording {
             Completeness {
@@ -395,7 +398,7 @@ impl Manifest {
         } else {
             Completeness {
                 complete: false,
-                statement: format!("Some accesses may be missing: {}.", lost.join(", ")),
+                statement: format!("Some accesses may be missing: {}.", lost.join("; ")),
             }
         };
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use varve_agent_ring::MIN_OBJECT_VARIABLE;
 use varve_bpf::{Event, Kernel, MappingCall, TrackFlags};
-use varve_model::{Duration, Pid, Time};
+use varve_model::{Duration, Loss, Pid, Time};
 use varve_trace::Manifest;
 
 use self::kernel_view::KernelView;
@@ -212,7 +212,7 @@ impl Probe for Heap {
     }
 
     fn losses(&self, lost: &mut Lost) {
-        lost.push(("agent_records", self.rings.lost));
+        lost.push((Loss::AgentRecords, self.rings.lost));
     }
 
     fn finish(&mut self, manifest: &mut Manifest, _: bool) {

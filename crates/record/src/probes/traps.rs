@@ -12,7 +12,7 @@ use std::path::Path;
 
 use varve_agent_ring::TRAPS_VARIABLE;
 use varve_bpf::{Access, Event, ForkKind, Kernel, Leaf, LoadOptions, Region, TrackFlags};
-use varve_model::{Duration, Pid, Time};
+use varve_model::{Duration, Loss, Pid, Time};
 use varve_sys::monotonic_now;
 use varve_trace::{FAULT, Manifest};
 
@@ -182,8 +182,11 @@ impl Probe for Traps {
     }
 
     fn losses(&self, lost: &mut Lost) {
-        lost.push(("untracked_children", self.handlers.unobserved.len() as u64));
-        lost.push(("killed_handlers", self.handlers.killed));
+        lost.push((
+            Loss::UntrackedChildren,
+            self.handlers.unobserved.len() as u64,
+        ));
+        lost.push((Loss::KilledHandlers, self.handlers.killed));
     }
 
     fn describe(&mut self, manifest: &mut Manifest) {

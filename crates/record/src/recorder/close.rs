@@ -1,6 +1,6 @@
 //! The end of an interval: what was read becomes rows.
 
-use varve_model::{Bytes, Interval, Time, TouchSource};
+use varve_model::{Bytes, Interval, Loss, Time, TouchSource};
 use varve_sys::{cpu_time, monotonic_now};
 use varve_trace::Overhead;
 use varve_trace::tables::{CounterRow, IntervalRow};
@@ -161,14 +161,14 @@ impl Recorder<'_> {
     fn watch_losses(&mut self, now: Time, reading: &Reading) {
         let tables = &mut self.events.state.tables;
         if reading.failures > 0 {
-            tables.lost(now, "unreadable_tables", reading.failures);
+            tables.lost(now, Loss::UnreadableTables, reading.failures);
         }
         let reclaim = reclaim();
         if let (Some(before), Some(after)) = (self.reclaim_before, reclaim)
             && after > before
         {
             // Reclaim takes accessed bits and leaves no trace of them.
-            tables.lost(now, "reclaim_scanned_pages", (after - before) as u64);
+            tables.lost(now, Loss::ReclaimScannedPages, (after - before) as u64);
             tables.counters.push(CounterRow {
                 time_ns: now,
                 node: None,
@@ -193,18 +193,18 @@ impl Recorder<'_> {
     fn count_losses(&mut self) -> Result<(), RecordError> {
         let dropped = self.kernel.dropped_records()?;
         let mut lost = vec![
-            ("process_events", dropped.life),
-            ("mapping_events", dropped.mappings),
-            ("untracked_children", dropped.tracking),
+            (Loss::ProcessEvents, dropped.life),
+            (Loss::MappingEvents, dropped.mappings),
+            (Loss::UntrackedChildren, dropped.tracking),
         ];
         // What an emulator is missed of is not the program's.
         if self.policy.length().is_some() {
             lost.extend([
-                ("faults", dropped.faults),
-                ("vanished_pages", dropped.vanish_pages),
-                ("vanish_walks", dropped.vanish_walks),
-                ("holds_cut_short", self.boundaries.let_go),
-                ("unheld_processes", self.boundaries.unheld),
+                (Loss::Faults, dropped.faults),
+                (Loss::VanishedPages, dropped.vanish_pages),
+                (Loss::VanishWalks, dropped.vanish_walks),
+                (Loss::HoldsCutShort, self.boundaries.let_go),
+                (Loss::UnheldProcesses, self.boundaries.unheld),
             ]);
         }
         for probe in &self.events.probes {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use varve_model::Time;
+use varve_model::{Loss, Time};
 use varve_trace::tables::{CounterRow, FaultRow, IntervalRow, LossRow, TouchRow};
 use varve_trace::{TraceError, TraceWriter};
 
@@ -19,17 +19,17 @@ pub(crate) struct Tables {
     pub(crate) faults: Vec<FaultRow>,
     pub(crate) counters: Vec<CounterRow>,
     losses: Vec<LossRow>,
-    totals: BTreeMap<String, u64>,
+    totals: BTreeMap<Loss, u64>,
 }
 
 impl Tables {
     /// Counts a loss; `total` is how much was lost of this kind since the beginning.
-    pub(crate) fn lost_in_all(&mut self, time: Time, kind: &str, total: u64) {
-        let before = self.totals.entry(kind.to_owned()).or_default();
+    pub(crate) fn lost_in_all(&mut self, time: Time, kind: Loss, total: u64) {
+        let before = self.totals.entry(kind).or_default();
         if total > *before {
             self.losses.push(LossRow {
                 time_ns: time,
-                kind: kind.to_owned(),
+                kind: kind.as_str().to_owned(),
                 count: total - *before,
             });
             *before = total;
@@ -37,8 +37,8 @@ impl Tables {
     }
 
     /// Counts a loss of this many more.
-    pub(crate) fn lost(&mut self, time: Time, kind: &str, count: u64) {
-        let total = self.totals.get(kind).copied().unwrap_or(0) + count;
+    pub(crate) fn lost(&mut self, time: Time, kind: Loss, count: u64) {
+        let total = self.totals.get(&kind).copied().unwrap_or(0) + count;
         self.lost_in_all(time, kind, total);
     }
 
@@ -48,8 +48,11 @@ impl Tables {
     }
 
     /// How much was lost in all, by kind.
-    pub(crate) fn totals(&self) -> &BTreeMap<String, u64> {
-        &self.totals
+    pub(crate) fn totals(&self) -> BTreeMap<String, u64> {
+        let totals = self.totals.iter();
+        totals
+            .map(|(kind, n)| (kind.as_str().to_owned(), *n))
+            .collect()
     }
 }
 

@@ -182,10 +182,10 @@ fn write(folder: &Path, trace: &Trace, writer: &mut impl Append) -> Result<Manif
     let losses = rows::write(folder, &run, writer, &mut intervals)?;
     let mut rows = Vec::new();
     for (kind, count) in losses {
-        if count > 0 && told.iter().all(|row| row.kind != kind) {
+        if count > 0 && told.iter().all(|row| row.kind != kind.as_str()) {
             rows.push(LossRow {
                 time_ns: end,
-                kind: kind.to_owned(),
+                kind: kind.as_str().to_owned(),
                 count,
             });
             manifest.losses.insert(kind.to_owned(), count);

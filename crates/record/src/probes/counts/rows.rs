@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use varve_exact_table::{CONTROL, Control, Counts, CountsError, EXTENSION, Image, Segment};
-use varve_model::{Duration, Interval, Page, Pid, Tid, Time, TouchSource};
+use varve_model::{Duration, Interval, Loss, Page, Pid, Tid, Time, TouchSource};
 use varve_trace::Append;
 use varve_trace::tables::{CountRow, IntervalRow, TouchRow};
 
@@ -28,7 +28,7 @@ pub(crate) fn write(
     run: &Run,
     writer: &mut impl Append,
     intervals: &mut Vec<IntervalRow>,
-) -> Result<Vec<(&'static str, u64)>, RecordError> {
+) -> Result<Vec<(Loss, u64)>, RecordError> {
     let control = Control::open(&folder.join(CONTROL))?;
     let (mut lost, mut unfollowed, mut damaged) = (0, 0, 0);
     let mut files = Vec::new();
@@ -108,10 +108,10 @@ pub(crate) fn write(
         });
     }
     Ok(vec![
-        ("uncounted_accesses", lost),
-        ("uncounted_programs", unfollowed),
-        ("uncounted_processes", control.uncounted()?),
-        ("damaged_counts", damaged),
+        (Loss::UncountedAccesses, lost),
+        (Loss::UncountedPrograms, unfollowed),
+        (Loss::UncountedProcesses, control.uncounted()?),
+        (Loss::DamagedCounts, damaged),
     ])
 }
 
