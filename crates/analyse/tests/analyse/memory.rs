@@ -172,8 +172,13 @@ fn intervals_that_became_longer_are_said_to_be() {
     assert_eq!(found.trace.shortest_interval_ns.0, STEP - 2000);
     let said = |s: &String| s.contains("1 interval longer than the 50 ms asked for");
     assert!(found.unknown.iter().any(said), "{:?}", found.unknown);
-    // Eleven gaps of 1000 ns, one of them longer by as much.
-    assert_eq!(found.overhead.stood_ns.0, 12_000);
+    // Eleven gaps of 1000 ns; one is longer by as much, and its hold is not.
+    assert_eq!(found.overhead.stood_ns.0, 11_000);
+    made.intervals[3].held_ns.0 += 1000;
+    assert_eq!(made.analyse().overhead.stood_ns.0, 12_000);
+    // A pause is no hold.
+    made.intervals[8].start_ns.0 += 5000;
+    assert_eq!(made.analyse().overhead.stood_ns.0, 12_000);
 }
 
 #[test]
