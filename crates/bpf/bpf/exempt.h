@@ -29,7 +29,7 @@ static __always_inline int exempts(u32 *flags, u32 parent, u32 pid, u32 deep)
 		.flags = deep ? *flags | TRACK_SERVED : *flags & ~TRACK_SERVED,
 	};
 
-	if ((*flags & (TRACK_HANDLERS | TRACK_SERVED)) != TRACK_SERVANTS ||
+	if ((*flags & (TRACK_HANDLERS | TRACK_SERVED)) != TRACK_HANDLERS ||
 	    bpf_map_update_elem(&exempt, &pid, &new, BPF_ANY))
 		return 0;
 	__sync_fetch_and_or(flags, TRACK_SERVED);
