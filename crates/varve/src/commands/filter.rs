@@ -123,7 +123,7 @@ fn objects(trace: &Trace, filter: &Filter) -> Result<HashSet<ObjectId>, Failure>
         let kinds: HashSet<&str> = all.iter().map(|(_, kind, _)| kind.as_str()).collect();
         let mut kinds: Vec<String> = kinds.into_iter().map(str::to_owned).collect();
         kinds.sort();
-        let kind = filter.kind.map_or("", ObjectKind::word);
+        let kind = filter.kind.map_or("", ObjectKind::as_str);
         return Err(none(
             format!("the trace has no object of kind {kind}"),
             kinds,

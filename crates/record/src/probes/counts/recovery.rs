@@ -188,7 +188,7 @@ fn write(folder: &Path, trace: &Trace, writer: &mut impl Append) -> Result<Manif
                 kind: kind.as_str().to_owned(),
                 count,
             });
-            manifest.losses.insert(kind.to_owned(), count);
+            manifest.losses.insert(kind.as_str().to_owned(), count);
         }
     }
     writer.append(&rows)?;
