@@ -21,6 +21,7 @@ fn names_are_shown_and_do_not_act() {
     let mut seen = false;
     for arguments in [
         vec!["report", trace],
+        vec!["report", trace, "--all"],
         vec!["report", trace, "--json"],
         vec!["export", trace, "--format", "folded", "-o", "-"],
         vec!["export", trace, "--format", "perf-script", "-o", "-"],
