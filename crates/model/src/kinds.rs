@@ -243,9 +243,7 @@ impl Loss {
     /// What may be missing, as the object of a sentence.
     pub const fn what(self) -> &'static str {
         match self {
-            Loss::Faults => {
-                "page faults, with thread and instruction, that did not fit the ring"
-            }
+            Loss::Faults => "page faults, with thread and instruction, that did not fit the ring",
             Loss::ProcessEvents => "processes and threads whose events did not fit the ring",
             Loss::MappingEvents => "mappings whose events did not fit the ring",
             Loss::VanishedPages => "touched pages that went before they could be reported",
@@ -270,7 +268,9 @@ impl Loss {
             Loss::MissingMechanisms => {
                 "what mechanisms that this machine lacks would have seen (`varve doctor` names them)"
             }
-            Loss::LastInterval => "the last interval, for whose reading the target could not be held",
+            Loss::LastInterval => {
+                "the last interval, for whose reading the target could not be held"
+            }
             Loss::KilledHandlers => {
                 "what ran while a fault handler that somebody had ended was replaced"
             }

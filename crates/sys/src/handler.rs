@@ -245,7 +245,7 @@ pub fn begin_traps(descriptor: OwnedFd) -> io::Result<OwnedFd> {
 /// descriptor that is returned tells whether the handler still lives.
 ///
 /// # Errors
-/// `PermissionDenied` where it is something else.
+/// `PermissionDenied` where it is something else, `Unsupported` where it has a user that others may have too.
 pub fn verify_handler(handler: Pid, process: Pid) -> io::Result<PidFd> {
     let alive = PidFd::open(handler)?;
     let status = std::fs::read_to_string(format!("/proc/{handler}/status"))?;
@@ -258,6 +258,10 @@ pub fn verify_handler(handler: Pid, process: Pid) -> io::Result<PidFd> {
     };
     if handler == process || !has_no_rights(&status, handler) || !shares()? {
         return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    // Whoever has the same user can take its descriptors from it, and so the device.
+    if !has_own_user(&status) {
+        return Err(io::ErrorKind::Unsupported.into());
     }
     Ok(alive)
 }
@@ -277,6 +281,19 @@ pub fn shares_memory(one: Pid, other: Pid) -> io::Result<bool> {
         1..=3 => Ok(false),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// User ids that handlers take, which no account has: this, and the number of their process above it.
+const OWN_USERS: std::ops::Range<u32> = 0x7f00_0000..0x7f00_0000 + (1 << 22);
+
+/// Whether the text of `/proc/PID/status` is that of a process with one of those user ids, and no other.
+fn has_own_user(status: &str) -> bool {
+    let mut lines = status.lines();
+    let users = lines.find_map(|line| line.strip_prefix("Uid:"));
+    let users = users.map(|u| u.split_whitespace().map(str::parse::<u32>));
+    let users: Vec<_> = users.into_iter().flatten().collect();
+    let is_own = |user: &Result<u32, _>| user.as_ref().is_ok_and(|u| OWN_USERS.contains(u));
+    users.len() == 4 && users.iter().all(|u| is_own(u) && *u == users[0])
 }
 
 /// Whether the text of `/proc/PID/status` is that of a process that can gain nothing: no capabilities, no new ones, and
@@ -315,6 +332,21 @@ fn is_limited(limits: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_handler_has_a_user_of_its_own() {
+        let of = |users: &str| has_own_user(&format!("Name:\tx\nUid:\t{users}\nGid:\t0\n"));
+        assert!(of("2130706439\t2130706439\t2130706439\t2130706439"));
+        for users in [
+            "0\t0\t0\t0",
+            "1000\t1000\t1000\t1000",
+            "2130706439\t0\t0\t0",
+            "",
+        ] {
+            assert!(!of(users), "{users}");
+        }
+        assert!(!of("2130706439\t2130706439\t2130706439\t2130706440"));
+    }
 
     #[test]
     fn what_is_no_handler_is_refused() {

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
 use varve_model::Pid;
-use varve_sys::MovedPages;
 use varve_sys::rights::without_gain;
+use varve_sys::{MovedPages, PidFd};
 
 pub use self::care::watch;
 pub use self::order::Order;
@@ -43,6 +43,16 @@ struct Line {
 }
 
 impl Line {
+    /// Lets it go on where somebody has stopped it.
+    fn resume(&self) {
+        let pid = Pid(self.child.id());
+        if varve_sys::status(pid).is_ok_and(|status| status.state == 'T')
+            && let Ok(process) = PidFd::open(pid)
+        {
+            let _ = process.signal(libc::SIGCONT);
+        }
+    }
+
     fn start(is_second: bool) -> Result<Line, RecordError> {
         let failed = || RecordError::system("start the watchdog process");
         let (ours, theirs) = UnixStream::pair().map_err(failed())?;
@@ -157,6 +167,9 @@ impl Watchdog {
     }
 
     fn start_missing(&mut self) -> Result<(), RecordError> {
+        // One that somebody has stopped would bring back no pages. The second is not this one's child, and acts where the
+        // first has ended.
+        self.first.resume();
         let missing = [self.first.has_ended(), self.second.has_ended()];
         if missing[0] {
             // It may not be dead: whoever closes its end is of no use either.

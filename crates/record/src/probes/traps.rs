@@ -197,6 +197,12 @@ impl Probe for Traps {
     fn finish(&mut self, manifest: &mut Manifest, _: bool) {
         self.handlers.settle();
         manifest.traps = Some(self.handlers.note);
+        if self.handlers.shared_users > 0 {
+            manifest.notes.push(format!(
+                "Accesses of {} programs did not trap: a program that cannot change its user cannot have a fault handler that is safe from it.",
+                self.handlers.shared_users
+            ));
+        }
         if self.handlers.killed > 0 {
             manifest.notes.push(format!(
                 "Somebody ended {} fault handlers that had moved pages: those were brought back, and from then on no access of those processes trapped.",

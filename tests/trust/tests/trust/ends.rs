@@ -8,6 +8,7 @@ use varve_faults::{
     Running, Stage, can_trap, is_frozen, patiently, recorder_cgroups, ring_folders, watchdogs,
 };
 use varve_trace::Trace;
+use varve_trust::{STRANGER, program};
 
 use crate::handler::{handler_of, has_userfaultfd, record, target_of};
 
@@ -97,6 +98,46 @@ fn a_handler_that_somebody_ends_is_missed_and_its_pages_are_back() {
         .any(|n| n.contains("were brought back"));
     assert!(is_said, "{:?}", manifest.notes);
     stage.require_clean(pid);
+}
+
+#[test]
+fn a_watchdog_that_somebody_has_stopped_brings_pages_back_all_the_same() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let (running, _, handler) = moved(&stage);
+    let first = rustix::process::Pid::from_raw(watchdogs(running.pid())[0] as i32).unwrap();
+    let _ = rustix::process::kill_process(first, Signal::STOP);
+    kill(handler);
+    require_kept(&stage);
+    running.end().require(0);
+}
+
+/// Whoever has the handler's user can take its descriptors, and so the device of which anybody can make userfaultfds.
+#[test]
+fn a_program_that_cannot_change_its_user_gets_no_device() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let user = format!("--reuid={STRANGER}");
+    let pages = program("pages");
+    let words = [
+        "setpriv",
+        &user,
+        "--clear-groups",
+        pages.to_str().unwrap(),
+        "500",
+        "300",
+    ];
+    let options = ["--backend", "fault", "--interval", "10ms"];
+    stage.run(stage.record(&options, &words)).require(7);
+    let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+    assert!(manifest.completeness.complete, "{manifest:?}");
+    let is_said = manifest.notes.iter().any(|n| n.contains("safe from it"));
+    assert!(is_said, "{:?}", manifest.notes);
+    assert!(manifest.traps.unwrap().given_up > 0);
 }
 
 /// A move and system calls wait for the pages while they are brought back. The known hole is not asked for: a child that the

@@ -76,6 +76,8 @@ pub(crate) struct Handlers {
     pub(crate) note: TrapsNote,
     /// Processes without a handler, of which nobody knows yet whether they are about to end.
     doubts: Vec<Doubt>,
+    /// Handlers that were refused because they have the user of their program.
+    pub(crate) shared_users: u64,
     /// Handlers that somebody ended while they had moved pages. The watchdog brings those back.
     pub(crate) killed: u64,
     /// What brings the pages of newly met handlers back without them, for the watchdog.
@@ -117,6 +119,7 @@ impl Handlers {
             spent: Spent::default(),
             armed: EVERY_PAGE,
             doubts: Vec::new(),
+            shared_users: 0,
             killed: 0,
             pages: Vec::new(),
             left: HashMap::new(),
@@ -174,7 +177,8 @@ impl Handlers {
                     self.pages.extend(shaken.pages);
                 }),
             };
-            if met.is_err() {
+            if let Err(why) = met {
+                self.shared_users += u64::from(why.kind() == io::ErrorKind::Unsupported);
                 failed.push(*pid);
             } else if asks {
                 handler.resume();
