@@ -188,7 +188,9 @@ fn build_tests(places: &Places) -> Result<Vec<PathBuf>> {
         "--no-run",
         "--message-format=json",
     ]))?;
-    let tests: Vec<PathBuf> = text.lines().filter_map(test_executable).collect();
+    let mut tests: Vec<PathBuf> = text.lines().filter_map(test_executable).collect();
+    // Cargo names them in the order in which they come about; turns are taken in one that stays.
+    tests.sort();
     if tests.is_empty() {
         // Nothing to run must not look like everything passed.
         return Err(Error::failed(
