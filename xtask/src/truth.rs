@@ -236,14 +236,16 @@ mod tests {
 
     #[test]
     fn only_integration_tests_count() {
-        let line = |kind: &str, test: bool| {
-            format!(
-                r#"{{"executable":"/t","target":{{"kind":["{kind}"]}},"profile":{{"test":{test}}}}}"#
-            )
+        let of = |package: &str, kind: &str, test: bool| {
+            let line = format!(
+                r#"{{"executable":"/t","manifest_path":"/r/{package}/Cargo.toml","target":{{"kind":["{kind}"]}},"profile":{{"test":{test}}}}}"#
+            );
+            test_executable(&line)
         };
-        assert!(test_executable(&line("test", true)).is_some());
-        assert!(test_executable(&line("lib", true)).is_none());
-        assert!(test_executable(&line("bin", false)).is_none());
+        assert!(of("tests/truth", "test", true).is_some());
+        assert!(of("tests/truth", "lib", true).is_none());
+        assert!(of("tests/truth", "bin", false).is_none());
+        assert!(of("tests/trust", "test", true).is_none());
         assert!(test_executable("no message").is_none());
     }
 }
