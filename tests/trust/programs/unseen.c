@@ -388,6 +388,10 @@ static void submit(struct io_uring_sqe what) {
   ((uint32_t *)(submissions + ring.sq_off.array))[at] = at;
   __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
   if (syscall(SYS_io_uring_enter, other, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) != 1) die("io_uring_enter");
+  // Being held ends the wait; what was submitted goes on
+  while (__atomic_load_n((uint32_t *)(completions + ring.cq_off.tail), __ATOMIC_ACQUIRE) == *head)
+    if (syscall(SYS_io_uring_enter, other, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) < 0 && errno != EINTR)
+      die("io_uring_enter");
   errno = -done[*head & (ring.cq_entries - 1)].res;
   __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
   if (errno > 0) die("what the queue was asked");

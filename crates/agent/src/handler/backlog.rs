@@ -64,7 +64,7 @@ impl<T: Copy> List<T> {
 }
 
 /// An access that waits: the page, and in the lowest bit whether it is a write.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Access(u64);
 
 impl Access {
@@ -125,6 +125,17 @@ impl Backlog {
 
     pub(super) fn pop_access(&mut self) -> Option<Access> {
         self.accesses.pop()
+    }
+
+    /// Brings the accesses that wait into the order of their pages, as far as they lie side by side in the list.
+    pub(super) fn sort_accesses(&mut self) {
+        let (first, end) = (
+            self.accesses.first,
+            self.accesses.first + self.accesses.count,
+        );
+        if let Some(waiting) = self.accesses.places.get_mut(first..end.min(ROOM)) {
+            waiting.sort_unstable();
+        }
     }
 
     pub(super) fn pop_change(&mut self) -> Option<Change> {

@@ -19,9 +19,9 @@ const FAULT_WRITE: u64 = 1;
 
 /// Messages that one read brings.
 const MESSAGES: usize = 16;
-/// From so many waiting accesses on, those who wait are woken together.
+/// From so many waiting accesses on, those who wait are woken in groups.
 const CROWD: usize = 32;
-/// So many accesses are resolved at most before that.
+/// The size of a group.
 const MAX_CROWD: usize = 512;
 /// Runs of pages that one look lists.
 const LISTED: usize = 64;
@@ -121,18 +121,31 @@ impl Handler {
     /// Resolves the accesses that wait now. Others may wait afterwards.
     pub(super) fn resolve_batch(&mut self) {
         self.attend();
-        let count = self.backlog.accesses();
-        // The kernel looks at all who wait to find whom to wake: where there are many, all are woken at once.
-        let one_by_one = count < CROWD;
-        for done in 1..=count {
-            if let Some(access) = self.backlog.pop_access() {
-                self.resolve(access, one_by_one);
-            }
-            if !one_by_one && done % MAX_CROWD == 0 {
-                self.front.wake_all();
-            }
+        let mut rest = self.backlog.accesses();
+        // The kernel looks at all who wait to find whom to wake. Where there are many, those who wait for neighbouring
+        // pages are woken together, and nobody whose page is not back yet: who is woken early asks again.
+        let one_by_one = rest < CROWD;
+        if !one_by_one {
+            self.backlog.sort_accesses();
         }
-        if !one_by_one || self.backlog.accesses() == 0 && self.backlog.take_forgotten() {
+        while rest > 0 {
+            let mut resolved = Range {
+                start: u64::MAX,
+                end: 0,
+            };
+            for _ in 0..rest.min(MAX_CROWD) {
+                if let Some(access) = self.backlog.pop_access() {
+                    self.resolve(access, one_by_one);
+                    resolved.start = resolved.start.min(access.page());
+                    resolved.end = resolved.end.max(access.page() + PAGE);
+                }
+            }
+            if !one_by_one && !resolved.is_empty() {
+                self.front.wake(resolved);
+            }
+            rest = rest.saturating_sub(MAX_CROWD);
+        }
+        if self.backlog.accesses() == 0 && self.backlog.take_forgotten() {
             self.front.wake_all();
         }
     }
