@@ -7,6 +7,7 @@ mod budget;
 mod handlers;
 mod trapped;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -64,6 +65,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     Ok(Some(Box::new(Traps {
         handlers: Handlers::new(budget, setup.kernel.exempt()?),
         news: Vec::new(),
+        signalled: HashSet::new(),
         trapped: Trapped::default(),
         trapped_next: Trapped::default(),
         moves: !options.lacks(Ablation::Arm),
@@ -75,6 +77,8 @@ struct Traps {
     handlers: Handlers,
     /// What handlers are to know.
     news: Vec<TrapNews>,
+    /// Processes that a signal ended, until their memory is gone.
+    signalled: HashSet<Pid>,
     /// Which pages trapped in the interval that runs, and in the next.
     trapped: Trapped,
     trapped_next: Trapped,
@@ -109,13 +113,19 @@ impl Probe for Traps {
                     self.news.push(TrapNews::Thread(fork.pid, fork.tid, tls));
                 }
             }
-            Event::Exit(exit) => self.news.push(TrapNews::ThreadEnded(exit.pid, exit.tid)),
+            Event::Exit(exit) => {
+                if exit.last && exit.wait_status & 0x7f != 0 {
+                    self.signalled.insert(exit.pid);
+                }
+                self.news.push(TrapNews::ThreadEnded(exit.pid, exit.tid));
+            }
             _ => {}
         }
     }
 
     fn image_ended(&mut self, pid: Pid, time: Time) {
-        self.news.push(TrapNews::Gone(pid, time));
+        let by_signal = self.signalled.remove(&pid);
+        self.news.push(TrapNews::Gone(pid, time, by_signal));
     }
 
     fn apply(&mut self, _: &mut Kernel) -> Result<(), RecordError> {

@@ -55,8 +55,8 @@ pub(crate) enum TrapNews {
     Thread(Pid, Tid, Address),
     /// A thread ended.
     ThreadEnded(Pid, Tid),
-    /// The memory that the process had until then is gone.
-    Gone(Pid, Time),
+    /// The memory that the process had until then is gone; whether a signal ended the process.
+    Gone(Pid, Time, bool),
 }
 
 /// The fault handlers of all processes.
@@ -80,6 +80,9 @@ pub(crate) struct Handlers {
     pub(crate) shared_users: u64,
     /// Handlers that somebody ended while they had moved pages. The watchdog brings those back.
     pub(crate) killed: u64,
+    /// Processes whose handler was found ended, with moved pages, when they were about to end themselves; since when they ran
+    /// their program.
+    ending: Vec<(Pid, Time)>,
     /// What brings the pages of newly met handlers back without them, for the watchdog.
     pages: Vec<MovedPages>,
     /// Memory to which handlers had moved pages that are gone now, and since when the process runs its program.
@@ -121,6 +124,7 @@ impl Handlers {
             doubts: Vec::new(),
             shared_users: 0,
             killed: 0,
+            ending: Vec::new(),
             pages: Vec::new(),
             left: HashMap::new(),
             exempt,
@@ -213,12 +217,13 @@ impl Handlers {
         };
         let shadow = std::mem::take(&mut handler.shadow);
         self.left.insert(pid, (handler.since, shadow));
-        let is_lost = handler.moved && handler.has_ended();
-        if is_lost && varve_sys::is_running(pid) {
-            self.killed += 1;
-            self.note.given_up += 1;
-        } else {
-            self.doubt(pid, handler.since);
+        match (handler.is_lost(), varve_sys::is_running(pid)) {
+            (true, true) => {
+                self.killed += 1;
+                self.note.given_up += 1;
+            }
+            (true, false) => self.ending.push((pid, handler.since)),
+            (false, _) => self.doubt(pid, handler.since),
         }
     }
 
@@ -245,6 +250,7 @@ impl Handlers {
 
     /// Settles what is in doubt: the recording is over, and all events are known.
     pub(crate) fn settle(&mut self) {
+        self.killed += self.ending.drain(..).len() as u64;
         self.settle_doubts(|_| true);
     }
 
@@ -260,7 +266,13 @@ impl Handlers {
                         threads.remove(&tid);
                     }
                 }
-                TrapNews::Gone(pid, time) => {
+                TrapNews::Gone(pid, time, by_signal) => {
+                    // The kernel ends all who share a memory with one that a signal ends for lack of memory, or with a core.
+                    let known = self.ending.len();
+                    self.ending.retain(|(p, since)| *p != pid || *since >= time);
+                    if !by_signal {
+                        self.killed += (known - self.ending.len()) as u64;
+                    }
                     self.doubts.retain(|d| d.pid != pid || d.since >= time);
                     self.left
                         .retain(|p, (since, _)| *p != pid || *since >= time);
@@ -268,6 +280,8 @@ impl Handlers {
                     if self.handlers.get(&pid).is_some_and(|s| s.since < time)
                         && let Some(handler) = self.handlers.remove(&pid)
                     {
+                        // None ends before it is asked to.
+                        self.killed += u64::from(handler.is_lost() && !by_signal);
                         let (served, empty) = handler.quit();
                         self.note.served += served;
                         self.note.served_empty += empty;

@@ -76,6 +76,11 @@ impl Handler {
         self.handler().is_some_and(is_over)
     }
 
+    /// Whether it has ended with pages that it had moved.
+    pub(super) fn is_lost(&self) -> bool {
+        self.moved && self.has_ended()
+    }
+
     /// Lets the handler go on where somebody has stopped it: its process would wait at every page that it has moved.
     pub(super) fn resume(&self) {
         if let Some((pid, alive)) = self.handler()
