@@ -1,6 +1,9 @@
 # make demo   install what is missing, build, record a real program, print its report, write its page
 # make test   the same set-up, then every test
-.PHONY: all build demo test test-all test-fast test-vm test-vm-spread test-vm-all bench-smoke cpp-test cpp-tsan cpp-fuzz lint clean
+# The types of the page's data, made of the Rust ones; `make lint` looks whether they are current.
+TYPES = cargo test --release --locked --workspace --test report -- the_types_of_the_page
+
+.PHONY: all build types demo test test-all test-fast test-vm test-vm-spread test-vm-all bench-smoke cpp-test cpp-tsan cpp-fuzz lint clean
 .NOTPARALLEL:
 
 BIN := target/release
@@ -90,11 +93,15 @@ bench-smoke: build
 	$(BIN)/varve-bench report --smoke
 	$(BIN)/varve-bench import --smoke
 
+types:
+	VARVE_WRITE_TYPES=1 $(TYPES)
+
 lint:
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --lib --bins -- -D warnings
 	cargo clippy --release --locked --workspace --tests --examples -- -D warnings \
 		-A clippy::unwrap_used -A clippy::undocumented-unsafe-blocks -A unreachable_pub -A missing_docs
+	$(TYPES)
 	$(MAKE) -s -C web check
 	scripts/setup cpp
 	find cpp -name '*.[ch]pp' | xargs clang-format --dry-run --Werror

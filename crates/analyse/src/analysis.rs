@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use ts_rs::TS;
 use varve_model::{
     Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time, TouchSource,
 };
@@ -202,7 +203,7 @@ pub struct Footprint {
 }
 
 /// Pages by the number of intervals in which they were touched.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, TS)]
 pub struct Reuse {
     /// In one.
     pub once: Pages,
@@ -259,7 +260,7 @@ pub enum Writes {
 }
 
 /// A process.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ProcessUse {
     /// The process.
     pub pid: Pid,
@@ -371,7 +372,7 @@ pub struct ObjectProcess {
 }
 
 /// What was found out about the pages of an object, or of several.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Usage {
     /// Distinct pages touched.
     pub touched_pages: Pages,
@@ -412,16 +413,31 @@ impl Usage {
 }
 
 /// Pages first touched by a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct ThreadShare {
+    /// Its process.
+    pub pid: Pid,
     /// The thread.
     pub tid: Tid,
     /// How many pages.
     pub pages: Pages,
 }
 
-/// Objects with the same name, kind and site.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// What a process has of the objects of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
+pub struct GroupProcess {
+    /// The process.
+    pub pid: Pid,
+    /// How many of the objects it has, or touched where several may map them.
+    pub objects: u64,
+    /// The sum over these of the pages that it touched: memory used again for another life counts each time.
+    pub touched_pages_over_lives: Pages,
+    /// Sum over them and over intervals of the pages that it touched.
+    pub page_touches: u64,
+}
+
+/// Objects with the same name, kind and site, as reports name it: whoever called the function that allocates.
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct Group {
     /// Their name.
     pub name: String,
@@ -431,8 +447,10 @@ pub struct Group {
     pub site: Option<String>,
     /// How many.
     pub objects: u64,
-    /// How many processes have them, or touched them where several map one.
-    pub processes: u64,
+    /// The processes that have them, or touched them where several map one; most page touches first.
+    pub processes: Vec<GroupProcess>,
+    /// The threads that touched pages of them first, by page faults, summed over the objects; most pages first.
+    pub threads: Vec<ThreadShare>,
     /// Their sizes, summed over all lives.
     pub bytes: Bytes,
     /// The part of the touched pages that they cover, at most.

@@ -64,15 +64,20 @@ impl Tables {
         }
     }
 
-    /// The objects by name, kind and site, numbered from 0 on.
+    /// The objects by name, kind and site as a person reads them, numbered from 0 on: sites of one label are one.
     fn sites(&self) -> Sites {
-        let mut numbers: HashMap<(&str, ObjectKind, Option<SiteId>), u32> = HashMap::new();
+        let mut numbers: HashMap<(&str, ObjectKind, Option<&str>), u32> = HashMap::new();
         let of = self.objects.iter().map(|row| {
             let next = numbers.len() as u32;
-            let key = (row.name.as_str(), row.kind, row.site);
+            let key = (row.name.as_str(), row.kind, self.site(row));
             *numbers.entry(key).or_insert(next)
         });
         Sites::new(of.collect())
+    }
+
+    /// Where an object was allocated.
+    fn site(&self, row: &ObjectRow) -> Option<&str> {
+        self.sites.get(&row.site?).map(String::as_str)
     }
 
     /// Whether a process came of another one and went on with its program.
@@ -225,9 +230,10 @@ pub(crate) fn analyse(
 fn shares(fold: &Fold<'_>) -> HashMap<u32, Vec<ThreadShare>> {
     let mut shares: HashMap<u32, Vec<ThreadShare>> = HashMap::new();
     for (&(object, thread), &pages) in &fold.by_thread {
-        let tid = Tid(fold.threads[thread as usize].tid);
+        let thread = &fold.threads[thread as usize];
         shares.entry(object).or_default().push(ThreadShare {
-            tid,
+            pid: Pid(thread.pid),
+            tid: Tid(thread.tid),
             pages: Pages(pages),
         });
     }
@@ -569,7 +575,7 @@ impl Whole<'_> {
             object: row.object,
             name: row.name.clone(),
             kind: row.kind,
-            site: self.site(row).map(str::to_owned),
+            site: self.tables.site(row).map(str::to_owned),
             pid: row.pid,
             address: row.address,
             bytes: row.bytes,
@@ -600,10 +606,6 @@ impl Whole<'_> {
                 first_touch_tid: thread(user).map(|t| Tid(t.tid)),
             })
             .collect()
-    }
-
-    fn site(&self, row: &ObjectRow) -> Option<&str> {
-        self.tables.sites.get(&row.site?).map(String::as_str)
     }
 }
 

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
+use ts_rs::TS;
 use varve_attribute::Owners;
 use varve_model::{Address, ObjectId, ObjectKind, PageRange, Pages, Pid, Tid, Time};
 use varve_trace::tables::{CountRow, ObjectRow};
@@ -19,7 +20,7 @@ use crate::memory::{Memory, Objects};
 use crate::sweep::Moment;
 
 /// What the counts say. A page that several objects share counts in the one that has most of it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct CountUse {
     /// Accesses.
     #[serde(flatten)]
@@ -33,7 +34,7 @@ pub struct CountUse {
 }
 
 /// Numbers of accesses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, TS)]
 pub struct Accesses {
     /// That read.
     pub reads: u64,
@@ -54,7 +55,7 @@ impl Accesses {
 }
 
 /// Accesses to an object.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ObjectCounts {
     /// Its number.
     pub object: ObjectId,
@@ -70,7 +71,7 @@ pub struct ObjectCounts {
 }
 
 /// A thread's accesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct ThreadCounts {
     /// The thread; null where the source does not tell.
     pub tid: Option<Tid>,
@@ -111,7 +112,7 @@ impl Tally {
 }
 
 /// All counted accesses of a trace.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TS)]
 pub struct ExactUse {
     /// All of them; one that reaches over the end of a page counts on both pages here.
     #[serde(flatten)]
@@ -128,7 +129,7 @@ pub struct ExactUse {
 }
 
 /// Pages by how many threads accessed them. Their sum is the number of accessed pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, TS)]
 pub struct Sharing {
     /// Accessed by one thread only.
     pub private: Pages,
@@ -141,7 +142,7 @@ pub struct Sharing {
 }
 
 /// What one thread did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct ThreadAccesses {
     /// Its process.
     pub pid: Pid,
@@ -159,7 +160,7 @@ pub struct ThreadAccesses {
 }
 
 /// What was done to the objects of one name.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ObjectAccesses {
     /// Their name.
     pub name: String,

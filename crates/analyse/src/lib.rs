@@ -26,9 +26,9 @@ mod stream;
 mod sweep;
 
 pub use analysis::{
-    Analysis, Finding, FindingId, Footprint, Group, MachineFacts, ObjectProcess, ObjectSource,
-    ObjectUse, Omitted, Overhead, ProcessUse, Remainder, Reuse, SourceUse, Tail, ThreadShare,
-    ThreadUse, TraceFacts, Usage, WorkingSet, Writes,
+    Analysis, Finding, FindingId, Footprint, Group, GroupProcess, MachineFacts, ObjectProcess,
+    ObjectSource, ObjectUse, Omitted, Overhead, ProcessUse, Remainder, Reuse, SourceUse, Tail,
+    ThreadShare, ThreadUse, TraceFacts, Usage, WorkingSet, Writes,
 };
 
 pub use access_time::AccessTime;

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
+use ts_rs::TS;
 use varve_model::{
     Address, Duration, MemoryLevel, ObjectId, ObjectKind, Pid, SampleSource, SiteId, Tid,
 };
@@ -28,7 +29,7 @@ const MOST: usize = 1000;
 const MIN_STEPS: u64 = 16;
 
 /// What the samples say. Lists are in the order of time where samples have a weight in time, else of their number.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct SampleUse {
     /// What a sample stands for, a sentence.
     pub weight: String,
@@ -62,7 +63,7 @@ pub struct SampleUse {
 }
 
 /// Some samples.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Sampled {
     /// How many.
     pub samples: u64,
@@ -90,7 +91,7 @@ impl Sampled {
 }
 
 /// How latencies are spread, in CPU cycles. Above 1024 they are exact to a thousandth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct Latency {
     /// Samples with a latency.
     pub samples: u64,
@@ -105,7 +106,7 @@ pub struct Latency {
 }
 
 /// Samples of one source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct SourceShare {
     /// The source.
     pub source: SampleSource,
@@ -114,7 +115,7 @@ pub struct SourceShare {
 }
 
 /// Samples that one level answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct LevelShare {
     /// The level.
     pub level: MemoryLevel,
@@ -125,7 +126,7 @@ pub struct LevelShare {
 }
 
 /// Samples in an object.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ObjectSamples {
     /// Its number.
     pub object: ObjectId,
@@ -145,7 +146,7 @@ pub struct ObjectSamples {
 }
 
 /// A thread's part of the samples of an object.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ThreadPart {
     /// The process.
     pub pid: Pid,
@@ -157,7 +158,7 @@ pub struct ThreadPart {
 }
 
 /// How the address of one instruction of one thread moves from one sample to the next, thousands of accesses later.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, TS)]
 pub struct Steps {
     /// Pairs of samples.
     pub count: u64,
@@ -169,7 +170,7 @@ pub struct Steps {
 }
 
 /// Samples of a place in the code.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct PlaceSamples {
     /// The place in words, or the address.
     pub place: String,
@@ -181,7 +182,7 @@ pub struct PlaceSamples {
 }
 
 /// Samples of a thread.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ThreadSamples {
     /// Its process.
     pub pid: Pid,
@@ -195,7 +196,7 @@ pub struct ThreadSamples {
 }
 
 /// How many rows the lists leave out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, TS)]
 pub struct OmittedSamples {
     /// Objects.
     pub objects: u64,

@@ -15,6 +15,7 @@ mod parts;
 mod sharers;
 
 use serde::Serialize;
+use ts_rs::TS;
 use varve_model::{Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time};
 
 use crate::counts::Sharing;
@@ -28,7 +29,7 @@ pub(crate) const RANGES: u64 = 64;
 pub(crate) const ENOUGH: u64 = 30;
 
 /// Who shares what.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct SharingUse {
     /// What it is known from.
     pub source: SharingSource,
@@ -60,7 +61,7 @@ pub struct SharingUse {
 }
 
 /// What sharing is known from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum SharingSource {
     /// Every access was counted, or another tool counted them.
@@ -74,7 +75,7 @@ pub enum SharingSource {
 }
 
 /// What weights count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightUnit {
     /// Accesses.
@@ -91,7 +92,7 @@ pub enum WeightUnit {
 }
 
 /// The time axis of flows: bins of equal length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct Axis {
     /// Where the first bin begins.
     pub start_ns: Time,
@@ -102,7 +103,7 @@ pub struct Axis {
 }
 
 /// A thread.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct SharingThread {
     /// Its process.
     pub pid: Pid,
@@ -121,7 +122,7 @@ pub struct SharingThread {
 }
 
 /// A time in which a thread uses one object most.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, TS)]
 pub struct ThreadPhase {
     /// Its beginning.
     pub from_ns: Time,
@@ -136,7 +137,7 @@ pub struct ThreadPhase {
 }
 
 /// An object and its threads.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ObjectSharing {
     /// Its number.
     pub object: ObjectId,
@@ -187,7 +188,7 @@ pub struct ObjectSharing {
 }
 
 /// Private or shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum SharingClass {
     /// One thread.
@@ -216,7 +217,7 @@ impl SharingClass {
 }
 
 /// A thread's part of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, TS)]
 pub struct SharingPart {
     /// The thread, by position in [`SharingUse::threads`].
     pub thread: u32,
@@ -239,7 +240,7 @@ pub struct SharingPart {
 }
 
 /// How an object's pages are spread over threads.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Ranges {
     /// Parts of the object.
     pub count: u32,
@@ -250,7 +251,7 @@ pub struct Ranges {
 }
 
 /// A thread in a part of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct RangeCell {
     /// The part.
     pub range: u32,
@@ -265,7 +266,7 @@ pub struct RangeCell {
 }
 
 /// A time in which the same threads use an object.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ObjectPhase {
     /// Its beginning.
     pub from_ns: Time,
@@ -278,7 +279,7 @@ pub struct ObjectPhase {
 }
 
 /// A thread in an object in a bin of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct FlowCell {
     /// The bin.
     pub bin: u32,
@@ -291,7 +292,7 @@ pub struct FlowCell {
 }
 
 /// What several threads do in one cache line, or in one page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockKind {
     /// The same bytes (of a page: the same lines), and one of the threads writes them.
@@ -301,7 +302,7 @@ pub enum BlockKind {
 }
 
 /// A cache line or a page with several threads.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct SharedBlock {
     /// The object; null where none is known there.
     pub object: Option<ObjectId>,
@@ -331,7 +332,7 @@ pub struct SharedBlock {
 }
 
 /// A thread in a block.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct BlockThread {
     /// The thread, by position in [`SharingUse::threads`].
     pub thread: u32,

@@ -2,6 +2,7 @@ use std::fmt;
 use std::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
+use ts_rs::TS;
 
 /// Bytes of a base page. Varve's traces count in 4 KiB pages on every architecture; a larger
 /// hardware page is a run of them that says its own size.
@@ -11,7 +12,7 @@ macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
         #[derive(
-            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, TS,
         )]
         #[serde(transparent)]
         pub struct $name(pub $inner);

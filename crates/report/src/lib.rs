@@ -3,7 +3,9 @@
 pub mod export;
 pub mod html;
 pub mod json;
+pub mod map;
 pub mod png;
 pub mod terminal;
+mod words;
 
 pub use varve_analyse::format;

@@ -6,7 +6,8 @@ mod raster;
 use std::io::{self, Write};
 
 use varve_analyse::Analysis;
-use varve_trace::{Trace, TraceError};
+
+use crate::map::Map;
 
 /// How the picture is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +33,6 @@ impl Default for PngOptions {
 /// Why no picture was made.
 #[derive(Debug, thiserror::Error)]
 pub enum PngError {
-    /// The trace could not be read.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
     /// The file could not be written.
     #[error("cannot write the picture: {0}")]
     Write(#[source] io::Error),
@@ -46,21 +44,19 @@ pub enum PngError {
     },
 }
 
-/// Draws the picture of a trace and its analysis as PNG.
+/// Draws the picture of an analysis and its map as PNG.
 ///
 /// # Errors
 /// See [`PngError`].
 pub fn render(
-    trace: &Trace,
     analysis: &Analysis,
+    map: &Map,
     out: impl Write,
     options: &PngOptions,
-    progress: &mut dyn FnMut(f64),
 ) -> Result<(), PngError> {
     let size = (options.width.max(800), options.height.max(600));
-    let layout = draw::Layout::new(size, analysis, options.lanes);
-    let map = raster::fill(trace, analysis, &layout, progress)?;
-    let pixels = draw::picture(size, analysis, &layout, &map)
+    let layout = draw::Layout::new(size, map, options.lanes);
+    let pixels = draw::picture(size, analysis, &layout, map)
         .map_err(|message| PngError::Draw { message })?;
     write(out, size, &pixels).map_err(PngError::Write)
 }

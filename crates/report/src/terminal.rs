@@ -13,15 +13,14 @@ mod recording;
 mod samples;
 mod sharing;
 mod table;
-mod words;
 
 use std::path::Path;
 
 use varve_analyse::{Analysis, Section};
 use varve_trace::Absent;
 
+use crate::words::quoted_path;
 use page::{Page, Tone};
-use words::quoted_path;
 
 /// Narrower pages cannot be read, wider ones neither.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=120;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use ts_rs::TS;
 use varve_model::{Bytes, Duration, Loss, SampleSource, Time};
 
 use crate::TraceError;
@@ -123,7 +124,7 @@ pub enum Absent {
 }
 
 /// What the numbers of the trace's clock count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum ClockUnit {
     /// Nanoseconds.
@@ -258,7 +259,7 @@ pub struct Overhead {
 }
 
 /// How samples were taken and what became of them. Lost ones do not make a trace incomplete: samples are samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct SamplesNote {
     /// What took them.
     pub source: SampleSource,

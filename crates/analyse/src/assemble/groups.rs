@@ -1,12 +1,12 @@
 //! Objects of one name, kind and site.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
-use varve_model::{Bytes, Duration, Pages, Pid, Time};
+use varve_model::{Bytes, Duration, Pages, Pid, Tid, Time};
 
 use super::{Whole, covered};
-use crate::analysis::{Group, Reuse, Usage};
+use crate::analysis::{Group, GroupProcess, Reuse, ThreadShare, Usage};
 
 impl Whole<'_> {
     pub(super) fn groups(&self, order: &[usize]) -> Vec<Group> {
@@ -34,7 +34,8 @@ impl Whole<'_> {
         let mut lives: Vec<Duration> = Vec::new();
         let mut changes: Vec<(Time, bool, u64)> = Vec::new();
         let mut bytes = 0_u64;
-        let mut processes: BTreeSet<Pid> = BTreeSet::new();
+        let mut processes: BTreeMap<Pid, GroupProcess> = BTreeMap::new();
+        let mut threads: BTreeMap<(Pid, Tid), u64> = BTreeMap::new();
         for &i in members {
             let (row, stats) = (&rows[i], &self.fold.objects[i]);
             add_usage(&mut usage, self.usage(i));
@@ -45,11 +46,27 @@ impl Whole<'_> {
                 lives.push(died - row.born_ns);
                 changes.push((died.max(row.born_ns), false, row.bytes.0));
             }
-            let users = u32::try_from(i).ok().and_then(|i| self.users.get(&i));
-            match users {
-                Some(users) => processes.extend(users.iter().map(|(pid, _)| Pid(*pid))),
-                None if self.all.is_shared(i as u32) => (),
-                None => _ = processes.insert(row.pid),
+            let position = i as u32;
+            let mut used = |pid, touched, touches| {
+                let of = processes.entry(pid).or_insert(GroupProcess {
+                    pid,
+                    objects: 0,
+                    touched_pages_over_lives: Pages(0),
+                    page_touches: 0,
+                });
+                of.objects += 1;
+                of.touched_pages_over_lives.0 += touched;
+                of.page_touches += touches;
+            };
+            match self.users.get(&position) {
+                Some(users) => users
+                    .iter()
+                    .for_each(|(pid, user)| used(Pid(*pid), user.touched, user.touches)),
+                None if self.all.is_shared(position) => (),
+                None => used(row.pid, stats.touched, stats.touches),
+            }
+            for share in self.shares.get(&position).into_iter().flatten() {
+                *threads.entry((share.pid, share.tid)).or_default() += share.pages.0;
             }
         }
         // Deaths come before births of the same moment.
@@ -77,12 +94,23 @@ impl Whole<'_> {
             usage.possibly_others_page_touches = all.possibly;
             usage.cold_pages = Pages(all.cold);
         }
+        let mut processes: Vec<GroupProcess> = processes.into_values().collect();
+        processes.sort_by_key(|p| (Reverse(p.page_touches), p.pid));
+        let threads = threads.into_iter();
+        let threads = threads.map(|((pid, tid), pages)| ThreadShare {
+            pid,
+            tid,
+            pages: Pages(pages),
+        });
+        let mut threads: Vec<ThreadShare> = threads.collect();
+        threads.sort_by_key(|t| (Reverse(t.pages), t.tid));
         Group {
             name: first.name.clone(),
             kind: first.kind,
-            site: self.site(first).map(str::to_owned),
+            site: self.tables.site(first).map(str::to_owned),
             objects: members.len() as u64,
-            processes: processes.len() as u64,
+            processes,
+            threads,
             bytes: Bytes(bytes),
             touched_bytes: covered(usage.touched_pages, Bytes(bytes)),
             peak_bytes: Bytes(peak),

@@ -178,7 +178,7 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
         .groups
         .iter()
         .filter(|g| {
-            g.died / g.processes.max(1) >= 1000
+            g.died / (g.processes.len() as u64).max(1) >= 1000
                 && g.median_life_ns.is_some_and(|l| l.0 <= 10 * f.interval.0)
                 && g.bytes.0 >= 64 * MIB
                 && g.bytes.0 / 10 >= g.peak_bytes.0

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
+use ts_rs::TS;
 use varve_model::{Address, Duration, SiteId};
 use varve_trace::tables::{Frame, SiteRow};
 use varve_trace::{Trace, TraceError};
@@ -15,7 +16,7 @@ const MAX_LINES: usize = 200;
 const MAX_CHAINS: usize = 5000;
 
 /// Samples at one line of code.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct LineTime {
     /// The function.
     pub function: Option<String>,
@@ -57,7 +58,7 @@ impl LineTime {
 }
 
 /// The samples of one call chain whose access is known.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ChainTime {
     /// Functions, the outermost first, separated by `;`: a folded stack for a flame graph.
     pub stack: String,

@@ -80,7 +80,7 @@ fn a_buffer_of_two_processes_is_one_object() {
     assert_eq!(users, [(1, 3, Some(0)), (2, 3, Some(1))]);
     let shared: Vec<_> = found.processes.iter().map(|p| p.shared_pages.0).collect();
     assert_eq!(shared, [2, 2]);
-    assert_eq!(found.groups[0].processes, 2);
+    assert_eq!(found.groups[0].processes.len(), 2);
 }
 
 #[test]

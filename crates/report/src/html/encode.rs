@@ -5,14 +5,11 @@ use std::io::Write;
 use base64::Engine;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use serde::Serialize;
 use varve_model::Bytes;
 
-use super::grid::{Lane, NONE, Segment};
-use super::{
-    Finding, Footprint, HtmlError, HtmlReport, Object, Omitted, Overhead, SCHEMA, Thread,
-    TraceSummary,
-};
+use super::payload::{self, Bins, Column, Payload, Thread};
+use super::{HtmlError, HtmlReport};
+use crate::map::{Holds, Lane, Map, NONE};
 
 /// A page is never larger, whatever the trace.
 pub const MAX_PAGE_BYTES: Bytes = Bytes(5_000_000);
@@ -40,10 +37,10 @@ pub fn write_html(mut report: HtmlReport, out: &mut impl Write) -> Result<HtmlSi
         let data = encode(&report)?;
         // Packing is the slowest step: what is far too large is not packed to the end to find out.
         let expected = expected(&data, room)?;
-        if expected > room + room / 20 && report.map.coarsen() {
+        if expected > room + room / 20 && report.map.grids.coarsen() {
             coarsened += 1;
             if expected / 5 * 2 > room {
-                coarsened += u32::from(report.map.coarsen());
+                coarsened += u32::from(report.map.grids.coarsen());
             }
             continue;
         }
@@ -54,7 +51,7 @@ pub fn write_html(mut report: HtmlReport, out: &mut impl Write) -> Result<HtmlSi
                 let halvings = if fitted * 5 < data.len() { 2 } else { 1 };
                 let before = coarsened;
                 for _ in 0..halvings {
-                    coarsened += u32::from(report.map.coarsen());
+                    coarsened += u32::from(report.map.grids.coarsen());
                 }
                 if coarsened > before {
                     continue;
@@ -121,13 +118,6 @@ fn pack(data: &[u8], room: usize) -> std::io::Result<Packed> {
     })
 }
 
-/// Where a column stands.
-#[derive(Clone, Copy, Serialize)]
-struct Column {
-    offset: usize,
-    count: usize,
-}
-
 #[derive(Default)]
 struct Columns(Vec<u8>);
 
@@ -167,73 +157,23 @@ impl Columns {
     }
 }
 
-#[derive(Serialize)]
-struct Bins {
-    count: usize,
-    intervals_per_bin: usize,
-}
-
-#[derive(Serialize)]
-struct LaneHead<'a> {
-    title: &'a str,
-    group: bool,
-    pages: u64,
-    pages_per_bin: u64,
-    address_bins: usize,
-    segments: &'a [Segment],
-    heat: Column,
-    coverage: Column,
-    /// Like `heat`, of what others may have touched.
-    possibly: Option<Column>,
-    first_thread: Column,
-    first_time: Column,
-}
-
-#[derive(Serialize)]
-struct ObjectHead<'a> {
-    #[serde(flatten)]
-    object: &'a Object,
-    lane: Option<u32>,
-}
-
-#[derive(Serialize)]
-struct Head<'a> {
-    schema: u32,
-    generator: String,
-    trace: &'a TraceSummary,
-    overhead: &'a Overhead,
-    footprint: &'a Footprint,
-    samples: Option<&'a varve_analyse::SampleUse>,
-    counts: Option<&'a varve_analyse::CountUse>,
-    sharing: Option<&'a varve_analyse::SharingUse>,
-    unknown: Vec<String>,
-    bins: Bins,
-    interval_edges: Column,
-    working_set: Column,
-    resident: Option<Column>,
-    threads: &'a [Thread],
-    lanes: Vec<LaneHead<'a>>,
-    objects: Vec<ObjectHead<'a>>,
-    omitted: &'a Omitted,
-    findings: &'a [Finding],
-}
-
 fn encode(report: &HtmlReport) -> Result<Vec<u8>, HtmlError> {
     let mut columns = Columns::default();
     let map = &report.map;
-    let lane_of = map.lane_of();
-    let lanes = map
-        .lanes
-        .iter()
-        .map(|lane| lane_head(report, lane, &mut columns))
+    let lanes = map.grids.lanes.iter();
+    let lanes = lanes
+        .map(|lane| lane_head(map, lane, &mut columns))
         .collect();
-    let objects = (0_u32..).zip(&report.objects);
     let mut unknown = report.unknown.clone();
-    if map.unowned > 0 {
-        unknown.push(format!("{} page touches fell on no known object; they are in the working set but not in the map.", map.unowned));
+    if map.grids.unowned > 0 {
+        unknown.push(format!("{} page touches fell on no known object; they are in the working set but not in the map.", map.grids.unowned));
     }
-    let head = Head {
-        schema: SCHEMA,
+    let threads = map.threads.iter().map(|t| Thread {
+        pid: t.pid,
+        tid: t.tid,
+        name: t.name.clone(),
+    });
+    let head = Payload {
         generator: format!("varve {}", env!("CARGO_PKG_VERSION")),
         trace: &report.trace,
         overhead: &report.overhead,
@@ -243,25 +183,22 @@ fn encode(report: &HtmlReport) -> Result<Vec<u8>, HtmlError> {
         sharing: report.sharing.as_ref(),
         unknown,
         bins: Bins {
-            count: map.time_bins,
-            intervals_per_bin: map.per_bin,
+            count: map.grids.time_bins,
+            intervals_per_bin: map.grids.per_bin,
         },
         // Microseconds: 32 bits of nanoseconds are too few for an interval of minutes.
-        interval_edges: columns.deltas(report.interval_edges.iter().map(|t| t.0 / 1000)),
-        working_set: columns.deltas(report.working_set.iter().map(|p| p.0)),
-        resident: report
+        interval_edges: columns.deltas(map.edges.iter().map(|t| t.0 / 1000)),
+        working_set: columns.deltas(map.working_set.iter().map(|p| p.0)),
+        resident: map
             .resident
             .as_ref()
             .map(|r| columns.deltas(r.iter().map(|p| p.0))),
-        threads: &report.threads,
+        processes: &report.processes,
+        threads: threads.collect(),
         lanes,
-        objects: objects
-            .map(|(i, object)| ObjectHead {
-                object,
-                lane: lane_of.get(&i).copied(),
-            })
-            .collect(),
-        omitted: &report.omitted,
+        groups: &report.groups,
+        objects: &report.objects,
+        omitted_groups: report.omitted_groups,
         findings: &report.findings,
     };
     let json = serde_json::to_vec(&head)?;
@@ -272,13 +209,11 @@ fn encode(report: &HtmlReport) -> Result<Vec<u8>, HtmlError> {
     Ok(out)
 }
 
-fn lane_head<'a>(report: &HtmlReport, lane: &'a Lane, columns: &mut Columns) -> LaneHead<'a> {
-    let (width, per_bin) = (report.map.time_bins.max(1), report.map.per_bin);
-    let intervals = report.working_set.len();
+fn lane_head<'a>(map: &Map, lane: &'a Lane, columns: &mut Columns) -> payload::Lane<'a> {
+    let width = map.grids.time_bins.max(1);
     let share = |(cell, &sum): (usize, &u32)| {
         let (bin, x) = (cell / width, cell % width);
-        let span = intervals.saturating_sub(x * per_bin).min(per_bin).max(1);
-        root_share(u64::from(sum), lane.bin_pages(bin) * span as u64)
+        root_share(u64::from(sum), lane.bin_pages(bin) * map.intervals_of(x))
     };
     let heat = lane.sums.iter().enumerate().map(share);
     let possibly = lane.possibly.iter().enumerate().map(share);
@@ -298,9 +233,16 @@ fn lane_head<'a>(report: &HtmlReport, lane: &'a Lane, columns: &mut Columns) -> 
             .max_by_key(|(_, n)| *n)
             .map_or(NONE, |(t, _)| *t)
     };
-    LaneHead {
+    let (group, kind) = match lane.holds {
+        Holds::Group(group) => (Some(group), None),
+        Holds::Rest(kind) => (None, Some(kind)),
+        Holds::Untouched => (None, None),
+    };
+    payload::Lane {
         title: &lane.title,
-        group: lane.group,
+        group,
+        kind,
+        objects: lane.objects,
         pages: lane.pages,
         pages_per_bin: per,
         address_bins: lane.address_bins,

@@ -1,79 +1,44 @@
-//! From a trace to the report: one pass over its touches and faults.
+//! From an analysis and its map to what the page shows.
 
-use std::collections::HashMap;
-use std::thread;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 
-use varve_analyse::{
-    Analysis, CountUse, Memory, Moment, ObjectUse, Objects, Run, SampleUse, SharingUse, Sweep,
-    Writes, format, intervals, sweep,
-};
-use varve_attribute::{Layer, Span};
-use varve_model::{Interval, ObjectId, PageRange, Pages, Pid, Tid, Time};
-use varve_trace::tables::{FaultRow, ObjectRow, SiteRow};
+use varve_analyse::{Analysis, CountUse, Group, ObjectUse, SampleUse, SharingUse, Writes, format};
+use varve_model::{ObjectId, ObjectKind, PageRange, Pages, Pid, SiteId, Tid, Time};
+use varve_trace::tables::{ObjectRow, SiteRow};
 use varve_trace::{Absent, Trace, TraceError};
 
-use super::crew::Crew;
 use super::{
-    Finding, Footprint, Frame, GridPass, HtmlReport, Loss, Object, Omitted, Overhead, Placement,
-    Thread, TraceSummary,
+    Finding, Footprint, Frame, GroupRow, HtmlReport, Object, Overhead, Stack, TraceSummary,
 };
+use crate::map::Map;
+use crate::words::{command_line, lengths};
 
-/// Rows of the table of objects; what is beyond is counted.
-const TABLE_ROWS: usize = 3000;
+/// Groups of objects; what is beyond is counted.
+const GROUPS: usize = 3000;
+/// Objects, all together and of one group; what is beyond is known by its group.
+const OBJECTS: usize = 3000;
+const OF_GROUP: u32 = 100;
+/// Ways to a site that are listed.
+const STACKS: usize = 4;
 /// Rows of the lists about samples and counts, call chains of the flame graph, and objects with lanes of threads.
 const LIST_ROWS: usize = 200;
 const CHAINS: usize = 3000;
 const SHARED_ROWS: usize = 60;
 
-/// Reads a trace and its analysis into a report. `progress` hears the share of rows done, 0 to 1.
-pub fn from_trace(
-    trace: &Trace,
-    analysis: &Analysis,
-    mut progress: impl FnMut(f64),
-) -> Result<HtmlReport, TraceError> {
-    let intervals = intervals(trace)?;
-    let start = intervals
-        .first()
-        .map_or(analysis.trace.start_ns, |i| i.start_ns);
-    let since = |t: Time| Time((t - start).0);
-    let since = &since;
-    let threads = Threads::of(analysis);
-    let (mut memory, all) = Memory::read(trace)?;
-    let placements = placements(&all, analysis, since);
-    let (spans, of) = parts(&all, &placements, since);
-    let drawn: Vec<Placement> = placements.into_iter().map(|(_, p)| p).collect();
-    let mut pass = GridPass::with_parts(&drawn, &spans, &of, intervals.len());
-    let pages = thread::scope(|scope| {
-        let mut drawing = Drawing {
-            crew: Crew::start(scope, &pass, &spans),
-            pass: &mut pass,
-            start,
-            threads: &threads,
-            memory: &mut memory,
-            now: Moment {
-                position: 0,
-                from: Time(0),
-                to: Time(1),
-            },
-            distinct: Vec::new(),
-            pages: vec![Pages(0); intervals.len()],
-        };
-        // An error ends the crew as well: nobody tells it anything any more.
-        sweep(trace, &intervals, &mut drawing, &mut progress)?;
-        drawing.crew.finish(drawing.pass);
-        Ok::<_, TraceError>(drawing.pages)
-    })?;
-    let shown = analysis.working_set.iter().map(|w| w.pages);
-    let working_set = shown.chain(pages.into_iter().skip(analysis.working_set.len()));
-    let working_set = working_set.take(intervals.len()).collect();
-    let mut map = pass.finish();
-    map.unowned = analysis.unowned.page_touches;
-    let resident: Vec<Pages> = intervals.iter().map(|i| Pages(i.resident_pages)).collect();
-    let resident = resident.iter().any(|p| p.0 > 0).then_some(resident);
-    let mut edges: Vec<Time> = intervals.iter().map(|i| since(i.start_ns)).collect();
-    edges.push(intervals.last().map_or(Time(0), |i| since(i.end_ns)));
+/// Threads by process and id, and where each stands in the list of the page.
+type Threads = HashMap<(Pid, Tid), u16>;
+
+/// Makes what the page shows of a trace, its analysis and its map.
+///
+/// # Errors
+/// A table that cannot be read.
+pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlReport, TraceError> {
     let lacks = |what| analysis.trace.absent.contains(&what);
     let (costs, touches) = (!lacks(Absent::Overhead), !lacks(Absent::Touches));
+    let f = &analysis.footprint;
+    let listed = Listed::of(analysis);
+    let (groups, objects) = tables(trace, analysis, &map, &listed)?;
     Ok(HtmlReport {
         samples: analysis.samples.as_ref().map(shown_samples),
         counts: analysis.counts.as_ref().map(shown_counts),
@@ -84,23 +49,19 @@ pub fn from_trace(
             recorder_cpu_ns: costs.then_some(analysis.overhead.recorder_cpu_ns),
         },
         footprint: Footprint {
-            touched_pages: touches.then_some(analysis.footprint.touched_pages),
-            touched_pages_per_process: touches
-                .then_some(analysis.footprint.touched_pages_per_process),
-            possibly_others_pages: analysis.footprint.possibly_others_pages,
-            possibly_others_page_touches: analysis.footprint.possibly_others_page_touches,
-            peak_resident_pages: resident
-                .is_some()
-                .then_some(analysis.footprint.peak_resident_pages),
+            touched_pages: touches.then_some(f.touched_pages),
+            touched_pages_per_process: touches.then_some(f.touched_pages_per_process),
+            page_touches: touches.then_some(f.page_touches),
+            possibly_others_pages: f.possibly_others_pages,
+            possibly_others_page_touches: f.possibly_others_page_touches,
+            peak_resident_pages: map.resident.is_some().then_some(f.peak_resident_pages),
         },
         unknown: analysis.unknown.clone(),
-        interval_edges: edges,
-        working_set,
-        resident,
-        objects: table(trace, analysis, &threads, since)?,
-        threads: threads.list,
-        omitted: omitted(analysis),
-        findings: findings(analysis),
+        processes: analysis.processes.clone(),
+        findings: findings(analysis, &listed),
+        groups,
+        objects,
+        omitted_groups: analysis.groups.len().saturating_sub(GROUPS) as u64,
         map,
     })
 }
@@ -142,202 +103,107 @@ fn cut<T>(list: &mut Vec<T>, most: usize) -> u64 {
     beyond as u64
 }
 
-/// What the map hears of a sweep.
-struct Drawing<'a, 'b> {
-    crew: Crew,
-    pass: &'a mut GridPass<'b>,
-    start: Time,
-    threads: &'a Threads,
-    memory: &'a mut Memory,
-    now: Moment,
-    /// What was touched, each page of memory once.
-    distinct: Vec<Run>,
-    /// Touched in each interval.
-    pages: Vec<Pages>,
+/// A group's name, kind and site.
+type Key<'a> = (&'a str, ObjectKind, Option<&'a str>);
+
+/// Which objects belong to which listed group.
+struct Listed<'a> {
+    groups: HashMap<Key<'a>, u32>,
 }
 
-impl Sweep for Drawing<'_, '_> {
-    fn begin(&mut self, now: Moment) {
-        self.now = now;
-        let number = Interval(u32::try_from(now.position).unwrap_or(u32::MAX));
-        let since = |t: Time| Time((t - self.start).0);
-        let (start, end) = (since(now.from), since(now.to));
-        let bin = self.pass.bin_of(number);
-        self.pass.advance(start, end);
-        self.crew.begin(bin, start, end, self.pass);
-    }
-
-    fn touched(&mut self, position: Option<usize>, runs: &[Run]) {
-        self.memory.distinct(runs, self.now, &mut self.distinct);
-        let runs = &self.distinct[..];
-        self.crew.touch(runs);
-        if let Some(position) = position {
-            self.pages[position].0 += runs.iter().map(|r| r.end.0 - r.first.0).sum::<u64>();
+impl<'a> Listed<'a> {
+    fn of(analysis: &'a Analysis) -> Listed<'a> {
+        let groups = analysis.groups.iter().take(GROUPS);
+        let key = |g: &'a Group| (g.name.as_str(), g.kind, g.site.as_deref());
+        Listed {
+            groups: groups.map(key).zip(0..).collect(),
         }
     }
 
-    fn possibly(&mut self, _: Option<usize>, runs: &[Run]) {
-        self.memory.distinct(runs, self.now, &mut self.distinct);
-        self.crew.possibly(&self.distinct);
-    }
-
-    fn fault(&mut self, fault: &FaultRow) {
-        if let Some(&thread) = self.threads.index.get(&(fault.pid, fault.tid)) {
-            let (space, address) = self.memory.place(fault.pid, fault.address, self.now);
-            self.pass.first_touch(space, address.page(), thread);
-        }
+    fn group(&self, o: &ObjectUse) -> Option<u32> {
+        let key = (o.name.as_str(), o.kind, o.site.as_deref());
+        self.groups.get(&key).copied()
     }
 }
 
-struct Threads {
-    list: Vec<Thread>,
-    index: HashMap<(Pid, Tid), u16>,
-}
-
-impl Threads {
-    fn of(analysis: &Analysis) -> Threads {
-        let mut threads = Threads {
-            list: Vec::new(),
-            index: HashMap::new(),
-        };
-        for row in &analysis.threads {
-            threads.add(row.pid, row.tid, &row.name);
-        }
-        // Those that were counted need not have had a page fault.
-        let counted = analysis.sharing.iter().filter(|_| analysis.exact.is_some());
-        for row in counted.flat_map(|s| &s.threads) {
-            threads.add(row.pid, row.tid, &row.name);
-        }
-        threads
-    }
-
-    /// Adds a thread that is new. The last number says that a thread is not known; threads beyond count as that.
-    fn add(&mut self, pid: Pid, tid: Tid, name: &str) {
-        let next = self.list.len() as u16;
-        if self.list.len() >= usize::from(u16::MAX) || self.index.contains_key(&(pid, tid)) {
-            return;
-        }
-        self.index.insert((pid, tid), next);
-        self.list.push(Thread {
-            pid,
-            tid,
-            name: name.to_owned(),
-        });
-    }
-}
-
-/// Where all objects lived, with their positions. Those that the analysis sets apart, the recorder's own memory, have no
-/// place.
-fn placements(
-    all: &Objects,
-    analysis: &Analysis,
-    since: impl Fn(Time) -> Time,
-) -> Vec<(usize, Placement)> {
-    let listed: HashMap<ObjectId, usize> =
-        analysis.objects.iter().map(|o| o.object).zip(0..).collect();
-    let all_listed = analysis.omitted.objects == 0;
-    let mut placements = Vec::new();
-    for (position, (row, place)) in all.rows.iter().zip(&all.places).enumerate() {
-        let at = listed.get(&row.object).copied();
-        if at.is_none() && all_listed {
-            continue;
-        }
-        let users = at.map_or(0, |i| analysis.objects[i].processes.len());
-        let placement = Placement {
-            object: at
-                .filter(|&i| i < TABLE_ROWS)
-                .and_then(|i| u32::try_from(i).ok()),
-            weight: at.map_or(0, |i| analysis.objects[i].usage.page_touches),
-            layer: Layer::from_number(row.layer),
-            name: match users {
-                0 | 1 => row.name.clone(),
-                users => format!("{}, {users} processes", row.name),
-            },
-            kind: row.kind,
-            pid: row.pid,
-            address: row.address,
-            bytes: place.bytes,
-            place: (place.pid, place.address),
-            born: since(row.born_ns),
-            died: row.died_ns.map(&since),
-        };
-        placements.push((position, placement));
-    }
-    placements
-}
-
-/// The parts of the objects that have places, in the space of each, and the placement of each part.
-fn parts(
-    all: &Objects,
-    placements: &[(usize, Placement)],
-    since: impl Fn(Time) -> Time,
-) -> (Vec<Span>, Vec<u32>) {
-    let mut place_of = vec![None; all.rows.len()];
-    for (at, (position, _)) in (0..).zip(placements) {
-        place_of[*position] = Some(at);
-    }
-    let (mut spans, mut of) = (Vec::new(), Vec::new());
-    for (span, &object) in all.spans.iter().zip(&all.of_span) {
-        let Some(at) = place_of[object as usize] else {
-            continue;
-        };
-        // What lies in another space than the rest has no place in the lane.
-        if span.pid != all.places[object as usize].pid {
-            continue;
-        }
-        spans.push(Span {
-            born: since(span.born),
-            died: match span.died {
-                Span::FOREVER => Span::FOREVER,
-                died => since(died),
-            },
-            ..*span
-        });
-        of.push(at);
-    }
-    (spans, of)
-}
-
-/// The table: the first objects of the analysis, with their call stacks.
-fn table(
+/// The groups, and the hottest objects of each.
+fn tables(
     trace: &Trace,
     analysis: &Analysis,
-    threads: &Threads,
-    since: impl Fn(Time) -> Time,
-) -> Result<Vec<Object>, TraceError> {
-    let shown = &analysis.objects[..analysis.objects.len().min(TABLE_ROWS)];
-    let mut stacks: HashMap<ObjectId, Option<varve_model::SiteId>> =
-        shown.iter().map(|o| (o.object, None)).collect();
-    for row in trace.rows::<ObjectRow>()? {
-        if let Some(site) = stacks.get_mut(&row.object) {
-            *site = row.site;
+    map: &Map,
+    listed: &Listed<'_>,
+) -> Result<(Vec<GroupRow>, Vec<Object>), TraceError> {
+    let threads: Threads = map
+        .threads
+        .iter()
+        .map(|t| (t.pid, t.tid))
+        .zip(0..)
+        .collect();
+    let mut members: HashMap<u32, u32> = HashMap::new();
+    let mut shown: Vec<(u32, &ObjectUse)> = Vec::new();
+    for object in &analysis.objects {
+        let Some(group) = listed.group(object) else {
+            continue;
+        };
+        let members = members.entry(group).or_default();
+        *members += 1;
+        if *members <= OF_GROUP {
+            shown.push((group, object));
+        }
+        if shown.len() == OBJECTS {
+            break;
         }
     }
-    let sites: HashMap<_, SiteRow> = trace
-        .rows::<SiteRow>()?
-        .into_iter()
-        .map(|s| (s.site, s))
-        .collect();
-    let stack = |o: &ObjectUse| {
-        let site = stacks.get(&o.object).copied().flatten();
-        site.and_then(|s| sites.get(&s))
-            .map(frames)
-            .unwrap_or_default()
-    };
-    Ok(shown
+    let stacks = stacks(trace, &shown)?;
+    let groups = analysis.groups.iter().take(GROUPS).enumerate();
+    let groups = groups.map(|(at, group)| GroupRow {
+        lane: map.lane_of(at),
+        stacks: stacks.get(&(at as u32)).cloned().unwrap_or_default(),
+        group: group.clone(),
+    });
+    let objects = shown
         .iter()
-        .map(|o| object(o, stack(o), first_touches(o, analysis, threads), &since))
+        .map(|&(group, o)| object(group, o, first_touches(o, analysis, &threads), map));
+    Ok((groups.collect(), objects.collect()))
+}
+
+/// On which ways the listed objects of each group were allocated.
+fn stacks(
+    trace: &Trace,
+    shown: &[(u32, &ObjectUse)],
+) -> Result<HashMap<u32, Vec<Stack>>, TraceError> {
+    let group_of: HashMap<ObjectId, u32> = shown.iter().map(|(g, o)| (o.object, *g)).collect();
+    let mut counts: HashMap<u32, BTreeMap<SiteId, u64>> = HashMap::new();
+    for row in trace.rows::<ObjectRow>()? {
+        if let (Some(&group), Some(site)) = (group_of.get(&row.object), row.site) {
+            *counts.entry(group).or_default().entry(site).or_default() += 1;
+        }
+    }
+    let rows = trace.rows::<SiteRow>()?.into_iter();
+    let sites: HashMap<SiteId, SiteRow> = rows.map(|s| (s.site, s)).collect();
+    let of = |counts: BTreeMap<SiteId, u64>| {
+        let mut most: Vec<(SiteId, u64)> = counts.into_iter().collect();
+        most.sort_by_key(|&(site, objects)| (Reverse(objects), site));
+        let stack = |(site, objects): (SiteId, u64)| {
+            let frames = frames(sites.get(&site)?);
+            Some(Stack { objects, frames })
+        };
+        most.into_iter().take(STACKS).filter_map(stack).collect()
+    };
+    Ok(counts
+        .into_iter()
+        .map(|(g, counts)| (g, of(counts)))
         .collect())
 }
 
 /// Pages touched first, by thread: by page faults, or where every access was counted by these. Counts of objects of one name
 /// are one, so of several nothing is said.
 fn first_touches(o: &ObjectUse, analysis: &Analysis, threads: &Threads) -> Vec<(u16, Pages)> {
-    let place = |tid| threads.index.get(&(o.pid, tid)).copied();
+    let place = |tid| threads.get(&(o.pid, tid)).copied();
     if !o.threads.is_empty() {
         let shares = o.threads.iter();
         return shares
-            .filter_map(|s| Some((place(s.tid)?, s.pages)))
+            .filter_map(|s| Some((*threads.get(&(s.pid, s.tid))?, s.pages)))
             .collect();
     }
     let all = analysis.exact.iter().flat_map(|e| &e.objects);
@@ -360,20 +226,14 @@ fn first_touches(o: &ObjectUse, analysis: &Analysis, threads: &Threads) -> Vec<(
     first
 }
 
-fn object(
-    o: &ObjectUse,
-    stack: Vec<Frame>,
-    first_touches: Vec<(u16, Pages)>,
-    since: impl Fn(Time) -> Time,
-) -> Object {
+fn object(group: u32, o: &ObjectUse, first_touches: Vec<(u16, Pages)>, map: &Map) -> Object {
     let pages = PageRange::of_bytes(o.address, o.bytes).count;
     let reuse = o.usage.reuse;
+    let since = |t: Time| Time((t - map.start).0);
     let born = since(o.born_ns);
+    let seat = map.seats.get(&o.object);
     Object {
-        name: o.name.clone(),
-        kind: o.kind,
-        site: o.site.clone(),
-        stack,
+        group,
         pid: o.pid,
         processes: o
             .processes
@@ -389,49 +249,38 @@ fn object(
         written_pages: o.usage.written_pages,
         born_ns: (born.0 > 0).then_some(born),
         died_ns: o.died_ns.map(since),
-        first_touch_thread: first_touches.first().map(|(t, _)| *t),
         first_touches,
-        reuse: Some([
+        reuse: [
             Pages(pages.0.saturating_sub(reuse.pages().0)),
             reuse.once,
             reuse.twice,
             reuse.more,
-        ]),
+        ],
+        lane: seat.map(|s| s.lane),
+        lane_page: seat.map_or(0, |s| s.lane_page),
     }
 }
 
-fn omitted(analysis: &Analysis) -> Omitted {
-    let mut omitted = Omitted {
-        objects: analysis.omitted.objects,
-        bytes: analysis.omitted.bytes,
-        page_touches: analysis.omitted.page_touches,
-    };
-    for o in analysis.objects.iter().skip(TABLE_ROWS) {
-        omitted.objects += 1;
-        omitted.bytes.0 += o.bytes.0;
-        omitted.page_touches += o.usage.page_touches;
-    }
-    omitted
-}
-
-fn findings(analysis: &Analysis) -> Vec<Finding> {
-    let index: HashMap<ObjectId, u32> = analysis
+fn findings(analysis: &Analysis, listed: &Listed<'_>) -> Vec<Finding> {
+    let about: HashMap<ObjectId, u32> = analysis
         .objects
         .iter()
-        .take(TABLE_ROWS)
-        .map(|o| o.object)
-        .zip(0..)
+        .filter_map(|o| Some((o.object, listed.group(o)?)))
         .collect();
-    let finding = |f: &varve_analyse::Finding| Finding {
-        id: f.id.as_str().to_owned(),
-        title: f.title.clone(),
-        evidence: f.evidence.clone(),
-        advice: f.advice.clone(),
-        objects: f
-            .objects
-            .iter()
-            .filter_map(|id| index.get(id).copied())
-            .collect(),
+    let finding = |f: &varve_analyse::Finding| {
+        let mut groups: Vec<u32> = Vec::new();
+        for group in f.objects.iter().filter_map(|id| about.get(id).copied()) {
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
+        }
+        Finding {
+            id: f.id.as_str().to_owned(),
+            title: f.title.clone(),
+            evidence: f.evidence.clone(),
+            advice: f.advice.clone(),
+            groups,
+        }
     };
     analysis.findings.iter().map(finding).collect()
 }
@@ -450,14 +299,9 @@ fn frames(site: &SiteRow) -> Vec<Frame> {
 fn summary(analysis: &Analysis) -> TraceSummary {
     let trace = &analysis.trace;
     let machine = &trace.machine;
-    let losses = trace.losses.iter().map(|(kind, &count)| Loss {
-        kind: kind.clone(),
-        count,
-        meaning: None,
-    });
     let is_known = !trace.absent.contains(&Absent::Machine);
     TraceSummary {
-        command: trace.command.join(" "),
+        command: command_line(&trace.command),
         machine: is_known.then(|| {
             format!(
                 "{}, {}, {} GiB",
@@ -469,16 +313,14 @@ fn summary(analysis: &Analysis) -> TraceSummary {
         kernel: is_known.then(|| format!("Linux {} {}", machine.kernel, machine.architecture)),
         started: (trace.start_unix_ns > 0).then(|| format::utc(trace.start_unix_ns)),
         duration_ns: trace.duration_ns,
-        interval_ns: trace.interval_ns.unwrap_or(trace.median_interval_ns),
-        interval_auto: trace.interval_ns.is_none(),
-        interval_accesses: trace.interval_accesses,
+        lengths: lengths(trace),
+        selected: trace.selected.clone(),
         clock_unit: trace.clock_unit,
         intervals: u32::try_from(trace.intervals).unwrap_or(u32::MAX),
         backend: trace.backend.clone(),
         complete: trace.complete,
         statement: trace.statement.clone(),
-        losses: losses.collect(),
-        processes: u32::try_from(analysis.processes.len()).unwrap_or(u32::MAX),
+        losses: trace.losses.clone(),
         written_known: analysis.writes != Writes::Unknown,
     }
 }

@@ -8,7 +8,9 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use varve_analyse::{Analysis, format};
 use varve_model::{Duration, Pages, Time};
 
-use super::raster::Map;
+use super::raster::Cells;
+use crate::map::{Holds, Map};
+use crate::words::grouped;
 
 const FONT: &str = "varve";
 const INK: RGBColor = RGBColor(34, 38, 46);
@@ -27,48 +29,49 @@ const LEGEND: i32 = 84;
 /// The colours start at this share; below it a cell shows as this.
 const LEAST: f64 = 0.001;
 
-/// A lane: which object, and which pixels.
+/// A lane: which of the map, its group, and which pixels.
 pub(super) struct LaneAt {
-    pub(super) object: usize,
-    pub(super) rows: usize,
+    lane: usize,
+    group: usize,
+    rows: usize,
     y: i32,
 }
 
 /// Where everything stands.
 pub(super) struct Layout {
-    pub(super) lanes: Vec<LaneAt>,
-    pub(super) columns: usize,
+    lanes: Vec<LaneAt>,
+    columns: usize,
     x: i32,
     curve_y: i32,
 }
 
 impl Layout {
-    /// The lanes are the objects with the most page touches, in the order of addresses; the height grows with the
-    /// logarithm of the size, so that small ones can be seen.
-    pub(super) fn new((width, height): (u32, u32), analysis: &Analysis, most: usize) -> Layout {
+    /// The lanes are those of the groups of objects with the most page touches, in the order of addresses; the height grows
+    /// with the logarithm of the size, so that small ones can be seen.
+    pub(super) fn new((width, height): (u32, u32), map: &Map, most: usize) -> Layout {
         let (width, height) = (width as i32, height as i32);
-        let mut objects: Vec<usize> = (0..analysis.objects.len())
-            .filter(|&i| analysis.objects[i].usage.touched_pages.0 > 0)
-            .take(most)
-            .collect();
-        objects.sort_by_key(|&i| {
-            (
-                analysis.objects[i].pid,
-                analysis.objects[i].address,
-                analysis.objects[i].born_ns,
-            )
+        let lanes = map.grids.lanes.iter().enumerate();
+        let groups = lanes.filter_map(|(i, lane)| match lane.holds {
+            Holds::Group(group) => Some((i, group as usize)),
+            _ => None,
+        });
+        let mut groups: Vec<(usize, usize)> = groups.take(most).collect();
+        groups.sort_by_key(|&(i, _)| {
+            let first = map.grids.lanes[i].segments.first();
+            first.map(|s| (s.pid, s.page))
         });
         let curve_y = height - LEGEND - 34 - CURVE_HEIGHT;
-        let room = curve_y - 46 - TOP - GAP * (objects.len() as i32 - 1).max(0);
-        let weight = |i: &usize| ((analysis.objects[*i].bytes.0 / 4096) as f64 + 2.0).log2();
-        let all: f64 = objects.iter().map(weight).sum();
+        let room = curve_y - 46 - TOP - GAP * (groups.len() as i32 - 1).max(0);
+        let weight = |(i, _): &(usize, usize)| (map.grids.lanes[*i].pages as f64 + 2.0).log2();
+        let all: f64 = groups.iter().map(weight).sum();
         let mut y = TOP;
-        let lanes = objects
+        let lanes = groups
             .iter()
-            .map(|i| {
-                let rows = ((f64::from(room) * weight(i) / all) as i32).max(4);
+            .map(|of| {
+                let rows = ((f64::from(room) * weight(of) / all) as i32).max(4);
                 let lane = LaneAt {
-                    object: *i,
+                    lane: of.0,
+                    group: of.1,
                     rows: rows as usize,
                     y,
                 };
@@ -143,6 +146,7 @@ pub(super) fn picture(
     map: &Map,
 ) -> Result<Vec<u8>, String> {
     font()?;
+    let cells = Cells::new(map, layout.columns);
     let mut pixels = vec![255; size.0 as usize * size.1 as usize * 3];
     {
         let area = BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area();
@@ -150,7 +154,7 @@ pub(super) fn picture(
         head(&area, analysis, layout)?;
         grid(&area, analysis, layout)?;
         for number in 0..layout.lanes.len() {
-            lane(&area, analysis, layout, map, number)?;
+            lane(&area, analysis, layout, &cells, number)?;
         }
         if layout.lanes.is_empty() {
             let at = (layout.x + 20, TOP + 60);
@@ -164,7 +168,8 @@ pub(super) fn picture(
             )?;
         }
         curve(&area, analysis, layout)?;
-        legend(&area, size, layout, map.any_possibly())?;
+        let hatched = |l: &LaneAt| !map.grids.lanes[l.lane].possibly.is_empty();
+        legend(&area, size, layout, layout.lanes.iter().any(hatched))?;
         area.present().map_err(fail)?;
     }
     Ok(pixels)
@@ -226,7 +231,7 @@ fn head(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
     let shown: u64 = layout
         .lanes
         .iter()
-        .map(|l| a.objects[l.object].usage.page_touches)
+        .map(|l| a.groups[l.group].usage.page_touches)
         .sum();
     let complete = if a.trace.complete {
         "complete"
@@ -234,9 +239,9 @@ fn head(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
         "INCOMPLETE"
     };
     let line = format!(
-        "Pages touched over time: {} of {} objects, {} of all page touches · {} touched · {} · Linux {}",
+        "Pages touched over time: {} of {}, {} of all page touches · {} touched · {} · Linux {}",
         layout.lanes.len(),
-        format::count(a.objects.len() as u64 + a.omitted.objects),
+        format::counted(a.groups.len() as u64, "allocation site"),
         format::percent(shown, a.footprint.page_touches),
         format::pages_size(a.footprint.touched_pages),
         complete,
@@ -299,13 +304,15 @@ fn lane(
     area: &Area<'_>,
     a: &Analysis,
     layout: &Layout,
-    map: &Map,
+    cells: &Cells<'_>,
     number: usize,
 ) -> Result<(), String> {
     let lane = &layout.lanes[number];
-    let object = &a.objects[lane.object];
-    let (born, died) = map.lived(number);
-    let (from, to) = layout.span(a, born, died.max(Time(born.0.saturating_add(1))));
+    let group = &a.groups[lane.group];
+    let (born, died) = cells.map.grids.lanes[lane.lane].lived;
+    let on_clock = |t: Time| Time(cells.map.start.0.saturating_add(t.0));
+    let died = died.unwrap_or(Time(u64::MAX)).max(Time(born.0 + 1));
+    let (from, to) = layout.span(a, on_clock(born), on_clock(died));
     let (left, bottom) = (layout.x + from as i32, lane.y + lane.rows as i32);
     area.draw(&Rectangle::new(
         [(left, lane.y), (layout.x + to as i32, bottom - 1)],
@@ -314,25 +321,25 @@ fn lane(
     .map_err(fail)?;
     for row in 0..lane.rows {
         for column in 0..layout.columns {
-            let share = map.share(number, row, column);
+            let (share, possibly) = cells.pixel(lane.lane, (row, lane.rows), column);
             if share > 0.0 {
                 let at = (layout.x + column as i32, lane.y + row as i32);
                 area.draw_pixel(at, &colour(share)).map_err(fail)?;
-            } else if map.possibly(number, row, column) && is_striped(row, column) {
+            } else if possibly && is_striped(row, column) {
                 let at = (layout.x + column as i32, lane.y + row as i32);
                 area.draw_pixel(at, &POSSIBLY).map_err(fail)?;
             }
         }
     }
     let room = layout.x - MARGIN - 16;
-    let mut lines = fitted(&object.name, 20, room);
-    let facts = format!("{} {}", format::bytes(object.bytes), object.kind);
+    let mut lines = fitted(&grouped(&group.name, group.objects), 20, room);
+    let facts = format!("{} {}", format::bytes(group.bytes), group.kind);
     let small = lane.rows < 44;
     if !small {
         lines.truncate(if lane.rows < 66 { 1 } else { 2 });
         lines.push(facts);
     } else if lines.len() > 1 {
-        lines = vec![object.name.chars().take(40).collect()];
+        lines = vec![group.name.chars().take(40).collect()];
     }
     let middle = lane.y + lane.rows as i32 / 2 - (lines.len() as i32 - 1) * 11;
     for (i, line) in lines.iter().enumerate() {

@@ -6,7 +6,7 @@ use varve_trace::{Absent, ClockUnit};
 
 use super::chart;
 use super::page::{Page, Tone};
-use super::words::span;
+use crate::words::span;
 
 pub(super) fn footprint(page: &mut Page, a: &Analysis) {
     let f = &a.footprint;

@@ -5,7 +5,7 @@ use varve_trace::ClockUnit;
 
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
-use super::words::grouped;
+use crate::words::grouped;
 
 /// Rows of the table of the hottest objects.
 pub(super) const HOTTEST: usize = 8;
@@ -109,7 +109,7 @@ fn coldest(page: &mut Page, a: &Analysis) {
 
 /// The name of a group, with how many objects it has, or how many processes share the one.
 fn named(g: &Group) -> String {
-    match (g.objects, g.processes) {
+    match (g.objects, g.processes.len() as u64) {
         (1, n) if n > 1 => format!("{}, {} processes", g.name, format::count(n)),
         (n, _) => grouped(&g.name, n),
     }

@@ -10,7 +10,7 @@ use super::chart;
 use super::page::{Page, Tone};
 use super::recording;
 use super::table::{Align, Table};
-use super::words::{grouped, quoted_path, span};
+use crate::words::{grouped, quoted_path, span};
 
 /// Findings that are shown.
 const FINDINGS: usize = 5;

@@ -5,7 +5,7 @@ use varve_model::Duration;
 use varve_trace::{Absent, EXACT, TrapsNote};
 
 use super::page::{Page, Tone};
-use super::words::{command_line, span};
+use crate::words::{command_line, lengths, span};
 
 /// The command line, or that nobody knows it.
 fn command(a: &Analysis) -> String {
@@ -56,21 +56,9 @@ fn how(a: &Analysis) -> String {
         let length = span(a, trace.duration_ns);
         return format!("imported from {from}: {length}, {intervals}");
     }
-    let length = match (trace.interval_ns, trace.interval_accesses) {
-        (Some(asked), _) if trace.is_lengthened() => format!(
-            "of {} to {} (median {}; asked for {})",
-            format::duration(trace.shortest_interval_ns),
-            format::duration(trace.longest_interval_ns),
-            format::duration(trace.median_interval_ns),
-            format::duration(asked)
-        ),
-        (Some(length), _) => format!("of {}", format::duration(length)),
-        (_, Some(0)) => "(the whole run)".to_owned(),
-        (_, Some(accesses)) => format!("of {} accesses", format::count(accesses)),
-        _ => format!(
-            "of {} (median, chosen by cost)",
-            format::duration(trace.median_interval_ns)
-        ),
+    let length = match trace.interval_accesses {
+        Some(0) => "(the whole run)".to_owned(),
+        _ => format!("of {}", lengths(trace)),
     };
     let how = match trace.attached {
         true => "attached while it ran",

@@ -10,7 +10,7 @@ use varve_trace::ClockUnit;
 
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
-use super::words::grouped;
+use crate::words::grouped;
 
 /// Objects that are shown.
 const OBJECTS: usize = 8;

@@ -10,6 +10,7 @@ use varve_model::{
     Address, Bytes, Duration, Interval, ObjectId, ObjectKind, Page, Pid, Tid, Time, TouchSource,
 };
 use varve_report::html::{from_trace, write_html};
+use varve_report::map::Map;
 use varve_trace::tables::{CountRow, IntervalRow, ObjectRow, ThreadRow, TouchRow};
 use varve_trace::{Manifest, State, Trace, TraceWriter, finish_tables, write_table};
 
@@ -128,12 +129,9 @@ fn counts_know_who_was_first_where_no_page_fault_tells() {
     writer.folder().write_manifest(&told).unwrap();
     let trace = Trace::open(&path).unwrap();
     let analysis = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
+    let map = Map::of(&trace, &analysis, |_| ()).unwrap();
     let mut page = Vec::new();
-    write_html(
-        from_trace(&trace, &analysis, &mut |_| ()).unwrap(),
-        &mut page,
-    )
-    .unwrap();
+    write_html(from_trace(&trace, &analysis, map).unwrap(), &mut page).unwrap();
     let got = payload(&page);
     let of = |tid: u64| {
         let all = got["threads"].as_array().unwrap();
@@ -141,13 +139,16 @@ fn counts_know_who_was_first_where_no_page_fault_tells() {
     };
     let listed = |name: &str| {
         let all = got["objects"].as_array().unwrap();
-        all.iter().find(|o| o["name"] == name).unwrap()
+        let is = |o: &&serde_json::Value| {
+            let group = o["group"].as_u64().unwrap() as usize;
+            got["groups"][group]["name"] == name
+        };
+        all.iter().find(is).unwrap()
     };
     let alone = listed("alone");
-    assert_eq!(alone["first_touch_thread"], of(2));
     assert_eq!(
         alone["first_touches"],
         serde_json::json!([[of(2), 2], [of(1), 1]])
     );
-    assert!(listed("twice")["first_touch_thread"].is_null());
+    assert_eq!(listed("twice")["first_touches"], serde_json::json!([]));
 }

@@ -7,15 +7,16 @@ use base64::Engine;
 use flate2::read::ZlibDecoder;
 use serde_json::Value;
 use varve_analyse::{
-    Analysis, FindingId, MachineFacts, ObjectUse, Remainder, Reuse, Tail, ThreadShare, ThreadUse,
-    TraceFacts, Usage, Writes,
+    Analysis, FindingId, Group, MachineFacts, ObjectUse, Remainder, Reuse, Tail, ThreadShare,
+    ThreadUse, TraceFacts, Usage, Writes,
 };
-use varve_attribute::Layer;
+use varve_attribute::{Layer, Span};
 use varve_model::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, PageRange, Pages, Pid,
     Tid, Time, TouchSource,
 };
-use varve_report::html::{GridPass, HtmlReport, MAX_PAGE_BYTES, Placement, from_trace, write_html};
+use varve_report::html::{HtmlReport, MAX_PAGE_BYTES, from_trace, types, write_html};
+use varve_report::map::{GridPass, Map, Placement, Site};
 use varve_trace::tables::{
     FaultRow, IntervalRow, MappingRow, ObjectRow, ProcessRow, ThreadRow, TouchRow,
 };
@@ -94,11 +95,9 @@ fn page_of(report: HtmlReport) -> Decoded {
     Decoded::of(out)
 }
 
-fn placement(name: &str, object: u32, first: u64, pages: u64) -> Placement {
+fn placement(site: u32, first: u64, pages: u64) -> Placement {
     Placement {
-        object: Some(object),
-        name: name.to_owned(),
-        kind: ObjectKind::Heap,
+        site,
         pid: Pid(1),
         layer: Layer::HEAP,
         address: Address(first * 4096),
@@ -106,26 +105,39 @@ fn placement(name: &str, object: u32, first: u64, pages: u64) -> Placement {
         place: (Pid(1), Address(first * 4096)),
         born: Time(0),
         died: None,
-        weight: 0,
     }
+}
+
+fn site(name: &str, touches: u64) -> Site {
+    Site {
+        name: name.to_owned(),
+        kind: ObjectKind::Heap,
+        objects: 1,
+        touches,
+    }
+}
+
+/// An empty map of objects that each are one part.
+fn pass<'a>(
+    placements: &[Placement],
+    sites: &[Site],
+    spans: &'a [Span],
+    intervals: usize,
+) -> GridPass<'a> {
+    let of: Vec<u32> = (0..spans.len() as u32).collect();
+    GridPass::new(placements, sites, (spans, &of), intervals)
 }
 
 #[test]
 fn the_largest_noise_still_fits() {
     // Nothing compresses worse: every page of 4 GiB at random, over ten minutes.
     let placements: Vec<_> = (0..64)
-        .map(|i| {
-            placement(
-                &format!("noise {i}"),
-                i,
-                0x10_0000 + u64::from(i) * 20_000,
-                16_384,
-            )
-        })
+        .map(|i| placement(i, 0x10_0000 + u64::from(i) * 20_000, 16_384))
         .collect();
+    let sites: Vec<_> = (0..64).map(|i| site(&format!("noise {i}"), 1)).collect();
     let spans: Vec<_> = placements.iter().map(Placement::span).collect();
     let intervals = 12_000_u32;
-    let mut pass = GridPass::new(&placements, &spans, intervals as usize);
+    let mut pass = pass(&placements, &sites, &spans, intervals as usize);
     let mut dice = 88_172_645_463_325_252_u64;
     for i in 0..intervals {
         pass.begin(
@@ -172,58 +184,105 @@ fn the_largest_noise_still_fits() {
     assert_eq!(decoded.json["lanes"].as_array().unwrap().len(), 64);
 }
 
-#[test]
-fn many_objects_share_lanes_and_none_is_lost() {
-    let placements: Vec<_> = (0..5000)
-        .map(|i| Placement {
-            object: (i < 3000).then_some(i),
-            ..placement(&format!("o{i}"), i, 0x1000 + u64::from(i) * 3, 2)
-        })
-        .collect();
+fn in_lanes(placements: &[Placement], sites: &[Site], runs: &[(u64, u64)]) -> Decoded {
     let spans: Vec<_> = placements.iter().map(Placement::span).collect();
-    let mut pass = GridPass::new(&placements, &spans, 4);
+    let mut pass = pass(placements, sites, &spans, 4);
     pass.begin(Interval(0), Time(0), Time(10));
-    for p in &placements {
-        pass.touch(
-            Pid(1),
-            PageRange {
-                first: p.address.page(),
-                count: Pages(3),
-            },
-        );
+    for &(first, count) in runs {
+        let run = PageRange {
+            first: Page(first),
+            count: Pages(count),
+        };
+        pass.touch(Pid(1), run);
     }
-    let map = pass.finish();
-    assert_eq!(
-        map.unowned, 5000,
+    page_of(HtmlReport {
+        map: Map {
+            grids: pass.finish(),
+            edges: (0..5).map(Time).collect(),
+            working_set: vec![Pages(0); 4],
+            ..Map::default()
+        },
+        ..HtmlReport::default()
+    })
+}
+
+#[test]
+fn the_hottest_sites_have_lanes_and_the_rest_and_the_untouched_share_theirs() {
+    let placements: Vec<_> = (0..200)
+        .map(|i| placement(i, 0x1000 + u64::from(i) * 3, 2))
+        .collect();
+    // The last 60 are not touched; of those that are, later ones are hotter.
+    let sites: Vec<_> = (0..200)
+        .map(|i| site(&format!("o{i}"), if i < 140 { 1 + i } else { 0 }))
+        .collect();
+    let runs: Vec<_> = placements[..140]
+        .iter()
+        .map(|p| (p.address.page().0, 3))
+        .collect();
+    let decoded = in_lanes(&placements, &sites, &runs);
+    let lanes = decoded.json["lanes"].as_array().unwrap();
+    assert_eq!(lanes.len(), 96 + 2);
+    assert_eq!(lanes[0]["title"], "o139");
+    assert_eq!(lanes[0]["group"], 139);
+    let rest = decoded.lane("other heap objects");
+    assert_eq!((&rest["objects"], &rest["pages"]), (&44.into(), &88.into()));
+    assert!(rest["group"].is_null());
+    let untouched = decoded.lane("60 objects without touches");
+    assert_eq!(untouched["pages"], 120);
+    assert_eq!(decoded.bytes(&untouched["heat"], 1), [0; 4]);
+    let unknown = decoded.json["unknown"][0].as_str().unwrap();
+    assert!(
+        unknown.contains("140 page touches"),
         "the page between two objects belongs to none"
     );
-    let decoded = page_of(HtmlReport {
-        map,
-        working_set: vec![Pages(0); 4],
-        ..HtmlReport::default()
-    });
-    let lanes = decoded.json["lanes"].as_array().unwrap();
-    assert_eq!(
-        lanes
-            .iter()
-            .map(|l| l["pages"].as_u64().unwrap())
-            .sum::<u64>(),
-        10_000
-    );
-    let lane = decoded.lane("5000 small heap objects");
-    let segments = lane["segments"].as_array().unwrap();
-    assert_eq!(
-        segments.len(),
-        3001,
-        "what the table leaves out is one segment"
-    );
-    assert!(segments[3000]["object"].is_null() && segments[3000]["page"].is_null());
-    assert_eq!(segments[3000]["pages"], 4000);
+}
+
+#[test]
+fn a_page_of_several_objects_of_a_site_is_one_page_of_its_lane() {
+    // Two small objects on one page, one that lies on it and the next, and one far away; then the first again, later.
+    let on = |address: u64, bytes| Placement {
+        address: Address(address),
+        bytes: Bytes(bytes),
+        place: (Pid(1), Address(address)),
+        ..placement(0, 0, 0)
+    };
+    let placements = [
+        on(0x10_0000, 64),
+        on(0x10_0100, 64),
+        on(0x10_0ff0, 64),
+        on(0x20_0000, 64),
+        on(0x10_0000, 64),
+    ];
+    let sites = [Site {
+        objects: 5,
+        ..site("node", 3)
+    }];
+    let decoded = in_lanes(&placements, &sites, &[(0x100, 2), (0x200, 1)]);
+    let lane = decoded.lane("node");
+    assert_eq!((&lane["pages"], &lane["objects"]), (&3.into(), &5.into()));
+    let segments = serde_json::json!([
+        {"pid": 1, "lane_page": 0, "page": 0x100, "pages": 2},
+        {"pid": 1, "lane_page": 2, "page": 0x200, "pages": 1},
+    ]);
+    assert_eq!(lane["segments"], segments);
+    let coverage: u64 = decoded
+        .bytes(&lane["coverage"], 1)
+        .iter()
+        .map(|&n| u64::from(n))
+        .sum();
+    assert_eq!(coverage, 3, "each page was touched once");
+}
+
+#[test]
+fn the_types_of_the_page_are_those_of_the_data() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/src/payload.gen.ts");
+    if std::env::var_os("VARVE_WRITE_TYPES").is_some() {
+        fs::write(path, types()).unwrap();
+    }
+    let committed = fs::read_to_string(path).unwrap_or_default();
     assert!(
-        decoded.json["unknown"][0]
-            .as_str()
-            .unwrap()
-            .contains("5000 page touches")
+        committed == types(),
+        "web/src/payload.gen.ts is older than the Rust types; hint: make types"
     );
 }
 
@@ -310,9 +369,29 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         },
         first_touch_tid: None,
         threads: vec![ThreadShare {
+            pid: Pid(1),
             tid: Tid(2),
             pages: Pages(1),
         }],
+    };
+    let group = |o: &ObjectUse| Group {
+        name: o.name.clone(),
+        kind: o.kind,
+        site: None,
+        objects: 1,
+        processes: vec![],
+        threads: o.threads.clone(),
+        bytes: o.bytes,
+        touched_bytes: o.touched_bytes,
+        peak_bytes: o.bytes,
+        died: 0,
+        median_life_ns: None,
+        untouched_objects: 0,
+        touched_pages_over_lives: o.usage.touched_pages,
+        usage: Usage {
+            page_touches: 3,
+            ..o.usage
+        },
     };
     let thread = |tid, name: &str| ThreadUse {
         pid: Pid(1),
@@ -369,7 +448,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         threads: vec![thread(1, "main"), thread(2, "worker")],
         objects: objects.map(object).into(),
         omitted: varve_analyse::Omitted::default(),
-        groups: vec![],
+        groups: objects.map(object).iter().map(group).collect(),
         unowned: Remainder {
             touched_pages: Pages(2),
             page_touches: 2,
@@ -485,17 +564,16 @@ fn a_trace_becomes_cells() {
 
     let analysis = analysis(&intervals);
     let mut last = 0.0;
-    let report = from_trace(&Trace::open(&path).unwrap(), &analysis, |share| {
-        last = share
-    })
-    .unwrap();
+    let trace = Trace::open(&path).unwrap();
+    let map = Map::of(&trace, &analysis, |share| last = share).unwrap();
     assert_eq!(last, 1.0);
     assert_eq!(
-        report.working_set[0],
+        map.working_set[0],
         Pages(4),
         "a page with two sources counts once"
     );
-    assert_eq!(report.map.unowned, 2);
+    assert_eq!(map.grids.unowned, 2);
+    let report = from_trace(&trace, &analysis, map).unwrap();
     let decoded = page_of(report);
 
     assert_eq!(decoded.json["trace"]["command"], "./prog </script><b>");
@@ -538,14 +616,15 @@ fn a_trace_becomes_cells() {
         "the first fault counts, later ones do not"
     );
     assert_eq!(decoded.words(&young["first_time"])[0], 5);
-    let finding = decoded.json["findings"][0]["objects"][0].as_u64().unwrap() as usize;
-    assert_eq!(decoded.json["objects"][finding]["name"], "young");
-    assert_eq!(decoded.json["objects"][finding]["first_touch_thread"], 1);
-    assert!(decoded.json["objects"][finding]["written_pages"].is_null());
-    assert_eq!(
-        decoded.json["objects"][finding]["reuse"],
-        serde_json::json!([5, 2, 1, 0])
-    );
+    let about = &decoded.json["findings"][0]["groups"];
+    assert_eq!(about, &serde_json::json!([1]));
+    assert_eq!(decoded.json["groups"][1]["name"], "young");
+    assert_eq!(young["group"], 1);
+    let listed = &decoded.json["objects"][1];
+    assert_eq!(listed["group"], 1);
+    assert_eq!(listed["first_touches"], serde_json::json!([[1, 1]]));
+    assert!(listed["written_pages"].is_null());
+    assert_eq!(listed["reuse"], serde_json::json!([5, 2, 1, 0]));
 }
 
 #[test]

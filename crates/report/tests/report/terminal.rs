@@ -9,6 +9,9 @@ use varve_model::{
     SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_report::export::{ExportFormat, export};
+use varve_report::map::Map;
+use varve_report::map::Map;
+use varve_report::map::Map;
 use varve_report::terminal::TerminalOptions;
 use varve_report::{json, png, terminal};
 use varve_trace::tables::{
@@ -603,14 +606,8 @@ fn pictures_are_pngs_even_of_nothing() {
         let folder = TempDir::new().unwrap();
         let (trace, analysis) = write(&folder.path().join("t.varve"), kind);
         let mut bytes = Vec::new();
-        png::render(
-            &trace,
-            &analysis,
-            &mut bytes,
-            &Default::default(),
-            &mut |_| (),
-        )
-        .unwrap();
+        let map = Map::of(&trace, &analysis, |_| ()).unwrap();
+        png::render(&analysis, &map, &mut bytes, &Default::default()).unwrap();
         assert_eq!(&bytes[1..4], b"PNG");
         assert!(bytes.len() > 5000);
     }

@@ -1,10 +1,10 @@
 //! `varve report`.
 
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use varve_analyse::{AnalyseOptions, Analysis, Section};
+use varve_report::map::Map;
 use varve_report::terminal::TerminalOptions;
 use varve_trace::Trace;
 use varve_ui::Progress;
@@ -27,11 +27,8 @@ pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
         let progress = Progress::new("Reading the trace");
         varve_analyse::analyse(&trace, &options, &mut |share| progress.set(share))?
     };
-    if let Some(path) = &arguments.html {
-        write_html(&trace, &analysis, path)?;
-    }
-    if let Some(path) = &arguments.png {
-        write_png(&trace, &analysis, path)?;
+    if arguments.html.is_some() || arguments.png.is_some() {
+        draw(&trace, &analysis, arguments)?;
     }
     if arguments.json {
         let text = varve_report::json::render(&analysis, &arguments.section)
@@ -74,25 +71,27 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-fn write_html(trace: &Trace, analysis: &Analysis, path: &Path) -> Result<(), Failure> {
-    let progress = Progress::new("Drawing the page");
-    let report = varve_report::html::from_trace(trace, analysis, |share| progress.set(share))
+/// Writes the page and the picture, of one map.
+fn draw(trace: &Trace, analysis: &Analysis, arguments: &Report) -> Result<(), Failure> {
+    let map = {
+        let progress = Progress::new("Drawing the map");
+        Map::of(trace, analysis, |share| progress.set(share))?
+    };
+    if let Some(path) = &arguments.png {
+        let options = varve_report::png::PngOptions::default();
+        write_file(trace, path, |out| {
+            varve_report::png::render(analysis, &map, out, &options)
+                .map_err(|e| Failure::new(e, None::<String>))
+        })?;
+    }
+    let Some(path) = &arguments.html else {
+        return Ok(());
+    };
+    let report = varve_report::html::from_trace(trace, analysis, map)
         .map_err(|e| Failure::new(e, None::<String>))?;
-    drop(progress);
     write_file(trace, path, |out| {
         varve_report::html::write_html(report, out)
             .map(drop)
             .map_err(|e| Failure::new(e, None::<String>))
-    })
-}
-
-fn write_png(trace: &Trace, analysis: &Analysis, path: &Path) -> Result<(), Failure> {
-    write_file(trace, path, |out| {
-        let progress = Progress::new("Drawing the picture");
-        let options = varve_report::png::PngOptions::default();
-        varve_report::png::render(trace, analysis, out, &options, &mut |share| {
-            progress.set(share);
-        })
-        .map_err(|e| Failure::new(e, None::<String>))
     })
 }

@@ -1,8 +1,8 @@
-//! Command lines and names as a person reads them.
+//! Command lines, names and lengths as a person reads them.
 
 use std::path::Path;
 
-use varve_analyse::{Analysis, format};
+use varve_analyse::{Analysis, TraceFacts, format};
 use varve_model::Duration;
 use varve_trace::ClockUnit;
 
@@ -16,7 +16,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// A path as a shell takes it, and never as an option.
-pub(super) fn quoted_path(path: &Path) -> String {
+pub(crate) fn quoted_path(path: &Path) -> String {
     let text = path.display().to_string();
     match text.starts_with('-') {
         true => quoted(&format!("./{text}")),
@@ -25,20 +25,40 @@ pub(super) fn quoted_path(path: &Path) -> String {
 }
 
 /// A command line as a shell takes it.
-pub(super) fn command_line(words: &[String]) -> String {
+pub(crate) fn command_line(words: &[String]) -> String {
     let words = words.iter().map(|w| quoted(w));
     words.collect::<Vec<_>>().join(" ")
 }
 
-pub(super) fn grouped(name: &str, objects: u64) -> String {
+pub(crate) fn grouped(name: &str, objects: u64) -> String {
     match objects {
         1 => name.to_owned(),
         n => format!("{name} ×{}", format::count(n)),
     }
 }
 
+/// How long the intervals are: what they were, not what was asked for.
+pub(crate) fn lengths(trace: &TraceFacts) -> String {
+    match (trace.interval_ns, trace.interval_accesses) {
+        (Some(asked), _) if trace.is_lengthened() => format!(
+            "{} to {} (median {}; asked for {})",
+            format::duration(trace.shortest_interval_ns),
+            format::duration(trace.longest_interval_ns),
+            format::duration(trace.median_interval_ns),
+            format::duration(asked)
+        ),
+        (Some(length), _) => format::duration(length),
+        (_, Some(0)) => "the whole run".to_owned(),
+        (_, Some(accesses)) => format!("{} accesses", format::count(accesses)),
+        _ => format!(
+            "{} (median, chosen by cost)",
+            format::duration(trace.median_interval_ns)
+        ),
+    }
+}
+
 /// A length of time in what the trace's clock counts.
-pub(super) fn span(a: &Analysis, length: Duration) -> String {
+pub(crate) fn span(a: &Analysis, length: Duration) -> String {
     match a.trace.clock_unit {
         ClockUnit::Nanoseconds => format::duration(length),
         ClockUnit::Accesses => format::counted(length.0, "access").replace("accesss", "accesses"),

@@ -25,18 +25,18 @@ enum Message {
 }
 
 /// The threads that fill, as the one that reads sees them.
-pub(super) struct Crew {
+pub(super) struct Workers {
     fillers: Vec<SyncSender<Message>>,
     done: Receiver<(usize, Column)>,
     bin: usize,
 }
 
-impl Crew {
+impl Workers {
     pub(super) fn start<'scope, 'a: 'scope>(
         scope: &'scope Scope<'scope, '_>,
         pass: &GridPass<'a>,
         spans: &'a [Span],
-    ) -> Crew {
+    ) -> Workers {
         let (sender, done) = channel();
         let fillers = (0..FILLERS).map(|_| {
             let (messages, inbox) = sync_channel(BEHIND);
@@ -44,7 +44,7 @@ impl Crew {
             scope.spawn(move || fill(filler, &inbox, &sender));
             messages
         });
-        Crew {
+        Workers {
             fillers: fillers.collect(),
             done,
             bin: 0,

@@ -81,8 +81,8 @@ struct Piece {
 /// Gathers time bins, one after the other, in the order of time; bins may be left out.
 pub(super) struct Filler<'a> {
     owners: Owners<'a>,
-    /// Of each object.
-    targets: Vec<Target>,
+    /// Of each span; none where it is not on the map.
+    targets: Vec<Option<Target>>,
     chunks: Vec<Chunk>,
     pieces: Vec<Piece>,
     /// The address bins of all lanes.
@@ -94,8 +94,8 @@ pub(super) struct Filler<'a> {
 }
 
 impl<'a> Filler<'a> {
-    /// `seats` and `spans` are in the order of the placements.
-    pub(super) fn new(lanes: &[Lane], seats: &[Seat], spans: &'a [Span]) -> Filler<'a> {
+    /// `seats` are those of the spans.
+    pub(super) fn new(lanes: &[Lane], seats: &[Option<Seat>], spans: &'a [Span]) -> Filler<'a> {
         let bins: Vec<usize> = lanes.iter().map(|l| l.address_bins).collect();
         let begins: Vec<usize> = bins
             .iter()
@@ -110,7 +110,7 @@ impl<'a> Filler<'a> {
         };
         Filler {
             owners: Owners::new(spans),
-            targets: seats.iter().map(target).collect(),
+            targets: seats.iter().map(|s| s.as_ref().map(target)).collect(),
             chunks: Vec::new(),
             pieces: Vec::with_capacity(PIECES),
             now: vec![Now::default(); bins.iter().sum()],
@@ -169,21 +169,23 @@ impl<'a> Filler<'a> {
         chunk.cells.clear();
         chunk.targets.clear();
         self.owners.of_chunk(position, |end, shares| {
+            let from = chunk.targets.len();
+            let of = shares
+                .iter()
+                .filter_map(|share| targets[share.object.0 as usize]);
+            chunk.targets.extend(of);
+            if chunk.targets.len() > from + 1 {
+                merge(&mut chunk.targets, from);
+            }
             chunk.cells.push(Cell {
                 end,
                 // `Owners` names no more.
-                count: shares.len() as u16,
-                from: chunk.targets.len() as u32,
-                first: shares
-                    .first()
-                    .map(|share| targets[share.object.0 as usize])
-                    .unwrap_or_default(),
+                count: (chunk.targets.len() - from) as u16,
+                from: from as u32,
+                first: chunk.targets.get(from).copied().unwrap_or_default(),
             });
-            if let [_, _, ..] = shares {
-                let shares = shares.iter();
-                chunk
-                    .targets
-                    .extend(shares.map(|share| targets[share.object.0 as usize]));
+            if chunk.targets.len() == from + 1 {
+                chunk.targets.truncate(from);
             }
         });
         if is_new {
@@ -267,6 +269,21 @@ impl<'a> Filler<'a> {
             unowned: std::mem::take(&mut self.unowned),
         }
     }
+}
+
+/// Objects of one lane that lie on a page have it in one place: from `from` on each target stays once.
+fn merge(targets: &mut Vec<Target>, from: usize) {
+    let tail = &mut targets[from..];
+    tail.sort_unstable_by_key(|t| (t.lane, t.offset));
+    let mut kept = 1;
+    for i in 1..tail.len() {
+        let is_new = (tail[i].lane, tail[i].offset) != (tail[kept - 1].lane, tail[kept - 1].offset);
+        if is_new {
+            tail[kept] = tail[i];
+            kept += 1;
+        }
+    }
+    targets.truncate(from + kept);
 }
 
 #[inline]

@@ -1,14 +1,13 @@
 //! The cells of the map: one pass over touches and first touches in the order of time, in memory that
 //! depends on the cells and the touched pages, not on the length of the trace.
 
-use std::collections::HashMap;
-
 use serde::Serialize;
+use ts_rs::TS;
 use varve_attribute::{Owners, Span};
 use varve_model::{Interval, Page, PageRange, Pages, Pid, Time};
 
 use super::column::{Column, Filler};
-use super::lanes::{Placement, Seat, divide, plan};
+use super::lanes::{Holds, Placement, Seat, Site, divide, plan};
 use super::page_set::PageSet;
 
 /// Time bins at most: about four screens of pixels.
@@ -16,17 +15,17 @@ const TIME_BINS: usize = 6000;
 /// Cells at most, all lanes together, before the page is fitted to its size.
 const CELLS: u64 = 12 << 20;
 /// The first-touch column says this where a bin was never touched or its thread is not known.
-pub(super) const NONE: u16 = u16::MAX;
+pub(crate) const NONE: u16 = u16::MAX;
 
-/// A stretch of a lane that belongs to one object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// A stretch of a lane: pages that follow each other in a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct Segment {
-    /// Index into the objects of the page; None for objects that the table leaves out.
-    pub object: Option<u32>,
+    /// The process; of memory that several map, the first that had it.
+    pub pid: Pid,
     /// Its first page, counted within the lane.
     pub lane_page: u64,
-    /// Its first page in the address space; None where it stands for several objects.
-    pub page: Option<Page>,
+    /// Its first page in the address space.
+    pub page: Page,
     /// How many pages.
     pub pages: u64,
 }
@@ -34,33 +33,39 @@ pub struct Segment {
 /// One lane of the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
-    /// Its name.
+    /// What it holds.
+    pub holds: Holds,
+    /// The name of its group, or what it is instead.
     pub title: String,
-    /// Whether several objects share it.
-    pub group: bool,
+    /// How many objects it holds.
+    pub objects: u64,
+    /// When the first of them came to be, since the start of the trace, and when the last ceased; none: it lived to the end.
+    pub lived: (Time, Option<Time>),
     /// Its pages.
     pub pages: u64,
-    /// What it holds, from top to bottom.
+    /// Its stretches, from top to bottom.
     pub segments: Vec<Segment>,
-    pub(super) page_shift: u32,
-    pub(super) address_bins: usize,
+    pub(crate) page_shift: u32,
+    pub(crate) address_bins: usize,
     /// Sum over intervals of pages touched, per cell: `[address bin][time bin]`.
-    pub(super) sums: Vec<u32>,
+    pub(crate) sums: Vec<u32>,
     /// Distinct pages touched, per cell.
-    pub(super) distinct: Vec<u32>,
+    pub(crate) distinct: Vec<u32>,
     /// Sum over intervals of pages that others may have touched, per cell; empty where there are none.
-    pub(super) possibly: Vec<u32>,
+    pub(crate) possibly: Vec<u32>,
     /// The time bin of the first touch, per address bin.
-    pub(super) first_time: Vec<u16>,
+    pub(crate) first_time: Vec<u16>,
     /// First touches per thread, per address bin.
-    pub(super) first_threads: Vec<Vec<(u16, u32)>>,
+    pub(crate) first_threads: Vec<Vec<(u16, u32)>>,
 }
 
 impl Lane {
-    pub(super) fn new(title: String, group: bool) -> Lane {
+    pub(super) fn new(holds: Holds, title: String, objects: u64) -> Lane {
         Lane {
+            holds,
             title,
-            group,
+            objects,
+            lived: (Time(u64::MAX), Some(Time(0))),
             pages: 0,
             segments: Vec::new(),
             page_shift: 0,
@@ -74,7 +79,7 @@ impl Lane {
     }
 
     /// How many pages an address bin holds; the last may hold fewer.
-    pub(super) fn bin_pages(&self, bin: usize) -> u64 {
+    pub(crate) fn bin_pages(&self, bin: usize) -> u64 {
         let per = 1_u64 << self.page_shift;
         self.pages.saturating_sub(bin as u64 * per).min(per)
     }
@@ -83,9 +88,9 @@ impl Lane {
 /// The lanes of the map and their cells.
 #[derive(Clone, Debug, Default)]
 pub struct Grids {
-    pub(super) lanes: Vec<Lane>,
-    pub(super) time_bins: usize,
-    pub(super) per_bin: usize,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) time_bins: usize,
+    pub(crate) per_bin: usize,
     /// Sum over intervals of touched pages that no object holds.
     pub unowned: u64,
 }
@@ -93,7 +98,10 @@ pub struct Grids {
 /// The pass over a trace that fills the cells.
 pub struct GridPass<'a> {
     grids: Grids,
-    seats: Vec<Seat>,
+    /// Of each placement.
+    places: Vec<Option<Seat>>,
+    /// Of each span.
+    seats: Vec<Option<Seat>>,
     owners: Owners<'a>,
     bin: usize,
     filler: Filler<'a>,
@@ -101,24 +109,18 @@ pub struct GridPass<'a> {
 }
 
 impl<'a> GridPass<'a> {
-    /// Empty cells for these objects over this many intervals. `spans` are those of the placements,
-    /// in the same order.
-    pub fn new(placements: &[Placement], spans: &'a [Span], intervals: usize) -> GridPass<'a> {
-        let of: Vec<u32> = (0..spans.len() as u32).collect();
-        GridPass::with_parts(placements, spans, &of, intervals)
-    }
-
-    /// The same for objects of several parts: `of` says whose each span is, by the position of its placement.
-    pub fn with_parts(
+    /// Empty cells for these objects of these groups over this many intervals. `spans` are the parts of the objects, and `of`
+    /// says whose each is, by the position of its placement, which has pages.
+    pub fn new(
         placements: &[Placement],
-        spans: &'a [Span],
-        of: &[u32],
+        sites: &[Site],
+        (spans, of): (&'a [Span], &[u32]),
         intervals: usize,
     ) -> GridPass<'a> {
         let per_bin = intervals.div_ceil(TIME_BINS).max(1);
         let time_bins = intervals.div_ceil(per_bin);
-        let (mut lanes, seats) = plan(placements);
-        let seats: Vec<Seat> = of.iter().map(|&i| seats[i as usize]).collect();
+        let (mut lanes, places) = plan(placements, sites);
+        let seats: Vec<Option<Seat>> = of.iter().map(|&i| places[i as usize]).collect();
         let budget = (CELLS / time_bins.max(1) as u64).max(lanes.len() as u64);
         divide(&mut lanes, budget);
         for lane in &mut lanes {
@@ -130,6 +132,7 @@ impl<'a> GridPass<'a> {
         GridPass {
             faulted: PageSet::new(lanes.len()),
             filler: Filler::new(&lanes, &seats, spans),
+            places,
             grids: Grids {
                 lanes,
                 time_bins,
@@ -218,7 +221,9 @@ impl<'a> GridPass<'a> {
         };
         owners.owners(pid, run, |_, shares| {
             for share in shares {
-                let seat = seats[share.object.0 as usize];
+                let Some(seat) = seats[share.object.0 as usize] else {
+                    continue;
+                };
                 let at = seat.lane_page(page);
                 if faulted.add(seat.lane, at, at + 1) == 0 {
                     continue;
@@ -233,6 +238,12 @@ impl<'a> GridPass<'a> {
         });
     }
 
+    /// The lane of a placement, by position, and the place of its first page there.
+    pub(super) fn place(&self, placement: usize) -> Option<(u32, u64)> {
+        let seat = self.places.get(placement).copied().flatten();
+        seat.map(|seat| (seat.lane, seat.begins))
+    }
+
     /// The map, when every interval was seen.
     pub fn finish(mut self) -> Grids {
         self.close();
@@ -241,20 +252,9 @@ impl<'a> GridPass<'a> {
 }
 
 impl Grids {
-    /// The lane that holds most of what this object of the table covers.
-    pub(super) fn lane_of(&self) -> HashMap<u32, u32> {
-        let mut lanes = HashMap::new();
-        for (i, lane) in self.lanes.iter().enumerate() {
-            for object in lane.segments.iter().filter_map(|s| s.object) {
-                lanes.insert(object, i as u32);
-            }
-        }
-        lanes
-    }
-
     /// Halves the resolution in address of every lane that has more than one bin; exact, because bins
     /// share no page. Returns false when there is nothing left to halve.
-    pub(super) fn coarsen(&mut self) -> bool {
+    pub(crate) fn coarsen(&mut self) -> bool {
         let mut any = false;
         let width = self.time_bins;
         for lane in self.lanes.iter_mut().filter(|l| l.address_bins > 1) {

@@ -1,0 +1,283 @@
+//! What a page holds: the types that `web/src/payload.gen.ts` declares in TypeScript.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use ts_rs::{Config, TS, TypeVisitor};
+use varve_analyse::{CountUse, Group, ProcessUse, SampleUse, SharingUse};
+use varve_model::{Address, Bytes, Duration, ObjectKind, Pages, Pid, Tid, Time};
+use varve_trace::ClockUnit;
+
+use crate::map::Segment;
+
+/// All of it. Moments are nanoseconds since the start of the trace.
+#[derive(Serialize, TS)]
+pub(super) struct Payload<'a> {
+    /// Which varve wrote the page.
+    pub(super) generator: String,
+    pub(super) trace: &'a TraceSummary,
+    pub(super) overhead: &'a Overhead,
+    pub(super) footprint: &'a Footprint,
+    /// What samples say; null where there are none.
+    pub(super) samples: Option<&'a SampleUse>,
+    /// What counts say; null where there are none.
+    pub(super) counts: Option<&'a CountUse>,
+    /// Who uses what; null where no thread of an access is known.
+    pub(super) sharing: Option<&'a SharingUse>,
+    /// What this trace cannot tell, a sentence each.
+    pub(super) unknown: Vec<String>,
+    pub(super) bins: Bins,
+    /// Microseconds from one edge of an interval to the next, 32 bits each; one edge more than there are intervals.
+    pub(super) interval_edges: Column,
+    /// Pages touched in each interval, as differences, 32 bits each.
+    pub(super) working_set: Column,
+    /// The same of resident pages; null where they were not recorded.
+    pub(super) resident: Option<Column>,
+    pub(super) processes: &'a [ProcessUse],
+    /// All threads that others refer to by position.
+    pub(super) threads: Vec<Thread>,
+    pub(super) lanes: Vec<Lane<'a>>,
+    /// The objects by name, kind and site; most page touches first.
+    pub(super) groups: &'a [GroupRow],
+    /// The hottest objects of each group.
+    pub(super) objects: &'a [Object],
+    /// Groups that the list leaves out.
+    pub(super) omitted_groups: u64,
+    pub(super) findings: &'a [Finding],
+}
+
+/// Time bins of the map.
+#[derive(Serialize, TS)]
+pub(super) struct Bins {
+    pub(super) count: usize,
+    pub(super) intervals_per_bin: usize,
+}
+
+/// Where a column of numbers stands behind the JSON.
+#[derive(Clone, Copy, Serialize, TS)]
+pub(super) struct Column {
+    /// Bytes behind the end of the JSON.
+    pub(super) offset: usize,
+    /// How many numbers.
+    pub(super) count: usize,
+}
+
+/// A thread.
+#[derive(Serialize, TS)]
+pub(super) struct Thread {
+    pub(super) pid: Pid,
+    pub(super) tid: Tid,
+    /// Empty where unknown.
+    pub(super) name: String,
+}
+
+/// A lane of the map.
+#[derive(Serialize, TS)]
+pub(super) struct Lane<'a> {
+    pub(super) title: &'a str,
+    /// The group whose objects it holds; null where it holds what is left of several.
+    pub(super) group: Option<u32>,
+    /// The kind of the objects that are left; null else.
+    pub(super) kind: Option<ObjectKind>,
+    /// How many objects it holds.
+    pub(super) objects: u64,
+    pub(super) pages: u64,
+    pub(super) pages_per_bin: u64,
+    pub(super) address_bins: usize,
+    pub(super) segments: &'a [Segment],
+    /// The square root of the share of pages touched, 0 to 255: `[address bin][time bin]`.
+    pub(super) heat: Column,
+    /// Distinct pages touched; scaled to 255 where a bin has more.
+    pub(super) coverage: Column,
+    /// Like `heat`, of what others may have touched; null where there is nothing of that.
+    pub(super) possibly: Option<Column>,
+    /// The thread that touched most of a bin first, 16 bits each.
+    pub(super) first_thread: Column,
+    /// The time bin of the first touch, 16 bits each.
+    pub(super) first_time: Column,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, Default, Serialize, TS)]
+pub struct TraceSummary {
+    /// The command line.
+    pub command: String,
+    /// The processor and its number of CPUs, in words; null where not recorded.
+    pub machine: Option<String>,
+    /// The kernel's release; null where not recorded.
+    pub kernel: Option<String>,
+    /// When it began, in words; null where not recorded.
+    pub started: Option<String>,
+    /// How long it ran.
+    pub duration_ns: Duration,
+    /// How long the intervals are, in words.
+    pub lengths: String,
+    /// What of the trace is shown; null where all is.
+    pub selected: Option<String>,
+    /// What all times count.
+    pub clock_unit: ClockUnit,
+    /// How many intervals.
+    pub intervals: u32,
+    /// The backend.
+    pub backend: String,
+    /// Whether every loss counter is zero.
+    pub complete: bool,
+    /// The same in a sentence.
+    pub statement: String,
+    /// Loss counters that are not zero.
+    pub losses: BTreeMap<String, u64>,
+    /// Whether the trace tells writes.
+    pub written_known: bool,
+}
+
+/// What recording cost.
+#[derive(Clone, Debug, Default, Serialize, TS)]
+pub struct Overhead {
+    /// How long the target was held; null where unknown.
+    pub held_ns: Option<Duration>,
+    /// CPU time of the recorder; null where unknown.
+    pub recorder_cpu_ns: Option<Duration>,
+}
+
+/// How much memory was touched.
+#[derive(Clone, Debug, Default, Serialize, TS)]
+pub struct Footprint {
+    /// Distinct pages of memory touched; null where the trace has no touches.
+    pub touched_pages: Option<Pages>,
+    /// The sum over processes of the pages that each touched.
+    pub touched_pages_per_process: Option<Pages>,
+    /// Sum over intervals of pages touched.
+    pub page_touches: Option<u64>,
+    /// The most pages resident at once; one that several processes map counts in each. Null where not recorded.
+    pub peak_resident_pages: Option<Pages>,
+    /// Pages that others may have touched, in no other figure.
+    pub possibly_others_pages: Pages,
+    /// Sum over intervals of these.
+    pub possibly_others_page_touches: u64,
+}
+
+/// A stack frame.
+#[derive(Clone, Debug, Default, Serialize, TS)]
+pub struct Frame {
+    /// The function.
+    pub function: Option<String>,
+    /// The source file.
+    pub file: Option<String>,
+    /// The line.
+    pub line: Option<u32>,
+    /// The executable or library.
+    pub module: Option<String>,
+    /// The address.
+    pub address: Address,
+}
+
+/// A way on which objects of a group were allocated.
+#[derive(Clone, Debug, Serialize, TS)]
+pub struct Stack {
+    /// How many of the listed objects.
+    pub objects: u64,
+    /// Innermost first.
+    pub frames: Vec<Frame>,
+}
+
+/// Objects of one name, kind and site.
+#[derive(Clone, Debug, Serialize, TS)]
+pub struct GroupRow {
+    /// What is known of them together.
+    #[serde(flatten)]
+    pub group: Group,
+    /// Its lane; null where it has none of its own.
+    pub lane: Option<u32>,
+    /// On which ways the listed ones were allocated, the most frequent first.
+    pub stacks: Vec<Stack>,
+}
+
+/// An object.
+#[derive(Clone, Debug, Serialize, TS)]
+pub struct Object {
+    /// Its group, which has its name, kind and site.
+    pub group: u32,
+    /// Its process; of memory that several map, the first.
+    pub pid: Pid,
+    /// The processes that touched it where several may map it: how many pages, and how many they wrote.
+    pub processes: Vec<(Pid, Pages, Option<Pages>)>,
+    /// Its first byte.
+    pub address: Address,
+    /// Its size.
+    pub bytes: Bytes,
+    /// The pages it overlaps.
+    pub pages: Pages,
+    /// Pages touched at least once.
+    pub touched_pages: Pages,
+    /// Sum over intervals of pages touched.
+    pub page_touches: u64,
+    /// Sum over intervals of its pages that others may have touched.
+    pub possibly_others_page_touches: u64,
+    /// Pages written at least once; null where unknown.
+    pub written_pages: Option<Pages>,
+    /// When it came to be; null where before the recording.
+    pub born_ns: Option<Time>,
+    /// When it ceased; null where it lived to the end.
+    pub died_ns: Option<Time>,
+    /// Pages first touched, by thread; most pages first.
+    pub first_touches: Vec<(u16, Pages)>,
+    /// Pages touched in no, one, two, and three or more intervals.
+    pub reuse: [Pages; 4],
+    /// The lane that it stands in; null where it has no pages.
+    pub lane: Option<u32>,
+    /// Its first page, counted within the lane.
+    pub lane_page: u64,
+}
+
+/// A finding.
+#[derive(Clone, Debug, Default, Serialize, TS)]
+pub struct Finding {
+    /// A stable name.
+    pub id: String,
+    /// The finding in a line.
+    pub title: String,
+    /// The numbers behind it.
+    pub evidence: String,
+    /// What to do.
+    pub advice: String,
+    /// The groups of the objects it is about, the most affected first.
+    pub groups: Vec<u32>,
+}
+
+/// The types of the page's data, as TypeScript: the content of `web/src/payload.gen.ts`.
+pub fn types() -> String {
+    let config = Config::new().with_large_int("number");
+    let mut all = Declarations {
+        config: &config,
+        seen: BTreeSet::new(),
+        text:
+            "// Written by `make types` from the Rust types in crates/report/src/html/payload.rs.\n"
+                .to_owned(),
+    };
+    all.visit::<Payload<'static>>();
+    all.text
+}
+
+/// Declares types, and before each of them those that it needs.
+struct Declarations<'a> {
+    config: &'a Config,
+    seen: BTreeSet<String>,
+    text: String,
+}
+
+impl TypeVisitor for Declarations<'_> {
+    fn visit<T: TS + 'static + ?Sized>(&mut self) {
+        T::visit_generics(self);
+        if T::output_path().is_none() {
+            T::visit_dependencies(self);
+            return;
+        }
+        if !self.seen.insert(T::ident(self.config)) {
+            return;
+        }
+        T::visit_dependencies(self);
+        let docs = T::docs().unwrap_or_default();
+        let declared = T::decl(self.config);
+        self.text.push_str(&format!("\n{docs}export {declared}\n"));
+    }
+}
