@@ -4,7 +4,8 @@ import { h } from "./dom";
 import * as fmt from "./format";
 import { legend } from "./legend";
 import { HeatMap, type Selection } from "./map";
-import type { Report } from "./payload";
+import type { Filters } from "./filter";
+import type { LaneData, Report } from "./payload";
 import { cellTip, intervalTip } from "./tip";
 import { GUTTER, MARGIN, type Order, View, indexAt } from "./view";
 
@@ -50,7 +51,7 @@ export class Explorer {
     const middle = () => (this.view.t0 + this.view.t1) / 2;
     return h("div", { class: "toolbar" },
       choice("mode", "Colour", modes, "heat", m => this.setMode(m)),
-      choice("order", "Lanes by", orders, "heat", o => { this.view.arrange(o); this.say(`Lanes sorted by ${o}`); }),
+      choice("order", "Lanes by", orders, "heat", o => { this.view.arrange(o); this.view.reset(); this.say(`Lanes sorted by ${o}`); }),
       this.legendBox,
       h("div", { class: "tools" },
         button("−", "Zoom out (-)", () => this.view.zoomTime(1 / 1.6, middle())),
@@ -74,6 +75,15 @@ export class Explorer {
     this.map.selection = s;
     if (reveal && s.lane !== null) this.view.reveal(s.lane);
     this.schedule();
+  }
+
+  /** Shows what passes the filters, and of time that span. */
+  only(filters: Filters): void {
+    const { from, to } = filters.filter;
+    const group = (l: LaneData) => this.report.groups[l.group ?? -1];
+    this.view.only(l => (group(l) ? filters.group(group(l)) : !filters.any));
+    if (from !== null || to !== null) this.view.showTime(from ?? 0, to ?? this.report.duration);
+    else this.view.reset();
   }
 
   private resize(): void {
@@ -180,7 +190,7 @@ export class Explorer {
       f: () => this.view.fitLanes(),
       "]": () => this.step(1),
       "[": () => this.step(-1),
-      Escape: () => { this.leave(); this.onSelect({ object: null, lane: null }); },
+      Escape: () => { this.leave(); this.onSelect({ group: null, object: null, lane: null }); },
     };
     const action = actions[e.key];
     if (!action) return;
@@ -195,7 +205,8 @@ export class Explorer {
     const now = placed.findIndex(p => p.lane.index === this.map.selection.lane);
     const next = placed[now < 0 ? (by > 0 ? 0 : placed.length - 1) : Math.max(0, Math.min(placed.length - 1, now + by))];
     if (!next) return;
-    this.onSelect({ lane: next.lane.index, object: next.lane.segments.length === 1 ? next.lane.segments[0].object : null });
+    const { group, objects } = next.lane;
+    this.onSelect({ group, lane: next.lane.index, object: group !== null && objects === 1 ? this.report.members[group]?.[0] ?? null : null });
     this.say(next.lane.title);
   }
 
@@ -204,7 +215,7 @@ export class Explorer {
     const x = e.clientX - box.left, y = e.clientY - box.top;
     if (x < GUTTER || x > box.width - MARGIN) {
       const hit = lanes ? this.view.laneAt(y) : null;
-      if (hit) this.place(e, h("div", {}, h("strong", {}, hit.lane.title))); else this.tip.hidden = true;
+      if (hit) this.place(e, h("div", {}, h("strong", {}, hit.lane.title), h("span", { class: "sub" }, hit.lane.objects > 1 ? `${fmt.count(hit.lane.objects)} objects` : ""))); else this.tip.hidden = true;
       this.cross.hidden = true;
       return;
     }

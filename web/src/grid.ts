@@ -1,4 +1,4 @@
-import type { LaneData } from "./payload";
+import type { LaneData, Report } from "./payload";
 
 export interface Level { width: number; height: number; data: Uint8Array }
 
@@ -111,4 +111,20 @@ export function segmentsOf(lane: LaneData, from: number, to: number): LaneData["
   const out = [];
   while (low < lane.segments.length && lane.segments[low].lane_page < to) out.push(lane.segments[low++]);
   return out;
+}
+
+/** The listed objects on the pages of a cell that lived at its time, hottest first. */
+export function objectsOf(report: Report, cell: Cell): number[] {
+  const parts = segmentsOf(cell.lane, cell.page0, cell.page0 + cell.pages);
+  const per = report.bins.intervals_per_bin, last = report.edges.length - 1;
+  const from = report.edges[Math.min(last, cell.t0 * per)] * 1000, to = report.edges[Math.min(last, cell.t1 * per)] * 1000;
+  const among = cell.lane.group === null ? report.objects.keys() : report.members[cell.lane.group];
+  const found: number[] = [];
+  for (const i of among) {
+    const o = report.objects[i];
+    if (o.lane !== cell.lane.index || (o.born_ns ?? 0) > to || (o.died_ns ?? Infinity) < from) continue;
+    const first = o.lane_page, end = o.lane_page + o.pages;
+    if (parts.length && first < cell.page0 + cell.pages && end > cell.page0) found.push(i);
+  }
+  return found;
 }

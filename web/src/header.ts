@@ -3,8 +3,11 @@ import { h } from "./dom";
 import * as fmt from "./format";
 import type { Report } from "./payload";
 
-function tile(label: string, value: string, sub: string): HTMLElement {
-  return h("div", { class: "tile" }, h("dt", {}, label), h("dd", {}, h("b", { class: "num" }, value), h("span", { class: "sub", title: sub }, sub)));
+/** What is not known. */
+const ABSENT = "–";
+
+function tile(label: string, value: string, sub: string, why = sub): HTMLElement {
+  return h("div", { class: "tile", title: why }, h("dt", {}, label), h("dd", {}, h("b", { class: "num" }, value), h("span", { class: "sub" }, sub)));
 }
 
 /** Which tool's record this was made of; null where varve recorded. */
@@ -18,27 +21,17 @@ export function subject(report: Report): string {
   return report.trace.command || (from ? `a record of ${from}` : "");
 }
 
-function intervals(report: Report): string {
-  const { trace } = report;
-  const from = imported(report);
-  if (from) return `imported from ${from}`;
-  const n = trace.interval_accesses ?? null;
-  const each = n === null ? `${trace.interval_auto ? "automatic, mostly " : ""}${fmt.time(trace.interval_ns / 1000, 1000)}`
-    : n === 0 ? "the whole run" : `${fmt.count(n)} accesses`;
-  return `${each}, ${trace.backend} backend`;
-}
-
 function completeness(report: Report): HTMLElement {
   const { trace } = report;
   if (trace.complete) {
     return h("span", { class: "badge good", title: trace.statement || null }, "✓ complete");
   }
-  const losses = trace.losses.filter(l => l.count > 0);
+  const losses = Object.entries(trace.losses).filter(([, count]) => count! > 0) as [string, number][];
   if (imported(report) && !losses.length) return h("span", { class: "badge note", title: trace.statement || null }, "imported");
   return h("details", { class: "badge bad" },
-    h("summary", {}, `⚠ incomplete${losses.length ? `: ${losses.map(l => `${fmt.count(l.count)} ${l.kind}`).slice(0, 2).join(", ")}${losses.length > 2 ? ", …" : ""}` : ""}`),
+    h("summary", {}, `⚠ incomplete${losses.length ? `: ${losses.map(([kind, count]) => `${kind} ${fmt.count(count)}`).slice(0, 2).join(", ")}${losses.length > 2 ? ", …" : ""}` : ""}`),
     losses.length
-      ? h("ul", {}, ...losses.map(l => h("li", {}, h("b", {}, `${fmt.count(l.count)} × ${l.kind}`), l.meaning ? ` ${l.meaning}` : "")))
+      ? h("ul", {}, trace.statement, ...losses.map(([kind, count]) => h("li", {}, h("b", {}, kind), ` ${fmt.count(count)}`)))
       : h("p", {}, trace.statement || "The recording has not said that it is complete."));
 }
 
@@ -50,9 +43,9 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
   const top = peak(report.workingSet);
   const held = overhead.held_ns === null ? null : trace.duration_ns ? overhead.held_ns / trace.duration_ns : 0;
   const cpu = overhead.recorder_cpu_ns === null || !trace.duration_ns ? null : overhead.recorder_cpu_ns / trace.duration_ns;
-  const several = trace.processes > 1;
+  const several = report.processes.length > 1;
   const emulated = trace.backend === "exact";
-  const clock = trace.clock_unit ?? "nanoseconds";
+  const clock = trace.clock_unit;
   // The number alone fills the tile.
   const length = clock === "ticks" ? fmt.count(trace.duration_ns) : clock === "nanoseconds" && duration < 60 ? `${duration.toFixed(2)} s` : fmt.time(duration * 1e6, 1e5);
   return h("header", {},
@@ -64,13 +57,13 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
       themeButton),
     h("dl", { class: "tiles" },
       tile("Duration", length, clock === "ticks" ? "ticks of its own clock" : trace.started ?? ""),
-      tile("Intervals", footprint.touched_pages === null ? "none" : fmt.count(trace.intervals), intervals(report)),
-      tile("Touched", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(footprint.touched_pages), footprint.touched_pages === null ? "not recorded" : several && footprint.touched_pages_per_process !== null ? `${fmt.pageBytes(footprint.touched_pages_per_process)} summed over processes` : fmt.pages(footprint.touched_pages)),
-      tile("Working set, peak", footprint.touched_pages === null ? "unknown" : fmt.pageBytes(top), footprint.touched_pages === null ? "not recorded" : `median ${fmt.pageBytes(median)}`),
-      tile("Resident, peak", footprint.peak_resident_pages === null ? "unknown" : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : several ? "shared pages in each process" : fmt.pages(footprint.peak_resident_pages)),
-      tile("Target held", held === null ? "unknown" : emulated ? "never" : fmt.share(held), held === null ? "not recorded" : emulated ? "it ran in an emulator" : "of the time"),
-      tile("Recorder", cpu === null ? "unknown" : fmt.share(cpu), cpu === null ? "not recorded" : "of one CPU"),
-      tile("Machine", trace.machine ?? "unknown", trace.machine === null ? "not recorded" : trace.kernel ?? "")));
+      tile("Intervals", footprint.touched_pages === null ? "none" : fmt.count(trace.intervals), imported(report) ? `imported from ${imported(report)}` : trace.lengths, `${trace.lengths}; backend ${trace.backend}`),
+      tile("Touched", footprint.touched_pages === null ? ABSENT : fmt.pageBytes(footprint.touched_pages), footprint.touched_pages === null ? "not recorded" : several && footprint.touched_pages_per_process !== null ? `${fmt.pageBytes(footprint.touched_pages_per_process)} summed over processes` : fmt.pages(footprint.touched_pages)),
+      tile("Working set, peak", footprint.touched_pages === null ? ABSENT : fmt.pageBytes(top), footprint.touched_pages === null ? "not recorded" : `median ${fmt.pageBytes(median)}`),
+      tile("Resident, peak", footprint.peak_resident_pages === null ? ABSENT : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : several ? "shared pages in each process" : fmt.pages(footprint.peak_resident_pages)),
+      tile("Target held", held === null ? ABSENT : emulated ? "never" : fmt.share(held), held === null ? "not recorded" : emulated ? "it ran in an emulator" : "of the time"),
+      tile("Recorder", cpu === null ? ABSENT : fmt.share(cpu), cpu === null ? "not recorded" : "of one CPU"),
+      tile("Machine", trace.machine ?? ABSENT, trace.machine === null ? "not recorded" : trace.kernel ?? "")));
 }
 
 /** How it is known that a page of a cell was touched. */
@@ -85,9 +78,9 @@ export function guide(report: Report): HTMLElement {
   const { trace } = report;
   const from = imported(report);
   const mapped = report.footprint.touched_pages !== null && report.lanes.length > 0;
-  const faults = trace.backend !== "exact" && report.objects.some(o => o.first_touches.length > 0);
+  const faults = trace.backend !== "exact" && report.groups.some(g => g.threads.length > 0);
   return h("div", { class: "guide" },
-    mapped && h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is one object; from top to bottom it holds the object's pages in the order of their addresses. Address space that no object holds is left out, and the smallest objects share a lane."),
+    mapped && h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is the objects of one allocation site, hottest first; from top to bottom it holds their pages in the order of addresses, each page once. Address space that no object holds is left out, the coldest sites share a lane, and so do all objects without touches."),
     mapped && h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). ${marks(trace.backend)} Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval says that a page was touched, not how often.`),
     from ? h("p", {}, h("b", {}, "Imported. "), trace.statement.replace(/^Imported: /, "What is here: ")) : trace.backend === "exact" ? h("p", {}, h("b", {}, "Counted. "), trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), trace.complete
       ? "Every interval was read, and every loss counter is zero: an empty cell was not touched."
@@ -101,7 +94,7 @@ export function guide(report: Report): HTMLElement {
       ["Wheel", "zoom at the cursor; with Shift time only, with Alt lanes only"],
       ["Drag", "pan; across the curve: zoom into that span"],
       ["Wheel on the names", "scroll the lanes"],
-      ["Click", "select the object"],
+      ["Click", "select the object, or its site"],
       ["Double click, r", "reset"],
       ["Arrows, + and −", "pan, zoom in time"],
       ["f", "fit all lanes"],
@@ -109,24 +102,13 @@ export function guide(report: Report): HTMLElement {
     ].map(([k, v]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, v)))));
 }
 
-export function findings(report: Report, open: (object: number) => void): HTMLElement {
+export function findings(report: Report, open: (group: number) => void): HTMLElement {
   if (!report.findings.length) return h("p", { class: "hint" }, "No findings: nothing in this trace crossed a threshold.");
   return h("ol", { class: "findings" }, ...report.findings.map(f => h("li", {},
     h("h3", {}, f.title),
     h("p", {}, f.evidence),
     h("p", { class: "advice" }, f.advice),
-    f.objects.length ? h("div", { class: "links" }, ...distinct(report, f.objects).slice(0, 6).map(i =>
-      h("button", { type: "button", class: "link", onclick: () => open(i) }, report.objects[i].name)),
-      distinct(report, f.objects).length > 6 ? h("span", { class: "sub" }, `and ${distinct(report, f.objects).length - 6} more`) : null) : null)));
-}
-
-/** The first object of each name: a site that allocates again and again is one thing to read about. */
-function distinct(report: Report, objects: number[]): number[] {
-  const seen = new Set<string>();
-  return objects.filter(i => {
-    const name = report.objects[i]?.name;
-    if (name === undefined || seen.has(name)) return false;
-    seen.add(name);
-    return true;
-  });
+    f.groups.length ? h("div", { class: "links" }, ...f.groups.slice(0, 6).map(i =>
+      h("button", { type: "button", class: "link", onclick: () => open(i) }, report.groups[i].name)),
+      f.groups.length > 6 ? h("span", { class: "sub" }, `and ${f.groups.length - 6} more sites`) : null) : null)));
 }

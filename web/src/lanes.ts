@@ -2,7 +2,8 @@ import type { Palette } from "./colors";
 import { cssVar, ellipsis, fit, h } from "./dom";
 import { Floating } from "./floating";
 import * as fmt from "./format";
-import type { SharingUse } from "./payload";
+import type { Filters } from "./filter";
+import type { ObjectSharing, SharingUse } from "./payload";
 import { type Hues, amount, marks, shortName, threadLabel } from "./sharing";
 
 const ROW = 30, TOP = 6, AXIS = 24, RIGHT = 10, MOST = 16;
@@ -24,7 +25,7 @@ export class Lanes {
   private gutter = 200;
   private readonly marks: string[];
 
-  constructor(readonly sharing: SharingUse, readonly hues: Hues) {
+  constructor(readonly sharing: SharingUse, readonly hues: Hues, readonly filters: Filters, readonly passes: (o: ObjectSharing) => boolean) {
     this.marks = marks(sharing);
     const choice = (value: By, text: string) => h("label", {}, h("input", { type: "radio", name: "flow", value, checked: value === this.by, onchange: () => { this.by = value; this.arrange(); this.draw(); } }), h("span", {}, text));
     this.element = h("section", { class: "card wide", "aria-label": "Event flow" },
@@ -39,20 +40,27 @@ export class Lanes {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
+  /** Shows what passes the filters now. */
+  refresh(): void {
+    this.arrange();
+    this.draw();
+  }
+
   private arrange(): void {
     const { objects, threads, axis } = this.sharing;
     const empty = (): Cell[][] => Array.from({ length: axis!.bins }, () => []);
     if (this.by === "objects") {
-      this.rows = objects.slice(0, MOST).map((o, i) => {
+      this.rows = objects.map((o, i) => ({ o, i })).filter(({ o }) => this.passes(o)).slice(0, MOST).map(({ o, i }) => {
         const bins = empty();
         for (const c of o.flow) bins[c.bin]?.push({ key: c.thread, weight: c.weight });
         return { label: shortName(o.name), mark: this.marks[i], weight: o.weight, bins, most: 0 };
       });
     } else {
-      this.rows = threads.slice(0, MOST).map(t => ({ label: threadLabel(t), mark: "", weight: t.weight, bins: empty(), most: 0 }));
+      const all = threads.map(t => ({ label: threadLabel(t), mark: "", weight: t.weight, bins: empty(), most: 0 }));
       objects.forEach((o, i) => {
-        for (const c of o.flow) this.rows[c.thread]?.bins[c.bin]?.push({ key: i, weight: c.weight });
+        if (this.passes(o)) for (const c of o.flow) all[c.thread]?.bins[c.bin]?.push({ key: i, weight: c.weight });
       });
+      this.rows = all.filter((_, i) => this.filters.thread(threads[i].pid, threads[i].tid)).slice(0, MOST);
     }
     for (const row of this.rows) {
       for (const bin of row.bins) {

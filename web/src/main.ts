@@ -3,9 +3,10 @@ import { details } from "./details";
 import { h } from "./dom";
 import { Explorer } from "./explorer";
 import * as fmt from "./format";
+import { Filters } from "./filter";
 import { findings, guide, header, subject } from "./header";
 import type { Selection } from "./map";
-import { samples } from "./samples";
+import { Samples } from "./samples";
 import { type Report, decode } from "./payload";
 import { Sharing } from "./sharing";
 import { ObjectTable } from "./table";
@@ -21,9 +22,9 @@ function remembered(): Theme | null {
 }
 
 function show(app: HTMLElement, report: Report): void {
-  fmt.countsIn(report.trace.clock_unit ?? "nanoseconds");
+  fmt.countsIn(report.trace.clock_unit);
   let chosen = remembered();
-  let selection: Selection = { object: null, lane: null };
+  let selection: Selection = { group: null, object: null, lane: null };
   const side = h("div", { class: "pane" });
   const toggle = h("button", { type: "button", class: "tool theme", onclick: () => {
     chosen = theme() === "dark" ? "light" : "dark";
@@ -35,15 +36,22 @@ function show(app: HTMLElement, report: Report): void {
   const select = (s: Selection, reveal = false): void => {
     selection = s;
     explorer.select(s, reveal);
-    table.select(s.object);
-    if (s.lane !== null) openTab("object");
+    table.select(s.group, s.object);
+    if (s.lane !== null || s.group !== null) openTab("object");
     drawDetails();
   };
-  const open = (object: number) => select({ object, lane: report.objects[object].lane }, true);
+  const open = (group: number, object: number | null = null) =>
+    select({ group, object, lane: object === null ? report.groups[group].lane : report.objects[object].lane }, true);
   const explorer = new Explorer(report, s => select(s, false));
-  const table = new ObjectTable(report, open);
-  const sharing = report.sharing ? new Sharing(report, report.sharing) : null;
-  const sampled = samples(report);
+  const filters = new Filters(report, () => {
+    explorer.only(filters);
+    table.refresh();
+    sharing?.refresh();
+    sampled.refresh();
+  });
+  const table = new ObjectTable(report, filters, open);
+  const sharing = report.sharing ? new Sharing(report, report.sharing, filters) : null;
+  const sampled = new Samples(report, filters);
 
   const drawDetails = () => panels.object.replaceChildren(details(report, explorer.map.palette, selection));
   const panels = {
@@ -84,7 +92,7 @@ function show(app: HTMLElement, report: Report): void {
   // Without touches there is no map to draw.
   const touches = report.footprint.touched_pages !== null;
   side.append(list, ...Object.values(panels));
-  app.replaceChildren(header(report, toggle),
+  app.replaceChildren(header(report, toggle), filters.element,
     h("main", { class: touches ? null : "flat" }, touches ? explorer.element : null, h("aside", { class: "card side", "aria-label": "Findings and details" }, side), touches ? table.element : null, ...(sharing?.elements ?? []), ...sampled.elements),
     h("footer", {}, `${report.generator} · this page holds all its data and loads nothing from a network`));
   app.removeAttribute("aria-busy");

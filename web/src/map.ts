@@ -1,11 +1,11 @@
 import { type Mode, Palette } from "./colors";
 import { cssVar, ellipsis, fit } from "./dom";
 import * as fmt from "./format";
-import { type Cell, Mips, inspect, segmentsOf } from "./grid";
+import { type Cell, Mips, inspect, objectsOf } from "./grid";
 import type { Report } from "./payload";
-import { GUTTER, MARGIN, type Placed, type View, indexAt } from "./view";
+import { GUTTER, MARGIN, type Placed, type View, indexAt, isEmpty } from "./view";
 
-export interface Selection { object: number | null; lane: number | null }
+export interface Selection { group: number | null; object: number | null; lane: number | null }
 const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 const LABEL_HEIGHT = 14;
 
@@ -13,7 +13,7 @@ const LABEL_HEIGHT = 14;
 export class HeatMap {
   mode: Mode = "heat";
   palette = new Palette(true);
-  selection: Selection = { object: null, lane: null };
+  selection: Selection = { group: null, object: null, lane: null };
   private readonly mips: Mips[];
   private readonly possibly: (Mips | null)[];
   private image: ImageData | null = null;
@@ -141,8 +141,8 @@ export class HeatMap {
   }
 
   private lifeColumns(p: Placed, w: number): [number, number] {
-    if (p.lane.group || p.lane.segments.length !== 1) return [0, w];
-    const object = this.report.objects[p.lane.segments[0].object ?? -1];
+    const { group, objects } = p.lane;
+    const object = group === null || objects !== 1 ? undefined : this.report.objects[this.report.members[group]?.[0]];
     if (!object) return [0, w];
     const x = (ns: number) => Math.max(0, Math.min(w, Math.round(((ns / 1000 - this.view.t0) / (this.view.t1 - this.view.t0)) * w)));
     return [object.born_ns === null ? 0 : x(object.born_ns), object.died_ns === null ? w : x(object.died_ns)];
@@ -171,14 +171,24 @@ export class HeatMap {
       const middle = Math.max(9, (Math.max(0, top) + Math.min(this.view.mapHeight, bottom)) / 2);
       if (tall < 8 || middle - lastLabel < LABEL_HEIGHT) continue;
       lastLabel = middle;
-      const size = fmt.pageBytes(p.lane.pages);
-      ctx.textAlign = "right";
-      ctx.fillStyle = soft;
-      ctx.fillText(size, GUTTER - 10, middle);
+      const size = isEmpty(p.lane) ? "" : fmt.pageBytes(p.lane.pages);
+      const many = p.lane.group !== null && p.lane.objects > 1 ? `×${fmt.count(p.lane.objects)}` : "";
       ctx.textAlign = "left";
-      ctx.fillStyle = selected ? accent : ink;
-      const room = GUTTER - 28 - ctx.measureText(size).width;
-      ctx.fillText(laneLabel(ctx, p.lane.title, room), 10, middle);
+      if (tall >= 34) {
+        ctx.fillStyle = selected ? accent : ink;
+        ctx.fillText(laneLabel(ctx, p.lane.title, GUTTER - 20), 10, middle - 7);
+        ctx.fillStyle = soft;
+        ctx.fillText([many && `${fmt.count(p.lane.objects)} objects`, size].filter(Boolean).join(", "), 10, middle + 8);
+        lastLabel = middle + 8;
+      } else {
+        ctx.fillStyle = selected ? accent : ink;
+        const tail = [many, size].filter(Boolean).join("  ");
+        const room = GUTTER - 28 - ctx.measureText(tail).width;
+        ctx.fillText(laneLabel(ctx, p.lane.title, room), 10, middle);
+        ctx.textAlign = "right";
+        ctx.fillStyle = soft;
+        ctx.fillText(tail, GUTTER - 10, middle);
+      }
       if (tall > 22) {
         ctx.fillStyle = line;
         ctx.fillRect(0, bottom, GUTTER, 1);
@@ -186,12 +196,12 @@ export class HeatMap {
     }
   }
 
-  /** In a group lane only the object's own rows are outlined. */
+  /** Of an object of several only its own rows are outlined. */
   private selectedRows(p: Placed, top: number, bottom: number): [number, number] {
-    const s = p.lane.segments.find(x => x.object === this.selection.object);
-    if (!s || p.lane.segments.length === 1) return [top, bottom];
+    const o = this.report.objects[this.selection.object ?? -1];
+    if (!o || p.lane.objects === 1) return [top, bottom];
     const at = (page: number) => top + ((page / p.lane.pages_per_bin) / p.lane.address_bins) * (bottom - top);
-    return [at(s.lane_page), Math.max(at(s.lane_page) + 2, at(s.lane_page + s.pages))];
+    return [at(o.lane_page), Math.max(at(o.lane_page) + 2, at(o.lane_page + o.pages))];
   }
 
   private drawScrollBar(ctx: CanvasRenderingContext2D, width: number, height: number): void {
@@ -220,18 +230,20 @@ export class HeatMap {
 
   objectAt(x: number, y: number): Selection {
     const p = this.view.laneAt(y);
-    if (!p) return { object: null, lane: null };
-    if (x < GUTTER) return { object: p.lane.segments.length === 1 ? p.lane.segments[0].object : null, lane: p.lane.index };
+    if (!p) return { group: null, object: null, lane: null };
+    const { group } = p.lane;
+    const sole = group !== null && p.lane.objects === 1 ? this.report.members[group]?.[0] ?? null : null;
+    if (x < GUTTER || sole !== null) return { group, object: sole, lane: p.lane.index };
     const cell = this.cellAt(x, y);
-    const s = cell ? segmentsOf(p.lane, cell.page0, cell.page0 + cell.pages)[0] : undefined;
-    return { object: s ? s.object : null, lane: p.lane.index };
+    const object = cell ? objectsOf(this.report, cell)[0] ?? null : null;
+    return { group: object === null ? group : this.report.objects[object].group, object, lane: p.lane.index };
   }
 }
 
 /** Where the room is short, the place in brackets goes before the name does. */
 function laneLabel(ctx: CanvasRenderingContext2D, full: string, room: number): string {
   // What tells names apart stands at their end.
-  const title = full.replaceAll("(anonymous namespace)::", "");
+  const title = full.replaceAll("(anonymous namespace)::", "").replace(/^heap, small objects from (.*)$/, "$1, small objects");
   if (ctx.measureText(title).width <= room) return title;
   const bracket = title.indexOf(" (");
   return ellipsis(ctx, bracket > 0 ? title.slice(0, bracket) : title, room);

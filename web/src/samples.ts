@@ -1,9 +1,11 @@
 import { h } from "./dom";
 import * as fmt from "./format";
 import { Flame } from "./flame";
-import type { CountUse, LineTime, Report, Sampled, SampleUse } from "./payload";
+import type { Filters } from "./filter";
+import type { CountUse, LineTime, Report, SampleUse } from "./payload";
 import { shortName } from "./sharing";
 
+type Sampled = Pick<SampleUse, "samples" | "reads" | "writes" | "latency_cycles">;
 const ROWS = 15;
 
 /** What a source does not say is a dash, never a zero. */
@@ -31,7 +33,7 @@ function cells(s: Sampled, whole: number, timed: boolean): string[] {
   ];
 }
 
-function ofSamples(s: SampleUse): (HTMLElement | null)[] {
+function ofSamples(s: SampleUse, filters: Filters): (HTMLElement | null)[] {
   const timed = s.latency_cycles !== null;
   const heads = ["samples", "share", "reads", "writes", ...(timed ? ["median latency, cycles", "99 % within"] : [])];
   return [
@@ -42,15 +44,15 @@ function ofSamples(s: SampleUse): (HTMLElement | null)[] {
     grid("Levels of memory", ["answered by", "samples", "share", "median latency, cycles"], s.levels.map(l => [
       l.level.replaceAll("_", " "), fmt.count(l.samples), fmt.share(l.samples / s.samples),
       l.latency_cycles === null ? ABSENT : fmt.count(l.latency_cycles.median)]), s.levels.length),
-    grid("Sampled objects", ["object", ...heads], s.objects.slice(0, ROWS).map(o => [o.name, ...cells(o, s.samples, timed)]), s.objects.length + s.omitted.objects),
+    grid("Sampled objects", ["object", ...heads], objectsOf(filters, s.objects).slice(0, ROWS).map(o => [counted(o.name, o.objects), ...cells(o, s.samples, timed)]), s.objects.length + s.omitted.objects),
     grid("Sampled code", ["place", ...heads], s.places.slice(0, ROWS).map(p => [p.place, ...cells(p, s.samples, timed)]), s.places.length + s.omitted.places),
-    grid("Sampled threads", ["thread", ...heads], s.threads.slice(0, ROWS).map(t => [t.name ? `${t.name} (${t.tid})` : String(t.tid), ...cells(t, s.samples, timed)]), s.threads.length + s.omitted.threads),
+    grid("Sampled threads", ["thread", ...heads], s.threads.filter(t => filters.thread(t.pid, t.tid)).slice(0, ROWS).map(t => [t.name ? `${t.name} (${t.tid})` : String(t.tid), ...cells(t, s.samples, timed)]), s.threads.length + s.omitted.threads),
   ];
 }
 
-function ofCounts(c: CountUse): (HTMLElement | null)[] {
+function ofCounts(c: CountUse, filters: Filters): (HTMLElement | null)[] {
   return [
-    grid("Accesses by object", ["object", "reads", "writes", "threads"], c.objects.slice(0, ROWS).map(o => [o.name, fmt.count(o.reads), fmt.count(o.writes), String(o.threads.length)]), c.objects.length),
+    grid("Accesses by object", ["object", "reads", "writes", "threads"], objectsOf(filters, c.objects).slice(0, ROWS).map(o => [o.name, fmt.count(o.reads), fmt.count(o.writes), String(o.threads.length)]), c.objects.length),
     grid("Accesses by thread", ["thread", "reads", "writes"], c.threads.slice(0, ROWS).map(t => [t.tid === null ? ABSENT : String(t.tid), fmt.count(t.reads), fmt.count(t.writes)]), c.threads.length),
   ];
 }
@@ -62,7 +64,7 @@ function place(l: LineTime): string {
 }
 
 /** What samples with a weight in time say: where the time goes. */
-function ofTime(s: SampleUse): (HTMLElement | null)[] {
+function ofTime(s: SampleUse, filters: Filters): (HTMLElement | null)[] {
   const part = (of: number | null, whole: number | null) => (of === null || !whole ? ABSENT : fmt.share(of / whole));
   const n = s.note;
   const resolved = n && n.behind + n.at + n.ahead + n.hardware;
@@ -71,22 +73,45 @@ function ofTime(s: SampleUse): (HTMLElement | null)[] {
       h("h2", {}, "Time at accesses"),
       h("p", { class: "note" }, s.weight),
       n && h("p", { class: "note" }, `${fmt.count(n.taken)} samples at ${fmt.count(n.rate)}/s per CPU: ${fmt.count(resolved!)} resolved, ${fmt.count(n.undecoded)} not decoded, ${fmt.count(n.in_calls)} in system calls, ${fmt.count(n.in_traps)} in faults and interrupts; ${fmt.count(n.dropped)} dropped.`)),
-    grid("Objects by time", ["object", "time", "of it writes", "steps", "upward"], s.objects.slice(0, ROWS).map(o => [
-      shortName(o.name), part(o.time_ns, s.access_ns), part(o.write_ns, o.time_ns),
+    grid("Objects by time", ["object", "time", "of it writes", "steps", "upward"], objectsOf(filters, s.objects).slice(0, ROWS).map(o => [
+      counted(o.name, o.objects), part(o.time_ns, s.access_ns), part(o.write_ns, o.time_ns),
       o.steps === null ? ABSENT : `of ${fmt.count(o.steps.stride_bytes)} B`, o.steps === null ? ABSENT : fmt.share(o.steps.upward)]), s.objects.length + s.omitted.objects),
     grid("Lines of code by time", ["line", "time", "at accesses", "of it writes"], s.lines.slice(0, ROWS).map(l => [
       place(l), part(l.time_ns, s.time_ns), part(l.access_ns, s.time_ns), part(l.write_ns, l.access_ns)]), s.lines.length + s.omitted.lines),
-    grid("Threads by time", ["thread", "time", "at accesses", "in system calls"], s.threads.slice(0, ROWS).map(t => [
+    grid("Threads by time", ["thread", "time", "at accesses", "in system calls"], s.threads.filter(t => filters.thread(t.pid, t.tid)).slice(0, ROWS).map(t => [
       t.name ? `${t.name} (${t.tid})` : String(t.tid), part(t.time_ns, s.time_ns), part(t.access_ns, s.time_ns), part(t.call_ns, s.time_ns)]), s.threads.length + s.omitted.threads),
   ];
 }
 
 /** Sections for what samples and counts say, and the flame graph; none where the trace has neither. */
-export function samples(report: Report): { elements: HTMLElement[]; flame: Flame | null } {
-  const { samples: s, counts } = report;
-  const flame = s && s.flame.length ? new Flame(s) : null;
-  const tables = [...(s ? (s.time_ns === null ? ofSamples(s) : ofTime(s)) : []), ...(counts ? ofCounts(counts) : [])].filter(e => e !== null);
-  const elements = flame ? [flame.element] : [];
-  if (tables.length) elements.push(h("div", { class: "wide tables" }, ...tables));
-  return { elements, flame };
+export class Samples {
+  readonly elements: HTMLElement[];
+  readonly flame: Flame | null;
+  private readonly tables = h("div", { class: "wide tables" });
+
+  constructor(readonly report: Report, readonly filters: Filters) {
+    const { samples } = report;
+    this.flame = samples && samples.flame.length ? new Flame(samples) : null;
+    this.refresh();
+    this.elements = [this.flame?.element, this.tables.childElementCount ? this.tables : null].filter(e => e != null);
+  }
+
+  /** Shows what passes the filters now. */
+  refresh(): void {
+    const { samples: s, counts } = this.report;
+    this.tables.replaceChildren(...[...(s ? (s.time_ns === null ? ofSamples(s, this.filters) : ofTime(s, this.filters)) : []), ...(counts ? ofCounts(counts, this.filters) : [])].filter(e => e !== null));
+  }
+}
+
+/** The objects of a list that pass the filters. */
+function objectsOf<T extends { name: string; kind: string; pid?: number; threads: { pid?: number; tid: number | null }[] }>(filters: Filters, all: T[]): T[] {
+  const { pid, thread } = filters.filter;
+  const uses = (o: T) => (thread === null ? pid === null || o.pid === undefined || o.pid === pid || o.threads.some(t => t.pid === pid)
+    : o.threads.some(t => t.tid !== null && filters.thread(t.pid ?? filters.report.threads[thread].pid, t.tid)));
+  return all.filter(o => filters.object(o.name, o.kind) && uses(o));
+}
+
+/** A name with the number of objects that it stands for. */
+function counted(name: string, objects: number): string {
+  return objects > 1 ? `${shortName(name)} ×${fmt.count(objects)}` : shortName(name);
 }

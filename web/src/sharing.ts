@@ -1,6 +1,8 @@
 import type { Palette } from "./colors";
 import { h } from "./dom";
 import * as fmt from "./format";
+import { processNames } from "./processes";
+import type { Filters } from "./filter";
 import { Lanes } from "./lanes";
 import type { ObjectSharing, Report, SharedBlock, SharingThread, SharingUse } from "./payload";
 
@@ -61,7 +63,7 @@ export class Sharing {
   private readonly most: number;
   private readonly marks: string[];
 
-  constructor(report: Report, readonly sharing: SharingUse) {
+  constructor(readonly report: Report, readonly sharing: SharingUse, readonly filters: Filters) {
     this.hues = new Hues(report, sharing);
     this.marks = marks(sharing);
     this.most = Math.max(1, ...sharing.objects.flatMap(o => o.threads.map(t => t.weight)));
@@ -72,7 +74,7 @@ export class Sharing {
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Matrix of objects and threads" }, h("table", {}, h("thead", {}, this.head), this.body)),
       h("p", { class: "note pad" }, `${reading(sharing)} ${sharing.weight}${columns}${more ? ` ${fmt.count(more)} more objects have less use.` : ""}`)));
     if (sharing.axis && sharing.source !== "faults") {
-      this.lanes = new Lanes(sharing, this.hues);
+      this.lanes = new Lanes(sharing, this.hues, filters, o => this.passes(o));
       this.elements.push(this.lanes.element);
     }
     const blocks = [...sharing.lines, ...sharing.pages.filter(b => b.kind === "false_sharing")];
@@ -81,16 +83,34 @@ export class Sharing {
 
   theme(palette: Palette): void {
     this.hues.palette = palette;
-    const threads = this.sharing.threads.slice(0, COLUMNS);
-    this.head.replaceChildren(
-      ...["Object", "Size", this.sharing.source === "traps" ? "Firsts" : "Use", "Writes", "Sharing", "First by", "Never by"].map((text, i) => h("th", { scope: "col", class: i && i < 4 ? "num" : "" }, text)),
-      h("th", { scope: "col" }, "Parts"),
-      ...threads.map((t, i) => h("th", { scope: "col", class: "num thread", title: threadLabel(t) }, h("i", { style: `background:${this.hues.thread(i)}` }), String(t.tid))));
-    this.body.replaceChildren(...this.sharing.objects.slice(0, ROWS).map((o, i) => this.row(o, this.marks[i], threads.length)));
+    this.refresh();
     this.lanes?.theme(palette);
   }
 
-  private row(o: ObjectSharing, mark: string, columns: number): HTMLElement {
+  /** Whether an object passes the filters. */
+  private passes(o: ObjectSharing): boolean {
+    const { threads } = this.sharing;
+    const { filter } = this.filters;
+    if (!this.filters.object(o.name, o.kind)) return false;
+    return (filter.pid === null && filter.thread === null) || o.threads.some(p => this.filters.thread(threads[p.thread].pid, threads[p.thread].tid));
+  }
+
+  /** Shows what passes the filters now. */
+  refresh(): void {
+    if (!this.hues.palette) return;
+    const threads = this.sharing.threads.slice(0, COLUMNS);
+    this.head.replaceChildren(
+      ...["Object", "Objects", "Size", this.sharing.source === "traps" ? "Firsts" : "Use", "Writes", "Sharing", "First by", "Never by"].map((text, i) => h("th", { scope: "col", class: i && i < 5 ? "num" : "" }, text)),
+      ...(this.report.processes.length > 1 ? [h("th", { scope: "col" }, "Process")] : []),
+      h("th", { scope: "col" }, "Parts"),
+      ...threads.map((t, i) => h("th", { scope: "col", class: "num thread", title: threadLabel(t) }, h("i", { style: `background:${this.hues.thread(i)}` }), String(t.tid))));
+    const shown = this.sharing.objects.map((o, i) => ({ o, mark: this.marks[i] })).filter(({ o }) => this.passes(o)).slice(0, ROWS);
+    const several = this.report.processes.length > 1;
+    this.body.replaceChildren(...shown.map(({ o, mark }) => this.row(o, mark, threads.length, several)));
+    this.lanes?.refresh();
+  }
+
+  private row(o: ObjectSharing, mark: string, columns: number, several: boolean): HTMLElement {
     const { total } = this.sharing;
     const never = o.never_touched_by;
     const cells = Array.from({ length: columns }, (_, i) => {
@@ -101,13 +121,15 @@ export class Sharing {
       return h("td", { class: "num heat", title, style: `--heat:${(heat * 100).toFixed(1)}%` }, percent(share));
     });
     return h("tr", {},
-      h("td", { class: "c-name", title: o.name }, h("span", { class: "named" }, shortName(o.name)), mark ? h("span", { class: "sub" }, mark) : null, o.objects > 1 ? h("span", { class: "sub" }, ` ×${fmt.count(o.objects)}`) : null),
+      h("td", { class: "c-name", title: o.name }, h("span", { class: "named" }, shortName(o.name)), mark ? h("span", { class: "sub" }, mark) : null),
+      h("td", { class: "num" }, fmt.count(o.objects)),
       h("td", { class: "num" }, fmt.bytes(o.bytes)),
       h("td", { class: "num" }, fmt.share(o.weight / Math.max(1, total))),
       h("td", { class: "num" }, o.writes === null ? ABSENT : percent(o.writes / Math.max(1, o.weight))),
       h("td", {}, o.class === null ? ABSENT : CLASS[o.class]),
       h("td", {}, o.first_tid === null ? ABSENT : String(o.first_tid)),
       h("td", { title: never?.join(", ") ?? null }, never === null ? ABSENT : never.length > 2 ? `${never.length} threads` : never.join(", ")),
+      several ? h("td", {}, processNames(this.report, [...new Set(o.threads.map(p => this.sharing.threads[p.thread].pid))])) : null,
       h("td", {}, this.parts(o)),
       ...cells);
   }

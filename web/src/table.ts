@@ -1,20 +1,24 @@
 import { h } from "./dom";
+import type { Filters } from "./filter";
 import * as fmt from "./format";
-import type { Obj, Report } from "./payload";
+import { PAGE_BYTES, type GroupRow, type Obj, type Report } from "./payload";
+import { processName, processNames } from "./processes";
 import { threadName } from "./tip";
 
+/** What a cell shows of a group, and of one of its objects. */
 interface ColumnSpec {
   key: string;
   title: string;
   hint: string;
   numeric: boolean;
-  value(o: Obj): number | string | null;
-  text(o: Obj): string;
-  bar?(o: Obj): number;
+  value(g: GroupRow): number | string | null;
+  text(g: GroupRow): string;
+  one(o: Obj): string;
+  bar?(g: GroupRow): number;
 }
 const FIRST_ROWS = 100;
 
-/** The sortable, filterable table of objects. Rows beyond the first hundred are made when asked for. */
+/** The sortable table of groups of objects, which open to their objects. Rows beyond the first hundred are made when asked for. */
 export class ObjectTable {
   readonly element: HTMLElement;
   private readonly body = h("tbody", {});
@@ -22,15 +26,13 @@ export class ObjectTable {
   private readonly more = h("button", { type: "button", class: "tool more", hidden: true, onclick: () => { this.limit *= 5; this.fill(); } }, "Show more");
   private readonly heads = new Map<string, HTMLElement>();
   private readonly columns: ColumnSpec[];
+  private readonly open = new Set<number>();
   private sort = { key: "page_touches", down: true };
-  private text = "";
-  private kind = "";
   private limit = FIRST_ROWS;
-  private selected: number | null = null;
+  private selected: { group: number | null; object: number | null } = { group: null, object: null };
 
-  constructor(readonly report: Report, readonly onSelect: (object: number) => void) {
-    this.columns = columns(report);
-    const kinds = [...new Set(report.objects.map(o => o.kind))].sort();
+  constructor(readonly report: Report, readonly filters: Filters, readonly onSelect: (group: number, object: number | null) => void) {
+    this.columns = columns(report, filters);
     const head = h("tr", {}, ...this.columns.map(c => {
       const th = h("th", { scope: "col", class: `c-${c.key}${c.numeric ? " num" : ""}` },
         h("button", { type: "button", title: c.hint, onclick: () => this.sortBy(c) }, c.title));
@@ -38,31 +40,39 @@ export class ObjectTable {
       return th;
     }));
     this.element = h("section", { class: "card objects", "aria-label": "Objects" },
-      h("div", { class: "toolbar" },
-        h("h2", {}, "Objects"),
-        h("input", { type: "search", placeholder: "Filter by name, site or kind", "aria-label": "Filter objects", oninput: (e: Event) => { this.text = (e.target as HTMLInputElement).value.toLowerCase(); this.limit = FIRST_ROWS; this.fill(); } }),
-        h("select", { "aria-label": "Kind of object", onchange: (e: Event) => { this.kind = (e.target as HTMLSelectElement).value; this.limit = FIRST_ROWS; this.fill(); } },
-          h("option", { value: "" }, "all kinds"), ...kinds.map(k => h("option", { value: k }, k))),
-        this.note),
+      h("div", { class: "toolbar" }, h("h2", {}, "Objects by allocation site"), this.note),
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of objects" },
         h("table", {}, h("thead", {}, head), this.body)),
       this.more);
     this.fill();
   }
 
-  select(object: number | null): void {
-    this.selected = object;
+  /** Shows what passes the filters now. */
+  refresh(): void {
+    this.limit = FIRST_ROWS;
+    this.fill();
+  }
+
+  select(group: number | null, object: number | null): void {
+    this.selected = { group, object };
+    if (group !== null && object !== null && this.report.groups[group].objects > 1 && !this.open.has(group)) {
+      this.open.add(group);
+      this.fill();
+    }
     for (const row of this.body.rows) this.mark(row);
-    const row = object === null ? null : this.body.querySelector<HTMLElement>(`tr[data-object="${object}"]`);
+    const row = this.body.querySelector<HTMLElement>(object !== null ? `tr[data-object="${object}"]` : `tr[data-group="${group}"]`)
+      ?? this.body.querySelector<HTMLElement>(`tr[data-group="${group}"]`);
     const pane = this.body.closest<HTMLElement>(".scroll");
-    if (row && pane) {
+    if (group !== null && row && pane) {
       const top = row.offsetTop - 34;
       if (top < pane.scrollTop || row.offsetTop + row.offsetHeight > pane.scrollTop + pane.clientHeight) pane.scrollTop = Math.max(0, top - 60);
     }
   }
 
   private mark(row: HTMLTableRowElement): void {
-    const on = row.dataset.object === String(this.selected);
+    const { group, object } = this.selected;
+    const sole = object === null || (group !== null && this.report.groups[group].objects === 1);
+    const on = group !== null && (row.dataset.object !== undefined ? row.dataset.object === String(object) : sole && row.dataset.group === String(group));
     row.classList.toggle("selected", on);
     row.setAttribute("aria-selected", String(on));
   }
@@ -75,16 +85,10 @@ export class ObjectTable {
   private rows(): number[] {
     const c = this.columns.find(x => x.key === this.sort.key)!;
     const sign = this.sort.down ? -1 : 1;
-    const words = this.text.split(/\s+/).filter(Boolean);
-    const kept: number[] = [];
-    this.report.objects.forEach((o, i) => {
-      if (this.kind && o.kind !== this.kind) return;
-      const hay = `${o.name} ${o.site ?? ""} ${o.kind}`.toLowerCase();
-      if (words.every(w => hay.includes(w))) kept.push(i);
-    });
-    const values = this.report.objects.map(o => c.value(o));
+    const kept = [...this.report.groups.keys()].filter(i => this.filters.group(this.report.groups[i]));
+    const values = new Map(kept.map(i => [i, c.value(this.report.groups[i])]));
     return kept.sort((a, b) => {
-      const x = values[a], y = values[b];
+      const x = values.get(a)!, y = values.get(b)!;
       // Unknown goes last, whichever way the column is sorted.
       if (x === null || y === null) return Number(x === null) - Number(y === null) || a - b;
       return sign * (typeof x === "number" ? x - (y as number) : String(x).localeCompare(String(y))) || a - b;
@@ -98,56 +102,101 @@ export class ObjectTable {
       const on = c.key === this.sort.key;
       th.setAttribute("aria-sort", on ? (this.sort.down ? "descending" : "ascending") : "none");
     }
-    this.body.replaceChildren(...rows.slice(0, this.limit).map(i => this.row(i)));
+    this.body.replaceChildren(...rows.slice(0, this.limit).flatMap(i => [this.row(i), ...(this.open.has(i) ? this.members(i) : [])]));
     if (!rows.length) this.body.append(h("tr", { class: "empty" }, h("td", { colspan: this.columns.length }, "No object matches.")));
-    const all = this.report.objects.length, { omitted } = this.report;
-    const left = omitted.objects ? `; ${fmt.count(omitted.objects)} smaller ones (${fmt.bytes(omitted.bytes)}, ${fmt.count(omitted.page_touches)} page touches) are in the map only` : "";
-    this.note.textContent = (rows.length === all ? `${fmt.count(all)} objects` : `${fmt.count(rows.length)} of ${fmt.count(all)} objects`) + left;
+    const all = this.report.groups.length + this.report.omitted_groups;
+    const count = rows.reduce((sum, i) => sum + this.report.groups[i].objects, 0);
+    const left = this.report.omitted_groups ? `; ${fmt.count(this.report.omitted_groups)} colder ones are not listed` : "";
+    this.note.textContent = `${rows.length === all ? fmt.count(all) : `${fmt.count(rows.length)} of ${fmt.count(all)}`} sites, ${fmt.count(count)} objects${left}`;
     this.more.hidden = rows.length <= this.limit;
     this.more.textContent = `Show more (${fmt.count(rows.length - this.limit)} left)`;
   }
 
   private row(i: number): HTMLTableRowElement {
-    const o = this.report.objects[i];
-    const tr = h("tr", { "data-object": i, tabindex: 0, onclick: () => this.onSelect(i), onkeydown: (e: KeyboardEvent) => {
-      if (e.key === "Enter" || e.key === " ") { e.preventDefault(); this.onSelect(i); }
-      const step = e.key === "ArrowDown" ? "nextElementSibling" : e.key === "ArrowUp" ? "previousElementSibling" : null;
-      if (step) { e.preventDefault(); (tr[step] as HTMLElement | null)?.focus(); }
-    } }, ...this.columns.map(c => {
-      const text = c.text(o);
+    const g = this.report.groups[i];
+    const several = g.objects > 1 && this.report.members[i].length > 0;
+    const toggle = () => {
+      if (this.open.has(i)) this.open.delete(i); else this.open.add(i);
+      this.fill();
+    };
+    const tr = this.tr({ "data-group": i }, () => this.onSelect(i, g.objects === 1 ? this.report.members[i][0] ?? null : null), c => {
+      const text = c.text(g);
       const td = h("td", { class: `c-${c.key}${c.numeric ? " num" : ""}`, title: c.numeric ? null : text }, text);
-      const bar = c.bar?.(o);
-      if (bar !== undefined && bar > 0) td.append(h("i", { class: "cellbar", style: `width:${(bar * 100).toFixed(1)}%` }));
+      if (c.key === "name") td.prepend(several
+        ? h("button", { type: "button", class: "twist", "aria-expanded": String(this.open.has(i)), "aria-label": `Objects of ${g.name}`, onclick: (e: Event) => { e.stopPropagation(); toggle(); } }, this.open.has(i) ? "▾" : "▸")
+        : h("span", { class: "twist" }));
+      const bar = c.bar?.(g);
+      if (bar !== undefined && bar > 0) td.append(h("i", { class: "cellbar", style: `width:${(Math.min(1, bar) * 100).toFixed(1)}%` }));
       return td;
-    }));
+    });
     this.mark(tr);
     return tr;
   }
+
+  private members(group: number): HTMLTableRowElement[] {
+    const all = this.report.groups[group].objects;
+    const listed = this.report.members[group].filter(i => this.filters.filter.pid === null || this.report.objects[i].pid === this.filters.filter.pid);
+    const rows = listed.map(i => {
+      const o = this.report.objects[i];
+      const tr = this.tr({ "data-object": i, class: "member" }, () => this.onSelect(group, i),
+        c => h("td", { class: `c-${c.key}${c.numeric ? " num" : ""}` }, c.one(o)));
+      this.mark(tr);
+      return tr;
+    });
+    const rest = all - this.report.members[group].length;
+    if (rest > 0) rows.push(h("tr", { class: "member sub" }, h("td", { colspan: this.columns.length }, `and ${fmt.count(rest)} more objects with fewer page touches`)));
+    return rows;
+  }
+
+  private tr(attributes: Record<string, string | number>, select: () => void, cell: (c: ColumnSpec) => HTMLElement): HTMLTableRowElement {
+    return h("tr", { ...attributes, tabindex: 0, onclick: select, onkeydown: (e: KeyboardEvent) => {
+      if (e.target !== e.currentTarget) return;
+      if (e.key === "Enter" || e.key === " ") { e.preventDefault(); select(); }
+      const step = e.key === "ArrowDown" ? "nextElementSibling" : e.key === "ArrowUp" ? "previousElementSibling" : null;
+      if (step) { e.preventDefault(); ((e.currentTarget as HTMLElement)[step] as HTMLElement | null)?.focus(); }
+    } }, ...this.columns.map(cell));
+  }
 }
 
-function columns(report: Report): ColumnSpec[] {
-  const when = (ns: number | null, absent: string) => (ns === null ? absent : fmt.time(ns / 1000, 1e5));
-  const hottest = Math.max(1, ...report.objects.map(o => o.page_touches));
-  return [
-    { key: "name", title: "Object", hint: "Name", numeric: false, value: o => o.name.toLowerCase(), text: o => (o.site && o.name.endsWith(` (${o.site})`) ? o.name.slice(0, -o.site.length - 3) : o.name) },
-    { key: "kind", title: "Kind", hint: "static, heap, stack, mapping or file", numeric: false, value: o => o.kind, text: o => o.kind },
-    { key: "site", title: "Site", hint: "Where it was allocated", numeric: false, value: o => o.site?.toLowerCase() ?? null, text: o => o.site ?? "–" },
-    { key: "bytes", title: "Size", hint: "Bytes", numeric: true, value: o => o.bytes, text: o => fmt.bytes(o.bytes) },
-    { key: "touched", title: "Touched", hint: "Memory of its pages that were touched at least once", numeric: true, value: o => o.touched_pages, text: o => fmt.bytes(Math.min(o.touched_pages * 4096, o.bytes || Infinity)) },
-    { key: "share", title: "Part touched", hint: "Share of its pages that were touched", numeric: true, value: o => o.touched_pages / Math.max(1, o.pages), text: o => fmt.share(Math.min(1, o.touched_pages / Math.max(1, o.pages))), bar: o => Math.min(1, o.touched_pages / Math.max(1, o.pages)) },
-    { key: "page_touches", title: "Page touches", hint: "Sum over intervals of the pages touched: the heat", numeric: true, value: o => o.page_touches, text: o => fmt.count(o.page_touches), bar: o => o.page_touches / hottest },
-    { key: "first", title: "First touch by", hint: "The thread that touched most of its pages first", numeric: false, value: o => (o.first_touch_thread === null ? null : threadName(report, o.first_touch_thread)), text: o => firstBy(report, o) },
-    { key: "threads", title: "Threads", hint: "Threads that touched any of its pages first", numeric: true, value: o => (o.first_touches.length || null), text: o => (o.first_touches.length ? String(o.first_touches.length) : "–") },
-    { key: "born", title: "Born", hint: "When it came to be", numeric: true, value: o => o.born_ns, text: o => when(o.born_ns, "before") },
-    { key: "died", title: "Died", hint: "When it went", numeric: true, value: o => o.died_ns, text: o => when(o.died_ns, "–") },
+function columns(report: Report, filters: Filters): ColumnSpec[] {
+  const hottest = Math.max(1, ...report.groups.map(g => g.page_touches));
+  const total = Math.max(1, report.footprint.page_touches ?? 0);
+  const most = (list: GroupRow["threads"]) => list[0];
+  const thread = (pid: number, tid: number) => report.threads.findIndex(t => t.pid === pid && t.tid === tid);
+  const firstBy = (g: GroupRow) => {
+    const first = most(g.threads);
+    if (!first) return "–";
+    const all = g.threads.reduce((sum, t) => sum + t.pages, 0);
+    const name = threadName(report, thread(first.pid, first.tid));
+    return g.threads.length > 1 ? `${name}, ${fmt.share(first.pages / all)}` : name;
+  };
+  // Of a chosen process its part is shown.
+  const part = (g: GroupRow) => (filters.filter.pid === null || g.processes.length < 2 ? undefined : g.processes.find(p => p.pid === filters.filter.pid));
+  const touches = (g: GroupRow) => part(g)?.page_touches ?? g.page_touches;
+  const touched = (g: GroupRow) => {
+    const own = part(g);
+    return own ? Math.min(own.touched_pages_over_lives, g.touched_pages) * PAGE_BYTES : g.touched_bytes;
+  };
+  const ofObject = (o: Obj) => Math.min(o.touched_pages * PAGE_BYTES, o.bytes || Infinity);
+  const all: (ColumnSpec | null)[] = [
+    { key: "name", title: "Object", hint: "Name", numeric: false, value: g => g.name.toLowerCase(), text: g => (g.site && g.name.endsWith(` (${g.site})`) ? g.name.slice(0, -g.site.length - 3) : g.name), one: o => `at ${fmt.hex(o.address)}` },
+    { key: "objects", title: "Objects", hint: "How many objects of this name come from this site", numeric: true, value: g => part(g)?.objects ?? g.objects, text: g => fmt.count(part(g)?.objects ?? g.objects), one: () => "" },
+    { key: "kind", title: "Kind", hint: "static, heap, stack, mapping or file", numeric: false, value: g => g.kind, text: g => g.kind, one: () => "" },
+    { key: "site", title: "Site", hint: "Where they were allocated", numeric: false, value: g => g.site?.toLowerCase() ?? null, text: g => g.site ?? "–", one: o => life(o) },
+    report.processes.length > 1 ? { key: "process", title: "Process", hint: "Whose they are, or who touched them", numeric: false, value: g => processNames(report, g.processes.map(p => p.pid)).toLowerCase(), text: g => processNames(report, g.processes.map(p => p.pid)), one: o => (o.processes.length > 1 ? `${o.processes.length} processes` : processName(report, o.pid)) } : null,
+    { key: "bytes", title: "Size", hint: "All objects together, over the whole recording", numeric: true, value: g => g.bytes, text: g => fmt.bytes(g.bytes), one: o => fmt.bytes(o.bytes) },
+    { key: "touched", title: "Touched", hint: "Memory touched at least once, each page counted once", numeric: true, value: touched, text: g => fmt.bytes(touched(g)), one: o => fmt.bytes(ofObject(o)) },
+    { key: "page_touches", title: "Page touches", hint: "Pages touched, summed over the intervals", numeric: true, value: touches, text: g => fmt.count(touches(g)), one: o => fmt.count(o.page_touches), bar: g => touches(g) / hottest },
+    { key: "share", title: "Of all", hint: "Share of all page touches; a page that objects of several sites lie on counts in each", numeric: true, value: touches, text: g => fmt.share(touches(g) / total), one: o => fmt.share(o.page_touches / total) },
+    { key: "heat", title: "Heat", hint: "In how many intervals a touched page was touched, on average", numeric: true, value: g => g.page_touches / Math.max(1, g.touched_pages), text: g => (g.touched_pages ? (g.page_touches / g.touched_pages).toFixed(1) : "–"), one: o => (o.touched_pages ? (o.page_touches / o.touched_pages).toFixed(1) : "–") },
+    { key: "first", title: "First touch by", hint: "The thread that touched most of their pages first", numeric: false, value: g => firstBy(g).toLowerCase(), text: firstBy, one: o => (o.first_touches.length ? threadName(report, o.first_touches[0][0]) : "–") },
   ];
+  return all.filter(c => c !== null);
 }
 
-/** The thread that touched most pages first, and its share where it was not alone. */
-function firstBy(report: Report, o: Obj): string {
-  const name = threadName(report, o.first_touch_thread);
-  if (o.first_touches.length < 2) return name;
-  const all = o.first_touches.reduce((sum, [, pages]) => sum + pages, 0);
-  const most = o.first_touches.find(([t]) => t === o.first_touch_thread)?.[1] ?? 0;
-  return `${name}, ${fmt.share(most / all)}`;
+/** When an object lived, in a few words. */
+export function life(o: Obj): string {
+  const at = (ns: number) => fmt.time(ns / 1000, 1e4);
+  if (o.born_ns === null && o.died_ns === null) return "all the time";
+  return `${o.born_ns === null ? "from before" : `from ${at(o.born_ns)}`}${o.died_ns === null ? "" : ` to ${at(o.died_ns)}`}`;
 }

@@ -1,7 +1,8 @@
 import { h } from "./dom";
 import * as fmt from "./format";
-import { type Cell, segmentsOf } from "./grid";
+import { type Cell, objectsOf, segmentsOf } from "./grid";
 import { NEVER, NO_THREAD, type Report } from "./payload";
+import { processName } from "./processes";
 
 export function threadName(report: Report, thread: number | null): string {
   if (thread === null || thread === NO_THREAD) return "unknown";
@@ -18,19 +19,19 @@ function rows(...pairs: [string, string | null][]): HTMLElement {
 
 export function cellTip(report: Report, cell: Cell): HTMLElement {
   const { lane } = cell;
-  const inside = segmentsOf(lane, cell.page0, cell.page0 + cell.pages);
-  const first = inside[0];
-  const object = first && first.object !== null ? report.objects[first.object] : undefined;
-  const more = inside.length > 1 ? ` and ${inside.length - 1} more` : "";
+  const inside = objectsOf(report, cell);
+  const object = report.objects[inside[0] ?? -1];
+  const group = report.groups[lane.group ?? object?.group ?? -1];
+  const more = inside.length > 1 ? `${inside.length} objects of it here` : null;
   const per = report.bins.intervals_per_bin;
   const from = cell.t0 * per, to = Math.min(report.trace.intervals, cell.t1 * per);
   const start = report.edges[from], end = report.edges[to] ?? report.duration;
   const addressOf = (lanePage: number) => {
     const s = segmentsOf(lane, lanePage, lanePage + 1)[0];
-    return s && s.page !== null ? fmt.pageAddress(s.page + lanePage - s.lane_page) : "of objects not listed";
+    return s ? fmt.pageAddress(s.page + lanePage - s.lane_page) : "";
   };
   const from0 = addressOf(cell.page0);
-  const range = cell.pages === 1 || !from0.startsWith("0x") ? from0 : `${addressOf(cell.page0)} to ${addressOf(cell.page0 + cell.pages - 1)}`;
+  const range = cell.pages === 1 ? from0 : `${addressOf(cell.page0)} to ${addressOf(cell.page0 + cell.pages - 1)}`;
   const about = { exact: "", least: "at least ", about: "about " }[cell.touchedIs];
   const threads = new Map<number, number>();
   let firstTime = NEVER;
@@ -41,8 +42,8 @@ export function cellTip(report: Report, cell: Cell): HTMLElement {
   const [thread] = [...threads].sort((a, b) => b[1] - a[1])[0];
   const several = threads.size > 1 ? ` and ${threads.size - 1} more` : "";
   return h("div", {},
-    h("strong", {}, (object?.name ?? lane.title) + more),
-    h("span", { class: "sub" }, [object?.kind, object?.site].filter(Boolean).join(" · ")),
+    h("strong", {}, group?.name ?? lane.title),
+    h("span", { class: "sub" }, [group?.kind, more, report.processes.length > 1 && object ? processName(report, object.pid) : null].filter(Boolean).join(" · ")),
     rows(
       [cell.pages === 1 ? "page" : "pages", range],
       ["time", `${fmt.time(start, 1e4)} to ${fmt.time(end, 1e4)} (${fmt.count(to - from)} ${to - from === 1 ? "interval" : "intervals"})`],

@@ -1,7 +1,7 @@
 import type { LaneData, Report } from "./payload";
 
 export type Order = "address" | "heat";
-export const GUTTER = 208;
+export const GUTTER = 240;
 export const MARGIN = 10;
 const MAX_SCALE = 400;
 
@@ -19,6 +19,8 @@ export class View {
   order: Order = "heat";
   placed: Placed[] = [];
   total = 1;
+  /** which lanes are shown */
+  keep: (lane: LaneData) => boolean = () => true;
   private readonly listeners: (() => void)[] = [];
   private touchedY = false;
 
@@ -33,19 +35,26 @@ export class View {
   arrange(order: Order): void {
     this.order = order;
     const first = (l: LaneData) => l.segments[0]?.page ?? 0;
-    const heat = (l: LaneData) => l.meanHeat * l.pages;
-    const lanes = [...this.report.lanes].sort((a, b) =>
-      Number(a.group) - Number(b.group) || (order === "heat" ? heat(b) - heat(a) : first(a) - first(b)));
+    // Lanes come hottest first.
+    const lanes = this.report.lanes.filter(l => this.keep(l)).sort((a, b) =>
+      Number(a.isRest) - Number(b.isRest) || (order === "heat" ? a.index - b.index : first(a) - first(b)));
     let top = 0;
     this.placed = lanes.map(lane => {
       // Taller with size, but slowly: a 4 GiB array must not hide a 4 KiB lock.
-      const height = 15 + 0.35 * Math.log2(Math.max(1, lane.pages)) ** 1.8;
+      const height = !isEmpty(lane) ? 15 + 0.35 * Math.log2(Math.max(1, lane.pages)) ** 1.8 : 18;
       const placed = { lane, top, height };
       top += height;
       return placed;
     });
     this.total = Math.max(1, top);
-    this.reset();
+    this.resetY();
+    this.changed();
+  }
+
+  /** Shows other lanes. */
+  only(keep: (lane: LaneData) => boolean): void {
+    this.keep = keep;
+    this.arrange(this.order);
   }
 
   /** Scale at which all lanes fit. */
@@ -154,6 +163,11 @@ export class View {
     }
     return null;
   }
+}
+
+/** A lane of objects that nobody touched. */
+export function isEmpty(lane: LaneData): boolean {
+  return lane.isRest && lane.kind === null;
 }
 
 /** Index of the last edge at or below `t`; edges ascend. */

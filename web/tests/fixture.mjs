@@ -16,39 +16,54 @@ export function report() {
     }
     return { heat, coverage };
   };
-  const lane = (title, group, pages, per, segments, touched, thread, first) => {
+  const lane = (title, group, objects, pages, per, segments, touched, thread, first) => {
     const bins = Math.ceil(pages / per);
     return {
-      title, group, pages, pages_per_bin: per, address_bins: bins, segments, ...cells(bins, touched),
+      title, group, kind: group === null ? "heap" : null, objects, pages, pages_per_bin: per, address_bins: bins, segments, ...cells(bins, touched),
       first_thread: Uint16Array.from({ length: bins }, (_, a) => thread(a)),
       first_time: Uint16Array.from({ length: bins }, (_, a) => first(a)),
     };
   };
-  const object = (name, kind, page, pages, touches, more = {}) => ({
-    name, kind, site: null, stack: [], pid: 7, processes: [], address: page * 4096, bytes: pages * 4096, pages, touched_pages: pages,
-    page_touches: touches, possibly_others_page_touches: 0, written_pages: null, born_ns: null, died_ns: null, first_touch_thread: 0,
-    first_touches: [[0, pages]], reuse: [0, 0, 0, pages], lane: 0, ...more,
+  const group = (name, kind, objects, pages, touches, more = {}) => ({
+    name, kind, site: null, objects, processes: [{ pid: 7, objects, touched_pages_over_lives: pages, page_touches: touches }], threads: [{ pid: 7, tid: 7, pages }],
+    bytes: pages * 4096, touched_bytes: pages * 4096, peak_bytes: pages * 4096, died: 0, median_life_ns: null, untouched_objects: 0, touched_pages_over_lives: pages,
+    touched_pages: pages, page_touches: touches, intervals_touched: 1, first_touch_ns: 1000 * NS, last_touch_ns: 5000 * NS, reuse: { once: 0, twice: 0, more: pages }, written_pages: null,
+    shared_page_touches: 0, huge_page_touches: 0, standing_page_touches: 0, possibly_others_page_touches: 0, cold_pages: 0, first_touches: pages, lane: null, stacks: [], ...more,
+  });
+  const object = (group, page, pages, touches, more = {}) => ({
+    group, pid: 7, processes: [], address: page * 4096, bytes: pages * 4096, pages, touched_pages: pages,
+    page_touches: touches, possibly_others_page_touches: 0, written_pages: null, born_ns: null, died_ns: null,
+    first_touches: [[0, pages]], reuse: [0, 0, 0, pages], lane: 0, lane_page: 0, ...more,
   });
   return {
     head: {
-      schema: 1, generator: "varve test",
+      generator: "varve test",
       trace: {
-        command: "./prog <b>&amp; 'quoted'", machine: "test, 2 CPUs", kernel: "6.12", started: null, duration_ns: 4000 * NS, interval_ns: 100 * NS,
-        interval_auto: false, intervals, backend: "scan", complete: true, statement: "All pages.", losses: [], processes: 1, written_known: false,
+        command: "./prog <b>&amp; 'quoted'", machine: "test, 2 CPUs", kernel: "6.12", started: null, start_ns: 1000 * NS, duration_ns: 4000 * NS, lengths: "100 ms",
+        selected: null, clock_unit: "nanoseconds", intervals, backend: "scan", complete: true, statement: "All pages.", losses: {}, written_known: false,
       },
       overhead: { held_ns: 40 * NS, recorder_cpu_ns: null },
-      footprint: { touched_pages: 74, touched_pages_per_process: 74, peak_resident_pages: null, possibly_others_pages: 8, possibly_others_page_touches: 80 },
+      footprint: { touched_pages: 74, touched_pages_per_process: 74, page_touches: 9700, peak_resident_pages: null, possibly_others_pages: 8, possibly_others_page_touches: 80 },
       unknown: ["Whether a touch was a write (null)."],
       bins: { count: intervals, intervals_per_bin: 1 },
+      samples: null, counts: null, sharing: null,
+      processes: [{ pid: 7, command: "/bin/prog -x", touched_pages: 74, shared_pages: 0, page_touches: 9700, threads: 2, born_ns: null, died_ns: null, exit_code: null }],
       threads: [{ pid: 7, tid: 7, name: "main" }, { pid: 7, tid: 8, name: "worker" }],
-      objects: [
-        object("grid (a.c:1, in setup)", "heap", 0x10000, 64, 640, { site: "a.c:1, in setup", stack: [{ function: "setup", file: "a.c", line: 1, module: "prog", address: 4096 }], first_touches: [[0, 32], [1, 32]] }),
-        object("table", "static", 0x400, 8, 9000, { lane: 1 }),
-        object("left <script>alert(1)</script>", "heap", 0x20000, 1, 3, { lane: 2 }),
-        object("right", "heap", 0x20010, 1, 1, { lane: 2, first_touch_thread: null, first_touches: [], reuse: null }),
+      groups: [
+        group("table", "static", 1, 8, 9000, { lane: 0 }),
+        group("grid (a.c:1, in setup)", "heap", 1, 64, 640, { site: "a.c:1, in setup", lane: 1, threads: [{ pid: 7, tid: 7, pages: 32 }, { pid: 7, tid: 8, pages: 32 }], stacks: [{ objects: 1, frames: [{ function: "setup", file: "a.c", line: 1, module: "prog", address: 4096 }] }] }),
+        group("left <script>alert(1)</script>", "heap", 3, 2, 3),
+        group("right", "heap", 1, 1, 1, { threads: [] }),
       ],
-      omitted: { objects: 0, bytes: 0, page_touches: 0 },
-      findings: [{ id: "x", title: "table is hot", evidence: "9,000 page touches.", advice: "Keep it near.", objects: [1] }],
+      objects: [
+        object(0, 0x400, 8, 9000),
+        object(1, 0x10000, 64, 640, { lane: 1, first_touches: [[0, 32], [1, 32]] }),
+        object(2, 0x20000, 1, 3, { lane: 2 }),
+        object(2, 0x20001, 1, 0, { lane: 2, lane_page: 1 }),
+        object(3, 0x20010, 1, 1, { lane: 2, lane_page: 2, first_touches: [] }),
+      ],
+      omitted_groups: 0,
+      findings: [{ id: "x", title: "table is hot", evidence: "9,000 page touches.", advice: "Keep it near.", groups: [0] }],
     },
     columns: {
       interval_edges: Int32Array.from({ length: intervals + 1 }, (_, i) => (i ? 100_000 : 0)),
@@ -56,10 +71,10 @@ export function report() {
       resident: null,
     },
     lanes: [
+      lane("table", 0, 1, 8, 1, [{ pid: 7, lane_page: 0, page: 0x400, pages: 8 }], () => [1, 1], () => 0, () => 0),
       // 3 of the 4 pages of a bin, on the diagonal
-      lane("grid (a.c:1, in setup)", false, 64, 4, [{ object: 0, lane_page: 0, page: 0x10000, pages: 64 }], (a, t) => [t % 16 === a ? 3 : 0, 4], a => (a < 8 ? 0 : 1), a => a),
-      lane("table", false, 8, 1, [{ object: 1, lane_page: 0, page: 0x400, pages: 8 }], () => [1, 1], () => 0, () => 0),
-      lane("2 small heap objects", true, 2, 1, [{ object: 2, lane_page: 0, page: 0x20000, pages: 1 }, { object: 3, lane_page: 1, page: 0x20010, pages: 1 }], (a, t) => [a === 0 && t < 3 ? 1 : 0, 1], a => (a ? 0xffff : 0), a => (a ? 0xffff : 0)),
+      lane("grid (a.c:1, in setup)", 1, 1, 64, 4, [{ pid: 7, lane_page: 0, page: 0x10000, pages: 64 }], (a, t) => [t % 16 === a ? 3 : 0, 4], a => (a < 8 ? 0 : 1), a => a),
+      lane("other heap objects", null, 4, 3, 1, [{ pid: 7, lane_page: 0, page: 0x20000, pages: 2 }, { pid: 7, lane_page: 2, page: 0x20010, pages: 1 }], (a, t) => [a === 0 && t < 3 ? 1 : 0, 1], a => (a ? 0xffff : 0), a => (a ? 0xffff : 0)),
     ],
   };
 }
@@ -124,7 +139,7 @@ export function samples() {
   return {
     weight: "A sample stands for time.", note: { source: "cpu-clock", rate: 1000, taken: 110, in_calls: 4, in_traps: 3, behind: 90, at: 10, ahead: 0, hardware: 0, undecoded: 3, dropped: 2 },
     ...weigh(110, { access_ns: 100 * NS, write_ns: 25 * NS }), unowned_ns: 0, with_address: 100, with_object: 100, sources: [], levels: [],
-    objects: [{ object: 1, name: "grid (a.c:1, in setup)", ...weigh(100, { write_ns: 25 * NS }), threads: [], steps: { count: 90, stride_bytes: 64, upward: 0.5 } }],
+    objects: [{ object: 1, name: "grid (a.c:1, in setup)", ...weigh(100, { write_ns: 25 * NS }), threads: [], objects: 1, kind: "heap", pid: 7, steps: { count: 90, stride_bytes: 64, upward: 0.5 } }],
     places: [], lines: [{ function: "sum", file: "/src/a.c", line: 12, module: "prog", samples: 75, time_ns: 75 * NS, access_ns: 75 * NS, write_ns: 0 }, { function: null, file: null, line: null, module: null, samples: 35, time_ns: 35 * NS, access_ns: 25 * NS, write_ns: 25 * NS }],
     flame: [{ stack: "main;sum", samples: 75, time_ns: 75 * NS }, { stack: "main;<b>fill</b>", samples: 25, time_ns: 25 * NS }],
     threads: [], omitted: { objects: 0, places: 0, lines: 7, chains: 0, threads: 0 },

@@ -9,7 +9,7 @@ import { chromium } from "playwright-core";
 import { encode, page as build, report, samples, sharing } from "./fixture.mjs";
 
 const executablePath = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(p => p && existsSync(p));
-const GUTTER = 208;
+const GUTTER = 240;
 let browser, folder;
 
 before(async () => {
@@ -66,7 +66,7 @@ describe("the page", () => {
     assert.equal(await page.locator(".command").innerText(), "./prog <b>&amp; 'quoted'");
     assert.match(await page.locator(".badge").innerText(), /complete/);
     assert.match(await page.locator(".tiles").innerText(), /Target held\s+1\.0 %/);
-    assert.match(await page.locator(".tiles").innerText(), /Resident, peak\s+unknown/);
+    assert.match(await page.locator(".tiles").innerText(), /Resident, peak\s+–/);
     assert.equal(await page.locator("#payload").count(), 0);
     clean(page);
   });
@@ -76,7 +76,7 @@ describe("the page", () => {
     assert.doesNotMatch(await plain.locator(".legend").textContent(), /possibly by others/);
     assert.doesNotMatch(await plain.locator(".guide").textContent(), /Hatched cells/);
     const marked = await fixture(t, data => {
-      const lane = data.lanes[0];
+      const lane = data.lanes[1];
       // Not on the diagonal, which the program touches.
       lane.possibly = Uint8Array.from(lane.heat, h => (h ? 0 : 80));
     });
@@ -104,13 +104,13 @@ describe("the page", () => {
 
   test("says what a cell holds", async t => {
     const page = await fixture(t);
-    // By address: table (0x400), grid (0x10000), then the shared lane.
-    const heights = [15 + 0.35 * 3 ** 1.8, 15 + 0.35 * 6 ** 1.8, 15 + 0.35];
+    // Hottest first: table, grid, then what is left.
+    const heights = [15 + 0.35 * 3 ** 1.8, 15 + 0.35 * 6 ** 1.8, 15 + 0.35 * Math.log2(3) ** 1.8];
     const total = heights.reduce((a, b) => a + b);
     const grid = bin => (heights[0] + heights[1] * ((bin + 0.5) / 16)) / total;
     let tip = await hover(page, grid(5), 21);
     assert.match(tip, /grid \(a\.c:1, in setup\)/);
-    assert.match(tip, /heap · a\.c:1, in setup/);
+    assert.match(tip, /heap/);
     assert.match(tip, /0x10014000 to 0x10017000/);
     assert.match(tip, /2\.10 s to 2\.20 s \(1 interval\)/);
     assert.match(tip, /3 of 4 pages/);
@@ -119,10 +119,10 @@ describe("the page", () => {
     assert.match(tip, /0 of 4 pages/);
     tip = await hover(page, grid(12), 12);
     assert.match(tip, /worker \(8\)/);
-    tip = await hover(page, (heights[0] + heights[1] + heights[2] * 0.25) / total, 1);
+    tip = await hover(page, (heights[0] + heights[1] + heights[2] / 6) / total, 1);
     assert.match(tip, /left <script>alert\(1\)<\/script>/);
     assert.match(tip, /0x20000000\s/);
-    tip = await hover(page, (heights[0] + heights[1] + heights[2] * 0.75) / total, 1);
+    tip = await hover(page, (heights[0] + heights[1] + heights[2] * (5 / 6)) / total, 1);
     assert.match(tip, /right/);
     assert.match(tip, /never/);
     clean(page);
@@ -135,7 +135,7 @@ describe("the page", () => {
       return [...c.getContext("2d").getImageData(px * r, py * r, 1, 1).data].slice(0, 3).join();
     }, [x, y]);
     const box = await page.locator("canvas.map").boundingBox();
-    const total = 15 + 0.35 * 3 ** 1.8 + 15 + 0.35 * 6 ** 1.8 + 15.35;
+    const total = 15 + 0.35 * 3 ** 1.8 + 15 + 0.35 * 6 ** 1.8 + 15 + 0.35 * Math.log2(3) ** 1.8;
     const y = ((15 + 0.35 * 3 ** 1.8 + (15 + 0.35 * 6 ** 1.8) * (5.5 / 16)) / total) * box.height;
     const x = i => GUTTER + ((i + 0.5) / 40) * (box.width - GUTTER - 10);
     const hot = await pixel(x(21), y), cold = await pixel(x(22), y);
@@ -182,7 +182,7 @@ describe("the page", () => {
     await page.locator("tbody tr", { hasText: "grid" }).click();
     const pane = await page.locator("#p-object").innerText();
     assert.match(pane, /setup\s+a\.c:1/);
-    assert.match(pane, /written\s+unknown \(null\)/);
+    assert.match(pane, /written\s+–/);
     assert.match(pane, /worker \(8\)\s+50\.0 %\s+32/);
     const box = await page.locator("canvas.map").boundingBox();
     await page.mouse.click(box.x + 500, box.y + 10);
@@ -195,7 +195,7 @@ describe("the page", () => {
 
   test("sorts and filters the table", async t => {
     const page = await fixture(t);
-    const names = () => page.locator("tbody td.c-name").allInnerTexts();
+    const names = async () => (await page.locator(".objects tbody td.c-name").allInnerTexts()).map(n => n.replace(/^[▸▾]/, ""));
     assert.deepEqual(await names(), ["table", "grid", "left <script>alert(1)</script>", "right"]);
     await page.getByRole("button", { name: "Size" }).click();
     assert.equal((await names())[0], "grid");
@@ -204,10 +204,60 @@ describe("the page", () => {
     assert.equal((await names()).at(-1), "grid");
     await page.getByRole("button", { name: "First touch by" }).click();
     assert.equal((await names()).at(-1), "right", "unknown goes last");
-    await page.getByRole("searchbox").fill("heap le");
-    assert.deepEqual(await names(), ["left <script>alert(1)</script>"]);
-    await page.getByRole("searchbox").fill("nothing like it");
-    assert.match(await page.locator("tbody").innerText(), /No object matches/);
+    const object = page.getByLabel("Object", { exact: true });
+    await object.fill("le");
+    assert.deepEqual(await names(), ["table", "left <script>alert(1)</script>"]);
+    await page.getByLabel("Kind").selectOption("heap");
+    assert.deepEqual(await names(), ["▸left <script>alert(1)</script>"].map(n => n.slice(1)));
+    await page.getByRole("button", { name: "Show all" }).click();
+    assert.equal((await names()).length, 4);
+    await object.fill("gr?d");
+    assert.deepEqual(await names(), ["grid"]);
+    await object.fill("nothing like it");
+    assert.match(await page.locator(".objects tbody").innerText(), /No object matches/);
+    clean(page);
+  });
+
+  test("opens a site to its objects", async t => {
+    const page = await fixture(t);
+    const rows = () => page.locator(".objects tbody tr").count();
+    assert.equal(await rows(), 4);
+    await page.getByRole("button", { name: "Objects of left" }).click();
+    assert.equal(await rows(), 7, "two that are listed, and a row for the third");
+    const members = await page.locator("tr.member").allInnerTexts();
+    assert.match(members[0], /at 0x20000000\s/);
+    assert.match(members[2], /and 1 more objects/);
+    await page.locator("tr.member").nth(1).click();
+    assert.match(await page.locator("#p-object").innerText(), /one of\s+3 objects of this site[^]*0x20001000/);
+    clean(page);
+  });
+
+  test("shows one process, one thread or a time", async t => {
+    const two = data => {
+      data.head.processes.push({ ...data.head.processes[0], pid: 9, command: "/bin/other" });
+      const table = data.head.groups[0];
+      table.processes.push({ pid: 9, objects: 1, touched_pages_over_lives: 2, page_touches: 77 });
+      table.processes[0].page_touches = 8923;
+    };
+    const page = await fixture(t, two);
+    const cells = () => page.locator(".objects tbody tr").first().locator("td").allInnerTexts();
+    assert.match((await cells()).join(" | "), /2 processes/);
+    await page.getByLabel("Process", { exact: true }).selectOption("9");
+    assert.equal(await page.locator(".objects tbody tr").count(), 1);
+    assert.match((await cells()).join(" | "), /8 KiB \| 77 /, "its part of what both use");
+    await page.getByRole("button", { name: "Show all" }).click();
+    await page.getByLabel("Thread", { exact: true }).selectOption("1");
+    assert.deepEqual((await page.locator(".objects tbody td.c-name").allInnerTexts()), ["grid"]);
+    await page.getByRole("button", { name: "Show all" }).click();
+    await page.getByLabel("From").fill("2");
+    await page.getByLabel("To", { exact: true }).fill("2500 ms");
+    await page.locator("canvas.map").focus();
+    await page.keyboard.press("+");
+    await page.keyboard.press("-");
+    assert.match(await page.locator(".explorer [aria-live]").innerText(), /Showing 2\.00* s to 2\.50* s/);
+    const single = await fixture(t);
+    assert.equal(await single.getByLabel("Process", { exact: true }).count(), 0);
+    assert.doesNotMatch(await single.locator(".objects thead").innerText(), /Process/);
     clean(page);
   });
 
@@ -242,26 +292,26 @@ describe("the page", () => {
   test("lists what was lost", async t => {
     const page = await fixture(t, d => {
       d.head.trace.complete = false;
-      d.head.trace.losses = [{ kind: "reclaim", count: 12, meaning: "Reclaim may have taken bits." }, { kind: "other", count: 0, meaning: null }];
+      d.head.trace.losses = { reclaim: 12 };
     });
     await page.locator(".badge summary").click();
-    assert.match(await page.locator(".badge").innerText(), /incomplete: 12 reclaim/);
-    assert.match(await page.locator(".badge li").innerText(), /Reclaim may have taken bits/);
+    assert.match(await page.locator(".badge").innerText(), /incomplete: reclaim 12/);
+    assert.match(await page.locator(".badge ul").innerText(), /All pages\.[^]*reclaim\s+12/);
     assert.equal(await page.locator(".badge li").count(), 1);
   });
 
   test("says what an imported record is, and what it does not tell", async t => {
     const page = await fixture(t, d => {
       Object.assign(d.head.trace, { command: "", backend: "import/lackey", complete: false, statement: "Imported: every access.", machine: null, kernel: null, duration_ns: 220_865, clock_unit: "accesses" });
-      Object.assign(d.head, { overhead: { held_ns: null, recorder_cpu_ns: null }, objects: [], findings: [] });
+      Object.assign(d.head, { overhead: { held_ns: null, recorder_cpu_ns: null }, objects: [], groups: [], findings: [] });
       d.lanes = [];
     });
     assert.equal(await page.locator(".badge").innerText(), "imported");
     assert.equal(await page.locator(".command").innerText(), "a record of lackey");
     const tiles = await page.locator(".tile").allInnerTexts();
     assert.match(tiles[0], /220,865 accesses/);
-    assert.match(tiles[6], /unknown\s+not recorded/);
-    assert.match(tiles[7], /unknown\s+not recorded/);
+    assert.match(tiles[6], /–\s+not recorded/);
+    assert.match(tiles[7], /–\s+not recorded/);
     const guide = await page.locator("#p-guide").innerText();
     assert.match(guide, /every access/);
     assert.doesNotMatch(guide, /processor marks|page fault|Wheel/);
@@ -276,9 +326,9 @@ describe("the page", () => {
   });
 
   test("says that counts are of the whole run", async t => {
-    const page = await fixture(t, d => Object.assign(d.head.trace, { backend: "exact", interval_auto: true, interval_accesses: 0 }));
+    const page = await fixture(t, d => Object.assign(d.head.trace, { backend: "exact", lengths: "the whole run" }));
     const tiles = await page.locator(".tile").allInnerTexts();
-    assert.match(tiles[1], /the whole run, exact backend/);
+    assert.match(tiles[1], /the whole run/);
     assert.match(tiles[5], /never\s+it ran in an emulator/);
     assert.match(await page.locator("#p-guide").textContent(), /each access of the program is counted/);
   });
@@ -297,10 +347,10 @@ describe("the page", () => {
   test("says who uses what", async t => {
     const page = await fixture(t, used);
     const matrix = page.locator("section[aria-label='Who uses what']");
-    assert.deepEqual(await matrix.locator("thead th").allInnerTexts(), ["Object", "Size", "Use", "Writes", "Sharing", "First by", "Never by", "Parts", "7", "8"]);
+    assert.deepEqual(await matrix.locator("thead th").allInnerTexts(), ["Object", "Objects", "Size", "Use", "Writes", "Sharing", "First by", "Never by", "Parts", "7", "8"]);
     const row = i => matrix.locator("tbody tr").nth(i).locator("td").allInnerTexts();
-    assert.deepEqual(await row(0), ["grid", "256 KiB", "40.0 %", "25 %", "several write", "7", "", "", "50 %", "50 %"]);
-    assert.deepEqual(await row(1), ["<i>table</i>", "256 KiB", "40.0 %", "–", "read only", "–", "–", "", "100 %", ""], "what is not told is a dash");
+    assert.deepEqual(await row(0), ["grid", "1", "256 KiB", "40.0 %", "25 %", "several write", "7", "", "", "50 %", "50 %"]);
+    assert.deepEqual(await row(1), ["<i>table</i>", "1", "256 KiB", "40.0 %", "–", "read only", "–", "–", "", "100 %", ""], "what is not told is a dash");
     assert.match(await matrix.locator(".strip").getAttribute("title"), /4 parts of 16 pages each: 2 most by main \(7\), 2 most by worker \(8\)/);
     assert.equal(await matrix.locator(".strip").count(), 1);
     assert.match(await matrix.innerText(), /3 more objects/);
@@ -317,9 +367,9 @@ describe("the page", () => {
       d.head.sharing.lines[0].share_error = 0;
     });
     const matrix = page.locator("section[aria-label='Who uses what']");
-    assert.equal(await matrix.locator("thead th").nth(2).innerText(), "Firsts");
+    assert.equal(await matrix.locator("thead th").nth(3).innerText(), "Firsts");
     assert.match(await matrix.innerText(), /trapped accesses: 100 times the first to a page in an interval[^]*share of the first accesses[^]*was first most often[^]*Each is the first access\./);
-    assert.equal(await matrix.locator("tbody tr").nth(1).locator("td").nth(4).innerText(), "–", "one thread is not private");
+    assert.equal(await matrix.locator("tbody tr").nth(1).locator("td").nth(5).innerText(), "–", "one thread is not private");
     assert.match(await matrix.locator("td.heat").first().getAttribute("title"), /first accesses/);
     const lines = await page.locator("section[aria-label='Lines that threads meet in']").innerText();
     assert.match(lines, /different bytes\s+30\.0 %\s+9[^]*may be false sharing: what the threads use later/);

@@ -76,7 +76,7 @@ impl Tables {
     }
 
     /// Where an object was allocated.
-    fn site(&self, row: &ObjectRow) -> Option<&str> {
+    pub(crate) fn site(&self, row: &ObjectRow) -> Option<&str> {
         self.sites.get(&row.site?).map(String::as_str)
     }
 

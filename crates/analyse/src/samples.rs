@@ -48,7 +48,7 @@ pub struct SampleUse {
     pub sources: Vec<SourceShare>,
     /// By level, nearest first; samples without a level are in none.
     pub levels: Vec<LevelShare>,
-    /// By object; the recorder's own memory is not among them.
+    /// By name, kind and site of objects; the recorder's own memory is not among them.
     pub objects: Vec<ObjectSamples>,
     /// By place in the code.
     pub places: Vec<PlaceSamples>,
@@ -125,17 +125,19 @@ pub struct LevelShare {
     pub latency_cycles: Option<Latency>,
 }
 
-/// Samples in an object.
+/// Samples in the objects of one name, kind and site.
 #[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ObjectSamples {
-    /// Its number.
+    /// The number of the one that has the most.
     pub object: ObjectId,
-    /// Its name.
+    /// Their name.
     pub name: String,
-    /// What it is.
+    /// What they are.
     pub kind: ObjectKind,
-    /// Its process.
+    /// The process of that one.
     pub pid: Pid,
+    /// How many objects have samples.
+    pub objects: u64,
     /// The samples.
     #[serde(flatten)]
     pub sampled: Sampled,
@@ -240,6 +242,53 @@ impl Walk {
     }
 }
 
+/// The samples in objects of one site.
+#[derive(Default)]
+struct SiteTally<'a> {
+    objects: u64,
+    /// The object with the most samples.
+    first: Option<(u64, &'a ObjectRow)>,
+    of: ObjectTally,
+}
+
+impl<'a> SiteTally<'a> {
+    fn add(&mut self, row: &'a ObjectRow, of: &ObjectTally) {
+        self.objects += 1;
+        let most = self.first.map_or(0, |(samples, _)| samples);
+        if of.tally.samples > most {
+            self.first = Some((of.tally.samples, row));
+        }
+        self.of.tally.merge(&of.tally);
+        for (&thread, tally) in &of.threads {
+            self.of.threads.entry(thread).or_default().merge(tally);
+        }
+        self.of.walk.count += of.walk.count;
+        self.of.walk.up += of.walk.up;
+        self.of.walk.divisor = divisor(self.of.walk.divisor, of.walk.divisor);
+    }
+
+    fn done(self) -> Option<ObjectSamples> {
+        let (_, row) = self.first?;
+        let part = |(&(pid, tid), tally): (&(Pid, Tid), &Tally)| ThreadPart {
+            pid,
+            tid,
+            sampled: tally.done(),
+        };
+        let mut threads: Vec<ThreadPart> = self.of.threads.iter().map(part).collect();
+        threads.sort_by_key(|t| (t.sampled.rank(), t.tid));
+        Some(ObjectSamples {
+            object: row.object,
+            name: row.name.clone(),
+            kind: row.kind,
+            pid: row.pid,
+            objects: self.objects,
+            sampled: self.of.tally.done(),
+            threads,
+            steps: self.of.walk.steps(),
+        })
+    }
+}
+
 /// The greatest common divisor.
 fn divisor(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
@@ -332,7 +381,7 @@ pub(crate) fn read(
     if sums.all.samples == 0 {
         return Ok(None);
     }
-    let mut objects = objects(&sums, &tables.objects, own);
+    let mut objects = objects(&sums, tables, own);
     let mut places = places(&sums, &tables.sites);
     let mut threads = threads(&sums, tables);
     let code = code::read(trace, &sums.places)?;
@@ -376,29 +425,22 @@ pub(crate) fn read(
     }))
 }
 
-fn objects(sums: &Sums, rows: &[ObjectRow], own: impl Fn(usize) -> bool) -> Vec<ObjectSamples> {
-    let program = rows.iter().enumerate().filter(|(at, _)| !own(*at));
-    let mut list: Vec<ObjectSamples> = program
-        .filter_map(|(_, row)| {
-            let of = sums.objects.get(&row.object)?;
-            let part = |(&(pid, tid), tally): (&(Pid, Tid), &Tally)| ThreadPart {
-                pid,
-                tid,
-                sampled: tally.done(),
-            };
-            let mut threads: Vec<ThreadPart> = of.threads.iter().map(part).collect();
-            threads.sort_by_key(|t| (t.sampled.rank(), t.tid));
-            Some(ObjectSamples {
-                object: row.object,
-                name: row.name.clone(),
-                kind: row.kind,
-                pid: row.pid,
-                sampled: of.tally.done(),
-                threads,
-                steps: of.walk.steps(),
-            })
-        })
-        .collect();
+/// By name, kind and site: a place that allocates again and again is one row.
+fn objects(sums: &Sums, tables: &Tables, own: impl Fn(usize) -> bool) -> Vec<ObjectSamples> {
+    let mut groups: HashMap<(&str, ObjectKind, Option<&str>), SiteTally<'_>> = HashMap::new();
+    for (_, row) in tables
+        .objects
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| !own(*at))
+    {
+        let Some(of) = sums.objects.get(&row.object) else {
+            continue;
+        };
+        let key = (row.name.as_str(), row.kind, tables.site(row));
+        groups.entry(key).or_default().add(row, of);
+    }
+    let mut list: Vec<ObjectSamples> = groups.into_values().filter_map(SiteTally::done).collect();
     list.sort_by_key(|o| (o.sampled.rank(), o.object));
     list
 }

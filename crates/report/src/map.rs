@@ -31,7 +31,7 @@ pub struct Map {
     /// The threads that first touches name by position.
     pub threads: Vec<Thread>,
     /// Where the objects that the analysis lists stand.
-    pub(crate) seats: HashMap<ObjectId, Seat>,
+    pub seats: HashMap<ObjectId, Seat>,
 }
 
 /// A thread.
@@ -47,11 +47,11 @@ pub struct Thread {
 
 /// Where an object stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub struct Seat {
     /// Its lane.
-    pub(crate) lane: u32,
+    pub lane: u32,
     /// Its first page, counted within the lane.
-    pub(crate) lane_page: u64,
+    pub lane_page: u64,
 }
 
 impl Map {

@@ -108,6 +108,8 @@ pub struct TraceSummary {
     pub kernel: Option<String>,
     /// When it began, in words; null where not recorded.
     pub started: Option<String>,
+    /// Its start on the trace's clock, which figures of groups use.
+    pub start_ns: Time,
     /// How long it ran.
     pub duration_ns: Duration,
     /// How long the intervals are, in words.

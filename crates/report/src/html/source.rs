@@ -312,6 +312,7 @@ fn summary(analysis: &Analysis) -> TraceSummary {
         }),
         kernel: is_known.then(|| format!("Linux {} {}", machine.kernel, machine.architecture)),
         started: (trace.start_unix_ns > 0).then(|| format::utc(trace.start_unix_ns)),
+        start_ns: trace.start_ns,
         duration_ns: trace.duration_ns,
         lengths: lengths(trace),
         selected: trace.selected.clone(),

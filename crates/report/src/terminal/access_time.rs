@@ -6,6 +6,7 @@ use varve_trace::SamplesNote;
 
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
+use crate::words::grouped;
 
 /// Objects that are shown.
 const OBJECTS: usize = 6;
@@ -34,7 +35,7 @@ pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
     for object in samples.objects.iter().take(OBJECTS) {
         let of = &object.sampled;
         table.row([
-            object.name.clone(),
+            grouped(&object.name, object.objects),
             format::percent(time(of).0, accesses.0),
             format::percent(of.write_ns.unwrap_or_default().0, time(of).0),
             format::count(object.threads.len() as u64),

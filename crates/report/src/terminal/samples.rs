@@ -5,6 +5,7 @@ use varve_analyse::{Analysis, CountUse, Latency, SampleUse, Sampled, format};
 use super::access_time;
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
+use crate::words::grouped;
 
 /// Rows of each table.
 const ROWS: usize = 8;
@@ -55,7 +56,7 @@ fn samples(page: &mut Page, s: &SampleUse) {
     ]);
     for o in s.objects.iter().take(ROWS) {
         table.row([
-            o.name.clone(),
+            grouped(&o.name, o.objects),
             o.kind.as_str().to_owned(),
             format::count(o.sampled.samples),
             format::percent(o.sampled.samples, s.all.samples),

@@ -162,11 +162,12 @@ fn the_largest_noise_still_fits() {
         }
     }
     let report = HtmlReport {
-        interval_edges: (0..=u64::from(intervals))
-            .map(|i| Time(i * 50_000_000))
-            .collect(),
-        working_set: vec![Pages(1); intervals as usize],
-        map: pass.finish(),
+        map: Map {
+            grids: pass.finish(),
+            edges: (0..=u64::from(intervals)).map(|i| Time(i * 50)).collect(),
+            working_set: vec![Pages(1); intervals as usize],
+            ..Map::default()
+        },
         ..HtmlReport::default()
     };
     let mut out = Vec::new();

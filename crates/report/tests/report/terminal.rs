@@ -10,8 +10,6 @@ use varve_model::{
 };
 use varve_report::export::{ExportFormat, export};
 use varve_report::map::Map;
-use varve_report::map::Map;
-use varve_report::map::Map;
 use varve_report::terminal::TerminalOptions;
 use varve_report::{json, png, terminal};
 use varve_trace::tables::{

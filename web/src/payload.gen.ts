@@ -1,0 +1,1713 @@
+// Written by `make types` from the Rust types in crates/report/src/html/payload.rs.
+
+/**
+ * How latencies are spread, in CPU cycles. Above 1024 they are exact to a thousandth.
+ */
+export type Latency = { 
+/**
+ * Samples with a latency.
+ */
+samples: number, 
+/**
+ * Half of them took no longer.
+ */
+median: number, 
+/**
+ * Nine of ten took no longer.
+ */
+p90: number, 
+/**
+ * 99 of 100 took no longer.
+ */
+p99: number, 
+/**
+ * The longest.
+ */
+max: number, };
+
+/**
+ * A length of time, nanoseconds.
+ */
+export type Duration = number;
+
+/**
+ * How the address of one instruction of one thread moves from one sample to the next, thousands of accesses later.
+ */
+export type Steps = { 
+/**
+ * Pairs of samples.
+ */
+count: number, 
+/**
+ * The largest number of bytes of which every step is a multiple: of a regular walk, its stride.
+ */
+stride_bytes: number, 
+/**
+ * The share of steps that went up, 0 to 1: near 1 or 0 for a walk, near a half for random accesses and for walks that
+ * begin anew between two samples.
+ */
+upward: number, };
+
+/**
+ * What an object is.
+ */
+export type ObjectKind = "static" | "heap" | "stack" | "mapping" | "file";
+
+/**
+ * An object of a trace: one life of one piece of memory.
+ */
+export type ObjectId = number;
+
+/**
+ * A thread id, as the recorder's pid namespace sees it.
+ */
+export type Tid = number;
+
+/**
+ * A process (thread group) id, as the recorder's pid namespace sees it.
+ */
+export type Pid = number;
+
+/**
+ * A thread's part of the samples of an object.
+ */
+export type ThreadPart = { 
+/**
+ * The process.
+ */
+pid: Pid, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Reads among them; null where no sample tells.
+ */
+reads: number | null, 
+/**
+ * Writes among them; null where no sample tells.
+ */
+writes: number | null, 
+/**
+ * Latencies; null where no sample tells.
+ */
+latency_cycles: Latency | null, 
+/**
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * That of samples whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * That of accesses that write.
+ */
+write_ns: Duration | null, 
+/**
+ * That of samples in system calls.
+ */
+call_ns: Duration | null, };
+
+/**
+ * Samples in the objects of one name, kind and site.
+ */
+export type ObjectSamples = { 
+/**
+ * The number of the one that has the most.
+ */
+object: ObjectId, 
+/**
+ * Their name.
+ */
+name: string, 
+/**
+ * What they are.
+ */
+kind: ObjectKind, 
+/**
+ * The process of that one.
+ */
+pid: Pid, 
+/**
+ * How many objects have samples.
+ */
+objects: number, 
+/**
+ * Threads among them, most first: a row of the matrix of threads and objects; empty where no sample tells.
+ */
+threads: Array<ThreadPart>, 
+/**
+ * How the accesses of one instruction move; null where there are too few.
+ */
+steps: Steps | null, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Reads among them; null where no sample tells.
+ */
+reads: number | null, 
+/**
+ * Writes among them; null where no sample tells.
+ */
+writes: number | null, 
+/**
+ * Latencies; null where no sample tells.
+ */
+latency_cycles: Latency | null, 
+/**
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * That of samples whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * That of accesses that write.
+ */
+write_ns: Duration | null, 
+/**
+ * That of samples in system calls.
+ */
+call_ns: Duration | null, };
+
+/**
+ * A virtual address of a process, in bytes.
+ */
+export type Address = number;
+
+/**
+ * Samples of a place in the code.
+ */
+export type PlaceSamples = { 
+/**
+ * The place in words, or the address.
+ */
+place: string, 
+/**
+ * The instruction, where one is told.
+ */
+ip: Address | null, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Reads among them; null where no sample tells.
+ */
+reads: number | null, 
+/**
+ * Writes among them; null where no sample tells.
+ */
+writes: number | null, 
+/**
+ * Latencies; null where no sample tells.
+ */
+latency_cycles: Latency | null, 
+/**
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * That of samples whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * That of accesses that write.
+ */
+write_ns: Duration | null, 
+/**
+ * That of samples in system calls.
+ */
+call_ns: Duration | null, };
+
+/**
+ * Samples at one line of code.
+ */
+export type LineTime = { 
+/**
+ * The function.
+ */
+function: string | null, 
+/**
+ * The source file.
+ */
+file: string | null, 
+/**
+ * The line in it.
+ */
+line: number | null, 
+/**
+ * The executable or library.
+ */
+module: string | null, 
+/**
+ * All samples that stood there, the kernel's work on its behalf included.
+ */
+samples: number, 
+/**
+ * Their time; null where samples have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * The time of those whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * The time of those that write.
+ */
+write_ns: Duration | null, };
+
+/**
+ * The samples of one call chain whose access is known.
+ */
+export type ChainTime = { 
+/**
+ * Functions, the outermost first, separated by `;`: a folded stack for a flame graph.
+ */
+stack: string, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * The time of its accesses; null where samples have no weight in time.
+ */
+time_ns: Duration | null, };
+
+/**
+ * Where the data of an access came from.
+ */
+export type MemoryLevel = "l1" | "l2" | "l3" | "l4" | "fill_buffer" | "local_dram" | "remote_dram" | "remote_cache" | "dram" | "pmem" | "cxl" | "io" | "uncached";
+
+/**
+ * Samples that one level answered.
+ */
+export type LevelShare = { 
+/**
+ * The level.
+ */
+level: MemoryLevel, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Their latencies; null where none is told.
+ */
+latency_cycles: Latency | null, };
+
+/**
+ * How a sample of a memory access became known.
+ */
+export type SampleSource = "cpu-clock" | "pebs" | "ibs" | "spe" | "perf_mem" | "mitos" | "iiswc22" | "lackey" | "moca" | "fault";
+
+/**
+ * How samples were taken and what became of them. Lost ones do not make a trace incomplete: samples are samples.
+ */
+export type SamplesNote = { 
+/**
+ * What took them.
+ */
+source: SampleSource, 
+/**
+ * How many were asked for, per second of each CPU.
+ */
+rate: number, 
+/**
+ * How many were taken of recorded threads.
+ */
+taken: number, 
+/**
+ * Of those: the kernel was at work, in a system call.
+ */
+in_calls: number, 
+/**
+ * The kernel was at work, for a fault or an interrupt.
+ */
+in_traps: number, 
+/**
+ * The access was that of the instruction before.
+ */
+behind: number, 
+/**
+ * That of the instruction itself.
+ */
+at: number, 
+/**
+ * That of the next instruction to access memory.
+ */
+ahead: number, 
+/**
+ * The hardware told the access.
+ */
+hardware: number, 
+/**
+ * The program was at work, and the access could not be told for certain.
+ */
+undecoded: number, 
+/**
+ * Of those: gathers and scatters, whose addresses stand in vector registers that no sample carries.
+ */
+gathers: number, 
+/**
+ * Beyond all these: samples that did not fit the ring.
+ */
+dropped: number, };
+
+/**
+ * Samples of one source.
+ */
+export type SourceShare = { 
+/**
+ * The source.
+ */
+source: SampleSource, 
+/**
+ * How many.
+ */
+samples: number, };
+
+/**
+ * Samples of a thread.
+ */
+export type ThreadSamples = { 
+/**
+ * Its process.
+ */
+pid: Pid, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * Its name; empty where unknown.
+ */
+name: string, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Reads among them; null where no sample tells.
+ */
+reads: number | null, 
+/**
+ * Writes among them; null where no sample tells.
+ */
+writes: number | null, 
+/**
+ * Latencies; null where no sample tells.
+ */
+latency_cycles: Latency | null, 
+/**
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * That of samples whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * That of accesses that write.
+ */
+write_ns: Duration | null, 
+/**
+ * That of samples in system calls.
+ */
+call_ns: Duration | null, };
+
+/**
+ * How many rows the lists leave out.
+ */
+export type OmittedSamples = { 
+/**
+ * Objects.
+ */
+objects: number, 
+/**
+ * Places.
+ */
+places: number, 
+/**
+ * Lines of code.
+ */
+lines: number, 
+/**
+ * Call chains.
+ */
+chains: number, 
+/**
+ * Threads.
+ */
+threads: number, };
+
+/**
+ * What the samples say. Lists are in the order of time where samples have a weight in time, else of their number.
+ */
+export type SampleUse = { 
+/**
+ * What a sample stands for, a sentence.
+ */
+weight: string, 
+/**
+ * How Varve took them and what became of them; null where another tool did.
+ */
+note: SamplesNote | null, 
+/**
+ * The time of accesses that lie in no known object; null where samples have no weight in time.
+ */
+unowned_ns: Duration | null, 
+/**
+ * Those with an address.
+ */
+with_address: number, 
+/**
+ * Those in a known object.
+ */
+with_object: number, 
+/**
+ * By source, in the order of the sources' words.
+ */
+sources: Array<SourceShare>, 
+/**
+ * By level, nearest first; samples without a level are in none.
+ */
+levels: Array<LevelShare>, 
+/**
+ * By name, kind and site of objects; the recorder's own memory is not among them.
+ */
+objects: Array<ObjectSamples>, 
+/**
+ * By place in the code.
+ */
+places: Array<PlaceSamples>, 
+/**
+ * By line of code, where call stacks are told.
+ */
+lines: Array<LineTime>, 
+/**
+ * Call chains of the samples whose access is known, most first.
+ */
+flame: Array<ChainTime>, 
+/**
+ * By thread.
+ */
+threads: Array<ThreadSamples>, 
+/**
+ * Rows that the lists leave out, by list.
+ */
+omitted: OmittedSamples, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Reads among them; null where no sample tells.
+ */
+reads: number | null, 
+/**
+ * Writes among them; null where no sample tells.
+ */
+writes: number | null, 
+/**
+ * Latencies; null where no sample tells.
+ */
+latency_cycles: Latency | null, 
+/**
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * That of samples whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * That of accesses that write.
+ */
+write_ns: Duration | null, 
+/**
+ * That of samples in system calls.
+ */
+call_ns: Duration | null, };
+
+/**
+ * A thread's accesses.
+ */
+export type ThreadCounts = { 
+/**
+ * The thread; null where the source does not tell.
+ */
+tid: Tid | null, 
+/**
+ * Pages, once for each interval.
+ */
+page_touches: number, 
+/**
+ * That read.
+ */
+reads: number, 
+/**
+ * That wrote.
+ */
+writes: number, };
+
+/**
+ * Accesses to an object.
+ */
+export type ObjectCounts = { 
+/**
+ * Its number.
+ */
+object: ObjectId, 
+/**
+ * Its name.
+ */
+name: string, 
+/**
+ * What it is.
+ */
+kind: ObjectKind, 
+/**
+ * By thread, most accesses first.
+ */
+threads: Array<ThreadCounts>, 
+/**
+ * That read.
+ */
+reads: number, 
+/**
+ * That wrote.
+ */
+writes: number, };
+
+/**
+ * Numbers of accesses.
+ */
+export type Accesses = { 
+/**
+ * That read.
+ */
+reads: number, 
+/**
+ * That wrote.
+ */
+writes: number, };
+
+/**
+ * What the counts say. A page that several objects share counts in the one that has most of it.
+ */
+export type CountUse = { 
+/**
+ * Accesses to pages of no known object.
+ */
+unowned: Accesses, 
+/**
+ * By object, most accesses first.
+ */
+objects: Array<ObjectCounts>, 
+/**
+ * By thread, most accesses first.
+ */
+threads: Array<ThreadCounts>, 
+/**
+ * That read.
+ */
+reads: number, 
+/**
+ * That wrote.
+ */
+writes: number, };
+
+/**
+ * Where a column of numbers stands behind the JSON.
+ */
+export type Column = { 
+/**
+ * Bytes behind the end of the JSON.
+ */
+offset: number, 
+/**
+ * How many numbers.
+ */
+count: number, };
+
+/**
+ * A stack frame.
+ */
+export type Frame = { 
+/**
+ * The function.
+ */
+function: string | null, 
+/**
+ * The source file.
+ */
+file: string | null, 
+/**
+ * The line.
+ */
+line: number | null, 
+/**
+ * The executable or library.
+ */
+module: string | null, 
+/**
+ * The address.
+ */
+address: Address, };
+
+/**
+ * A way on which objects of a group were allocated.
+ */
+export type Stack = { 
+/**
+ * How many of the listed objects.
+ */
+objects: number, 
+/**
+ * Innermost first.
+ */
+frames: Array<Frame>, };
+
+/**
+ * A number of bytes.
+ */
+export type Bytes = number;
+
+/**
+ * A number of 4 KiB pages.
+ */
+export type Pages = number;
+
+/**
+ * A moment: `CLOCK_MONOTONIC`, nanoseconds.
+ */
+export type Time = number;
+
+/**
+ * Pages by the number of intervals in which they were touched.
+ */
+export type Reuse = { 
+/**
+ * In one.
+ */
+once: Pages, 
+/**
+ * In two.
+ */
+twice: Pages, 
+/**
+ * In three or more.
+ */
+more: Pages, };
+
+/**
+ * Pages first touched by a thread.
+ */
+export type ThreadShare = { 
+/**
+ * Its process.
+ */
+pid: Pid, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * How many pages.
+ */
+pages: Pages, };
+
+/**
+ * What a process has of the objects of a group.
+ */
+export type GroupProcess = { 
+/**
+ * The process.
+ */
+pid: Pid, 
+/**
+ * How many of the objects it has, or touched where several may map them.
+ */
+objects: number, 
+/**
+ * The sum over these of the pages that it touched: memory used again for another life counts each time.
+ */
+touched_pages_over_lives: Pages, 
+/**
+ * Sum over them and over intervals of the pages that it touched.
+ */
+page_touches: number, };
+
+/**
+ * Objects of one name, kind and site.
+ */
+export type GroupRow = { 
+/**
+ * Its lane; null where it has none of its own.
+ */
+lane: number | null, 
+/**
+ * On which ways the listed ones were allocated, the most frequent first.
+ */
+stacks: Array<Stack>, 
+/**
+ * Their name.
+ */
+name: string, 
+/**
+ * What they are.
+ */
+kind: ObjectKind, 
+/**
+ * Where they were allocated.
+ */
+site: string | null, 
+/**
+ * How many.
+ */
+objects: number, 
+/**
+ * The processes that have them, or touched them where several map one; most page touches first.
+ */
+processes: Array<GroupProcess>, 
+/**
+ * The threads that touched pages of them first, by page faults, summed over the objects; most pages first.
+ */
+threads: Array<ThreadShare>, 
+/**
+ * Their sizes, summed over all lives.
+ */
+bytes: Bytes, 
+/**
+ * The part of the touched pages that they cover, at most.
+ */
+touched_bytes: Bytes, 
+/**
+ * The most bytes of them that lived at once.
+ */
+peak_bytes: Bytes, 
+/**
+ * How many died in the recording.
+ */
+died: number, 
+/**
+ * The median life of those that died.
+ */
+median_life_ns: Duration | null, 
+/**
+ * Objects of it that were never touched.
+ */
+untouched_objects: number, 
+/**
+ * The sum over the objects of the pages touched: memory that is used again and again for another life counts each
+ * time.
+ */
+touched_pages_over_lives: Pages, 
+/**
+ * Distinct pages touched.
+ */
+touched_pages: Pages, 
+/**
+ * Sum over intervals of pages touched.
+ */
+page_touches: number, 
+/**
+ * Intervals in which any page of it was touched.
+ */
+intervals_touched: number, 
+/**
+ * The end of the first interval that touched it.
+ */
+first_touch_ns: Time | null, 
+/**
+ * The end of the last interval that touched it.
+ */
+last_touch_ns: Time | null, 
+/**
+ * In how many intervals its pages were touched. Of several objects: each page in each life.
+ */
+reuse: Reuse, 
+/**
+ * Touched pages that were written; null where unknown, a lower bound where `writes` is `partly`.
+ */
+written_pages: Pages | null, 
+/**
+ * Page touches of pages that other objects lie on too: they may not be this object's.
+ */
+shared_page_touches: number, 
+/**
+ * Page touches that huge pages made.
+ */
+huge_page_touches: number, 
+/**
+ * Page touches whose bit could not be cleared or that are pinned: they repeat whether used or not.
+ */
+standing_page_touches: number, 
+/**
+ * Page touches that other processes may have made, and nothing shows that this program did; in no other figure.
+ */
+possibly_others_page_touches: number, 
+/**
+ * Touched pages, in use at the end of the recording, that the tail of the recording did not touch.
+ */
+cold_pages: Pages, 
+/**
+ * Pages with a page fault: what `threads` accounts for. Of several objects: the sum over lives.
+ */
+first_touches: Pages, };
+
+/**
+ * A thread.
+ */
+export type Thread = { pid: Pid, tid: Tid, 
+/**
+ * Empty where unknown.
+ */
+name: string, };
+
+/**
+ * An object.
+ */
+export type Object = { 
+/**
+ * Its group, which has its name, kind and site.
+ */
+group: number, 
+/**
+ * Its process; of memory that several map, the first.
+ */
+pid: Pid, 
+/**
+ * The processes that touched it where several may map it: how many pages, and how many they wrote.
+ */
+processes: Array<[Pid, Pages, Pages | null]>, 
+/**
+ * Its first byte.
+ */
+address: Address, 
+/**
+ * Its size.
+ */
+bytes: Bytes, 
+/**
+ * The pages it overlaps.
+ */
+pages: Pages, 
+/**
+ * Pages touched at least once.
+ */
+touched_pages: Pages, 
+/**
+ * Sum over intervals of pages touched.
+ */
+page_touches: number, 
+/**
+ * Sum over intervals of its pages that others may have touched.
+ */
+possibly_others_page_touches: number, 
+/**
+ * Pages written at least once; null where unknown.
+ */
+written_pages: Pages | null, 
+/**
+ * When it came to be; null where before the recording.
+ */
+born_ns: Time | null, 
+/**
+ * When it ceased; null where it lived to the end.
+ */
+died_ns: Time | null, 
+/**
+ * Pages first touched, by thread; most pages first.
+ */
+first_touches: Array<[number, Pages]>, 
+/**
+ * Pages touched in no, one, two, and three or more intervals.
+ */
+reuse: [Pages, Pages, Pages, Pages], 
+/**
+ * The lane that it stands in; null where it has no pages.
+ */
+lane: number | null, 
+/**
+ * Its first page, counted within the lane.
+ */
+lane_page: number, };
+
+/**
+ * How much memory was touched.
+ */
+export type Footprint = { 
+/**
+ * Distinct pages of memory touched; null where the trace has no touches.
+ */
+touched_pages: Pages | null, 
+/**
+ * The sum over processes of the pages that each touched.
+ */
+touched_pages_per_process: Pages | null, 
+/**
+ * Sum over intervals of pages touched.
+ */
+page_touches: number | null, 
+/**
+ * The most pages resident at once; one that several processes map counts in each. Null where not recorded.
+ */
+peak_resident_pages: Pages | null, 
+/**
+ * Pages that others may have touched, in no other figure.
+ */
+possibly_others_pages: Pages, 
+/**
+ * Sum over intervals of these.
+ */
+possibly_others_page_touches: number, };
+
+/**
+ * A process.
+ */
+export type ProcessUse = { 
+/**
+ * The process.
+ */
+pid: Pid, 
+/**
+ * Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
+ * before `; then `: all figures are of all of them together.
+ */
+command: string, 
+/**
+ * Distinct pages touched.
+ */
+touched_pages: Pages, 
+/**
+ * The part of them that other processes touched too.
+ */
+shared_pages: Pages, 
+/**
+ * Sum over intervals of pages touched.
+ */
+page_touches: number, 
+/**
+ * Its threads, as far as known.
+ */
+threads: number, 
+/**
+ * When it began or was first seen.
+ */
+born_ns: Time | null, 
+/**
+ * When it ended, where that was seen.
+ */
+died_ns: Time | null, 
+/**
+ * Its exit code, where its end was seen.
+ */
+exit_code: number | null, };
+
+/**
+ * A time in which the same threads use an object.
+ */
+export type ObjectPhase = { 
+/**
+ * Its beginning.
+ */
+from_ns: Time, 
+/**
+ * Its end.
+ */
+to_ns: Time, 
+/**
+ * Threads with a tenth of its weight then, at least; by position.
+ */
+threads: Array<number>, 
+/**
+ * The weight of all use.
+ */
+weight: number, };
+
+/**
+ * Pages by how many threads accessed them. Their sum is the number of accessed pages.
+ */
+export type Sharing = { 
+/**
+ * Accessed by one thread only.
+ */
+private: Pages, 
+/**
+ * Read by several threads and written by none.
+ */
+read_only: Pages, 
+/**
+ * Accessed by several threads and written by one of them.
+ */
+one_writer: Pages, 
+/**
+ * Written by several threads.
+ */
+many_writers: Pages, };
+
+/**
+ * Private or shared.
+ */
+export type SharingClass = "private" | "read_only" | "one_writer" | "many_writers" | "shared";
+
+/**
+ * A thread in an object in a bin of time.
+ */
+export type FlowCell = { 
+/**
+ * The bin.
+ */
+bin: number, 
+/**
+ * The thread, by position.
+ */
+thread: number, 
+/**
+ * The weight.
+ */
+weight: number, 
+/**
+ * The part of it that writes.
+ */
+writes: number, };
+
+/**
+ * A thread in a part of an object.
+ */
+export type RangeCell = { 
+/**
+ * The part.
+ */
+range: number, 
+/**
+ * The thread, by position.
+ */
+thread: number, 
+/**
+ * Events.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * The part of it that writes.
+ */
+writes: number, };
+
+/**
+ * How an object's pages are spread over threads.
+ */
+export type Ranges = { 
+/**
+ * Parts of the object.
+ */
+count: number, 
+/**
+ * Pages of a part; the last may have fewer.
+ */
+pages: Pages, 
+/**
+ * The parts that are used.
+ */
+cells: Array<RangeCell>, };
+
+/**
+ * A thread's part of an object.
+ */
+export type SharingPart = { 
+/**
+ * The thread, by position in [`SharingUse::threads`].
+ */
+thread: number, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * Its events.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * The part of it that writes.
+ */
+writes: number, 
+/**
+ * Parts of the object, of [`Ranges::count`], that it was seen in.
+ */
+ranges: number, 
+/**
+ * Pages that it touched first; null where unknown.
+ */
+first_pages: Pages | null, 
+/**
+ * Its first event and its last; null where the source has no time.
+ */
+first_ns: Time | null, 
+/**
+ * Likewise.
+ */
+last_ns: Time | null, };
+
+/**
+ * An object and its threads.
+ */
+export type ObjectSharing = { 
+/**
+ * Its number.
+ */
+object: ObjectId, 
+/**
+ * Its name.
+ */
+name: string, 
+/**
+ * How many objects of that name these figures are of: small ones, below 64 KiB each, count together, and then there
+ * are no parts.
+ */
+objects: number, 
+/**
+ * What it is.
+ */
+kind: ObjectKind, 
+/**
+ * Its process.
+ */
+pid: Pid, 
+/**
+ * Its size; of several the sum.
+ */
+bytes: Bytes, 
+/**
+ * Events in it.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * The part of it that reads; null where the source does not tell.
+ */
+reads: number | null, 
+/**
+ * The part of it that writes.
+ */
+writes: number | null, 
+/**
+ * Private or shared, as far as was seen; null where only first touches are known, and where trapped accesses show one
+ * thread.
+ */
+class: SharingClass | null, 
+/**
+ * Its pages by who accessed them; null where accesses were not counted.
+ */
+pages: Sharing | null, 
+/**
+ * The thread that touched most of its pages first; null where unknown.
+ */
+first_tid: Tid | null, 
+/**
+ * Its threads, most weight first.
+ */
+threads: Array<SharingPart>, 
+/**
+ * Threads of the process that lived beside it and never touched it; of samples: that were seen elsewhere at least
+ * [`ENOUGH`] times, and never in it. Null of trapped accesses.
+ */
+never_touched_by: Array<Tid> | null, 
+/**
+ * Threads that touch it and never write it; of samples: that were seen in it at least [`ENOUGH`] times. Null of trapped
+ * accesses.
+ */
+never_written_by: Array<Tid> | null, 
+/**
+ * The share of its weight that belongs to the heaviest thread of each part: 1 where every part is one thread's. Of at
+ * most 64 parts, fewer where they would have less than 16 events each; parts with less than 8 do not count, and it is
+ * null where the others have less than half the weight, and of trapped accesses.
+ */
+own_share: number | null, 
+/**
+ * The distribution of its pages over threads.
+ */
+ranges: Ranges, 
+/**
+ * Its event flow: which threads use it, when.
+ */
+phases: Array<ObjectPhase>, 
+/**
+ * The same in bins of the axis.
+ */
+flow: Array<FlowCell>, };
+
+/**
+ * The time axis of flows: bins of equal length.
+ */
+export type Axis = { 
+/**
+ * Where the first bin begins.
+ */
+start_ns: Time, 
+/**
+ * The length of a bin.
+ */
+bin_ns: Duration, 
+/**
+ * How many bins.
+ */
+bins: number, };
+
+/**
+ * A thread in a block.
+ */
+export type BlockThread = { 
+/**
+ * The thread, by position in [`SharingUse::threads`].
+ */
+thread: number, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * Events.
+ */
+events: number, 
+/**
+ * Those that write.
+ */
+writes: number, 
+/**
+ * Its bytes: from, to (one past the last).
+ */
+bytes: Array<[number, number]>, };
+
+/**
+ * What several threads do in one cache line, or in one page.
+ */
+export type BlockKind = "true_sharing" | "false_sharing";
+
+/**
+ * A cache line or a page with several threads.
+ */
+export type SharedBlock = { 
+/**
+ * The object; null where none is known there.
+ */
+object: ObjectId | null, 
+/**
+ * Its name; empty where none is known.
+ */
+name: string, 
+/**
+ * The first byte of the block.
+ */
+address: Address, 
+/**
+ * Its size.
+ */
+bytes: Bytes, 
+/**
+ * What its two busiest threads do.
+ */
+kind: BlockKind, 
+/**
+ * Events in it.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * Its share of the weight of all accesses, 0 to 1; of trapped accesses that says nothing of how often it is used.
+ */
+share: number, 
+/**
+ * The standard error of `share`; 0 of trapped accesses, which are no sample of all accesses.
+ */
+share_error: number, 
+/**
+ * How often the next event in it was of another thread.
+ */
+turns: number, 
+/**
+ * The chance that accesses of one common pattern would fall apart between the two threads so by luck; 0 for true
+ * sharing.
+ */
+chance: number, 
+/**
+ * The two busiest threads, with the bytes (offsets in the block) that they use.
+ */
+threads: [BlockThread, BlockThread], };
+
+/**
+ * What sharing is known from.
+ */
+export type SharingSource = "counts" | "samples" | "traps" | "faults";
+
+/**
+ * A time in which a thread uses one object most.
+ */
+export type ThreadPhase = { 
+/**
+ * Its beginning.
+ */
+from_ns: Time, 
+/**
+ * Its end.
+ */
+to_ns: Time, 
+/**
+ * The object.
+ */
+object: ObjectId, 
+/**
+ * The weight of the thread's use of it.
+ */
+weight: number, 
+/**
+ * That of everything that the thread does meanwhile.
+ */
+of: number, };
+
+/**
+ * A thread.
+ */
+export type SharingThread = { 
+/**
+ * Its process.
+ */
+pid: Pid, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * Its name; empty where unknown.
+ */
+name: string, 
+/**
+ * Its events.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * The part of it that writes.
+ */
+writes: number, 
+/**
+ * Its event flow: the objects that it goes through, in order.
+ */
+phases: Array<ThreadPhase>, };
+
+/**
+ * What weights count.
+ */
+export type WeightUnit = "accesses" | "nanoseconds" | "samples" | "first_accesses" | "pages";
+
+/**
+ * Who shares what.
+ */
+export type SharingUse = { 
+/**
+ * What it is known from.
+ */
+source: SharingSource, 
+/**
+ * What weights count.
+ */
+unit: WeightUnit, 
+/**
+ * What a weight is, a sentence.
+ */
+weight: string, 
+/**
+ * Events: rows of counts, samples of known accesses, first accesses to pages in intervals, or page faults.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+total: number, 
+/**
+ * The time axis of flows; null where the source has none.
+ */
+axis: Axis | null, 
+/**
+ * The threads, most weight first; others refer to them by position.
+ */
+threads: Array<SharingThread>, 
+/**
+ * The objects, most weight first.
+ */
+objects: Array<ObjectSharing>, 
+/**
+ * Objects that the list leaves out.
+ */
+omitted_objects: number, 
+/**
+ * Cache lines of 64 bytes with several threads of which one writes, most weight first. Only samples and trapped accesses
+ * tell addresses; of the latter no lines with the same bytes are listed, as they do not tell how many bytes are used.
+ */
+lines: Array<SharedBlock>, 
+/**
+ * The same of pages of 4 KiB, by lines.
+ */
+pages: Array<SharedBlock>, 
+/**
+ * Lines and pages in which accesses were told apart; with [`SURE`] this bounds the chance of each to be there by luck.
+ */
+tested: number, 
+/**
+ * Blocks with no more events than this may be missing, because there were too many blocks; 0 as a rule.
+ */
+missed_below: number, };
+
+/**
+ * A page number: virtual address >> 12.
+ */
+export type Page = number;
+
+/**
+ * A stretch of a lane: pages that follow each other in a process.
+ */
+export type Segment = { 
+/**
+ * The process; of memory that several map, the first that had it.
+ */
+pid: Pid, 
+/**
+ * Its first page, counted within the lane.
+ */
+lane_page: number, 
+/**
+ * Its first page in the address space.
+ */
+page: Page, 
+/**
+ * How many pages.
+ */
+pages: number, };
+
+/**
+ * A lane of the map.
+ */
+export type Lane = { title: string, 
+/**
+ * The group whose objects it holds; null where it holds what is left of several.
+ */
+group: number | null, 
+/**
+ * The kind of the objects that are left; null else.
+ */
+kind: ObjectKind | null, 
+/**
+ * How many objects it holds.
+ */
+objects: number, pages: number, pages_per_bin: number, address_bins: number, segments: Array<Segment>, 
+/**
+ * The square root of the share of pages touched, 0 to 255: `[address bin][time bin]`.
+ */
+heat: Column, 
+/**
+ * Distinct pages touched; scaled to 255 where a bin has more.
+ */
+coverage: Column, 
+/**
+ * Like `heat`, of what others may have touched; null where there is nothing of that.
+ */
+possibly: Column | null, 
+/**
+ * The thread that touched most of a bin first, 16 bits each.
+ */
+first_thread: Column, 
+/**
+ * The time bin of the first touch, 16 bits each.
+ */
+first_time: Column, };
+
+/**
+ * What recording cost.
+ */
+export type Overhead = { 
+/**
+ * How long the target was held; null where unknown.
+ */
+held_ns: Duration | null, 
+/**
+ * CPU time of the recorder; null where unknown.
+ */
+recorder_cpu_ns: Duration | null, };
+
+/**
+ * What the numbers of the trace's clock count.
+ */
+export type ClockUnit = "nanoseconds" | "accesses" | "ticks";
+
+/**
+ * What was recorded.
+ */
+export type TraceSummary = { 
+/**
+ * The command line.
+ */
+command: string, 
+/**
+ * The processor and its number of CPUs, in words; null where not recorded.
+ */
+machine: string | null, 
+/**
+ * The kernel's release; null where not recorded.
+ */
+kernel: string | null, 
+/**
+ * When it began, in words; null where not recorded.
+ */
+started: string | null, 
+/**
+ * Its start on the trace's clock, which figures of groups use.
+ */
+start_ns: Time, 
+/**
+ * How long it ran.
+ */
+duration_ns: Duration, 
+/**
+ * How long the intervals are, in words.
+ */
+lengths: string, 
+/**
+ * What of the trace is shown; null where all is.
+ */
+selected: string | null, 
+/**
+ * What all times count.
+ */
+clock_unit: ClockUnit, 
+/**
+ * How many intervals.
+ */
+intervals: number, 
+/**
+ * The backend.
+ */
+backend: string, 
+/**
+ * Whether every loss counter is zero.
+ */
+complete: boolean, 
+/**
+ * The same in a sentence.
+ */
+statement: string, 
+/**
+ * Loss counters that are not zero.
+ */
+losses: { [key in string]: number }, 
+/**
+ * Whether the trace tells writes.
+ */
+written_known: boolean, };
+
+/**
+ * A finding.
+ */
+export type Finding = { 
+/**
+ * A stable name.
+ */
+id: string, 
+/**
+ * The finding in a line.
+ */
+title: string, 
+/**
+ * The numbers behind it.
+ */
+evidence: string, 
+/**
+ * What to do.
+ */
+advice: string, 
+/**
+ * The groups of the objects it is about, the most affected first.
+ */
+groups: Array<number>, };
+
+/**
+ * Time bins of the map.
+ */
+export type Bins = { count: number, intervals_per_bin: number, };
+
+/**
+ * All of it. Moments are nanoseconds since the start of the trace.
+ */
+export type Payload = { 
+/**
+ * Which varve wrote the page.
+ */
+generator: string, trace: TraceSummary, overhead: Overhead, footprint: Footprint, 
+/**
+ * What samples say; null where there are none.
+ */
+samples: SampleUse | null, 
+/**
+ * What counts say; null where there are none.
+ */
+counts: CountUse | null, 
+/**
+ * Who uses what; null where no thread of an access is known.
+ */
+sharing: SharingUse | null, 
+/**
+ * What this trace cannot tell, a sentence each.
+ */
+unknown: Array<string>, bins: Bins, 
+/**
+ * Microseconds from one edge of an interval to the next, 32 bits each; one edge more than there are intervals.
+ */
+interval_edges: Column, 
+/**
+ * Pages touched in each interval, as differences, 32 bits each.
+ */
+working_set: Column, 
+/**
+ * The same of resident pages; null where they were not recorded.
+ */
+resident: Column | null, processes: Array<ProcessUse>, 
+/**
+ * All threads that others refer to by position.
+ */
+threads: Array<Thread>, lanes: Array<Lane>, 
+/**
+ * The objects by name, kind and site; most page touches first.
+ */
+groups: Array<GroupRow>, 
+/**
+ * The hottest objects of each group.
+ */
+objects: Array<Object>, 
+/**
+ * Groups that the list leaves out.
+ */
+omitted_groups: number, findings: Array<Finding>, };
