@@ -40,7 +40,7 @@ export class Curve {
     ctx.textAlign = "left";
     ctx.textBaseline = "middle";
     const rows: [string, string, string][] = [["Working set", "touched per interval", "--accent"]];
-    if (this.report.resident) rows.push(["Resident", this.report.processes.length > 1 ? "held in memory; what processes share counts in each" : "held in memory", "--resident"]);
+    if (this.report.resident) rows.push(["Resident", this.report.processes.length > 1 ? "summed over processes" : "held in memory", "--resident"]);
     rows.forEach(([name, what, colour], i) => {
       const y = TOP + 8 + i * 34;
       ctx.fillStyle = cssVar(colour);

@@ -30,7 +30,7 @@ export class Filters {
   readonly element: HTMLElement;
   filter: Filter = { ...ALL };
   private readonly note = h("span", { class: "note", "aria-live": "polite" });
-  private readonly clear = h("button", { type: "button", class: "tool", onclick: () => this.reset() }, "Show all");
+  private readonly clear = h("button", { type: "button", class: "tool", onclick: () => this.reset() }, "Clear filters");
   private readonly fields: (HTMLInputElement | HTMLSelectElement)[] = [];
 
   constructor(readonly report: Report, readonly onChange: (filter: Filter) => void) {

@@ -79,3 +79,8 @@ export function niceStep(raw: number): number {
   for (const m of [1, 2, 5, 10]) if (m * p >= raw) return m * p;
   return 10 * p;
 }
+
+/** A name of an object with what tells it apart in front. */
+export function name(full: string): string {
+  return full.replaceAll("(anonymous namespace)::", "").replace(/^heap, small objects from ([^(]*[^( ])/, "$1, small objects");
+}

@@ -60,7 +60,7 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
       tile("Intervals", footprint.touched_pages === null ? "none" : fmt.count(trace.intervals), imported(report) ? `imported from ${imported(report)}` : trace.lengths, `${trace.lengths}; backend ${trace.backend}`),
       tile("Touched", footprint.touched_pages === null ? ABSENT : fmt.pageBytes(footprint.touched_pages), footprint.touched_pages === null ? "not recorded" : several && footprint.touched_pages_per_process !== null ? `${fmt.pageBytes(footprint.touched_pages_per_process)} summed over processes` : fmt.pages(footprint.touched_pages)),
       tile("Working set, peak", footprint.touched_pages === null ? ABSENT : fmt.pageBytes(top), footprint.touched_pages === null ? "not recorded" : `median ${fmt.pageBytes(median)}`),
-      tile("Resident, peak", footprint.peak_resident_pages === null ? ABSENT : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : several ? "shared pages in each process" : fmt.pages(footprint.peak_resident_pages)),
+      tile("Resident, peak", footprint.peak_resident_pages === null ? ABSENT : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : several ? "summed over processes" : fmt.pages(footprint.peak_resident_pages)),
       tile("Target held", held === null ? ABSENT : emulated ? "never" : fmt.share(held), held === null ? "not recorded" : emulated ? "it ran in an emulator" : "of the time"),
       tile("Recorder", cpu === null ? ABSENT : fmt.share(cpu), cpu === null ? "not recorded" : "of one CPU"),
       tile("Machine", trace.machine ?? ABSENT, trace.machine === null ? "not recorded" : trace.kernel ?? "")));

@@ -243,7 +243,7 @@ export class HeatMap {
 /** Where the room is short, the place in brackets goes before the name does. */
 function laneLabel(ctx: CanvasRenderingContext2D, full: string, room: number): string {
   // What tells names apart stands at their end.
-  const title = full.replaceAll("(anonymous namespace)::", "").replace(/^heap, small objects from (.*)$/, "$1, small objects");
+  const title = fmt.name(full);
   if (ctx.measureText(title).width <= room) return title;
   const bracket = title.indexOf(" (");
   return ellipsis(ctx, bracket > 0 ? title.slice(0, bracket) : title, room);

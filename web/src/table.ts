@@ -179,7 +179,7 @@ function columns(report: Report, filters: Filters): ColumnSpec[] {
   };
   const ofObject = (o: Obj) => Math.min(o.touched_pages * PAGE_BYTES, o.bytes || Infinity);
   const all: (ColumnSpec | null)[] = [
-    { key: "name", title: "Object", hint: "Name", numeric: false, value: g => g.name.toLowerCase(), text: g => (g.site && g.name.endsWith(` (${g.site})`) ? g.name.slice(0, -g.site.length - 3) : g.name), one: o => `at ${fmt.hex(o.address)}` },
+    { key: "name", title: "Object", hint: "Name", numeric: false, value: g => g.name.toLowerCase(), text: g => fmt.name(g.site && g.name.endsWith(` (${g.site})`) ? g.name.slice(0, -g.site.length - 3) : g.name), one: o => `at ${fmt.hex(o.address)}` },
     { key: "objects", title: "Objects", hint: "How many objects of this name come from this site", numeric: true, value: g => part(g)?.objects ?? g.objects, text: g => fmt.count(part(g)?.objects ?? g.objects), one: () => "" },
     { key: "kind", title: "Kind", hint: "static, heap, stack, mapping or file", numeric: false, value: g => g.kind, text: g => g.kind, one: () => "" },
     { key: "site", title: "Site", hint: "Where they were allocated", numeric: false, value: g => g.site?.toLowerCase() ?? null, text: g => g.site ?? "–", one: o => life(o) },
@@ -189,7 +189,7 @@ function columns(report: Report, filters: Filters): ColumnSpec[] {
     { key: "page_touches", title: "Page touches", hint: "Pages touched, summed over the intervals", numeric: true, value: touches, text: g => fmt.count(touches(g)), one: o => fmt.count(o.page_touches), bar: g => touches(g) / hottest },
     { key: "share", title: "Of all", hint: "Share of all page touches; a page that objects of several sites lie on counts in each", numeric: true, value: touches, text: g => fmt.share(touches(g) / total), one: o => fmt.share(o.page_touches / total) },
     { key: "heat", title: "Heat", hint: "In how many intervals a touched page was touched, on average", numeric: true, value: g => g.page_touches / Math.max(1, g.touched_pages), text: g => (g.touched_pages ? (g.page_touches / g.touched_pages).toFixed(1) : "–"), one: o => (o.touched_pages ? (o.page_touches / o.touched_pages).toFixed(1) : "–") },
-    { key: "first", title: "First touch by", hint: "The thread that touched most of their pages first", numeric: false, value: g => firstBy(g).toLowerCase(), text: firstBy, one: o => (o.first_touches.length ? threadName(report, o.first_touches[0][0]) : "–") },
+    { key: "first", title: "First touch by", hint: "The thread that touched most of their pages first", numeric: false, value: g => (g.threads.length ? firstBy(g).toLowerCase() : null), text: firstBy, one: o => (o.first_touches.length ? threadName(report, o.first_touches[0][0]) : "–") },
   ];
   return all.filter(c => c !== null);
 }

@@ -28,8 +28,10 @@ pub struct Site {
     pub kind: ObjectKind,
     /// How many.
     pub objects: u64,
-    /// The sum over intervals of their pages touched, by whomever.
+    /// The sum over intervals of their pages touched.
     pub touches: u64,
+    /// The same of pages that others may have touched.
+    pub possibly: u64,
 }
 
 /// Where and when an object lived: what the map needs to know of it.
@@ -104,8 +106,9 @@ pub(super) fn plan(placements: &[Placement], sites: &[Site]) -> (Vec<Lane>, Vec<
     let mut order: Vec<usize> = (0..sites.len())
         .filter(|&s| !members[s].is_empty())
         .collect();
-    order.sort_by_key(|&s| std::cmp::Reverse(sites[s].touches));
-    let untouched = order.split_off(order.partition_point(|&s| sites[s].touches > 0));
+    let heat = |s: usize| (sites[s].touches, sites[s].possibly);
+    order.sort_by_key(|&s| std::cmp::Reverse(heat(s)));
+    let untouched = order.split_off(order.partition_point(|&s| heat(s) > (0, 0)));
     let rest = order.split_off(order.len().min(OWN_LANES));
     let own = order.into_iter().map(|s| (Holds::Group(s as u32), vec![s]));
     let rest = ObjectKind::ALL.iter().map(|&kind| {

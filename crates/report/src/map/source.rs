@@ -168,10 +168,8 @@ fn sites(analysis: &Analysis) -> Vec<Site> {
         name: g.name.clone(),
         kind: g.kind,
         objects: g.objects,
-        touches: g
-            .usage
-            .page_touches
-            .saturating_add(g.usage.possibly_others_page_touches),
+        touches: g.usage.page_touches,
+        possibly: g.usage.possibly_others_page_touches,
     });
     site.collect()
 }

@@ -114,6 +114,7 @@ fn site(name: &str, touches: u64) -> Site {
         kind: ObjectKind::Heap,
         objects: 1,
         touches,
+        possibly: 0,
     }
 }
 
