@@ -1,8 +1,10 @@
 //! Hearing what the kernel says, bringing pages back, and following changes of mappings.
 
-use super::backlog::{Access, Backlog, Change};
+use varve_agent_ring::journal::Change;
+
+use super::backlog::{Access, Backlog};
 use super::exempt::Exempt;
-use super::mover::{Message, PAGE, Pagemap, Refusal, Watch};
+use super::mover::{PAGE, Pagemap, Refusal, Watch};
 use super::place::{Changes, aside, back, halves, range_of};
 use super::protect::discard;
 use super::ranges::{Range, Ranges};
@@ -10,15 +12,11 @@ use super::rights::Taken;
 use super::settled::Settled;
 use crate::sys;
 
-const EVENT_PAGEFAULT: u8 = 0x12;
 const EVENT_FORK: u8 = 0x13;
 const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
-const FAULT_WRITE: u64 = 1;
 
-/// Messages that one read brings.
-const MESSAGES: usize = 16;
 /// From so many waiting accesses on, those who wait are woken in groups.
 const CROWD: usize = 32;
 /// The size of a group.
@@ -162,34 +160,15 @@ impl Handler {
 
     /// Takes what the kernel has to say, all of it: nothing that is at work here can stop this.
     fn listen(&mut self) {
-        let mut messages = [Message::default(); MESSAGES];
         // With so many changes waiting, their makers wait for once; all that is read gets done in between.
-        while self.backlog.has_room_for_changes(MESSAGES) {
-            let count = self.front.read(&mut messages);
-            for message in messages.get(..count).unwrap_or_default() {
-                let [a, b, _] = message.words;
-                match message.event {
-                    EVENT_PAGEFAULT => {
-                        let is_write = a & FAULT_WRITE != 0;
-                        self.backlog.push_access(b & !(PAGE - 1), is_write);
-                    }
-                    event => self.backlog.push_change(Change {
-                        event: event.into(),
-                        words: message.words,
-                    }),
-                }
-            }
-            if count < MESSAGES {
-                return;
-            }
-        }
+        while self.backlog.has_room_for_changes() && self.backlog.hear(self.front) {}
     }
 
     /// Takes what the kernel has to say and follows changes of mappings, in their order. That comes before any access
     /// is resolved: a page must not come back between a fork and the filling of the child.
     pub(super) fn attend(&mut self) {
         self.listen();
-        while let Some(Change { event, words }) = self.backlog.pop_change() {
+        while let Some(Change { event, words }) = self.backlog.next_change() {
             let [a, b, c] = words;
             match event as u8 {
                 EVENT_FORK => {
@@ -207,6 +186,7 @@ impl Handler {
                 }
                 _ => {}
             }
+            self.backlog.finish_change();
         }
     }
 
@@ -340,10 +320,10 @@ impl Handler {
 
     /// What a child does to its memory while it is filled waits to be heard.
     fn listen_to(&mut self, child: Watch, since: &mut Changes, generation: u32) {
-        let mut messages = [Message::default(); 1];
+        let mut messages = [Change::default(); 1];
         while child.read(&mut messages) == 1 {
             let [a, b, c] = messages[0].words;
-            match messages[0].event {
+            match messages[0].event as u8 {
                 EVENT_FORK => {
                     let grandchild = Watch {
                         descriptor: a as i32,
