@@ -25,6 +25,10 @@ const MAX_CROWD: usize = 512;
 const LISTED: usize = 64;
 /// Children of children that are filled while their parent is: each takes a part of the stack.
 const MAX_GENERATIONS: u32 = 8;
+/// How often a child is filled again that changes its memory meanwhile.
+const MAX_ROUNDS: usize = 64;
+/// How long the kernel may take from a change of mappings until it says so.
+const MOMENT_NS: i64 = 1_000_000;
 
 /// How often the same is tried, with pauses.
 pub(super) struct Patience {
@@ -175,7 +179,7 @@ impl Handler {
                     let child = Watch {
                         descriptor: a as i32,
                     };
-                    self.fill_child(child, &mut Changes::default(), 0);
+                    self.fill_child(child, &mut Changes::new(), 0);
                 }
                 EVENT_REMAP => self.follow(a, b, c),
                 EVENT_REMOVE => self.drop_aside(Range { start: a, end: b }),
@@ -296,25 +300,39 @@ impl Handler {
     fn fill_child(&mut self, child: Watch, since: &mut Changes, generation: u32) {
         let mut patience = Patience::new(Patience::LONG);
         let mut has_patience = generation < MAX_GENERATIONS;
-        self.each_run_aside(|handler, run| {
-            let mut page = run.start;
-            while page < run.end {
-                let refused = since.now(back(page)).and_then(|to| {
-                    if has_patience {
-                        child.copy_page(to, page, false)
-                    } else {
-                        child.poison(to)
+        for _ in 0..MAX_ROUNDS {
+            let heard = since.heard();
+            let mut misses = false;
+            self.each_run_aside(|handler, run| {
+                let mut page = run.start;
+                while page < run.end {
+                    let refused = since.now(back(page)).and_then(|to| {
+                        if has_patience && since.is_whole() {
+                            child.copy_page(to, page, false)
+                        } else {
+                            child.poison(to)
+                        }
+                    });
+                    if has_patience && refused.is_some_and(Refusal::is_passing) {
+                        handler.listen_to(child, since, generation);
+                        has_patience = patience.pause();
+                        continue;
                     }
-                });
-                // Else it has it, or did not inherit it, or is gone already.
-                if has_patience && refused.is_some_and(Refusal::is_passing) {
-                    handler.listen_to(child, since, generation);
-                    has_patience = patience.pause();
-                    continue;
+                    // Else it has it already.
+                    misses |= refused == Some(Refusal::Nothing);
+                    page += PAGE;
                 }
-                page += PAGE;
+            });
+            if !misses {
+                break;
             }
-        });
+            // It did not inherit the page, or is gone, or has just moved it: then the kernel says so in a moment.
+            sys::sleep_ns(MOMENT_NS);
+            self.listen_to(child, since, generation);
+            if since.heard() == heard {
+                break;
+            }
+        }
         child.close();
     }
 
@@ -328,10 +346,10 @@ impl Handler {
                     let grandchild = Watch {
                         descriptor: a as i32,
                     };
-                    self.fill_child(grandchild, &mut since.clone(), generation + 1);
+                    self.fill_child(grandchild, &mut since.copy(), generation + 1);
                 }
-                EVENT_REMAP => since.note(range_of(a, c), Some(b)),
-                EVENT_REMOVE | EVENT_UNMAP => since.note(Range { start: a, end: b }, None),
+                EVENT_REMAP => since.moved(range_of(a, c), b),
+                EVENT_REMOVE | EVENT_UNMAP => since.went(Range { start: a, end: b }),
                 _ => {}
             }
         }
