@@ -5,8 +5,8 @@ mod groups;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use varve_attribute::Layer;
 use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
+use varve_objects::Layer;
 use varve_trace::tables::{
     IntervalRow, LossRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow,
 };

@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
-use varve_attribute::Owners;
 use varve_model::{Address, ObjectId, ObjectKind, PageRange, Pages, Pid, Tid, Time};
+use varve_objects::Owners;
 use varve_trace::tables::{CountRow, ObjectRow};
 use varve_trace::{EXACT, Trace, TraceError};
 

@@ -12,8 +12,8 @@ mod use_of_memory;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use varve_attribute::LOADERS;
 use varve_model::{Bytes, Duration, ObjectId, ObjectKind, Pid, Time};
+use varve_objects::LOADERS;
 use varve_trace::Absent;
 
 use contention::{false_sharing_lines, false_sharing_pages, true_sharing};

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
-use varve_attribute::Layer;
 use varve_model::{
     Address, Bytes, Interval, ObjectKind, PAGE_BYTES, Page, PageRange, Pages, Pid, Tid, Time,
     TouchSource,
 };
+use varve_objects::Layer;
 use varve_trace::tables::CountRow;
 use varve_trace::{Absent, ClockUnit};
 

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use varve_attribute::owners_at;
 use varve_model::{
     Address, Bytes, Duration, Interval, Loss, ObjectId, ObjectKind, Page, PageRange, Pid,
     SampleSource, SiteId, Tid, Time, TouchSource,
 };
+use varve_objects::owners_at;
 use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, Frame, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,
     SampleRow, SiteRow, SymbolRow, ThreadRow, TouchRow,

@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::time::Instant;
 
-use varve_attribute::Layer;
 use varve_model::{
     Address, Bytes, Duration, Interval, ObjectKind, Page, PageRange, Pages, Pid, Tid, Time,
 };
+use varve_objects::Layer;
 use varve_report::html::{
     Finding, Footprint, Frame, GridPass, HtmlReport, Loss, Object, Overhead, Placement, Thread,
     TraceSummary, write_html,

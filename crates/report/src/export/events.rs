@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use varve_attribute::{Owners, Span, owners_at};
 use varve_model::{
     Address, Bytes, Cpu, MemoryLevel, ObjectId, PageRange, Pages, Pid, SiteId, Tid, Time,
     TouchSource, visible,
 };
+use varve_objects::{Owners, Span, owners_at};
 use varve_trace::tables::{
     FaultRow, Frame, IntervalRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow, TouchRow,
 };

@@ -7,8 +7,8 @@ use varve_analyse::{
     Analysis, CountUse, Memory, Moment, ObjectUse, Objects, Run, SampleUse, SharingUse, Sweep,
     Writes, format, intervals, sweep,
 };
-use varve_attribute::{Layer, Span};
 use varve_model::{Interval, ObjectId, PageRange, Pages, Pid, Tid, Time};
+use varve_objects::{Layer, Span};
 use varve_trace::tables::{FaultRow, ObjectRow, SiteRow};
 use varve_trace::{Absent, Trace, TraceError};
 

@@ -10,11 +10,11 @@ use varve_analyse::{
     Analysis, FindingId, MachineFacts, ObjectUse, Remainder, Reuse, Tail, ThreadShare, ThreadUse,
     TraceFacts, Usage, Writes,
 };
-use varve_attribute::Layer;
 use varve_model::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, PageRange, Pages, Pid,
     Tid, Time, TouchSource,
 };
+use varve_objects::Layer;
 use varve_report::html::{GridPass, HtmlReport, MAX_PAGE_BYTES, Placement, from_trace, write_html};
 use varve_trace::tables::{
     FaultRow, IntervalRow, MappingRow, ObjectRow, ProcessRow, ThreadRow, TouchRow,

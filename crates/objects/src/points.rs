@@ -2,7 +2,8 @@
 
 use varve_model::{Address, PageRange, Pages, Pid, Time};
 
-use super::{Owners, Share, Span, SpanIndex};
+use crate::owners::Owners;
+use crate::span::{Share, Span, SpanIndex};
 
 /// The innermost object at each of the points, of those that live at that very moment. Points may come in any order.
 pub fn owners_at(spans: &[Span], points: &[(Pid, Address, Time)]) -> Vec<Option<SpanIndex>> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use object::{Object, ObjectSection, ReadRef};
 use varve_sys::LazyFile;
 
-use crate::input::{BuildId, Mapping};
+use crate::input::{BuildId, Mapping, undeleted};
 use crate::status::{DebugInfo, ModuleStatus, Unusable};
 
 /// A mini debug file (`.gnu_debugdata`) may not unpack to more than this.
@@ -145,14 +145,6 @@ impl ModuleFiles {
             supplement: None,
             status: ModuleStatus::Unusable(why),
         }
-    }
-}
-
-/// The path without the kernel's mark of an unlinked file, and whether it bore the mark.
-pub(crate) fn undeleted(path: &str) -> (&str, bool) {
-    match path.strip_suffix(" (deleted)") {
-        Some(path) => (path, true),
-        None => (path, false),
     }
 }
 

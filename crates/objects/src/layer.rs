@@ -26,7 +26,7 @@ impl Layer {
     }
 
     /// The higher hides the lower.
-    pub(super) const fn rank(self) -> u8 {
+    pub(crate) const fn rank(self) -> u8 {
         self.0
     }
 

@@ -11,13 +11,26 @@ use crate::dwarf;
 use crate::image::{self, Locator, ModuleFiles};
 use crate::input::{BuildId, Mapping, base_name};
 use crate::layout::{self, Access, DataSymbol, Segment};
-use crate::owners::Layer;
 use crate::status::{ModuleReport, ModuleStatus};
 use crate::variables::{self, Known, Variable};
 
 /// Files with more debug information than this get their variables' names from the symbol table alone: looking
 /// through it takes seconds per gigabyte, and a program that large is mostly not its own author's.
 const INFO_LIMIT: u64 = 1 << 30;
+
+/// How far inside a mapped file a piece of memory lies, from outside to inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// A mapping.
+    Mapping,
+    /// A segment, as far as no variable covers it.
+    Segment,
+    /// A variable.
+    Variable {
+        /// How many larger variables it lies in.
+        depth: u8,
+    },
+}
 
 /// A piece of memory whose name comes from a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +55,8 @@ pub struct StaticObject {
     pub born: Time,
     /// Until when.
     pub died: Option<Time>,
-    /// Which of several objects on a page it is, inner before outer.
-    pub layer: Layer,
+    /// What of a file it is.
+    pub place: Place,
 }
 
 /// What a recording's mappings hold.
@@ -120,7 +133,7 @@ impl StaticsReader {
                 continue;
             };
             let name = base_name(path).to_owned();
-            let object = |kind, text: String, address: u64, bytes: u64, layer| StaticObject {
+            let object = |kind, text: String, address: u64, bytes: u64, place| StaticObject {
                 pid,
                 kind,
                 name: text,
@@ -131,7 +144,7 @@ impl StaticsReader {
                 bytes: Bytes(bytes),
                 born,
                 died,
-                layer,
+                place,
             };
             for segment in &module.segments {
                 let (start, end) = segment.pages();
@@ -141,17 +154,19 @@ impl StaticsReader {
                     text,
                     start,
                     end.saturating_sub(start),
-                    Layer::SEGMENT,
+                    Place::Segment,
                 ));
             }
             for variable in &module.variables {
-                let layer = Layer::variable(variable.depth);
+                let place = Place::Variable {
+                    depth: variable.depth,
+                };
                 let mut placed = object(
                     ObjectKind::Static,
                     variable.name.clone(),
                     variable.address,
                     variable.bytes,
-                    layer,
+                    place,
                 );
                 placed.file.clone_from(&variable.file);
                 placed.line = variable.line;
@@ -160,7 +175,7 @@ impl StaticsReader {
         }
         statics
             .objects
-            .sort_by_key(|object| (object.pid, object.address, object.layer));
+            .sort_by_key(|object| (object.pid, object.address, object.place));
         statics.modules = self.reports();
         statics
     }
@@ -413,6 +428,6 @@ fn mapping_object(mapping: &Mapping) -> StaticObject {
         bytes: mapping.bytes,
         born: mapping.from,
         died: mapping.to,
-        layer: Layer::MAPPING,
+        place: Place::Mapping,
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proptest::prelude::*;
-use varve_attribute::{Layer, Owners, Span, SpanIndex, owners_at};
 use varve_model::{Address, Bytes, Page, PageRange, Pages, Pid, Time};
+use varve_objects::{Layer, Owners, Span, SpanIndex, owners_at};
 
 const LAYERS: [Layer; 5] = [
     Layer::MAPPING,

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use varve_attribute::Mapping;
 use varve_model::{Address, Bytes, Pid, Time};
+use varve_symbols::Mapping;
 
 pub(crate) const C: &str = r#"
 #include <stdlib.h>

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use varve_model::{Bytes, ObjectKind, Tid};
+use varve_model::{Bytes, ObjectKind, Pid, Tid};
 
 use crate::image::Image;
 use crate::input::base_name;
 use crate::plumbing::is_plumbing;
 use crate::source::assigned_variable;
+use crate::statics::StaticObject;
 use crate::symbolize::Frame;
 
 /// Source files larger than this are generated; a name from them says nothing.
@@ -110,7 +111,7 @@ fn read_source(roots: &[PathBuf], file: &str) -> Option<String> {
 }
 
 /// The innermost frame that is the author's own, else the outermost known one.
-pub fn author(frames: &[Frame]) -> Option<&Frame> {
+fn author(frames: &[Frame]) -> Option<&Frame> {
     let known =
         |frame: &&Frame| frame.function.is_some() || frame.file.is_some() || frame.module.is_some();
     frames
@@ -158,7 +159,7 @@ fn is_entry(frame: &Frame) -> bool {
 }
 
 /// Whether the dynamic loader made a mapping for itself, or for a library that nobody of the program's asked for.
-pub(crate) fn is_loaders(frames: &[Frame]) -> bool {
+pub fn is_loaders(frames: &[Frame]) -> bool {
     let of_loader = |frame: &Frame| {
         let function = frame.function.as_deref().unwrap_or_default();
         let module = frame.module.as_deref().unwrap_or_default();
@@ -171,7 +172,7 @@ pub(crate) fn is_loaders(frames: &[Frame]) -> bool {
 }
 
 /// The name of a mapping of a file: that of the file, and who made it.
-pub(crate) fn of_file(file: String, name: &str) -> String {
+pub fn of_file(file: String, name: &str) -> String {
     match name
         .strip_prefix("mapping")
         .or_else(|| name.strip_prefix("mmap"))
@@ -211,8 +212,8 @@ fn within(module: &str, frame: &Frame) -> String {
     }
 }
 
-/// Where a call stack leads, in a few words: the place of its [`author`].
-pub(crate) fn short_place(frames: &[Frame]) -> String {
+/// Where a call stack leads, in a few words: the place of the innermost frame that is the author's own.
+pub fn short_place(frames: &[Frame]) -> String {
     author(frames).map_or_else(|| "unknown caller".to_owned(), place)
 }
 
@@ -278,7 +279,7 @@ fn short_function(function: &str) -> String {
 }
 
 /// `stack of thread 1234 (worker)`; the first thread's is `main stack`.
-pub fn stack_name(pid: varve_model::Pid, tid: Tid, thread: Option<&str>) -> String {
+pub fn stack_name(pid: Pid, tid: Tid, thread: Option<&str>) -> String {
     if pid.0 == tid.0 {
         return "main stack".to_owned();
     }
@@ -289,7 +290,7 @@ pub fn stack_name(pid: varve_model::Pid, tid: Tid, thread: Option<&str>) -> Stri
 }
 
 /// `matrix (solver.c:42)` for static data whose declaration is known.
-pub fn static_name(object: &crate::StaticObject) -> String {
+pub fn static_name(object: &StaticObject) -> String {
     match (&object.file, object.line) {
         (Some(file), Some(line)) => format!("{} ({}:{line})", object.name, base_name(file)),
         _ if object.kind == ObjectKind::Static

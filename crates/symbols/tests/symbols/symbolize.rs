@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::{C, CPP, FORTRAN, RUST, compile, exists, mappings, must, text};
-use varve_attribute::{AddressSpaces, Asked, Frame, Locator, Mapping, Namer, Stack, symbolize};
 use varve_model::{Address, ObjectKind, Pid, SiteId};
+use varve_symbols::{AddressSpaces, Asked, Frame, Locator, Mapping, Namer, Stack, symbolize};
 
 const BIAS: u64 = 0x5555_5555_4000;
 
@@ -291,7 +291,7 @@ fn large_libraries_take_seconds() {
             .count();
         let start = std::time::Instant::now();
         let statics =
-            varve_attribute::StaticsReader::new(Locator::default(), varve_model::Bytes(4096))
+            varve_symbols::StaticsReader::new(Locator::default(), varve_model::Bytes(4096))
                 .read(&all);
         let peak = std::fs::read_to_string("/proc/self/status").unwrap();
         let peak = peak

@@ -76,9 +76,17 @@ impl Mapping {
     }
 }
 
+/// The path without the kernel's mark of an unlinked file, and whether it bore the mark.
+pub(crate) fn undeleted(path: &str) -> (&str, bool) {
+    match path.strip_suffix(" (deleted)") {
+        Some(path) => (path, true),
+        None => (path, false),
+    }
+}
+
 /// The last part of a path, without the kernel's mark of an unlinked file.
 pub(crate) fn base_name(path: &str) -> &str {
-    let (path, _) = crate::image::undeleted(path);
+    let (path, _) = undeleted(path);
     path.rsplit('/')
         .find(|part| !part.is_empty())
         .unwrap_or(path)

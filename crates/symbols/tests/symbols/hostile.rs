@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::{C, CPP, compile, mappings};
-use varve_attribute::{
+use varve_model::{Address, Bytes, Pid, SiteId, Time};
+use varve_symbols::{
     AddressSpaces, Locator, Mapping, Snapshot, Stack, StaticsReader, Unwinder, symbolize,
 };
-use varve_model::{Address, Bytes, Pid, SiteId, Time};
 
 const BIAS: u64 = 0x5555_5555_4000;
 

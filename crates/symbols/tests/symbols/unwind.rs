@@ -1,8 +1,8 @@
 //! Offline unwinding, against gdb's own idea of the same stopped program.
 
 use crate::common::{compile, exists, text};
-use varve_attribute::{AddressSpaces, Locator, Mapping, Snapshot, Stack, Unwinder, symbolize};
 use varve_model::{Address, Bytes, Pid, SiteId, Time};
+use varve_symbols::{AddressSpaces, Locator, Mapping, Snapshot, Stack, Unwinder, symbolize};
 
 const SOURCE: &str = r#"
 #include <stdio.h>

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::common::{C, CPP, FORTRAN, RUST, compile, exists, mappings, must, text};
-use varve_attribute::{
-    BuildId, DebugInfo, Layer, Locator, ModuleStatus, Owners, Span, StaticObject, Statics,
-    StaticsReader, Unusable,
-};
 use varve_model::{Address, Bytes, ObjectKind, PageRange, Time};
+use varve_objects::{Layer, Owners, Span};
+use varve_symbols::{
+    BuildId, DebugInfo, Locator, ModuleStatus, Place, StaticObject, Statics, StaticsReader,
+    Unusable,
+};
 
 const BIAS: u64 = 0x5555_5555_4000;
 const LEAST: u64 = 4096;
@@ -26,7 +27,7 @@ fn variables(statics: &Statics) -> Vec<&StaticObject> {
     statics
         .objects
         .iter()
-        .filter(|object| object.layer > Layer::HEAP)
+        .filter(|object| matches!(object.place, Place::Variable { .. }))
         .collect()
 }
 
@@ -112,7 +113,11 @@ fn every_page_has_an_owner(path: &Path, statics: &Statics, bias: u64) {
         .iter()
         .map(|object| Span {
             pid: object.pid,
-            layer: object.layer,
+            layer: match object.place {
+                Place::Mapping => Layer::MAPPING,
+                Place::Segment => Layer::SEGMENT,
+                Place::Variable { depth } => Layer::variable(depth),
+            },
             address: object.address,
             bytes: object.bytes,
             born: object.born,
@@ -394,7 +399,7 @@ fn fortran_common_blocks_and_their_members() {
         (block.address, Bytes(8000), Bytes(16000))
     );
     assert_eq!(v.address, Address(block.address.0 + 8000));
-    assert!(u.layer > block.layer);
+    assert!(u.place > block.place);
     find(&statics, "fill::local");
 }
 

@@ -8,20 +8,13 @@
 //! when it is first asked about, then again only after a birth or a death in it. Objects larger than 128 MiB are few and
 //! stand in a list of their own. Memory: about 50 bytes per object, and what the chunks in use need.
 
-mod layer;
-mod points;
-
 use std::collections::HashMap;
 
-use varve_model::{Address, Bytes, PAGE_BYTES, Page, PageRange, Pages, Pid, Time};
-use varve_trace::tables::ObjectRow;
+use varve_model::{Bytes, PAGE_BYTES, Page, PageRange, Pages, Pid, Time};
 
 use crate::radix::ChunkIndex;
-pub use layer::Layer;
-pub use points::owners_at;
+use crate::span::{CHUNK_PAGES, Share, Span, SpanIndex, bounds};
 
-const CHUNK_PAGES: u64 = 512;
-const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES;
 /// Objects over more chunks than this are kept in the list of large ones.
 const LARGE_CHUNKS: u64 = 64;
 /// Pages that the objects of more than two pages may take up in a chunk together, in one window: 8 times the chunk. Those
@@ -32,71 +25,6 @@ const MAX_WIDE_PAGES: u64 = 8 * CHUNK_PAGES;
 const MAX_PASSING: usize = 1024;
 /// Large objects of a process that are kept at most, the newest.
 const MAX_LARGE: usize = 4096;
-
-/// Where and when an object is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    /// The process.
-    pub pid: Pid,
-    /// Which of several objects wins.
-    pub layer: Layer,
-    /// Its first byte.
-    pub address: Address,
-    /// Its size.
-    pub bytes: Bytes,
-    /// Its first moment.
-    pub born: Time,
-    /// The moment after its last; [`Span::FOREVER`] where it outlives the recording.
-    pub died: Time,
-}
-
-impl Span {
-    /// The death of what outlives the recording.
-    pub const FOREVER: Time = Time(u64::MAX);
-
-    /// Where and when an object of a trace is.
-    pub fn of(row: &ObjectRow) -> Span {
-        Span {
-            pid: row.pid,
-            layer: Layer::from_number(row.layer),
-            address: row.address,
-            bytes: row.bytes,
-            born: row.born_ns,
-            died: row.died_ns.unwrap_or(Span::FOREVER),
-        }
-    }
-
-    fn end(&self) -> u64 {
-        self.address.0.saturating_add(self.bytes.0)
-    }
-
-    /// The first and the last chunk that it lies in; it has a size.
-    fn chunks(&self) -> (u64, u64) {
-        let last = self.end().saturating_sub(1).max(self.address.0);
-        (self.address.0 / CHUNK_BYTES, last / CHUNK_BYTES)
-    }
-
-    /// How many pages of a chunk it takes up, where these are more than two.
-    fn wide_in(&self, number: u64) -> Option<u64> {
-        let (base, top) = bounds(number);
-        let (start, end) = (self.address.0.max(base), self.end().min(top));
-        let pages = end.saturating_sub(start).div_ceil(PAGE_BYTES);
-        (pages > 2).then_some(pages)
-    }
-}
-
-/// The position of a span in the slice that was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SpanIndex(pub u32);
-
-/// One object's part of a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Share {
-    /// The object.
-    pub object: SpanIndex,
-    /// How many bytes of the page are its own.
-    pub bytes: Bytes,
-}
 
 #[derive(Default)]
 struct Chunk {
@@ -404,12 +332,6 @@ fn keep_newest<T>(
     });
     let least = least.map(|(rank, _)| *rank);
     list.retain(|item| wide(item).is_none_or(|(rank, _)| least.is_some_and(|l| rank >= l)));
-}
-
-/// The first byte of a chunk, and the one after its last.
-fn bounds(number: u64) -> (u64, u64) {
-    let base = number.saturating_mul(CHUNK_BYTES);
-    (base, base.saturating_add(CHUNK_BYTES))
 }
 
 fn run(first: u64, end: u64) -> PageRange {

@@ -11,7 +11,7 @@ const NEVER: Time = Time(u64::MAX);
 
 /// When objects died. The deaths of a window of objects are gathered at a time: deaths are written as they
 /// happen, in no order of objects, and there may be more of them than fit into memory.
-pub(crate) struct Deaths<'a> {
+pub struct Deaths<'a> {
     trace: &'a Trace,
     window: u64,
     /// By the distance of an object from the window's first.
@@ -23,9 +23,11 @@ pub(crate) struct Deaths<'a> {
 }
 
 impl<'a> Deaths<'a> {
+    /// Deaths of a trace whose births and deaths are still raw.
+    ///
     /// # Errors
     /// Births that cannot be counted.
-    pub(crate) fn new(trace: &'a Trace) -> Result<Self, TraceError> {
+    pub fn new(trace: &'a Trace) -> Result<Self, TraceError> {
         Ok(Deaths {
             trace,
             window: u64::MAX,
@@ -41,7 +43,7 @@ impl<'a> Deaths<'a> {
     /// # Errors
     /// Deaths that cannot be read, and numbers that no recorder gives: they would have the deaths read
     /// again and again.
-    pub(crate) fn of(&mut self, birth: &BirthRow) -> Result<Option<Time>, TraceError> {
+    pub fn of(&mut self, birth: &BirthRow) -> Result<Option<Time>, TraceError> {
         let object = birth.object;
         if object < self.next || object.0 >= self.limit {
             return Err(TraceError::BadTable {
