@@ -7,9 +7,12 @@
 //! Only a process that shares the memory may move pages (`UFFDIO_MOVE`), so they are copied: read from the shadow
 //! (`/proc/PID/mem`) and put where they belong (`UFFDIO_COPY`). The files are opened while the recorder may, and need no right
 //! afterwards; they stay those of the very memory that they were opened of, whatever becomes of the process.
+//!
+//! The process goes on meanwhile, and may move, unmap and fork. [`Homes`] follows that in the order in which it happened: the
+//! kernel refuses copies from a change of mappings until it was heard, so what was copied before it moves with it.
 //! ABI: `linux/userfaultfd.h`, `linux/fs.h`; semantics: `Documentation/admin-guide/mm/userfaultfd.rst`.
 
-use std::collections::HashSet;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -18,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use varve_model::{PAGE_BYTES, Pid};
 
+use crate::homes::{Homes, Piece, Range, Shadow, range_of};
 use crate::userfault::present_runs;
 use crate::{MapEntry, PidFd, parse_maps};
 
@@ -34,17 +38,10 @@ const PIECE: u64 = 64 * PAGE_BYTES;
 /// How long one page is tried: mappings change, or memory is short.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_micros(100);
-
-/// Where the pages of a range lie while they are moved.
-#[derive(Clone, Copy, Debug)]
-pub struct Shadow {
-    /// The shadow address of an address.
-    pub of: fn(u64) -> u64,
-    /// Addresses below and from here on have their shadows in different directions.
-    pub middle: u64,
-    /// Addresses from here on are nobody's.
-    pub top: u64,
-}
+/// Forked children that wait to be filled, at most.
+const MAX_CHILDREN: usize = 256;
+/// How often mappings are given up again because they changed meanwhile.
+const MAX_ROUNDS: usize = 100;
 
 /// What was brought back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +50,13 @@ pub struct Brought {
     pub pages: u64,
     /// Pages that could not be: an access to one ends the process, and reads no zeroes.
     pub poisoned: u64,
+}
+
+impl std::ops::AddAssign for Brought {
+    fn add_assign(&mut self, other: Brought) {
+        self.pages += other.pages;
+        self.poisoned += other.poisoned;
+    }
 }
 
 /// What it takes to bring the pages of one process back.
@@ -138,21 +142,24 @@ impl MovedPages {
 
     /// Brings back everything, and gives up watching the memory. The handler has ended. Doing so again changes nothing.
     pub fn bring_back(&self, shadow: Shadow) -> Brought {
-        let mut return_ = Return {
-            moved: self,
-            to: self.front.as_fd(),
-            shadow,
-            done: HashSet::new(),
-            brought: Brought::default(),
-        };
-        return_.fill();
-        // From here on nothing is told any more; what was until now is heard.
-        for range in return_.ranges() {
-            let mut words = [range.start, range.end - range.start];
-            let _ = request(self.front.as_fd(), UFFDIO_UNREGISTER, &mut words);
+        let mut front = Filling::new(
+            self,
+            self.front.as_fd(),
+            Homes::new(shadow, &self.plain_mappings()),
+        );
+        let mut brought = front.fill_all();
+        // What was changed before its mapping was given up is heard; what it concerned may be watched still.
+        for _ in 0..MAX_ROUNDS {
+            for range in self.plain_mappings().iter().map(range_of) {
+                let mut words = [range.start, range.end - range.start];
+                let _ = request(self.front.as_fd(), UFFDIO_UNREGISTER, &mut words);
+            }
+            if !self.has_events() {
+                break;
+            }
+            brought += front.fill_all();
         }
-        return_.listen();
-        return_.brought
+        brought
     }
 
     fn plain_mappings(&self) -> Vec<MapEntry> {
@@ -167,138 +174,132 @@ impl MovedPages {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Range {
-    start: u64,
-    end: u64,
-}
-
 /// One filling: of the process, or of a child that it forks meanwhile.
-struct Return<'a> {
+struct Filling<'a> {
     moved: &'a MovedPages,
     /// The userfaultfd of the memory that is filled.
-    to: BorrowedFd<'a>,
-    shadow: Shadow,
-    /// Pages that are there, or of no use any more. The shadow keeps its content, so that it does not tell.
-    done: HashSet<u64>,
+    to: Descriptor<'a>,
+    homes: Homes,
+    /// Since when a page could not be copied.
+    stuck: Option<Instant>,
     brought: Brought,
 }
 
-impl Return<'_> {
-    fn fill(&mut self) {
-        self.listen();
-        for range in self.ranges() {
-            self.fill_range(range, range.start);
+enum Descriptor<'a> {
+    OfProcess(BorrowedFd<'a>),
+    OfChild(OwnedFd),
+}
+
+impl AsFd for Descriptor<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Descriptor::OfProcess(borrowed) => *borrowed,
+            Descriptor::OfChild(owned) => owned.as_fd(),
         }
-        self.listen();
     }
+}
 
-    /// The ranges that may have pages in their shadows, each of whose shadows is in one piece.
-    fn ranges(&self) -> Vec<Range> {
-        let Shadow { of, middle, top } = self.shadow;
-        let all = self.moved.plain_mappings();
-        let parts = all.iter().flat_map(|m| {
-            let end = m.address.0 + m.bytes.0;
-            [(0, middle), (middle, top)].map(|(from, to)| Range {
-                start: m.address.0.max(from),
-                end: end.min(to),
-            })
-        });
-        let has_shadow = |r: &Range| {
-            let start = of(r.start);
-            let at = all.partition_point(|m| m.address.0 + m.bytes.0 <= start);
-            all.get(at)
-                .is_some_and(|m| m.address.0 < start + (r.end - r.start))
-        };
-        parts
-            .filter(|r| r.start < r.end)
-            .filter(has_shadow)
-            .collect()
-    }
-
-    /// Brings the pages of a range back, to `to` on.
-    fn fill_range(&mut self, range: Range, to: u64) {
-        let place = (self.shadow.of)(range.start);
-        let end = place + (range.end - range.start);
-        let mut at = place;
-        while at < end {
-            let Ok((runs, next)) = present_runs(&self.moved.pagemap, at, end) else {
-                return;
-            };
-            for (start, stop) in runs {
-                for from in (start..stop).step_by(PIECE as usize) {
-                    let bytes = PIECE.min(stop - from);
-                    self.copy(
-                        range.start + (from - place),
-                        from,
-                        to + (from - place),
-                        bytes,
-                    );
-                }
-            }
-            at = next;
+impl<'a> Filling<'a> {
+    fn new(moved: &'a MovedPages, front: BorrowedFd<'a>, homes: Homes) -> Filling<'a> {
+        Filling {
+            moved,
+            to: Descriptor::OfProcess(front),
+            homes,
+            stuck: None,
+            brought: Brought::default(),
         }
     }
 
-    /// Copies pages from the shadow on, which belong to `home`, to `to`.
-    fn copy(&mut self, home: u64, shadow: u64, to: u64, bytes: u64) {
-        let mut content = vec![0u8; bytes as usize];
-        let whole = self
-            .moved
-            .memory
-            .read_exact_at(&mut content, shadow)
-            .is_ok();
-        let mut at = 0;
-        while at < bytes {
-            let page = home + at;
-            let offset = at as usize;
-            let one = &mut content[offset..offset + PAGE_BYTES as usize];
-            if !self.done.contains(&page)
-                && (whole || self.moved.memory.read_exact_at(one, shadow + at).is_ok())
-            {
-                self.copy_page(
-                    page,
-                    to + at,
-                    &content[offset..offset + PAGE_BYTES as usize],
-                );
-            }
-            at += PAGE_BYTES;
+    /// Fills it, and the children that are forked meanwhile.
+    fn fill_all(&mut self) -> Brought {
+        let mut children = VecDeque::new();
+        self.fill(&mut children);
+        let mut brought = std::mem::take(&mut self.brought);
+        while let Some(mut child) = children.pop_front() {
+            child.fill(&mut children);
+            brought += child.brought;
         }
+        brought
     }
 
-    fn copy_page(&mut self, home: u64, to: u64, content: &[u8]) {
-        let until = Instant::now() + PATIENCE;
+    fn fill(&mut self, children: &mut VecDeque<Filling<'a>>) {
         loop {
-            let mut words = [to, content.as_ptr() as u64, PAGE_BYTES, 0, 0];
-            let Err(error) = request(self.to, UFFDIO_COPY, &mut words) else {
-                self.brought.pages += 1;
-                break;
-            };
-            let passes = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM));
-            // Else it has a page of its own, or is not watched or not there any more.
-            if !passes {
-                break;
-            }
             // Mappings change: whoever changes them goes on when that was heard.
-            self.listen();
-            if self.done.contains(&home) {
-                return;
+            self.listen(children);
+            match self.homes.pop() {
+                None => return,
+                Some(piece) if !piece.is_present => self.look(piece),
+                Some(piece) => self.copy(piece),
             }
-            if Instant::now() >= until {
-                let mut words = [to, PAGE_BYTES, 0, 0];
-                let poisoned = request(self.to, UFFDIO_POISON, &mut words).is_ok();
-                self.brought.poisoned += u64::from(poisoned);
-                break;
-            }
-            std::thread::sleep(PAUSE);
         }
-        self.done.insert(home);
     }
 
-    /// Follows what the kernel says of the memory.
-    fn listen(&mut self) {
+    /// Finds the pages of a piece.
+    fn look(&mut self, piece: Piece) {
+        let end = piece.shadow + piece.bytes;
+        // Else the memory is gone.
+        if let Ok((runs, next)) = present_runs(&self.moved.pagemap, piece.shadow, end) {
+            if next < end {
+                self.homes.push(piece.part(next, end));
+            }
+            for (start, stop) in runs.into_iter().rev() {
+                self.homes.push(Piece {
+                    is_present: true,
+                    ..piece.part(start, stop)
+                });
+            }
+        }
+    }
+
+    /// Copies the first pages of a piece. Those that it does not come to are to be brought back still.
+    fn copy(&mut self, piece: Piece) {
+        let bytes = piece.bytes.min(PIECE);
+        let (from, end) = (piece.shadow, piece.shadow + piece.bytes);
+        if bytes < piece.bytes {
+            self.homes.push(piece.part(from + bytes, end));
+        }
+        let mut content = vec![0u8; bytes as usize];
+        let memory = &self.moved.memory;
+        let whole = memory.read_exact_at(&mut content, from).is_ok();
+        for (index, page) in content.chunks_exact_mut(PAGE_BYTES as usize).enumerate() {
+            let offset = index as u64 * PAGE_BYTES;
+            if !whole && memory.read_exact_at(page, from + offset).is_err() {
+                continue;
+            }
+            if !self.copy_page(piece.home + offset, page) {
+                self.homes.push(piece.part(from + offset, from + bytes));
+                std::thread::sleep(PAUSE);
+                return;
+            }
+        }
+    }
+
+    /// Copies a page; false where that is to be tried again.
+    fn copy_page(&mut self, to: u64, content: &[u8]) -> bool {
+        let mut words = [to, content.as_ptr() as u64, PAGE_BYTES, 0, 0];
+        match request(self.to.as_fd(), UFFDIO_COPY, &mut words) {
+            Ok(()) => self.brought.pages += 1,
+            // Mappings change, or memory is short.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM)) => {
+                let since = *self.stuck.get_or_insert_with(Instant::now);
+                if since.elapsed() < PATIENCE {
+                    return false;
+                }
+                let mut words = [to, PAGE_BYTES, 0, 0];
+                let poisoned = request(self.to.as_fd(), UFFDIO_POISON, &mut words).is_ok();
+                self.brought.poisoned += u64::from(poisoned);
+            }
+            // It has a page of its own, or is not watched or not there any more.
+            Err(_) => {}
+        }
+        self.stuck = None;
+        true
+    }
+
+    /// Hears what the kernel says of the memory. All pages that are to be brought back are in `homes`.
+    fn listen(&mut self, children: &mut VecDeque<Filling<'a>>) {
         let mut message = [0u8; 32];
-        while rustix::io::read(self.to, &mut message) == Ok(message.len()) {
+        while rustix::io::read(&self.to, &mut message) == Ok(message.len()) {
             let word = |i: usize| {
                 let bytes = message[8 * i..8 * i + 8].try_into();
                 u64::from_ne_bytes(bytes.unwrap_or_default())
@@ -306,46 +307,25 @@ impl Return<'_> {
             let (a, b, c) = (word(1), word(2), word(3));
             match message[0] {
                 EVENT_FORK => {
-                    // SAFETY: the kernel has made this descriptor for this reader just now.
-                    let child = unsafe { OwnedFd::from_raw_fd(a as i32) };
-                    let mut filling = Return {
+                    let mut child = Filling {
                         moved: self.moved,
-                        to: child.as_fd(),
-                        shadow: self.shadow,
-                        done: self.done.clone(),
+                        // SAFETY: the kernel has made this descriptor for this reader just now.
+                        to: Descriptor::OfChild(unsafe { OwnedFd::from_raw_fd(a as i32) }),
+                        homes: self.homes.clone(),
+                        stuck: None,
                         brought: Brought::default(),
                     };
-                    filling.fill();
-                    self.brought.poisoned += filling.brought.poisoned;
+                    if children.len() < MAX_CHILDREN {
+                        children.push_back(child);
+                    } else {
+                        self.brought += child.fill_all();
+                    }
                 }
-                EVENT_REMAP => {
-                    let from = Range {
-                        start: a,
-                        end: a.saturating_add(c),
-                    };
-                    self.fill_range(from, b);
-                    self.finish(from);
-                }
-                EVENT_REMOVE | EVENT_UNMAP => self.finish(Range { start: a, end: b }),
+                EVENT_REMAP => self.homes.remap(a, b, c),
+                EVENT_REMOVE | EVENT_UNMAP => self.homes.drop_range(Range { start: a, end: b }),
                 // Whoever waits for a page is woken when it is there.
                 _ => {}
             }
-        }
-    }
-
-    fn finish(&mut self, range: Range) {
-        let place = (self.shadow.of)(range.start);
-        let mut at = place;
-        let end = place.saturating_add(range.end.saturating_sub(range.start));
-        while at < end {
-            let Ok((runs, next)) = present_runs(&self.moved.pagemap, at, end) else {
-                return;
-            };
-            for (start, stop) in runs {
-                let pages = (start..stop).step_by(PAGE_BYTES as usize);
-                self.done.extend(pages.map(|p| range.start + (p - place)));
-            }
-            at = next;
         }
     }
 }

@@ -1,8 +1,8 @@
 /*
- * A program whose memory is to be what it was: holder PAGES FILE GO
+ * A program whose memory is to be what it was: holder PAGES FILE GO MOVES
  *
  * Fills PAGES pages, writes "begun" to FILE and waits, touching none of them, until the file GO is there. Then it looks
- * at every page, by itself and by system calls, moves half of them and forks a child that looks too. FILE gets
+ * at every page, by itself and by system calls, moves half of them MOVES times and forks a child that looks too. FILE gets
  * "kept", "kept, but not in the child", or how many pages were lost.
  */
 #define _GNU_SOURCE
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
 	int status = 0;
 	pid_t child;
 
-	if (argc != 4)
+	if (argc != 5)
 		return 2;
 	pages = atol(argv[1]);
 	half = pages / 2;
@@ -69,11 +69,15 @@ int main(int argc, char **argv)
 	child = fork();
 	if (!child)
 		_exit(wrong_pages(memory, 0, pages) ? 1 : 0);
-	moved = mremap(memory + half * WORDS, (pages - half) * PAGE, (pages - half) * PAGE,
-		       MREMAP_MAYMOVE | MREMAP_FIXED,
-		       mmap(NULL, (pages - half) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-	if (moved == MAP_FAILED)
-		return 3;
+	moved = memory + half * WORDS;
+	for (long m = atol(argv[4]); m > 0; m--) {
+		long bytes = (pages - half) * PAGE;
+		void *place = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		moved = mremap(moved, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+		if (moved == MAP_FAILED)
+			return 3;
+	}
 	int nothing = open("/dev/null", O_WRONLY);
 	for (long p = 0; p < half; p += 7)
 		if (write(nothing, memory + p * WORDS, PAGE) != PAGE)
