@@ -1,4 +1,4 @@
-//! The rows of the golden trace, and how it is written.
+//! A small trace with rows of every table, ended and killed, and the rows that it must be read to.
 
 use std::fs;
 use std::path::Path;
@@ -316,11 +316,9 @@ fn symbols() -> Vec<SymbolRow> {
     ]
 }
 
-/// Writes `finished/` and `killed/`, and beside each the rows that it must be read to.
-pub(crate) fn write(folder: &Path) {
-    fs::create_dir_all(folder).expect("folder");
-    let finished = folder.join("finished");
-    let mut writer = TraceWriter::create(&finished, &manifest()).expect("create");
+/// Writes a trace whose recording ended in order, and gives the rows that it must be read to.
+pub(crate) fn finished(folder: &Path) -> Value {
+    let mut writer = TraceWriter::create(folder, &manifest()).expect("create");
     let mut expected = Map::new();
     append(&mut writer, &mut expected, intervals());
     append(&mut writer, &mut expected, touches());
@@ -347,10 +345,12 @@ pub(crate) fn write(folder: &Path) {
     ended.losses.insert("faults".into(), 2);
     ended.settle();
     folder_of.write_manifest(&ended).expect("manifest");
-    save(folder, "finished.json", expected);
+    Value::Object(expected)
+}
 
-    let killed = folder.join("killed");
-    let mut writer = TraceWriter::create(&killed, &manifest()).expect("create");
+/// Writes a trace as a killed recorder leaves it, and gives the rows that it must be read to.
+pub(crate) fn killed(folder: &Path) -> Value {
+    let mut writer = TraceWriter::create(folder, &manifest()).expect("create");
     let mut expected = Map::new();
     for half in touches().chunks(4) {
         append(&mut writer, &mut expected, half.to_vec());
@@ -364,8 +364,8 @@ pub(crate) fn write(folder: &Path) {
     append(&mut writer, &mut expected, births());
     append(&mut writer, &mut expected, deaths());
     append(&mut writer, &mut expected, stacks());
-    fs::write(killed.join("parts/faults-000000.new"), "PAR1 half").expect("leftover");
-    save(folder, "killed.json", expected);
+    fs::write(folder.join("parts/faults-000000.new"), "PAR1 half").expect("leftover");
+    Value::Object(expected)
 }
 
 trait AnyJson {
@@ -391,9 +391,4 @@ fn whole<R: AnyRow>(folder: &TraceFolder, expected: &mut Map<String, Value>, row
     write_table(folder, &rows).expect("write");
     let rows = rows.iter().map(AnyJson::any_json).collect();
     expected.insert(R::TABLE.name.to_owned(), rows);
-}
-
-fn save(folder: &Path, name: &str, expected: Map<String, Value>) {
-    let text = serde_json::to_string_pretty(&Value::Object(expected)).expect("JSON");
-    fs::write(folder.join(name), text + "\n").expect("write");
 }
