@@ -514,6 +514,7 @@ fn a_folder_of_somebody_elses_is_not_written_to() {
         ]);
         assert_eq!(fs::read_dir(&theirs).expect("a folder").count(), 0);
     }
+    fs::remove_dir(&theirs).expect("an empty folder");
     killed_trace(&theirs);
     is_theirs(&theirs).expect("another owner");
     let before = snapshot(&theirs);
