@@ -144,7 +144,7 @@ pub(crate) fn analyse(
     let tail = tables
         .intervals
         .partition_point(|i| i.start_ns < tail_start);
-    let mut fold = Fold::new(&all, own, tables.sites(), end);
+    let mut fold = Fold::new(&all, own, tables.sites(), end, options.room);
     let mut sharing = Sharers::new(trace, &tables, start, end)?;
     let homes = tables.homes(&all);
     let pass = stream::run(

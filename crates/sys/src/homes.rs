@@ -1,6 +1,13 @@
 //! Where the pages in a shadow belong, while mappings change.
 
+use varve_agent_ring::journal::Change;
+
 use crate::MapEntry;
+
+pub(crate) const EVENT_FORK: u8 = 0x13;
+const EVENT_REMAP: u8 = 0x14;
+const EVENT_REMOVE: u8 = 0x15;
+const EVENT_UNMAP: u8 = 0x16;
 
 /// Where the pages of a range lie while they are moved.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +99,8 @@ pub(crate) struct Homes {
     rule: Shadow,
     /// What is to be brought back, the next at the end.
     pieces: Vec<Piece>,
+    /// What could not be brought to where it belongs, which is not there: it may have moved.
+    passed: Vec<Piece>,
     /// All of the shadow that was ever in `pieces`.
     known: Vec<Range>,
 }
@@ -102,6 +111,7 @@ impl Homes {
         let mut homes = Homes {
             rule,
             pieces: Vec::new(),
+            passed: Vec::new(),
             known: Vec::new(),
         };
         let mapped: Vec<Range> = mappings.iter().map(range_of).collect();
@@ -153,8 +163,33 @@ impl Homes {
         self.pieces.push(piece);
     }
 
+    /// Notes that a page cannot be brought to where it belongs.
+    pub(crate) fn pass(&mut self, piece: Piece) {
+        match self.passed.last_mut() {
+            Some(last)
+                if last.shadow + last.bytes == piece.shadow
+                    && last.home + last.bytes == piece.home =>
+            {
+                last.bytes += piece.bytes;
+            }
+            _ => self.passed.push(piece),
+        }
+    }
+
+    /// Follows a change of mappings. What a fork means is for others.
+    pub(crate) fn follow(&mut self, change: Change) {
+        let [a, b, c] = change.words;
+        match change.event as u8 {
+            EVENT_REMAP => self.remap(a, b, c),
+            EVENT_REMOVE | EVENT_UNMAP => {
+                self.take(Range { start: a, end: b });
+            }
+            _ => {}
+        }
+    }
+
     /// Memory was moved within the address space.
-    pub(crate) fn remap(&mut self, from: u64, to: u64, bytes: u64) {
+    fn remap(&mut self, from: u64, to: u64, bytes: u64) {
         let range = Range {
             start: from,
             end: from.saturating_add(bytes),
@@ -183,25 +218,22 @@ impl Homes {
         }));
     }
 
-    /// The pages of a range are of no use any more.
-    pub(crate) fn drop_range(&mut self, range: Range) {
-        self.take(range);
-    }
-
     /// Takes out what belongs into a range.
     fn take(&mut self, range: Range) -> Vec<Piece> {
         let mut taken = Vec::new();
-        let mut kept = Vec::with_capacity(self.pieces.len());
-        for piece in self.pieces.drain(..) {
-            let common = piece.home().common(range);
-            if common.is_empty() {
-                kept.push(piece);
-            } else {
-                taken.push(piece.part_at(common));
-                kept.extend(piece.home().without(common).map(|rest| piece.part_at(rest)));
+        for list in [&mut self.pieces, &mut self.passed] {
+            let mut kept = Vec::with_capacity(list.len());
+            for piece in list.drain(..) {
+                let common = piece.home().common(range);
+                if common.is_empty() {
+                    kept.push(piece);
+                } else {
+                    taken.push(piece.part_at(common));
+                    kept.extend(piece.home().without(common).map(|rest| piece.part_at(rest)));
+                }
             }
+            *list = kept;
         }
-        self.pieces = kept;
         taken
     }
 }
@@ -264,7 +296,7 @@ mod tests {
         let mut homes = homes(4);
         homes.remap(page(2), page(-8), 2 * PAGE_BYTES);
         // The kernel also says that the old place is unmapped.
-        homes.drop_range(Range {
+        homes.take(Range {
             start: page(2),
             end: page(4),
         });
@@ -276,7 +308,7 @@ mod tests {
     #[test]
     fn pages_that_were_given_back_belong_nowhere() {
         let mut homes = homes(4);
-        homes.drop_range(Range {
+        homes.take(Range {
             start: page(1),
             end: page(3),
         });
@@ -284,6 +316,18 @@ mod tests {
         // Nor do they come back when the place is moved.
         homes.remap(page(0), page(10), 4 * PAGE_BYTES);
         assert_eq!(places(homes), [(0, 10), (3, 13)]);
+    }
+
+    #[test]
+    fn pages_whose_place_has_moved_are_brought_once_that_is_known() {
+        let mut homes = homes(3);
+        while let Some(piece) = homes.pop() {
+            let page = piece.shadow + PAGE_BYTES;
+            homes.pass(piece.part(piece.shadow, page));
+            homes.pass(piece.part(page, piece.shadow + piece.bytes));
+        }
+        homes.remap(page(1), page(9), 2 * PAGE_BYTES);
+        assert_eq!(places(homes), [(1, 9), (2, 10)]);
     }
 
     #[test]

@@ -19,19 +19,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use varve_agent_ring::journal::{Change, HEARD, Journal, WAITING};
 use varve_model::{PAGE_BYTES, Pid};
 
-use crate::homes::{Homes, Piece, Range, Shadow, range_of};
+use crate::homes::{EVENT_FORK, Homes, Piece, Shadow, range_of};
 use crate::userfault::present_runs;
 use crate::{MapEntry, PidFd, parse_maps};
 
 const UFFDIO_COPY: u64 = 0xc028_aa03;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
 const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
-const EVENT_FORK: u8 = 0x13;
-const EVENT_REMAP: u8 = 0x14;
-const EVENT_REMOVE: u8 = 0x15;
-const EVENT_UNMAP: u8 = 0x16;
 
 /// Bytes that are copied at once.
 const PIECE: u64 = 64 * PAGE_BYTES;
@@ -67,17 +64,25 @@ pub struct MovedPages {
     pagemap: File,
     maps: File,
     handler: PidFd,
+    /// Where the handler notes what it has heard.
+    journal: u64,
 }
 
 impl MovedPages {
     /// How many descriptors it consists of.
     pub const DESCRIPTORS: usize = 5;
 
-    /// Of the memory that a verified handler shares with its process; `front` is the handler's userfaultfd.
+    /// Of the memory that a verified handler shares with its process; `front` is the handler's userfaultfd, `journal` where its
+    /// [`Journal`] lies.
     ///
     /// # Errors
     /// Where the handler's files cannot be opened, or it is not a handler of that process any more.
-    pub fn open(handler: Pid, process: Pid, front: OwnedFd) -> io::Result<MovedPages> {
+    pub fn open(
+        handler: Pid,
+        process: Pid,
+        front: OwnedFd,
+        journal: u64,
+    ) -> io::Result<MovedPages> {
         let open = |pid: Pid, name: &str| {
             crate::rights::with_any_file(|| File::open(format!("/proc/{pid}/{name}")))
         };
@@ -93,6 +98,7 @@ impl MovedPages {
             pagemap,
             maps,
             handler,
+            journal,
         };
         // Of a process whose first thread has ended, the kernel lists none.
         match opened.is_over() {
@@ -113,7 +119,7 @@ impl MovedPages {
     }
 
     /// From the descriptors that somebody handed over.
-    pub fn from_descriptors(all: [OwnedFd; MovedPages::DESCRIPTORS]) -> MovedPages {
+    pub fn from_descriptors(all: [OwnedFd; MovedPages::DESCRIPTORS], journal: u64) -> MovedPages {
         let [front, memory, pagemap, maps, handler] = all;
         MovedPages {
             front,
@@ -121,7 +127,39 @@ impl MovedPages {
             pagemap: pagemap.into(),
             maps: maps.into(),
             handler: handler.into(),
+            journal,
         }
+    }
+
+    /// Where the handler's journal lies.
+    pub fn journal(&self) -> u64 {
+        self.journal
+    }
+
+    /// Changes of mappings that the handler has heard and may not have followed, in their order.
+    fn unfollowed(&self) -> Vec<Change> {
+        let read = |at: u64, count: usize| -> Option<Vec<u64>> {
+            let mut bytes = vec![0; count * 8];
+            self.memory.read_exact_at(&mut bytes, at).ok()?;
+            let words = bytes.as_chunks::<8>().0.iter();
+            Some(words.map(|word| u64::from_ne_bytes(*word)).collect())
+        };
+        let Some(head) = read(self.journal, Journal::HEAD_WORDS) else {
+            return Vec::new();
+        };
+        let change = |words: &[u64]| Change {
+            event: words[0],
+            words: [words[1], words[2], words[3]],
+        };
+        let (heard, counts) = head.split_at(4 * HEARD);
+        let count = (counts[1] as usize).min(WAITING);
+        let waiting = (0..count).map_while(|index| {
+            let place = counts[0].wrapping_add(index as u64) % WAITING as u64;
+            let at = self.journal + 8 * Journal::HEAD_WORDS as u64 + 32 * place;
+            Some(change(&read(at, 4)?))
+        });
+        let heard = heard.chunks_exact(4).map(change);
+        waiting.chain(heard).filter(|c| c.event != 0).collect()
     }
 
     /// Whether the handler has ended.
@@ -147,6 +185,9 @@ impl MovedPages {
             self.front.as_fd(),
             Homes::new(shadow, &self.plain_mappings()),
         );
+        for change in self.unfollowed() {
+            front.homes.follow(change);
+        }
         let mut brought = front.fill_all();
         // What was changed before its mapping was given up is heard; what it concerned may be watched still.
         for _ in 0..MAX_ROUNDS {
@@ -183,6 +224,15 @@ struct Filling<'a> {
     /// Since when a page could not be copied.
     stuck: Option<Instant>,
     brought: Brought,
+}
+
+/// What became of a page.
+enum Copied {
+    Done,
+    /// There is nothing to copy it to.
+    NotThere,
+    /// That is to be tried again.
+    NotNow,
 }
 
 enum Descriptor<'a> {
@@ -266,16 +316,23 @@ impl<'a> Filling<'a> {
             if !whole && memory.read_exact_at(page, from + offset).is_err() {
                 continue;
             }
-            if !self.copy_page(piece.home + offset, page) {
-                self.homes.push(piece.part(from + offset, from + bytes));
-                std::thread::sleep(PAUSE);
-                return;
+            match self.copy_page(piece.home + offset, page) {
+                Copied::Done => {}
+                Copied::NotThere => {
+                    let page = from + offset;
+                    self.homes.pass(piece.part(page, page + PAGE_BYTES));
+                }
+                Copied::NotNow => {
+                    self.homes.push(piece.part(from + offset, from + bytes));
+                    std::thread::sleep(PAUSE);
+                    return;
+                }
             }
         }
     }
 
-    /// Copies a page; false where that is to be tried again.
-    fn copy_page(&mut self, to: u64, content: &[u8]) -> bool {
+    /// Copies a page.
+    fn copy_page(&mut self, to: u64, content: &[u8]) -> Copied {
         let mut words = [to, content.as_ptr() as u64, PAGE_BYTES, 0, 0];
         match request(self.to.as_fd(), UFFDIO_COPY, &mut words) {
             Ok(()) => self.brought.pages += 1,
@@ -283,17 +340,21 @@ impl<'a> Filling<'a> {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM)) => {
                 let since = *self.stuck.get_or_insert_with(Instant::now);
                 if since.elapsed() < PATIENCE {
-                    return false;
+                    return Copied::NotNow;
                 }
                 let mut words = [to, PAGE_BYTES, 0, 0];
                 let poisoned = request(self.to.as_fd(), UFFDIO_POISON, &mut words).is_ok();
                 self.brought.poisoned += u64::from(poisoned);
             }
-            // It has a page of its own, or is not watched or not there any more.
-            Err(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            // It is not watched or not there any more, or has moved and the kernel is about to say so.
+            Err(_) => {
+                self.stuck = None;
+                return Copied::NotThere;
+            }
         }
         self.stuck = None;
-        true
+        Copied::Done
     }
 
     /// Hears what the kernel says of the memory. All pages that are to be brought back are in `homes`.
@@ -304,13 +365,16 @@ impl<'a> Filling<'a> {
                 let bytes = message[8 * i..8 * i + 8].try_into();
                 u64::from_ne_bytes(bytes.unwrap_or_default())
             };
-            let (a, b, c) = (word(1), word(2), word(3));
-            match message[0] {
+            let change = Change {
+                event: word(0),
+                words: [word(1), word(2), word(3)],
+            };
+            match change.event as u8 {
                 EVENT_FORK => {
                     let mut child = Filling {
                         moved: self.moved,
                         // SAFETY: the kernel has made this descriptor for this reader just now.
-                        to: Descriptor::OfChild(unsafe { OwnedFd::from_raw_fd(a as i32) }),
+                        to: Descriptor::OfChild(unsafe { OwnedFd::from_raw_fd(word(1) as i32) }),
                         homes: self.homes.clone(),
                         stuck: None,
                         brought: Brought::default(),
@@ -321,10 +385,8 @@ impl<'a> Filling<'a> {
                         self.brought += child.fill_all();
                     }
                 }
-                EVENT_REMAP => self.homes.remap(a, b, c),
-                EVENT_REMOVE | EVENT_UNMAP => self.homes.drop_range(Range { start: a, end: b }),
                 // Whoever waits for a page is woken when it is there.
-                _ => {}
+                _ => self.homes.follow(change),
             }
         }
     }

@@ -24,6 +24,9 @@ static uint64_t content(long page, size_t word)
 	return ((uint64_t)page + 1) * 0x9e3779b97f4a7c15ull + word;
 }
 
+/* The first of them, for whoever wants to know why. */
+static char first_wrong[128];
+
 static long wrong_pages(const uint64_t *memory, long first, long pages)
 {
 	long wrong = 0;
@@ -32,6 +35,9 @@ static long wrong_pages(const uint64_t *memory, long first, long pages)
 		int is_whole = 1;
 		for (size_t w = 0; w < WORDS; w++)
 			is_whole &= memory[p * WORDS + w] == content(first + p, w);
+		if (!is_whole && !first_wrong[0])
+			snprintf(first_wrong, sizeof(first_wrong), "page %ld at %p: %lx", first + p,
+				 (const void *)(memory + p * WORDS), (unsigned long)memory[p * WORDS]);
 		wrong += !is_whole;
 	}
 	return wrong;
@@ -42,7 +48,7 @@ static void say(const char *path, const char *word, long count)
 	FILE *f = fopen(path, "w");
 
 	if (f) {
-		fprintf(f, count ? "%s %ld\n" : "%s\n", word, count);
+		fprintf(f, count ? "%s %ld, %s\n" : "%s\n", word, count, first_wrong);
 		fclose(f);
 	}
 }

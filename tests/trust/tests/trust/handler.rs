@@ -284,6 +284,19 @@ fn a_thousand_threads_that_wait_at_once_go_on() {
     require_kept(&stage, running, &out);
 }
 
+/// A child runs while the handler brings it what its parent has in the shadow.
+#[test]
+fn a_child_that_gives_back_much_memory_at_once_has_the_rest() {
+    for pieces in ["10", "3000"] {
+        let stage = Stage::new();
+        if !can_trap(&stage) {
+            return;
+        }
+        let (running, out) = record(&stage, "giver", &[pieces, "FILE"]);
+        require_kept(&stage, running, &out);
+    }
+}
+
 #[test]
 fn five_thousand_threads_go_on_and_end() {
     let stage = Stage::new();
