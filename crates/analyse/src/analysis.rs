@@ -7,13 +7,14 @@
 //! processes and sources it is named there. A page belongs to the innermost object that lies on it; where several lie on
 //! it, it counts in each of them and in [`Analysis::shared`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use varve_model::{
-    Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time, TouchSource,
+    Address, Backend, Bytes, Capability, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time,
+    TouchSource,
 };
-use varve_trace::{Absent, ClockUnit, State, TrapsNote};
+use varve_trace::{ClockUnit, State, TrapsNote};
 
 use crate::counts::CountUse;
 use crate::samples::SampleUse;
@@ -85,8 +86,8 @@ pub struct TraceFacts {
     pub state: State,
     /// Loss counters that are not zero.
     pub losses: BTreeMap<String, u64>,
-    /// The backend, such as `scan`.
-    pub backend: String,
+    /// What made the trace.
+    pub backend: Backend,
     /// How many intervals.
     pub intervals: u64,
     /// From the start of the first interval to the end of the last.
@@ -119,8 +120,8 @@ pub struct TraceFacts {
     pub machine: MachineFacts,
     /// How many first accesses were trapped, with `--backend fault`.
     pub traps: Option<TrapsNote>,
-    /// What the source of the trace does not tell: the figures that would be made of it are null.
-    pub absent: Vec<Absent>,
+    /// What the trace has: figures that would be made of what it lacks are null.
+    pub capabilities: BTreeSet<Capability>,
     /// What of the trace is shown, as a person said it; null where all is.
     pub selected: Option<String>,
     /// What all times count.
@@ -133,6 +134,11 @@ pub struct TraceFacts {
 }
 
 impl TraceFacts {
+    /// Whether the trace has this.
+    pub fn has(&self, capability: Capability) -> bool {
+        self.capabilities.contains(&capability)
+    }
+
     /// Whether intervals are longer than asked for, by more than a tenth.
     pub fn is_lengthened(&self) -> bool {
         let asked = self.interval_ns.map(|asked| asked.0);

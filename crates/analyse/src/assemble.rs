@@ -5,8 +5,8 @@ mod groups;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use varve_attribute::Layer;
 use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
+use varve_objects::Layer;
 use varve_trace::tables::{
     IntervalRow, LossRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow,
 };
@@ -402,7 +402,7 @@ impl Whole<'_> {
             statement: manifest.completeness.statement.clone(),
             state: manifest.state,
             losses,
-            backend: manifest.backend.clone(),
+            backend: manifest.backend,
             intervals: tables.intervals.len() as u64,
             duration_ns: end - start,
             start_ns: start,
@@ -432,7 +432,7 @@ impl Whole<'_> {
                 nodes: machine.nodes,
             },
             traps: manifest.traps,
-            absent: manifest.absent.clone(),
+            capabilities: manifest.capabilities.clone(),
             selected: self.trace.selection().map(|s| s.words.clone()),
             clock_unit: manifest.clock.unit,
             touch_rows: self.pass.rows,

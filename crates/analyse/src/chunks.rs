@@ -1,7 +1,7 @@
 //! Where the touched pages of all processes stand in memory: 2 MiB chunks.
 
-use varve_attribute::ChunkIndex;
 use varve_model::{Bytes, Pid};
+use varve_objects::ChunkIndex;
 
 use crate::page_states::PageStates;
 

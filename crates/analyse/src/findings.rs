@@ -12,9 +12,8 @@ mod use_of_memory;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use varve_attribute::LOADERS;
-use varve_model::{Bytes, Duration, ObjectId, ObjectKind, Pid, Time};
-use varve_trace::Absent;
+use varve_model::{Bytes, Capability, Duration, ObjectId, ObjectKind, Pid, Time};
+use varve_objects::LOADERS;
 
 use contention::{false_sharing_lines, false_sharing_pages, true_sharing};
 use first_touches::{scanned_by_all, single_first_touch};
@@ -47,7 +46,7 @@ fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
     let facts = Facts::new(analysis, tables);
     let by_use = rules_by_use(&facts);
     // Without touches nothing is known of what they tell; what samples tell does not need them.
-    let lacks_touches = analysis.trace.absent.contains(&Absent::Touches);
+    let lacks_touches = !analysis.trace.has(Capability::Touches);
     if lacks_touches || (analysis.trace.touch_rows == 0 && analysis.trace.intervals == 0) {
         return incomplete(analysis).into_iter().chain(by_use).collect();
     }

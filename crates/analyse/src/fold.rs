@@ -9,8 +9,8 @@ mod users;
 
 use std::collections::HashMap;
 
-use varve_attribute::{Owners, Span};
 use varve_model::{Address, Bytes, Page, PageRange, Pages, Pid, Time};
+use varve_objects::{Owners, Span};
 
 use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MAX_PAGES, MAX_PENDING};
 use crate::memory::Objects;

@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::time::Instant;
 
-use varve_attribute::Layer;
 use varve_model::{
     Address, Bytes, Duration, Interval, ObjectKind, Page, PageRange, Pages, Pid, Tid, Time,
 };
+use varve_objects::Layer;
 use varve_report::html::{
     Finding, Footprint, Frame, GridPass, HtmlReport, Loss, Object, Overhead, Placement, Thread,
     TraceSummary, write_html,
@@ -356,7 +356,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             duration_ns: Duration(INTERVALS as u64 * STEP),
             interval_ns: Duration(STEP),
             intervals: INTERVALS as u32,
-            backend: "scan".into(),
+            backend: varve_model::Backend::Scan,
             complete: !lossy,
             losses: if lossy { vec![
                 Loss { kind: "ring_overflow".into(), count: 12, meaning: Some("Events that found the ring full: first touches may lack their thread.".into()) },

@@ -18,7 +18,7 @@ pub use lanes::Placement;
 pub use source::from_trace;
 
 use serde::Serialize;
-use varve_model::{Address, Bytes, Duration, ObjectKind, Pages, Pid, Tid, Time};
+use varve_model::{Address, Backend, Bytes, Duration, ObjectKind, Pages, Pid, Tid, Time};
 use varve_trace::ClockUnit;
 
 /// The version of the contract between this module and the page.
@@ -96,8 +96,8 @@ pub struct TraceSummary {
     pub clock_unit: ClockUnit,
     /// How many intervals.
     pub intervals: u32,
-    /// The backend.
-    pub backend: String,
+    /// What made the trace.
+    pub backend: Backend,
     /// Whether every loss counter is zero.
     pub complete: bool,
     /// The same in a sentence.

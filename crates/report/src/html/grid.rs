@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use varve_attribute::{Owners, Span};
 use varve_model::{Interval, Page, PageRange, Pages, Pid, Time};
+use varve_objects::{Owners, Span};
 
 use super::column::{Column, Filler};
 use super::lanes::{Placement, Seat, divide, plan};

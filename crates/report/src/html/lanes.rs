@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use varve_attribute::{Layer, Span};
 use varve_model::{Address, Bytes, ObjectKind, Page, PageRange, Pid, Time};
+use varve_objects::{Layer, Span};
 
 use super::grid::{Lane, Segment};
 

@@ -7,10 +7,10 @@ use varve_analyse::{
     Analysis, CountUse, Memory, Moment, ObjectUse, Objects, Run, SampleUse, SharingUse, Sweep,
     Writes, format, intervals, sweep,
 };
-use varve_attribute::{Layer, Span};
-use varve_model::{Interval, ObjectId, PageRange, Pages, Pid, Tid, Time};
+use varve_model::{Capability, Interval, ObjectId, PageRange, Pages, Pid, Tid, Time};
+use varve_objects::{Layer, Span};
 use varve_trace::tables::{FaultRow, ObjectRow, SiteRow};
-use varve_trace::{Absent, Trace, TraceError};
+use varve_trace::{Trace, TraceError};
 
 use super::crew::Crew;
 use super::{
@@ -72,8 +72,8 @@ pub fn from_trace(
     let resident = resident.iter().any(|p| p.0 > 0).then_some(resident);
     let mut edges: Vec<Time> = intervals.iter().map(|i| since(i.start_ns)).collect();
     edges.push(intervals.last().map_or(Time(0), |i| since(i.end_ns)));
-    let lacks = |what| analysis.trace.absent.contains(&what);
-    let (costs, touches) = (!lacks(Absent::Overhead), !lacks(Absent::Touches));
+    let costs = analysis.trace.has(Capability::Overhead);
+    let touches = analysis.trace.has(Capability::Touches);
     Ok(HtmlReport {
         samples: analysis.samples.as_ref().map(shown_samples),
         counts: analysis.counts.as_ref().map(shown_counts),
@@ -455,7 +455,7 @@ fn summary(analysis: &Analysis) -> TraceSummary {
         count,
         meaning: None,
     });
-    let is_known = !trace.absent.contains(&Absent::Machine);
+    let is_known = trace.has(Capability::Machine);
     TraceSummary {
         command: trace.command.join(" "),
         machine: is_known.then(|| {
@@ -474,7 +474,7 @@ fn summary(analysis: &Analysis) -> TraceSummary {
         interval_accesses: trace.interval_accesses,
         clock_unit: trace.clock_unit,
         intervals: u32::try_from(trace.intervals).unwrap_or(u32::MAX),
-        backend: trace.backend.clone(),
+        backend: trace.backend,
         complete: trace.complete,
         statement: trace.statement.clone(),
         losses: losses.collect(),

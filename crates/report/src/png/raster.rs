@@ -1,8 +1,8 @@
 //! How much of each cell of the map was touched.
 
 use varve_analyse::{Analysis, Memory, Moment, ObjectUse, Run, Sweep, intervals, sweep};
-use varve_attribute::Span;
 use varve_model::{PageRange, Time};
+use varve_objects::Span;
 use varve_trace::tables::FaultRow;
 use varve_trace::{Trace, TraceError};
 

@@ -1,8 +1,8 @@
 //! How much memory was used, and when.
 
 use varve_analyse::{Analysis, Remainder, format};
-use varve_model::TouchSource;
-use varve_trace::{Absent, ClockUnit};
+use varve_model::{Capability, TouchSource};
+use varve_trace::ClockUnit;
 
 use super::chart;
 use super::page::{Page, Tone};
@@ -134,5 +134,5 @@ pub(super) fn over_time(page: &mut Page, a: &Analysis) {
 }
 
 fn knows_resident(a: &Analysis) -> bool {
-    a.footprint.peak_resident_pages.0 > 0 && !a.trace.absent.contains(&Absent::Resident)
+    a.footprint.peak_resident_pages.0 > 0 && a.trace.has(Capability::Resident)
 }

@@ -10,11 +10,11 @@ use varve_analyse::{
     Analysis, FindingId, MachineFacts, ObjectUse, Remainder, Reuse, Tail, ThreadShare, ThreadUse,
     TraceFacts, Usage, Writes,
 };
-use varve_attribute::Layer;
 use varve_model::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, PageRange, Pages, Pid,
     Tid, Time, TouchSource,
 };
+use varve_objects::Layer;
 use varve_report::html::{GridPass, HtmlReport, MAX_PAGE_BYTES, Placement, from_trace, write_html};
 use varve_trace::tables::{
     FaultRow, IntervalRow, MappingRow, ObjectRow, ProcessRow, ThreadRow, TouchRow,
@@ -233,7 +233,8 @@ fn manifest() -> Manifest {
         version: 1,
         varve: "0.1.0".into(),
         state: State::Finished,
-        backend: "scan".into(),
+        backend: varve_model::Backend::Scan,
+        capabilities: varve_model::Capability::RECORDED.into(),
         recorder_pid: None,
         target: Target {
             command: vec!["./prog".into(), "</script><b>".into()],
@@ -270,7 +271,6 @@ fn manifest() -> Manifest {
         samples: None,
         traps: None,
         modules: vec![],
-        absent: vec![],
         notes: vec![],
     }
 }
@@ -328,7 +328,8 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             statement: "Everything.".into(),
             state: State::Finished,
             losses: [].into(),
-            backend: "scan".into(),
+            backend: varve_model::Backend::Scan,
+            capabilities: varve_model::Capability::RECORDED.into(),
             hold: String::new(),
             intervals: intervals.len() as u64,
             duration_ns: Duration(40_000_000),
@@ -352,7 +353,6 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
                 nodes: None,
             },
             traps: None,
-            absent: vec![],
             selected: None,
             clock_unit: Default::default(),
             touch_rows: 5,
