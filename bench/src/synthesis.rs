@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, SiteId, Tid, Time,
-    TouchSource,
+    Address, Backend, Bytes, Capability, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid,
+    SiteId, Tid, Time, TouchSource,
 };
 use varve_trace::tables::{
     FaultRow, Frame, IntervalRow, ObjectRow, ProcessRow, SiteRow, ThreadRow, TouchRow,
@@ -227,7 +227,11 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
         varve: "0.1.0".into(),
         state: State::Recording,
         recorder_pid: None,
-        backend: "scan".into(),
+        backend: Backend::Scan,
+        capabilities: Capability::RECORDED
+            .into_iter()
+            .chain([Capability::HeapObjects])
+            .collect(),
         target: Target {
             command: ["./solver", "--grid", "1024x1024x512"]
                 .map(String::from)
@@ -276,7 +280,6 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
         samples: None,
         traps: None,
         modules: vec![],
-        absent: vec![],
         notes: vec![],
     }
 }

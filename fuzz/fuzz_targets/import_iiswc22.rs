@@ -7,5 +7,5 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let folder = std::env::temp_dir().join(format!("varve-fuzz-iiswc22-{}", std::process::id()));
-    import::run(bytes, varve_import::Format::Iiswc22, &folder);
+    import::run(bytes, varve_model::ImportFormat::Iiswc22, &folder);
 });

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use varve_import::{Format, import};
+use varve_import::import;
+use varve_model::ImportFormat;
 use varve_trace::Output;
 
 /// Imports the bytes; errors are what is to be expected. An import that fails leaves nothing.
-pub(crate) fn run(bytes: &[u8], format: Format, folder: &Path) {
+pub(crate) fn run(bytes: &[u8], format: ImportFormat, folder: &Path) {
     let _ = fs::create_dir_all(folder);
     let file = folder.join("file");
     fs::write(&file, bytes).expect("scratch file");

@@ -1,3 +1,4 @@
+import type { Known } from "./payload";
 import { PAGE_BYTES } from "./payload";
 
 const group = new Intl.NumberFormat("en-US");
@@ -83,4 +84,23 @@ export function niceStep(raw: number): number {
 /** A name of an object with what tells it apart in front. */
 export function name(full: string): string {
   return full.replaceAll("(anonymous namespace)::", "").replace(/^heap, small objects from ([^(]*[^( ])/, "$1, small objects");
+}
+
+/** What stands where nothing is known. */
+export const ABSENT = "–";
+
+/** The figure, or its bound; null where it is not known. */
+export function value<T>(known: Known<T>): T | null {
+  return "absent" in known ? null : "exact" in known ? known.exact : known.at_least;
+}
+
+/** A figure as a person reads it, or a dash. */
+export function known<T>(figure: Known<T>, show: (value: T) => string): string {
+  if ("absent" in figure) return ABSENT;
+  return "exact" in figure ? show(figure.exact) : `at least ${show(figure.at_least)}`;
+}
+
+/** Why a figure is not known; null where it is. */
+export function why<T>(figure: Known<T>): string | null {
+  return "absent" in figure ? `not known: ${figure.absent}` : null;
 }

@@ -1,10 +1,7 @@
-import { peak } from "./curve";
 import { h } from "./dom";
 import * as fmt from "./format";
-import type { Report } from "./payload";
+import type { Known, Report } from "./payload";
 
-/** What is not known. */
-const ABSENT = "–";
 
 function tile(label: string, value: string, sub: string, why = sub): HTMLElement {
   return h("div", { class: "tile", title: why }, h("dt", {}, label), h("dd", {}, h("b", { class: "num" }, value), h("span", { class: "sub" }, sub)));
@@ -12,7 +9,7 @@ function tile(label: string, value: string, sub: string, why = sub): HTMLElement
 
 /** Which tool's record this was made of; null where varve recorded. */
 function imported({ trace }: Report): string | null {
-  return trace.backend.startsWith("import/") ? trace.backend.slice(7) : null;
+  return trace.imported_from;
 }
 
 /** What the report is about, in a word. */
@@ -40,14 +37,18 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
   const duration = trace.duration_ns / 1e9;
   const sorted = Float64Array.from(report.workingSet).sort();
   const median = sorted.length ? sorted[sorted.length >> 1] : 0;
-  const top = peak(report.workingSet);
-  const held = overhead.held_ns === null ? null : trace.duration_ns ? overhead.held_ns / trace.duration_ns : 0;
-  const cpu = overhead.recorder_cpu_ns === null || !trace.duration_ns ? null : overhead.recorder_cpu_ns / trace.duration_ns;
   const several = report.processes.length > 1;
-  const emulated = trace.backend === "exact";
+  const emulated = trace.is_emulated;
   const clock = trace.clock_unit;
+  const ofTime = (ns: number) => fmt.share(trace.duration_ns ? ns / trace.duration_ns : 0);
   // The number alone fills the tile.
   const length = clock === "ticks" ? fmt.count(trace.duration_ns) : clock === "nanoseconds" && duration < 60 ? `${duration.toFixed(2)} s` : fmt.time(duration * 1e6, 1e5);
+  const touches = fmt.value(footprint.touched_pages) !== null;
+  /** A tile of a figure, or a dash with the reason why there is none. */
+  const figure = <T>(label: string, known: Known<T>, show: (value: T) => string, sub: (value: T) => string) => {
+    const value = fmt.value(known);
+    return tile(label, fmt.known(known, show), value === null ? "not recorded" : sub(value), fmt.why(known) ?? undefined);
+  };
   return h("header", {},
     h("div", { class: "title" },
       h("span", { class: "mark", "aria-hidden": "true" }, h("i", {}), h("i", {}), h("i", {})),
@@ -55,21 +56,22 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
       h("code", { class: "command", title: subject(report) }, subject(report)),
       completeness(report),
       themeButton),
+    trace.selected === null ? null : h("p", { class: "selected" }, `only ${trace.selected}`),
     h("dl", { class: "tiles" },
       tile("Duration", length, clock === "ticks" ? "ticks of its own clock" : trace.started ?? ""),
-      tile("Intervals", footprint.touched_pages === null ? "none" : fmt.count(trace.intervals), imported(report) ? `imported from ${imported(report)}` : trace.lengths, `${trace.lengths}; backend ${trace.backend}`),
-      tile("Touched", footprint.touched_pages === null ? ABSENT : fmt.pageBytes(footprint.touched_pages), footprint.touched_pages === null ? "not recorded" : several && footprint.touched_pages_per_process !== null ? `${fmt.pageBytes(footprint.touched_pages_per_process)} summed over processes` : fmt.pages(footprint.touched_pages)),
-      tile("Working set, peak", footprint.touched_pages === null ? ABSENT : fmt.pageBytes(top), footprint.touched_pages === null ? "not recorded" : `median ${fmt.pageBytes(median)}`),
-      tile("Resident, peak", footprint.peak_resident_pages === null ? ABSENT : fmt.pageBytes(footprint.peak_resident_pages), footprint.peak_resident_pages === null ? "not recorded" : several ? "summed over processes" : fmt.pages(footprint.peak_resident_pages)),
-      tile("Target held", held === null ? ABSENT : emulated ? "never" : fmt.share(held), held === null ? "not recorded" : emulated ? "it ran in an emulator" : "of the time"),
-      tile("Recorder", cpu === null ? ABSENT : fmt.share(cpu), cpu === null ? "not recorded" : "of one CPU"),
-      tile("Machine", trace.machine ?? ABSENT, trace.machine === null ? "not recorded" : trace.kernel ?? "")));
+      tile("Intervals", touches ? fmt.count(trace.intervals) : "none", imported(report) ? `imported from ${imported(report)}` : trace.lengths, `backend ${trace.backend}`),
+      figure("Touched", footprint.touched_pages, fmt.pageBytes, pages => (several ? `${fmt.known(footprint.touched_pages_per_process, fmt.pageBytes)} summed over processes` : fmt.pages(pages))),
+      figure("Working set, peak", footprint.peak_working_set_pages, fmt.pageBytes, () => `median ${fmt.pageBytes(median)}`),
+      figure("Resident, peak", footprint.peak_resident_pages, fmt.pageBytes, pages => (several ? "summed over processes" : fmt.pages(pages))),
+      figure("Target held", overhead.held_ns, ns => (emulated ? "never" : ofTime(ns)), () => (emulated ? "it ran in an emulator" : "of the time")),
+      figure("Recorder", overhead.recorder_cpu_ns, ofTime, () => "of one CPU"),
+      figure("Machine", trace.machine, text => text, () => fmt.known(trace.kernel, text => text))));
 }
 
 /** How it is known that a page of a cell was touched. */
-function marks(backend: string): string {
-  if (backend === "exact") return "In every interval each access of the program is counted for its page.";
-  if (backend.startsWith("import/")) return "The record says which pages were touched in every interval.";
+function marks({ trace }: Report): string {
+  if (trace.is_emulated) return "In every interval each access of the program is counted for its page.";
+  if (trace.imported_from !== null) return "The record says which pages were touched in every interval.";
   return "In every interval the processor marks each page it accesses; Varve reads and clears those marks.";
 }
 
@@ -77,12 +79,12 @@ export function guide(report: Report): HTMLElement {
   const per = report.bins.intervals_per_bin;
   const { trace } = report;
   const from = imported(report);
-  const mapped = report.footprint.touched_pages !== null && report.lanes.length > 0;
-  const faults = trace.backend !== "exact" && report.groups.some(g => g.threads.length > 0);
+  const mapped = fmt.value(report.footprint.touched_pages) !== null && report.lanes.length > 0;
+  const faults = !trace.is_emulated && report.groups.some(g => g.threads.length > 0);
   return h("div", { class: "guide" },
     mapped && h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is the objects of one allocation site, hottest first; from top to bottom it holds their pages in the order of addresses, each page once. Address space that no object holds is left out, the coldest sites share a lane, and so do all objects without touches."),
-    mapped && h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). ${marks(trace.backend)} Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval says that a page was touched, not how often.`),
-    from ? h("p", {}, h("b", {}, "Imported. "), trace.statement.replace(/^Imported: /, "What is here: ")) : trace.backend === "exact" ? h("p", {}, h("b", {}, "Counted. "), trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), trace.complete
+    mapped && h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). ${marks(report)} Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval says that a page was touched, not how often.`),
+    from ? h("p", {}, h("b", {}, "Imported. "), trace.statement.replace(/^Imported: /, "What is here: ")) : trace.is_emulated ? h("p", {}, h("b", {}, "Counted. "), trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), trace.complete
       ? "Every interval was read, and every loss counter is zero: an empty cell was not touched."
       : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),
     report.footprint.possibly_others_pages > 0 && h("p", {}, h("b", {}, "Hatched cells "), `were possibly touched by others: ${fmt.pages(report.footprint.possibly_others_pages)} (${fmt.pageBytes(report.footprint.possibly_others_pages)}) of files and shared memory, in ${fmt.count(report.footprint.possibly_others_page_touches)} page touches, are known only by a flag that other processes set too. They count in no other figure.`),

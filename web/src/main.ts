@@ -90,7 +90,7 @@ function show(app: HTMLElement, report: Report): void {
   };
 
   // Without touches there is no map to draw.
-  const touches = report.footprint.touched_pages !== null;
+  const touches = fmt.value(report.footprint.touched_pages) !== null;
   side.append(list, ...Object.values(panels));
   app.replaceChildren(header(report, toggle), filters.element,
     h("main", { class: touches ? null : "flat" }, touches ? explorer.element : null, h("aside", { class: "card side", "aria-label": "Findings and details" }, side), touches ? table.element : null, ...(sharing?.elements ?? []), ...sampled.elements),

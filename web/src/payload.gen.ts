@@ -1,6 +1,67 @@
 // Written by `make types` from the Rust types in crates/report/src/html/payload.rs.
 
 /**
+ * A finding.
+ */
+export type Finding = { 
+/**
+ * A stable name.
+ */
+id: string, 
+/**
+ * The finding in a line.
+ */
+title: string, 
+/**
+ * The numbers behind it.
+ */
+evidence: string, 
+/**
+ * What to do.
+ */
+advice: string, 
+/**
+ * The groups of the objects it is about, the most affected first.
+ */
+groups: Array<number>, };
+
+/**
+ * Time bins of the map.
+ */
+export type Bins = { count: number, intervals_per_bin: number, };
+
+/**
+ * Where a column of numbers stands behind the JSON.
+ */
+export type Column = { 
+/**
+ * Bytes behind the end of the JSON.
+ */
+offset: number, 
+/**
+ * How many numbers.
+ */
+count: number, };
+
+/**
+ * How a sample of a memory access became known.
+ */
+export type SampleSource = "cpu-clock" | "pebs" | "ibs" | "spe" | "perf_mem" | "mitos" | "iiswc22" | "lackey" | "moca" | "fault";
+
+/**
+ * Samples of one source.
+ */
+export type SourceShare = { 
+/**
+ * The source.
+ */
+source: SampleSource, 
+/**
+ * How many.
+ */
+samples: number, };
+
+/**
  * How latencies are spread, in CPU cycles. Above 1024 they are exact to a thousandth.
  */
 export type Latency = { 
@@ -31,42 +92,64 @@ max: number, };
 export type Duration = number;
 
 /**
- * How the address of one instruction of one thread moves from one sample to the next, thousands of accesses later.
+ * A virtual address of a process, in bytes.
  */
-export type Steps = { 
-/**
- * Pairs of samples.
- */
-count: number, 
-/**
- * The largest number of bytes of which every step is a multiple: of a regular walk, its stride.
- */
-stride_bytes: number, 
-/**
- * The share of steps that went up, 0 to 1: near 1 or 0 for a walk, near a half for random accesses and for walks that
- * begin anew between two samples.
- */
-upward: number, };
+export type Address = number;
 
 /**
- * What an object is.
+ * Samples of a place in the code.
  */
-export type ObjectKind = "static" | "heap" | "stack" | "mapping" | "file";
-
+export type PlaceSamples = { 
 /**
- * An object of a trace: one life of one piece of memory.
+ * The place in words, or the address.
  */
-export type ObjectId = number;
-
+place: string, 
 /**
- * A thread id, as the recorder's pid namespace sees it.
+ * The instruction, where one is told.
  */
-export type Tid = number;
+ip: Address | null, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Reads among them; null where no sample tells.
+ */
+reads: number | null, 
+/**
+ * Writes among them; null where no sample tells.
+ */
+writes: number | null, 
+/**
+ * Latencies; null where no sample tells.
+ */
+latency_cycles: Latency | null, 
+/**
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * That of samples whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * That of accesses that write.
+ */
+write_ns: Duration | null, 
+/**
+ * That of samples in system calls.
+ */
+call_ns: Duration | null, };
 
 /**
  * A process (thread group) id, as the recorder's pid namespace sees it.
  */
 export type Pid = number;
+
+/**
+ * A thread id, as the recorder's pid namespace sees it.
+ */
+export type Tid = number;
 
 /**
  * A thread's part of the samples of an object.
@@ -112,6 +195,34 @@ write_ns: Duration | null,
  * That of samples in system calls.
  */
 call_ns: Duration | null, };
+
+/**
+ * How the address of one instruction of one thread moves from one sample to the next, thousands of accesses later.
+ */
+export type Steps = { 
+/**
+ * Pairs of samples.
+ */
+count: number, 
+/**
+ * The largest number of bytes of which every step is a multiple: of a regular walk, its stride.
+ */
+stride_bytes: number, 
+/**
+ * The share of steps that went up, 0 to 1: near 1 or 0 for a walk, near a half for random accesses and for walks that
+ * begin anew between two samples.
+ */
+upward: number, };
+
+/**
+ * What an object is.
+ */
+export type ObjectKind = "static" | "heap" | "stack" | "mapping" | "file";
+
+/**
+ * An object of a trace: one life of one piece of memory.
+ */
+export type ObjectId = number;
 
 /**
  * Samples in the objects of one name, kind and site.
@@ -179,93 +290,6 @@ write_ns: Duration | null,
 call_ns: Duration | null, };
 
 /**
- * A virtual address of a process, in bytes.
- */
-export type Address = number;
-
-/**
- * Samples of a place in the code.
- */
-export type PlaceSamples = { 
-/**
- * The place in words, or the address.
- */
-place: string, 
-/**
- * The instruction, where one is told.
- */
-ip: Address | null, 
-/**
- * How many.
- */
-samples: number, 
-/**
- * Reads among them; null where no sample tells.
- */
-reads: number | null, 
-/**
- * Writes among them; null where no sample tells.
- */
-writes: number | null, 
-/**
- * Latencies; null where no sample tells.
- */
-latency_cycles: Latency | null, 
-/**
- * The time that they stand for, time at the instruction; null where they have no weight in time.
- */
-time_ns: Duration | null, 
-/**
- * That of samples whose access is known.
- */
-access_ns: Duration | null, 
-/**
- * That of accesses that write.
- */
-write_ns: Duration | null, 
-/**
- * That of samples in system calls.
- */
-call_ns: Duration | null, };
-
-/**
- * Samples at one line of code.
- */
-export type LineTime = { 
-/**
- * The function.
- */
-function: string | null, 
-/**
- * The source file.
- */
-file: string | null, 
-/**
- * The line in it.
- */
-line: number | null, 
-/**
- * The executable or library.
- */
-module: string | null, 
-/**
- * All samples that stood there, the kernel's work on its behalf included.
- */
-samples: number, 
-/**
- * Their time; null where samples have no weight in time.
- */
-time_ns: Duration | null, 
-/**
- * The time of those whose access is known.
- */
-access_ns: Duration | null, 
-/**
- * The time of those that write.
- */
-write_ns: Duration | null, };
-
-/**
  * The samples of one call chain whose access is known.
  */
 export type ChainTime = { 
@@ -281,33 +305,6 @@ samples: number,
  * The time of its accesses; null where samples have no weight in time.
  */
 time_ns: Duration | null, };
-
-/**
- * Where the data of an access came from.
- */
-export type MemoryLevel = "l1" | "l2" | "l3" | "l4" | "fill_buffer" | "local_dram" | "remote_dram" | "remote_cache" | "dram" | "pmem" | "cxl" | "io" | "uncached";
-
-/**
- * Samples that one level answered.
- */
-export type LevelShare = { 
-/**
- * The level.
- */
-level: MemoryLevel, 
-/**
- * How many.
- */
-samples: number, 
-/**
- * Their latencies; null where none is told.
- */
-latency_cycles: Latency | null, };
-
-/**
- * How a sample of a memory access became known.
- */
-export type SampleSource = "cpu-clock" | "pebs" | "ibs" | "spe" | "perf_mem" | "mitos" | "iiswc22" | "lackey" | "moca" | "fault";
 
 /**
  * How samples were taken and what became of them. Lost ones do not make a trace incomplete: samples are samples.
@@ -363,17 +360,41 @@ gathers: number,
 dropped: number, };
 
 /**
- * Samples of one source.
+ * Samples at one line of code.
  */
-export type SourceShare = { 
+export type LineTime = { 
 /**
- * The source.
+ * The function.
  */
-source: SampleSource, 
+function: string | null, 
 /**
- * How many.
+ * The source file.
  */
-samples: number, };
+file: string | null, 
+/**
+ * The line in it.
+ */
+line: number | null, 
+/**
+ * The executable or library.
+ */
+module: string | null, 
+/**
+ * All samples that stood there, the kernel's work on its behalf included.
+ */
+samples: number, 
+/**
+ * Their time; null where samples have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * The time of those whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * The time of those that write.
+ */
+write_ns: Duration | null, };
 
 /**
  * Samples of a thread.
@@ -423,6 +444,28 @@ write_ns: Duration | null,
  * That of samples in system calls.
  */
 call_ns: Duration | null, };
+
+/**
+ * Where the data of an access came from.
+ */
+export type MemoryLevel = "l1" | "l2" | "l3" | "l4" | "fill_buffer" | "local_dram" | "remote_dram" | "remote_cache" | "dram" | "pmem" | "cxl" | "io" | "uncached";
+
+/**
+ * Samples that one level answered.
+ */
+export type LevelShare = { 
+/**
+ * The level.
+ */
+level: MemoryLevel, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Their latencies; null where none is told.
+ */
+latency_cycles: Latency | null, };
 
 /**
  * How many rows the lists leave out.
@@ -539,105 +582,308 @@ write_ns: Duration | null,
 call_ns: Duration | null, };
 
 /**
- * A thread's accesses.
+ * A thread.
  */
-export type ThreadCounts = { 
+export type Thread = { pid: Pid, tid: Tid, 
 /**
- * The thread; null where the source does not tell.
+ * Empty where unknown.
  */
-tid: Tid | null, 
+name: string, };
+
 /**
- * Pages, once for each interval.
+ * A number of 4 KiB pages.
+ */
+export type Pages = number;
+
+/**
+ * A number of bytes.
+ */
+export type Bytes = number;
+
+/**
+ * A moment: `CLOCK_MONOTONIC`, nanoseconds.
+ */
+export type Time = number;
+
+/**
+ * An object.
+ */
+export type Object = { 
+/**
+ * Its group, which has its name, kind and site.
+ */
+group: number, 
+/**
+ * Its process; of memory that several map, the first.
+ */
+pid: Pid, 
+/**
+ * The processes that touched it where several may map it: how many pages, and how many they wrote.
+ */
+processes: Array<[Pid, Pages, Pages | null]>, 
+/**
+ * Its first byte.
+ */
+address: Address, 
+/**
+ * Its size.
+ */
+bytes: Bytes, 
+/**
+ * The pages it overlaps.
+ */
+pages: Pages, 
+/**
+ * Pages touched at least once.
+ */
+touched_pages: Pages, 
+/**
+ * Sum over intervals of pages touched.
  */
 page_touches: number, 
 /**
- * That read.
+ * Sum over intervals of its pages that others may have touched.
  */
-reads: number, 
+possibly_others_page_touches: number, 
 /**
- * That wrote.
+ * Pages written at least once; null where unknown.
  */
-writes: number, };
+written_pages: Pages | null, 
+/**
+ * When it came to be; null where before the recording.
+ */
+born_ns: Time | null, 
+/**
+ * When it ceased; null where it lived to the end.
+ */
+died_ns: Time | null, 
+/**
+ * Pages first touched, by thread; most pages first.
+ */
+first_touches: Array<[number, Pages]>, 
+/**
+ * Pages touched in no, one, two, and three or more intervals.
+ */
+reuse: [Pages, Pages, Pages, Pages], 
+/**
+ * The lane that it stands in; null where it has no pages.
+ */
+lane: number | null, 
+/**
+ * Its first page, counted within the lane.
+ */
+lane_page: number, };
 
 /**
- * Accesses to an object.
+ * A figure, a bound of one, or the reason why there is none.
  */
-export type ObjectCounts = { 
-/**
- * Its number.
- */
-object: ObjectId, 
-/**
- * Its name.
- */
-name: string, 
-/**
- * What it is.
- */
-kind: ObjectKind, 
-/**
- * By thread, most accesses first.
- */
-threads: Array<ThreadCounts>, 
-/**
- * That read.
- */
-reads: number, 
-/**
- * That wrote.
- */
-writes: number, };
+export type Known<T> = { "exact": T } | { "at_least": T } | { "absent": string };
 
 /**
- * Numbers of accesses.
+ * How much memory was touched.
  */
-export type Accesses = { 
+export type Footprint = { 
 /**
- * That read.
+ * Distinct pages of memory touched.
  */
-reads: number, 
+touched_pages: Known<Pages>, 
 /**
- * That wrote.
+ * The sum over processes of the pages that each touched.
  */
-writes: number, };
+touched_pages_per_process: Known<Pages>, 
+/**
+ * Sum over intervals of pages touched.
+ */
+page_touches: Known<number>, 
+/**
+ * The most pages touched in one interval.
+ */
+peak_working_set_pages: Known<Pages>, 
+/**
+ * The most pages resident at once; one that several processes map counts in each.
+ */
+peak_resident_pages: Known<Pages>, 
+/**
+ * Pages that others may have touched, in no other figure.
+ */
+possibly_others_pages: Pages, 
+/**
+ * Sum over intervals of these.
+ */
+possibly_others_page_touches: number, };
 
 /**
- * What the counts say. A page that several objects share counts in the one that has most of it.
+ * A process.
  */
-export type CountUse = { 
+export type ProcessUse = { 
 /**
- * Accesses to pages of no known object.
+ * The process.
  */
-unowned: Accesses, 
+pid: Pid, 
 /**
- * By object, most accesses first.
+ * Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
+ * before `; then `: all figures are of all of them together.
  */
-objects: Array<ObjectCounts>, 
+command: string, 
 /**
- * By thread, most accesses first.
+ * Distinct pages touched.
  */
-threads: Array<ThreadCounts>, 
+touched_pages: Pages, 
 /**
- * That read.
+ * The part of them that other processes touched too.
  */
-reads: number, 
+shared_pages: Pages, 
 /**
- * That wrote.
+ * Sum over intervals of pages touched.
  */
-writes: number, };
+page_touches: number, 
+/**
+ * Its threads, as far as known.
+ */
+threads: number, 
+/**
+ * When it began or was first seen.
+ */
+born_ns: Time | null, 
+/**
+ * When it ended, where that was seen.
+ */
+died_ns: Time | null, 
+/**
+ * Its exit code, where its end was seen.
+ */
+exit_code: number | null, };
 
 /**
- * Where a column of numbers stands behind the JSON.
+ * What recording cost.
  */
-export type Column = { 
+export type Overhead = { 
 /**
- * Bytes behind the end of the JSON.
+ * How long the target was held.
  */
-offset: number, 
+held_ns: Known<Duration>, 
 /**
- * How many numbers.
+ * CPU time of the recorder.
  */
-count: number, };
+recorder_cpu_ns: Known<Duration>, };
+
+/**
+ * A page number: virtual address >> 12.
+ */
+export type Page = number;
+
+/**
+ * A stretch of a lane: pages that follow each other in a process.
+ */
+export type Segment = { 
+/**
+ * The process; of memory that several map, the first that had it.
+ */
+pid: Pid, 
+/**
+ * Its first page, counted within the lane.
+ */
+lane_page: number, 
+/**
+ * Its first page in the address space.
+ */
+page: Page, 
+/**
+ * How many pages.
+ */
+pages: number, };
+
+/**
+ * A lane of the map.
+ */
+export type Lane = { title: string, 
+/**
+ * The group whose objects it holds; null where it holds what is left of several.
+ */
+group: number | null, 
+/**
+ * The kind of the objects that are left; null else.
+ */
+kind: ObjectKind | null, 
+/**
+ * How many objects it holds.
+ */
+objects: number, pages: number, pages_per_bin: number, address_bins: number, segments: Array<Segment>, 
+/**
+ * The square root of the share of pages touched, 0 to 255: `[address bin][time bin]`.
+ */
+heat: Column, 
+/**
+ * Distinct pages touched; scaled to 255 where a bin has more.
+ */
+coverage: Column, 
+/**
+ * Like `heat`, of what others may have touched; null where there is nothing of that.
+ */
+possibly: Column | null, 
+/**
+ * The thread that touched most of a bin first, 16 bits each.
+ */
+first_thread: Column, 
+/**
+ * The time bin of the first touch, 16 bits each.
+ */
+first_time: Column, };
+
+/**
+ * Pages by the number of intervals in which they were touched.
+ */
+export type Reuse = { 
+/**
+ * In one.
+ */
+once: Pages, 
+/**
+ * In two.
+ */
+twice: Pages, 
+/**
+ * In three or more.
+ */
+more: Pages, };
+
+/**
+ * What a process has of the objects of a group.
+ */
+export type GroupProcess = { 
+/**
+ * The process.
+ */
+pid: Pid, 
+/**
+ * How many of the objects it has, or touched where several may map them.
+ */
+objects: number, 
+/**
+ * The sum over these of the pages that it touched: memory used again for another life counts each time.
+ */
+touched_pages_over_lives: Pages, 
+/**
+ * Sum over them and over intervals of the pages that it touched.
+ */
+page_touches: number, };
+
+/**
+ * Pages first touched by a thread.
+ */
+export type ThreadShare = { 
+/**
+ * Its process.
+ */
+pid: Pid, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * How many pages.
+ */
+pages: Pages, };
 
 /**
  * A stack frame.
@@ -676,76 +922,6 @@ objects: number,
  * Innermost first.
  */
 frames: Array<Frame>, };
-
-/**
- * A number of bytes.
- */
-export type Bytes = number;
-
-/**
- * A number of 4 KiB pages.
- */
-export type Pages = number;
-
-/**
- * A moment: `CLOCK_MONOTONIC`, nanoseconds.
- */
-export type Time = number;
-
-/**
- * Pages by the number of intervals in which they were touched.
- */
-export type Reuse = { 
-/**
- * In one.
- */
-once: Pages, 
-/**
- * In two.
- */
-twice: Pages, 
-/**
- * In three or more.
- */
-more: Pages, };
-
-/**
- * Pages first touched by a thread.
- */
-export type ThreadShare = { 
-/**
- * Its process.
- */
-pid: Pid, 
-/**
- * The thread.
- */
-tid: Tid, 
-/**
- * How many pages.
- */
-pages: Pages, };
-
-/**
- * What a process has of the objects of a group.
- */
-export type GroupProcess = { 
-/**
- * The process.
- */
-pid: Pid, 
-/**
- * How many of the objects it has, or touched where several may map them.
- */
-objects: number, 
-/**
- * The sum over these of the pages that it touched: memory used again for another life counts each time.
- */
-touched_pages_over_lives: Pages, 
-/**
- * Sum over them and over intervals of the pages that it touched.
- */
-page_touches: number, };
 
 /**
  * Objects of one name, kind and site.
@@ -866,309 +1042,43 @@ cold_pages: Pages,
 first_touches: Pages, };
 
 /**
- * A thread.
+ * A thread's accesses.
  */
-export type Thread = { pid: Pid, tid: Tid, 
+export type ThreadCounts = { 
 /**
- * Empty where unknown.
+ * The thread; null where the source does not tell.
  */
-name: string, };
-
+tid: Tid | null, 
 /**
- * An object.
- */
-export type Object = { 
-/**
- * Its group, which has its name, kind and site.
- */
-group: number, 
-/**
- * Its process; of memory that several map, the first.
- */
-pid: Pid, 
-/**
- * The processes that touched it where several may map it: how many pages, and how many they wrote.
- */
-processes: Array<[Pid, Pages, Pages | null]>, 
-/**
- * Its first byte.
- */
-address: Address, 
-/**
- * Its size.
- */
-bytes: Bytes, 
-/**
- * The pages it overlaps.
- */
-pages: Pages, 
-/**
- * Pages touched at least once.
- */
-touched_pages: Pages, 
-/**
- * Sum over intervals of pages touched.
+ * Pages, once for each interval.
  */
 page_touches: number, 
 /**
- * Sum over intervals of its pages that others may have touched.
+ * That read.
  */
-possibly_others_page_touches: number, 
+reads: number, 
 /**
- * Pages written at least once; null where unknown.
- */
-written_pages: Pages | null, 
-/**
- * When it came to be; null where before the recording.
- */
-born_ns: Time | null, 
-/**
- * When it ceased; null where it lived to the end.
- */
-died_ns: Time | null, 
-/**
- * Pages first touched, by thread; most pages first.
- */
-first_touches: Array<[number, Pages]>, 
-/**
- * Pages touched in no, one, two, and three or more intervals.
- */
-reuse: [Pages, Pages, Pages, Pages], 
-/**
- * The lane that it stands in; null where it has no pages.
- */
-lane: number | null, 
-/**
- * Its first page, counted within the lane.
- */
-lane_page: number, };
-
-/**
- * How much memory was touched.
- */
-export type Footprint = { 
-/**
- * Distinct pages of memory touched; null where the trace has no touches.
- */
-touched_pages: Pages | null, 
-/**
- * The sum over processes of the pages that each touched.
- */
-touched_pages_per_process: Pages | null, 
-/**
- * Sum over intervals of pages touched.
- */
-page_touches: number | null, 
-/**
- * The most pages resident at once; one that several processes map counts in each. Null where not recorded.
- */
-peak_resident_pages: Pages | null, 
-/**
- * Pages that others may have touched, in no other figure.
- */
-possibly_others_pages: Pages, 
-/**
- * Sum over intervals of these.
- */
-possibly_others_page_touches: number, };
-
-/**
- * A process.
- */
-export type ProcessUse = { 
-/**
- * The process.
- */
-pid: Pid, 
-/**
- * Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
- * before `; then `: all figures are of all of them together.
- */
-command: string, 
-/**
- * Distinct pages touched.
- */
-touched_pages: Pages, 
-/**
- * The part of them that other processes touched too.
- */
-shared_pages: Pages, 
-/**
- * Sum over intervals of pages touched.
- */
-page_touches: number, 
-/**
- * Its threads, as far as known.
- */
-threads: number, 
-/**
- * When it began or was first seen.
- */
-born_ns: Time | null, 
-/**
- * When it ended, where that was seen.
- */
-died_ns: Time | null, 
-/**
- * Its exit code, where its end was seen.
- */
-exit_code: number | null, };
-
-/**
- * A time in which the same threads use an object.
- */
-export type ObjectPhase = { 
-/**
- * Its beginning.
- */
-from_ns: Time, 
-/**
- * Its end.
- */
-to_ns: Time, 
-/**
- * Threads with a tenth of its weight then, at least; by position.
- */
-threads: Array<number>, 
-/**
- * The weight of all use.
- */
-weight: number, };
-
-/**
- * Pages by how many threads accessed them. Their sum is the number of accessed pages.
- */
-export type Sharing = { 
-/**
- * Accessed by one thread only.
- */
-private: Pages, 
-/**
- * Read by several threads and written by none.
- */
-read_only: Pages, 
-/**
- * Accessed by several threads and written by one of them.
- */
-one_writer: Pages, 
-/**
- * Written by several threads.
- */
-many_writers: Pages, };
-
-/**
- * Private or shared.
- */
-export type SharingClass = "private" | "read_only" | "one_writer" | "many_writers" | "shared";
-
-/**
- * A thread in an object in a bin of time.
- */
-export type FlowCell = { 
-/**
- * The bin.
- */
-bin: number, 
-/**
- * The thread, by position.
- */
-thread: number, 
-/**
- * The weight.
- */
-weight: number, 
-/**
- * The part of it that writes.
+ * That wrote.
  */
 writes: number, };
 
 /**
- * A thread in a part of an object.
+ * Numbers of accesses.
  */
-export type RangeCell = { 
+export type Accesses = { 
 /**
- * The part.
+ * That read.
  */
-range: number, 
+reads: number, 
 /**
- * The thread, by position.
- */
-thread: number, 
-/**
- * Events.
- */
-events: number, 
-/**
- * Their weight.
- */
-weight: number, 
-/**
- * The part of it that writes.
+ * That wrote.
  */
 writes: number, };
 
 /**
- * How an object's pages are spread over threads.
+ * Accesses to an object.
  */
-export type Ranges = { 
-/**
- * Parts of the object.
- */
-count: number, 
-/**
- * Pages of a part; the last may have fewer.
- */
-pages: Pages, 
-/**
- * The parts that are used.
- */
-cells: Array<RangeCell>, };
-
-/**
- * A thread's part of an object.
- */
-export type SharingPart = { 
-/**
- * The thread, by position in [`SharingUse::threads`].
- */
-thread: number, 
-/**
- * The thread.
- */
-tid: Tid, 
-/**
- * Its events.
- */
-events: number, 
-/**
- * Their weight.
- */
-weight: number, 
-/**
- * The part of it that writes.
- */
-writes: number, 
-/**
- * Parts of the object, of [`Ranges::count`], that it was seen in.
- */
-ranges: number, 
-/**
- * Pages that it touched first; null where unknown.
- */
-first_pages: Pages | null, 
-/**
- * Its first event and its last; null where the source has no time.
- */
-first_ns: Time | null, 
-/**
- * Likewise.
- */
-last_ns: Time | null, };
-
-/**
- * An object and its threads.
- */
-export type ObjectSharing = { 
+export type ObjectCounts = { 
 /**
  * Its number.
  */
@@ -1178,83 +1088,46 @@ object: ObjectId,
  */
 name: string, 
 /**
- * How many objects of that name these figures are of: small ones, below 64 KiB each, count together, and then there
- * are no parts.
- */
-objects: number, 
-/**
  * What it is.
  */
 kind: ObjectKind, 
 /**
- * Its process.
+ * By thread, most accesses first.
  */
-pid: Pid, 
+threads: Array<ThreadCounts>, 
 /**
- * Its size; of several the sum.
+ * That read.
  */
-bytes: Bytes, 
+reads: number, 
 /**
- * Events in it.
+ * That wrote.
  */
-events: number, 
+writes: number, };
+
 /**
- * Their weight.
+ * What the counts say. A page that several objects share counts in the one that has most of it.
  */
-weight: number, 
+export type CountUse = { 
 /**
- * The part of it that reads; null where the source does not tell.
+ * Accesses to pages of no known object.
  */
-reads: number | null, 
+unowned: Accesses, 
 /**
- * The part of it that writes.
+ * By object, most accesses first.
  */
-writes: number | null, 
+objects: Array<ObjectCounts>, 
 /**
- * Private or shared, as far as was seen; null where only first touches are known, and where trapped accesses show one
- * thread.
+ * By thread, most accesses first.
  */
-class: SharingClass | null, 
+threads: Array<ThreadCounts>, 
 /**
- * Its pages by who accessed them; null where accesses were not counted.
+ * That read.
  */
-pages: Sharing | null, 
+reads: number, 
 /**
- * The thread that touched most of its pages first; null where unknown.
+ * That wrote.
  */
-first_tid: Tid | null, 
-/**
- * Its threads, most weight first.
- */
-threads: Array<SharingPart>, 
-/**
- * Threads of the process that lived beside it and never touched it; of samples: that were seen elsewhere at least
- * [`ENOUGH`] times, and never in it. Null of trapped accesses.
- */
-never_touched_by: Array<Tid> | null, 
-/**
- * Threads that touch it and never write it; of samples: that were seen in it at least [`ENOUGH`] times. Null of trapped
- * accesses.
- */
-never_written_by: Array<Tid> | null, 
-/**
- * The share of its weight that belongs to the heaviest thread of each part: 1 where every part is one thread's. Of at
- * most 64 parts, fewer where they would have less than 16 events each; parts with less than 8 do not count, and it is
- * null where the others have less than half the weight, and of trapped accesses.
- */
-own_share: number | null, 
-/**
- * The distribution of its pages over threads.
- */
-ranges: Ranges, 
-/**
- * Its event flow: which threads use it, when.
- */
-phases: Array<ObjectPhase>, 
-/**
- * The same in bins of the axis.
- */
-flow: Array<FlowCell>, };
+writes: number, };
 
 /**
  * The time axis of flows: bins of equal length.
@@ -1358,6 +1231,253 @@ chance: number,
 threads: [BlockThread, BlockThread], };
 
 /**
+ * A thread's part of an object.
+ */
+export type SharingPart = { 
+/**
+ * The thread, by position in [`SharingUse::threads`].
+ */
+thread: number, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * Its events.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * The part of it that writes.
+ */
+writes: number, 
+/**
+ * Parts of the object, of [`Ranges::count`], that it was seen in.
+ */
+ranges: number, 
+/**
+ * Pages that it touched first; null where unknown.
+ */
+first_pages: Pages | null, 
+/**
+ * Its first event and its last; null where the source has no time.
+ */
+first_ns: Time | null, 
+/**
+ * Likewise.
+ */
+last_ns: Time | null, };
+
+/**
+ * A thread in an object in a bin of time.
+ */
+export type FlowCell = { 
+/**
+ * The bin.
+ */
+bin: number, 
+/**
+ * The thread, by position.
+ */
+thread: number, 
+/**
+ * The weight.
+ */
+weight: number, 
+/**
+ * The part of it that writes.
+ */
+writes: number, };
+
+/**
+ * A time in which the same threads use an object.
+ */
+export type ObjectPhase = { 
+/**
+ * Its beginning.
+ */
+from_ns: Time, 
+/**
+ * Its end.
+ */
+to_ns: Time, 
+/**
+ * Threads with a tenth of its weight then, at least; by position.
+ */
+threads: Array<number>, 
+/**
+ * The weight of all use.
+ */
+weight: number, };
+
+/**
+ * Private or shared.
+ */
+export type SharingClass = "private" | "read_only" | "one_writer" | "many_writers" | "shared";
+
+/**
+ * Pages by how many threads accessed them. Their sum is the number of accessed pages.
+ */
+export type Sharing = { 
+/**
+ * Accessed by one thread only.
+ */
+private: Pages, 
+/**
+ * Read by several threads and written by none.
+ */
+read_only: Pages, 
+/**
+ * Accessed by several threads and written by one of them.
+ */
+one_writer: Pages, 
+/**
+ * Written by several threads.
+ */
+many_writers: Pages, };
+
+/**
+ * A thread in a part of an object.
+ */
+export type RangeCell = { 
+/**
+ * The part.
+ */
+range: number, 
+/**
+ * The thread, by position.
+ */
+thread: number, 
+/**
+ * Events.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * The part of it that writes.
+ */
+writes: number, };
+
+/**
+ * How an object's pages are spread over threads.
+ */
+export type Ranges = { 
+/**
+ * Parts of the object.
+ */
+count: number, 
+/**
+ * Pages of a part; the last may have fewer.
+ */
+pages: Pages, 
+/**
+ * The parts that are used.
+ */
+cells: Array<RangeCell>, };
+
+/**
+ * An object and its threads.
+ */
+export type ObjectSharing = { 
+/**
+ * Its number.
+ */
+object: ObjectId, 
+/**
+ * Its name.
+ */
+name: string, 
+/**
+ * How many objects of that name these figures are of: small ones, below 64 KiB each, count together, and then there
+ * are no parts.
+ */
+objects: number, 
+/**
+ * What it is.
+ */
+kind: ObjectKind, 
+/**
+ * Its process.
+ */
+pid: Pid, 
+/**
+ * Its size; of several the sum.
+ */
+bytes: Bytes, 
+/**
+ * Events in it.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * The part of it that reads; null where the source does not tell.
+ */
+reads: number | null, 
+/**
+ * The part of it that writes.
+ */
+writes: number | null, 
+/**
+ * Private or shared, as far as was seen; null where only first touches are known, and where trapped accesses show one
+ * thread.
+ */
+class: SharingClass | null, 
+/**
+ * Its pages by who accessed them; null where accesses were not counted.
+ */
+pages: Sharing | null, 
+/**
+ * The thread that touched most of its pages first; null where unknown.
+ */
+first_tid: Tid | null, 
+/**
+ * Its threads, most weight first.
+ */
+threads: Array<SharingPart>, 
+/**
+ * Threads of the process that lived beside it and never touched it; of samples: that were seen elsewhere at least
+ * [`ENOUGH`] times, and never in it. Null of trapped accesses.
+ */
+never_touched_by: Array<Tid> | null, 
+/**
+ * Threads that touch it and never write it; of samples: that were seen in it at least [`ENOUGH`] times. Null of trapped
+ * accesses.
+ */
+never_written_by: Array<Tid> | null, 
+/**
+ * The share of its weight that belongs to the heaviest thread of each part: 1 where every part is one thread's. Of at
+ * most 64 parts, fewer where they would have less than 16 events each; parts with less than 8 do not count, and it is
+ * null where the others have less than half the weight, and of trapped accesses.
+ */
+own_share: number | null, 
+/**
+ * The distribution of its pages over threads.
+ */
+ranges: Ranges, 
+/**
+ * Its event flow: which threads use it, when.
+ */
+phases: Array<ObjectPhase>, 
+/**
+ * The same in bins of the axis.
+ */
+flow: Array<FlowCell>, };
+
+/**
+ * What weights count.
+ */
+export type WeightUnit = "accesses" | "nanoseconds" | "samples" | "first_accesses" | "pages";
+
+/**
  * What sharing is known from.
  */
 export type SharingSource = "counts" | "samples" | "traps" | "faults";
@@ -1421,11 +1541,6 @@ writes: number,
 phases: Array<ThreadPhase>, };
 
 /**
- * What weights count.
- */
-export type WeightUnit = "accesses" | "nanoseconds" | "samples" | "first_accesses" | "pages";
-
-/**
  * Who shares what.
  */
 export type SharingUse = { 
@@ -1484,82 +1599,6 @@ tested: number,
 missed_below: number, };
 
 /**
- * A page number: virtual address >> 12.
- */
-export type Page = number;
-
-/**
- * A stretch of a lane: pages that follow each other in a process.
- */
-export type Segment = { 
-/**
- * The process; of memory that several map, the first that had it.
- */
-pid: Pid, 
-/**
- * Its first page, counted within the lane.
- */
-lane_page: number, 
-/**
- * Its first page in the address space.
- */
-page: Page, 
-/**
- * How many pages.
- */
-pages: number, };
-
-/**
- * A lane of the map.
- */
-export type Lane = { title: string, 
-/**
- * The group whose objects it holds; null where it holds what is left of several.
- */
-group: number | null, 
-/**
- * The kind of the objects that are left; null else.
- */
-kind: ObjectKind | null, 
-/**
- * How many objects it holds.
- */
-objects: number, pages: number, pages_per_bin: number, address_bins: number, segments: Array<Segment>, 
-/**
- * The square root of the share of pages touched, 0 to 255: `[address bin][time bin]`.
- */
-heat: Column, 
-/**
- * Distinct pages touched; scaled to 255 where a bin has more.
- */
-coverage: Column, 
-/**
- * Like `heat`, of what others may have touched; null where there is nothing of that.
- */
-possibly: Column | null, 
-/**
- * The thread that touched most of a bin first, 16 bits each.
- */
-first_thread: Column, 
-/**
- * The time bin of the first touch, 16 bits each.
- */
-first_time: Column, };
-
-/**
- * What recording cost.
- */
-export type Overhead = { 
-/**
- * How long the target was held; null where unknown.
- */
-held_ns: Duration | null, 
-/**
- * CPU time of the recorder; null where unknown.
- */
-recorder_cpu_ns: Duration | null, };
-
-/**
  * What the numbers of the trace's clock count.
  */
 export type ClockUnit = "nanoseconds" | "accesses" | "ticks";
@@ -1573,13 +1612,13 @@ export type TraceSummary = {
  */
 command: string, 
 /**
- * The processor and its number of CPUs, in words; null where not recorded.
+ * The processor, its number of CPUs and its memory, in words.
  */
-machine: string | null, 
+machine: Known<string>, 
 /**
- * The kernel's release; null where not recorded.
+ * The kernel's release.
  */
-kernel: string | null, 
+kernel: Known<string>, 
 /**
  * When it began, in words; null where not recorded.
  */
@@ -1609,9 +1648,17 @@ clock_unit: ClockUnit,
  */
 intervals: number, 
 /**
- * The backend.
+ * What made the trace.
  */
 backend: string, 
+/**
+ * The tool whose record it was made of; null where Varve recorded.
+ */
+imported_from: string | null, 
+/**
+ * Whether the target ran in an emulator.
+ */
+is_emulated: boolean, 
 /**
  * Whether every loss counter is zero.
  */
@@ -1628,36 +1675,6 @@ losses: { [key in string]: number },
  * Whether the trace tells writes.
  */
 written_known: boolean, };
-
-/**
- * A finding.
- */
-export type Finding = { 
-/**
- * A stable name.
- */
-id: string, 
-/**
- * The finding in a line.
- */
-title: string, 
-/**
- * The numbers behind it.
- */
-evidence: string, 
-/**
- * What to do.
- */
-advice: string, 
-/**
- * The groups of the objects it is about, the most affected first.
- */
-groups: Array<number>, };
-
-/**
- * Time bins of the map.
- */
-export type Bins = { count: number, intervals_per_bin: number, };
 
 /**
  * All of it. Moments are nanoseconds since the start of the trace.

@@ -160,7 +160,7 @@ export class ObjectTable {
 
 function columns(report: Report, filters: Filters): ColumnSpec[] {
   const hottest = Math.max(1, ...report.groups.map(g => g.page_touches));
-  const total = Math.max(1, report.footprint.page_touches ?? 0);
+  const total = Math.max(1, fmt.value(report.footprint.page_touches) ?? 0);
   const most = (list: GroupRow["threads"]) => list[0];
   const thread = (pid: number, tid: number) => report.threads.findIndex(t => t.pid === pid && t.tid === tid);
   const firstBy = (g: GroupRow) => {

@@ -301,8 +301,8 @@ describe("the page", () => {
 
   test("says what an imported record is, and what it does not tell", async t => {
     const page = await fixture(t, d => {
-      Object.assign(d.head.trace, { command: "", backend: "import/lackey", complete: false, statement: "Imported: every access.", machine: null, kernel: null, duration_ns: 220_865, clock_unit: "accesses" });
-      Object.assign(d.head, { overhead: { held_ns: null, recorder_cpu_ns: null }, objects: [], groups: [], findings: [] });
+      Object.assign(d.head.trace, { command: "", backend: "import/lackey", imported_from: "lackey", complete: false, statement: "Imported: every access.", machine: { absent: "the record does not say" }, kernel: { absent: "the record does not say" }, duration_ns: 220_865, clock_unit: "accesses" });
+      Object.assign(d.head, { overhead: { held_ns: { absent: "the record does not say" }, recorder_cpu_ns: { absent: "the record does not say" } }, objects: [], groups: [], findings: [] });
       d.lanes = [];
     });
     assert.equal(await page.locator(".badge").innerText(), "imported");
@@ -311,6 +311,7 @@ describe("the page", () => {
     assert.match(tiles[0], /220,865 accesses/);
     assert.match(tiles[6], /–\s+not recorded/);
     assert.match(tiles[7], /–\s+not recorded/);
+    assert.equal(await page.locator(".tile").nth(7).getAttribute("title"), "not known: the record does not say");
     const guide = await page.locator("#p-guide").innerText();
     assert.match(guide, /every access/);
     assert.doesNotMatch(guide, /processor marks|page fault|Wheel/);
@@ -325,7 +326,7 @@ describe("the page", () => {
   });
 
   test("says that counts are of the whole run", async t => {
-    const page = await fixture(t, d => Object.assign(d.head.trace, { backend: "exact", lengths: "the whole run" }));
+    const page = await fixture(t, d => Object.assign(d.head.trace, { backend: "exact", is_emulated: true, lengths: "the whole run" }));
     const tiles = await page.locator(".tile").allInnerTexts();
     assert.match(tiles[1], /the whole run/);
     assert.match(tiles[5], /never\s+it ran in an emulator/);

@@ -11,6 +11,8 @@ mod error;
 mod guest;
 mod initramfs;
 mod kernels;
+#[cfg(test)]
+mod layers;
 mod truth;
 mod vm;
 

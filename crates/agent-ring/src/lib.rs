@@ -27,6 +27,7 @@ pub mod channel;
 #[cfg(target_arch = "x86_64")]
 pub mod client;
 mod error;
+pub mod journal;
 mod layout;
 mod raw;
 mod reader;

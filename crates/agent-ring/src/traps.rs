@@ -21,7 +21,7 @@ pub const THREADS: u64 = 4;
 /// To the handler: from now on the kernel says with each message who sent it. Answered by [`HELLO`].
 pub const WHO: u64 = 5;
 
-/// From the handler: here it is, with the userfaultfd.
+/// From the handler: here it is, with the userfaultfd, and the address of its [`Journal`](crate::journal::Journal).
 pub const READY: u64 = 1;
 /// From the handler: done. See [`Armed`].
 pub const ARMED: u64 = 2;

@@ -107,7 +107,7 @@ fn begin(socket: Socket, taken: Taken, stack: Range, words: &mut [u64]) -> Optio
                 let handler =
                     Handler::new(front, back, taken, stack).filter(|_| back.begin_as_back())?;
                 // What the front needs, only a privileged process may ask for: the recorder does.
-                socket.send(&[READY], Some(front.descriptor));
+                socket.send(&[READY, handler.backlog.journal()], Some(front.descriptor));
                 return Some(handler);
             }
             Message::Words(1) if words.first() == Some(&WHO) => {

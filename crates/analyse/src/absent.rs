@@ -1,7 +1,7 @@
 //! What a trace does not tell, above all an imported one.
 
-use varve_model::Duration;
-use varve_trace::{Absent, EXACT, IntervalChoice, Trace};
+use varve_model::{Capability, Duration};
+use varve_trace::{IntervalChoice, Trace};
 
 use crate::analysis::{Analysis, Writes};
 use crate::assemble::Tables;
@@ -9,19 +9,56 @@ use crate::format::{counted, duration};
 use crate::sharing::SharingSource;
 use crate::stream::Pass;
 
-/// What it means that a trace lacks something.
-const fn lacking(absent: Absent) -> &'static str {
-    match absent {
-        Absent::Touches => "Which pages were touched, and when: the record has samples only.",
-        Absent::Resident => "How many pages were resident: the record does not say.",
-        Absent::Faults => "Which thread touched a page first: the record has no page faults.",
-        Absent::Overhead => "What recording cost: the record does not say.",
-        Absent::Machine => "The machine: the record does not say.",
-        Absent::Places => {
+/// What it means that a trace lacks something, where that leaves figures open.
+const fn lacking(capability: Capability) -> Option<&'static str> {
+    Some(match capability {
+        Capability::Touches => "Which pages were touched, and when: the record has samples only.",
+        Capability::Resident => "How many pages were resident: the record does not say.",
+        Capability::Faults => "Which thread touched a page first: the record has no page faults.",
+        Capability::Overhead => "What recording cost: the record does not say.",
+        Capability::Machine => "The machine: the record does not say.",
+        Capability::Places => {
             "Where objects lie and how large they are: the record has their names only."
         }
-        Absent::Lives => "When objects came to be and ceased: the record does not say.",
+        Capability::Lives => "When objects came to be and ceased: the record does not say.",
+        Capability::Superset
+        | Capability::Writes
+        | Capability::HeapObjects
+        | Capability::Samples
+        | Capability::Counts
+        | Capability::ExactCounts
+        | Capability::Traps
+        | Capability::Emulated => return None,
+    })
+}
+
+/// Why something is not known of which the source is silent.
+pub(crate) const NOT_SAID: &str = "the record does not say";
+
+/// What it leaves open that a trace, or the part of it that is shown, lacks something.
+fn missing(trace: &Trace, capability: Capability) -> Option<String> {
+    let of_threads = trace.selection().is_some_and(|s| s.tids.is_some());
+    match capability {
+        Capability::Touches if of_threads => {
+            Some("Which pages the chosen threads touched: touches name no thread.".to_owned())
+        }
+        Capability::Resident if trace.selection().is_some() => Some(
+            "How many of the chosen pages were resident: it is recorded of all processes together."
+                .to_owned(),
+        ),
+        other => lacking(other).map(str::to_owned),
     }
+}
+
+/// Why a figure is not known that a trace without this capability lacks, in a few words.
+pub(crate) fn why_lacks(trace: &Trace, capability: Capability) -> String {
+    let sentence = match trace.manifest.has(capability) {
+        true => None,
+        false => missing(trace, capability),
+    };
+    let why = sentence.as_deref().and_then(|s| s.split_once(": "));
+    why.map_or(NOT_SAID, |(_, why)| why.trim_end_matches('.'))
+        .to_owned()
 }
 
 /// After a fork both processes have the same pages until one of them writes. The kernel's bits are the process's, not the page's.
@@ -33,7 +70,7 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
     let manifest = &trace.manifest;
     let mut unknown = Vec::new();
     match pass.writes {
-        Writes::Unknown if pass.rows > 0 && manifest.absent.is_empty() => unknown.push(
+        Writes::Unknown if pass.rows > 0 && manifest.has(Capability::Superset) => unknown.push(
             "Whether a touch was a write: this kernel has no soft-dirty bits (`--writes on` finds out by other means).".to_owned(),
         ),
         Writes::Partly => unknown.push(
@@ -41,19 +78,10 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
         ),
         _ => (),
     }
-    let absent = &manifest.absent;
-    let of_threads = trace.selection().is_some_and(|s| s.tids.is_some());
-    unknown.extend(absent.iter().map(|a| match a {
-        Absent::Touches if of_threads => {
-            "Which pages the chosen threads touched: touches name no thread.".to_owned()
-        }
-        Absent::Resident if trace.selection().is_some() => {
-            "How many of the chosen pages were resident: it is recorded of all processes together.".to_owned()
-        }
-        a => lacking(*a).to_owned(),
-    }));
+    let lacks = Capability::ALL.iter().filter(|c| !manifest.has(**c));
+    unknown.extend(lacks.filter_map(|capability| missing(trace, *capability)));
     // Counts say which thread was first.
-    let told = manifest.backend == EXACT || absent.contains(&Absent::Faults);
+    let told = manifest.has(Capability::ExactCounts) || !manifest.has(Capability::Faults);
     if pass.faults == 0 && pass.rows > 0 && !told {
         unknown.push("Which thread touched a page first: the trace has no page faults.".to_owned());
     } else if manifest.target.attached {
@@ -79,7 +107,10 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
     }
     if tables.objects.is_empty() && pass.rows > 0 {
         unknown.push("Whose the pages are: the trace has no objects.".to_owned());
-    } else if manifest.features.objects.is_none() && pass.rows > 0 && absent.is_empty() {
+    } else if !manifest.has(Capability::HeapObjects)
+        && manifest.has(Capability::Superset)
+        && pass.rows > 0
+    {
         unknown.push("Objects within the heap: the recording had no source for them.".to_owned());
     }
     let stray = pass.stray_rows.saturating_add(refused);

@@ -7,15 +7,17 @@
 //! processes and sources it is named there. A page belongs to the innermost object that lies on it; where several lie on
 //! it, it counts in each of them and in [`Analysis::shared`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use ts_rs::TS;
 use varve_model::{
-    Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time, TouchSource,
+    Address, Backend, Bytes, Capability, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time,
+    TouchSource,
 };
-use varve_trace::{Absent, ClockUnit, State, TrapsNote};
+use varve_trace::{ClockUnit, State, TrapsNote};
 
+use crate::Known;
 use crate::counts::CountUse;
 use crate::samples::SampleUse;
 use crate::sharing::SharingUse;
@@ -25,8 +27,9 @@ use crate::sharing::SharingUse;
 pub struct Analysis {
     /// What was recorded, and whether all of it.
     pub trace: TraceFacts,
-    /// What recording cost.
-    pub overhead: Overhead,
+    /// What recording cost; null where unknown.
+    #[serde(serialize_with = "Known::plain")]
+    pub overhead: Known<Overhead>,
     /// How much memory was used at all.
     pub footprint: Footprint,
     /// In how many intervals the pages were touched.
@@ -86,16 +89,17 @@ pub struct TraceFacts {
     pub state: State,
     /// Loss counters that are not zero.
     pub losses: BTreeMap<String, u64>,
-    /// The backend, such as `scan`.
-    pub backend: String,
+    /// What made the trace.
+    pub backend: Backend,
     /// How many intervals.
     pub intervals: u64,
     /// From the start of the first interval to the end of the last.
     pub duration_ns: Duration,
     /// The beginning of the recording, `CLOCK_MONOTONIC`; all times here are on this clock.
     pub start_ns: Time,
-    /// The beginning, nanoseconds since 1970; 0 where unknown.
-    pub start_unix_ns: u64,
+    /// The beginning, nanoseconds since 1970; null where unknown.
+    #[serde(serialize_with = "Known::plain")]
+    pub start_unix_ns: Known<u64>,
     /// The interval asked for; null where the recorder chose.
     pub interval_ns: Option<Duration>,
     /// The accesses of an interval where those were asked for, 0: the whole run is one; else null.
@@ -116,12 +120,13 @@ pub struct TraceFacts {
     pub exit_code: Option<i32>,
     /// The varve that recorded.
     pub varve: String,
-    /// The machine.
-    pub machine: MachineFacts,
+    /// The machine; null where unknown.
+    #[serde(serialize_with = "Known::plain")]
+    pub machine: Known<MachineFacts>,
     /// How many first accesses were trapped, with `--backend fault`.
     pub traps: Option<TrapsNote>,
-    /// What the source of the trace does not tell: the figures that would be made of it are null.
-    pub absent: Vec<Absent>,
+    /// What the trace has: figures that would be made of what it lacks are null.
+    pub capabilities: BTreeSet<Capability>,
     /// What of the trace is shown, as a person said it; null where all is.
     pub selected: Option<String>,
     /// What all times count.
@@ -134,6 +139,11 @@ pub struct TraceFacts {
 }
 
 impl TraceFacts {
+    /// Whether the trace has this.
+    pub fn has(&self, capability: Capability) -> bool {
+        self.capabilities.contains(&capability)
+    }
+
     /// Whether intervals are longer than asked for, by more than a tenth.
     pub fn is_lengthened(&self) -> bool {
         let asked = self.interval_ns.map(|asked| asked.0);
@@ -175,7 +185,7 @@ pub struct Overhead {
 }
 
 /// How much memory was used at all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Footprint {
     /// Distinct pages of memory touched.
     pub touched_pages: Pages,
@@ -183,7 +193,9 @@ pub struct Footprint {
     pub touched_pages_per_process: Pages,
     /// The most pages resident at the end of any interval. A page that several processes map counts in each, so that this
     /// compares with `touched_pages_per_process`, not with `touched_pages`.
-    pub peak_resident_pages: Pages,
+    /// Null where unknown.
+    #[serde(serialize_with = "Known::plain")]
+    pub peak_resident_pages: Known<Pages>,
     /// The most pages touched in one interval.
     pub peak_working_set_pages: Pages,
     /// Pages touched in an interval, on average over the intervals.
@@ -221,7 +233,7 @@ impl Reuse {
 }
 
 /// The working set of an interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorkingSet {
     /// When the interval began.
     pub start_ns: Time,
@@ -231,8 +243,9 @@ pub struct WorkingSet {
     pub pages: Pages,
     /// The sum over processes of the pages that each touched in it.
     pub pages_per_process: Pages,
-    /// Pages resident at its end; a page that several processes map counts in each.
-    pub resident_pages: Pages,
+    /// Pages resident at its end; a page that several processes map counts in each. Null where unknown.
+    #[serde(serialize_with = "Known::plain")]
+    pub resident_pages: Known<Pages>,
 }
 
 /// What one source contributed. What others may have touched stands in [`Footprint`] only.

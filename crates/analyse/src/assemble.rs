@@ -5,14 +5,17 @@ mod groups;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use varve_attribute::Layer;
-use varve_model::{Bytes, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource};
+use varve_model::{
+    Bytes, Capability, Duration, ObjectKind, Pages, Pid, SiteId, Tid, Time, TouchSource,
+};
+use varve_objects::Layer;
 use varve_trace::tables::{
     IntervalRow, LossRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow,
 };
 use varve_trace::{IntervalChoice, Manifest, State, Trace, TraceError};
 
-use crate::absent::{unknown, unsaid};
+use crate::Known;
+use crate::absent::{NOT_SAID, unknown, unsaid, why_lacks};
 use crate::analysis::*;
 use crate::cut::chosen_names;
 use crate::fold::{Fold, Folded, Sites, User};
@@ -149,7 +152,7 @@ pub(crate) fn analyse(
     let tail = tables
         .intervals
         .partition_point(|i| i.start_ns < tail_start);
-    let mut fold = Fold::new(&all, own, tables.sites(), end);
+    let mut fold = Fold::new(&all, own, tables.sites(), end, options.room);
     let mut sharing = Sharers::new(trace, &tables, start, end)?;
     let homes = tables.homes(&all);
     let pass = stream::run(
@@ -279,7 +282,7 @@ impl Whole<'_> {
             exact: None,
             sharing: None,
             trace: self.facts(),
-            overhead: Overhead {
+            overhead: self.known(Capability::Overhead, || Overhead {
                 held_ns: Duration(
                     intervals
                         .clone()
@@ -304,17 +307,12 @@ impl Whole<'_> {
                     None => manifest.overhead.recorder_cpu_ns,
                 }),
                 recorder_peak_bytes: manifest.overhead.recorder_peak_bytes,
-            },
+            }),
             footprint: Footprint {
                 touched_pages: reuse.pages(),
                 touched_pages_per_process: Pages(of_processes.map(|p| p.touched).sum()),
-                peak_resident_pages: Pages(
-                    intervals
-                        .clone()
-                        .map(|i| i.resident_pages)
-                        .max()
-                        .unwrap_or(0),
-                ),
+                peak_resident_pages: self
+                    .resident(intervals.clone().map(|i| i.resident_pages).max()),
                 peak_working_set_pages: Pages(
                     pass.working_set.iter().map(|w| w.0).max().unwrap_or(0),
                 ),
@@ -334,7 +332,7 @@ impl Whole<'_> {
                     end_ns: row.end_ns,
                     pages: Pages(pages),
                     pages_per_process: Pages(sum),
-                    resident_pages: Pages(row.resident_pages),
+                    resident_pages: self.resident(Some(row.resident_pages)),
                 })
                 .collect(),
             sources: TouchSource::ALL
@@ -380,6 +378,23 @@ impl Whole<'_> {
         }
     }
 
+    /// A figure that traces with a capability have.
+    fn known<T>(&self, capability: Capability, make: impl FnOnce() -> T) -> Known<T> {
+        match self.trace.manifest.has(capability) {
+            true => Known::Exact(make()),
+            false => Known::Absent(why_lacks(self.trace, capability)),
+        }
+    }
+
+    /// Resident pages, where any interval has some.
+    fn resident(&self, pages: Option<u64>) -> Known<Pages> {
+        let intervals = &self.tables.intervals;
+        match intervals.iter().any(|i| i.resident_pages > 0) {
+            true => self.known(Capability::Resident, || Pages(pages.unwrap_or(0))),
+            false => Known::Absent(why_lacks(self.trace, Capability::Resident)),
+        }
+    }
+
     fn facts(&self) -> TraceFacts {
         let (manifest, tables) = (&self.trace.manifest, self.tables);
         let mut losses: BTreeMap<String, u64> = BTreeMap::new();
@@ -408,11 +423,14 @@ impl Whole<'_> {
             statement: manifest.completeness.statement.clone(),
             state: manifest.state,
             losses,
-            backend: manifest.backend.clone(),
+            backend: manifest.backend,
             intervals: tables.intervals.len() as u64,
             duration_ns: end - start,
             start_ns: start,
-            start_unix_ns: manifest.clock.start_unix_ns,
+            start_unix_ns: match manifest.clock.start_unix_ns {
+                0 => Known::Absent(NOT_SAID.to_owned()),
+                start => Known::Exact(start),
+            },
             interval_ns: match manifest.options.interval {
                 IntervalChoice::Fixed(length) => Some(length),
                 _ => None,
@@ -429,16 +447,16 @@ impl Whole<'_> {
             hold: manifest.features.hold.clone(),
             exit_code: manifest.target.exit_code,
             varve: manifest.varve.clone(),
-            machine: MachineFacts {
+            machine: self.known(Capability::Machine, || MachineFacts {
                 kernel: machine.kernel.clone(),
                 architecture: machine.architecture.clone(),
                 cpu: machine.cpu.clone(),
                 cpus: machine.cpus,
                 memory_bytes: machine.memory_bytes,
                 nodes: machine.nodes,
-            },
+            }),
             traps: manifest.traps,
-            absent: manifest.absent.clone(),
+            capabilities: manifest.capabilities.clone(),
             selected: self.trace.selection().map(|s| s.words.clone()),
             clock_unit: manifest.clock.unit,
             touch_rows: self.pass.rows,

@@ -1,7 +1,7 @@
 //! Where the touched pages of all processes stand in memory: 2 MiB chunks.
 
-use varve_attribute::ChunkIndex;
-use varve_model::Pid;
+use varve_model::{Bytes, Pid};
+use varve_objects::ChunkIndex;
 
 use crate::page_states::PageStates;
 
@@ -11,10 +11,10 @@ pub(crate) const PAGES: usize = CHUNK_PAGES as usize;
 pub(crate) const WORDS: usize = PAGES / 64;
 /// Pages beyond this cannot exist: addresses have 64 bits.
 pub(crate) const MAX_PAGES: u64 = 1 << 52;
-/// More chunks than this only a damaged trace has; what is beyond is not entered.
-const MAX_CHUNKS: usize = 1 << 22;
-/// And more chunks of which many pages were touched than this, 2 TiB.
-const MAX_DENSE: usize = 1 << 20;
+/// Memory that a chunk takes at most of which few pages were touched, with what is kept for its objects.
+const BYTES: u64 = 2 << 10;
+/// And of which many were.
+const DENSE_BYTES: u64 = 8 << 10;
 /// A set of the pages of a chunk.
 pub(crate) type Bits = [u64; WORDS];
 
@@ -110,6 +110,8 @@ impl Chunk {
 struct Differences {
     blocks: Vec<Box<[[i16; PAGES]]>>,
     used: usize,
+    /// How many may be used.
+    most: usize,
 }
 
 /// Chunks of a block of differences: 1 MiB.
@@ -126,7 +128,7 @@ impl Differences {
 
     /// A new slot; None where there are too many.
     fn new_slot(&mut self) -> Option<u32> {
-        if self.used >= MAX_DENSE {
+        if self.used >= self.most {
             return None;
         }
         if self.blocks.len() * BLOCK <= self.used {
@@ -159,20 +161,49 @@ pub(crate) fn clear(bits: &mut Bits, at: usize) {
 }
 
 /// All chunks, by process and number.
-#[derive(Default)]
 pub(crate) struct Chunks {
     pub(crate) all: Vec<Chunk>,
     differences: Differences,
     index: ChunkIndex,
+    /// How many there may be.
+    most: usize,
+    /// Whether there were to be more than there is room for.
+    pub(crate) is_full: bool,
 }
 
 impl Chunks {
+    /// None yet; `room` is the memory that they may take.
+    pub(crate) fn new(room: Bytes) -> Chunks {
+        let fits = |bytes: u64| usize::try_from(room.0 / 2 / bytes).unwrap_or(usize::MAX);
+        Chunks {
+            all: Vec::new(),
+            differences: Differences {
+                most: fits(DENSE_BYTES),
+                ..Differences::default()
+            },
+            index: ChunkIndex::default(),
+            most: fits(BYTES),
+            is_full: false,
+        }
+    }
+
+    /// Whether a run of so many pages can be entered: before anything is done for it.
+    #[inline]
+    pub(crate) fn has_room_for(&mut self, pages: u64) -> bool {
+        self.is_full |= pages / CHUNK_PAGES > self.differences.most as u64;
+        !self.is_full
+    }
+
     /// The position of a chunk, which is made if it is not there; None where there are too many.
     #[inline]
     pub(crate) fn enter(&mut self, pid: u32, number: u64) -> Option<usize> {
         let found = self.index.get(Pid(pid), number);
-        if found.is_some() || self.all.len() >= MAX_CHUNKS {
+        if found.is_some() {
             return found;
+        }
+        if self.all.len() >= self.most {
+            self.is_full = true;
+            return None;
         }
         self.index.set(Pid(pid), number, self.all.len());
         self.all.push(Chunk::new(pid, number));
@@ -190,6 +221,7 @@ impl Chunks {
     #[cold]
     fn widen(&mut self, position: usize) -> bool {
         let Some(slot) = self.differences.new_slot() else {
+            self.is_full = true;
             return false;
         };
         let chunk = &mut self.all[position];

@@ -1,7 +1,7 @@
 //! Counted accesses: who read and wrote how often, and who shares which pages.
 //!
 //! One pass over the table makes two figures. [`CountUse`] is of every trace with counts, by object: a page that several
-//! objects share counts in the one that has most of it. [`ExactUse`] is of the backend `exact`, which tells the thread of
+//! objects share counts in the one that has most of it. [`ExactUse`] is of traces with exact counts, which tell the thread of
 //! every access: by name of objects, with who shares which pages; there a page counts in each of the objects on it, and in
 //! each of those that followed each other on it within an interval.
 
@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_attribute::Owners;
-use varve_model::{Address, ObjectId, ObjectKind, PageRange, Pages, Pid, Tid, Time};
+use varve_model::{Address, Capability, ObjectId, ObjectKind, PageRange, Pages, Pid, Tid, Time};
+use varve_objects::Owners;
 use varve_trace::tables::{CountRow, ObjectRow};
-use varve_trace::{EXACT, Trace, TraceError};
+use varve_trace::{Trace, TraceError};
 
 use crate::assemble::Tables;
 use crate::memory::{Memory, Objects};
@@ -387,7 +387,7 @@ pub(crate) struct Counted<'a> {
     pub(crate) objects: &'a [u32],
 }
 
-/// Reads the table: what it says by object, and what it says of threads where the backend is `exact`. None where it has
+/// Reads the table: what it says by object, and what it says of threads where counts are exact. None where it has
 /// no rows. `own` says which objects are the recorder's; `hear` is told every row of the program's that names its thread.
 pub(crate) fn read(
     trace: &Trace,
@@ -397,7 +397,7 @@ pub(crate) fn read(
     mut hear: impl FnMut(&Counted<'_>),
 ) -> Result<(Option<CountUse>, Option<ExactUse>), TraceError> {
     // Imported counts need not know the threads.
-    let is_exact = trace.manifest.backend == EXACT;
+    let is_exact = trace.manifest.has(Capability::ExactCounts);
     let objects = &tables.objects;
     let homes = tables.homes(all_objects);
     let mut place = Where::new(tables, all_objects, memory);

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use varve_attribute::{Owners, Span};
 use varve_model::{Address, ObjectId, ObjectKind, PageRange, Pages, Pid, Time};
+use varve_objects::{Owners, Span};
 use varve_trace::tables::{ObjectRow, ProcessRow, ThreadRow};
 use varve_trace::{Trace, TraceError};
 

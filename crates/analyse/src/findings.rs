@@ -12,9 +12,8 @@ mod use_of_memory;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use varve_attribute::LOADERS;
-use varve_model::{Bytes, Duration, ObjectId, ObjectKind, Pid, Time};
-use varve_trace::Absent;
+use varve_model::{Bytes, Capability, Duration, ObjectId, ObjectKind, Pid, Time};
+use varve_objects::LOADERS;
 
 use contention::{false_sharing_lines, false_sharing_pages, true_sharing};
 use first_touches::{scanned_by_all, single_first_touch};
@@ -38,7 +37,13 @@ const NAMES: usize = 3;
 /// where the machine is not known to have them, unless it is asked for.
 pub(crate) fn find(analysis: &Analysis, tables: &Tables, for_numa: bool) -> Vec<Finding> {
     let mut found = by_rules(analysis, tables);
-    let has_nodes = for_numa || analysis.trace.machine.nodes.is_some_and(|n| n > 1);
+    let has_nodes = for_numa
+        || analysis
+            .trace
+            .machine
+            .value()
+            .and_then(|m| m.nodes)
+            .is_some_and(|n| n > 1);
     found.retain(|f| has_nodes || !news::needs_nodes(f.id));
     found
 }
@@ -47,7 +52,7 @@ fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
     let facts = Facts::new(analysis, tables);
     let by_use = rules_by_use(&facts);
     // Without touches nothing is known of what they tell; what samples tell does not need them.
-    let lacks_touches = analysis.trace.absent.contains(&Absent::Touches);
+    let lacks_touches = !analysis.trace.has(Capability::Touches);
     if lacks_touches || (analysis.trace.touch_rows == 0 && analysis.trace.intervals == 0) {
         return incomplete(analysis).into_iter().chain(by_use).collect();
     }

@@ -9,8 +9,8 @@ mod users;
 
 use std::collections::HashMap;
 
-use varve_attribute::{Owners, Span};
-use varve_model::{Address, Page, PageRange, Pages, Pid, Time};
+use varve_model::{Address, Bytes, Page, PageRange, Pages, Pid, Time};
+use varve_objects::{Owners, Span};
 
 use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MAX_PAGES, MAX_PENDING};
 use crate::memory::Objects;
@@ -77,6 +77,8 @@ pub(crate) struct Fold<'a> {
     pub(crate) shared_touches: u64,
     /// Runs that were not entered because the trace cannot be right.
     pub(crate) refused: u64,
+    /// The memory that pages may take.
+    room: Bytes,
     scratch: (Vec<Cell>, Vec<u32>),
     pieces: Vec<Piece>,
     /// Pages of a chunk that is settled, and how often they were touched.
@@ -85,12 +87,13 @@ pub(crate) struct Fold<'a> {
 
 impl<'a> Fold<'a> {
     /// `own` tells which objects are the recorder's own memory; `sites` puts objects together; `end` is the end of the
-    /// recording.
+    /// recording. `room` is the memory that pages may take.
     pub(crate) fn new(
         all: &'a Objects,
         own: impl Fn(usize) -> bool,
         sites: Sites,
         end: Time,
+        room: Bytes,
     ) -> Fold<'a> {
         let spans = &all.spans[..];
         let mut span_order: Vec<u32> = (0..index(spans.len())).collect();
@@ -126,7 +129,8 @@ impl<'a> Fold<'a> {
             interval: 0,
             in_tail: false,
             end,
-            chunks: Chunks::default(),
+            chunks: Chunks::new(room),
+            room,
             seen: vec![Seen::NOT; objects.len()],
             objects,
             aside: HashMap::new(),
@@ -139,6 +143,11 @@ impl<'a> Fold<'a> {
             pieces: Vec::with_capacity(PIECES),
             touched: Vec::new(),
         }
+    }
+
+    /// The memory that pages may take, where that does not do.
+    pub(crate) fn room_that_is_full(&self) -> Option<Bytes> {
+        self.chunks.is_full.then_some(self.room)
     }
 
     /// Goes on to an interval, from the end of the one before it to its own end.
@@ -204,6 +213,9 @@ impl<'a> Fold<'a> {
         let mut pages = 0;
         for run in runs {
             let end = run.end.0.min(MAX_PAGES);
+            if !self.chunks.has_room_for(end.saturating_sub(run.first.0)) {
+                return pages;
+            }
             let mut at = run.first.0;
             self.refused += u64::from(at >= end);
             while at < end {
@@ -281,6 +293,9 @@ impl<'a> Fold<'a> {
     #[inline]
     fn each_chunk(&mut self, run: Run, mut each: impl FnMut(&mut Parts<'_>, usize, usize)) {
         let end = run.end.0.min(MAX_PAGES);
+        if !self.chunks.has_room_for(end.saturating_sub(run.first.0)) {
+            return;
+        }
         let mut at = run.first.0;
         if at >= end {
             self.refused += 1;

@@ -3,8 +3,7 @@
 //! A figure that breaks one of these is wrong. It is said in the report, so that nobody takes the others on trust, and
 //! fails every test that looks at a report.
 
-use varve_model::{PageRange, Pages};
-use varve_trace::Absent;
+use varve_model::{Capability, PageRange, Pages};
 
 use crate::analysis::{Analysis, Group, ObjectUse, Usage};
 
@@ -13,7 +12,7 @@ const MOST: usize = 10;
 
 /// What cannot be true together in an analysis, a sentence each; none where all is well.
 pub(crate) fn broken(a: &Analysis) -> Vec<String> {
-    if a.trace.absent.contains(&Absent::Touches) {
+    if !a.trace.has(Capability::Touches) {
         return Vec::new();
     }
     let mut check = Check::default();
@@ -142,7 +141,7 @@ fn object(a: &Analysis, o: &ObjectUse, check: &mut Check) {
     usage(a, &o.usage, &of, check);
     let touched = ("touched_pages", o.usage.touched_pages.0);
     check.equal(("reuse", o.usage.reuse.pages().0), touched, &of);
-    if !a.trace.absent.contains(&Absent::Places) {
+    if a.trace.has(Capability::Places) {
         let size = PageRange::of_bytes(o.address, o.bytes).count;
         check.at_most(touched, ("its size in pages", size.0), &of);
         let bytes = ("touched_bytes", o.touched_bytes.0);

@@ -1,9 +1,10 @@
 //! Figures that may not be known.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use ts_rs::TS;
 
 /// A figure, a bound of one, or the reason why there is none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum Known<T> {
     /// It is this.
@@ -12,6 +13,13 @@ pub enum Known<T> {
     AtLeast(T),
     /// It is not known, and why.
     Absent(String),
+}
+
+/// Nobody has said anything yet.
+impl<T> Default for Known<T> {
+    fn default() -> Self {
+        Known::Absent("not looked for".to_owned())
+    }
 }
 
 impl<T> Known<T> {
@@ -29,6 +37,24 @@ impl<T> Known<T> {
             Known::Exact(value) | Known::AtLeast(value) => Some(value),
             Known::Absent(_) => None,
         }
+    }
+
+    /// The figure made into another one; what is not known stays so, for the same reason.
+    pub fn map<U>(&self, make: impl FnOnce(&T) -> U) -> Known<U> {
+        match self {
+            Known::Exact(value) => Known::Exact(make(value)),
+            Known::AtLeast(value) => Known::AtLeast(make(value)),
+            Known::Absent(why) => Known::Absent(why.clone()),
+        }
+    }
+
+    /// The plain figure or its bound, and null where it is not known: for fields of JSON that are a number by name, whose
+    /// reason stands in `unknown`.
+    pub(crate) fn plain<S: Serializer>(known: &Known<T>, to: S) -> Result<S::Ok, S::Error>
+    where
+        T: Serialize,
+    {
+        known.value().serialize(to)
     }
 
     /// As a person reads it: `3`, `at least 3` or `not known`.

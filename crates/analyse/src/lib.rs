@@ -52,6 +52,7 @@ pub use sharing::{
 };
 pub use sweep::{Moment, RowFacts, Run, Sweep, intervals, sweep};
 
+use varve_model::Bytes;
 use varve_trace::{Trace, TraceError};
 
 /// How an analysis is to be made.
@@ -62,6 +63,8 @@ pub struct AnalyseOptions {
     pub most_objects: usize,
     /// Advice for machines with several memory nodes, also where the machine of the trace has one.
     pub for_numa: bool,
+    /// Memory that the pages of the trace may take meanwhile.
+    pub room: Bytes,
 }
 
 impl Default for AnalyseOptions {
@@ -69,6 +72,7 @@ impl Default for AnalyseOptions {
         AnalyseOptions {
             most_objects: 20_000,
             for_numa: false,
+            room: Bytes(u64::MAX),
         }
     }
 }
@@ -76,7 +80,7 @@ impl Default for AnalyseOptions {
 /// Analyses a trace. `progress` hears the share of the work that is done, 0 to 1.
 ///
 /// # Errors
-/// A table that cannot be read. Rows that contradict each other are no error: they are counted, see
+/// A table that cannot be read, or more pages than there is room for. Rows that contradict each other are no error: they are counted, see
 /// [`TraceFacts::stray_rows`].
 pub fn analyse(
     trace: &Trace,

@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use serde::Serialize;
-use varve_model::{Bytes, ObjectId, ObjectKind, Pages};
-use varve_trace::Absent;
+use varve_model::{Bytes, Capability, ObjectId, ObjectKind, Pages};
 
 use crate::Known;
 use crate::analysis::{Analysis, FindingId, TraceFacts};
@@ -110,7 +109,7 @@ impl Overview {
     pub fn of(a: &Analysis) -> Overview {
         let f = &a.footprint;
         let seen = |pages: Pages| match &a.trace {
-            trace if trace.absent.contains(&Absent::Touches) => {
+            trace if !trace.has(Capability::Touches) => {
                 Known::Absent("the trace has no touched pages".to_owned())
             }
             trace => Known::of(pages.bytes(), is_whole(trace)),
@@ -118,13 +117,7 @@ impl Overview {
         let (hot_by, hot) = hot(a);
         Overview {
             touched: seen(f.touched_pages),
-            peak_resident: match f.peak_resident_pages.0 {
-                _ if a.trace.absent.contains(&Absent::Resident) => {
-                    Known::Absent("the trace does not say".to_owned())
-                }
-                0 => Known::Absent("the trace does not say".to_owned()),
-                _ => Known::Exact(f.peak_resident_pages.bytes()),
-            },
+            peak_resident: f.peak_resident_pages.map(|pages| pages.bytes()),
             mean_working_set: seen(f.mean_working_set_pages),
             peak_working_set: seen(f.peak_working_set_pages),
             hot_by,
@@ -211,7 +204,7 @@ fn hot_object(a: &Analysis, name: Name<'_>, share: f64) -> HotObject {
             .iter()
             .filter(|g| (g.name.as_str(), g.kind) == name)
     };
-    let lacks = |what| a.trace.absent.contains(&what);
+    let lacks = |what| !a.trace.has(what);
     let unless = |absent: bool, bytes: u64, all: bool| match absent {
         true => Known::Absent("the trace does not say".to_owned()),
         false => Known::of(Bytes(bytes), all),
@@ -223,8 +216,8 @@ fn hot_object(a: &Analysis, name: Name<'_>, share: f64) -> HotObject {
         name: name.0.to_owned(),
         kind: name.1,
         objects: groups().map(|g| g.objects).sum(),
-        bytes: unless(lacks(Absent::Places), bytes, true),
-        touched: unless(lacks(Absent::Touches), touched, is_whole(&a.trace)),
+        bytes: unless(lacks(Capability::Places), bytes, true),
+        touched: unless(lacks(Capability::Touches), touched, is_whole(&a.trace)),
         share,
     }
 }

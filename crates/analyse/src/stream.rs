@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use varve_model::{PAGE_BYTES, Time, TouchSource};
+use varve_model::{Bytes, PAGE_BYTES, Time, TouchSource};
 use varve_trace::tables::{FaultRow, IntervalRow};
 use varve_trace::{Trace, TraceError};
 
@@ -178,6 +178,10 @@ impl Sweep for Analyst<'_, '_, '_> {
             fault.address = self.homes.home(object, fault.address, place);
         }
         self.sharing.fault(&fault, faulted);
+    }
+
+    fn is_full(&self) -> Option<Bytes> {
+        self.fold.room_that_is_full()
     }
 }
 

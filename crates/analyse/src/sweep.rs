@@ -1,6 +1,7 @@
 //! One pass over touches and faults in the order of time, interval by interval. Every reader of the whole table goes this
 //! way, and says as a [`Sweep`] what it wants to hear.
 
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -71,6 +72,11 @@ pub trait Sweep {
 
     /// A page fault of the interval, after its touches. Those after the last interval count as its own.
     fn fault(&mut self, fault: &FaultRow);
+
+    /// The memory that it may take, once there is more than that holds: the sweep ends then.
+    fn is_full(&self) -> Option<Bytes> {
+        None
+    }
 }
 
 /// The intervals of a trace in the order of their numbers, each once.
@@ -99,6 +105,7 @@ pub fn sweep(
     let total: u64 = units.iter().map(|u| u.rows).sum();
     let chosen = Chosen::of(trace)?;
     let mut assembly = Assembly {
+        path: trace.folder(),
         cut: chosen.as_ref().map(Chosen::cut),
         intervals,
         faults: Faults::new(trace.batches::<FaultRow>()?),
@@ -178,6 +185,8 @@ impl Faults {
 
 /// Gathers the runs of an interval until it is whole.
 struct Assembly<'a> {
+    /// The trace.
+    path: &'a Path,
     intervals: &'a [IntervalRow],
     /// Tells what is seen, where only some objects are.
     cut: Option<Cut<'a>>,
@@ -202,6 +211,7 @@ impl Assembly<'_> {
         for row in 0..rows {
             if self.number != Some(interval[row]) {
                 self.close(to);
+                self.require_room(to)?;
                 self.go_to(interval[row], to)?;
             }
             let run = Run {
@@ -337,8 +347,19 @@ impl Assembly<'_> {
         self.sorted = true;
     }
 
+    fn require_room(&self, to: &impl Sweep) -> Result<(), TraceError> {
+        match to.is_full() {
+            Some(room) => Err(TraceError::TooLarge {
+                path: self.path.to_owned(),
+                room,
+            }),
+            None => Ok(()),
+        }
+    }
+
     fn finish(mut self, to: &mut impl Sweep) -> Result<u64, TraceError> {
         self.close(to);
+        self.require_room(to)?;
         while self.open < self.intervals.len() {
             self.step(to)?;
         }

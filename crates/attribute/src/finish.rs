@@ -4,19 +4,19 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
+use varve_objects::{Deaths, LOADERS, Layer};
+use varve_symbols::{
+    AddressSpaces, Asked, BuildId, Frame, Locator, Mapping, ModuleReport, Namer, Place, Stack,
+    StaticObject, StaticsReader, is_loaders, mapping_objects, of_file, short_place, stack_name,
+    static_name, symbolize,
+};
 use varve_trace::tables::{
     BirthRow, DeathRow, Frame as FrameRow, MappingRow, ObjectRow, ProcessRow, Row, SiteRow,
     StackRow, SymbolRow, ThreadRow,
 };
 use varve_trace::{Destination, ModuleNote, TableWriter, Trace, TraceError, write_table_to};
 
-use crate::lives::Deaths;
-use crate::names::{is_loaders, of_file, short_place};
 use crate::sampled::Sampled;
-use crate::{
-    AddressSpaces, Asked, BuildId, Frame, Layer, Locator, Mapping, ModuleReport, Namer, Stack,
-    StaticObject, StaticsReader, mapping_objects, stack_name, static_name, symbolize,
-};
 
 /// The name of whatever the recorder itself put into the target.
 const OWN: &str = "varve agent, not the program's own";
@@ -239,7 +239,7 @@ impl<'a> Names<'a> {
                     };
                 }
                 if kind == ObjectKind::Mapping && is_loaders(stack) {
-                    return crate::LOADERS.to_owned();
+                    return LOADERS.to_owned();
                 }
                 // The preload library stands in for the function itself, which no frame shows.
                 match name.strip_prefix("heap (") {
@@ -324,6 +324,14 @@ fn is_own(module: &str) -> bool {
     name.starts_with("libvarve_") || name.starts_with("memfd:varve-ring")
 }
 
+fn layer_of(place: Place) -> Layer {
+    match place {
+        Place::Mapping => Layer::MAPPING,
+        Place::Segment => Layer::SEGMENT,
+        Place::Variable { depth } => Layer::variable(depth),
+    }
+}
+
 fn static_row(object: &StaticObject, id: ObjectId) -> ObjectRow {
     ObjectRow {
         object: id,
@@ -341,7 +349,7 @@ fn static_row(object: &StaticObject, id: ObjectId) -> ObjectRow {
         died_ns: object.died,
         tid: None,
         pool: false,
-        layer: object.layer.number(),
+        layer: layer_of(object.place).number(),
         continues: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,6 +19,8 @@ const UNKNOWN: u64 = u64::MAX;
 struct Emulator {
     program: CString,
     plugin: CString,
+    /// The program that it runs, whatever the current folder becomes.
+    emulated: Option<PathBuf>,
 }
 
 static EMULATOR: OnceLock<Option<Emulator>> = OnceLock::new();
@@ -35,8 +37,43 @@ pub(crate) fn prepare(folder: &[u8], identity: &[u8]) {
         Some(Emulator {
             program: CString::new(program.as_os_str().as_bytes()).ok()?,
             plugin: CString::new(plugin).ok()?,
+            emulated: emulated_by("self").and_then(|path| path.canonicalize().ok()),
         })
     });
+}
+
+/// The program that a process runs whose program is an emulator that was started as this one.
+fn emulated_by(process: &str) -> Option<PathBuf> {
+    let line = std::fs::read(format!("/proc/{process}/cmdline")).ok()?;
+    let mut words = line
+        .split(|byte| *byte == 0)
+        .skip_while(|word| *word != b"-0");
+    let program = words.nth(2)?;
+    Some(PathBuf::from(OsStr::from_bytes(program)))
+}
+
+/// What a path names to the program: of a process that is emulated, the kernel takes the emulator for its program.
+fn named(path: &CStr, emulator: &Emulator) -> PathBuf {
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let process = || {
+        let name = path
+            .to_str()?
+            .strip_prefix("/proc/")?
+            .strip_suffix("/exe")?;
+        Some(name.strip_prefix("thread-").unwrap_or(name))
+    };
+    let is_emulator = || {
+        let program = Path::new(OsStr::from_bytes(emulator.program.as_bytes()));
+        std::fs::read_link(path).is_ok_and(|exe| exe == program)
+    };
+    let program = process().filter(|_| is_emulator()).and_then(|process| {
+        let own = std::process::id().to_string();
+        if process == "self" || process == own {
+            return emulator.emulated.clone();
+        }
+        emulated_by(process)
+    });
+    program.unwrap_or_else(|| path.to_owned())
 }
 
 fn own_path() -> Option<Vec<u8>> {
@@ -134,8 +171,8 @@ fn plan(path: &CStr, arguments: u64, environment: u64) -> Plan {
     };
     let text = |s: &CString| OsStr::from_bytes(s.as_bytes()).to_owned();
     let arguments: Vec<_> = arguments.iter().map(text).collect();
-    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-    let (kind, program, arguments) = Program::resolve(path, &arguments);
+    let path = named(path, emulator);
+    let (kind, program, arguments) = Program::resolve(&path, &arguments);
     match kind {
         Program::Native => {}
         Program::Missing => return Plan::Fails,

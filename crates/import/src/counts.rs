@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
-use varve_attribute::Layer;
 use varve_model::{
-    Address, Bytes, Interval, ObjectKind, PAGE_BYTES, Page, PageRange, Pages, Pid, Tid, Time,
-    TouchSource,
+    Address, Bytes, Capability, Interval, ObjectKind, PAGE_BYTES, Page, PageRange, Pages, Pid, Tid,
+    Time, TouchSource,
 };
+use varve_objects::Layer;
+use varve_trace::ClockUnit;
 use varve_trace::tables::CountRow;
-use varve_trace::{Absent, ClockUnit};
 
 use crate::error::Trouble;
 use crate::lines::{Lines, fields, text};
@@ -231,7 +231,7 @@ pub(crate) fn read_tabarnac(input: impl BufRead, sink: &mut Sink<'_>) -> Result<
 pub(crate) fn read_structs(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Trouble> {
     let mut lines = Lines::new(input);
     lines.next()?;
-    sink.traits.absent.push(Absent::Lives);
+    sink.traits.lacks.push(Capability::Lives);
     while let Some((number, line)) = lines.next()? {
         if line.trim_ascii().is_empty() {
             continue;
@@ -252,7 +252,7 @@ pub(crate) fn read_structs(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(
 pub(crate) fn read_stacks(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Trouble> {
     let mut lines = Lines::new(input);
     lines.next()?;
-    sink.traits.absent.push(Absent::Lives);
+    sink.traits.lacks.push(Capability::Lives);
     while let Some((number, line)) = lines.next()? {
         if line.trim_ascii().is_empty() {
             continue;

@@ -1,77 +1,10 @@
 //! Which format a file is in, by what it holds, never by its name.
 
-use std::fmt;
 use std::io::Read;
-use std::str::FromStr;
+
+use varve_model::ImportFormat;
 
 use crate::{counts, damon, iiswc22, lackey, mitos, perf_data, perf_line};
-
-/// A tool's formats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// `perf.data`, of `perf mem record` or of any event with addresses; also of DAMON's tracepoint.
-    PerfData,
-    /// The text of `perf script`.
-    PerfScript,
-    /// Samples of Mitos and MemAxes.
-    Mitos,
-    /// The tables of the IISWC 2022 artifact.
-    Iiswc22,
-    /// damo's records.
-    Damon,
-    /// Valgrind's lackey.
-    Lackey,
-    /// Moca's traces.
-    Moca,
-    /// TABARNAC's tables.
-    Tabarnac,
-}
-
-impl Format {
-    /// Every format.
-    pub const ALL: [Format; 8] = [
-        Format::PerfData,
-        Format::PerfScript,
-        Format::Mitos,
-        Format::Iiswc22,
-        Format::Damon,
-        Format::Lackey,
-        Format::Moca,
-        Format::Tabarnac,
-    ];
-
-    /// The word on the command line and in a trace's manifest.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Format::PerfData => "perf-data",
-            Format::PerfScript => "perf-script",
-            Format::Mitos => "mitos",
-            Format::Iiswc22 => "iiswc22",
-            Format::Damon => "damon",
-            Format::Lackey => "lackey",
-            Format::Moca => "moca",
-            Format::Tabarnac => "tabarnac",
-        }
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Format {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        let found = Format::ALL.into_iter().find(|f| f.as_str() == word);
-        found.ok_or_else(|| {
-            let words: Vec<&str> = Format::ALL.iter().map(|f| f.as_str()).collect();
-            format!("one of {}", words.join(", "))
-        })
-    }
-}
 
 /// What one file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,32 +26,32 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    pub(crate) const fn format(self) -> Format {
+    pub(crate) const fn format(self) -> ImportFormat {
         match self {
-            Content::PerfData => Format::PerfData,
-            Content::PerfScript => Format::PerfScript,
-            Content::Mitos => Format::Mitos,
-            Content::Iiswc22Accesses | Content::Iiswc22Events => Format::Iiswc22,
-            Content::DamonZlib | Content::DamonJson | Content::DamonText => Format::Damon,
-            Content::Lackey => Format::Lackey,
-            Content::Moca | Content::MocaStructs => Format::Moca,
+            Content::PerfData => ImportFormat::PerfData,
+            Content::PerfScript => ImportFormat::PerfScript,
+            Content::Mitos => ImportFormat::Mitos,
+            Content::Iiswc22Accesses | Content::Iiswc22Events => ImportFormat::Iiswc22,
+            Content::DamonZlib | Content::DamonJson | Content::DamonText => ImportFormat::Damon,
+            Content::Lackey => ImportFormat::Lackey,
+            Content::Moca | Content::MocaStructs => ImportFormat::Moca,
             Content::Tabarnac | Content::TabarnacStructs | Content::TabarnacStacks => {
-                Format::Tabarnac
+                ImportFormat::Tabarnac
             }
         }
     }
 
     /// What a file of this format is taken for where its content does not tell.
-    const fn usual(format: Format) -> Content {
+    const fn usual(format: ImportFormat) -> Content {
         match format {
-            Format::PerfData => Content::PerfData,
-            Format::PerfScript => Content::PerfScript,
-            Format::Mitos => Content::Mitos,
-            Format::Iiswc22 => Content::Iiswc22Accesses,
-            Format::Damon => Content::DamonJson,
-            Format::Lackey => Content::Lackey,
-            Format::Moca => Content::Moca,
-            Format::Tabarnac => Content::Tabarnac,
+            ImportFormat::PerfData => Content::PerfData,
+            ImportFormat::PerfScript => Content::PerfScript,
+            ImportFormat::Mitos => Content::Mitos,
+            ImportFormat::Iiswc22 => Content::Iiswc22Accesses,
+            ImportFormat::Damon => Content::DamonJson,
+            ImportFormat::Lackey => Content::Lackey,
+            ImportFormat::Moca => Content::Moca,
+            ImportFormat::Tabarnac => Content::Tabarnac,
         }
     }
 }
@@ -129,7 +62,7 @@ pub(crate) const HEAD: usize = 1 << 16;
 const LINES: usize = 1000;
 
 /// What a file holds, by its first bytes; the message says what it looks like where it is not known.
-pub(crate) fn detect(head: &[u8], forced: Option<Format>) -> Result<Content, String> {
+pub(crate) fn detect(head: &[u8], forced: Option<ImportFormat>) -> Result<Content, String> {
     match (by_content(head), forced) {
         (Ok(content), None) => Ok(content),
         (Ok(content), Some(format)) if content.format() == format => Ok(content),

@@ -1,7 +1,7 @@
 //! Other tools' records become traces.
 //!
-//! [`import`] finds out what each file holds ([`Format`]), reads it as a stream and writes the tables of one trace. What a tool
-//! does not tell stays absent: null in the rows, and named in the manifest's `absent`. `docs/import.md` says what becomes of what.
+//! [`import`] finds out what each file holds ([`ImportFormat`]), reads it as a stream and writes the tables of one trace. What a tool
+//! does not tell stays absent: null in the rows, and not among the manifest's capabilities. `docs/import.md` says what becomes of what.
 
 mod counts;
 mod damon;
@@ -23,12 +23,12 @@ mod sink;
 mod stacks;
 mod tracepoint;
 
-pub use detect::Format;
 pub use error::{ImportError, Place};
 
 use std::cell::RefCell;
 use std::path::PathBuf;
 
+use varve_model::ImportFormat;
 use varve_trace::{Output, TraceFolder, TraceWriter};
 
 use detect::Content;
@@ -42,7 +42,7 @@ pub struct Summary {
     /// The trace folder.
     pub folder: PathBuf,
     /// The format of the files.
-    pub format: Format,
+    pub format: ImportFormat,
     /// Samples.
     pub samples: u64,
     /// Samples that lie in a known object.
@@ -63,7 +63,7 @@ pub struct Summary {
 pub fn import(
     files: &[PathBuf],
     output: &Output,
-    format: Option<Format>,
+    format: Option<ImportFormat>,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Summary, ImportError> {
     let files = inspect(files, format)?;
@@ -80,7 +80,7 @@ pub fn import(
     let done = read_all(&files, writer.folder(), progress);
     match done {
         Ok(written) => {
-            manifest::finish(&mut manifest, &written);
+            manifest::finish(&mut manifest, format, &written);
             let folder = writer.into_folder();
             folder.write_manifest(&manifest)?;
             // It has had its use.
@@ -118,7 +118,7 @@ impl Found {
     }
 }
 
-fn inspect(files: &[PathBuf], format: Option<Format>) -> Result<Vec<Found>, ImportError> {
+fn inspect(files: &[PathBuf], format: Option<ImportFormat>) -> Result<Vec<Found>, ImportError> {
     let mut found: Vec<Found> = Vec::new();
     for path in files {
         let unread = |source| ImportError::Io {

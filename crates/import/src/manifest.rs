@@ -1,60 +1,28 @@
 //! What the manifest of an imported trace says.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use varve_model::Bytes;
-use varve_trace::{
-    Absent, Clock, Completeness, FORMAT_VERSION, Features, IntervalChoice, MACHINE_UNKNOWN,
-    Machine, Manifest, Options, Overhead, State, Target,
-};
+use varve_model::{Backend, Capability, ImportFormat};
+use varve_trace::{Clock, Completeness, Manifest, State};
 
-use crate::detect::Format;
 use crate::sink::{CUT_LINE, Written};
 
 /// The manifest of an import that has begun.
-pub(crate) fn begun<'a>(format: Format, files: impl Iterator<Item = &'a Path>) -> Manifest {
+pub(crate) fn begun<'a>(format: ImportFormat, files: impl Iterator<Item = &'a Path>) -> Manifest {
     let names: Vec<String> = files.map(|f| f.display().to_string()).collect();
     Manifest {
-        format: "varve-trace".to_owned(),
-        version: FORMAT_VERSION,
-        varve: env!("CARGO_PKG_VERSION").to_owned(),
-        state: State::Recording,
-        backend: format!("import/{format}"),
-        recorder_pid: None,
-        target: Target::default(),
-        options: Options {
-            interval: IntervalChoice::None,
-            follow: false,
-            min_object_bytes: Bytes(0),
-            thp_never: false,
-            without: Vec::new(),
-        },
-        features: Features::default(),
-        machine: Machine {
-            kernel: MACHINE_UNKNOWN.to_owned(),
-            architecture: MACHINE_UNKNOWN.to_owned(),
-            cpu: MACHINE_UNKNOWN.to_owned(),
-            cpus: 0,
-            memory_bytes: Bytes(0),
-            nodes: None,
-        },
-        clock: Clock::default(),
         completeness: Completeness {
             complete: false,
             statement: "The import has not ended.".to_owned(),
         },
-        overhead: Overhead::default(),
-        losses: Default::default(),
-        modules: Vec::new(),
-        samples: None,
-        traps: None,
-        absent: Vec::new(),
         notes: vec![format!("Imported from {}.", names.join(", "))],
+        ..Manifest::begun(Backend::Import(format))
     }
 }
 
 /// Fills in what is known at the end.
-pub(crate) fn finish(manifest: &mut Manifest, written: &Written) {
+pub(crate) fn finish(manifest: &mut Manifest, format: ImportFormat, written: &Written) {
     manifest.state = State::Finished;
     manifest.clock = Clock {
         start_ns: written.start,
@@ -63,31 +31,23 @@ pub(crate) fn finish(manifest: &mut Manifest, written: &Written) {
         unit: written.traits.unit,
     };
     manifest.losses = written.losses.clone();
-    let mut absent = vec![Absent::Resident, Absent::Faults, Absent::Overhead];
-    if written.intervals == 0 {
-        absent.push(Absent::Touches);
+    if let Some(machine) = &written.traits.machine {
+        manifest.machine = machine.clone();
     }
-    match &written.traits.machine {
-        Some(machine) => manifest.machine = machine.clone(),
-        None => absent.push(Absent::Machine),
-    }
-    absent.extend(written.traits.absent.iter().copied());
-    absent.sort_unstable();
-    absent.dedup();
-    manifest.absent = absent;
+    manifest.capabilities = capabilities(format, written);
     let mut names: Vec<&String> = written.commands.iter().filter(|c| !c.is_empty()).collect();
     names.dedup();
     if let [name] = names[..] {
         manifest.target.command = vec![name.clone()];
     }
-    let what = match manifest.backend.as_str() {
-        "import/lackey" => {
+    let what = match format {
+        ImportFormat::Lackey => {
             "Imported: every access that Valgrind saw is there. Accesses by the kernel are not, nor is time."
         }
-        "import/moca" => {
+        ImportFormat::Moca => {
             "Imported: the first accesses to pages that Moca trapped. What it lost, it did not write down."
         }
-        "import/tabarnac" => {
+        ImportFormat::Tabarnac => {
             "Imported: every access that TABARNAC counted is there, by page and thread. Accesses by the kernel are not, nor is time."
         }
         _ if written.touches > 0 => {
@@ -102,4 +62,27 @@ pub(crate) fn finish(manifest: &mut Manifest, written: &Written) {
             _ => " Several texts end within a line: they were cut, and what followed is missing.",
         };
     }
+}
+
+fn capabilities(format: ImportFormat, written: &Written) -> BTreeSet<Capability> {
+    let lacks = &written.traits.lacks;
+    [
+        (Capability::Touches, written.intervals > 0),
+        (Capability::Machine, written.traits.machine.is_some()),
+        (Capability::Places, !lacks.contains(&Capability::Places)),
+        (Capability::Lives, !lacks.contains(&Capability::Lives)),
+        (
+            Capability::Writes,
+            matches!(
+                format,
+                ImportFormat::Lackey | ImportFormat::Moca | ImportFormat::Tabarnac
+            ),
+        ),
+        (Capability::Samples, written.samples > 0),
+        (Capability::Counts, written.counts > 0),
+        (Capability::Traps, format == ImportFormat::Moca),
+    ]
+    .into_iter()
+    .filter_map(|(capability, has)| has.then_some(capability))
+    .collect()
 }

@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use std::io::BufRead;
 
 use varve_model::{
-    Address, Bytes, Cpu, MemoryLevel, ObjectId, ObjectKind, Pid, SampleSource, SiteId, Tid, Time,
+    Address, Bytes, Capability, Cpu, MemoryLevel, ObjectId, ObjectKind, Pid, SampleSource, SiteId,
+    Tid, Time,
 };
+use varve_trace::ClockUnit;
 use varve_trace::tables::{Frame, SampleRow};
-use varve_trace::{Absent, ClockUnit};
 
 use crate::error::Trouble;
 use crate::lines::{Lines, fields, text};
@@ -52,7 +53,7 @@ pub(crate) fn read(input: impl BufRead, sink: &mut Sink<'_>) -> Result<(), Troub
     if !is_newer {
         sink.traits.unit = ClockUnit::Ticks;
     }
-    sink.traits.absent.push(Absent::Places);
+    sink.traits.lacks.push(Capability::Places);
     let mut reader = Reader {
         columns,
         is_newer,

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use varve_attribute::{Layer, Span};
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
+use varve_objects::{Layer, Span};
 use varve_trace::tables::ObjectRow;
 
 /// An object that is about to be.

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use varve_attribute::owners_at;
 use varve_model::{
-    Address, Bytes, Duration, Interval, Loss, ObjectId, ObjectKind, Page, PageRange, Pid,
-    SampleSource, SiteId, Tid, Time, TouchSource,
+    Address, Bytes, Capability, Duration, Interval, Loss, ObjectId, ObjectKind, Page, PageRange,
+    Pid, SampleSource, SiteId, Tid, Time, TouchSource,
 };
+use varve_objects::owners_at;
 use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, Frame, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,
     SampleRow, SiteRow, SymbolRow, ThreadRow, TouchRow,
 };
 use varve_trace::{
-    Absent, ClockUnit, Destination, Machine, TableWriter, TraceError, TraceFolder, write_table,
+    ClockUnit, Destination, Machine, TableWriter, TraceError, TraceFolder, write_table,
 };
 
 use crate::objects::{Birth, Objects};
@@ -58,7 +58,7 @@ struct Thread {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traits {
     pub(crate) unit: ClockUnit,
-    pub(crate) absent: Vec<Absent>,
+    pub(crate) lacks: Vec<Capability>,
     pub(crate) machine: Option<Machine>,
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use varve_attribute::{AddressSpaces, BuildId, Locator, Mapping, Stack, symbolize};
 use varve_model::{Address, Bytes, Pid, SiteId, Time};
+use varve_symbols::{AddressSpaces, BuildId, Locator, Mapping, Stack, symbolize};
 use varve_trace::tables::{Frame, MappingRow};
 
 /// Distinct call stacks.

@@ -286,12 +286,171 @@ impl Loss {
     }
 }
 
+words! {
+    /// A format of another tool's records, which can be imported.
+    ImportFormat ("format") {
+        /// `perf.data`, of `perf mem record` or of any event with addresses; also of DAMON's tracepoint.
+        PerfData = "perf-data",
+        /// The text of `perf script`.
+        PerfScript = "perf-script",
+        /// Samples of Mitos and MemAxes.
+        Mitos = "mitos",
+        /// The tables of the IISWC 2022 artifact.
+        Iiswc22 = "iiswc22",
+        /// damo's records.
+        Damon = "damon",
+        /// Valgrind's lackey.
+        Lackey = "lackey",
+        /// Moca's traces.
+        Moca = "moca",
+        /// TABARNAC's tables.
+        Tabarnac = "tabarnac",
+    }
+}
+
+words! {
+    /// Something that a trace has, or that is true of it. Readers ask for these, never for who made the trace.
+    Capability ("capability") {
+        /// Touched pages, and with them intervals and whatever is made of the two.
+        Touches = "touches",
+        /// Resident pages.
+        Resident = "resident",
+        /// Page faults, and with them first touches by thread.
+        Faults = "faults",
+        /// What recording cost: holds, CPU time and memory of the recorder.
+        Overhead = "overhead",
+        /// The machine.
+        Machine = "machine",
+        /// Where objects lie and how large they are.
+        Places = "places",
+        /// When objects began and ended.
+        Lives = "lives",
+        /// Touched pages are recorded so that none is missing that was accessed, unless a loss counter says so.
+        Superset = "superset",
+        /// Whether a touch was a write.
+        Writes = "writes",
+        /// Objects within the heap.
+        HeapObjects = "heap_objects",
+        /// Samples of memory accesses.
+        Samples = "samples",
+        /// How often threads accessed pages.
+        Counts = "counts",
+        /// Each access of the program's own instructions is counted, with its thread.
+        ExactCounts = "exact_counts",
+        /// The first access to each page in an interval was trapped. It is a page fault; where the trace has none, a sample.
+        Traps = "traps",
+        /// The program ran in an emulator: times are the emulator's.
+        Emulated = "emulated",
+    }
+}
+
+impl Capability {
+    /// What every recording of Varve's own has.
+    pub const RECORDED: [Capability; 8] = [
+        Capability::Touches,
+        Capability::Resident,
+        Capability::Faults,
+        Capability::Overhead,
+        Capability::Machine,
+        Capability::Places,
+        Capability::Lives,
+        Capability::Superset,
+    ];
+}
+
+/// What made a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Backend {
+    /// Accessed bits were read.
+    #[default]
+    Scan,
+    /// Besides, the first access to each page in an interval trapped.
+    Fault,
+    /// Every access was counted, in an emulator.
+    Exact,
+    /// Another tool recorded.
+    Import(ImportFormat),
+}
+
+impl Backend {
+    /// What Varve records with.
+    pub const RECORDERS: [Backend; 3] = [Backend::Scan, Backend::Fault, Backend::Exact];
+
+    /// The word that traces and reports use.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Backend::Scan => "scan",
+            Backend::Fault => "fault",
+            Backend::Exact => "exact",
+            Backend::Import(ImportFormat::PerfData) => "import/perf-data",
+            Backend::Import(ImportFormat::PerfScript) => "import/perf-script",
+            Backend::Import(ImportFormat::Mitos) => "import/mitos",
+            Backend::Import(ImportFormat::Iiswc22) => "import/iiswc22",
+            Backend::Import(ImportFormat::Damon) => "import/damon",
+            Backend::Import(ImportFormat::Lackey) => "import/lackey",
+            Backend::Import(ImportFormat::Moca) => "import/moca",
+            Backend::Import(ImportFormat::Tabarnac) => "import/tabarnac",
+        }
+    }
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Backend> {
+        let imported = ImportFormat::ALL.iter().copied().map(Backend::Import);
+        Backend::RECORDERS.into_iter().chain(imported)
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Backend {
+    type Err = UnknownKind;
+
+    fn from_str(word: &str) -> Result<Self, UnknownKind> {
+        let found = Backend::all().find(|backend| backend.as_str() == word);
+        found.ok_or_else(|| UnknownKind {
+            what: "backend",
+            word: word.to_owned(),
+        })
+    }
+}
+
+impl Serialize for Backend {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Backend {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let word = std::borrow::Cow::<'de, str>::deserialize(from)?;
+        word.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn words_round_trip() {
+        for backend in Backend::all() {
+            assert_eq!(backend.as_str().parse::<Backend>().as_ref(), Ok(&backend));
+            let json = format!("\"{backend}\"");
+            assert_eq!(serde_json::to_string(&backend).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Backend>(&json).unwrap(), backend);
+        }
+        for format in ImportFormat::ALL {
+            let text = format!("import/{format}");
+            assert_eq!(text.parse::<Backend>(), Ok(Backend::Import(*format)));
+        }
+        for capability in Capability::ALL {
+            let word = capability.as_str();
+            assert_eq!(word.parse::<Capability>().as_ref(), Ok(capability));
+        }
         for kind in ObjectKind::ALL {
             assert_eq!(kind.as_str().parse::<ObjectKind>().as_ref(), Ok(kind));
         }

@@ -8,7 +8,8 @@ mod quantities;
 mod visible;
 
 pub use kinds::{
-    Loss, MemoryLevel, ObjectKind, Resolved, SampleMode, SampleSource, TouchSource, UnknownKind,
+    Backend, Capability, ImportFormat, Loss, MemoryLevel, ObjectKind, Resolved, SampleMode,
+    SampleSource, TouchSource, UnknownKind,
 };
 pub use quantities::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, PAGE_BYTES, Page, PageRange, Pages, Pid,

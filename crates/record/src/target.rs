@@ -198,13 +198,13 @@ pub(crate) fn is_static(command: &[OsString]) -> bool {
     };
     let path = Path::new(program);
     if path.components().count() > 1 {
-        return path.is_file() && !varve_attribute::loads_libraries(path) && !is_script(path);
+        return path.is_file() && !varve_symbols::loads_libraries(path) && !is_script(path);
     }
     let search = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&search)
         .map(|folder| folder.join(program))
         .find(|p| p.is_file())
-        .is_some_and(|p| !varve_attribute::loads_libraries(&p) && !is_script(&p))
+        .is_some_and(|p| !varve_symbols::loads_libraries(&p) && !is_script(&p))
 }
 
 fn is_script(path: &Path) -> bool {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use varve_analyse::{AccessTime, Analysis, Overview, Section};
-use varve_trace::Absent;
+use varve_model::Capability;
 
 /// The version of the fields. Fields may be added under the same version.
 pub const SCHEMA: &str = "varve-report/1";
@@ -29,12 +29,16 @@ pub fn render(analysis: &Analysis, sections: &[Section]) -> Result<String, serde
         analysis,
         access_time: analysis.samples.as_ref().and_then(AccessTime::of),
     };
-    let is_plain = analysis.trace.absent.is_empty() && sections.is_empty();
+    let lacks = Capability::ALL.iter().filter(|c| !analysis.trace.has(**c));
+    let unknown: Vec<String> = lacks
+        .flat_map(|capability| fields_of(*capability))
+        .collect();
+    let is_plain = unknown.is_empty() && sections.is_empty();
     let mut text = match is_plain {
         true => serde_json::to_string_pretty(&document)?,
         false => {
             let mut value = serde_json::to_value(&document)?;
-            withhold(&mut value, &analysis.trace.absent);
+            withhold(&mut value, unknown);
             keep(&mut value, sections);
             serde_json::to_string_pretty(&value)?
         }
@@ -99,48 +103,51 @@ const OF_OBJECTS: &[&str] = &[
     "untouched_objects",
 ];
 
-/// Makes null what would be a number although nothing is known.
-fn withhold(value: &mut Value, absent: &[Absent]) {
-    let mut lists: Vec<String> = Vec::new();
-    let mut take = |paths: &[&str]| lists.extend(paths.iter().map(|p| (*p).to_owned()));
-    for what in absent {
-        match what {
-            Absent::Touches => {
-                take(TOUCHES);
-                for list in ["objects.*.", "groups.*.", "omitted."] {
-                    let paths: Vec<String> = OF_OBJECTS
-                        .iter()
-                        .map(|field| format!("{list}{field}"))
-                        .collect();
-                    take(&paths.iter().map(String::as_str).collect::<Vec<_>>());
-                }
-            }
-            Absent::Resident => take(&[
-                "footprint.peak_resident_pages",
-                "working_set.*.resident_pages",
-            ]),
-            Absent::Faults => take(&[
-                "footprint.faults",
-                "threads",
-                "objects.*.first_touches",
-                "objects.*.threads",
-                "groups.*.first_touches",
-            ]),
-            Absent::Overhead => take(&["overhead"]),
-            Absent::Machine => take(&["trace.machine"]),
-            Absent::Places => take(&[
-                "objects.*.address",
-                "objects.*.bytes",
-                "groups.*.bytes",
-                "groups.*.peak_bytes",
-                "omitted.bytes",
-            ]),
-            Absent::Lives => take(&["objects.*.born_ns", "groups.*.died", "groups.*.peak_bytes"]),
+/// The fields of which nothing is known in a trace that lacks this.
+fn fields_of(capability: Capability) -> Vec<String> {
+    let fields: &[&str] = match capability {
+        Capability::Touches => {
+            let lists = ["objects.*.", "groups.*.", "omitted."];
+            let of_objects = lists
+                .iter()
+                .flat_map(|list| OF_OBJECTS.iter().map(move |field| format!("{list}{field}")));
+            return TOUCHES
+                .iter()
+                .map(|field| (*field).to_owned())
+                .chain(of_objects)
+                .collect();
         }
-    }
-    if value["trace"]["start_unix_ns"] == 0 {
-        lists.push("trace.start_unix_ns".to_owned());
-    }
+        Capability::Faults => &[
+            "footprint.faults",
+            "threads",
+            "objects.*.first_touches",
+            "objects.*.threads",
+            "groups.*.first_touches",
+        ],
+        Capability::Places => &[
+            "objects.*.address",
+            "objects.*.bytes",
+            "groups.*.bytes",
+            "groups.*.peak_bytes",
+            "omitted.bytes",
+        ],
+        Capability::Lives => &["objects.*.born_ns", "groups.*.died", "groups.*.peak_bytes"],
+        // These are known or not by their types.
+        Capability::Resident | Capability::Overhead | Capability::Machine => &[],
+        Capability::Superset
+        | Capability::Writes
+        | Capability::HeapObjects
+        | Capability::Samples
+        | Capability::Counts
+        | Capability::ExactCounts
+        | Capability::Traps
+        | Capability::Emulated => &[],
+    };
+    fields.iter().map(|field| (*field).to_owned()).collect()
+}
+
+/// Makes null what would be a number although nothing is known.
+fn withhold(value: &mut Value, lists: Vec<String>) {
     for path in lists {
         let parts: Vec<&str> = path.split('.').collect();
         make_null(value, &parts);

@@ -1,4 +1,4 @@
-//! A picture for papers: the map of time and addresses, one lane for each large object, and the working set.
+//! A picture for papers: the map of time and addresses, one lane for each of the hottest allocation sites, and the working set.
 
 mod draw;
 mod raster;

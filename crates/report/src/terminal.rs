@@ -15,9 +15,9 @@ mod sharing;
 mod table;
 
 use std::path::Path;
+use varve_model::Capability;
 
 use varve_analyse::{Analysis, Section};
-use varve_trace::Absent;
 
 use crate::words::quoted_path;
 use page::{Page, Tone};
@@ -74,7 +74,7 @@ pub fn render(analysis: &Analysis, folder: &Path, options: &TerminalOptions) -> 
 
 fn write(page: &mut Page, a: &Analysis, folder: &Path, section: Section) {
     let has_touches = a.trace.intervals > 0 || a.trace.touch_rows > 0;
-    let has_touches = has_touches && !a.trace.absent.contains(&Absent::Touches);
+    let has_touches = has_touches && a.trace.has(Capability::Touches);
     match section {
         Section::Overview => overview::write(page, a, folder),
         Section::Recording => recording::what_ran(page, a),

@@ -6,6 +6,7 @@ mod clear_refs;
 mod clock;
 mod directory;
 mod handler;
+mod homes;
 mod lazy_file;
 mod limits;
 mod lock;
@@ -33,12 +34,13 @@ pub use directory::{Directory, Identity, Kind, effective_user, reopen, unnamed_f
 pub use handler::{
     HandlerSocket, Said, begin_traps, has_limited_memory, shares_memory, try_traps, verify_handler,
 };
+pub use homes::Shadow;
 pub use lazy_file::LazyFile;
 pub use limits::{file_limit, live_with_limits};
 pub use lock::{is_locked, lock, lock_patiently, locker, try_lock};
-pub use machine::{Facts, allowed_cpus, facts, runnable_threads, vmstat};
+pub use machine::{Facts, allowed_cpus, available_memory, facts, runnable_threads, vmstat};
 pub use memory::{own_peak_bytes, release_free_memory};
-pub use moved::{Brought, MovedPages, Shadow};
+pub use moved::{Brought, MovedPages};
 pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{

@@ -1,6 +1,7 @@
 //! What machine this is.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use varve_model::{Bytes, Pid};
 
@@ -50,6 +51,32 @@ pub fn facts() -> Facts {
         nodes: nodes_with_memory(),
         virtual_machine: field("flags").is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
     }
+}
+
+/// Memory that this process may still use: what the kernel has available, within the limits of its cgroups (v2,
+/// `Documentation/admin-guide/cgroup-v2.rst`). Where the kernel does not say, there is no bound.
+pub fn available_memory() -> Bytes {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = meminfo.lines().find_map(|line| {
+        let rest = line.strip_prefix("MemAvailable:")?;
+        rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    let available = available.map_or(u64::MAX, |kib| kib.saturating_mul(1024));
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    let groups = own
+        .into_iter()
+        .flat_map(|own| mounts.map(|mount| mount.join(own)));
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let left = groups.flat_map(|group| {
+        let above: Vec<PathBuf> = group.ancestors().map(Path::to_owned).collect();
+        above.into_iter().filter_map(move |group| {
+            let limit = number(group.join("memory.max"))?;
+            Some(limit.saturating_sub(number(group.join("memory.current")).unwrap_or(0)))
+        })
+    });
+    Bytes(left.fold(available, u64::min))
 }
 
 /// How many memory nodes have memory, where the kernel says.

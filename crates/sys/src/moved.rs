@@ -7,44 +7,38 @@
 //! Only a process that shares the memory may move pages (`UFFDIO_MOVE`), so they are copied: read from the shadow
 //! (`/proc/PID/mem`) and put where they belong (`UFFDIO_COPY`). The files are opened while the recorder may, and need no right
 //! afterwards; they stay those of the very memory that they were opened of, whatever becomes of the process.
+//!
+//! The process goes on meanwhile, and may move, unmap and fork. [`Homes`] follows that in the order in which it happened: the
+//! kernel refuses copies from a change of mappings until it was heard, so what was copied before it moves with it.
 //! ABI: `linux/userfaultfd.h`, `linux/fs.h`; semantics: `Documentation/admin-guide/mm/userfaultfd.rst`.
 
-use std::collections::HashSet;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use varve_agent_ring::journal::{Change, HEARD, Journal, WAITING};
 use varve_model::{PAGE_BYTES, Pid};
 
+use crate::homes::{EVENT_FORK, Homes, Piece, Shadow, range_of};
 use crate::userfault::present_runs;
 use crate::{MapEntry, PidFd, parse_maps};
 
 const UFFDIO_COPY: u64 = 0xc028_aa03;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
 const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
-const EVENT_FORK: u8 = 0x13;
-const EVENT_REMAP: u8 = 0x14;
-const EVENT_REMOVE: u8 = 0x15;
-const EVENT_UNMAP: u8 = 0x16;
 
 /// Bytes that are copied at once.
 const PIECE: u64 = 64 * PAGE_BYTES;
 /// How long one page is tried: mappings change, or memory is short.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_micros(100);
-
-/// Where the pages of a range lie while they are moved.
-#[derive(Clone, Copy, Debug)]
-pub struct Shadow {
-    /// The shadow address of an address.
-    pub of: fn(u64) -> u64,
-    /// Addresses below and from here on have their shadows in different directions.
-    pub middle: u64,
-    /// Addresses from here on are nobody's.
-    pub top: u64,
-}
+/// Forked children that wait to be filled, at most.
+const MAX_CHILDREN: usize = 256;
+/// How often mappings are given up again because they changed meanwhile.
+const MAX_ROUNDS: usize = 100;
 
 /// What was brought back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +49,13 @@ pub struct Brought {
     pub poisoned: u64,
 }
 
+impl std::ops::AddAssign for Brought {
+    fn add_assign(&mut self, other: Brought) {
+        self.pages += other.pages;
+        self.poisoned += other.poisoned;
+    }
+}
+
 /// What it takes to bring the pages of one process back.
 #[derive(Debug)]
 pub struct MovedPages {
@@ -63,17 +64,25 @@ pub struct MovedPages {
     pagemap: File,
     maps: File,
     handler: PidFd,
+    /// Where the handler notes what it has heard.
+    journal: u64,
 }
 
 impl MovedPages {
     /// How many descriptors it consists of.
     pub const DESCRIPTORS: usize = 5;
 
-    /// Of the memory that a verified handler shares with its process; `front` is the handler's userfaultfd.
+    /// Of the memory that a verified handler shares with its process; `front` is the handler's userfaultfd, `journal` where its
+    /// [`Journal`] lies.
     ///
     /// # Errors
     /// Where the handler's files cannot be opened, or it is not a handler of that process any more.
-    pub fn open(handler: Pid, process: Pid, front: OwnedFd) -> io::Result<MovedPages> {
+    pub fn open(
+        handler: Pid,
+        process: Pid,
+        front: OwnedFd,
+        journal: u64,
+    ) -> io::Result<MovedPages> {
         let open = |pid: Pid, name: &str| {
             crate::rights::with_any_file(|| File::open(format!("/proc/{pid}/{name}")))
         };
@@ -89,6 +98,7 @@ impl MovedPages {
             pagemap,
             maps,
             handler,
+            journal,
         };
         // Of a process whose first thread has ended, the kernel lists none.
         match opened.is_over() {
@@ -109,7 +119,7 @@ impl MovedPages {
     }
 
     /// From the descriptors that somebody handed over.
-    pub fn from_descriptors(all: [OwnedFd; MovedPages::DESCRIPTORS]) -> MovedPages {
+    pub fn from_descriptors(all: [OwnedFd; MovedPages::DESCRIPTORS], journal: u64) -> MovedPages {
         let [front, memory, pagemap, maps, handler] = all;
         MovedPages {
             front,
@@ -117,7 +127,39 @@ impl MovedPages {
             pagemap: pagemap.into(),
             maps: maps.into(),
             handler: handler.into(),
+            journal,
         }
+    }
+
+    /// Where the handler's journal lies.
+    pub fn journal(&self) -> u64 {
+        self.journal
+    }
+
+    /// Changes of mappings that the handler has heard and may not have followed, in their order.
+    fn unfollowed(&self) -> Vec<Change> {
+        let read = |at: u64, count: usize| -> Option<Vec<u64>> {
+            let mut bytes = vec![0; count * 8];
+            self.memory.read_exact_at(&mut bytes, at).ok()?;
+            let words = bytes.as_chunks::<8>().0.iter();
+            Some(words.map(|word| u64::from_ne_bytes(*word)).collect())
+        };
+        let Some(head) = read(self.journal, Journal::HEAD_WORDS) else {
+            return Vec::new();
+        };
+        let change = |words: &[u64]| Change {
+            event: words[0],
+            words: [words[1], words[2], words[3]],
+        };
+        let (heard, counts) = head.split_at(4 * HEARD);
+        let count = (counts[1] as usize).min(WAITING);
+        let waiting = (0..count).map_while(|index| {
+            let place = counts[0].wrapping_add(index as u64) % WAITING as u64;
+            let at = self.journal + 8 * Journal::HEAD_WORDS as u64 + 32 * place;
+            Some(change(&read(at, 4)?))
+        });
+        let heard = heard.chunks_exact(4).map(change);
+        waiting.chain(heard).filter(|c| c.event != 0).collect()
     }
 
     /// Whether the handler has ended.
@@ -138,21 +180,27 @@ impl MovedPages {
 
     /// Brings back everything, and gives up watching the memory. The handler has ended. Doing so again changes nothing.
     pub fn bring_back(&self, shadow: Shadow) -> Brought {
-        let mut return_ = Return {
-            moved: self,
-            to: self.front.as_fd(),
-            shadow,
-            done: HashSet::new(),
-            brought: Brought::default(),
-        };
-        return_.fill();
-        // From here on nothing is told any more; what was until now is heard.
-        for range in return_.ranges() {
-            let mut words = [range.start, range.end - range.start];
-            let _ = request(self.front.as_fd(), UFFDIO_UNREGISTER, &mut words);
+        let mut front = Filling::new(
+            self,
+            self.front.as_fd(),
+            Homes::new(shadow, &self.plain_mappings()),
+        );
+        for change in self.unfollowed() {
+            front.homes.follow(change);
         }
-        return_.listen();
-        return_.brought
+        let mut brought = front.fill_all();
+        // What was changed before its mapping was given up is heard; what it concerned may be watched still.
+        for _ in 0..MAX_ROUNDS {
+            for range in self.plain_mappings().iter().map(range_of) {
+                let mut words = [range.start, range.end - range.start];
+                let _ = request(self.front.as_fd(), UFFDIO_UNREGISTER, &mut words);
+            }
+            if !self.has_events() {
+                break;
+            }
+            brought += front.fill_all();
+        }
+        brought
     }
 
     fn plain_mappings(&self) -> Vec<MapEntry> {
@@ -167,185 +215,179 @@ impl MovedPages {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Range {
-    start: u64,
-    end: u64,
-}
-
 /// One filling: of the process, or of a child that it forks meanwhile.
-struct Return<'a> {
+struct Filling<'a> {
     moved: &'a MovedPages,
     /// The userfaultfd of the memory that is filled.
-    to: BorrowedFd<'a>,
-    shadow: Shadow,
-    /// Pages that are there, or of no use any more. The shadow keeps its content, so that it does not tell.
-    done: HashSet<u64>,
+    to: Descriptor<'a>,
+    homes: Homes,
+    /// Since when a page could not be copied.
+    stuck: Option<Instant>,
     brought: Brought,
 }
 
-impl Return<'_> {
-    fn fill(&mut self) {
-        self.listen();
-        for range in self.ranges() {
-            self.fill_range(range, range.start);
+/// What became of a page.
+enum Copied {
+    Done,
+    /// There is nothing to copy it to.
+    NotThere,
+    /// That is to be tried again.
+    NotNow,
+}
+
+enum Descriptor<'a> {
+    OfProcess(BorrowedFd<'a>),
+    OfChild(OwnedFd),
+}
+
+impl AsFd for Descriptor<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Descriptor::OfProcess(borrowed) => *borrowed,
+            Descriptor::OfChild(owned) => owned.as_fd(),
         }
-        self.listen();
+    }
+}
+
+impl<'a> Filling<'a> {
+    fn new(moved: &'a MovedPages, front: BorrowedFd<'a>, homes: Homes) -> Filling<'a> {
+        Filling {
+            moved,
+            to: Descriptor::OfProcess(front),
+            homes,
+            stuck: None,
+            brought: Brought::default(),
+        }
     }
 
-    /// The ranges that may have pages in their shadows, each of whose shadows is in one piece.
-    fn ranges(&self) -> Vec<Range> {
-        let Shadow { of, middle, top } = self.shadow;
-        let all = self.moved.plain_mappings();
-        let parts = all.iter().flat_map(|m| {
-            let end = m.address.0 + m.bytes.0;
-            [(0, middle), (middle, top)].map(|(from, to)| Range {
-                start: m.address.0.max(from),
-                end: end.min(to),
-            })
-        });
-        let has_shadow = |r: &Range| {
-            let start = of(r.start);
-            let at = all.partition_point(|m| m.address.0 + m.bytes.0 <= start);
-            all.get(at)
-                .is_some_and(|m| m.address.0 < start + (r.end - r.start))
-        };
-        parts
-            .filter(|r| r.start < r.end)
-            .filter(has_shadow)
-            .collect()
+    /// Fills it, and the children that are forked meanwhile.
+    fn fill_all(&mut self) -> Brought {
+        let mut children = VecDeque::new();
+        self.fill(&mut children);
+        let mut brought = std::mem::take(&mut self.brought);
+        while let Some(mut child) = children.pop_front() {
+            child.fill(&mut children);
+            brought += child.brought;
+        }
+        brought
     }
 
-    /// Brings the pages of a range back, to `to` on.
-    fn fill_range(&mut self, range: Range, to: u64) {
-        let place = (self.shadow.of)(range.start);
-        let end = place + (range.end - range.start);
-        let mut at = place;
-        while at < end {
-            let Ok((runs, next)) = present_runs(&self.moved.pagemap, at, end) else {
-                return;
-            };
-            for (start, stop) in runs {
-                for from in (start..stop).step_by(PIECE as usize) {
-                    let bytes = PIECE.min(stop - from);
-                    self.copy(
-                        range.start + (from - place),
-                        from,
-                        to + (from - place),
-                        bytes,
-                    );
+    fn fill(&mut self, children: &mut VecDeque<Filling<'a>>) {
+        loop {
+            // Mappings change: whoever changes them goes on when that was heard.
+            self.listen(children);
+            match self.homes.pop() {
+                None => return,
+                Some(piece) if !piece.is_present => self.look(piece),
+                Some(piece) => self.copy(piece),
+            }
+        }
+    }
+
+    /// Finds the pages of a piece.
+    fn look(&mut self, piece: Piece) {
+        let end = piece.shadow + piece.bytes;
+        // Else the memory is gone.
+        if let Ok((runs, next)) = present_runs(&self.moved.pagemap, piece.shadow, end) {
+            if next < end {
+                self.homes.push(piece.part(next, end));
+            }
+            for (start, stop) in runs.into_iter().rev() {
+                self.homes.push(Piece {
+                    is_present: true,
+                    ..piece.part(start, stop)
+                });
+            }
+        }
+    }
+
+    /// Copies the first pages of a piece. Those that it does not come to are to be brought back still.
+    fn copy(&mut self, piece: Piece) {
+        let bytes = piece.bytes.min(PIECE);
+        let (from, end) = (piece.shadow, piece.shadow + piece.bytes);
+        if bytes < piece.bytes {
+            self.homes.push(piece.part(from + bytes, end));
+        }
+        let mut content = vec![0u8; bytes as usize];
+        let memory = &self.moved.memory;
+        let whole = memory.read_exact_at(&mut content, from).is_ok();
+        for (index, page) in content.chunks_exact_mut(PAGE_BYTES as usize).enumerate() {
+            let offset = index as u64 * PAGE_BYTES;
+            if !whole && memory.read_exact_at(page, from + offset).is_err() {
+                continue;
+            }
+            match self.copy_page(piece.home + offset, page) {
+                Copied::Done => {}
+                Copied::NotThere => {
+                    let page = from + offset;
+                    self.homes.pass(piece.part(page, page + PAGE_BYTES));
+                }
+                Copied::NotNow => {
+                    self.homes.push(piece.part(from + offset, from + bytes));
+                    std::thread::sleep(PAUSE);
+                    return;
                 }
             }
-            at = next;
         }
     }
 
-    /// Copies pages from the shadow on, which belong to `home`, to `to`.
-    fn copy(&mut self, home: u64, shadow: u64, to: u64, bytes: u64) {
-        let mut content = vec![0u8; bytes as usize];
-        let whole = self
-            .moved
-            .memory
-            .read_exact_at(&mut content, shadow)
-            .is_ok();
-        let mut at = 0;
-        while at < bytes {
-            let page = home + at;
-            let offset = at as usize;
-            let one = &mut content[offset..offset + PAGE_BYTES as usize];
-            if !self.done.contains(&page)
-                && (whole || self.moved.memory.read_exact_at(one, shadow + at).is_ok())
-            {
-                self.copy_page(
-                    page,
-                    to + at,
-                    &content[offset..offset + PAGE_BYTES as usize],
-                );
-            }
-            at += PAGE_BYTES;
-        }
-    }
-
-    fn copy_page(&mut self, home: u64, to: u64, content: &[u8]) {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let mut words = [to, content.as_ptr() as u64, PAGE_BYTES, 0, 0];
-            let Err(error) = request(self.to, UFFDIO_COPY, &mut words) else {
-                self.brought.pages += 1;
-                break;
-            };
-            let passes = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM));
-            // Else it has a page of its own, or is not watched or not there any more.
-            if !passes {
-                break;
-            }
-            // Mappings change: whoever changes them goes on when that was heard.
-            self.listen();
-            if self.done.contains(&home) {
-                return;
-            }
-            if Instant::now() >= until {
+    /// Copies a page.
+    fn copy_page(&mut self, to: u64, content: &[u8]) -> Copied {
+        let mut words = [to, content.as_ptr() as u64, PAGE_BYTES, 0, 0];
+        match request(self.to.as_fd(), UFFDIO_COPY, &mut words) {
+            Ok(()) => self.brought.pages += 1,
+            // Mappings change, or memory is short.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM)) => {
+                let since = *self.stuck.get_or_insert_with(Instant::now);
+                if since.elapsed() < PATIENCE {
+                    return Copied::NotNow;
+                }
                 let mut words = [to, PAGE_BYTES, 0, 0];
-                let poisoned = request(self.to, UFFDIO_POISON, &mut words).is_ok();
+                let poisoned = request(self.to.as_fd(), UFFDIO_POISON, &mut words).is_ok();
                 self.brought.poisoned += u64::from(poisoned);
-                break;
             }
-            std::thread::sleep(PAUSE);
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            // It is not watched or not there any more, or has moved and the kernel is about to say so.
+            Err(_) => {
+                self.stuck = None;
+                return Copied::NotThere;
+            }
         }
-        self.done.insert(home);
+        self.stuck = None;
+        Copied::Done
     }
 
-    /// Follows what the kernel says of the memory.
-    fn listen(&mut self) {
+    /// Hears what the kernel says of the memory. All pages that are to be brought back are in `homes`.
+    fn listen(&mut self, children: &mut VecDeque<Filling<'a>>) {
         let mut message = [0u8; 32];
-        while rustix::io::read(self.to, &mut message) == Ok(message.len()) {
+        while rustix::io::read(&self.to, &mut message) == Ok(message.len()) {
             let word = |i: usize| {
                 let bytes = message[8 * i..8 * i + 8].try_into();
                 u64::from_ne_bytes(bytes.unwrap_or_default())
             };
-            let (a, b, c) = (word(1), word(2), word(3));
-            match message[0] {
+            let change = Change {
+                event: word(0),
+                words: [word(1), word(2), word(3)],
+            };
+            match change.event as u8 {
                 EVENT_FORK => {
-                    // SAFETY: the kernel has made this descriptor for this reader just now.
-                    let child = unsafe { OwnedFd::from_raw_fd(a as i32) };
-                    let mut filling = Return {
+                    let mut child = Filling {
                         moved: self.moved,
-                        to: child.as_fd(),
-                        shadow: self.shadow,
-                        done: self.done.clone(),
+                        // SAFETY: the kernel has made this descriptor for this reader just now.
+                        to: Descriptor::OfChild(unsafe { OwnedFd::from_raw_fd(word(1) as i32) }),
+                        homes: self.homes.clone(),
+                        stuck: None,
                         brought: Brought::default(),
                     };
-                    filling.fill();
-                    self.brought.poisoned += filling.brought.poisoned;
+                    if children.len() < MAX_CHILDREN {
+                        children.push_back(child);
+                    } else {
+                        self.brought += child.fill_all();
+                    }
                 }
-                EVENT_REMAP => {
-                    let from = Range {
-                        start: a,
-                        end: a.saturating_add(c),
-                    };
-                    self.fill_range(from, b);
-                    self.finish(from);
-                }
-                EVENT_REMOVE | EVENT_UNMAP => self.finish(Range { start: a, end: b }),
                 // Whoever waits for a page is woken when it is there.
-                _ => {}
+                _ => self.homes.follow(change),
             }
-        }
-    }
-
-    fn finish(&mut self, range: Range) {
-        let place = (self.shadow.of)(range.start);
-        let mut at = place;
-        let end = place.saturating_add(range.end.saturating_sub(range.start));
-        while at < end {
-            let Ok((runs, next)) = present_runs(&self.moved.pagemap, at, end) else {
-                return;
-            };
-            for (start, stop) in runs {
-                let pages = (start..stop).step_by(PAGE_BYTES as usize);
-                self.done.extend(pages.map(|p| range.start + (p - place)));
-            }
-            at = next;
         }
     }
 }

@@ -1,6 +1,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use varve_model::Bytes;
+
 /// Why a trace could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
@@ -83,6 +85,17 @@ pub enum TraceError {
     Gone {
         /// The trace folder.
         path: PathBuf,
+    },
+    /// The touches of the trace take more memory than there is.
+    #[error(
+        "{path} lists so many pages that their analysis takes more than the {} MiB of memory that it may have here",
+        room.0 >> 20
+    )]
+    TooLarge {
+        /// The trace folder.
+        path: PathBuf,
+        /// The memory that the analysis may have.
+        room: Bytes,
     },
     /// There is no room for what reading takes.
     #[error("cannot write temporary files in {folder}: {source}")]
@@ -176,6 +189,9 @@ impl TraceError {
             TraceError::IsRead { .. } => {
                 Some("wait until that has ended; `lslocks` lists who reads")
             }
+            TraceError::TooLarge { .. } => Some(
+                "a smaller part takes less (--pid, --object, --from, --to); if the program cannot have used so much, the trace is damaged",
+            ),
             TraceError::Gone { .. } => Some("record again, to a folder that stays"),
             TraceError::Scratch { .. } => Some(
                 "name another folder in TMPDIR; `varve recover` puts the trace in order once and for all",

@@ -1,11 +1,11 @@
 //! `manifest.json`: what was recorded, on what, how, and how complete it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
-use varve_model::{Bytes, Duration, Loss, SampleSource, Time};
+use varve_model::{Backend, Bytes, Capability, Duration, Loss, SampleSource, Time};
 
 use crate::TraceError;
 use crate::folder::Folder;
@@ -13,13 +13,14 @@ use crate::folder::Folder;
 /// The newest trace format that this version reads and the one that it writes.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// What the `format` of a manifest says.
+const FORMAT_NAME: &str = "varve-trace";
+
+/// The statement of completeness of a trace that is being made.
+const NOT_ENDED: &str = "The recording has not ended.";
+
 /// What a machine field says where the machine does not tell.
 pub const MACHINE_UNKNOWN: &str = "unknown";
-
-/// The backend that traps the first access to each page in an interval, beside the scan.
-pub const FAULT: &str = "fault";
-/// The backend that counts every access.
-pub const EXACT: &str = "exact";
 
 /// The manifest of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,10 +33,11 @@ pub struct Manifest {
     pub varve: String,
     /// How far the recording got.
     pub state: State,
-    /// The backend, such as `scan`.
-    pub backend: String,
+    /// What made it.
+    pub backend: Backend,
+    /// What it has: what is not among these is shown as absent, never as zero.
+    pub capabilities: BTreeSet<Capability>,
     /// The recorder's process, while the state is `recording`.
-    #[serde(default)]
     pub recorder_pid: Option<u32>,
     /// What ran.
     pub target: Target,
@@ -54,25 +56,17 @@ pub struct Manifest {
     /// Loss counters; all zero or absent in a complete trace.
     pub losses: BTreeMap<String, u64>,
     /// The samples; null where none were asked for.
-    #[serde(default)]
     pub samples: Option<SamplesNote>,
     /// The trapped accesses; null where none were asked for.
-    #[serde(default)]
     pub traps: Option<TrapsNote>,
     /// What a reader should know and no counter says, such as stripped files.
-    #[serde(default)]
     pub modules: Vec<ModuleNote>,
-    /// What the source of an imported trace does not tell: reports show it as absent, never as zero.
-    #[serde(default)]
-    pub absent: Vec<Absent>,
     /// Remarks for the reader, one sentence each.
-    #[serde(default)]
     pub notes: Vec<String>,
 }
 
 /// How the accesses of a trace were trapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct TrapsNote {
     /// The share of pages that were to be trapped, on average over the intervals; 1 without a budget.
     pub sampling_rate: f64,
@@ -95,32 +89,11 @@ pub struct TrapsNote {
     /// What arming took while the target was held, all processes together.
     pub moving_ns: Duration,
     /// How long one thread at least waited for a trapped access; intervals are longer by that.
-    #[serde(default)]
     pub waited_ns: Duration,
     /// Touched pages, each once per interval, whose first access trapped.
     pub trapped_touches: u64,
     /// Touched pages that the scan alone tells of: shared, file-backed, immovable, not chosen.
     pub scanned_touches: u64,
-}
-
-/// What a trace may lack altogether.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Absent {
-    /// Touched pages, and with them intervals and whatever is made of the two.
-    Touches,
-    /// Resident pages.
-    Resident,
-    /// Page faults, and with them first touches by thread.
-    Faults,
-    /// What recording cost: holds, CPU time and memory of the recorder.
-    Overhead,
-    /// The machine.
-    Machine,
-    /// Where objects lie and how large they are.
-    Places,
-    /// When objects came to be and ceased.
-    Lives,
 }
 
 /// What the numbers of the trace's clock count.
@@ -190,7 +163,6 @@ pub struct Options {
     /// Whether huge pages were forbidden.
     pub thp_never: bool,
     /// Mechanisms that were switched off on purpose, to show what they are for.
-    #[serde(default)]
     pub without: Vec<String>,
 }
 
@@ -234,7 +206,6 @@ pub struct Clock {
     /// `CLOCK_REALTIME` at its beginning, nanoseconds since 1970.
     pub start_unix_ns: u64,
     /// What all times of the trace count.
-    #[serde(default)]
     pub unit: ClockUnit,
 }
 
@@ -278,12 +249,10 @@ pub struct SamplesNote {
     /// That of the next instruction to access memory.
     pub ahead: u64,
     /// The hardware told the access.
-    #[serde(default)]
     pub hardware: u64,
     /// The program was at work, and the access could not be told for certain.
     pub undecoded: u64,
     /// Of those: gathers and scatters, whose addresses stand in vector registers that no sample carries.
-    #[serde(default)]
     pub gathers: u64,
     /// Beyond all these: samples that did not fit the ring.
     pub dropped: u64,
@@ -319,6 +288,47 @@ pub struct ModuleNote {
 }
 
 impl Manifest {
+    /// The manifest with which a trace begins: of which nothing else is known yet, and that has nothing yet.
+    pub fn begun(backend: Backend) -> Manifest {
+        Manifest {
+            format: FORMAT_NAME.to_owned(),
+            version: FORMAT_VERSION,
+            varve: env!("CARGO_PKG_VERSION").to_owned(),
+            state: State::Recording,
+            backend,
+            capabilities: BTreeSet::new(),
+            recorder_pid: None,
+            target: Target::default(),
+            options: Options {
+                interval: IntervalChoice::None,
+                follow: false,
+                min_object_bytes: Bytes(0),
+                thp_never: false,
+                without: Vec::new(),
+            },
+            features: Features::default(),
+            machine: Machine {
+                kernel: MACHINE_UNKNOWN.to_owned(),
+                architecture: MACHINE_UNKNOWN.to_owned(),
+                cpu: MACHINE_UNKNOWN.to_owned(),
+                cpus: 0,
+                memory_bytes: Bytes(0),
+                nodes: None,
+            },
+            clock: Clock::default(),
+            completeness: Completeness {
+                complete: false,
+                statement: NOT_ENDED.to_owned(),
+            },
+            overhead: Overhead::default(),
+            losses: BTreeMap::new(),
+            samples: None,
+            traps: None,
+            modules: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Reads the manifest of a trace folder.
     ///
     /// # Errors
@@ -340,8 +350,8 @@ impl Manifest {
             source,
         };
         let head: Head = serde_json::from_slice(text).map_err(bad)?;
-        if head.format != "varve-trace" {
-            let what = format!("its format is {:?}, not \"varve-trace\"", head.format);
+        if head.format != FORMAT_NAME {
+            let what = format!("its format is {:?}, not {FORMAT_NAME:?}", head.format);
             return Err(bad(serde::de::Error::custom(what)));
         }
         if head.version == 0 {
@@ -359,8 +369,17 @@ impl Manifest {
         serde_json::from_slice(text).map_err(bad)
     }
 
-    /// Derives the completeness statement from the loss counters.
+    /// Whether the trace has this.
+    pub fn has(&self, capability: Capability) -> bool {
+        self.capabilities.contains(&capability)
+    }
+
+    /// Derives the completeness statement from the loss counters, where a superset was recorded. Of other traces whoever
+    /// made them says what is missing.
     pub fn settle(&mut self) {
+        if !self.has(Capability::Superset) {
+            return;
+        }
         let lost: Vec<String> = self
             .losses
             .iter()
@@ -373,7 +392,7 @@ impl Manifest {
         self.completeness = if self.state == State::Recording {
             Completeness {
                 complete: false,
-                statement: "The recording has not ended.".into(),
+                statement: NOT_ENDED.to_owned(),
             }
         } else if !self.options.without.is_empty() {
             Completeness {
@@ -386,7 +405,7 @@ impl Manifest {
         } else if lost.is_empty() {
             Completeness {
                 complete: true,
-                statement: if self.backend == EXACT {
+                statement: if self.has(Capability::ExactCounts) {
                     "Every access of the program's own instructions was counted. What the kernel \
                      accessed on its behalf is not listed."
                         .into()

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use varve_analyse::Section;
-use varve_model::{Bytes, Duration, ObjectKind};
+use varve_model::{Backend, Bytes, Duration, ImportFormat, ObjectKind};
 use varve_record::Ablation;
 use varve_trace::{Access, Existing, Output};
 
@@ -121,8 +122,8 @@ pub(crate) struct Record {
     /// How touches are found: `scan` (accessed bits, at full speed), `fault` (besides, the first access to each
     /// page in an interval traps, which tells its exact address, thread, CPU, time, instruction and kind: many
     /// times slower), or `exact` (every access counted by page, thread and kind, in an emulator: many times slower)
-    #[arg(long, value_name = "HOW", default_value = "scan")]
-    pub(crate) backend: BackendArgument,
+    #[arg(long, value_name = "HOW", default_value = "scan", value_parser = backends())]
+    pub(crate) backend: Backend,
 
     /// With `--backend fault`: trap accesses to as many pages, chosen at random, as cost this share of the run time
     #[arg(long, value_name = "SHARE")]
@@ -334,8 +335,8 @@ pub(crate) struct Import {
     pub(crate) writing: Writing,
 
     /// Take the files for this format, whatever they look like
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) format: Option<varve_import::Format>,
+    #[arg(long, value_name = "FORMAT", value_parser = import_format)]
+    pub(crate) format: Option<ImportFormat>,
 }
 
 #[derive(Debug, Args)]
@@ -557,17 +558,6 @@ pub(crate) enum Thp {
     Never,
 }
 
-/// `--backend`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum BackendArgument {
-    /// Accessed bits
-    Scan,
-    /// The first access to each page in an interval trapped
-    Fault,
-    /// Every access counted
-    Exact,
-}
-
 /// `--hold`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum HoldArgument {
@@ -588,6 +578,25 @@ pub(crate) enum Writes {
     On,
     /// Nowhere
     Off,
+}
+
+/// What a recording can be made with.
+fn backends() -> impl TypedValueParser<Value = Backend> {
+    let help = |backend| match backend {
+        Backend::Scan => "Accessed bits",
+        Backend::Fault => "The first access to each page in an interval trapped",
+        Backend::Exact => "Every access counted",
+        Backend::Import(_) => "",
+    };
+    let values = Backend::RECORDERS.map(|b| PossibleValue::new(b.as_str()).help(help(b)));
+    PossibleValuesParser::new(values).try_map(|word| word.parse::<Backend>())
+}
+
+fn import_format(word: &str) -> Result<ImportFormat, String> {
+    word.parse().map_err(|_| {
+        let words: Vec<&str> = ImportFormat::ALL.iter().map(|f| f.as_str()).collect();
+        format!("one of {}", words.join(", "))
+    })
 }
 
 fn ablation(word: &str) -> Result<Ablation, String> {

@@ -240,3 +240,22 @@ fn a_crowd_of_threads_is_counted() {
     let threads: BTreeSet<_> = of_page.map(|r| r.tid).collect();
     assert_eq!(threads.len(), 1000);
 }
+
+/// The kernel takes the emulator for what such a process runs.
+#[test]
+fn a_program_that_runs_itself_again_is_counted() {
+    let _alone = alone();
+    let stage = Stage::new();
+    let script = "cd /; exec /proc/self/exe -c 'exec /proc/$$/exe -c \"echo twice; exit 9\"'";
+    let options = ["--backend", "exact"];
+    let words = ["bash", "-c", script];
+    let ended = stage.run(stage.record(&options, &words)).require(9);
+    assert_eq!(ended.text(), "twice\n");
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    assert!(
+        trace.manifest.completeness.complete,
+        "{:?}",
+        trace.manifest.losses
+    );
+    assert!(!counts(&stage.path("trace.varve")).is_empty());
+}

@@ -1,8 +1,8 @@
 /*
- * A program whose memory is to be what it was: holder PAGES FILE GO
+ * A program whose memory is to be what it was: holder PAGES FILE GO MOVES
  *
  * Fills PAGES pages, writes "begun" to FILE and waits, touching none of them, until the file GO is there. Then it looks
- * at every page, by itself and by system calls, moves half of them and forks a child that looks too. FILE gets
+ * at every page, by itself and by system calls, moves half of them MOVES times and forks a child that looks too. FILE gets
  * "kept", "kept, but not in the child", or how many pages were lost.
  */
 #define _GNU_SOURCE
@@ -24,6 +24,9 @@ static uint64_t content(long page, size_t word)
 	return ((uint64_t)page + 1) * 0x9e3779b97f4a7c15ull + word;
 }
 
+/* The first of them, for whoever wants to know why. */
+static char first_wrong[128];
+
 static long wrong_pages(const uint64_t *memory, long first, long pages)
 {
 	long wrong = 0;
@@ -32,6 +35,9 @@ static long wrong_pages(const uint64_t *memory, long first, long pages)
 		int is_whole = 1;
 		for (size_t w = 0; w < WORDS; w++)
 			is_whole &= memory[p * WORDS + w] == content(first + p, w);
+		if (!is_whole && !first_wrong[0])
+			snprintf(first_wrong, sizeof(first_wrong), "page %ld at %p: %lx", first + p,
+				 (const void *)(memory + p * WORDS), (unsigned long)memory[p * WORDS]);
 		wrong += !is_whole;
 	}
 	return wrong;
@@ -42,7 +48,7 @@ static void say(const char *path, const char *word, long count)
 	FILE *f = fopen(path, "w");
 
 	if (f) {
-		fprintf(f, count ? "%s %ld\n" : "%s\n", word, count);
+		fprintf(f, count ? "%s %ld, %s\n" : "%s\n", word, count, first_wrong);
 		fclose(f);
 	}
 }
@@ -55,7 +61,7 @@ int main(int argc, char **argv)
 	int status = 0;
 	pid_t child;
 
-	if (argc != 4)
+	if (argc != 5)
 		return 2;
 	pages = atol(argv[1]);
 	half = pages / 2;
@@ -69,11 +75,15 @@ int main(int argc, char **argv)
 	child = fork();
 	if (!child)
 		_exit(wrong_pages(memory, 0, pages) ? 1 : 0);
-	moved = mremap(memory + half * WORDS, (pages - half) * PAGE, (pages - half) * PAGE,
-		       MREMAP_MAYMOVE | MREMAP_FIXED,
-		       mmap(NULL, (pages - half) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-	if (moved == MAP_FAILED)
-		return 3;
+	moved = memory + half * WORDS;
+	for (long m = atol(argv[4]); m > 0; m--) {
+		long bytes = (pages - half) * PAGE;
+		void *place = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		moved = mremap(moved, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+		if (moved == MAP_FAILED)
+			return 3;
+	}
 	int nothing = open("/dev/null", O_WRONLY);
 	for (long p = 0; p < half; p += 7)
 		if (write(nothing, memory + p * WORDS, PAGE) != PAGE)

@@ -79,7 +79,7 @@ fn by_page<'a>(
 fn complete(recorded: &Recorded) {
     let said = &recorded.trace.manifest.completeness;
     assert!(said.complete, "{}", said.statement);
-    assert_eq!(recorded.trace.manifest.backend, "exact");
+    assert_eq!(recorded.trace.manifest.backend, varve_model::Backend::Exact);
 }
 
 #[test]

@@ -5,8 +5,16 @@
 //! stopped reading because many threads wait would wait for ever. So accesses beyond the room of the list are
 //! forgotten, and that some were is remembered: when the list is done, whoever still waits is woken and asks again.
 
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use varve_agent_ring::journal::{Change, HEARD, Journal, WAITING};
+
+use super::mover::{PAGE, Watch};
 use super::ranges::Range;
 use crate::sys;
+
+const EVENT_PAGEFAULT: u8 = 0x12;
+const FAULT_WRITE: u64 = 1;
 
 /// Room for so many of each kind. A thread waits for one thing at a time.
 const ROOM: usize = 64 << 10;
@@ -77,36 +85,42 @@ impl Access {
     }
 }
 
-/// A change of mappings, with the kernel's three words.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Change {
-    pub(super) event: u64,
-    pub(super) words: [u64; 3],
+/// What is written before this is there before what is written behind it, whenever this process is ended.
+fn order_writes() {
+    compiler_fence(Ordering::SeqCst);
 }
 
 /// Both lists.
 pub(super) struct Backlog {
     accesses: List<Access>,
-    changes: List<Change>,
+    /// Changes are noted where others find them, should this process be ended.
+    journal: &'static mut Journal,
     /// Some accesses were forgotten.
     has_forgotten: bool,
 }
 
 impl Backlog {
     pub(super) fn new() -> Option<Backlog> {
-        // SAFETY: both are made of integers.
-        let (accesses, changes) = unsafe { (List::new()?, List::new()?) };
+        // SAFETY: it is made of integers.
+        let accesses = unsafe { List::new()? };
+        let memory = sys::map_anonymous(size_of::<Journal>())?;
+        // SAFETY: fresh zeroed memory of that size, page-aligned, which stays; zeroes are an empty journal.
+        let journal = unsafe { memory.cast::<Journal>().as_mut() };
         Some(Backlog {
             accesses,
-            changes,
+            journal,
             has_forgotten: false,
         })
     }
 
     /// Where the lists lie.
     pub(super) fn memory(&self) -> [Range; 2] {
-        [self.accesses.memory(), self.changes.memory()]
+        let start = self.journal();
+        let journal = Range {
+            start,
+            end: (start + size_of::<Journal>() as u64).next_multiple_of(PAGE),
+        };
+        [self.accesses.memory(), journal]
     }
 
     pub(super) fn push_access(&mut self, page: u64, is_write: bool) {
@@ -114,13 +128,43 @@ impl Backlog {
         self.has_forgotten |= !self.accesses.push(access);
     }
 
-    pub(super) fn push_change(&mut self, change: Change) {
-        // There is room: the reader asks first.
-        self.changes.push(change);
+    /// Where the journal lies.
+    pub(super) fn journal(&self) -> u64 {
+        &raw const *self.journal as u64
     }
 
-    pub(super) fn has_room_for_changes(&self, count: usize) -> bool {
-        self.changes.count + count <= ROOM
+    /// Reads what the kernel has to say into the list that it belongs to; whether there may be more.
+    pub(super) fn hear(&mut self, front: Watch) -> bool {
+        let count = front.read(&mut self.journal.heard);
+        for index in 0..count.min(HEARD) {
+            let Some(heard) = self.journal.heard.get_mut(index) else {
+                break;
+            };
+            let Change { event, words } = *heard;
+            if event as u8 == EVENT_PAGEFAULT {
+                heard.event = 0;
+                let [flags, address, _] = words;
+                self.push_access(address & !(PAGE - 1), flags & FAULT_WRITE != 0);
+                continue;
+            }
+            // There is room: whoever calls asks first.
+            let place = (self.journal.first + self.journal.count) as usize % WAITING;
+            if let Some(place) = self.journal.waiting.get_mut(place) {
+                *place = Change { event, words };
+                order_writes();
+                self.journal.count += 1;
+            }
+            order_writes();
+            if let Some(heard) = self.journal.heard.get_mut(index) {
+                heard.event = 0;
+            }
+        }
+        count == HEARD
+    }
+
+    /// Whether there is room for what one more read brings.
+    pub(super) fn has_room_for_changes(&self) -> bool {
+        self.journal.count as usize + HEARD <= WAITING
     }
 
     pub(super) fn pop_access(&mut self) -> Option<Access> {
@@ -138,8 +182,18 @@ impl Backlog {
         }
     }
 
-    pub(super) fn pop_change(&mut self) -> Option<Change> {
-        self.changes.pop()
+    /// The change that is to be followed next. It stays until that is done.
+    pub(super) fn next_change(&self) -> Option<Change> {
+        let journal = &self.journal;
+        let place = journal.waiting.get(journal.first as usize % WAITING);
+        place.copied().filter(|_| journal.count > 0)
+    }
+
+    /// The next change was followed.
+    pub(super) fn finish_change(&mut self) {
+        self.journal.count = self.journal.count.saturating_sub(1);
+        order_writes();
+        self.journal.first = (self.journal.first + 1) % WAITING as u64;
     }
 
     pub(super) fn accesses(&self) -> usize {

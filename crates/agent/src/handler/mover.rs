@@ -7,6 +7,8 @@
 //! handler. ABI: `linux/userfaultfd.h`; semantics: `Documentation/admin-guide/mm/userfaultfd.rst` and
 //! `mm/userfaultfd.c` of the kernel.
 
+use varve_agent_ring::journal::Change;
+
 use super::place::TOP;
 use super::ranges::Range;
 use crate::sys;
@@ -87,15 +89,6 @@ fn ioctl(descriptor: i32, request: usize, argument: *mut u64) -> isize {
     }
 }
 
-/// `struct uffd_msg`.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub(super) struct Message {
-    pub(super) event: u8,
-    reserved: [u8; 7],
-    pub(super) words: [u64; 3],
-}
-
 /// A userfaultfd.
 #[derive(Clone, Copy)]
 pub(super) struct Watch {
@@ -119,7 +112,7 @@ impl Watch {
     }
 
     /// Reads messages, as many as there are and fit; says how many.
-    pub(super) fn read(self, messages: &mut [Message]) -> usize {
+    pub(super) fn read(self, messages: &mut [Change]) -> usize {
         // SAFETY: the kernel writes whole messages, of which all bit patterns are valid, into the slice.
         let bytes = unsafe {
             sys::call(
@@ -134,7 +127,7 @@ impl Watch {
                 ],
             )
         };
-        usize::try_from(bytes).unwrap_or(0) / size_of::<Message>()
+        usize::try_from(bytes).unwrap_or(0) / size_of::<Change>()
     }
 
     /// Watches a range for accesses to pages that are not there.

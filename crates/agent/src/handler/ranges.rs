@@ -1,5 +1,7 @@
 //! Sets of address ranges in memory of the handler's own, without an allocator.
 
+use std::ptr::NonNull;
+
 use crate::sys;
 
 /// A range of addresses: the first, and the one after the last.
@@ -43,6 +45,14 @@ impl Ranges {
         // SAFETY: fresh zeroed memory of that size, page-aligned, which stays; zeroes are valid ranges.
         let ranges = unsafe { std::slice::from_raw_parts_mut(memory.cast().as_ptr(), MOST) };
         Some(Ranges { ranges, count: 0 })
+    }
+
+    /// Gives its memory back.
+    pub(super) fn release(self) {
+        if let Some(memory) = NonNull::new(self.ranges.as_mut_ptr()) {
+            // SAFETY: `new` mapped it, and nobody else has it.
+            unsafe { sys::unmap(memory.cast(), MOST * size_of::<Range>()) };
+        }
     }
 
     pub(super) fn as_slice(&self) -> &[Range] {

@@ -1,8 +1,10 @@
 //! Hearing what the kernel says, bringing pages back, and following changes of mappings.
 
-use super::backlog::{Access, Backlog, Change};
+use varve_agent_ring::journal::Change;
+
+use super::backlog::{Access, Backlog};
 use super::exempt::Exempt;
-use super::mover::{Message, PAGE, Pagemap, Refusal, Watch};
+use super::mover::{PAGE, Pagemap, Refusal, Watch};
 use super::place::{Changes, aside, back, halves, range_of};
 use super::protect::discard;
 use super::ranges::{Range, Ranges};
@@ -10,15 +12,11 @@ use super::rights::Taken;
 use super::settled::Settled;
 use crate::sys;
 
-const EVENT_PAGEFAULT: u8 = 0x12;
 const EVENT_FORK: u8 = 0x13;
 const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
-const FAULT_WRITE: u64 = 1;
 
-/// Messages that one read brings.
-const MESSAGES: usize = 16;
 /// From so many waiting accesses on, those who wait are woken in groups.
 const CROWD: usize = 32;
 /// The size of a group.
@@ -27,6 +25,10 @@ const MAX_CROWD: usize = 512;
 const LISTED: usize = 64;
 /// Children of children that are filled while their parent is: each takes a part of the stack.
 const MAX_GENERATIONS: u32 = 8;
+/// How often a child is filled again that changes its memory meanwhile.
+const MAX_ROUNDS: usize = 64;
+/// How long the kernel may take from a change of mappings until it says so.
+const MOMENT_NS: i64 = 1_000_000;
 
 /// How often the same is tried, with pauses.
 pub(super) struct Patience {
@@ -162,41 +164,22 @@ impl Handler {
 
     /// Takes what the kernel has to say, all of it: nothing that is at work here can stop this.
     fn listen(&mut self) {
-        let mut messages = [Message::default(); MESSAGES];
         // With so many changes waiting, their makers wait for once; all that is read gets done in between.
-        while self.backlog.has_room_for_changes(MESSAGES) {
-            let count = self.front.read(&mut messages);
-            for message in messages.get(..count).unwrap_or_default() {
-                let [a, b, _] = message.words;
-                match message.event {
-                    EVENT_PAGEFAULT => {
-                        let is_write = a & FAULT_WRITE != 0;
-                        self.backlog.push_access(b & !(PAGE - 1), is_write);
-                    }
-                    event => self.backlog.push_change(Change {
-                        event: event.into(),
-                        words: message.words,
-                    }),
-                }
-            }
-            if count < MESSAGES {
-                return;
-            }
-        }
+        while self.backlog.has_room_for_changes() && self.backlog.hear(self.front) {}
     }
 
     /// Takes what the kernel has to say and follows changes of mappings, in their order. That comes before any access
     /// is resolved: a page must not come back between a fork and the filling of the child.
     pub(super) fn attend(&mut self) {
         self.listen();
-        while let Some(Change { event, words }) = self.backlog.pop_change() {
+        while let Some(Change { event, words }) = self.backlog.next_change() {
             let [a, b, c] = words;
             match event as u8 {
                 EVENT_FORK => {
                     let child = Watch {
                         descriptor: a as i32,
                     };
-                    self.fill_child(child, &mut Changes::default(), 0);
+                    self.fill_child(child, &mut Changes::new(), 0);
                 }
                 EVENT_REMAP => self.follow(a, b, c),
                 EVENT_REMOVE => self.drop_aside(Range { start: a, end: b }),
@@ -207,6 +190,7 @@ impl Handler {
                 }
                 _ => {}
             }
+            self.backlog.finish_change();
         }
     }
 
@@ -316,42 +300,56 @@ impl Handler {
     fn fill_child(&mut self, child: Watch, since: &mut Changes, generation: u32) {
         let mut patience = Patience::new(Patience::LONG);
         let mut has_patience = generation < MAX_GENERATIONS;
-        self.each_run_aside(|handler, run| {
-            let mut page = run.start;
-            while page < run.end {
-                let refused = since.now(back(page)).and_then(|to| {
-                    if has_patience {
-                        child.copy_page(to, page, false)
-                    } else {
-                        child.poison(to)
+        for _ in 0..MAX_ROUNDS {
+            let heard = since.heard();
+            let mut misses = false;
+            self.each_run_aside(|handler, run| {
+                let mut page = run.start;
+                while page < run.end {
+                    let refused = since.now(back(page)).and_then(|to| {
+                        if has_patience && since.is_whole() {
+                            child.copy_page(to, page, false)
+                        } else {
+                            child.poison(to)
+                        }
+                    });
+                    if has_patience && refused.is_some_and(Refusal::is_passing) {
+                        handler.listen_to(child, since, generation);
+                        has_patience = patience.pause();
+                        continue;
                     }
-                });
-                // Else it has it, or did not inherit it, or is gone already.
-                if has_patience && refused.is_some_and(Refusal::is_passing) {
-                    handler.listen_to(child, since, generation);
-                    has_patience = patience.pause();
-                    continue;
+                    // Else it has it already.
+                    misses |= refused == Some(Refusal::Nothing);
+                    page += PAGE;
                 }
-                page += PAGE;
+            });
+            if !misses {
+                break;
             }
-        });
+            // It did not inherit the page, or is gone, or has just moved it: then the kernel says so in a moment.
+            sys::sleep_ns(MOMENT_NS);
+            self.listen_to(child, since, generation);
+            if since.heard() == heard {
+                break;
+            }
+        }
         child.close();
     }
 
     /// What a child does to its memory while it is filled waits to be heard.
     fn listen_to(&mut self, child: Watch, since: &mut Changes, generation: u32) {
-        let mut messages = [Message::default(); 1];
+        let mut messages = [Change::default(); 1];
         while child.read(&mut messages) == 1 {
             let [a, b, c] = messages[0].words;
-            match messages[0].event {
+            match messages[0].event as u8 {
                 EVENT_FORK => {
                     let grandchild = Watch {
                         descriptor: a as i32,
                     };
-                    self.fill_child(grandchild, &mut since.clone(), generation + 1);
+                    self.fill_child(grandchild, &mut since.copy(), generation + 1);
                 }
-                EVENT_REMAP => since.note(range_of(a, c), Some(b)),
-                EVENT_REMOVE | EVENT_UNMAP => since.note(Range { start: a, end: b }, None),
+                EVENT_REMAP => since.moved(range_of(a, c), b),
+                EVENT_REMOVE | EVENT_UNMAP => since.went(Range { start: a, end: b }),
                 _ => {}
             }
         }

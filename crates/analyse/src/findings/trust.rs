@@ -1,6 +1,6 @@
 //! What a trace cannot say, or says too much of.
 
-use varve_model::TouchSource;
+use varve_model::{Capability, TouchSource};
 
 use super::{FEW_INTERVALS, Facts, NAMES, finding};
 use crate::analysis::*;
@@ -10,7 +10,7 @@ use crate::format;
 pub(super) fn incomplete(analysis: &Analysis) -> Option<Finding> {
     let trace = &analysis.trace;
     // What other tools recorded is never called complete, and its statement says why.
-    if trace.complete || (trace.backend.starts_with("import/") && trace.losses.is_empty()) {
+    if trace.complete || (!trace.has(Capability::Superset) && trace.losses.is_empty()) {
         return None;
     }
     let losses: Vec<String> = trace
@@ -40,7 +40,7 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
     let trace = &analysis.trace;
     // One that was to be one interval is as long as it was to be.
     let is_whole = trace.interval_accesses == Some(0);
-    if intervals >= FEW_INTERVALS || is_whole || trace.backend.starts_with("import/") {
+    if intervals >= FEW_INTERVALS || is_whole || !trace.has(Capability::Superset) {
         return None;
     }
     let evidence = format!(

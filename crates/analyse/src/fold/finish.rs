@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use varve_attribute::Span;
 use varve_model::{Pid, Time};
+use varve_objects::Span;
 
 use super::{Fold, ProcessPages, User, key};
 use crate::analysis::Reuse;

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use varve_attribute::Layer;
 use varve_model::{Bytes, Pid, Time};
+use varve_objects::Layer;
 use varve_trace::tables::{MappingRow, ObjectRow};
 
 /// What is smaller is not looked at: it lies in few pages.

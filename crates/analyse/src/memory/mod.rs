@@ -15,8 +15,8 @@ mod objects;
 
 use std::collections::HashMap;
 
-use varve_attribute::Span;
 use varve_model::{Address, Page, Pid};
+use varve_objects::Span;
 use varve_trace::tables::{MappingRow, ObjectRow, ProcessRow, ThreadRow};
 use varve_trace::{Trace, TraceError};
 

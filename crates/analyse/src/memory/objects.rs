@@ -4,8 +4,8 @@
 use std::collections::hash_map::Entry as Known;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use varve_attribute::{Layer, Span};
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, PAGE_BYTES, Pid, Time};
+use varve_objects::{Layer, Span};
 use varve_trace::tables::ObjectRow;
 
 use super::Memory;

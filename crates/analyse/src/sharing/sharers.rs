@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use varve_model::{SampleSource, Time};
+use varve_model::{Capability, SampleSource, Time};
 use varve_trace::tables::{CountRow, FaultRow, SampleRow};
-use varve_trace::{Absent, FAULT, Manifest, Trace, TraceError};
+use varve_trace::{Manifest, Trace, TraceError};
 
 use super::build::{Builder, Setting};
 use super::{SharingSource, SharingUse, WeightUnit};
@@ -13,14 +13,11 @@ use crate::assemble::Tables;
 use crate::fold::Faulted;
 use crate::samples::SampleUse;
 
-/// The backend of traces that were imported from Moca.
-const MOCA: &str = "import/moca";
-
 /// Who shares what, by whatever the trace has.
 pub(crate) struct Sharers<'a> {
     pub(crate) counts: Option<Builder<'a>>,
     pub(crate) samples: Option<Builder<'a>>,
-    /// Of a backend that traps accesses, or samples that are such accesses.
+    /// Of a trace whose first accesses were trapped, or samples that are such accesses.
     traps: Option<Builder<'a>>,
     /// What these are, a sentence.
     of_traps: String,
@@ -37,7 +34,7 @@ impl<'a> Sharers<'a> {
     ) -> Result<Sharers<'a>, TraceError> {
         let setting = Setting {
             tables,
-            has_places: !trace.manifest.absent.contains(&Absent::Places),
+            has_places: trace.manifest.has(Capability::Places),
             start,
             end,
         };
@@ -54,13 +51,15 @@ impl<'a> Sharers<'a> {
             (events > 0).then(|| Builder::new(setting, source, unit, events))
         };
         // Of samples of memory it turns out only later whether they know any access.
-        let (faults, traps) = match (trace.manifest.backend == FAULT, counts, samples) {
+        let has_traps = trace.manifest.has(Capability::Traps);
+        let in_faults = has_traps && trace.manifest.has(Capability::Faults);
+        let (faults, traps) = match (in_faults, counts, samples) {
             (true, 0, _) => (0, trace.count::<FaultRow>()?),
             (_, 0, 0) => (trace.count::<FaultRow>()?, 0),
             _ => (0, 0),
         };
-        // Moca's records are what it trapped.
-        let samples = match trace.manifest.backend == MOCA {
+        // Of a trace without page faults, samples are what was trapped.
+        let samples = match has_traps && !in_faults {
             true => builder(SharingSource::Traps, WeightUnit::FirstAccesses, samples),
             false => builder(SharingSource::Samples, unit, samples),
         };
@@ -112,7 +111,7 @@ fn of_traps(manifest: &Manifest) -> String {
                         seen: different threads in different intervals prove sharing, nothing proves that a thread is alone \
                         or only reads, and the numbers are neither times nor counts of accesses."
         .to_owned();
-    if manifest.backend == FAULT {
+    if manifest.has(Capability::Faults) {
         sentence += " Of memory that cannot be moved (files, shared memory) only first touches are among them.";
     }
     if let Some(traps) = manifest.traps.filter(|t| t.budget.is_some()) {

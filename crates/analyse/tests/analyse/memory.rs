@@ -173,12 +173,12 @@ fn intervals_that_became_longer_are_said_to_be() {
     let said = |s: &String| s.contains("1 interval longer than the 50 ms asked for");
     assert!(found.unknown.iter().any(said), "{:?}", found.unknown);
     // Eleven gaps of 1000 ns; one is longer by as much, and its hold is not.
-    assert_eq!(found.overhead.stood_ns.0, 11_000);
+    assert_eq!(found.overhead.value().unwrap().stood_ns.0, 11_000);
     made.intervals[3].held_ns.0 += 1000;
-    assert_eq!(made.analyse().overhead.stood_ns.0, 12_000);
+    assert_eq!(made.analyse().overhead.value().unwrap().stood_ns.0, 12_000);
     // A pause is no hold.
     made.intervals[8].start_ns.0 += 5000;
-    assert_eq!(made.analyse().overhead.stood_ns.0, 12_000);
+    assert_eq!(made.analyse().overhead.value().unwrap().stood_ns.0, 12_000);
 }
 
 #[test]

@@ -110,7 +110,9 @@ fn a_part_is_not_said_to_lack_what_the_whole_has() {
         ..Selection::default()
     };
     assert!(!untouched(made.analyse_part(later)));
-    made.manifest.absent.push(varve_trace::Absent::Touches);
+    made.manifest
+        .capabilities
+        .remove(&varve_model::Capability::Touches);
     let of_thread = Selection {
         tids: Some([Tid(1)].into()),
         ..Selection::default()

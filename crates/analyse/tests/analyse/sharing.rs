@@ -4,7 +4,7 @@ use crate::common::{Made, count, fault, object, sample, thread, touch};
 use varve_analyse::{
     Analysis, BlockKind, Finding, FindingId, ObjectSharing, SharingClass, SharingSource, WeightUnit,
 };
-use varve_model::{ObjectId, SampleSource, Tid, Time};
+use varve_model::{Backend, Capability, ImportFormat, ObjectId, SampleSource, Tid, Time};
 use varve_trace::SamplesNote;
 
 const FIRST: u64 = 10_000;
@@ -352,7 +352,7 @@ fn counts_are_exact_and_page_faults_are_only_first_touches() {
     assert_eq!(one.pages.unwrap().one_writer.0, PAGES);
     assert_eq!(one.class, Some(SharingClass::OneWriter));
     assert_eq!(one.never_written_by.as_deref(), Some(&[Tid(2)][..]));
-    assert!(counted.exact.is_none(), "not of the backend exact");
+    assert!(counted.exact.is_none(), "counts are not exact");
     assert!(counted.unknown.iter().all(|u| !u.contains("which objects")));
     made.counts.iter_mut().for_each(|c| c.tid = None);
     let nobody = made.analyse();
@@ -372,7 +372,9 @@ fn samples_alone_are_enough() {
     made.touches.clear();
     made.faults.clear();
     made.manifest.samples = None;
-    made.manifest.backend = "import/perf_mem".into();
+    made.manifest.backend = Backend::Import(ImportFormat::PerfData);
+    made.manifest.capabilities =
+        [Capability::Samples, Capability::Places, Capability::Lives].into();
     made.manifest.clock.end_ns = Time(4_000_000_000);
     made.samples = (0..2000)
         .map(|i| {

@@ -3,7 +3,7 @@
 use crate::common::{Made, STEP, fault, object, sample, thread, touch};
 use varve_analyse::{Analysis, BlockKind, FindingId, ObjectSharing, SharingClass, SharingSource};
 use varve_analyse::{SharingUse, WeightUnit};
-use varve_model::{Address, ObjectId, SampleSource, Tid, Time};
+use varve_model::{Address, Backend, Capability, ImportFormat, ObjectId, SampleSource, Tid, Time};
 use varve_trace::tables::FaultRow;
 use varve_trace::{SamplesNote, TrapsNote};
 
@@ -14,7 +14,8 @@ const INTERVALS: u32 = 40;
 /// Of the backend that traps: two objects of 64 pages.
 fn made(faults: Vec<FaultRow>) -> Made {
     let mut made = Made::new(INTERVALS);
-    made.manifest.backend = "fault".into();
+    made.manifest.backend = Backend::Fault;
+    made.manifest.capabilities.insert(Capability::Traps);
     made.manifest.traps = Some(TrapsNote::default());
     made.objects = vec![object(1, FIRST, PAGES), object(2, FIRST + 2 * PAGES, PAGES)];
     let all = (0..INTERVALS)
@@ -184,9 +185,9 @@ fn samples_come_first_where_they_know_an_access() {
         (row.address, row.object, row.write) = (None, None, None);
     }
     assert_eq!(source(&made), SharingSource::Traps);
-    // Page faults of another backend are no trapped accesses.
+    // Without traps, page faults are no trapped accesses.
     made.samples.clear();
-    made.manifest.backend = "scan".into();
+    made.manifest.capabilities.remove(&Capability::Traps);
     assert_eq!(source(&made), SharingSource::Faults);
 }
 
@@ -210,7 +211,8 @@ fn a_budget_is_told_of() {
 #[test]
 fn what_moca_trapped_is_no_sample_of_all_accesses() {
     let mut made = made(vec![]);
-    made.manifest.backend = "import/moca".into();
+    made.manifest.backend = Backend::Import(ImportFormat::Moca);
+    made.manifest.capabilities.remove(&Capability::Faults);
     made.manifest.traps = None;
     made.samples = (0..100)
         .map(|i| {

@@ -1,4 +1,4 @@
-//! Names and owners, against programs whose answers are known.
+//! Putting traces in order.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -6,10 +6,4 @@
     clippy::undocumented_unsafe_blocks
 )]
 
-mod common;
 mod finish;
-mod hostile;
-mod owners;
-mod statics;
-mod symbolize;
-mod unwind;

@@ -1,28 +1,29 @@
 //! A file is known by what it holds, whatever it is called; what only looks like a format is refused, with the place.
 
 use crate::common::{golden, of_bytes, of_paths};
-use varve_import::{Format, ImportError, Place};
+use varve_import::{ImportError, Place};
+use varve_model::ImportFormat;
 
 #[test]
 fn every_golden_file_is_known() {
     let cases = [
-        ("page-faults.perf.data", Format::PerfData),
-        ("intel.perf-script.txt", Format::PerfScript),
-        ("amd.perf-script.txt", Format::PerfScript),
-        ("arm.perf-script.txt", Format::PerfScript),
-        ("old.mitos.csv", Format::Mitos),
-        ("new.mitos.csv", Format::Mitos),
-        ("mmap_trace.iiswc22.csv", Format::Iiswc22),
-        ("munmap_trace.iiswc22.csv", Format::Iiswc22),
-        ("memory_trace.iiswc22.csv", Format::Iiswc22),
-        ("two_targets.damon.json", Format::Damon),
-        ("text.damon.txt", Format::Damon),
-        ("small.lackey.txt", Format::Lackey),
-        ("trace.moca.csv", Format::Moca),
-        ("structs.moca.csv", Format::Moca),
-        ("a.full.page.tabarnac.csv", Format::Tabarnac),
-        ("a.structs.tabarnac.csv", Format::Tabarnac),
-        ("a.stackmap.tabarnac.csv", Format::Tabarnac),
+        ("page-faults.perf.data", ImportFormat::PerfData),
+        ("intel.perf-script.txt", ImportFormat::PerfScript),
+        ("amd.perf-script.txt", ImportFormat::PerfScript),
+        ("arm.perf-script.txt", ImportFormat::PerfScript),
+        ("old.mitos.csv", ImportFormat::Mitos),
+        ("new.mitos.csv", ImportFormat::Mitos),
+        ("mmap_trace.iiswc22.csv", ImportFormat::Iiswc22),
+        ("munmap_trace.iiswc22.csv", ImportFormat::Iiswc22),
+        ("memory_trace.iiswc22.csv", ImportFormat::Iiswc22),
+        ("two_targets.damon.json", ImportFormat::Damon),
+        ("text.damon.txt", ImportFormat::Damon),
+        ("small.lackey.txt", ImportFormat::Lackey),
+        ("trace.moca.csv", ImportFormat::Moca),
+        ("structs.moca.csv", ImportFormat::Moca),
+        ("a.full.page.tabarnac.csv", ImportFormat::Tabarnac),
+        ("a.structs.tabarnac.csv", ImportFormat::Tabarnac),
+        ("a.stackmap.tabarnac.csv", ImportFormat::Tabarnac),
     ];
     for (name, format) in cases {
         // Under a name that says nothing.
@@ -42,7 +43,7 @@ fn compressed_json_is_known_only_where_it_is_damos() {
     let json = std::fs::read(golden("two_targets.damon.json")).unwrap();
     assert_eq!(
         of_bytes(&zlib(&json), None).unwrap().summary.format,
-        Format::Damon
+        ImportFormat::Damon
     );
     assert!(matches!(
         of_bytes(&zlib(b"[1, 2]"), None),
@@ -50,7 +51,7 @@ fn compressed_json_is_known_only_where_it_is_damos() {
     ));
     // Cut off in the middle.
     let whole = zlib(&json);
-    assert!(of_bytes(&whole[..whole.len() - 20], Some(Format::Damon)).is_err());
+    assert!(of_bytes(&whole[..whole.len() - 20], Some(ImportFormat::Damon)).is_err());
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn damage_of_a_compressed_file_is_told_with_its_byte() {
     let packed = packer.finish().unwrap();
     assert!(of_bytes(&packed, None).is_ok());
     for cut in [packed.len() / 2, packed.len() - 5] {
-        match of_bytes(&packed[..cut], Some(Format::Damon)) {
+        match of_bytes(&packed[..cut], Some(ImportFormat::Damon)) {
             Err(ImportError::Damaged { place, message, .. }) => {
                 assert_eq!(place, Place::Byte(cut as u64), "{message}");
                 assert!(message.contains("zlib"), "{message}");
@@ -103,7 +104,7 @@ fn damage_of_a_compressed_file_is_told_with_its_byte() {
 
 #[test]
 fn damage_is_told_with_its_place() {
-    let place = |bytes: &[u8], format: Option<Format>| match of_bytes(bytes, format) {
+    let place = |bytes: &[u8], format: Option<ImportFormat>| match of_bytes(bytes, format) {
         Err(ImportError::Damaged { place, .. }) => place,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it was imported"),
@@ -171,7 +172,10 @@ fn damage_is_told_with_its_place() {
     let start = u64::from_le_bytes(data[40..48].try_into().unwrap()) as usize;
     endless[start + 6..start + 8].fill(0);
     assert_eq!(place(&endless, None), Place::Byte(start as u64));
-    assert_eq!(place(b"not this\n", Some(Format::PerfData)), Place::Byte(0));
+    assert_eq!(
+        place(b"not this\n", Some(ImportFormat::PerfData)),
+        Place::Byte(0)
+    );
 }
 
 #[test]

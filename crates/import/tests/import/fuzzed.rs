@@ -3,7 +3,7 @@
 #[path = "../../../../fuzz/src/import.rs"]
 mod import;
 
-use varve_import::Format;
+use varve_model::ImportFormat;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/import");
 
@@ -11,14 +11,14 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/im
 fn golden_files_and_their_mutations() {
     let folder = tempfile::tempdir().unwrap();
     let words = [
-        ("perf.data", Format::PerfData),
-        ("perf-script", Format::PerfScript),
-        ("mitos", Format::Mitos),
-        ("iiswc22", Format::Iiswc22),
-        ("damon", Format::Damon),
-        ("lackey", Format::Lackey),
-        ("moca", Format::Moca),
-        ("tabarnac", Format::Tabarnac),
+        ("perf.data", ImportFormat::PerfData),
+        ("perf-script", ImportFormat::PerfScript),
+        ("mitos", ImportFormat::Mitos),
+        ("iiswc22", ImportFormat::Iiswc22),
+        ("damon", ImportFormat::Damon),
+        ("lackey", ImportFormat::Lackey),
+        ("moca", ImportFormat::Moca),
+        ("tabarnac", ImportFormat::Tabarnac),
     ];
     let mut files: Vec<_> = std::fs::read_dir(GOLDEN)
         .unwrap()

@@ -1,9 +1,9 @@
 //! Each format's files become the rows that they say, worked out by hand.
 
 use crate::common::{Imported, golden, imported, of_bytes};
-use varve_import::Format;
+use varve_model::{Capability, ImportFormat};
+use varve_trace::ClockUnit;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
-use varve_trace::{Absent, ClockUnit};
 
 #[test]
 fn perf_script_of_intel() {
@@ -18,7 +18,7 @@ fn perf_script_of_intel() {
     );
     let trace = got.trace();
     assert_eq!(trace.manifest.losses["perf_lost"], 5);
-    assert_eq!(trace.manifest.backend, "import/perf-script");
+    assert_eq!(trace.manifest.backend.as_str(), "import/perf-script");
     assert!(!trace.manifest.completeness.complete);
     let threads: Vec<ThreadRow> = trace.rows().unwrap();
     let names: Vec<_> = threads
@@ -57,7 +57,7 @@ fn perf_script_of_amd_with_call_chains() {
 #[test]
 fn a_text_that_ends_within_a_line_says_so() {
     let whole = std::fs::read(golden("arm.perf-script.txt")).unwrap();
-    let of = |bytes: &[u8]| of_bytes(bytes, Some(Format::PerfScript)).unwrap();
+    let of = |bytes: &[u8]| of_bytes(bytes, Some(ImportFormat::PerfScript)).unwrap();
     let statement = |got: &Imported| got.trace().manifest.completeness.statement.clone();
     let losses = |got: &Imported| got.trace().manifest.losses.clone();
     let first = of(&whole);
@@ -127,7 +127,7 @@ fn perf_data_of_a_real_recording() {
     let manifest = got.trace().manifest;
     assert_eq!(manifest.machine.architecture, "x86_64");
     assert_eq!(manifest.target.command, ["true"]);
-    assert!(!manifest.absent.contains(&Absent::Machine));
+    assert!(manifest.has(Capability::Machine));
     let processes: Vec<ProcessRow> = got.trace().rows().unwrap();
     assert!(
         processes
@@ -147,7 +147,7 @@ fn mitos_of_both_generations() {
         ]
     );
     assert_eq!(old.trace().manifest.clock.unit, ClockUnit::Ticks);
-    assert!(old.trace().manifest.absent.contains(&Absent::Places));
+    assert!(!old.trace().manifest.has(Capability::Places));
     let new = imported(&["new.mitos.csv"]);
     assert_eq!(
         new.samples(),
@@ -206,8 +206,8 @@ fn damon_in_all_forms() {
             "1 1000001000..1100000000 0 0x1+3 - damon",
         ]
     );
-    assert_eq!(text.summary.format, Format::Damon);
-    assert!(text.summary.samples == 0 && !text.trace().manifest.absent.contains(&Absent::Touches));
+    assert_eq!(text.summary.format, ImportFormat::Damon);
+    assert!(text.summary.samples == 0 && text.trace().manifest.has(Capability::Touches));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::common::{GOLDEN, of_bytes};
 use proptest::prelude::*;
-use varve_import::Format;
+use varve_model::ImportFormat;
 use varve_model::{Address, MemoryLevel};
 use varve_trace::tables::SampleRow;
 
@@ -92,7 +92,7 @@ proptest! {
     #[test]
     fn perf_script_is_read_as_it_was_printed(lines in lines()) {
         let got = of_bytes(print(&lines).as_bytes(), None).unwrap();
-        prop_assert_eq!(got.summary.format, Format::PerfScript);
+        prop_assert_eq!(got.summary.format, ImportFormat::PerfScript);
         let rows: Vec<SampleRow> = got.trace().rows().unwrap();
         prop_assert_eq!(rows.len(), lines.len());
         for (row, line) in rows.iter().zip(&lines) {
@@ -125,7 +125,7 @@ proptest! {
 
     #[test]
     fn any_bytes_end_in_a_trace_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-        for format in Format::ALL.into_iter().map(Some).chain([None]) {
+        for format in ImportFormat::ALL.iter().copied().map(Some).chain([None]) {
             let _ = of_bytes(&bytes, format);
         }
     }
@@ -168,7 +168,7 @@ fn damaged_files_end_in_a_trace_or_an_error() {
                     }
                 }
             }
-            let forced = Format::ALL[round % Format::ALL.len()];
+            let forced = ImportFormat::ALL[round % ImportFormat::ALL.len()];
             for format in [None, Some(forced)] {
                 if let Err(error) = of_bytes(&bytes, format) {
                     assert!(error.to_string().contains("file"), "{error}");

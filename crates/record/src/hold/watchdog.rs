@@ -147,7 +147,11 @@ impl Watchdog {
     /// Gives them the pages of a process to bring back, before any is moved. Where one has just ended, the next hears it.
     pub(crate) fn care_for_pages(&mut self, pages: MovedPages) {
         for line in self.both() {
-            let _ = order::send(&line.socket, &Order::Moved, &pages.descriptors());
+            let _ = order::send(
+                &line.socket,
+                &Order::Moved(pages.journal()),
+                &pages.descriptors(),
+            );
         }
         self.moved.push(pages);
     }
@@ -197,7 +201,11 @@ impl Watchdog {
                 order::send(&line.socket, order, &[])?;
             }
             for pages in &self.moved {
-                order::send(&line.socket, &Order::Moved, &pages.descriptors())?;
+                order::send(
+                    &line.socket,
+                    &Order::Moved(pages.journal()),
+                    &pages.descriptors(),
+                )?;
             }
             Ok(())
         };

@@ -11,7 +11,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use varve_exact_table::{CONTROL, Control, Program};
-use varve_trace::{EXACT, IntervalChoice, Manifest, TraceFolder};
+use varve_model::{Backend, Capability};
+use varve_trace::{IntervalChoice, Manifest, TraceFolder};
 
 use self::rows::Run;
 use super::{Ending, Kind, Launch, Probe, Setup, Started, load_nothing};
@@ -65,10 +66,16 @@ fn make_control(folder: &Path, length: u64) -> std::io::Result<std::fs::File> {
 }
 
 fn describe(manifest: &mut Manifest, choice: &CountsChoice) {
-    manifest.backend = EXACT.into();
+    manifest.backend = Backend::Exact;
+    manifest.capabilities.extend([
+        Capability::Counts,
+        Capability::ExactCounts,
+        Capability::Writes,
+        Capability::Emulated,
+    ]);
     manifest.options.interval =
         IntervalChoice::Accesses(choice.interval_accesses.next_multiple_of(64));
-    manifest.features.writes = Some(EXACT.into());
+    manifest.features.writes = Some("exact".into());
     manifest.features.page_flags = false;
     manifest.features.hold = "none".into();
     manifest.notes.push(

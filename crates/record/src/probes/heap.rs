@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use varve_agent_ring::MIN_OBJECT_VARIABLE;
 use varve_bpf::{Event, Kernel, MappingCall, TrackFlags};
-use varve_model::{Duration, Loss, Pid, Time};
+use varve_model::{Capability, Duration, Loss, Pid, Time};
 use varve_trace::Manifest;
 
 use self::kernel_view::KernelView;
@@ -41,6 +41,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     if !emulated && !can_preload(options) {
         setup.flags = setup.flags | TrackFlags::STACKS;
     }
+    setup.manifest.capabilities.insert(Capability::HeapObjects);
     setup.manifest.features.objects = Some(
         if can_preload(options) {
             "preload"
@@ -223,6 +224,7 @@ impl Probe for Heap {
             (false, true) => None,
         };
         if self.emulated && !reported {
+            manifest.capabilities.remove(&Capability::HeapObjects);
             let note = "No process loaded the preload library: heap objects are not known.";
             manifest.notes.push(note.to_owned());
         }

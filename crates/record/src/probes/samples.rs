@@ -7,7 +7,7 @@ mod space;
 
 use varve_access::Steps;
 use varve_bpf::{LoadOptions, TrackFlags};
-use varve_model::{Duration, Pid, SampleSource, Time};
+use varve_model::{Capability, Duration, Pid, SampleSource, Time};
 use varve_trace::tables::SampleRow;
 use varve_trace::{Manifest, SamplesNote, TraceError, TraceWriter};
 
@@ -87,6 +87,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     Ok(match started {
         Ok(sampler) => {
             setup.manifest.samples = Some(sampler.note());
+            setup.manifest.capabilities.insert(Capability::Samples);
             Some(Box::new(sampler))
         }
         Err(error) => {

@@ -13,9 +13,9 @@ use std::path::Path;
 
 use varve_agent_ring::TRAPS_VARIABLE;
 use varve_bpf::{Access, Event, ForkKind, Kernel, Leaf, LoadOptions, Region, TrackFlags};
-use varve_model::{Duration, Loss, Pid, Time};
+use varve_model::{Backend, Capability, Duration, Loss, Pid, Time};
 use varve_sys::monotonic_now;
-use varve_trace::{FAULT, Manifest};
+use varve_trace::Manifest;
 
 use self::budget::Budget;
 use self::handlers::{Handlers, TrapNews};
@@ -61,7 +61,8 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     };
     setup.offers.handlers = true;
     setup.flags = setup.flags | TrackFlags::HANDLERS;
-    setup.manifest.backend = FAULT.to_owned();
+    setup.manifest.backend = Backend::Fault;
+    setup.manifest.capabilities.insert(Capability::Traps);
     Ok(Some(Box::new(Traps {
         handlers: Handlers::new(budget, setup.kernel.exempt()?),
         news: Vec::new(),

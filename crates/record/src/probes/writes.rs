@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 use varve_agent_ring::WRITES_VARIABLE;
 use varve_bpf::{Access, Event, Kernel};
-use varve_model::{Pid, Time};
+use varve_model::{Capability, Pid, Time};
 use varve_sys::Protector;
 use varve_trace::Manifest;
 
@@ -39,6 +39,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         _ if setup.kernel.tells_writes() => {
             setup.writes = Writes::Known;
             setup.manifest.features.writes = Some("soft-dirty".into());
+            setup.manifest.capabilities.insert(Capability::Writes);
             Ok(None)
         }
         WritesChoice::Auto => Ok(None),
@@ -47,6 +48,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
             setup.kernel.guard_writes()?;
             setup.writes = Writes::Partly;
             setup.manifest.features.writes = Some("userfaultfd".into());
+            setup.manifest.capabilities.insert(Capability::Writes);
             setup.offers.writes = true;
             Ok(Some(Box::new(Protection {
                 watch: WriteWatch::new(),

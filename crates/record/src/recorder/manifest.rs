@@ -1,9 +1,9 @@
 //! The manifest with which a recording begins.
 
+use varve_model::{Backend, Capability};
 use varve_sys::monotonic_now;
 use varve_trace::{
-    Clock, Completeness, FORMAT_VERSION, Features, MACHINE_UNKNOWN, Machine, Manifest, Options,
-    Overhead, State, Target as TargetNote,
+    Clock, Features, MACHINE_UNKNOWN, Machine, Manifest, Options, Target as TargetNote,
 };
 
 use crate::{Ablation, RecordOptions, TargetChoice};
@@ -18,12 +18,9 @@ pub(crate) fn new_manifest(options: &RecordOptions) -> Manifest {
         }
         TargetChoice::Attach(_) => (Vec::new(), true),
     };
-    let mut manifest = Manifest {
-        format: "varve-trace".into(),
-        version: FORMAT_VERSION,
-        varve: env!("CARGO_PKG_VERSION").into(),
-        state: State::Recording,
-        backend: "scan".into(),
+    Manifest {
+        // Probes add theirs.
+        capabilities: Capability::RECORDED.into(),
         recorder_pid: Some(std::process::id()),
         target: TargetNote {
             command,
@@ -63,18 +60,6 @@ pub(crate) fn new_manifest(options: &RecordOptions) -> Manifest {
             start_unix_ns: varve_sys::realtime_now(),
             unit: Default::default(),
         },
-        completeness: Completeness {
-            complete: false,
-            statement: String::new(),
-        },
-        overhead: Overhead::default(),
-        losses: Default::default(),
-        samples: None,
-        traps: None,
-        modules: Vec::new(),
-        absent: Vec::new(),
-        notes: Vec::new(),
-    };
-    manifest.settle();
-    manifest
+        ..Manifest::begun(Backend::Scan)
+    }
 }

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use varve_attribute::read_build_id;
 use varve_model::Pid;
+use varve_symbols::read_build_id;
 use varve_sys::{FileIdentity, MapEntry};
 
 /// How long a file system may take: that of a target's user may never answer. The recorder does nothing else meanwhile.

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use varve_attribute::Mapping;
 use varve_bpf::{Fork, ForkKind};
 use varve_model::{Bytes, Pid, Tid, Time};
+use varve_symbols::Mapping;
 use varve_sys::MapEntry;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
 

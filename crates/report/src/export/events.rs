@@ -3,15 +3,15 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use varve_attribute::{Owners, Span, owners_at};
 use varve_model::{
-    Address, Bytes, Cpu, MemoryLevel, ObjectId, PageRange, Pages, Pid, SiteId, Tid, Time,
-    TouchSource, visible,
+    Address, Bytes, Capability, Cpu, MemoryLevel, ObjectId, PageRange, Pages, Pid, SiteId, Tid,
+    Time, TouchSource, visible,
 };
+use varve_objects::{Owners, Span, owners_at};
 use varve_trace::tables::{
     FaultRow, Frame, IntervalRow, ObjectRow, ProcessRow, SampleRow, SiteRow, ThreadRow, TouchRow,
 };
-use varve_trace::{FAULT, Trace, TraceError};
+use varve_trace::{Trace, TraceError};
 
 use super::ExportError;
 
@@ -71,8 +71,8 @@ pub(super) struct Events<'a> {
 
 impl<'a> Events<'a> {
     pub(super) fn open(trace: &'a Trace) -> Result<Events<'a>, ExportError> {
-        // Trapped accesses are what a recording of that backend was made for; its samples are by the way.
-        let traps = trace.manifest.backend == FAULT;
+        // Trapped accesses are what such a recording was made for; its samples are by the way.
+        let traps = trace.manifest.has(Capability::Traps);
         let kind = match () {
             () if traps && trace.count::<FaultRow>()? > 0 => Kind::Faults,
             () if trace.count::<SampleRow>()? > 0 => Kind::Samples,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use ts_rs::{Config, TS, TypeVisitor};
-use varve_analyse::{CountUse, Group, ProcessUse, SampleUse, SharingUse};
+use varve_analyse::{CountUse, Group, Known, ProcessUse, SampleUse, SharingUse};
 use varve_model::{Address, Bytes, Duration, ObjectKind, Pages, Pid, Tid, Time};
 use varve_trace::ClockUnit;
 
@@ -102,10 +102,10 @@ pub(super) struct Lane<'a> {
 pub struct TraceSummary {
     /// The command line.
     pub command: String,
-    /// The processor and its number of CPUs, in words; null where not recorded.
-    pub machine: Option<String>,
-    /// The kernel's release; null where not recorded.
-    pub kernel: Option<String>,
+    /// The processor, its number of CPUs and its memory, in words.
+    pub machine: Known<String>,
+    /// The kernel's release.
+    pub kernel: Known<String>,
     /// When it began, in words; null where not recorded.
     pub started: Option<String>,
     /// Its start on the trace's clock, which figures of groups use.
@@ -120,8 +120,12 @@ pub struct TraceSummary {
     pub clock_unit: ClockUnit,
     /// How many intervals.
     pub intervals: u32,
-    /// The backend.
+    /// What made the trace.
     pub backend: String,
+    /// The tool whose record it was made of; null where Varve recorded.
+    pub imported_from: Option<String>,
+    /// Whether the target ran in an emulator.
+    pub is_emulated: bool,
     /// Whether every loss counter is zero.
     pub complete: bool,
     /// The same in a sentence.
@@ -135,23 +139,25 @@ pub struct TraceSummary {
 /// What recording cost.
 #[derive(Clone, Debug, Default, Serialize, TS)]
 pub struct Overhead {
-    /// How long the target was held; null where unknown.
-    pub held_ns: Option<Duration>,
-    /// CPU time of the recorder; null where unknown.
-    pub recorder_cpu_ns: Option<Duration>,
+    /// How long the target was held.
+    pub held_ns: Known<Duration>,
+    /// CPU time of the recorder.
+    pub recorder_cpu_ns: Known<Duration>,
 }
 
 /// How much memory was touched.
 #[derive(Clone, Debug, Default, Serialize, TS)]
 pub struct Footprint {
-    /// Distinct pages of memory touched; null where the trace has no touches.
-    pub touched_pages: Option<Pages>,
+    /// Distinct pages of memory touched.
+    pub touched_pages: Known<Pages>,
     /// The sum over processes of the pages that each touched.
-    pub touched_pages_per_process: Option<Pages>,
+    pub touched_pages_per_process: Known<Pages>,
     /// Sum over intervals of pages touched.
-    pub page_touches: Option<u64>,
-    /// The most pages resident at once; one that several processes map counts in each. Null where not recorded.
-    pub peak_resident_pages: Option<Pages>,
+    pub page_touches: Known<u64>,
+    /// The most pages touched in one interval.
+    pub peak_working_set_pages: Known<Pages>,
+    /// The most pages resident at once; one that several processes map counts in each.
+    pub peak_resident_pages: Known<Pages>,
     /// Pages that others may have touched, in no other figure.
     pub possibly_others_pages: Pages,
     /// Sum over intervals of these.

@@ -3,10 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use varve_analyse::{Analysis, CountUse, Group, ObjectUse, SampleUse, SharingUse, Writes, format};
-use varve_model::{ObjectId, ObjectKind, PageRange, Pages, Pid, SiteId, Tid, Time};
+use varve_analyse::{
+    Analysis, CountUse, Group, ObjectUse, Overview, SampleUse, SharingUse, Writes, format,
+};
+use varve_model::{
+    Backend, Capability, ObjectId, ObjectKind, PageRange, Pages, Pid, SiteId, Tid, Time,
+};
 use varve_trace::tables::{ObjectRow, SiteRow};
-use varve_trace::{Absent, Trace, TraceError};
+use varve_trace::{Trace, TraceError};
 
 use super::{
     Finding, Footprint, Frame, GroupRow, HtmlReport, Object, Overhead, Stack, TraceSummary,
@@ -34,9 +38,10 @@ type Threads = HashMap<(Pid, Tid), u16>;
 /// # Errors
 /// A table that cannot be read.
 pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlReport, TraceError> {
-    let lacks = |what| analysis.trace.absent.contains(&what);
-    let (costs, touches) = (!lacks(Absent::Overhead), !lacks(Absent::Touches));
     let f = &analysis.footprint;
+    let overview = Overview::of(analysis);
+    // A figure of touches is known as well as the sum of them is.
+    let seen = |pages: Pages| overview.touched.map(|_| pages);
     let listed = Listed::of(analysis);
     let (groups, objects) = tables(trace, analysis, &map, &listed)?;
     Ok(HtmlReport {
@@ -45,16 +50,17 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
         sharing: analysis.sharing.as_ref().map(shown_sharing),
         trace: summary(analysis),
         overhead: Overhead {
-            held_ns: costs.then_some(analysis.overhead.held_ns),
-            recorder_cpu_ns: costs.then_some(analysis.overhead.recorder_cpu_ns),
+            held_ns: analysis.overhead.map(|o| o.held_ns),
+            recorder_cpu_ns: analysis.overhead.map(|o| o.recorder_cpu_ns),
         },
         footprint: Footprint {
-            touched_pages: touches.then_some(f.touched_pages),
-            touched_pages_per_process: touches.then_some(f.touched_pages_per_process),
-            page_touches: touches.then_some(f.page_touches),
+            touched_pages: seen(f.touched_pages),
+            touched_pages_per_process: seen(f.touched_pages_per_process),
+            page_touches: overview.touched.map(|_| f.page_touches),
+            peak_working_set_pages: seen(f.peak_working_set_pages),
+            peak_resident_pages: f.peak_resident_pages.clone(),
             possibly_others_pages: f.possibly_others_pages,
             possibly_others_page_touches: f.possibly_others_page_touches,
-            peak_resident_pages: map.resident.is_some().then_some(f.peak_resident_pages),
         },
         unknown: analysis.unknown.clone(),
         processes: analysis.processes.clone(),
@@ -298,27 +304,32 @@ fn frames(site: &SiteRow) -> Vec<Frame> {
 
 fn summary(analysis: &Analysis) -> TraceSummary {
     let trace = &analysis.trace;
-    let machine = &trace.machine;
-    let is_known = !trace.absent.contains(&Absent::Machine);
     TraceSummary {
         command: command_line(&trace.command),
-        machine: is_known.then(|| {
+        machine: trace.machine.map(|m| {
             format!(
                 "{}, {}, {} GiB",
-                machine.cpu,
-                format::counted(u64::from(machine.cpus), "CPU"),
-                machine.memory_bytes.0.div_ceil(1 << 30)
+                m.cpu,
+                format::counted(u64::from(m.cpus), "CPU"),
+                m.memory_bytes.0.div_ceil(1 << 30)
             )
         }),
-        kernel: is_known.then(|| format!("Linux {} {}", machine.kernel, machine.architecture)),
-        started: (trace.start_unix_ns > 0).then(|| format::utc(trace.start_unix_ns)),
+        kernel: trace
+            .machine
+            .map(|m| format!("Linux {} {}", m.kernel, m.architecture)),
+        started: trace.start_unix_ns.value().map(|start| format::utc(*start)),
         start_ns: trace.start_ns,
         duration_ns: trace.duration_ns,
         lengths: lengths(trace),
         selected: trace.selected.clone(),
         clock_unit: trace.clock_unit,
         intervals: u32::try_from(trace.intervals).unwrap_or(u32::MAX),
-        backend: trace.backend.clone(),
+        backend: trace.backend.to_string(),
+        imported_from: match trace.backend {
+            Backend::Import(from) => Some(from.to_string()),
+            _ => None,
+        },
+        is_emulated: trace.has(Capability::Emulated),
         complete: trace.complete,
         statement: trace.statement.clone(),
         losses: trace.losses.clone(),

@@ -1,7 +1,7 @@
 //! One time bin of the map: the touches of its intervals, gathered by address bin.
 
-use varve_attribute::{Owners, Span};
 use varve_model::{PageRange, Pid, Time};
+use varve_objects::{Owners, Span};
 
 use super::grid::Lane;
 use super::lanes::Seat;

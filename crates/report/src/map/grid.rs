@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_attribute::{Owners, Span};
 use varve_model::{Interval, Page, PageRange, Pages, Pid, Time};
+use varve_objects::{Owners, Span};
 
 use super::column::{Column, Filler};
 use super::lanes::{Holds, Placement, Seat, Site, divide, plan};

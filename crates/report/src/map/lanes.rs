@@ -1,7 +1,7 @@
 //! Which objects share a lane, where in it their pages stand, and how finely each lane is divided.
 
-use varve_attribute::{Layer, Span};
 use varve_model::{Address, Bytes, ObjectKind, Page, PageRange, Pid, Time};
+use varve_objects::{Layer, Span};
 
 use super::grid::{Lane, Segment};
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::thread;
 
 use varve_analyse::{Analysis, Memory, Moment, Objects, Run, Sweep, intervals, sweep};
-use varve_attribute::{Layer, Span};
 use varve_model::{Interval, ObjectId, ObjectKind, Pages, Pid, SiteId, Tid, Time};
+use varve_objects::{Layer, Span};
 use varve_trace::tables::{FaultRow, SiteRow};
 use varve_trace::{Trace, TraceError};
 

@@ -4,8 +4,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::Scope;
 
 use varve_analyse::Run;
-use varve_attribute::Span;
 use varve_model::{PageRange, Pages, Time};
+use varve_objects::Span;
 
 use super::column::{Column, Filler};
 use super::grid::GridPass;

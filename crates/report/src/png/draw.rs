@@ -239,13 +239,16 @@ fn head(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
         "INCOMPLETE"
     };
     let line = format!(
-        "Pages touched over time: {} of {}, {} of all page touches · {} touched · {} · Linux {}",
+        "Pages touched over time: {} of {}, {} of all page touches · {} touched · {}{}",
         layout.lanes.len(),
         format::counted(a.groups.len() as u64, "allocation site"),
         format::percent(shown, a.footprint.page_touches),
         format::pages_size(a.footprint.touched_pages),
         complete,
-        a.trace.machine.kernel
+        a.trace
+            .machine
+            .value()
+            .map_or(String::new(), |m| format!(" · Linux {}", m.kernel))
     );
     text(area, &line, (MARGIN, 70), 21, FAINT, HPos::Left)
 }

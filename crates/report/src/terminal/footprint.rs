@@ -2,7 +2,7 @@
 
 use varve_analyse::{Analysis, Remainder, format};
 use varve_model::TouchSource;
-use varve_trace::{Absent, ClockUnit};
+use varve_trace::ClockUnit;
 
 use super::chart;
 use super::page::{Page, Tone};
@@ -17,10 +17,10 @@ pub(super) fn footprint(page: &mut Page, a: &Analysis) {
         format::pages_size(f.touched_pages),
         format::counted(f.touched_pages.0, "page")
     )];
-    if knows_resident(a) && !several {
+    if let (Some(resident), false) = (f.peak_resident_pages.value(), several) {
         parts.push(format!(
             "{} resident at the peak",
-            format::pages_size(f.peak_resident_pages)
+            format::pages_size(*resident)
         ));
     }
     page.wrapped(&parts.join(", "), Tone::Plain);
@@ -97,11 +97,8 @@ fn per_process(a: &Analysis) -> String {
         format::count(a.processes.len() as u64),
         format::pages_size(f.touched_pages_per_process)
     );
-    if knows_resident(a) {
-        text += &format!(
-            ", {} resident at the peak",
-            format::pages_size(f.peak_resident_pages)
-        );
+    if let Some(resident) = f.peak_resident_pages.value() {
+        text += &format!(", {} resident at the peak", format::pages_size(*resident));
     }
     text
 }
@@ -131,8 +128,4 @@ pub(super) fn over_time(page: &mut Page, a: &Analysis) {
         ),
         Tone::Plain,
     );
-}
-
-fn knows_resident(a: &Analysis) -> bool {
-    a.footprint.peak_resident_pages.0 > 0 && !a.trace.absent.contains(&Absent::Resident)
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use varve_analyse::{Analysis, FindingId, HotBy, Overview, format};
-use varve_model::Bytes;
-use varve_trace::{Absent, ClockUnit};
+use varve_model::{Bytes, Capability};
+use varve_trace::ClockUnit;
 
 use super::chart;
 use super::page::{Page, Tone};
@@ -36,7 +36,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis, folder: &Path) {
 }
 
 fn used(page: &mut Page, a: &Analysis, o: &Overview) {
-    if a.trace.absent.contains(&Absent::Touches) || a.trace.intervals == 0 {
+    if !a.trace.has(Capability::Touches) || a.trace.intervals == 0 {
         return;
     }
     page.heading("Memory used");

@@ -1,8 +1,8 @@
 //! What was recorded, whether all of it, and what that cost.
 
-use varve_analyse::{Analysis, ObjectSource, format};
-use varve_model::Duration;
-use varve_trace::{Absent, EXACT, TrapsNote};
+use varve_analyse::{Analysis, ObjectSource, Overhead, format};
+use varve_model::{Backend, Capability, Duration};
+use varve_trace::TrapsNote;
 
 use super::page::{Page, Tone};
 use crate::words::{command_line, lengths, span};
@@ -17,14 +17,12 @@ fn command(a: &Analysis) -> String {
 
 /// When and on what machine.
 fn where_and_when(a: &Analysis) -> String {
-    let (trace, machine) = (&a.trace, &a.trace.machine);
+    let trace = &a.trace;
     let mut parts = Vec::new();
-    if trace.start_unix_ns > 0 {
-        parts.push(format::utc(trace.start_unix_ns));
-    }
-    match trace.absent.contains(&Absent::Machine) {
-        true => parts.push("machine not recorded".to_owned()),
-        false => {
+    parts.extend(trace.start_unix_ns.value().map(|start| format::utc(*start)));
+    match trace.machine.value() {
+        None => parts.push("machine not recorded".to_owned()),
+        Some(machine) => {
             parts.push(format!("Linux {} {}", machine.kernel, machine.architecture));
             parts.push(format!(
                 "{}, {}{}",
@@ -48,8 +46,8 @@ fn nodes(nodes: Option<u32>) -> String {
 /// How long and how.
 fn how(a: &Analysis) -> String {
     let trace = &a.trace;
-    if let Some(from) = trace.backend.strip_prefix("import/") {
-        let intervals = match trace.absent.contains(&Absent::Touches) {
+    if let Backend::Import(from) = trace.backend {
+        let intervals = match !trace.has(Capability::Touches) {
             true => "no intervals".to_owned(),
             false => format::counted(trace.intervals, "interval"),
         };
@@ -77,9 +75,9 @@ fn how(a: &Analysis) -> String {
 }
 
 /// What recording cost.
-fn cost(a: &Analysis) -> String {
-    let (trace, cost) = (&a.trace, &a.overhead);
-    let mut parts = vec![match trace.backend == EXACT {
+fn cost(a: &Analysis, cost: &Overhead) -> String {
+    let trace = &a.trace;
+    let mut parts = vec![match trace.has(Capability::Emulated) {
         true => "target ran in an emulator".to_owned(),
         false => format!(
             "target held {} ({} of the time, longest {}; all threads stood still for {}){}",
@@ -107,7 +105,7 @@ fn cost(a: &Analysis) -> String {
 fn completeness(a: &Analysis) -> (&'static str, Tone) {
     match a.trace.complete {
         true => ("complete", Tone::Good),
-        false if a.trace.backend.starts_with("import/") => ("imported", Tone::Notice),
+        false if !a.trace.has(Capability::Superset) => ("imported", Tone::Notice),
         false => ("INCOMPLETE", Tone::Bad),
     }
 }
@@ -139,16 +137,15 @@ pub(super) fn brief(page: &mut Page, a: &Analysis) {
     if let Some(text) = wrong(a) {
         page.clipped("WRONG", Tone::Bad, &text);
     }
-    if !a.trace.absent.contains(&Absent::Overhead) {
-        let cost = &a.overhead;
+    if let Some(cost) = a.overhead.value() {
         let text = format!(
             "target held {} ({} of the time), recorder used {} of CPU",
             format::duration(cost.held_ns),
             format::percent(cost.held_ns.0, a.trace.duration_ns.0),
             format::duration(cost.recorder_cpu_ns)
         );
-        match a.trace.backend == EXACT {
-            true => page.clipped("cost", Tone::Plain, &self::cost(a)),
+        match a.trace.has(Capability::Emulated) {
+            true => page.clipped("cost", Tone::Plain, &self::cost(a, cost)),
             false => page.clipped("cost", Tone::Plain, &text),
         }
     }
@@ -157,7 +154,7 @@ pub(super) fn brief(page: &mut Page, a: &Analysis) {
 /// The statement of completeness in a line.
 pub(super) fn short_statement(a: &Analysis) -> String {
     match a.trace.complete {
-        true if a.trace.backend == EXACT => {
+        true if a.trace.has(Capability::Emulated) => {
             "every access of the program's own instructions was counted".to_owned()
         }
         true => "every page that the program accessed is listed, interval by interval".to_owned(),
@@ -193,13 +190,12 @@ pub(super) fn what_ran(page: &mut Page, a: &Analysis) {
     if let Some(text) = wrong(a) {
         page.labelled("WRONG", Tone::Bad, &text);
     }
-    match a.trace.absent.contains(&Absent::Overhead) {
-        true => page.labelled("cost", Tone::Plain, "not recorded"),
-        false => page.labelled("cost", Tone::Plain, &cost(a)),
-    }
-    if a.trace.backend.starts_with("import/") {
-        return;
-    }
+    let words = a.overhead.value().map(|known| cost(a, known));
+    page.labelled(
+        "cost",
+        Tone::Plain,
+        words.as_deref().unwrap_or("not recorded"),
+    );
     if let Some(traps) = &a.trace.traps {
         page.labelled("trapped", Tone::Plain, &trapped(traps));
     }

@@ -7,14 +7,14 @@ use base64::Engine;
 use flate2::read::ZlibDecoder;
 use serde_json::Value;
 use varve_analyse::{
-    Analysis, FindingId, Group, MachineFacts, ObjectUse, Remainder, Reuse, Tail, ThreadShare,
-    ThreadUse, TraceFacts, Usage, Writes,
+    Analysis, FindingId, Group, Known, MachineFacts, ObjectUse, Remainder, Reuse, Tail,
+    ThreadShare, ThreadUse, TraceFacts, Usage, Writes,
 };
-use varve_attribute::{Layer, Span};
 use varve_model::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, PageRange, Pages, Pid,
     Tid, Time, TouchSource,
 };
+use varve_objects::{Layer, Span};
 use varve_report::html::{HtmlReport, MAX_PAGE_BYTES, from_trace, types, write_html};
 use varve_report::map::{GridPass, Map, Placement, Site};
 use varve_trace::tables::{
@@ -294,7 +294,8 @@ fn manifest() -> Manifest {
         version: 1,
         varve: "0.1.0".into(),
         state: State::Finished,
-        backend: "scan".into(),
+        backend: varve_model::Backend::Scan,
+        capabilities: varve_model::Capability::RECORDED.into(),
         recorder_pid: None,
         target: Target {
             command: vec!["./prog".into(), "</script><b>".into()],
@@ -331,7 +332,6 @@ fn manifest() -> Manifest {
         samples: None,
         traps: None,
         modules: vec![],
-        absent: vec![],
         notes: vec![],
     }
 }
@@ -409,12 +409,13 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             statement: "Everything.".into(),
             state: State::Finished,
             losses: [].into(),
-            backend: "scan".into(),
+            backend: varve_model::Backend::Scan,
+            capabilities: varve_model::Capability::RECORDED.into(),
             hold: String::new(),
             intervals: intervals.len() as u64,
             duration_ns: Duration(40_000_000),
             start_ns: Time(1_000_000),
-            start_unix_ns: 0,
+            start_unix_ns: Known::default(),
             interval_ns: None,
             interval_accesses: None,
             median_interval_ns: Duration(1_000_000),
@@ -424,22 +425,21 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             attached: false,
             exit_code: None,
             varve: "0.1.0".into(),
-            machine: MachineFacts {
+            machine: Known::Exact(MachineFacts {
                 kernel: "6.12".into(),
                 architecture: "x86_64".into(),
                 cpu: "test".into(),
                 cpus: 2,
                 memory_bytes: Bytes(1 << 30),
                 nodes: None,
-            },
+            }),
             traps: None,
-            absent: vec![],
             selected: None,
             clock_unit: Default::default(),
             touch_rows: 5,
             stray_rows: 0,
         },
-        overhead: varve_analyse::Overhead::default(),
+        overhead: Known::default(),
         footprint: varve_analyse::Footprint::default(),
         reuse: Reuse::default(),
         working_set: vec![],

@@ -5,8 +5,8 @@ use std::path::Path;
 use tempfile::TempDir;
 use varve_analyse::{AnalyseOptions, Analysis, Section, analyse};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, Resolved, SampleMode,
-    SampleSource, SiteId, Tid, Time, TouchSource,
+    Address, Backend, Bytes, Capability, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid,
+    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_report::export::{ExportFormat, export};
 use varve_report::map::Map;
@@ -26,6 +26,7 @@ enum Kind {
     Complete,
     Incomplete,
     Empty,
+    WithoutFaults,
     Imported,
     Sampled,
 }
@@ -34,15 +35,17 @@ fn manifest(kind: Kind) -> Manifest {
     let text = serde_json::json!({
         "format": "varve-trace", "version": 1, "varve": "0.1.0",
         "state": if kind == Kind::Incomplete { "recovered" } else { "finished" },
-        "backend": if kind == Kind::Imported { "import" } else { "scan" },
+        "backend": if kind == Kind::Imported { "import/damon" } else { "scan" },
+        "capabilities": if kind == Kind::Imported { serde_json::json!(["touches", "places", "lives"]) } else { serde_json::json!(["touches", "resident", "faults", "overhead", "machine", "places", "lives", "superset", "heap_objects"]) },
         "target": {"command": ["./solver", "--grid", "64"], "pid": 42, "attached": false, "exit_code": 0},
-        "options": {"interval": {"fixed": STEP}, "follow": true, "min_object_bytes": 4096, "thp_never": false},
+        "options": {"interval": {"fixed": STEP}, "follow": true, "min_object_bytes": 4096, "thp_never": false, "without": []},
         "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload"},
         "machine": {"kernel": "6.12.48", "architecture": "x86_64", "cpu": "Some CPU", "cpus": 2, "memory_bytes": 8_u64 << 30, "nodes": 2},
-        "clock": {"start_ns": 0, "end_ns": 400 * STEP, "start_unix_ns": 1_773_480_413_000_000_000_u64},
-        "completeness": {"complete": false, "statement": ""},
+        "clock": {"start_ns": 0, "end_ns": 400 * STEP, "start_unix_ns": 1_773_480_413_000_000_000_u64, "unit": "nanoseconds"},
+        "completeness": {"complete": false, "statement": if kind == Kind::Imported { "Imported: some pages were touched." } else { "" }},
         "overhead": {"held_ns": 0, "recorder_cpu_ns": 0, "recorder_peak_bytes": 50 << 20},
         "losses": if kind == Kind::Incomplete { serde_json::json!({"ring_overflow": 17}) } else { serde_json::json!({}) },
+        "modules": [], "notes": [],
     });
     let mut manifest: Manifest = serde_json::from_value(text).unwrap();
     assert_ne!(manifest.state, State::Recording);
@@ -169,7 +172,7 @@ fn rows(writer: &mut TraceWriter, kind: Kind) {
     faults.extend((0..3000).map(|p| fault(p / 20, 0x20000 + p)));
     writer.append(&intervals).unwrap();
     writer.append(&touches).unwrap();
-    if kind != Kind::Imported {
+    if !matches!(kind, Kind::WithoutFaults | Kind::Imported) {
         writer.append(&faults).unwrap();
         writer
             .append(&[thread(42), thread(43), thread(44)])
@@ -261,7 +264,8 @@ fn samples_say_who_uses_what() {
 fn trapped_accesses_say_who_uses_what_and_what_they_do_not() {
     let folder = TempDir::new().unwrap();
     let (mut trace, _) = write(&folder.path().join("t.varve"), Kind::Complete);
-    trace.manifest.backend = "fault".into();
+    trace.manifest.backend = Backend::Fault;
+    trace.manifest.capabilities.insert(Capability::Traps);
     let analysis = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
     let text = full(&analysis, 120);
     let part = text.split("Who uses what").nth(1).expect("the section");
@@ -316,7 +320,8 @@ fn trapped_accesses_are_exported_before_samples() {
             .collect::<std::collections::BTreeSet<_>>()
     };
     assert_eq!(sources(&trace), ["cpu-clock".to_owned()].into());
-    trace.manifest.backend = "fault".into();
+    trace.manifest.backend = Backend::Fault;
+    trace.manifest.capabilities.insert(Capability::Traps);
     assert_eq!(sources(&trace), ["page_fault".to_owned()].into());
     // Each is in the object that holds its address at its time; those of the first moment were before all objects.
     let mut folded = Vec::new();
@@ -335,7 +340,10 @@ fn trapped_accesses_are_exported_before_samples() {
 fn a_counted_run_is_not_said_to_be_held_or_cut_by_cost() {
     let counted = |accesses| {
         changed(Kind::Complete, |a| {
-            a.trace.backend = "exact".into();
+            a.trace.backend = Backend::Exact;
+            a.trace
+                .capabilities
+                .extend([Capability::ExactCounts, Capability::Emulated]);
             (a.trace.interval_ns, a.trace.interval_accesses) = (None, Some(accesses));
         })
     };
@@ -450,6 +458,7 @@ fn the_first_screen_fits_whatever_there_is() {
         Kind::Complete,
         Kind::Incomplete,
         Kind::Empty,
+        Kind::WithoutFaults,
         Kind::Imported,
     ]
     .into_iter()
@@ -526,6 +535,13 @@ fn an_empty_trace() {
 
 #[test]
 fn a_trace_without_faults() {
+    let page = page(Kind::WithoutFaults, 80);
+    assert!(!page.contains("First touch by thread"));
+    insta::assert_snapshot!(page);
+}
+
+#[test]
+fn an_imported_trace_lacks_what_its_source_does_not_say() {
     let page = page(Kind::Imported, 80);
     assert!(!page.contains("First touch by thread"));
     insta::assert_snapshot!(page);

@@ -6,9 +6,7 @@ pub(crate) mod target;
 use std::fs;
 use std::path::Path;
 
-use crate::common::Source;
-
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/v1");
+use crate::common::{Source, small};
 
 fn seed(folder: &Path) -> Vec<u8> {
     let read = |name: String| Some((name.clone(), fs::read(folder.join(&name)).ok()?));
@@ -22,8 +20,10 @@ fn folders_from_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("t");
     let mut source = Source::new(11);
-    for name in ["finished", "killed"] {
-        let whole = seed(&Path::new(GOLDEN).join(name));
+    let (finished, killed) = (dir.path().join("finished"), dir.path().join("killed"));
+    small::finished(&finished);
+    small::killed(&killed);
+    for whole in [seed(&finished), seed(&killed)] {
         target::unpack(&whole, &folder);
         let trace = varve_trace::Trace::open(&folder).unwrap();
         assert!(

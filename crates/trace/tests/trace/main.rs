@@ -10,8 +10,8 @@
 mod common;
 mod document;
 mod fuzzed;
-mod golden;
 mod hostile;
 mod properties;
 mod round_trip;
 mod size;
+mod small;

@@ -15,7 +15,8 @@ fn manifest() -> Manifest {
         version: FORMAT_VERSION,
         varve: "test".into(),
         state: State::Recording,
-        backend: "scan".into(),
+        backend: varve_model::Backend::Scan,
+        capabilities: varve_model::Capability::RECORDED.into(),
         recorder_pid: None,
         target: Target::default(),
         options: Options {
@@ -44,7 +45,6 @@ fn manifest() -> Manifest {
         samples: None,
         traps: None,
         modules: vec![],
-        absent: vec![],
         notes: vec![],
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use varve_model::{Duration, Interval, ObjectId, ObjectKind, Pid, Tid, Time};
+use varve_model::{Capability, Duration, Interval, ObjectId, ObjectKind, Pid, Tid, Time};
 use varve_trace::tables::{ObjectRow, ProcessRow, ThreadRow};
-use varve_trace::{Absent, ClockUnit, Selection, Trace};
+use varve_trace::{ClockUnit, Selection, Trace};
 
 use super::Failure;
 use crate::arguments::Filter;
@@ -44,15 +44,11 @@ pub(crate) fn choose(trace: Trace, filter: &Filter) -> Result<Trace, Failure> {
     let is_some = chosen.pids.is_some() || chosen.tids.is_some() || chosen.objects.is_some();
     let mut part = trace.part(chosen);
     // Touches name no thread, and resident pages are recorded of all processes together.
-    let lacks = [
-        (filter.thread.is_some(), Absent::Touches),
-        (is_some, Absent::Resident),
-    ];
-    let absent = &mut part.manifest.absent;
-    for (lacks, what) in lacks {
-        if lacks && !absent.contains(&what) {
-            absent.push(what);
-        }
+    if filter.thread.is_some() {
+        part.manifest.capabilities.remove(&Capability::Touches);
+    }
+    if is_some {
+        part.manifest.capabilities.remove(&Capability::Resident);
     }
     Ok(part)
 }

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use varve_model::{Duration, Pid};
+use varve_model::{Backend, Duration, Pid};
 use varve_record::{
     CountsChoice, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
     TrapsChoice, WritesChoice,
@@ -14,8 +14,7 @@ use varve_trace::{Destination, Existing, IntervalChoice, Moved, State, Trace, Tr
 
 use super::{Failure, closing};
 use crate::arguments::{
-    BackendArgument, HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, USUAL_RATE,
-    Writes,
+    HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, USUAL_RATE, Writes,
 };
 use crate::libraries::{AGENT, PLUGIN, agent, plugin};
 
@@ -65,7 +64,7 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             Some("give both, or `--interval TIME`".to_owned()),
         ));
     }
-    if arguments.fault_budget.is_some() && arguments.backend != BackendArgument::Fault {
+    if arguments.fault_budget.is_some() && arguments.backend != Backend::Fault {
         return Err(Failure::new(
             "only `--backend fault` traps accesses: `--fault-budget` means nothing without it"
                 .to_owned(),
@@ -94,7 +93,7 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
 
 /// What counts every access, where that is asked for.
 fn counts(arguments: &Record) -> Result<Option<CountsChoice>, Failure> {
-    if arguments.backend != BackendArgument::Exact {
+    if arguments.backend != Backend::Exact {
         return Ok(None);
     }
     let plugin = plugin()?.ok_or(RecordError::NoPlugin(PLUGIN));
@@ -127,7 +126,7 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
         min_object: arguments.min_object.0,
         thp: match (arguments.thp, arguments.backend) {
             // Pages are trapped one by one: huge ones would only be split.
-            (Thp::Never, _) | (_, BackendArgument::Fault) => ThpPolicy::Never,
+            (Thp::Never, _) | (_, Backend::Fault) => ThpPolicy::Never,
             (Thp::System, _) => ThpPolicy::System,
         },
         preload: if arguments.no_preload { None } else { agent()? },
@@ -151,8 +150,8 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             HoldArgument::Ptrace => HoldChoice::Ptrace,
         },
         traps: match (arguments.backend, arguments.fault_budget) {
-            (BackendArgument::Fault, None) => TrapsChoice::All,
-            (BackendArgument::Fault, Some(share)) => TrapsChoice::Budget(share.0),
+            (Backend::Fault, None) => TrapsChoice::All,
+            (Backend::Fault, Some(share)) => TrapsChoice::Budget(share.0),
             _ => TrapsChoice::Off,
         },
         counts: counts(arguments)?,

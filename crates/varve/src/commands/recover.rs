@@ -10,8 +10,9 @@ use crate::arguments::Recover;
 
 pub(crate) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
     let path = &arguments.trace;
-    if is_in_order(&Trace::open(path)?) {
-        return Ok(nothing_to_do(arguments));
+    let trace = Trace::open(path)?;
+    if is_in_order(&trace) {
+        return nothing_to_do(arguments, &trace);
     }
     let folder = match TraceFolder::open(path) {
         Ok(folder) => folder,
@@ -22,8 +23,9 @@ pub(crate) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
         Err(error) => return Err(error.into()),
     };
     // Another one may have been quicker.
-    if is_in_order(&folder.trace()?) {
-        return Ok(nothing_to_do(arguments));
+    let trace = folder.trace()?;
+    if is_in_order(&trace) {
+        return nothing_to_do(arguments, &trace);
     }
     varve_record::recover_counts(&folder).map_err(super::record::failure)?;
     super::record::put_in_order(&folder, folder.trace()?, State::Recovered)?;
@@ -38,7 +40,9 @@ fn is_in_order(trace: &Trace) -> bool {
     trace.manifest.state != State::Recording
 }
 
-fn nothing_to_do(arguments: &Recover) -> ExitCode {
+/// Says that a finished trace can be read, where it can.
+fn nothing_to_do(arguments: &Recover, trace: &Trace) -> Result<ExitCode, Failure> {
+    trace.check()?;
     varve_ui::note(format!("{} is in order", arguments.trace.display()));
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }

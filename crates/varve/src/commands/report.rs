@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use varve_analyse::{AnalyseOptions, Analysis, Section};
+use varve_model::Bytes;
 use varve_report::map::Map;
 use varve_report::terminal::TerminalOptions;
 use varve_trace::Trace;
@@ -21,6 +22,8 @@ pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
     let trace = super::filter::choose(trace, &arguments.filter)?;
     let options = AnalyseOptions {
         for_numa: arguments.advice.is_some(),
+        // What else runs needs some, too.
+        room: Bytes(varve_sys::available_memory().0 / 2),
         ..AnalyseOptions::default()
     };
     let analysis = {

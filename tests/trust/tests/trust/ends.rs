@@ -46,8 +46,14 @@ fn moved_pages(pid: u32) -> u64 {
 
 /// A program all of whose memory has been moved, and its handler.
 fn moved(stage: &Stage) -> (Running, u32, u32) {
+    moved_holder(stage, "1")
+}
+
+/// The same; then the program itself moves half of its memory so many times.
+fn moved_holder(stage: &Stage, moves: &str) -> (Running, u32, u32) {
     let go = stage.path("go");
-    let (running, out) = record(stage, "holder", &[PAGES, "FILE", go.to_str().unwrap()]);
+    let arguments = [PAGES, "FILE", go.to_str().unwrap(), moves];
+    let (running, out) = record(stage, "holder", &arguments);
     let said = |word: &str| fs::read_to_string(&out).is_ok_and(|t| t.trim() == word);
     assert!(patiently(|| said("begun")), "{}", running.messages());
     let target = target_of(&running);
@@ -155,6 +161,21 @@ fn a_handler_that_is_killed_while_its_program_uses_the_memory_loses_nothing() {
         kill(handler);
         let said = looked(&stage);
         assert!(said.starts_with("kept"), "{said}");
+        running.end().require(0);
+    }
+}
+
+/// The program has moved its memory, or is about to, whenever pages are brought back.
+#[test]
+fn a_program_that_moves_its_memory_while_pages_are_brought_back_goes_on() {
+    for moves in ["2", "40", "2000"] {
+        let stage = Stage::new();
+        if !can_trap(&stage) {
+            return;
+        }
+        let (running, _, handler) = moved_holder(&stage, moves);
+        kill(handler);
+        require_kept(&stage);
         running.end().require(0);
     }
 }

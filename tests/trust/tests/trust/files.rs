@@ -6,13 +6,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::killed::killed_trace;
 use rustix::process::Signal;
 use varve_faults::{Ended, Running, Stage, actor, check_trace, patiently, varve_binary};
+use varve_model::Backend;
 use varve_trace::{Manifest, State};
 use varve_trust::{STRANGER, as_user};
 
-/// A trace as a killed recorder left it.
-const KILLED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../golden/v1/killed");
 /// A record of another tool.
 const PERF: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -63,18 +63,6 @@ fn mode(path: &Path) -> u32 {
 fn fifo(path: &Path) {
     let made = Command::new("mkfifo").arg(path).status().expect("mkfifo");
     assert!(made.success());
-}
-
-/// Copies the trace of a killed recorder.
-fn killed_trace(to: &Path) {
-    fs::create_dir_all(to.join("parts")).expect("a folder");
-    let manifest = Path::new(KILLED).join("manifest.json");
-    fs::copy(manifest, to.join("manifest.json")).expect("a manifest");
-    for entry in fs::read_dir(Path::new(KILLED).join("parts")).expect("parts") {
-        let path = entry.expect("a part").path();
-        let name = path.file_name().expect("a name");
-        fs::copy(&path, to.join("parts").join(name)).expect("a part");
-    }
 }
 
 /// Things that somebody would miss, under names that a trace has.
@@ -413,7 +401,7 @@ fn an_earlier_trace_is_replaced_only_when_that_is_asked_for() {
     varve(&stage, &["import", "--force", PERF, "-o", "t.varve"]).require(0);
     let imported = Manifest::read(&trace).expect("a manifest");
     assert!(
-        imported.backend.starts_with("import"),
+        matches!(imported.backend, Backend::Import(_)),
         "{}",
         imported.backend
     );
@@ -422,7 +410,10 @@ fn an_earlier_trace_is_replaced_only_when_that_is_asked_for() {
         &["record", "--force", "-o", "t.varve", "--", "true"],
     )
     .require(0);
-    assert_eq!(Manifest::read(&trace).expect("a manifest").backend, "scan");
+    assert_eq!(
+        Manifest::read(&trace).expect("a manifest").backend,
+        Backend::Scan
+    );
 }
 
 #[test]
@@ -523,6 +514,7 @@ fn a_folder_of_somebody_elses_is_not_written_to() {
         ]);
         assert_eq!(fs::read_dir(&theirs).expect("a folder").count(), 0);
     }
+    fs::remove_dir(&theirs).expect("an empty folder");
     killed_trace(&theirs);
     is_theirs(&theirs).expect("another owner");
     let before = snapshot(&theirs);

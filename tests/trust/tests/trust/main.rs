@@ -10,6 +10,7 @@ mod handler;
 mod hold;
 mod hostile;
 mod kernel;
+mod killed;
 mod others;
 mod reports;
 mod rests;

@@ -4,8 +4,8 @@
 use tempfile::TempDir;
 use varve_analyse::{AnalyseOptions, Analysis, analyse};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid, Resolved, SampleMode,
-    SampleSource, SiteId, Tid, Time, TouchSource,
+    Address, Backend, Bytes, Capability, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid,
+    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow, Row,
@@ -251,7 +251,11 @@ pub fn manifest() -> Manifest {
         varve: "0.1.0".into(),
         state: State::Finished,
         recorder_pid: None,
-        backend: "scan".into(),
+        backend: Backend::Scan,
+        capabilities: Capability::RECORDED
+            .into_iter()
+            .chain([Capability::HeapObjects])
+            .collect(),
         target: Target {
             command: vec!["./program".into()],
             pid: 1,
@@ -289,7 +293,6 @@ pub fn manifest() -> Manifest {
         samples: None,
         traps: None,
         modules: vec![],
-        absent: vec![],
         notes: vec![],
     }
 }

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use varve_import::{Format, ImportError, Summary, import};
+use varve_import::{ImportError, Summary, import};
+use varve_model::ImportFormat;
 use varve_trace::tables::*;
 use varve_trace::{Output, Trace};
 
@@ -25,7 +26,10 @@ pub(crate) fn imported(files: &[&str]) -> Imported {
     of_paths(&files, None).unwrap()
 }
 
-pub(crate) fn of_paths(files: &[PathBuf], format: Option<Format>) -> Result<Imported, ImportError> {
+pub(crate) fn of_paths(
+    files: &[PathBuf],
+    format: Option<ImportFormat>,
+) -> Result<Imported, ImportError> {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("t.varve");
     let summary = import(files, &Output::new(&output), format, &mut |_| ())?;
@@ -33,7 +37,10 @@ pub(crate) fn of_paths(files: &[PathBuf], format: Option<Format>) -> Result<Impo
 }
 
 /// Imports bytes; the error must leave no trace behind.
-pub(crate) fn of_bytes(bytes: &[u8], format: Option<Format>) -> Result<Imported, ImportError> {
+pub(crate) fn of_bytes(
+    bytes: &[u8],
+    format: Option<ImportFormat>,
+) -> Result<Imported, ImportError> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, bytes).unwrap();

@@ -199,7 +199,7 @@ fn follow(mut orders: impl BufRead + Send + 'static, came: &Came) {
             Ok(Order::Made(path, parent)) => care.made.push((path, parent)),
             Ok(Order::Found(path)) => care.found.push(path),
             Ok(Order::RunFolder(path)) => care.folders.push(path),
-            Ok(Order::Moved) => care.moved.extend(came.take().map(Moved::new)),
+            Ok(Order::Moved(journal)) => care.moved.extend(came.take(journal).map(Moved::new)),
             Ok(Order::End) => break true,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break false,
@@ -238,6 +238,7 @@ mod tests {
             Order::Recorder(Pid(7)),
             Order::Made(odd(b"/a\tb\nc d\xff"), odd(b"/")),
             Order::Found(odd(b"e\n")),
+            Order::Moved(1 << 46),
             Order::RunFolder(odd(b"")),
             Order::End,
         ];

@@ -35,8 +35,9 @@ pub enum Order {
     RunFolder(PathBuf),
     /// The process of the first watchdog, for the second.
     First(Pid),
-    /// Pages that a fault handler moves; the descriptors of a [`varve_sys::MovedPages`] come with it.
-    Moved,
+    /// Pages that a fault handler moves, and where its journal lies; the descriptors of a [`varve_sys::MovedPages`] come with
+    /// it.
+    Moved(u64),
     /// The recorder has cleaned up itself.
     End,
 }
@@ -57,7 +58,10 @@ impl Order {
                 number = OsString::from(pid.to_string());
                 (b'w', vec![&number])
             }
-            Order::Moved => (b'h', Vec::new()),
+            Order::Moved(journal) => {
+                number = OsString::from(journal.to_string());
+                (b'h', vec![&number])
+            }
             Order::End => (b'e', Vec::new()),
         };
         let mut bytes = vec![letter];
@@ -83,7 +87,7 @@ impl Order {
             b'f' => Some(Order::Found(field()?)),
             b'r' => Some(Order::RunFolder(field()?)),
             b'w' => Some(Order::First(Pid(field()?.to_str()?.parse().ok()?))),
-            b'h' => Some(Order::Moved),
+            b'h' => Some(Order::Moved(field()?.to_str()?.parse().ok()?)),
             b'e' => Some(Order::End),
             _ => None,
         }
@@ -117,14 +121,15 @@ pub(super) fn send(
 pub(super) struct Came(Arc<Mutex<VecDeque<OwnedFd>>>);
 
 impl Came {
-    /// The next ones that belong together.
-    pub(super) fn take(&self) -> Option<MovedPages> {
+    /// The next ones that belong together, with the address of the journal.
+    pub(super) fn take(&self, journal: u64) -> Option<MovedPages> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() < MovedPages::DESCRIPTORS {
             return None;
         }
         let some: Vec<OwnedFd> = all.drain(..MovedPages::DESCRIPTORS).collect();
-        some.try_into().ok().map(MovedPages::from_descriptors)
+        let all = some.try_into().ok()?;
+        Some(MovedPages::from_descriptors(all, journal))
     }
 }
 

@@ -11,12 +11,12 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use varve_model::Time;
+use varve_model::{Capability, Time};
 use varve_sys::{Identity, effective_user, monotonic_now};
 use varve_trace::tables::{CountRow, IntervalRow, LossRow, Row, TouchRow};
 use varve_trace::{
-    Append, Destination, EXACT, Manifest, Scratch, ScratchWriter, State, Trace, TraceError,
-    TraceFolder, TraceWriter,
+    Append, Destination, Manifest, Scratch, ScratchWriter, State, Trace, TraceError, TraceFolder,
+    TraceWriter,
 };
 
 use super::rows::{self, Run};
@@ -151,7 +151,7 @@ pub fn read_counts(trace: &mut Trace, scratch: &Scratch) -> Result<(), RecordErr
 /// The folder of the counts that this trace lacks.
 fn owed(trace: &Trace) -> Result<Option<PathBuf>, RecordError> {
     let manifest = &trace.manifest;
-    if manifest.state != State::Recording || manifest.backend != EXACT {
+    if manifest.state != State::Recording || !manifest.has(Capability::ExactCounts) {
         return Ok(None);
     }
     let Some(recorder) = manifest.recorder_pid else {

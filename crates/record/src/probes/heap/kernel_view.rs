@@ -1,9 +1,9 @@
 //! Objects of processes without the preload library: what the kernel's tracepoints see of mmap,
 //! munmap, mremap, brk and shmat, with the user stack unwound here.
 
-use varve_attribute::{AddressSpaces, Locator, Snapshot, Unwinder};
 use varve_bpf::{Mapping, MappingCall};
 use varve_model::{Address, Bytes, ObjectKind, SiteId};
+use varve_symbols::{AddressSpaces, Locator, Snapshot, Unwinder};
 
 use super::rings::grow_or_shrink;
 use crate::state::State;

@@ -38,7 +38,7 @@ impl WhyNot {
         let exe = proc("exe");
         // Of a process that has ended nothing can be seen.
         fs::read_link(&exe).ok()?;
-        if !varve_attribute::loads_libraries(Path::new(&exe)) {
+        if !varve_symbols::loads_libraries(Path::new(&exe)) {
             return Some(WhyNot::Static);
         }
         if varve_sys::is_secure(pid) {

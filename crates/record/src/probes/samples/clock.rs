@@ -7,11 +7,11 @@ use std::collections::HashMap;
 
 use varve_access::x86::Registers;
 use varve_access::{Kind, Located, Place, Steps, Undecoded};
-use varve_attribute::{AddressSpaces, Locator, Snapshot, Unwinder};
 use varve_bpf::{ClockSample, Kernel, Samples, Whereabouts};
 use varve_model::{
     Address, Cpu, Duration, Pid, Resolved, SampleMode, SampleSource, SiteId, Tid, Time,
 };
+use varve_symbols::{AddressSpaces, Locator, Snapshot, Unwinder};
 use varve_trace::SamplesNote;
 use varve_trace::tables::SampleRow;
 

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use varve_access::x86::{Code, Registers, boundary_before};
 use varve_access::{Located, Steps, Undecoded};
-use varve_attribute::{FunctionBounds, Locator, Mapping};
 use varve_model::{Address, Pid};
+use varve_symbols::{FunctionBounds, Locator, Mapping};
 
 use super::space::Space;
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use varve_attribute::Mapping;
 use varve_model::{Address, Pid};
+use varve_symbols::Mapping;
 
 use super::code::CodeReader;
 use crate::state::processes::{MapsVersion, Processes};

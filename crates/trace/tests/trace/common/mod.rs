@@ -1,13 +1,15 @@
 //! Every table, with rows from a seed and rows as JSON.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod small;
+
 use std::borrow::Cow;
 use std::fmt::Debug;
 
 use serde_json::{Map, Value, json};
 use varve_model::{
-    Address, Bytes, Cpu, Duration, Interval, MemoryLevel, ObjectId, ObjectKind, Page, Pid,
-    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
+    Address, Backend, Bytes, Capability, Cpu, Duration, Interval, MemoryLevel, ObjectId,
+    ObjectKind, Page, Pid, Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
 };
 use varve_trace::tables::*;
 use varve_trace::{
@@ -273,7 +275,11 @@ pub fn manifest() -> Manifest {
         version: FORMAT_VERSION,
         varve: "0.1.0".into(),
         state: State::Recording,
-        backend: "scan".into(),
+        backend: Backend::Scan,
+        capabilities: Capability::RECORDED
+            .into_iter()
+            .chain([Capability::HeapObjects])
+            .collect(),
         recorder_pid: None,
         target: Target {
             command: vec!["./solver".into(), "--size".into(), "3".into()],
@@ -312,7 +318,6 @@ pub fn manifest() -> Manifest {
         samples: None,
         traps: None,
         modules: vec![],
-        absent: vec![],
         notes: vec![],
     }
 }

@@ -114,3 +114,24 @@ fn a_fifo_in_the_place_of_an_import_is_refused() {
 fn make_fifo(path: &Path) {
     rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
+
+#[test]
+fn a_finished_trace_with_a_damaged_table_is_not_in_order() {
+    let stage = Stage::new();
+    stage.run(stage.record(&[], &["true"])).require(0);
+    let recover = || {
+        let mut command = stage.command(varve_faults::varve_binary());
+        command.args(["recover", "trace.varve"]);
+        stage.run(command)
+    };
+    recover().require(0);
+    let table = stage.path("trace.varve/mappings.parquet");
+    let whole = std::fs::read(&table).unwrap();
+    std::fs::write(&table, &whole[..whole.len() / 2]).unwrap();
+    recover()
+        .require(1)
+        .require_complaint(&["mappings", "damaged"]);
+    std::fs::remove_file(&table).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", &table).unwrap();
+    recover().require(1).require_complaint(&["mappings"]);
+}

@@ -102,11 +102,19 @@ fn trace(
 
 /// The most memory that a command had resident, in MiB.
 fn peak_mib(stage: &Stage, arguments: &[&str]) -> u64 {
-    cost(stage, arguments).0
+    let (peak, _) = succeed(stage, arguments);
+    peak
 }
 
 /// The same, and the seconds of CPU that it took.
-fn cost(stage: &Stage, arguments: &[&str]) -> (u64, f64) {
+fn succeed(stage: &Stage, arguments: &[&str]) -> (u64, f64) {
+    let (peak, cpu, status) = cost(stage, arguments);
+    assert_eq!(status, 0, "varve {arguments:?} failed");
+    (peak, cpu)
+}
+
+/// The same, and the status of a command that may fail.
+fn cost(stage: &Stage, arguments: &[&str]) -> (u64, f64, i32) {
     let out = stage.path("out");
     let mut command = Command::new(varve_binary());
     command
@@ -128,10 +136,9 @@ fn cost(stage: &Stage, arguments: &[&str]) -> (u64, f64) {
         assert_eq!(pid, child.id() as i32);
         usage.assume_init()
     };
-    assert_eq!(status, 0, "varve {arguments:?} failed");
     let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
     let cpu = seconds(usage.ru_utime) + seconds(usage.ru_stime);
-    (usage.ru_maxrss as u64 / 1024, cpu)
+    (usage.ru_maxrss as u64 / 1024, cpu, status)
 }
 
 #[test]
@@ -155,6 +162,33 @@ fn reports_of_scattered_pages_take_memory_by_the_page() {
     // 3.05 GiB were touched. A report took as much, and the page more.
     for (what, peak) in peaks {
         assert!(peak < 700, "{what} took {peak} MiB");
+    }
+}
+
+/// Rows of a few bytes that list more memory than any machine has.
+#[test]
+fn more_pages_than_there_is_memory_for_are_refused_before_they_take_any() {
+    let stage = Stage::new();
+    stage.run(stage.record(&[], &["true"])).require(0);
+    let like = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+    let touches = |_| {
+        let row = |row| TouchRow {
+            pages: u32::MAX,
+            ..touch(0, row * u64::from(u32::MAX), None)
+        };
+        (0..256).map(row).collect()
+    };
+    trace(&stage.path("t.varve"), &like, 1, touches, &[], &[]);
+    for arguments in [
+        vec!["report", "t.varve"],
+        vec!["report", "t.varve", "--json"],
+        vec!["report", "t.varve", "--html", "t.html"],
+        vec!["report", "t.varve", "--png", "t.png"],
+    ] {
+        let (peak, cpu, code) = cost(&stage, &arguments);
+        assert_ne!(code, 0, "{arguments:?}");
+        assert!(peak < 300, "{arguments:?} took {peak} MiB");
+        assert!(cpu < 5.0, "{arguments:?} took {cpu} s");
     }
 }
 
@@ -213,7 +247,7 @@ fn objects_that_cannot_be_cost_a_report_little() {
             &lies(sizes),
             &mapped,
         );
-        let (peak, seconds) = cost(&stage, &["report", &folder, "--json"]);
+        let (peak, seconds) = succeed(&stage, &["report", &folder, "--json"]);
         worst.push((name, seconds, peak));
     }
     println!("seconds and MiB: {worst:?}");

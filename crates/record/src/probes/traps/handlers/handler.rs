@@ -116,7 +116,7 @@ impl Handler {
             (State::Verified(handler, alive), READY, Some(descriptor)) if handler == pid => {
                 let front = varve_sys::begin_traps(descriptor)?;
                 // Before it moves anything, others can bring it back.
-                shaken.pages = Some(MovedPages::open(pid, process, front)?);
+                shaken.pages = Some(MovedPages::open(pid, process, front, words[1])?);
                 if let Some(held) = held {
                     exempt_from_hold(pid, &alive, held)?;
                 }

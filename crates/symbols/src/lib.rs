@@ -1,0 +1,39 @@
+//! What executables, libraries and debug files say: names, call stacks, static data.
+//!
+//! Everything here works on plain records in memory; it reads ELF files, debug files and sources, never the trace.
+//!
+//! - [`StaticsReader`] names what lies in mapped executables and libraries, [`mapping_objects`] the mappings themselves.
+//! - [`Unwinder`] turns registers and stack copies into call stacks, for processes without the preload library.
+//! - [`symbolize`] turns call stacks into functions, files and lines.
+//! - [`Namer`] gives each allocation site the name that a person would.
+//!
+//! No file that it reads is trusted: broken, truncated and hostile ones cost their own names, never the report.
+
+mod demangle;
+mod dwarf;
+mod functions;
+mod image;
+mod input;
+mod interpreter;
+mod layout;
+mod locals;
+mod names;
+mod note;
+mod plumbing;
+mod source;
+mod statics;
+mod status;
+mod symbolize;
+mod unwind;
+mod variables;
+
+pub use functions::FunctionBounds;
+pub use image::Locator;
+pub use input::{BuildId, Mapping};
+pub use interpreter::loads_libraries;
+pub use names::{Asked, Namer, is_loaders, of_file, short_place, stack_name, static_name};
+pub use note::read_build_id;
+pub use statics::{Place, StaticObject, Statics, StaticsReader, mapping_objects};
+pub use status::{DebugInfo, ModuleReport, ModuleStatus, Unusable};
+pub use symbolize::{AddressSpaces, Frame, Stack, Symbolized, symbolize};
+pub use unwind::{Snapshot, Unwinder};
