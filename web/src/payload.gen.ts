@@ -1,36 +1,6 @@
 // Written by `make types` from the Rust types in crates/report/src/html/payload.rs.
 
 /**
- * A finding.
- */
-export type Finding = { 
-/**
- * A stable name.
- */
-id: string, 
-/**
- * The finding in a line.
- */
-title: string, 
-/**
- * The numbers behind it.
- */
-evidence: string, 
-/**
- * What to do.
- */
-advice: string, 
-/**
- * The groups of the objects it is about, the most affected first.
- */
-groups: Array<number>, };
-
-/**
- * Time bins of the map.
- */
-export type Bins = { count: number, intervals_per_bin: number, };
-
-/**
  * Where a column of numbers stands behind the JSON.
  */
 export type Column = { 
@@ -42,6 +12,99 @@ offset: number,
  * How many numbers.
  */
 count: number, };
+
+/**
+ * A length of time, nanoseconds.
+ */
+export type Duration = number;
+
+/**
+ * A moment: `CLOCK_MONOTONIC`, nanoseconds.
+ */
+export type Time = number;
+
+/**
+ * A figure, a bound of one, or the reason why there is none.
+ */
+export type Known<T> = { "exact": T } | { "at_least": T } | { "absent": string };
+
+/**
+ * What the numbers of the trace's clock count.
+ */
+export type ClockUnit = "nanoseconds" | "accesses" | "ticks";
+
+/**
+ * What was recorded.
+ */
+export type TraceSummary = { 
+/**
+ * The command line.
+ */
+command: string, 
+/**
+ * The processor, its number of CPUs and its memory, in words.
+ */
+machine: Known<string>, 
+/**
+ * The kernel's release.
+ */
+kernel: Known<string>, 
+/**
+ * When it began, in words; null where not recorded.
+ */
+started: string | null, 
+/**
+ * Its start on the trace's clock, which figures of groups use.
+ */
+start_ns: Time, 
+/**
+ * How long it ran.
+ */
+duration_ns: Duration, 
+/**
+ * How long the intervals are, in words.
+ */
+lengths: string, 
+/**
+ * What of the trace is shown; null where all is.
+ */
+selected: string | null, 
+/**
+ * What all times count.
+ */
+clock_unit: ClockUnit, 
+/**
+ * How many intervals.
+ */
+intervals: number, 
+/**
+ * What made the trace.
+ */
+backend: string, 
+/**
+ * The tool whose record it was made of; null where Varve recorded.
+ */
+imported_from: string | null, 
+/**
+ * Whether the target ran in an emulator.
+ */
+is_emulated: boolean, 
+/**
+ * Whether every loss counter is zero.
+ */
+complete: boolean, 
+/**
+ * The same in a sentence.
+ */
+statement: string, 
+/**
+ * Loss counters that are not zero.
+ */
+losses: { [key in string]: number }, 
+/**
+ * Whether the trace tells writes.
+ */
+written_known: boolean, };
 
 /**
  * How a sample of a memory access became known.
@@ -85,11 +148,6 @@ p99: number,
  * The longest.
  */
 max: number, };
-
-/**
- * A length of time, nanoseconds.
- */
-export type Duration = number;
 
 /**
  * A virtual address of a process, in bytes.
@@ -582,102 +640,9 @@ write_ns: Duration | null,
 call_ns: Duration | null, };
 
 /**
- * A thread.
- */
-export type Thread = { pid: Pid, tid: Tid, 
-/**
- * Empty where unknown.
- */
-name: string, };
-
-/**
  * A number of 4 KiB pages.
  */
 export type Pages = number;
-
-/**
- * A number of bytes.
- */
-export type Bytes = number;
-
-/**
- * A moment: `CLOCK_MONOTONIC`, nanoseconds.
- */
-export type Time = number;
-
-/**
- * An object.
- */
-export type Object = { 
-/**
- * Its group, which has its name, kind and site.
- */
-group: number, 
-/**
- * Its process; of memory that several map, the first.
- */
-pid: Pid, 
-/**
- * The processes that touched it where several may map it: how many pages, and how many they wrote.
- */
-processes: Array<[Pid, Pages, Pages | null]>, 
-/**
- * Its first byte.
- */
-address: Address, 
-/**
- * Its size.
- */
-bytes: Bytes, 
-/**
- * The pages it overlaps.
- */
-pages: Pages, 
-/**
- * Pages touched at least once.
- */
-touched_pages: Pages, 
-/**
- * Sum over intervals of pages touched.
- */
-page_touches: number, 
-/**
- * Sum over intervals of its pages that others may have touched.
- */
-possibly_others_page_touches: number, 
-/**
- * Pages written at least once; null where unknown.
- */
-written_pages: Pages | null, 
-/**
- * When it came to be; null where before the recording.
- */
-born_ns: Time | null, 
-/**
- * When it ceased; null where it lived to the end.
- */
-died_ns: Time | null, 
-/**
- * Pages first touched, by thread; most pages first.
- */
-first_touches: Array<[number, Pages]>, 
-/**
- * Pages touched in no, one, two, and three or more intervals.
- */
-reuse: [Pages, Pages, Pages, Pages], 
-/**
- * The lane that it stands in; null where it has no pages.
- */
-lane: number | null, 
-/**
- * Its first page, counted within the lane.
- */
-lane_page: number, };
-
-/**
- * A figure, a bound of one, or the reason why there is none.
- */
-export type Known<T> = { "exact": T } | { "at_least": T } | { "absent": string };
 
 /**
  * How much memory was touched.
@@ -713,122 +678,42 @@ possibly_others_pages: Pages,
 possibly_others_page_touches: number, };
 
 /**
- * A process.
+ * A stack frame.
  */
-export type ProcessUse = { 
+export type Frame = { 
 /**
- * The process.
+ * The function.
  */
-pid: Pid, 
+function: string | null, 
 /**
- * Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
- * before `; then `: all figures are of all of them together.
+ * The source file.
  */
-command: string, 
+file: string | null, 
 /**
- * Distinct pages touched.
+ * The line.
  */
-touched_pages: Pages, 
+line: number | null, 
 /**
- * The part of them that other processes touched too.
+ * The executable or library.
  */
-shared_pages: Pages, 
+module: string | null, 
 /**
- * Sum over intervals of pages touched.
+ * The address.
  */
-page_touches: number, 
-/**
- * Its threads, as far as known.
- */
-threads: number, 
-/**
- * When it began or was first seen.
- */
-born_ns: Time | null, 
-/**
- * When it ended, where that was seen.
- */
-died_ns: Time | null, 
-/**
- * Its exit code, where its end was seen.
- */
-exit_code: number | null, };
+address: Address, };
 
 /**
- * What recording cost.
+ * A way on which objects of a group were allocated.
  */
-export type Overhead = { 
+export type Stack = { 
 /**
- * How long the target was held.
+ * How many of the listed objects.
  */
-held_ns: Known<Duration>, 
+objects: number, 
 /**
- * CPU time of the recorder.
+ * Innermost first.
  */
-recorder_cpu_ns: Known<Duration>, };
-
-/**
- * A page number: virtual address >> 12.
- */
-export type Page = number;
-
-/**
- * A stretch of a lane: pages that follow each other in a process.
- */
-export type Segment = { 
-/**
- * The process; of memory that several map, the first that had it.
- */
-pid: Pid, 
-/**
- * Its first page, counted within the lane.
- */
-lane_page: number, 
-/**
- * Its first page in the address space.
- */
-page: Page, 
-/**
- * How many pages.
- */
-pages: number, };
-
-/**
- * A lane of the map.
- */
-export type Lane = { title: string, 
-/**
- * The group whose objects it holds; null where it holds what is left of several.
- */
-group: number | null, 
-/**
- * The kind of the objects that are left; null else.
- */
-kind: ObjectKind | null, 
-/**
- * How many objects it holds.
- */
-objects: number, pages: number, pages_per_bin: number, address_bins: number, segments: Array<Segment>, 
-/**
- * The square root of the share of pages touched, 0 to 255: `[address bin][time bin]`.
- */
-heat: Column, 
-/**
- * Distinct pages touched; scaled to 255 where a bin has more.
- */
-coverage: Column, 
-/**
- * Like `heat`, of what others may have touched; null where there is nothing of that.
- */
-possibly: Column | null, 
-/**
- * The thread that touched most of a bin first, 16 bits each.
- */
-first_thread: Column, 
-/**
- * The time bin of the first touch, 16 bits each.
- */
-first_time: Column, };
+frames: Array<Frame>, };
 
 /**
  * Pages by the number of intervals in which they were touched.
@@ -886,42 +771,9 @@ tid: Tid,
 pages: Pages, };
 
 /**
- * A stack frame.
+ * A number of bytes.
  */
-export type Frame = { 
-/**
- * The function.
- */
-function: string | null, 
-/**
- * The source file.
- */
-file: string | null, 
-/**
- * The line.
- */
-line: number | null, 
-/**
- * The executable or library.
- */
-module: string | null, 
-/**
- * The address.
- */
-address: Address, };
-
-/**
- * A way on which objects of a group were allocated.
- */
-export type Stack = { 
-/**
- * How many of the listed objects.
- */
-objects: number, 
-/**
- * Innermost first.
- */
-frames: Array<Frame>, };
+export type Bytes = number;
 
 /**
  * Objects of one name, kind and site.
@@ -1042,92 +894,149 @@ cold_pages: Pages,
 first_touches: Pages, };
 
 /**
- * A thread's accesses.
+ * What recording cost.
  */
-export type ThreadCounts = { 
+export type Overhead = { 
 /**
- * The thread; null where the source does not tell.
+ * How long the target was held.
  */
-tid: Tid | null, 
+held_ns: Known<Duration>, 
 /**
- * Pages, once for each interval.
+ * CPU time of the recorder.
+ */
+recorder_cpu_ns: Known<Duration>, };
+
+/**
+ * An object.
+ */
+export type Object = { 
+/**
+ * Its group, which has its name, kind and site.
+ */
+group: number, 
+/**
+ * Its process; of memory that several map, the first.
+ */
+pid: Pid, 
+/**
+ * The processes that touched it where several may map it: how many pages, and how many they wrote.
+ */
+processes: Array<[Pid, Pages, Pages | null]>, 
+/**
+ * Its first byte.
+ */
+address: Address, 
+/**
+ * Its size.
+ */
+bytes: Bytes, 
+/**
+ * The pages it overlaps.
+ */
+pages: Pages, 
+/**
+ * Pages touched at least once.
+ */
+touched_pages: Pages, 
+/**
+ * Sum over intervals of pages touched.
  */
 page_touches: number, 
 /**
- * That read.
+ * Sum over intervals of its pages that others may have touched.
  */
-reads: number, 
+possibly_others_page_touches: number, 
 /**
- * That wrote.
+ * Pages written at least once; null where unknown.
  */
-writes: number, };
+written_pages: Pages | null, 
+/**
+ * When it came to be; null where before the recording.
+ */
+born_ns: Time | null, 
+/**
+ * When it ceased; null where it lived to the end.
+ */
+died_ns: Time | null, 
+/**
+ * Pages first touched, by thread; most pages first.
+ */
+first_touches: Array<[number, Pages]>, 
+/**
+ * Pages touched in no, one, two, and three or more intervals.
+ */
+reuse: [Pages, Pages, Pages, Pages], 
+/**
+ * The lane that it stands in; null where it has no pages.
+ */
+lane: number | null, 
+/**
+ * Its first page, counted within the lane.
+ */
+lane_page: number, };
 
 /**
- * Numbers of accesses.
+ * A page number: virtual address >> 12.
  */
-export type Accesses = { 
-/**
- * That read.
- */
-reads: number, 
-/**
- * That wrote.
- */
-writes: number, };
+export type Page = number;
 
 /**
- * Accesses to an object.
+ * A stretch of a lane: pages that follow each other in a process.
  */
-export type ObjectCounts = { 
+export type Segment = { 
 /**
- * Its number.
+ * The process; of memory that several map, the first that had it.
  */
-object: ObjectId, 
+pid: Pid, 
 /**
- * Its name.
+ * Its first page, counted within the lane.
  */
-name: string, 
+lane_page: number, 
 /**
- * What it is.
+ * Its first page in the address space.
  */
-kind: ObjectKind, 
+page: Page, 
 /**
- * By thread, most accesses first.
+ * How many pages.
  */
-threads: Array<ThreadCounts>, 
-/**
- * That read.
- */
-reads: number, 
-/**
- * That wrote.
- */
-writes: number, };
+pages: number, };
 
 /**
- * What the counts say. A page that several objects share counts in the one that has most of it.
+ * A lane of the map.
  */
-export type CountUse = { 
+export type Lane = { title: string, 
 /**
- * Accesses to pages of no known object.
+ * The group whose objects it holds; null where it holds what is left of several.
  */
-unowned: Accesses, 
+group: number | null, 
 /**
- * By object, most accesses first.
+ * The kind of the objects that are left; null else.
  */
-objects: Array<ObjectCounts>, 
+kind: ObjectKind | null, 
 /**
- * By thread, most accesses first.
+ * How many objects it holds.
  */
-threads: Array<ThreadCounts>, 
+objects: number, pages: number, pages_per_bin: number, address_bins: number, segments: Array<Segment>, 
 /**
- * That read.
+ * The square root of the share of pages touched, 0 to 255: `[address bin][time bin]`.
  */
-reads: number, 
+heat: Column, 
 /**
- * That wrote.
+ * Distinct pages touched; scaled to 255 where a bin has more.
  */
-writes: number, };
+coverage: Column, 
+/**
+ * Like `heat`, of what others may have touched; null where there is nothing of that.
+ */
+possibly: Column | null, 
+/**
+ * The thread that touched most of a bin first, 16 bits each.
+ */
+first_thread: Column, 
+/**
+ * The time bin of the first touch, 16 bits each.
+ */
+first_time: Column, };
 
 /**
  * The time axis of flows: bins of equal length.
@@ -1599,82 +1508,173 @@ tested: number,
 missed_below: number, };
 
 /**
- * What the numbers of the trace's clock count.
+ * A process.
  */
-export type ClockUnit = "nanoseconds" | "accesses" | "ticks";
-
+export type ProcessUse = { 
 /**
- * What was recorded.
+ * The process.
  */
-export type TraceSummary = { 
+pid: Pid, 
 /**
- * The command line.
+ * Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
+ * before `; then `: all figures are of all of them together.
  */
 command: string, 
 /**
- * The processor, its number of CPUs and its memory, in words.
+ * Distinct pages touched.
  */
-machine: Known<string>, 
+touched_pages: Pages, 
 /**
- * The kernel's release.
+ * The part of them that other processes touched too.
  */
-kernel: Known<string>, 
+shared_pages: Pages, 
 /**
- * When it began, in words; null where not recorded.
+ * Sum over intervals of pages touched.
  */
-started: string | null, 
+page_touches: number, 
 /**
- * Its start on the trace's clock, which figures of groups use.
+ * Its threads, as far as known.
  */
-start_ns: Time, 
+threads: number, 
 /**
- * How long it ran.
+ * When it began or was first seen.
  */
-duration_ns: Duration, 
+born_ns: Time | null, 
 /**
- * How long the intervals are, in words.
+ * When it ended, where that was seen.
  */
-lengths: string, 
+died_ns: Time | null, 
 /**
- * What of the trace is shown; null where all is.
+ * Its exit code, where its end was seen.
  */
-selected: string | null, 
+exit_code: number | null, };
+
 /**
- * What all times count.
+ * A thread's accesses.
  */
-clock_unit: ClockUnit, 
+export type ThreadCounts = { 
 /**
- * How many intervals.
+ * The thread; null where the source does not tell.
  */
-intervals: number, 
+tid: Tid | null, 
 /**
- * What made the trace.
+ * Pages, once for each interval.
  */
-backend: string, 
+page_touches: number, 
 /**
- * The tool whose record it was made of; null where Varve recorded.
+ * That read.
  */
-imported_from: string | null, 
+reads: number, 
 /**
- * Whether the target ran in an emulator.
+ * That wrote.
  */
-is_emulated: boolean, 
+writes: number, };
+
 /**
- * Whether every loss counter is zero.
+ * Numbers of accesses.
  */
-complete: boolean, 
+export type Accesses = { 
 /**
- * The same in a sentence.
+ * That read.
  */
-statement: string, 
+reads: number, 
 /**
- * Loss counters that are not zero.
+ * That wrote.
  */
-losses: { [key in string]: number }, 
+writes: number, };
+
 /**
- * Whether the trace tells writes.
+ * Accesses to an object.
  */
-written_known: boolean, };
+export type ObjectCounts = { 
+/**
+ * Its number.
+ */
+object: ObjectId, 
+/**
+ * Its name.
+ */
+name: string, 
+/**
+ * What it is.
+ */
+kind: ObjectKind, 
+/**
+ * By thread, most accesses first.
+ */
+threads: Array<ThreadCounts>, 
+/**
+ * That read.
+ */
+reads: number, 
+/**
+ * That wrote.
+ */
+writes: number, };
+
+/**
+ * What the counts say. A page that several objects share counts in the one that has most of it.
+ */
+export type CountUse = { 
+/**
+ * Accesses to pages of no known object.
+ */
+unowned: Accesses, 
+/**
+ * By object, most accesses first.
+ */
+objects: Array<ObjectCounts>, 
+/**
+ * By thread, most accesses first.
+ */
+threads: Array<ThreadCounts>, 
+/**
+ * That read.
+ */
+reads: number, 
+/**
+ * That wrote.
+ */
+writes: number, };
+
+/**
+ * A finding.
+ */
+export type Finding = { 
+/**
+ * A stable name.
+ */
+id: string, 
+/**
+ * The finding in a line.
+ */
+title: string, 
+/**
+ * The numbers behind it.
+ */
+evidence: string, 
+/**
+ * What to do.
+ */
+advice: string, 
+/**
+ * The groups of the objects it is about, the most affected first.
+ */
+groups: Array<number>, };
+
+/**
+ * A thread.
+ */
+export type Thread = { pid: Pid, tid: Tid, 
+/**
+ * Empty where unknown.
+ */
+name: string, };
+
+/**
+ * Time bins of the map.
+ */
+export type Bins = { count: number, intervals_per_bin: number, };
 
 /**
  * All of it. Moments are nanoseconds since the start of the trace.

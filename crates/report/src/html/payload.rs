@@ -1,6 +1,6 @@
 //! What a page holds: the types that `web/src/payload.gen.ts` declares in TypeScript.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use ts_rs::{Config, TS, TypeVisitor};
@@ -257,35 +257,36 @@ pub fn types() -> String {
     let config = Config::new().with_large_int("number");
     let mut all = Declarations {
         config: &config,
-        seen: BTreeSet::new(),
-        text:
-            "// Written by `make types` from the Rust types in crates/report/src/html/payload.rs.\n"
-                .to_owned(),
+        texts: BTreeMap::new(),
     };
     all.visit::<Payload<'static>>();
-    all.text
+    let head =
+        "// Written by `make types` from the Rust types in crates/report/src/html/payload.rs.\n";
+    std::iter::once(head.to_owned())
+        .chain(all.texts.into_values())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
-/// Declares types, and before each of them those that it needs.
+/// The declarations of types and of all that they are made of, by name: the order in which they are found is not always the
+/// same.
 struct Declarations<'a> {
     config: &'a Config,
-    seen: BTreeSet<String>,
-    text: String,
+    texts: BTreeMap<String, String>,
 }
 
 impl TypeVisitor for Declarations<'_> {
     fn visit<T: TS + 'static + ?Sized>(&mut self) {
         T::visit_generics(self);
-        if T::output_path().is_none() {
-            T::visit_dependencies(self);
+        let name = T::ident(self.config);
+        if self.texts.contains_key(&name) {
             return;
         }
-        if !self.seen.insert(T::ident(self.config)) {
-            return;
+        if T::output_path().is_some() {
+            let docs = T::docs().unwrap_or_default();
+            let text = format!("{docs}export {}\n", T::decl(self.config));
+            self.texts.insert(name, text);
         }
         T::visit_dependencies(self);
-        let docs = T::docs().unwrap_or_default();
-        let declared = T::decl(self.config);
-        self.text.push_str(&format!("\n{docs}export {declared}\n"));
     }
 }

@@ -578,7 +578,7 @@ fn a_trace_becomes_cells() {
     let report = from_trace(&trace, &analysis, map).unwrap();
     let decoded = page_of(report);
 
-    assert_eq!(decoded.json["trace"]["command"], "./prog </script><b>");
+    assert_eq!(decoded.json["trace"]["command"], "./prog '</script><b>'");
     assert_eq!(
         decoded.page.matches("</script>").count(),
         2,
