@@ -86,6 +86,17 @@ export function name(full: string): string {
   return full.replaceAll("(anonymous namespace)::", "").replace(/^heap, small objects from ([^(]*[^( ])/, "$1, small objects");
 }
 
+/** Names without their places in brackets; of several that are alike then, with the end of the place: a line or an offset. */
+export function short(names: string[]): string[] {
+  const plain = names.map(n => name(n.replace(/ \(.*\)$/, "")));
+  const used = new Map<string, number>();
+  for (const n of plain) used.set(n, (used.get(n) ?? 0) + 1);
+  return plain.map((n, i) => {
+    const place = used.get(n)! > 1 ? /[^ (]*?([:+][0-9a-fx]+)[^:+]*\)$/.exec(names[i]) : null;
+    return place ? `${n} ${place[1]}` : n;
+  });
+}
+
 /** What stands where nothing is known. */
 export const ABSENT = "–";
 

@@ -176,7 +176,7 @@ export class HeatMap {
       ctx.textAlign = "left";
       if (tall >= 34) {
         ctx.fillStyle = selected ? accent : ink;
-        ctx.fillText(laneLabel(ctx, p.lane.title, GUTTER - 20), 10, middle - 7);
+        ctx.fillText(laneLabel(ctx, p.lane.title, this.report.laneNames[p.lane.index], GUTTER - 20), 10, middle - 7);
         ctx.fillStyle = soft;
         ctx.fillText([many && `${fmt.count(p.lane.objects)} objects`, size].filter(Boolean).join(", "), 10, middle + 8);
         lastLabel = middle + 8;
@@ -184,7 +184,7 @@ export class HeatMap {
         ctx.fillStyle = selected ? accent : ink;
         const tail = [many, size].filter(Boolean).join("  ");
         const room = GUTTER - 28 - ctx.measureText(tail).width;
-        ctx.fillText(laneLabel(ctx, p.lane.title, room), 10, middle);
+        ctx.fillText(laneLabel(ctx, p.lane.title, this.report.laneNames[p.lane.index], room), 10, middle);
         ctx.textAlign = "right";
         ctx.fillStyle = soft;
         ctx.fillText(tail, GUTTER - 10, middle);
@@ -241,10 +241,7 @@ export class HeatMap {
 }
 
 /** Where the room is short, the place in brackets goes before the name does. */
-function laneLabel(ctx: CanvasRenderingContext2D, full: string, room: number): string {
-  // What tells names apart stands at their end.
+function laneLabel(ctx: CanvasRenderingContext2D, full: string, short: string, room: number): string {
   const title = fmt.name(full);
-  if (ctx.measureText(title).width <= room) return title;
-  const bracket = title.indexOf(" (");
-  return ellipsis(ctx, bracket > 0 ? title.slice(0, bracket) : title, room);
+  return ctx.measureText(title).width <= room ? title : ellipsis(ctx, short, room);
 }

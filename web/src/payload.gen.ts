@@ -1,153 +1,17 @@
 // Written by `make types` from the Rust types in crates/report/src/html/payload.rs.
 
 /**
- * Where a column of numbers stands behind the JSON.
+ * Numbers of accesses.
  */
-export type Column = { 
+export type Accesses = { 
 /**
- * Bytes behind the end of the JSON.
+ * That read.
  */
-offset: number, 
+reads: number, 
 /**
- * How many numbers.
+ * That wrote.
  */
-count: number, };
-
-/**
- * A length of time, nanoseconds.
- */
-export type Duration = number;
-
-/**
- * A moment: `CLOCK_MONOTONIC`, nanoseconds.
- */
-export type Time = number;
-
-/**
- * A figure, a bound of one, or the reason why there is none.
- */
-export type Known<T> = { "exact": T } | { "at_least": T } | { "absent": string };
-
-/**
- * What the numbers of the trace's clock count.
- */
-export type ClockUnit = "nanoseconds" | "accesses" | "ticks";
-
-/**
- * What was recorded.
- */
-export type TraceSummary = { 
-/**
- * The command line.
- */
-command: string, 
-/**
- * The processor, its number of CPUs and its memory, in words.
- */
-machine: Known<string>, 
-/**
- * The kernel's release.
- */
-kernel: Known<string>, 
-/**
- * When it began, in words; null where not recorded.
- */
-started: string | null, 
-/**
- * Its start on the trace's clock, which figures of groups use.
- */
-start_ns: Time, 
-/**
- * How long it ran.
- */
-duration_ns: Duration, 
-/**
- * How long the intervals are, in words.
- */
-lengths: string, 
-/**
- * What of the trace is shown; null where all is.
- */
-selected: string | null, 
-/**
- * What all times count.
- */
-clock_unit: ClockUnit, 
-/**
- * How many intervals.
- */
-intervals: number, 
-/**
- * What made the trace.
- */
-backend: string, 
-/**
- * The tool whose record it was made of; null where Varve recorded.
- */
-imported_from: string | null, 
-/**
- * Whether the target ran in an emulator.
- */
-is_emulated: boolean, 
-/**
- * Whether every loss counter is zero.
- */
-complete: boolean, 
-/**
- * The same in a sentence.
- */
-statement: string, 
-/**
- * Loss counters that are not zero.
- */
-losses: { [key in string]: number }, 
-/**
- * Whether the trace tells writes.
- */
-written_known: boolean, };
-
-/**
- * How a sample of a memory access became known.
- */
-export type SampleSource = "cpu-clock" | "pebs" | "ibs" | "spe" | "perf_mem" | "mitos" | "iiswc22" | "lackey" | "moca" | "fault";
-
-/**
- * Samples of one source.
- */
-export type SourceShare = { 
-/**
- * The source.
- */
-source: SampleSource, 
-/**
- * How many.
- */
-samples: number, };
-
-/**
- * How latencies are spread, in CPU cycles. Above 1024 they are exact to a thousandth.
- */
-export type Latency = { 
-/**
- * Samples with a latency.
- */
-samples: number, 
-/**
- * Half of them took no longer.
- */
-median: number, 
-/**
- * Nine of ten took no longer.
- */
-p90: number, 
-/**
- * 99 of 100 took no longer.
- */
-p99: number, 
-/**
- * The longest.
- */
-max: number, };
+writes: number, };
 
 /**
  * A virtual address of a process, in bytes.
@@ -155,197 +19,61 @@ max: number, };
 export type Address = number;
 
 /**
- * Samples of a place in the code.
+ * The time axis of flows: bins of equal length.
  */
-export type PlaceSamples = { 
+export type Axis = { 
 /**
- * The place in words, or the address.
+ * Where the first bin begins.
  */
-place: string, 
+start_ns: Time, 
 /**
- * The instruction, where one is told.
+ * The length of a bin.
  */
-ip: Address | null, 
+bin_ns: Duration, 
 /**
- * How many.
+ * How many bins.
  */
-samples: number, 
-/**
- * Reads among them; null where no sample tells.
- */
-reads: number | null, 
-/**
- * Writes among them; null where no sample tells.
- */
-writes: number | null, 
-/**
- * Latencies; null where no sample tells.
- */
-latency_cycles: Latency | null, 
-/**
- * The time that they stand for, time at the instruction; null where they have no weight in time.
- */
-time_ns: Duration | null, 
-/**
- * That of samples whose access is known.
- */
-access_ns: Duration | null, 
-/**
- * That of accesses that write.
- */
-write_ns: Duration | null, 
-/**
- * That of samples in system calls.
- */
-call_ns: Duration | null, };
+bins: number, };
 
 /**
- * A process (thread group) id, as the recorder's pid namespace sees it.
+ * Time bins of the map.
  */
-export type Pid = number;
+export type Bins = { count: number, intervals_per_bin: number, };
 
 /**
- * A thread id, as the recorder's pid namespace sees it.
+ * What several threads do in one cache line, or in one page.
  */
-export type Tid = number;
+export type BlockKind = "true_sharing" | "false_sharing";
 
 /**
- * A thread's part of the samples of an object.
+ * A thread in a block.
  */
-export type ThreadPart = { 
+export type BlockThread = { 
 /**
- * The process.
+ * The thread, by position in [`SharingUse::threads`].
  */
-pid: Pid, 
+thread: number, 
 /**
  * The thread.
  */
 tid: Tid, 
 /**
- * How many.
+ * Events.
  */
-samples: number, 
+events: number, 
 /**
- * Reads among them; null where no sample tells.
+ * Those that write.
  */
-reads: number | null, 
+writes: number, 
 /**
- * Writes among them; null where no sample tells.
+ * Its bytes: from, to (one past the last).
  */
-writes: number | null, 
-/**
- * Latencies; null where no sample tells.
- */
-latency_cycles: Latency | null, 
-/**
- * The time that they stand for, time at the instruction; null where they have no weight in time.
- */
-time_ns: Duration | null, 
-/**
- * That of samples whose access is known.
- */
-access_ns: Duration | null, 
-/**
- * That of accesses that write.
- */
-write_ns: Duration | null, 
-/**
- * That of samples in system calls.
- */
-call_ns: Duration | null, };
+bytes: Array<[number, number]>, };
 
 /**
- * How the address of one instruction of one thread moves from one sample to the next, thousands of accesses later.
+ * A number of bytes.
  */
-export type Steps = { 
-/**
- * Pairs of samples.
- */
-count: number, 
-/**
- * The largest number of bytes of which every step is a multiple: of a regular walk, its stride.
- */
-stride_bytes: number, 
-/**
- * The share of steps that went up, 0 to 1: near 1 or 0 for a walk, near a half for random accesses and for walks that
- * begin anew between two samples.
- */
-upward: number, };
-
-/**
- * What an object is.
- */
-export type ObjectKind = "static" | "heap" | "stack" | "mapping" | "file";
-
-/**
- * An object of a trace: one life of one piece of memory.
- */
-export type ObjectId = number;
-
-/**
- * Samples in the objects of one name, kind and site.
- */
-export type ObjectSamples = { 
-/**
- * The number of the one that has the most.
- */
-object: ObjectId, 
-/**
- * Their name.
- */
-name: string, 
-/**
- * What they are.
- */
-kind: ObjectKind, 
-/**
- * The process of that one.
- */
-pid: Pid, 
-/**
- * How many objects have samples.
- */
-objects: number, 
-/**
- * Threads among them, most first: a row of the matrix of threads and objects; empty where no sample tells.
- */
-threads: Array<ThreadPart>, 
-/**
- * How the accesses of one instruction move; null where there are too few.
- */
-steps: Steps | null, 
-/**
- * How many.
- */
-samples: number, 
-/**
- * Reads among them; null where no sample tells.
- */
-reads: number | null, 
-/**
- * Writes among them; null where no sample tells.
- */
-writes: number | null, 
-/**
- * Latencies; null where no sample tells.
- */
-latency_cycles: Latency | null, 
-/**
- * The time that they stand for, time at the instruction; null where they have no weight in time.
- */
-time_ns: Duration | null, 
-/**
- * That of samples whose access is known.
- */
-access_ns: Duration | null, 
-/**
- * That of accesses that write.
- */
-write_ns: Duration | null, 
-/**
- * That of samples in system calls.
- */
-call_ns: Duration | null, };
+export type Bytes = number;
 
 /**
  * The samples of one call chain whose access is known.
@@ -365,284 +93,98 @@ samples: number,
 time_ns: Duration | null, };
 
 /**
- * How samples were taken and what became of them. Lost ones do not make a trace incomplete: samples are samples.
+ * What the numbers of the trace's clock count.
  */
-export type SamplesNote = { 
-/**
- * What took them.
- */
-source: SampleSource, 
-/**
- * How many were asked for, per second of each CPU.
- */
-rate: number, 
-/**
- * How many were taken of recorded threads.
- */
-taken: number, 
-/**
- * Of those: the kernel was at work, in a system call.
- */
-in_calls: number, 
-/**
- * The kernel was at work, for a fault or an interrupt.
- */
-in_traps: number, 
-/**
- * The access was that of the instruction before.
- */
-behind: number, 
-/**
- * That of the instruction itself.
- */
-at: number, 
-/**
- * That of the next instruction to access memory.
- */
-ahead: number, 
-/**
- * The hardware told the access.
- */
-hardware: number, 
-/**
- * The program was at work, and the access could not be told for certain.
- */
-undecoded: number, 
-/**
- * Of those: gathers and scatters, whose addresses stand in vector registers that no sample carries.
- */
-gathers: number, 
-/**
- * Beyond all these: samples that did not fit the ring.
- */
-dropped: number, };
+export type ClockUnit = "nanoseconds" | "accesses" | "ticks";
 
 /**
- * Samples at one line of code.
+ * Where a column of numbers stands behind the JSON.
  */
-export type LineTime = { 
+export type Column = { 
 /**
- * The function.
+ * Bytes behind the end of the JSON.
  */
-function: string | null, 
+offset: number, 
 /**
- * The source file.
+ * How many numbers.
  */
-file: string | null, 
-/**
- * The line in it.
- */
-line: number | null, 
-/**
- * The executable or library.
- */
-module: string | null, 
-/**
- * All samples that stood there, the kernel's work on its behalf included.
- */
-samples: number, 
-/**
- * Their time; null where samples have no weight in time.
- */
-time_ns: Duration | null, 
-/**
- * The time of those whose access is known.
- */
-access_ns: Duration | null, 
-/**
- * The time of those that write.
- */
-write_ns: Duration | null, };
+count: number, };
 
 /**
- * Samples of a thread.
+ * What the counts say. A page that several objects share counts in the one that has most of it.
  */
-export type ThreadSamples = { 
+export type CountUse = { 
 /**
- * Its process.
+ * Accesses to pages of no known object.
  */
-pid: Pid, 
+unowned: Accesses, 
 /**
- * The thread.
+ * By object, most accesses first.
  */
-tid: Tid, 
+objects: Array<ObjectCounts>, 
 /**
- * Its name; empty where unknown.
+ * By thread, most accesses first.
  */
-name: string, 
+threads: Array<ThreadCounts>, 
 /**
- * How many.
+ * That read.
  */
-samples: number, 
+reads: number, 
 /**
- * Reads among them; null where no sample tells.
+ * That wrote.
  */
-reads: number | null, 
-/**
- * Writes among them; null where no sample tells.
- */
-writes: number | null, 
-/**
- * Latencies; null where no sample tells.
- */
-latency_cycles: Latency | null, 
-/**
- * The time that they stand for, time at the instruction; null where they have no weight in time.
- */
-time_ns: Duration | null, 
-/**
- * That of samples whose access is known.
- */
-access_ns: Duration | null, 
-/**
- * That of accesses that write.
- */
-write_ns: Duration | null, 
-/**
- * That of samples in system calls.
- */
-call_ns: Duration | null, };
+writes: number, };
 
 /**
- * Where the data of an access came from.
+ * A length of time, nanoseconds.
  */
-export type MemoryLevel = "l1" | "l2" | "l3" | "l4" | "fill_buffer" | "local_dram" | "remote_dram" | "remote_cache" | "dram" | "pmem" | "cxl" | "io" | "uncached";
+export type Duration = number;
 
 /**
- * Samples that one level answered.
+ * A finding.
  */
-export type LevelShare = { 
+export type Finding = { 
 /**
- * The level.
+ * A stable name.
  */
-level: MemoryLevel, 
+id: string, 
 /**
- * How many.
+ * The finding in a line.
  */
-samples: number, 
+title: string, 
 /**
- * Their latencies; null where none is told.
+ * The numbers behind it.
  */
-latency_cycles: Latency | null, };
+evidence: string, 
+/**
+ * What to do.
+ */
+advice: string, 
+/**
+ * The groups of the objects it is about, the most affected first.
+ */
+groups: Array<number>, };
 
 /**
- * How many rows the lists leave out.
+ * A thread in an object in a bin of time.
  */
-export type OmittedSamples = { 
+export type FlowCell = { 
 /**
- * Objects.
+ * The bin.
  */
-objects: number, 
+bin: number, 
 /**
- * Places.
+ * The thread, by position.
  */
-places: number, 
+thread: number, 
 /**
- * Lines of code.
+ * The weight.
  */
-lines: number, 
+weight: number, 
 /**
- * Call chains.
+ * The part of it that writes.
  */
-chains: number, 
-/**
- * Threads.
- */
-threads: number, };
-
-/**
- * What the samples say. Lists are in the order of time where samples have a weight in time, else of their number.
- */
-export type SampleUse = { 
-/**
- * What a sample stands for, a sentence.
- */
-weight: string, 
-/**
- * How Varve took them and what became of them; null where another tool did.
- */
-note: SamplesNote | null, 
-/**
- * The time of accesses that lie in no known object; null where samples have no weight in time.
- */
-unowned_ns: Duration | null, 
-/**
- * Those with an address.
- */
-with_address: number, 
-/**
- * Those in a known object.
- */
-with_object: number, 
-/**
- * By source, in the order of the sources' words.
- */
-sources: Array<SourceShare>, 
-/**
- * By level, nearest first; samples without a level are in none.
- */
-levels: Array<LevelShare>, 
-/**
- * By name, kind and site of objects; the recorder's own memory is not among them.
- */
-objects: Array<ObjectSamples>, 
-/**
- * By place in the code.
- */
-places: Array<PlaceSamples>, 
-/**
- * By line of code, where call stacks are told.
- */
-lines: Array<LineTime>, 
-/**
- * Call chains of the samples whose access is known, most first.
- */
-flame: Array<ChainTime>, 
-/**
- * By thread.
- */
-threads: Array<ThreadSamples>, 
-/**
- * Rows that the lists leave out, by list.
- */
-omitted: OmittedSamples, 
-/**
- * How many.
- */
-samples: number, 
-/**
- * Reads among them; null where no sample tells.
- */
-reads: number | null, 
-/**
- * Writes among them; null where no sample tells.
- */
-writes: number | null, 
-/**
- * Latencies; null where no sample tells.
- */
-latency_cycles: Latency | null, 
-/**
- * The time that they stand for, time at the instruction; null where they have no weight in time.
- */
-time_ns: Duration | null, 
-/**
- * That of samples whose access is known.
- */
-access_ns: Duration | null, 
-/**
- * That of accesses that write.
- */
-write_ns: Duration | null, 
-/**
- * That of samples in system calls.
- */
-call_ns: Duration | null, };
-
-/**
- * A number of 4 KiB pages.
- */
-export type Pages = number;
+writes: number, };
 
 /**
  * How much memory was touched.
@@ -703,36 +245,6 @@ module: string | null,
 address: Address, };
 
 /**
- * A way on which objects of a group were allocated.
- */
-export type Stack = { 
-/**
- * How many of the listed objects.
- */
-objects: number, 
-/**
- * Innermost first.
- */
-frames: Array<Frame>, };
-
-/**
- * Pages by the number of intervals in which they were touched.
- */
-export type Reuse = { 
-/**
- * In one.
- */
-once: Pages, 
-/**
- * In two.
- */
-twice: Pages, 
-/**
- * In three or more.
- */
-more: Pages, };
-
-/**
  * What a process has of the objects of a group.
  */
 export type GroupProcess = { 
@@ -752,28 +264,6 @@ touched_pages_over_lives: Pages,
  * Sum over them and over intervals of the pages that it touched.
  */
 page_touches: number, };
-
-/**
- * Pages first touched by a thread.
- */
-export type ThreadShare = { 
-/**
- * Its process.
- */
-pid: Pid, 
-/**
- * The thread.
- */
-tid: Tid, 
-/**
- * How many pages.
- */
-pages: Pages, };
-
-/**
- * A number of bytes.
- */
-export type Bytes = number;
 
 /**
  * Objects of one name, kind and site.
@@ -894,17 +384,130 @@ cold_pages: Pages,
 first_touches: Pages, };
 
 /**
- * What recording cost.
+ * A figure, a bound of one, or the reason why there is none.
  */
-export type Overhead = { 
+export type Known<T> = { "exact": T } | { "at_least": T } | { "absent": string };
+
 /**
- * How long the target was held.
+ * A lane of the map.
  */
-held_ns: Known<Duration>, 
+export type Lane = { title: string, 
 /**
- * CPU time of the recorder.
+ * The group whose objects it holds; null where it holds what is left of several.
  */
-recorder_cpu_ns: Known<Duration>, };
+group: number | null, 
+/**
+ * The kind of the objects that are left; null else.
+ */
+kind: ObjectKind | null, 
+/**
+ * How many objects it holds.
+ */
+objects: number, pages: number, pages_per_bin: number, address_bins: number, segments: Array<Segment>, 
+/**
+ * The square root of the share of pages touched, 0 to 255: `[address bin][time bin]`.
+ */
+heat: Column, 
+/**
+ * Distinct pages touched; scaled to 255 where a bin has more.
+ */
+coverage: Column, 
+/**
+ * Like `heat`, of what others may have touched; null where there is nothing of that.
+ */
+possibly: Column | null, 
+/**
+ * The thread that touched most of a bin first, 16 bits each.
+ */
+first_thread: Column, 
+/**
+ * The time bin of the first touch, 16 bits each.
+ */
+first_time: Column, };
+
+/**
+ * How latencies are spread, in CPU cycles. Above 1024 they are exact to a thousandth.
+ */
+export type Latency = { 
+/**
+ * Samples with a latency.
+ */
+samples: number, 
+/**
+ * Half of them took no longer.
+ */
+median: number, 
+/**
+ * Nine of ten took no longer.
+ */
+p90: number, 
+/**
+ * 99 of 100 took no longer.
+ */
+p99: number, 
+/**
+ * The longest.
+ */
+max: number, };
+
+/**
+ * Samples that one level answered.
+ */
+export type LevelShare = { 
+/**
+ * The level.
+ */
+level: MemoryLevel, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Their latencies; null where none is told.
+ */
+latency_cycles: Latency | null, };
+
+/**
+ * Samples at one line of code.
+ */
+export type LineTime = { 
+/**
+ * The function.
+ */
+function: string | null, 
+/**
+ * The source file.
+ */
+file: string | null, 
+/**
+ * The line in it.
+ */
+line: number | null, 
+/**
+ * The executable or library.
+ */
+module: string | null, 
+/**
+ * All samples that stood there, the kernel's work on its behalf included.
+ */
+samples: number, 
+/**
+ * Their time; null where samples have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * The time of those whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * The time of those that write.
+ */
+write_ns: Duration | null, };
+
+/**
+ * Where the data of an access came from.
+ */
+export type MemoryLevel = "l1" | "l2" | "l3" | "l4" | "fill_buffer" | "local_dram" | "remote_dram" | "remote_cache" | "dram" | "pmem" | "cxl" | "io" | "uncached";
 
 /**
  * An object.
@@ -976,230 +579,43 @@ lane: number | null,
 lane_page: number, };
 
 /**
- * A page number: virtual address >> 12.
+ * Accesses to an object.
  */
-export type Page = number;
-
+export type ObjectCounts = { 
 /**
- * A stretch of a lane: pages that follow each other in a process.
+ * Its number.
  */
-export type Segment = { 
+object: ObjectId, 
 /**
- * The process; of memory that several map, the first that had it.
- */
-pid: Pid, 
-/**
- * Its first page, counted within the lane.
- */
-lane_page: number, 
-/**
- * Its first page in the address space.
- */
-page: Page, 
-/**
- * How many pages.
- */
-pages: number, };
-
-/**
- * A lane of the map.
- */
-export type Lane = { title: string, 
-/**
- * The group whose objects it holds; null where it holds what is left of several.
- */
-group: number | null, 
-/**
- * The kind of the objects that are left; null else.
- */
-kind: ObjectKind | null, 
-/**
- * How many objects it holds.
- */
-objects: number, pages: number, pages_per_bin: number, address_bins: number, segments: Array<Segment>, 
-/**
- * The square root of the share of pages touched, 0 to 255: `[address bin][time bin]`.
- */
-heat: Column, 
-/**
- * Distinct pages touched; scaled to 255 where a bin has more.
- */
-coverage: Column, 
-/**
- * Like `heat`, of what others may have touched; null where there is nothing of that.
- */
-possibly: Column | null, 
-/**
- * The thread that touched most of a bin first, 16 bits each.
- */
-first_thread: Column, 
-/**
- * The time bin of the first touch, 16 bits each.
- */
-first_time: Column, };
-
-/**
- * The time axis of flows: bins of equal length.
- */
-export type Axis = { 
-/**
- * Where the first bin begins.
- */
-start_ns: Time, 
-/**
- * The length of a bin.
- */
-bin_ns: Duration, 
-/**
- * How many bins.
- */
-bins: number, };
-
-/**
- * A thread in a block.
- */
-export type BlockThread = { 
-/**
- * The thread, by position in [`SharingUse::threads`].
- */
-thread: number, 
-/**
- * The thread.
- */
-tid: Tid, 
-/**
- * Events.
- */
-events: number, 
-/**
- * Those that write.
- */
-writes: number, 
-/**
- * Its bytes: from, to (one past the last).
- */
-bytes: Array<[number, number]>, };
-
-/**
- * What several threads do in one cache line, or in one page.
- */
-export type BlockKind = "true_sharing" | "false_sharing";
-
-/**
- * A cache line or a page with several threads.
- */
-export type SharedBlock = { 
-/**
- * The object; null where none is known there.
- */
-object: ObjectId | null, 
-/**
- * Its name; empty where none is known.
+ * Its name.
  */
 name: string, 
 /**
- * The first byte of the block.
+ * What it is.
  */
-address: Address, 
+kind: ObjectKind, 
 /**
- * Its size.
+ * By thread, most accesses first.
  */
-bytes: Bytes, 
+threads: Array<ThreadCounts>, 
 /**
- * What its two busiest threads do.
+ * That read.
  */
-kind: BlockKind, 
+reads: number, 
 /**
- * Events in it.
- */
-events: number, 
-/**
- * Their weight.
- */
-weight: number, 
-/**
- * Its share of the weight of all accesses, 0 to 1; of trapped accesses that says nothing of how often it is used.
- */
-share: number, 
-/**
- * The standard error of `share`; 0 of trapped accesses, which are no sample of all accesses.
- */
-share_error: number, 
-/**
- * How often the next event in it was of another thread.
- */
-turns: number, 
-/**
- * The chance that accesses of one common pattern would fall apart between the two threads so by luck; 0 for true
- * sharing.
- */
-chance: number, 
-/**
- * The two busiest threads, with the bytes (offsets in the block) that they use.
- */
-threads: [BlockThread, BlockThread], };
-
-/**
- * A thread's part of an object.
- */
-export type SharingPart = { 
-/**
- * The thread, by position in [`SharingUse::threads`].
- */
-thread: number, 
-/**
- * The thread.
- */
-tid: Tid, 
-/**
- * Its events.
- */
-events: number, 
-/**
- * Their weight.
- */
-weight: number, 
-/**
- * The part of it that writes.
- */
-writes: number, 
-/**
- * Parts of the object, of [`Ranges::count`], that it was seen in.
- */
-ranges: number, 
-/**
- * Pages that it touched first; null where unknown.
- */
-first_pages: Pages | null, 
-/**
- * Its first event and its last; null where the source has no time.
- */
-first_ns: Time | null, 
-/**
- * Likewise.
- */
-last_ns: Time | null, };
-
-/**
- * A thread in an object in a bin of time.
- */
-export type FlowCell = { 
-/**
- * The bin.
- */
-bin: number, 
-/**
- * The thread, by position.
- */
-thread: number, 
-/**
- * The weight.
- */
-weight: number, 
-/**
- * The part of it that writes.
+ * That wrote.
  */
 writes: number, };
+
+/**
+ * An object of a trace: one life of one piece of memory.
+ */
+export type ObjectId = number;
+
+/**
+ * What an object is.
+ */
+export type ObjectKind = "static" | "heap" | "stack" | "mapping" | "file";
 
 /**
  * A time in which the same threads use an object.
@@ -1223,72 +639,69 @@ threads: Array<number>,
 weight: number, };
 
 /**
- * Private or shared.
+ * Samples in the objects of one name, kind and site.
  */
-export type SharingClass = "private" | "read_only" | "one_writer" | "many_writers" | "shared";
-
+export type ObjectSamples = { 
 /**
- * Pages by how many threads accessed them. Their sum is the number of accessed pages.
+ * The number of the one that has the most.
  */
-export type Sharing = { 
+object: ObjectId, 
 /**
- * Accessed by one thread only.
+ * Their name.
  */
-private: Pages, 
+name: string, 
 /**
- * Read by several threads and written by none.
+ * What they are.
  */
-read_only: Pages, 
+kind: ObjectKind, 
 /**
- * Accessed by several threads and written by one of them.
+ * The process of that one.
  */
-one_writer: Pages, 
+pid: Pid, 
 /**
- * Written by several threads.
+ * How many objects have samples.
  */
-many_writers: Pages, };
-
+objects: number, 
 /**
- * A thread in a part of an object.
+ * Threads among them, most first: a row of the matrix of threads and objects; empty where no sample tells.
  */
-export type RangeCell = { 
+threads: Array<ThreadPart>, 
 /**
- * The part.
+ * How the accesses of one instruction move; null where there are too few.
  */
-range: number, 
+steps: Steps | null, 
 /**
- * The thread, by position.
+ * How many.
  */
-thread: number, 
+samples: number, 
 /**
- * Events.
+ * Reads among them; null where no sample tells.
  */
-events: number, 
+reads: number | null, 
 /**
- * Their weight.
+ * Writes among them; null where no sample tells.
  */
-weight: number, 
+writes: number | null, 
 /**
- * The part of it that writes.
+ * Latencies; null where no sample tells.
  */
-writes: number, };
-
+latency_cycles: Latency | null, 
 /**
- * How an object's pages are spread over threads.
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
  */
-export type Ranges = { 
+time_ns: Duration | null, 
 /**
- * Parts of the object.
+ * That of samples whose access is known.
  */
-count: number, 
+access_ns: Duration | null, 
 /**
- * Pages of a part; the last may have fewer.
+ * That of accesses that write.
  */
-pages: Pages, 
+write_ns: Duration | null, 
 /**
- * The parts that are used.
+ * That of samples in system calls.
  */
-cells: Array<RangeCell>, };
+call_ns: Duration | null, };
 
 /**
  * An object and its threads.
@@ -1382,39 +795,550 @@ phases: Array<ObjectPhase>,
 flow: Array<FlowCell>, };
 
 /**
- * What weights count.
+ * How many rows the lists leave out.
  */
-export type WeightUnit = "accesses" | "nanoseconds" | "samples" | "first_accesses" | "pages";
+export type OmittedSamples = { 
+/**
+ * Objects.
+ */
+objects: number, 
+/**
+ * Places.
+ */
+places: number, 
+/**
+ * Lines of code.
+ */
+lines: number, 
+/**
+ * Call chains.
+ */
+chains: number, 
+/**
+ * Threads.
+ */
+threads: number, };
+
+/**
+ * What recording cost.
+ */
+export type Overhead = { 
+/**
+ * How long the target was held.
+ */
+held_ns: Known<Duration>, 
+/**
+ * CPU time of the recorder.
+ */
+recorder_cpu_ns: Known<Duration>, };
+
+/**
+ * A page number: virtual address >> 12.
+ */
+export type Page = number;
+
+/**
+ * A number of 4 KiB pages.
+ */
+export type Pages = number;
+
+/**
+ * All of it. Moments are nanoseconds since the start of the trace.
+ */
+export type Payload = { 
+/**
+ * Which varve wrote the page.
+ */
+generator: string, trace: TraceSummary, overhead: Overhead, footprint: Footprint, 
+/**
+ * What samples say; null where there are none.
+ */
+samples: SampleUse | null, 
+/**
+ * What counts say; null where there are none.
+ */
+counts: CountUse | null, 
+/**
+ * Who uses what; null where no thread of an access is known.
+ */
+sharing: SharingUse | null, 
+/**
+ * What this trace cannot tell, a sentence each.
+ */
+unknown: Array<string>, bins: Bins, 
+/**
+ * Microseconds from one edge of an interval to the next, 32 bits each; one edge more than there are intervals.
+ */
+interval_edges: Column, 
+/**
+ * Pages touched in each interval, as differences, 32 bits each.
+ */
+working_set: Column, 
+/**
+ * The same of resident pages; null where they were not recorded.
+ */
+resident: Column | null, processes: Array<ProcessUse>, 
+/**
+ * All threads that others refer to by position.
+ */
+threads: Array<Thread>, lanes: Array<Lane>, 
+/**
+ * The objects by name, kind and site; most page touches first.
+ */
+groups: Array<GroupRow>, 
+/**
+ * The hottest objects of each group.
+ */
+objects: Array<Object>, 
+/**
+ * Groups that the list leaves out.
+ */
+omitted_groups: number, findings: Array<Finding>, };
+
+/**
+ * A process (thread group) id, as the recorder's pid namespace sees it.
+ */
+export type Pid = number;
+
+/**
+ * Samples of a place in the code.
+ */
+export type PlaceSamples = { 
+/**
+ * The place in words, or the address.
+ */
+place: string, 
+/**
+ * The instruction, where one is told.
+ */
+ip: Address | null, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Reads among them; null where no sample tells.
+ */
+reads: number | null, 
+/**
+ * Writes among them; null where no sample tells.
+ */
+writes: number | null, 
+/**
+ * Latencies; null where no sample tells.
+ */
+latency_cycles: Latency | null, 
+/**
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * That of samples whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * That of accesses that write.
+ */
+write_ns: Duration | null, 
+/**
+ * That of samples in system calls.
+ */
+call_ns: Duration | null, };
+
+/**
+ * A process.
+ */
+export type ProcessUse = { 
+/**
+ * The process.
+ */
+pid: Pid, 
+/**
+ * Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
+ * before `; then `: all figures are of all of them together.
+ */
+command: string, 
+/**
+ * Distinct pages touched.
+ */
+touched_pages: Pages, 
+/**
+ * The part of them that other processes touched too.
+ */
+shared_pages: Pages, 
+/**
+ * Sum over intervals of pages touched.
+ */
+page_touches: number, 
+/**
+ * Its threads, as far as known.
+ */
+threads: number, 
+/**
+ * When it began or was first seen.
+ */
+born_ns: Time | null, 
+/**
+ * When it ended, where that was seen.
+ */
+died_ns: Time | null, 
+/**
+ * Its exit code, where its end was seen.
+ */
+exit_code: number | null, };
+
+/**
+ * A thread in a part of an object.
+ */
+export type RangeCell = { 
+/**
+ * The part.
+ */
+range: number, 
+/**
+ * The thread, by position.
+ */
+thread: number, 
+/**
+ * Events.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * The part of it that writes.
+ */
+writes: number, };
+
+/**
+ * How an object's pages are spread over threads.
+ */
+export type Ranges = { 
+/**
+ * Parts of the object.
+ */
+count: number, 
+/**
+ * Pages of a part; the last may have fewer.
+ */
+pages: Pages, 
+/**
+ * The parts that are used.
+ */
+cells: Array<RangeCell>, };
+
+/**
+ * Pages by the number of intervals in which they were touched.
+ */
+export type Reuse = { 
+/**
+ * In one.
+ */
+once: Pages, 
+/**
+ * In two.
+ */
+twice: Pages, 
+/**
+ * In three or more.
+ */
+more: Pages, };
+
+/**
+ * How a sample of a memory access became known.
+ */
+export type SampleSource = "cpu-clock" | "pebs" | "ibs" | "spe" | "perf_mem" | "mitos" | "iiswc22" | "lackey" | "moca" | "fault";
+
+/**
+ * What the samples say. Lists are in the order of time where samples have a weight in time, else of their number.
+ */
+export type SampleUse = { 
+/**
+ * What a sample stands for, a sentence.
+ */
+weight: string, 
+/**
+ * How Varve took them and what became of them; null where another tool did.
+ */
+note: SamplesNote | null, 
+/**
+ * The time of accesses that lie in no known object; null where samples have no weight in time.
+ */
+unowned_ns: Duration | null, 
+/**
+ * Those with an address.
+ */
+with_address: number, 
+/**
+ * Those in a known object.
+ */
+with_object: number, 
+/**
+ * By source, in the order of the sources' words.
+ */
+sources: Array<SourceShare>, 
+/**
+ * By level, nearest first; samples without a level are in none.
+ */
+levels: Array<LevelShare>, 
+/**
+ * By name, kind and site of objects; the recorder's own memory is not among them.
+ */
+objects: Array<ObjectSamples>, 
+/**
+ * By place in the code.
+ */
+places: Array<PlaceSamples>, 
+/**
+ * By line of code, where call stacks are told.
+ */
+lines: Array<LineTime>, 
+/**
+ * Call chains of the samples whose access is known, most first.
+ */
+flame: Array<ChainTime>, 
+/**
+ * By thread.
+ */
+threads: Array<ThreadSamples>, 
+/**
+ * Rows that the lists leave out, by list.
+ */
+omitted: OmittedSamples, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Reads among them; null where no sample tells.
+ */
+reads: number | null, 
+/**
+ * Writes among them; null where no sample tells.
+ */
+writes: number | null, 
+/**
+ * Latencies; null where no sample tells.
+ */
+latency_cycles: Latency | null, 
+/**
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * That of samples whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * That of accesses that write.
+ */
+write_ns: Duration | null, 
+/**
+ * That of samples in system calls.
+ */
+call_ns: Duration | null, };
+
+/**
+ * How samples were taken and what became of them. Lost ones do not make a trace incomplete: samples are samples.
+ */
+export type SamplesNote = { 
+/**
+ * What took them.
+ */
+source: SampleSource, 
+/**
+ * How many were asked for, per second of each CPU.
+ */
+rate: number, 
+/**
+ * How many were taken of recorded threads.
+ */
+taken: number, 
+/**
+ * Of those: the kernel was at work, in a system call.
+ */
+in_calls: number, 
+/**
+ * The kernel was at work, for a fault or an interrupt.
+ */
+in_traps: number, 
+/**
+ * The access was that of the instruction before.
+ */
+behind: number, 
+/**
+ * That of the instruction itself.
+ */
+at: number, 
+/**
+ * That of the next instruction to access memory.
+ */
+ahead: number, 
+/**
+ * The hardware told the access.
+ */
+hardware: number, 
+/**
+ * The program was at work, and the access could not be told for certain.
+ */
+undecoded: number, 
+/**
+ * Of those: gathers and scatters, whose addresses stand in vector registers that no sample carries.
+ */
+gathers: number, 
+/**
+ * Beyond all these: samples that did not fit the ring.
+ */
+dropped: number, };
+
+/**
+ * A stretch of a lane: pages that follow each other in a process.
+ */
+export type Segment = { 
+/**
+ * The process; of memory that several map, the first that had it.
+ */
+pid: Pid, 
+/**
+ * Its first page, counted within the lane.
+ */
+lane_page: number, 
+/**
+ * Its first page in the address space.
+ */
+page: Page, 
+/**
+ * How many pages.
+ */
+pages: number, };
+
+/**
+ * A cache line or a page with several threads.
+ */
+export type SharedBlock = { 
+/**
+ * The object; null where none is known there.
+ */
+object: ObjectId | null, 
+/**
+ * Its name; empty where none is known.
+ */
+name: string, 
+/**
+ * The first byte of the block.
+ */
+address: Address, 
+/**
+ * Its size.
+ */
+bytes: Bytes, 
+/**
+ * What its two busiest threads do.
+ */
+kind: BlockKind, 
+/**
+ * Events in it.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * Its share of the weight of all accesses, 0 to 1; of trapped accesses that says nothing of how often it is used.
+ */
+share: number, 
+/**
+ * The standard error of `share`; 0 of trapped accesses, which are no sample of all accesses.
+ */
+share_error: number, 
+/**
+ * How often the next event in it was of another thread.
+ */
+turns: number, 
+/**
+ * The chance that accesses of one common pattern would fall apart between the two threads so by luck; 0 for true
+ * sharing.
+ */
+chance: number, 
+/**
+ * The two busiest threads, with the bytes (offsets in the block) that they use.
+ */
+threads: [BlockThread, BlockThread], };
+
+/**
+ * Pages by how many threads accessed them. Their sum is the number of accessed pages.
+ */
+export type Sharing = { 
+/**
+ * Accessed by one thread only.
+ */
+private: Pages, 
+/**
+ * Read by several threads and written by none.
+ */
+read_only: Pages, 
+/**
+ * Accessed by several threads and written by one of them.
+ */
+one_writer: Pages, 
+/**
+ * Written by several threads.
+ */
+many_writers: Pages, };
+
+/**
+ * Private or shared.
+ */
+export type SharingClass = "private" | "read_only" | "one_writer" | "many_writers" | "shared";
+
+/**
+ * A thread's part of an object.
+ */
+export type SharingPart = { 
+/**
+ * The thread, by position in [`SharingUse::threads`].
+ */
+thread: number, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * Its events.
+ */
+events: number, 
+/**
+ * Their weight.
+ */
+weight: number, 
+/**
+ * The part of it that writes.
+ */
+writes: number, 
+/**
+ * Parts of the object, of [`Ranges::count`], that it was seen in.
+ */
+ranges: number, 
+/**
+ * Pages that it touched first; null where unknown.
+ */
+first_pages: Pages | null, 
+/**
+ * Its first event and its last; null where the source has no time.
+ */
+first_ns: Time | null, 
+/**
+ * Likewise.
+ */
+last_ns: Time | null, };
 
 /**
  * What sharing is known from.
  */
 export type SharingSource = "counts" | "samples" | "traps" | "faults";
-
-/**
- * A time in which a thread uses one object most.
- */
-export type ThreadPhase = { 
-/**
- * Its beginning.
- */
-from_ns: Time, 
-/**
- * Its end.
- */
-to_ns: Time, 
-/**
- * The object.
- */
-object: ObjectId, 
-/**
- * The weight of the thread's use of it.
- */
-weight: number, 
-/**
- * That of everything that the thread does meanwhile.
- */
-of: number, };
 
 /**
  * A thread.
@@ -1508,46 +1432,57 @@ tested: number,
 missed_below: number, };
 
 /**
- * A process.
+ * Samples of one source.
  */
-export type ProcessUse = { 
+export type SourceShare = { 
 /**
- * The process.
+ * The source.
  */
-pid: Pid, 
+source: SampleSource, 
 /**
- * Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
- * before `; then `: all figures are of all of them together.
+ * How many.
  */
-command: string, 
+samples: number, };
+
 /**
- * Distinct pages touched.
+ * A way on which objects of a group were allocated.
  */
-touched_pages: Pages, 
+export type Stack = { 
 /**
- * The part of them that other processes touched too.
+ * How many of the listed objects.
  */
-shared_pages: Pages, 
+objects: number, 
 /**
- * Sum over intervals of pages touched.
+ * Innermost first.
  */
-page_touches: number, 
+frames: Array<Frame>, };
+
 /**
- * Its threads, as far as known.
+ * How the address of one instruction of one thread moves from one sample to the next, thousands of accesses later.
  */
-threads: number, 
+export type Steps = { 
 /**
- * When it began or was first seen.
+ * Pairs of samples.
  */
-born_ns: Time | null, 
+count: number, 
 /**
- * When it ended, where that was seen.
+ * The largest number of bytes of which every step is a multiple: of a regular walk, its stride.
  */
-died_ns: Time | null, 
+stride_bytes: number, 
 /**
- * Its exit code, where its end was seen.
+ * The share of steps that went up, 0 to 1: near 1 or 0 for a walk, near a half for random accesses and for walks that
+ * begin anew between two samples.
  */
-exit_code: number | null, };
+upward: number, };
+
+/**
+ * A thread.
+ */
+export type Thread = { pid: Pid, tid: Tid, 
+/**
+ * Empty where unknown.
+ */
+name: string, };
 
 /**
  * A thread's accesses.
@@ -1571,160 +1506,225 @@ reads: number,
 writes: number, };
 
 /**
- * Numbers of accesses.
+ * A thread's part of the samples of an object.
  */
-export type Accesses = { 
+export type ThreadPart = { 
 /**
- * That read.
+ * The process.
  */
-reads: number, 
+pid: Pid, 
 /**
- * That wrote.
+ * The thread.
  */
-writes: number, };
+tid: Tid, 
+/**
+ * How many.
+ */
+samples: number, 
+/**
+ * Reads among them; null where no sample tells.
+ */
+reads: number | null, 
+/**
+ * Writes among them; null where no sample tells.
+ */
+writes: number | null, 
+/**
+ * Latencies; null where no sample tells.
+ */
+latency_cycles: Latency | null, 
+/**
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * That of samples whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * That of accesses that write.
+ */
+write_ns: Duration | null, 
+/**
+ * That of samples in system calls.
+ */
+call_ns: Duration | null, };
 
 /**
- * Accesses to an object.
+ * A time in which a thread uses one object most.
  */
-export type ObjectCounts = { 
+export type ThreadPhase = { 
 /**
- * Its number.
+ * Its beginning.
+ */
+from_ns: Time, 
+/**
+ * Its end.
+ */
+to_ns: Time, 
+/**
+ * The object.
  */
 object: ObjectId, 
 /**
- * Its name.
+ * The weight of the thread's use of it.
+ */
+weight: number, 
+/**
+ * That of everything that the thread does meanwhile.
+ */
+of: number, };
+
+/**
+ * Samples of a thread.
+ */
+export type ThreadSamples = { 
+/**
+ * Its process.
+ */
+pid: Pid, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * Its name; empty where unknown.
  */
 name: string, 
 /**
- * What it is.
+ * How many.
  */
-kind: ObjectKind, 
+samples: number, 
 /**
- * By thread, most accesses first.
+ * Reads among them; null where no sample tells.
  */
-threads: Array<ThreadCounts>, 
+reads: number | null, 
 /**
- * That read.
+ * Writes among them; null where no sample tells.
  */
-reads: number, 
+writes: number | null, 
 /**
- * That wrote.
+ * Latencies; null where no sample tells.
  */
-writes: number, };
+latency_cycles: Latency | null, 
+/**
+ * The time that they stand for, time at the instruction; null where they have no weight in time.
+ */
+time_ns: Duration | null, 
+/**
+ * That of samples whose access is known.
+ */
+access_ns: Duration | null, 
+/**
+ * That of accesses that write.
+ */
+write_ns: Duration | null, 
+/**
+ * That of samples in system calls.
+ */
+call_ns: Duration | null, };
 
 /**
- * What the counts say. A page that several objects share counts in the one that has most of it.
+ * Pages first touched by a thread.
  */
-export type CountUse = { 
+export type ThreadShare = { 
 /**
- * Accesses to pages of no known object.
+ * Its process.
  */
-unowned: Accesses, 
+pid: Pid, 
 /**
- * By object, most accesses first.
+ * The thread.
  */
-objects: Array<ObjectCounts>, 
+tid: Tid, 
 /**
- * By thread, most accesses first.
+ * How many pages.
  */
-threads: Array<ThreadCounts>, 
-/**
- * That read.
- */
-reads: number, 
-/**
- * That wrote.
- */
-writes: number, };
+pages: Pages, };
 
 /**
- * A finding.
+ * A thread id, as the recorder's pid namespace sees it.
  */
-export type Finding = { 
-/**
- * A stable name.
- */
-id: string, 
-/**
- * The finding in a line.
- */
-title: string, 
-/**
- * The numbers behind it.
- */
-evidence: string, 
-/**
- * What to do.
- */
-advice: string, 
-/**
- * The groups of the objects it is about, the most affected first.
- */
-groups: Array<number>, };
+export type Tid = number;
 
 /**
- * A thread.
+ * A moment: `CLOCK_MONOTONIC`, nanoseconds.
  */
-export type Thread = { pid: Pid, tid: Tid, 
-/**
- * Empty where unknown.
- */
-name: string, };
+export type Time = number;
 
 /**
- * Time bins of the map.
+ * What was recorded.
  */
-export type Bins = { count: number, intervals_per_bin: number, };
+export type TraceSummary = { 
+/**
+ * The command line.
+ */
+command: string, 
+/**
+ * The processor, its number of CPUs and its memory, in words.
+ */
+machine: Known<string>, 
+/**
+ * The kernel's release.
+ */
+kernel: Known<string>, 
+/**
+ * When it began, in words; null where not recorded.
+ */
+started: string | null, 
+/**
+ * Its start on the trace's clock, which figures of groups use.
+ */
+start_ns: Time, 
+/**
+ * How long it ran.
+ */
+duration_ns: Duration, 
+/**
+ * How long the intervals are, in words.
+ */
+lengths: string, 
+/**
+ * What of the trace is shown; null where all is.
+ */
+selected: string | null, 
+/**
+ * What all times count.
+ */
+clock_unit: ClockUnit, 
+/**
+ * How many intervals.
+ */
+intervals: number, 
+/**
+ * What made the trace.
+ */
+backend: string, 
+/**
+ * The tool whose record it was made of; null where Varve recorded.
+ */
+imported_from: string | null, 
+/**
+ * Whether the target ran in an emulator.
+ */
+is_emulated: boolean, 
+/**
+ * Whether every loss counter is zero.
+ */
+complete: boolean, 
+/**
+ * The same in a sentence.
+ */
+statement: string, 
+/**
+ * Loss counters that are not zero.
+ */
+losses: { [key in string]: number }, 
+/**
+ * Whether the trace tells writes.
+ */
+written_known: boolean, };
 
 /**
- * All of it. Moments are nanoseconds since the start of the trace.
+ * What weights count.
  */
-export type Payload = { 
-/**
- * Which varve wrote the page.
- */
-generator: string, trace: TraceSummary, overhead: Overhead, footprint: Footprint, 
-/**
- * What samples say; null where there are none.
- */
-samples: SampleUse | null, 
-/**
- * What counts say; null where there are none.
- */
-counts: CountUse | null, 
-/**
- * Who uses what; null where no thread of an access is known.
- */
-sharing: SharingUse | null, 
-/**
- * What this trace cannot tell, a sentence each.
- */
-unknown: Array<string>, bins: Bins, 
-/**
- * Microseconds from one edge of an interval to the next, 32 bits each; one edge more than there are intervals.
- */
-interval_edges: Column, 
-/**
- * Pages touched in each interval, as differences, 32 bits each.
- */
-working_set: Column, 
-/**
- * The same of resident pages; null where they were not recorded.
- */
-resident: Column | null, processes: Array<ProcessUse>, 
-/**
- * All threads that others refer to by position.
- */
-threads: Array<Thread>, lanes: Array<Lane>, 
-/**
- * The objects by name, kind and site; most page touches first.
- */
-groups: Array<GroupRow>, 
-/**
- * The hottest objects of each group.
- */
-objects: Array<Object>, 
-/**
- * Groups that the list leaves out.
- */
-omitted_groups: number, findings: Array<Finding>, };
+export type WeightUnit = "accesses" | "nanoseconds" | "samples" | "first_accesses" | "pages";

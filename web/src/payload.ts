@@ -1,5 +1,6 @@
 // Reads what crates/report/src/html.rs writes: zlib(u32 length of JSON, JSON, columns), as base64.
 // Columns are little-endian arrays; the JSON refers to them by byte offset and element count.
+import { short } from "./format";
 import type * as gen from "./payload.gen";
 import type { Column } from "./payload.gen";
 
@@ -35,6 +36,9 @@ export interface Report extends Omit<gen.Payload, "lanes" | "interval_edges" | "
   resident: Float64Array | null;
   /** microseconds */
   duration: number;
+  /** a short name of each group, and of each lane */
+  groupNames: string[];
+  laneNames: string[];
   /** the listed objects of each group, hottest first */
   members: number[][];
   /** Whether a page of a lane was touched from a moment to another, microseconds. */
@@ -96,7 +100,7 @@ export async function decode(text: string): Promise<Report> {
     return false;
   };
   return {
-    ...json, lanes, members, isTouched, edges, binEdges,
+    ...json, lanes, members, isTouched, groupNames: short(json.groups.map(g => g.name)), laneNames: short(lanes.map(l => l.title)), edges, binEdges,
     workingSet: sums(json.working_set),
     resident: json.resident && sums(json.resident),
     duration: edges.length ? edges[edges.length - 1] : 0,

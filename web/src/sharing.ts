@@ -17,7 +17,7 @@ export function threadLabel(t: SharingThread): string {
 /** A name without the place where it was allocated. */
 export function shortName(name: string): string {
   const at = name.lastIndexOf(" (");
-  return at > 0 && name.endsWith(")") ? name.slice(0, at) : name;
+  return fmt.name(at > 0 && name.endsWith(")") ? name.slice(0, at) : name);
 }
 
 /** What tells objects of one name apart: ` #2`; nothing where a name is used once. */

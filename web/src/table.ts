@@ -160,6 +160,7 @@ export class ObjectTable {
 
 function columns(report: Report, filters: Filters): ColumnSpec[] {
   const hottest = Math.max(1, ...report.groups.map(g => g.page_touches));
+  const names = new Map(report.groups.map((g, i) => [g, report.groupNames[i]]));
   const total = Math.max(1, fmt.value(report.footprint.page_touches) ?? 0);
   const most = (list: GroupRow["threads"]) => list[0];
   const thread = (pid: number, tid: number) => report.threads.findIndex(t => t.pid === pid && t.tid === tid);
@@ -179,7 +180,7 @@ function columns(report: Report, filters: Filters): ColumnSpec[] {
   };
   const ofObject = (o: Obj) => Math.min(o.touched_pages * PAGE_BYTES, o.bytes || Infinity);
   const all: (ColumnSpec | null)[] = [
-    { key: "name", title: "Object", hint: "Name", numeric: false, value: g => g.name.toLowerCase(), text: g => fmt.name(g.site && g.name.endsWith(` (${g.site})`) ? g.name.slice(0, -g.site.length - 3) : g.name), one: o => `at ${fmt.hex(o.address)}` },
+    { key: "name", title: "Object", hint: "Name", numeric: false, value: g => g.name.toLowerCase(), text: g => names.get(g)!, one: o => `at ${fmt.hex(o.address)}` },
     { key: "objects", title: "Objects", hint: "How many objects of this name come from this site", numeric: true, value: g => part(g)?.objects ?? g.objects, text: g => fmt.count(part(g)?.objects ?? g.objects), one: () => "" },
     { key: "kind", title: "Kind", hint: "static, heap, stack, mapping or file", numeric: false, value: g => g.kind, text: g => g.kind, one: () => "" },
     { key: "site", title: "Site", hint: "Where they were allocated", numeric: false, value: g => g.site?.toLowerCase() ?? null, text: g => g.site ?? "–", one: o => life(o) },

@@ -219,6 +219,39 @@ fn lives_of_one_site_count_their_pages_once() {
 }
 
 #[test]
+fn who_touched_the_objects_of_a_site_is_said_of_the_site() {
+    let mut made = Made::new(3);
+    for i in 0..4_u64 {
+        let mut row = of(1 + i as u32 % 2, object(i, 50 + 10 * i, 4));
+        row.name = "request".into();
+        made.objects.push(row);
+    }
+    let by = |pid, touch| TouchRow {
+        pid: Pid(pid),
+        ..touch
+    };
+    made.touches = vec![
+        by(1, touch(1, 50, 4)),
+        by(1, touch(1, 70, 1)),
+        by(2, touch(1, 60, 2)),
+    ];
+    let found = made.analyse();
+    let parts: Vec<_> = found.groups[0]
+        .processes
+        .iter()
+        .map(|p| {
+            (
+                p.pid.0,
+                p.objects,
+                p.touched_pages_over_lives.0,
+                p.page_touches,
+            )
+        })
+        .collect();
+    assert_eq!(parts, [(1, 2, 5, 5), (2, 2, 2, 2)]);
+}
+
+#[test]
 fn what_grows_and_moves_is_one_object() {
     let mut made = Made::new(6);
     let at = |i: u64| Time(i * STEP + 7);

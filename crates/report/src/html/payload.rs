@@ -278,11 +278,12 @@ struct Declarations<'a> {
 impl TypeVisitor for Declarations<'_> {
     fn visit<T: TS + 'static + ?Sized>(&mut self) {
         T::visit_generics(self);
-        let name = T::ident(self.config);
-        if self.texts.contains_key(&name) {
-            return;
-        }
+        // Those without a file of their own have no name either: they are written where they are used.
         if T::output_path().is_some() {
+            let name = T::ident(self.config);
+            if self.texts.contains_key(&name) {
+                return;
+            }
             let docs = T::docs().unwrap_or_default();
             let text = format!("{docs}export {}\n", T::decl(self.config));
             self.texts.insert(name, text);

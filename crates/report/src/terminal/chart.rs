@@ -100,7 +100,7 @@ mod tests {
                 start_ns: Time(i),
                 end_ns: Time(i + 1),
                 pages: Pages(if i == 5000 { 800 } else { 1 }),
-                resident_pages: Pages(0),
+                resident_pages: varve_analyse::Known::Exact(Pages(0)),
             })
             .collect();
         let lines = area(&set, Time(0), (80, HEIGHT), &format::duration);

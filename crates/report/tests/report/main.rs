@@ -8,4 +8,5 @@
 
 mod exact_page;
 mod html;
+mod lanes;
 mod terminal;

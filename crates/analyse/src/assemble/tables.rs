@@ -1,0 +1,122 @@
+//! The small tables of a trace.
+
+use std::collections::HashMap;
+
+use varve_model::{Duration, ObjectKind, Pid, SiteId, Time};
+use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
+use varve_trace::{Manifest, Trace, TraceError};
+
+use super::OWN_MEMORY;
+use crate::fold::Sites;
+use crate::memory::{Homes, Objects};
+use crate::sweep::intervals;
+
+/// The small tables of a trace.
+pub(crate) struct Tables {
+    pub(crate) intervals: Vec<IntervalRow>,
+    pub(crate) objects: Vec<ObjectRow>,
+    pub(crate) sites: HashMap<SiteId, String>,
+    pub(crate) threads: Vec<ThreadRow>,
+    /// Only a time of the recording is seen: what was touched outside of it is not known.
+    pub(crate) is_window: bool,
+    pub(super) processes: Vec<ProcessRow>,
+    pub(super) losses: Vec<LossRow>,
+}
+
+impl Tables {
+    /// `objects` are those of the trace, each once.
+    pub(super) fn read(trace: &Trace, objects: Vec<ObjectRow>) -> Result<Tables, TraceError> {
+        let mut sites = HashMap::new();
+        for batch in trace.batches::<SiteRow>()? {
+            sites.extend(batch?.into_iter().map(|row| (row.site, row.label)));
+        }
+        Ok(Tables {
+            intervals: intervals(trace)?,
+            objects,
+            sites,
+            threads: trace.rows()?,
+            is_window: trace.selection().is_some_and(|s| s.time.is_some()),
+            processes: trace.rows()?,
+            losses: trace.rows()?,
+        })
+    }
+
+    /// Where the objects lie.
+    pub(crate) fn homes<'a>(&'a self, all: &'a Objects) -> Homes<'a> {
+        Homes {
+            rows: &self.objects,
+            places: &all.places,
+        }
+    }
+
+    /// The objects by name, kind and site as a person reads them, numbered from 0 on: sites of one label are one.
+    pub(super) fn sites(&self) -> Sites {
+        let mut numbers: HashMap<(&str, ObjectKind, Option<&str>), u32> = HashMap::new();
+        let of = self.objects.iter().map(|row| {
+            let next = numbers.len() as u32;
+            let key = (row.name.as_str(), row.kind, self.site(row));
+            *numbers.entry(key).or_insert(next)
+        });
+        Sites::new(of.collect())
+    }
+
+    /// Where an object was allocated.
+    pub(crate) fn site(&self, row: &ObjectRow) -> Option<&str> {
+        self.sites.get(&row.site?).map(String::as_str)
+    }
+
+    /// Whether a process came of another one and went on with its program.
+    pub(crate) fn has_forks(&self) -> bool {
+        let known: HashMap<Pid, &str> = self
+            .processes
+            .iter()
+            .map(|p| (p.pid, p.exe.as_str()))
+            .collect();
+        let same = |p: &ProcessRow| known.get(&p.parent).is_some_and(|exe| *exe == p.exe);
+        self.processes.iter().any(|p| p.pid != p.parent && same(p))
+    }
+
+    /// Whether an object, by position, is the recorder's.
+    pub(crate) fn is_own(&self, position: usize) -> bool {
+        self.objects[position].name.starts_with(OWN_MEMORY)
+    }
+
+    pub(super) fn start(&self, manifest: &Manifest) -> Time {
+        self.intervals
+            .first()
+            .map_or(manifest.clock.start_ns, |i| i.start_ns)
+    }
+
+    pub(super) fn between_intervals(&self) -> Duration {
+        let pairs = self.intervals.windows(2);
+        // While the recording was paused they ran.
+        let gaps = pairs.map(|pair| (pair[1].start_ns - pair[0].end_ns).min(pair[0].held_ns).0);
+        Duration(gaps.fold(0, u64::saturating_add))
+    }
+
+    /// How many intervals are longer than a length.
+    pub(crate) fn longer_than(&self, length: Duration) -> u64 {
+        let longer = |i: &&IntervalRow| i.end_ns - i.start_ns > length;
+        self.intervals.iter().filter(longer).count() as u64
+    }
+
+    /// The last one ends with the recording, and may be short.
+    pub(super) fn shortest_interval(&self) -> Duration {
+        let all = self.intervals.split_last();
+        let whole = all.map(|(last, whole)| {
+            if whole.is_empty() {
+                std::slice::from_ref(last)
+            } else {
+                whole
+            }
+        });
+        let lengths = whole.into_iter().flatten().map(|i| i.end_ns - i.start_ns);
+        lengths.min().unwrap_or_default()
+    }
+
+    pub(super) fn end(&self, manifest: &Manifest) -> Time {
+        self.intervals
+            .last()
+            .map_or(manifest.clock.end_ns, |i| i.end_ns)
+    }
+}
