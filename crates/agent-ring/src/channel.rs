@@ -16,8 +16,10 @@ pub(crate) const HELLO_WORDS: usize = 3;
 pub(crate) const ANSWER_WORDS: usize = 2;
 /// Descriptors in one answer at most.
 pub(crate) const MAX_DESCRIPTORS: usize = 2;
-/// How long a process waits for the recorder before it goes on without, in milliseconds.
+/// How long a process waits for a recorder that is stopped before it goes on without, in milliseconds.
 pub(crate) const PATIENCE_MS: u64 = 100;
+/// The same for one that is busy.
+pub(crate) const MAX_PATIENCE_MS: u64 = 2_000;
 
 /// What a process wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

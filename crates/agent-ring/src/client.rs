@@ -8,8 +8,11 @@
 //! socket in that, nor bring one like it about. In a user namespace that does not know the recorder's user, the kernel
 //! says "nobody" for it as for every such user; there the folder alone decides.
 
+use std::cell::Cell;
+
 use crate::channel::{
-    ANSWER_WORDS, Control, HELLO, HELLO_WORDS, Identity, Kind, PATIENCE_MS, SOCKET, identity_of,
+    ANSWER_WORDS, Control, HELLO, HELLO_WORDS, Identity, Kind, MAX_PATIENCE_MS, PATIENCE_MS,
+    SOCKET, identity_of,
 };
 use crate::layout::VERSION;
 use crate::raw::system_call;
@@ -100,7 +103,12 @@ pub enum Absent {
 #[derive(Debug)]
 pub struct Connection {
     socket: i32,
-    until_ns: u64,
+    /// Until when what is waited for is waited for.
+    until_ns: Cell<u64>,
+    /// Until when at most.
+    last_ns: u64,
+    /// The recorder's process, where this pid namespace knows it.
+    recorder: Cell<i32>,
 }
 
 impl Connection {
@@ -123,9 +131,12 @@ impl Connection {
         if socket < 0 {
             return Err(Absent::Refused);
         }
+        let now = now_ns();
         let connection = Connection {
             socket: socket as i32,
-            until_ns: now_ns() + PATIENCE_MS * 1_000_000,
+            until_ns: Cell::new(now + PATIENCE_MS * 1_000_000),
+            last_ns: now + MAX_PATIENCE_MS * 1_000_000,
+            recorder: Cell::new(0),
         };
         if !connection.limit(libc::SO_SNDTIMEO) {
             return Err(Absent::Refused);
@@ -141,7 +152,7 @@ impl Connection {
 
     /// Limits a wait to what is left of the patience: all waits of a connection share it.
     fn limit(&self, which: i32) -> bool {
-        let left_us = self.until_ns.saturating_sub(now_ns()) / 1000;
+        let left_us = self.until_ns.get().saturating_sub(now_ns()) / 1000;
         let limit = libc::timeval {
             tv_sec: 0,
             // Zero would be without end.
@@ -175,7 +186,7 @@ impl Connection {
         for (to, byte) in to.sun_path.iter_mut().zip(path) {
             *to = byte.cast_signed();
         }
-        self.again(|| {
+        self.again(libc::SO_SNDTIMEO, || {
             // SAFETY: a struct that lives here, of the size that is stated.
             unsafe {
                 system_call(
@@ -215,6 +226,7 @@ impl Connection {
                 ],
             )
         };
+        self.recorder.set(peer.pid);
         // Without the time at which it was made, a folder may come back.
         let unknown = peer.uid == OVERFLOW_USER && identity.made_ns != 0;
         result == 0 && (peer.uid == identity.uid || unknown)
@@ -242,7 +254,7 @@ impl Connection {
             message.msg_control = (&raw mut control).cast();
             message.msg_controllen = Control::bytes(count);
         }
-        let sent = self.again(|| {
+        let sent = self.again(libc::SO_SNDTIMEO, || {
             // SAFETY: the message points to what lives here, with the sizes that it states.
             unsafe {
                 system_call(
@@ -277,7 +289,7 @@ impl Connection {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = &raw mut data;
         message.msg_iovlen = 1;
-        let got = self.again(|| {
+        let got = self.again(libc::SO_RCVTIMEO, || {
             message.msg_control = (&raw mut control).cast();
             message.msg_controllen = size_of::<Control>();
             // SAFETY: the message points to what lives here, with the sizes that it states.
@@ -324,14 +336,29 @@ impl Connection {
         socket
     }
 
-    /// Makes a call again that a signal, or a hold, interrupted, for as long as there is patience.
-    fn again(&self, mut call: impl FnMut() -> isize) -> isize {
+    /// Makes a call again that a signal, or a hold, interrupted, for as long as there is patience; and one whose limit
+    /// (`which`) is over, for as long as the recorder is busy and not stopped.
+    fn again(&self, which: i32, mut call: impl FnMut() -> isize) -> isize {
         loop {
             let result = call();
-            if result != -libc::EINTR as isize || now_ns() >= self.until_ns {
+            let is_interrupted = result == -libc::EINTR as isize;
+            if !is_interrupted && result != -libc::EAGAIN as isize {
+                return result;
+            }
+            if is_interrupted && now_ns() < self.until_ns.get() {
+                continue;
+            }
+            if !self.has_more_patience() || !self.limit(which) {
                 return result;
             }
         }
+    }
+
+    fn has_more_patience(&self) -> bool {
+        let now = now_ns();
+        let until = (now + PATIENCE_MS * 1_000_000).min(self.last_ns);
+        self.until_ns.set(until);
+        now < until && is_at_work(self.recorder.get())
     }
 }
 
@@ -339,6 +366,61 @@ impl Drop for Connection {
     fn drop(&mut self) {
         close(self.socket);
     }
+}
+
+/// Whether a process is neither stopped nor at its end, as its `/proc/PID/stat` says.
+fn is_at_work(pid: i32) -> bool {
+    if pid <= 0 {
+        return false;
+    }
+    let mut path = [0u8; 32];
+    let mut digits = [0u8; 10];
+    let mut rest = pid.unsigned_abs();
+    let mut count = 0;
+    while rest > 0 {
+        digits[count] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+    }
+    let number = digits[..count].iter().rev();
+    for (to, byte) in path
+        .iter_mut()
+        .zip(b"/proc/".iter().chain(number).chain(b"/stat"))
+    {
+        *to = *byte;
+    }
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: a C string that lives here: the last bytes stay zero.
+    let file = unsafe {
+        system_call(
+            libc::SYS_openat,
+            [at, path.as_ptr() as usize, flags, 0, 0, 0],
+        )
+    };
+    if file < 0 {
+        return false;
+    }
+    let mut text = [0u8; 128];
+    // SAFETY: a buffer that lives here, of the size that is stated.
+    let length = unsafe {
+        let buffer = [
+            file as usize,
+            text.as_mut_ptr() as usize,
+            text.len(),
+            0,
+            0,
+            0,
+        ];
+        system_call(libc::SYS_read, buffer)
+    };
+    close(file as i32);
+    let text = &text[..usize::try_from(length).unwrap_or(0).min(text.len())];
+    // The name before it, in brackets, may have any bytes.
+    let Some(end) = text.iter().rposition(|byte| *byte == b')') else {
+        return false;
+    };
+    matches!(text.get(end + 2), Some(b'R' | b'S' | b'D'))
 }
 
 /// Closes a descriptor of the library's own; a negative one is none.

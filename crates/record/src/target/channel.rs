@@ -36,7 +36,7 @@ const REST: Wait = Wait::from_millis(2);
 /// Tracked processes that have connected and not said what they want; the oldest has to go.
 const MAX_PENDING: usize = 64;
 /// How long they have time for it: what they wait themselves.
-const PATIENCE: Wait = Wait::from_millis(200);
+const PATIENCE: Wait = Wait::from_secs(2);
 
 /// What a process handed over or was given. `image` is when what it runs began ([`TrackedProcesses::image`]).
 #[derive(Debug)]
