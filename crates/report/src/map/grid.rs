@@ -60,6 +60,11 @@ pub struct Lane {
 }
 
 impl Lane {
+    /// Sum over intervals of the pages touched.
+    pub fn page_touches(&self) -> u64 {
+        self.sums.iter().map(|&sum| u64::from(sum)).sum()
+    }
+
     pub(super) fn new(holds: Holds, title: String, objects: u64) -> Lane {
         Lane {
             holds,
@@ -252,6 +257,11 @@ impl<'a> GridPass<'a> {
 }
 
 impl Grids {
+    /// The lanes, hottest first.
+    pub fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
     /// Halves the resolution in address of every lane that has more than one bin; exact, because bins
     /// share no page. Returns false when there is nothing left to halve.
     pub(crate) fn coarsen(&mut self) -> bool {

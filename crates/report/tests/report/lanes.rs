@@ -3,7 +3,7 @@
 use varve_model::{Address, Bytes, Interval, ObjectKind, Page, PageRange, Pages, Pid, Time};
 use varve_objects::{Layer, Span};
 use varve_report::html::{HtmlReport, MAX_PAGE_BYTES, write_html};
-use varve_report::map::{GridPass, Map, Placement, Site};
+use varve_report::map::{GridPass, Grids, Map, Placement, Site};
 
 use crate::html::{Decoded, page_of};
 
@@ -98,7 +98,7 @@ fn the_largest_noise_still_fits() {
     assert_eq!(decoded.json["lanes"].as_array().unwrap().len(), 64);
 }
 
-fn in_lanes(placements: &[Placement], sites: &[Site], runs: &[(u64, u64)]) -> Decoded {
+fn filled(placements: &[Placement], sites: &[Site], runs: &[(u64, u64)]) -> Grids {
     let spans: Vec<_> = placements.iter().map(Placement::span).collect();
     let mut pass = pass(placements, sites, &spans, 4);
     pass.begin(Interval(0), Time(0), Time(10));
@@ -109,9 +109,13 @@ fn in_lanes(placements: &[Placement], sites: &[Site], runs: &[(u64, u64)]) -> De
         };
         pass.touch(Pid(1), run);
     }
+    pass.finish()
+}
+
+fn in_lanes(placements: &[Placement], sites: &[Site], runs: &[(u64, u64)]) -> Decoded {
     page_of(HtmlReport {
         map: Map {
-            grids: pass.finish(),
+            grids: filled(placements, sites, runs),
             edges: (0..5).map(Time).collect(),
             working_set: vec![Pages(0); 4],
             ..Map::default()
@@ -185,4 +189,6 @@ fn a_page_of_several_objects_of_a_site_is_one_page_of_its_lane() {
         .map(|&n| u64::from(n))
         .sum();
     assert_eq!(coverage, 3, "each page was touched once");
+    let grids = filled(&placements, &sites, &[(0x100, 2), (0x200, 1)]);
+    assert_eq!(grids.lanes()[0].page_touches(), 3, "in one interval");
 }
