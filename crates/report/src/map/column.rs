@@ -39,14 +39,23 @@ struct Now {
     possibly: u32,
 }
 
+/// The lane of what is on no map.
+const NO_LANE: u32 = u32::MAX;
+
 /// Where the pages of an object go.
 #[derive(Clone, Copy, Default)]
 struct Target {
     /// Added to the number of a page it gives its place in the lane; it may wrap.
     offset: u64,
     lane: u32,
-    /// The first address bin of the lane, and how many pages a bin has, as a power of two.
+}
+
+/// The address bins of a lane.
+#[derive(Clone, Copy, Default)]
+struct Rows {
+    /// The first of them.
     begin: u32,
+    /// How many pages one has, as a power of two.
     shift: u32,
 }
 
@@ -60,11 +69,18 @@ struct Cell {
     first: Target,
 }
 
-/// What is known of the owners of a chunk.
+/// What is known of the owners of a chunk. There may be one for each touched page.
 #[derive(Default)]
 struct Chunk {
     /// The version of [`Owners`]; none has zero.
     version: u32,
+    /// The target of all of its pages, where `cells` is none; its lane is [`NO_LANE`] where they have none.
+    whole: Target,
+    cells: Option<Box<Cells>>,
+}
+
+/// The owners of a chunk with several.
+struct Cells {
     cells: Vec<Cell>,
     targets: Vec<Target>,
 }
@@ -81,6 +97,8 @@ struct Piece {
 /// Gathers time bins, one after the other, in the order of time; bins may be left out.
 pub(super) struct Filler<'a> {
     owners: Owners<'a>,
+    /// Of each lane.
+    rows: Vec<Rows>,
     /// Of each span; none where it is not on the map.
     targets: Vec<Option<Target>>,
     chunks: Vec<Chunk>,
@@ -104,11 +122,14 @@ impl<'a> Filler<'a> {
         let target = |seat: &Seat| Target {
             offset: seat.offset(),
             lane: seat.lane,
-            // Lanes have at most some 12 million bins together.
-            begin: begins.get(seat.lane as usize).map_or(0, |&b| b as u32),
-            shift: lanes.get(seat.lane as usize).map_or(0, |l| l.page_shift),
         };
+        let rows = lanes.iter().zip(&begins).map(|(lane, begin)| Rows {
+            // Lanes have at most some 12 million bins together.
+            begin: *begin as u32,
+            shift: lane.page_shift,
+        });
         Filler {
+            rows: rows.collect(),
             owners: Owners::new(spans),
             targets: seats.iter().map(|s| s.as_ref().map(target)).collect(),
             chunks: Vec::new(),
@@ -165,32 +186,47 @@ impl<'a> Filler<'a> {
             self.chunks.resize_with(position + 1, Chunk::default);
         }
         let (chunk, targets) = (&mut self.chunks[position], &self.targets);
-        let is_new = std::mem::replace(&mut chunk.version, version) == 0;
-        chunk.cells.clear();
-        chunk.targets.clear();
+        chunk.version = version;
+        let old = chunk.cells.take().map(|old| *old);
+        let mut known = old.unwrap_or_else(|| Cells {
+            cells: Vec::new(),
+            targets: Vec::new(),
+        });
+        known.cells.clear();
+        known.targets.clear();
         self.owners.of_chunk(position, |end, shares| {
-            let from = chunk.targets.len();
+            let from = known.targets.len();
             let of = shares
                 .iter()
                 .filter_map(|share| targets[share.object.0 as usize]);
-            chunk.targets.extend(of);
-            if chunk.targets.len() > from + 1 {
-                merge(&mut chunk.targets, from);
+            known.targets.extend(of);
+            if known.targets.len() > from + 1 {
+                merge(&mut known.targets, from);
             }
-            chunk.cells.push(Cell {
+            known.cells.push(Cell {
                 end,
                 // `Owners` names no more.
-                count: (chunk.targets.len() - from) as u16,
+                count: (known.targets.len() - from) as u16,
                 from: from as u32,
-                first: chunk.targets.get(from).copied().unwrap_or_default(),
+                first: known.targets.get(from).copied().unwrap_or_default(),
             });
-            if chunk.targets.len() == from + 1 {
-                chunk.targets.truncate(from);
+            if known.targets.len() == from + 1 {
+                known.targets.truncate(from);
             }
         });
-        if is_new {
-            // Most chunks never change, and there may be one for each touched page.
-            chunk.cells.shrink_to_fit();
+        match known.cells[..] {
+            [
+                Cell {
+                    end,
+                    count: count @ 0..=1,
+                    first,
+                    ..
+                },
+            ] if u64::from(end) == CHUNK => {
+                let lane = if count == 1 { first.lane } else { NO_LANE };
+                chunk.whole = Target { lane, ..first };
+            }
+            _ => chunk.cells = Some(Box::new(known)),
         }
     }
 
@@ -202,18 +238,28 @@ impl<'a> Filler<'a> {
             now,
             seen,
             unowned,
+            rows,
             ..
         } = self;
         for piece in pieces.drain(..) {
             let chunk = &chunks[piece.position as usize];
             let base = piece.first / CHUNK * CHUNK;
             let (mut at, end) = (piece.first, piece.first + u64::from(piece.count));
-            let before = |c: &&Cell| base + u64::from(c.end) <= at;
-            let start = match chunk.cells.len() {
-                ..16 => chunk.cells.iter().take_while(before).count(),
-                _ => chunk.cells.partition_point(|c| before(&c)),
+            let Some(known) = &chunk.cells else {
+                match (chunk.whole.lane, piece.possibly) {
+                    (NO_LANE, true) => (),
+                    (NO_LANE, false) => *unowned += end - at,
+                    (_, true) => add_possibly(now, rows, &chunk.whole, at, end),
+                    (_, false) => add(now, rows, seen, &chunk.whole, at, end),
+                }
+                continue;
             };
-            for cell in &chunk.cells[start..] {
+            let before = |c: &&Cell| base + u64::from(c.end) <= at;
+            let start = match known.cells.len() {
+                ..16 => known.cells.iter().take_while(before).count(),
+                _ => known.cells.partition_point(|c| before(&c)),
+            };
+            for cell in &known.cells[start..] {
                 if at >= end {
                     break;
                 }
@@ -221,15 +267,15 @@ impl<'a> Filler<'a> {
                 match cell.count {
                     0 if piece.possibly => (),
                     0 => *unowned += stop - at,
-                    1 if piece.possibly => add_possibly(now, &cell.first, at, stop),
-                    1 => add(now, seen, &cell.first, at, stop),
+                    1 if piece.possibly => add_possibly(now, rows, &cell.first, at, stop),
+                    1 => add(now, rows, seen, &cell.first, at, stop),
                     count => {
-                        let targets = &chunk.targets[cell.from as usize..];
+                        let targets = &known.targets[cell.from as usize..];
                         for target in &targets[..usize::from(count)] {
                             if piece.possibly {
-                                add_possibly(now, target, at, stop);
+                                add_possibly(now, rows, target, at, stop);
                             } else {
-                                add(now, seen, target, at, stop);
+                                add(now, rows, seen, target, at, stop);
                             }
                         }
                     }
@@ -287,13 +333,14 @@ fn merge(targets: &mut Vec<Target>, from: usize) {
 }
 
 #[inline]
-fn add(now: &mut [Now], seen: &mut PageSet, target: &Target, first: u64, end: u64) {
+fn add(now: &mut [Now], rows: &[Rows], seen: &mut PageSet, target: &Target, first: u64, end: u64) {
+    let Rows { begin, shift } = rows[target.lane as usize];
     let mut at = first.wrapping_add(target.offset);
     let end = end.wrapping_add(target.offset);
     while at < end {
-        let row = at >> target.shift;
-        let stop = end.min((row + 1) << target.shift);
-        let now = &mut now[target.begin as usize + row as usize];
+        let row = at >> shift;
+        let stop = end.min((row + 1) << shift);
+        let now = &mut now[begin as usize + row as usize];
         now.sum = now.sum.saturating_add((stop - at) as u32);
         now.distinct += seen.add(target.lane, at, stop);
         at = stop;
@@ -301,13 +348,14 @@ fn add(now: &mut [Now], seen: &mut PageSet, target: &Target, first: u64, end: u6
 }
 
 #[inline]
-fn add_possibly(now: &mut [Now], target: &Target, first: u64, end: u64) {
+fn add_possibly(now: &mut [Now], rows: &[Rows], target: &Target, first: u64, end: u64) {
+    let Rows { begin, shift } = rows[target.lane as usize];
     let mut at = first.wrapping_add(target.offset);
     let end = end.wrapping_add(target.offset);
     while at < end {
-        let row = at >> target.shift;
-        let stop = end.min((row + 1) << target.shift);
-        let now = &mut now[target.begin as usize + row as usize];
+        let row = at >> shift;
+        let stop = end.min((row + 1) << shift);
+        let now = &mut now[begin as usize + row as usize];
         now.possibly = now.possibly.saturating_add((stop - at) as u32);
         at = stop;
     }
