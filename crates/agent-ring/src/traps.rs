@@ -4,7 +4,7 @@
 //! resolves, and alone can move pages in it. Both speak in datagrams of 64-bit words. The recorder asks with [`WHO`];
 //! the handler, which has given up its rights, says [`HELLO`]; the recorder looks who said that, by the kernel's word, and
 //! sends [`DEVICE`]; the handler makes its userfaultfd from it and sends that with [`READY`]. From then on each [`ARM`],
-//! before which [`THREADS`] may come, is answered by [`ARMED`].
+//! before which [`THREADS`] may come, is answered by [`ARMED`]. A handler that its program asks to end says [`SERVED`] unasked.
 
 /// The environment variable that, if set, asks each process for a fault handler, which has a connection of its own
 /// ([`crate::channel::Kind::Handler`]).

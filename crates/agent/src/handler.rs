@@ -2,8 +2,9 @@
 //!
 //! Only somebody whose memory it is may move pages of it (`UFFDIO_MOVE`), and whoever does so must not be among the
 //! threads that the recorder holds still. So the library makes, where the recorder asks for it, a process by
-//! `clone(CLONE_VM)`. Nobody waits for it (its exit signal is none, and it is orphaned at once), no signal reaches it
-//! (its own session, all blocked), it holds none of the program's descriptors, and it has no rights ([`rights`]).
+//! `clone(CLONE_VM)`. Nobody waits for it (it has no exit signal, and ends before the program does: [`parting`]), no
+//! signal reaches it (its own session, all blocked), it holds none of the program's descriptors, and it has no rights
+//! ([`rights`]).
 //!
 //! While the recorder holds the program, the handler moves every resident page of private anonymous memory to a place
 //! aside: another address, always the same distance away, so that the page tables are all the state there is. When
@@ -25,6 +26,7 @@ mod launch;
 mod maps;
 mod messages;
 mod mover;
+mod parting;
 mod place;
 mod protect;
 mod ranges;
@@ -39,6 +41,8 @@ use varve_agent_ring::{Arm, Armed, HELLO, MAX_WORDS, PLACES, READY, SERVED, THRE
 use crate::sys;
 use messages::{Message, Socket};
 use mover::Watch;
+use parting::Parting;
+pub(crate) use parting::{leave, reap};
 use ranges::Range;
 use resolve::Handler;
 use rights::Taken;
@@ -58,16 +62,27 @@ pub(crate) fn start() {
     }
 }
 
-/// What the handler does until its end; it runs on `stack`.
-fn live(socket: Socket, taken: Taken, stack: Range) {
+/// What the handler does until its end; it runs on `stack`. `asked` tells when the program asks it to end.
+fn live(socket: Socket, asked: i32, taken: Taken, stack: Range) {
     let mut words = [0u64; MAX_WORDS];
-    let Some(mut handler) = begin(socket, taken, stack, &mut words) else {
+    let Some(mut handler) = begin(socket, asked, taken, stack, &mut words) else {
         return;
     };
     loop {
-        let ready = messages::wait(handler.front.descriptor, socket, handler.has_more());
+        let sources = [handler.front.descriptor, socket.0, asked];
+        let ready = messages::wait(sources, handler.has_more());
         if ready.pages {
             handler.resolve_batch();
+        }
+        if ready.asked
+            && let Some(parting) = parting::hear(asked)
+        {
+            let (served, empty) = match parting {
+                Parting::Keep => handler.release(),
+                Parting::Forget => handler.served(),
+            };
+            socket.send(&[SERVED, served, empty], None);
+            return;
         }
         if !ready.words {
             continue;
@@ -96,9 +111,17 @@ fn live(socket: Socket, taken: Taken, stack: Range) {
 }
 
 /// Says that it is there when it is asked, waits for the device and makes what is needed.
-fn begin(socket: Socket, taken: Taken, stack: Range, words: &mut [u64]) -> Option<Handler> {
+fn begin(
+    socket: Socket,
+    asked: i32,
+    taken: Taken,
+    stack: Range,
+    words: &mut [u64],
+) -> Option<Handler> {
     loop {
-        messages::wait(-1, socket, false);
+        if messages::wait([-1, socket.0, asked], false).asked {
+            return None;
+        }
         match socket.receive(words) {
             Message::Device(device) => {
                 let watches = Watch::from_device(device).zip(Watch::from_device(device));

@@ -19,6 +19,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod arena;
+mod ends;
 mod events;
 mod handler;
 mod heap;
@@ -47,6 +48,11 @@ static ARENA: arena::Arena = arena::Arena::new();
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
+
+// Among the last that run when the program returns from `main` or calls `exit`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = handler::leave;
 
 extern "C" fn start() {
     // A panic would print. There should be none; if there is one, it is caught where it happens.

@@ -272,6 +272,7 @@ fn give_up() {
     if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() }
         && is_owner()
     {
+        handler::reap();
         let (ready, gone) = (Ordering::AcqRel, Ordering::Acquire);
         let _ = state.status.compare_exchange(READY, UNUSABLE, ready, gone);
     }

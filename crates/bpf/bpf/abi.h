@@ -43,7 +43,7 @@ struct tracked {
 	u64 image; /* when what it runs began: the time of its exec or fork */
 };
 
-/* A process that may be a fault handler, or the one that makes it: it is not tracked unless it runs a program */
+/* A process that may be a fault handler: it is not tracked unless it runs a program */
 struct exempt {
 	u64 made;
 	u32 parent; /* the tracked process whose memory it shares */

@@ -18,15 +18,15 @@ static __always_inline u32 own_number(struct task_struct *task)
 	return number;
 }
 
-/* A process may be made that is to be a fault handler, by way of one in between: neither of them is tracked, and
- * neither makes another that is not. The recorder finds out whether they are what they may be.
+/* A process may be made that is to be a fault handler: it is not tracked, and what it makes is. The recorder finds out
+ * whether it is what it may be.
  */
-static __always_inline int exempts(u32 *flags, u32 parent, u32 pid, u32 deep)
+static __always_inline int exempts(u32 *flags, u32 parent, u32 pid)
 {
 	struct exempt new = {
 		.made = bpf_ktime_get_ns(),
 		.parent = parent,
-		.flags = deep ? *flags | TRACK_SERVED : *flags & ~TRACK_SERVED,
+		.flags = *flags | TRACK_SERVED,
 	};
 
 	if ((*flags & (TRACK_HANDLERS | TRACK_SERVED)) != TRACK_HANDLERS ||

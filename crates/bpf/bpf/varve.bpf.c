@@ -432,8 +432,8 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	pid = BPF_CORE_READ(child, tgid);
 	tid = BPF_CORE_READ(child, pid);
 	mm = (u64)BPF_CORE_READ(child, mm);
-	if (pid != parent && !BPF_CORE_READ(child, exit_signal) && mm == (u64)BPF_CORE_READ(current_task(), mm) &&
-	    (t ? exempts(&t->flags, parent, pid, 0) : e && exempts(&e->flags, e->parent, pid, 1)))
+	if (t && pid != parent && !BPF_CORE_READ(child, exit_signal) && mm == (u64)BPF_CORE_READ(current_task(), mm) &&
+	    exempts(&t->flags, parent, pid))
 		return 0;
 	if (t) {
 		flags = t->flags;

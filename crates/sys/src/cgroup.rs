@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
@@ -363,7 +363,14 @@ pub fn dissolve(path: &Path, parent: &Path) {
 
 /// Lets a cgroup run, whatever that takes; silently.
 pub fn thaw(path: &Path) {
-    let _ = fs::write(path.join("cgroup.freeze"), "0");
+    put(&path.join("cgroup.freeze"), "0");
+}
+
+/// Writes to a file that is there: where a group is gone, nothing is made in its place.
+fn put(path: &Path, text: &str) {
+    if let Ok(mut file) = File::options().write(true).open(path) {
+        let _ = file.write_all(text.as_bytes());
+    }
 }
 
 fn listed(path: &Path) -> Vec<Pid> {
@@ -378,7 +385,7 @@ fn move_out(pid: Pid, from: &Path, to: &Path) {
         return;
     };
     if Cgroup::of(pid).is_ok_and(|group| group == from) && !handle.has_ended() {
-        let _ = fs::write(to.join("cgroup.procs"), pid.to_string());
+        put(&to.join("cgroup.procs"), &pid.to_string());
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a recorder leaves in the system: cgroups, rings, processes.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::stage::MARK;
@@ -104,11 +105,16 @@ pub(crate) fn marked_processes(mark: &str) -> Vec<u32> {
 
 /// Thaws a cgroup, empties it into the one above and removes it.
 pub(crate) fn dissolve(cgroup: &Path) {
-    let _ = fs::write(cgroup.join("cgroup.freeze"), "0");
+    // Never makes a file where the group is gone.
+    let put = |path: PathBuf, text: &str| {
+        let file = fs::File::options().write(true).open(path);
+        let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    };
+    put(cgroup.join("cgroup.freeze"), "0");
     for _ in 0..50 {
         let pids = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
         for pid in pids.lines() {
-            let _ = fs::write(cgroup.join("../cgroup.procs"), pid);
+            put(cgroup.join("../cgroup.procs"), pid);
         }
         if fs::remove_dir(cgroup).is_ok() || !cgroup.exists() {
             return;

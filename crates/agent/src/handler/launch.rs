@@ -11,22 +11,18 @@ use varve_agent_ring::client::Connection;
 
 use super::messages::{Socket, close};
 use super::ranges::Range;
-use super::{end, live, rights};
+use super::{end, live, parting, rights};
 use crate::{process, sys};
 
 /// The handler's stack; the messages and lists that it keeps there take less than half.
 const STACK_BYTES: usize = 512 << 10;
-/// The stack of the process in between, at the top of it.
-const SHORT_STACK_BYTES: usize = 16 << 10;
-/// The order lies between the two.
+/// The order lies above it.
 const ORDER_BYTES: usize = 256;
 const _: () = assert!(size_of::<Order>() <= ORDER_BYTES);
-/// `__WCLONE`: children without an exit signal.
-const WAIT_CLONE: usize = 0x8000_0000;
 /// How long the program waits at most until its handler has given up its rights.
 const MAX_SETTLING_SECONDS: usize = 5;
 
-/// What the new processes need to know.
+/// What the new process needs to know.
 struct Order {
     socket: Socket,
     stack: Range,
@@ -55,13 +51,14 @@ pub(super) fn launch() {
     }
 }
 
-/// Makes the handler by way of a process in between, which ends when the handler has given up its rights: so the
-/// handler is nobody's child here, and nothing of the program runs while the memory's `dumpable` flag changes.
+/// Makes the handler, and waits until it has given up its rights: so this thread does not run while the memory's
+/// `dumpable` flag changes. No signal is delivered meanwhile.
 fn make(socket: Socket, stack: NonNull<u8>) {
     let bottom = stack.as_ptr() as usize;
     let top = bottom + STACK_BYTES;
-    let place = (top - SHORT_STACK_BYTES - ORDER_BYTES) as *mut Order;
-    let order = Order {
+    let place = top - ORDER_BYTES;
+    let order = place as *mut Order;
+    let new = Order {
         socket,
         stack: Range {
             start: bottom as u64,
@@ -69,17 +66,27 @@ fn make(socket: Socket, stack: NonNull<u8>) {
         },
         state: AtomicU32::new(STARTING),
     };
-    // SAFETY: within fresh memory, aligned, and neither of the two stacks reaches it. It stays as long as the stack.
-    unsafe { place.write(order) };
+    // SAFETY: within fresh memory, aligned, and the stack ends below. It stays as long as the stack.
+    let order = unsafe {
+        order.write(new);
+        &*order
+    };
     let all = u64::MAX;
     let mut before = 0u64;
     set_mask(&all, &mut before);
-    let flags = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
-    // SAFETY: the stack is the new process's alone and this thread waits until it has ended.
-    let child = unsafe { clone_into(flags, top, between, place as usize, 0) };
+    parting::reap_predecessors();
+    let flags = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as usize;
+    let state = place + offset_of!(Order, state);
+    // SAFETY: the stack below is the handler's alone from here on.
+    let child = unsafe { clone_into(flags, place, handler, place, state) };
     if child > 0 {
-        // SAFETY: takes integers; the status is not asked for.
-        unsafe { sys::call(libc::SYS_wait4, [child as usize, 0, WAIT_CLONE, 0, 0, 0]) };
+        parting::note(child as u32);
+        for _ in 0..MAX_SETTLING_SECONDS {
+            if order.state.load(Ordering::Acquire) != STARTING {
+                break;
+            }
+            futex(&order.state, libc::FUTEX_WAIT, STARTING);
+        }
     }
     set_mask(&before, &mut 0);
 }
@@ -99,31 +106,6 @@ fn set_mask(mask: &u64, before: &mut u64) {
             ],
         )
     };
-}
-
-extern "C" fn between(place: usize) -> ! {
-    // SAFETY: `make` wrote it there.
-    let order = unsafe { &*(place as *const Order) };
-    let flags = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as usize;
-    // SAFETY: the stack below is the handler's alone from here on.
-    let child = unsafe {
-        clone_into(
-            flags,
-            place,
-            handler,
-            place,
-            place + offset_of!(Order, state),
-        )
-    };
-    if child > 0 {
-        for _ in 0..MAX_SETTLING_SECONDS {
-            if order.state.load(Ordering::Acquire) != STARTING {
-                break;
-            }
-            futex(&order.state, libc::FUTEX_WAIT, STARTING);
-        }
-    }
-    end()
 }
 
 /// Waits for a second at most, or wakes who waits. The kernel wakes through the shared kind, so no other will do.
@@ -152,6 +134,7 @@ extern "C" fn handler(place: usize) -> ! {
     // SAFETY: `make` wrote it there, above this stack.
     let order = unsafe { &*(place as *const Order) };
     leave(order.socket);
+    let asked = parting::listen();
     let taken = rights::give_up();
     // What the kernel would write at the end is of no use from here on.
     // SAFETY: takes an address, which may be null.
@@ -161,7 +144,7 @@ extern "C" fn handler(place: usize) -> ! {
     if let Some(taken) = taken
         && rights::confine()
     {
-        live(order.socket, taken, order.stack);
+        live(order.socket, asked, taken, order.stack);
     }
     end()
 }

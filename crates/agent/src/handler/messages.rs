@@ -24,6 +24,8 @@ pub(super) enum Message {
 pub(super) struct Ready {
     pub(super) pages: bool,
     pub(super) words: bool,
+    /// The program asks for something.
+    pub(super) asked: bool,
 }
 
 /// One control message with one descriptor.
@@ -132,25 +134,27 @@ impl Socket {
     }
 }
 
-/// Waits until there is something to do; only looks where `has_more` to do anyway.
-pub(super) fn wait(pages: i32, socket: Socket, has_more: bool) -> Ready {
-    let poll = |fd| libc::pollfd {
+/// Waits until there is something to do; only looks where `has_more` to do anyway. The descriptors are those that tell of
+/// pages, of the recorder's words, and of what the program asks; negative ones tell nothing.
+pub(super) fn wait(sources: [i32; 3], has_more: bool) -> Ready {
+    let mut all = sources.map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
-    };
-    let mut both = [poll(pages), poll(socket.0)];
+    });
     let limit = if has_more { 0 } else { usize::MAX };
-    // SAFETY: two structs that live here.
+    // SAFETY: as many structs as stated, which live here.
     unsafe {
         sys::call(
             libc::SYS_poll,
-            [both.as_mut_ptr() as usize, 2, limit, 0, 0, 0],
+            [all.as_mut_ptr() as usize, all.len(), limit, 0, 0, 0],
         )
     };
+    let [pages, words, asked] = all.map(|one| one.revents != 0);
     Ready {
-        pages: has_more || both[0].revents != 0,
-        words: both[1].revents != 0,
+        pages: has_more || pages,
+        words,
+        asked,
     }
 }
 

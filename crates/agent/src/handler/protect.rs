@@ -193,8 +193,8 @@ impl Handler {
     }
 
     /// Puts everything back and stops watching, while the program runs. It takes as long as it takes: what is aside when
-    /// the handler ends is lost.
-    pub(super) fn release(mut self) {
+    /// the handler ends is lost. What was [`served`](Handler::served) until then.
+    pub(super) fn release(mut self) -> (u64, u64) {
         self.resolve_batch();
         let mut patience = Patience::new(u32::MAX);
         // Twice at least, as memory may move from where it is yet to be looked for to where it was.
@@ -222,6 +222,7 @@ impl Handler {
             // SAFETY: the handler's own memory; nothing is left there.
             unsafe { sys::unmap_at(shadow.start, shadow.bytes()) };
         }
+        self.served()
     }
 }
 

@@ -167,7 +167,9 @@ fn a_handler_has_no_rights_whatever_its_target_had() {
             let is_needed = link.starts_with("socket:")
                 || link.ends_with("/pagemap")
                 || link.ends_with("/maps")
-                || link == "anon_inode:[userfaultfd]";
+                || link == "anon_inode:[userfaultfd]"
+                // It shows whoever reads it that one's own signals.
+                || link == "anon_inode:[signalfd]";
             assert!(is_needed, "{who}'s has {link}");
         }
         assert_eq!(
@@ -295,6 +297,46 @@ fn a_child_that_gives_back_much_memory_at_once_has_the_rest() {
         let (running, out) = record(&stage, "giver", &[pieces, "FILE"]);
         require_kept(&stage, running, &out);
     }
+}
+
+/// A program that waits for any child, or takes in the orphans of others, finds its own and no handler.
+#[test]
+fn a_program_finds_its_own_children_and_no_other() {
+    for mode in ["own", "orphans"] {
+        let stage = Stage::new();
+        if !can_trap(&stage) {
+            return;
+        }
+        let (running, out) = record(&stage, "reaper", &[mode, "FILE"]);
+        require_kept(&stage, running, &out);
+        let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+        let traps = manifest.traps.unwrap();
+        assert_eq!(traps.given_up, 0, "{traps:?}");
+        // Each child used 256 pages in each of several intervals.
+        assert!(traps.moved_pages > 4 * 256, "{traps:?}");
+    }
+}
+
+/// As the first process of a PID namespace does, which gets all orphans there.
+#[test]
+fn the_first_process_of_a_namespace_finds_its_own_children_and_no_other() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let out = stage.path("said");
+    let program = program("reaper");
+    let words = [
+        "unshare",
+        "-pf",
+        "--mount-proc",
+        program.to_str().unwrap(),
+        "own",
+        out.to_str().unwrap(),
+    ];
+    let options = ["--backend", "fault", "--interval", "10ms"];
+    let running = stage.start(stage.record(&options, &words));
+    require_kept(&stage, running, &out);
 }
 
 #[test]

@@ -157,6 +157,7 @@ impl Handlers {
             moved: false,
             shadow: Ranges::default(),
             places: 0,
+            left: None,
         };
         if let Some(old) = self.handlers.insert(pid, handler) {
             old.quit();
@@ -174,7 +175,10 @@ impl Handlers {
         let mut failed = Vec::new();
         for (pid, handler) in &mut self.handlers {
             let met = match &handler.state {
-                State::Ready(..) if handler.has_ended() => Err(io::ErrorKind::UnexpectedEof.into()),
+                State::Ready(..) if handler.has_ended() => {
+                    handler.hear_end();
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                }
                 State::Ready(..) => Ok(()),
                 _ => handler.handshake(*pid, held, &self.exempt).map(|shaken| {
                     self.met.extend(shaken.met);
@@ -217,6 +221,10 @@ impl Handlers {
         };
         let shadow = std::mem::take(&mut handler.shadow);
         self.left.insert(pid, (handler.since, shadow));
+        if let Some((served, empty)) = handler.left {
+            self.note.served += served;
+            self.note.served_empty += empty;
+        }
         match (handler.is_lost(), varve_sys::is_running(pid)) {
             (true, true) => {
                 self.killed += 1;
@@ -278,8 +286,9 @@ impl Handlers {
                         .retain(|p, (since, _)| *p != pid || *since >= time);
                     // A new program's handler may have been announced before this was heard.
                     if self.handlers.get(&pid).is_some_and(|s| s.since < time)
-                        && let Some(handler) = self.handlers.remove(&pid)
+                        && let Some(mut handler) = self.handlers.remove(&pid)
                     {
+                        handler.hear_end();
                         // None ends before it is asked to.
                         self.killed += u64::from(handler.is_lost() && !by_signal);
                         let (served, empty) = handler.quit();

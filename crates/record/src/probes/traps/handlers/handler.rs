@@ -43,6 +43,8 @@ pub(super) struct Handler {
     pub(super) shadow: Ranges,
     /// How many pieces that is.
     pub(super) places: usize,
+    /// What it had served, and of that accesses to pages without content, when it ended because its program asked it to.
+    pub(super) left: Option<(u64, u64)>,
 }
 
 /// How far a handler has come.
@@ -76,9 +78,20 @@ impl Handler {
         self.handler().is_some_and(is_over)
     }
 
-    /// Whether it has ended with pages that it had moved.
+    /// Whether it has ended with pages that it had moved, and its program did not ask it to.
     pub(super) fn is_lost(&self) -> bool {
-        self.moved && self.has_ended()
+        self.moved && self.left.is_none() && self.has_ended()
+    }
+
+    /// Hears whether it ends because its program asked it to.
+    pub(super) fn hear_end(&mut self) {
+        let mut words = [0; 3];
+        if self.left.is_none()
+            && self.is_ready()
+            && let Ok(Some(said)) = self.socket.receive(&mut words, Wait::ZERO)
+        {
+            self.left = served(&words, said.words);
+        }
     }
 
     /// Lets the handler go on where somebody has stopped it: its process would wait at every page that it has moved.
@@ -152,6 +165,7 @@ impl Handler {
             };
             let words = words.get(..said.words)?;
             let [PLACES, places @ ..] = words else {
+                self.left = served(words, said.words);
                 return Armed::decode(words);
             };
             self.places += places.len() / 2;
@@ -168,15 +182,26 @@ impl Handler {
     /// accesses to pages without content.
     pub(super) fn quit(self) -> (u64, u64) {
         let mut words = [0; 3];
+        if let Some(counts) = self.left {
+            return counts;
+        }
         self.resume();
         // If it does not hear it, it hears the end of the connection.
         if self.socket.send(&[QUIT], Wait::ZERO).is_err() || !self.is_ready() {
             return (0, 0);
         }
         match self.socket.receive(&mut words, LAST_ANSWER) {
-            Ok(Some(said)) if said.words == 3 && words[0] == SERVED => (words[1], words[2]),
+            Ok(Some(said)) => served(&words, said.words).unwrap_or_default(),
             _ => (0, 0),
         }
+    }
+}
+
+/// The counts of a last message.
+fn served(words: &[u64], said: usize) -> Option<(u64, u64)> {
+    match words {
+        [SERVED, served, empty, ..] if said == 3 => Some((*served, *empty)),
+        _ => None,
     }
 }
 
