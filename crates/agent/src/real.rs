@@ -96,7 +96,7 @@ real_functions! {
     setns as "setns" (descriptor: c_int, kind: c_int) -> c_int, else -1;
     unshare as "unshare" (flags: c_int) -> c_int, else -1;
     dlclose as "dlclose" (handle: Pointer) -> c_int, else -1;
-    end as "_exit" (status: c_int) -> (), else ();
+    end as "_exit" (status: c_int) -> (), else Default::default();
     prctl as "prctl" (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
 }
 
