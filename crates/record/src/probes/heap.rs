@@ -155,7 +155,7 @@ impl Probe for Heap {
     }
 
     fn collected(&mut self, heard: Time, state: &mut State) {
-        self.rings.drain(heard, state);
+        self.rings.drain_collected(heard, state);
         self.settle_sources(state);
     }
 

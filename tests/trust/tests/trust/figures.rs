@@ -1,6 +1,10 @@
 //! Figures that cannot be: parts above their whole, memory that counts twice, touches of what cannot be touched.
 
+use std::collections::HashSet;
+
 use varve_faults::Stage;
+use varve_trace::Trace;
+use varve_trace::tables::{MappingRow, ProcessRow};
 use varve_trust::program;
 
 use crate::reports::{number, objects_with, recorded};
@@ -56,4 +60,21 @@ fn a_reservation_shows_only_what_was_touched() {
     let findings = report["findings"].as_array().unwrap();
     let never = findings.iter().find(|f| f["id"] == "never-touched");
     assert!(never.is_none(), "{never:?}");
+}
+
+/// A shell makes them with `vfork`: until they run their program, their memory is the shell's.
+#[test]
+fn programs_of_a_moment_have_their_own_mappings_and_leave_none_to_the_shell() {
+    let stage = Stage::new();
+    let many = "i=0; while [ $i -lt 400 ]; do /bin/true; i=$((i+1)); done";
+    let ended = stage.run(stage.record(&["--interval", "50ms"], &["sh", "-c", many]));
+    ended.require(0);
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let processes: Vec<ProcessRow> = trace.rows().unwrap();
+    assert_eq!(processes.len(), 401);
+    let mappings: Vec<MappingRow> = trace.rows().unwrap();
+    let is_true = |m: &&MappingRow| m.path.ends_with("/true");
+    let owners: HashSet<_> = mappings.iter().filter(is_true).map(|m| m.pid).collect();
+    assert!(!owners.contains(&processes[0].pid), "{:?}", processes[0]);
+    assert_eq!(owners.len(), 400);
 }

@@ -8,7 +8,7 @@ use varve_sys::monotonic_now;
 
 use super::kernel_view::is_reservation;
 use crate::state::objects::{Birth, LiveObjects, STACK};
-use crate::state::processes::FirstMaps;
+use crate::state::processes::{FirstMaps, Processes};
 use crate::state::stacks::Stacks;
 use crate::state::{Arrivals, State};
 use crate::target::channel::Arrival;
@@ -42,6 +42,13 @@ struct Early {
     reader: RingReader,
     /// It was there at the last look already.
     waited: bool,
+}
+
+impl Early {
+    /// Whether the events have told of the process and of what it runs.
+    fn is_known(&self, processes: &Processes) -> bool {
+        processes.knows(self.pid, self.image)
+    }
 }
 
 /// All rings of a recording.
@@ -81,22 +88,36 @@ impl Rings {
         }));
     }
 
-    /// Takes up new rings and reads all of them, up to the moment up to which the kernel's events were taken: of threads that
-    /// began later nothing is known yet.
+    /// Reads all rings, up to the moment up to which the kernel's events were taken: of threads that began later nothing
+    /// is known yet.
     pub(crate) fn drain(&mut self, heard: Time, state: &mut State) {
+        self.take_up(state, Early::is_known);
+        self.drain_all(heard, state);
+    }
+
+    /// The same, once all events were taken that there were when the rings were collected.
+    pub(crate) fn drain_collected(&mut self, heard: Time, state: &mut State) {
+        self.take_up(state, |early, processes| {
+            early.waited || early.is_known(processes)
+        });
+        self.drain_all(heard, state);
+    }
+
+    fn drain_all(&mut self, heard: Time, state: &mut State) {
         self.fill_percent = 0;
-        self.take_up(state);
         for i in 0..self.rings.len() {
             self.drain_one(i, state, Some(heard));
         }
     }
 
-    fn take_up(&mut self, state: &mut State) {
+    /// Takes up those rings of which that is true. A process of which the events are still to tell may have its parent's
+    /// memory for all that is known of it.
+    fn take_up(&mut self, state: &mut State, is_due: impl Fn(&Early, &Processes) -> bool) {
         // A process may have come and gone since the last look: its ring is here by now.
         self.take_arrivals(&mut state.arrivals);
         let processes = &state.processes;
         for early in std::mem::take(&mut self.early) {
-            if !early.waited && !processes.knows(early.pid, early.image) {
+            if !is_due(&early, processes) {
                 self.early.push(early);
                 continue;
             }
@@ -117,7 +138,7 @@ impl Rings {
 
     /// What a process ran until this time is over: reads what it has left, and lets its rings go.
     pub(crate) fn image_ended(&mut self, pid: Pid, time: Time, state: &mut State) {
-        self.take_up(state);
+        self.take_up(state, Early::is_known);
         let of = |r: &Ring| r.pid == pid && r.image < time;
         while let Some(i) = self.rings.iter().position(of) {
             self.drain_one(i, state, None);
