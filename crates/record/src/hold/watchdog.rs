@@ -13,7 +13,7 @@
 mod care;
 mod order;
 
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -31,6 +31,8 @@ use crate::RecordError;
 
 /// How long the recorder waits for the watchdog's end.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the second may take to say who it is.
+const INTRODUCTION: Duration = Duration::from_secs(5);
 /// How often the recorder looks whether its watchdogs are there.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// The same where one could not be started.
@@ -38,18 +40,25 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// The recorder's end of one watchdog.
 struct Line {
+    /// The process that was started; of the second, the one that started it in turn and has ended.
     child: Child,
+    /// The watchdog.
+    pid: Pid,
+    process: PidFd,
     socket: UnixStream,
 }
 
 impl Line {
+    /// Whether somebody has stopped it.
+    fn is_stopped(&self) -> bool {
+        varve_sys::status(self.pid).is_ok_and(|status| status.state == 'T')
+            && !self.process.has_ended()
+    }
+
     /// Lets it go on where somebody has stopped it.
     fn resume(&self) {
-        let pid = Pid(self.child.id());
-        if varve_sys::status(pid).is_ok_and(|status| status.state == 'T')
-            && let Ok(process) = PidFd::open(pid)
-        {
-            let _ = process.signal(libc::SIGCONT);
+        if self.is_stopped() {
+            let _ = self.process.signal(libc::SIGCONT);
         }
     }
 
@@ -70,12 +79,20 @@ impl Line {
             .process_group(0);
         // By that it knows that a recorder started it, not a person whom the program's file gave rights.
         let mut child = without_gain(&mut command).spawn().map_err(failed())?;
+        let mut pid = Pid(child.id());
         if is_second {
-            // It goes on in a process that is not this one's child.
+            // It goes on in a process that is not this one's child, and says which.
             child.wait().map_err(failed())?;
+            let mut said = [0; 4];
+            ours.set_read_timeout(Some(INTRODUCTION))
+                .map_err(failed())?;
+            (&ours).read_exact(&mut said).map_err(failed())?;
+            pid = Pid(u32::from_ne_bytes(said));
         }
         Ok(Line {
+            process: PidFd::open(pid).map_err(failed())?,
             child,
+            pid,
             socket: ours,
         })
     }
@@ -171,9 +188,8 @@ impl Watchdog {
     }
 
     fn start_missing(&mut self) -> Result<(), RecordError> {
-        // One that somebody has stopped would bring back no pages. The second is not this one's child, and acts where the
-        // first has ended.
-        self.first.resume();
+        // One that somebody has stopped would bring back no pages.
+        self.both().iter().for_each(|line| line.resume());
         let missing = [self.first.has_ended(), self.second.has_ended()];
         if missing[0] {
             // It may not be dead: whoever closes its end is of no use either.
@@ -235,21 +251,21 @@ impl Drop for Watchdog {
         for line in self.both() {
             let _ = order::send(&line.socket, &Order::End, &[]);
             let _ = line.socket.shutdown(std::net::Shutdown::Write);
+            line.resume();
         }
-        // It ends at once, unless fault handlers still bring pages back, or somebody has stopped it: a target of the same user
-        // can.
-        let child = &mut self.first.child;
+        // They end at once, unless fault handlers still bring pages back, or somebody has stopped them: a target of the same
+        // user can.
         let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            if !matches!(child.try_wait(), Ok(None)) {
-                return;
-            }
+        while Instant::now() < until && self.both().iter().any(|line| !line.process.has_ended()) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        if varve_sys::status(Pid(child.id())).is_ok_and(|s| s.state != 'T') {
-            return;
+        for line in self.both() {
+            if line.is_stopped() {
+                let _ = line.process.signal(libc::SIGKILL);
+            }
         }
-        let _ = child.kill();
-        let _ = child.wait();
+        if self.first.process.has_ended() {
+            let _ = self.first.child.wait();
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use varve_faults::{
     Running, Stage, cgroup_of, cgroup_root, is_frozen, patiently, recorder_cgroups, varve_binary,
+    watchdogs,
 };
 use varve_trace::Trace;
 use varve_trace::tables::{ObjectRow, TouchRow};
@@ -439,26 +440,25 @@ fn a_forked_child_has_no_stack_of_a_thread_that_it_has_not() {
     }
 }
 
-/// A target of the same user can stop the watchdog: the recorder ends all the same.
+/// A target of the same user can stop the watchdogs: the recorder ends all the same, and they do.
 #[test]
-fn a_watchdog_that_somebody_stops_keeps_nobody() {
+fn watchdogs_that_somebody_stops_keep_nobody_and_do_not_stay() {
     let stage = Stage::new();
     let started = stage.path("started");
     let words = ["serve", started.to_str().expect("a path")];
     let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
     assert!(patiently(|| started.exists()), "{}", recorder.messages());
-    let children = format!("/proc/{0}/task/{0}/children", recorder.pid());
-    let children = fs::read_to_string(children).expect("its children");
-    let is_watchdog = |pid: &&str| {
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        words.ends_with(b"\0watchdog\0")
-    };
-    let watchdog = children.split_whitespace().find(is_watchdog);
-    let watchdog: i32 = watchdog.expect("a watchdog").parse().expect("its number");
-    let id = rustix::process::Pid::from_raw(watchdog).expect("its number");
-    rustix::process::kill_process(id, Signal::STOP).expect("stopped");
+    let both = watchdogs(recorder.pid());
+    assert_eq!(both.len(), 2, "{both:?}");
+    for watchdog in &both {
+        let id = rustix::process::Pid::from_raw(*watchdog as i32).expect("its number");
+        rustix::process::kill_process(id, Signal::STOP).expect("stopped");
+    }
     recorder.signal(Signal::TERM);
     let ended = recorder.end().require(11);
-    assert!(!Path::new(&format!("/proc/{watchdog}")).exists());
+    for watchdog in both {
+        let is_gone = || !Path::new(&format!("/proc/{watchdog}")).exists();
+        assert!(patiently(is_gone), "{watchdog}");
+    }
     stage.require_clean(ended.pid);
 }

@@ -170,8 +170,11 @@ impl Care {
 /// for the first to fail.
 pub fn watch(socket: OwnedFd, is_second: bool) {
     crate::rights::settle_watchdog();
-    if is_second && varve_sys::detach().is_err() {
-        return;
+    if is_second {
+        let own = || std::process::id().to_ne_bytes();
+        if varve_sys::detach().is_err() || rustix::io::write(&socket, &own()).is_err() {
+            return;
+        }
     }
     // It holds what leads into the target's memory.
     crate::rights::hide();
