@@ -79,8 +79,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
             // Nobody would read its counts.
             return 0;
         }
-        eprintln!("varve: the recorder gives no file for counts: {why}");
-        return 1;
+        // The program runs as it would, uncounted, as where it has no descriptor left: the recorder knows whom it gave none,
+        // and who did not begin with its own. What it runs is counted again.
     }
     follow::prepare(&folder, &identity);
     translate::prepare(version);
