@@ -1,7 +1,8 @@
 //! Following a program into the next: the emulator itself would let an `execve` run natively.
 
 use std::ffi::{CStr, CString, OsStr, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,25 +116,48 @@ pub(crate) extern "C" fn system_call(
     a1: u64,
     a2: u64,
     a3: u64,
-    _: u64,
-    _: u64,
+    a4: u64,
+    a5: u64,
     _: u64,
     _: u64,
     _: u64,
 ) {
     if number == libc::SYS_execve {
-        exec(a1, a2, a3);
+        if let Some(path) = string(a1) {
+            exec(&path, a2, a3);
+        }
     } else if number == libc::SYS_execveat {
-        file::count_unfollowed();
+        // The emulator may know no such call.
+        match string(a2).and_then(|path| path_at(a1 as i32, &path, a5 as i32)) {
+            Some(path) => exec(&path, a3, a4),
+            None => file::count_unfollowed(),
+        }
     }
+}
+
+/// The path of what a descriptor and a path name together (execveat(2)), where it has one.
+fn path_at(folder: i32, path: &CStr, flags: i32) -> Option<CString> {
+    let name = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let is_empty = name.as_os_str().is_empty();
+    if name.is_absolute() || folder == libc::AT_FDCWD && !is_empty {
+        return Some(path.to_owned());
+    }
+    let link = format!("/proc/self/fd/{folder}");
+    let base = std::fs::read_link(&link).ok()?;
+    if !is_empty {
+        return CString::new(base.join(name).into_os_string().into_vec()).ok();
+    }
+    let file = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let is_it = flags & libc::AT_EMPTY_PATH != 0 && file(&base)? == file(Path::new(&link))?;
+    is_it
+        .then(|| CString::new(base.into_os_string().into_vec()).ok())
+        .flatten()
 }
 
 /// Runs the next program under the emulator too. Where that cannot be, this returns, and the emulator goes on with
 /// the call as it is: a program that is not there or may not be run fails as ever, another one runs uncounted.
-fn exec(path: u64, arguments: u64, environment: u64) {
-    let Some(path) = string(path) else { return };
-    let plan = plan(&path, arguments, environment);
-    match plan {
+fn exec(path: &CStr, arguments: u64, environment: u64) {
+    match plan(path, arguments, environment) {
         Plan::Fails => {}
         Plan::Unfollowed => file::count_unfollowed(),
         Plan::Run(words, variables) => {

@@ -231,7 +231,7 @@ words! {
         CutLine = "cut_line",
         /// Accesses beyond the room for counts.
         UncountedAccesses = "uncounted_accesses",
-        /// Programs that ran outside the emulator.
+        /// Programs that the emulator did not run.
         UncountedPrograms = "uncounted_programs",
         /// Processes that got no room for counts.
         UncountedProcesses = "uncounted_processes",
@@ -279,7 +279,7 @@ impl Loss {
             Loss::RecorderKilled => "what was not written when the recorder was killed",
             Loss::CutLine => "what followed the line within which an imported text ends",
             Loss::UncountedAccesses => "accesses beyond the room for counts",
-            Loss::UncountedPrograms => "programs that ran outside the emulator",
+            Loss::UncountedPrograms => "programs that the emulator did not run",
             Loss::UncountedProcesses => "processes that got no room for counts",
             Loss::DamagedCounts => "files of counts that cannot be read",
         }

@@ -267,6 +267,26 @@ static int execs(char **a, char *self) {
   return 0;
 }
 
+// The same by descriptors: one program of its file, the next of a name in its folder.
+static int execs_at(char **a, char *self) {
+  int left = atoi(a[0]), file = open(self, O_RDONLY | O_CLOEXEC);
+  if (!left) {
+    puts("the last program");
+    return 9;
+  }
+  char number[16], *folder = strdup(self), *name = strrchr(folder, '/');
+  snprintf(number, sizeof number, "%d", left - 1);
+  char *words[] = {self, "execs_at", number, NULL};
+  *name++ = 0;
+  if (left % 2) {
+    syscall(SYS_execveat, file, "", words, environ, AT_EMPTY_PATH);
+  } else {
+    syscall(SYS_execveat, open(folder, O_PATH | O_CLOEXEC), name, words, environ, 0);
+  }
+  die("execveat");
+  return 0;
+}
+
 static pthread_barrier_t all;
 static void *meet(void *argument) {
   volatile char local[5000];
@@ -480,6 +500,7 @@ int main(int n, char **a) {
   if (IS(background)) return background(a + 2);
   if (IS(forks)) return forks(a + 2);
   if (IS(execs)) return execs(a + 2, a[0]);
+  if (IS(execs_at)) return execs_at(a + 2, a[0]);
   if (IS(threads)) return threads(a + 2);
   if (IS(crowd)) return crowd(a + 2);
   if (IS(serve)) return serve(a + 2);

@@ -259,3 +259,15 @@ fn a_program_that_runs_itself_again_is_counted() {
     );
     assert!(!counts(&stage.path("trace.varve")).is_empty());
 }
+
+#[test]
+fn a_program_that_is_run_by_a_descriptor_is_counted() {
+    let _alone = alone();
+    let stage = Stage::new();
+    let command = stage.record_actor(&["--backend", "exact"], &["execs_at", "4"]);
+    let ended = stage.run(command).require(9);
+    assert_eq!(ended.text(), "the last program\n");
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let manifest = &trace.manifest;
+    assert!(manifest.completeness.complete, "{:?}", manifest.losses);
+}
