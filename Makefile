@@ -87,6 +87,7 @@ bench-smoke: build
 	$(BIN)/varve-bench exact --smoke
 	$(BIN)/varve-bench fault --smoke
 	$(BIN)/varve-bench capture --smoke
+	$(BIN)/varve-bench study --smoke
 	$(BIN)/varve-bench memory --smoke
 	$(BIN)/varve-bench trace-size --smoke
 	$(BIN)/varve-bench density --smoke

@@ -21,7 +21,7 @@ const SMALL: [&str; 4] = ["--size", "S", "--seconds", "0.2"];
 
 /// A way to record, by what it is asked for on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Method {
+pub(crate) enum Method {
     /// Page tables at the end of each interval
     Scan,
     /// The same with software samples at 1000/s; only the samples are counted
@@ -33,9 +33,10 @@ enum Method {
 }
 
 impl Method {
-    const ALL: [Method; 4] = [Method::Scan, Method::Samples, Method::Fault, Method::Exact];
+    pub(crate) const ALL: [Method; 4] =
+        [Method::Scan, Method::Samples, Method::Fault, Method::Exact];
 
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Method::Scan => "scan",
             Method::Samples => "samples",
@@ -108,73 +109,95 @@ pub(crate) struct Options {
 
 /// What one recording holds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Captured {
+pub(crate) struct Captured {
     /// Page touches, samples with an address, trapped accesses or counted accesses.
-    events: u64,
+    pub(crate) events: u64,
     /// Different pages of the whole run.
-    pages: u64,
+    pub(crate) pages: u64,
     /// Pages of each interval, added up over the intervals.
-    interval_pages: u64,
+    pub(crate) interval_pages: u64,
     /// The same of the complete table of touches of the same recording; 0 where there is none.
     complete_interval_pages: u64,
 }
 
 /// One round: plain, and each method in the order of the options.
-struct Round {
-    plain: Outcome,
-    recorded: Vec<(Outcome, Captured)>,
+pub(crate) struct Round {
+    pub(crate) plain: Outcome,
+    pub(crate) recorded: Vec<(Outcome, Captured)>,
 }
 
 pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
-    let (folder, names) = match &options.suite {
-        Some(folder) => (folder.clone(), crate::overhead::executables(folder)?),
+    let mut measured = Vec::new();
+    for program in programs(options.suite.as_deref(), &options.only, options.threads)? {
+        eprintln!("{} ...", program.name);
+        let interval = &options.interval;
+        let all = rounds(
+            common,
+            &program,
+            &options.methods,
+            interval,
+            options.repeats,
+        )?;
+        measured.push((program.name, all));
+    }
+    report(options, &measured)
+}
+
+/// The programs of a suite, or small ones of the committed.
+pub(crate) fn programs(
+    suite: Option<&Path>,
+    only: &[String],
+    threads: u32,
+) -> Result<Vec<Program>> {
+    let (folder, names) = match suite {
+        Some(folder) => (folder, crate::overhead::executables(folder)?),
         None => (
-            "workloads/bin".into(),
+            Path::new("workloads/bin"),
             ["cg", "is"].map(str::to_owned).to_vec(),
         ),
     };
-    let mut measured = Vec::new();
-    for name in names {
-        if !options.only.is_empty() && !options.only.contains(&name) {
-            continue;
-        }
-        eprintln!("{name} ...");
-        let program = Program {
+    let arguments = match suite {
+        None => SMALL.map(Into::into).to_vec(),
+        Some(_) => Vec::new(),
+    };
+    let wanted = names.into_iter();
+    let wanted = wanted.filter(|name| only.is_empty() || only.contains(name));
+    let programs: Vec<Program> = wanted
+        .map(|name| Program {
             path: folder.join(&name),
-            name: name.clone(),
-            arguments: match options.suite {
-                None => SMALL.map(Into::into).to_vec(),
-                Some(_) => Vec::new(),
-            },
-            threads: options.threads,
-        };
-        measured.push((name, rounds(common, options, &program)?));
-    }
-    if measured.is_empty() {
+            name,
+            arguments: arguments.clone(),
+            threads,
+        })
+        .collect();
+    if programs.is_empty() {
         let folder = folder.display();
         return Err(Error::Failed(format!(
             "there is no program to run in {folder}"
         )));
     }
-    report(options, &measured)
+    Ok(programs)
 }
 
-fn rounds(common: &Common, options: &Options, program: &Program) -> Result<Vec<Round>> {
+/// Runs a program plain and by each method in turn, as often as asked for; once in smoke mode.
+pub(crate) fn rounds(
+    common: &Common,
+    program: &Program,
+    methods: &[Method],
+    interval: &str,
+    repeats: u32,
+) -> Result<Vec<Round>> {
     let scratch = tempfile::tempdir_in(&common.scratch)
         .map_err(Error::io("make a folder in", &common.scratch))?;
     let folder = scratch.path().join("capture.varve");
-    let repeats = if common.smoke {
-        1
-    } else {
-        options.repeats.max(1)
-    };
+    let repeats = if common.smoke { 1 } else { repeats.max(1) };
     let mut rounds = Vec::new();
     for _ in 0..repeats {
         // What drifts on the machine meets all of a round alike.
         let plain = plain(common, program)?;
         let mut all = Vec::new();
-        for method in &options.methods {
-            let arguments = method.arguments(&options.interval);
+        for method in methods {
+            let arguments = method.arguments(interval);
             let (outcome, trace) = recorded(common, program, &arguments, &folder, Peak::Ignored)?;
             let captured = captured(*method, &trace)?;
             let ratio = outcome.life_s / plain.life_s;
@@ -448,14 +471,15 @@ fn report(options: &Options, measured: &[(String, Vec<Round>)]) -> Result<Run> {
         summary: Value::Object(summary),
         raw: measured
             .iter()
-            .map(|(name, rounds)| raw(options, name, rounds))
+            .map(|(name, rounds)| raw(&options.methods, name, rounds))
             .collect(),
     })
 }
 
-fn raw(options: &Options, name: &str, rounds: &[Round]) -> Value {
+/// Everything that was measured of a program.
+pub(crate) fn raw(methods: &[Method], name: &str, rounds: &[Round]) -> Value {
     let round = |round: &Round| {
-        let methods = options.methods.iter().zip(&round.recorded).map(|(method, (outcome, c))| {
+        let methods = methods.iter().zip(&round.recorded).map(|(method, (outcome, c))| {
             json!({
                 "method": method.name(), "run": outcome.json(), "events": c.events, "pages": c.pages,
                 "interval_pages": c.interval_pages, "complete_interval_pages": c.complete_interval_pages,

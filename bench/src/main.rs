@@ -15,6 +15,7 @@ mod reading;
 mod run;
 mod samples;
 mod statistics;
+mod study;
 mod synthesis;
 mod targets;
 mod trace_size;
@@ -79,6 +80,8 @@ enum Benchmark {
     Exact(exact::Options),
     /// What each backend captures, at what price, and how fast
     Capture(capture::Options),
+    /// The figures of the Moca study: pages, events and slowdown by method, and a sweep of intervals, as tables and plots
+    Study(study::Options),
     /// Slowdown of programs whose first access to each page in an interval traps, by turns
     Fault(fault::Options),
     /// How long the target is held, by threads and resident memory
@@ -123,6 +126,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Benchmark::Samples(options) => samples::measure(common, options),
         Benchmark::Exact(options) => exact::measure(common, options),
         Benchmark::Capture(options) => capture::measure(common, options),
+        Benchmark::Study(options) => study::measure(common, options),
         Benchmark::Fault(options) => fault::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),

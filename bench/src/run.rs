@@ -63,7 +63,7 @@ impl Run {
 
     /// Writes the result file; in smoke mode it is only made, not kept.
     pub(crate) fn write(&self, common: &Common) -> Result<()> {
-        let date = said("date", &["-u", "+%Y-%m-%d"]).unwrap_or_else(|| "undated".into());
+        let date = date();
         let label = common.label.as_ref().map(|l| format!("-{l}"));
         let path = common.runs.join(format!(
             "{date}-{}{}.json",
@@ -103,6 +103,11 @@ impl Run {
         println!("wrote {}", path.display());
         Ok(())
     }
+}
+
+/// Today, as part of a file's name.
+pub(crate) fn date() -> String {
+    said("date", &["-u", "+%Y-%m-%d"]).unwrap_or_else(|| "undated".into())
 }
 
 /// What a program prints, trimmed; nothing where it fails.
