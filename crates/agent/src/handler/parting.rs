@@ -55,7 +55,8 @@ fn look(child: u32) -> Child {
     }
 }
 
-fn ask(child: u32, word: i32) {
+/// Whether it could be asked: that may be forbidden, or the limit of queued signals be reached.
+fn ask(child: u32, word: i32) -> bool {
     let information = Information {
         signal: SIGNAL,
         error: 0,
@@ -69,12 +70,13 @@ fn ask(child: u32, word: i32) {
     };
     let information = &raw const information as usize;
     // SAFETY: the struct is as long as the kernel's, and lives here.
-    unsafe {
+    let asked = unsafe {
         sys::call(
             libc::SYS_rt_sigqueueinfo,
             [child as usize, SIGNAL as usize, information, 0, 0, 0],
         )
     };
+    asked == 0
 }
 
 /// `siginfo_t` of a queued signal (`asm-generic/siginfo.h`).
@@ -110,8 +112,9 @@ pub(crate) extern "C" fn leave() {
     if HANDLER.swap(0, Ordering::AcqRel) != handler {
         return;
     }
-    ask(handler, KEEP);
-    await_end(handler, MAX_END_NS);
+    if ask(handler, KEEP) {
+        await_end(handler, MAX_END_NS);
+    }
 }
 
 /// Reaps the handler where it has ended, as when the recorder is gone.
@@ -135,6 +138,7 @@ pub(super) fn reap_predecessors() {
             continue;
         };
         if matches!(look(child), Child::Runs) {
+            // Where it cannot be asked, the recorder ends it.
             ask(child, FORGET);
             await_end(child, MAX_BEGINNING_NS);
         }
