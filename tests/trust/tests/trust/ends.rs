@@ -266,9 +266,12 @@ fn a_watchdog_that_somebody_ends_is_started_again() {
     let pid = recorder.pid();
     let first = watchdogs(pid)[0];
     kill(first);
-    assert!(patiently(
-        || watchdogs(pid).len() == 2 && !watchdogs(pid).contains(&first)
-    ));
+    // One look: the first may end between two.
+    let is_new = || {
+        let now = watchdogs(pid);
+        now.len() == 2 && !now.contains(&first)
+    };
+    assert!(patiently(is_new), "{}", recorder.messages());
     recorder.signal(Signal::TERM);
     recorder.end().require(11);
     let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;

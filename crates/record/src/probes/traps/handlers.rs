@@ -38,7 +38,7 @@ const STEP: Wait = Wait::from_millis(50);
 const MAX_MEETING: Duration = Duration(10_000_000_000);
 
 /// How long a process may take to show that it ends, or runs another program.
-const MAX_DOUBT: Duration = Duration(200_000_000);
+const MAX_DOUBT: Duration = Duration(1_000_000_000);
 
 /// What is armed without a budget.
 const EVERY_PAGE: Arm = Arm {
@@ -186,14 +186,19 @@ impl Handlers {
                 }),
             };
             if let Err(why) = met {
-                self.shared_users += u64::from(why.kind() == io::ErrorKind::Unsupported);
-                failed.push(*pid);
+                failed.push((*pid, why.kind() == io::ErrorKind::Unsupported));
             } else if asks {
                 handler.resume();
             }
         }
-        for pid in failed {
-            self.fail(pid);
+        for (pid, is_refused) in failed {
+            if is_refused {
+                self.handlers.remove(&pid);
+                self.shared_users += 1;
+                self.note.given_up += 1;
+            } else {
+                self.fail(pid);
+            }
         }
         self.settle_doubts(|doubt| now - doubt.failed >= MAX_DOUBT);
     }
