@@ -146,9 +146,9 @@ impl StaticsReader {
                 died,
                 place,
             };
-            for segment in &module.segments {
-                let (start, end) = segment.pages();
-                let (kind, text) = remainder(&name, segment);
+            for (kind, text, start, end) in
+                module.segments.iter().flat_map(|s| remainders(&name, s))
+            {
                 statics.objects.push(object(
                     kind,
                     text,
@@ -204,16 +204,22 @@ impl StaticsReader {
     }
 }
 
-fn remainder(module: &str, segment: &Segment) -> (ObjectKind, String) {
+/// What of a segment no variable covers: kind, name, start and end.
+fn remainders(module: &str, segment: &Segment) -> Vec<(ObjectKind, String, u64, u64)> {
+    let (start, end) = segment.pages();
     match segment.access {
-        Access::Code => (ObjectKind::File, format!("{module} .text")),
-        Access::Data => (
-            ObjectKind::Static,
-            format!("{module} .data/.bss (small variables)"),
-        ),
+        Access::Code => vec![(ObjectKind::File, format!("{module} .text"), start, end)],
+        Access::Data => {
+            let text = format!("{module} .data/.bss (small variables)");
+            vec![(ObjectKind::Static, text, start, end)]
+        }
         Access::Constants => {
-            let section = segment.section.as_deref().unwrap_or("headers");
-            (ObjectKind::File, format!("{module} {section}"))
+            let sections = segment.sections.iter();
+            let named = sections.map(|of| {
+                let text = format!("{module} {}", of.name);
+                (ObjectKind::File, text, of.address, of.end)
+            });
+            named.collect()
         }
     }
 }
