@@ -49,7 +49,7 @@ pub use proc::{
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};
 pub use regular::{
-    FileIdentity, is_local, open_mapped, open_regular, open_regular_exactly, open_regular_in,
+    FileIdentity, is_local, leads_to_program, open_mapped, open_regular, open_regular_exactly, open_regular_in,
     within,
 };
 pub use rights::{Capability, Rights};

@@ -408,8 +408,10 @@ table! {
         pid: Pid,
         /// Its parent.
         parent: Pid,
-        /// The executable.
+        /// The executable, by the path by which it was run.
         exe: String,
+        /// The file that this leads to where that has another name, as of a program that was run through a link; null where it has not.
+        file: Option<String>,
         /// The command line, words joined by spaces.
         command: String,
         /// When it came to be, or was first seen.

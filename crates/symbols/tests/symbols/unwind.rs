@@ -42,7 +42,8 @@ fn mapping(line: &str, pid: Pid) -> Option<Mapping> {
         perms,
         offset: Bytes(offset),
         path,
-        build_id: None,
+        called: None,
+build_id: None,
         from: Time(0),
         to: None,
     })

@@ -191,7 +191,8 @@ pub(crate) fn mappings(path: &Path, bias: u64) -> Vec<Mapping> {
                 ),
                 offset: Bytes(offset & !4095),
                 path: text(path).to_owned(),
-                build_id: None,
+                called: None,
+build_id: None,
                 from: Time(0),
                 to: None,
             }
