@@ -90,7 +90,9 @@ pub(crate) fn files_topics(sentences: &[String]) -> Vec<String> {
         let files = sentences.iter().filter(|s| s.starts_with('/'));
         files.filter(|s| s.contains(&says)).count() as u64
     };
-    let found = kinds.into_iter().map(|(kind, what, why)| (of(kind), what, why));
+    let found = kinds
+        .into_iter()
+        .map(|(kind, what, why)| (of(kind), what, why));
     let found = found.filter(|(files, ..)| *files > 0);
     found
         .map(|(files, what, why)| format!("{what} {} ({why})", counted(files, "file")))

@@ -6,16 +6,17 @@ use std::path::PathBuf;
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
 use varve_objects::{Deaths, LOADERS, Layer};
 use varve_symbols::{
-    AddressSpaces, Asked, BuildId, Frame, Locator, Mapping, ModuleReport, ModuleStatus, Namer, Place, Stack,
-    StaticObject, StaticsReader, is_loaders, mapping_objects, of_file, short_place, stack_name,
-    static_name, symbolize,
+    AddressSpaces, Asked, BuildId, Frame, Locator, Mapping, ModuleReport, ModuleStatus, Namer,
+    Place, Stack, StaticObject, StaticsReader, is_loaders, mapping_objects, of_file, short_place,
+    stack_name, static_name, symbolize,
 };
 use varve_trace::tables::{
-    BirthRow, DeathRow, Frame as FrameRow, MappingRow, ObjectRow, ProcessRow, Row, SiteRow,
-    StackRow, SymbolRow, ThreadRow,
+    BirthRow, DeathRow, Frame as FrameRow, GeneratedRow, MappingRow, ObjectRow, ProcessRow, Row,
+    SiteRow, StackRow, SymbolRow, ThreadRow,
 };
 use varve_trace::{Destination, Lacks, ModuleNote, TableWriter, Trace, TraceError, write_table_to};
 
+use crate::generated::Generated;
 use crate::sampled::Sampled;
 
 /// The name of whatever the recorder itself put into the target.
@@ -29,6 +30,8 @@ const OBJECTS_AT_ONCE: usize = 1 << 14;
 pub struct Finished {
     /// Executables and libraries of which not everything could be read.
     pub modules: Vec<ModuleNote>,
+    /// What is not known of code that no file holds.
+    pub notes: Vec<String>,
 }
 
 /// Writes `objects`, `sites` and `symbols` of a trace whose other tables are merged, from the raw
@@ -46,7 +49,7 @@ pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Fini
     let locator = Locator::default();
     let mut reports: Vec<ModuleReport> = Vec::new();
 
-    let stacks = symbolized(trace, &locator, &mappings, &mut reports)?;
+    let (stacks, notes) = symbolized(trace, &locator, &mappings, &mut reports)?;
     write_table_to(to, &site_rows(&stacks))?;
     let statics = StaticsReader::new(locator, min_object).read(&mappings);
     reports.extend(statics.modules);
@@ -65,11 +68,17 @@ pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Fini
     objects.append(&rows)?;
     sampled.write(to)?;
     objects.close()?;
-    for table in [BirthRow::TABLE, DeathRow::TABLE, StackRow::TABLE] {
+    for table in [
+        BirthRow::TABLE,
+        DeathRow::TABLE,
+        StackRow::TABLE,
+        GeneratedRow::TABLE,
+    ] {
         to.remove_parts(table.name)?;
     }
     Ok(Finished {
         modules: module_notes(reports),
+        notes,
     })
 }
 
@@ -107,14 +116,15 @@ fn mapping(row: MappingRow, called: &HashMap<String, String>) -> Mapping {
     }
 }
 
-/// The call stacks of the trace, with names.
+/// The call stacks of the trace, with names, and what is not known of those.
 fn symbolized(
     trace: &Trace,
     locator: &Locator,
     mappings: &[Mapping],
     reports: &mut Vec<ModuleReport>,
-) -> Result<HashMap<SiteId, Vec<Frame>>, TraceError> {
+) -> Result<(HashMap<SiteId, Vec<Frame>>, Vec<String>), TraceError> {
     let rows: Vec<StackRow> = trace.rows()?;
+    let times: Vec<Time> = rows.iter().map(|row| row.time_ns).collect();
     let stacks: Vec<Stack> = rows
         .into_iter()
         .map(|row| Stack {
@@ -133,9 +143,14 @@ fn symbolized(
             },
         })
         .collect();
-    let done = symbolize(locator, &AddressSpaces::new(mappings), &stacks);
+    let spaces = AddressSpaces::new(mappings);
+    let mut done = symbolize(locator, &spaces, &stacks);
     reports.extend(done.modules);
-    Ok(stacks.iter().map(|s| s.site).zip(done.stacks).collect())
+    let processes: Vec<ProcessRow> = trace.rows()?;
+    let generated = Generated::new(trace)?;
+    let notes = generated.name(&stacks, &times, &spaces, &processes, &mut done.stacks);
+    let named = stacks.iter().map(|s| s.site).zip(done.stacks).collect();
+    Ok((named, notes))
 }
 
 /// Gives names to objects, each site once.

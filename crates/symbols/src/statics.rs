@@ -146,8 +146,7 @@ impl StaticsReader {
                 died,
                 place,
             };
-            for (kind, text, start, end) in
-                module.segments.iter().flat_map(|s| remainders(name, s))
+            for (kind, text, start, end) in module.segments.iter().flat_map(|s| remainders(name, s))
             {
                 statics.objects.push(object(
                     kind,

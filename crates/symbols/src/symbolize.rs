@@ -212,12 +212,14 @@ pub fn symbolize(locator: &Locator, spaces: &AddressSpaces<'_>, stacks: &[Stack]
             for (address, place) in stack.frames.iter().zip(places) {
                 let known = place.and_then(|(at, module)| Some((resolved.get(&at)?, at.1, module)));
                 match known {
-                    Some((known, offset, module)) => frames.extend(known.iter().cloned().map(|frame| Frame {
-                        module: Some(module.to_owned()),
-                        address: *address,
-                        offset: Some(offset),
-                        ..frame
-                    })),
+                    Some((known, offset, module)) => {
+                        frames.extend(known.iter().cloned().map(|frame| Frame {
+                            module: Some(module.to_owned()),
+                            address: *address,
+                            offset: Some(offset),
+                            ..frame
+                        }))
+                    }
                     None if address.0 >= KERNEL => frames.push(kernel.frame(*address)),
                     None => frames.push(Frame {
                         address: *address,

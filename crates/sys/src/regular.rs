@@ -93,6 +93,23 @@ pub fn open_mapped(path: &Path, identity: FileIdentity) -> io::Result<File> {
     reopen(&found, Some(identity))
 }
 
+/// Opens a regular file below a folder that is the root of its path, and no other where an identity is given. The last part
+/// of the path is no link.
+pub(crate) fn open_regular_at(
+    folder: &OwnedFd,
+    path: &Path,
+    identity: Option<FileIdentity>,
+) -> io::Result<File> {
+    let found = rustix::fs::openat2(
+        folder,
+        path,
+        LOOK_UP | OFlags::NOFOLLOW,
+        Mode::empty(),
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+    )?;
+    reopen(&found, identity)
+}
+
 const LOOK_UP: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// Kernels before 5.6, and some sandboxes, have no `openat2`.

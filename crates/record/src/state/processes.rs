@@ -145,16 +145,14 @@ impl Processes {
                 };
         }
         match words.is_empty() {
-            false => {
-                match self.emulated.then(|| emulator::program(&words)) {
-                    Some(Some((exe, command))) => {
-                        process.row.exe = exe;
-                        process.row.file = None;
-                        process.row.command = command;
-                    }
-                    _ => process.row.command = words.join(" "),
+            false => match self.emulated.then(|| emulator::program(&words)) {
+                Some(Some((exe, command))) => {
+                    process.row.exe = exe;
+                    process.row.file = None;
+                    process.row.command = command;
                 }
-            }
+                _ => process.row.command = words.join(" "),
+            },
             true => {}
         }
         self.process_rows.push(process.row.clone());
@@ -527,7 +525,7 @@ impl Processes {
                 offset: Bytes(entry.offset),
                 path: entry.path.clone(),
                 called: None,
-build_id: None,
+                build_id: None,
                 // What was drained late is older than the look at the mappings.
                 from: Time(0),
                 to: None,

@@ -39,11 +39,10 @@ impl Programs {
                 candidates.extend(name.and_then(|name| Some(exe.parent()?.join(name))));
             }
         }
-        candidates.retain(|path| {
-            path.file_name()
-                .is_some_and(|n| Some(n) != exe.file_name())
-        });
-        let found = candidates.into_iter().find(|path| self.leads(pid, path, exe))?;
+        candidates.retain(|path| path.file_name().is_some_and(|n| Some(n) != exe.file_name()));
+        let found = candidates
+            .into_iter()
+            .find(|path| self.leads(pid, path, exe))?;
         Some(found.to_string_lossy().into_owned())
     }
 
