@@ -10,8 +10,10 @@
 //!
 //! No file that it reads is trusted: broken, truncated and hostile ones cost their own names, never the report.
 
+mod arenas;
 mod demangle;
 mod dwarf;
+mod families;
 mod functions;
 mod generated;
 mod image;

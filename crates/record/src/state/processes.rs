@@ -112,7 +112,7 @@ pub(crate) struct Processes {
     /// Where accesses are trapped: the memory to which each process's pages are moved, until it runs another program.
     pub(crate) shadows: HashMap<Pid, Ranges>,
     build_ids: BuildIds,
-    programs: Programs,
+    pub(super) programs: Programs,
     /// Whether the programs run under an emulator, which the kernel takes for the program.
     pub(crate) emulated: bool,
 }
@@ -128,34 +128,6 @@ impl Processes {
             self.thread(pid, Tid(pid.0), born, None);
         }
         self.all.entry(pid).or_insert_with(make)
-    }
-
-    /// Reads what the process runs, and notes it. `executed` is what it asked the kernel to run.
-    fn describe(&mut self, pid: Pid, executed: Option<&str>) {
-        let Some(process) = self.all.get_mut(&pid) else {
-            return;
-        };
-        let words = varve_sys::cmdline(pid).unwrap_or_default();
-        if let Ok(exe) = varve_sys::exe(pid) {
-            let file = exe.to_string_lossy().into_owned();
-            (process.row.exe, process.row.file) =
-                match self.programs.run_as(pid, &exe, executed, &words) {
-                    Some(path) => (path, Some(file)),
-                    None => (file, None),
-                };
-        }
-        match words.is_empty() {
-            false => match self.emulated.then(|| emulator::program(&words)) {
-                Some(Some((exe, command))) => {
-                    process.row.exe = exe;
-                    process.row.file = None;
-                    process.row.command = command;
-                }
-                _ => process.row.command = words.join(" "),
-            },
-            true => {}
-        }
-        self.process_rows.push(process.row.clone());
     }
 
     /// A process runs another program: the row of the first ends here.

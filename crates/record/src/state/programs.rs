@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use varve_model::Pid;
 
+use super::emulator;
+use super::processes::Processes;
+
 /// How long a file system may take: that of a target's user may never answer. The recorder does nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Paths that are remembered.
@@ -63,6 +66,36 @@ impl Programs {
             self.known.insert(key, leads);
         }
         leads
+    }
+}
+
+impl Processes {
+    /// Reads what the process runs, and notes it. `executed` is what it asked the kernel to run.
+    pub(super) fn describe(&mut self, pid: Pid, executed: Option<&str>) {
+        let Some(process) = self.all.get_mut(&pid) else {
+            return;
+        };
+        let words = varve_sys::cmdline(pid).unwrap_or_default();
+        if let Ok(exe) = varve_sys::exe(pid) {
+            let file = exe.to_string_lossy().into_owned();
+            (process.row.exe, process.row.file) =
+                match self.programs.run_as(pid, &exe, executed, &words) {
+                    Some(path) => (path, Some(file)),
+                    None => (file, None),
+                };
+        }
+        match words.is_empty() {
+            false => match self.emulated.then(|| emulator::program(&words)) {
+                Some(Some((exe, command))) => {
+                    process.row.exe = exe;
+                    process.row.file = None;
+                    process.row.command = command;
+                }
+                _ => process.row.command = words.join(" "),
+            },
+            true => {}
+        }
+        self.process_rows.push(process.row.clone());
     }
 }
 
