@@ -116,13 +116,16 @@ fn mapping(row: MappingRow, called: &HashMap<String, String>) -> Mapping {
     }
 }
 
-/// The call stacks of the trace, with names, and what is not known of those.
+/// The call stacks of a trace, with names.
+type Sites = HashMap<SiteId, Vec<Frame>>;
+
+/// The call stacks of the trace, and what is not known of those.
 fn symbolized(
     trace: &Trace,
     locator: &Locator,
     mappings: &[Mapping],
     reports: &mut Vec<ModuleReport>,
-) -> Result<(HashMap<SiteId, Vec<Frame>>, Vec<String>), TraceError> {
+) -> Result<(Sites, Vec<String>), TraceError> {
     let rows: Vec<StackRow> = trace.rows()?;
     let times: Vec<Time> = rows.iter().map(|row| row.time_ns).collect();
     let stacks: Vec<Stack> = rows

@@ -84,16 +84,14 @@ impl Processes {
                     None => (file, None),
                 };
         }
-        match words.is_empty() {
-            false => match self.emulated.then(|| emulator::program(&words)) {
-                Some(Some((exe, command))) => {
-                    process.row.exe = exe;
-                    process.row.file = None;
-                    process.row.command = command;
-                }
-                _ => process.row.command = words.join(" "),
-            },
-            true => {}
+        match self.emulated.then(|| emulator::program(&words)).flatten() {
+            Some((exe, command)) => {
+                process.row.exe = exe;
+                process.row.file = None;
+                process.row.command = command;
+            }
+            None if words.is_empty() => {}
+            None => process.row.command = words.join(" "),
         }
         self.process_rows.push(process.row.clone());
     }
