@@ -97,6 +97,7 @@ pub(crate) fn write(folder: &Path, rows: u64, intervals: u64) -> Result<u64> {
         pid: Pid(4242),
         parent: Pid(1),
         exe: "/usr/bin/solver".into(),
+        file: None,
         command: manifest.target.command.join(" "),
         born_ns: Time(0),
         died_ns: Some(Time(intervals * STEP)),

@@ -7,6 +7,7 @@ use serde::Serialize;
 use varve_model::{Bytes, Capability, ObjectId, ObjectKind, Pages};
 
 use crate::Known;
+use crate::absent::files_topics;
 use crate::analysis::{Analysis, FindingId, TraceFacts};
 use crate::format;
 
@@ -271,11 +272,11 @@ const QUESTIONS: [&str; 9] = [
 
 /// The sentences in a few words each: what is said of files is counted, and remarks are.
 fn topics(sentences: &[String]) -> Vec<String> {
-    let (mut files, mut remarks, mut topics) = (0, 0, Vec::new());
+    let (mut remarks, mut topics) = (0, files_topics(sentences));
     for sentence in sentences {
         let question = QUESTIONS.iter().any(|q| sentence.starts_with(q));
         match sentence.split_once(": ") {
-            _ if sentence.starts_with('/') => files += 1,
+            _ if sentence.starts_with('/') => (),
             Some((topic, _)) if question => {
                 let mut letters = topic.chars();
                 let first = letters.next().map(|c| c.to_ascii_lowercase());
@@ -283,10 +284,6 @@ fn topics(sentences: &[String]) -> Vec<String> {
             }
             _ => remarks += 1,
         }
-    }
-    if files > 0 {
-        let of = format::counted(files, "file");
-        topics.insert(0, format!("all names in {of} (no debug information)"));
     }
     if remarks > 0 {
         topics.push(format::counted(remarks, "remark"));
@@ -301,14 +298,19 @@ mod tests {
     #[test]
     fn what_is_not_known_is_a_few_words() {
         let sentences = [
-            "/usr/bin/gzip: stripped",
+            "/usr/bin/gzip: exported names only, no lines of code: stripped, no debug file found",
+            "/usr/bin/make: no lines of code: names, no lines",
+            "/usr/lib/libz.so.1: exported names only, no lines of code: stripped, no debug file found",
+            "/tmp/old: no names: cannot be read",
             "Whether a touch was a write: this kernel has no soft-dirty bits.",
             "5 intervals were made longer, so that each thread had its turn.",
         ];
         assert_eq!(
             topics(&sentences.map(str::to_owned)),
             [
-                "all names in 1 file (no debug information)",
+                "all names in 1 file (not readable)",
+                "local names and lines in 2 files (no debug information)",
+                "lines in 1 file (no debug information)",
                 "whether a touch was a write",
                 "1 remark"
             ]

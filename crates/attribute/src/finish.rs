@@ -6,16 +6,17 @@ use std::path::PathBuf;
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
 use varve_objects::{Deaths, LOADERS, Layer};
 use varve_symbols::{
-    AddressSpaces, Asked, BuildId, Frame, Locator, Mapping, ModuleReport, Namer, Place, Stack,
-    StaticObject, StaticsReader, is_loaders, mapping_objects, of_file, short_place, stack_name,
-    static_name, symbolize,
+    AddressSpaces, Asked, BuildId, Frame, Locator, Mapping, ModuleReport, ModuleStatus, Namer,
+    Place, Stack, StaticObject, StaticsReader, is_loaders, mapping_objects, of_file, short_place,
+    stack_name, static_name, symbolize,
 };
 use varve_trace::tables::{
-    BirthRow, DeathRow, Frame as FrameRow, MappingRow, ObjectRow, ProcessRow, Row, SiteRow,
-    StackRow, SymbolRow, ThreadRow,
+    BirthRow, DeathRow, Frame as FrameRow, GeneratedRow, MappingRow, ObjectRow, ProcessRow, Row,
+    SiteRow, StackRow, SymbolRow, ThreadRow,
 };
-use varve_trace::{Destination, ModuleNote, TableWriter, Trace, TraceError, write_table_to};
+use varve_trace::{Destination, Lacks, ModuleNote, TableWriter, Trace, TraceError, write_table_to};
 
+use crate::generated::Generated;
 use crate::sampled::Sampled;
 
 /// The name of whatever the recorder itself put into the target.
@@ -29,6 +30,8 @@ const OBJECTS_AT_ONCE: usize = 1 << 14;
 pub struct Finished {
     /// Executables and libraries of which not everything could be read.
     pub modules: Vec<ModuleNote>,
+    /// What is not known of code that no file holds.
+    pub notes: Vec<String>,
 }
 
 /// Writes `objects`, `sites` and `symbols` of a trace whose other tables are merged, from the raw
@@ -37,15 +40,16 @@ pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Fini
     if trace.is_merged::<ObjectRow>()? {
         return Ok(Finished::default());
     }
+    let called = called(&trace.rows::<ProcessRow>()?);
     let mappings: Vec<Mapping> = trace
         .rows::<MappingRow>()?
         .into_iter()
-        .map(mapping)
+        .map(|row| mapping(row, &called))
         .collect();
     let locator = Locator::default();
     let mut reports: Vec<ModuleReport> = Vec::new();
 
-    let stacks = symbolized(trace, &locator, &mappings, &mut reports)?;
+    let (stacks, notes) = symbolized(trace, &locator, &mappings, &mut reports)?;
     write_table_to(to, &site_rows(&stacks))?;
     let statics = StaticsReader::new(locator, min_object).read(&mappings);
     reports.extend(statics.modules);
@@ -64,16 +68,42 @@ pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Fini
     objects.append(&rows)?;
     sampled.write(to)?;
     objects.close()?;
-    for table in [BirthRow::TABLE, DeathRow::TABLE, StackRow::TABLE] {
+    for table in [
+        BirthRow::TABLE,
+        DeathRow::TABLE,
+        StackRow::TABLE,
+        GeneratedRow::TABLE,
+    ] {
         to.remove_parts(table.name)?;
     }
     Ok(Finished {
         modules: module_notes(reports),
+        notes,
     })
 }
 
-fn mapping(row: MappingRow) -> Mapping {
+/// What programs are called that were run through links, by their files. A file that was run by several names keeps its
+/// own: its memory is that of all of them.
+fn called(processes: &[ProcessRow]) -> HashMap<String, String> {
+    let mut names: HashMap<&str, Option<&str>> = HashMap::new();
+    for process in processes {
+        let file = process.file.as_ref().unwrap_or(&process.exe);
+        let name = process.exe.rsplit('/').next();
+        names
+            .entry(file)
+            .and_modify(|known| *known = known.filter(|known| Some(*known) == name))
+            .or_insert(name);
+    }
+    let agreed = names.into_iter();
+    agreed
+        .filter(|(file, name)| file.rsplit('/').next() != *name)
+        .filter_map(|(file, name)| Some((file.to_owned(), name?.to_owned())))
+        .collect()
+}
+
+fn mapping(row: MappingRow, called: &HashMap<String, String>) -> Mapping {
     Mapping {
+        called: called.get(&row.path).cloned(),
         pid: row.pid,
         address: row.address,
         bytes: row.bytes,
@@ -86,14 +116,18 @@ fn mapping(row: MappingRow) -> Mapping {
     }
 }
 
-/// The call stacks of the trace, with names.
+/// The call stacks of a trace, with names.
+type Sites = HashMap<SiteId, Vec<Frame>>;
+
+/// The call stacks of the trace, and what is not known of those.
 fn symbolized(
     trace: &Trace,
     locator: &Locator,
     mappings: &[Mapping],
     reports: &mut Vec<ModuleReport>,
-) -> Result<HashMap<SiteId, Vec<Frame>>, TraceError> {
+) -> Result<(Sites, Vec<String>), TraceError> {
     let rows: Vec<StackRow> = trace.rows()?;
+    let times: Vec<Time> = rows.iter().map(|row| row.time_ns).collect();
     let stacks: Vec<Stack> = rows
         .into_iter()
         .map(|row| Stack {
@@ -112,9 +146,14 @@ fn symbolized(
             },
         })
         .collect();
-    let done = symbolize(locator, &AddressSpaces::new(mappings), &stacks);
+    let spaces = AddressSpaces::new(mappings);
+    let mut done = symbolize(locator, &spaces, &stacks);
     reports.extend(done.modules);
-    Ok(stacks.iter().map(|s| s.site).zip(done.stacks).collect())
+    let processes: Vec<ProcessRow> = trace.rows()?;
+    let generated = Generated::new(trace)?;
+    let notes = generated.name(&stacks, &times, &spaces, &processes, &mut done.stacks);
+    let named = stacks.iter().map(|s| s.site).zip(done.stacks).collect();
+    Ok((named, notes))
 }
 
 /// Gives names to objects, each site once.
@@ -394,6 +433,14 @@ fn site_rows(stacks: &HashMap<SiteId, Vec<Frame>>) -> Vec<SiteRow> {
     rows
 }
 
+fn lacks(status: &ModuleStatus) -> Lacks {
+    match status {
+        ModuleStatus::Unusable(_) => Lacks::Names,
+        status if status.has_names() => Lacks::Lines,
+        _ => Lacks::LocalNames,
+    }
+}
+
 /// What a reader should know of the modules, each once.
 fn module_notes(reports: Vec<ModuleReport>) -> Vec<ModuleNote> {
     let mut notes: Vec<ModuleNote> = Vec::new();
@@ -408,6 +455,7 @@ fn module_notes(reports: Vec<ModuleReport>) -> Vec<ModuleNote> {
         };
         let note = ModuleNote {
             path: report.path,
+            lacks: lacks(&report.status),
             note: format!("{}; {hint}", report.status),
         };
         if !notes.contains(&note) {
@@ -422,6 +470,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_program_that_was_run_through_a_link_has_the_links_name() {
+        let ran = |exe: &str, file: Option<&str>| ProcessRow {
+            pid: Pid(1),
+            parent: Pid(0),
+            exe: exe.into(),
+            file: file.map(str::to_owned),
+            command: String::new(),
+            born_ns: Time(0),
+            died_ns: None,
+            exit_code: None,
+            objects: None,
+            objects_why: None,
+        };
+        let server = ran("/bin/server", Some("/bin/check"));
+        let of = |rows: &[ProcessRow]| called(rows).get("/bin/check").cloned();
+        assert_eq!(
+            of(&[server.clone(), server.clone()]).as_deref(),
+            Some("server")
+        );
+        assert_eq!(of(&[server, ran("/bin/check", None)]), None);
+        assert_eq!(of(&[ran("/bin/check", None)]), None);
+    }
+
+    #[test]
     fn a_mapping_of_a_file_has_its_name() {
         let mapping = |path: &str, to| Mapping {
             pid: Pid(1),
@@ -430,6 +502,7 @@ mod tests {
             perms: "r--p".into(),
             offset: Bytes(0),
             path: path.into(),
+            called: None,
             build_id: None,
             from: Time(5),
             to,

@@ -37,6 +37,7 @@ pub fn finish_trace(
     let named = finish(&trace, destination, manifest.options.min_object_bytes)?;
     progress(1.0);
     manifest.modules.extend(named.modules);
+    manifest.notes.extend(named.notes);
     settle(&mut manifest, state);
     if let Destination::Trace(folder) = destination {
         folder.write_manifest(&manifest)?;

@@ -10,6 +10,7 @@
 
 mod finish;
 mod finish_trace;
+mod generated;
 mod sampled;
 
 pub use finish::{Finished, finish};

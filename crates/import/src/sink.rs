@@ -373,6 +373,7 @@ impl<'a> Sink<'a> {
             pid,
             parent: Pid(0),
             exe: String::new(),
+            file: None,
             command: String::new(),
             born_ns: at,
             died_ns: None,

@@ -72,6 +72,7 @@ fn identified(row: &MappingRow) -> Option<Mapping> {
         perms: row.perms.clone(),
         offset: Bytes(row.offset),
         path: row.path.clone(),
+        called: None,
         build_id: Some(BuildId::from_hex(row.build_id.as_deref()?)?),
         from: row.from_ns,
         to: row.to_ns,

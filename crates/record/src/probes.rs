@@ -5,6 +5,7 @@
 
 pub(crate) mod counts;
 pub(crate) mod faults;
+pub(crate) mod generated;
 pub(crate) mod heap;
 pub(crate) mod pressure;
 pub(crate) mod samples;
@@ -30,7 +31,7 @@ use crate::{RecordError, RecordOptions};
 /// All probes, in the order in which they are asked: samples are collected before the heap's rings, which tell what
 /// is needed to understand them; protection against unseen writes comes before pages are moved; the emulator wraps what
 /// all others have prepared.
-pub(crate) const KINDS: [Kind; 9] = [
+pub(crate) const KINDS: [Kind; 10] = [
     scan::KIND,
     vanish::KIND,
     writes::KIND,
@@ -38,6 +39,7 @@ pub(crate) const KINDS: [Kind; 9] = [
     traps::KIND,
     samples::KIND,
     heap::KIND,
+    generated::KIND,
     pressure::KIND,
     counts::KIND,
 ];

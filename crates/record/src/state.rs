@@ -7,6 +7,7 @@ mod inheritance;
 pub(crate) mod live_heap;
 pub(crate) mod objects;
 pub(crate) mod processes;
+mod programs;
 pub(crate) mod ranges;
 pub(crate) mod stacks;
 pub(crate) mod tables;

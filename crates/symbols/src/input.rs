@@ -54,6 +54,8 @@ pub struct Mapping {
     pub offset: Bytes,
     /// The file, or `[heap]`, `[stack]`, `[vdso]` and their like, or nothing.
     pub path: String,
+    /// What the file is called where that is not the end of its path: a program that was run through a link.
+    pub called: Option<String>,
     /// The build id of the file, where known.
     pub build_id: Option<BuildId>,
     /// Since when it stood.
@@ -65,6 +67,13 @@ pub struct Mapping {
 impl Mapping {
     pub(crate) fn end(&self) -> u64 {
         self.address.0.saturating_add(self.bytes.0)
+    }
+
+    /// The base name of the module.
+    pub(crate) fn module(&self) -> &str {
+        self.called
+            .as_deref()
+            .unwrap_or_else(|| base_name(&self.path))
     }
 
     pub(crate) fn is_file(&self) -> bool {

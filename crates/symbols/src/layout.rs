@@ -24,9 +24,23 @@ pub(crate) struct Segment {
     offset: u64,
     file_bytes: u64,
     pub(crate) access: Access,
-    /// Its largest section, `.text` for example.
-    pub(crate) section: Option<String>,
+    /// What constants consist of, in the order of addresses and without gaps; empty for code and data.
+    pub(crate) sections: Vec<Sections>,
 }
+
+/// A section of a page or more, or several smaller ones that follow each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sections {
+    pub(crate) address: u64,
+    pub(crate) end: u64,
+    /// `.rodata`, `.dynsym/.dynstr`, or `headers` where no section lies.
+    pub(crate) name: String,
+}
+
+/// Segments of more sections than this are not divided.
+const MAX_SECTIONS: usize = 256;
+/// Of several small sections that many are named.
+const NAMED_SECTIONS: usize = 3;
 
 impl Segment {
     /// The whole pages that the loader maps for it.
@@ -50,26 +64,72 @@ pub(crate) fn segments(file: &Elf<'_>) -> Vec<Segment> {
                 _ => Access::Constants,
             };
             let (address, bytes) = (segment.address(), segment.size());
-            let end = address.saturating_add(bytes);
-            let section = file
-                .sections()
-                .filter(|section| {
-                    section.address() >= address
-                        && section.address() < end
-                        && section.address() != 0
-                })
-                .max_by_key(ObjectSection::size)
-                .and_then(|section| section.name().ok().map(str::to_owned));
-            Segment {
+            let mut segment = Segment {
                 address,
                 bytes,
                 offset,
                 file_bytes,
                 access,
-                section,
+                sections: Vec::new(),
+            };
+            if access == Access::Constants {
+                segment.sections = sections_of(file, &segment);
             }
+            segment
         })
         .collect()
+}
+
+/// Divides a segment by its sections. What lies between two belongs to the first of them.
+fn sections_of(file: &Elf<'_>, segment: &Segment) -> Vec<Sections> {
+    let (start, stop) = segment.pages();
+    let mut inside: Vec<(u64, u64, &str)> = file
+        .sections()
+        .filter(|section| section.size() > 0 && section.address() != 0)
+        .filter(|section| section.address() >= segment.address && section.address() < stop)
+        .filter_map(|section| Some((section.address(), section.size(), section.name().ok()?)))
+        .take(MAX_SECTIONS + 1)
+        .collect();
+    if inside.len() > MAX_SECTIONS {
+        inside.clear();
+    }
+    inside.sort_unstable();
+    inside.dedup_by_key(|section| section.0);
+    let is_large = |section: &(u64, u64, &str)| section.1 >= PAGE;
+    let runs: Vec<&[(u64, u64, &str)]> = inside
+        .chunk_by(|a, b| !is_large(a) && !is_large(b))
+        .collect();
+    let mut all: Vec<Sections> = Vec::with_capacity(runs.len().max(1));
+    for run in runs {
+        let names: Vec<&str> = run.iter().map(|section| section.2).collect();
+        let name = match names.get(..NAMED_SECTIONS) {
+            Some(first) if names.len() > NAMED_SECTIONS => format!("{}/...", first.join("/")),
+            _ => names.join("/"),
+        };
+        let address = run.first().map_or(start, |section| section.0);
+        if let Some(last) = all.last_mut() {
+            last.end = address;
+        }
+        all.push(Sections {
+            // The headers of the file lie before its first section.
+            address: if all.is_empty() { start } else { address },
+            end: stop,
+            name,
+        });
+    }
+    if all.is_empty() {
+        all.push(Sections {
+            address: start,
+            end: stop,
+            name: if segment.offset == 0 {
+                "headers"
+            } else {
+                "constants"
+            }
+            .to_owned(),
+        });
+    }
+    all
 }
 
 /// What to add to an address of the file to get the address in the process, from one of the file's mappings.

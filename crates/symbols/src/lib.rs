@@ -5,13 +5,17 @@
 //! - [`StaticsReader`] names what lies in mapped executables and libraries, [`mapping_objects`] the mappings themselves.
 //! - [`Unwinder`] turns registers and stack copies into call stacks, for processes without the preload library.
 //! - [`symbolize`] turns call stacks into functions, files and lines.
+//! - [`read_perf_map`] and [`read_jitdump`] read what runtimes say of the code that they generate.
 //! - [`Namer`] gives each allocation site the name that a person would.
 //!
 //! No file that it reads is trusted: broken, truncated and hostile ones cost their own names, never the report.
 
+mod arenas;
 mod demangle;
 mod dwarf;
+mod families;
 mod functions;
+mod generated;
 mod image;
 mod input;
 mod interpreter;
@@ -28,6 +32,7 @@ mod unwind;
 mod variables;
 
 pub use functions::FunctionBounds;
+pub use generated::{GeneratedFunction, in_its_language, read_jitdump, read_perf_map};
 pub use image::Locator;
 pub use input::{BuildId, Mapping};
 pub use interpreter::loads_libraries;

@@ -7,7 +7,7 @@ use varve_model::{Bytes, ObjectKind, Pid, Tid};
 
 use crate::image::Image;
 use crate::input::base_name;
-use crate::plumbing::is_plumbing;
+use crate::plumbing::{arena, is_plumbing, is_runtime};
 use crate::source::assigned_variable;
 use crate::statics::StaticObject;
 use crate::symbolize::Frame;
@@ -50,10 +50,15 @@ impl Namer {
             Asked::One(ObjectKind::Stack) => "stack",
             Asked::One(ObjectKind::Static) => "data",
         };
+        if asked == Asked::One(ObjectKind::Mapping)
+            && let Some(name) = arena(frames)
+        {
+            return name.to_owned();
+        }
         let Some(frame) = author(frames) else {
             return format!("{word}, unknown caller");
         };
-        let place = place(frame);
+        let place = place_among(frames, frame);
         if asked == Asked::Pool {
             return format!(
                 "heap, small objects from {}",
@@ -110,14 +115,23 @@ fn read_source(roots: &[PathBuf], file: &str) -> Option<String> {
     })
 }
 
+/// Unnamed functions of one module that are looked past for a named one.
+const MAX_UNNAMED: usize = 8;
+
 /// The innermost frame that is the author's own, else the outermost known one.
 fn author(frames: &[Frame]) -> Option<&Frame> {
     let known =
         |frame: &&Frame| frame.function.is_some() || frame.file.is_some() || frame.module.is_some();
-    frames
-        .iter()
-        .filter(known)
-        .find(|frame| !is_plumbing(frame))
+    let in_language = |frame: &Frame| frame.function.is_some() && is_in_language(frame);
+    let written = frames.iter().position(in_language);
+    let own = |index: usize, frame: &Frame| {
+        !(is_plumbing(frame)
+            || is_static_plumbing(frames, index)
+            || written.is_some_and(|written| index < written && is_runtime(frame)))
+    };
+    let mut all = frames.iter().enumerate();
+    all.find(|(index, frame)| known(frame) && own(*index, frame))
+        .map(|(_, frame)| frame)
         // A library that allocates for itself, before main or in a thread of its own.
         .or_else(|| {
             frames
@@ -126,6 +140,45 @@ fn author(frames: &[Frame]) -> Option<&Frame> {
                 .find(|frame| frame.function.is_some() && !is_entry(frame))
         })
         .or_else(|| frames.iter().find(known))
+}
+
+/// Whether a frame is of code that a runtime generated, with the name that its language has for it.
+fn is_in_language(frame: &Frame) -> bool {
+    let base = frame.file.as_deref().map(base_name);
+    frame.line.is_none() && base.is_some() && frame.module.as_deref() == base
+}
+
+/// Whether a frame is an unnamed function of an allocator: one that a named one of the same module calls.
+fn is_static_plumbing(frames: &[Frame], index: usize) -> bool {
+    let frame = &frames[index];
+    frame.function.is_none()
+        && frame.file.is_none()
+        && caller(frames, index).is_some_and(is_plumbing)
+}
+
+/// The next function with a name, where only unnamed ones of the same module lie in between.
+fn caller(frames: &[Frame], index: usize) -> Option<&Frame> {
+    let module = frames[index].module.as_deref()?;
+    let beyond = frames[index + 1..].iter().take(MAX_UNNAMED);
+    let mut same = beyond.take_while(|frame| frame.module.as_deref() == Some(module));
+    same.find(|frame| frame.function.is_some())
+}
+
+/// The place of a frame. Where its function has no name, the one that led to it says more than a number.
+fn place_among(frames: &[Frame], frame: &Frame) -> String {
+    let index = frames.iter().position(|other| std::ptr::eq(other, frame));
+    let caller = index
+        .filter(|_| frame.function.is_none() && frame.file.is_none())
+        .and_then(|index| caller(frames, index))
+        .and_then(|caller| caller.function.as_deref());
+    match (caller, frame.module.as_deref()) {
+        (Some(caller), Some(module)) => format!(
+            "a function that {} calls ({})",
+            short_function(caller),
+            within(module, frame)
+        ),
+        _ => place(frame),
+    }
 }
 
 fn is_entry(frame: &Frame) -> bool {
@@ -214,7 +267,10 @@ fn within(module: &str, frame: &Frame) -> String {
 
 /// Where a call stack leads, in a few words: the place of the innermost frame that is the author's own.
 pub fn short_place(frames: &[Frame]) -> String {
-    author(frames).map_or_else(|| "unknown caller".to_owned(), place)
+    author(frames).map_or_else(
+        || "unknown caller".to_owned(),
+        |frame| place_among(frames, frame),
+    )
 }
 
 /// `node_new (list.c:42)`.
@@ -391,6 +447,61 @@ mod tests {
         ] {
             assert_eq!(namer.site(heap, &[at(function, offset)]), name);
         }
+    }
+
+    #[test]
+    fn allocators_without_names_and_runtimes_are_looked_past() {
+        let mut namer = Namer::new(vec![PathBuf::new()]);
+        let heap = Asked::One(ObjectKind::Heap);
+        let unnamed = |module: &str, offset| Frame {
+            module: Some(module.to_owned()),
+            offset: Some(offset),
+            ..Frame::default()
+        };
+        let named = |function| frame("postgres", function, None);
+        // AllocSetAlloc is static and has no name in a stripped program.
+        let stack = [
+            unnamed("postgres", 0x5c_785f),
+            named("palloc0"),
+            named("make_node"),
+        ];
+        assert_eq!(namer.site(heap, &stack), "heap from make_node (postgres)");
+        let stack = [
+            unnamed("libcrypto.so.3", 0x1582b7),
+            unnamed("libcrypto.so.3", 0x15_0000),
+            frame("libcrypto.so.3", "CONF_modules_load_file_ex", None),
+        ];
+        assert_eq!(
+            namer.site(heap, &stack),
+            "heap from a function that CONF_modules_load_file_ex calls (libcrypto.so.3+0x1582b7)"
+        );
+        let of_other = [
+            unnamed("libcrypto.so.3", 0x1582b7),
+            frame("app", "main", None),
+        ];
+        assert_eq!(
+            namer.site(heap, &of_other),
+            "heap from libcrypto.so.3+0x1582b7"
+        );
+        let python = Frame {
+            file: Some("/a/hot.py".to_owned()),
+            ..frame("hot.py", "fill", None)
+        };
+        let inside = |function| frame("libpython3.12.so.1.0", function, Some(("listobject.c", 9)));
+        let stack = [inside("_PyObject_Malloc"), inside("list_repeat"), python];
+        assert_eq!(namer.site(heap, &stack), "heap from fill (hot.py)");
+        assert_eq!(
+            namer.site(heap, &stack[..2]),
+            "heap (listobject.c:9, in list_repeat)"
+        );
+        let arena = [
+            unnamed("libjemalloc.so.2", 0x10),
+            unnamed("libgpg-error.so.0", 0x6c46),
+        ];
+        assert_eq!(
+            namer.site(Asked::One(ObjectKind::Mapping), &arena),
+            "jemalloc arena"
+        );
     }
 
     #[test]

@@ -1,153 +1,55 @@
-//! Which frames of an allocation's stack belong to the allocator, and which one is the author's.
+//! Which frames of an allocation's stack belong to an allocator, and which one is the author's.
 
+use crate::arenas::{ARENAS, RUNTIME_FUNCTIONS, RUNTIME_MODULES};
+use crate::families::{FAMILIES, Family};
 use crate::symbolize::Frame;
 
-/// Modules that allocate on others' behalf.
-const MODULES: &[&str] = &[
-    "libc.so",
-    "libc-2.",
-    "libstdc++.so",
-    "libc++.so",
-    "libc++abi.so",
-    "libgomp.so",
-    "libomp.so",
-    "libiomp",
-    "ld-linux",
-    "ld-musl",
-    "libpthread",
-    "libjemalloc",
-    "libtcmalloc",
-    "libmimalloc",
-    "libvarve_",
-    "libgfortran.so",
-    "libm.so",
-    "libasan",
-    "librt.so",
-    "[vdso]",
-    "[kernel]",
-];
+/// What a mapping is called that an allocator or a runtime made for itself.
+pub(crate) fn arena(frames: &[Frame]) -> Option<&'static str> {
+    let of = |frame: &Frame| {
+        let (module, function) = (frame.module.as_deref(), frame.function.as_deref());
+        ARENAS.iter().find(|arena| {
+            starts(module, arena.modules)
+                || (is_in(module, arena.only_in) && starts(function, arena.functions))
+        })
+    };
+    // Behind the first frame that belongs to nobody's allocator it is the author's wish.
+    for frame in frames {
+        if let Some(arena) = of(frame) {
+            return Some(arena.name);
+        }
+        if !is_plumbing(frame) {
+            return None;
+        }
+    }
+    None
+}
 
-/// Functions that allocate on others' behalf, by their whole name without parameters.
-const FUNCTIONS: &[&str] = &[
-    "malloc",
-    "calloc",
-    "realloc",
-    "reallocarray",
-    "memalign",
-    "aligned_alloc",
-    "posix_memalign",
-    "valloc",
-    "pvalloc",
-    "free",
-    "cfree",
-    "mmap",
-    "mmap64",
-    "mremap",
-    "munmap",
-    "brk",
-    "sbrk",
-    "strdup",
-    "strndup",
-    "asprintf",
-    "vasprintf",
-    "getline",
-    "morecore",
-    "__default_morecore",
-    "__glibc_morecore",
-    "__sbrk",
-    "__brk",
-    "__mremap",
-    "sysmalloc",
-    "_int_malloc",
-    "operator new",
-    "operator new[]",
-    "__libc_malloc",
-    "__libc_calloc",
-    "__rust_alloc",
-    "__rust_alloc_zeroed",
-    "__rust_realloc",
-    "__rdl_alloc",
-    "__rg_alloc",
-    "exchange_malloc",
-    "rust_alloc",
-    "clone",
-    "clone3",
-    "pthread_create",
-    "std::make_unique",
-    "std::make_unique_for_overwrite",
-    "std::make_shared",
-    "std::allocate_shared",
-    "g_malloc",
-    "g_malloc0",
-    "g_realloc",
-    "g_new",
-    "g_slice_alloc",
-    "av_malloc",
-    "PyMem_Malloc",
-    "PyObject_Malloc",
-];
+/// Whether a module is one of these, where there are any.
+fn is_in(module: Option<&str>, modules: &[&str]) -> bool {
+    modules.is_empty() || starts(module, modules)
+}
 
-/// Namespaces and types whose every member is plumbing: the containers of the standard libraries.
-const PREFIXES: &[&str] = &[
-    "__gnu_cxx::",
-    "std::allocator",
-    "std::__",
-    "std::vector<",
-    "std::_",
-    "std::basic_string<",
-    "std::deque<",
-    "std::map<",
-    "std::unordered_map<",
-    "std::unordered_set<",
-    "std::set<",
-    "std::list<",
-    "std::pair<",
-    "std::unique_ptr<",
-    "std::shared_ptr<",
-    "std::make_unique",
-    "std::make_shared",
-    "std::allocate_",
-    "std::construct_at",
-    "std::uninitialized_",
-    "std::valarray<",
-    "std::array<",
-    "std::function<",
-    "std::fill",
-    "std::copy",
-    "std::move",
-    "std::thread",
-    "std::pmr::",
-    "operator new",
-    "alloc::",
-    "<alloc::",
-    "core::",
-    "<core::",
-    "hashbrown::",
-    "<hashbrown::",
-    "std::collections::",
-    "std::alloc::",
-    "std::sys::",
-    "std::rt::",
-    "<T as alloc::",
-    "__interceptor_",
-    "__rustc::",
-    "__varve",
-    "_Znwm",
-    "je_",
-    "mi_",
-    "tc_",
-    "do_mmap",
-    "__mmap",
-    "<std::",
-    "alloc_traits",
-];
+fn starts(name: Option<&str>, beginnings: &[&str]) -> bool {
+    name.is_some_and(|name| beginnings.iter().any(|b| name.starts_with(b)))
+}
+
+/// Whether a frame belongs to the runtime of a language.
+pub(crate) fn is_runtime(frame: &Frame) -> bool {
+    starts(frame.module.as_deref(), RUNTIME_MODULES)
+        || starts(frame.function.as_deref(), RUNTIME_FUNCTIONS)
+}
 
 /// True where the frame only passes on somebody else's wish for memory.
 pub(crate) fn is_plumbing(frame: &Frame) -> bool {
-    if frame
-        .module
-        .as_deref()
-        .is_some_and(|module| MODULES.iter().any(|known| module.starts_with(known)))
+    let of_file = |family: &Family| {
+        let file = frame.file.as_deref();
+        file.is_some_and(|file| family.files.iter().any(|known| file.ends_with(known)))
+    };
+    let module = frame.module.as_deref();
+    if FAMILIES
+        .iter()
+        .any(|family| starts(module, family.modules) || of_file(family))
     {
         return true;
     }
@@ -158,9 +60,10 @@ pub(crate) fn is_plumbing(frame: &Frame) -> bool {
     let function = function
         .trim_start_matches("void ")
         .trim_start_matches("void* ");
-    FUNCTIONS.contains(&function)
-        || PREFIXES.iter().any(|prefix| function.starts_with(prefix))
-        || is_wrapper(function)
+    FAMILIES.iter().any(|family| {
+        is_in(module, family.only_in)
+            && (family.functions.contains(&function) || starts(Some(function), family.prefixes))
+    }) || is_wrapper(function)
         || frame.file.as_deref().is_some_and(is_library_header)
 }
 
@@ -260,10 +163,71 @@ mod tests {
             "std::make_unique<int []>",
             "memory::xcalloc",
             "aligned_malloc",
+            "zmalloc_usable",
+            "ngx_memalign",
+            "v8::base::OS::Allocate",
+            "av_mallocz",
+            "gpgrt_malloc",
+            "runtime.sysMmap",
+            "je_arena_malloc",
         ] {
             assert!(is_plumbing(&frame("app", function)), "{function}");
         }
         assert!(is_plumbing(&frame("libgomp.so.1", "GOMP_parallel")));
+        for (module, function) in [
+            ("postgres", "AllocSetContextCreateInternal"),
+            ("postgres", "palloc"),
+            ("libjvm.so", "os::pd_commit_memory_or_exit"),
+            ("cc1plus", "ggc_internal_alloc"),
+            ("libpython3.12.so.1.0", "_PyObject_Malloc"),
+        ] {
+            assert!(is_plumbing(&frame(module, function)), "{function}");
+            assert!(!is_plumbing(&frame("app", function)), "{function}");
+        }
+    }
+
+    #[test]
+    fn every_family_says_whose_it_is() {
+        for family in FAMILIES {
+            assert!(family.of.len() > 3);
+            let names = [
+                family.modules,
+                family.functions,
+                family.prefixes,
+                family.files,
+            ];
+            assert!(
+                names.concat().iter().all(|name| name.len() > 2),
+                "{}",
+                family.of
+            );
+        }
+    }
+
+    #[test]
+    fn memory_of_an_allocator_is_not_that_of_whoever_was_first() {
+        let none = Frame {
+            module: Some("libjemalloc.so.2".into()),
+            ..Frame::default()
+        };
+        let first = frame("libgpg-error.so.0", "constructor");
+        assert_eq!(arena(&[none, first]), Some("jemalloc arena"));
+        let heap = ["os::pd_commit_memory", "HeapRegionManager::expand", "main"];
+        let heap = heap.map(|function| frame("libjvm.so", function));
+        assert_eq!(arena(&heap), Some("Java heap and its collector's tables"));
+        let own = [
+            "os::pd_commit_memory",
+            "G1CMMarkStack::resize",
+            "G1CollectedHeap::initialize",
+        ];
+        assert_eq!(
+            arena(&own.map(|function| frame("libjvm.so", function))),
+            None
+        );
+        assert_eq!(
+            arena(&[frame("libc.so.6", "mmap"), frame("app", "setup")]),
+            None
+        );
     }
 
     #[test]

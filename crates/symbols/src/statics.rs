@@ -9,7 +9,7 @@ use varve_model::{Address, Bytes, ObjectKind, Pid, Time};
 use crate::demangle::{demangle, try_demangle};
 use crate::dwarf;
 use crate::image::{self, Locator, ModuleFiles};
-use crate::input::{BuildId, Mapping, base_name};
+use crate::input::{BuildId, Mapping};
 use crate::layout::{self, Access, DataSymbol, Segment};
 use crate::status::{ModuleReport, ModuleStatus};
 use crate::variables::{self, Known, Variable};
@@ -68,8 +68,8 @@ pub struct Statics {
     pub modules: Vec<ModuleReport>,
 }
 
-/// A module in a process: process, path, build id, and what is added to the file's addresses.
-type Instance<'a> = (Pid, &'a str, Option<&'a BuildId>, u64);
+/// A module in a process: process, path, what it is called, build id, and what is added to the file's addresses.
+type Instance<'a> = (Pid, &'a str, &'a str, Option<&'a BuildId>, u64);
 
 /// What one file holds, in its own addresses.
 struct ModuleStatics {
@@ -121,6 +121,7 @@ impl StaticsReader {
             let key = (
                 mapping.pid,
                 mapping.path.as_str(),
+                mapping.module(),
                 mapping.build_id.as_ref(),
                 bias,
             );
@@ -128,16 +129,15 @@ impl StaticsReader {
             life.0 = life.0.min(mapping.from);
             life.1 = life.1.zip(mapping.to).map(|(a, b)| a.max(b));
         }
-        for ((pid, path, id, bias), (born, died)) in instances {
+        for ((pid, path, name, id, bias), (born, died)) in instances {
             let Some(module) = self.modules.get(&(path.to_owned(), id.cloned())) else {
                 continue;
             };
-            let name = base_name(path).to_owned();
             let object = |kind, text: String, address: u64, bytes: u64, place| StaticObject {
                 pid,
                 kind,
                 name: text,
-                module: name.clone(),
+                module: name.to_owned(),
                 file: None,
                 line: None,
                 address: Address(address.wrapping_add(bias)),
@@ -146,9 +146,8 @@ impl StaticsReader {
                 died,
                 place,
             };
-            for segment in &module.segments {
-                let (start, end) = segment.pages();
-                let (kind, text) = remainder(&name, segment);
+            for (kind, text, start, end) in module.segments.iter().flat_map(|s| remainders(name, s))
+            {
                 statics.objects.push(object(
                     kind,
                     text,
@@ -204,16 +203,22 @@ impl StaticsReader {
     }
 }
 
-fn remainder(module: &str, segment: &Segment) -> (ObjectKind, String) {
+/// What of a segment no variable covers: kind, name, start and end.
+fn remainders(module: &str, segment: &Segment) -> Vec<(ObjectKind, String, u64, u64)> {
+    let (start, end) = segment.pages();
     match segment.access {
-        Access::Code => (ObjectKind::File, format!("{module} .text")),
-        Access::Data => (
-            ObjectKind::Static,
-            format!("{module} .data/.bss (small variables)"),
-        ),
+        Access::Code => vec![(ObjectKind::File, format!("{module} .text"), start, end)],
+        Access::Data => {
+            let text = format!("{module} .data/.bss (small variables)");
+            vec![(ObjectKind::Static, text, start, end)]
+        }
         Access::Constants => {
-            let section = segment.section.as_deref().unwrap_or("headers");
-            (ObjectKind::File, format!("{module} {section}"))
+            let sections = segment.sections.iter();
+            let named = sections.map(|of| {
+                let text = format!("{module} {}", of.name);
+                (ObjectKind::File, text, of.address, of.end)
+            });
+            named.collect()
         }
     }
 }
@@ -415,7 +420,7 @@ fn mapping_object(mapping: &Mapping) -> StaticObject {
             (ObjectKind::Mapping, "shared memory".to_owned())
         }
         path if path.starts_with('[') => (ObjectKind::Mapping, path.to_owned()),
-        path => (ObjectKind::File, base_name(path).to_owned()),
+        _ => (ObjectKind::File, mapping.module().to_owned()),
     };
     StaticObject {
         pid: mapping.pid,

@@ -9,7 +9,7 @@ use varve_model::{Address, Pid, SiteId, Time};
 use crate::demangle::demangle;
 use crate::dwarf::{self, Slice};
 use crate::image::{self, Locator, ModuleFiles};
-use crate::input::{BuildId, Mapping, base_name};
+use crate::input::{BuildId, Mapping};
 use crate::layout::{self, Functions};
 use crate::locals::Locals;
 use crate::plumbing;
@@ -137,7 +137,7 @@ pub fn symbolize(locator: &Locator, spaces: &AddressSpaces<'_>, stacks: &[Stack]
     let mut modules: Vec<&Mapping> = Vec::new();
     let mut numbers: HashMap<(&str, Option<&BuildId>), usize> = HashMap::new();
     let mut segments: HashMap<usize, Vec<layout::Segment>> = HashMap::new();
-    let mut places: Vec<Vec<Option<Place>>> = Vec::with_capacity(stacks.len());
+    let mut places: Vec<Vec<Option<(Place, &str)>>> = Vec::with_capacity(stacks.len());
     let mut kernel = false;
     for stack in stacks {
         let place = |(index, address): (usize, &Address)| {
@@ -172,12 +172,12 @@ pub fn symbolize(locator: &Locator, spaces: &AddressSpaces<'_>, stacks: &[Stack]
             });
             let bias = layout::bias(known, mapping)
                 .unwrap_or(mapping.address.0.wrapping_sub(mapping.offset.0));
-            Some((number, probe.0.wrapping_sub(bias)))
+            Some(((number, probe.0.wrapping_sub(bias)), mapping.module()))
         };
         places.push(stack.frames.iter().enumerate().map(place).collect());
     }
     let mut addresses: Vec<Vec<u64>> = vec![Vec::new(); modules.len()];
-    for (number, address) in places.iter().flatten().flatten() {
+    for ((number, address), _) in places.iter().flatten().flatten() {
         if let Some(list) = addresses.get_mut(*number) {
             list.push(*address);
         }
@@ -188,7 +188,7 @@ pub fn symbolize(locator: &Locator, spaces: &AddressSpaces<'_>, stacks: &[Stack]
         list.sort_unstable();
         list.dedup();
         let files = locator.module(mapping);
-        let frames = resolve(&files, base_name(&mapping.path), &list);
+        let frames = resolve(&files, &list);
         resolved.extend(
             list.into_iter()
                 .map(|address| (number, address))
@@ -210,13 +210,16 @@ pub fn symbolize(locator: &Locator, spaces: &AddressSpaces<'_>, stacks: &[Stack]
         .map(|(stack, places)| {
             let mut frames = Vec::with_capacity(stack.frames.len());
             for (address, place) in stack.frames.iter().zip(places) {
-                let offset = place.map(|(_, offset)| offset);
-                match place.as_ref().and_then(|place| resolved.get(place)) {
-                    Some(known) => frames.extend(known.iter().cloned().map(|frame| Frame {
-                        address: *address,
-                        offset,
-                        ..frame
-                    })),
+                let known = place.and_then(|(at, module)| Some((resolved.get(&at)?, at.1, module)));
+                match known {
+                    Some((known, offset, module)) => {
+                        frames.extend(known.iter().cloned().map(|frame| Frame {
+                            module: Some(module.to_owned()),
+                            address: *address,
+                            offset: Some(offset),
+                            ..frame
+                        }))
+                    }
                     None if address.0 >= KERNEL => frames.push(kernel.frame(*address)),
                     None => frames.push(Frame {
                         address: *address,
@@ -234,13 +237,9 @@ pub fn symbolize(locator: &Locator, spaces: &AddressSpaces<'_>, stacks: &[Stack]
 }
 
 /// Resolves ascending addresses of one module.
-fn resolve(files: &ModuleFiles, module: &str, addresses: &[u64]) -> Vec<Vec<Frame>> {
-    let bare = || Frame {
-        module: Some(module.to_owned()),
-        ..Frame::default()
-    };
+fn resolve(files: &ModuleFiles, addresses: &[u64]) -> Vec<Vec<Frame>> {
     let Some(main) = files.main.as_ref().and_then(image::parse) else {
-        return addresses.iter().map(|_| vec![bare()]).collect();
+        return addresses.iter().map(|_| vec![Frame::default()]).collect();
     };
     let debug = files.debug.as_ref().and_then(image::parse);
     let mut tables = Vec::new();
@@ -280,9 +279,6 @@ fn resolve(files: &ModuleFiles, module: &str, addresses: &[u64]) -> Vec<Vec<Fram
                 .unwrap_or_default();
             if frames.is_empty() {
                 frames.push(Frame::default());
-            }
-            for frame in &mut frames {
-                frame.module = Some(module.to_owned());
             }
             // The outermost frame is the function that the symbol table knows; inlined ones it does not.
             if let Some(last) = frames.last_mut().filter(|last| last.function.is_none()) {

@@ -19,6 +19,7 @@ mod proc;
 mod ptrace;
 mod regular;
 pub mod rights;
+mod root_folder;
 mod signals;
 mod userfault;
 
@@ -49,9 +50,10 @@ pub use proc::{
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};
 pub use regular::{
-    FileIdentity, is_local, open_mapped, open_regular, open_regular_exactly, open_regular_in,
-    within,
+    FileIdentity, is_local, leads_to_program, open_mapped, open_regular, open_regular_exactly,
+    open_regular_in, within,
 };
 pub use rights::{Capability, Rights};
+pub use root_folder::RootFolder;
 pub use signals::{Received, Signals, take_signal};
 pub use userfault::{Protector, UserFault, try_write_protection};

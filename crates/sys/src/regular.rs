@@ -14,6 +14,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use varve_model::Pid;
 
 /// Which file a mapping is of, as `/proc/PID/maps` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,23 @@ pub fn open_regular_in(root: &Path, path: &Path) -> io::Result<File> {
     reopen(&found, None)
 }
 
+/// Whether a path leads a process to the program that it runs. Nothing is opened.
+///
+/// # Errors
+/// Those of looking the path up, and where the process is gone.
+pub fn leads_to_program(pid: Pid, path: &Path) -> io::Result<bool> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
+    let (from, resolve) = match path.is_absolute() {
+        true => ("root", ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS),
+        false => ("cwd", ResolveFlags::NO_MAGICLINKS),
+    };
+    let folder = rustix::fs::openat(CWD, format!("/proc/{pid}/{from}"), flags, Mode::empty())?;
+    let found = rustix::fs::openat2(&folder, path, LOOK_UP, Mode::empty(), resolve)?;
+    let found = rustix::fs::fstat(&found)?;
+    let program = rustix::fs::stat(format!("/proc/{pid}/exe"))?;
+    Ok((found.st_dev, found.st_ino) == (program.st_dev, program.st_ino))
+}
+
 /// Opens the file of a mapping, and no other: its path may name something else by now.
 ///
 /// # Errors
@@ -73,6 +91,23 @@ pub fn open_regular_in(root: &Path, path: &Path) -> io::Result<File> {
 pub fn open_mapped(path: &Path, identity: FileIdentity) -> io::Result<File> {
     let found = rustix::fs::openat(CWD, path, LOOK_UP, Mode::empty())?;
     reopen(&found, Some(identity))
+}
+
+/// Opens a regular file below a folder that is the root of its path, and no other where an identity is given. The last part
+/// of the path is no link.
+pub(crate) fn open_regular_at(
+    folder: &OwnedFd,
+    path: &Path,
+    identity: Option<FileIdentity>,
+) -> io::Result<File> {
+    let found = rustix::fs::openat2(
+        folder,
+        path,
+        LOOK_UP | OFlags::NOFOLLOW,
+        Mode::empty(),
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+    )?;
+    reopen(&found, identity)
 }
 
 const LOOK_UP: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);

@@ -36,8 +36,9 @@ pub use columns::{TouchColumns, TouchUnit, WrittenColumn};
 pub use error::TraceError;
 pub use folder::TablePath;
 pub use manifest::{
-    Clock, ClockUnit, Completeness, FORMAT_VERSION, Features, IntervalChoice, MACHINE_UNKNOWN,
-    Machine, Manifest, ModuleNote, Options, Overhead, SamplesNote, State, Target, TrapsNote,
+    Clock, ClockUnit, Completeness, FORMAT_VERSION, Features, IntervalChoice, Lacks,
+    MACHINE_UNKNOWN, Machine, Manifest, ModuleNote, Options, Overhead, SamplesNote, State, Target,
+    TrapsNote,
 };
 pub use merge::{MergeProgress, finish_tables, finish_tables_aside};
 pub use place::{Access, Existing, Moved, Output, TraceFolder};

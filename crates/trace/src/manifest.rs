@@ -283,8 +283,22 @@ impl SamplesNote {
 pub struct ModuleNote {
     /// The file.
     pub path: String,
-    /// What a reader should know of it, such as that it is stripped.
+    /// What is not known of it.
+    pub lacks: Lacks,
+    /// Why, and what to do about it.
     pub note: String,
+}
+
+/// What is not known of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lacks {
+    /// Lines of code; names are known.
+    Lines,
+    /// Lines, and all names but those that it exports.
+    LocalNames,
+    /// All names.
+    Names,
 }
 
 impl Manifest {

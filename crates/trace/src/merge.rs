@@ -26,7 +26,7 @@ pub(crate) const MERGED: [&str; 10] = [
 /// Called with the share of the work that is done, 0 to 1.
 pub type MergeProgress<'a> = &'a mut dyn FnMut(f64);
 
-/// Merges every table that is written as it stands; `births`, `deaths` and `stacks` are left in
+/// Merges every table that is written as it stands; `births`, `deaths`, `stacks` and `generated` are left in
 /// `parts/` for the attribution, which removes them when it has what it needs. Tables that
 /// are merged already are left alone, so that a merge that was cut short can be taken up again.
 ///

@@ -277,6 +277,22 @@ table! {
 }
 
 table! {
+    /// A function that a program generated while it ran, as its runtime told `perf` (raw; `sites` holds the symbolized form).
+    GeneratedRow in "generated" growing ["address"] {
+        /// The process.
+        pid: Pid,
+        /// When the program ended that told it; the greatest number where it went on.
+        until_ns: Time,
+        /// Where it starts.
+        address: Address,
+        /// Its size in bytes.
+        bytes: Bytes,
+        /// As the runtime calls it.
+        name: String,
+    }
+}
+
+table! {
     /// One life of one object.
     ObjectRow in "objects" growing ["object", "address", "born_ns", "died_ns"] ; chosen by selection::of_object {
         /// The object.
@@ -408,8 +424,10 @@ table! {
         pid: Pid,
         /// Its parent.
         parent: Pid,
-        /// The executable.
+        /// The executable, by the path by which it was run.
         exe: String,
+        /// The file that this leads to where that has another name, as of a program that was run through a link; null where it has not.
+        file: Option<String>,
         /// The command line, words joined by spaces.
         command: String,
         /// When it came to be, or was first seen.
@@ -469,4 +487,5 @@ pub const ALL: &[Table] = &[
     BirthRow::TABLE,
     DeathRow::TABLE,
     StackRow::TABLE,
+    GeneratedRow::TABLE,
 ];

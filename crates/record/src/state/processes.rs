@@ -11,6 +11,7 @@ use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
 
 use super::build_ids::BuildIds;
 use super::emulator::{self, EMULATOR};
+use super::programs::Programs;
 use super::ranges::Ranges;
 
 /// What a program mapped when it began, as it reported itself.
@@ -78,6 +79,7 @@ impl Process {
                 pid,
                 parent,
                 exe: String::new(),
+                file: None,
                 command: String::new(),
                 born_ns: born,
                 died_ns: None,
@@ -110,6 +112,7 @@ pub(crate) struct Processes {
     /// Where accesses are trapped: the memory to which each process's pages are moved, until it runs another program.
     pub(crate) shadows: HashMap<Pid, Ranges>,
     build_ids: BuildIds,
+    pub(super) programs: Programs,
     /// Whether the programs run under an emulator, which the kernel takes for the program.
     pub(crate) emulated: bool,
 }
@@ -121,33 +124,10 @@ impl Processes {
         let make = || Process::new(pid, parent, born);
         self.all.entry(pid).or_insert_with(make);
         if self.all.len() > known {
-            self.describe(pid);
+            self.describe(pid, None);
             self.thread(pid, Tid(pid.0), born, None);
         }
         self.all.entry(pid).or_insert_with(make)
-    }
-
-    /// Reads what the process runs, and notes it.
-    pub(crate) fn describe(&mut self, pid: Pid) {
-        let Some(process) = self.all.get_mut(&pid) else {
-            return;
-        };
-        if let Ok(exe) = varve_sys::exe(pid) {
-            process.row.exe = exe.to_string_lossy().into_owned();
-        }
-        match varve_sys::cmdline(pid) {
-            Ok(words) if !words.is_empty() => {
-                match self.emulated.then(|| emulator::program(&words)) {
-                    Some(Some((exe, command))) => {
-                        process.row.exe = exe;
-                        process.row.command = command;
-                    }
-                    _ => process.row.command = words.join(" "),
-                }
-            }
-            _ => {}
-        }
-        self.process_rows.push(process.row.clone());
     }
 
     /// A process runs another program: the row of the first ends here.
@@ -167,6 +147,7 @@ impl Processes {
             process.row.died_ns = None;
         }
         process.row.exe = path.to_owned();
+        process.row.file = None;
         process.row.command = path.to_owned();
         process.row.objects = None;
         process.row.objects_why = None;
@@ -174,7 +155,7 @@ impl Processes {
         process.inherits = None;
         self.end_mappings(pid, time);
         self.maps_changed(pid, time);
-        self.describe(pid);
+        self.describe(pid, Some(path));
         if self.emulated {
             self.thread(pid, Tid(pid.0), time, Some(EMULATOR));
         }
@@ -192,15 +173,21 @@ impl Processes {
     pub(crate) fn forked(&mut self, fork: &Fork) {
         let parent = self.all.get(&fork.parent);
         let parent = parent.map(|p| (p.objects_from, p.row.clone()));
-        let process = self.adopt(fork.pid, fork.parent, fork.time);
+        self.adopt(fork.pid, fork.parent, fork.time);
+        let Some(process) = self.all.get_mut(&fork.pid) else {
+            return;
+        };
         if let Some((objects_from, parent)) = parent {
             process.objects_from = objects_from;
             process.row.objects = parent.objects;
             process.row.objects_why = parent.objects_why;
-            // It may have ended before anybody looked.
-            if process.row.exe.is_empty() {
+            let same = process.row.exe == *parent.file.as_ref().unwrap_or(&parent.exe);
+            // It may have ended before anybody looked, and its thread may have another name than the program.
+            if process.row.exe.is_empty() || same {
                 process.row.exe = parent.exe;
+                process.row.file = parent.file;
                 process.row.command = parent.command;
+                self.process_rows.push(process.row.clone());
             }
         } else {
             process.objects_from = ObjectsFrom::Kernel;
@@ -509,6 +496,7 @@ impl Processes {
                 perms: entry.perms.clone(),
                 offset: Bytes(entry.offset),
                 path: entry.path.clone(),
+                called: None,
                 build_id: None,
                 // What was drained late is older than the look at the mappings.
                 from: Time(0),

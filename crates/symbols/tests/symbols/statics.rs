@@ -423,7 +423,42 @@ fn shared_libraries_of_this_machine_agree_with_nm() {
                 .iter()
                 .any(|object| object.name.ends_with(".text"))
         );
+        constants_agree_with_readelf(path, &statics, 0x7f00_0000_0000);
     }
+}
+
+/// Whatever lies in a section of constants has that section's name.
+fn constants_agree_with_readelf(path: &Path, statics: &Statics, bias: u64) {
+    let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    let mut large = 0;
+    for line in must("readelf", &["-SW", text(path)]).lines() {
+        let Some((_, line)) = line.split_once("] ") else {
+            continue;
+        };
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [name, _, address, _, size, _, "A", ..] = fields[..] else {
+            continue;
+        };
+        for inner in [hex(address), hex(address) + hex(size) - 1] {
+            let address = Address(inner + bias);
+            let mut holding = statics.objects.iter().filter(|object| {
+                object.place == Place::Segment
+                    && object.address <= address
+                    && address < object.address + object.bytes
+            });
+            let holder = &holding.next().unwrap().name;
+            assert!(holding.next().is_none(), "{name}");
+            match hex(size) {
+                4096.. => assert!(holder.ends_with(&format!(" {name}")), "{holder}: {name}"),
+                _ => assert!(
+                    holder.contains(name) || holder.ends_with("/..."),
+                    "{holder}: {name}"
+                ),
+            }
+        }
+        large += usize::from(hex(size) >= 4096);
+    }
+    assert!(large > 3, "{large} sections of {}", path.display());
 }
 
 #[test]

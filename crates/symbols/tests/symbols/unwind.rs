@@ -42,6 +42,7 @@ fn mapping(line: &str, pid: Pid) -> Option<Mapping> {
         perms,
         offset: Bytes(offset),
         path,
+        called: None,
         build_id: None,
         from: Time(0),
         to: None,

@@ -3,6 +3,7 @@
 mod cfi;
 mod escapes;
 mod files;
+mod generated;
 mod interrupts;
 mod memory;
 

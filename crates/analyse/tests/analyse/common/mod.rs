@@ -216,6 +216,7 @@ pub fn process(pid: u32, parent: u32) -> ProcessRow {
         pid: Pid(pid),
         parent: Pid(parent),
         exe: "/bin/program".into(),
+        file: None,
         command: "program".into(),
         born_ns: Time(0),
         died_ns: None,

@@ -191,6 +191,7 @@ pub(crate) fn mappings(path: &Path, bias: u64) -> Vec<Mapping> {
                 ),
                 offset: Bytes(offset & !4095),
                 path: text(path).to_owned(),
+                called: None,
                 build_id: None,
                 from: Time(0),
                 to: None,

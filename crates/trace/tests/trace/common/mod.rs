@@ -214,6 +214,7 @@ records! {
     }
     DeathRow { object, died_ns }
     StackRow { site, pid, time_ns, frames, first_is_return }
+    GeneratedRow { pid, until_ns, address, bytes, name }
     ObjectRow {
         object, pid, kind, name, site, address, bytes, born_ns, died_ns, tid, pool, layer,
         continues,
@@ -225,7 +226,7 @@ records! {
         pid, address, bytes, perms, offset, path, device, inode, build_id, from_ns, to_ns,
     }
     ThreadRow { pid, tid, name, born_ns, died_ns }
-    ProcessRow { pid, parent, exe, command, born_ns, died_ns, exit_code, objects, objects_why }
+    ProcessRow { pid, parent, exe, file, command, born_ns, died_ns, exit_code, objects, objects_why }
     CounterRow { time_ns, node, name, value }
     LossRow { time_ns, kind, count }
 }
@@ -256,6 +257,7 @@ macro_rules! each_table {
             $function::<BirthRow>($($argument),*),
             $function::<DeathRow>($($argument),*),
             $function::<StackRow>($($argument),*),
+            $function::<GeneratedRow>($($argument),*),
         ]
     }};
 }

@@ -176,6 +176,7 @@ fn processes() -> Vec<ProcessRow> {
         pid: Pid(100),
         parent: Pid(1),
         exe: "/usr/bin/solver".into(),
+        file: None,
         command: "./solver --size 3".into(),
         born_ns: Time(1_000),
         died_ns: Some(Time(150_000_000)),

@@ -1,0 +1,60 @@
+// A child runs code that it generated, and tells its name: `generated map|link|fifo|foreign FOLDER`
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+// Reads *rdi rsi times.
+static const unsigned char code[] = {0x48, 0x8b, 0x07, 0x48, 0xff, 0xce, 0x75, 0xf8, 0xc3};
+
+static void tell(const char *kind, const char *folder, const char *map, const void *at) {
+    char written[4096];
+    snprintf(written, sizeof written, "%s/told", folder);
+    int is_link = !strcmp(kind, "link");
+    if (!strcmp(kind, "fifo") && mkfifo(map, 0666) == 0)
+        return;
+    FILE *file = fopen(is_link ? written : map, "w");
+    if (!file)
+        _exit(3);
+    fprintf(file, "%lx %zx spinning\x1b[31m\n", (unsigned long)at, sizeof code);
+    fclose(file);
+    if (is_link && symlink(written, map))
+        _exit(4);
+    if (!strcmp(kind, "foreign") && chown(map, 64202, 64202))
+        _exit(5);
+}
+
+int main(int count, char **words) {
+    if (count < 3)
+        return 2;
+    pid_t child = fork();
+    char map[64];
+    if (child == 0) {
+        snprintf(map, sizeof map, "/tmp/perf-%d.map", getpid());
+        unlink(map);
+        void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memcpy(at, code, sizeof code);
+        tell(words[1], words[2], map, at);
+        static uint64_t data;
+        void (*spin)(uint64_t *, uint64_t) = (void (*)(uint64_t *, uint64_t))at;
+        struct timespec now, began;
+        clock_gettime(CLOCK_MONOTONIC, &began);
+        do {
+            spin(&data, 1000000);
+            clock_gettime(CLOCK_MONOTONIC, &now);
+        } while (now.tv_sec - began.tv_sec < 2);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    // The recorder hears of the end a little later.
+    usleep(500000);
+    snprintf(map, sizeof map, "/tmp/perf-%d.map", child);
+    unlink(map);
+    return WEXITSTATUS(status);
+}
