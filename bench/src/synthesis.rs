@@ -244,6 +244,7 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
         options: Options {
             interval: IntervalChoice::Fixed(Duration(STEP)),
             follow: true,
+            delay_ns: Duration(0),
             min_object_bytes: Bytes(4096),
             thp_never: false,
             without: vec![],

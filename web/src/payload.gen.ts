@@ -381,7 +381,11 @@ cold_pages: Pages,
 /**
  * Pages with a page fault: what `threads` accounts for. Of several objects: the sum over lives.
  */
-first_touches: Pages, };
+first_touches: Pages, 
+/**
+ * Page faults in it while it was there: a page may have several, as when it is given back to the kernel meanwhile.
+ */
+faults: number, };
 
 /**
  * A figure, a bound of one, or the reason why there is none.
@@ -1068,13 +1072,17 @@ note: SamplesNote | null,
  */
 unowned_ns: Duration | null, 
 /**
- * Those with an address.
+ * Those with an address; a sample of an instruction with two accesses is two.
  */
 with_address: number, 
 /**
  * Those in a known object.
  */
 with_object: number, 
+/**
+ * Accesses beyond these to the recorder's own memory in the target: their time is in the code, and in no object.
+ */
+own_accesses: number, 
 /**
  * By source, in the order of the sources' words.
  */

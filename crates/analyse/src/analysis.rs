@@ -78,6 +78,18 @@ pub struct Analysis {
     pub contradictions: Vec<String>,
 }
 
+impl Analysis {
+    /// The page touches of all groups and of no object together, where they are more than all page touches: a page that
+    /// several objects lie on counts in each.
+    pub fn shares_of_touches(&self) -> Option<u64> {
+        let groups = self.groups.iter().map(|g| g.usage.page_touches);
+        let sum = groups.fold(self.unowned.page_touches, u64::saturating_add);
+        // A rounded sum of 100 % needs no explanation.
+        let all = self.footprint.page_touches;
+        (sum.saturating_mul(200) >= all.saturating_mul(201)).then_some(sum)
+    }
+}
+
 /// What was recorded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceFacts {
@@ -95,6 +107,14 @@ pub struct TraceFacts {
     pub intervals: u64,
     /// From the start of the first interval to the end of the last.
     pub duration_ns: Duration,
+    /// The part of it in which the recording was paused.
+    pub paused_ns: Duration,
+    /// From the beginning of the recording to that of what is shown, where a time was selected; else null.
+    pub offset_ns: Option<Duration>,
+    /// The length of the whole recording.
+    pub whole_ns: Duration,
+    /// How long the program ran before the recording began, where that was asked for.
+    pub delay_ns: Duration,
     /// The beginning of the recording, `CLOCK_MONOTONIC`; all times here are on this clock.
     pub start_ns: Time,
     /// The beginning, nanoseconds since 1970; null where unknown.
@@ -142,6 +162,11 @@ impl TraceFacts {
     /// Whether the trace has this.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.contains(&capability)
+    }
+
+    /// How long accesses were recorded: without the pauses.
+    pub fn recorded_ns(&self) -> Duration {
+        self.duration_ns - self.paused_ns
     }
 
     /// Whether intervals are longer than asked for, by more than a tenth.
@@ -413,6 +438,8 @@ pub struct Usage {
     pub cold_pages: Pages,
     /// Pages with a page fault: what `threads` accounts for. Of several objects: the sum over lives.
     pub first_touches: Pages,
+    /// Page faults in it while it was there: a page may have several, as when it is given back to the kernel meanwhile.
+    pub faults: u64,
 }
 
 impl Usage {

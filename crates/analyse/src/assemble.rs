@@ -23,6 +23,7 @@ use crate::stream::{self, Pass};
 use crate::sweep::Moment;
 use crate::{AnalyseOptions, counts, findings, invariants, samples};
 
+pub use tables::Recorded;
 pub(crate) use tables::Tables;
 
 /// The names of the preload library's own memory begin so.
@@ -33,7 +34,7 @@ pub(crate) fn analyse(
     options: &AnalyseOptions,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Analysis, TraceError> {
-    let (mut memory, mut all) = Memory::read(trace)?;
+    let (mut memory, mut all) = Memory::read_within(trace, options.room)?;
     let tables = Tables::read(trace, std::mem::take(&mut all.rows))?;
     let own = |i: usize| tables.is_own(i);
     let (start, end) = (tables.start(&trace.manifest), tables.end(&trace.manifest));
@@ -315,6 +316,10 @@ impl Whole<'_> {
             backend: manifest.backend,
             intervals: tables.intervals.len() as u64,
             duration_ns: end - start,
+            paused_ns: tables.paused(),
+            offset_ns: tables.is_window.then(|| start - manifest.clock.start_ns),
+            whole_ns: manifest.clock.end_ns - manifest.clock.start_ns,
+            delay_ns: manifest.options.delay_ns,
             start_ns: start,
             start_unix_ns: match manifest.clock.start_unix_ns {
                 0 => Known::Absent(NOT_SAID.to_owned()),
@@ -355,6 +360,11 @@ impl Whole<'_> {
 
     fn processes(&self) -> Vec<ProcessUse> {
         let mut all: BTreeMap<u32, ProcessUse> = BTreeMap::new();
+        let (tables, manifest) = (self.tables, &self.trace.manifest);
+        let shown = (tables.start(manifest), tables.end(manifest));
+        let is_shown = |born: Time, died: Option<Time>| {
+            died.is_none_or(|died| died >= shown.0) && born <= shown.1
+        };
         let empty = |pid: u32| ProcessUse {
             pid: Pid(pid),
             command: String::new(),
@@ -366,7 +376,8 @@ impl Whole<'_> {
             died_ns: None,
             exit_code: None,
         };
-        for row in &self.tables.processes {
+        let processes = self.tables.processes.iter();
+        for row in processes.filter(|row| is_shown(row.born_ns, row.died_ns)) {
             let process = all.entry(row.pid.0).or_insert_with(|| empty(row.pid.0));
             // Who has ended does not run another program: this is another process to which the kernel gave the pid anew.
             let is_another = process.exit_code.is_some() && process.died_ns <= Some(row.born_ns);
@@ -384,7 +395,8 @@ impl Whole<'_> {
             process.shared_pages = Pages(pages.shared);
             process.page_touches = self.pass.by_process.get(&pid).copied().unwrap_or(0);
         }
-        for row in &self.tables.threads {
+        let threads = self.tables.threads.iter();
+        for row in threads.filter(|row| is_shown(row.born_ns, row.died_ns)) {
             if let Some(process) = all.get_mut(&row.pid.0) {
                 process.threads += 1;
             }
@@ -446,6 +458,7 @@ impl Whole<'_> {
             possibly_others_page_touches: stats.possibly,
             cold_pages: Pages(stats.cold),
             first_touches: Pages(stats.first_touches),
+            faults: stats.faults,
         }
     }
 

@@ -105,6 +105,8 @@ struct Facts<'a> {
     end: Time,
     /// Objects with others inside, whose own pages cannot be told from their size.
     outer: HashSet<ObjectId>,
+    /// Processes whose memory a runtime's collector manages.
+    collected: HashSet<Pid>,
     /// Objects of which is known which threads use them later, so that first touches are no news.
     told: HashSet<ObjectId>,
 }
@@ -123,6 +125,7 @@ impl<'a> Facts<'a> {
                     .saturating_add(analysis.trace.duration_ns.0),
             ),
             outer: outer(tables),
+            collected: news::collected(tables),
             told: HashSet::new(),
         }
     }
@@ -139,7 +142,13 @@ impl<'a> Facts<'a> {
             ObjectKind::Mapping => o.site.is_some() && !o.reserved && o.name != LOADERS,
             ObjectKind::Static | ObjectKind::Stack | ObjectKind::File => false,
         };
-        asked && !self.outer.contains(&o.object) && news::is_news(o)
+        asked && !self.outer.contains(&o.object) && self.is_news(o)
+    }
+
+    /// A person wants to hear how this is used: it is no memory of a runtime, nor of the loader.
+    fn is_news(&self, o: &ObjectUse) -> bool {
+        let is_runtimes = o.kind == ObjectKind::Mapping && self.collected.contains(&o.pid);
+        !is_runtimes && news::is_news(o)
     }
 
     fn long(&self) -> bool {

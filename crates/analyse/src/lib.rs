@@ -32,6 +32,7 @@ pub use analysis::{
 };
 
 pub use access_time::AccessTime;
+pub use assemble::Recorded;
 pub use counts::{
     Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
     ThreadCounts,
@@ -63,7 +64,7 @@ pub struct AnalyseOptions {
     pub most_objects: usize,
     /// Advice for machines with several memory nodes, also where the machine of the trace has one.
     pub for_numa: bool,
-    /// Memory that the pages of the trace may take meanwhile.
+    /// Memory that the pages of the trace may take meanwhile, and that its objects may.
     pub room: Bytes,
 }
 
@@ -80,7 +81,7 @@ impl Default for AnalyseOptions {
 /// Analyses a trace. `progress` hears the share of the work that is done, 0 to 1.
 ///
 /// # Errors
-/// A table that cannot be read, or more pages than there is room for. Rows that contradict each other are no error: they are counted, see
+/// A table that cannot be read, or more pages or objects than there is room for. Rows that contradict each other are no error: they are counted, see
 /// [`TraceFacts::stray_rows`].
 pub fn analyse(
     trace: &Trace,

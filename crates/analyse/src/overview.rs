@@ -28,12 +28,18 @@ pub struct Overview {
     pub mean_working_set: Known<Bytes>,
     /// The same, at most.
     pub peak_working_set: Known<Bytes>,
+    /// Memory touched that lies in no known object.
+    pub unowned: Known<Bytes>,
     /// What shares of `hot` are of.
     pub hot_by: HotBy,
+    /// The samples that `hot` rests on; null where it rests on something else.
+    pub hot_samples: Option<u64>,
     /// The hottest objects, those of one name together.
     pub hot: Vec<HotObject>,
     /// The hottest lines of code; empty where no sample tells.
     pub hot_lines: Vec<HotLine>,
+    /// The samples that `hot_lines` rests on.
+    pub line_samples: u64,
     /// Each finding in a line.
     pub findings: Vec<Headline>,
     /// What is not known, in a few words each.
@@ -121,9 +127,15 @@ impl Overview {
             peak_resident: f.peak_resident_pages.map(|pages| pages.bytes()),
             mean_working_set: seen(f.mean_working_set_pages),
             peak_working_set: seen(f.peak_working_set_pages),
+            unowned: seen(a.unowned.touched_pages),
             hot_by,
+            hot_samples: match hot_by {
+                HotBy::Time | HotBy::Samples => a.samples.as_ref().map(|s| s.with_object),
+                HotBy::Accesses | HotBy::PageTouches => None,
+            },
             hot,
             hot_lines: hot_lines(a),
+            line_samples: a.samples.as_ref().map_or(0, |s| s.all.samples),
             findings: headlines(a),
             unknown: topics(&a.unknown),
         }

@@ -6,7 +6,7 @@ mod code;
 mod tally;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 use ts_rs::TS;
@@ -40,10 +40,12 @@ pub struct SampleUse {
     pub all: Sampled,
     /// The time of accesses that lie in no known object; null where samples have no weight in time.
     pub unowned_ns: Option<Duration>,
-    /// Those with an address.
+    /// Those with an address; a sample of an instruction with two accesses is two.
     pub with_address: u64,
     /// Those in a known object.
     pub with_object: u64,
+    /// Accesses beyond these to the recorder's own memory in the target: their time is in the code, and in no object.
+    pub own_accesses: u64,
     /// By source, in the order of the sources' words.
     pub sources: Vec<SourceShare>,
     /// By level, nearest first; samples without a level are in none.
@@ -371,9 +373,19 @@ pub(crate) fn read(
     mut hear: impl FnMut(&SampleRow),
 ) -> Result<Option<SampleUse>, TraceError> {
     let mut sums = Sums::new();
+    let objects_of_own = tables.objects.iter().enumerate();
+    let objects_of_own: HashSet<ObjectId> = objects_of_own
+        .filter(|(at, _)| own(*at))
+        .map(|(_, row)| row.object)
+        .collect();
+    let mut own_accesses = 0;
     for rows in trace.batches::<SampleRow>()? {
         for mut row in rows? {
             home(&mut row);
+            if row.object.is_some_and(|o| objects_of_own.contains(&o)) {
+                own_accesses += 1;
+                (row.object, row.address, row.write) = (None, None, None);
+            }
             sums.add(&row);
             hear(&row);
         }
@@ -381,7 +393,7 @@ pub(crate) fn read(
     if sums.all.samples == 0 {
         return Ok(None);
     }
-    let mut objects = objects(&sums, tables, own);
+    let mut objects = objects(&sums, tables);
     let mut places = places(&sums, &tables.sites);
     let mut threads = threads(&sums, tables);
     let code = code::read(trace, &sums.places)?;
@@ -400,6 +412,7 @@ pub(crate) fn read(
         all,
         with_address: sums.with_address,
         with_object: sums.with_object,
+        own_accesses,
         sources: SampleSource::ALL
             .iter()
             .zip(sums.sources)
@@ -426,14 +439,9 @@ pub(crate) fn read(
 }
 
 /// By name, kind and site: a place that allocates again and again is one row.
-fn objects(sums: &Sums, tables: &Tables, own: impl Fn(usize) -> bool) -> Vec<ObjectSamples> {
+fn objects(sums: &Sums, tables: &Tables) -> Vec<ObjectSamples> {
     let mut groups: HashMap<(&str, ObjectKind, Option<&str>), SiteTally<'_>> = HashMap::new();
-    for (_, row) in tables
-        .objects
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| !own(*at))
-    {
+    for row in &tables.objects {
         let Some(of) = sums.objects.get(&row.object) else {
             continue;
         };

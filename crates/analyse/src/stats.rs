@@ -21,6 +21,8 @@ pub(crate) struct Stats {
     pub(crate) written: u64,
     pub(crate) cold: u64,
     pub(crate) first_touches: u64,
+    /// Page faults in it, while it was there.
+    pub(crate) faults: u64,
     pub(crate) reuse: Reuse,
     pub(crate) first_thread: u32,
     /// Entries of it in [`Fold::aside`].
@@ -41,6 +43,7 @@ impl Stats {
             written: 0,
             cold: 0,
             first_touches: 0,
+            faults: 0,
             reuse: Reuse::default(),
             first_thread: NEVER,
             aside: 0,

@@ -59,8 +59,10 @@ pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Fini
     let mut objects = TableWriter::<ObjectRow>::create(to)?;
     let mut sampled = Sampled::new(trace)?;
     let names = Names::new(trace, &stacks, Files::new(&mappings))?;
-    let next = write_born(trace, names, &mut objects, &mut sampled)?;
-    let outer = mapping_objects(&mappings);
+    let mut stacks_seen = MainStacks::new(&mappings);
+    let next = write_born(trace, names, &mut stacks_seen, &mut objects, &mut sampled)?;
+    let mut outer = mapping_objects(&mappings);
+    outer.retain(|o| !stacks_seen.is_known(o));
     let named = statics.objects.iter().chain(&outer);
     let rows = named.zip(next..).map(|(o, id)| static_row(o, ObjectId(id)));
     let rows: Vec<ObjectRow> = rows.collect();
@@ -297,6 +299,54 @@ impl<'a> Names<'a> {
     }
 }
 
+/// The first threads' stacks as the kernel shows them: the part that is mapped. The preload library reports the whole, a
+/// little after the program began.
+#[derive(Default)]
+struct MainStacks {
+    /// By process: address, end, from when to when, and whether the library reported it.
+    mapped: HashMap<Pid, Vec<(Address, Address, Time, Time, bool)>>,
+}
+
+impl MainStacks {
+    fn new(mappings: &[Mapping]) -> MainStacks {
+        let mut stacks = MainStacks::default();
+        for m in mappings.iter().filter(|m| m.path == "[stack]") {
+            let to = m.to.unwrap_or(Time(u64::MAX));
+            let of = stacks.mapped.entry(m.pid).or_default();
+            of.push((m.address, m.address + m.bytes, m.from, to, false));
+        }
+        stacks
+    }
+
+    /// Has a reported stack begin with the mapping that is a part of it.
+    fn join(&mut self, row: &mut ObjectRow) {
+        let Some(mapped) = self.mapped.get_mut(&row.pid) else {
+            return;
+        };
+        if row.kind != ObjectKind::Stack {
+            return;
+        }
+        let (end, died) = (
+            row.address + row.bytes,
+            row.died_ns.unwrap_or(Time(u64::MAX)),
+        );
+        for (address, mapped_end, from, to, known) in mapped {
+            if row.address <= *address && *mapped_end <= end && row.born_ns <= *to && died >= *to {
+                row.born_ns = row.born_ns.min(*from);
+                *known = true;
+            }
+        }
+    }
+
+    /// Whether an object is a part of a stack that was reported.
+    fn is_known(&self, object: &StaticObject) -> bool {
+        let mapped = self.mapped.get(&object.pid).into_iter().flatten();
+        let mut known = mapped.filter(|m| m.4);
+        object.kind == ObjectKind::Stack
+            && known.any(|m| m.0 <= object.address && m.2 <= object.born && object.address < m.1)
+    }
+}
+
 /// The thread that made an object: the first where none is known.
 fn maker(birth: &BirthRow) -> Tid {
     birth.tid.unwrap_or(Tid(birth.pid.0))
@@ -307,6 +357,7 @@ fn maker(birth: &BirthRow) -> Tid {
 fn write_born(
     trace: &Trace,
     mut names: Names<'_>,
+    stacks_seen: &mut MainStacks,
     objects: &mut TableWriter<ObjectRow>,
     sampled: &mut Sampled<'_>,
 ) -> Result<u64, TraceError> {
@@ -316,7 +367,9 @@ fn write_born(
     for births in trace.batches::<BirthRow>()? {
         for births in births?.chunks(OBJECTS_AT_ONCE) {
             for birth in births {
-                rows.push(object_row(birth, names.name(birth), deaths.of(birth)?));
+                let mut row = object_row(birth, names.name(birth), deaths.of(birth)?);
+                stacks_seen.join(&mut row);
+                rows.push(row);
                 next = birth.object.0 + 1;
             }
             sampled.meet(&rows);

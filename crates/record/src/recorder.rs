@@ -133,7 +133,11 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
             return Err(error);
         }
     };
-    let held_by = target.hold.sentence();
+    // Of a program in an emulator nobody expects it to be held.
+    let held_by = match options.counts {
+        Some(_) => String::new(),
+        None => target.hold.sentence(),
+    };
     drop(target.hold);
     drop(watchdog);
     let mut waiting = target.child.map(|child| Waiting {
@@ -380,7 +384,8 @@ impl Recorder<'_> {
                 return Ok(());
             }
             // Looked at again before long: those who wait for their turn may be gone by then.
-            let starving = pace.guard.wanting(now).map(|rest| rest.min(length));
+            let starving = pace.guard.wanting(now, || self.target.hold.processes());
+            let starving = starving.map(|rest| rest.min(length));
             if let Some(rest) = starving.or_else(|| self.prolonged(pace.start, now, length)) {
                 pace.deadline = Some(now + rest);
                 return Ok(());

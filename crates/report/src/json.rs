@@ -121,8 +121,10 @@ fn fields_of(capability: Capability) -> Vec<String> {
             "footprint.faults",
             "threads",
             "objects.*.first_touches",
+            "objects.*.faults",
             "objects.*.threads",
             "groups.*.first_touches",
+            "groups.*.faults",
         ],
         Capability::Places => &[
             "objects.*.address",

@@ -54,11 +54,7 @@ pub fn render(analysis: &Analysis, folder: &Path, options: &TerminalOptions) -> 
         // Whoever asked for everything does not ask why there is no more.
         if page.text.len() == before && !is_whole {
             page.gap();
-            page.labelled(
-                section.name(),
-                Tone::Plain,
-                "this trace has nothing of that kind",
-            );
+            page.labelled(section.name(), Tone::Plain, nothing_of(*section));
         }
     }
     if is_whole {
@@ -70,6 +66,18 @@ pub fn render(analysis: &Analysis, folder: &Path, options: &TerminalOptions) -> 
         page.wrapped(&next, Tone::Faint);
     }
     page.text
+}
+
+/// What is said of a section that has nothing to show.
+fn nothing_of(section: Section) -> &'static str {
+    match section {
+        Section::Unknown => "nothing that the trace should tell is missing",
+        Section::Samples => "the trace has no samples",
+        Section::Counts => "accesses were not counted",
+        Section::Sharing => "no thread of an access is known",
+        Section::Threads => "the trace has no page faults of these threads",
+        _ => "the trace has none of that",
+    }
 }
 
 fn write(page: &mut Page, a: &Analysis, folder: &Path, section: Section) {
@@ -91,7 +99,7 @@ fn write(page: &mut Page, a: &Analysis, folder: &Path, section: Section) {
         },
         Section::Sharing => sharing::write(page, a),
         Section::Findings => findings::findings(page, a),
-        Section::Unknown => findings::unknown(page, a),
+        Section::Unknown => findings::unknown(page, a, folder),
         Section::Footprint | Section::WorkingSet | Section::Objects => (),
     }
 }

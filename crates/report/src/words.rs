@@ -37,23 +37,39 @@ pub(crate) fn grouped(name: &str, objects: u64) -> String {
     }
 }
 
-/// How long the intervals are: what they were, not what was asked for.
+/// How long the intervals are: what they were, and what was asked for where they are longer.
 pub(crate) fn lengths(trace: &TraceFacts) -> String {
-    match (trace.interval_ns, trace.interval_accesses) {
-        (Some(asked), _) if trace.is_lengthened() => format!(
-            "{} to {} (median {}; asked for {})",
-            format::duration(trace.shortest_interval_ns),
-            format::duration(trace.longest_interval_ns),
-            format::duration(trace.median_interval_ns),
-            format::duration(asked)
+    match trace.interval_accesses {
+        Some(0) => return "the whole run".to_owned(),
+        Some(accesses) => return format!("{} accesses", format::count(accesses)),
+        None => (),
+    }
+    let (shortest, longest) = (trace.shortest_interval_ns, trace.longest_interval_ns);
+    let median = format::duration(trace.median_interval_ns);
+    // The last one may be shorter than the shortest of the others.
+    let differ = longest.0 > shortest.0.saturating_add(shortest.0 / 10);
+    let mut more = Vec::new();
+    if differ {
+        more.push(format!("median {median}"));
+    }
+    match trace.interval_ns {
+        Some(asked) if trace.is_lengthened() => {
+            more.push(format!("asked for {}", format::duration(asked)));
+        }
+        None => more.push("chosen by cost".to_owned()),
+        Some(_) => (),
+    }
+    let length = match differ {
+        true => format!(
+            "{} to {}",
+            format::duration(shortest),
+            format::duration(longest)
         ),
-        (Some(length), _) => format::duration(length),
-        (_, Some(0)) => "the whole run".to_owned(),
-        (_, Some(accesses)) => format!("{} accesses", format::count(accesses)),
-        _ => format!(
-            "{} (median, chosen by cost)",
-            format::duration(trace.median_interval_ns)
-        ),
+        false => median,
+    };
+    match more.is_empty() {
+        true => length,
+        false => format!("{length} ({})", more.join("; ")),
     }
 }
 

@@ -220,6 +220,19 @@ pub fn threads(pid: Pid) -> io::Result<Vec<ThreadInfo>> {
     Ok(threads)
 }
 
+/// How many threads of a process run or want to at this moment; none where it is gone.
+pub fn runnable_threads_of(pid: Pid) -> u64 {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0;
+    };
+    let is_runnable = |thread: &fs::DirEntry| {
+        let stat = fs::read(thread.path().join("stat"));
+        let status = stat.ok().and_then(|s| parse_stat(&s).ok());
+        status.is_some_and(|s| s.state == 'R')
+    };
+    threads.flatten().filter(is_runnable).count() as u64
+}
+
 /// Whether a process runs: whether any of its threads has memory still, and none has been killed. A process that ends
 /// loses its memory first, and only later can its end be waited for. Where nothing can be learned, it runs.
 pub fn is_running(pid: Pid) -> bool {
@@ -272,14 +285,23 @@ pub fn children_of(pid: Pid) -> Vec<Pid> {
 /// The command line's words.
 pub fn cmdline(pid: Pid) -> io::Result<Vec<String>> {
     let text = fs::read(format!("/proc/{pid}/cmdline"))?;
-    let text = text.strip_suffix(&[0]).unwrap_or(&text);
+    Ok(command_words(&text))
+}
+
+fn command_words(text: &[u8]) -> Vec<String> {
+    let text = text.strip_suffix(&[0]).unwrap_or(text);
     if text.is_empty() {
-        return Ok(Vec::new());
+        return Vec::new();
     }
-    Ok(text
-        .split(|b| *b == 0)
+    let words = text.split(|b| *b == 0);
+    let mut words: Vec<String> = words
         .map(|w| String::from_utf8_lossy(w).into_owned())
-        .collect())
+        .collect();
+    // A program that gives itself a title writes it over its words, and zeros over the rest of them (setproctitle(3bsd)).
+    if words[0].contains(' ') && words[1..].iter().all(String::is_empty) {
+        words.truncate(1);
+    }
+    words
 }
 
 /// The executable.
@@ -315,6 +337,20 @@ fn secure(vector: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_title_has_no_empty_words() {
+        let words = |text: &[u8]| super::command_words(text);
+        assert_eq!(
+            words(b"redis-server *:6379\0\0\0\0"),
+            ["redis-server *:6379"]
+        );
+        assert_eq!(
+            words(b"redis-server\0--save\0\0"),
+            ["redis-server", "--save", ""]
+        );
+        assert_eq!(words(b""), [""; 0]);
+    }
 
     #[test]
     fn programs_that_gain_rights_are_known() {

@@ -86,9 +86,9 @@ pub enum TraceError {
         /// The trace folder.
         path: PathBuf,
     },
-    /// The touches of the trace take more memory than there is.
+    /// The touches or the objects of the trace take more memory than there is.
     #[error(
-        "{path} lists so many pages that their analysis takes more than the {} MiB of memory that it may have here",
+        "{path} lists so many pages or objects that their analysis takes more than the {} MiB of memory that it may have here",
         room.0 >> 20
     )]
     TooLarge {

@@ -158,6 +158,8 @@ pub struct Options {
     pub interval: IntervalChoice,
     /// Whether children are recorded.
     pub follow: bool,
+    /// How long the target ran before its recording began.
+    pub delay_ns: Duration,
     /// Heap objects of at least this size have a life of their own.
     pub min_object_bytes: Bytes,
     /// Whether huge pages were forbidden.
@@ -316,6 +318,7 @@ impl Manifest {
             options: Options {
                 interval: IntervalChoice::None,
                 follow: false,
+                delay_ns: Duration(0),
                 min_object_bytes: Bytes(0),
                 thp_never: false,
                 without: Vec::new(),

@@ -99,6 +99,9 @@ impl Writing {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "varve record [OPTIONS] -- <COMMAND>...\n       varve record [OPTIONS] -p <PID>"
+)]
 #[command(after_help = "\
 Examples:
   varve record -- ./solver input.dat       record a command, to solver.varve
@@ -106,6 +109,7 @@ Examples:
   varve record --interval auto -- ./server choose the interval so that the cost stays under 3 %
   varve record --backend exact -- ./prog   count every access, many times slower
 
+Signals to the recorder: SIGINT (Ctrl-C) ends the recording, SIGUSR1 pauses it and has it go on.
 The exit code is the command's own; 125 where nothing could be recorded, 126 and 127 as in a shell.")]
 pub(crate) struct Record {
     /// Trace folder to write [default: NAME.varve, or NAME-2.varve and so on where that is there already]

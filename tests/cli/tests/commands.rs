@@ -143,3 +143,52 @@ fn colours_are_for_terminals_that_want_them() {
     assert!(!piped.stderr.contains(&0x1b));
     assert!(piped.stdout.is_empty());
 }
+
+/// The commands of a report: what stands in backquotes, and the line of what there is more.
+fn commands_of(report: &str) -> Vec<String> {
+    // Sentences are broken where a line ends.
+    let text = report.split_whitespace().collect::<Vec<_>>().join(" ");
+    let quoted = text.split('`').skip(1).step_by(2).map(str::to_owned);
+    let mut commands: Vec<String> = quoted.filter(|c| c.starts_with("varve ")).collect();
+    if let Some((_, more)) = text.split_once(" more varve report ") {
+        let mut parts = more.split("; ");
+        let (first, trace) = (
+            parts.next().unwrap_or(""),
+            more.split(' ').next().unwrap_or(""),
+        );
+        commands.push(format!("varve report {first}"));
+        commands.extend(parts.map(|option| format!("varve report {trace} {option}")));
+    }
+    commands
+}
+
+#[test]
+fn every_command_that_a_report_names_works() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Many files without debug information.
+    let program = "import json, socket, sqlite3, ssl, zlib";
+    let output = run(
+        &["record", "-o", "t t.varve", "--", "python3", "-c", program],
+        folder.path(),
+    );
+    assert_eq!(output.status.code(), Some(0));
+    let screen = run(&["report", "t t.varve"], folder.path()).stdout;
+    let all = run(&["report", "t t.varve", "--all"], folder.path()).stdout;
+    let recorded = output.stderr;
+    let mut tried = 0;
+    for text in [screen, all, recorded] {
+        for command in commands_of(&String::from_utf8_lossy(&text)) {
+            let program = varve().get_program().to_string_lossy().into_owned();
+            let script = command.replacen("varve", &format!("'{program}'"), 1);
+            let done = Command::new("sh")
+                .args(["-c", &script])
+                .current_dir(folder.path())
+                .output()
+                .expect("sh");
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{command}: {said}");
+            tried += 1;
+        }
+    }
+    assert!(tried >= 5, "{tried}");
+}

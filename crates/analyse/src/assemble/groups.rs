@@ -148,4 +148,5 @@ fn add_usage(sum: &mut Usage, more: Usage) {
     sum.possibly_others_page_touches += more.possibly_others_page_touches;
     sum.cold_pages.0 += more.cold_pages.0;
     sum.first_touches.0 += more.first_touches.0;
+    sum.faults += more.faults;
 }

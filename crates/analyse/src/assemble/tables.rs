@@ -11,6 +11,44 @@ use crate::fold::Sites;
 use crate::memory::{Homes, Objects};
 use crate::sweep::intervals;
 
+/// How long nothing was recorded between two intervals: more than the target was held for.
+fn paused(intervals: &[IntervalRow]) -> Duration {
+    let gaps = intervals
+        .windows(2)
+        .map(|pair| (pair[1].start_ns - pair[0].end_ns).0);
+    let paused = gaps
+        .zip(intervals)
+        .filter(|(gap, before)| *gap > before.held_ns.0)
+        .map(|(gap, before)| gap - before.held_ns.0);
+    Duration(paused.fold(0, u64::saturating_add))
+}
+
+/// What the intervals of a recording say of its length and its cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// From the start of the first interval to the end of the last.
+    pub length: Duration,
+    /// The part of it in which the recording was paused.
+    pub paused: Duration,
+    /// How long the target was held.
+    pub held: Duration,
+}
+
+impl Recorded {
+    /// Of these intervals, in the order of time.
+    pub fn of(intervals: &[IntervalRow]) -> Recorded {
+        let (Some(first), Some(last)) = (intervals.first(), intervals.last()) else {
+            return Recorded::default();
+        };
+        let held = intervals.iter().map(|i| i.held_ns.0);
+        Recorded {
+            length: last.end_ns - first.start_ns,
+            paused: paused(intervals),
+            held: Duration(held.fold(0, u64::saturating_add)),
+        }
+    }
+}
+
 /// The small tables of a trace.
 pub(crate) struct Tables {
     pub(crate) intervals: Vec<IntervalRow>,
@@ -92,6 +130,11 @@ impl Tables {
         // While the recording was paused they ran.
         let gaps = pairs.map(|pair| (pair[1].start_ns - pair[0].end_ns).min(pair[0].held_ns).0);
         Duration(gaps.fold(0, u64::saturating_add))
+    }
+
+    /// How long nothing was recorded between two intervals.
+    pub(super) fn paused(&self) -> Duration {
+        paused(&self.intervals)
     }
 
     /// How many intervals are longer than a length.

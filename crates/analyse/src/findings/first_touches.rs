@@ -1,17 +1,21 @@
 //! Which threads touched memory first: by page faults.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use varve_model::{Bytes, ObjectKind, Pid, Time};
 
-use super::news::{is_little, is_news};
+use super::news::is_little;
 use super::{Facts, WORTH, finding, list};
 use crate::analysis::*;
 use crate::format;
 
+/// Samples of a recording from which on they say which threads do something, and those of a thread that does.
+const ENOUGH_SAMPLES: u64 = 100;
+const MIN_SAMPLES: u64 = 5;
+
 /// Objects of at least 1 MiB touched, used in two intervals or more on average, with at least 64 first touches by page
-/// faults, for nine tenths of the pages that are not huge, 95 % of them by one thread, while another thread of the process lived for half the object's time. Static
-/// data, heap and mappings; the evidence is page faults: a scan does not tell who used the pages later.
+/// faults, for nine tenths of the pages that are not huge, 95 % of them by one thread, while another thread of the process that
+/// has something to do lived for half the object's time. Static data, heap and mappings; the evidence is page faults: a scan does not tell who used the pages later.
 pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
     let mut lives: HashMap<Pid, Vec<(u32, Time, Time)>> = HashMap::new();
     for t in &f.tables.threads {
@@ -21,13 +25,17 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
             .or_default()
             .push((t.tid.0, t.born_ns, died));
     }
+    let working = working(f.analysis);
+    let works = |pid, tid| working.as_ref().is_none_or(|w| w.contains(&(pid, tid)));
     let others = |o: &ObjectUse, tid: u32| {
         let (born, died) = (
             o.born_ns.max(f.analysis.trace.start_ns),
             o.died_ns.unwrap_or(f.end).min(f.end),
         );
         let beside = |&&(other, from, to): &&(u32, Time, Time)| {
-            other != tid && (to.min(died) - from.max(born)).0 >= (died - born).0 / 2
+            other != tid
+                && works(o.pid, other)
+                && (to.min(died) - from.max(born)).0 >= (died - born).0 / 2
         };
         lives
             .get(&o.pid)
@@ -47,7 +55,7 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
         let seen = o.usage.huge_page_touches > 0
             || all.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
         let fits =
-            data && seen && is_news(o) && bytes >= WORTH && all >= 64 && o.usage.heat() >= 2.0;
+            data && seen && f.is_news(o) && bytes >= WORTH && all >= 64 && o.usage.heat() >= 2.0;
         if !fits || share.pages.0.saturating_mul(20) < all.saturating_mul(19) {
             return None;
         }
@@ -88,6 +96,21 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
         advice,
         objects,
     ))
+}
+
+/// The threads that do a hundredth of the work or more, by samples; none where there are too few to say. Helpers that sleep
+/// are no reason to initialise anything in parallel.
+fn working(analysis: &Analysis) -> Option<HashSet<(Pid, u32)>> {
+    let samples = analysis.samples.as_ref()?;
+    let all = samples.all.samples;
+    let share = |s: u64| s >= MIN_SAMPLES && s.saturating_mul(100) >= all;
+    let threads = samples.threads.iter();
+    (all >= ENOUGH_SAMPLES).then(|| {
+        threads
+            .filter(|t| share(t.sampled.samples))
+            .map(|t| (t.pid, t.tid.0))
+            .collect()
+    })
 }
 
 /// Objects of at least 1 MiB touched whose pages were faulted in by every thread of the process that faulted at all, at

@@ -1,12 +1,15 @@
 //! What is no news: memory of runtimes, of the loader, of executable files, and little of it.
 
-use varve_model::{Bytes, ObjectKind};
+use std::collections::HashSet;
+
+use varve_model::{Bytes, ObjectKind, Pid};
 
 use super::MIB;
 use crate::analysis::*;
+use crate::assemble::Tables;
 
 /// Functions of runtimes and allocators that take memory for later; the program did not ask for it there.
-const RUNTIMES: [&str; 16] = [
+const RUNTIMES: [&str; 17] = [
     // Go
     "runtime.sys",
     "runtime.mmap",
@@ -16,9 +19,10 @@ const RUNTIMES: [&str; 16] = [
     "v8::internal::",
     "node::",
     // HotSpot
-    "(libjvm.so)",
+    "(libjvm.so",
     "os::reserve_memory",
     "os::commit_memory",
+    "os::pd_commit_memory",
     "ReservedSpace",
     // CPython
     "_PyMem_Arena",
@@ -44,6 +48,22 @@ fn is_linkers(o: &ObjectUse) -> bool {
         (part, ObjectKind::File) => part.is_some(),
         _ => false,
     }
+}
+
+/// Files of runtimes whose collector manages the memory of the program.
+const COLLECTORS: [&str; 4] = ["libjvm.so ", "node ", "libnode.so", "libcoreclr.so "];
+/// A variable that every Go program has.
+const GO: &str = "runtime.mheap_";
+
+/// The processes whose memory a runtime's collector manages. What they map is the runtime's, also where nobody saw who
+/// mapped it.
+pub(super) fn collected(tables: &Tables) -> HashSet<Pid> {
+    let is = |name: &str| COLLECTORS.iter().any(|c| name.starts_with(c)) || name.starts_with(GO);
+    let of_files = tables
+        .objects
+        .iter()
+        .filter(|o| matches!(o.kind, ObjectKind::File | ObjectKind::Static));
+    of_files.filter(|o| is(&o.name)).map(|o| o.pid).collect()
 }
 
 /// Whether a person wants to hear how an object is used.

@@ -291,7 +291,7 @@ fn parts(sharing: &SharingUse, o: &ObjectSharing) -> String {
 /// a part nor whether it only reads; with the objects by their numbers.
 fn used<'a>(f: &Facts<'a>) -> Option<(&'a SharingUse, HashMap<ObjectId, &'a ObjectUse>)> {
     let sharing = f.analysis.sharing.as_ref()?;
-    let objects = f.analysis.objects.iter();
+    let objects = f.analysis.objects.iter().filter(|o| f.is_news(o));
     let firsts = [SharingSource::Faults, SharingSource::Traps];
     (!firsts.contains(&sharing.source)).then(|| (sharing, objects.map(|o| (o.object, o)).collect()))
 }

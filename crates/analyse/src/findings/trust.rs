@@ -126,11 +126,12 @@ pub(super) fn huge_pages(analysis: &Analysis) -> Option<Finding> {
         .filter(|o| o.usage.huge_page_touches > 0)
         .collect();
     largest.sort_by_key(|o| (std::cmp::Reverse(o.usage.huge_page_touches), o.object));
-    let names: Vec<&str> = largest
-        .iter()
-        .take(NAMES)
-        .map(|o| o.name.as_str())
-        .collect();
+    let mut names: Vec<&str> = Vec::new();
+    for o in &largest {
+        if names.len() < NAMES && !names.contains(&o.name.as_str()) {
+            names.push(&o.name);
+        }
+    }
     let lie = match names.is_empty() {
         true => String::new(),
         false => format!(" They lie in {}.", names.join(", ")),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use varve_model::{Bytes, ObjectKind, PageRange};
 
-use super::news::{is_little, is_news, is_runtimes};
+use super::news::{is_little, is_runtimes};
 use super::{FEW_INTERVALS, Facts, MIB, WORTH, finding, list};
 use crate::analysis::*;
 use crate::format;
@@ -93,7 +93,7 @@ pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
     if trace.duration_ns.0 < 10_000_000_000 || trace.intervals < 2 * FEW_INTERVALS {
         return None;
     }
-    let cold = f.analysis.objects.iter().filter(|o| is_news(o));
+    let cold = f.analysis.objects.iter().filter(|o| f.is_news(o));
     let cold = cold.filter_map(|o| {
         let (cold, touched) = (o.usage.cold_pages, o.usage.touched_pages);
         let bytes = cold.bytes();
@@ -131,7 +131,7 @@ pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
     if !f.long() || f.tables.is_window {
         return None;
     }
-    let once = f.analysis.objects.iter().filter(|o| is_news(o));
+    let once = f.analysis.objects.iter().filter(|o| f.is_news(o));
     let once = once.filter_map(|o| {
         let bytes = o.touched_bytes;
         let once = o.usage.reuse.once.0;
@@ -164,7 +164,8 @@ pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
 }
 
 /// At least 1,000 deaths at one site for each process that has objects of it, half of them within 10 intervals of birth, and 64 MiB in all, ten times what
-/// lived at once. Pools of small objects do not count.
+/// lived at once; and a page fault for each life on average: where the allocator gives out the same memory again, a short life
+/// costs next to nothing. Pools of small objects do not count.
 pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
     let pools: HashSet<&str> = f
         .analysis
@@ -182,6 +183,7 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
                 && g.median_life_ns.is_some_and(|l| l.0 <= 10 * f.interval.0)
                 && g.bytes.0 >= 64 * MIB
                 && g.bytes.0 / 10 >= g.peak_bytes.0
+                && g.usage.faults >= g.objects
                 && matches!(g.kind, ObjectKind::Heap | ObjectKind::Mapping)
                 && !pools.contains(g.name.as_str())
                 && !is_runtimes(&g.name, g.site.as_deref())
@@ -193,7 +195,7 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
         format::bytes(worst.bytes)
     );
     let evidence = format!(
-        "{}: {} objects, median life {}, {} allocated in all, {} at once.",
+        "{}: {} objects, median life {}, {} allocated in all, {} at once; {}, {:.1} for each object.",
         worst.name,
         format::count(worst.objects),
         worst
@@ -201,7 +203,9 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
             .map(format::duration)
             .unwrap_or_default(),
         format::bytes(worst.bytes),
-        format::bytes(worst.peak_bytes)
+        format::bytes(worst.peak_bytes),
+        format::counted(worst.usage.faults, "page fault"),
+        worst.usage.faults as f64 / worst.objects.max(1) as f64
     );
     let advice = "Keep one buffer and use it again, or raise the allocator's threshold so that it keeps the pages: \
                   each new life pays page faults and zeroing.";

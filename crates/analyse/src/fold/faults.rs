@@ -66,6 +66,9 @@ impl Fold<'_> {
             within = owners.iter().find(here).copied();
             owner = within.or(owners.first().copied());
         }
+        if let Some(stats) = within.and_then(|o| self.objects.get_mut(o as usize)) {
+            stats.faults += 1;
+        }
         if let Some(owner) = owner {
             let fresh = chunk.pages.flags(page) & FAULTED == 0;
             chunk.pages.put_flags(page, FAULTED);

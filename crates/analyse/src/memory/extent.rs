@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use varve_model::{Bytes, Pid, Time};
+use varve_model::{Bytes, ObjectKind, Pid, Time};
 use varve_objects::Layer;
 use varve_trace::tables::{MappingRow, ObjectRow};
 
@@ -72,6 +72,11 @@ impl Process {
             // Only what was there all the time keeps an object from reaching further.
             let stood = |m: &&Mapped| m.2 <= row.born_ns && m.3 >= died;
             let wall = self.mapped[behind..].iter().take(MAX_STEPS).find(stood);
+            // A stack is mapped from its end on, and grows down to its first byte.
+            let end = start.saturating_add(row.bytes.0);
+            if row.kind == ObjectKind::Stack && wall.is_some_and(|m| m.1 >= end) {
+                return row.bytes;
+            }
             return Bytes(wall.map_or(u64::MAX, |m| m.0 - start));
         };
         let mut end = first.1;
@@ -96,7 +101,7 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-    use varve_model::{Address, ObjectId, ObjectKind};
+    use varve_model::{Address, ObjectId};
 
     use super::*;
 
@@ -119,7 +124,13 @@ mod tests {
     }
 
     fn cut_to(first: u64, bytes: u64, life: (u64, Option<u64>), mappings: &[MappingRow]) -> u64 {
-        let mut rows = [ObjectRow {
+        let mut rows = [row(first, bytes, life)];
+        cut(&mut rows, mappings);
+        rows[0].bytes.0
+    }
+
+    fn row(first: u64, bytes: u64, life: (u64, Option<u64>)) -> ObjectRow {
+        ObjectRow {
             object: ObjectId(0),
             pid: Pid(1),
             kind: ObjectKind::Heap,
@@ -133,9 +144,23 @@ mod tests {
             pool: false,
             layer: Layer::HEAP.number(),
             continues: None,
-        }];
-        cut(&mut rows, mappings);
-        rows[0].bytes.0
+        }
+    }
+
+    #[test]
+    fn a_stack_is_mapped_from_its_end_on() {
+        let stack = |mappings: &[MappingRow]| {
+            let mut rows = [row(20, 8 * MIB, (5, None))];
+            rows[0].kind = ObjectKind::Stack;
+            cut(&mut rows, mappings);
+            rows[0].bytes.0
+        };
+        assert_eq!(stack(&[mapping(27, 1, 0, None)]), 8 * MIB);
+        // What lies within it all the time is another's.
+        assert_eq!(
+            stack(&[mapping(24, 1, 0, None), mapping(27, 1, 0, None)]),
+            4 * MIB
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod objects;
 
 use std::collections::HashMap;
 
-use varve_model::{Address, Page, Pid};
+use varve_model::{Address, Bytes, Page, Pid};
 use varve_objects::Span;
 use varve_trace::tables::{MappingRow, ObjectRow, ProcessRow, ThreadRow};
 use varve_trace::{Trace, TraceError};
@@ -27,6 +27,9 @@ pub use objects::Objects;
 
 /// Spaces of memory are numbered from here on; the kernel gives no process such a number.
 const SPACES: u32 = 1 << 31;
+
+/// What the analysis of an object takes at most in memory: measured with 20 million of them.
+const OBJECT_BYTES: u64 = 480;
 
 /// Whether a run is of memory that is named by what it is, not by a process and its addresses.
 pub(crate) const fn is_space(pid: Pid) -> bool {
@@ -49,9 +52,26 @@ impl Memory {
     /// # Errors
     /// A table that cannot be read.
     pub fn read(trace: &Trace) -> Result<(Memory, Objects), TraceError> {
+        Memory::read_within(trace, Bytes(u64::MAX))
+    }
+
+    /// The same where the analysis of the objects may take so much memory.
+    ///
+    /// # Errors
+    /// A table that cannot be read, or more objects than there is room for.
+    pub(crate) fn read_within(trace: &Trace, room: Bytes) -> Result<(Memory, Objects), TraceError> {
         let rows: Vec<MappingRow> = trace.rows()?;
         let processes: Vec<ProcessRow> = trace.rows()?;
-        let mut objects: Vec<ObjectRow> = trace.rows()?;
+        let mut objects: Vec<ObjectRow> = Vec::new();
+        for more in trace.batches::<ObjectRow>()? {
+            objects.extend(more?);
+            if (objects.len() as u64).saturating_mul(OBJECT_BYTES) > room.0 {
+                return Err(TraceError::TooLarge {
+                    path: trace.folder().to_owned(),
+                    room,
+                });
+            }
+        }
         let threads: Vec<ThreadRow> = trace.rows()?;
         say_whose(&mut objects, &processes, threads.into_iter());
         Ok(Memory::new(&rows, &processes, objects))

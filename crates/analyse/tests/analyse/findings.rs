@@ -140,7 +140,7 @@ fn streamed_once() {
 
 #[test]
 fn churn_needs_many_short_lives() {
-    let many = |count: u64, life: u64| {
+    let churning = |count: u64, life: u64, faults: u64| {
         let mut made = busy(300);
         made.objects.extend((0..count).map(|i| {
             let mut o = object(100 + i, 90_000, 32);
@@ -149,9 +149,26 @@ fn churn_needs_many_short_lives() {
             o.died_ns = Some(Time(i * STEP / 10 + life));
             o
         }));
+        made.faults.extend((0..faults).map(|i| {
+            let mut fault = fault(0, 90_000, 1);
+            fault.time_ns = Time(i * STEP / 10 + 1);
+            fault
+        }));
         made.analyse()
     };
-    assert!(has(&many(2000, STEP / 20), FindingId::Churn));
+    let many = |count, life| churning(count, life, count);
+    let found = many(2000, STEP / 20);
+    let of = |f: &&varve_analyse::Finding| f.id == FindingId::Churn;
+    let finding = found.findings.iter().find(of).expect("churn");
+    assert!(
+        finding
+            .evidence
+            .ends_with("2,000 page faults, 1.0 for each object."),
+        "{finding:?}"
+    );
+    // The allocator gives the same memory out again: a life costs nothing.
+    let reused = churning(2000, STEP / 20, 100);
+    assert!(!has(&reused, FindingId::Churn), "{:?}", reused.findings);
     assert!(!has(&many(500, STEP / 20), FindingId::Churn), "too few");
     assert!(
         !has(&many(2000, 200 * STEP), FindingId::Churn),
@@ -206,6 +223,43 @@ fn advice_for_several_nodes_needs_them() {
     }
 }
 
+#[test]
+fn threads_that_sleep_are_no_reason_to_initialise_in_parallel() {
+    let with = |busy_helper: bool| {
+        let mut made = busy(300);
+        made.threads.push(thread(2));
+        made.samples = (0..400)
+            .map(|i| {
+                let tid = if busy_helper && i % 4 == 0 { 2 } else { 1 };
+                crate::common::sample(i, tid, 2, 20_000 * 4096, true)
+            })
+            .collect();
+        made.manifest
+            .capabilities
+            .insert(varve_model::Capability::Samples);
+        has(&made.analyse(), FindingId::SingleFirstTouch)
+    };
+    assert!(with(true) && !with(false));
+}
+
+#[test]
+fn memory_of_a_collector_is_no_news() {
+    let with = |file: &str| {
+        let mut made = busy(300);
+        let mut heap = object(3, 40_000, 3000);
+        (heap.name, heap.kind, heap.site) = ("anonymous memory".into(), ObjectKind::Mapping, None);
+        let mut code = object(4, 80_000, 8);
+        (code.name, code.kind) = (file.to_owned(), ObjectKind::File);
+        made.objects.extend([heap, code]);
+        made.touches
+            .extend((0..300).map(|i| touch(i, 40_000 + u64::from(i) * 10, 10)));
+        made.touches.sort_by_key(|t| t.interval);
+        has(&made.analyse(), FindingId::TouchedOnce)
+    };
+    assert!(with("solver .text"));
+    assert!(!with("libjvm.so .text") && !with("node .text"));
+}
+
 /// A busy program with another object that is never touched.
 fn with_untouched(name: &str, kind: ObjectKind, pages: u64) -> Analysis {
     let mut made = busy(300);
@@ -228,6 +282,7 @@ fn what_runtimes_keep_for_later_is_no_news() {
         "mapping (sys_linux_amd64.s:496, in runtime.sysMmap)",
         "mapping from v8::base::OS::Allocate (node)",
         "mapping from os::reserve_memory (libjvm.so)",
+        "mapping from os::pd_commit_memory_or_exit (libjvm.so+0xc29d8d)",
         "mapping from _dl_map_segments (ld-linux-x86-64.so.2)",
     ] {
         assert!(!never(name), "{name}");

@@ -7,6 +7,7 @@
 )]
 
 mod common;
+mod figures;
 mod findings;
 mod fold;
 mod memory;

@@ -41,6 +41,7 @@ impl Recorder<'_> {
             .sum::<u64>();
         if keeps {
             self.write_interval(start, &boundary, &reading, &found);
+            self.held = self.held + boundary.held;
         } else {
             self.discard(boundary.end);
             self.reclaim_before = reclaim();
@@ -53,7 +54,6 @@ impl Recorder<'_> {
             self.events
                 .tell(|probe, state| probe.closed(&closed, state));
         }
-        self.held = self.held + boundary.held;
         self.note_cost();
         Ok(Some((boundary, cleared)))
     }

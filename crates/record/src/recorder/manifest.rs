@@ -31,6 +31,7 @@ pub(crate) fn new_manifest(options: &RecordOptions) -> Manifest {
         options: Options {
             interval: options.interval,
             follow: options.follow,
+            delay_ns: options.delay,
             min_object_bytes: options.min_object,
             thp_never: options.thp == varve_sys::ThpPolicy::Never,
             without: options

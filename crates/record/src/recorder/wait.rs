@@ -30,7 +30,7 @@ impl Waiting {
     pub fn wait(mut self) -> Result<i32, RecordError> {
         if self.interrupted {
             (self.tell)(&format!(
-                "the recording has ended; its target, process {}, goes on, and is waited for: another interrupt leaves it",
+                "the recording has ended; its target, process {}, goes on, and is waited for: an interrupt leaves it",
                 self.child.pid()
             ));
         }

@@ -14,13 +14,13 @@ const OBJECTS: usize = 6;
 const LINES: usize = 5;
 
 /// What the column of steps says.
-const STEPS: &str = "steps: from one sample of an instruction to its next all are multiples of so many bytes, and so many went up: \
-                     near 100 % or 0 % is a walk, near 50 % random access or a walk that began anew in between";
+const STEPS: &str = "steps: from one sample of an instruction to its next so many went up, all by multiples of so many bytes where that is \
+                     known: near 100 % or 0 % is a walk, near 50 % random access or a walk that began anew in between";
 
 /// What samples with a weight in time say.
 pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
     page.heading("Time at accesses (samples)");
-    page.wrapped(&what(note), Tone::Faint);
+    page.wrapped(&what(samples, note), Tone::Faint);
     let (all, accesses) = (time(&samples.all), access(&samples.all));
     if accesses.0 == 0 {
         return;
@@ -78,14 +78,30 @@ fn access(of: &Sampled) -> Duration {
 }
 
 /// How they were taken, and what became of them.
-fn what(note: &SamplesNote) -> String {
+fn what(samples: &SampleUse, note: &SamplesNote) -> String {
+    let resolved = note.behind + note.at + note.ahead + note.hardware;
+    let accesses = samples.with_address + samples.own_accesses;
+    let mut to = Vec::new();
+    if accesses != resolved {
+        to.push(format!("to {} accesses", format::count(accesses)));
+    }
+    if samples.own_accesses > 0 {
+        to.push(format!(
+            "{} to Varve's own memory, which is in no table",
+            format::count(samples.own_accesses)
+        ));
+    }
+    let to = match to.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", to.join(", ")),
+    };
     format!(
-        "A share is {WEIGHT}. {} by {} at {}/s per CPU: {} resolved, {} not decoded{}, {} in system calls, {} in faults and \
+        "A share is {WEIGHT}. {} by {} at {}/s per CPU: {} resolved{to}, {} not decoded{}, {} in system calls, {} in faults and \
          interrupts, {} dropped.",
         format::counted(note.taken, "sample"),
         note.source,
         note.rate,
-        format::count(note.behind + note.at + note.ahead + note.hardware),
+        format::count(resolved),
         format::count(note.undecoded),
         match note.gathers {
             0 => String::new(),
@@ -98,9 +114,10 @@ fn what(note: &SamplesNote) -> String {
 }
 
 fn steps(steps: &Steps) -> String {
-    format!(
-        "of {} B, {:.0} % up",
-        format::count(steps.stride_bytes),
-        steps.upward * 100.0
-    )
+    let up = format!("{:.0} % up", steps.upward * 100.0);
+    match steps.stride_bytes {
+        // Everything is a multiple of 1.
+        0 | 1 => up,
+        stride => format!("of {} B, {up}", format::count(stride)),
+    }
 }

@@ -66,7 +66,7 @@ fn objects(page: &mut Page, counted: &ExactUse) {
     page.table(&table);
     page.wrapped(
         "counts are of accesses, not of time; one over the end of a page counts on both pages, and a page with several \
-         objects in each of them",
+         objects in each of them: what the objects have together may be more than all accesses",
         Tone::Faint,
     );
 }

@@ -1,8 +1,11 @@
 //! What stands out, and what is not known.
 
+use std::path::Path;
+
 use varve_analyse::{Analysis, FindingId};
 
 use super::page::{Page, Tone};
+use crate::words::quoted_path;
 
 pub(super) fn findings(page: &mut Page, a: &Analysis) {
     page.heading("Findings");
@@ -33,7 +36,7 @@ pub(super) fn findings(page: &mut Page, a: &Analysis) {
 /// More files than this of which something is not known are counted, not listed.
 const MAX_FILES: usize = 3;
 
-pub(super) fn unknown(page: &mut Page, a: &Analysis) {
+pub(super) fn unknown(page: &mut Page, a: &Analysis, folder: &Path) {
     if a.unknown.is_empty() {
         return;
     }
@@ -43,8 +46,9 @@ pub(super) fn unknown(page: &mut Page, a: &Analysis) {
         a.unknown.iter().partition(|s| s.starts_with('/'));
     match files.len() > MAX_FILES {
         true => page.item(&format!(
-            "Names of objects or functions in {} files: `varve report --json --section unknown` lists them.",
-            files.len()
+            "Names of objects or functions in {} files: `varve report {} --json --section unknown` lists them.",
+            files.len(),
+            quoted_path(folder)
         )),
         false => files.iter().for_each(|sentence| page.item(sentence)),
     }

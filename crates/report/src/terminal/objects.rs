@@ -60,11 +60,29 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             format::count((touched - HOTTEST) as u64)
         ));
     }
-    page.wrapped(
-        "heat: in how many intervals a touched page was touched, on average",
-        Tone::Faint,
-    );
+    page.wrapped(&legend(a, has_lives, shown), Tone::Faint);
     coldest(page, a);
+}
+
+/// What the columns say.
+fn legend(a: &Analysis, has_lives: bool, shown: &[Group]) -> String {
+    let mut text = "heat: in how many intervals a touched page was touched, on average".to_owned();
+    if has_lives {
+        text += "; over lives: the pages touched of each object, summed: a page counts whole in each object that lay on it, \
+                 so that the sum may exceed the size";
+    }
+    text += "; of touches: of all pages touched, summed over the intervals";
+    if let Some(sum) = a.shares_of_touches() {
+        text += &format!(
+            ": a page counts in each of its objects, so that all shares together are {}",
+            format::percent(sum, a.footprint.page_touches)
+        );
+    }
+    let several = |g: &Group| g.objects == 1 && g.processes.len() > 1;
+    if shown.iter().any(several) && shown.iter().any(|g| g.objects > 1) {
+        text += "; ×2: two objects of that name; 2 processes: one object that both map";
+    }
+    text
 }
 
 /// The objects that waited longest at the end, largest first: those that a slower tier would hold.

@@ -12,80 +12,163 @@ use super::recording;
 use super::table::{Align, Table};
 use crate::words::{grouped, quoted_path, span};
 
-/// Findings that are shown.
-const FINDINGS: usize = 5;
-/// Lines of the chart, without its axis.
-const CHART: usize = 3;
+/// Lines of a window that the first screen fits.
+const LINES: usize = 40;
+/// Samples below which a share is a guess: its standard error is 5 % of the whole and more.
+const FEW_SAMPLES: u64 = 100;
+/// What the parts of the screen may take: as much as the window has room for.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    /// Lines of a statement of the head, and of each of a few more.
+    pub(super) statement: usize,
+    /// Lines of what is not known.
+    unknown: usize,
+    /// Lines of a finding.
+    finding: usize,
+    /// Findings that are shown.
+    findings: usize,
+    /// Lines of the chart, without its axis.
+    chart: usize,
+}
 
-/// Writes it.
+const ROOMS: [Room; 4] = [
+    room(9, 12, 3, 5, 3),
+    room(4, 6, 2, 5, 3),
+    room(2, 3, 1, 5, 3),
+    room(1, 1, 1, 5, 2),
+];
+
+const fn room(
+    statement: usize,
+    unknown: usize,
+    finding: usize,
+    findings: usize,
+    chart: usize,
+) -> Room {
+    Room {
+        statement,
+        unknown,
+        finding,
+        findings,
+        chart,
+    }
+}
+
+/// Writes it, each part whole if the window has room for that.
 pub(super) fn write(page: &mut Page, a: &Analysis, folder: &Path) {
     let overview = Overview::of(a);
-    recording::brief(page, a);
-    used(page, a, &overview);
-    hot(page, &overview);
-    findings(page, a, &overview);
+    for (i, room) in ROOMS.iter().enumerate() {
+        let mut whole = page.another();
+        all(&mut whole, a, &overview, folder, room);
+        if whole.text.lines().count() <= LINES || i + 1 == ROOMS.len() {
+            page.text += &whole.text;
+            return;
+        }
+    }
+}
+
+fn all(page: &mut Page, a: &Analysis, overview: &Overview, folder: &Path, room: &Room) {
+    recording::brief(page, a, room.statement);
+    used(page, a, overview, room);
+    hot(page, a, overview);
+    if !a.trace.has(Capability::Touches) && a.samples.is_none() && a.counts.is_none() {
+        page.gap();
+        page.wrapped(
+            "The trace has neither touched pages nor samples of what is shown.",
+            Tone::Plain,
+        );
+    }
+    findings(page, a, overview, room);
     if !overview.unknown.is_empty() {
-        page.clipped("not known", Tone::Plain, &overview.unknown.join("; "));
+        let unknown = overview.unknown.join("; ");
+        page.labelled_within("not known", Tone::Plain, &unknown, room.unknown);
     }
     let of = quoted_path(folder);
-    page.clipped(
+    page.labelled_within(
         "more",
         Tone::Faint,
         &format!("varve report {of} --section findings,objects; --section help; --html page.html"),
+        room.statement,
     );
 }
 
-fn used(page: &mut Page, a: &Analysis, o: &Overview) {
+fn used(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
     if !a.trace.has(Capability::Touches) || a.trace.intervals == 0 {
         return;
     }
     page.heading("Memory used");
     let bytes = |b: &Bytes| format::bytes(*b);
     let pages = a.reuse.pages().0;
-    let often = match a.trace.intervals {
-        0 | 1 => String::new(),
-        _ => format!(
-            ": {} in one interval only, {} in three or more",
+    let mut parts = Vec::new();
+    if a.trace.intervals > 1 {
+        parts.push(format!(
+            "{} in one interval only, {} in three or more",
             format::percent(a.reuse.once.0, pages),
             format::percent(a.reuse.more.0, pages)
-        ),
+        ));
+    }
+    // A twentieth is worth a word.
+    if a.unowned.touched_pages.0.saturating_mul(20) >= pages && pages > 0 {
+        parts.push(format!(
+            "{} of it belong to no known object",
+            format::percent(a.unowned.touched_pages.0, pages)
+        ));
+    }
+    let more = match parts.is_empty() {
+        true => String::new(),
+        false => format!(": {}", parts.join("; ")),
     };
-    page.clipped(
+    page.labelled_within(
         "touched",
         Tone::Plain,
-        &format!("{}{often}", o.touched.words(bytes)),
+        &format!("{}{more}", o.touched.words(bytes)),
+        room.statement,
     );
     let mut parts = vec![format!(
         "{} in an interval on average, {} at most",
         o.mean_working_set.words(bytes),
         o.peak_working_set.words(bytes)
     )];
-    if o.peak_resident.value().is_some() {
+    if let Some(resident) = o.peak_resident.value() {
         let of = match a.processes.len() {
-            0 | 1 => String::new(),
-            n => format!(", summed over {n} processes"),
+            0 | 1 => "",
+            _ => " at an interval's end, summed over the processes that live then",
         };
-        parts.push(format!(
-            "resident {} at most{of}",
-            o.peak_resident.words(bytes)
-        ));
+        parts.push(format!("resident {} at most{of}", bytes(resident)));
     }
-    page.clipped("working set", Tone::Plain, &parts.join("; "));
+    let parts = parts.join("; ");
+    page.labelled_within("working set", Tone::Plain, &parts, room.statement);
     // Ticks of unknown length are no axis that a person could read, and one interval is no course of time.
     if a.trace.clock_unit != ClockUnit::Ticks && a.working_set.len() > 1 {
         let label = |length| span(a, length);
         let (start, width) = (a.trace.start_ns, page.width);
-        for line in chart::area(&a.working_set, start, (width, CHART), &label) {
+        for line in chart::area(&a.working_set, start, (width, room.chart), &label) {
             page.line(&line);
         }
     }
 }
 
-fn hot(page: &mut Page, o: &Overview) {
+/// ` (457 samples)`, and a warning where there are few.
+fn resting_on(samples: u64) -> String {
+    let of = format::counted(samples, "sample");
+    match samples < FEW_SAMPLES {
+        true => format!("only {of}: shares are rough"),
+        false => of,
+    }
+}
+
+fn hot(page: &mut Page, a: &Analysis, o: &Overview) {
+    objects(page, a, o);
+    lines(page, o);
+}
+
+fn objects(page: &mut Page, a: &Analysis, o: &Overview) {
     if o.hot.is_empty() {
         return;
     }
-    page.heading(&format!("Hot, by {}", o.hot_by.words()));
+    let of = o.hot_samples.map(|n| format!(" ({})", resting_on(n)));
+    let of = of.unwrap_or_default();
+    page.heading(&format!("Hot, by {}{of}", o.hot_by.words()));
     let mut table = Table::new(&[
         ("object", Align::Name),
         ("kind", Align::Left),
@@ -103,22 +186,38 @@ fn hot(page: &mut Page, o: &Overview) {
         ]);
     }
     page.table(&table);
+    let sum = a.shares_of_touches();
+    if let (HotBy::PageTouches, Some(sum)) = (o.hot_by, sum) {
+        page.wrapped(
+            &format!(
+                "A page counts in each of its objects: all shares together are {}.",
+                format::percent(sum, a.footprint.page_touches)
+            ),
+            Tone::Faint,
+        );
+    }
+}
+
+fn lines(page: &mut Page, o: &Overview) {
     if o.hot_lines.is_empty() {
         return;
+    }
+    if o.hot.is_empty() {
+        page.heading("Hot");
     }
     let of = match o.hot_by {
         HotBy::Samples => "share",
         _ => "time",
     };
-    let mut table =
-        Table::new(&[("line of code", Align::Name), (of, Align::Right)]).one_line_each();
+    let head = format!("line of code ({})", resting_on(o.line_samples));
+    let mut table = Table::new(&[(head.as_str(), Align::Name), (of, Align::Right)]).one_line_each();
     for line in &o.hot_lines {
         table.row([line.place.clone(), format::share(line.share)]);
     }
     page.table(&table);
 }
 
-fn findings(page: &mut Page, a: &Analysis, o: &Overview) {
+fn findings(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
     page.heading("What to do");
     if a.trace.intervals == 0 && a.samples.is_none() {
         page.line("The recording has no intervals: nothing can be said of it.");
@@ -128,7 +227,7 @@ fn findings(page: &mut Page, a: &Analysis, o: &Overview) {
         page.line("No findings: nothing stands out.");
     }
     let shown = match o.findings.len() {
-        n if n > FINDINGS => FINDINGS - 1,
+        n if n > room.findings => room.findings - 1,
         n => n,
     };
     for finding in &o.findings[..shown] {
@@ -140,7 +239,12 @@ fn findings(page: &mut Page, a: &Analysis, o: &Overview) {
             Some(name) if !finding.title.contains(name) => format!(" ({name})"),
             _ => String::new(),
         };
-        page.marked(tone, finding.action, &format!("{}{of}", finding.title));
+        page.marked(
+            tone,
+            finding.action,
+            &format!("{}{of}", finding.title),
+            room.finding,
+        );
     }
     if o.findings.len() > shown {
         page.line(&format!(

@@ -32,6 +32,9 @@ impl Tone {
     }
 }
 
+/// Columns of the labels in the margin.
+const MARGIN: usize = 12;
+
 pub(super) struct Page {
     pub(super) text: String,
     pub(super) width: usize,
@@ -79,7 +82,6 @@ impl Page {
 
     /// A word in the margin and text beside it.
     pub(super) fn labelled(&mut self, label: &str, tone: Tone, text: &str) {
-        const MARGIN: usize = 12;
         let room = self.width - MARGIN;
         for (i, line) in wrap(text, room).iter().enumerate() {
             let margin = match i {
@@ -94,29 +96,38 @@ impl Page {
         }
     }
 
-    /// The same in one line, cut where that ends.
-    pub(super) fn clipped(&mut self, label: &str, tone: Tone, text: &str) {
-        const MARGIN: usize = 12;
-        let label = format!("{label:<MARGIN$}");
-        let text = clip(text, self.width.saturating_sub(label.chars().count()));
-        let line = format!("{}{text}", self.paint(&label, tone));
-        self.line(&line);
+    /// The same in so many lines at most, cut where the last ends.
+    pub(super) fn labelled_within(&mut self, label: &str, tone: Tone, text: &str, lines: usize) {
+        let text = within(text, self.width - MARGIN, lines);
+        self.labelled(label, tone, &text);
     }
 
-    /// One line, cut where it ends.
-    pub(super) fn one_line(&mut self, text: &str, tone: Tone) {
-        let line = self.paint(&clip(text, self.width), tone);
-        self.line(&line);
+    /// Text in so many lines at most, cut where the last ends.
+    pub(super) fn wrapped_within(&mut self, text: &str, tone: Tone, lines: usize) {
+        let text = within(text, self.width, lines);
+        self.wrapped(&text, tone);
     }
 
-    /// A line of a list: what to do, and why.
-    pub(super) fn marked(&mut self, tone: Tone, action: &str, why: &str) {
+    /// What to do, and why, in so many lines at most.
+    pub(super) fn marked(&mut self, tone: Tone, action: &str, why: &str, lines: usize) {
         let mut letters = action.chars();
         let first = letters.next().map(|c| c.to_ascii_uppercase());
         let action: String = first.into_iter().chain(letters).collect();
-        let room = self.width.saturating_sub(action.chars().count() + 4);
-        let line = format!("* {}: {}", self.paint(&action, tone), clip(why, room));
-        self.line(&line);
+        let action = visible(&action).into_owned();
+        let text = within(&format!("{action}: {why}"), self.width - 2, lines);
+        for (i, line) in wrap(&text, self.width - 2).iter().enumerate() {
+            let mark = if i == 0 { "* " } else { "  " };
+            let line = match line.strip_prefix(action.as_str()) {
+                Some(rest) if i == 0 => format!("{}{rest}", self.paint(&action, tone)),
+                _ => line.clone(),
+            };
+            self.line(&format!("{mark}{line}"));
+        }
+    }
+
+    /// An empty page of the same kind.
+    pub(super) fn another(&self) -> Page {
+        Page::new(self.width, self.color)
     }
 
     /// A sentence of a list.
@@ -175,6 +186,25 @@ pub(super) fn clip(text: &str, width: usize) -> String {
         Some(_) => {
             let kept: String = text.chars().take(width.saturating_sub(1)).collect();
             format!("{}…", kept.trim_end())
+        }
+    }
+}
+
+/// As much of a text as so many lines hold, and a mark where something is missing.
+fn within(text: &str, width: usize, lines: usize) -> String {
+    let all = wrap(text, width);
+    match all.len() > lines {
+        false => text.to_owned(),
+        true => {
+            let (last, before) = (&all[lines - 1], &all[..lines - 1]);
+            let room = width.min(last.chars().count() + 2) - 1;
+            let last = clip(&format!("{last} {}", all[lines]), room.max(1));
+            before
+                .iter()
+                .chain([&last])
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(" ")
         }
     }
 }

@@ -13,7 +13,7 @@ pub(super) const THREADS: usize = 6;
 const PROCESSES: usize = 5;
 
 pub(super) fn processes(page: &mut Page, a: &Analysis) {
-    if a.processes.len() < 2 {
+    if a.processes.is_empty() {
         return;
     }
     page.heading(&format!("Processes ({})", a.processes.len()));
@@ -24,7 +24,9 @@ pub(super) fn processes(page: &mut Page, a: &Analysis) {
         ("touched", Align::Right),
         ("shared", Align::Right),
         ("exit", Align::Right),
-    ]);
+    ])
+    // Command lines may be pages long.
+    .one_line_each();
     let mut most: Vec<_> = a.processes.iter().collect();
     most.sort_by_key(|p| (std::cmp::Reverse(p.touched_pages), p.pid));
     for p in most.iter().take(PROCESSES) {

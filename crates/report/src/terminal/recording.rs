@@ -1,6 +1,6 @@
 //! What was recorded, whether all of it, and what that cost.
 
-use varve_analyse::{Analysis, ObjectSource, Overhead, format};
+use varve_analyse::{Analysis, ObjectSource, Overhead, TraceFacts, format};
 use varve_model::{Backend, Capability, Duration};
 use varve_trace::TrapsNote;
 
@@ -58,31 +58,79 @@ fn how(a: &Analysis) -> String {
         Some(0) => "(the whole run)".to_owned(),
         _ => format!("of {}", lengths(trace)),
     };
-    let how = match trace.attached {
-        true => "attached while it ran",
-        false => "from its start",
+    let delay = format::duration(trace.delay_ns);
+    let how = match (trace.attached, trace.delay_ns.0) {
+        (true, 0) => "recorded while it ran".to_owned(),
+        (true, _) => format!("recorded while it ran, after a delay of {delay}"),
+        (false, 0) => "recorded from its start".to_owned(),
+        (false, _) => format!("recorded from {delay} after its start"),
     };
-    let end = match trace.exit_code {
-        Some(code) => format!(", exit code {code}"),
-        None => String::new(),
+    let mut time = format::duration(trace.duration_ns);
+    if let Some(from) = trace.offset_ns {
+        let whole = format::duration(trace.whole_ns);
+        time += &format!(" from {} on, of {whole}", format::duration(from));
+    }
+    let paused = match trace.paused_ns.0 {
+        0 => String::new(),
+        _ => format!(" (paused for {} of it)", format::duration(trace.paused_ns)),
     };
     format!(
-        "{} recorded {how}, {} {length}, backend {}{end}",
-        format::duration(trace.duration_ns),
+        "{time} {how}{paused}, {} {length}, backend {}{}",
         format::counted(trace.intervals, "interval"),
-        trace.backend
+        trace.backend,
+        ending(trace)
     )
+}
+
+/// How the program ended, where that was seen.
+fn ending(trace: &TraceFacts) -> String {
+    match trace.exit_code {
+        // A shell shows a signal as 128 more; a program may end with such a code by itself.
+        Some(code) => match signal_name(code - 128) {
+            Some(name) => format!(
+                ", exit code {code} (as of a program killed by signal {}, {name})",
+                code - 128
+            ),
+            None => format!(", exit code {code}"),
+        },
+        None => String::new(),
+    }
+}
+
+/// The name of a signal that ends programs (signal(7), x86 and ARM).
+fn signal_name(number: i32) -> Option<&'static str> {
+    Some(match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return None,
+    })
 }
 
 /// What recording cost.
 fn cost(a: &Analysis, cost: &Overhead) -> String {
     let trace = &a.trace;
     let mut parts = vec![match trace.has(Capability::Emulated) {
-        true => "target ran in an emulator".to_owned(),
+        true => "the program ran in an emulator, many times slower than by itself: times are not its own".to_owned(),
         false => format!(
             "target held {} ({} of the time, longest {}; all threads stood still for {}){}",
             format::duration(cost.held_ns),
-            format::percent(cost.held_ns.0, trace.duration_ns.0),
+            format::percent(cost.held_ns.0, trace.recorded_ns().0),
             format::duration(cost.longest_hold_ns),
             format::duration(cost.stood_ns),
             held_by(&trace.hold)
@@ -129,25 +177,25 @@ fn wrong(a: &Analysis) -> Option<String> {
 }
 
 /// A line of each: what ran, on what, how long; what is shown of it; whether all was recorded, and what that cost.
-pub(super) fn brief(page: &mut Page, a: &Analysis) {
-    head(page, a);
+pub(super) fn brief(page: &mut Page, a: &Analysis, lines: usize) {
+    head_within(page, a, lines.min(2));
     page.gap();
     let (word, tone) = completeness(a);
-    page.clipped(word, tone, &short_statement(a));
+    page.labelled_within(word, tone, &short_statement(a), lines);
     if let Some(text) = wrong(a) {
-        page.clipped("WRONG", Tone::Bad, &text);
+        page.labelled_within("WRONG", Tone::Bad, &text, lines);
     }
     if let Some(cost) = a.overhead.value() {
-        let text = format!(
-            "target held {} ({} of the time), recorder used {} of CPU",
-            format::duration(cost.held_ns),
-            format::percent(cost.held_ns.0, a.trace.duration_ns.0),
-            format::duration(cost.recorder_cpu_ns)
-        );
-        match a.trace.has(Capability::Emulated) {
-            true => page.clipped("cost", Tone::Plain, &self::cost(a, cost)),
-            false => page.clipped("cost", Tone::Plain, &text),
-        }
+        let text = match a.trace.has(Capability::Emulated) {
+            true => self::cost(a, cost),
+            false => format!(
+                "target held {} ({} of the time), recorder used {} of CPU",
+                format::duration(cost.held_ns),
+                format::percent(cost.held_ns.0, a.trace.recorded_ns().0),
+                format::duration(cost.recorder_cpu_ns)
+            ),
+        };
+        page.labelled_within("cost", Tone::Plain, &text, lines);
     }
 }
 
@@ -164,11 +212,15 @@ pub(super) fn short_statement(a: &Analysis) -> String {
 
 /// What ran, on what machine, how long.
 pub(super) fn head(page: &mut Page, a: &Analysis) {
-    page.one_line(&command(a), Tone::Strong);
-    page.one_line(&where_and_when(a), Tone::Faint);
-    page.one_line(&how(a), Tone::Plain);
+    head_within(page, a, 2);
+}
+
+fn head_within(page: &mut Page, a: &Analysis, lines: usize) {
+    page.wrapped_within(&command(a), Tone::Strong, lines);
+    page.wrapped_within(&where_and_when(a), Tone::Faint, 1);
+    page.wrapped(&how(a), Tone::Plain);
     if let Some(words) = &a.trace.selected {
-        page.one_line(&format!("only {words}"), Tone::Notice);
+        page.wrapped(&format!("only {words}"), Tone::Notice);
     }
 }
 

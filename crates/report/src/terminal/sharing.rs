@@ -59,24 +59,38 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         ]);
     }
     page.table(&table);
-    let letters: Vec<String> = sharing
-        .threads
-        .iter()
-        .zip(LETTERS.chars())
-        .take(THREADS * 2)
+    legend(page, sharing, firsts);
+    flows(page, a, sharing);
+}
+
+/// What the letters of the parts mean: each that stands there, and no other.
+fn legend(page: &mut Page, sharing: &SharingUse, firsts: bool) {
+    let shown: String = sharing.objects.iter().take(OBJECTS).map(parts).collect();
+    if shown.is_empty() {
+        return;
+    }
+    let has = |c: char| shown.contains(c);
+    let lettered = sharing.threads.iter().zip(LETTERS.chars());
+    let lettered = lettered.filter(|(_, letter)| has(*letter) || has(letter.to_ascii_lowercase()));
+    let mut signs: Vec<String> = lettered
         .map(|(t, letter)| format!("{letter} {}", named(t)))
         .collect();
+    if has('?') {
+        signs.push("? one of the other threads".to_owned());
+    }
+    if has('.') {
+        signs.push(". nobody".to_owned());
+    }
     page.wrapped(
         &format!(
-            "parts, from the first address to the last, by the thread that {} each most{} (small: less than nine tenths of \
-             it, or hardly seen; . nobody): {}",
+            "parts, from the first address to the last, by the thread that {} each most{} (a small letter: less than nine \
+             tenths of it, or hardly seen): {}",
             if firsts { "was first in" } else { "uses" },
             if firsts { " often" } else { "" },
-            letters.join(", ")
+            signs.join(", ")
         ),
         Tone::Faint,
     );
-    flows(page, a, sharing);
 }
 
 fn source(sharing: &SharingUse) -> String {
@@ -86,11 +100,15 @@ fn source(sharing: &SharingUse) -> String {
             let firsts = format::count(sharing.events);
             format!("trapped accesses: {firsts} times the first to a page in an interval")
         }
-        (_, WeightUnit::Nanoseconds) => format!(
-            "{} of accesses, weighted by time",
-            format::counted(sharing.events, "sample")
-        ),
-        _ => format!("{} of accesses", format::counted(sharing.events, "sample")),
+        (_, WeightUnit::Nanoseconds) => format!("{}, weighted by time", sampled(sharing.events)),
+        _ => sampled(sharing.events),
+    }
+}
+
+fn sampled(accesses: u64) -> String {
+    match accesses {
+        1 => "1 sampled access".to_owned(),
+        n => format!("{} sampled accesses", format::count(n)),
     }
 }
 
@@ -149,7 +167,8 @@ fn flows(page: &mut Page, a: &Analysis, sharing: &SharingUse) {
         },
         Tone::Plain,
     );
-    for thread in sharing.threads.iter().take(THREADS) {
+    let with_phases = sharing.threads.iter().filter(|t| !t.phases.is_empty());
+    for thread in with_phases.take(THREADS) {
         // A thread that had to wait for a CPU comes back to what it did: that is no new phase for a person.
         let mut phases: Vec<_> = thread.phases.iter().collect();
         phases.dedup_by_key(|p| name(p.object));

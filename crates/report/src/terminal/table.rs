@@ -13,16 +13,19 @@ pub(super) enum Align {
 }
 
 pub(super) struct Table {
-    columns: Vec<(&'static str, Align)>,
+    columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
     /// Names that do not fit are cut.
     cuts: bool,
 }
 
 impl Table {
-    pub(super) fn new(columns: &[(&'static str, Align)]) -> Table {
+    pub(super) fn new(columns: &[(&str, Align)]) -> Table {
         Table {
-            columns: columns.to_vec(),
+            columns: columns
+                .iter()
+                .map(|(name, align)| ((*name).to_owned(), *align))
+                .collect(),
             rows: Vec::new(),
             cuts: false,
         }
@@ -46,11 +49,7 @@ impl Table {
     /// The head and the rows.
     pub(super) fn lines(&self, width: usize) -> Vec<String> {
         let length = |text: &str| text.chars().count();
-        let head: Vec<String> = self
-            .columns
-            .iter()
-            .map(|(name, _)| (*name).to_owned())
-            .collect();
+        let head: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
         let mut widths: Vec<usize> = (0..self.columns.len())
             .map(|i| {
                 let cells = self.rows.iter().chain([&head]);

@@ -124,6 +124,7 @@ fn manifest() -> Manifest {
         options: Options {
             interval: IntervalChoice::Fixed(Duration(100)),
             follow: true,
+            delay_ns: Duration(0),
             min_object_bytes: Bytes(4096),
             thp_never: false,
             without: vec![],
@@ -234,6 +235,10 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             hold: String::new(),
             intervals: intervals.len() as u64,
             duration_ns: Duration(40_000_000),
+            paused_ns: Duration(0),
+            offset_ns: None,
+            whole_ns: Duration(0),
+            delay_ns: Duration(0),
             start_ns: Time(1_000_000),
             start_unix_ns: Known::default(),
             interval_ns: None,

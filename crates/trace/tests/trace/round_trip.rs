@@ -22,6 +22,7 @@ fn manifest() -> Manifest {
         options: Options {
             interval: IntervalChoice::Fixed(Duration(50_000_000)),
             follow: true,
+            delay_ns: Duration(0),
             min_object_bytes: varve_model::Bytes(4096),
             thp_never: false,
             without: vec![],

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use varve_analyse::{AnalyseOptions, Overview, analyse, format};
-use varve_model::{Pid, visible};
+use varve_analyse::{AnalyseOptions, Overview, Recorded, analyse, format};
+use varve_model::{Capability, Pid, visible};
 use varve_trace::tables::{CountRow, FaultRow, ObjectRow, ProcessRow, SampleRow, TouchRow};
 use varve_trace::{Manifest, Trace, TraceError};
 
@@ -16,31 +16,42 @@ const FINDINGS: usize = 2;
 pub(super) fn lines(trace: &Trace) -> Vec<String> {
     let manifest = &trace.manifest;
     let rows = trace.rows::<ProcessRow>().unwrap_or_default();
-    // A process has a row for each program that it ran.
-    let processes: HashSet<Pid> = rows.iter().map(|row| row.pid).collect();
+    let intervals = varve_analyse::intervals(trace).unwrap_or_default();
+    let start = intervals
+        .first()
+        .map_or(manifest.clock.start_ns, |i| i.start_ns);
+    // A process has a row for each program that it ran. Some end before a delay is over.
+    let shown = rows
+        .iter()
+        .filter(|row| row.died_ns.is_none_or(|died| died >= start));
+    let processes: HashSet<Pid> = shown.map(|row| row.pid).collect();
+    let of = Recorded::of(&intervals);
     vec![
-        recorded(manifest, processes.len() as u64),
+        recorded(manifest, &of, processes.len() as u64),
         complete(manifest),
-        cost(manifest),
+        cost(manifest, &of),
         // What cannot be read is told by the report.
         findings(trace).unwrap_or_else(|_| "findings: `varve report` looks for them".to_owned()),
     ]
 }
 
-fn recorded(manifest: &Manifest, processes: u64) -> String {
+fn recorded(manifest: &Manifest, of: &Recorded, processes: u64) -> String {
     let command = manifest.target.command.first();
     let program = command.map_or("(unknown command)", |word| {
         word.rsplit('/').next().unwrap_or(word)
     });
-    let length = manifest.clock.end_ns - manifest.clock.start_ns;
+    let paused = match of.paused.0 {
+        0 => String::new(),
+        _ => format!(" (paused for {} of it)", format::duration(of.paused)),
+    };
     let processes = match processes {
         1 => "1 process".to_owned(),
         n => format!("{} processes", format::count(n)),
     };
     format!(
-        "recorded {}: {}, {processes}",
+        "recorded {}: {}{paused}, {processes}",
         visible(program),
-        format::duration(length)
+        format::duration(of.length)
     )
 }
 
@@ -51,13 +62,17 @@ fn complete(manifest: &Manifest) -> String {
     }
 }
 
-fn cost(manifest: &Manifest) -> String {
-    let (cost, clock) = (&manifest.overhead, &manifest.clock);
+fn cost(manifest: &Manifest, of: &Recorded) -> String {
+    let cpu = format::duration(manifest.overhead.recorder_cpu_ns);
+    if manifest.has(Capability::Emulated) {
+        return format!(
+            "cost: the program ran in an emulator, many times slower than by itself; recorder used {cpu} of CPU"
+        );
+    }
     format!(
-        "cost: target held {} ({} of the time), recorder used {} of CPU",
-        format::duration(cost.held_ns),
-        format::percent(cost.held_ns.0, (clock.end_ns - clock.start_ns).0),
-        format::duration(cost.recorder_cpu_ns)
+        "cost: target held {} ({} of the time), recorder used {cpu} of CPU",
+        format::duration(of.held),
+        format::percent(of.held.0, (of.length - of.paused).0),
     )
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn choose(trace: Trace, filter: &Filter) -> Result<Trace, Failure> {
         words.extend(filter.to.map(|t| format!("to {}", show(t.0))));
     }
     if filter.from.is_some() {
-        words.push("times counted from there on".to_owned());
+        words.push("in whole intervals, times counted from the first on".to_owned());
     }
     chosen.words = words.join(", ");
     let is_some = chosen.pids.is_some() || chosen.tids.is_some() || chosen.objects.is_some();

@@ -24,7 +24,7 @@ pub(crate) fn open(path: &Path) -> Result<Trace, Failure> {
         return Ok(trace);
     }
     varve_ui::warning(format!(
-        "the recorder of {} was killed: reading what it had written",
+        "{} was not put in order when its recording ended, as the recorder was killed or the disk was full: reading what was written",
         path.display()
     ));
     let scratch = Scratch::new(&std::env::temp_dir());

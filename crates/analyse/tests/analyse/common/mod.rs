@@ -13,7 +13,7 @@ use varve_trace::tables::{
 };
 use varve_trace::{
     Clock, Completeness, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options,
-    Overhead, Selection, State, Target, Trace, TraceWriter, write_table,
+    Overhead, Selection, State, Target, Trace, TraceError, TraceWriter, write_table,
 };
 
 /// The length of an interval.
@@ -57,19 +57,24 @@ impl Made {
     }
 
     pub fn analyse_with(&self, options: &AnalyseOptions) -> Analysis {
+        self.try_analyse(options).unwrap()
+    }
+
+    pub fn try_analyse(&self, options: &AnalyseOptions) -> Result<Analysis, TraceError> {
         self.analyse_of(options, |trace| trace)
     }
 
     /// What a reader sees of a part of the trace.
     pub fn analyse_part(&self, part: Selection) -> Analysis {
-        self.analyse_of(&AnalyseOptions::default(), |trace| trace.part(part))
+        let options = AnalyseOptions::default();
+        self.analyse_of(&options, |trace| trace.part(part)).unwrap()
     }
 
     fn analyse_of(
         &self,
         options: &AnalyseOptions,
         choose: impl FnOnce(Trace) -> Trace,
-    ) -> Analysis {
+    ) -> Result<Analysis, TraceError> {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("t.varve");
         let mut writer = TraceWriter::create(&path, &self.manifest).unwrap();
@@ -96,9 +101,9 @@ impl Made {
         table(&mut writer, &self.samples);
         table(&mut writer, &self.counts);
         let trace = choose(Trace::open(&path).unwrap());
-        let found = analyse(&trace, options, &mut |_| ()).unwrap();
+        let found = analyse(&trace, options, &mut |_| ())?;
         assert_eq!(found.contradictions, Vec::<String>::new());
-        found
+        Ok(found)
     }
 }
 
@@ -266,6 +271,7 @@ pub fn manifest() -> Manifest {
         options: Options {
             interval: IntervalChoice::Fixed(Duration(STEP)),
             follow: true,
+            delay_ns: Duration(0),
             min_object_bytes: Bytes(4096),
             thp_never: false,
             without: vec![],

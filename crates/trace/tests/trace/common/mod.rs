@@ -292,6 +292,7 @@ pub fn manifest() -> Manifest {
         options: Options {
             interval: IntervalChoice::Fixed(Duration(50_000_000)),
             follow: true,
+            delay_ns: Duration(0),
             min_object_bytes: Bytes(4096),
             thp_never: false,
             without: vec![],

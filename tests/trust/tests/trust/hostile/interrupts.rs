@@ -24,7 +24,7 @@ fn a_target_that_ignores_signals_is_left_by_the_second() {
         recorder.signal(signal);
         // It says so once the recording is over.
         assert!(
-            patiently(|| recorder.messages().contains("another interrupt leaves it")),
+            patiently(|| recorder.messages().contains("an interrupt leaves it")),
             "{}",
             recorder.messages()
         );
@@ -67,7 +67,7 @@ fn a_trace_does_not_wait_for_a_target_that_ignores_signals() {
         // The target goes on, and is waited for.
         assert!(patiently(|| recorder
             .messages()
-            .contains("another interrupt leaves it")));
+            .contains("an interrupt leaves it")));
         recorder.signal(signal);
         recorder.end().require(128 + signal.as_raw());
     }

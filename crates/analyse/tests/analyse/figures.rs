@@ -1,0 +1,131 @@
+//! Figures of the first screen that must agree with each other.
+
+use varve_analyse::AnalyseOptions;
+use varve_model::{Bytes, Capability, Duration, Interval, Pid, Tid, Time};
+use varve_trace::tables::{ProcessRow, ThreadRow};
+use varve_trace::{Selection, TraceError};
+
+use crate::common::{Made, STEP, object, sample, thread, touch};
+
+fn process(pid: u32, born: u64, died: Option<u64>) -> ProcessRow {
+    ProcessRow {
+        pid: Pid(pid),
+        parent: Pid(1),
+        exe: "/bin/p".into(),
+        command: "p".into(),
+        born_ns: Time(born),
+        died_ns: died.map(Time),
+        exit_code: died.map(|_| 0),
+        objects: None,
+        objects_why: None,
+    }
+}
+
+#[test]
+fn samples_in_the_recorders_own_memory_are_in_no_table() {
+    let mut made = Made::new(20);
+    made.objects = vec![object(1, 10_000, 16), object(2, 20_000, 16)];
+    made.objects[1].name = "varve agent".into();
+    made.touches = (0..20).map(|i| touch(i, 10_000, 16)).collect();
+    made.threads = vec![thread(1)];
+    made.manifest.capabilities.insert(Capability::Samples);
+    let of = |i| match i % 4 {
+        0 => sample(i, 1, 2, 20_000 * 4096, false),
+        _ => sample(i, 1, 1, 10_000 * 4096, false),
+    };
+    made.samples = (0..200).map(of).collect();
+    let found = made.analyse();
+    let samples = found.samples.as_ref().expect("samples");
+    assert_eq!((samples.with_address, samples.own_accesses), (150, 50));
+    let listed: u64 = samples.objects.iter().map(|o| o.sampled.samples).sum();
+    let used = found.sharing.as_ref().expect("use by threads");
+    assert_eq!((listed, used.events), (150, 150));
+    // Its time is the program's, and of no object: the shares are of the other accesses.
+    assert_eq!(samples.all.time_ns, Some(Duration(200_000_000)));
+    assert_eq!(samples.all.access_ns, Some(Duration(150_000_000)));
+}
+
+#[test]
+fn who_ended_before_the_recording_is_not_in_it() {
+    let mut made = Made::new(20);
+    for i in &mut made.intervals {
+        (i.start_ns.0, i.end_ns.0) = (i.start_ns.0 + 10 * STEP, i.end_ns.0 + 10 * STEP);
+    }
+    made.manifest.options.delay_ns = Duration(10 * STEP);
+    made.processes = vec![
+        process(1, 0, None),
+        process(2, STEP, Some(2 * STEP)),
+        process(3, STEP, Some(11 * STEP)),
+    ];
+    made.threads = vec![
+        thread(1),
+        ThreadRow {
+            pid: Pid(1),
+            tid: Tid(9),
+            died_ns: Some(Time(5)),
+            ..thread(9)
+        },
+    ];
+    let found = made.analyse();
+    let pids: Vec<u32> = found.processes.iter().map(|p| p.pid.0).collect();
+    assert_eq!(pids, [1, 3]);
+    assert_eq!(found.processes[0].threads, 1);
+    assert_eq!(found.trace.delay_ns, Duration(10 * STEP));
+}
+
+#[test]
+fn a_part_of_the_time_says_where_it_begins() {
+    let mut made = Made::new(20);
+    made.manifest.clock.end_ns = Time(20 * STEP);
+    let part = Selection {
+        time: Some(Time(5 * STEP)..Time(7 * STEP)),
+        intervals: Some(Interval(5)..Interval(7)),
+        ..Selection::default()
+    };
+    let found = made.analyse_part(part);
+    assert_eq!(found.trace.offset_ns, Some(Duration(5 * STEP)));
+    assert_eq!(found.trace.whole_ns, Duration(20 * STEP));
+    assert_eq!(made.analyse().trace.offset_ns, None);
+}
+
+#[test]
+fn a_pause_is_no_time_of_the_recording() {
+    let mut made = Made::new(4);
+    for i in &mut made.intervals[2..] {
+        (i.start_ns.0, i.end_ns.0) = (i.start_ns.0 + STEP, i.end_ns.0 + STEP);
+    }
+    let found = made.analyse();
+    assert_eq!(found.trace.duration_ns, Duration(5 * STEP - 1000));
+    assert_eq!(found.trace.paused_ns, Duration(STEP));
+    assert_eq!(found.trace.recorded_ns(), Duration(4 * STEP - 1000));
+}
+
+#[test]
+fn more_objects_than_memory_are_refused() {
+    let mut made = Made::new(2);
+    made.objects = (0..1000).map(|i| object(i, 10_000 + i, 1)).collect();
+    let with = |room: u64| {
+        made.try_analyse(&AnalyseOptions {
+            room: Bytes(room),
+            ..AnalyseOptions::default()
+        })
+    };
+    assert!(matches!(with(100_000), Err(TraceError::TooLarge { .. })));
+    assert!(with(1 << 20).is_ok());
+}
+
+#[test]
+fn shares_that_exceed_the_whole_are_known() {
+    let mut made = Made::new(4);
+    // Two objects on one page.
+    made.objects = vec![object(1, 10_000, 1), object(2, 10_000, 1)];
+    made.objects[0].bytes = Bytes(2048);
+    made.objects[1].address.0 += 2048;
+    made.objects[1].bytes = Bytes(2048);
+    made.touches = (0..4).map(|i| touch(i, 10_000, 1)).collect();
+    let found = made.analyse();
+    assert_eq!(found.footprint.page_touches, 4);
+    assert_eq!(found.shares_of_touches(), Some(8));
+    made.objects.pop();
+    assert_eq!(made.analyse().shares_of_touches(), None);
+}
