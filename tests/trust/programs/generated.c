@@ -37,8 +37,10 @@ int main(int count, char **words) {
     if (child == 0) {
         snprintf(map, sizeof map, "/tmp/perf-%d.map", getpid());
         unlink(map);
-        void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        memcpy(at, code, sizeof code);
+        char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        // Whatever lies before the code decides how it is decoded.
+        memset(page, 0x90, 4096);
+        void *at = memcpy(page + 2048, code, sizeof code);
         tell(words[1], words[2], map, at);
         static uint64_t data;
         void (*spin)(uint64_t *, uint64_t) = (void (*)(uint64_t *, uint64_t))at;
