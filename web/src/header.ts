@@ -64,7 +64,7 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
       figure("Working set, peak", footprint.peak_working_set_pages, fmt.pageBytes, () => `median ${fmt.pageBytes(median)}`),
       figure("Resident, peak", footprint.peak_resident_pages, fmt.pageBytes, pages => (several ? "summed over processes" : fmt.pages(pages))),
       figure("Target held", overhead.held_ns, ns => (emulated ? "never" : ofTime(ns)), () => (emulated ? "it ran in an emulator" : "of the time")),
-      figure("Recorder", overhead.recorder_cpu_ns, ofTime, () => "of one CPU"),
+      figure("Recorder", overhead.recorder_cpu_ns, ns => fmt.time(ns / 1e3), ns => `of CPU, ${ofTime(ns)} of one CPU`),
       figure("Machine", trace.machine, text => text, () => fmt.known(trace.kernel, text => text))));
 }
 

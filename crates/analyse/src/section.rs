@@ -122,20 +122,26 @@ impl Section {
     }
 }
 
+impl Section {
+    /// The names of all sections and what they are about, for people.
+    pub fn help() -> String {
+        format!("The sections are:{}\n", list())
+    }
+}
+
 impl FromStr for Section {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Section, String> {
         let found = Section::ALL.into_iter().find(|s| s.name() == name);
-        found.ok_or_else(|| {
-            let lines = Section::ALL.map(|s| format!("\n  {:<12}{}", s.name(), s.about()));
-            let what = match name {
-                "help" => "the sections are:".to_owned(),
-                _ => format!("there is no section `{name}`; the sections are:"),
-            };
-            format!("{what}{}", lines.concat())
-        })
+        found.ok_or_else(|| format!("there is no section `{name}`; the sections are:{}", list()))
     }
+}
+
+/// What there is: a line of each section, each after a line's end.
+fn list() -> String {
+    let lines = Section::ALL.map(|s| format!("\n  {:<12}{}", s.name(), s.about()));
+    lines.concat()
 }
 
 #[cfg(test)]

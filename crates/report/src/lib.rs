@@ -9,3 +9,4 @@ pub mod terminal;
 mod words;
 
 pub use varve_analyse::format;
+pub use words::quoted_path;

@@ -16,7 +16,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// A path as a shell takes it, and never as an option.
-pub(crate) fn quoted_path(path: &Path) -> String {
+pub fn quoted_path(path: &Path) -> String {
     let text = path.display().to_string();
     match text.starts_with('-') {
         true => quoted(&format!("./{text}")),

@@ -69,6 +69,13 @@ pub(crate) fn without_dashes(error: &clap::Error, words: &[String]) -> Option<St
     })
 }
 
+/// Whether `--section help` was typed, which no section is called.
+pub(crate) fn asks_for_sections(error: &clap::Error, words: &[String]) -> bool {
+    let is_asked = |pair: &[String]| pair[0] == "--section" && pair[1] == "help";
+    error.kind() == clap::error::ErrorKind::ValueValidation
+        && (words.windows(2).any(is_asked) || words.iter().any(|word| word == "--section=help"))
+}
+
 /// How a new trace is written.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Writing {

@@ -14,6 +14,10 @@ use arguments::{Arguments, Command};
 /// Ends the program for a command line that is none, or one that asks for help.
 fn refuse(error: &clap::Error) -> ! {
     let words: Vec<String> = std::env::args().collect();
+    if arguments::asks_for_sections(error, &words) {
+        print!("{}", varve_analyse::Section::help());
+        std::process::exit(0)
+    }
     match arguments::without_dashes(error, &words) {
         Some(meant) => {
             varve_ui::error("the command to record comes after `--`");

@@ -152,10 +152,8 @@ fn commands_of(report: &str) -> Vec<String> {
     let mut commands: Vec<String> = quoted.filter(|c| c.starts_with("varve ")).collect();
     if let Some((_, more)) = text.split_once(" more varve report ") {
         let mut parts = more.split("; ");
-        let (first, trace) = (
-            parts.next().unwrap_or(""),
-            more.split(' ').next().unwrap_or(""),
-        );
+        let first = parts.next().unwrap_or("");
+        let trace = first.split(" --").next().unwrap_or("");
         commands.push(format!("varve report {first}"));
         commands.extend(parts.map(|option| format!("varve report {trace} {option}")));
     }

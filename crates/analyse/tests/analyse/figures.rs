@@ -12,6 +12,7 @@ fn process(pid: u32, born: u64, died: Option<u64>) -> ProcessRow {
         pid: Pid(pid),
         parent: Pid(1),
         exe: "/bin/p".into(),
+        file: None,
         command: "p".into(),
         born_ns: Time(born),
         died_ns: died.map(Time),

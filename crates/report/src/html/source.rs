@@ -308,10 +308,10 @@ fn summary(analysis: &Analysis) -> TraceSummary {
         command: command_line(&trace.command),
         machine: trace.machine.map(|m| {
             format!(
-                "{}, {}, {} GiB",
+                "{}, {}, {}",
                 m.cpu,
                 format::counted(u64::from(m.cpus), "CPU"),
-                m.memory_bytes.0.div_ceil(1 << 30)
+                format::bytes(m.memory_bytes)
             )
         }),
         kernel: trace

@@ -10,7 +10,7 @@ use varve_model::{Duration, Pages, Time};
 
 use super::raster::Cells;
 use crate::map::{Holds, Map};
-use crate::words::grouped;
+use crate::words::{command_line, grouped};
 
 const FONT: &str = "varve";
 const INK: RGBColor = RGBColor(34, 38, 46);
@@ -220,29 +220,34 @@ fn fitted(text: &str, size: i32, room: i32) -> Vec<String> {
     vec![text.to_owned()]
 }
 
+/// As much of the beginning of a text as a line has room for.
+fn beginning(text: &str, size: i32, room: i32) -> String {
+    if width(text, size) <= room {
+        return text.to_owned();
+    }
+    let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+    let short = |end: usize| format!("{}…", text[..end].trim_end());
+    let fits = ends.partition_point(|&end| width(&short(end), size) <= room);
+    short(ends[fits.saturating_sub(1)])
+}
+
 fn head(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
     let command = match a.trace.command.is_empty() {
         true => "(unknown command)".to_owned(),
-        false => a.trace.command.join(" "),
+        false => command_line(&a.trace.command),
     };
     let room = layout.columns as i32 + layout.x - MARGIN;
-    let title = fitted(&command, 32, room).join(" ");
+    let title = beginning(&command, 32, room);
     text(area, &title, (MARGIN, 34), 32, INK, HPos::Left)?;
-    let shown: u64 = layout
-        .lanes
-        .iter()
-        .map(|l| a.groups[l.group].usage.page_touches)
-        .sum();
     let complete = if a.trace.complete {
         "complete"
     } else {
         "INCOMPLETE"
     };
     let line = format!(
-        "Pages touched over time: {} of {}, {} of all page touches · {} touched · {}{}",
+        "Pages touched over time: the hottest {} of {} · {} touched · {}{}",
         layout.lanes.len(),
         format::counted(a.groups.len() as u64, "allocation site"),
-        format::percent(shown, a.footprint.page_touches),
         format::pages_size(a.footprint.touched_pages),
         complete,
         a.trace

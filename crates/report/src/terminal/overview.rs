@@ -253,3 +253,14 @@ fn findings(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
         ));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::resting_on;
+
+    #[test]
+    fn few_samples_are_said_to_be_few() {
+        assert_eq!(resting_on(3), "only 3 samples: shares are rough");
+        assert_eq!(resting_on(1_632), "1,632 samples");
+    }
+}

@@ -55,8 +55,9 @@ fn how(a: &Analysis) -> String {
         return format!("imported from {from}: {length}, {intervals}");
     }
     let length = match trace.interval_accesses {
-        Some(0) => "(the whole run)".to_owned(),
-        _ => format!("of {}", lengths(trace)),
+        _ if trace.intervals == 0 => String::new(),
+        Some(0) => " (the whole run)".to_owned(),
+        _ => format!(" of {}", lengths(trace)),
     };
     let delay = format::duration(trace.delay_ns);
     let how = match (trace.attached, trace.delay_ns.0) {
@@ -75,7 +76,7 @@ fn how(a: &Analysis) -> String {
         _ => format!(" (paused for {} of it)", format::duration(trace.paused_ns)),
     };
     format!(
-        "{time} {how}{paused}, {} {length}, backend {}{}",
+        "{time} {how}{paused}, {}{length}, backend {}{}",
         format::counted(trace.intervals, "interval"),
         trace.backend,
         ending(trace)

@@ -7,6 +7,7 @@
 )]
 
 mod exact_page;
+mod head;
 mod html;
 mod lanes;
 mod terminal;

@@ -22,7 +22,7 @@ use varve_trace::{
 const STEP: u64 = 50_000_000;
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+pub(crate) enum Kind {
     Complete,
     Incomplete,
     Empty,
@@ -58,7 +58,7 @@ fn manifest(kind: Kind) -> Manifest {
     manifest
 }
 
-fn write(folder: &Path, kind: Kind) -> (Trace, Analysis) {
+pub(crate) fn write(folder: &Path, kind: Kind) -> (Trace, Analysis) {
     let end = manifest(kind);
     let mut during = end.clone();
     during.state = State::Recording;
@@ -300,7 +300,7 @@ fn full(analysis: &Analysis, width: usize) -> String {
 }
 
 /// The page of a trace that is a little other than those that are written here.
-fn changed(kind: Kind, change: impl Fn(&mut Analysis)) -> String {
+pub(crate) fn changed(kind: Kind, change: impl Fn(&mut Analysis)) -> String {
     let folder = TempDir::new().unwrap();
     let (_, mut analysis) = write(&folder.path().join("t.varve"), kind);
     change(&mut analysis);
@@ -437,7 +437,7 @@ fn tables_say_what_they_leave_out() {
 }
 
 /// A first screen, which fits a window.
-fn first_screen(analysis: &Analysis, width: usize) -> String {
+pub(crate) fn first_screen(analysis: &Analysis, width: usize) -> String {
     let screen = shown(analysis, &[], width, false);
     assert!(screen.lines().count() <= 40, "{screen}");
     for line in screen.lines() {

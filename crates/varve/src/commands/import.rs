@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &Import) -> Result<ExitCode, Failure> {
         "imported {} from {}; read it with `varve report {}`",
         what(&summary),
         summary.format,
-        summary.folder.display()
+        varve_report::quoted_path(&summary.folder)
     ));
     Ok(ExitCode::SUCCESS)
 }

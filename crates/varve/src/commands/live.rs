@@ -32,7 +32,7 @@ fn text(live: &Live) -> String {
     }
     let share = format::percent(live.held.0, live.recorded.0.max(1));
     format!(
-        "{time} recorded; {} touched in the last interval; held {share} of the time, recorder used {} of CPU; Ctrl-C ends it",
+        "{time} recorded, Ctrl-C ends it; {} touched in the last interval; held {share}, {} of CPU",
         format::pages_size(Pages(live.touched_pages)),
         format::duration(live.recorder_cpu)
     )

@@ -9,6 +9,7 @@ use varve_record::{
     CountsChoice, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
     TrapsChoice, WritesChoice,
 };
+use varve_report::quoted_path;
 use varve_sys::ThpPolicy;
 use varve_trace::{Destination, Existing, IntervalChoice, Moved, State, Trace, TraceFolder};
 
@@ -219,8 +220,9 @@ fn write(summary: Summary) {
     let folder = summary.folder;
     let interruptible = varve_record::interruptible(
         format!(
-            "interrupted: {0} is not in order yet, as of a recorder that was killed; `varve recover {0}` puts it in order",
-            folder.path().display()
+            "interrupted: {0} is not in order yet, as of a recorder that was killed; `varve recover {1}` puts it in order",
+            folder.path().display(),
+            quoted_path(folder.path())
         ),
         |sentence| varve_ui::note(sentence),
     );
@@ -241,24 +243,24 @@ fn write(summary: Summary) {
         }
         None | Some(Moved::Removed) => folder.path().to_owned(),
     };
-    let trace =
-        match ordered {
-            Ok(trace) => trace,
-            Err(failure) => {
-                // The target has run and its code counts; what was written can be put in order later.
-                if summary.trouble.is_none() {
-                    varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
-                    varve_ui::hint(failure.hint.unwrap_or_else(|| {
-                        format!("`varve recover {}` tries again", path.display())
-                    }));
-                }
-                return;
+    let trace = match ordered {
+        Ok(trace) => trace,
+        Err(failure) => {
+            // The target has run and its code counts; what was written can be put in order later.
+            if summary.trouble.is_none() {
+                varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
+                varve_ui::hint(failure.hint.unwrap_or_else(|| {
+                    format!("`varve recover {}` tries again", quoted_path(&path))
+                }));
             }
-        };
+            return;
+        }
+    };
     closing::lines(&trace).iter().for_each(varve_ui::note);
     varve_ui::note(format!(
-        "wrote {0}; read it with `varve report {0}`",
-        path.display()
+        "wrote {}; read it with `varve report {}`",
+        path.display(),
+        quoted_path(&path)
     ));
 }
 

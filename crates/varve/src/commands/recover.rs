@@ -30,8 +30,9 @@ pub(crate) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
     varve_record::recover_counts(&folder).map_err(super::record::failure)?;
     super::record::put_in_order(&folder, folder.trace()?, State::Recovered)?;
     varve_ui::note(format!(
-        "put {0} in order; read it with `varve report {0}`",
-        path.display()
+        "put {} in order; read it with `varve report {}`",
+        path.display(),
+        varve_report::quoted_path(path)
     ));
     Ok(ExitCode::SUCCESS)
 }
