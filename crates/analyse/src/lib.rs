@@ -9,6 +9,7 @@ mod assemble;
 mod chunks;
 mod counts;
 mod cut;
+mod derived;
 mod findings;
 mod fold;
 pub mod format;

@@ -303,17 +303,30 @@ impl<'a> Names<'a> {
 /// little after the program began.
 #[derive(Default)]
 struct MainStacks {
-    /// By process: address, end, from when to when, and whether the library reported it.
-    mapped: HashMap<Pid, Vec<(Address, Address, Time, Time, bool)>>,
+    mapped: HashMap<Pid, Vec<MappedStack>>,
+}
+
+struct MappedStack {
+    address: Address,
+    end: Address,
+    from: Time,
+    to: Time,
+    /// The library reported it.
+    is_reported: bool,
 }
 
 impl MainStacks {
     fn new(mappings: &[Mapping]) -> MainStacks {
         let mut stacks = MainStacks::default();
         for m in mappings.iter().filter(|m| m.path == "[stack]") {
-            let to = m.to.unwrap_or(Time(u64::MAX));
             let of = stacks.mapped.entry(m.pid).or_default();
-            of.push((m.address, m.address + m.bytes, m.from, to, false));
+            of.push(MappedStack {
+                address: m.address,
+                end: m.address + m.bytes,
+                from: m.from,
+                to: m.to.unwrap_or(Time(u64::MAX)),
+                is_reported: false,
+            });
         }
         stacks
     }
@@ -330,20 +343,23 @@ impl MainStacks {
             row.address + row.bytes,
             row.died_ns.unwrap_or(Time(u64::MAX)),
         );
-        for (address, mapped_end, from, to, known) in mapped {
-            if row.address <= *address && *mapped_end <= end && row.born_ns <= *to && died >= *to {
-                row.born_ns = row.born_ns.min(*from);
-                *known = true;
+        for m in mapped {
+            let is_within = row.address <= m.address && m.end <= end;
+            if is_within && row.born_ns <= m.to && died >= m.to {
+                row.born_ns = row.born_ns.min(m.from);
+                m.is_reported = true;
             }
         }
     }
 
     /// Whether an object is a part of a stack that was reported.
     fn is_known(&self, object: &StaticObject) -> bool {
-        let mapped = self.mapped.get(&object.pid).into_iter().flatten();
-        let mut known = mapped.filter(|m| m.4);
-        object.kind == ObjectKind::Stack
-            && known.any(|m| m.0 <= object.address && m.2 <= object.born && object.address < m.1)
+        let mut mapped = self.mapped.get(&object.pid).into_iter().flatten();
+        let is = |m: &MappedStack| {
+            let is_within = m.address <= object.address && object.address < m.end;
+            m.is_reported && is_within && m.from <= object.born
+        };
+        object.kind == ObjectKind::Stack && mapped.any(is)
     }
 }
 
