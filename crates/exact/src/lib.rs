@@ -73,14 +73,13 @@ pub unsafe extern "C" fn qemu_plugin_install(
     };
     // SAFETY: `info` is valid.
     let version = unsafe { (*info).version.current };
-    if let Err(why) = file::begin(&folder, &identity) {
-        if why.kind() == std::io::ErrorKind::NotFound {
-            // The recorder was killed: a program that began before runs this one, which is not to fail for that.
-            // Nobody would read its counts.
-            return 0;
-        }
+    match file::begin(&folder, &identity) {
+        // The recorder was killed: a program that began before runs this one, which is not to fail for that.
+        // Nobody would read its counts.
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => return 0,
         // The program runs as it would, uncounted, as where it has no descriptor left: the recorder knows whom it gave none,
         // and who did not begin with its own. What it runs is counted again.
+        Err(_) | Ok(()) => {}
     }
     follow::prepare(&folder, &identity);
     translate::prepare(version);
