@@ -111,6 +111,7 @@ pub fn sweep(
         faults: Faults::new(trace.batches::<FaultRow>()?),
         open: 0,
         number: None,
+        greatest: None,
         runs: Vec::new(),
         sorted: true,
         possible: Vec::new(),
@@ -195,6 +196,8 @@ struct Assembly<'a> {
     open: usize,
     /// Its number in the table of touches.
     number: Option<u32>,
+    /// The greatest number so far: rows of a lesser one stand out of order.
+    greatest: Option<u32>,
     runs: Vec<Run>,
     sorted: bool,
     /// What others may have touched, as it came.
@@ -271,6 +274,10 @@ impl Assembly<'_> {
     /// Opens the interval of that number, and those before it, whose faults come first.
     fn go_to(&mut self, number: u32, to: &mut impl Sweep) -> Result<(), TraceError> {
         self.number = Some(number);
+        if self.greatest.is_some_and(|greatest| number < greatest) {
+            return Ok(());
+        }
+        self.greatest = Some(number);
         let found = self.intervals[self.open.min(self.intervals.len())..]
             .binary_search_by_key(&number, |i| i.interval.0);
         if let Ok(ahead) = found {
@@ -329,7 +336,7 @@ impl Assembly<'_> {
             merge(&mut self.runs);
         }
         let open = self.intervals.get(self.open).map(|i| i.interval.0);
-        let in_order = open.is_some() && self.number == open;
+        let in_order = open.is_some() && self.number == open && self.greatest == open;
         let position = in_order.then_some(self.open);
         if !self.runs.is_empty() {
             to.touched(position, &self.runs);

@@ -122,6 +122,8 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         mut manifest,
         signals,
         interrupted,
+        kernel,
+        events,
         target,
         watchdog,
         ..
@@ -138,7 +140,8 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         Some(_) => String::new(),
         None => target.hold.sentence(),
     };
-    drop(target.hold);
+    // The watchdog ends last: what it cares for is gone then.
+    drop((kernel, events, target.hold));
     drop(watchdog);
     let mut waiting = target.child.map(|child| Waiting {
         child,

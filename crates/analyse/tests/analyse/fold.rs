@@ -192,6 +192,17 @@ fn rows_out_of_order_are_counted_and_said() {
 }
 
 #[test]
+fn an_interval_that_comes_again_counts_once() {
+    let mut made = Made::new(1);
+    // Between its rows stand rows of an interval that the trace does not have.
+    made.touches = vec![touch(0, 10, 4), touch(5, 30, 1), touch(0, 12, 4)];
+    let found = made.analyse();
+    assert_eq!(found.working_set[0].pages, Pages(4));
+    assert_eq!(found.footprint.touched_pages, Pages(7));
+    assert_eq!(found.trace.stray_rows, 2);
+}
+
+#[test]
 fn memory_of_the_recorder_is_kept_apart() {
     let mut made = Made::new(2);
     made.objects = vec![object(1, 10, 4), object(2, 14, 4)];
