@@ -139,8 +139,10 @@ impl Peer {
     }
 
     /// Whether the process is there still, so that its number is nobody else's. Kernels that cannot tell say yes.
-    #[must_use]
-    pub fn is_there(&self) -> bool {
+    ///
+    /// # Errors
+    /// Where there is no descriptor or memory left to find out with.
+    pub fn is_there(&self) -> io::Result<bool> {
         let mut pidfd = -1i32;
         let mut bytes = size_of::<i32>() as libc::socklen_t;
         // SAFETY: an integer that lives here, of the size that is stated.
@@ -154,8 +156,11 @@ impl Peer {
             )
         };
         if result < 0 {
-            let error = io::Error::last_os_error().raw_os_error();
-            return error == Some(libc::ENOPROTOOPT);
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => Err(error),
+                code => Ok(code == Some(libc::ENOPROTOOPT)),
+            };
         }
         // SAFETY: a fresh descriptor that nobody else has.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
@@ -165,7 +170,7 @@ impl Peer {
             revents: 0,
         };
         // SAFETY: one struct that lives here; it does not wait.
-        unsafe { libc::poll(&raw mut one, 1, 0) == 0 }
+        Ok(unsafe { libc::poll(&raw mut one, 1, 0) == 0 })
     }
 
     /// What it says; none if it has not said it yet.
@@ -242,12 +247,6 @@ impl Peer {
             return Err(io::Error::last_os_error());
         }
         Ok(())
-    }
-
-    /// The connection itself.
-    #[must_use]
-    pub fn into_socket(self) -> OwnedFd {
-        self.socket
     }
 }
 

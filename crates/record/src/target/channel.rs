@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,6 +37,9 @@ const REST: Wait = Wait::from_millis(2);
 const MAX_PENDING: usize = 64;
 /// How long they have time for it: what they wait themselves.
 const PATIENCE: Wait = Wait::from_secs(2);
+/// Descriptors that are left to the rest of the recorder, and for what a process is given. Who connects meanwhile waits
+/// in the kernel's queue.
+const SPARE_DESCRIPTORS: u64 = 24;
 
 /// What a process handed over or was given. `image` is when what it runs began ([`TrackedProcesses::image`]).
 #[derive(Debug)]
@@ -139,7 +142,11 @@ impl Channel {
             refused: refused.clone(),
             say,
             pending: Vec::new(),
+            lacks_room: false,
             served: HashMap::new(),
+            max_descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile)
+                .current
+                .unwrap_or(u64::MAX),
         };
         let thread = std::thread::Builder::new()
             .name("varve-channel".into())
@@ -188,10 +195,13 @@ impl Drop for Channel {
     }
 }
 
-/// A tracked process that has not said what it wants.
+/// A process that was not given what it wants.
 struct Pending {
     peer: Peer,
-    image: Time,
+    /// When what it runs began; None where it could not be found out yet whether it is tracked.
+    image: Option<Time>,
+    /// What it said that it wants.
+    hello: Option<Hello>,
     until: Instant,
 }
 
@@ -208,7 +218,11 @@ struct Server {
     refused: Arc<Refused>,
     say: Sender<Arrival>,
     pending: Vec<Pending>,
+    /// Some of them wait for descriptors or memory.
+    lacks_room: bool,
     served: HashMap<Pid, Served>,
+    /// How many descriptors the recorder may have.
+    max_descriptors: u64,
 }
 
 impl Server {
@@ -223,13 +237,14 @@ impl Server {
             if stop {
                 return;
             }
-            let strangers = if new { self.take_new() } else { 0 };
+            let rests = new && self.take_new();
             let pending = std::mem::take(&mut self.pending);
             let now = Instant::now();
+            self.lacks_room = false;
             for one in pending {
                 self.look(one, now);
             }
-            if strangers == BATCH {
+            if rests || self.lacks_room {
                 std::thread::sleep(REST);
             }
         }
@@ -243,7 +258,10 @@ impl Server {
         ];
         let pending = self.pending.iter().map(|p| p.peer.as_fd());
         all.extend(pending.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        let until = self.pending.iter().map(|p| p.until).min();
+        let until = match self.lacks_room {
+            true => Some(Instant::now()),
+            false => self.pending.iter().map(|p| p.until).min(),
+        };
         let limit = until.map(|until| {
             let left = until.saturating_duration_since(Instant::now()) + Wait::from_millis(1);
             rustix::time::Timespec {
@@ -257,8 +275,8 @@ impl Server {
         (is_ready(0), is_ready(1))
     }
 
-    /// Takes some of those who have connected; how many of them were strangers.
-    fn take_new(&mut self) -> usize {
+    /// Takes some of those who have connected; whether a rest is due, as only strangers have.
+    fn take_new(&mut self) -> bool {
         let mut strangers = 0;
         for _ in 0..BATCH {
             let peer = match self.listener.accept() {
@@ -270,12 +288,16 @@ impl Server {
                     break;
                 }
             };
-            let image = self.tracked.image(Pid(peer.pid()));
-            // The number of a process that has ended may be another's by now.
-            let Some(image) = image.filter(|_| peer.is_there()) else {
-                strangers += 1;
-                self.refused.foreign.fetch_add(1, Ordering::Relaxed);
-                continue;
+            // Descriptors are given from the lowest number on.
+            let number = u64::try_from(peer.as_fd().as_raw_fd()).unwrap_or(0);
+            let is_scarce = number + SPARE_DESCRIPTORS >= self.max_descriptors;
+            let image = match self.image_of(&peer) {
+                Ok(None) => {
+                    strangers += 1;
+                    self.refused.foreign.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                found => found.ok().flatten(),
             };
             if self.pending.len() >= MAX_PENDING {
                 self.pending.remove(0);
@@ -284,69 +306,106 @@ impl Server {
             self.pending.push(Pending {
                 peer,
                 image,
+                hello: None,
                 until: Instant::now() + PATIENCE,
             });
+            if is_scarce {
+                break;
+            }
         }
-        strangers
+        strangers == BATCH
+    }
+
+    /// When what a tracked process runs began; None for others.
+    fn image_of(&self, peer: &Peer) -> io::Result<Option<Time>> {
+        let image = self.tracked.image(Pid(peer.pid()));
+        // The number of a process that has ended may be another's by now.
+        Ok(match image {
+            Some(image) if peer.is_there()? => Some(image),
+            _ => None,
+        })
     }
 
     fn refuse(&self) {
         self.refused.tracked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Serves a process that has said what it wants, and waits for one that has not.
-    fn look(&mut self, one: Pending, now: Instant) {
-        match one.peer.hello() {
-            Ok(Some(hello)) => {
-                let pid = Pid(one.peer.pid());
-                if self.serve(pid, one.image, one.peer, hello).is_err() {
-                    self.refuse();
-                }
+    /// Gives a process that has said what it wants that, and waits for one that has not.
+    fn look(&mut self, mut one: Pending, now: Instant) {
+        match self.try_give(&mut one) {
+            Ok(true) => {}
+            Ok(false) if now < one.until => self.pending.push(one),
+            Err(error) if lacks_room(&error) && now < one.until => {
+                self.lacks_room = true;
+                self.pending.push(one);
             }
-            Ok(None) if now < one.until => self.pending.push(one),
             _ => self.refuse(),
         }
     }
 
-    fn serve(&mut self, pid: Pid, image: Time, peer: Peer, hello: Hello) -> io::Result<()> {
-        let served = self.served.entry(pid).or_insert_with(|| Served {
+    /// Whether a process was given what it wants; not where it has not said it.
+    fn try_give(&mut self, one: &mut Pending) -> io::Result<bool> {
+        if one.image.is_none() {
+            one.image = self.image_of(&one.peer)?;
+        }
+        let image = one.image.ok_or(io::ErrorKind::PermissionDenied)?;
+        if one.hello.is_none() {
+            one.hello = one.peer.hello()?;
+        }
+        match &mut one.hello {
+            Some(hello) => self.give(image, &one.peer, hello).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Gives it; an error for which [`lacks_room`] is one before anything was given.
+    fn give(&mut self, image: Time, peer: &Peer, hello: &mut Hello) -> io::Result<()> {
+        let pid = Pid(peer.pid());
+        let fresh = || Served {
             image,
             kinds: Vec::new(),
-        });
+        };
+        let served = self.served.entry(pid).or_insert_with(fresh);
         if served.image != image {
-            *served = Served {
-                image,
-                kinds: Vec::new(),
-            };
+            *served = fresh();
         }
         if served.kinds.contains(&hello.kind) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        served.kinds.push(hello.kind);
-        // Told before it is given: the process may have ended before this thread goes on.
-        match hello.kind {
+        // It is announced before it is given: the process may have ended before this thread goes on.
+        let given = match hello.kind {
             Kind::Ring => {
                 let (reader, memory) = RingReader::create(RING_BYTES)?;
                 let bytes = reader.bytes() as u64;
-                let fault = hello.descriptor.filter(|_| self.offers.writes);
+                let fault = hello.descriptor.take().filter(|_| self.offers.writes);
                 if let Some(fault) = fault {
                     let _ = self.say.send(Arrival::UserFault { pid, fault });
                 }
                 let _ = self.say.send(Arrival::Ring { pid, image, reader });
-                peer.give(Kind::Ring, bytes, &[memory.as_fd()])?;
+                peer.give(Kind::Ring, bytes, &[memory.as_fd()])
             }
             Kind::Handler if self.offers.handlers => {
-                let socket = peer.into_socket();
+                let socket = peer.as_fd().try_clone_to_owned()?;
                 let _ = self.say.send(Arrival::Handler { pid, image, socket });
+                Ok(())
             }
             Kind::Counts => {
                 let files = self.offers.counts.as_ref();
                 let files = files.ok_or(io::ErrorKind::Unsupported)?;
                 let own = files.make(pid, image)?;
-                peer.give(Kind::Counts, image.0, &[files.control.as_fd(), own.as_fd()])?;
+                peer.give(Kind::Counts, image.0, &[files.control.as_fd(), own.as_fd()])
             }
             Kind::Handler => return Err(io::ErrorKind::Unsupported.into()),
-        }
-        Ok(())
+        };
+        served.kinds.push(hello.kind);
+        given.map_err(io::Error::other)
     }
+}
+
+/// Whether the recorder has no descriptor or memory left for now.
+fn lacks_room(error: &io::Error) -> bool {
+    let lacking = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+    error
+        .raw_os_error()
+        .is_some_and(|code| lacking.contains(&code))
 }

@@ -282,7 +282,7 @@ fn more_processes_than_open_files_are_recorded() {
     let stage = Stage::new();
     // Each of them connects to the recorder, and lives over many boundaries.
     let script = "i=0; while [ $i -lt 200 ]; do sleep 2 & i=$((i+1)); done; wait; exit 5";
-    let ended = limited(&stage, "ulimit -n 128", &["--interval", "20ms"], script).require(5);
+    let ended = limited(&stage, "ulimit -n 160", &["--interval", "20ms"], script).require(5);
     assert!(!ended.stderr.contains("ended early"), "{}", ended.stderr);
     let manifest = Trace::open(&stage.path("trace.varve"))
         .expect("a trace")
