@@ -75,6 +75,23 @@ pub(crate) fn handler_of(pid: u32) -> u32 {
     found
 }
 
+/// The handler that a process made, also where the recorder has refused it and it has ended: it is its child until
+/// the process looks.
+fn made_by(pid: u32) -> u32 {
+    let mut found = 0;
+    let is_there = patiently(|| {
+        let list = format!("/proc/{pid}/task/{pid}/children");
+        let children = fs::read_to_string(list).unwrap_or_default();
+        let mut children = children.split_whitespace().map(|c| c.parse().unwrap());
+        found = children
+            .find(|c| status(*c, "Name") == "varve-handler" && status(*c, "Seccomp") == "2")
+            .unwrap_or(0);
+        found != 0
+    });
+    assert!(is_there, "{pid} made none");
+    found
+}
+
 /// A line of `/proc/PID/status`.
 pub(crate) fn status(pid: u32, name: &str) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -132,8 +149,11 @@ fn a_handler_has_no_rights_whatever_its_target_had() {
     }
     let (running, out, said) = record_dropper(&stage, STRANGER, "3000");
     for (who, pid, dumpable) in said {
-        let handler = handler_of(pid);
-        // The parent's was made while it was root and has a user of its own; the child's was made afterwards.
+        // The parent's was made while it was root and has a user of its own; the child's was made afterwards, and is refused.
+        let handler = match who.as_str() {
+            "parent" => handler_of(pid),
+            _ => made_by(pid),
+        };
         let user = if who == "parent" {
             HANDLERS + handler
         } else {

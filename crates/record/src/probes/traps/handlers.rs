@@ -175,10 +175,7 @@ impl Handlers {
         let mut failed = Vec::new();
         for (pid, handler) in &mut self.handlers {
             let met = match &handler.state {
-                State::Ready(..) if handler.has_ended() => {
-                    handler.hear_end();
-                    Err(io::ErrorKind::UnexpectedEof.into())
-                }
+                State::Ready(..) if handler.has_ended() => Err(io::ErrorKind::UnexpectedEof.into()),
                 State::Ready(..) => Ok(()),
                 _ => handler.handshake(*pid, held, &self.exempt).map(|shaken| {
                     self.met.extend(shaken.met);
@@ -224,6 +221,8 @@ impl Handlers {
         let Some(mut handler) = self.handlers.remove(&pid) else {
             return;
         };
+        // Its program may have asked it to end, at whatever moment that was found out.
+        handler.hear_end();
         let shadow = std::mem::take(&mut handler.shadow);
         self.left.insert(pid, (handler.since, shadow));
         if let Some((served, empty)) = handler.left {
