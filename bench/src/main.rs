@@ -14,6 +14,7 @@ mod overhead;
 mod reading;
 mod run;
 mod samples;
+mod servers;
 mod statistics;
 mod study;
 mod synthesis;
@@ -84,6 +85,8 @@ enum Benchmark {
     Study(study::Options),
     /// Slowdown of programs whose first access to each page in an interval traps, by turns
     Fault(fault::Options),
+    /// What servers and everyday commands lose, and somebody whom nobody records
+    Servers(servers::Options),
     /// How long the target is held, by threads and resident memory
     Hold(hold::Options),
     /// Peak memory of the recorder
@@ -128,6 +131,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Benchmark::Capture(options) => capture::measure(common, options),
         Benchmark::Study(options) => study::measure(common, options),
         Benchmark::Fault(options) => fault::measure(common, options),
+        Benchmark::Servers(options) => servers::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),
         Benchmark::TraceSize(options) => trace_size::measure(common, options),
