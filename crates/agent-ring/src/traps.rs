@@ -29,6 +29,8 @@ pub const ARMED: u64 = 2;
 pub const PLACES: u64 = 5;
 /// From the handler: it is there, without rights, and waits for [`DEVICE`].
 pub const HELLO: u64 = 4;
+/// From the handler, which then ends: it cannot have a user of its own.
+pub const SHARED_USER: u64 = 6;
 /// From the handler, which then ends: accesses served since the last [`ARMED`], and of them those to pages without
 /// content.
 pub const SERVED: u64 = 3;

@@ -79,6 +79,10 @@ fn live(socket: Socket, asked: i32, taken: Taken, stack: Range) {
         {
             let (served, empty) = match parting {
                 Parting::Keep => handler.release(),
+                Parting::KeepAlone => {
+                    handler.cools = true;
+                    handler.release()
+                }
                 Parting::Forget => handler.served(),
             };
             socket.send(&[SERVED, served, empty], None);

@@ -23,6 +23,7 @@ mod ends;
 mod events;
 mod handler;
 mod heap;
+mod inherited;
 mod maps;
 mod modules;
 mod pages;

@@ -22,7 +22,7 @@ use varve_agent_ring::{
 };
 
 use crate::thread::{Nesting, Thread};
-use crate::{ARENA, handler, sys, thread, threads, unwind, writes};
+use crate::{ARENA, handler, inherited, sys, thread, threads, unwind, writes};
 
 /// State of the process's ring; wiped to zeroes in a forked child.
 struct State {
@@ -140,6 +140,9 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
     } else {
         StartCause::Fork
     };
+    if cause == StartCause::Exec && inherited::forbids_the_library() {
+        set_confined();
+    }
     if is_confined() {
         // The child of a program that confined itself may ask for no ring, nor unmap its parent's. That
         // nothing will be heard of it is told there.

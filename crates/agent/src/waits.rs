@@ -20,6 +20,8 @@ fn was_held() -> bool {
     let errno = unsafe { *libc::__errno_location() };
     errno == libc::EINTR
         && process::is_recorded()
+        // Whether such a program has handlers cannot be looked up: it sees the interruption.
+        && !process::is_confined()
         && handled_signals().is_some_and(|signals| signals & !INTERNAL == 0)
 }
 

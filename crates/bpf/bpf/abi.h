@@ -82,7 +82,7 @@ struct region {
 /* Context of the walk program: first what is asked, then what was found */
 struct walk_args {
 	u32 pid;
-	u32 pad;
+	u32 first_ended; /* out: the first thread has ended, and the memory is the others' */
 	u64 start;
 	u64 mm_wanted; /* the address space of the first call; 0: any */
 	/* out */

@@ -136,6 +136,7 @@ int walk_process(struct walk_args *a)
 	walk_range(s);
 	a->resume = s->cursor < s->end ? s->cursor : ~0ull;
 	a->mm = mm;
+	a->first_ended = !BPF_CORE_READ(CAST_TASK(task), mm);
 	a->present = s->present;
 	a->checks = s->checks;
 	a->check_failures = s->check_failures;

@@ -131,7 +131,7 @@ plain!(RawRegion {
 
 plain!(WalkArgs {
     pid: u32,
-    pad: u32,
+    first_ended: u32,
     start: u64,
     mm_wanted: u64,
     resume: u64,

@@ -342,6 +342,7 @@ impl Kernel {
                 }
             }
             stats.mm = MmId(args.mm);
+            stats.first_ended = args.first_ended != 0;
             stats.calls += 1;
             stats.regions += u64::from(args.regions);
             stats.present_pages += args.present;

@@ -67,17 +67,18 @@ pub(crate) const PROGRAMS: [Program; 21] = [
         purpose: "changes what is done with the events of one process",
         need: Need::Required,
     },
-    program(
-        "call_enter",
-        "sys_enter",
-        "reads the bits of pages before system calls remove them",
-        Need::Promised,
-    ),
+    // Before the other, which notes what this one is to see the end of: else a call in between looks as if it never ended.
     program(
         "call_exit",
         "sys_exit",
         "mapping events: objects of processes without the preload library",
         Need::Optional,
+    ),
+    program(
+        "call_enter",
+        "sys_enter",
+        "reads the bits of pages before system calls remove them",
+        Need::Promised,
     ),
     program(
         "prepare_exec",

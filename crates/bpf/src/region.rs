@@ -93,6 +93,8 @@ impl Region {
 /// Sums over one whole walk
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WalkStats {
+    /// The first thread of the process has ended; what was walked is the memory of the others
+    pub first_ended: bool,
     /// 4 KiB pages present, huge pages counted as the 4 KiB pages that they hold
     pub present_pages: u64,
     /// Regions reported

@@ -9,8 +9,8 @@ use crate::rights::with_any_file;
 
 /// The open `clear_refs` file of a process.
 ///
-/// The kernel resolves the process's address space at each write, so the file stays good across
-/// exec. Semantics: `Documentation/filesystems/proc.rst`, and `clear_refs_write` in
+/// The kernel resolves the address space at each write, so the file stays good across exec. It is that of the thread whose
+/// file it is, and none once that has ended: a write does nothing then, and says nothing. Semantics: `Documentation/filesystems/proc.rst`, and `clear_refs_write` in
 /// `fs/proc/task_mmu.c`.
 #[derive(Debug)]
 pub struct ClearRefs {
@@ -24,7 +24,7 @@ impl ClearRefs {
         let file = with_any_file(|| {
             OpenOptions::new()
                 .write(true)
-                .open(format!("/proc/{pid}/clear_refs"))
+                .open(crate::shared_folder(pid).join("clear_refs"))
         })?;
         Ok(ClearRefs { file })
     }

@@ -46,8 +46,8 @@ pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{
     MapEntry, ProcStatus, ThreadInfo, boot_id, children_of, cmdline, exe, is_kernel_thread,
-    is_running, is_secure, maps, parse_maps, runnable_threads_of, start_ticks, status, threads,
-    try_maps, try_stop,
+    is_running, is_secure, maps, parse_maps, runnable_threads_of, shared_folder, start_ticks,
+    status, threads, try_maps, try_stop,
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};
 pub use regular::{

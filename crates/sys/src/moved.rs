@@ -84,7 +84,7 @@ impl MovedPages {
         journal: u64,
     ) -> io::Result<MovedPages> {
         let open = |pid: Pid, name: &str| {
-            crate::rights::with_any_file(|| File::open(format!("/proc/{pid}/{name}")))
+            crate::rights::with_any_file(|| File::open(crate::shared_folder(pid).join(name)))
         };
         let (memory, pagemap) = (open(handler, "mem")?, open(handler, "pagemap")?);
         // The kernel lists mappings only for as long as the process lives by whose number they were opened.

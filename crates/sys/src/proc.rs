@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use varve_model::{Address, Bytes, Duration, Pid, Tid, Time};
 
@@ -40,9 +40,27 @@ impl MapEntry {
     }
 }
 
+/// Where `/proc` shows what the threads of a process share, such as its memory: at its first thread, or where that has
+/// ended and others go on, at one of those (`pthread_exit` in `main`).
+pub fn shared_folder(pid: Pid) -> PathBuf {
+    let own = PathBuf::from(format!("/proc/{pid}"));
+    let has_ended = |folder: &Path| {
+        let stat = fs::read(folder.join("stat")).ok();
+        let status = stat.and_then(|text| parse_stat(&text).ok());
+        status.is_none_or(|status| matches!(status.state, 'Z' | 'X'))
+    };
+    if !has_ended(&own) {
+        return own;
+    }
+    let threads = fs::read_dir(own.join("task")).into_iter().flatten();
+    let mut threads = threads.flatten().map(|thread| thread.path());
+    threads.find(|thread| !has_ended(thread)).unwrap_or(own)
+}
+
 /// The mappings of a process.
 pub fn maps(pid: Pid) -> io::Result<Vec<MapEntry>> {
-    Ok(parse_maps(&fs::read(format!("/proc/{pid}/maps"))?))
+    let maps = shared_folder(pid).join("maps");
+    Ok(parse_maps(&fs::read(maps)?))
 }
 
 /// Whether the mappings of a process can be read, which takes the right to look into it.
@@ -50,7 +68,7 @@ pub fn maps(pid: Pid) -> io::Result<Vec<MapEntry>> {
 /// # Errors
 /// What the kernel says to an attempt.
 pub fn try_maps(pid: Pid) -> io::Result<()> {
-    fs::File::open(format!("/proc/{pid}/maps")).map(drop)
+    fs::File::open(shared_folder(pid).join("maps")).map(drop)
 }
 
 /// Whether this process may stop another one, by ptrace or otherwise: the kernel asks for the same right before it
@@ -284,7 +302,7 @@ pub fn children_of(pid: Pid) -> Vec<Pid> {
 
 /// The command line's words.
 pub fn cmdline(pid: Pid) -> io::Result<Vec<String>> {
-    let text = fs::read(format!("/proc/{pid}/cmdline"))?;
+    let text = fs::read(shared_folder(pid).join("cmdline"))?;
     Ok(command_words(&text))
 }
 
@@ -306,19 +324,19 @@ fn command_words(text: &[u8]) -> Vec<String> {
 
 /// The executable.
 pub fn exe(pid: Pid) -> io::Result<PathBuf> {
-    fs::read_link(format!("/proc/{pid}/exe"))
+    fs::read_link(shared_folder(pid).join("exe"))
 }
 
 /// Whether a process is a thread of the kernel: it has no memory of its own.
 pub fn is_kernel_thread(pid: Pid) -> bool {
-    fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+    exe(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
 }
 
 /// Whether a process's program gained rights when it began (setuid, setgid, file capabilities), so that
 /// the dynamic linker took no preload library from the caller: `AT_SECURE` of its auxiliary vector.
 /// False for 32-bit programs and for what cannot be read.
 pub fn is_secure(pid: Pid) -> bool {
-    fs::read(format!("/proc/{pid}/auxv")).is_ok_and(|vector| secure(&vector))
+    fs::read(shared_folder(pid).join("auxv")).is_ok_and(|vector| secure(&vector))
 }
 
 fn secure(vector: &[u8]) -> bool {

@@ -77,10 +77,11 @@ pub fn leads_to_program(pid: Pid, path: &Path) -> io::Result<bool> {
         true => ("root", ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS),
         false => ("cwd", ResolveFlags::NO_MAGICLINKS),
     };
-    let folder = rustix::fs::openat(CWD, format!("/proc/{pid}/{from}"), flags, Mode::empty())?;
+    let process = crate::shared_folder(pid);
+    let folder = rustix::fs::openat(CWD, process.join(from), flags, Mode::empty())?;
     let found = rustix::fs::openat2(&folder, path, LOOK_UP, Mode::empty(), resolve)?;
     let found = rustix::fs::fstat(&found)?;
-    let program = rustix::fs::stat(format!("/proc/{pid}/exe"))?;
+    let program = rustix::fs::stat(process.join("exe"))?;
     Ok((found.st_dev, found.st_ino) == (program.st_dev, program.st_ino))
 }
 

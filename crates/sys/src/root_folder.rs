@@ -31,7 +31,8 @@ impl RootFolder {
     /// Those of `/proc`, and where the process is gone.
     pub fn of(pid: Pid) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
-        let folder = rustix::fs::openat(CWD, format!("/proc/{pid}/root"), flags, Mode::empty())?;
+        let root = crate::shared_folder(pid).join("root");
+        let folder = rustix::fs::openat(CWD, root, flags, Mode::empty())?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let (own_number, user) = parse(&status)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the status is malformed"))?;

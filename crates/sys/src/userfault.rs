@@ -168,7 +168,7 @@ impl Protector {
     /// # Errors
     /// Where the process is gone, or the kernel cannot do it: then some pages are not protected.
     pub fn protect(&mut self, pid: Pid) -> io::Result<u64> {
-        let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+        let pagemap = File::open(crate::shared_folder(pid).join("pagemap"))?;
         let mut pages = 0;
         let mut start = 0;
         while start < self.end {

@@ -54,7 +54,11 @@ const REQUESTS: [usize; 10] = [
     UFFDIO_API,
     IOC_NEW,
 ];
-const ADVICE: [usize; 2] = [libc::MADV_DONTNEED as usize, libc::MADV_DONTFORK as usize];
+const ADVICE: [usize; 3] = [
+    libc::MADV_DONTNEED as usize,
+    libc::MADV_DONTFORK as usize,
+    libc::MADV_COLD as usize,
+];
 const PROTECTION: [usize; 1] = [(libc::PROT_READ | libc::PROT_WRITE) as usize];
 const PLACED: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 const FLAGS: [usize; 2] = [

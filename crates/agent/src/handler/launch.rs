@@ -5,9 +5,9 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use varve_agent_ring::OwnMemory;
 use varve_agent_ring::channel::Kind;
 use varve_agent_ring::client::Connection;
+use varve_agent_ring::{OwnMemory, SHARED_USER};
 
 use super::messages::{Socket, close};
 use super::ranges::Range;
@@ -26,10 +26,11 @@ const MAX_SETTLING_SECONDS: usize = 5;
 struct Order {
     socket: Socket,
     stack: Range,
-    /// [`STARTING`], [`SETTLED`], or 0 where the handler has ended: the kernel writes that.
+    /// [`STARTING`], [`SETTLED`] or [`ENDED`], which the kernel writes.
     state: AtomicU32,
 }
 
+const ENDED: u32 = 0;
 const STARTING: u32 = 1;
 const SETTLED: u32 = 2;
 
@@ -87,6 +88,9 @@ fn make(socket: Socket, stack: NonNull<u8>) {
             }
             futex(&order.state, libc::FUTEX_WAIT, STARTING);
         }
+        if order.state.load(Ordering::Acquire) == ENDED {
+            parting::reap_soon();
+        }
     }
     set_mask(&before, &mut 0);
 }
@@ -136,6 +140,11 @@ extern "C" fn handler(place: usize) -> ! {
     leave(order.socket);
     let asked = parting::listen();
     let taken = rights::give_up();
+    if taken.is_none() || !rights::has_own_user() {
+        // The program hears of the end, and reaps it before it goes on.
+        order.socket.send(&[SHARED_USER], None);
+        end();
+    }
     // What the kernel would write at the end is of no use from here on.
     // SAFETY: takes an address, which may be null.
     unsafe { sys::call(libc::SYS_set_tid_address, [0; 6]) };

@@ -18,6 +18,8 @@ use crate::{process, sys};
 const SIGNAL: i32 = libc::SIGTERM;
 /// What comes with it where the memory is of no use to anybody. All else asks for the pages.
 const FORGET: i32 = 0x7661_7276;
+/// The same from the only thread that there is.
+const KEEP_ALONE: i32 = 0x7661_7277;
 const KEEP: i32 = 0;
 
 /// `__WCLONE`: children without an exit signal.
@@ -112,9 +114,24 @@ pub(crate) extern "C" fn leave() {
     if HANDLER.swap(0, Ordering::AcqRel) != handler {
         return;
     }
-    if ask(handler, KEEP) {
+    let keep = match is_alone() {
+        true => KEEP_ALONE,
+        false => KEEP,
+    };
+    if ask(handler, keep) {
         await_end(handler, MAX_END_NS);
     }
+}
+
+/// Whether no other thread of the program runs.
+fn is_alone() -> bool {
+    let mut text = [0u64; 512];
+    let line = b"\nThreads:\t1\n";
+    let Some(read) = sys::ReadFile::open(c"/proc/self/status").map(|f| f.read(&mut text)) else {
+        return false;
+    };
+    let text = bytes(&text, read);
+    text.windows(line.len()).any(|found| found == line)
 }
 
 /// Reaps the handler where it has ended, as when the recorder is gone.
@@ -123,6 +140,12 @@ pub(crate) fn reap() {
     if handler != 0 && !process::is_confined() && matches!(look(handler), Child::Reaped) {
         HANDLER.store(0, Ordering::Release);
     }
+}
+
+/// Reaps the handler, which is about to end.
+pub(super) fn reap_soon() {
+    let handler = HANDLER.swap(0, Ordering::AcqRel);
+    await_end(handler, MAX_BEGINNING_NS);
 }
 
 /// Ends the handlers of what this process ran before, and reaps them. That one of them ended is told to nobody: all
@@ -225,6 +248,8 @@ fn forget_end_of(child: u32) {
 pub(super) enum Parting {
     /// Put everything back and end.
     Keep,
+    /// The same, and nobody uses the memory meanwhile.
+    KeepAlone,
     /// End at once.
     Forget,
 }
@@ -254,11 +279,11 @@ pub(super) fn hear(descriptor: i32) -> Option<Parting> {
             [descriptor as usize, &raw mut said as usize, size, 0, 0, 0],
         )
     };
-    let is_forget = said.ssi_code == libc::SI_QUEUE && said.ssi_int == FORGET;
-    (read == size as isize).then_some(if is_forget {
-        Parting::Forget
-    } else {
-        Parting::Keep
+    let word = (said.ssi_code == libc::SI_QUEUE).then_some(said.ssi_int);
+    (read == size as isize).then_some(match word {
+        Some(FORGET) => Parting::Forget,
+        Some(KEEP_ALONE) => Parting::KeepAlone,
+        _ => Parting::Keep,
     })
 }
 

@@ -161,6 +161,9 @@ impl Handler {
         while at < run.end {
             let bytes = length.min(run.end - at);
             let (done, why) = self.front.move_run(back(at), at, bytes);
+            if self.cools {
+                advise(range_of(back(at), done), libc::MADV_COLD);
+            }
             self.front.wake(range_of(back(at), bytes));
             at += done;
             match why {
@@ -265,17 +268,22 @@ fn move_run(to: Watch, run: Range, armed: &mut Armed) {
 
 /// Gives the memory of pages aside back.
 pub(super) fn discard(range: Range) {
+    // Nobody needs its content any more.
+    advise(range, libc::MADV_DONTNEED);
+}
+
+fn advise(range: Range, advice: i32) {
     if range.is_empty() {
         return;
     }
-    // SAFETY: the handler's own memory, whose content nobody needs any more.
+    // SAFETY: takes integers; where it takes content away, the caller has said that nobody needs that.
     unsafe {
         sys::call(
             libc::SYS_madvise,
             [
                 range.start as usize,
                 range.bytes() as usize,
-                libc::MADV_DONTNEED as usize,
+                advice as usize,
                 0,
                 0,
                 0,

@@ -74,6 +74,9 @@ pub(super) struct Handler {
     pub(super) exempt: Exempt,
     /// The handler's own stack.
     pub(super) stack: Range,
+    /// What is put back shall not look as if the program had touched it: a page that is moved counts as accessed. Only
+    /// while nobody touches any.
+    pub(super) cools: bool,
     /// What the front watches.
     pub(super) watched: Ranges,
     /// The memory aside. It stays mapped when what it belongs to goes.
@@ -97,6 +100,7 @@ impl Handler {
             maps: taken.maps,
             exempt: Exempt::new()?,
             stack,
+            cools: false,
             watched: Ranges::new()?,
             shadows: Ranges::new()?,
             fresh: Ranges::new()?,

@@ -112,6 +112,14 @@ pub(super) fn give_up() -> Option<Taken> {
     Some(taken)
 }
 
+/// Whether this process has a user id that no other has: else whoever has the same could take its descriptors from it, and
+/// the recorder would refuse it.
+pub(super) fn has_own_user() -> bool {
+    let own = FIRST_USER + sys::process_id() as usize;
+    // SAFETY: takes no arguments, cannot fail.
+    own == unsafe { sys::call(libc::SYS_getuid, [0; 6]) } as usize
+}
+
 /// Takes a user id of its own, where that is permitted.
 fn become_nobody_else() {
     let user = FIRST_USER + sys::process_id() as usize;

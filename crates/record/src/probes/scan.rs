@@ -26,6 +26,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let scan = Scan {
         clear: HashMap::new(),
         max_open: MAX_OPEN.min(crate::target::preflight::spare_files() / 2),
+        without_first: HashSet::new(),
         flushes: !setup.options.lacks(Ablation::Flush),
         found: Vec::new(),
     };
@@ -37,6 +38,8 @@ struct Scan {
     clear: HashMap<Pid, ClearRefs>,
     /// How many of those are kept open: others need descriptors too.
     max_open: usize,
+    /// Processes whose first thread has ended: the file is another thread's, which may end too.
+    without_first: HashSet<Pid>,
     flushes: bool,
     found: Vec<Found>,
 }
@@ -47,6 +50,7 @@ impl Scan {
         let mut walked = HashSet::new();
         // What an interval that was not closed has left.
         self.found.clear();
+        self.without_first.clear();
         for pid in held.pids {
             let mut regions: Vec<Region> = Vec::new();
             let stats = match held.kernel.walk(*pid, &mut |r| regions.push(*r)) {
@@ -56,6 +60,9 @@ impl Scan {
                 Err(e) => return Err(e.into()),
             };
             held.reading.processes += 1;
+            if stats.first_ended {
+                self.without_first.insert(*pid);
+            }
             if !walked.insert(stats.mm) {
                 continue;
             }
@@ -72,7 +79,8 @@ impl Scan {
 
     /// Clears the bits of every process and flushes their translations.
     fn clear(&mut self, pids: &[Pid]) -> Result<(), RecordError> {
-        self.clear.retain(|pid, _| pids.contains(pid));
+        let first = |pid: &Pid| !self.without_first.contains(pid);
+        self.clear.retain(|pid, _| pids.contains(pid) && first(pid));
         for pid in pids {
             let opened = match self.clear.remove(pid) {
                 Some(file) => Ok(file),
@@ -87,7 +95,7 @@ impl Scan {
                 Ok(file)
             });
             match done {
-                Ok(file) if self.clear.len() < self.max_open => {
+                Ok(file) if self.clear.len() < self.max_open && first(pid) => {
                     self.clear.insert(*pid, file);
                 }
                 Err(error) if !is_gone(&error) => return Err(cannot_clear(error)),

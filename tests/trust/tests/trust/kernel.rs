@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use varve_faults::{Stage, check_trace, varve_binary};
-use varve_trace::tables::{ProcessRow, TouchRow};
+use varve_trace::tables::{IntervalRow, ProcessRow, TouchRow};
 use varve_trace::{State, Trace};
 use varve_trust::program;
 
@@ -208,4 +208,84 @@ fn two_processes_with_one_pid_are_two() {
     let of_pid = processes.iter().filter(|p| p["pid"] == pid);
     let commands: Vec<&str> = of_pid.filter_map(|p| p["command"].as_str()).collect();
     assert_eq!(commands, ["first first; then second second"]);
+}
+
+// ---- a process whose first thread has ended ----
+
+/// Records `leader`; how many touches of its two blocks the trace has after it began to use the second alone. The last
+/// interval counts where `to_the_end`.
+fn late_touches(options: &[&str], alone: &[&str], to_the_end: bool) -> (usize, usize) {
+    let stage = Stage::new();
+    let said = stage.path("said");
+    let mut words = vec![program("leader").into_os_string(), said.clone().into()];
+    words.extend(alone.iter().map(Into::into));
+    let options = [options, &["--interval", "20ms"]].concat();
+    stage.run(stage.record(&options, &words)).require(9);
+    check_trace(&stage.path("trace.varve")).expect("a trace");
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let said = fs::read_to_string(said).unwrap();
+    let said: Vec<u64> = said
+        .split_whitespace()
+        .map(|w| w.parse().unwrap())
+        .collect();
+    let [first, second, began] = said[..] else {
+        panic!("{said:?}")
+    };
+    let mut intervals = trace.rows::<IntervalRow>().unwrap();
+    intervals.truncate(intervals.len() - usize::from(!to_the_end));
+    let late: HashSet<u32> = intervals
+        .iter()
+        .filter(|i| i.start_ns.0 > began)
+        .map(|i| i.interval.0)
+        .collect();
+    assert!(late.len() > 5, "{} intervals", late.len());
+    let rows = trace.rows::<TouchRow>().unwrap();
+    let of = |block: u64| {
+        let rows = rows.iter().filter(|r| late.contains(&r.interval.0));
+        let pages = rows.flat_map(|r| r.page.0..r.page.0 + u64::from(r.pages));
+        pages
+            .filter(|p| (block / 4096..block / 4096 + 64).contains(p))
+            .count()
+    };
+    (of(first), of(second))
+}
+
+#[test]
+fn a_process_without_its_first_thread_touches_what_it_touches() {
+    for (options, to_the_end) in [
+        (&["--backend", "scan"], true),
+        // At the end of a program with several threads its pages are put back, and count.
+        (&["--backend", "fault"], false),
+        (&["--hold", "ptrace"], true),
+    ] {
+        let (first, second) = late_touches(options, &[], to_the_end);
+        assert_eq!(first, 0, "{options:?}: touches that did not happen");
+        assert!(second >= 64 * 5, "{options:?}: {second}");
+    }
+}
+
+#[test]
+fn pages_that_are_put_back_at_the_end_of_a_program_are_not_touched() {
+    let (first, second) = late_touches(&["--backend", "fault"], &["alone"], true);
+    assert_eq!(first, 0);
+    assert!(second >= 64 * 5, "{second}");
+}
+
+// ---- others at work while a recording begins ----
+
+#[test]
+fn who_writes_files_while_a_recording_begins_loses_it_nothing() {
+    let busy = Stage::new();
+    let opener = busy.start({
+        let mut command = busy.command(program("opener"));
+        command.arg(busy.path("file"));
+        command
+    });
+    for _ in 0..12 {
+        let stage = Stage::new();
+        stage.run(stage.record(&[], &["true"])).require(0);
+        assert_eq!(losses(&stage).1, 0);
+    }
+    opener.signal(rustix::process::Signal::KILL);
+    opener.end();
 }

@@ -16,5 +16,6 @@ mod reports;
 mod rests;
 mod rings;
 mod rounds;
+mod sandbox;
 mod shared;
 mod unseen;

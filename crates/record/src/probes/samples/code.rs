@@ -123,7 +123,7 @@ fn read(mapping: &Mapping, range: &Range<u64>) -> Option<Vec<u8>> {
     let end = mapping.address.0.saturating_add(mapping.bytes.0);
     let length = range.end.min(end).checked_sub(range.start)?;
     let mut bytes = vec![0; usize::try_from(length).ok()?];
-    let live = File::open(format!("/proc/{}/mem", mapping.pid))
+    let live = File::open(varve_sys::shared_folder(mapping.pid).join("mem"))
         .and_then(|memory| memory.read_exact_at(&mut bytes, range.start));
     if live.is_err() {
         let offset = mapping.offset.0 + (range.start - mapping.address.0);

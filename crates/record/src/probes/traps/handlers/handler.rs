@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration as Wait, Instant};
 
 use varve_agent_ring::{
-    Arm, Armed, DEVICE, HELLO, MAX_WORDS, PLACES, QUIT, READY, SERVED, THREADS,
+    Arm, Armed, DEVICE, HELLO, MAX_WORDS, PLACES, QUIT, READY, SERVED, SHARED_USER, THREADS,
 };
 use varve_bpf::ExemptProcesses;
 use varve_model::{Address, Bytes, Pid, Time};
@@ -114,6 +114,9 @@ impl Handler {
         let Some(said) = self.socket.receive(&mut words, Wait::ZERO)? else {
             return Ok(Handshake::default());
         };
+        if words[0] == SHARED_USER && matches!(self.state, State::Connected) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let pid = said.pid.ok_or(io::ErrorKind::InvalidData)?;
         let mut shaken = Handshake::default();
         let state = std::mem::replace(&mut self.state, State::Connected);

@@ -1,0 +1,63 @@
+//! Programs under filters of system calls.
+
+use varve_faults::{Stage, check_trace};
+use varve_trace::Trace;
+use varve_trust::program;
+
+use crate::reports::objects_with;
+
+/// Records it and requires how it ends and what it prints.
+fn record(stage: &Stage, options: &[&str], words: &[&str], code: i32, printed: &str) {
+    let sandbox = program("sandbox");
+    let sandbox = sandbox.to_string_lossy();
+    let all: Vec<&str> = [&*sandbox]
+        .into_iter()
+        .chain(words.iter().copied())
+        .collect();
+    let ended = stage.run(stage.record(options, &all)).require(code);
+    assert_eq!(ended.text(), printed);
+    check_trace(&stage.path("trace.varve")).expect("a trace");
+    stage.require_clean(ended.pid);
+}
+
+#[test]
+fn a_program_below_a_filter_that_kills_is_not_killed() {
+    for backend in ["scan", "fault"] {
+        let stage = Stage::new();
+        let options = ["--backend", backend, "--interval", "20ms"];
+        record(
+            &stage,
+            &options,
+            &["kill", "sh", "-c", "echo ran; exit 6"],
+            6,
+            "ran\n",
+        );
+    }
+}
+
+/// As most containers have: the objects are the library's there.
+#[test]
+fn a_program_below_a_filter_that_refuses_has_its_objects() {
+    let stage = Stage::new();
+    let heap = program("heap");
+    let words = ["deny", heap.to_str().unwrap(), "200"];
+    record(&stage, &["--interval", "20ms"], &words, 0, "");
+    let mut report = stage.command(varve_faults::varve_binary());
+    report.args(["report", "trace.varve", "--json"]);
+    let report = serde_json::from_str(&stage.run(report).require(0).text()).unwrap();
+    let named = |o: &serde_json::Value| o["name"].as_str().unwrap_or("").contains("work");
+    assert_eq!(objects_with(&report, named).len(), 1);
+}
+
+#[test]
+fn a_wait_of_a_program_that_confined_itself_does_not_end_it() {
+    let stage = Stage::new();
+    record(&stage, &["--interval", "10ms"], &["wait"], 5, "");
+    assert!(
+        Trace::open(&stage.path("trace.varve"))
+            .unwrap()
+            .manifest
+            .completeness
+            .complete
+    );
+}
