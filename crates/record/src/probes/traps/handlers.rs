@@ -141,15 +141,12 @@ impl Handlers {
 
     /// Asks who is at the other end of a connection that the process made, which runs something since `image`.
     pub(crate) fn take(&mut self, pid: Pid, image: Time, socket: OwnedFd) {
-        let asked = HandlerSocket::adopt(socket).and_then(|socket| {
-            // From here on the kernel says who sent a message.
-            socket.send(&[WHO], Wait::ZERO)?;
-            Ok(socket)
-        });
-        let Ok(socket) = asked else {
+        let Ok(socket) = HandlerSocket::adopt(socket) else {
             self.doubt(pid, image);
             return;
         };
+        // From here on the kernel says who sent a message. One that is gone may have left one.
+        let _ = socket.send(&[WHO], Wait::ZERO);
         let handler = Handler {
             socket,
             since: image,
