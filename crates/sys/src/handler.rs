@@ -169,6 +169,8 @@ impl HandlerSocket {
         loop {
             match self.receive_now(words) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // It has ended with words unread (unix(7)): the kernel says so once, and then gives what it had sent before.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     let left = until.saturating_duration_since(Instant::now());
                     if left.is_zero() {
