@@ -20,7 +20,7 @@ use crate::generated::Generated;
 use crate::sampled::Sampled;
 
 /// The name of whatever the recorder itself put into the target.
-const OWN: &str = "varve agent, not the program's own";
+const OWN: &str = "varve preload library, not the program's own";
 
 /// Objects that are named and written at once.
 const OBJECTS_AT_ONCE: usize = 1 << 14;
@@ -251,7 +251,7 @@ impl<'a> Names<'a> {
     fn name(&mut self, birth: &BirthRow) -> String {
         let made_by = birth.made_by.as_ref();
         match (birth.kind, birth.site) {
-            _ if made_by == "varve agent" => OWN.to_owned(),
+            _ if made_by == "varve preload" => OWN.to_owned(),
             (ObjectKind::Stack, _) if made_by == "stack" => {
                 let tid = maker(birth);
                 let thread = self.threads.get(&(birth.pid, tid));

@@ -210,7 +210,7 @@ words! {
         /// Processes that could not be held still.
         UnheldProcesses = "unheld_processes",
         /// Objects whose allocations did not fit the preload library's ring.
-        AgentRecords = "agent_records",
+        PreloadRecords = "preload_records",
         /// Call stacks beyond the room for them.
         Stacks = "stacks",
         /// Objects of forked children beyond the room for them.
@@ -258,7 +258,7 @@ impl Loss {
             }
             Loss::HoldsCutShort => "readings during which the target was let go",
             Loss::UnheldProcesses => "processes that could not be held still",
-            Loss::AgentRecords => {
+            Loss::PreloadRecords => {
                 "objects whose allocations did not fit the preload library's ring"
             }
             Loss::Stacks => "call stacks beyond the room for them",

@@ -369,8 +369,8 @@ fn preloading(preload: Result<Option<PathBuf>, String>) -> Check {
     let found = match preload {
         Ok(Some(path)) => Ok(path.display().to_string()),
         Ok(None) => Err((
-            "libvarve_agent.so is not beside this program".to_owned(),
-            "build it with `cargo build --release -p varve-agent`, or name it in VARVE_AGENT",
+            "libvarve_preload.so is not beside this program".to_owned(),
+            "build it with `cargo build --release -p varve-preload`, or name it in VARVE_PRELOAD",
         )),
         Err(why) => Err((why, "`varve record --no-preload` does without it")),
     };
@@ -392,8 +392,8 @@ pub fn examine_exact(plugin: Result<Option<PathBuf>, String>) -> Check {
         )),
         (_, Err(why)) => Err((why, "")),
         (_, Ok(None)) => Err((
-            "libvarve_exact.so is not beside this program".to_owned(),
-            "build it with `cargo build --release -p varve-exact`, or name it in VARVE_EXACT",
+            "libvarve_qemu_counter.so is not beside this program".to_owned(),
+            "build it with `cargo build --release -p varve-qemu-counter`, or name it in VARVE_QEMU_COUNTER",
         )),
         (Some(emulator), Ok(Some(plugin))) => {
             Ok(format!("{}, {}", emulator.display(), plugin.display()))

@@ -162,7 +162,7 @@ impl RecordError {
             }
             RecordError::NoEmulator(_) => "install Debian's package: apt-get install qemu-user",
             RecordError::NoPlugin(_) => {
-                "build it with `cargo build --release -p varve-exact`, or name it in VARVE_EXACT"
+                "build it with `cargo build --release -p varve-qemu-counter`, or name it in VARVE_QEMU_COUNTER"
             }
             RecordError::Uncountable { .. } => {
                 "give a program for x86-64, or a script for one, without setuid and setgid bits"

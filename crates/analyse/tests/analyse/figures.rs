@@ -26,7 +26,7 @@ fn process(pid: u32, born: u64, died: Option<u64>) -> ProcessRow {
 fn samples_in_the_recorders_own_memory_are_in_no_table() {
     let mut made = Made::new(20);
     made.objects = vec![object(1, 10_000, 16), object(2, 20_000, 16)];
-    made.objects[1].name = "varve agent".into();
+    made.objects[1].name = "varve preload".into();
     made.touches = (0..20).map(|i| touch(i, 10_000, 16)).collect();
     made.threads = vec![thread(1)];
     made.manifest.capabilities.insert(Capability::Samples);

@@ -206,7 +206,7 @@ fn an_interval_that_comes_again_counts_once() {
 fn memory_of_the_recorder_is_kept_apart() {
     let mut made = Made::new(2);
     made.objects = vec![object(1, 10, 4), object(2, 14, 4)];
-    made.objects[1].name = "varve agent ring".into();
+    made.objects[1].name = "varve preload ring".into();
     made.touches = vec![touch(0, 10, 8), touch(1, 12, 3)];
     let found = made.analyse();
     assert_eq!(found.footprint.touched_pages, Pages(4));

@@ -304,7 +304,7 @@ fn some_objects() -> impl Strategy<Value = Vec<ObjectRow>> {
             row.pid = Pid(pid);
             row.name = format!("o{name}");
             if own && name == 0 {
-                row.name = "varve agent ring".into();
+                row.name = "varve preload ring".into();
             }
             row.born_ns = Time(u64::from(a.min(b)) * STEP + STEP / 2);
             row.died_ns = (a != b).then_some(Time(u64::from(a.max(b)) * STEP + STEP / 2));

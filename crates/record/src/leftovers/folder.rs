@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat, unlinkat,
 };
-use varve_exact_table::CONTROL;
 use varve_model::Pid;
+use varve_qemu_counter_abi::CONTROL;
 
 use crate::marker::{self, Marker};
 use crate::probes::counts::recovery::NOTE;
@@ -143,7 +143,7 @@ impl LeftFolder {
         let is_file_name = name == CONTROL
             || Path::new(name)
                 .extension()
-                .is_some_and(|e| e == varve_exact_table::EXTENSION);
+                .is_some_and(|e| e == varve_qemu_counter_abi::EXTENSION);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => is_file_name,
             FileType::Socket => true,

@@ -2,7 +2,7 @@
 //!
 //! Nothing is held, scanned or cleared. The kernel's events still report processes, threads and mappings, and the
 //! preload library, which is emulated with the program, heap objects. The counts lie in shared files
-//! (`varve-exact-table`) and are read when the target has ended, or the recorder ([`recovery`]).
+//! (`varve-qemu-counter-abi`) and are read when the target has ended, or the recorder ([`recovery`]).
 
 pub(crate) mod recovery;
 mod rows;
@@ -10,8 +10,8 @@ mod rows;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use varve_exact_table::{CONTROL, Control, Program};
 use varve_model::{Backend, Capability};
+use varve_qemu_counter_abi::{CONTROL, Control, Program};
 use varve_trace::{IntervalChoice, Manifest, TraceFolder};
 
 use self::rows::Run;

@@ -6,9 +6,9 @@ mod source;
 
 use std::path::PathBuf;
 
-use varve_agent_ring::MIN_OBJECT_VARIABLE;
 use varve_bpf::{Event, Kernel, MappingCall, TrackFlags};
 use varve_model::{Capability, Duration, Loss, Pid, Time};
+use varve_preload_abi::MIN_OBJECT_VARIABLE;
 use varve_trace::Manifest;
 
 use self::kernel_view::KernelView;
@@ -213,7 +213,7 @@ impl Probe for Heap {
     }
 
     fn losses(&self, lost: &mut Lost) {
-        lost.push((Loss::AgentRecords, self.rings.lost));
+        lost.push((Loss::PreloadRecords, self.rings.lost));
     }
 
     fn finish(&mut self, manifest: &mut Manifest, _: bool) {

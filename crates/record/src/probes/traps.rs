@@ -11,9 +11,9 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::Path;
 
-use varve_agent_ring::TRAPS_VARIABLE;
 use varve_bpf::{Access, Event, ForkKind, Kernel, Leaf, LoadOptions, Region, TrackFlags};
 use varve_model::{Backend, Capability, Duration, Loss, Pid, Time};
+use varve_preload_abi::TRAPS_VARIABLE;
 use varve_sys::monotonic_now;
 use varve_trace::Manifest;
 

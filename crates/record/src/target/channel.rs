@@ -1,4 +1,4 @@
-//! Where processes of the target meet the recorder (`varve-agent-ring`, `channel`).
+//! Where processes of the target meet the recorder (`varve-preload-abi`, `channel`).
 //!
 //! A thread of its own answers, so that a program that starts waits for nobody's loop. It believes the kernel alone: who
 //! has connected is what the socket's credentials say, and whether that process is recorded is what the kernel's table
@@ -18,11 +18,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration as Wait, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use varve_agent_ring::channel::Kind;
-use varve_agent_ring::server::{Hello, Listener, Peer};
-use varve_agent_ring::{DIRECTORY_VARIABLE, IDENTITY_VARIABLE, RingReader};
 use varve_bpf::TrackedProcesses;
 use varve_model::{Pid, Time};
+use varve_preload_abi::channel::Kind;
+use varve_preload_abi::server::{Hello, Listener, Peer};
+use varve_preload_abi::{DIRECTORY_VARIABLE, IDENTITY_VARIABLE, RingReader};
 
 use crate::RecordError;
 use crate::target::run_folder::RunFolder;
@@ -79,14 +79,14 @@ pub(crate) struct CountFiles {
 impl CountFiles {
     /// Makes the file of one image. As long as the plugin may ever want; only what is written takes room.
     fn make(&self, pid: Pid, image: Time) -> io::Result<File> {
-        let name = varve_exact_table::file_name(pid.0, image.0);
+        let name = varve_qemu_counter_abi::file_name(pid.0, image.0);
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(self.folder.join(name))?;
-        file.set_len(varve_exact_table::MAX_BYTES)?;
+        file.set_len(varve_qemu_counter_abi::MAX_BYTES)?;
         Ok(file)
     }
 }
@@ -125,7 +125,7 @@ impl Channel {
         let problem = RecordError::system("make the preload library's socket");
         let made = || -> io::Result<(Listener, String, OwnedFd, OwnedFd)> {
             let listener = Listener::bind(folder.path())?;
-            let identity = varve_agent_ring::server::identity(folder.path())?.to_string();
+            let identity = varve_preload_abi::server::identity(folder.path())?.to_string();
             let (stopped, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
             Ok((listener, identity, stopped, stop))
         };

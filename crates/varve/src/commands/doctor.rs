@@ -11,7 +11,7 @@ use varve_record::{Check, Leftovers, Standing, can_record, examine, examine_exac
 
 use super::Failure;
 use crate::arguments::Doctor;
-use crate::libraries::{agent, plugin};
+use crate::libraries::{plugin, preload};
 
 /// The JSON form.
 #[derive(Serialize)]
@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
         Leftovers::List
     };
     let found = |library: Result<Option<PathBuf>, Failure>| library.map_err(|failure| failure.what);
-    let mut checks = examine(found(agent()), choice);
+    let mut checks = examine(found(preload()), choice);
     checks.push(examine_exact(found(plugin())));
     let can_record = can_record(&checks);
     let written = if arguments.json {

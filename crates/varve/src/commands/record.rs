@@ -17,7 +17,7 @@ use super::{Failure, closing};
 use crate::arguments::{
     HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, USUAL_RATE, Writes,
 };
-use crate::libraries::{AGENT, PLUGIN, agent, plugin};
+use crate::libraries::{PLUGIN, PRELOAD, plugin, preload};
 
 /// The exit code where nothing could be recorded.
 const NOTHING_RECORDED: u8 = 125;
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         });
     }
     let mut options = resolve(arguments)?;
-    let agent_is_missing =
+    let library_is_missing =
         options.preload.is_none() && !arguments.no_preload && arguments.pid.is_none();
     if let Some(library) = options.preload.take_if(|_| arguments.pid.is_none()) {
         match varve_record::reachable_library(&library) {
@@ -72,11 +72,11 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             Some("give both".to_owned()),
         ));
     }
-    if agent_is_missing && options.counts.is_none() {
+    if library_is_missing && options.counts.is_none() {
         varve_ui::warning(format!(
-            "{AGENT} was not found beside this program: objects come from the kernel's view alone"
+            "{PRELOAD} was not found beside this program: objects come from the kernel's view alone"
         ));
-        varve_ui::hint("put it beside the varve program, or name it in VARVE_AGENT");
+        varve_ui::hint("put it beside the varve program, or name it in VARVE_PRELOAD");
     }
     let is_preloaded =
         options.preload.is_some() && arguments.pid.is_none() && options.counts.is_none();
@@ -130,7 +130,11 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             (Thp::Never, _) | (_, Backend::Fault) => ThpPolicy::Never,
             (Thp::System, _) => ThpPolicy::System,
         },
-        preload: if arguments.no_preload { None } else { agent()? },
+        preload: if arguments.no_preload {
+            None
+        } else {
+            preload()?
+        },
         writes: match arguments.writes {
             Writes::Auto => WritesChoice::Auto,
             Writes::On => WritesChoice::On,

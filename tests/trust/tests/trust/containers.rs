@@ -206,8 +206,8 @@ fn a_library_where_the_loader_cannot_find_it_is_found() {
     let heap = heap(&stage);
     let odd = stage.path("a b:c");
     fs::create_dir(&odd).unwrap();
-    let library = odd.join("libvarve_agent.so");
-    let own = varve_binary().with_file_name("libvarve_agent.so");
+    let library = odd.join("libvarve_preload.so");
+    let own = varve_binary().with_file_name("libvarve_preload.so");
     fs::copy(own, &library).unwrap();
     // Nobody but its owner can read it.
     fs::set_permissions(&odd, fs::Permissions::from_mode(0o700)).unwrap();
@@ -222,7 +222,7 @@ fn a_library_where_the_loader_cannot_find_it_is_found() {
         heap.to_str().unwrap(),
     ];
     let mut varve = stage.record(&["--interval", "20ms"], &command);
-    varve.env("VARVE_AGENT", &library);
+    varve.env("VARVE_PRELOAD", &library);
     finish(&stage, varve).require(1, "preload", None);
 }
 

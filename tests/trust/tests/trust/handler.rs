@@ -15,7 +15,7 @@ use varve_trace::Trace;
 use varve_trace::tables::{ProcessRow, TouchRow};
 use varve_trust::{STRANGER, program};
 
-/// User ids of handlers begin here (`agent/src/handler/rights.rs`).
+/// User ids of handlers begin here (`preload/src/handler/rights.rs`).
 const HANDLERS: u32 = 0x7f00_0000;
 
 /// Starts a recording of a program of `programs/`, with a file that it writes to.

@@ -8,8 +8,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use varve_agent_ring::shadow;
 use varve_model::Pid;
+use varve_preload_abi::shadow;
 use varve_sys::{CgroupMark, MovedPages, PidFd, Shadow};
 
 use super::order::{Came, Incoming, Order};

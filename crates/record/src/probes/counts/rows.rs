@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use varve_exact_table::{CONTROL, Control, Counts, CountsError, EXTENSION, Image, Segment};
 use varve_model::{Duration, Interval, Loss, Page, Pid, Tid, Time, TouchSource};
+use varve_qemu_counter_abi::{CONTROL, Control, Counts, CountsError, EXTENSION, Image, Segment};
 use varve_trace::Append;
 use varve_trace::tables::{CountRow, IntervalRow, TouchRow};
 

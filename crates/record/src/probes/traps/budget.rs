@@ -1,13 +1,13 @@
 //! `--fault-budget`: as many pages are armed as the permitted cost allows, chosen at random.
 //!
-//! A page is armed where its number, hashed with a seed, lies below a threshold (`varve_agent_ring::is_chosen`), so every
+//! A page is armed where its number, hashed with a seed, lies below a threshold (`varve_preload_abi::is_chosen`), so every
 //! page has the same chance whatever the program does with it. The seed changes now and then, so that others have their
 //! turn; the threshold follows what the last interval cost.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use varve_agent_ring::Arm;
 use varve_model::{Duration, Time};
+use varve_preload_abi::Arm;
 
 /// Boundaries between two seeds.
 const EPOCH: u64 = 40;

@@ -1,6 +1,6 @@
 //! The fault backend: the first access to each page in an interval traps.
 //!
-//! Each process with the preload library has a fault handler (`agent/src/handler.rs`). While the target is held, and
+//! Each process with the preload library has a fault handler (`preload/src/handler.rs`). While the target is held, and
 //! after the accessed bits were read, each handler moves the pages of its process away; when the target runs on, the
 //! first access to a page faults, and the kernel's tracepoints tell of it as of every fault: address, thread, CPU, time,
 //! instruction, read or write. The scan goes on as ever and is the safety net: what cannot be moved is still found
@@ -19,9 +19,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration as Wait;
 
-use varve_agent_ring::{Arm, Armed, MAX_WORDS, WHO};
 use varve_bpf::{ExemptProcesses, Leaf, Region};
 use varve_model::{Address, Bytes, Duration, Pid, Tid, Time, TouchSource};
+use varve_preload_abi::{Arm, Armed, MAX_WORDS, WHO};
 use varve_sys::{HandlerSocket, MovedPages, monotonic_now};
 use varve_trace::TrapsNote;
 use varve_trace::tables::TouchRow;

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use varve_agent_ring::{Arm, is_chosen};
 use varve_bpf::Bitmap;
 use varve_model::{Address, PAGE_BYTES, Pid};
+use varve_preload_abi::{Arm, is_chosen};
 
 use crate::recorder::touch_rows::FirstAccesses;
 

@@ -17,9 +17,9 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 
-use varve_agent_ring::RING_NAME;
 use varve_bpf::{Bitmap, Leaf, Mapping, MappingCall, Region};
 use varve_model::{Address, Bytes, Pid};
+use varve_preload_abi::RING_NAME;
 use varve_sys::{MapEntry, UserFault};
 
 use crate::state::found::{Found, When};

@@ -4,11 +4,11 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration as Wait, Instant};
 
-use varve_agent_ring::{
-    Arm, Armed, DEVICE, HELLO, MAX_WORDS, PLACES, QUIT, READY, SERVED, THREADS,
-};
 use varve_bpf::ExemptProcesses;
 use varve_model::{Address, Bytes, Pid, Time};
+use varve_preload_abi::{
+    Arm, Armed, DEVICE, HELLO, MAX_WORDS, PLACES, QUIT, READY, SERVED, THREADS,
+};
 use varve_sys::{HandlerSocket, MovedPages, PidFd};
 
 use super::STEP;
