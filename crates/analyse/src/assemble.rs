@@ -12,16 +12,18 @@ use varve_trace::tables::{ProcessRow, SampleRow};
 use varve_trace::{IntervalChoice, State, Trace, TraceError};
 
 use crate::Known;
-use crate::absent::{NOT_SAID, unknown, unsaid, why_lacks};
 use crate::analysis::*;
 use crate::cut::chosen_names;
 use crate::fold::{Fold, Folded, User};
 use crate::memory::{Memory, Objects};
-use crate::sharing::Sharers;
+use crate::sections::sharing::Sharers;
+
+use crate::sections::unknown::{NOT_SAID, unknown, unsaid, why_lacks};
+use crate::sections::{counts, samples};
 use crate::stats::NEVER;
 use crate::stream::{self, Pass};
 use crate::sweep::Moment;
-use crate::{AnalyseOptions, counts, findings, invariants, samples};
+use crate::{AnalyseOptions, findings, invariants};
 
 pub use tables::Recorded;
 pub(crate) use tables::Tables;

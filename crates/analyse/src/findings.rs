@@ -4,6 +4,7 @@
 //! silent, in `tests/findings.rs`.
 
 mod contention;
+pub(crate) mod finding;
 mod first_touches;
 mod news;
 mod placement;

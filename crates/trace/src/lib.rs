@@ -13,17 +13,13 @@
 
 mod cell;
 mod check;
-mod chunk;
 mod columns;
-mod delta;
-mod dictionary;
+mod encoding;
 mod error;
 mod folder;
 mod guard;
 mod manifest;
 mod merge;
-mod packing;
-mod page_header;
 mod place;
 mod reader;
 mod scratch;

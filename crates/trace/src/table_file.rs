@@ -15,7 +15,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 
-use crate::chunk::{Chunk, PAGE_ROWS};
+use crate::encoding::chunk::{Chunk, PAGE_ROWS};
 use crate::folder::Entry;
 use crate::tables::{Row, Table, TouchRow};
 use crate::{Scratch, TraceError, TraceFolder};

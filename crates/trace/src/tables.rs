@@ -119,7 +119,7 @@ table! {
 
 table! {
     /// A run of pages touched in an interval.
-    TouchRow in "touches" growing ["interval", "page"] packed by crate::packing::pack ; chosen by selection::of_touch {
+    TouchRow in "touches" growing ["interval", "page"] packed by crate::encoding::packing::pack ; chosen by selection::of_touch {
         /// The interval.
         interval: Interval,
         /// The process.

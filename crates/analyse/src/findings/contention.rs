@@ -5,7 +5,7 @@ use varve_model::ObjectId;
 use super::{Facts, NAMES, finding};
 use crate::analysis::*;
 use crate::format;
-use crate::sharing::{
+use crate::sections::sharing::{
     BlockKind, MIN_EVENTS, MIN_TURNS, SURE, SharedBlock, SharingSource, SharingUse, WeightUnit,
 };
 

@@ -7,7 +7,7 @@ use varve_model::{Bytes, ObjectId};
 use super::{Facts, MIB, WORTH, finding, list};
 use crate::analysis::*;
 use crate::format;
-use crate::sharing::{ObjectSharing, SharingPart, SharingSource, SharingUse, WeightUnit};
+use crate::sections::sharing::{ObjectSharing, SharingPart, SharingSource, SharingUse, WeightUnit};
 
 /// Parts that a thread must be seen in to scan an object; each is several of [`crate::Ranges`].
 const PARTS: u32 = 16;

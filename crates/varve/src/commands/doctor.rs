@@ -5,13 +5,24 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use clap::Args;
 use serde::Serialize;
 use varve_model::{visible, visible_json};
 use varve_record::{Check, Leftovers, Standing, can_record, examine, examine_exact};
 
 use super::Failure;
-use crate::arguments::Doctor;
 use crate::libraries::{plugin, preload};
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Write JSON to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Remove what recorders that were killed left, and let go what they held
+    #[arg(long)]
+    pub(crate) clean: bool,
+}
 
 /// The JSON form.
 #[derive(Serialize)]

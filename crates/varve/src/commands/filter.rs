@@ -2,12 +2,59 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use clap::Args;
 use varve_model::{Capability, Duration, Interval, ObjectId, ObjectKind, Pid, Tid, Time};
 use varve_trace::tables::{ObjectRow, ProcessRow, ThreadRow};
 use varve_trace::{ClockUnit, Selection, Trace};
 
 use super::Failure;
-use crate::arguments::Filter;
+use crate::values::Moment;
+
+/// What of a trace is shown.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Filter {
+    /// Only objects of this name; `*` and `?` stand for letters
+    #[arg(long, value_name = "NAME")]
+    pub(crate) object: Option<String>,
+
+    /// Only objects of this kind
+    #[arg(long, value_name = "KIND", value_parser = object_kind)]
+    pub(crate) kind: Option<ObjectKind>,
+
+    /// Only this process
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+
+    /// Only this thread, by number or name; samples, page faults and counts name threads, touched pages do not
+    #[arg(long, value_name = "THREAD")]
+    pub(crate) thread: Option<String>,
+
+    /// Only from this time on: seconds since the beginning, or `300ms`
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<Moment>,
+
+    /// Only up to this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: Option<Moment>,
+}
+
+impl Filter {
+    /// Whether nothing is left out.
+    pub(crate) const fn is_all(&self) -> bool {
+        self.object.is_none()
+            && self.kind.is_none()
+            && self.pid.is_none()
+            && self.thread.is_none()
+            && self.from.is_none()
+            && self.to.is_none()
+    }
+}
+
+fn object_kind(word: &str) -> Result<ObjectKind, String> {
+    let kinds: Vec<&str> = ObjectKind::ALL.iter().map(|k| k.as_str()).collect();
+    word.parse()
+        .map_err(|_| format!("the kinds are {}", kinds.join(", ")))
+}
 
 /// Names that a message lists.
 const NAMES: usize = 12;
@@ -189,9 +236,7 @@ fn window(trace: &Trace, filter: &Filter, chosen: &mut Selection) -> Result<(), 
     let (Some(first), Some(last)) = (intervals.first(), intervals.last()) else {
         return Err(Failure::new("the trace has no intervals", None::<String>));
     };
-    let at = |t: Option<crate::arguments::Moment>, otherwise: Time| {
-        t.map_or(otherwise, |t| first.start_ns + t.0)
-    };
+    let at = |t: Option<Moment>, otherwise: Time| t.map_or(otherwise, |t| first.start_ns + t.0);
     let (from, to) = (at(filter.from, first.start_ns), at(filter.to, last.end_ns));
     let mut within = intervals
         .iter()

@@ -18,7 +18,7 @@ use serde::Serialize;
 use ts_rs::TS;
 use varve_model::{Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time};
 
-use crate::counts::Sharing;
+use crate::sections::counts::Sharing;
 
 pub(crate) use blocks::{MIN_EVENTS, MIN_TURNS, SURE};
 pub(crate) use sharers::Sharers;

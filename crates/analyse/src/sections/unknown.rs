@@ -6,7 +6,7 @@ use varve_trace::{IntervalChoice, Lacks, Trace};
 use crate::analysis::{Analysis, Writes};
 use crate::assemble::Tables;
 use crate::format::{counted, duration};
-use crate::sharing::SharingSource;
+use crate::sections::sharing::SharingSource;
 use crate::stream::Pass;
 
 /// What it means that a trace lacks something, where that leaves figures open.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::analysis::ThreadShare;
 use crate::assemble::Tables;
-use crate::counts::{Counted, Gathered};
+use crate::sections::counts::{Counted, Gathered};
 
 /// Objects that are listed.
 const MAX_OBJECTS: usize = 100;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use varve_model::{Duration, ObjectId, Pid, Tid};
 use varve_trace::SamplesNote;
 
-use crate::samples::{SampleUse, Steps, WEIGHT};
+use crate::sections::samples::{SampleUse, Steps, WEIGHT};
 
 /// A view of samples that have a weight in time.
 #[derive(Clone, Debug, PartialEq, Serialize)]

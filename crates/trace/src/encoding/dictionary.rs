@@ -1,14 +1,14 @@
 //! `RLE_DICTIONARY`, for columns of few different values.
 //!
 //! The Parquet crate looks every value up in a hash table; here a value that is that of the row before costs a
-//! comparison. Codes of up to eight bits divide a byte, for the reason given in [`crate::delta`].
+//! comparison. Codes of up to eight bits divide a byte, for the reason given in [`crate::encoding::delta`].
 //!
 //! Source: Parquet's `Encodings.md`, "Run Length Encoding / Bit-Packing Hybrid".
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use crate::delta::push_varint;
+use crate::encoding::delta::push_varint;
 
 /// Values that are packed together.
 const GROUP: usize = 8;

@@ -7,9 +7,9 @@ use serde::Serialize;
 use varve_model::{Bytes, Capability, ObjectId, ObjectKind, Pages};
 
 use crate::Known;
-use crate::absent::files_topics;
 use crate::analysis::{Analysis, FindingId, TraceFacts};
 use crate::format;
+use crate::sections::unknown::files_topics;
 
 /// Objects and lines of code that are listed.
 const OBJECTS: usize = 5;

@@ -11,7 +11,7 @@ use super::{SharingSource, SharingUse, WeightUnit};
 use crate::analysis::ThreadShare;
 use crate::assemble::Tables;
 use crate::fold::Faulted;
-use crate::samples::SampleUse;
+use crate::sections::samples::SampleUse;
 
 /// Who shares what, by whatever the trace has.
 pub(crate) struct Sharers<'a> {

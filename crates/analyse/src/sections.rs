@@ -1,4 +1,16 @@
-//! The sections of a report, by name.
+//! The sections of a report, by name, and what each holds.
+
+pub(crate) mod access_time;
+pub(crate) mod counts;
+pub(crate) mod footprint;
+pub(crate) mod objects;
+pub(crate) mod overview;
+pub(crate) mod processes;
+pub(crate) mod recording;
+pub(crate) mod samples;
+pub(crate) mod sharing;
+pub(crate) mod threads;
+pub(crate) mod unknown;
 
 use std::str::FromStr;
 

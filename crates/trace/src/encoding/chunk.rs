@@ -19,8 +19,8 @@ use parquet::schema::types::ColumnDescPtr;
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::CParameter;
 
-use crate::delta::{DeltaEncoder, Word};
-use crate::dictionary::DictionaryEncoder;
+use crate::encoding::delta::{DeltaEncoder, Word};
+use crate::encoding::dictionary::DictionaryEncoder;
 
 /// Rows of a data page at most.
 pub(crate) const PAGE_ROWS: usize = 1 << 18;
