@@ -69,7 +69,7 @@ pub(crate) fn analyse(
     };
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(tail_start);
-    whole.list(&mut analysis, options.most_objects);
+    whole.list(&mut analysis, options.max_objects);
     let chosen = chosen_names(trace)?;
     if let Some(chosen) = &chosen {
         let is = |name: &str, kind| chosen.contains(&(name.to_owned(), kind));
@@ -353,7 +353,7 @@ impl Whole<'_> {
             }),
             traps: manifest.traps,
             capabilities: manifest.capabilities.clone(),
-            selected: self.trace.selection().map(|s| s.words.clone()),
+            selected: self.trace.selection().map(|s| s.description.clone()),
             clock_unit: manifest.clock.unit,
             touch_rows: self.pass.rows,
             stray_rows: self.pass.stray_rows.saturating_add(self.fold.refused),
@@ -539,7 +539,7 @@ fn covered(pages: Pages, bytes: Bytes) -> Bytes {
     }
 }
 
-/// Counts who told of the objects of which programs.
+/// Counts who reported the objects of which programs.
 fn object_sources(rows: &[ProcessRow]) -> Vec<ObjectSource> {
     let mut sources: Vec<ObjectSource> = Vec::new();
     for row in rows {

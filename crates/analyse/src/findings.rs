@@ -58,7 +58,7 @@ fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
         return incomplete(analysis).into_iter().chain(by_use).collect();
     }
     let facts = Facts {
-        told: placement::told(&by_use),
+        reported: placement::reported(&by_use),
         ..facts
     };
     // A part of a long recording is no short recording.
@@ -104,12 +104,12 @@ struct Facts<'a> {
     tables: &'a Tables,
     interval: Duration,
     end: Time,
-    /// Objects with others inside, whose own pages cannot be told from their size.
+    /// Objects with others inside, whose own pages do not follow from their size.
     outer: HashSet<ObjectId>,
     /// Processes whose memory a runtime's collector manages.
     collected: HashSet<Pid>,
     /// Objects of which is known which threads use them later, so that first touches are no news.
-    told: HashSet<ObjectId>,
+    reported: HashSet<ObjectId>,
 }
 
 impl<'a> Facts<'a> {
@@ -127,7 +127,7 @@ impl<'a> Facts<'a> {
             ),
             outer: outer(tables),
             collected: news::collected(tables),
-            told: HashSet::new(),
+            reported: HashSet::new(),
         }
     }
 

@@ -8,7 +8,7 @@ use varve_model::{Capability, PageRange, Pages};
 use crate::analysis::{Analysis, Group, ObjectUse, Usage};
 
 /// Sentences that are listed.
-const MOST: usize = 10;
+const MAX: usize = 10;
 
 /// What cannot be true together in an analysis, a sentence each; none where all is well.
 pub(crate) fn broken(a: &Analysis) -> Vec<String> {
@@ -37,7 +37,7 @@ struct Check {
 impl Check {
     /// The first must not be more than the second.
     fn at_most(&mut self, part: (&str, u64), whole: (&str, u64), of: &str) {
-        if part.1 > whole.1 && self.said.len() < MOST {
+        if part.1 > whole.1 && self.said.len() < MAX {
             self.said.push(format!(
                 "{of}: {} is {}, and {} is only {}",
                 part.0, part.1, whole.0, whole.1

@@ -58,7 +58,7 @@ impl<T> Known<T> {
     }
 
     /// As a person reads it: `3`, `at least 3` or `not known`.
-    pub fn words(&self, show: impl Fn(&T) -> String) -> String {
+    pub fn text(&self, show: impl Fn(&T) -> String) -> String {
         match self {
             Known::Exact(value) => show(value),
             Known::AtLeast(value) => format!("at least {}", show(value)),
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(json(&Known::of(3, false)), r#"{"at_least":3}"#);
         let absent = Known::Absent("no touches".to_owned());
         assert_eq!(json(&absent), r#"{"absent":"no touches"}"#);
-        assert_eq!(absent.words(u64::to_string), "not known");
-        assert_eq!(Known::AtLeast(3).words(i32::to_string), "at least 3");
+        assert_eq!(absent.text(u64::to_string), "not known");
+        assert_eq!(Known::AtLeast(3).text(i32::to_string), "at least 3");
     }
 }

@@ -55,7 +55,7 @@ use varve_trace::{Trace, TraceError};
 pub struct AnalyseOptions {
     /// Objects that are listed by themselves; what is beyond is summed in [`Analysis::omitted`] and counted in
     /// [`Analysis::groups`].
-    pub most_objects: usize,
+    pub max_objects: usize,
     /// Advice for machines with several memory nodes, also where the machine of the trace has one.
     pub for_numa: bool,
     /// Memory that the pages of the trace may take meanwhile, and that its objects may.
@@ -65,7 +65,7 @@ pub struct AnalyseOptions {
 impl Default for AnalyseOptions {
     fn default() -> Self {
         AnalyseOptions {
-            most_objects: 20_000,
+            max_objects: 20_000,
             for_numa: false,
             room: Bytes(u64::MAX),
         }

@@ -30,20 +30,20 @@ pub struct Kernel {
     region_limit: u32,
     ring: Ring,
     sample_ring: Option<Ring>,
-    aside: Aside,
+    backlog: Backlog,
     settings: Settings,
     capabilities: Vec<Capability>,
 }
 
 /// Records that were taken out of the ring and not handed out yet, each behind its length
 #[derive(Default)]
-struct Aside {
+struct Backlog {
     bytes: Vec<u8>,
 }
 
-impl Aside {
-    /// Bytes above which no more is set aside; the ring comes on top
-    const MOST: usize = 4 << 20;
+impl Backlog {
+    /// Bytes above which no more is taken out; the ring comes on top
+    const MAX: usize = 4 << 20;
 
     fn put(&mut self, record: &[u8]) {
         self.bytes.extend((record.len() as u64).to_ne_bytes());
@@ -147,7 +147,7 @@ impl Kernel {
     /// # Errors
     /// [`BpfError::NoPrivilege`], [`BpfError::Forbidden`], [`BpfError::NoBtf`], [`BpfError::Verifier`] and
     /// [`BpfError::Calibration`] say why nothing can be recorded on this machine. What is merely
-    /// missing is told by [`Kernel::capabilities`].
+    /// missing is reported by [`Kernel::capabilities`].
     pub fn load(options: &LoadOptions) -> Result<Kernel, BpfError> {
         let Loaded {
             object,
@@ -210,7 +210,7 @@ impl Kernel {
             region_limit,
             ring,
             sample_ring: Some(sample_ring),
-            aside: Aside::default(),
+            backlog: Backlog::default(),
             settings,
             capabilities,
         };
@@ -229,7 +229,7 @@ impl Kernel {
         known.filter(|c| c.promised && !c.available).count() as u64
     }
 
-    /// Whether writes are told apart from reads (the kernel has soft-dirty bits)
+    /// Whether writes are distinguished from reads (the kernel has soft-dirty bits)
     pub fn tells_writes(&self) -> bool {
         self.settings.options & abi::OPT_SOFT_DIRTY != 0
     }
@@ -426,7 +426,7 @@ impl Kernel {
     /// Records come in the order in which they were begun, which is nearly the order of time.
     pub fn events(&mut self, sink: &mut dyn FnMut(Event<'_>)) -> Result<usize, BpfError> {
         let mut count = 0;
-        for record in std::mem::take(&mut self.aside).records() {
+        for record in std::mem::take(&mut self.backlog).records() {
             sink(decode::event(record)?);
             count += 1;
         }
@@ -440,10 +440,10 @@ impl Kernel {
     /// Makes room in a ring that fills, for a caller who cannot take events at the moment; the next
     /// [`Kernel::events`] hands them out first
     pub fn relieve(&mut self) {
-        if self.ring.is_filling() && self.aside.bytes.len() < Aside::MOST {
-            let aside = &mut self.aside;
+        if self.ring.is_filling() && self.backlog.bytes.len() < Backlog::MAX {
+            let backlog = &mut self.backlog;
             let _: Result<usize, std::convert::Infallible> = self.ring.drain(&mut |record| {
-                aside.put(record);
+                backlog.put(record);
                 Ok(())
             });
         }

@@ -21,7 +21,7 @@ pub struct LoadOptions {
     pub page_flags: PageFlags,
     /// Whether page faults are recorded
     pub faults: bool,
-    /// Whether it is told how long threads wait in faults ([`crate::Kernel::waited`]), which costs each switch
+    /// Whether it is reported how long threads wait in faults ([`crate::Kernel::waited`]), which costs each switch
     /// between threads a little
     pub waits: bool,
     /// Which hooks read the memory of a process that ends or runs a new program

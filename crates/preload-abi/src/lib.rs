@@ -46,8 +46,8 @@ pub use record::{
     AllocKind, Event, Frames, MAX_FRAMES, MapOperation, OwnMemory, Record, StartCause,
 };
 pub use traps::{
-    ARM, ARMED, Arm, Armed, DEVICE, HELLO, MAX_WORDS, PLACES, QUIT, READY, SERVED, THREADS,
-    TRAPS_VARIABLE, WHO, is_chosen,
+    DEVICE, HELLO, MAX_WORDS, PLACES, PROTECT, PROTECTED, Protect, Protected, QUIT, READY,
+    RESOLVED, THREADS, TRAPS_VARIABLE, WHO, is_chosen,
 };
 pub use writer::{Fullness, RingWriter};
 

@@ -44,7 +44,7 @@ pub fn identity(folder: &Path) -> io::Result<Identity> {
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Listens in a folder. Everybody may connect: who is served is another question.
+    /// Listens in a folder. Everybody may connect: who is answered is another question.
     ///
     /// # Errors
     /// Where the socket cannot be made there.

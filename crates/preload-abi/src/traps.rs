@@ -3,8 +3,8 @@
 //! The handler is a process that the preload library makes: it shares the memory of the process whose faults it
 //! resolves, and alone can move pages in it. Both speak in datagrams of 64-bit words. The recorder asks with [`WHO`];
 //! the handler, which has given up its rights, says [`HELLO`]; the recorder looks who said that, by the kernel's word, and
-//! sends [`DEVICE`]; the handler makes its userfaultfd from it and sends that with [`READY`]. From then on each [`ARM`],
-//! before which [`THREADS`] may come, is answered by [`ARMED`]. A handler that its program asks to end says [`SERVED`] unasked.
+//! sends [`DEVICE`]; the handler makes its userfaultfd from it and sends that with [`READY`]. From then on each [`PROTECT`],
+//! before which [`THREADS`] may come, is answered by [`PROTECTED`]. A handler that its program asks to end says [`RESOLVED`] unasked.
 
 /// The environment variable that, if set, asks each process for a fault handler, which has a connection of its own
 /// ([`crate::channel::Kind::Handler`]).
@@ -12,52 +12,52 @@ pub const TRAPS_VARIABLE: &str = "VARVE_PRELOAD_TRAPS";
 
 /// To the handler: make a userfaultfd, from the device that comes with this.
 pub const DEVICE: u64 = 1;
-/// To the handler: the process is held; move what it has touched aside. See [`Arm`].
-pub const ARM: u64 = 2;
-/// To the handler: the memory is of no use any more. Answered by [`SERVED`].
+/// To the handler: the process is held; move what it has touched to its shadow. See [`Protect`].
+pub const PROTECT: u64 = 2;
+/// To the handler: the memory is of no use any more. Answered by [`RESOLVED`].
 pub const QUIT: u64 = 3;
-/// To the handler: thread pointers, as many as fit, whose pages the next [`ARM`] leaves alone.
+/// To the handler: thread pointers, as many as fit, whose pages the next [`PROTECT`] leaves alone.
 pub const THREADS: u64 = 4;
 /// To the handler: from now on the kernel says with each message who sent it. Answered by [`HELLO`].
 pub const WHO: u64 = 5;
 
 /// From the handler: here it is, with the userfaultfd, and the address of its [`Journal`](crate::journal::Journal).
 pub const READY: u64 = 1;
-/// From the handler: done. See [`Armed`].
-pub const ARMED: u64 = 2;
-/// From the handler, before [`ARMED`]: ranges of new memory to which pages are moved, as pairs of address and bytes.
+/// From the handler: done. See [`Protected`].
+pub const PROTECTED: u64 = 2;
+/// From the handler, before [`PROTECTED`]: ranges of new memory to which pages are moved, as pairs of address and bytes.
 pub const PLACES: u64 = 5;
 /// From the handler: it is there, without rights, and waits for [`DEVICE`].
 pub const HELLO: u64 = 4;
-/// From the handler, which then ends: accesses served since the last [`ARMED`], and of them those to pages without
+/// From the handler, which then ends: accesses resolved since the last [`PROTECTED`], and of them those to pages without
 /// content.
-pub const SERVED: u64 = 3;
+pub const RESOLVED: u64 = 3;
 
 /// Words of a message at most.
 pub const MAX_WORDS: usize = 4096;
 
-/// What [`ARM`] says after its first word.
+/// What [`PROTECT`] says after its first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arm {
-    /// A page is armed if [`is_chosen`] says so with this seed,
+pub struct Protect {
+    /// A page is protected if [`is_chosen`] says so with this seed,
     pub seed: u64,
     /// and this threshold.
     pub threshold: u64,
     /// Whether everything is put back first: another seed chooses other pages.
     pub afresh: bool,
-    /// Whether the process's address space or data are limited: then no new memory is armed, as the places to which pages
+    /// Whether the process's address space or data are limited: then no new memory is protected, as the places to which pages
     /// are moved would count.
     pub is_limited: bool,
 }
 
-impl Arm {
+impl Protect {
     /// Words of it, the kind of message included.
     pub const WORDS: usize = 5;
 
     /// As words.
-    pub fn encode(&self) -> [u64; Arm::WORDS] {
+    pub fn encode(&self) -> [u64; Protect::WORDS] {
         [
-            ARM,
+            PROTECT,
             self.seed,
             self.threshold,
             u64::from(self.afresh),
@@ -66,9 +66,9 @@ impl Arm {
     }
 
     /// From words.
-    pub fn decode(words: &[u64]) -> Option<Arm> {
+    pub fn decode(words: &[u64]) -> Option<Protect> {
         match words {
-            [ARM, seed, threshold, afresh, is_limited] => Some(Arm {
+            [PROTECT, seed, threshold, afresh, is_limited] => Some(Protect {
                 seed: *seed,
                 threshold: *threshold,
                 afresh: *afresh != 0,
@@ -79,48 +79,56 @@ impl Arm {
     }
 }
 
-/// What [`ARMED`] says after its first word.
+/// What [`PROTECTED`] says after its first word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Armed {
-    /// Pages moved aside.
+pub struct Protected {
+    /// Pages moved.
     pub moved: u64,
     /// Resident pages that the kernel would not move: pinned, or shared with a forked process.
     pub stuck: u64,
-    /// Bytes of private anonymous memory that could not be armed at all.
+    /// Bytes of private anonymous memory that could not be protected at all.
     pub refused_bytes: u64,
-    /// Accesses served since the last such message.
-    pub served: u64,
+    /// Accesses resolved since the last such message.
+    pub resolved: u64,
     /// Of them, to pages without content.
     pub empty: u64,
     /// Nanoseconds that it took to answer.
     pub took_ns: u64,
 }
 
-impl Armed {
+impl Protected {
     /// Words of it, the kind of message included.
     pub const WORDS: usize = 7;
 
     /// As words.
-    pub fn encode(&self) -> [u64; Armed::WORDS] {
+    pub fn encode(&self) -> [u64; Protected::WORDS] {
         [
-            ARMED,
+            PROTECTED,
             self.moved,
             self.stuck,
             self.refused_bytes,
-            self.served,
+            self.resolved,
             self.empty,
             self.took_ns,
         ]
     }
 
     /// From words.
-    pub fn decode(words: &[u64]) -> Option<Armed> {
+    pub fn decode(words: &[u64]) -> Option<Protected> {
         match words {
-            [ARMED, moved, stuck, refused_bytes, served, empty, took_ns] => Some(Armed {
+            [
+                PROTECTED,
+                moved,
+                stuck,
+                refused_bytes,
+                resolved,
+                empty,
+                took_ns,
+            ] => Some(Protected {
                 moved: *moved,
                 stuck: *stuck,
                 refused_bytes: *refused_bytes,
-                served: *served,
+                resolved: *resolved,
                 empty: *empty,
                 took_ns: *took_ns,
             }),
@@ -150,25 +158,25 @@ mod tests {
 
     #[test]
     fn messages_round_trip() {
-        let arm = Arm {
+        let protect = Protect {
             seed: 7,
             threshold: 9,
             afresh: true,
             is_limited: false,
         };
-        let words = arm.encode();
-        assert_eq!(Arm::decode(&words), Some(arm));
-        assert_eq!(Arm::decode(&words[..3]), None);
-        let armed = Armed {
+        let words = protect.encode();
+        assert_eq!(Protect::decode(&words), Some(protect));
+        assert_eq!(Protect::decode(&words[..3]), None);
+        let protected = Protected {
             moved: 1,
             stuck: 2,
             refused_bytes: 3,
-            served: 4,
+            resolved: 4,
             empty: 5,
             took_ns: 6,
         };
-        assert_eq!(Armed::decode(&armed.encode()), Some(armed));
-        assert_eq!(Armed::decode(&arm.encode()), None);
+        assert_eq!(Protected::decode(&protected.encode()), Some(protected));
+        assert_eq!(Protected::decode(&protect.encode()), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use varve_preload_abi::OwnMemory;
 use crate::{process, sys};
 
 const CHUNK: usize = 1 << 20;
-const SMALLEST: usize = 16;
+const MIN_BYTES: usize = 16;
 const CLASSES: usize = 16;
 
 struct Inner {
@@ -81,9 +81,9 @@ fn class_of(layout: Layout) -> Option<(usize, usize)> {
     let bytes = layout
         .size()
         .max(layout.align())
-        .max(SMALLEST)
+        .max(MIN_BYTES)
         .checked_next_power_of_two()?;
-    let class = (bytes / SMALLEST).trailing_zeros() as usize;
+    let class = (bytes / MIN_BYTES).trailing_zeros() as usize;
     (class < CLASSES).then_some((class, bytes))
 }
 

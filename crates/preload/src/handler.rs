@@ -7,12 +7,12 @@
 //! ([`rights`]).
 //!
 //! While the recorder holds the program, the handler moves every resident page of private anonymous memory to a place
-//! aside: another address, always the same distance away, so that the page tables are all the state there is. When
+//! its shadow: another address, always the same distance away, so that the page tables are all the state there is. When
 //! the program runs on, the first access to a page traps; the handler moves the page back and wakes the thread. When
 //! the recorder is gone, everything is put back and the handler ends.
 //!
 //! It runs with the thread pointer of the thread that made it, so nothing here may use thread-local storage, nor touch
-//! memory that may be aside: it would wait for itself. Its own memory is left alone ([`exempt::Exempt`]). Left alone are
+//! memory that may be moved: it would wait for itself. Its own memory is left alone ([`exempt::Exempt`]). Left alone are
 //! also the pages of thread control blocks: at a thread's end the kernel clears the id there without waiting for
 //! anybody, and a join would wait forever.
 //!
@@ -32,11 +32,13 @@ mod protect;
 mod ranges;
 mod resolve;
 mod rights;
-mod settled;
+mod steady;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use varve_preload_abi::{Arm, Armed, HELLO, MAX_WORDS, PLACES, READY, SERVED, THREADS, WHO};
+use varve_preload_abi::{
+    HELLO, MAX_WORDS, PLACES, Protect, Protected, READY, RESOLVED, THREADS, WHO,
+};
 
 use crate::sys;
 use messages::{Message, Socket};
@@ -77,11 +79,11 @@ fn live(socket: Socket, asked: i32, taken: Taken, stack: Range) {
         if ready.asked
             && let Some(parting) = parting::hear(asked)
         {
-            let (served, empty) = match parting {
+            let (resolved, empty) = match parting {
                 Parting::Keep => handler.release(),
-                Parting::Forget => handler.served(),
+                Parting::Forget => handler.resolved(),
             };
-            socket.send(&[SERVED, served, empty], None);
+            socket.send(&[RESOLVED, resolved, empty], None);
             return;
         }
         if !ready.words {
@@ -92,12 +94,12 @@ fn live(socket: Socket, asked: i32, taken: Taken, stack: Range) {
                 let message = words.get(..count).unwrap_or_default();
                 if let [THREADS, threads @ ..] = message {
                     handler.exempt.add_threads(threads);
-                } else if let Some(arm) = Arm::decode(message) {
-                    let armed = handler.arm(&arm);
-                    answer(&mut handler, socket, &armed, &mut words);
+                } else if let Some(protect) = Protect::decode(message) {
+                    let protected = handler.protect(&protect);
+                    answer(&mut handler, socket, &protected, &mut words);
                 } else {
-                    let (served, empty) = handler.served();
-                    socket.send(&[SERVED, served, empty], None);
+                    let (resolved, empty) = handler.resolved();
+                    socket.send(&[RESOLVED, resolved, empty], None);
                     return;
                 }
             }
@@ -143,7 +145,12 @@ fn begin(
 }
 
 /// Says which memory it was that pages are newly moved to, and what was done.
-fn answer(handler: &mut Handler, socket: Socket, armed: &Armed, words: &mut [u64; MAX_WORDS]) {
+fn answer(
+    handler: &mut Handler,
+    socket: Socket,
+    protected: &Protected,
+    words: &mut [u64; MAX_WORDS],
+) {
     let mut said = 0;
     while said < handler.fresh.as_slice().len() {
         let (kind, rest) = words.split_at_mut(1);
@@ -164,7 +171,7 @@ fn answer(handler: &mut Handler, socket: Socket, armed: &Armed, words: &mut [u64
     }
     // What the recorder has no room for now, it hears the next time.
     handler.fresh.remove_first(said);
-    socket.send(&armed.encode(), None);
+    socket.send(&protected.encode(), None);
 }
 
 /// Ends the handler.

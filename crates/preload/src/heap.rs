@@ -1,6 +1,6 @@
 //! The allocation functions.
 //!
-//! A death is told before the real function takes the memory, a birth after it gave it: another
+//! An end is reported before the real function takes the memory, a beginning after it gave it: another
 //! thread cannot get the same address in between, so each address's records are in order.
 
 use std::ffi::{c_int, c_void};
@@ -14,7 +14,7 @@ use crate::real;
 type Pointer = *mut c_void;
 
 #[inline]
-fn told(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
+fn reported(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
     if !object.is_null() {
         born(object as u64, bytes, kind);
     }
@@ -26,7 +26,7 @@ fn told(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc(bytes: usize) -> Pointer {
     // SAFETY: the caller's arguments, passed on; so in all functions below.
-    told(
+    reported(
         unsafe { real::get().malloc(bytes) },
         bytes,
         AllocKind::Malloc,
@@ -39,7 +39,7 @@ unsafe extern "C" fn malloc(bytes: usize) -> Pointer {
 unsafe extern "C" fn calloc(count: usize, bytes: usize) -> Pointer {
     // SAFETY: see `malloc`.
     let object = unsafe { real::get().calloc(count, bytes) };
-    told(object, count.wrapping_mul(bytes), AllocKind::Calloc)
+    reported(object, count.wrapping_mul(bytes), AllocKind::Calloc)
 }
 
 /// # Safety
@@ -70,7 +70,7 @@ unsafe extern "C" fn reallocarray(old: Pointer, count: usize, bytes: usize) -> P
         // SAFETY: see `malloc`. The real function refuses.
         return unsafe { real::get().reallocarray(old, count, bytes) };
     };
-    // The C library's own would call `realloc` through this library, and the object would be told
+    // The C library's own would call `realloc` through this library, and the object would be reported
     // twice.
     // SAFETY: see `malloc`.
     unsafe { again(old, total, AllocKind::ReallocArray) }
@@ -93,10 +93,10 @@ unsafe fn again(old: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
         // It failed, and the old object lives on, under a size that is known only roughly.
         // SAFETY: the object is alive.
         let usable = unsafe { real::get().malloc_usable_size(old) };
-        told(old, usable, kind);
+        reported(old, usable, kind);
         return object;
     }
-    told(object, bytes, kind)
+    reported(object, bytes, kind)
 }
 
 /// # Safety
@@ -104,7 +104,7 @@ unsafe fn again(old: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memalign(alignment: usize, bytes: usize) -> Pointer {
     // SAFETY: see `malloc`.
-    told(
+    reported(
         unsafe { real::get().memalign(alignment, bytes) },
         bytes,
         AllocKind::Memalign,
@@ -116,7 +116,7 @@ unsafe extern "C" fn memalign(alignment: usize, bytes: usize) -> Pointer {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> Pointer {
     // SAFETY: see `malloc`.
-    told(
+    reported(
         unsafe { real::get().aligned_alloc(alignment, bytes) },
         bytes,
         AllocKind::AlignedAlloc,
@@ -132,7 +132,7 @@ unsafe extern "C" fn posix_memalign(result: *mut Pointer, alignment: usize, byte
     let status = unsafe { real::get().posix_memalign(&raw mut object, alignment, bytes) };
     if status == 0 {
         // SAFETY: the caller's pointer; on failure it stays untouched, as the manual promises.
-        unsafe { *result = told(object, bytes, AllocKind::PosixMemalign) };
+        unsafe { *result = reported(object, bytes, AllocKind::PosixMemalign) };
     }
     status
 }
@@ -142,7 +142,7 @@ unsafe extern "C" fn posix_memalign(result: *mut Pointer, alignment: usize, byte
 #[unsafe(no_mangle)]
 unsafe extern "C" fn valloc(bytes: usize) -> Pointer {
     // SAFETY: see `malloc`.
-    told(
+    reported(
         unsafe { real::get().valloc(bytes) },
         bytes,
         AllocKind::Valloc,
@@ -154,7 +154,7 @@ unsafe extern "C" fn valloc(bytes: usize) -> Pointer {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pvalloc(bytes: usize) -> Pointer {
     // SAFETY: see `malloc`.
-    told(
+    reported(
         unsafe { real::get().pvalloc(bytes) },
         bytes,
         AllocKind::Pvalloc,

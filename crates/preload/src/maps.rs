@@ -1,6 +1,6 @@
 //! The functions that change the address space, and those with which a program confines itself.
 //!
-//! The kernel's view of mappings is the recorder's business; what is told here adds the call stack.
+//! The kernel's view of mappings is the recorder's business; what is reported here adds the call stack.
 
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_long, c_void};
@@ -37,7 +37,7 @@ struct Request {
     offset: i64,
 }
 
-fn told(result: Pointer, request: &Request) -> Pointer {
+fn reported(result: Pointer, request: &Request) -> Pointer {
     if result != libc::MAP_FAILED {
         mapped(
             sys::now_ns(),
@@ -84,7 +84,7 @@ unsafe extern "C" fn mmap(
     };
     replaces(address, &request);
     // SAFETY: the caller's arguments, passed on; so in all functions below.
-    told(
+    reported(
         unsafe { real::get().mmap(address, bytes, protection, flags, fd, offset) },
         &request,
     )
@@ -110,7 +110,7 @@ unsafe extern "C" fn mmap64(
     };
     replaces(address, &request);
     // SAFETY: see `mmap`.
-    told(
+    reported(
         unsafe { real::get().mmap64(address, bytes, protection, flags, fd, offset) },
         &request,
     )

@@ -59,7 +59,7 @@ struct Listener(UnsafeCell<Address>);
 unsafe impl Sync for Listener {}
 static LISTENER: Listener = Listener(UnsafeCell::new(Address::NONE));
 
-/// Own mappings, to be told to every new ring.
+/// Own mappings, to be reported to every new ring.
 static OWN: [(AtomicU64, AtomicU64, AtomicU8); 256] =
     [const { (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(0)) }; 256];
 static OWN_COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -142,7 +142,7 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
     };
     if is_confined() {
         // The child of a program that confined itself may ask for no ring, nor unmap its parent's. That
-        // nothing will be heard of it is told there.
+        // nothing will be heard of it is reported there.
         if let Some(parents) = latest_ring() {
             parents.count_dropped();
         }
@@ -160,7 +160,7 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
     );
     // Where there is none, the parent's stays: it says whether there is a recorder.
     let Some(ring) = ask_for_ring() else {
-        // That nothing will be heard of this child is told there.
+        // That nothing will be heard of this child is reported there.
         if let Some(parents) = latest_ring() {
             parents.count_dropped();
         }

@@ -107,10 +107,10 @@ pub(crate) fn learn_main_bounds(thread: &Thread) {
     // SAFETY: the kernel's own copy of the name, a C string at the top of the stack.
     let end = name as u64 + unsafe { CStr::from_ptr(name) }.count_bytes() as u64;
     let high = (end | 0xfff) + 1;
-    const LARGEST: u64 = 1 << 30;
+    const MAX_BYTES: u64 = 1 << 30;
     let bytes = sys::limit(libc::RLIMIT_STACK)
         .unwrap_or(8 << 20)
-        .min(LARGEST)
+        .min(MAX_BYTES)
         & !0xfff;
     thread.stack_high.set(high);
     thread.stack_low.set(high.saturating_sub(bytes));

@@ -223,7 +223,7 @@ fn plan(path: &CStr, arguments: u64, environment: u64) -> Plan {
 }
 
 /// What is meant for the program's loader must not reach the emulator's: such variables become options. `None` where
-/// one cannot be told that way.
+/// one cannot be reported that way.
 fn preloaded(variables: Vec<CString>) -> (Option<Vec<CString>>, Vec<CString>) {
     let (loader, rest): (Vec<CString>, Vec<CString>) = variables
         .into_iter()
@@ -238,9 +238,9 @@ fn preloaded(variables: Vec<CString>) -> (Option<Vec<CString>>, Vec<CString>) {
 
 /// The list of strings at an address of the program; an empty one at null, as the kernel has it.
 fn strings(mut at: u64) -> Option<Vec<CString>> {
-    const MOST: usize = 1 << 20;
+    const MAX: usize = 1 << 20;
     let mut list = Vec::new();
-    while at != 0 && list.len() < MOST {
+    while at != 0 && list.len() < MAX {
         let mut word = [0; 8];
         if read(at, &mut word) != word.len() {
             return None;
@@ -257,9 +257,9 @@ fn strings(mut at: u64) -> Option<Vec<CString>> {
 
 fn string(mut at: u64) -> Option<CString> {
     /// The kernel's own limit for one string.
-    const MOST: usize = 128 << 10;
+    const MAX: usize = 128 << 10;
     let mut bytes = Vec::new();
-    while bytes.len() < MOST {
+    while bytes.len() < MAX {
         // Never across the end of a page: what follows may not be there.
         let mut piece = vec![0; (4096 - at % 4096) as usize];
         let length = read(at, &mut piece);

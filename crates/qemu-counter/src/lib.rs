@@ -68,7 +68,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         }
     }
     let (Some(folder), Some(identity)) = (folder, identity) else {
-        eprintln!("varve: the plugin was not told its folder");
+        eprintln!("varve: the plugin was not given its folder");
         return 1;
     };
     // SAFETY: `info` is valid.

@@ -52,9 +52,9 @@ const NO_ENTRY: Entry = Entry {
 static NOTHING: Nothing = Nothing(UnsafeCell::new([NO_ENTRY; 3]));
 
 /// More threads at one time than this are not counted.
-const MOST: usize = 1 << 16;
+const MAX: usize = 1 << 16;
 
-pub(crate) struct Slots(UnsafeCell<[Slot; MOST]>);
+pub(crate) struct Slots(UnsafeCell<[Slot; MAX]>);
 
 // SAFETY: each slot is used by one thread; see `slot`.
 unsafe impl Sync for Slots {}
@@ -73,31 +73,31 @@ static SLOTS: Slots = Slots(UnsafeCell::new(
             whole_end: 0,
             next_piece: 0,
         }
-    }; MOST],
+    }; MAX],
 ));
 
 /// The slot of a virtual processor that the emulator has announced.
 #[inline(always)]
 pub(crate) fn slot(vcpu: u32) -> Option<*mut Slot> {
     // SAFETY: the index lies in the array; no reference to it is made.
-    ((vcpu as usize) < MOST).then(|| unsafe { SLOTS.0.get().cast::<Slot>().add(vcpu as usize) })
+    ((vcpu as usize) < MAX).then(|| unsafe { SLOTS.0.get().cast::<Slot>().add(vcpu as usize) })
 }
 
 /// A processor was made for a new thread, or its thread has ended: whoever uses it next begins anew. The number of
 /// one that has ended is used again.
 pub(crate) extern "C" fn vcpu_changes(_: PluginId, vcpu: u32) {
-    HIGHEST.fetch_max(vcpu, Ordering::Relaxed);
+    MAX_VCPU.fetch_max(vcpu, Ordering::Relaxed);
     if let Some(slot) = slot(vcpu) {
         // SAFETY: the thread does not run yet, or does not run the program any more.
         unsafe { (*slot).empty() };
     }
 }
 
-static HIGHEST: AtomicU32 = AtomicU32::new(0);
+static MAX_VCPU: AtomicU32 = AtomicU32::new(0);
 
 /// After a fork: the child's thread begins anew, and the others are not there.
 pub(crate) fn forget_all() {
-    for vcpu in 0..=HIGHEST.load(Ordering::Relaxed) {
+    for vcpu in 0..=MAX_VCPU.load(Ordering::Relaxed) {
         if let Some(slot) = slot(vcpu) {
             // SAFETY: the child has one thread, which is here.
             unsafe { (*slot).empty() };

@@ -41,7 +41,7 @@ impl Place {
 
     fn create(&self) -> Result<File, TraceError> {
         match self {
-            Place::Folder(folder, entry) => folder.create_aside(*entry),
+            Place::Folder(folder, entry) => folder.create_temporary(*entry),
             Place::Scratch(scratch, _) => scratch.file(),
         }
     }
@@ -67,7 +67,7 @@ impl Place {
     /// A full disk must not be made fuller by what nobody will read.
     fn abandon(&self) {
         if let Place::Folder(folder, entry) = self {
-            folder.drop_aside(*entry);
+            folder.drop_temporary(*entry);
         }
     }
 

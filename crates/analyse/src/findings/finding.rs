@@ -19,15 +19,15 @@ pub struct Finding {
 }
 
 macro_rules! finding_ids {
-    ($($(#[$doc:meta])* $variant:ident = $word:literal, $action:literal;)*) => {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $action:literal;)*) => {
         /// The rules; each is documented with its thresholds where it is decided, in `findings`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-        pub enum FindingId { $($(#[$doc])* #[serde(rename = $word)] $variant,)* }
+        pub enum FindingId { $($(#[$doc])* #[serde(rename = $name)] $variant,)* }
 
         impl FindingId {
             /// The word that reports use.
             pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word,)* }
+                match self { $(Self::$variant => $name,)* }
             }
 
             /// What to do, in a few words.
@@ -71,7 +71,7 @@ finding_ids! {
     Churn = "churn", "keep one buffer and use it again";
     /// Pages that count as touched whether they were or not.
     Sticky = "sticky", "read the working set as an upper bound";
-    /// Huge pages whose use cannot be told.
+    /// Huge pages whose use is not known.
     HugePages = "huge-pages", "record with --thp=never to see 4 KiB pages";
 }
 

@@ -110,7 +110,7 @@ pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
     ))
 }
 
-/// Huge pages make at least 10 % of all page touches. Whether they are bloated cannot be told: they have one accessed
+/// Huge pages make at least 10 % of all page touches. Whether they are bloated cannot be known: they have one accessed
 /// bit each.
 pub(super) fn huge_pages(analysis: &Analysis) -> Option<Finding> {
     let (huge, all) = (

@@ -388,7 +388,7 @@ pub(crate) struct Counted<'a> {
 }
 
 /// Reads the table: what it says by object, and what it says of threads where counts are exact. None where it has
-/// no rows. `own` says which objects are the recorder's; `hear` is told every row of the program's that names its thread.
+/// no rows. `own` says which objects are the recorder's; `hear` is given every row of the program's that names its thread.
 pub(crate) fn read(
     trace: &Trace,
     tables: &Tables,

@@ -62,7 +62,7 @@ pub enum HotBy {
 
 impl HotBy {
     /// In words.
-    pub const fn words(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             HotBy::Accesses => "accesses",
             HotBy::Time => "time at accesses",

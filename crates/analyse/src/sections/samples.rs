@@ -24,8 +24,8 @@ use crate::assemble::Tables;
 /// What the weight of a sample is where samples have a weight in time, wherever it is shown.
 pub const WEIGHT: &str = "time at the instruction, not a number of accesses";
 /// Rows of each list; what is beyond is counted.
-const MOST: usize = 1000;
-/// Steps between two samples that a stride is told from, at least.
+const MAX: usize = 1000;
+/// Steps between two samples that a stride is concluded from, at least.
 const MIN_STEPS: u64 = 16;
 
 /// What the samples say. Lists are in the order of time where samples have a weight in time, else of their number.
@@ -54,7 +54,7 @@ pub struct SampleUse {
     pub objects: Vec<ObjectSamples>,
     /// By place in the code.
     pub places: Vec<PlaceSamples>,
-    /// By line of code, where call stacks are told.
+    /// By line of code, where call stacks are known.
     pub lines: Vec<LineTime>,
     /// Call chains of the samples whose access is known, most first.
     pub flame: Vec<ChainTime>,
@@ -123,7 +123,7 @@ pub struct LevelShare {
     pub level: MemoryLevel,
     /// How many.
     pub samples: u64,
-    /// Their latencies; null where none is told.
+    /// Their latencies; null where none is known.
     pub latency_cycles: Option<Latency>,
 }
 
@@ -178,7 +178,7 @@ pub struct Steps {
 pub struct PlaceSamples {
     /// The place in words, or the address.
     pub place: String,
-    /// The instruction, where one is told.
+    /// The instruction, where one is known.
     pub ip: Option<Address>,
     /// The samples.
     #[serde(flatten)]
@@ -364,7 +364,7 @@ impl Sums {
 }
 
 /// Reads the table; none where it has no rows. `own` says which objects are the recorder's; `home` has a row name the
-/// object that several processes have as one, and its address there; `hear` is told every row.
+/// object that several processes have as one, and its address there; `hear` is given every row.
 pub(crate) fn read(
     trace: &Trace,
     tables: &Tables,
@@ -500,8 +500,8 @@ fn threads(sums: &Sums, tables: &Tables) -> Vec<ThreadSamples> {
 }
 
 fn cut<T>(list: &mut Vec<T>) -> u64 {
-    let beyond = list.len().saturating_sub(MOST);
-    list.truncate(MOST);
+    let beyond = list.len().saturating_sub(MAX);
+    list.truncate(MAX);
     beyond as u64
 }
 

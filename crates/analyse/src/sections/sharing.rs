@@ -54,7 +54,7 @@ pub struct SharingUse {
     pub lines: Vec<SharedBlock>,
     /// The same of pages of 4 KiB, by lines.
     pub pages: Vec<SharedBlock>,
-    /// Lines and pages in which accesses were told apart; with [`SURE`] this bounds the chance of each to be there by luck.
+    /// Lines and pages in which accesses were distinguished; with [`SURE`] this bounds the chance of each to be there by luck.
     pub tested: u64,
     /// Blocks with no more events than this may be missing, because there were too many blocks; 0 as a rule.
     pub missed_below: u64,
@@ -199,13 +199,13 @@ pub enum SharingClass {
     OneWriter,
     /// Several threads that write.
     ManyWriters,
-    /// Several threads; which of them write is not told.
+    /// Several threads; which of them write is not known.
     Shared,
 }
 
 impl SharingClass {
     /// In words.
-    pub const fn words(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             SharingClass::Private => "private",
             SharingClass::ReadOnly => "read only",

@@ -115,8 +115,8 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
     let lacks = Capability::ALL.iter().filter(|c| !manifest.has(**c));
     unknown.extend(lacks.filter_map(|capability| missing(trace, *capability)));
     // Counts say which thread was first.
-    let told = manifest.has(Capability::ExactCounts) || !manifest.has(Capability::Faults);
-    if pass.faults == 0 && pass.rows > 0 && !told {
+    let is_known = manifest.has(Capability::ExactCounts) || !manifest.has(Capability::Faults);
+    if pass.faults == 0 && pass.rows > 0 && !is_known {
         unknown.push("Which thread touched a page first: the trace has no page faults.".to_owned());
     } else if manifest.target.attached {
         unknown.push(

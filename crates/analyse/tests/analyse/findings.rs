@@ -49,7 +49,7 @@ fn never_touched_and_only_when_new() {
         .unwrap();
     assert!(finding.title.starts_with("4 MiB"), "{}", finding.title);
     assert!(finding.evidence.contains("o3"), "{}", finding.evidence);
-    // A mapping that holds a heap: its own pages are not told from its size.
+    // A mapping that holds a heap: its own pages do not follow from its size.
     made.objects.push(object(4, 40_000, 512));
     made.objects[2].layer = 2;
     made.objects[2].kind = varve_model::ObjectKind::Mapping;

@@ -266,7 +266,7 @@ fn first_touches_are_by_fault_and_life() {
 }
 
 #[test]
-fn writes_are_told_where_they_are_known() {
+fn writes_are_reported_where_they_are_known() {
     let mut made = Made::new(2);
     made.objects = vec![object(1, 10, 8)];
     made.touches = vec![touch(0, 10, 4), touch(1, 10, 8)];

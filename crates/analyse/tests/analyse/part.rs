@@ -46,7 +46,7 @@ fn all_of_it() {
 fn a_process() {
     let part = made().analyse_part(Selection {
         pids: Some([Pid(2)].into()),
-        words: "process 2".into(),
+        description: "process 2".into(),
         ..Selection::default()
     });
     assert_eq!(part.footprint.touched_pages, Pages(8));

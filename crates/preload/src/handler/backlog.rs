@@ -19,7 +19,7 @@ const FAULT_WRITE: u64 = 1;
 /// Room for so many of each kind. A thread waits for one thing at a time.
 const ROOM: usize = 64 << 10;
 
-/// A list, first come first served, in memory of the handler's own that is touched only where it is used.
+/// A list, first come, first served, in memory of the handler's own that is touched only where it is used.
 struct List<T: 'static> {
     places: &'static mut [T],
     first: usize,

@@ -1,11 +1,11 @@
-//! The memory that is exempt: it is never moved aside.
+//! The memory that is exempt: it is never moved.
 
 use super::maps::Entry;
 use super::mover::PAGE;
 use super::ranges::{Range, Ranges};
 use crate::process;
 
-/// Bytes from a thread pointer on that hold what the kernel reads and writes at the thread's end, when nobody can serve
+/// Bytes from a thread pointer on that hold what the kernel reads and writes at the thread's end, when nobody can resolve faults
 /// it any more: the thread's id and the head of its robust mutexes, which lie at 720 and 736 in glibc's `struct pthread`
 /// and before 256 in musl's. Both structs are longer, so this never reaches into memory of the program's own.
 const THREAD_BYTES: u64 = 1024;

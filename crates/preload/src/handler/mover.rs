@@ -1,9 +1,9 @@
-//! Moving pages aside and back: `userfaultfd`'s requests, and the two descriptors that a handler has.
+//! Moving pages to their shadows and back: `userfaultfd`'s requests, and the two descriptors that a handler has.
 //!
 //! The *front* watches the program's memory: an access to a page that is not there waits until the handler has
-//! brought it, and forks, unmappings and moves of that memory are told before they return. The *back* watches the
+//! brought it, and forks, unmappings and moves of that memory are reported before they return. The *back* watches the
 //! place where pages lie meanwhile; nothing waits for it. Both are needed because the kernel moves pages only to memory
-//! that the same userfaultfd watches, and because what the handler does to the place aside must not wait for the
+//! that the same userfaultfd watches, and because what the handler does to a shadow must not wait for the
 //! handler. ABI: `linux/userfaultfd.h`; semantics: `Documentation/admin-guide/mm/userfaultfd.rst` and
 //! `mm/userfaultfd.c` of the kernel.
 

@@ -1,6 +1,6 @@
 //! How a program parts from its handler, so that nobody finds a child that is not the program's.
 //!
-//! The handler is a child of the program that has no exit signal: the program is told nothing of its end, and waits for
+//! The handler is a child of the program that has no exit signal: the program hears nothing of its end, and waits for
 //! no such child unless it asks for those by name (`__WALL`, `__WCLONE`). But children that are left over become those of
 //! the next process that takes orphans in (the first of a PID namespace, a subreaper), with an exit signal like any
 //! other's. So a program that ends asks its handler to end first, and reaps it. One that was replaced by another program
@@ -93,9 +93,9 @@ struct Information {
 }
 const _: () = assert!(size_of::<Information>() == 128);
 
-fn await_end(child: u32, most_ns: u64) {
+fn await_end(child: u32, max_ns: u64) {
     let began = sys::now_ns();
-    while matches!(look(child), Child::Runs) && sys::now_ns() - began < most_ns {
+    while matches!(look(child), Child::Runs) && sys::now_ns() - began < max_ns {
         sys::sleep_ns(PAUSE_NS);
     }
 }
@@ -125,7 +125,7 @@ pub(crate) fn reap() {
     }
 }
 
-/// Ends the handlers of what this process ran before, and reaps them. That one of them ended is told to nobody: all
+/// Ends the handlers of what this process ran before, and reaps them. That one of them ended is reported to nobody: all
 /// signals are blocked.
 pub(super) fn reap_predecessors() {
     let mut text = [0u64; 64];

@@ -1,6 +1,6 @@
-//! Where pages lie while they are aside, and where pages of a forked child have gone.
+//! Where pages lie while they are moved, and where pages of a forked child have gone.
 
-pub(super) use varve_preload_abi::shadow::{MIDDLE, TOP, home_of as back, shadow_of as aside};
+pub(super) use varve_preload_abi::shadow::{MIDDLE, TOP, home_of, shadow_of};
 
 use super::ranges::{Range, Ranges};
 
@@ -11,7 +11,7 @@ pub(super) fn range_of(start: u64, bytes: u64) -> Range {
     }
 }
 
-/// The parts of a range whose places aside are each in one piece.
+/// The parts of a range whose shadows are each in one piece.
 pub(super) fn halves(range: Range) -> [Range; 2] {
     let low = Range {
         start: 0,

@@ -1,10 +1,10 @@
-//! Moving pages aside at the end of an interval, and putting everything back at the end.
+//! Moving pages to their shadows at the end of an interval, and putting everything back at the end.
 
-use varve_preload_abi::{Arm, Armed, is_chosen};
+use varve_preload_abi::{Protect, Protected, is_chosen};
 
 use super::maps;
 use super::mover::{PAGE, Refusal, Watch};
-use super::place::{MIDDLE, TOP, aside, back, range_of};
+use super::place::{MIDDLE, TOP, home_of, range_of, shadow_of};
 use super::ranges::Range;
 use super::resolve::{Handler, Patience};
 use crate::sys;
@@ -17,11 +17,11 @@ const MAX_MAPPINGS: usize = 12_000;
 const PIECE: u64 = 64 * PAGE;
 
 impl Handler {
-    /// Moves every page that is to be trapped aside. The process is held.
-    pub(super) fn arm(&mut self, arm: &Arm) -> Armed {
+    /// Moves every page that is to be trapped to its shadow. The process is held.
+    pub(super) fn protect(&mut self, protect: &Protect) -> Protected {
         let began = sys::now_ns();
         self.resolve_all();
-        if arm.afresh {
+        if protect.afresh {
             self.put_back();
         }
         let [accesses, changes] = self.backlog.memory();
@@ -30,15 +30,15 @@ impl Handler {
             self.shadows.memory(),
             self.fresh.memory(),
             self.plain.memory(),
-            self.settled.memory(),
+            self.steady.memory(),
             accesses,
             changes,
             self.stack,
         ];
-        let may_arm = self.exempt.renew(&lists) && !arm.is_limited;
+        let may_protect = self.exempt.renew(&lists) && !protect.is_limited;
         self.plain.clear();
         let mut mappings = 0;
-        let mut armed = Armed::default();
+        let mut protected = Protected::default();
         let (exempt, plain, shadows) = (&mut self.exempt, &mut self.plain, &self.shadows);
         let mut refused = 0;
         maps::each(&self.maps, |entry| {
@@ -49,42 +49,42 @@ impl Handler {
             }
             shadows.gaps(entry.range, |part| {
                 exempt.ranges().gaps(part, |part| {
-                    if !may_arm || mappings > MAX_MAPPINGS || !plain.push(part) {
+                    if !may_protect || mappings > MAX_MAPPINGS || !plain.push(part) {
                         refused += part.bytes();
                     }
                 });
             });
         });
-        armed.refused_bytes = refused;
+        protected.refused_bytes = refused;
         for index in 0.. {
             let Some(range) = self.plain.get(index) else {
                 break;
             };
-            self.arm_one(range, arm, &mut armed);
+            self.protect_one(range, protect, &mut protected);
         }
-        armed.served = std::mem::take(&mut self.served);
-        armed.empty = std::mem::take(&mut self.empty);
-        armed.took_ns = sys::now_ns().saturating_sub(began);
-        armed
+        protected.resolved = std::mem::take(&mut self.resolved);
+        protected.empty = std::mem::take(&mut self.empty);
+        protected.took_ns = sys::now_ns().saturating_sub(began);
+        protected
     }
 
     /// One mapping, or a part of it.
-    fn arm_one(&mut self, range: Range, arm: &Arm, armed: &mut Armed) {
+    fn protect_one(&mut self, range: Range, protect: &Protect, protected: &mut Protected) {
         let is_watched = self
             .watched
             .get(self.watched.first_behind(range.start))
             .is_some_and(|w| w.start <= range.start && w.end >= range.end);
         if !is_watched {
             // First accesses to new pages would trap, whatever the budget, and fault anyway.
-            if arm.threshold != u64::MAX && !self.is_settled(range) {
+            if protect.threshold != u64::MAX && !self.is_steady(range) {
                 return;
             }
             if !self.make_place(range) || !self.front.register(range) {
-                armed.refused_bytes += range.bytes();
+                protected.refused_bytes += range.bytes();
                 return;
             }
             if !self.watched.insert(range) {
-                armed.refused_bytes += range.bytes();
+                protected.refused_bytes += range.bytes();
                 return;
             }
         }
@@ -95,18 +95,18 @@ impl Handler {
                 end: range.end,
             };
             let Some((runs, next)) = self.pagemap.look(rest) else {
-                armed.refused_bytes += rest.bytes();
+                protected.refused_bytes += rest.bytes();
                 return;
             };
             for run in runs {
-                if arm.threshold == u64::MAX {
-                    move_run(self.back, run, armed);
+                if protect.threshold == u64::MAX {
+                    move_run(self.back, run, protected);
                     continue;
                 }
                 let mut page = run.start;
                 while page < run.end {
-                    if is_chosen(page / PAGE, arm.seed, arm.threshold) {
-                        move_run(self.back, range_of(page, PAGE), armed);
+                    if is_chosen(page / PAGE, protect.seed, protect.threshold) {
+                        move_run(self.back, range_of(page, PAGE), protected);
                     }
                     page += PAGE;
                 }
@@ -115,19 +115,19 @@ impl Handler {
         }
     }
 
-    fn is_settled(&mut self, range: Range) -> bool {
+    fn is_steady(&mut self, range: Range) -> bool {
         let pages = self.pagemap.count(range);
-        pages.is_some_and(|pages| self.settled.is(range, pages, range.bytes() / PAGE))
+        pages.is_some_and(|pages| self.steady.is(range, pages, range.bytes() / PAGE))
     }
 
-    /// Makes the place aside for a range; whether there is one.
+    /// Makes the shadow of a range; whether there is one.
     pub(super) fn make_place(&mut self, range: Range) -> bool {
         if range.start < MIDDLE && range.end > MIDDLE {
             return false;
         }
-        let place = range_of(aside(range.start), range.bytes());
+        let place = range_of(shadow_of(range.start), range.bytes());
         // One gap at a time, as making a place changes the set.
-        for _ in 0..super::ranges::MOST {
+        for _ in 0..super::ranges::MAX {
             let mut gap = None;
             self.shadows.gaps(place, |g| {
                 gap.get_or_insert(g);
@@ -149,7 +149,7 @@ impl Handler {
     /// Moves everything back to where it belongs; whether nothing is left that could not be moved just now.
     fn put_back(&mut self) -> bool {
         let mut is_done = true;
-        self.each_run_aside(|handler, run| is_done &= handler.put_back_run(run));
+        self.each_moved_run(|handler, run| is_done &= handler.put_back_run(run));
         is_done
     }
 
@@ -160,8 +160,8 @@ impl Handler {
         let mut is_done = true;
         while at < run.end {
             let bytes = length.min(run.end - at);
-            let (done, why) = self.front.move_run(back(at), at, bytes);
-            self.front.wake(range_of(back(at), bytes));
+            let (done, why) = self.front.move_run(home_of(at), at, bytes);
+            self.front.wake(range_of(home_of(at), bytes));
             at += done;
             match why {
                 None => {
@@ -178,7 +178,7 @@ impl Handler {
                 Some(_) => {
                     // The mapping's rights have changed: a copy does as well. Where it is gone, or has a page of
                     // its own, this one is of no use.
-                    let refused = self.front.copy_page(back(at), at, true);
+                    let refused = self.front.copy_page(home_of(at), at, true);
                     if refused.is_some_and(Refusal::is_passing) {
                         is_done = false;
                     } else {
@@ -192,8 +192,8 @@ impl Handler {
         is_done
     }
 
-    /// Puts everything back and stops watching, while the program runs. It takes as long as it takes: what is aside when
-    /// the handler ends is lost. What was [`served`](Handler::served) until then.
+    /// Puts everything back and stops watching, while the program runs. It takes as long as it takes: what is moved when
+    /// the handler ends is lost. What was [`resolved`](Handler::resolved) until then.
     pub(super) fn release(mut self) -> (u64, u64) {
         self.resolve_batch();
         let mut patience = Patience::new(u32::MAX);
@@ -222,20 +222,20 @@ impl Handler {
             // SAFETY: the handler's own memory; nothing is left there.
             unsafe { sys::unmap_at(shadow.start, shadow.bytes()) };
         }
-        self.served()
+        self.resolved()
     }
 }
 
-/// Moves a run of pages aside, and counts those that the kernel will not move.
-fn move_run(to: Watch, run: Range, armed: &mut Armed) {
+/// Moves a run of pages to its shadow, and counts those that the kernel will not move.
+fn move_run(to: Watch, run: Range, protected: &mut Protected) {
     let mut at = run.start;
     let mut length = run.bytes();
     let mut skip = PAGE;
     let mut tries = 0;
     while at < run.end {
         let bytes = length.min(run.end - at);
-        let (done, why) = to.move_run(aside(at), at, bytes);
-        armed.moved += done / PAGE;
+        let (done, why) = to.move_run(shadow_of(at), at, bytes);
+        protected.moved += done / PAGE;
         at += done;
         if done > 0 {
             skip = PAGE;
@@ -255,7 +255,7 @@ fn move_run(to: Watch, run: Range, armed: &mut Armed) {
             Some(_) if bytes > PAGE => length = (bytes / 2) & !(PAGE - 1),
             Some(_) => {
                 let skipped = skip.min(run.end - at);
-                armed.stuck += skipped / PAGE;
+                protected.stuck += skipped / PAGE;
                 at += skipped;
                 skip = (skip * 2).min(MAX_SKIP * PAGE);
             }
@@ -263,7 +263,7 @@ fn move_run(to: Watch, run: Range, armed: &mut Armed) {
     }
 }
 
-/// Gives the memory of pages aside back.
+/// Gives the memory of moved pages back.
 pub(super) fn discard(range: Range) {
     if range.is_empty() {
         return;

@@ -30,7 +30,7 @@ impl Range {
 }
 
 /// Ranges that a set holds at most.
-pub(super) const MOST: usize = 16 << 10;
+pub(super) const MAX: usize = 16 << 10;
 
 /// A set of addresses, as ranges in order that neither overlap nor touch.
 pub(super) struct Ranges {
@@ -41,9 +41,9 @@ pub(super) struct Ranges {
 impl Ranges {
     /// An empty one, in fresh memory.
     pub(super) fn new() -> Option<Ranges> {
-        let memory = sys::map_anonymous(MOST * size_of::<Range>())?;
+        let memory = sys::map_anonymous(MAX * size_of::<Range>())?;
         // SAFETY: fresh zeroed memory of that size, page-aligned, which stays; zeroes are valid ranges.
-        let ranges = unsafe { std::slice::from_raw_parts_mut(memory.cast().as_ptr(), MOST) };
+        let ranges = unsafe { std::slice::from_raw_parts_mut(memory.cast().as_ptr(), MAX) };
         Some(Ranges { ranges, count: 0 })
     }
 
@@ -51,7 +51,7 @@ impl Ranges {
     pub(super) fn release(self) {
         if let Some(memory) = NonNull::new(self.ranges.as_mut_ptr()) {
             // SAFETY: `new` mapped it, and nobody else has it.
-            unsafe { sys::unmap(memory.cast(), MOST * size_of::<Range>()) };
+            unsafe { sys::unmap(memory.cast(), MAX * size_of::<Range>()) };
         }
     }
 
@@ -64,7 +64,7 @@ impl Ranges {
         let start = self.ranges.as_ptr() as u64;
         Range {
             start,
-            end: start + (MOST * size_of::<Range>()) as u64,
+            end: start + (MAX * size_of::<Range>()) as u64,
         }
     }
 
@@ -96,7 +96,7 @@ impl Ranges {
     fn splice(&mut self, from: usize, to: usize, with: &[Range]) -> bool {
         let after = self.count - to;
         let end = from + with.len() + after;
-        if end > MOST {
+        if end > MAX {
             return false;
         }
         self.ranges.copy_within(to..self.count, from + with.len());

@@ -5,11 +5,11 @@ use varve_preload_abi::journal::Change;
 use super::backlog::{Access, Backlog};
 use super::exempt::Exempt;
 use super::mover::{PAGE, Pagemap, Refusal, Watch};
-use super::place::{Changes, aside, back, halves, range_of};
+use super::place::{Changes, halves, home_of, range_of, shadow_of};
 use super::protect::discard;
 use super::ranges::{Range, Ranges};
 use super::rights::Taken;
-use super::settled::Settled;
+use super::steady::Steady;
 use crate::sys;
 
 const EVENT_FORK: u8 = 0x13;
@@ -60,7 +60,7 @@ impl Patience {
     }
 }
 
-/// Pages of zeroes to copy from, in the library's file and so never aside.
+/// Pages of zeroes to copy from, in the library's file and so never moved.
 #[repr(C, align(4096))]
 struct Zeroes([u8; PAGE as usize]);
 static ZEROES: Zeroes = Zeroes([0; PAGE as usize]);
@@ -76,15 +76,15 @@ pub(super) struct Handler {
     pub(super) stack: Range,
     /// What the front watches.
     pub(super) watched: Ranges,
-    /// The memory aside. It stays mapped when what it belongs to goes.
+    /// The shadows. It stays mapped when what it belongs to goes.
     pub(super) shadows: Ranges,
-    /// What of it is new since the recorder was last told.
+    /// What of it is new since the last report to the recorder.
     pub(super) fresh: Ranges,
-    /// What is to be armed, mapping by mapping.
+    /// What is to be protected, mapping by mapping.
     pub(super) plain: Ranges,
-    pub(super) settled: Settled,
+    pub(super) steady: Steady,
     pub(super) backlog: Backlog,
-    pub(super) served: u64,
+    pub(super) resolved: u64,
     pub(super) empty: u64,
 }
 
@@ -101,16 +101,16 @@ impl Handler {
             shadows: Ranges::new()?,
             fresh: Ranges::new()?,
             plain: Ranges::new()?,
-            settled: Settled::new()?,
+            steady: Steady::new()?,
             backlog: Backlog::new()?,
-            served: 0,
+            resolved: 0,
             empty: 0,
         })
     }
 
     /// Accesses resolved since the last boundary, and of them those to pages without content.
-    pub(super) fn served(&self) -> (u64, u64) {
-        (self.served, self.empty)
+    pub(super) fn resolved(&self) -> (u64, u64) {
+        (self.resolved, self.empty)
     }
 
     // ---- what the kernel says ----
@@ -182,11 +182,11 @@ impl Handler {
                     self.fill_child(child, &mut Changes::new(), 0);
                 }
                 EVENT_REMAP => self.follow(a, b, c),
-                EVENT_REMOVE => self.drop_aside(Range { start: a, end: b }),
+                EVENT_REMOVE => self.drop_moved(Range { start: a, end: b }),
                 EVENT_UNMAP => {
                     let gone = Range { start: a, end: b };
                     self.watched.remove(gone);
-                    self.drop_aside(gone);
+                    self.drop_moved(gone);
                 }
                 _ => {}
             }
@@ -197,7 +197,7 @@ impl Handler {
     /// Brings one page back and wakes who waits for it, if so wished.
     fn resolve(&mut self, access: Access, wake: bool) {
         let page = access.page();
-        self.served += 1;
+        self.resolved += 1;
         let mut patience = Patience::new(Patience::SHORT);
         loop {
             match self.bring(page, access.is_write(), wake) {
@@ -219,7 +219,7 @@ impl Handler {
     }
 
     fn bring(&mut self, page: u64, write: bool, wake: bool) -> Option<Refusal> {
-        let source = aside(page);
+        let source = shadow_of(page);
         if self.shadows.holds(source) {
             match self.front.move_page(page, source, wake) {
                 Some(Refusal::Nothing) => {}
@@ -248,10 +248,10 @@ impl Handler {
 
     // ---- changes of mappings ----
 
-    /// What is aside of a range is of no use any more.
-    fn drop_aside(&mut self, range: Range) {
+    /// What is moved of a range is of no use any more.
+    fn drop_moved(&mut self, range: Range) {
         for part in halves(range).into_iter().filter(|p| !p.is_empty()) {
-            let place = range_of(aside(part.start), part.bytes());
+            let place = range_of(shadow_of(part.start), part.bytes());
             let mut index = self.shadows.first_behind(place.start);
             while let Some(shadow) = self.shadows.get(index).filter(|s| s.start < place.end) {
                 discard(shadow.common(place));
@@ -260,19 +260,19 @@ impl Handler {
         }
     }
 
-    /// Memory moved within the address space, and what is aside of it moves too.
+    /// Memory moved within the address space, and what is moved of it moves too.
     fn follow(&mut self, from: u64, to: u64, bytes: u64) {
         let (old, new) = (range_of(from, bytes), range_of(to, bytes));
         self.watched.remove(old);
         let has_place = self.make_place(new) && self.watched.insert(new);
-        let source = range_of(aside(from), bytes);
+        let source = range_of(shadow_of(from), bytes);
         self.each_run(source, |handler, run| {
             let mut page = run.start;
             let mut patience = Patience::new(Patience::LONG);
             while page < run.end {
                 let goal = to + (page - source.start);
                 let mut refused = if has_place {
-                    handler.back.move_page(aside(goal), page, true)
+                    handler.back.move_page(shadow_of(goal), page, true)
                 } else {
                     handler.front.move_page(goal, page, true)
                 };
@@ -294,7 +294,7 @@ impl Handler {
         });
     }
 
-    /// A forked process shall find what its parent has aside. It does not run before this has begun, and what it
+    /// A forked process shall find what its parent has moved. It does not run before this has begun, and what it
     /// misses meanwhile it waits for. `since` is what it did to its memory since it had its parent's. What cannot be
     /// brought for lack of memory ends the child when it comes there: it must not find zeroes.
     fn fill_child(&mut self, child: Watch, since: &mut Changes, generation: u32) {
@@ -303,10 +303,10 @@ impl Handler {
         for _ in 0..MAX_ROUNDS {
             let heard = since.heard();
             let mut misses = false;
-            self.each_run_aside(|handler, run| {
+            self.each_moved_run(|handler, run| {
                 let mut page = run.start;
                 while page < run.end {
-                    let refused = since.now(back(page)).and_then(|to| {
+                    let refused = since.now(home_of(page)).and_then(|to| {
                         if has_patience && since.is_whole() {
                             child.copy_page(to, page, false)
                         } else {
@@ -355,10 +355,10 @@ impl Handler {
         }
     }
 
-    // ---- what is aside ----
+    // ---- what is moved ----
 
-    /// Hands on every run of pages that is aside.
-    pub(super) fn each_run_aside(&mut self, mut each: impl FnMut(&mut Handler, Range)) {
+    /// Hands on every run of moved pages.
+    pub(super) fn each_moved_run(&mut self, mut each: impl FnMut(&mut Handler, Range)) {
         for index in 0.. {
             let Some(shadow) = self.shadows.get(index) else {
                 break;
@@ -367,7 +367,7 @@ impl Handler {
         }
     }
 
-    /// Hands on every run of pages in a range. Each look is copied, because whoever waits may be served in between.
+    /// Hands on every run of pages in a range. Each look is copied, because a fault that waits may be resolved in between.
     fn each_run(&mut self, range: Range, mut each: impl FnMut(&mut Handler, Range)) {
         let mut at = range.start;
         while at < range.end {

@@ -16,7 +16,7 @@ fn heap_account(lines: &[String]) -> Vec<String> {
 }
 
 /// The hexadecimal number on the line that starts with `key`.
-fn told(lines: &[String], key: &str) -> u64 {
+fn reported(lines: &[String], key: &str) -> u64 {
     let line = lines
         .iter()
         .find(|line| line.split(' ').next() == Some(key))
@@ -102,7 +102,7 @@ fn operator_new_and_its_caller() {
         .skip_while(|line| !line.ends_with(" 10000"))
         .collect();
     assert_eq!(mine, heap_account(&account));
-    let caller = told(&account, "caller");
+    let caller = reported(&account, "caller");
     let (record, ..) = ring.births().find(|(.., bytes)| *bytes == 10000).unwrap();
     let frames = ring.stacks()[&record.site];
     let place = frames.iter().position(|frame| *frame == caller);
@@ -155,8 +155,8 @@ fn stacks_through_a_loaded_library_without_frame_pointers() {
     let stacks = ring.stacks();
     for index in 1..=3u64 {
         let expected = [
-            told(&account, &format!("stack{index}")),
-            told(&account, &format!("above{index}")),
+            reported(&account, &format!("stack{index}")),
+            reported(&account, &format!("above{index}")),
         ];
         let births: Vec<_> = ring
             .births()
@@ -204,13 +204,13 @@ fn every_page_of_small_objects_has_an_owner() {
     }
     let missing: Vec<_> = pages.difference(&owned).collect();
     assert!(missing.is_empty(), "pages without an owner: {missing:x?}");
-    // Owners are told once per page, not once per object.
-    let told = ring
+    // Owners are reported once per page, not once per object.
+    let reported = ring
         .records
         .iter()
         .filter(|record| matches!(record.event, Event::PageOwner { .. }))
         .count();
-    assert_eq!(told, owned.len());
+    assert_eq!(reported, owned.len());
     assert!(ring.heap_lines().is_empty());
 }
 
@@ -243,7 +243,7 @@ fn a_forked_child_has_a_ring_of_its_own() {
     assert!(output.status.success());
     let account = lines(&output);
     assert_eq!(rings.len(), 4);
-    let child = told(&account, "child") as u32;
+    let child = reported(&account, "child") as u32;
     assert_eq!(rings[1].pid, child);
     assert!(
         rings[1..]
@@ -336,7 +336,7 @@ fn threads_and_their_stacks(sizes: &str) {
         return 0;
     }"#, &[sizes]);
     let (account, ring) = bench.run_one(&program);
-    assert_eq!(told(&account, "ended"), 100 * 1000 + 200);
+    assert_eq!(reported(&account, "ended"), 100 * 1000 + 200);
     let stacks: HashMap<u32, String> = ring
         .records
         .iter()
@@ -377,7 +377,10 @@ fn the_main_threads_stack_holds_its_variables() {
             _ => None,
         })
         .unwrap();
-    assert!(bounds.contains(&told(&account, "local")) && bounds.contains(&told(&account, "name")));
+    assert!(
+        bounds.contains(&reported(&account, "local"))
+            && bounds.contains(&reported(&account, "name"))
+    );
     let own: Vec<OwnMemory> = ring
         .records
         .iter()
@@ -404,7 +407,7 @@ fn allocations_in_signal_handlers() {
         say("count %lx\n", count); return 0;
     }"#, &[]);
     let (account, ring) = bench.run_one(&program);
-    assert_eq!(ring.births().count() as u64, told(&account, "count"));
+    assert_eq!(ring.births().count() as u64, reported(&account, "count"));
 }
 
 #[test]
@@ -425,9 +428,9 @@ fn mappings_and_the_break() {
     );
     let (account, ring) = bench.run_one(&program);
     let (p, q, before) = (
-        told(&account, "p"),
-        told(&account, "q"),
-        told(&account, "before"),
+        reported(&account, "p"),
+        reported(&account, "q"),
+        reported(&account, "before"),
     );
     let calls: Vec<_> = ring
         .records
@@ -476,7 +479,7 @@ fn coroutine_stacks_are_walked_too() {
     let (account, ring) = bench.run_one(&program);
     let (record, ..) = ring.births().find(|(.., bytes)| *bytes == 12345).unwrap();
     let stacks = ring.stacks();
-    assert_eq!(stacks[&record.site][1], told(&account, "here"));
+    assert_eq!(stacks[&record.site][1], reported(&account, "here"));
 }
 
 #[test]

@@ -82,10 +82,10 @@ fn a_daemon_that_closes_everything_is_still_heard() {
     let plain = Command::new(&program).output().unwrap();
     let (output, rings) = bench.run(&mut Command::new(program));
     assert_eq!(output.status.code(), Some(0));
-    let told = lines(&output);
-    assert_eq!(told[0], lines(&plain)[0], "a descriptor was left open");
+    let reported = lines(&output);
+    assert_eq!(reported[0], lines(&plain)[0], "a descriptor was left open");
     let heard: Vec<String> = rings.iter().flat_map(|ring| ring.heap_lines()).collect();
-    assert_eq!(heard, told[1..]);
+    assert_eq!(heard, reported[1..]);
 }
 
 /// A program whose ring cannot be made, in every way that was thought of.
@@ -249,11 +249,11 @@ fn a_slow_reader_makes_the_program_wait_and_loses_little() {
         "the test did not fill the ring"
     );
     let (births, dropped) = (rings[0].births().count() as u64, rings[0].losses.dropped);
-    let told = rings[0].heap_lines().len() as u64;
+    let reported = rings[0].heap_lines().len() as u64;
     // A birth that was lost takes its death with it.
     assert!(
-        told + dropped <= 100_100 && told + 2 * dropped >= 100_000,
-        "{told} told, {dropped} lost"
+        reported + dropped <= 100_100 && reported + 2 * dropped >= 100_000,
+        "{reported} reported, {dropped} lost"
     );
     assert!(births > 40_000, "{births}");
 }

@@ -122,7 +122,7 @@ impl LeftFolder {
                 self.is_a_recorders(name) && unlinkat(&self.folder, name, AtFlags::empty()).is_ok();
             others |= !removed;
         }
-        // The mark goes last: what stays can still be told from others.
+        // The mark goes last: what stays can still be distinguished from others.
         if others
             || unlinkat(&self.folder, marker::FILE, AtFlags::empty())
                 .is_err_and(|e| e != rustix::io::Errno::NOENT)

@@ -122,12 +122,12 @@ impl Probe for Counts {
 
     fn finish(&mut self, _: &mut Manifest, is_whole: bool) {
         if is_whole {
-            recovery::settled(&self.folder);
+            recovery::note_done(&self.folder);
         }
     }
 
     fn traced(&mut self, folder: &TraceFolder) -> Result<(), RecordError> {
-        let noted = recovery::owe(&self.folder, folder);
+        let noted = recovery::note_pending(&self.folder, folder);
         noted.map_err(RecordError::system("note whose the counts are"))
     }
 }

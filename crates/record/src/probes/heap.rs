@@ -93,7 +93,7 @@ struct Heap {
 
 impl Heap {
     /// Notes whose library reports, and has the kernel's view taken for the objects of those whose does not.
-    fn settle_sources(&mut self, state: &mut State) {
+    fn resolve_sources(&mut self, state: &mut State) {
         state.processes.take_first_maps(&mut self.rings.first_maps);
         for (pid, image) in std::mem::take(&mut self.rings.spoke) {
             if !state.processes.has_spoken(pid, image) {
@@ -156,7 +156,7 @@ impl Probe for Heap {
 
     fn collected(&mut self, heard: Time, state: &mut State) {
         self.rings.drain_collected(heard, state);
-        self.settle_sources(state);
+        self.resolve_sources(state);
     }
 
     fn image_ends(&mut self, pid: Pid, time: Time, state: &mut State) {
@@ -165,7 +165,7 @@ impl Probe for Heap {
         if state.has_heirs_or_inherits(pid) {
             self.rings.drain(time, state);
         }
-        self.settle_sources(state);
+        self.resolve_sources(state);
     }
 
     /// Says who reports a program's objects: the preload library in those that load it.

@@ -139,7 +139,7 @@ impl Channel {
             refused: refused.clone(),
             say,
             pending: Vec::new(),
-            served: HashMap::new(),
+            answered: HashMap::new(),
         };
         let thread = std::thread::Builder::new()
             .name("varve-channel".into())
@@ -196,7 +196,7 @@ struct Pending {
 }
 
 /// What an image was given.
-struct Served {
+struct Answered {
     image: Time,
     kinds: Vec<Kind>,
 }
@@ -208,7 +208,7 @@ struct Server {
     refused: Arc<Refused>,
     say: Sender<Arrival>,
     pending: Vec<Pending>,
-    served: HashMap<Pid, Served>,
+    answered: HashMap<Pid, Answered>,
 }
 
 impl Server {
@@ -299,7 +299,7 @@ impl Server {
         match one.peer.hello() {
             Ok(Some(hello)) => {
                 let pid = Pid(one.peer.pid());
-                if self.serve(pid, one.image, one.peer, hello).is_err() {
+                if self.answer(pid, one.image, one.peer, hello).is_err() {
                     self.refuse();
                 }
             }
@@ -308,22 +308,22 @@ impl Server {
         }
     }
 
-    fn serve(&mut self, pid: Pid, image: Time, peer: Peer, hello: Hello) -> io::Result<()> {
-        let served = self.served.entry(pid).or_insert_with(|| Served {
+    fn answer(&mut self, pid: Pid, image: Time, peer: Peer, hello: Hello) -> io::Result<()> {
+        let answered = self.answered.entry(pid).or_insert_with(|| Answered {
             image,
             kinds: Vec::new(),
         });
-        if served.image != image {
-            *served = Served {
+        if answered.image != image {
+            *answered = Answered {
                 image,
                 kinds: Vec::new(),
             };
         }
-        if served.kinds.contains(&hello.kind) {
+        if answered.kinds.contains(&hello.kind) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        served.kinds.push(hello.kind);
-        // Told before it is given: the process may have ended before this thread goes on.
+        answered.kinds.push(hello.kind);
+        // Noted before it is given: the process may have ended before this thread goes on.
         match hello.kind {
             Kind::Ring => {
                 let (reader, memory) = RingReader::create(RING_BYTES)?;

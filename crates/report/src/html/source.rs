@@ -16,7 +16,7 @@ use super::{
     Finding, Footprint, Frame, GroupRow, HtmlReport, Object, Overhead, Stack, TraceSummary,
 };
 use crate::map::Map;
-use crate::words::{command_line, lengths};
+use crate::text::{command_line, lengths};
 
 /// Groups of objects; what is beyond is counted.
 const GROUPS: usize = 3000;

@@ -6,7 +6,7 @@ use varve_trace::ClockUnit;
 
 use super::chart;
 use super::page::{Page, Tone};
-use crate::words::span;
+use crate::text::span;
 
 pub(super) fn footprint(page: &mut Page, a: &Analysis) {
     let f = &a.footprint;
@@ -41,7 +41,7 @@ pub(super) fn footprint(page: &mut Page, a: &Analysis) {
             chart::bar(share, 30)
         ));
     }
-    let aside = [
+    let rests = [
         (a.unowned, "belong to no known object"),
         (a.shared, "are shared by several objects and count in each"),
         (
@@ -49,7 +49,7 @@ pub(super) fn footprint(page: &mut Page, a: &Analysis) {
             "are Varve's own in the target, in no other figure",
         ),
     ];
-    for (rest, what) in aside {
+    for (rest, what) in rests {
         if rest != Remainder::default() {
             page.line(&format!(
                 "  {}, {}, {what}",

@@ -5,7 +5,7 @@ use varve_trace::ClockUnit;
 
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
-use crate::words::grouped;
+use crate::text::grouped;
 
 /// Rows of the table of the hottest objects.
 pub(super) const HOTTEST: usize = 8;

@@ -10,7 +10,7 @@ use super::chart;
 use super::page::{Page, Tone};
 use super::recording;
 use super::table::{Align, Table};
-use crate::words::{grouped, quoted_path, span};
+use crate::text::{grouped, quoted_path, span};
 
 /// Lines of a window that the first screen fits.
 const LINES: usize = 40;
@@ -121,13 +121,13 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
     page.labelled_within(
         "touched",
         Tone::Plain,
-        &format!("{}{more}", o.touched.words(bytes)),
+        &format!("{}{more}", o.touched.text(bytes)),
         room.statement,
     );
     let mut parts = vec![format!(
         "{} in an interval on average, {} at most",
-        o.mean_working_set.words(bytes),
-        o.peak_working_set.words(bytes)
+        o.mean_working_set.text(bytes),
+        o.peak_working_set.text(bytes)
     )];
     if let Some(resident) = o.peak_resident.value() {
         let of = match a.processes.len() {
@@ -168,7 +168,7 @@ fn objects(page: &mut Page, a: &Analysis, o: &Overview) {
     }
     let of = o.hot_samples.map(|n| format!(" ({})", resting_on(n)));
     let of = of.unwrap_or_default();
-    page.heading(&format!("Hot, by {}{of}", o.hot_by.words()));
+    page.heading(&format!("Hot, by {}{of}", o.hot_by.as_str()));
     let mut table = Table::new(&[
         ("object", Align::Name),
         ("kind", Align::Left),
@@ -181,7 +181,7 @@ fn objects(page: &mut Page, a: &Analysis, o: &Overview) {
         table.row([
             grouped(&object.name, object.objects),
             object.kind.as_str().to_owned(),
-            object.touched.words(bytes),
+            object.touched.text(bytes),
             format::share(object.share),
         ]);
     }

@@ -160,9 +160,9 @@ impl<W: Word> DeltaEncoder<W> {
             } else {
                 NARROW_FROM
             };
-        let least_width = if self.is_narrow { 1 } else { 4 };
+        let min_width = if self.is_narrow { 1 } else { 4 };
         for width in &mut widths {
-            *width = rounded(*width, least_width);
+            *width = rounded(*width, min_width);
         }
         self.blocks.extend(widths.iter().map(|w| *w as u8));
         for (width, values) in widths.iter().zip(left.chunks_exact(MINIBLOCK)) {

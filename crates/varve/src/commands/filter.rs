@@ -65,29 +65,29 @@ pub(crate) fn choose(trace: Trace, filter: &Filter) -> Result<Trace, Failure> {
         return Ok(trace);
     }
     let mut chosen = Selection::default();
-    let mut words = Vec::new();
+    let mut parts = Vec::new();
     if let Some(pid) = filter.pid {
         chosen.pids = Some([process(&trace, Pid(pid))?].into());
-        words.push(format!("process {pid}"));
+        parts.push(format!("process {pid}"));
     }
     if let Some(thread) = &filter.thread {
         chosen.tids = Some(threads(&trace, thread)?);
-        words.push(format!("thread {thread}"));
+        parts.push(format!("thread {thread}"));
     }
     if filter.object.is_some() || filter.kind.is_some() {
         chosen.objects = Some(objects(&trace, filter)?);
-        words.extend(filter.object.as_ref().map(|o| format!("objects {o}")));
-        words.extend(filter.kind.map(|k| format!("kind {}", k.as_str())));
+        parts.extend(filter.object.as_ref().map(|o| format!("objects {o}")));
+        parts.extend(filter.kind.map(|k| format!("kind {}", k.as_str())));
     }
     if filter.from.is_some() || filter.to.is_some() {
         window(&trace, filter, &mut chosen)?;
-        words.extend(filter.from.map(|t| format!("from {}", show(t.0))));
-        words.extend(filter.to.map(|t| format!("to {}", show(t.0))));
+        parts.extend(filter.from.map(|t| format!("from {}", show(t.0))));
+        parts.extend(filter.to.map(|t| format!("to {}", show(t.0))));
     }
     if filter.from.is_some() {
-        words.push("in whole intervals, times counted from the first on".to_owned());
+        parts.push("in whole intervals, times counted from the first on".to_owned());
     }
-    chosen.words = words.join(", ");
+    chosen.description = parts.join(", ");
     let is_some = chosen.pids.is_some() || chosen.tids.is_some() || chosen.objects.is_some();
     let mut part = trace.part(chosen);
     // Touches name no thread, and resident pages are recorded of all processes together.

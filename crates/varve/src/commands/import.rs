@@ -21,7 +21,7 @@ Examples:
   varve import samples.txt -o solver.varve
   varve import mmap_trace_bfs.csv munmap_trace_bfs.csv memory_trace_bfs.csv -o bfs.varve
 
-Formats (docs/import.md), told apart by what the files hold:
+Formats (docs/import.md), distinguished by what the files hold:
   perf-data    perf.data with addresses, such as of `perf mem record`; also of DAMON's tracepoint
   perf-script  the text of `perf script`
   mitos        samples of Mitos and MemAxes, of both generations

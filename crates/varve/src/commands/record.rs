@@ -20,7 +20,7 @@ use varve_trace::{Existing, IntervalChoice};
 use self::finish::finish;
 pub(super) use self::finish::put_in_order;
 use self::values::{
-    HoldArgument, IntervalArgument, SamplesArgument, Thp, USUAL_RATE, Writes, ablation, backends,
+    DEFAULT_RATE, HoldArgument, IntervalArgument, SamplesArgument, Thp, Writes, ablation, backends,
 };
 use super::Failure;
 use crate::arguments::Writing;
@@ -247,10 +247,10 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
         samples: match arguments.samples {
             SamplesArgument::Off => SamplesChoice::Off,
             SamplesArgument::Clock(rate) => SamplesChoice::Clock { rate },
-            SamplesArgument::Auto => SamplesChoice::Auto { rate: USUAL_RATE },
+            SamplesArgument::Auto => SamplesChoice::Auto { rate: DEFAULT_RATE },
             SamplesArgument::Hardware(source) => SamplesChoice::Hardware {
                 source,
-                rate: USUAL_RATE,
+                rate: DEFAULT_RATE,
             },
         },
         hold: match arguments.hold {
@@ -291,7 +291,7 @@ fn default_output(target: &TargetChoice) -> PathBuf {
 }
 
 pub(super) fn failure(error: RecordError) -> Failure {
-    let (what, hint) = error.told();
+    let (what, hint) = error.message();
     Failure {
         what,
         hint,

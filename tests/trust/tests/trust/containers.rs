@@ -38,7 +38,7 @@ fn heap(stage: &Stage) -> PathBuf {
 }
 
 impl Recorded {
-    /// The programs called `heap`, and who told of their objects.
+    /// The programs called `heap`, and who reported their objects.
     fn sources(&self) -> Vec<(u32, Option<String>, Option<String>)> {
         let rows: Vec<ProcessRow> = self.trace.rows().unwrap();
         let of_heap = rows.into_iter().filter(|p| p.exe.ends_with("heap"));
@@ -91,9 +91,9 @@ impl Recorded {
     fn require(&self, programs: usize, from: &str, why: Option<&str>) {
         let sources = self.sources();
         assert_eq!(sources.len(), programs, "{sources:?}");
-        for (pid, told, reason) in sources {
+        for (pid, reporter, reason) in sources {
             assert_eq!(
-                (told.as_deref(), reason.as_deref()),
+                (reporter.as_deref(), reason.as_deref()),
                 (Some(from), why),
                 "{}",
                 self.ended.stderr
@@ -140,7 +140,7 @@ fn two_containers_with_the_same_numbers_are_two() {
 }
 
 #[test]
-fn a_user_namespace_that_does_not_know_the_recorders_user_is_served() {
+fn a_user_namespace_that_does_not_know_the_recorders_user_is_answered() {
     let stage = Stage::new();
     let heap = heap(&stage);
     let user = STRANGER.to_string();

@@ -70,11 +70,11 @@ impl Tally {
     }
 
     pub(super) fn done(&self) -> Sampled {
-        let told = self.reads + self.writes > 0;
+        let known = self.reads + self.writes > 0;
         Sampled {
             samples: self.samples,
-            reads: told.then_some(self.reads),
-            writes: told.then_some(self.writes),
+            reads: known.then_some(self.reads),
+            writes: known.then_some(self.writes),
             latency_cycles: self.latency(),
             time_ns: self.weight(self.time),
             access_ns: self.weight(self.access),

@@ -21,7 +21,7 @@ const MAX_BLOCKS: usize = 1 << 20;
 const LISTED: usize = 100;
 /// Blocks that one access is entered in, at most: a copy of megabytes is nobody's contention.
 const MAX_CROSSED: u64 = 4;
-/// An access whose size is not told counts as all of the aligned bytes around it.
+/// An access whose size is not known counts as all of the aligned bytes around it.
 const UNKNOWN_BYTES: u64 = 16;
 /// No known object lies there.
 const NOBODY: u32 = u32::MAX;

@@ -45,9 +45,9 @@ struct Event {
     time: Option<Time>,
     events: u64,
     weight: u64,
-    /// The part of the weight that writes, and whether that is told.
+    /// The part of the weight that writes, and whether that is known.
     writes: u64,
-    told: bool,
+    known: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -69,7 +69,7 @@ impl Sums {
 pub(super) struct ObjectSums {
     pub(super) all: Sums,
     /// Events that do not tell reads from writes.
-    untold: bool,
+    unknown: bool,
     threads: BTreeMap<u32, (Sums, Option<(Time, Time)>)>,
     /// By part and thread.
     pub(super) ranges: BTreeMap<(u32, u32), Sums>,
@@ -154,7 +154,7 @@ impl<'a> Builder<'a> {
             events: accesses,
             weight: accesses,
             writes: row.writes,
-            told: true,
+            known: true,
         });
         let place = object.map(|o| self.place(o));
         if let Some((_, of)) = place.and_then(|p| self.objects.get_mut(p)) {
@@ -182,7 +182,7 @@ impl<'a> Builder<'a> {
             events: 1,
             weight,
             writes: if row.write == Some(true) { weight } else { 0 },
-            told: row.write.is_some(),
+            known: row.write.is_some(),
         });
         if let (Some(thread), Some(address)) = (thread, row.address) {
             self.block(
@@ -203,7 +203,7 @@ impl<'a> Builder<'a> {
             events: 1,
             weight: 1,
             writes: 0,
-            told: false,
+            known: false,
         });
     }
 
@@ -225,7 +225,7 @@ impl<'a> Builder<'a> {
             events: 1,
             weight: 1,
             writes: u64::from(row.write == Some(true)),
-            told: row.write.is_some(),
+            known: row.write.is_some(),
         });
         if let Some(thread) = thread {
             self.block(row.pid, thread, object, row.address, None, row.write, 1);
@@ -313,7 +313,7 @@ impl<'a> Builder<'a> {
         let place = self.place(object);
         let of = &mut self.objects[place].1;
         of.all.add(e);
-        of.untold |= !e.told;
+        of.unknown |= !e.known;
         let part = of.threads.entry(thread).or_default();
         part.0.add(e);
         if let Some(time) = e.time {
@@ -470,7 +470,7 @@ impl<'a> Builder<'a> {
             })
             .collect();
         threads.sort_by_key(|t| (Reverse(t.weight), t.tid));
-        let told = !sums.untold;
+        let known = !sums.unknown;
         let traps = self.source == SharingSource::Traps;
         let seen_later = !traps && self.source != SharingSource::Faults;
         let most = firsts.iter().flatten().filter(|(_, pages)| **pages > 0);
@@ -485,16 +485,16 @@ impl<'a> Builder<'a> {
             bytes: self.bytes(sums),
             events: sums.all.events,
             weight: sums.all.weight,
-            reads: told.then(|| sums.all.weight - sums.all.writes),
-            writes: told.then_some(sums.all.writes),
+            reads: known.then(|| sums.all.weight - sums.all.writes),
+            writes: known.then_some(sums.all.writes),
             class: match traps {
-                true => class_of_firsts(&threads, told),
-                false => seen_later.then(|| class(&threads, told)),
+                true => class_of_firsts(&threads, known),
+                false => seen_later.then(|| class(&threads, known)),
             },
             pages: counted.then(|| sums.gathered.sharing()),
             first_tid: most.map(|(tid, _)| *tid),
             never_touched_by: seen_later.then(|| self.strangers(row, sums, firsts.as_ref())),
-            never_written_by: (seen_later && told).then(|| {
+            never_written_by: (seen_later && known).then(|| {
                 let readers = threads.iter().filter(|t| t.writes == 0);
                 let sure = readers.filter(|t| counted || t.events >= ENOUGH);
                 sure.map(|t| t.tid).collect()

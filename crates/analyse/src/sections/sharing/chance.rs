@@ -1,7 +1,7 @@
 //! How likely it is that two threads keep apart by luck.
 
 /// Events of a place that count, at most. Fewer can only make luck likelier.
-const MOST: u64 = 50;
+const MAX: u64 = 50;
 
 /// The chance that events which all come from one common pattern would fall apart between two threads as they did: of
 /// all ways to give `a` of the events to one thread and the rest to the other, the share that leaves every place with one
@@ -11,7 +11,7 @@ pub(super) fn apart(one: &[u64], other: &[u64]) -> f64 {
     let counts: Vec<usize> = one
         .iter()
         .chain(other)
-        .map(|&n| n.min(MOST) as usize)
+        .map(|&n| n.min(MAX) as usize)
         .collect();
     let a: usize = counts[..one.len()].iter().sum();
     let all: usize = counts.iter().sum();

@@ -9,7 +9,7 @@ use super::Axis;
 /// Bins at most; fewer where that would leave less than [`PER_BIN`] events in each on average.
 const MAX_BINS: u64 = 240;
 const PER_BIN: u64 = 20;
-/// Events of a stretch of time that a phase is told from, on average.
+/// Events of a stretch of time that a phase is concluded from, on average.
 const PER_STRETCH: u64 = 10;
 /// Phases that are listed.
 const MAX_PHASES: usize = 200;

@@ -9,7 +9,7 @@ use super::build::ObjectSums;
 use super::{RANGES, RangeCell, Ranges, SharingClass, SharingPart};
 use crate::analysis::ThreadShare;
 
-/// Events of a part of an object from which on it is told whose it is.
+/// Events of a part of an object from which on it is said whose it is.
 const MIN_IN_PART: u64 = 8;
 
 /// The part of an object that a page is in.
@@ -50,20 +50,20 @@ pub(super) fn first_pages<'a>(
     faults: impl Iterator<Item = &'a ThreadShare>,
 ) -> Option<BTreeMap<Tid, u64>> {
     let counted = sums.gathered.threads();
-    let told: BTreeMap<Tid, u64> = counted.iter().map(|t| (t.tid, t.first_pages.0)).collect();
-    if told.values().any(|pages| *pages > 0) {
-        return Some(told);
+    let known: BTreeMap<Tid, u64> = counted.iter().map(|t| (t.tid, t.first_pages.0)).collect();
+    if known.values().any(|pages| *pages > 0) {
+        return Some(known);
     }
-    let mut told: BTreeMap<Tid, u64> = BTreeMap::new();
+    let mut known: BTreeMap<Tid, u64> = BTreeMap::new();
     for share in faults {
-        *told.entry(share.tid).or_default() += share.pages.0;
+        *known.entry(share.tid).or_default() += share.pages.0;
     }
-    (!told.is_empty()).then_some(told)
+    (!known.is_empty()).then_some(known)
 }
 
-pub(super) fn class(threads: &[SharingPart], told: bool) -> SharingClass {
+pub(super) fn class(threads: &[SharingPart], known: bool) -> SharingClass {
     let writers = threads.iter().filter(|t| t.writes > 0).count();
-    match (threads.len(), told, writers) {
+    match (threads.len(), known, writers) {
         (0 | 1, ..) => SharingClass::Private,
         (_, false, _) => SharingClass::Shared,
         (_, _, 0) => SharingClass::ReadOnly,
@@ -73,8 +73,8 @@ pub(super) fn class(threads: &[SharingPart], told: bool) -> SharingClass {
 }
 
 /// What is known of the first accesses to pages: one thread may not be alone, and one that was seen to read may also write.
-pub(super) fn class_of_firsts(threads: &[SharingPart], told: bool) -> Option<SharingClass> {
-    match class(threads, told) {
+pub(super) fn class_of_firsts(threads: &[SharingPart], known: bool) -> Option<SharingClass> {
+    match class(threads, known) {
         SharingClass::Private => None,
         SharingClass::ManyWriters => Some(SharingClass::ManyWriters),
         _ => Some(SharingClass::Shared),

@@ -23,7 +23,7 @@ struct Ring {
     pid: Pid,
     /// When what that process runs began.
     image: Time,
-    /// Whether it has told anything.
+    /// Whether it has reported anything.
     spoke: bool,
     sites: HashMap<u32, SiteId>,
     lost: u64,
@@ -45,7 +45,7 @@ struct Early {
 }
 
 impl Early {
-    /// Whether the events have told of the process and of what it runs.
+    /// Whether the events have reported the process and what it runs.
     fn is_known(&self, processes: &Processes) -> bool {
         processes.knows(self.pid, self.image)
     }

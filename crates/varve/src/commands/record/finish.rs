@@ -26,7 +26,7 @@ pub(super) fn finish(mut summary: Summary) -> Result<ExitCode, Failure> {
 /// Puts the trace in order and says where it is, or why it is not.
 fn write(summary: Summary) {
     if let Some(trouble) = &summary.trouble {
-        let (what, hint) = trouble.told();
+        let (what, hint) = trouble.message();
         varve_ui::error(format!("the recording ended early: {what}"));
         if let Some(hint) = hint {
             varve_ui::hint(hint);

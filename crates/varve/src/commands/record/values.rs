@@ -55,10 +55,10 @@ pub(crate) enum SamplesArgument {
 }
 
 /// The default rate, and that of `auto`.
-pub(crate) const USUAL_RATE: u32 = 1000;
+pub(crate) const DEFAULT_RATE: u32 = 1000;
 
 /// Above this a CPU does little else.
-const HIGHEST_RATE: u32 = 20_000;
+const MAX_RATE: u32 = 20_000;
 
 impl FromStr for SamplesArgument {
     type Err = String;
@@ -75,9 +75,9 @@ impl FromStr for SamplesArgument {
         }
         let number = text.strip_suffix("/s").unwrap_or(text);
         match number.parse() {
-            Ok(rate @ 1..=HIGHEST_RATE) => Ok(SamplesArgument::Clock(rate)),
+            Ok(rate @ 1..=MAX_RATE) => Ok(SamplesArgument::Clock(rate)),
             _ => Err(format!(
-                "give a rate from 1/s to {HIGHEST_RATE}/s, `auto`, `pebs`, `ibs`, `spe` or `off`"
+                "give a rate from 1/s to {MAX_RATE}/s, `auto`, `pebs`, `ibs`, `spe` or `off`"
             )),
         }
     }

@@ -3,8 +3,8 @@
 use super::ranges::Range;
 use crate::sys;
 
-/// Mappings that are remembered; with more, some take longer to count as settled.
-const MOST: usize = 4096;
+/// Mappings that are remembered; with more, some take longer to count as steady.
+const MAX: usize = 4096;
 /// Boundaries at which nothing may have been added.
 const CALM: u64 = 20;
 
@@ -19,16 +19,16 @@ struct Known {
 }
 
 /// Mappings and how full they were at the last boundary.
-pub(super) struct Settled {
+pub(super) struct Steady {
     known: &'static mut [Known],
 }
 
-impl Settled {
-    pub(super) fn new() -> Option<Settled> {
-        let memory = sys::map_anonymous(MOST * size_of::<Known>())?;
+impl Steady {
+    pub(super) fn new() -> Option<Steady> {
+        let memory = sys::map_anonymous(MAX * size_of::<Known>())?;
         // SAFETY: fresh zeroed memory of that size, page-aligned, which stays; zeroes are valid.
-        let known = unsafe { std::slice::from_raw_parts_mut(memory.cast().as_ptr(), MOST) };
-        Some(Settled { known })
+        let known = unsafe { std::slice::from_raw_parts_mut(memory.cast().as_ptr(), MAX) };
+        Some(Steady { known })
     }
 
     /// Where this memory lies.
