@@ -238,6 +238,7 @@ fn finding(
         id,
         title,
         evidence,
+        action: id.action().to_owned(),
         advice: advice.to_owned(),
         objects,
     }

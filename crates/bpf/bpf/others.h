@@ -336,7 +336,7 @@ static __noinline u32 clears_bits(u64 file)
 	u64 task;
 	u32 owner;
 
-	if (!g || g->self == bpf_get_current_pid_tgid() >> 32 ||
+	if (!g || g->self_pid == bpf_get_current_pid_tgid() >> 32 ||
 	    BPF_CORE_READ(f, f_inode, i_sb, s_magic) != PROC_MAGIC)
 		return 0;
 	bpf_probe_read_kernel_str(name, sizeof(name), BPF_CORE_READ(f, f_path.dentry, d_name.name));

@@ -284,6 +284,35 @@ impl Loss {
             Loss::DamagedCounts => "files of counts that cannot be read",
         }
     }
+    /// What to do about it, as an order.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Loss::Faults | Loss::ProcessEvents | Loss::MappingEvents | Loss::VanishedPages => {
+                "leave the recorder a CPU: its ring of events was full"
+            }
+            Loss::VanishWalks => {
+                "record with a shorter --interval: less is touched then between two readings"
+            }
+            Loss::UntrackedChildren => "record fewer processes at once, as with --no-follow",
+            Loss::UnreadableTables | Loss::MissingMechanisms => {
+                "run `varve doctor` to see what this machine lacks"
+            }
+            Loss::ReclaimScannedPages => "record where more memory is free",
+            Loss::HoldsCutShort => "let nobody stop the recorder or thaw the target's cgroup",
+            Loss::UnheldProcesses => "end the debugger, or leave the processes in their cgroup",
+            Loss::PreloadRecords | Loss::InheritedObjects => "record with a larger --min-object",
+            Loss::Stacks => "record a part of the run (--delay, --duration)",
+            Loss::SkippedPrograms | Loss::LastInterval => "record again",
+            Loss::KilledHandlers => "let nobody end the fault handlers",
+            Loss::EndedEarly => "mend what the error names, and record again",
+            Loss::RecorderKilled => "end the recorder with Ctrl-C, or let it end by itself",
+            Loss::CutLine => "import the whole text",
+            Loss::UncountedAccesses => "count a shorter run, or with a larger --interval-accesses",
+            Loss::UncountedPrograms => "record these programs with --backend scan",
+            Loss::UncountedProcesses => "count fewer processes at once, as with --no-follow",
+            Loss::DamagedCounts => "let nobody write to the files of counts, and record again",
+        }
+    }
 }
 
 named! {

@@ -12,6 +12,8 @@ pub struct Finding {
     pub title: String,
     /// The numbers and the names behind it.
     pub evidence: String,
+    /// What to do, in a few words.
+    pub action: String,
     /// What a person can do about it.
     pub advice: String,
     /// The objects it is about, the most affected first.
@@ -30,7 +32,7 @@ macro_rules! finding_ids {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What to do, in a few words.
+            /// What to do, in a few words, where nothing of the trace says more.
             pub const fn action(self) -> &'static str {
                 match self { $(Self::$variant => $action,)* }
             }
@@ -40,7 +42,7 @@ macro_rules! finding_ids {
 
 finding_ids! {
     /// Accesses may be missing.
-    Incomplete = "incomplete", "record again with a longer --interval";
+    Incomplete = "incomplete", "record again";
     /// Too few intervals to speak of time.
     ShortRecording = "short-recording", "record longer, or with a shorter --interval";
     /// Cache lines in which threads use different bytes.

@@ -104,7 +104,7 @@ pub struct Headline {
     /// Which rule found it.
     pub id: FindingId,
     /// What to do.
-    pub action: &'static str,
+    pub action: String,
     /// What was found.
     pub title: String,
     /// The object that it is about most.
@@ -266,7 +266,7 @@ fn headlines(a: &Analysis) -> Vec<Headline> {
         .collect();
     let findings = a.findings.iter().map(|f| Headline {
         id: f.id,
-        action: f.id.action(),
+        action: f.action.clone(),
         title: f.title.clone(),
         object: f
             .objects

@@ -4,7 +4,8 @@ use tempfile::TempDir;
 use varve_analyse::Analysis;
 use varve_model::{Duration, Pages};
 
-use crate::terminal::{Kind, changed, first_screen, write};
+use crate::made::{Kind, write};
+use crate::terminal::{changed, first_screen};
 
 const SECOND: u64 = 1_000_000_000;
 

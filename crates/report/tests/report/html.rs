@@ -290,6 +290,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             id: FindingId::NeverTouched,
             title: String::new(),
             evidence: String::new(),
+            action: String::new(),
             advice: String::new(),
             objects: vec![ObjectId(2)],
         }],

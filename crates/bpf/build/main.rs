@@ -1,4 +1,6 @@
-//! Compiles the BPF programs with clang into one object, which the crate embeds
+//! Compiles the BPF programs with clang into one object, which the crate embeds, and makes the Rust side of their header
+
+mod abi;
 
 use std::path::PathBuf;
 
@@ -6,8 +8,13 @@ use libbpf_cargo::SkeletonBuilder;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=bpf");
+    println!("cargo:rerun-if-changed=build");
     println!("cargo:rerun-if-env-changed=CLANG");
-    let object = PathBuf::from(std::env::var("OUT_DIR")?).join("varve.bpf.o");
+    let folder = PathBuf::from(std::env::var("OUT_DIR")?);
+    let header = abi::rust(&std::fs::read_to_string("bpf/abi.h")?)
+        .map_err(|what| format!("bpf/abi.h: {what}"))?;
+    std::fs::write(folder.join("abi.rs"), header)?;
+    let object = folder.join("varve.bpf.o");
     let mut builder = SkeletonBuilder::new();
     if let Ok(clang) = std::env::var("CLANG") {
         builder.clang(clang);
