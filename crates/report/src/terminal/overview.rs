@@ -241,7 +241,7 @@ fn findings(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
         };
         page.marked(
             tone,
-            finding.action,
+            &finding.action,
             &format!("{}{of}", finding.title),
             room.finding,
         );
