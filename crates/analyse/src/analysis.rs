@@ -32,39 +32,48 @@ pub struct Analysis {
     pub overhead: Known<Overhead>,
     /// How much memory was used at all.
     pub footprint: Footprint,
-    /// In how many intervals the pages were touched.
-    pub reuse: Reuse,
-    /// The working set of each interval, in the order of time.
-    pub working_set: Vec<WorkingSet>,
-    /// How the touches became known; only sources that occur.
-    pub sources: Vec<SourceUse>,
-    /// What the kernel tells of writes.
-    pub writes: Writes,
+    /// In how many intervals the pages were touched; null without touches.
+    #[serde(serialize_with = "Known::plain")]
+    pub reuse: Known<Reuse>,
+    /// The working set of each interval, in the order of time; null without touches.
+    #[serde(serialize_with = "Known::plain")]
+    pub working_set: Known<Vec<WorkingSet>>,
+    /// How the touches became known; only sources that occur. Null without touches.
+    #[serde(serialize_with = "Known::plain")]
+    pub sources: Known<Vec<SourceUse>>,
+    /// Of which touches it is known whether they wrote; null without touches.
+    #[serde(serialize_with = "Known::plain")]
+    pub writes: Known<Writes>,
     /// Each process, in the order of pids.
     pub processes: Vec<ProcessUse>,
     /// Where the objects of programs come from, the most frequent first; empty where the trace does not say.
     pub object_sources: Vec<ObjectSource>,
-    /// Each thread that touched a page first, most pages first.
-    pub threads: Vec<ThreadUse>,
+    /// Each thread that touched a page first, most pages first; null without page faults.
+    #[serde(serialize_with = "Known::plain")]
+    pub threads: Known<Vec<ThreadUse>>,
     /// The objects, most page touches first, then largest first; the recorder's own memory is not among them.
     pub objects: Vec<ObjectUse>,
     /// What `objects` leaves out because there are too many.
     pub omitted: Omitted,
     /// The objects by name, kind and site, omitted ones included; most page touches first.
     pub groups: Vec<Group>,
-    /// Touched pages that no known object lies on.
-    pub unowned: Remainder,
-    /// Touched pages that several objects lie on; they are counted in each of these as well.
-    pub shared: Remainder,
+    /// Touched pages that no known object lies on; null without touches.
+    #[serde(serialize_with = "Known::plain")]
+    pub unowned: Known<Remainder>,
+    /// Touched pages that several objects lie on; they are counted in each of these as well. Null without touches.
+    #[serde(serialize_with = "Known::plain")]
+    pub shared: Known<Remainder>,
     /// Memory of the preload library inside the target; it is in no other figure but `sources` and
-    /// `trace.touch_rows`.
-    pub own_memory: Remainder,
+    /// `trace.touch_rows`. Null without touches.
+    #[serde(serialize_with = "Known::plain")]
+    pub own_memory: Known<Remainder>,
     /// What samples of accesses say; null where the trace has none.
     pub samples: Option<SampleUse>,
     /// What exact counts of accesses say; null where the trace has none.
     pub counts: Option<CountUse>,
-    /// The tail of the recording that [`ObjectUse::cold_pages`] speaks of.
-    pub tail: Tail,
+    /// The tail of the recording that [`ObjectUse::cold_pages`] speaks of; null without touches.
+    #[serde(serialize_with = "Known::plain")]
+    pub tail: Known<Tail>,
     /// Who shares which pages, where the recording counted every access; null elsewhere.
     pub exact: Option<ExactUse>,
     /// Which threads use which objects, which parts of them, and when; null where no thread of an access is known.
@@ -83,9 +92,9 @@ impl Analysis {
     /// several objects lie on counts in each.
     pub fn shares_of_touches(&self) -> Option<u64> {
         let groups = self.groups.iter().map(|g| g.usage.page_touches);
-        let sum = groups.fold(self.unowned.page_touches, u64::saturating_add);
+        let sum = groups.fold(self.unowned.or_zero().page_touches, u64::saturating_add);
         // A rounded sum of 100 % needs no explanation.
-        let all = self.footprint.page_touches;
+        let all = self.footprint.page_touches.or_zero();
         (sum.saturating_mul(200) >= all.saturating_mul(201)).then_some(sum)
     }
 }

@@ -39,6 +39,15 @@ impl<T> Known<T> {
         }
     }
 
+    /// A copy of the figure or its bound; the type's zero where it is not known, for sums that an absent figure adds
+    /// nothing to.
+    pub fn or_zero(&self) -> T
+    where
+        T: Copy + Default,
+    {
+        self.value().copied().unwrap_or_default()
+    }
+
     /// The figure made into another one; what is not known stays so, for the same reason.
     pub fn map<U>(&self, make: impl FnOnce(&T) -> U) -> Known<U> {
         match self {
@@ -64,6 +73,13 @@ impl<T> Known<T> {
             Known::AtLeast(value) => format!("at least {}", show(value)),
             Known::Absent(_) => "not known".to_owned(),
         }
+    }
+}
+
+impl<T> Known<Vec<T>> {
+    /// The items; none where they are not known.
+    pub fn items(&self) -> &[T] {
+        self.value().map_or(&[], Vec::as_slice)
     }
 }
 

@@ -126,7 +126,13 @@ fn working(analysis: &Analysis) -> Option<HashSet<(Pid, u32)>> {
 /// least three, each with at least half its fair share.
 pub(super) fn scanned_by_all(f: &Facts<'_>) -> Option<Finding> {
     let mut faulting: HashMap<Pid, u64> = HashMap::new();
-    for t in f.analysis.threads.iter().filter(|t| t.first_touches.0 > 0) {
+    for t in f
+        .analysis
+        .threads
+        .items()
+        .iter()
+        .filter(|t| t.first_touches.0 > 0)
+    {
         *faulting.entry(t.pid).or_default() += 1;
     }
     let mut most = 0;

@@ -85,7 +85,13 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
 
 /// Pages that count in every interval whether used or not make at least 10 % of all page touches.
 pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
-    let of = |source| f.analysis.sources.iter().find(move |s| s.source == source);
+    let of = |source| {
+        f.analysis
+            .sources
+            .items()
+            .iter()
+            .find(move |s| s.source == source)
+    };
     let (sticky, pinned) = (of(TouchSource::Sticky), of(TouchSource::Pinned));
     let touches = sticky
         .into_iter()
@@ -95,6 +101,7 @@ pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
     let all = f
         .analysis
         .sources
+        .items()
         .iter()
         .map(|s| s.page_touches)
         .sum::<u64>();
@@ -135,8 +142,8 @@ pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
 /// bit each.
 pub(super) fn huge_pages(analysis: &Analysis) -> Option<Finding> {
     let (huge, all) = (
-        analysis.footprint.huge_page_touches,
-        analysis.footprint.page_touches,
+        analysis.footprint.huge_page_touches.or_zero(),
+        analysis.footprint.page_touches.or_zero(),
     );
     if huge == 0 || huge.saturating_mul(10) < all {
         return None;

@@ -6,34 +6,44 @@ use varve_model::{Pages, Time, TouchSource};
 
 use crate::Known;
 
-/// How much memory was used at all.
+/// How much memory was used at all; figures of touches are null where the trace has none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Footprint {
     /// Distinct pages of memory touched.
-    pub touched_pages: Pages,
+    #[serde(serialize_with = "Known::plain")]
+    pub touched_pages: Known<Pages>,
     /// The sum over processes of the distinct pages that each touched: a page that several touched counts in each.
-    pub touched_pages_per_process: Pages,
+    #[serde(serialize_with = "Known::plain")]
+    pub touched_pages_per_process: Known<Pages>,
     /// The most pages resident at the end of any interval. A page that several processes map counts in each, so that this
     /// compares with `touched_pages_per_process`, not with `touched_pages`.
     /// Null where unknown.
     #[serde(serialize_with = "Known::plain")]
     pub peak_resident_pages: Known<Pages>,
     /// The most pages touched in one interval.
-    pub peak_working_set_pages: Pages,
+    #[serde(serialize_with = "Known::plain")]
+    pub peak_working_set_pages: Known<Pages>,
     /// Pages touched in an interval, on average over the intervals.
-    pub mean_working_set_pages: Pages,
+    #[serde(serialize_with = "Known::plain")]
+    pub mean_working_set_pages: Known<Pages>,
     /// Sum over intervals of the pages touched.
-    pub page_touches: u64,
+    #[serde(serialize_with = "Known::plain")]
+    pub page_touches: Known<u64>,
     /// The sum of that over processes.
-    pub page_touches_per_process: u64,
+    #[serde(serialize_with = "Known::plain")]
+    pub page_touches_per_process: Known<u64>,
     /// The part of `page_touches` that huge pages made, at their own size.
-    pub huge_page_touches: u64,
+    #[serde(serialize_with = "Known::plain")]
+    pub huge_page_touches: Known<u64>,
     /// Distinct pages that in some interval only a flag tells of which other processes may have set; in no other figure.
-    pub possibly_others_pages: Pages,
+    #[serde(serialize_with = "Known::plain")]
+    pub possibly_others_pages: Known<Pages>,
     /// Sum over intervals of these pages; in no other figure.
-    pub possibly_others_page_touches: u64,
-    /// Page faults in the trace.
-    pub faults: u64,
+    #[serde(serialize_with = "Known::plain")]
+    pub possibly_others_page_touches: Known<u64>,
+    /// Page faults in the trace; null where it has none by its kind.
+    #[serde(serialize_with = "Known::plain")]
+    pub faults: Known<u64>,
 }
 
 /// Pages by the number of intervals in which they were touched.

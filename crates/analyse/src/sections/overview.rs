@@ -115,19 +115,14 @@ impl Overview {
     /// What an analysis says in short.
     pub fn of(a: &Analysis) -> Overview {
         let f = &a.footprint;
-        let seen = |pages: Pages| match &a.trace {
-            trace if !trace.has(Capability::Touches) => {
-                Known::Absent("the trace has no touched pages".to_owned())
-            }
-            trace => Known::of(pages.bytes(), is_whole(trace)),
-        };
+        let bytes = |pages: &Known<Pages>| pages.map(|p| p.bytes());
         let (hot_by, hot) = hot(a);
         Overview {
-            touched: seen(f.touched_pages),
-            peak_resident: f.peak_resident_pages.map(|pages| pages.bytes()),
-            mean_working_set: seen(f.mean_working_set_pages),
-            peak_working_set: seen(f.peak_working_set_pages),
-            unowned: seen(a.unowned.touched_pages),
+            touched: bytes(&f.touched_pages),
+            peak_resident: bytes(&f.peak_resident_pages),
+            mean_working_set: bytes(&f.mean_working_set_pages),
+            peak_working_set: bytes(&f.peak_working_set_pages),
+            unowned: a.unowned.map(|rest| rest.touched_pages.bytes()),
             hot_by,
             hot_samples: match hot_by {
                 HotBy::Time | HotBy::Samples => a.samples.as_ref().map(|s| s.with_object),
@@ -177,7 +172,7 @@ fn hot(a: &Analysis) -> (HotBy, Vec<HotObject>) {
     let Some((by, weights, all)) = weights(a) else {
         let groups = a.groups.iter();
         let touches = groups.map(|g| ((g.name.as_str(), g.kind), g.usage.page_touches));
-        let objects = hottest(a, touches, a.footprint.page_touches);
+        let objects = hottest(a, touches, a.footprint.page_touches.or_zero());
         return (HotBy::PageTouches, objects);
     };
     let of: HashMap<ObjectId, Name<'_>> = a
@@ -224,7 +219,7 @@ fn hot_object(a: &Analysis, name: Name<'_>, share: f64) -> HotObject {
     };
     let bytes = groups().map(|g| g.bytes.min(g.peak_bytes).0).sum();
     let touched: u64 = groups().map(|g| g.usage.touched_pages.bytes().0).sum();
-    let touched = touched.min(a.footprint.touched_pages.bytes().0);
+    let touched = touched.min(a.footprint.touched_pages.or_zero().bytes().0);
     HotObject {
         name: name.0.to_owned(),
         kind: name.1,

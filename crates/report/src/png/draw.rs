@@ -249,7 +249,7 @@ fn head(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
         "Pages touched over time: the hottest {} of {} · {} touched · {}{}",
         layout.lanes.len(),
         format::counted(a.groups.len() as u64, "allocation site"),
-        format::pages_size(a.footprint.touched_pages),
+        format::pages_size(a.footprint.touched_pages.or_zero()),
         complete,
         a.trace
             .machine
@@ -371,7 +371,7 @@ fn lane(
 
 fn curve(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
     let mut peaks = vec![0_u64; layout.columns];
-    for w in &a.working_set {
+    for w in a.working_set.items() {
         let (from, to) = layout.span(a, w.start_ns, w.end_ns);
         peaks[from..=to]
             .iter_mut()
