@@ -15,7 +15,7 @@ all: build
 
 build:
 	scripts/setup build
-	cargo build --release --locked -p varve -p varve-agent -p varve-exact
+	cargo build --release --locked -p varve -p varve-preload -p varve-qemu-counter
 
 demo: build
 	$(MAKE) -s -C workloads bin/demo

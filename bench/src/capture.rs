@@ -72,7 +72,7 @@ impl Method {
     }
 
     /// The tools of the study that worked alike.
-    const fn forebear(self) -> Option<&'static str> {
+    const fn baseline_tool(self) -> Option<&'static str> {
         match self {
             Method::Scan => None,
             Method::Samples => Some("MitosTun"),
@@ -410,7 +410,7 @@ fn report(options: &Options, measured: &[(String, Vec<Round>)]) -> Result<Run> {
             let rate = of_rounds(rounds, |r| {
                 r.recorded[i].1.events as f64 / r.recorded[i].0.life_s
             });
-            let tool = method.forebear();
+            let tool = method.baseline_tool();
             let then = |figures: &[_]| tool.and_then(|t| look_up(figures, name, t));
             rows.push(vec![
                 name.clone(),

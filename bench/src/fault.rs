@@ -42,7 +42,7 @@ pub(crate) struct Options {
 /// One recorded run.
 struct Trapped {
     outcome: Outcome,
-    served: u64,
+    resolved: u64,
     faults: u64,
     rate: f64,
     incomplete: Option<String>,
@@ -79,7 +79,7 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
             less.push(some.outcome.life_s / without.life_s);
             // All that a recorded run took more, over the trapped accesses: holding and scanning included.
             let more = (all.outcome.life_s - without.life_s).max(0.0);
-            cost.push(more * f64::from(options.threads) * 1e6 / all.served.max(1) as f64);
+            cost.push(more * f64::from(options.threads) * 1e6 / all.resolved.max(1) as f64);
             rate.push(all.faults as f64 / all.outcome.life_s);
             share.push(some.rate);
             complete &= all.incomplete.is_none() && some.incomplete.is_none();
@@ -112,7 +112,7 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
         columns: vec![
             "program",
             "slowdown",
-            "us/trap",
+            "µs/trap",
             "faults/s",
             "with budget",
             "sampled",
@@ -126,7 +126,7 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
                 "worst thread time per trapped access",
                 greatest(&traps),
                 7.0,
-                " us",
+                " µs",
             ),
             verdict(
                 "geometric mean slowdown with the budget",
@@ -169,7 +169,7 @@ fn one(
     let complete = &trace.manifest.completeness;
     Ok(Trapped {
         outcome,
-        served: note.served,
+        resolved: note.resolved,
         faults: trace.count::<FaultRow>()?,
         rate: note.sampling_rate,
         incomplete: (!complete.complete).then(|| complete.statement.clone()),
@@ -178,7 +178,7 @@ fn one(
 
 fn run_json(run: &Trapped) -> serde_json::Value {
     json!({
-        "outcome": run.outcome.json(), "served": run.served, "faults": run.faults,
+        "outcome": run.outcome.json(), "resolved": run.resolved, "faults": run.faults,
         "sampling_rate": run.rate, "incomplete": run.incomplete,
     })
 }

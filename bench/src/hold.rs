@@ -1,5 +1,5 @@
 //! How long the target is held at the end of an interval, against the budget
-//! 0.3 ms + 4 us per thread + 40 ns per resident 4 KiB page.
+//! 0.3 ms + 4 µs per thread + 40 ns per resident 4 KiB page.
 
 use clap::Args;
 use serde_json::json;
@@ -102,8 +102,8 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
             "threads",
             "they are",
             "intervals",
-            "held us",
-            "budget us",
+            "held µs",
+            "budget µs",
             "median",
             "p99",
             "other CPUs",

@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// Interval, as for `varve record`
     #[arg(long, default_value = "50ms")]
     interval: String,
-    /// Whether writes are told from reads, as for `varve record`
+    /// Whether writes are distinguished from reads, as for `varve record`
     #[arg(long, default_value = "auto", value_parser = ["auto", "on", "off"])]
     writes: String,
     /// Samples, as for `varve record`; what they cost by themselves is the benchmark `samples`
@@ -215,7 +215,7 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
     if options.writes == "on" {
         // A fault for each first write of a page is a price that only who asks for it pays.
         verdicts.push(format!(
-            "slowdown with every write told: geometric mean {mean:.3}, worst {:.3}; no target",
+            "slowdown with every write known: geometric mean {mean:.3}, worst {:.3}; no target",
             greatest(&slow)
         ));
     } else {

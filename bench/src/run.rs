@@ -30,7 +30,7 @@ pub(crate) struct Run {
 impl Run {
     /// Prints the table; nothing is judged in smoke mode.
     pub(crate) fn print(&self, common: &Common) {
-        let mut widths: Vec<usize> = self.columns.iter().map(|c| c.len()).collect();
+        let mut widths: Vec<usize> = self.columns.iter().map(|c| c.chars().count()).collect();
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());

@@ -6,7 +6,7 @@
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 
-use varve_exact_table::{Counts, layout};
+use varve_qemu_counter_abi::{Counts, layout};
 
 pub(crate) fn run(bytes: &[u8], path: &Path) {
     let [how, content @ ..] = bytes else {

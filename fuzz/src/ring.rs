@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use varve_agent_ring::RingReader;
+use varve_preload_abi::RingReader;
 
 /// The smallest ring.
 const CAPACITY: usize = 16 << 10;
@@ -22,7 +22,7 @@ pub(crate) fn run(bytes: &[u8]) {
         .expect("the ring's memory");
     for turn in 0..4 {
         let mut records = 0u64;
-        let each = |record: &varve_agent_ring::Record<'_>| {
+        let each = |record: &varve_preload_abi::Record<'_>| {
             records += 1;
             let _ = format!("{record:?}");
         };

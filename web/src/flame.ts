@@ -6,7 +6,7 @@ import type { SampleUse } from "./payload";
 const ROW = 19;
 const FONT = "11.5px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 /** Narrower boxes are drawn, but not one by one. */
-const LEAST_WIDTH = 0.7;
+const MIN_WIDTH = 0.7;
 /** Rows in which no box is wider are not shown until somebody zooms in. */
 const ROW_WIDTH = 12;
 
@@ -106,7 +106,7 @@ export class Flame {
     const scale = width / Math.max(1, this.shown.value);
     const walk = (node: Node, row: number): void => {
       const w = node.value * scale;
-      if (w < LEAST_WIDTH || row >= rows) return;
+      if (w < MIN_WIDTH || row >= rows) return;
       this.box(ctx, node, (node.start - this.shown.start) * scale, row * ROW, w, dark, false);
       for (const child of node.children) walk(child, row + 1);
     };
@@ -118,7 +118,7 @@ export class Flame {
     const root = node === this.root;
     ctx.globalAlpha = faint ? 0.5 : 1;
     ctx.fillStyle = root ? cssVar("--line-2") : dark ? `hsl(${hue} 62% ${32 + spread}%)` : `hsl(${hue} 82% ${72 + spread}%)`;
-    ctx.fillRect(x, y, Math.max(LEAST_WIDTH, w - 1), ROW - 1);
+    ctx.fillRect(x, y, Math.max(MIN_WIDTH, w - 1), ROW - 1);
     if (w > 26) {
       ctx.fillStyle = root ? cssVar("--ink") : dark ? "#fff4e6" : "#2a1a08";
       ctx.textAlign = "left";

@@ -6,7 +6,7 @@ import type { Filters } from "./filter";
 import type { ObjectSharing, SharingUse } from "./payload";
 import { type Hues, amount, marks, shortName, threadLabel } from "./sharing";
 
-const ROW = 30, TOP = 6, AXIS = 24, RIGHT = 10, MOST = 16;
+const ROW = 30, TOP = 6, AXIS = 24, RIGHT = 10, MAX_ROWS = 16;
 const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
 interface Cell { key: number; weight: number }
@@ -50,7 +50,7 @@ export class Lanes {
     const { objects, threads, axis } = this.sharing;
     const empty = (): Cell[][] => Array.from({ length: axis!.bins }, () => []);
     if (this.by === "objects") {
-      this.rows = objects.map((o, i) => ({ o, i })).filter(({ o }) => this.passes(o)).slice(0, MOST).map(({ o, i }) => {
+      this.rows = objects.map((o, i) => ({ o, i })).filter(({ o }) => this.passes(o)).slice(0, MAX_ROWS).map(({ o, i }) => {
         const bins = empty();
         for (const c of o.flow) bins[c.bin]?.push({ key: c.thread, weight: c.weight });
         return { label: shortName(o.name), mark: this.marks[i], weight: o.weight, bins, most: 0 };
@@ -60,7 +60,7 @@ export class Lanes {
       objects.forEach((o, i) => {
         if (this.passes(o)) for (const c of o.flow) all[c.thread]?.bins[c.bin]?.push({ key: i, weight: c.weight });
       });
-      this.rows = all.filter((_, i) => this.filters.thread(threads[i].pid, threads[i].tid)).slice(0, MOST);
+      this.rows = all.filter((_, i) => this.filters.thread(threads[i].pid, threads[i].tid)).slice(0, MAX_ROWS);
     }
     for (const row of this.rows) {
       for (const bin of row.bins) {

@@ -467,7 +467,7 @@ level: MemoryLevel,
  */
 samples: number, 
 /**
- * Their latencies; null where none is told.
+ * Their latencies; null where none is known.
  */
 latency_cycles: Latency | null, };
 
@@ -913,7 +913,7 @@ export type PlaceSamples = {
  */
 place: string, 
 /**
- * The instruction, where one is told.
+ * The instruction, where one is known.
  */
 ip: Address | null, 
 /**
@@ -1100,7 +1100,7 @@ objects: Array<ObjectSamples>,
  */
 places: Array<PlaceSamples>, 
 /**
- * By line of code, where call stacks are told.
+ * By line of code, where call stacks are known.
  */
 lines: Array<LineTime>, 
 /**
@@ -1185,11 +1185,11 @@ at: number,
  */
 ahead: number, 
 /**
- * The hardware told the access.
+ * The hardware reported the access.
  */
 hardware: number, 
 /**
- * The program was at work, and the access could not be told for certain.
+ * The program was at work, and the access could not be resolved for certain.
  */
 undecoded: number, 
 /**
@@ -1431,7 +1431,7 @@ lines: Array<SharedBlock>,
  */
 pages: Array<SharedBlock>, 
 /**
- * Lines and pages in which accesses were told apart; with [`SURE`] this bounds the chance of each to be there by luck.
+ * Lines and pages in which accesses were distinguished; with [`SURE`] this bounds the chance of each to be there by luck.
  */
 tested: number, 
 /**

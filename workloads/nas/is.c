@@ -1,11 +1,11 @@
 /* is: bucket sort of integer keys: scattered writes over a large array. The result must be sorted. */
 #include "nas.h"
 
-enum { BUCKETS = 1024, MOST_THREADS = 64 };
+enum { BUCKETS = 1024, MAX_THREADS = 64 };
 
 static void sort_once(const uint32_t *keys, uint32_t *sorted, size_t n, uint32_t range, int threads)
 {
-    static size_t counts[MOST_THREADS][BUCKETS];
+    static size_t counts[MAX_THREADS][BUCKETS];
     uint32_t width = range / BUCKETS;
     size_t starts[BUCKETS + 1] = { 0 };
 #pragma omp parallel for schedule(static, 1)
@@ -50,8 +50,8 @@ static void sort_once(const uint32_t *keys, uint32_t *sorted, size_t n, uint32_t
 int main(int count, char **arguments)
 {
     struct options options = parse_options(count, arguments);
-    if (options.threads > MOST_THREADS) {
-        fprintf(stderr, "is: at most %d threads\n", MOST_THREADS);
+    if (options.threads > MAX_THREADS) {
+        fprintf(stderr, "is: at most %d threads\n", MAX_THREADS);
         return 2;
     }
     size_t n = pick(&options, (size_t)1 << 18, (size_t)1 << 23, (size_t)1 << 25);

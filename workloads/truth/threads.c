@@ -2,7 +2,7 @@
 #include "oracle.h"
 #include <pthread.h>
 
-enum { OWN = 256, SHARED = 128, MOST = 512 };
+enum { OWN = 256, SHARED = 128, MAX_THREADS = 512 };
 
 static pthread_barrier_t barrier;
 static char *own, *shared;
@@ -37,15 +37,15 @@ static void *worker(void *argument)
 int main(int count, char **arguments)
 {
     size_t threads = count > 1 ? strtoull(arguments[1], NULL, 0) : 4;
-    if (threads == 0 || threads > MOST) {
-        fprintf(stderr, "threads: give a count from 1 to %d\n", MOST);
+    if (threads == 0 || threads > MAX_THREADS) {
+        fprintf(stderr, "threads: give a count from 1 to %d\n", MAX_THREADS);
         return 2;
     }
     oracle_init("threads");
     own = resident_arena("own", threads * 2 * OWN);
     shared = resident_arena("shared", 2 * SHARED);
     rest("idle");
-    pthread_t thread[MOST];
+    pthread_t thread[MAX_THREADS];
     pthread_barrier_init(&barrier, NULL, (unsigned)threads);
     for (size_t i = 0; i < threads; i++)
         if ((errno = pthread_create(&thread[i], NULL, worker, (void *)(uintptr_t)i)) != 0)

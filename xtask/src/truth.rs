@@ -165,9 +165,9 @@ fn build_varve(places: &Places) -> Result<PathBuf> {
         "-p",
         "varve",
         "-p",
-        "varve-agent",
+        "varve-preload",
         "-p",
-        "varve-exact",
+        "varve-qemu-counter",
     ]))?;
     let varve = places.target.join("release/varve");
     if varve.is_file() {

@@ -11,7 +11,7 @@ use crate::capture::Method;
 use crate::error::{Error, Result};
 
 const FONT: &str = "sans-serif";
-/// Told apart by lightness as well as by hue.
+/// Distinguishable by lightness as well as by hue.
 const COLOURS: [RGBColor; 4] = [
     RGBColor(31, 78, 121),
     RGBColor(230, 159, 0),

@@ -52,7 +52,7 @@ pub struct Located {
     pub accesses: Vec<Access>,
 }
 
-/// Why an access could not be told.
+/// Why an access could not be resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undecoded {
     /// The bytes are no instruction.

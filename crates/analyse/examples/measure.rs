@@ -16,8 +16,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{} rows, {} intervals, {} pages, {} page touches, {} objects in {:.2} s",
         format::count(found.trace.touch_rows),
         format::count(found.trace.intervals),
-        format::count(found.footprint.touched_pages.0),
-        format::count(found.footprint.page_touches),
+        format::count(found.footprint.touched_pages.or_zero().0),
+        format::count(found.footprint.page_touches.or_zero()),
         format::count(found.objects.len() as u64),
         began.elapsed().as_secs_f64()
     );

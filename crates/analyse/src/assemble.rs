@@ -12,22 +12,24 @@ use varve_trace::tables::{ProcessRow, SampleRow};
 use varve_trace::{IntervalChoice, State, Trace, TraceError};
 
 use crate::Known;
-use crate::absent::{NOT_SAID, unknown, unsaid, why_lacks};
 use crate::analysis::*;
 use crate::cut::chosen_names;
 use crate::fold::{Fold, Folded, User};
 use crate::memory::{Memory, Objects};
-use crate::sharing::Sharers;
+use crate::sections::sharing::Sharers;
+
+use crate::sections::unknown::{NOT_SAID, unknown, unsaid, why_lacks};
+use crate::sections::{counts, samples};
 use crate::stats::NEVER;
 use crate::stream::{self, Pass};
 use crate::sweep::Moment;
-use crate::{AnalyseOptions, counts, findings, invariants, samples};
+use crate::{AnalyseOptions, findings, invariants};
 
 pub use tables::Recorded;
 pub(crate) use tables::Tables;
 
 /// The names of the preload library's own memory begin so.
-pub(crate) const OWN_MEMORY: &str = "varve agent";
+pub(crate) const OWN_MEMORY: &str = "varve preload";
 
 pub(crate) fn analyse(
     trace: &Trace,
@@ -67,7 +69,7 @@ pub(crate) fn analyse(
     };
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(tail_start);
-    whole.list(&mut analysis, options.most_objects);
+    whole.list(&mut analysis, options.max_objects);
     let chosen = chosen_names(trace)?;
     if let Some(chosen) = &chosen {
         let is = |name: &str, kind| chosen.contains(&(name.to_owned(), kind));
@@ -168,10 +170,14 @@ impl Whole<'_> {
         let nobody = self.fold.nobody();
         let intervals = tables.intervals.iter();
         let of_processes = folded.processes.values();
+        let trace = self.facts();
+        let is_whole = trace.complete;
+        let of_touches = |pages: Pages| self.made_of(Capability::Touches, is_whole, pages);
+        let count = |touches: u64| self.made_of(Capability::Touches, is_whole, touches);
         Analysis {
             exact: None,
             sharing: None,
-            trace: self.facts(),
+            trace,
             overhead: self.known(Capability::Overhead, || Overhead {
                 held_ns: Duration(
                     intervals
@@ -199,69 +205,95 @@ impl Whole<'_> {
                 recorder_peak_bytes: manifest.overhead.recorder_peak_bytes,
             }),
             footprint: Footprint {
-                touched_pages: reuse.pages(),
-                touched_pages_per_process: Pages(of_processes.map(|p| p.touched).sum()),
+                touched_pages: of_touches(reuse.pages()),
+                touched_pages_per_process: of_touches(Pages(of_processes.map(|p| p.touched).sum())),
                 peak_resident_pages: self
                     .resident(intervals.clone().map(|i| i.resident_pages).max()),
-                peak_working_set_pages: Pages(
+                peak_working_set_pages: of_touches(Pages(
                     pass.working_set.iter().map(|w| w.0).max().unwrap_or(0),
-                ),
-                mean_working_set_pages: Pages(sum / (pass.working_set.len() as u64).max(1)),
-                page_touches: pass.page_touches,
-                page_touches_per_process: pass.by_process.values().sum(),
-                huge_page_touches: pass.huge_touches,
-                possibly_others_pages: Pages(self.fold.possibly.pages()),
-                possibly_others_page_touches: pass.possibly,
-                faults: pass.faults,
+                )),
+                mean_working_set_pages: of_touches(Pages(
+                    sum / (pass.working_set.len() as u64).max(1),
+                )),
+                page_touches: count(pass.page_touches),
+                page_touches_per_process: count(pass.by_process.values().sum()),
+                huge_page_touches: count(pass.huge_touches),
+                possibly_others_pages: of_touches(Pages(self.fold.possibly.pages())),
+                possibly_others_page_touches: count(pass.possibly),
+                faults: self.made_of(Capability::Faults, is_whole, pass.faults),
             },
-            reuse,
-            working_set: intervals
-                .zip(&pass.working_set)
-                .map(|(row, &(pages, sum))| WorkingSet {
-                    start_ns: row.start_ns,
-                    end_ns: row.end_ns,
-                    pages: Pages(pages),
-                    pages_per_process: Pages(sum),
-                    resident_pages: self.resident(Some(row.resident_pages)),
-                })
-                .collect(),
-            sources: TouchSource::ALL
-                .iter()
-                .zip(pass.sources)
-                .filter(|(_, (touches, _))| *touches > 0)
-                .map(|(&source, (page_touches, peak))| SourceUse {
-                    source,
-                    page_touches,
-                    peak_pages: Pages(peak),
-                })
-                .collect(),
-            writes: pass.writes,
+            reuse: self.made_of(Capability::Touches, is_whole, reuse),
+            working_set: self.made_of(
+                Capability::Touches,
+                is_whole,
+                intervals
+                    .zip(&pass.working_set)
+                    .map(|(row, &(pages, sum))| WorkingSet {
+                        start_ns: row.start_ns,
+                        end_ns: row.end_ns,
+                        pages: Pages(pages),
+                        pages_per_process: Pages(sum),
+                        resident_pages: self.resident(Some(row.resident_pages)),
+                    })
+                    .collect(),
+            ),
+            sources: self.made_of(
+                Capability::Touches,
+                is_whole,
+                TouchSource::ALL
+                    .iter()
+                    .zip(pass.sources)
+                    .filter(|(_, (touches, _))| *touches > 0)
+                    .map(|(&source, (page_touches, peak))| SourceUse {
+                        source,
+                        page_touches,
+                        peak_pages: Pages(peak),
+                    })
+                    .collect(),
+            ),
+            writes: self.made_of(Capability::Touches, is_whole, pass.writes),
             processes: self.processes(),
             object_sources: object_sources(&self.tables.processes),
-            threads: self.threads(),
+            threads: self.made_of(Capability::Faults, is_whole, self.threads()),
             objects: Vec::new(),
             omitted: Omitted::default(),
             groups: Vec::new(),
-            unowned: Remainder {
-                touched_pages: Pages(nobody.touched),
-                page_touches: nobody.touches,
-            },
-            shared: Remainder {
-                touched_pages: Pages(folded.shared_pages),
-                page_touches: self.fold.shared_touches,
-            },
-            own_memory: own.fold(Remainder::default(), |mut sum, stats| {
-                sum.touched_pages.0 += stats.touched;
-                sum.page_touches += stats.touches;
-                sum
-            }),
+            unowned: self.made_of(
+                Capability::Touches,
+                is_whole,
+                Remainder {
+                    touched_pages: Pages(nobody.touched),
+                    page_touches: nobody.touches,
+                },
+            ),
+            shared: self.made_of(
+                Capability::Touches,
+                is_whole,
+                Remainder {
+                    touched_pages: Pages(folded.shared_pages),
+                    page_touches: self.fold.shared_touches,
+                },
+            ),
+            own_memory: self.made_of(
+                Capability::Touches,
+                is_whole,
+                own.fold(Remainder::default(), |mut sum, stats| {
+                    sum.touched_pages.0 += stats.touched;
+                    sum.page_touches += stats.touches;
+                    sum
+                }),
+            ),
             samples: None,
             counts: None,
-            tail: Tail {
-                start_ns: tail_start,
-                duration_ns: tables.end(manifest) - tail_start,
-                cold_pages: Pages(folded.cold_pages),
-            },
+            tail: self.made_of(
+                Capability::Touches,
+                is_whole,
+                Tail {
+                    start_ns: tail_start,
+                    duration_ns: tables.end(manifest) - tail_start,
+                    cold_pages: Pages(folded.cold_pages),
+                },
+            ),
             findings: Vec::new(),
             unknown: unknown(self.trace, tables, pass, self.fold.refused),
             contradictions: Vec::new(),
@@ -272,6 +304,14 @@ impl Whole<'_> {
     fn known<T>(&self, capability: Capability, make: impl FnOnce() -> T) -> Known<T> {
         match self.trace.manifest.has(capability) {
             true => Known::Exact(make()),
+            false => Known::Absent(why_lacks(self.trace, capability)),
+        }
+    }
+
+    /// A figure that is made of what traces with a capability have: a bound where not all of it is there.
+    fn made_of<T>(&self, capability: Capability, is_whole: bool, figure: T) -> Known<T> {
+        match self.trace.manifest.has(capability) {
+            true => Known::of(figure, is_whole),
             false => Known::Absent(why_lacks(self.trace, capability)),
         }
     }
@@ -351,7 +391,7 @@ impl Whole<'_> {
             }),
             traps: manifest.traps,
             capabilities: manifest.capabilities.clone(),
-            selected: self.trace.selection().map(|s| s.words.clone()),
+            selected: self.trace.selection().map(|s| s.description.clone()),
             clock_unit: manifest.clock.unit,
             touch_rows: self.pass.rows,
             stray_rows: self.pass.stray_rows.saturating_add(self.fold.refused),
@@ -537,7 +577,7 @@ fn covered(pages: Pages, bytes: Bytes) -> Bytes {
     }
 }
 
-/// Counts who told of the objects of which programs.
+/// Counts who reported the objects of which programs.
 fn object_sources(rows: &[ProcessRow]) -> Vec<ObjectSource> {
     let mut sources: Vec<ObjectSource> = Vec::new();
     for row in rows {

@@ -104,7 +104,7 @@ impl Chunk {
     }
 }
 
-/// Touches of the pages of chunks of which many were touched, since these were settled: +1 where a run begins, -1
+/// Touches of the pages of chunks of which many were touched, since the last assignment: +1 where a run begins, -1
 /// behind its end. Apart from the rest, and small, because each touch goes to another place of it.
 #[derive(Default)]
 struct Differences {
@@ -116,7 +116,7 @@ struct Differences {
 
 /// Chunks of a block of differences: 1 MiB.
 const BLOCK: usize = 1024;
-/// A chunk is settled before it has more touches: differences have 16 bits.
+/// The touches of a chunk are assigned before it has more: differences have 16 bits.
 pub(crate) const MAX_PENDING: u16 = i16::MAX as u16;
 
 impl Differences {

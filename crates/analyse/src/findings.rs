@@ -4,6 +4,7 @@
 //! silent, in `tests/findings.rs`.
 
 mod contention;
+pub(crate) mod finding;
 mod first_touches;
 mod news;
 mod placement;
@@ -57,7 +58,7 @@ fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
         return incomplete(analysis).into_iter().chain(by_use).collect();
     }
     let facts = Facts {
-        told: placement::told(&by_use),
+        reported: placement::reported(&by_use),
         ..facts
     };
     // A part of a long recording is no short recording.
@@ -103,12 +104,12 @@ struct Facts<'a> {
     tables: &'a Tables,
     interval: Duration,
     end: Time,
-    /// Objects with others inside, whose own pages cannot be told from their size.
+    /// Objects with others inside, whose own pages do not follow from their size.
     outer: HashSet<ObjectId>,
     /// Processes whose memory a runtime's collector manages.
     collected: HashSet<Pid>,
     /// Objects of which is known which threads use them later, so that first touches are no news.
-    told: HashSet<ObjectId>,
+    reported: HashSet<ObjectId>,
 }
 
 impl<'a> Facts<'a> {
@@ -126,7 +127,7 @@ impl<'a> Facts<'a> {
             ),
             outer: outer(tables),
             collected: news::collected(tables),
-            told: HashSet::new(),
+            reported: HashSet::new(),
         }
     }
 
@@ -237,6 +238,7 @@ fn finding(
         id,
         title,
         evidence,
+        action: id.action().to_owned(),
         advice: advice.to_owned(),
         objects,
     }

@@ -16,7 +16,7 @@ use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MAX_PAGES, MAX_PENDI
 use crate::memory::Objects;
 use crate::page_set::PageSet;
 use crate::page_states::Touched;
-use crate::stats::{Aside, FAULTED, Seen, Stats, ThreadStats, close};
+use crate::stats::{FAULTED, Seen, SharedPage, Stats, ThreadStats, close};
 use crate::sweep::{Moment, Run};
 pub(crate) use faults::Faulted;
 pub(crate) use finish::Folded;
@@ -62,7 +62,7 @@ pub(crate) struct Fold<'a> {
     /// Likewise.
     pub(crate) seen: Vec<Seen>,
     /// Page counts of objects that do not have the page to themselves, by object and by chunk and page.
-    aside: HashMap<(u32, u64), Aside>,
+    shared_pages: HashMap<(u32, u64), SharedPage>,
     pub(crate) threads: Vec<ThreadStats>,
     thread_index: HashMap<(u32, u32), u32>,
     /// Objects of one site, taken together.
@@ -81,7 +81,7 @@ pub(crate) struct Fold<'a> {
     room: Bytes,
     scratch: (Vec<Cell>, Vec<u32>),
     pieces: Vec<Piece>,
-    /// Pages of a chunk that is settled, and how often they were touched.
+    /// Pages of a chunk whose touches are assigned, and how often they were touched.
     touched: Vec<(u16, u32)>,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Fold<'a> {
             room,
             seen: vec![Seen::NOT; objects.len()],
             objects,
-            aside: HashMap::new(),
+            shared_pages: HashMap::new(),
             threads: Vec::new(),
             thread_index: HashMap::new(),
             by_thread: HashMap::new(),
@@ -154,9 +154,9 @@ impl<'a> Fold<'a> {
     pub(crate) fn begin(&mut self, now: Moment, in_tail: bool) {
         self.interval = index(now.position);
         if in_tail && !self.in_tail {
-            // What is settled from here on was touched in the tail.
+            // What is assigned from here on was touched in the tail.
             for position in 0..self.chunks.all.len() {
-                self.settle(position);
+                self.assign(position);
             }
         }
         self.in_tail = in_tail;
@@ -252,7 +252,7 @@ impl<'a> Fold<'a> {
         for piece in &pieces {
             let position = piece.position as usize;
             if self.chunks.all[position].pending == MAX_PENDING {
-                self.settle(position);
+                self.assign(position);
             }
             self.chunks
                 .add(position, piece.first.into(), piece.end.into());
@@ -340,7 +340,7 @@ impl<'a> Fold<'a> {
     /// Brings the cells of a chunk up to date with the births and deaths.
     #[cold]
     fn refresh(&mut self, position: usize) {
-        self.settle(position);
+        self.assign(position);
         let chunk = &mut self.chunks.all[position];
         let (of_span, nobody) = (self.of_span, index(self.places.len()));
         let (mut cells, mut owners) = std::mem::take(&mut self.scratch);
@@ -403,8 +403,8 @@ impl<'a> Fold<'a> {
         self.scratch = (cells, owners);
     }
 
-    /// Gives the touches since the last settlement to the objects.
-    fn settle(&mut self, position: usize) {
+    /// Gives the touches since the last assignment to the objects.
+    fn assign(&mut self, position: usize) {
         let mut touched = std::mem::take(&mut self.touched);
         self.chunks.take_pending(position, &mut touched);
         let mut rest = &touched[..];
@@ -438,9 +438,9 @@ impl<'a> Fold<'a> {
                 for &owner in counted(&self.objects, owners, own) {
                     let key = (owner, key(position, page));
                     let stats = &mut self.objects[owner as usize];
-                    let entry = self.aside.entry(key).or_insert_with(|| {
-                        stats.aside += 1;
-                        Aside::default()
+                    let entry = self.shared_pages.entry(key).or_insert_with(|| {
+                        stats.shared_pages += 1;
+                        SharedPage::default()
                     });
                     entry.count = entry.count.saturating_add(times);
                     entry.flags |= flags;
@@ -498,12 +498,12 @@ impl<'a> Fold<'a> {
         for &owner in had {
             let is_dead = dead(owner);
             let stats = &mut self.objects[owner as usize];
-            let mut known = Aside::default();
-            if stats.aside > 0
-                && let Some(aside) = self.aside.remove(&(owner, key))
+            let mut known = SharedPage::default();
+            if stats.shared_pages > 0
+                && let Some(page) = self.shared_pages.remove(&(owner, key))
             {
-                stats.aside -= 1;
-                known = aside;
+                stats.shared_pages -= 1;
+                known = page;
             }
             if had.len() == 1 {
                 known.count = known.count.saturating_add(count);
@@ -513,16 +513,16 @@ impl<'a> Fold<'a> {
                 let closed = close(stats, known, false);
                 self.sites.closed(owner, key, closed);
             } else if known.count > 0 || known.flags > 0 {
-                stats.aside += 1;
-                self.aside.insert((owner, key), known);
+                stats.shared_pages += 1;
+                self.shared_pages.insert((owner, key), known);
             }
         }
         if let [only] = *now {
             let stats = &mut self.objects[only as usize];
-            if stats.aside > 0
-                && let Some(known) = self.aside.remove(&(only, key))
+            if stats.shared_pages > 0
+                && let Some(known) = self.shared_pages.remove(&(only, key))
             {
-                stats.aside -= 1;
+                stats.shared_pages -= 1;
                 let pages = &mut self.chunks.all[position].pages;
                 pages.replace_count(page, known.count);
                 pages.put_flags(page, known.flags);

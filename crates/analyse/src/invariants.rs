@@ -8,7 +8,7 @@ use varve_model::{Capability, PageRange, Pages};
 use crate::analysis::{Analysis, Group, ObjectUse, Usage};
 
 /// Sentences that are listed.
-const MOST: usize = 10;
+const MAX: usize = 10;
 
 /// What cannot be true together in an analysis, a sentence each; none where all is well.
 pub(crate) fn broken(a: &Analysis) -> Vec<String> {
@@ -37,7 +37,7 @@ struct Check {
 impl Check {
     /// The first must not be more than the second.
     fn at_most(&mut self, part: (&str, u64), whole: (&str, u64), of: &str) {
-        if part.1 > whole.1 && self.said.len() < MOST {
+        if part.1 > whole.1 && self.said.len() < MAX {
             self.said.push(format!(
                 "{of}: {} is {}, and {} is only {}",
                 part.0, part.1, whole.0, whole.1
@@ -55,41 +55,66 @@ const ALL: &str = "the whole";
 
 fn whole(a: &Analysis, check: &mut Check) {
     let f = &a.footprint;
-    let touched = ("footprint.touched_pages", f.touched_pages.0);
-    let touches = ("footprint.page_touches", f.page_touches);
-    check.equal(("reuse", a.reuse.pages().0), touched, ALL);
+    let touched = ("footprint.touched_pages", f.touched_pages.or_zero().0);
+    let touches = ("footprint.page_touches", f.page_touches.or_zero());
+    check.equal(("reuse", a.reuse.or_zero().pages().0), touched, ALL);
     check.at_most(touched, touches, ALL);
-    let sum = f.touched_pages_per_process.0;
+    let sum = f.touched_pages_per_process.or_zero().0;
     check.at_most(touched, ("footprint.touched_pages_per_process", sum), ALL);
-    let sum = f.page_touches_per_process;
+    let sum = f.page_touches_per_process.or_zero();
     check.at_most(touches, ("footprint.page_touches_per_process", sum), ALL);
-    check.at_most(("huge_page_touches", f.huge_page_touches), touches, ALL);
-    let peak = ("peak_working_set_pages", f.peak_working_set_pages.0);
+    check.at_most(
+        ("huge_page_touches", f.huge_page_touches.or_zero()),
+        touches,
+        ALL,
+    );
+    let peak = (
+        "peak_working_set_pages",
+        f.peak_working_set_pages.or_zero().0,
+    );
     check.at_most(peak, touched, ALL);
     check.at_most(
-        ("mean_working_set_pages", f.mean_working_set_pages.0),
+        (
+            "mean_working_set_pages",
+            f.mean_working_set_pages.or_zero().0,
+        ),
         peak,
         ALL,
     );
-    check.at_most(("tail.cold_pages", a.tail.cold_pages.0), touched, ALL);
-    for (name, rest) in [("unowned", a.unowned), ("shared", a.shared)] {
+    check.at_most(
+        ("tail.cold_pages", a.tail.or_zero().cold_pages.0),
+        touched,
+        ALL,
+    );
+    for (name, rest) in [
+        ("unowned", a.unowned.or_zero()),
+        ("shared", a.shared.or_zero()),
+    ] {
         check.at_most((name, rest.touched_pages.0), touched, ALL);
         check.at_most((name, rest.page_touches), touches, ALL);
     }
-    let first: u64 = a.threads.iter().map(|t| t.first_touches.0).sum();
-    check.at_most(("first touches", first), ("faults", f.faults), ALL);
+    let first: u64 = a.threads.items().iter().map(|t| t.first_touches.0).sum();
+    check.at_most(
+        ("first touches", first),
+        ("faults", f.faults.or_zero()),
+        ALL,
+    );
 }
 
 fn intervals(a: &Analysis, check: &mut Check) {
     let mut sum = 0;
-    for (i, w) in a.working_set.iter().enumerate() {
+    for (i, w) in a.working_set.items().iter().enumerate() {
         let of = format!("interval {i}");
         let pages = ("pages", w.pages.0);
         sum += w.pages.0;
-        check.at_most(pages, ("footprint", a.footprint.touched_pages.0), &of);
+        check.at_most(
+            pages,
+            ("footprint", a.footprint.touched_pages.or_zero().0),
+            &of,
+        );
         check.at_most(pages, ("pages_per_process", w.pages_per_process.0), &of);
     }
-    let touches = ("footprint.page_touches", a.footprint.page_touches);
+    let touches = ("footprint.page_touches", a.footprint.page_touches.or_zero());
     check.at_most(("working_set", sum), touches, ALL);
     if a.trace.stray_rows == 0 {
         check.equal(("working_set", sum), touches, ALL);
@@ -104,12 +129,18 @@ fn processes(a: &Analysis, check: &mut Check) {
         let touched = ("touched_pages", p.touched_pages.0);
         pages += p.touched_pages.0;
         touches += p.page_touches;
-        check.at_most(touched, ("footprint", f.touched_pages.0), &of);
+        check.at_most(touched, ("footprint", f.touched_pages.or_zero().0), &of);
         check.at_most(("shared_pages", p.shared_pages.0), touched, &of);
     }
-    let all = ("touched_pages_per_process", f.touched_pages_per_process.0);
+    let all = (
+        "touched_pages_per_process",
+        f.touched_pages_per_process.or_zero().0,
+    );
     check.equal(("the sum over processes", pages), all, ALL);
-    let all = ("page_touches_per_process", f.page_touches_per_process);
+    let all = (
+        "page_touches_per_process",
+        f.page_touches_per_process.or_zero(),
+    );
     check.equal(("the sum over processes", touches), all, ALL);
 }
 
@@ -118,9 +149,13 @@ fn usage(a: &Analysis, u: &Usage, of: &str, check: &mut Check) {
     let f = &a.footprint;
     let touched = ("touched_pages", u.touched_pages.0);
     let touches = ("page_touches", u.page_touches);
-    check.at_most(touched, ("footprint", f.touched_pages.0), of);
+    check.at_most(touched, ("footprint", f.touched_pages.or_zero().0), of);
     check.at_most(touched, touches, of);
-    check.at_most(touches, ("footprint.page_touches", f.page_touches), of);
+    check.at_most(
+        touches,
+        ("footprint.page_touches", f.page_touches.or_zero()),
+        of,
+    );
     check.at_most(("cold_pages", u.cold_pages.0), touched, of);
     let written = u.written_pages.unwrap_or(Pages(0)).0;
     check.at_most(("written_pages", written), touched, of);
@@ -173,8 +208,8 @@ fn lives(a: &Analysis, check: &mut Check) {
     let alone: u64 = usages
         .map(|u| u.page_touches.saturating_sub(u.shared_page_touches))
         .sum();
-    let parts = alone + a.shared.page_touches + a.unowned.page_touches;
-    let whole = ("footprint.page_touches", a.footprint.page_touches);
+    let parts = alone + a.shared.or_zero().page_touches + a.unowned.or_zero().page_touches;
+    let whole = ("footprint.page_touches", a.footprint.page_touches.or_zero());
     let of = "pages of one object, of several, and nobody's";
     check.at_most((of, parts), whole, ALL);
     if a.omitted.objects == 0 && a.trace.stray_rows == 0 {
@@ -191,16 +226,16 @@ fn parts(a: &Analysis, check: &mut Check) {
         all += g.usage.page_touches;
         pages += g.usage.touched_pages.0;
     }
-    let whole = ("footprint.page_touches", f.page_touches);
-    let nobody = a.unowned.page_touches;
+    let whole = ("footprint.page_touches", f.page_touches.or_zero());
+    let nobody = a.unowned.or_zero().page_touches;
     check.at_most(
         ("pages of one group, and nobody's", alone + nobody),
         whole,
         ALL,
     );
     check.at_most(whole, ("all groups, and nobody's", all + nobody), ALL);
-    let whole = ("footprint.touched_pages", f.touched_pages.0);
-    let sum = pages + a.unowned.touched_pages.0;
+    let whole = ("footprint.touched_pages", f.touched_pages.or_zero().0);
+    let sum = pages + a.unowned.or_zero().touched_pages.0;
     check.at_most(whole, ("all groups, and nobody's", sum), ALL);
     lives(a, check);
     let listed = a.objects.len() as u64 + a.omitted.objects;

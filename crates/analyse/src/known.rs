@@ -39,6 +39,15 @@ impl<T> Known<T> {
         }
     }
 
+    /// A copy of the figure or its bound; the type's zero where it is not known, for sums that an absent figure adds
+    /// nothing to.
+    pub fn or_zero(&self) -> T
+    where
+        T: Copy + Default,
+    {
+        self.value().copied().unwrap_or_default()
+    }
+
     /// The figure made into another one; what is not known stays so, for the same reason.
     pub fn map<U>(&self, make: impl FnOnce(&T) -> U) -> Known<U> {
         match self {
@@ -58,12 +67,19 @@ impl<T> Known<T> {
     }
 
     /// As a person reads it: `3`, `at least 3` or `not known`.
-    pub fn words(&self, show: impl Fn(&T) -> String) -> String {
+    pub fn text(&self, show: impl Fn(&T) -> String) -> String {
         match self {
             Known::Exact(value) => show(value),
             Known::AtLeast(value) => format!("at least {}", show(value)),
             Known::Absent(_) => "not known".to_owned(),
         }
+    }
+}
+
+impl<T> Known<Vec<T>> {
+    /// The items; none where they are not known.
+    pub fn items(&self) -> &[T] {
+        self.value().map_or(&[], Vec::as_slice)
     }
 }
 
@@ -78,7 +94,7 @@ mod tests {
         assert_eq!(json(&Known::of(3, false)), r#"{"at_least":3}"#);
         let absent = Known::Absent("no touches".to_owned());
         assert_eq!(json(&absent), r#"{"absent":"no touches"}"#);
-        assert_eq!(absent.words(u64::to_string), "not known");
-        assert_eq!(Known::AtLeast(3).words(i32::to_string), "at least 3");
+        assert_eq!(absent.text(u64::to_string), "not known");
+        assert_eq!(Known::AtLeast(3).text(i32::to_string), "at least 3");
     }
 }

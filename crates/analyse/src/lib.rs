@@ -2,26 +2,19 @@
 //!
 //! [`analyse`] reads a trace once, in the order of time, and says what it found as an [`Analysis`].
 
-mod absent;
-mod access_time;
 mod analysis;
 mod assemble;
 mod chunks;
-mod counts;
 mod cut;
-mod derived;
 mod findings;
 mod fold;
 pub mod format;
 mod invariants;
 mod known;
 mod memory;
-mod overview;
 mod page_set;
 mod page_states;
-mod samples;
-mod section;
-mod sharing;
+mod sections;
 mod stats;
 mod stream;
 mod sweep;
@@ -32,22 +25,22 @@ pub use analysis::{
     ThreadShare, ThreadUse, TraceFacts, Usage, WorkingSet, Writes,
 };
 
-pub use access_time::AccessTime;
 pub use assemble::Recorded;
-pub use counts::{
-    Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
-    ThreadCounts,
-};
 pub use cut::object_names;
 pub use known::Known;
 pub use memory::{Memory, Objects};
-pub use overview::{Headline, HotBy, HotLine, HotObject, Overview};
-pub use samples::{
+pub use sections::Section;
+pub use sections::access_time::AccessTime;
+pub use sections::counts::{
+    Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
+    ThreadCounts,
+};
+pub use sections::overview::{Headline, HotBy, HotLine, HotObject, Overview};
+pub use sections::samples::{
     ChainTime, Latency, LevelShare, LineTime, ObjectSamples, OmittedSamples, PlaceSamples,
     SampleUse, Sampled, SourceShare, Steps, ThreadPart, ThreadSamples, WEIGHT,
 };
-pub use section::Section;
-pub use sharing::{
+pub use sections::sharing::{
     Axis, BlockKind, BlockThread, FlowCell, ObjectPhase, ObjectSharing, RangeCell, Ranges,
     SharedBlock, SharingClass, SharingPart, SharingSource, SharingThread, SharingUse, ThreadPhase,
     WeightUnit,
@@ -62,7 +55,7 @@ use varve_trace::{Trace, TraceError};
 pub struct AnalyseOptions {
     /// Objects that are listed by themselves; what is beyond is summed in [`Analysis::omitted`] and counted in
     /// [`Analysis::groups`].
-    pub most_objects: usize,
+    pub max_objects: usize,
     /// Advice for machines with several memory nodes, also where the machine of the trace has one.
     pub for_numa: bool,
     /// Memory that the pages of the trace may take meanwhile, and that its objects may.
@@ -72,7 +65,7 @@ pub struct AnalyseOptions {
 impl Default for AnalyseOptions {
     fn default() -> Self {
         AnalyseOptions {
-            most_objects: 20_000,
+            max_objects: 20_000,
             for_numa: false,
             room: Bytes(u64::MAX),
         }

@@ -17,7 +17,7 @@ pub(crate) struct Entry {
     /// Touches by its only owner.
     count: u32,
     page: u16,
-    /// Touches since the last settlement.
+    /// Touches since the last assignment.
     pending: u16,
     /// Intervals that touched it, whosever it was, up to 3.
     total: u8,
@@ -114,7 +114,7 @@ impl PageStates {
         }
     }
 
-    /// Adds a touch that waits to be settled; false where arrays are kept, which leave that to others.
+    /// Adds a touch that waits to be assigned; false where arrays are kept, which leave that to others.
     #[inline]
     pub(crate) fn await_touch(&mut self, first: usize, end: usize) -> bool {
         let PageStates::Few(list) = self else {
@@ -127,7 +127,7 @@ impl PageStates {
         true
     }
 
-    /// Takes what waits to be settled out of a list.
+    /// Takes what waits to be assigned out of a list.
     pub(crate) fn take_waiting(&mut self, mut each: impl FnMut(u16, u32)) {
         if let PageStates::Few(list) = self {
             for known in list.iter_mut().filter(|e| e.pending > 0) {
@@ -136,7 +136,7 @@ impl PageStates {
         }
     }
 
-    /// Enters settled touches of a page.
+    /// Enters assigned touches of a page.
     #[inline]
     pub(crate) fn touched(&mut self, page: usize, how: Touched) {
         let more = |total: u8| u32::from(total).saturating_add(how.times).min(3) as u8;

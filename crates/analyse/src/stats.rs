@@ -25,8 +25,8 @@ pub(crate) struct Stats {
     pub(crate) faults: u64,
     pub(crate) reuse: Reuse,
     pub(crate) first_thread: u32,
-    /// Entries of it in [`Fold::aside`].
-    pub(crate) aside: u32,
+    /// Entries of it in [`Fold::shared_pages`].
+    pub(crate) shared_pages: u32,
     /// It is memory of the recorder.
     pub(crate) own: bool,
 }
@@ -46,7 +46,7 @@ impl Stats {
             faults: 0,
             reuse: Reuse::default(),
             first_thread: NEVER,
-            aside: 0,
+            shared_pages: 0,
             own,
         }
     }
@@ -87,7 +87,7 @@ pub(crate) struct ThreadStats {
 
 /// What a page is to an object that is not its only owner at the moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Aside {
+pub(crate) struct SharedPage {
     pub(crate) count: u32,
     pub(crate) flags: u8,
 }
@@ -101,7 +101,7 @@ pub(crate) struct Closed {
 }
 
 /// Counts a page of an object whose life, or whose recording, is over.
-pub(crate) fn close(stats: &mut Stats, known: Aside, lives: bool) -> Closed {
+pub(crate) fn close(stats: &mut Stats, known: SharedPage, lives: bool) -> Closed {
     match known.count {
         0 => return Closed::default(),
         1 => stats.reuse.once.0 += 1,

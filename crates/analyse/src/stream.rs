@@ -9,7 +9,7 @@ use varve_trace::{Trace, TraceError};
 use crate::analysis::Writes;
 use crate::fold::{Fold, Mark};
 use crate::memory::{Homes, Memory, join};
-use crate::sharing::Sharers;
+use crate::sections::sharing::Sharers;
 use crate::sweep::{Moment, RowFacts, Run, Sweep, sweep};
 
 /// What the pass found out besides the fold.

@@ -1,26 +1,29 @@
 //! The last stage of a recording: what was written raw becomes objects, sites and symbols.
 
+mod names;
+mod stacks;
+
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
-use varve_objects::{Deaths, LOADERS, Layer};
+use varve_objects::{Deaths, Layer};
 use varve_symbols::{
-    AddressSpaces, Asked, BuildId, Frame, Locator, Mapping, ModuleReport, ModuleStatus, Namer,
-    Place, Stack, StaticObject, StaticsReader, is_loaders, mapping_objects, of_file, short_place,
-    stack_name, static_name, symbolize,
+    AddressSpaces, BuildId, Frame, Locator, Mapping, ModuleReport, ModuleStatus, Place, Stack,
+    StaticObject, StaticsReader, mapping_objects, short_place, static_name, symbolize,
 };
 use varve_trace::tables::{
     BirthRow, DeathRow, Frame as FrameRow, GeneratedRow, MappingRow, ObjectRow, ProcessRow, Row,
-    SiteRow, StackRow, SymbolRow, ThreadRow,
+    SiteRow, StackRow, SymbolRow,
 };
 use varve_trace::{Destination, Lacks, ModuleNote, TableWriter, Trace, TraceError, write_table_to};
 
+use self::names::{COPIED_STACK, Files, Names};
+use self::stacks::MainStacks;
 use crate::generated::Generated;
 use crate::sampled::Sampled;
 
 /// The name of whatever the recorder itself put into the target.
-const OWN: &str = "varve agent, not the program's own";
+const OWN: &str = "varve preload library, not the program's own";
 
 /// Objects that are named and written at once.
 const OBJECTS_AT_ONCE: usize = 1 << 14;
@@ -156,211 +159,6 @@ fn symbolized(
     let notes = generated.name(&stacks, &times, &spaces, &processes, &mut done.stacks);
     let named = stacks.iter().map(|s| s.site).zip(done.stacks).collect();
     Ok((named, notes))
-}
-
-/// Gives names to objects, each site once.
-struct Names<'a> {
-    stacks: &'a HashMap<SiteId, Vec<Frame>>,
-    namer: Namer,
-    sites: HashMap<(SiteId, ObjectKind, bool), String>,
-    threads: HashMap<(Pid, Tid), String>,
-    parents: HashMap<Pid, Pid>,
-    files: Files,
-}
-
-/// Which files were mapped where: address, end, when they were gone, path.
-#[derive(Default)]
-struct Files(HashMap<Pid, Vec<(Address, Address, Time, String)>>);
-
-/// Mappings that are looked at for one birth.
-const MAX_FILES: usize = 64;
-
-impl Files {
-    fn new(mappings: &[Mapping]) -> Files {
-        let mut files = Files::default();
-        for m in mappings.iter().filter(|m| m.path.starts_with('/')) {
-            let to = m.to.unwrap_or(Time(u64::MAX));
-            let of = files.0.entry(m.pid).or_default();
-            of.push((m.address, m.address + m.bytes, to, m.path.clone()));
-        }
-        for of in files.0.values_mut() {
-            of.sort_unstable();
-        }
-        files
-    }
-
-    /// A mapping of a file by the name of the file that was seen there first after its birth.
-    fn name_of(&self, birth: &BirthRow) -> String {
-        let of = self.0.get(&birth.pid).map_or(&[][..], Vec::as_slice);
-        let behind = of.partition_point(|f| f.0 <= birth.address);
-        let near = of[..behind].iter().rev().take(MAX_FILES);
-        let there = near.filter(|f| birth.address < f.1 && birth.born_ns < f.2);
-        match there.min_by_key(|f| f.2) {
-            Some((.., path)) => {
-                let name = path.trim_end_matches(" (deleted)");
-                format!("mapping of {}", name.rsplit('/').next().unwrap_or(name))
-            }
-            None => "mapping of a file".to_owned(),
-        }
-    }
-}
-
-/// How the stack of a thread was made whose process is a forked child: as a copy of the parent's.
-const COPIED_STACK: &str = "copied stack";
-/// Longer lines of parents are no lines.
-const MAX_PARENTS: usize = 1 << 10;
-
-impl<'a> Names<'a> {
-    fn new(
-        trace: &Trace,
-        stacks: &'a HashMap<SiteId, Vec<Frame>>,
-        files: Files,
-    ) -> Result<Self, TraceError> {
-        let threads = trace.rows::<ThreadRow>()?.into_iter();
-        Ok(Self {
-            stacks,
-            namer: Namer::new(vec![PathBuf::new()]),
-            sites: HashMap::new(),
-            threads: threads.map(|t| ((t.pid, t.tid), t.name)).collect(),
-            parents: trace
-                .rows::<ProcessRow>()?
-                .into_iter()
-                .map(|p| (p.pid, p.parent))
-                .collect(),
-            files,
-        })
-    }
-
-    /// The name of the copy that a forked child has of the stack of a thread of its parent, or of one further up.
-    fn copied_stack(&self, birth: &BirthRow) -> String {
-        let tid = maker(birth);
-        let mut at = birth.pid;
-        for _ in 0..MAX_PARENTS {
-            let Some(parent) = self.parents.get(&at) else {
-                break;
-            };
-            at = *parent;
-            if let Some(name) = self.threads.get(&(at, tid)) {
-                let stack = stack_name(at, tid, Some(name));
-                return format!("copy of the {stack} of process {at}");
-            }
-        }
-        "copy of a stack of the parent's".to_owned()
-    }
-
-    fn name(&mut self, birth: &BirthRow) -> String {
-        let made_by = birth.made_by.as_ref();
-        match (birth.kind, birth.site) {
-            _ if made_by == "varve agent" => OWN.to_owned(),
-            (ObjectKind::Stack, _) if made_by == "stack" => {
-                let tid = maker(birth);
-                let thread = self.threads.get(&(birth.pid, tid));
-                stack_name(birth.pid, tid, thread.map(String::as_str))
-            }
-            (ObjectKind::Stack, _) if made_by == COPIED_STACK => self.copied_stack(birth),
-            (kind, Some(site)) => {
-                let (stacks, namer) = (self.stacks, &mut self.namer);
-                let name = self
-                    .sites
-                    .entry((site, kind, birth.pool))
-                    .or_insert_with(|| {
-                        let asked = if birth.pool {
-                            Asked::Pool
-                        } else {
-                            Asked::One(kind)
-                        };
-                        namer.site(asked, stacks.get(&site).map_or(&[], Vec::as_slice))
-                    });
-                let stack = stacks.get(&site).map_or(&[][..], Vec::as_slice);
-                if kind == ObjectKind::File {
-                    let file = self.files.name_of(birth);
-                    return match is_loaders(stack) {
-                        true => file,
-                        false => of_file(file, name),
-                    };
-                }
-                if kind == ObjectKind::Mapping && is_loaders(stack) {
-                    return LOADERS.to_owned();
-                }
-                // The preload library stands in for the function itself, which no frame shows.
-                match name.strip_prefix("heap (") {
-                    Some(place) if !birth.pool && !made_by.is_empty() => {
-                        format!("{made_by} ({place}")
-                    }
-                    _ => name.clone(),
-                }
-            }
-            (ObjectKind::Heap, None) if birth.pool => "heap, small objects".to_owned(),
-            (ObjectKind::Heap, None) => "heap, unknown caller".to_owned(),
-            (ObjectKind::File, None) => self.files.name_of(birth),
-            (ObjectKind::Stack, None) => "stack".to_owned(),
-            (_, None) => "anonymous memory".to_owned(),
-        }
-    }
-}
-
-/// The first threads' stacks as the kernel shows them: the part that is mapped. The preload library reports the whole, a
-/// little after the program began.
-#[derive(Default)]
-struct MainStacks {
-    mapped: HashMap<Pid, Vec<MappedStack>>,
-}
-
-struct MappedStack {
-    address: Address,
-    end: Address,
-    from: Time,
-    to: Time,
-    /// The library reported it.
-    is_reported: bool,
-}
-
-impl MainStacks {
-    fn new(mappings: &[Mapping]) -> MainStacks {
-        let mut stacks = MainStacks::default();
-        for m in mappings.iter().filter(|m| m.path == "[stack]") {
-            let of = stacks.mapped.entry(m.pid).or_default();
-            of.push(MappedStack {
-                address: m.address,
-                end: m.address + m.bytes,
-                from: m.from,
-                to: m.to.unwrap_or(Time(u64::MAX)),
-                is_reported: false,
-            });
-        }
-        stacks
-    }
-
-    /// Has a reported stack begin with the mapping that is a part of it.
-    fn join(&mut self, row: &mut ObjectRow) {
-        let Some(mapped) = self.mapped.get_mut(&row.pid) else {
-            return;
-        };
-        if row.kind != ObjectKind::Stack {
-            return;
-        }
-        let (end, died) = (
-            row.address + row.bytes,
-            row.died_ns.unwrap_or(Time(u64::MAX)),
-        );
-        for m in mapped {
-            let is_within = row.address <= m.address && m.end <= end;
-            if is_within && row.born_ns <= m.to && died >= m.to {
-                row.born_ns = row.born_ns.min(m.from);
-                m.is_reported = true;
-            }
-        }
-    }
-
-    /// Whether an object is a part of a stack that was reported.
-    fn is_known(&self, object: &StaticObject) -> bool {
-        let mut mapped = self.mapped.get(&object.pid).into_iter().flatten();
-        let is = |m: &MappedStack| {
-            let is_within = m.address <= object.address && object.address < m.end;
-            m.is_reported && is_within && m.from <= object.born
-        };
-        object.kind == ObjectKind::Stack && mapped.any(is)
-    }
 }
 
 /// The thread that made an object: the first where none is known.
@@ -560,42 +358,5 @@ mod tests {
         );
         assert_eq!(of(&[server, ran("/bin/check", None)]), None);
         assert_eq!(of(&[ran("/bin/check", None)]), None);
-    }
-
-    #[test]
-    fn a_mapping_of_a_file_has_its_name() {
-        let mapping = |path: &str, to| Mapping {
-            pid: Pid(1),
-            address: Address(0x1000),
-            bytes: Bytes(0x3000),
-            perms: "r--p".into(),
-            offset: Bytes(0),
-            path: path.into(),
-            called: None,
-            build_id: None,
-            from: Time(5),
-            to,
-        };
-        let later = mapping("/b (deleted)", None);
-        let files = Files::new(&[later, mapping("/usr/lib/a.so", Some(Time(9)))]);
-        let born = |address, time| {
-            files.name_of(&BirthRow {
-                object: ObjectId(0),
-                pid: Pid(1),
-                kind: ObjectKind::File,
-                made_by: "mmap".into(),
-                address: Address(address),
-                bytes: Bytes(0x1000),
-                born_ns: Time(time),
-                tid: None,
-                site: None,
-                pool: false,
-                reserved: false,
-                continues: None,
-            })
-        };
-        assert_eq!(born(0x2000, 4), "mapping of a.so");
-        assert_eq!(born(0x2000, 10), "mapping of b");
-        assert_eq!(born(0x8000, 4), "mapping of a file");
     }
 }

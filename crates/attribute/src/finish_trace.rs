@@ -2,7 +2,7 @@
 
 use varve_model::Loss;
 use varve_trace::{
-    Destination, Manifest, State, Trace, TraceError, finish_tables, finish_tables_aside,
+    Destination, Manifest, State, Trace, TraceError, finish_tables, finish_tables_to,
 };
 
 use crate::finish::finish;
@@ -30,7 +30,7 @@ pub fn finish_trace(
         }
         Destination::Scratch(scratch) => {
             let trace = source.with(scratch);
-            finish_tables_aside(&trace, scratch)?;
+            finish_tables_to(&trace, scratch)?;
             trace
         }
     };

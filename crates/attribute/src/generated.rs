@@ -24,33 +24,33 @@ const RUNTIMES: [(&str, &str, &str); 6] = [
     ("python3", "python", "`python3 -X perf` (3.12 or later)"),
 ];
 
-/// What runtimes told of their code: by process, and by when its program ended.
+/// What runtimes reported of their code: by process, and by when its program ended.
 pub(crate) struct Generated {
-    told: HashMap<Pid, BTreeMap<Time, Vec<GeneratedRow>>>,
+    reported: HashMap<Pid, BTreeMap<Time, Vec<GeneratedRow>>>,
 }
 
 impl Generated {
     pub(crate) fn new(trace: &Trace) -> Result<Self, TraceError> {
-        let mut told: HashMap<Pid, BTreeMap<Time, Vec<GeneratedRow>>> = HashMap::new();
+        let mut reported: HashMap<Pid, BTreeMap<Time, Vec<GeneratedRow>>> = HashMap::new();
         for row in trace.rows::<GeneratedRow>()? {
-            let of = told.entry(row.pid).or_default();
+            let of = reported.entry(row.pid).or_default();
             of.entry(row.until_ns).or_default().push(row);
         }
-        for rows in told.values_mut().flat_map(BTreeMap::values_mut) {
+        for rows in reported.values_mut().flat_map(BTreeMap::values_mut) {
             rows.sort_by_key(|row| row.address);
         }
-        Ok(Self { told })
+        Ok(Self { reported })
     }
 
     fn at(&self, pid: Pid, time: Time, address: Address) -> Option<&GeneratedRow> {
-        let (_, rows) = self.told.get(&pid)?.range(time..).next()?;
+        let (_, rows) = self.reported.get(&pid)?.range(time..).next()?;
         let after = rows.partition_point(|row| row.address <= address);
         // A map and a dump may both tell of it, and of its parts.
         let mut near = rows[..after].iter().rev().take(4);
         near.find(|row| address < row.address + row.bytes)
     }
 
-    /// Names the frames in generated code, and gives the sentences to be said where nobody told of it. `times` are when the
+    /// Names the frames in generated code, and gives the sentences to be said where nobody reported it. `times` are when the
     /// stacks were taken.
     pub(crate) fn name(
         &self,
@@ -80,7 +80,7 @@ impl Generated {
                     frame.file = file;
                 } else if mapping.is_some() {
                     frame.module = Some(MODULE.to_owned());
-                    if !self.told.contains_key(&stack.pid) {
+                    if !self.reported.contains_key(&stack.pid) {
                         silent.insert(stack.pid);
                     }
                 }
@@ -155,9 +155,9 @@ mod tests {
             mapping(0x20_0000, "rw-p", ""),
             mapping(0x30_0000, "r-xp", "/usr/bin/node"),
         ];
-        let mut told: HashMap<Pid, BTreeMap<Time, Vec<GeneratedRow>>> = HashMap::new();
+        let mut reported: HashMap<Pid, BTreeMap<Time, Vec<GeneratedRow>>> = HashMap::new();
         for row in rows {
-            let of = told.entry(row.pid).or_default();
+            let of = reported.entry(row.pid).or_default();
             of.entry(row.until_ns).or_default().push(row);
         }
         let stack = Stack {
@@ -170,7 +170,7 @@ mod tests {
             address: Address(address),
             ..Frame::default()
         }]];
-        let said = Generated { told }.name(
+        let said = Generated { reported }.name(
             &[stack],
             &[Time(time)],
             &AddressSpaces::new(&mappings),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn code_has_the_name_that_its_program_told() {
+    fn code_has_the_name_that_its_program_reported() {
         let rows = || {
             vec![
                 row(0x10_0010, 50, "JS:*mix /a/hot.js:3:14"),
@@ -206,7 +206,7 @@ mod tests {
         let (frame, _) = named(rows(), 0x10_001f, 60);
         assert_eq!(frame.function.as_deref(), Some("later"));
         assert_eq!(frame.module.as_deref(), Some(MODULE));
-        // It told of other code.
+        // It reported other code.
         let (frame, said) = named(rows(), 0x10_0030, 7);
         assert_eq!(
             (frame.function, frame.module.as_deref()),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_told_the_option_of_the_runtime_is_named() {
+    fn where_nobody_reported_the_option_of_the_runtime_is_named() {
         let (frame, said) = named(Vec::new(), 0x10_0010, 7);
         assert_eq!(frame.module.as_deref(), Some(MODULE));
         assert_eq!(said.len(), 1);

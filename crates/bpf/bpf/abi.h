@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
-/* What passes between the programs and the loader; mirrored by src/abi.rs. */
+/* What passes between the programs and the loader; build/abi.rs makes the Rust side of it. */
 #ifndef VARVE_ABI_H
 #define VARVE_ABI_H
 
@@ -20,7 +20,7 @@
 #define TRACK_SAMPLES 32u
 #define TRACK_HANDLERS 64u /* the first process in its memory without an exit signal makes its fault handler */
 #define TRACK_MEMORY_FILES 256u /* of no process: somebody has a process's memory open as a file */
-#define TRACK_SERVED 128u  /* that one was made; another such process is tracked as any is */
+#define TRACK_HANDLER_MADE 128u  /* that one was made; another such process is tracked as any is */
 
 struct settings {
 	u64 direct;      /* where physical address 0 is mapped */
@@ -30,7 +30,7 @@ struct settings {
 	u32 options;
 	u32 stack_bytes;
 	u32 ring_wake;   /* wake the reader when so many bytes wait */
-	u32 self;        /* process that must never be tracked: the recorder */
+	u32 self_pid;    /* process that must never be tracked: the recorder */
 	u32 sample_stack; /* bytes of user stack to copy with each sample */
 };
 
@@ -247,6 +247,7 @@ struct rec_mapping {
 };
 
 /* Where a sample found the thread; in the low bits of aux, the CPU above */
+#define SAMPLE_PLACE 3u /* the bits of it but the flag */
 #define SAMPLE_USER 0u
 #define SAMPLE_CALL 1u  /* in the kernel, in a system call */
 #define SAMPLE_TRAP 2u  /* in the kernel, for a fault or an interrupt */

@@ -26,13 +26,13 @@ static __always_inline int exempts(u32 *flags, u32 parent, u32 pid)
 	struct exempt new = {
 		.made = bpf_ktime_get_ns(),
 		.parent = parent,
-		.flags = *flags | TRACK_SERVED,
+		.flags = *flags | TRACK_HANDLER_MADE,
 	};
 
-	if ((*flags & (TRACK_HANDLERS | TRACK_SERVED)) != TRACK_HANDLERS ||
+	if ((*flags & (TRACK_HANDLERS | TRACK_HANDLER_MADE)) != TRACK_HANDLERS ||
 	    bpf_map_update_elem(&exempt, &pid, &new, BPF_ANY))
 		return 0;
-	__sync_fetch_and_or(flags, TRACK_SERVED);
+	__sync_fetch_and_or(flags, TRACK_HANDLER_MADE);
 	return 1;
 }
 
@@ -46,7 +46,7 @@ static __always_inline struct tracked *end_exemption(struct task_struct *task, u
 
 	if (!e)
 		return NULL;
-	new.flags = e->flags & ~TRACK_SERVED;
+	new.flags = e->flags & ~TRACK_HANDLER_MADE;
 	parent = e->parent;
 	bpf_map_delete_elem(&exempt, &pid);
 	if (!(new.flags & TRACK_FOLLOW))

@@ -11,8 +11,8 @@
 #define O_TRUNC 01000
 #define PROC_MAGIC 0x9fa0
 /* Three steps of a walk through a tree of mappings for each of them: 5,000 mappings of one file */
-#define MOST_SHARER_STEPS (1 << 14)
-#define MOST_RANGES 16
+#define MAX_SHARER_STEPS (1 << 14)
+#define MAX_RANGES 16
 /* include/uapi/linux/magic.h; that of FUSE is in fs/fuse/inode.c */
 #define OVERLAYFS_MAGIC 0x794c7630
 #define ECRYPTFS_MAGIC 0xf15f
@@ -114,7 +114,7 @@ static long sharer_step(u32 i, struct sharers *c)
 	return 0;
 }
 
-/* Looks at all tracked mappings of pages of a file; those that cannot be told of are a loss */
+/* Looks at all tracked mappings of pages of a file; those that cannot be reported are a loss */
 static __always_inline u32 each_sharer(u64 file, u32 only_count, u64 first, u64 end)
 {
 	struct file *f = (struct file *)(unsigned long)file;
@@ -123,7 +123,7 @@ static __always_inline u32 each_sharer(u64 file, u32 only_count, u64 first, u64 
 	c.node = (u64)BPF_CORE_READ(f, f_mapping, i_mmap.rb_root.rb_node);
 	if (!c.node)
 		return 0;
-	bpf_loop(MOST_SHARER_STEPS, sharer_step, &c, 0);
+	bpf_loop(MAX_SHARER_STEPS, sharer_step, &c, 0);
 	if (c.node)
 		c.unknown++;
 	if (c.unknown)
@@ -173,7 +173,7 @@ static __always_inline u64 task_of(struct pid *pid)
 	return BPF_CORE_READ(task, thread_pid) == pid ? (u64)task : 0;
 }
 
-/* The process behind a pidfd; 0: there is none, or it cannot be told, which is a loss */
+/* The process behind a pidfd; 0: there is none, or it cannot be found, which is a loss */
 static __noinline u64 task_behind(u32 fd)
 {
 	u64 file = file_of(fd), task;
@@ -225,9 +225,9 @@ static __noinline int advise_other(struct call *c)
 	mm = (u64)BPF_CORE_READ(CAST_TASK(task), mm);
 	if (!t || !(t->flags & TRACK_VANISH) || !mm)
 		return 0;
-	if (c->args[2] > MOST_RANGES)
+	if (c->args[2] > MAX_RANGES)
 		return vanish(mm, CAUSE_ADVISE, 0, ~0ull >> 1, owner);
-	for (u32 i = 0; i < MOST_RANGES; i++) {
+	for (u32 i = 0; i < MAX_RANGES; i++) {
 		u32 narrow[2];
 
 		if (i >= c->args[2])
@@ -275,7 +275,7 @@ static __always_inline void collapse(u64 start, u64 bytes)
 	u32 cause = CAUSE_ADVISE;
 
 #pragma clang loop unroll(disable)
-	for (u32 i = 0; i < MOST_RANGES; i++) {
+	for (u32 i = 0; i < MAX_RANGES; i++) {
 		u64 end;
 
 		if (c.at >= c.end)
@@ -336,7 +336,7 @@ static __noinline u32 clears_bits(u64 file)
 	u64 task;
 	u32 owner;
 
-	if (!g || g->self == bpf_get_current_pid_tgid() >> 32 ||
+	if (!g || g->self_pid == bpf_get_current_pid_tgid() >> 32 ||
 	    BPF_CORE_READ(f, f_inode, i_sb, s_magic) != PROC_MAGIC)
 		return 0;
 	bpf_probe_read_kernel_str(name, sizeof(name), BPF_CORE_READ(f, f_path.dentry, d_name.name));

@@ -12,7 +12,7 @@
 #define PTRACE_PEEKDATA 2
 #define PTRACE_POKETEXT 4
 #define PTRACE_POKEDATA 5
-#define MOST_VECTORS 1024 /* UIO_MAXIOV */
+#define MAX_VECTORS 1024 /* UIO_MAXIOV */
 
 /* The number of a thread in the pid namespace that is so deep; 0: it has none there */
 static __always_inline u32 number_at(struct task_struct *task, u32 level)
@@ -168,10 +168,10 @@ static __always_inline void reach_process(struct call *c)
 	r.mm = mm_called(c->args[0]);
 	r.owner = tracked_owner(r.mm);
 	r.vector = c->args[3];
-	r.count = c->args[4] > MOST_VECTORS ? 0 : c->args[4];
+	r.count = c->args[4] > MAX_VECTORS ? 0 : c->args[4];
 	r.wide = c->wide;
 	if (r.owner)
-		bpf_loop(MOST_VECTORS, reach_range, &r, 0);
+		bpf_loop(MAX_VECTORS, reach_range, &r, 0);
 }
 
 /* ---- files of /proc ---- */
@@ -224,7 +224,7 @@ static __always_inline void reach_by_address(struct call *c, struct file *f)
 	if (c->op == OP_READ || c->op == OP_PREAD)
 		r.bytes = c->args[2];
 	else
-		bpf_loop(MOST_VECTORS, add_range, &r, 0);
+		bpf_loop(MAX_VECTORS, add_range, &r, 0);
 	if (own && (s64)c->args[3] != -1) /* preadv2 takes the file's */
 		start = c->wide == 4 ? c->args[3] | c->args[4] << 32 : c->args[3];
 	else if (shares_position(f))

@@ -1,50 +1,13 @@
-//! The layout of what passes between the programs and the loader; mirrors `bpf/abi.h`
+//! The layout of what passes between the programs and the loader: made of `bpf/abi.h`, and what is read from it
 
 use varve_model::Address;
 
-use crate::{Bitmap, Leaf, Region};
+use crate::Leaf;
 
-pub(crate) const OPT_PAGE_FLAGS: u32 = 1;
-pub(crate) const OPT_SOFT_DIRTY: u32 = 2;
-pub(crate) const OPT_EXIT_HAS_MM: u32 = 4;
-pub(crate) const OPT_PREPARE_EXEC: u32 = 8;
-pub(crate) const OPT_GUARDED: u32 = 32;
-
-pub(crate) const CAL_FIND: u32 = 0;
-pub(crate) const CAL_TRANSLATE: u32 = 1;
-pub(crate) const CAL_PIPE: u32 = 2;
-
-pub(crate) const FEATURE_YOUNG: u32 = 1;
-pub(crate) const FEATURE_REFERENCED: u32 = 2;
-pub(crate) const FEATURE_COMPOUND: u32 = 4;
-pub(crate) const FEATURE_PINCOUNT: u32 = 8;
-pub(crate) const FEATURE_HUGETLB: u32 = 16;
-
-pub(crate) const TRACK_MEMORY_FILES: u32 = 256;
-pub(crate) const DROP_FAULT: u32 = 0;
-pub(crate) const DROP_VANISH_PAGES: u32 = 1;
-pub(crate) const DROP_VANISH_WALKS: u32 = 2;
-pub(crate) const DROP_LIFE: u32 = 3;
-pub(crate) const DROP_MAPPING: u32 = 4;
-pub(crate) const DROP_TRACK: u32 = 5;
-pub(crate) const DROP_SAMPLE: u32 = 6;
-/// In the cause of a vanish record: another process makes the pages vanish
-pub(crate) const CAUSE_BY_OTHERS: u32 = 0x100;
-
-pub(crate) const STACK_MAX: u32 = 16384;
-pub(crate) const SAMPLE_STACK_MAX: u32 = 4096;
-
-/// Where a sample found the thread: the low bits of `aux`
-pub(crate) const SAMPLE_PLACE: u32 = 3;
-pub(crate) const SAMPLE_CALL: u32 = 1;
-pub(crate) const SAMPLE_TRAP: u32 = 2;
-/// A flag beside it
-pub(crate) const SAMPLE_COMPAT: u32 = 4;
-
-const ENTRY_WRITTEN: u64 = 4;
-const ENTRY_OTHERS: u64 = 8;
-const ENTRY_LEAF: u64 = 3;
+/// The low bits of the base of an entry: what is left is the address of its region
 const ENTRY_LOW: u64 = (1 << 21) - 1;
+/// Of these, the page size
+const ENTRY_LEAF: u64 = 3;
 
 /// Types that are plain memory: every bit pattern is a value, and there is no padding
 ///
@@ -75,179 +38,32 @@ macro_rules! plain {
     };
 }
 
-plain!(Settings {
-    direct: u64,
-    frame_mask: u64,
-    vmemmap: u64,
-    levels: u32,
-    options: u32,
-    stack_bytes: u32,
-    ring_wake: u32,
-    self_pid: u32,
-    sample_stack: u32,
-});
+#[allow(
+    dead_code,
+    reason = "the programs use more of the header than the loader"
+)]
+mod header {
+    use super::Plain;
 
-plain!(Tracked {
-    leader: u64,
-    flags: u32,
-    announced: u32,
-    dead: u32,
-    pad: u32,
-    image: u64,
-});
+    include!(concat!(env!("OUT_DIR"), "/abi.rs"));
+}
 
-plain!(FlagArgs {
-    image: u64,
-    pid: u32,
-    set: u32,
-    clear: u32,
-    done: u32,
-});
+pub(crate) use header::*;
 
-plain!(Waits {
-    waited: u64,
-    covered: u64,
-});
-
-plain!(HeldGroup {
-    id: u64,
-    thaws: u64,
-});
-
-plain!(RawRegion {
-    base: u64,
-    accessed: Bitmap,
-    young: Bitmap,
-    referenced: Bitmap,
-    pinned: Bitmap,
-    sticky: Bitmap,
-    written: Bitmap,
-    intact: Bitmap,
-    others: Bitmap,
-    present: u32,
-    leaf: u16,
-    flags: u16,
-});
-
-plain!(WalkArgs {
-    pid: u32,
-    first_ended: u32,
-    start: u64,
-    mm_wanted: u64,
-    resume: u64,
-    mm: u64,
-    present: u64,
-    checks: u64,
-    check_failures: u64,
-    table_failures: u64,
-    regions: u32,
-    error: i32,
-});
-
-plain!(Exempt {
-    made: u64,
-    parent: u32,
-    flags: u32,
-});
-
-plain!(CalibrateArgs {
-    what: u32,
-    fd: i32,
-    address: u64,
-    value: u64,
-    direct: u64,
-    frame_mask: u64,
-    levels: u32,
-    error: i32,
-    entry: u64,
-    page: u64,
-    page_bytes: u32,
-    tgid: u32,
-    features: u32,
-    pad: u32,
-});
-
-plain!(Record {
-    kind: u32,
-    aux: u32,
-    time: u64,
-    pid: u32,
-    tid: u32,
-});
-
-plain!(RecFault {
-    ip: u64,
-    address: u64,
-});
-
-plain!(RecFork {
-    pid: u32,
-    tid: u32,
-    mm: u64,
-    sp: u64,
-    tls: u64,
-    thread: u32,
-    same_mm: u32,
-    tracked: u32,
-    own_tid: u32,
-});
-
-plain!(RecExec {
-    mm: u64,
-    old_tid: u32,
-    pad: u32,
-});
-
-plain!(RecExit {
-    status: i32,
-    pad: u32,
-});
-
-plain!(RecMapping {
-    entered: u64,
-    args: [u64; 6],
-    before: u64,
-    result: i64,
-    ip: u64,
-    sp: u64,
-    bp: u64,
-    saved: [u64; 5],
-    stack_bytes: u32,
-    has_stack: u32,
-});
-
-plain!(RecSample {
-    ip: u64,
-    flags: u64,
-    general: [u64; 16],
-    fs_base: u64,
-    gs_base: u64,
-});
-
-plain!(RecVanish {
-    mm: u64,
-    count: u64,
-});
-
-plain!(VanishEntry {
-    base: u64,
-    pages: Bitmap,
-});
-
-fn leaf(code: u64) -> Leaf {
+fn leaf(code: u32) -> Leaf {
     match code {
-        0 => Leaf::Small,
-        1 => Leaf::Huge2M,
+        LEAF_4K => Leaf::Small,
+        LEAF_2M => Leaf::Huge2M,
         _ => Leaf::Huge1G,
     }
 }
 
-impl RawRegion {
-    pub(crate) fn region(&self) -> Region {
-        Region {
+impl header::Region {
+    pub(crate) fn region(&self) -> crate::Region {
+        crate::Region {
             base: Address(self.base),
-            leaf: leaf(u64::from(self.leaf)),
-            hugetlb: self.flags & 1 != 0,
+            leaf: leaf(u32::from(self.leaf)),
+            hugetlb: u32::from(self.flags) & REGION_HUGETLB != 0,
             accessed: self.accessed,
             young: self.young,
             referenced: self.referenced,
@@ -263,7 +79,7 @@ impl RawRegion {
 
 /// The regions of a vanish record; further entries for the same region tell what was written, and what others may
 /// have touched
-pub(crate) fn vanish_regions(bytes: &[u8]) -> impl Iterator<Item = Region> + '_ {
+pub(crate) fn vanish_regions(bytes: &[u8]) -> impl Iterator<Item = crate::Region> + '_ {
     let mut entries = bytes
         .chunks_exact(size_of::<VanishEntry>())
         .filter_map(VanishEntry::read)
@@ -272,13 +88,13 @@ pub(crate) fn vanish_regions(bytes: &[u8]) -> impl Iterator<Item = Region> + '_ 
         let entry = entries.next()?;
         let mut further = |kind| {
             entries
-                .next_if(|next| next.base & kind != 0)
+                .next_if(|next| next.base & u64::from(kind) != 0)
                 .map_or([0; 8], |next| next.pages)
         };
         let (written, others) = (further(ENTRY_WRITTEN), further(ENTRY_OTHERS));
-        Some(Region {
+        Some(crate::Region {
             base: Address(entry.base & !ENTRY_LOW),
-            leaf: leaf(entry.base & ENTRY_LEAF),
+            leaf: leaf((entry.base & ENTRY_LEAF) as u32),
             hugetlb: false,
             accessed: entry.pages,
             young: [0; 8],
@@ -304,7 +120,7 @@ mod tests {
             pages: [3, 0, 0, 0, 0, 0, 0, 0],
         };
         let written = VanishEntry {
-            base: 0x40_0000 | ENTRY_WRITTEN,
+            base: 0x40_0000 | u64::from(ENTRY_WRITTEN),
             pages: [1, 0, 0, 0, 0, 0, 0, 0],
         };
         let huge = VanishEntry {
@@ -312,7 +128,7 @@ mod tests {
             pages: [1, 0, 0, 0, 0, 0, 0, 0],
         };
         let of_others = |base| VanishEntry {
-            base: base | ENTRY_OTHERS,
+            base: base | u64::from(ENTRY_OTHERS),
             pages: [8, 0, 0, 0, 0, 0, 0, 0],
         };
         let entries = [
@@ -327,7 +143,7 @@ mod tests {
             .flat_map(|entry| std::iter::once(&entry.base).chain(&entry.pages))
             .flat_map(|word| word.to_ne_bytes())
             .collect();
-        let regions: Vec<Region> = vanish_regions(&bytes).collect();
+        let regions: Vec<crate::Region> = vanish_regions(&bytes).collect();
         assert_eq!(regions.len(), 2);
         assert_eq!((regions[0].accessed[0], regions[0].written[0]), (3, 1));
         assert_eq!((regions[0].others[0], regions[1].others[0]), (8, 8));

@@ -8,14 +8,6 @@ use crate::{
     MmId, Mode, UserStack, Vanish, VanishCause,
 };
 
-const FAULT: u32 = 1;
-const VANISH: u32 = 2;
-const FORK: u32 = 3;
-const EXEC: u32 = 4;
-const EXIT: u32 = 5;
-const COMM: u32 = 6;
-const MAPPING: u32 = 7;
-
 /// Error-code bits of a page fault (arch/x86/include/asm/trap_pf.h)
 const PF_WRITE: u32 = 2;
 const PF_INSTRUCTION: u32 = 16;
@@ -33,7 +25,7 @@ pub(crate) fn event(bytes: &[u8]) -> Result<Event<'_>, BpfError> {
 fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
     let (time, pid, tid) = (Time(head.time), Pid(head.pid), Tid(head.tid));
     Some(match head.kind {
-        FAULT => {
+        abi::REC_FAULT => {
             let raw = abi::RecFault::read(rest)?;
             Event::Fault(Fault {
                 time,
@@ -54,7 +46,7 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 },
             })
         }
-        VANISH => {
+        abi::REC_VANISH => {
             let raw = abi::RecVanish::read(rest)?;
             let bytes = usize::try_from(raw.count)
                 .ok()?
@@ -73,7 +65,7 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 regions: rest.get(start..start.checked_add(bytes)?)?,
             })
         }
-        FORK => {
+        abi::REC_FORK => {
             let raw = abi::RecFork::read(rest)?;
             Event::Fork(Fork {
                 time,
@@ -93,7 +85,7 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 own_tid: Some(Tid(raw.own_tid)).filter(|t| t.0 != 0),
             })
         }
-        EXEC => {
+        abi::REC_EXEC => {
             let raw = abi::RecExec::read(rest)?;
             let path = rest.get(size_of::<abi::RecExec>()..)?;
             Event::Exec(Exec {
@@ -104,20 +96,20 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 path: path.get(..head.aux as usize)?,
             })
         }
-        EXIT => Event::Exit(Exit {
+        abi::REC_EXIT => Event::Exit(Exit {
             time,
             pid,
             tid,
             wait_status: abi::RecExit::read(rest)?.status,
             last: head.aux != 0,
         }),
-        COMM => Event::Comm(Comm {
+        abi::REC_COMM => Event::Comm(Comm {
             time,
             pid,
             tid,
             name: rest.get(..16)?.split(|byte| *byte == 0).next()?,
         }),
-        MAPPING => Event::Mapping(mapping(head, rest)?),
+        abi::REC_MAPPING => Event::Mapping(mapping(head, rest)?),
         _ => return None,
     })
 }
@@ -126,7 +118,7 @@ fn mapping(head: Record, rest: &[u8]) -> Option<Mapping<'_>> {
     let raw = abi::RecMapping::read(rest)?;
     let args = raw.args;
     let call = match head.aux {
-        1 => MappingCall::Map {
+        abi::OP_MMAP => MappingCall::Map {
             hint: Address(args[0]),
             bytes: Bytes(args[1]),
             protection: args[2] as u32,
@@ -134,22 +126,22 @@ fn mapping(head: Record, rest: &[u8]) -> Option<Mapping<'_>> {
             fd: args[4] as i32,
             offset: args[5],
         },
-        2 => MappingCall::Unmap {
+        abi::OP_MUNMAP => MappingCall::Unmap {
             address: Address(args[0]),
             bytes: Bytes(args[1]),
         },
-        3 => MappingCall::Remap {
+        abi::OP_MREMAP => MappingCall::Remap {
             old_address: Address(args[0]),
             old_bytes: Bytes(args[1]),
             new_bytes: Bytes(args[2]),
             flags: args[3] as u32,
         },
-        4 => MappingCall::Brk {
+        abi::OP_BRK => MappingCall::Brk {
             wanted: Address(args[0]),
             before: Address(raw.before),
         },
-        5 => MappingCall::ShmAttach { id: args[0] as i32 },
-        6 => MappingCall::ShmDetach {
+        abi::OP_SHMAT => MappingCall::ShmAttach { id: args[0] as i32 },
+        abi::OP_SHMDT => MappingCall::ShmDetach {
             address: Address(args[0]),
         },
         _ => return None,
@@ -180,16 +172,16 @@ fn mapping(head: Record, rest: &[u8]) -> Option<Mapping<'_>> {
 
 fn cause(number: u32) -> VanishCause {
     match number {
-        0 => VanishCause::Unmap,
-        1 => VanishCause::Remap,
-        2 => VanishCause::Brk,
-        3 => VanishCause::Advise,
-        4 => VanishCause::Overmap,
-        5 => VanishCause::ShmDetach,
-        6 => VanishCause::Exec,
-        7 => VanishCause::Exit,
-        8 => VanishCause::Truncate,
-        9 => VanishCause::KernelTouch,
+        abi::CAUSE_UNMAP => VanishCause::Unmap,
+        abi::CAUSE_REMAP => VanishCause::Remap,
+        abi::CAUSE_BRK => VanishCause::Brk,
+        abi::CAUSE_ADVISE => VanishCause::Advise,
+        abi::CAUSE_OVERMAP => VanishCause::Overmap,
+        abi::CAUSE_SHMDT => VanishCause::ShmDetach,
+        abi::CAUSE_EXEC => VanishCause::Exec,
+        abi::CAUSE_EXIT => VanishCause::Exit,
+        abi::CAUSE_TRUNCATE => VanishCause::Truncate,
+        abi::CAUSE_KERNEL_TOUCH => VanishCause::KernelTouch,
         other => VanishCause::Unknown(other),
     }
 }

@@ -1,16 +1,20 @@
 //! The loaded programs as the recorder uses them
 
-use std::collections::HashSet;
+mod backlog;
+mod findings;
+mod tracked;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::{MapCore, Object};
 use varve_model::{Duration, Pid, Time};
 
-use crate::abi::{
-    self, Exempt, FlagArgs, HeldGroup, Plain, RawRegion, Settings, Tracked, Waits, WalkArgs,
-};
-use crate::calibrate::{self, Found};
+use self::backlog::Backlog;
+use self::findings::describe;
+pub use self::tracked::{ExemptProcesses, TrackedProcesses};
+use crate::abi::{self, FlagArgs, Plain, Region as RawRegion, Settings, Tracked, Waits, WalkArgs};
+use crate::calibrate;
 use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::{
@@ -30,106 +34,9 @@ pub struct Kernel {
     region_limit: u32,
     ring: Ring,
     sample_ring: Option<Ring>,
-    aside: Aside,
+    backlog: Backlog,
     settings: Settings,
     capabilities: Vec<Capability>,
-}
-
-/// Records that were taken out of the ring and not handed out yet, each behind its length
-#[derive(Default)]
-struct Aside {
-    bytes: Vec<u8>,
-}
-
-impl Aside {
-    /// Bytes above which no more is set aside; the ring comes on top
-    const MOST: usize = 4 << 20;
-
-    fn put(&mut self, record: &[u8]) {
-        self.bytes.extend((record.len() as u64).to_ne_bytes());
-        self.bytes.extend(record);
-    }
-
-    fn records(&self) -> impl Iterator<Item = &[u8]> {
-        let mut rest = &self.bytes[..];
-        std::iter::from_fn(move || {
-            let (length, tail) = rest.split_first_chunk()?;
-            let (record, tail) = tail.split_at_checked(u64::from_ne_bytes(*length) as usize)?;
-            rest = tail;
-            Some(record)
-        })
-    }
-}
-
-/// The tracked processes: those that the recorder named and what they made since, up to the moment at
-/// which the kernel forgets each
-#[derive(Debug)]
-pub struct TrackedProcesses {
-    map: OwnedFd,
-    group: OwnedFd,
-}
-
-impl TrackedProcesses {
-    /// All of them, in no order; what comes or goes meanwhile may be in it or not
-    pub fn list(&self) -> Vec<Pid> {
-        keys(&self.map).into_iter().collect()
-    }
-
-    /// When what a tracked process runs began: the time of its last exec, or else of its fork; none for a process
-    /// that is not tracked, or has ended
-    pub fn image(&self, pid: Pid) -> Option<Time> {
-        let entry: Tracked = raw::map_lookup(self.map.as_fd(), pid.0).ok()?;
-        (entry.dead == 0).then_some(Time(entry.image))
-    }
-
-    /// Counts from now on how often the freezer of the cgroup with this inode number lets go
-    pub fn watch_group(&self, id: u64) {
-        // Where this fails the count stays as it is
-        let _ = raw::map_update(self.group.as_fd(), 0, &HeldGroup { id, thaws: 0 });
-    }
-
-    /// How often it did; a kernel without the tracepoint counts nothing
-    pub fn thaws(&self) -> u64 {
-        raw::map_lookup::<HeldGroup>(self.group.as_fd(), 0).map_or(0, |group| group.thaws)
-    }
-}
-
-/// The processes that are not tracked because each may be the fault handler of one that is, by way of which those are
-/// made ([`TrackFlags::HANDLERS`])
-#[derive(Debug)]
-pub struct ExemptProcesses {
-    map: OwnedFd,
-}
-
-impl ExemptProcesses {
-    /// All of them with the times at which they were made, in no order
-    pub fn list(&self) -> Vec<(Pid, Time)> {
-        let found = keys(&self.map).into_iter();
-        found
-            .filter_map(|pid| Some((pid, self.since(pid)?)))
-            .collect()
-    }
-
-    /// When such a process was made; none for others
-    pub fn since(&self, pid: Pid) -> Option<Time> {
-        let entry: Exempt = raw::map_lookup(self.map.as_fd(), pid.0).ok()?;
-        Some(Time(entry.made))
-    }
-}
-
-/// The keys of a map of processes
-fn keys(map: &OwnedFd) -> HashSet<Pid> {
-    let mut found = HashSet::new();
-    let mut key = None;
-    // Where an entry goes meanwhile the kernel begins anew; the bound is for safety
-    for _ in 0..1 << 20 {
-        key = raw::map_next_key(map.as_fd(), key);
-        match key {
-            Some(pid) => found.insert(Pid(pid)),
-            None => break,
-        };
-    }
-    found
 }
 
 struct Maps {
@@ -147,7 +54,7 @@ impl Kernel {
     /// # Errors
     /// [`BpfError::NoPrivilege`], [`BpfError::Forbidden`], [`BpfError::NoBtf`], [`BpfError::Verifier`] and
     /// [`BpfError::Calibration`] say why nothing can be recorded on this machine. What is merely
-    /// missing is told by [`Kernel::capabilities`].
+    /// missing is reported by [`Kernel::capabilities`].
     pub fn load(options: &LoadOptions) -> Result<Kernel, BpfError> {
         let Loaded {
             object,
@@ -210,7 +117,7 @@ impl Kernel {
             region_limit,
             ring,
             sample_ring: Some(sample_ring),
-            aside: Aside::default(),
+            backlog: Backlog::default(),
             settings,
             capabilities,
         };
@@ -229,7 +136,7 @@ impl Kernel {
         known.filter(|c| c.promised && !c.available).count() as u64
     }
 
-    /// Whether writes are told apart from reads (the kernel has soft-dirty bits)
+    /// Whether writes are distinguished from reads (the kernel has soft-dirty bits)
     pub fn tells_writes(&self) -> bool {
         self.settings.options & abi::OPT_SOFT_DIRTY != 0
     }
@@ -427,7 +334,7 @@ impl Kernel {
     /// Records come in the order in which they were begun, which is nearly the order of time.
     pub fn events(&mut self, sink: &mut dyn FnMut(Event<'_>)) -> Result<usize, BpfError> {
         let mut count = 0;
-        for record in std::mem::take(&mut self.aside).records() {
+        for record in std::mem::take(&mut self.backlog).records() {
             sink(decode::event(record)?);
             count += 1;
         }
@@ -441,10 +348,10 @@ impl Kernel {
     /// Makes room in a ring that fills, for a caller who cannot take events at the moment; the next
     /// [`Kernel::events`] hands them out first
     pub fn relieve(&mut self) {
-        if self.ring.is_filling() && self.aside.bytes.len() < Aside::MOST {
-            let aside = &mut self.aside;
+        if self.ring.is_filling() && self.backlog.bytes.len() < Backlog::MAX {
+            let backlog = &mut self.backlog;
             let _: Result<usize, std::convert::Infallible> = self.ring.drain(&mut |record| {
-                aside.put(record);
+                backlog.put(record);
                 Ok(())
             });
         }
@@ -537,88 +444,4 @@ fn program_fd(object: &Object, name: &'static str) -> Result<OwnedFd, BpfError> 
         .as_fd()
         .try_clone_to_owned()
         .map_err(system("copying a program's descriptor"))
-}
-
-/// What calibration found, as rows of `varve doctor`
-fn describe(found: &Found, exit_has_memory: bool) -> Vec<Capability> {
-    let settings = &found.settings;
-    let row = |name, purpose, available, detail: String| Capability {
-        name,
-        purpose,
-        available,
-        required: false,
-        // What a kernel does not have nobody can use; what cannot be found is missed
-        promised: name != "soft-dirty bits" && found.vmemmap_problem.is_some(),
-        detail,
-    };
-    let flag = |bit| found.features & bit != 0 && found.vmemmap_problem.is_none();
-    let why = |bit: u32, what: &str| match &found.vmemmap_problem {
-        Some(problem) => problem.clone(),
-        None if found.features & bit == 0 => format!("this kernel has no {what}"),
-        None => "found".into(),
-    };
-    vec![
-        row(
-            "page tables",
-            "where physical memory is mapped",
-            true,
-            format!("{} levels", settings.levels),
-        ),
-        row(
-            "PG_young",
-            "pages whose accessed bit DAMON or idle-page tracking took",
-            flag(abi::FEATURE_YOUNG),
-            why(
-                abi::FEATURE_YOUNG,
-                "PG_young flag, so nobody can take bits and leave it",
-            ),
-        ),
-        row(
-            "PG_referenced",
-            "pages that the kernel touched on behalf of the program (O_DIRECT and its kin)",
-            flag(abi::FEATURE_REFERENCED),
-            why(
-                abi::FEATURE_REFERENCED,
-                "PG_referenced flag in its type information",
-            ),
-        ),
-        row(
-            "pinned pages",
-            "pages that a device may touch at any time (registered buffers)",
-            flag(abi::FEATURE_COMPOUND | abi::FEATURE_PINCOUNT),
-            why(
-                abi::FEATURE_PINCOUNT,
-                "pin count of large pages in its type information",
-            ),
-        ),
-        row(
-            "hugetlb pages",
-            "distinguishing hugetlb from transparent huge pages",
-            flag(abi::FEATURE_HUGETLB),
-            why(
-                abi::FEATURE_HUGETLB,
-                "mark of hugetlb pages in its type information",
-            ),
-        ),
-        row(
-            "soft-dirty bits",
-            "distinguishing writes from reads",
-            found.soft_dirty,
-            if found.soft_dirty {
-                "found".into()
-            } else {
-                "this kernel has no soft-dirty bits (hint: CONFIG_MEM_SOFT_DIRTY)".into()
-            },
-        ),
-        row(
-            "exit hook",
-            "reads the bits of a process that ends",
-            true,
-            if exit_has_memory {
-                "sched_process_exit sees the memory".into()
-            } else {
-                "the last thread to reach its end reads the memory".into()
-            },
-        ),
-    ]
 }

@@ -1,5 +1,7 @@
 //! What the caller asks for, and what the machine offers
 
+use crate::abi;
+
 /// How to load the programs
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
@@ -21,7 +23,7 @@ pub struct LoadOptions {
     pub page_flags: PageFlags,
     /// Whether page faults are recorded
     pub faults: bool,
-    /// Whether it is told how long threads wait in faults ([`crate::Kernel::waited`]), which costs each switch
+    /// Whether it is reported how long threads wait in faults ([`crate::Kernel::waited`]), which costs each switch
     /// between threads a little
     pub waits: bool,
     /// Which hooks read the memory of a process that ends or runs a new program
@@ -72,23 +74,24 @@ pub struct TrackFlags(pub(crate) u32);
 
 impl TrackFlags {
     /// Processes that it makes are tracked with the same flags
-    pub const FOLLOW: TrackFlags = TrackFlags(1);
+    pub const FOLLOW: TrackFlags = TrackFlags(abi::TRACK_FOLLOW);
     /// Mapping events (mmap, munmap, mremap, brk, shmat, shmdt)
-    pub const MAPPINGS: TrackFlags = TrackFlags(2);
+    pub const MAPPINGS: TrackFlags = TrackFlags(abi::TRACK_MAPPINGS);
     /// User stacks with the mapping events
-    pub const STACKS: TrackFlags = TrackFlags(4);
+    pub const STACKS: TrackFlags = TrackFlags(abi::TRACK_STACKS);
     /// Page faults
-    pub const FAULTS: TrackFlags = TrackFlags(8);
+    pub const FAULTS: TrackFlags = TrackFlags(abi::TRACK_FAULTS);
     /// Pages that vanish
-    pub const VANISH: TrackFlags = TrackFlags(16);
+    pub const VANISH: TrackFlags = TrackFlags(abi::TRACK_VANISH);
     /// Samples, where they are taken
-    pub const SAMPLES: TrackFlags = TrackFlags(32);
+    pub const SAMPLES: TrackFlags = TrackFlags(abi::TRACK_SAMPLES);
     /// The first process of each image that shares its memory and has no exit signal is not its child: by way of that the
     /// preload library makes the fault handler. Others of that kind are tracked, and so is what one of them makes or runs
     /// besides ([`crate::ExemptProcesses`])
-    pub const HANDLERS: TrackFlags = TrackFlags(64);
+    pub const HANDLERS: TrackFlags = TrackFlags(abi::TRACK_HANDLERS);
     /// FOLLOW, MAPPINGS, FAULTS and VANISH
-    pub const DEFAULT: TrackFlags = TrackFlags(1 | 2 | 8 | 16);
+    pub const DEFAULT: TrackFlags =
+        TrackFlags(abi::TRACK_FOLLOW | abi::TRACK_MAPPINGS | abi::TRACK_FAULTS | abi::TRACK_VANISH);
 
     /// Whether all flags of `other` are set
     pub const fn contains(self, other: TrackFlags) -> bool {

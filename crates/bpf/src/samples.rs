@@ -142,7 +142,7 @@ fn decode(bytes: &[u8]) -> Option<ClockSample<'_>> {
         compat: head.aux & abi::SAMPLE_COMPAT != 0,
         ip: Address(sample.ip),
         flags: sample.flags,
-        general: sample.general,
+        general: sample.regs,
         fs_base: sample.fs_base,
         gs_base: sample.gs_base,
         stack: rest

@@ -15,7 +15,7 @@ use crate::numbers::{decimal, hexadecimal, seconds, seconds_and_nanoseconds};
 use crate::objects::Birth;
 use crate::perf_script::latency;
 use crate::sink::{Sink, frame, sample};
-use varve_perf::level_in_words;
+use varve_perf::level_of_text;
 
 /// The process: the tables do not tell it.
 const PID: Pid = Pid(0);
@@ -163,7 +163,7 @@ fn access(line: &[u8]) -> Result<SampleRow, String> {
         address: Some(address).filter(|a| *a != 0).map(Address),
         write: Some(write),
         latency_cycles: latency(Some(number(weight)?)),
-        level: level_in_words(row[2]),
+        level: level_of_text(row[2]),
         ..sample(time, SampleSource::Iiswc22)
     })
 }

@@ -8,24 +8,24 @@ use std::path::{Path, PathBuf};
 const BUFFER: usize = 1 << 18;
 
 pub(crate) struct Input<'a> {
-    inner: BufReader<Told<'a>>,
+    inner: BufReader<Counted<'a>>,
 }
 
-struct Told<'a> {
+struct Counted<'a> {
     file: File,
     read: u64,
-    tell: &'a mut dyn FnMut(u64),
+    report: &'a mut dyn FnMut(u64),
 }
 
 impl<'a> Input<'a> {
-    pub(crate) fn open(path: &Path, tell: &'a mut dyn FnMut(u64)) -> io::Result<Input<'a>> {
-        let told = Told {
+    pub(crate) fn open(path: &Path, report: &'a mut dyn FnMut(u64)) -> io::Result<Input<'a>> {
+        let counting = Counted {
             file: regular(path)?,
             read: 0,
-            tell,
+            report,
         };
         Ok(Input {
-            inner: BufReader::with_capacity(BUFFER, told),
+            inner: BufReader::with_capacity(BUFFER, counting),
         })
     }
 
@@ -71,16 +71,16 @@ fn regular(path: &Path) -> io::Result<File> {
     varve_sys::open_regular(path)
 }
 
-impl Read for Told<'_> {
+impl Read for Counted<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
         self.read += read as u64;
-        (self.tell)(self.read);
+        (self.report)(self.read);
         Ok(read)
     }
 }
 
-impl Seek for Told<'_> {
+impl Seek for Counted<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = self.file.seek(to)?;
         self.read = at;

@@ -5,7 +5,7 @@ use std::io::{BufRead, Read};
 use crate::error::Trouble;
 
 /// The longest line that any of the formats has a use for.
-const LONGEST: u64 = 1 << 20;
+const MAX_LENGTH: u64 = 1 << 20;
 
 /// A text that is read line by line.
 pub(crate) struct Lines<R> {
@@ -30,7 +30,7 @@ impl<R: BufRead> Lines<R> {
     pub(crate) fn next(&mut self) -> Result<Option<(u64, &[u8])>, Trouble> {
         self.line.clear();
         let read = (&mut self.input)
-            .take(LONGEST)
+            .take(MAX_LENGTH)
             .read_until(b'\n', &mut self.line)?;
         if read == 0 {
             return Ok(None);
@@ -41,8 +41,8 @@ impl<R: BufRead> Lines<R> {
             if self.line.last() == Some(&b'\r') {
                 self.line.pop();
             }
-        } else if read as u64 == LONGEST {
-            let message = format!("it is longer than {LONGEST} bytes");
+        } else if read as u64 == MAX_LENGTH {
+            let message = format!("it is longer than {MAX_LENGTH} bytes");
             return Err(Trouble::line(self.number, message));
         } else {
             self.is_cut = true;

@@ -185,7 +185,7 @@ fn pebs(code: u64) -> Option<MemoryLevel> {
         0xb | 0xd => RemoteDram,
         0xe => Io,
         0xf => Uncached,
-        // A miss whose source is not told, or reserved.
+        // A miss whose source is not known, or reserved.
         _ => return None,
     })
 }

@@ -310,7 +310,7 @@ fn build_ids<R: BufRead + Seek>(file: &mut File<R>) -> Result<HashMap<String, St
             break;
         }
         let id = &rest[12..36];
-        // Since Linux 5.12 the length is told (PERF_RECORD_MISC_BUILD_ID_SIZE).
+        // Since Linux 5.12 the length is given (PERF_RECORD_MISC_BUILD_ID_SIZE).
         let length = match misc & 1 << 15 != 0 {
             true => usize::from(id[20]).min(20),
             false => 20,

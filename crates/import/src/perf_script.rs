@@ -99,7 +99,7 @@ impl Reader<'_, '_> {
             pid: Pid(pid),
             tid: head.tid.map(Tid),
             cpu: head.cpu.map(Cpu),
-            // perf prints 0 where the hardware told no address, and where it told no latency.
+            // perf prints 0 where the hardware gave no address, and where it gave no latency.
             address: body.address.filter(|a| *a != 0).map(Address),
             write: source.write.or(by_event),
             latency_cycles: latency(body.weight),
@@ -131,10 +131,10 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The process of a thread: printed, or told by records, or the only one there is.
+    /// The process of a thread: printed, or known from records, or the only one there is.
     fn pid(&self, pid: Option<u32>, tid: Option<u32>) -> u32 {
-        let told = || tid.and_then(|tid| self.process_of.get(&tid).copied());
-        pid.or_else(told)
+        let recorded = || tid.and_then(|tid| self.process_of.get(&tid).copied());
+        pid.or_else(recorded)
             .or(self.only.filter(|_| !self.several))
             .unwrap_or(0)
     }

@@ -142,7 +142,7 @@ impl<'a> Sink<'a> {
         self.last = self.last.max(time);
     }
 
-    /// A sample. Where it names no object, its address finds one, of those that were told of before [`BATCH`] more samples
+    /// A sample. Where it names no object, its address finds one, of those that were named before [`BATCH`] more samples
     /// have come.
     pub(crate) fn sample(&mut self, row: SampleRow) -> Result<(), TraceError> {
         self.covers(row.time_ns);

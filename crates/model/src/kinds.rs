@@ -4,46 +4,46 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-/// A word in a trace that this version does not know.
+/// A name in a trace that this version does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownKind {
-    /// What the word was read as, for the message.
+    /// What the name was read as, for the message.
     pub what: &'static str,
-    /// The word itself.
-    pub word: String,
+    /// The name itself.
+    pub name: String,
 }
 
 impl fmt::Display for UnknownKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown {} `{}`", self.what, self.word)
+        write!(f, "unknown {} `{}`", self.what, self.name)
     }
 }
 
 impl std::error::Error for UnknownKind {}
 
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident ($what:literal) { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)* }) => {
+macro_rules! named {
+    ($(#[$doc:meta])* $name:ident ($what:literal) { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, TS)]
-        pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant,)* }
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $text)] $variant,)* }
 
         impl $name {
             /// Every value, in the order of their codes.
             pub const ALL: &[$name] = &[$($name::$variant),*];
 
-            /// The word that traces and reports use.
+            /// The name that traces and reports use.
             pub const fn as_str(self) -> &'static str {
-                match self { $($name::$variant => $word,)* }
+                match self { $($name::$variant => $text,)* }
             }
         }
 
         impl FromStr for $name {
             type Err = UnknownKind;
 
-            fn from_str(word: &str) -> Result<Self, UnknownKind> {
-                match word {
-                    $($word => Ok($name::$variant),)*
-                    _ => Err(UnknownKind { what: $what, word: word.to_owned() }),
+            fn from_str(name: &str) -> Result<Self, UnknownKind> {
+                match name {
+                    $($text => Ok($name::$variant),)*
+                    _ => Err(UnknownKind { what: $what, name: name.to_owned() }),
                 }
             }
         }
@@ -56,7 +56,7 @@ macro_rules! words {
     };
 }
 
-words! {
+named! {
     /// What an object is.
     ObjectKind ("kind of object") {
         /// Static data of an executable or a library.
@@ -72,7 +72,7 @@ words! {
     }
 }
 
-words! {
+named! {
     /// How a touch became known.
     TouchSource ("source of a touch") {
         /// The accessed bit, read by the scan at the end of the interval.
@@ -102,7 +102,7 @@ words! {
     }
 }
 
-words! {
+named! {
     /// How a sample of a memory access became known.
     SampleSource ("source of a sample") {
         /// The timer of a CPU: the weight of a sample is time.
@@ -123,12 +123,12 @@ words! {
         Lackey = "lackey",
         /// Imported from Moca: the first access to a page in an interval.
         Moca = "moca",
-        /// The first access to an armed page, trapped.
+        /// The first access to a protected page, trapped.
         Fault = "fault",
     }
 }
 
-words! {
+named! {
     /// Which code a sample found at work.
     SampleMode ("mode of a sample") {
         /// The program's own.
@@ -140,7 +140,7 @@ words! {
     }
 }
 
-words! {
+named! {
     /// Which instruction's access a sample names, seen from where the thread was stopped.
     Resolved ("place of an access") {
         /// The one before, for which the thread had waited.
@@ -154,7 +154,7 @@ words! {
     }
 }
 
-words! {
+named! {
     /// Where the data of an access came from.
     MemoryLevel ("level of memory") {
         /// First-level cache.
@@ -186,7 +186,7 @@ words! {
     }
 }
 
-words! {
+named! {
     /// What kept a recording from being complete.
     Loss ("loss") {
         /// Page faults, with thread and instruction, that did not fit the ring.
@@ -210,7 +210,7 @@ words! {
         /// Processes that could not be held still.
         UnheldProcesses = "unheld_processes",
         /// Objects whose allocations did not fit the preload library's ring.
-        AgentRecords = "agent_records",
+        PreloadRecords = "preload_records",
         /// Call stacks beyond the room for them.
         Stacks = "stacks",
         /// Objects of forked children beyond the room for them.
@@ -258,7 +258,7 @@ impl Loss {
             }
             Loss::HoldsCutShort => "readings during which the target was let go",
             Loss::UnheldProcesses => "processes that could not be held still",
-            Loss::AgentRecords => {
+            Loss::PreloadRecords => {
                 "objects whose allocations did not fit the preload library's ring"
             }
             Loss::Stacks => "call stacks beyond the room for them",
@@ -284,9 +284,38 @@ impl Loss {
             Loss::DamagedCounts => "files of counts that cannot be read",
         }
     }
+    /// What to do about it, as an order.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Loss::Faults | Loss::ProcessEvents | Loss::MappingEvents | Loss::VanishedPages => {
+                "leave the recorder a CPU: its ring of events was full"
+            }
+            Loss::VanishWalks => {
+                "record with a shorter --interval: less is touched then between two readings"
+            }
+            Loss::UntrackedChildren => "record fewer processes at once, as with --no-follow",
+            Loss::UnreadableTables | Loss::MissingMechanisms => {
+                "run `varve doctor` to see what this machine lacks"
+            }
+            Loss::ReclaimScannedPages => "record where more memory is free",
+            Loss::HoldsCutShort => "let nobody stop the recorder or thaw the target's cgroup",
+            Loss::UnheldProcesses => "end the debugger, or leave the processes in their cgroup",
+            Loss::PreloadRecords | Loss::InheritedObjects => "record with a larger --min-object",
+            Loss::Stacks => "record a part of the run (--delay, --duration)",
+            Loss::SkippedPrograms | Loss::LastInterval => "record again",
+            Loss::KilledHandlers => "let nobody end the fault handlers",
+            Loss::EndedEarly => "mend what the error names, and record again",
+            Loss::RecorderKilled => "end the recorder with Ctrl-C, or let it end by itself",
+            Loss::CutLine => "import the whole text",
+            Loss::UncountedAccesses => "count a shorter run, or with a larger --interval-accesses",
+            Loss::UncountedPrograms => "record these programs with --backend scan",
+            Loss::UncountedProcesses => "count fewer processes at once, as with --no-follow",
+            Loss::DamagedCounts => "let nobody write to the files of counts, and record again",
+        }
+    }
 }
 
-words! {
+named! {
     /// A format of another tool's records, which can be imported.
     ImportFormat ("format") {
         /// `perf.data`, of `perf mem record` or of any event with addresses; also of DAMON's tracepoint.
@@ -308,7 +337,7 @@ words! {
     }
 }
 
-words! {
+named! {
     /// Something that a trace has, or that is true of it. Readers ask for these, never for who made the trace.
     Capability ("capability") {
         /// Touched pages, and with them intervals and whatever is made of the two.
@@ -376,7 +405,7 @@ impl Backend {
     /// What Varve records with.
     pub const RECORDERS: [Backend; 3] = [Backend::Scan, Backend::Fault, Backend::Exact];
 
-    /// The word that traces and reports use.
+    /// The name that traces and reports use.
     pub const fn as_str(self) -> &'static str {
         match self {
             Backend::Scan => "scan",
@@ -409,11 +438,11 @@ impl fmt::Display for Backend {
 impl FromStr for Backend {
     type Err = UnknownKind;
 
-    fn from_str(word: &str) -> Result<Self, UnknownKind> {
-        let found = Backend::all().find(|backend| backend.as_str() == word);
+    fn from_str(name: &str) -> Result<Self, UnknownKind> {
+        let found = Backend::all().find(|backend| backend.as_str() == name);
         found.ok_or_else(|| UnknownKind {
             what: "backend",
-            word: word.to_owned(),
+            name: name.to_owned(),
         })
     }
 }
@@ -426,8 +455,8 @@ impl Serialize for Backend {
 
 impl<'de> Deserialize<'de> for Backend {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let word = std::borrow::Cow::<'de, str>::deserialize(from)?;
-        word.parse().map_err(serde::de::Error::custom)
+        let name = std::borrow::Cow::<'de, str>::deserialize(from)?;
+        name.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -448,8 +477,8 @@ mod tests {
             assert_eq!(text.parse::<Backend>(), Ok(Backend::Import(*format)));
         }
         for capability in Capability::ALL {
-            let word = capability.as_str();
-            assert_eq!(word.parse::<Capability>().as_ref(), Ok(capability));
+            let name = capability.as_str();
+            assert_eq!(name.parse::<Capability>().as_ref(), Ok(capability));
         }
         for kind in ObjectKind::ALL {
             assert_eq!(kind.as_str().parse::<ObjectKind>().as_ref(), Ok(kind));

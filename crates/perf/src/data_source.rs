@@ -32,7 +32,7 @@ impl DataSource {
                 let has = |word: &[u8]| memchr::memmem::find(operation, word).is_some();
                 found.write = write(has(b"LOAD"), has(b"STORE"));
             } else if let Some(level) = part.strip_prefix(b"LVL ") {
-                found.level = level_in_words(level);
+                found.level = level_of_text(level);
             }
         }
         found
@@ -95,7 +95,7 @@ fn flagged(level: u64) -> Option<MemoryLevel> {
 }
 
 /// perf's words for a level, such as `L1 hit`, `LFB/MAB hit`, `Local RAM or RAM hit`; also with `_` for blanks.
-pub fn level_in_words(words: &[u8]) -> Option<MemoryLevel> {
+pub fn level_of_text(words: &[u8]) -> Option<MemoryLevel> {
     use MemoryLevel::*;
     let words: Vec<u8> = words
         .iter()
@@ -163,7 +163,7 @@ mod tests {
             Some(true),
             Some(RemoteDram),
         );
-        // Local memory is told of although L3 was missed.
+        // Local memory is reported although L3 was missed.
         is(
             DataSource::from_bits(2 | (0x80 | 4) << 5),
             Some(false),
@@ -199,7 +199,7 @@ mod tests {
             (b"LVL", None),
         ];
         for (word, level) in words {
-            assert_eq!(level_in_words(word), level);
+            assert_eq!(level_of_text(word), level);
         }
     }
 }

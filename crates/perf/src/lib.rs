@@ -13,4 +13,4 @@ pub mod spe;
 
 pub use attr::{Attr, Body, Chain, Trailer, sample_bit};
 pub use bytes::{Bytes, hex};
-pub use data_source::{DataSource, level_in_words};
+pub use data_source::{DataSource, level_of_text};

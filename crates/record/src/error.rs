@@ -17,7 +17,7 @@ pub enum RecordError {
     /// The process is a part of the kernel.
     #[error("process {0} is a kernel thread: it has no memory of its own")]
     KernelThread(Pid),
-    /// The recorder was told to record itself or what it depends on.
+    /// The recorder was asked to record itself or what it depends on.
     #[error(
         "process {0} is this recorder, or one of its parents, which cannot be held still by it"
     )]
@@ -65,7 +65,7 @@ pub enum RecordError {
         /// What would allow it.
         needed: Capability,
     },
-    /// Writes were asked for and cannot be told.
+    /// Writes were asked for and cannot be distinguished from reads.
     #[error(
         "writes cannot be distinguished from reads: this kernel has no soft-dirty bits, and {0}"
     )]
@@ -162,7 +162,7 @@ impl RecordError {
             }
             RecordError::NoEmulator(_) => "install Debian's package: apt-get install qemu-user",
             RecordError::NoPlugin(_) => {
-                "build it with `cargo build --release -p varve-exact`, or name it in VARVE_EXACT"
+                "build it with `cargo build --release -p varve-qemu-counter`, or name it in VARVE_QEMU_COUNTER"
             }
             RecordError::Uncountable { .. } => {
                 "give a program for x86-64, or a script for one, without setuid and setgid bits"
@@ -179,7 +179,7 @@ impl RecordError {
     }
 
     /// The sentence and the hint, apart.
-    pub fn told(&self) -> (String, Option<String>) {
+    pub fn message(&self) -> (String, Option<String>) {
         let (what, hint) = crate::doctor::split_hint(&self.to_string());
         (what, hint.or_else(|| self.hint()))
     }

@@ -1,7 +1,7 @@
 //! What ends a recorder that does not end: the last resort for interrupts.
 //!
 //! The loop takes signals and ends in order. Where it is busy with something else for longer than a person waits, whatever
-//! that is, a thread beside it ends the recorder: the guardian lets the target go, and what was written can be read.
+//! that is, a thread beside it ends the recorder: the watchdog lets the target go, and what was written can be read.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,6 +1,6 @@
 //! What dead recorders left whose watchdogs died with them: run folders, cgroups, and groups that stand still.
 //!
-//! Only what bears a recorder's mark without doubt is removed. What only looks like a recorder's is listed for a person
+//! Only what carries a recorder's mark without doubt is removed. What only looks like a recorder's is listed for a person
 //! to judge.
 
 mod folder;
@@ -83,7 +83,7 @@ pub fn clean_leftovers() -> Vec<Leftover> {
             }
             // Looked at anew: nothing is deleted on the strength of an earlier look.
             LeftoverKind::RunFolder => {
-                crate::probes::counts::recovery::salvage(path, Duration::ZERO)
+                crate::probes::counts::recovery::recover_into_trace(path, Duration::ZERO)
                     && LeftFolder::left(path).is_ok_and(LeftFolder::remove)
             }
         };

@@ -65,26 +65,9 @@ const TOUCHES: &[&str] = &[
     "trace.longest_interval_ns",
     "trace.touch_rows",
     "trace.stray_rows",
-    "footprint.touched_pages",
-    "footprint.touched_pages_per_process",
-    "footprint.peak_working_set_pages",
-    "footprint.mean_working_set_pages",
-    "footprint.page_touches",
-    "footprint.page_touches_per_process",
-    "footprint.huge_page_touches",
-    "footprint.possibly_others_pages",
-    "footprint.possibly_others_page_touches",
-    "reuse",
-    "working_set",
-    "sources",
-    "writes",
     "processes.*.touched_pages",
     "processes.*.shared_pages",
     "processes.*.page_touches",
-    "unowned",
-    "shared",
-    "own_memory",
-    "tail",
 ];
 /// Those of objects and groups.
 const OF_OBJECTS: &[&str] = &[
@@ -118,8 +101,6 @@ fn fields_of(capability: Capability) -> Vec<String> {
                 .collect();
         }
         Capability::Faults => &[
-            "footprint.faults",
-            "threads",
             "objects.*.first_touches",
             "objects.*.faults",
             "objects.*.threads",

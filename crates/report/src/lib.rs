@@ -6,7 +6,7 @@ pub mod json;
 pub mod map;
 pub mod png;
 pub mod terminal;
-mod words;
+mod text;
 
+pub use text::quoted_path;
 pub use varve_analyse::format;
-pub use words::quoted_path;

@@ -19,7 +19,7 @@ use varve_model::Capability;
 
 use varve_analyse::{Analysis, Section};
 
-use crate::words::quoted_path;
+use crate::text::quoted_path;
 use page::{Page, Tone};
 
 /// Narrower pages cannot be read, wider ones neither.

@@ -401,7 +401,7 @@ struct Candidate {
 
 impl Candidate {
     /// Opens it. Without a build id, which proves that it is the file, nothing may have changed what its path means:
-    /// the kernel told it without symbolic links.
+    /// the kernel gave it without symbolic links.
     fn open(&self, proven: bool) -> std::io::Result<Image> {
         let path = self.path.clone();
         match self.root.clone() {

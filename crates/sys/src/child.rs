@@ -210,7 +210,7 @@ impl Child {
         }
     }
 
-    /// Whether there is an end to be told of. A child that is held by ptrace shows its stops to waitpid,
+    /// Whether there is an end to be reported. A child that is held by ptrace shows its stops to waitpid,
     /// too, and must not lose them.
     fn has_ended(&self, flags: libc::c_int) -> io::Result<bool> {
         // SAFETY: zeroes are a valid siginfo_t.

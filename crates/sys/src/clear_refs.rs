@@ -35,7 +35,7 @@ impl ClearRefs {
         self.file.write_all(b"1")
     }
 
-    /// Flushes the TLB of the address space, and on kernels with soft-dirty bits clears those and arms
+    /// Flushes the TLB of the address space, and on kernels with soft-dirty bits clears those and protects
     /// write tracking.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.write_all(b"4")

@@ -1,4 +1,4 @@
-//! The recorder's end of the conversation with a process's fault handler (`varve-agent-ring`, `traps`), who that is, and
+//! The recorder's end of the conversation with a process's fault handler (`varve-preload-abi`, `traps`), who that is, and
 //! whether the kernel can trap accesses at all.
 //!
 //! ABI: `linux/userfaultfd.h`. Moving pages (`UFFDIO_MOVE`) came with 6.8 (adef440691ba), the device that lets a

@@ -1,6 +1,6 @@
 //! Where the pages in a shadow belong, while mappings change.
 
-use varve_agent_ring::journal::Change;
+use varve_preload_abi::journal::Change;
 
 use crate::MapEntry;
 

@@ -19,8 +19,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use varve_agent_ring::journal::{Change, HEARD, Journal, WAITING};
 use varve_model::{PAGE_BYTES, Pid};
+use varve_preload_abi::journal::{Change, HEARD, Journal, WAITING};
 
 use crate::homes::{EVENT_FORK, Homes, Piece, Shadow, range_of};
 use crate::userfault::present_runs;

@@ -235,7 +235,7 @@ impl PerfRing {
         tail.store(to, Ordering::Release);
     }
 
-    /// Appends what the AUX buffer holds from a position on, as a record in the ring has told of it.
+    /// Appends what the AUX buffer holds from a position on, as a record in the ring has reported it.
     pub fn read_aux(&mut self, offset: u64, length: Bytes, into: &mut Vec<u8>) {
         let control = self.control();
         let Some(aux) = &self.aux else { return };

@@ -34,7 +34,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     reopen(&found, None)
 }
 
-/// The same for a path that the kernel told of and that leads through no symbolic link therefore; where it does now,
+/// The same for a path that the kernel reported and that leads through no symbolic link therefore; where it does now,
 /// somebody has changed what it means.
 ///
 /// # Errors

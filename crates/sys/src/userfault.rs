@@ -1,7 +1,7 @@
 //! userfaultfd in asynchronous write-protect mode, and `PAGEMAP_SCAN`, which protects with it.
 //!
 //! A protected page that is written gives its protection up by itself: the kernel resolves the fault
-//! and nobody is told. ABI: `linux/userfaultfd.h` and `linux/fs.h`; semantics:
+//! and nobody is notified. ABI: `linux/userfaultfd.h` and `linux/fs.h`; semantics:
 //! `Documentation/admin-guide/mm/pagemap.rst` and `userfaultfd.rst`. Kernels have it from 6.7 on,
 //! which is found out by trying.
 

@@ -37,7 +37,7 @@ impl Entry {
     }
 
     /// The name that it has until it is whole.
-    pub(crate) fn aside(self) -> String {
+    pub(crate) fn temporary(self) -> String {
         match self {
             Entry::Manifest => "manifest.json.new".to_owned(),
             Entry::Table(table) => format!("{table}.new"),
@@ -68,7 +68,7 @@ fn part(name: &str) -> Option<(Entry, bool)> {
     let written = if is_whole {
         entry.name()
     } else {
-        entry.aside()
+        entry.temporary()
     };
     (written == name).then_some((entry, is_whole))
 }

@@ -18,7 +18,7 @@ use parquet::basic::Type;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
 use crate::TraceError;
-use crate::page_header::PageHeader;
+use crate::encoding::page_header::PageHeader;
 use crate::reader::BATCH_ROWS;
 
 /// The largest page that is unpacked. Writers end a page at 1 MiB or 1024 values, whichever comes later.

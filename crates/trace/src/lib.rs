@@ -2,7 +2,7 @@
 //!
 //! `NAME.varve/manifest.json` says what was recorded and how complete it is; each table is
 //! `NAME.varve/TABLE.parquet`. While a recording runs, a table is a series of small whole Parquet
-//! files, `parts/TABLE-000017.parquet`, each written aside and renamed into place, so that a recorder
+//! files, `parts/TABLE-000017.parquet`, each written under a temporary name and renamed into place, so that a recorder
 //! killed at any moment loses at most what it had not flushed. [`TraceWriter::finish`] merges the
 //! parts; [`Trace::open`] reads either form, and never writes.
 //!
@@ -13,17 +13,13 @@
 
 mod cell;
 mod check;
-mod chunk;
 mod columns;
-mod delta;
-mod dictionary;
+mod encoding;
 mod error;
 mod folder;
 mod guard;
 mod manifest;
 mod merge;
-mod packing;
-mod page_header;
 mod place;
 mod reader;
 mod scratch;
@@ -40,7 +36,7 @@ pub use manifest::{
     MACHINE_UNKNOWN, Machine, Manifest, ModuleNote, Options, Overhead, SamplesNote, State, Target,
     TrapsNote,
 };
-pub use merge::{MergeProgress, finish_tables, finish_tables_aside};
+pub use merge::{MergeProgress, finish_tables, finish_tables_to};
 pub use place::{Access, Existing, Moved, Output, TraceFolder};
 pub use reader::{Batches, Trace};
 pub use scratch::{Destination, Scratch, ScratchWriter};

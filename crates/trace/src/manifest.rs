@@ -72,21 +72,21 @@ pub struct TrapsNote {
     pub sampling_rate: f64,
     /// The share of the run time that trapping may cost, 0 to 1; null without a budget.
     pub budget: Option<f64>,
-    /// Boundaries at which pages were armed.
+    /// Boundaries at which pages were protected.
     pub boundaries: u64,
-    /// Pages armed, at all boundaries together.
+    /// Pages protected, at all boundaries together.
     pub moved_pages: u64,
-    /// Accesses that were trapped there, to armed memory.
-    pub served: u64,
+    /// Accesses that were trapped there, to protected memory.
+    pub resolved: u64,
     /// Of them, first accesses to pages without content.
-    pub served_empty: u64,
-    /// Pages of armed memory that could not be moved at a boundary: pinned, or shared with a forked process.
+    pub resolved_empty: u64,
+    /// Pages of protected memory that could not be moved at a boundary: pinned, or shared with a forked process.
     pub immovable_pages: u64,
-    /// Private anonymous memory that could not be armed at all, at worst.
-    pub most_refused_bytes: Bytes,
-    /// Processes that could not be served any more.
+    /// Private anonymous memory that could not be protected at all, at worst.
+    pub max_refused_bytes: Bytes,
+    /// Processes whose faults could not be resolved any more.
     pub given_up: u64,
-    /// What arming took while the target was held, all processes together.
+    /// What protecting took while the target was held, all processes together.
     pub moving_ns: Duration,
     /// How long one thread at least waited for a trapped access; intervals are longer by that.
     pub waited_ns: Duration,
@@ -250,9 +250,9 @@ pub struct SamplesNote {
     pub at: u64,
     /// That of the next instruction to access memory.
     pub ahead: u64,
-    /// The hardware told the access.
+    /// The hardware reported the access.
     pub hardware: u64,
-    /// The program was at work, and the access could not be told for certain.
+    /// The program was at work, and the access could not be resolved for certain.
     pub undecoded: u64,
     /// Of those: gathers and scatters, whose addresses stand in vector registers that no sample carries.
     pub gathers: u64,

@@ -56,7 +56,7 @@ pub fn finish_tables(folder: &TraceFolder, progress: MergeProgress<'_>) -> Resul
 ///
 /// # Errors
 /// Parts that cannot be read, and files that cannot be written.
-pub fn finish_tables_aside(trace: &Trace, to: &Scratch) -> Result<(), TraceError> {
+pub fn finish_tables_to(trace: &Trace, to: &Scratch) -> Result<(), TraceError> {
     merge_all_latest(trace, &to.into())
 }
 

@@ -368,8 +368,8 @@ impl TraceFolder {
     }
 
     /// Makes the file that is going to be renamed into place.
-    pub(crate) fn create_aside(&self, entry: Entry) -> Result<File, TraceError> {
-        let name = entry.aside();
+    pub(crate) fn create_temporary(&self, entry: Entry) -> Result<File, TraceError> {
+        let name = entry.temporary();
         let path = self.folder.path_in(entry, &name);
         let cannot = |e| self.cannot("create", path.clone(), e);
         let directory = self.directory_of(entry)?;
@@ -383,7 +383,7 @@ impl TraceFolder {
 
     /// Gives a file that is whole its name.
     pub(crate) fn commit(&self, entry: Entry) -> Result<(), TraceError> {
-        let (from, to) = (entry.aside(), entry.name());
+        let (from, to) = (entry.temporary(), entry.name());
         let cannot = |e| self.cannot("rename", self.folder.path_in(entry, &from), e);
         let directory = self.directory_of(entry)?;
         let directory = directory.ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
@@ -391,9 +391,9 @@ impl TraceFolder {
     }
 
     /// Takes a file back that did not become whole.
-    pub(crate) fn drop_aside(&self, entry: Entry) {
+    pub(crate) fn drop_temporary(&self, entry: Entry) {
         if let Ok(Some(directory)) = self.directory_of(entry) {
-            let _ = directory.remove_file(entry.aside());
+            let _ = directory.remove_file(entry.temporary());
         }
     }
 
@@ -417,12 +417,12 @@ impl TraceFolder {
     /// Every name of a table that may be there, whole or not.
     fn entries(&self) -> Result<Vec<(Entry, String)>, TraceError> {
         let tables = crate::tables::ALL.iter().map(|t| Entry::Table(t.name));
-        let tables = tables.flat_map(|e| [(e, e.name()), (e, e.aside())]);
+        let tables = tables.flat_map(|e| [(e, e.name()), (e, e.temporary())]);
         let parts = self.parts()?.into_iter().map(|(entry, is_whole)| {
             let name = if is_whole {
                 entry.name()
             } else {
-                entry.aside()
+                entry.temporary()
             };
             (entry, name)
         });
@@ -444,7 +444,7 @@ impl TraceFolder {
                 let name = if is_whole {
                     entry.name()
                 } else {
-                    entry.aside()
+                    entry.temporary()
                 };
                 self.remove(entry, &name)?;
             }
@@ -471,7 +471,7 @@ impl TraceFolder {
         Ok(())
     }
 
-    /// Writes the manifest aside and renames it into place.
+    /// Writes the manifest under a temporary name and renames it into place.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -484,9 +484,9 @@ impl TraceFolder {
                 source,
             })?;
         text.push(b'\n');
-        let mut file = self.create_aside(Entry::Manifest)?;
+        let mut file = self.create_temporary(Entry::Manifest)?;
         if let Err(e) = file.write_all(&text) {
-            self.drop_aside(Entry::Manifest);
+            self.drop_temporary(Entry::Manifest);
             return Err(self.cannot("write", path, e));
         }
         self.commit(Entry::Manifest)
@@ -498,7 +498,7 @@ impl TraceFolder {
     /// A file that cannot be removed.
     pub fn remove_trace(&self) -> Result<(), TraceError> {
         self.remove_tables()?;
-        for name in [Entry::Manifest.aside(), Entry::Manifest.name()] {
+        for name in [Entry::Manifest.temporary(), Entry::Manifest.name()] {
             self.remove(Entry::Manifest, &name)?;
         }
         self.remove_empty_parts();

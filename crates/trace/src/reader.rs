@@ -32,7 +32,7 @@ const MAX_ROWS_AT_ONCE: usize = 1 << 26;
 pub struct Trace {
     folder: Folder,
     /// Tables that are read in place of its own.
-    aside: Option<Scratch>,
+    scratch: Option<Scratch>,
     /// The part that readers see; None: all.
     part: Option<Arc<Selection>>,
     /// Its manifest.
@@ -52,7 +52,7 @@ impl Trace {
         Ok(Trace {
             manifest: folder.manifest()?,
             folder,
-            aside: None,
+            scratch: None,
             part: None,
         })
     }
@@ -82,11 +82,11 @@ impl Trace {
         Ok(())
     }
 
-    /// The trace with the tables of `aside` in place of its own.
+    /// The trace with the tables of `scratch` in place of its own.
     #[must_use]
-    pub fn with(self, aside: &Scratch) -> Trace {
+    pub fn with(self, scratch: &Scratch) -> Trace {
         Trace {
-            aside: Some(aside.clone()),
+            scratch: Some(scratch.clone()),
             ..self
         }
     }
@@ -149,8 +149,11 @@ impl Trace {
     /// Something else than a file in its place.
     pub fn is_merged<R: Row>(&self) -> Result<bool, TraceError> {
         let name = R::TABLE.name;
-        let is_aside = self.aside.as_ref().is_some_and(|a| a.table(name).is_some());
-        Ok(is_aside || self.folder.is_whole(name)?)
+        let is_scratch = self
+            .scratch
+            .as_ref()
+            .is_some_and(|a| a.table(name).is_some());
+        Ok(is_scratch || self.folder.is_whole(name)?)
     }
 
     /// The files of a table, in the order of their rows; none where it is empty.
@@ -159,7 +162,11 @@ impl Trace {
     /// A table that a recording which ended in order must have left, and that is not there.
     pub fn files<R: Row>(&self) -> Result<Vec<TablePath>, TraceError> {
         let name = R::TABLE.name;
-        if let Some(table) = self.aside.as_ref().and_then(|aside| aside.table(name)) {
+        if let Some(table) = self
+            .scratch
+            .as_ref()
+            .and_then(|scratch| scratch.table(name))
+        {
             return Ok(vec![table]);
         }
         let file = |entry| TablePath::in_folder(&self.folder, entry);
@@ -169,7 +176,7 @@ impl Trace {
         }
         let files: Vec<TablePath> = self.folder.parts_of(name)?.into_iter().map(file).collect();
         // Of a trace that is not in order itself, only tables are made that cannot be read without.
-        let ended = self.manifest.state != State::Recording && self.aside.is_none();
+        let ended = self.manifest.state != State::Recording && self.scratch.is_none();
         // Version 1 had neither samples nor counts.
         let since_2 = R::TABLE == SampleRow::TABLE || R::TABLE == CountRow::TABLE;
         let is_younger = self.manifest.version < 2 && since_2;

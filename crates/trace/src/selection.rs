@@ -23,7 +23,7 @@ pub struct Selection {
     /// The objects. Of touches, faults and counts a reader must find out the owner itself.
     pub objects: Option<HashSet<ObjectId>>,
     /// The same as a person said it; empty where all is seen.
-    pub words: String,
+    pub description: String,
 }
 
 impl Selection {

@@ -15,7 +15,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 
-use crate::chunk::{Chunk, PAGE_ROWS};
+use crate::encoding::chunk::{Chunk, PAGE_ROWS};
 use crate::folder::Entry;
 use crate::tables::{Row, Table, TouchRow};
 use crate::{Scratch, TraceError, TraceFolder};
@@ -41,7 +41,7 @@ impl Place {
 
     fn create(&self) -> Result<File, TraceError> {
         match self {
-            Place::Folder(folder, entry) => folder.create_aside(*entry),
+            Place::Folder(folder, entry) => folder.create_temporary(*entry),
             Place::Scratch(scratch, _) => scratch.file(),
         }
     }
@@ -67,7 +67,7 @@ impl Place {
     /// A full disk must not be made fuller by what nobody will read.
     fn abandon(&self) {
         if let Place::Folder(folder, entry) = self {
-            folder.drop_aside(*entry);
+            folder.drop_temporary(*entry);
         }
     }
 

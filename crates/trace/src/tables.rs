@@ -119,7 +119,7 @@ table! {
 
 table! {
     /// A run of pages touched in an interval.
-    TouchRow in "touches" growing ["interval", "page"] packed by crate::packing::pack ; chosen by selection::of_touch {
+    TouchRow in "touches" growing ["interval", "page"] packed by crate::encoding::packing::pack ; chosen by selection::of_touch {
         /// The interval.
         interval: Interval,
         /// The process.
@@ -173,7 +173,7 @@ table! {
         cpu: Option<Cpu>,
         /// The program's instruction at which the thread stood, also where the kernel was at work.
         ip: Option<Address>,
-        /// The first byte of the access; null where it could not be told for certain.
+        /// The first byte of the access; null where it could not be resolved for certain.
         address: Option<Address>,
         /// How many bytes were accessed.
         bytes: Option<Bytes>,
@@ -277,11 +277,11 @@ table! {
 }
 
 table! {
-    /// A function that a program generated while it ran, as its runtime told `perf` (raw; `sites` holds the symbolized form).
+    /// A function that a program generated while it ran, as its runtime reported it to `perf` (raw; `sites` holds the symbolized form).
     GeneratedRow in "generated" growing ["address"] {
         /// The process.
         pid: Pid,
-        /// When the program ended that told it; the greatest number where it went on.
+        /// When the program ended that reported it; the greatest number where it went on.
         until_ns: Time,
         /// Where it starts.
         address: Address,
@@ -436,7 +436,7 @@ table! {
         died_ns: Option<Time>,
         /// Its wait status as a shell would show it: the exit code, or 128 + signal.
         exit_code: Option<i32>,
-        /// Who told of its heap objects and mappings: `preload`, the library in it, or `kernel`, system calls alone; null where nobody did.
+        /// Who reported its heap objects and mappings: `preload`, the library in it, or `kernel`, system calls alone; null where nobody did.
         objects: Option<String>,
         /// Why not the library: `static` (it loads no libraries), `rights` (it gained rights by setuid or setgid bits), `environment` (LD_PRELOAD was dropped), `root` (the library is not to be found in its root folder, or not to be read), `unanswered` (it did not connect in time).
         objects_why: Option<String>,

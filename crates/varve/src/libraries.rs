@@ -9,9 +9,9 @@ use varve_sys::rights::gained_by_file;
 use crate::commands::Failure;
 
 /// The preload library's file name.
-pub(crate) const AGENT: &str = "libvarve_agent.so";
+pub(crate) const PRELOAD: &str = "libvarve_preload.so";
 /// The file name of the emulator's plugin.
-pub(crate) const PLUGIN: &str = "libvarve_exact.so";
+pub(crate) const PLUGIN: &str = "libvarve_qemu_counter.so";
 
 const WRITABLE_BY_ALL: u32 = 0o002;
 const WRITABLE_BY_GROUP: u32 = 0o020;
@@ -21,16 +21,16 @@ const STICKY: u32 = 0o1000;
 ///
 /// # Errors
 /// Where others could have put something else in its place.
-pub(crate) fn agent() -> Result<Option<PathBuf>, Failure> {
-    find("VARVE_AGENT", AGENT)
+pub(crate) fn preload() -> Result<Option<PathBuf>, Failure> {
+    find("VARVE_PRELOAD", PRELOAD)
 }
 
 /// The emulator's plugin.
 ///
 /// # Errors
-/// As for [`agent`].
+/// As for [`preload`].
 pub(crate) fn plugin() -> Result<Option<PathBuf>, Failure> {
-    find("VARVE_EXACT", PLUGIN)
+    find("VARVE_QEMU_COUNTER", PLUGIN)
 }
 
 /// A library: named by the caller, beside the program, or in the library folder of an installation. A program that

@@ -4,6 +4,7 @@ mod arguments;
 mod commands;
 mod libraries;
 mod rights;
+mod values;
 
 use std::process::ExitCode;
 
@@ -13,12 +14,12 @@ use arguments::{Arguments, Command};
 
 /// Ends the program for a command line that is none, or one that asks for help.
 fn refuse(error: &clap::Error) -> ! {
-    let words: Vec<String> = std::env::args().collect();
-    if arguments::asks_for_sections(error, &words) {
+    let typed: Vec<String> = std::env::args().collect();
+    if arguments::asks_for_sections(error, &typed) {
         print!("{}", varve_analyse::Section::help());
         std::process::exit(0)
     }
-    match arguments::without_dashes(error, &words) {
+    match arguments::without_dashes(error, &typed) {
         Some(meant) => {
             varve_ui::error("the command to record comes after `--`");
             varve_ui::hint(format!("did you mean `{meant}`?"));

@@ -26,7 +26,7 @@ fn run(arguments: &[&str], folder: &Path) -> Output {
 }
 
 /// Everything that a command says, with its code.
-fn told(arguments: &[&str]) -> String {
+fn message(arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let output = run(arguments, folder.path());
     format!(
@@ -39,43 +39,43 @@ fn told(arguments: &[&str]) -> String {
 
 #[test]
 fn help() {
-    insta::assert_snapshot!("help", told(&["--help"]));
-    insta::assert_snapshot!("record_help", told(&["record", "--help"]));
-    insta::assert_snapshot!("report_help", told(&["report", "--help"]));
-    insta::assert_snapshot!("doctor_help", told(&["doctor", "--help"]));
+    insta::assert_snapshot!("help", message(&["--help"]));
+    insta::assert_snapshot!("record_help", message(&["record", "--help"]));
+    insta::assert_snapshot!("report_help", message(&["report", "--help"]));
+    insta::assert_snapshot!("doctor_help", message(&["doctor", "--help"]));
 }
 
 #[test]
 fn usage_errors() {
-    insta::assert_snapshot!("nothing", told(&[]));
-    insta::assert_snapshot!("unknown_command", told(&["recrod"]));
-    insta::assert_snapshot!("record_nothing", told(&["record"]));
-    insta::assert_snapshot!("record_without_dashes", told(&["record", "ls"]));
-    insta::assert_snapshot!("record_both", told(&["record", "-p", "1", "--", "true"]));
+    insta::assert_snapshot!("nothing", message(&[]));
+    insta::assert_snapshot!("unknown_command", message(&["recrod"]));
+    insta::assert_snapshot!("record_nothing", message(&["record"]));
+    insta::assert_snapshot!("record_without_dashes", message(&["record", "ls"]));
+    insta::assert_snapshot!("record_both", message(&["record", "-p", "1", "--", "true"]));
     insta::assert_snapshot!(
         "interval_too_short",
-        told(&["record", "--interval", "1ms", "--", "true"])
+        message(&["record", "--interval", "1ms", "--", "true"])
     );
     insta::assert_snapshot!(
         "interval_without_unit",
-        told(&["record", "--interval", "50", "--", "true"])
+        message(&["record", "--interval", "50", "--", "true"])
     );
     insta::assert_snapshot!(
         "no_share",
-        told(&["record", "--overhead", "0%", "--", "true"])
+        message(&["record", "--overhead", "0%", "--", "true"])
     );
     insta::assert_snapshot!(
         "no_size",
-        told(&["record", "--min-object", "x", "--", "true"])
+        message(&["record", "--min-object", "x", "--", "true"])
     );
 }
 
 #[test]
 fn refusals() {
-    insta::assert_snapshot!("no_command", told(&["record", "--", "no-such-program"]));
-    insta::assert_snapshot!("a_folder", told(&["record", "--", "/"]));
-    insta::assert_snapshot!("no_process", told(&["record", "-p", "4000000"]));
-    insta::assert_snapshot!("no_trace", told(&["report", "no-such.varve"]));
+    insta::assert_snapshot!("no_command", message(&["record", "--", "no-such-program"]));
+    insta::assert_snapshot!("a_folder", message(&["record", "--", "/"]));
+    insta::assert_snapshot!("no_process", message(&["record", "-p", "4000000"]));
+    insta::assert_snapshot!("no_trace", message(&["report", "no-such.varve"]));
 }
 
 /// The text with `N` for each figure and its unit, which differ from run to run.

@@ -35,12 +35,12 @@ static void nap(long ms) {
 
 // Puts a text under a name in one step, so that a reader sees all or nothing.
 static void put(const char *path, const char *text) {
-  char aside[4096];
-  snprintf(aside, sizeof aside, "%s.new", path);
-  int fd = open(aside, O_CREAT | O_TRUNC | O_WRONLY, 0644);
-  if (fd < 0 || write(fd, text, strlen(text)) < 0) die(aside);
+  char temporary[4096];
+  snprintf(temporary, sizeof temporary, "%s.new", path);
+  int fd = open(temporary, O_CREAT | O_TRUNC | O_WRONLY, 0644);
+  if (fd < 0 || write(fd, text, strlen(text)) < 0) die(temporary);
   close(fd);
-  if (rename(aside, path)) die(path);
+  if (rename(temporary, path)) die(path);
 }
 
 struct share {
@@ -404,14 +404,14 @@ static int count_signals(char **a) {
   sigaction(SIGUSR1, &counted, NULL);
   pthread_t id;
   for (int i = 0; i < 4; i++) pthread_create(&id, NULL, spin, NULL);
-  int told = -1;
+  int known = -1;
   while (!caught) {
     int now = usr1;
-    if (now != told) {
+    if (now != known) {
       char text[32];
       snprintf(text, sizeof text, "%d\n", now);
       put(a[0], text);
-      told = now;
+      known = now;
     }
     nap(1);
   }

@@ -30,13 +30,13 @@ static void nap(long ms) {
   nanosleep(&t, NULL);
 }
 
-// Tells where the pages lie, under a name that appears when all is told.
+// Tells where the pages lie, under a name that appears when all is written.
 static void tell(const char *path, uintptr_t address) {
-  char aside[4096];
-  snprintf(aside, sizeof aside, "%s.new", path);
-  FILE *file = fopen(aside, "w");
-  if (!file || fprintf(file, "%lu\n", address / PAGE) < 0 || fclose(file)) die(aside);
-  if (rename(aside, path)) die(path);
+  char temporary[4096];
+  snprintf(temporary, sizeof temporary, "%s.new", path);
+  FILE *file = fopen(temporary, "w");
+  if (!file || fprintf(file, "%lu\n", address / PAGE) < 0 || fclose(file)) die(temporary);
+  if (rename(temporary, path)) die(path);
 }
 
 // tally STARTED GO: 1000 writes and 700 reads; once GO is there as many again, a child, and another program.

@@ -23,7 +23,7 @@ pub fn cgroup_of(pid: u32) -> Option<PathBuf> {
     Some(cgroup_root().join(inside.trim_start_matches('/')))
 }
 
-/// Whether a cgroup is frozen, or was told to freeze.
+/// Whether a cgroup is frozen, or was asked to freeze.
 pub fn is_frozen(cgroup: &Path) -> bool {
     fs::read_to_string(cgroup.join("cgroup.freeze")).is_ok_and(|t| t.trim() == "1")
 }

@@ -56,16 +56,16 @@ pub fn actor() -> &'static Path {
         let folder = target_folder().join("faults");
         fs::create_dir_all(&folder).expect("a folder for programs");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/actor.c");
-        let aside = folder.join(format!("actor-{}", std::process::id()));
+        let temporary = folder.join(format!("actor-{}", std::process::id()));
         let compiled = Command::new("cc")
             .args(["-O2", "-g", "-pthread", "-o"])
-            .arg(&aside)
+            .arg(&temporary)
             .arg(source)
             .status()
             .expect("a C compiler");
         assert!(compiled.success(), "the target program does not compile");
         let program = folder.join("actor");
-        fs::rename(&aside, &program).expect("the target program in its place");
+        fs::rename(&temporary, &program).expect("the target program in its place");
         program.canonicalize().expect("the target program's path")
     })
 }

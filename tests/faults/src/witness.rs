@@ -1,4 +1,4 @@
-//! How late the machine serves anybody.
+//! How late the machine lets anybody run.
 
 use std::fs;
 use std::path::PathBuf;

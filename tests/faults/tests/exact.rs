@@ -40,7 +40,7 @@ fn counted() -> &'static Path {
 }
 
 /// Words of the program's command line after its own name.
-fn words(stage: &Stage, mode: &str, more: &[&str]) -> Vec<String> {
+fn arguments(stage: &Stage, mode: &str, more: &[&str]) -> Vec<String> {
     let started = stage.path("started").display().to_string();
     let first = [
         counted().display().to_string(),
@@ -54,16 +54,16 @@ fn words(stage: &Stage, mode: &str, more: &[&str]) -> Vec<String> {
 }
 
 fn tally(stage: &Stage) -> Vec<String> {
-    words(stage, "tally", &[&stage.path("go").display().to_string()])
+    arguments(stage, "tally", &[&stage.path("go").display().to_string()])
 }
 
 /// What `tally` prints when nobody records it.
 fn unrecorded() -> String {
     let stage = Stage::new();
     fs::write(stage.path("go"), "").expect("a file");
-    let words = tally(&stage);
-    let mut command = stage.command(&words[0]);
-    command.args(&words[1..]);
+    let arguments = tally(&stage);
+    let mut command = stage.command(&arguments[0]);
+    command.args(&arguments[1..]);
     stage.run(command).require(0).text()
 }
 
@@ -77,8 +77,8 @@ fn half_done(stage: &Stage) -> Running {
 }
 
 fn first_page(stage: &Stage) -> Page {
-    let told = fs::read_to_string(stage.path("started")).expect("what it told");
-    Page(told.trim().parse().expect("a page"))
+    let written = fs::read_to_string(stage.path("started")).expect("what it wrote");
+    Page(written.trim().parse().expect("a page"))
 }
 
 fn counts(folder: &Path) -> Vec<CountRow> {
@@ -222,8 +222,8 @@ fn a_crowd_of_threads_is_counted() {
     let _alone = alone();
     let stage = Stage::new();
     // No more of them: the emulator is slow to make a thread.
-    let words = words(&stage, "crowd", &["2000", "1000"]);
-    let ended = stage.run(stage.record(&["--backend", "exact"], &words));
+    let arguments = arguments(&stage, "crowd", &["2000", "1000"]);
+    let ended = stage.run(stage.record(&["--backend", "exact"], &arguments));
     let ended = ended.require(0);
     stage.require_clean(ended.pid);
     let trace = stage.path("trace.varve");
@@ -248,8 +248,8 @@ fn a_program_that_runs_itself_again_is_counted() {
     let stage = Stage::new();
     let script = "cd /; exec /proc/self/exe -c 'exec /proc/$$/exe -c \"echo twice; exit 9\"'";
     let options = ["--backend", "exact"];
-    let words = ["bash", "-c", script];
-    let ended = stage.run(stage.record(&options, &words)).require(9);
+    let arguments = ["bash", "-c", script];
+    let ended = stage.run(stage.record(&options, &arguments)).require(9);
     assert_eq!(ended.text(), "twice\n");
     let trace = Trace::open(&stage.path("trace.varve")).unwrap();
     assert!(

@@ -166,7 +166,7 @@ fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String)
     };
     let started = stage.path("started");
     let result = stage.path("result");
-    let words = [
+    let arguments = [
         "checksum",
         mib,
         "40",
@@ -174,7 +174,7 @@ fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String)
         result.to_str().expect("a plain path"),
     ];
     let witness = Witness::start(stage.folder().to_owned());
-    let mut recorder = stage.start(stage.record_actor(&["--interval", interval], &words));
+    let mut recorder = stage.start(stage.record_actor(&["--interval", interval], &arguments));
     let pid = recorder.pid();
     let hit = await_moment(&stage, &mut recorder, moment, dice);
     recorder.signal(Signal::KILL);
@@ -213,7 +213,7 @@ fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String)
     }
 }
 
-/// What was recorded longer ago than a flush is there. How late the recorder itself was served by a
+/// What was recorded longer ago than a flush is there. How late the recorder itself was scheduled by a
 /// busy machine shows in its intervals, and in what befell a witness.
 fn require_flushed(contents: &Contents, moment: Moment, killed: u64, late: u64) {
     let (Some(first), Some(last)) = (contents.intervals.first(), contents.intervals.last()) else {
@@ -243,14 +243,14 @@ fn unrecorded(mib: &str) -> String {
     let stage = Stage::new();
     let started = stage.path("started");
     let result = stage.path("result");
-    let words = [
+    let arguments = [
         "checksum",
         mib,
         "40",
         started.to_str().expect("a plain path"),
         result.to_str().expect("a plain path"),
     ];
-    stage.run(stage.actor(&words)).require(0).text()
+    stage.run(stage.actor(&arguments)).require(0).text()
 }
 
 #[test]
@@ -305,15 +305,15 @@ fn the_target_and_the_trace_survive_the_recorder() {
 }
 
 #[test]
-fn a_stale_frozen_cgroup_is_found_by_the_next_recorder() {
-    a_stale_frozen_cgroup(|next| {
+fn a_leftover_frozen_cgroup_is_found_by_the_next_recorder() {
+    a_leftover_frozen_cgroup(|next| {
         next.run(next.record(&[], &["true"])).require(0);
     });
 }
 
 #[test]
-fn a_stale_frozen_cgroup_is_found_by_the_doctor() {
-    a_stale_frozen_cgroup(|next| {
+fn a_leftover_frozen_cgroup_is_found_by_the_doctor() {
+    a_leftover_frozen_cgroup(|next| {
         let mut doctor = next.command(varve_faults::varve_binary());
         doctor.args(["doctor", "--clean"]);
         let said = next.run(doctor).require(0).text();
@@ -323,12 +323,12 @@ fn a_stale_frozen_cgroup_is_found_by_the_doctor() {
 }
 
 /// Leaves a frozen target whose recorder and watchdog are dead, has `clean` clean up, and looks.
-fn a_stale_frozen_cgroup(clean: impl FnOnce(&Stage)) {
+fn a_leftover_frozen_cgroup(clean: impl FnOnce(&Stage)) {
     let _alone = alone();
     let stage = Stage::new();
     let started = stage.path("started");
-    let words = ["serve", started.to_str().expect("a plain path")];
-    let mut recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+    let arguments = ["serve", started.to_str().expect("a plain path")];
+    let mut recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &arguments));
     assert!(wait_until(&mut recorder, || started.exists()));
     let cgroup = cgroup_of_recorder(&mut recorder).expect("a cgroup");
     recorder.signal(Signal::STOP);

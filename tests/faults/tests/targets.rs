@@ -142,8 +142,8 @@ fn many_busy_threads_have_their_turns() {
         .require(0);
     assert_eq!(ended.text(), "fair\n");
     let contents = check_trace(&stage.path("trace.varve")).expect("a trace");
-    let told = |n: &String| n.contains("wanted to run had its turn");
-    assert!(contents.notes.iter().any(told), "{:?}", contents.notes);
+    let reported = |n: &String| n.contains("wanted to run had its turn");
+    assert!(contents.notes.iter().any(reported), "{:?}", contents.notes);
     stage.require_clean(ended.pid);
 }
 

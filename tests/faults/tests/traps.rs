@@ -1,4 +1,4 @@
-//! `--backend fault`: whatever happens to the recorder while pages are moved aside, the program finds its memory, and
+//! `--backend fault`: whatever happens to the recorder while pages are moved, the program finds its memory, and
 //! nothing is left behind.
 
 use std::fs;
@@ -10,13 +10,13 @@ use std::time::Duration;
 use rustix::process::Signal;
 use varve_faults::{Stage, can_trap, patiently, varve_binary};
 
-fn keeper() -> &'static Path {
+fn checker() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let varve = varve_binary();
         let folder = varve.parent().unwrap();
-        let program = folder.join(format!("varve-keeper-{}", std::process::id()));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/keeper.c");
+        let program = folder.join(format!("varve-checker-{}", std::process::id()));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/checker.c");
         let compiled = Command::new("cc")
             .args(["-O2", "-pthread", "-o"])
             .arg(&program)
@@ -38,7 +38,7 @@ fn recording(stage: &Stage, options: &[&str], life_ms: &str) -> (Command, PathBu
         "off",
     ];
     all.extend(options);
-    let program = keeper().to_str().unwrap();
+    let program = checker().to_str().unwrap();
     let command = stage.record(&all, &[program, out.to_str().unwrap(), life_ms]);
     (command, out)
 }
@@ -74,7 +74,7 @@ fn memory_is_kept_when_the_recorder_is_killed() {
         ));
         std::thread::sleep(Duration::from_millis(after));
         running.signal(Signal::KILL);
-        // As long as the keeper lives, with some patience.
+        // As long as the checker lives, with some patience.
         std::thread::sleep(Duration::from_millis(1500));
         let kept = || fs::read_to_string(&out).is_ok_and(|t| t == "kept\n");
         assert!(patiently(kept), "killed after {after} ms");

@@ -22,7 +22,7 @@ fn a_program_without_handlers_waits_to_the_end() {
     }
 }
 
-/// What the kernel does by itself, and what a program with a handler must see: it cannot be told from its own signals.
+/// What the kernel does by itself, and what a program with a handler must see: it cannot be distinguished from its own signals.
 #[test]
 fn a_program_with_a_handler_sees_what_the_kernel_says() {
     let ended = waits("auto", &["waits", "handler"]);

@@ -43,7 +43,7 @@ static const char *ask(const char *folder)
 
 int main(int count, char **arguments)
 {
-	const char *folder = count > 1 ? arguments[1] : getenv("VARVE_AGENT_DIR");
+	const char *folder = count > 1 ? arguments[1] : getenv("VARVE_PRELOAD_DIR");
 	int times = count > 2 ? atoi(arguments[2]) : 1, closed = 0;
 
 	if (!folder)

@@ -30,7 +30,7 @@ static char *own_cgroup(char *text, int bytes)
 
 int main(int count, char **arguments)
 {
-	const char *folder = count > 1 ? arguments[1] : getenv("VARVE_AGENT_DIR");
+	const char *folder = count > 1 ? arguments[1] : getenv("VARVE_PRELOAD_DIR");
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
 	unsigned long hello[3], words[64], answer = HELLO;
 	char control[64], before[512], after[512];

@@ -14,7 +14,7 @@ static const unsigned char code[] = {0x48, 0x8b, 0x07, 0x48, 0xff, 0xce, 0x75, 0
 
 static void tell(const char *kind, const char *folder, const char *map, const void *at) {
     char written[4096];
-    snprintf(written, sizeof written, "%s/told", folder);
+    snprintf(written, sizeof written, "%s/reported", folder);
     int is_link = !strcmp(kind, "link");
     if (!strcmp(kind, "fifo") && mkfifo(map, 0666) == 0)
         return;

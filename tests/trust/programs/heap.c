@@ -1,4 +1,4 @@
-/* Has objects on its heap, made by two threads, for as many milliseconds as it is told. */
+/* Has objects on its heap, made by two threads, for as many milliseconds as it is given. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -27,7 +27,7 @@ static void count(int signal)
 	signals++;
 }
 
-/* Uses memory over several intervals, and is told of no child, as it has none */
+/* Uses memory over several intervals, and hears of no child, as it has none */
 static int child(void)
 {
 	struct timespec pause = {.tv_nsec = 20000000}, left;

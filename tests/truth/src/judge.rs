@@ -17,7 +17,7 @@ use crate::{Access, Arena, Oracle, PageSet, Pattern, Phase, Touch, Touches, desc
 
 /// How the kernel maps pages around a file's page that is faulted in: 64 KiB, aligned.
 const FAULT_AROUND: u64 = 16;
-/// Failures that are told in full.
+/// Failures that are shown in full.
 const TOLD: usize = 5;
 
 /// Why a page is reported that was not accessed.

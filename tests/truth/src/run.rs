@@ -15,7 +15,7 @@ use crate::{Oracle, Problem, Touches};
 
 /// How often a running program is looked at.
 const LOOK: Duration = Duration::from_millis(5);
-/// How much of a failed program's output is told.
+/// How much of a failed program's output is shown.
 const TAIL: usize = 2000;
 
 fn repository() -> PathBuf {

@@ -399,11 +399,11 @@ fn output_is_the_same_and_what_cannot_be_counted_is_refused() {
     let mut mode = Command::new("chmod");
     mode.arg("755").arg(&text);
     finish(mode, folder.path(), Duration::from_secs(10)).unwrap();
-    let told = refused(&text);
-    assert_eq!(told.code, 125);
+    let failed = refused(&text);
+    assert_eq!(failed.code, 125);
     assert!(
-        told.stderr.contains("not an executable for x86-64"),
+        failed.stderr.contains("not an executable for x86-64"),
         "{}",
-        told.stderr
+        failed.stderr
     );
 }

@@ -225,20 +225,20 @@ fn trapped(
     let manifest = &recorded.trace.manifest;
     let complete = manifest.completeness.complete;
     let note = manifest.traps.unwrap_or_default();
-    let told = recorded.finished.require(0)?.stdout;
-    let same = told == alone(workload, Duration::from_millis(20))?;
+    let output = recorded.finished.require(0)?.stdout;
+    let same = output == alone(workload, Duration::from_millis(20))?;
     let percent = (found.trapped * 100)
         .checked_div(found.demanded)
         .unwrap_or(100);
     let line = format!(
-        "missed {}, unexplained {}; trapped {} of {} demands; wrong {}; moved {}, served {}, immovable {}{}{}",
+        "missed {}, unexplained {}; trapped {} of {} demands; wrong {}; moved {}, resolved {}, immovable {}{}{}",
         verdict.missed(),
         verdict.unexplained(),
         found.trapped,
         found.demanded,
         found.wrong.len(),
         note.moved_pages,
-        note.served,
+        note.resolved,
         note.immovable_pages,
         if same { "" } else { "; its output differs" },
         if complete && note.given_up + verdict.writes_invented == 0 {
@@ -255,9 +255,9 @@ fn trapped(
         && found.wrong.is_empty()
         && percent >= share
         && note.given_up == 0;
-    // What ends within its first interval is never armed.
-    let armed = note.moved_pages > 0 || workload == "shortlife";
-    if right && complete && same && armed {
+    // What ends within its first interval is never protected.
+    let protected = note.moved_pages > 0 || workload == "shortlife";
+    if right && complete && same && protected {
         Ok(Outcome::Pass(line))
     } else {
         let mut details = verdict.failures;
@@ -278,7 +278,7 @@ fn where_it_can_trap(case: Case) -> Case {
     })
 }
 
-/// Where nothing is moved aside, nothing traps again.
+/// Where nothing is moved, nothing traps again.
 fn control() -> Result<Outcome, Problem> {
     let recorded = run("hot64", 50, &[], Some("arm"))?;
     let found = Found::in_trace(&recorded)?;

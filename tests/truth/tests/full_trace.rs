@@ -196,11 +196,11 @@ impl Check {
             possible.extend(phase.may.iter().flat_map(|p| p.runs()));
         }
         let demanded = PageSet::from_runs(demanded);
-        let told = demanded.union(&PageSet::from_runs(possible));
+        let reported = demanded.union(&PageSet::from_runs(possible));
         let claimed: PageSet = demanded.iter().filter(|p| !seen.contains(*p)).collect();
         let hidden = seen
             .iter()
-            .filter(|p| arenas.contains(*p) && !told.contains(*p));
+            .filter(|p| arenas.contains(*p) && !reported.contains(*p));
         let hidden: PageSet = hidden.collect();
         self.demanded += demanded.len();
         self.claimed += claimed.len();

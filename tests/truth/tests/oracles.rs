@@ -60,7 +60,7 @@ fn main() -> ExitCode {
             check(&plan, 20)
         }));
         cases.push(Case::new(name("truncated by O_TRUNC"), move || {
-            told_incomplete(&Plan::workload("truncated", interval), &["open"])
+            reported_incomplete(&Plan::workload("truncated", interval), &["open"])
         }));
         cases.push(Case::new(name("hugetlb"), move || {
             let _reserved = match HugePages::reserve(8) {
@@ -183,7 +183,7 @@ fn verdict(recorded: Recorded, strong: u64) -> Result<Outcome, Problem> {
 }
 
 /// What cannot be read before it goes must be counted.
-fn told_incomplete(plan: &Plan, arguments: &[&str]) -> Result<Outcome, Problem> {
+fn reported_incomplete(plan: &Plan, arguments: &[&str]) -> Result<Outcome, Problem> {
     let mut plan = plan.clone();
     plan.options = vec!["--no-follow".into()];
     plan.arguments = arguments.iter().map(Into::into).collect();

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 }
 
 /// What the store prints of its queries.
-struct Told {
+struct Account {
     page_reads: u64,
     faults: u64,
     operations: u64,
@@ -52,8 +52,8 @@ struct Told {
     paged: std::ops::Range<u64>,
 }
 
-impl Told {
-    fn read(output: &str) -> Result<Told, Problem> {
+impl Account {
+    fn read(output: &str) -> Result<Account, Problem> {
         let number = |name: &str| {
             let line = output.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|rest| rest.trim().parse::<u64>().ok())
@@ -61,7 +61,7 @@ impl Told {
                     Problem::Other(format!("the store prints no `{name}`, only:\n{output}"))
                 })
         };
-        Ok(Told {
+        Ok(Account {
             page_reads: number("page_reads ")?,
             faults: number("faults ")?,
             operations: number("operations ")?,
@@ -104,47 +104,52 @@ fn run(structure: &str, placement: &str, local: Local) -> Result<Outcome, Proble
         .into();
     let mut recorded = record(&plan)?;
     let output = recorded.finished.require(0)?;
-    let told = Told::read(&output.stdout)?;
+    let account = Account::read(&output.stdout)?;
     recorded.finished = output;
 
     let pid = varve_model::Pid(recorded.trace.manifest.target.pid);
-    let queries = recorded.touches.around(told.queries);
+    let queries = recorded.touches.around(account.queries);
     // The interval before the queries, where it began after the store had been paged out.
     let rest = REST.as_nanos() as u64 * scale;
-    let calm = |i: &usize| recorded.touches.intervals[*i].0.from.0 + rest > told.queries.from.0;
+    let calm = |i: &usize| recorded.touches.intervals[*i].0.from.0 + rest > account.queries.from.0;
     let before = queries
         .start
         .checked_sub(1)
         .filter(calm)
         .map_or(0..0, |i| i..i + 1);
-    let touched = |intervals| in_region(&recorded.touches.union(intervals, pid).pages, &told.paged);
+    let touched = |intervals| {
+        in_region(
+            &recorded.touches.union(intervals, pid).pages,
+            &account.paged,
+        )
+    };
     let (pages, resting) = (touched(queries), touched(before));
-    let (faults, faulted) = faults(&recorded, &told)?;
+    let (faults, faulted) = faults(&recorded, &account)?;
     let complete = recorded.trace.manifest.completeness.complete;
 
     let line = format!(
         "the pager read {} pages at {} faults, {:.2} an operation; the trace has {} pages and {faults} faults on {} pages; \
          {} touched while the store rested",
-        told.page_reads,
-        told.faults,
-        told.page_reads as f64 / told.operations as f64,
+        account.page_reads,
+        account.faults,
+        account.page_reads as f64 / account.operations as f64,
         pages.len(),
         faulted.len(),
         resting.len(),
     );
     let same_pages = pages == faulted
         && match local {
-            Local::Enough => pages.len() == told.page_reads,
+            Local::Enough => pages.len() == account.page_reads,
             // Pages come more than once.
-            Local::Short => pages.len() < told.page_reads,
+            Local::Short => pages.len() < account.page_reads,
         };
     // Where soft-dirty bits tell writes, each interval's first write to a page that is there is a fault too.
     let same_faults = match recorded.trace.manifest.features.writes.as_deref() {
-        Some("soft-dirty") => faults >= told.faults,
-        _ => faults == told.faults,
+        Some("soft-dirty") => faults >= account.faults,
+        _ => faults == account.faults,
     };
     let holds = complete && same_pages && same_faults && resting.is_empty();
-    Ok(if holds && told.page_reads > 50 {
+    Ok(if holds && account.page_reads > 50 {
         Outcome::Pass(line)
     } else {
         Outcome::Fail(line, recorded.trace.manifest.notes.clone())
@@ -156,12 +161,12 @@ fn in_region(pages: &PageSet, region: &std::ops::Range<u64>) -> PageSet {
 }
 
 /// The faults on paged memory within the queries: how many, and on which pages.
-fn faults(recorded: &Recorded, told: &Told) -> Result<(u64, PageSet), Problem> {
+fn faults(recorded: &Recorded, account: &Account) -> Result<(u64, PageSet), Problem> {
     let mut pages = Vec::new();
     for row in recorded.trace.rows::<FaultRow>()? {
         let page = Page(row.address.0 >> 12);
-        let within = (told.queries.from..=told.queries.to).contains(&row.time_ns);
-        if within && told.paged.contains(&page.0) {
+        let within = (account.queries.from..=account.queries.to).contains(&row.time_ns);
+        if within && account.paged.contains(&page.0) {
             pages.push(page);
         }
     }

@@ -17,7 +17,7 @@ use varve_truth::{
 /// The exit code of a workload that cannot run on this machine.
 const CANNOT: i32 = 77;
 /// Of ten thousand decoded addresses so many lie on pages that the scan reports, at least.
-const LEAST: usize = 9950;
+const MIN_SHARE: usize = 9950;
 const LONG: &str = "its work takes an emulated processor many minutes";
 /// How far a share may be from the truth, in standard errors.
 const ERRORS: f64 = 3.0;
@@ -138,8 +138,9 @@ impl Run {
             rate(mapped),
             rate(touched)
         );
-        let enough =
-            all >= fewest && mapped * 10_000 >= all * LEAST && touched * 10_000 >= all * LEAST;
+        let enough = all >= fewest
+            && mapped * 10_000 >= all * MIN_SHARE
+            && touched * 10_000 >= all * MIN_SHARE;
         Ok((line, enough && counted && manifest.completeness.complete))
     }
 }
@@ -341,6 +342,6 @@ fn without_behind() -> Result<Outcome, Problem> {
         with as f64 * 100.0 / of_with.max(1) as f64,
         without as f64 * 100.0 / of_without.max(1) as f64
     );
-    // The next access is a random one as well, but of another place: the share that is told is the test.
+    // The next access is a random one as well, but of another place: the share that is resolved is the test.
     outcome(line, with * of_without > without * of_with)
 }

@@ -48,14 +48,14 @@ fn main() -> ExitCode {
     }
     let mut cases: Vec<Case> = WORKLOADS
         .iter()
-        .map(|&(workload, known)| Case::new(workload, move || told(workload, 50, known)))
+        .map(|&(workload, known)| Case::new(workload, move || reported(workload, 50, known)))
         .collect();
     // Shorter intervals have more boundaries, at which something may go wrong.
     for workload in ["written", "kernelbuf", "mremap", "shm", "cow_fork"] {
         let name = format!("{workload} @10 ms");
-        cases.push(Case::new(name, move || told(workload, 10, 0)));
+        cases.push(Case::new(name, move || reported(workload, 10, 0)));
     }
-    cases.push(Case::new("readonly --writes=off", nothing_told));
+    cases.push(Case::new("readonly --writes=off", nothing_reported));
     run_suite("writes", &cases)
 }
 
@@ -69,15 +69,15 @@ fn run(workload: &'static str, interval: u64, option: &str) -> Result<Recorded, 
 
 /// Pages of arenas that the trace says were written, were not, and says nothing of.
 #[derive(Default)]
-struct Told {
+struct Reported {
     written: u64,
     unwritten: u64,
     nothing: u64,
 }
 
-impl Told {
-    fn of(recorded: &Recorded) -> Told {
-        let mut told = Told::default();
+impl Reported {
+    fn of(recorded: &Recorded) -> Reported {
+        let mut reported = Reported::default();
         for ((_, pid), layer) in &recorded.touches.layers {
             let arenas = recorded.oracle.arenas.iter().filter(|a| a.pid == *pid);
             for arena in arenas {
@@ -86,14 +86,14 @@ impl Told {
                     let to = (touch.first.0 + touch.pages).min(end);
                     let pages = to.saturating_sub(touch.first.0.max(first));
                     match touch.written {
-                        Some(true) => told.written += pages,
-                        Some(false) => told.unwritten += pages,
-                        None => told.nothing += pages,
+                        Some(true) => reported.written += pages,
+                        Some(false) => reported.unwritten += pages,
+                        None => reported.nothing += pages,
                     }
                 }
             }
         }
-        told
+        reported
     }
 
     fn percent_known(&self) -> u64 {
@@ -102,44 +102,44 @@ impl Told {
     }
 }
 
-fn told(workload: &'static str, interval: u64, known: u64) -> Result<Outcome, Problem> {
+fn reported(workload: &'static str, interval: u64, known: u64) -> Result<Outcome, Problem> {
     let recorded = run(workload, interval, "--writes=on")?;
     if recorded.finished.code == CANNOT {
         return Ok(Outcome::Skip(recorded.finished.stderr.trim().to_owned()));
     }
     let verdict = judge(&recorded.oracle, &recorded.touches);
-    let told = Told::of(&recorded);
+    let reported = Reported::of(&recorded);
     let source = recorded.trace.manifest.features.writes.clone();
     let complete = recorded.trace.manifest.completeness.complete;
     recorded.finished.require(0)?;
     let line = format!(
         "{}: written {}, not written {}, not known {} ({} % known); denied {}, invented {}, missed {}",
         source.as_deref().unwrap_or("nothing"),
-        told.written,
-        told.unwritten,
-        told.nothing,
-        told.percent_known(),
+        reported.written,
+        reported.unwritten,
+        reported.nothing,
+        reported.percent_known(),
         verdict.writes_denied,
         verdict.writes_invented,
         verdict.missed(),
     );
     let right = verdict.writes_denied + verdict.writes_invented + verdict.missed() == 0;
-    if right && complete && source.is_some() && told.percent_known() >= known {
+    if right && complete && source.is_some() && reported.percent_known() >= known {
         Ok(Outcome::Pass(line))
     } else {
         Ok(Outcome::Fail(line, verdict.failures))
     }
 }
 
-fn nothing_told() -> Result<Outcome, Problem> {
+fn nothing_reported() -> Result<Outcome, Problem> {
     let recorded = run("readonly", 50, "--writes=off")?;
-    let told = Told::of(&recorded);
+    let reported = Reported::of(&recorded);
     let line = format!(
         "not known {}, known {}",
-        told.nothing,
-        told.written + told.unwritten
+        reported.nothing,
+        reported.written + reported.unwritten
     );
-    if told.written + told.unwritten == 0 && told.nothing > 0 {
+    if reported.written + reported.unwritten == 0 && reported.nothing > 0 {
         Ok(Outcome::Pass(line))
     } else {
         Ok(Outcome::Fail(line, Vec::new()))

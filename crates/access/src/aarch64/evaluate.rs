@@ -324,7 +324,7 @@ fn mask(n: bool, s: u32, r: u32, is_wide: bool) -> Option<(u64, u64)> {
     ))
 }
 
-/// Runs an instruction on registers: what cannot be told is unknown afterwards.
+/// Runs an instruction on registers: what cannot be computed is unknown afterwards.
 pub(crate) fn step(i: &Instruction, registers: &mut Registers) {
     let before = registers.clone();
     let mut inputs = Inputs {

@@ -258,7 +258,7 @@ pub(crate) fn written(
         .collect()
 }
 
-/// Runs an instruction on registers: what cannot be told is unknown afterwards.
+/// Runs an instruction on registers: what cannot be computed is unknown afterwards.
 pub(crate) fn step(
     instruction: &Instruction,
     registers: &mut Registers,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use iced_x86::{Decoder, DecoderOptions};
 
 /// The longest instruction.
-const LONGEST: usize = 15;
+const MAX_LENGTH: usize = 15;
 /// So many ways to begin must lead to the same place.
 const WAYS: usize = 16;
 
@@ -15,12 +15,12 @@ const WAYS: usize = 16;
 /// x86 code synchronizes itself: two decodings that begin at different bytes soon run through the same
 /// instructions. The ways that never reach the end, or hit invalid bytes, do not count.
 pub fn boundary_before(bytes: &[u8]) -> Option<usize> {
-    if bytes.len() < 4 * LONGEST {
+    if bytes.len() < 4 * MAX_LENGTH {
         return None;
     }
     let mut common: Option<Vec<usize>> = None;
     let mut ways = 0;
-    for start in 0..2 * LONGEST {
+    for start in 0..2 * MAX_LENGTH {
         let Some(chain) = chain(bytes, start) else {
             continue;
         };

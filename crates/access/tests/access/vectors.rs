@@ -91,7 +91,7 @@ fn the_access_behind_is_found_where_its_registers_are_intact() {
 }
 
 #[test]
-fn both_sides_of_a_string_move_are_told() {
+fn both_sides_of_a_string_move_are_resolved() {
     // movsd; nop
     let found = locate("a5 90", 1, &registers());
     let sides = [write(0x8000 - 4, 4), read(0x7000 - 4, 4)];
@@ -234,7 +234,7 @@ fn the_next_access_is_evaluated() {
 }
 
 #[test]
-fn lanes_of_a_gather_are_told_where_vectors_are_known() {
+fn lanes_of_a_gather_are_resolved_where_vectors_are_known() {
     // vpgatherdd ymm0,[rdi+ymm1*4],ymm2 at its beginning, lanes 0 and 3 asked for
     let mut vectors = vec![[0u8; 64]; 16];
     vectors[1][0..4].copy_from_slice(&5i32.to_le_bytes());

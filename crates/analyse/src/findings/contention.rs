@@ -5,7 +5,7 @@ use varve_model::ObjectId;
 use super::{Facts, NAMES, finding};
 use crate::analysis::*;
 use crate::format;
-use crate::sharing::{
+use crate::sections::sharing::{
     BlockKind, MIN_EVENTS, MIN_TURNS, SURE, SharedBlock, SharingSource, SharingUse, WeightUnit,
 };
 
@@ -153,7 +153,7 @@ impl<'a> Found<'a> {
             more => format!("; and {more} more"),
         };
         format!(
-            "{}{more}. {}Told from {MIN_EVENTS} events of each thread and {MIN_TURNS} turns on; of {} tested, chance of any \
+            "{}{more}. {}From {MIN_EVENTS} events of each thread and {MIN_TURNS} turns on; of {} tested, chance of any \
              by luck below {:.0} %. {}",
             blocks.join("; "),
             match of_firsts(sharing) {

@@ -43,29 +43,38 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
     };
     let mut threads = (u64::MAX, 0_u64);
     let mut who: BTreeMap<u32, u64> = BTreeMap::new();
-    let untold = |o: &&ObjectUse| !f.told.contains(&o.object);
-    let single = f.analysis.objects.iter().filter(untold).filter_map(|o| {
-        let data = matches!(
-            o.kind,
-            ObjectKind::Static | ObjectKind::Heap | ObjectKind::Mapping
-        );
-        let (share, all) = (o.threads.first()?, o.usage.first_touches.0);
-        let bytes = o.usage.touched_pages.bytes();
-        // One fault fills a whole huge page; of other pages, most must have been seen to come.
-        let seen = o.usage.huge_page_touches > 0
-            || all.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
-        let fits =
-            data && seen && f.is_news(o) && bytes >= WORTH && all >= 64 && o.usage.heat() >= 2.0;
-        if !fits || share.pages.0.saturating_mul(20) < all.saturating_mul(19) {
-            return None;
-        }
-        let beside = others(o, share.tid.0) as u64;
-        (beside > 0).then(|| {
-            threads = (threads.0.min(beside), threads.1.max(beside));
-            *who.entry(share.tid.0).or_default() += share.pages.0;
-            (o, bytes.0)
-        })
-    });
+    let unreported = |o: &&ObjectUse| !f.reported.contains(&o.object);
+    let single = f
+        .analysis
+        .objects
+        .iter()
+        .filter(unreported)
+        .filter_map(|o| {
+            let data = matches!(
+                o.kind,
+                ObjectKind::Static | ObjectKind::Heap | ObjectKind::Mapping
+            );
+            let (share, all) = (o.threads.first()?, o.usage.first_touches.0);
+            let bytes = o.usage.touched_pages.bytes();
+            // One fault fills a whole huge page; of other pages, most must have been seen to come.
+            let seen = o.usage.huge_page_touches > 0
+                || all.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
+            let fits = data
+                && seen
+                && f.is_news(o)
+                && bytes >= WORTH
+                && all >= 64
+                && o.usage.heat() >= 2.0;
+            if !fits || share.pages.0.saturating_mul(20) < all.saturating_mul(19) {
+                return None;
+            }
+            let beside = others(o, share.tid.0) as u64;
+            (beside > 0).then(|| {
+                threads = (threads.0.min(beside), threads.1.max(beside));
+                *who.entry(share.tid.0).or_default() += share.pages.0;
+                (o, bytes.0)
+            })
+        });
     let (names, objects, bytes) = list(single);
     let (&tid, _) = who.iter().max_by_key(|(_, pages)| **pages)?;
     if is_little(f.analysis, bytes) {
@@ -117,21 +126,32 @@ fn working(analysis: &Analysis) -> Option<HashSet<(Pid, u32)>> {
 /// least three, each with at least half its fair share.
 pub(super) fn scanned_by_all(f: &Facts<'_>) -> Option<Finding> {
     let mut faulting: HashMap<Pid, u64> = HashMap::new();
-    for t in f.analysis.threads.iter().filter(|t| t.first_touches.0 > 0) {
+    for t in f
+        .analysis
+        .threads
+        .items()
+        .iter()
+        .filter(|t| t.first_touches.0 > 0)
+    {
         *faulting.entry(t.pid).or_default() += 1;
     }
     let mut most = 0;
-    let untold = |o: &&ObjectUse| !f.told.contains(&o.object);
-    let all = f.analysis.objects.iter().filter(untold).filter_map(|o| {
-        let (threads, bytes) = (o.threads.len() as u64, o.usage.touched_pages.bytes());
-        let least = o.threads.last()?.pages.0;
-        let fair = least.saturating_mul(2 * threads) >= o.usage.first_touches.0;
-        let everyone = threads >= 3 && faulting.get(&o.pid) == Some(&threads);
-        (everyone && fair && bytes >= WORTH).then(|| {
-            most = threads.max(most);
-            (o, bytes.0)
-        })
-    });
+    let unreported = |o: &&ObjectUse| !f.reported.contains(&o.object);
+    let all = f
+        .analysis
+        .objects
+        .iter()
+        .filter(unreported)
+        .filter_map(|o| {
+            let (threads, bytes) = (o.threads.len() as u64, o.usage.touched_pages.bytes());
+            let least = o.threads.last()?.pages.0;
+            let fair = least.saturating_mul(2 * threads) >= o.usage.first_touches.0;
+            let everyone = threads >= 3 && faulting.get(&o.pid) == Some(&threads);
+            (everyone && fair && bytes >= WORTH).then(|| {
+                most = threads.max(most);
+                (o, bytes.0)
+            })
+        });
     let (names, objects, bytes) = list(all);
     if objects.is_empty() {
         return None;

@@ -73,7 +73,7 @@ pub(super) fn is_news(o: &ObjectUse) -> bool {
 
 /// Less than 4 MiB, and less than a hundredth of what was touched.
 pub(super) fn is_little(analysis: &Analysis, bytes: u64) -> bool {
-    let Bytes(all) = analysis.footprint.touched_pages.bytes();
+    let Bytes(all) = analysis.footprint.touched_pages.or_zero().bytes();
     bytes < 4 * MIB && bytes.saturating_mul(100) < all
 }
 

@@ -7,7 +7,7 @@ use varve_model::{Bytes, ObjectId};
 use super::{Facts, MIB, WORTH, finding, list};
 use crate::analysis::*;
 use crate::format;
-use crate::sharing::{ObjectSharing, SharingPart, SharingSource, SharingUse, WeightUnit};
+use crate::sections::sharing::{ObjectSharing, SharingPart, SharingSource, SharingUse, WeightUnit};
 
 /// Parts that a thread must be seen in to scan an object; each is several of [`crate::Ranges`].
 const PARTS: u32 = 16;
@@ -19,7 +19,7 @@ const SPLIT_EVENTS: u64 = 400;
 const READ_ONLY: u64 = 20;
 
 /// Objects that these rules speak of. The rules by first touch alone leave them out: more is known of them.
-pub(super) fn told(found: &[Finding]) -> HashSet<ObjectId> {
+pub(super) fn reported(found: &[Finding]) -> HashSet<ObjectId> {
     let ids = [
         FindingId::ParallelFirstTouch,
         FindingId::Interleave,
@@ -106,10 +106,10 @@ pub(super) fn interleave(f: &Facts<'_>) -> Option<Finding> {
     ))
 }
 
-/// The same where at most a twentieth of the weight writes: after its making it is only read.
+/// The same where at most a twentieth of the weight writes: it is read-only after initialisation.
 pub(super) fn replicate(f: &Facts<'_>) -> Option<Finding> {
     let (title, evidence, objects) = scanned(f, true)?;
-    let advice = "After it is made it is only read: give each node a copy of its own if it is small, else interleave \
+    let advice = "It is read-only after initialisation: give each node a copy of its own if it is small, else interleave \
                   it over the nodes.";
     Some(finding(
         FindingId::Replicate,

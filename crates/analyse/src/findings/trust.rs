@@ -1,6 +1,6 @@
 //! What a trace cannot say, or says too much of.
 
-use varve_model::{Capability, TouchSource};
+use varve_model::{Capability, Loss, TouchSource};
 
 use super::{FEW_INTERVALS, Facts, NAMES, finding};
 use crate::analysis::*;
@@ -23,15 +23,32 @@ pub(super) fn incomplete(analysis: &Analysis) -> Option<Finding> {
         false => format!("Losses: {}.", losses.join(", ")),
     };
     let title = "The trace is incomplete: some accesses may be missing".to_owned();
-    let advice = "Take what was not seen as unknown, not as unused. Record again with a longer --interval, or run \
-                  `varve doctor` to see what this machine lacks.";
-    Some(finding(
-        FindingId::Incomplete,
-        title,
-        evidence,
-        advice,
-        Vec::new(),
-    ))
+    let remedies = remedies(trace);
+    let advice = match remedies.is_empty() {
+        true => "Take what was not seen as unknown, not as unused.".to_owned(),
+        false => format!(
+            "Take what was not seen as unknown, not as unused. To have all of it: {}.",
+            remedies.join("; ")
+        ),
+    };
+    let found = finding(FindingId::Incomplete, title, evidence, &advice, Vec::new());
+    let action = remedies.first().map(|first| (*first).to_owned());
+    Some(Finding {
+        action: action.unwrap_or(found.action),
+        ..found
+    })
+}
+
+/// What to do about the losses of a trace, each once, in the order in which [`Loss`] names them.
+fn remedies(trace: &TraceFacts) -> Vec<&'static str> {
+    let mut remedies = Vec::new();
+    for loss in Loss::ALL {
+        let remedy = loss.remedy();
+        if trace.losses.contains_key(loss.as_str()) && !remedies.contains(&remedy) {
+            remedies.push(remedy);
+        }
+    }
+    remedies
 }
 
 /// Fewer than 20 intervals.
@@ -49,22 +66,32 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         format::duration(trace.duration_ns)
     );
     let title = "The recording is short".to_owned();
-    let advice = match trace.interval_accesses {
-        Some(_) => "Record a longer run, or with a smaller --interval-accesses.",
-        None => "Record a longer run, or with a shorter --interval.",
+    let option = match trace.interval_accesses {
+        Some(_) => "a smaller --interval-accesses",
+        None => "a shorter --interval",
     };
-    Some(finding(
+    let found = finding(
         FindingId::ShortRecording,
         title,
         evidence,
-        advice,
+        &format!("Record a longer run, or with {option}."),
         Vec::new(),
-    ))
+    );
+    Some(Finding {
+        action: format!("record longer, or with {option}"),
+        ..found
+    })
 }
 
 /// Pages that count in every interval whether used or not make at least 10 % of all page touches.
 pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
-    let of = |source| f.analysis.sources.iter().find(move |s| s.source == source);
+    let of = |source| {
+        f.analysis
+            .sources
+            .items()
+            .iter()
+            .find(move |s| s.source == source)
+    };
     let (sticky, pinned) = (of(TouchSource::Sticky), of(TouchSource::Pinned));
     let touches = sticky
         .into_iter()
@@ -74,6 +101,7 @@ pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
     let all = f
         .analysis
         .sources
+        .items()
         .iter()
         .map(|s| s.page_touches)
         .sum::<u64>();
@@ -110,12 +138,12 @@ pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
     ))
 }
 
-/// Huge pages make at least 10 % of all page touches. Whether they are bloated cannot be told: they have one accessed
+/// Huge pages make at least 10 % of all page touches. Whether they are bloated cannot be known: they have one accessed
 /// bit each.
 pub(super) fn huge_pages(analysis: &Analysis) -> Option<Finding> {
     let (huge, all) = (
-        analysis.footprint.huge_page_touches,
-        analysis.footprint.page_touches,
+        analysis.footprint.huge_page_touches.or_zero(),
+        analysis.footprint.page_touches.or_zero(),
     );
     if huge == 0 || huge.saturating_mul(10) < all {
         return None;

@@ -104,9 +104,10 @@ pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     // Pages that several of them lie on count once.
-    let bytes = bytes.min(f.analysis.tail.cold_pages.bytes().0);
-    let tail = format::duration(f.analysis.tail.duration_ns);
-    let all = f.analysis.footprint.touched_pages.bytes().0;
+    let tail = f.analysis.tail.value()?;
+    let bytes = bytes.min(tail.cold_pages.bytes().0);
+    let tail = format::duration(tail.duration_ns);
+    let all = f.analysis.footprint.touched_pages.or_zero().bytes().0;
     let title = format!(
         "{} were cold for the last {tail}",
         format::bytes(Bytes(bytes))

@@ -8,7 +8,7 @@ use varve_objects::Span;
 use super::{Fold, ProcessPages, User, key};
 use crate::analysis::Reuse;
 use crate::memory::is_space;
-use crate::stats::{Aside, close};
+use crate::stats::{SharedPage, close};
 
 /// The whole, when all was entered.
 pub(crate) struct Folded {
@@ -36,7 +36,7 @@ impl Fold<'_> {
         };
         let mut cold = Vec::new();
         for position in 0..self.chunks.all.len() {
-            self.settle(position);
+            self.assign(position);
             let chunk = &self.chunks.all[position];
             let [once, twice, more] = chunk.pages.reuse();
             let reuse = &mut folded.reuse;
@@ -56,15 +56,15 @@ impl Fold<'_> {
                     let lives = alive_at(self.places, owner, self.end);
                     let mut page = chunk.pages.next(first);
                     while page < end {
-                        let mut known = Aside {
+                        let mut known = SharedPage {
                             count: chunk.pages.count(page),
                             flags: chunk.pages.flags(page),
                         };
                         let key = key(position, page);
-                        if stats.aside > 0
-                            && let Some(more) = self.aside.remove(&(owner, key))
+                        if stats.shared_pages > 0
+                            && let Some(more) = self.shared_pages.remove(&(owner, key))
                         {
-                            stats.aside -= 1;
+                            stats.shared_pages -= 1;
                             known.count = known.count.saturating_add(more.count);
                             known.flags |= more.flags;
                         }
@@ -79,7 +79,7 @@ impl Fold<'_> {
                 first = end;
             }
         }
-        for ((owner, key), known) in self.aside.drain() {
+        for ((owner, key), known) in self.shared_pages.drain() {
             let lives = alive_at(self.places, owner, self.end);
             let stats = &mut self.objects[owner as usize];
             let closed = close(stats, known, lives);

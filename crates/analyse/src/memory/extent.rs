@@ -21,7 +21,7 @@ struct Process {
     /// In the order of their addresses.
     mapped: Vec<Mapped>,
     /// All moments at which a mapping was seen for the first time.
-    looks: Vec<Time>,
+    refreshes: Vec<Time>,
 }
 
 /// Cuts what cannot be.
@@ -35,15 +35,15 @@ pub(super) fn cut(rows: &mut [ObjectRow], mappings: &[MappingRow]) {
         let to = row.to_ns.unwrap_or(Time(u64::MAX));
         let process = processes.entry(row.pid).or_insert_with(|| Process {
             mapped: Vec::new(),
-            looks: Vec::new(),
+            refreshes: Vec::new(),
         });
         process.mapped.push((row.address.0, end, row.from_ns, to));
-        process.looks.push(row.from_ns);
+        process.refreshes.push(row.from_ns);
     }
     for process in processes.values_mut() {
         process.mapped.sort_unstable();
-        process.looks.sort_unstable();
-        process.looks.dedup();
+        process.refreshes.sort_unstable();
+        process.refreshes.dedup();
     }
     let is_reported = |layer: u32| (Layer::SITE.number()..=Layer::HEAP.number()).contains(&layer);
     for row in rows
@@ -63,8 +63,8 @@ impl Process {
         let start = row.address.0;
         let died = row.died_ns.unwrap_or(Time(u64::MAX));
         // What was mapped within an interval is seen at its end: the first look after the end counts too.
-        let next = self.looks.partition_point(|look| *look < died);
-        let until = self.looks.get(next).copied().unwrap_or(Time(u64::MAX));
+        let next = self.refreshes.partition_point(|at| *at < died);
+        let until = self.refreshes.get(next).copied().unwrap_or(Time(u64::MAX));
         let there = |m: &Mapped| m.2 <= until && m.3 > row.born_ns;
         let behind = self.mapped.partition_point(|m| m.0 <= start);
         let mut before = self.mapped[..behind].iter().rev().take(MAX_STEPS);
@@ -172,7 +172,7 @@ mod tests {
         ];
         assert_eq!(cut_to(11, u64::MAX, (5, None), &rows), 5 * MIB);
         assert_eq!(cut_to(11, 3 * MIB, (5, None), &rows), 3 * MIB);
-        // Where nothing was seen it may have been mapped between two looks, but not over what stood.
+        // Where nothing was seen it may have been mapped between two refreshes, but not over what stood.
         assert_eq!(cut_to(20, u64::MAX, (5, Some(6)), &rows), 20 * MIB);
         assert_eq!(cut_to(20, 8 * MIB, (5, Some(6)), &rows), 8 * MIB);
     }

@@ -30,7 +30,7 @@ pub(super) struct View {
 /// The entries of a process.
 #[derive(Default)]
 pub(super) struct Maps {
-    /// In the order of time once settled.
+    /// In the order of time once sorted.
     pub(super) entries: Vec<Entry>,
     /// Whether any page stands for other memory.
     pub(super) is_of_use: bool,
@@ -43,7 +43,7 @@ pub(super) struct Maps {
 
 impl Maps {
     /// Puts the entries in order: to be called when all are there.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn sort(&mut self) {
         self.entries.retain(|e| e.first < e.end && e.from < e.to);
         self.entries.sort_by_key(|e| (e.from, e.first));
         self.is_of_use = self.entries.iter().any(|e| e.memory.is_some());
@@ -56,7 +56,7 @@ impl Maps {
     /// What holds in a window of time, in the order of pages.
     ///
     /// Mappings are looked at between intervals: what was mapped within one is seen at its end or later. So pages of which
-    /// no look told anything yet stand for what the next look found.
+    /// no look found anything yet stand for what the next look found.
     pub(super) fn view(&mut self, from: Time, to: Time) -> &[View] {
         let to = to.max(Time(from.0.saturating_add(1)));
         let before = |moment: Time| self.changes.partition_point(|c| *c < moment);
@@ -162,7 +162,7 @@ mod tests {
             ],
             ..Maps::default()
         };
-        maps.settle();
+        maps.sort();
         assert_eq!(view(&mut maps, 100, 150), [(10, 20, 0)]);
         // Of two in one interval the later; the rest as it was.
         assert_eq!(view(&mut maps, 150, 250), [(15, 20, 40), (40, 50, 5)]);
@@ -182,7 +182,7 @@ mod tests {
             ],
             ..Maps::default()
         };
-        maps.settle();
+        maps.sort();
         assert_eq!(view(&mut maps, 1, 5), [(10, 20, 0), (20, 21, 2)]);
     }
 }

@@ -101,7 +101,7 @@ impl Memory {
         }
         let objects = Objects::new(objects, &mut memory);
         for maps in memory.maps.values_mut() {
-            maps.settle();
+            maps.sort();
         }
         (memory, objects)
     }

@@ -2,7 +2,7 @@
 
 use crate::common::{Made, STEP, fault, object, thread, touch};
 use varve_analyse::{AnalyseOptions, Analysis, FindingId};
-use varve_model::{ObjectKind, Pid, Time, TouchSource};
+use varve_model::{Loss, ObjectKind, Pid, Time, TouchSource};
 
 fn has(found: &Analysis, id: FindingId) -> bool {
     found.findings.iter().any(|f| f.id == id)
@@ -38,6 +38,27 @@ fn incomplete_and_short() {
 }
 
 #[test]
+fn each_loss_has_its_own_remedy() {
+    let incomplete = |losses: &[Loss]| {
+        let mut made = busy(300);
+        let counted = losses.iter().map(|l| (l.as_str().to_owned(), 3));
+        made.manifest.losses.extend(counted);
+        let found = made.analyse().findings.into_iter();
+        found.into_iter().next().expect("it is incomplete")
+    };
+    for loss in Loss::ALL {
+        let found = incomplete(&[*loss]);
+        assert_eq!(found.id, FindingId::Incomplete);
+        assert_eq!(found.action, loss.remedy());
+        assert!(!found.advice.contains("longer --interval"), "{found:?}");
+    }
+    // Counts have no intervals of time.
+    let counts = incomplete(&[Loss::UncountedAccesses, Loss::DamagedCounts]);
+    assert!(!counts.advice.contains("--interval "), "{counts:?}");
+    assert!(counts.advice.contains("; let nobody write"), "{counts:?}");
+}
+
+#[test]
 fn never_touched_and_only_when_new() {
     let mut made = busy(300);
     made.objects.push(object(3, 40_000, 1024));
@@ -49,7 +70,7 @@ fn never_touched_and_only_when_new() {
         .unwrap();
     assert!(finding.title.starts_with("4 MiB"), "{}", finding.title);
     assert!(finding.evidence.contains("o3"), "{}", finding.evidence);
-    // A mapping that holds a heap: its own pages are not told from its size.
+    // A mapping that holds a heap: its own pages do not follow from its size.
     made.objects.push(object(4, 40_000, 512));
     made.objects[2].layer = 2;
     made.objects[2].kind = varve_model::ObjectKind::Mapping;

@@ -104,16 +104,16 @@ proptest! {
             }
         }
         let sizes: Vec<u64> = sets.iter().map(|s| s.len() as u64).collect();
-        prop_assert_eq!(found.working_set.iter().map(|w| w.pages.0).collect::<Vec<_>>(), sizes.clone());
-        prop_assert_eq!(found.footprint.touched_pages, Pages(counts.len() as u64));
-        prop_assert_eq!(found.footprint.page_touches, sizes.iter().sum::<u64>());
+        prop_assert_eq!(found.working_set.items().iter().map(|w| w.pages.0).collect::<Vec<_>>(), sizes.clone());
+        prop_assert_eq!(found.footprint.touched_pages.or_zero(), Pages(counts.len() as u64));
+        prop_assert_eq!(found.footprint.page_touches.or_zero(), sizes.iter().sum::<u64>());
         let times = |n: std::ops::RangeInclusive<u64>| counts.values().filter(|c| n.contains(c)).count() as u64;
-        prop_assert_eq!(found.reuse.once.0, times(1..=1));
-        prop_assert_eq!(found.reuse.twice.0, times(2..=2));
-        prop_assert_eq!(found.reuse.more.0, times(3..=u64::MAX));
+        prop_assert_eq!(found.reuse.or_zero().once.0, times(1..=1));
+        prop_assert_eq!(found.reuse.or_zero().twice.0, times(2..=2));
+        prop_assert_eq!(found.reuse.or_zero().more.0, times(3..=u64::MAX));
         let sum = |m: &BTreeMap<(u32, u64), u64>| (m.len() as u64, m.values().sum::<u64>());
-        prop_assert_eq!((found.unowned.touched_pages.0, found.unowned.page_touches), sum(&nobody));
-        prop_assert_eq!((found.shared.touched_pages.0, found.shared.page_touches), sum(&shared));
+        prop_assert_eq!((found.unowned.or_zero().touched_pages.0, found.unowned.or_zero().page_touches), sum(&nobody));
+        prop_assert_eq!((found.shared.or_zero().touched_pages.0, found.shared.or_zero().page_touches), sum(&shared));
         prop_assert_eq!(found.objects.len(), objects.len());
         for o in &found.objects {
             let at = o.object.0 as usize;
@@ -165,7 +165,7 @@ fn runs_beyond_the_address_space_are_stray() {
     let mut made = Made::new(2);
     made.touches = vec![touch(0, 1 << 60, 9), touch(1, 7, 1)];
     let found = made.analyse();
-    assert_eq!(found.footprint.touched_pages, Pages(1));
+    assert_eq!(found.footprint.touched_pages.or_zero(), Pages(1));
     assert!(found.trace.stray_rows > 0);
 }
 
@@ -174,11 +174,12 @@ fn rows_out_of_order_are_counted_and_said() {
     let mut made = Made::new(3);
     made.touches = vec![touch(2, 10, 1), touch(0, 20, 1), touch(9, 30, 1)];
     let found = made.analyse();
-    assert_eq!(found.footprint.touched_pages, Pages(3));
+    assert_eq!(found.footprint.touched_pages.or_zero(), Pages(3));
     assert_eq!(found.trace.stray_rows, 2);
     assert_eq!(
         found
             .working_set
+            .items()
             .iter()
             .map(|w| w.pages.0)
             .collect::<Vec<_>>(),
@@ -197,8 +198,8 @@ fn an_interval_that_comes_again_counts_once() {
     // Between its rows stand rows of an interval that the trace does not have.
     made.touches = vec![touch(0, 10, 4), touch(5, 30, 1), touch(0, 12, 4)];
     let found = made.analyse();
-    assert_eq!(found.working_set[0].pages, Pages(4));
-    assert_eq!(found.footprint.touched_pages, Pages(7));
+    assert_eq!(found.working_set.items()[0].pages, Pages(4));
+    assert_eq!(found.footprint.touched_pages.or_zero(), Pages(7));
     assert_eq!(found.trace.stray_rows, 2);
 }
 
@@ -206,13 +207,14 @@ fn an_interval_that_comes_again_counts_once() {
 fn memory_of_the_recorder_is_kept_apart() {
     let mut made = Made::new(2);
     made.objects = vec![object(1, 10, 4), object(2, 14, 4)];
-    made.objects[1].name = "varve agent ring".into();
+    made.objects[1].name = "varve preload ring".into();
     made.touches = vec![touch(0, 10, 8), touch(1, 12, 3)];
     let found = made.analyse();
-    assert_eq!(found.footprint.touched_pages, Pages(4));
+    assert_eq!(found.footprint.touched_pages.or_zero(), Pages(4));
     assert_eq!(
         found
             .working_set
+            .items()
             .iter()
             .map(|w| w.pages.0)
             .collect::<Vec<_>>(),
@@ -220,8 +222,8 @@ fn memory_of_the_recorder_is_kept_apart() {
     );
     assert_eq!(
         (
-            found.own_memory.touched_pages,
-            found.own_memory.page_touches
+            found.own_memory.or_zero().touched_pages,
+            found.own_memory.or_zero().page_touches
         ),
         (Pages(4), 5)
     );
@@ -262,11 +264,11 @@ fn first_touches_are_by_fault_and_life() {
     assert_eq!(shares(1), [(7, 2), (8, 1)]);
     assert_eq!(shares(2), [(9, 1)]);
     assert_eq!(of(1).first_touch_tid.map(|t| t.0), Some(7));
-    assert_eq!(found.footprint.faults, 5);
+    assert_eq!(found.footprint.faults.or_zero(), 5);
 }
 
 #[test]
-fn writes_are_told_where_they_are_known() {
+fn writes_are_reported_where_they_are_known() {
     let mut made = Made::new(2);
     made.objects = vec![object(1, 10, 8)];
     made.touches = vec![touch(0, 10, 4), touch(1, 10, 8)];

@@ -38,7 +38,7 @@ fn made() -> Made {
 #[test]
 fn all_of_it() {
     let all = made().analyse();
-    assert_eq!(all.footprint.touched_pages, Pages(40));
+    assert_eq!(all.footprint.touched_pages.or_zero(), Pages(40));
     assert_eq!(all.trace.selected, None);
 }
 
@@ -46,10 +46,10 @@ fn all_of_it() {
 fn a_process() {
     let part = made().analyse_part(Selection {
         pids: Some([Pid(2)].into()),
-        words: "process 2".into(),
+        description: "process 2".into(),
         ..Selection::default()
     });
-    assert_eq!(part.footprint.touched_pages, Pages(8));
+    assert_eq!(part.footprint.touched_pages.or_zero(), Pages(8));
     assert_eq!(part.processes.len(), 1);
     assert!(part.objects.is_empty() && part.samples.is_none());
     assert_eq!(part.trace.selected.as_deref(), Some("process 2"));
@@ -63,9 +63,9 @@ fn a_time() {
         ..Selection::default()
     });
     assert_eq!(part.trace.intervals, 10);
-    assert_eq!(part.footprint.touched_pages, Pages(24));
-    assert_eq!(part.footprint.page_touches, 240);
-    assert_eq!(part.footprint.faults, 0);
+    assert_eq!(part.footprint.touched_pages.or_zero(), Pages(24));
+    assert_eq!(part.footprint.page_touches.or_zero(), 240);
+    assert_eq!(part.footprint.faults.or_zero(), 0);
     assert_eq!(part.trace.stray_rows, 0);
 }
 
@@ -75,9 +75,9 @@ fn an_object() {
         objects: Some([ObjectId(2)].into()),
         ..Selection::default()
     });
-    assert_eq!(part.footprint.touched_pages, Pages(16));
-    assert_eq!(part.footprint.page_touches, 20 * 16);
-    assert_eq!(part.footprint.faults, 1);
+    assert_eq!(part.footprint.touched_pages.or_zero(), Pages(16));
+    assert_eq!(part.footprint.page_touches.or_zero(), 20 * 16);
+    assert_eq!(part.footprint.faults.or_zero(), 1);
     assert_eq!(part.objects.len(), 1);
     assert_eq!(part.groups.len(), 1);
     assert_eq!(part.samples.unwrap().all.samples, 50);
@@ -89,8 +89,8 @@ fn a_thread() {
         tids: Some([Tid(2)].into()),
         ..Selection::default()
     });
-    assert_eq!(part.footprint.page_touches, 0);
-    assert_eq!(part.footprint.faults, 1);
+    assert_eq!(part.footprint.page_touches.or_zero(), 0);
+    assert_eq!(part.footprint.faults.or_zero(), 1);
     assert_eq!(part.samples.unwrap().all.samples, 50);
 }
 

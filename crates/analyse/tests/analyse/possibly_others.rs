@@ -23,7 +23,7 @@ fn made() -> Made {
 fn what_others_may_have_touched_is_in_no_other_figure() {
     let mut made = made();
     let plain = made.analyse();
-    assert_eq!(plain.footprint.possibly_others_page_touches, 0);
+    assert_eq!(plain.footprint.possibly_others_page_touches.or_zero(), 0);
     for i in 0..30 {
         // Five of these the program touched itself in the same interval; the second object is nobody else's.
         made.touches.push(possibly(i, 1005 + u64::from(i), 10));
@@ -36,12 +36,12 @@ fn what_others_may_have_touched_is_in_no_other_figure() {
     made.touches.sort_by_key(|t| (t.interval, t.page));
     let found = made.analyse();
     assert_eq!(
-        found.footprint.possibly_others_page_touches,
+        found.footprint.possibly_others_page_touches.or_zero(),
         30 * (5 + 20 + 1) + 5
     );
     // 1000 to 1004, 1010 to 1043, 5000 to 5019, 9000.
     assert_eq!(
-        found.footprint.possibly_others_pages,
+        found.footprint.possibly_others_pages.or_zero(),
         Pages(5 + 34 + 20 + 1)
     );
     let of = |id: u64| {
@@ -52,12 +52,15 @@ fn what_others_may_have_touched_is_in_no_other_figure() {
     assert_eq!(of(2).possibly_others_page_touches, 30 * 20);
     assert_eq!((of(2).touched_pages, of(2).page_touches), (Pages(0), 0));
     // Pages that others may have used in the tail are not known to be cold.
-    assert_eq!(found.tail.cold_pages.0 + 5, plain.tail.cold_pages.0);
+    assert_eq!(
+        found.tail.or_zero().cold_pages.0 + 5,
+        plain.tail.or_zero().cold_pages.0
+    );
     let rest = |mut analysis: Analysis| {
         analysis.trace.touch_rows = 0;
-        analysis.tail.cold_pages = Pages(0);
-        analysis.footprint.possibly_others_pages = Pages(0);
-        analysis.footprint.possibly_others_page_touches = 0;
+        analysis.tail = varve_analyse::Known::default();
+        analysis.footprint.possibly_others_pages = varve_analyse::Known::default();
+        analysis.footprint.possibly_others_page_touches = varve_analyse::Known::default();
         let objects = analysis.objects.iter_mut().map(|o| &mut o.usage);
         let groups = analysis.groups.iter_mut().map(|g| &mut g.usage);
         for usage in objects.chain(groups) {

@@ -57,14 +57,11 @@ fn a_line_with_two_counters_is_falsely_shared() {
         made.analyse()
     };
     let found = with(8, true);
-    let told = finding(&found, FindingId::FalseSharing).expect("it is false sharing");
-    assert!(told.title.contains("25.0 % ± 0.5 %"), "{told:?}");
-    assert!(told.evidence.contains("thread 1 at bytes 0-8"), "{told:?}");
-    assert!(told.evidence.contains("thread 2 at bytes 8-16"), "{told:?}");
-    assert!(
-        told.evidence.contains("time"),
-        "what the weight is: {told:?}"
-    );
+    let one = finding(&found, FindingId::FalseSharing).expect("it is false sharing");
+    assert!(one.title.contains("25.0 % ± 0.5 %"), "{one:?}");
+    assert!(one.evidence.contains("thread 1 at bytes 0-8"), "{one:?}");
+    assert!(one.evidence.contains("thread 2 at bytes 8-16"), "{one:?}");
+    assert!(one.evidence.contains("time"), "what the weight is: {one:?}");
     let line = &found.sharing.as_ref().unwrap().lines[0];
     assert_eq!((line.kind, line.events), (BlockKind::FalseSharing, 2000));
     // The standard error of a quarter of 8000 samples of equal weight.
@@ -111,10 +108,10 @@ fn a_page_with_two_halves_is_falsely_shared() {
         made.analyse()
     };
     let found = with(2048);
-    let told = finding(&found, FindingId::PageFalseSharing).expect("two halves");
+    let one = finding(&found, FindingId::PageFalseSharing).expect("two halves");
     assert!(
-        told.evidence.contains("0-2048") && told.evidence.contains("2048-4096"),
-        "{told:?}"
+        one.evidence.contains("0-2048") && one.evidence.contains("2048-4096"),
+        "{one:?}"
     );
     assert!(finding(&with(0), FindingId::PageFalseSharing).is_none());
     assert!(finding(&with(4096), FindingId::PageFalseSharing).is_none());
@@ -140,10 +137,10 @@ fn parts_of_their_own_ask_for_a_parallel_first_touch() {
         made.analyse()
     };
     let found = with(PAGES / 2, false);
-    let told = finding(&found, FindingId::ParallelFirstTouch).expect("halves");
+    let one = finding(&found, FindingId::ParallelFirstTouch).expect("halves");
     assert!(
-        told.title.contains("8 MiB first touched by thread 1"),
-        "{told:?}"
+        one.title.contains("8 MiB first touched by thread 1"),
+        "{one:?}"
     );
     // More is known than by first touches alone.
     assert!(finding(&found, FindingId::SingleFirstTouch).is_none());
@@ -173,10 +170,10 @@ fn what_all_threads_scan_is_interleaved_or_replicated() {
         made.analyse()
     };
     let found = with(50, PAGES, 4000);
-    let told = finding(&found, FindingId::Interleave).expect("both write all of it");
+    let one = finding(&found, FindingId::Interleave).expect("both write all of it");
     assert!(
-        told.title.contains("2 threads read and write all of 8 MiB"),
-        "{told:?}"
+        one.title.contains("2 threads read and write all of 8 MiB"),
+        "{one:?}"
     );
     assert!(finding(&found, FindingId::Replicate).is_none());
     let mut partly = two_threads();
@@ -186,11 +183,11 @@ fn what_all_threads_scan_is_interleaved_or_replicated() {
         (0..4000).map(|i| sample(i, 1 + (i % 2) as u32, 1, wander(i, 0, pages), i % 2 == 0));
     partly.samples = samples.collect();
     let found = partly.analyse();
-    let told = finding(&found, FindingId::Interleave).expect("both write what is touched");
+    let one = finding(&found, FindingId::Interleave).expect("both write what is touched");
     assert!(
-        told.title
+        one.title
             .ends_with("all of what was touched, 6 MiB of 8 MiB"),
-        "{told:?}"
+        "{one:?}"
     );
     let found = with(2, PAGES, 4000);
     assert!(finding(&found, FindingId::Replicate).is_some());
@@ -218,8 +215,8 @@ fn hot_and_cold_parts_are_split() {
         made.analyse()
     };
     let found = with(128, 4000);
-    let told = finding(&found, FindingId::SplitHotCold).expect("95 % in a sixteenth");
-    assert!(told.evidence.contains("± 0."), "sampling error: {told:?}");
+    let one = finding(&found, FindingId::SplitHotCold).expect("95 % in a sixteenth");
+    assert!(one.evidence.contains("± 0."), "sampling error: {one:?}");
     assert!(finding(&with(1500, 4000), FindingId::SplitHotCold).is_none());
     assert!(
         finding(&with(128, 300), FindingId::SplitHotCold).is_none(),

@@ -148,19 +148,19 @@ fn pages_and_lines_that_threads_meet_in_are_possible_false_sharing() {
         made(rows.collect()).analyse()
     };
     let pages = with(2048, true);
-    let told = title(&pages, FindingId::PageFalseSharing).expect("two halves");
+    let one = title(&pages, FindingId::PageFalseSharing).expect("two halves");
     assert!(
-        told.contains("may hold") && told.contains("100.0 % of the first"),
-        "{told}"
+        one.contains("may hold") && one.contains("100.0 % of the first"),
+        "{one}"
     );
-    assert!(!told.contains('±'), "no sample: {told}");
+    assert!(!one.contains('±'), "no sample: {one}");
     assert_eq!(sharing(&pages).pages[0].share_error, 0.0);
     assert_eq!(sharing(&pages).lines, []);
     let lines = with(32, true);
-    let told = title(&lines, FindingId::FalseSharing).expect("two places in a line");
+    let one = title(&lines, FindingId::FalseSharing).expect("two places in a line");
     assert!(
-        told.starts_with("Possible false sharing: 64 cache lines"),
-        "{told}"
+        one.starts_with("Possible false sharing: 64 cache lines"),
+        "{one}"
     );
     let kinds: Vec<BlockKind> = sharing(&lines).lines.iter().map(|b| b.kind).collect();
     assert_eq!(kinds, [BlockKind::FalseSharing; PAGES as usize]);
@@ -192,7 +192,7 @@ fn samples_come_first_where_they_know_an_access() {
 }
 
 #[test]
-fn a_budget_is_told_of() {
+fn a_budget_is_reported() {
     let mut made = made(by_turns(|_| true));
     assert!(!sharing(&made.analyse()).weight.contains("at random"));
     made.manifest.traps = Some(TrapsNote {

@@ -111,7 +111,7 @@ fn direct(direction: Direction, clear: impl Fn(&Puppet)) {
 }
 
 #[test]
-fn pinned_pages_are_told() {
+fn pinned_pages_are_reported() {
     let Some(mut kernel) = kernel() else { return };
     let mut puppet = Puppet::new(|stage| {
         let base = map_small(PAGES);

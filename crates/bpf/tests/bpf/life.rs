@@ -210,7 +210,7 @@ fn without_follow_children_are_left_alone() {
 }
 
 #[test]
-fn exec_and_names_are_told() {
+fn exec_and_names_are_reported() {
     let Some(mut kernel) = kernel() else { return };
     let mut puppet = Puppet::new(|stage| {
         stage.step(0);

@@ -300,10 +300,10 @@ impl<R: BufRead + Seek> File<R> {
 /// What a record of a pipe says of an event, and its numbers.
 fn description(body: &[u8], big: bool) -> Option<(Attr, &[u8])> {
     /// The first version's (`PERF_ATTR_SIZE_VER0`).
-    const LEAST: usize = 64;
+    const MIN_SIZE: usize = 64;
     // Its second word says how long it is.
     let size = Cursor::new(body.get(4..)?, big).u32()? as usize;
-    let (attr, ids) = body.split_at_checked(size.max(LEAST))?;
+    let (attr, ids) = body.split_at_checked(size.max(MIN_SIZE))?;
     Some((Attr::read(attr, big)?, ids))
 }
 

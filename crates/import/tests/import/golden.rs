@@ -71,7 +71,7 @@ fn a_text_that_ends_within_a_line_says_so() {
         assert_eq!(losses(&cut), [("cut_line".to_owned(), 1)].into(), "{end}");
         assert!(statement(&cut).contains("The text ends within a line"));
     }
-    // Between two lines nothing can be told.
+    // Between two lines nothing is known.
     assert!(losses(&of(&whole[..begin])).is_empty());
 }
 

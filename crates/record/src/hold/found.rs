@@ -14,7 +14,7 @@ use crate::marker::Marker;
 /// A process that was made in the middle of a look is in its cgroup a moment before the kernel's part tracks it.
 const TRIES: u32 = 5;
 
-/// A cgroup of somebody else's. While it is frozen it bears the recorder's mark, so that a watchdog, or the next
+/// A cgroup of somebody else's. While it is frozen it carries the recorder's mark, so that a watchdog, or the next
 /// recorder, knows who froze it.
 #[derive(Debug)]
 pub(crate) struct FoundGroup {

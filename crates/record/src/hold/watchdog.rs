@@ -151,7 +151,7 @@ impl Watchdog {
     /// Gives them something to care for, before it exists.
     pub(crate) fn order(&mut self, order: &Order) -> Result<(), RecordError> {
         self.orders.push(order.clone());
-        // One that has just ended is missed before long, and the next is told then.
+        // One that has just ended is missed before long, and the next is given the order then.
         let said = self
             .both()
             .map(|line| order::send(&line.socket, order, &[]));

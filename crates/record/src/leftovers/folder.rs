@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat, unlinkat,
 };
-use varve_exact_table::CONTROL;
 use varve_model::Pid;
+use varve_qemu_counter_abi::CONTROL;
 
 use crate::marker::{self, Marker};
 use crate::probes::counts::recovery::NOTE;
@@ -122,7 +122,7 @@ impl LeftFolder {
                 self.is_a_recorders(name) && unlinkat(&self.folder, name, AtFlags::empty()).is_ok();
             others |= !removed;
         }
-        // The mark goes last: what stays can still be told from others.
+        // The mark goes last: what stays can still be distinguished from others.
         if others
             || unlinkat(&self.folder, marker::FILE, AtFlags::empty())
                 .is_err_and(|e| e != rustix::io::Errno::NOENT)
@@ -143,7 +143,7 @@ impl LeftFolder {
         let is_file_name = name == CONTROL
             || Path::new(name)
                 .extension()
-                .is_some_and(|e| e == varve_exact_table::EXTENSION);
+                .is_some_and(|e| e == varve_qemu_counter_abi::EXTENSION);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => is_file_name,
             FileType::Socket => true,

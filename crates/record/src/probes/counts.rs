@@ -2,7 +2,7 @@
 //!
 //! Nothing is held, scanned or cleared. The kernel's events still report processes, threads and mappings, and the
 //! preload library, which is emulated with the program, heap objects. The counts lie in shared files
-//! (`varve-exact-table`) and are read when the target has ended, or the recorder ([`recovery`]).
+//! (`varve-qemu-counter-abi`) and are read when the target has ended, or the recorder ([`recovery`]).
 
 pub(crate) mod recovery;
 mod rows;
@@ -10,8 +10,8 @@ mod rows;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use varve_exact_table::{CONTROL, Control, Program};
 use varve_model::{Backend, Capability};
+use varve_qemu_counter_abi::{CONTROL, Control, Program};
 use varve_trace::{IntervalChoice, Manifest, TraceFolder};
 
 use self::rows::Run;
@@ -122,12 +122,12 @@ impl Probe for Counts {
 
     fn finish(&mut self, _: &mut Manifest, is_whole: bool) {
         if is_whole {
-            recovery::settled(&self.folder);
+            recovery::note_done(&self.folder);
         }
     }
 
     fn traced(&mut self, folder: &TraceFolder) -> Result<(), RecordError> {
-        let noted = recovery::owe(&self.folder, folder);
+        let noted = recovery::note_pending(&self.folder, folder);
         noted.map_err(RecordError::system("note whose the counts are"))
     }
 }

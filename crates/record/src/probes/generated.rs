@@ -52,7 +52,7 @@ struct Runtime {
 /// The probe.
 #[derive(Default)]
 struct Generated {
-    looked: HashMap<Pid, Option<MapsVersion>>,
+    refreshed: HashMap<Pid, Option<MapsVersion>>,
     runtimes: HashMap<Pid, Runtime>,
     rows: Vec<GeneratedRow>,
     kept: usize,
@@ -76,12 +76,13 @@ fn is_dump(entry: &MapEntry) -> bool {
 }
 
 impl Generated {
-    fn look(&mut self, state: &State) {
+    fn refresh(&mut self, state: &State) {
         let processes = &state.processes;
-        self.looked.retain(|pid, _| processes.all.contains_key(pid));
+        self.refreshed
+            .retain(|pid, _| processes.all.contains_key(pid));
         for pid in processes.all.keys() {
             let version = processes.maps_version(*pid);
-            if self.looked.insert(*pid, version) == Some(version) {
+            if self.refreshed.insert(*pid, version) == Some(version) {
                 continue;
             }
             let mut dumps = Vec::new();
@@ -118,7 +119,7 @@ impl Generated {
 
     /// Reads what a process has written, which ends or goes on.
     fn read(&mut self, pid: Pid, until: Time) {
-        self.looked.remove(&pid);
+        self.refreshed.remove(&pid);
         let Some(runtime) = self.runtimes.remove(&pid) else {
             return;
         };
@@ -153,7 +154,7 @@ impl Runtime {
 
 impl Probe for Generated {
     fn turn(&mut self, state: &mut State) {
-        self.look(state);
+        self.refresh(state);
     }
 
     fn image_ends(&mut self, pid: Pid, time: Time, state: &mut State) {
@@ -170,7 +171,7 @@ impl Probe for Generated {
     }
 
     fn end(&mut self, ending: &mut Ending<'_>) -> Result<(), RecordError> {
-        self.look(ending.state);
+        self.refresh(ending.state);
         let pids: Vec<Pid> = self.runtimes.keys().copied().collect();
         for pid in pids {
             self.read(pid, Time(u64::MAX));

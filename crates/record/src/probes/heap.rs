@@ -6,9 +6,9 @@ mod source;
 
 use std::path::PathBuf;
 
-use varve_agent_ring::MIN_OBJECT_VARIABLE;
 use varve_bpf::{Event, Kernel, MappingCall, TrackFlags};
 use varve_model::{Capability, Duration, Loss, Pid, Time};
+use varve_preload_abi::MIN_OBJECT_VARIABLE;
 use varve_trace::Manifest;
 
 use self::kernel_view::KernelView;
@@ -93,7 +93,7 @@ struct Heap {
 
 impl Heap {
     /// Notes whose library reports, and has the kernel's view taken for the objects of those whose does not.
-    fn settle_sources(&mut self, state: &mut State) {
+    fn resolve_sources(&mut self, state: &mut State) {
         state.processes.take_first_maps(&mut self.rings.first_maps);
         for (pid, image) in std::mem::take(&mut self.rings.spoke) {
             if !state.processes.has_spoken(pid, image) {
@@ -156,7 +156,7 @@ impl Probe for Heap {
 
     fn collected(&mut self, heard: Time, state: &mut State) {
         self.rings.drain_collected(heard, state);
-        self.settle_sources(state);
+        self.resolve_sources(state);
     }
 
     fn image_ends(&mut self, pid: Pid, time: Time, state: &mut State) {
@@ -165,7 +165,7 @@ impl Probe for Heap {
         if state.has_heirs_or_inherits(pid) {
             self.rings.drain(time, state);
         }
-        self.settle_sources(state);
+        self.resolve_sources(state);
     }
 
     /// Says who reports a program's objects: the preload library in those that load it.
@@ -213,7 +213,7 @@ impl Probe for Heap {
     }
 
     fn losses(&self, lost: &mut Lost) {
-        lost.push((Loss::AgentRecords, self.rings.lost));
+        lost.push((Loss::PreloadRecords, self.rings.lost));
     }
 
     fn finish(&mut self, manifest: &mut Manifest, _: bool) {

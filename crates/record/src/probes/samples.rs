@@ -91,7 +91,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
             Some(Box::new(sampler))
         }
         Err(error) => {
-            let (what, _) = error.told();
+            let (what, _) = error.message();
             let note = format!("No samples were taken: {what}.");
             setup.manifest.notes.push(note);
             None

@@ -11,9 +11,9 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::Path;
 
-use varve_agent_ring::TRAPS_VARIABLE;
 use varve_bpf::{Access, Event, ForkKind, Kernel, Leaf, LoadOptions, Region, TrackFlags};
 use varve_model::{Backend, Capability, Duration, Loss, Pid, Time};
+use varve_preload_abi::TRAPS_VARIABLE;
 use varve_sys::monotonic_now;
 use varve_trace::Manifest;
 
@@ -162,7 +162,7 @@ impl Probe for Traps {
             if self.moves {
                 // What a kernel cannot tell does not lengthen intervals.
                 let waited = held.kernel.waited().unwrap_or_default();
-                self.handlers.arm(held.pids, waited);
+                self.handlers.protect(held.pids, waited);
                 let _ = held.kernel.forget_waits(monotonic_now());
             }
             for (pid, shadow) in self.handlers.shadows() {
@@ -188,7 +188,7 @@ impl Probe for Traps {
     fn closed(&mut self, closed: &Closed<'_>, _: &mut State) {
         handlers::count(&mut self.handlers.note, closed.rows);
         self.trapped = std::mem::take(&mut self.trapped_next);
-        self.trapped.armed = Some(self.handlers.armed());
+        self.trapped.protected = Some(self.handlers.protected());
         self.handlers.held(closed.held);
     }
 
@@ -206,7 +206,7 @@ impl Probe for Traps {
     }
 
     fn finish(&mut self, manifest: &mut Manifest, _: bool) {
-        self.handlers.settle();
+        self.handlers.finish();
         manifest.traps = Some(self.handlers.note);
         if self.handlers.shared_users > 0 {
             manifest.notes.push(format!(

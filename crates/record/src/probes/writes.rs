@@ -5,9 +5,9 @@ mod watch;
 use std::collections::HashSet;
 use std::ffi::OsString;
 
-use varve_agent_ring::WRITES_VARIABLE;
 use varve_bpf::{Access, Event, Kernel};
 use varve_model::{Capability, Pid, Time};
+use varve_preload_abi::WRITES_VARIABLE;
 use varve_sys::Protector;
 use varve_trace::Manifest;
 

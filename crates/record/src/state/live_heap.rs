@@ -11,9 +11,9 @@ use varve_model::{Address, Bytes, ObjectId, ObjectKind, SiteId, Tid, Time};
 use crate::state::objects::{Birth, Live};
 
 /// Objects of a chunk at most. A new one moves half of them, on average.
-const MOST: usize = 128;
+const MAX: usize = 128;
 /// A chunk with fewer objects is joined with the next where both fit well.
-const FEW: usize = MOST / 4;
+const FEW: usize = MAX / 4;
 /// Objects that a chunk makes room for at once.
 const STEP: usize = 16;
 /// Makers that a chunk can tell apart; those that nobody refers to are forgotten when it is full.
@@ -208,9 +208,9 @@ impl LiveHeap {
             return;
         };
         let at = chunk.find(address).unwrap_or_else(|at| at);
-        if chunk.entries.len() < MOST {
+        if chunk.entries.len() < MAX {
             chunk.insert(at, live);
-        } else if at < MOST {
+        } else if at < MAX {
             let mut right = chunk.split();
             let first = right.entries[0].start(upper(address));
             if address > first {
@@ -228,7 +228,7 @@ impl LiveHeap {
     /// and leave full chunks behind.
     fn insert_behind(&mut self, address: u64, live: &Live) {
         let next = self.chunks.range(address..).next();
-        let next = next.filter(|(k, c)| upper(**k) == upper(address) && c.entries.len() < MOST);
+        let next = next.filter(|(k, c)| upper(**k) == upper(address) && c.entries.len() < MAX);
         let next = next.map(|(key, _)| *key);
         let mut chunk = next
             .and_then(|key| self.chunks.remove(&key))
@@ -259,7 +259,7 @@ impl LiveHeap {
     fn join(&mut self, key: u64) {
         let next = self.chunks.range(key + 1..).next();
         let next =
-            next.filter(|(k, c)| upper(**k) == upper(key) && c.entries.len() <= MOST - 2 * FEW);
+            next.filter(|(k, c)| upper(**k) == upper(key) && c.entries.len() <= MAX - 2 * FEW);
         let Some(next) = next.map(|(k, _)| *k).and_then(|k| self.chunks.remove(&k)) else {
             return;
         };

@@ -63,9 +63,9 @@ pub(crate) struct Process {
     mappings: HashMap<MapEntry, Seen>,
     maps: Maps,
     /// How often the known mappings were looked at anew.
-    looks: u64,
+    refreshes: u64,
     /// When they were last.
-    looked: Time,
+    refreshed: Time,
 }
 
 /// Another one whenever the known mappings of a process may have changed.
@@ -95,8 +95,8 @@ impl Process {
             threads: HashMap::new(),
             mappings: HashMap::new(),
             maps: Maps::Stale(born),
-            looks: 0,
-            looked: Time(0),
+            refreshes: 0,
+            refreshed: Time(0),
         }
     }
 }
@@ -224,13 +224,13 @@ impl Processes {
         self.process_rows.push(process.row.clone());
     }
 
-    /// Whether the preload library has told of what a process runs since then.
+    /// Whether the preload library has reported what a process runs since then.
     pub(crate) fn has_spoken(&self, pid: Pid, image: Time) -> bool {
         let process = self.all.get(&pid);
         process.is_none_or(|p| p.image != image || p.row.objects.as_deref() == Some("preload"))
     }
 
-    /// Whether the events have told of a process and of what it runs since then.
+    /// Whether the events have reported a process and what it runs since then.
     pub(crate) fn knows(&self, pid: Pid, image: Time) -> bool {
         let process = self.all.get(&pid);
         process.is_some_and(|p| p.image >= image)
@@ -382,8 +382,8 @@ impl Processes {
         let Some(process) = self.all.get_mut(&pid) else {
             return;
         };
-        process.looks += 1;
-        process.looked = now;
+        process.refreshes += 1;
+        process.refreshed = now;
         let before = std::mem::take(&mut process.mappings);
         for entry in entries {
             match before.get(&entry) {
@@ -410,7 +410,7 @@ impl Processes {
         }
     }
 
-    /// Takes what programs told of their first mappings, where no look from outside came in time.
+    /// Takes what programs reported of their first mappings, where no look from outside came in time.
     pub(crate) fn take_first_maps(&mut self, first: &mut Vec<FirstMaps>) {
         for FirstMaps { pid, time, entries } in first.drain(..) {
             let Some(process) = self.all.get_mut(&pid) else {
@@ -427,7 +427,7 @@ impl Processes {
                     };
                     self.mapping_rows.push(mapping_row(pid, &entry, &seen, to));
                 }
-            } else if process.looked < time {
+            } else if process.refreshed < time {
                 // A look from outside may have come while it was loading its libraries.
                 self.maps_seen(pid, entries, time);
             }
@@ -464,7 +464,7 @@ impl Processes {
 
     fn end_mappings(&mut self, pid: Pid, time: Time) {
         if let Some(process) = self.all.get_mut(&pid) {
-            process.looks += 1;
+            process.refreshes += 1;
             for (entry, seen) in process.mappings.drain() {
                 self.mapping_rows
                     .push(mapping_row(pid, &entry, &seen, Some(time)));
@@ -475,7 +475,7 @@ impl Processes {
     /// Which look at the mappings of a process was the last; none for a process that is not known.
     pub(crate) fn maps_version(&self, pid: Pid) -> Option<MapsVersion> {
         let process = self.all.get(&pid)?;
-        Some(MapsVersion(process.row.born_ns, process.looks))
+        Some(MapsVersion(process.row.born_ns, process.refreshes))
     }
 
     /// The mappings of a process as last seen.
@@ -554,12 +554,12 @@ mod tests {
     #[test]
     fn a_look_while_libraries_load_does_not_hide_the_rest() {
         let pid = Pid(std::process::id());
-        let told = |looked: Time| {
+        let adopted = |refreshed: Time| {
             let mut processes = Processes::default();
             processes.adopt(pid, Pid(1), Time(1));
             let all = varve_sys::maps(pid).unwrap();
             let some = all.iter().take(1).cloned().collect();
-            processes.maps_seen(pid, some, looked);
+            processes.maps_seen(pid, some, refreshed);
             let first = FirstMaps {
                 pid,
                 time: Time(7),
@@ -568,10 +568,10 @@ mod tests {
             processes.take_first_maps(&mut vec![first]);
             (processes.mappings(pid).count(), all.len())
         };
-        let (known, all) = told(Time(5));
+        let (known, all) = adopted(Time(5));
         assert!(known == all && all > 1, "{known} of {all}");
         // A later look knows better.
-        assert_eq!(told(Time(8)).0, 1);
+        assert_eq!(adopted(Time(8)).0, 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Where processes of the target meet the recorder (`varve-agent-ring`, `channel`).
+//! Where processes of the target meet the recorder (`varve-preload-abi`, `channel`).
 //!
 //! A thread of its own answers, so that a program that starts waits for nobody's loop. It believes the kernel alone: who
 //! has connected is what the socket's credentials say, and whether that process is recorded is what the kernel's table
@@ -18,11 +18,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration as Wait, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use varve_agent_ring::channel::Kind;
-use varve_agent_ring::server::{Hello, Listener, Peer};
-use varve_agent_ring::{DIRECTORY_VARIABLE, IDENTITY_VARIABLE, RingReader};
 use varve_bpf::TrackedProcesses;
 use varve_model::{Pid, Time};
+use varve_preload_abi::channel::Kind;
+use varve_preload_abi::server::{Hello, Listener, Peer};
+use varve_preload_abi::{DIRECTORY_VARIABLE, IDENTITY_VARIABLE, RingReader};
 
 use crate::RecordError;
 use crate::target::run_folder::RunFolder;
@@ -82,14 +82,14 @@ pub(crate) struct CountFiles {
 impl CountFiles {
     /// Makes the file of one image. As long as the plugin may ever want; only what is written takes room.
     fn make(&self, pid: Pid, image: Time) -> io::Result<File> {
-        let name = varve_exact_table::file_name(pid.0, image.0);
+        let name = varve_qemu_counter_abi::file_name(pid.0, image.0);
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(self.folder.join(name))?;
-        file.set_len(varve_exact_table::MAX_BYTES)?;
+        file.set_len(varve_qemu_counter_abi::MAX_BYTES)?;
         Ok(file)
     }
 }
@@ -128,7 +128,7 @@ impl Channel {
         let problem = RecordError::system("make the preload library's socket");
         let made = || -> io::Result<(Listener, String, OwnedFd, OwnedFd)> {
             let listener = Listener::bind(folder.path())?;
-            let identity = varve_agent_ring::server::identity(folder.path())?.to_string();
+            let identity = varve_preload_abi::server::identity(folder.path())?.to_string();
             let (stopped, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
             Ok((listener, identity, stopped, stop))
         };
@@ -143,7 +143,7 @@ impl Channel {
             say,
             pending: Vec::new(),
             lacks_room: false,
-            served: HashMap::new(),
+            answered: HashMap::new(),
             max_descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile)
                 .current
                 .unwrap_or(u64::MAX),
@@ -206,7 +206,7 @@ struct Pending {
 }
 
 /// What an image was given.
-struct Served {
+struct Answered {
     image: Time,
     kinds: Vec<Kind>,
 }
@@ -220,7 +220,7 @@ struct Server {
     pending: Vec<Pending>,
     /// Some of them wait for descriptors or memory.
     lacks_room: bool,
-    served: HashMap<Pid, Served>,
+    answered: HashMap<Pid, Answered>,
     /// How many descriptors the recorder may have.
     max_descriptors: u64,
 }
@@ -269,7 +269,7 @@ impl Server {
                 tv_nsec: left.subsec_nanos().into(),
             }
         });
-        // Whatever it says, the next look tells.
+        // Whatever it says, the next look shows.
         let _ = poll(&mut all, limit.as_ref());
         let is_ready = |i: usize| all.get(i).is_some_and(|fd| !fd.revents().is_empty());
         (is_ready(0), is_ready(1))
@@ -361,15 +361,15 @@ impl Server {
     /// Gives it; an error for which [`lacks_room`] is one before anything was given.
     fn give(&mut self, image: Time, peer: &Peer, hello: &mut Hello) -> io::Result<()> {
         let pid = Pid(peer.pid());
-        let fresh = || Served {
+        let fresh = || Answered {
             image,
             kinds: Vec::new(),
         };
-        let served = self.served.entry(pid).or_insert_with(fresh);
-        if served.image != image {
-            *served = fresh();
+        let answered = self.answered.entry(pid).or_insert_with(fresh);
+        if answered.image != image {
+            *answered = fresh();
         }
-        if served.kinds.contains(&hello.kind) {
+        if answered.kinds.contains(&hello.kind) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         // It is announced before it is given: the process may have ended before this thread goes on.
@@ -397,7 +397,7 @@ impl Server {
             }
             Kind::Handler => return Err(io::ErrorKind::Unsupported.into()),
         };
-        served.kinds.push(hello.kind);
+        answered.kinds.push(hello.kind);
         given.map_err(io::Error::other)
     }
 }

@@ -84,7 +84,7 @@ fn check_program(program: &Path) -> Result<(), SpawnError> {
     refused(worst)
 }
 
-/// Where a program may be; nothing where that cannot be told.
+/// Where a program may be; nothing where that is not known.
 fn candidates(program: &Path) -> Option<Vec<PathBuf>> {
     if program.as_os_str().as_encoded_bytes().contains(&b'/') {
         return Some(vec![program.to_owned()]);

@@ -46,7 +46,7 @@ impl Event<'_> {
         of_library
             || self
                 .object
-                .is_some_and(|name| name.starts_with("varve agent"))
+                .is_some_and(|name| name.starts_with("varve preload"))
     }
 }
 
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn the_recorders_library_is_not_the_programs() {
         let app = frame("main", "app");
-        let own = frame("malloc", "/opt/libvarve_agent.so");
+        let own = frame("malloc", "/opt/libvarve_preload.so");
         let through = shown(vec![
             frame("_int_malloc", "libc.so.6"),
             own.clone(),
@@ -377,7 +377,7 @@ mod tests {
         assert!(!event(&through[..]).is_own());
         assert!(event(&within[..]).is_own());
         let memory = Event {
-            object: Some("varve agent, not the program's own"),
+            object: Some("varve preload library, not the program's own"),
             ..event(&[])
         };
         assert!(memory.is_own());

@@ -51,7 +51,7 @@ pub(super) fn perf_script(events: Events<'_>, out: &mut dyn Write) -> Result<(),
     events.for_each(|e| {
         let name = events.thread(e.pid, e.tid);
         let name = if name.is_empty() { ":unknown" } else { name };
-        // Blanks in a name could not be told from the next field.
+        // Blanks in a name could not be distinguished from the next field.
         let name = name.split_whitespace().next().unwrap_or(":unknown");
         let tid = e.tid.map_or(e.pid.0, |tid| tid.0);
         write!(out, "{name:>16} {:>5}/{tid:<5} ", e.pid)?;

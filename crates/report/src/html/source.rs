@@ -3,9 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use varve_analyse::{
-    Analysis, CountUse, Group, ObjectUse, Overview, SampleUse, SharingUse, Writes, format,
-};
+use varve_analyse::{Analysis, CountUse, Group, ObjectUse, SampleUse, SharingUse, Writes, format};
 use varve_model::{
     Backend, Capability, ObjectId, ObjectKind, PageRange, Pages, Pid, SiteId, Tid, Time,
 };
@@ -16,7 +14,7 @@ use super::{
     Finding, Footprint, Frame, GroupRow, HtmlReport, Object, Overhead, Stack, TraceSummary,
 };
 use crate::map::Map;
-use crate::words::{command_line, lengths};
+use crate::text::{command_line, lengths};
 
 /// Groups of objects; what is beyond is counted.
 const GROUPS: usize = 3000;
@@ -39,9 +37,6 @@ type Threads = HashMap<(Pid, Tid), u16>;
 /// A table that cannot be read.
 pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlReport, TraceError> {
     let f = &analysis.footprint;
-    let overview = Overview::of(analysis);
-    // A figure of touches is known as well as the sum of them is.
-    let seen = |pages: Pages| overview.touched.map(|_| pages);
     let listed = Listed::of(analysis);
     let (groups, objects) = tables(trace, analysis, &map, &listed)?;
     Ok(HtmlReport {
@@ -54,13 +49,13 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
             recorder_cpu_ns: analysis.overhead.map(|o| o.recorder_cpu_ns),
         },
         footprint: Footprint {
-            touched_pages: seen(f.touched_pages),
-            touched_pages_per_process: seen(f.touched_pages_per_process),
-            page_touches: overview.touched.map(|_| f.page_touches),
-            peak_working_set_pages: seen(f.peak_working_set_pages),
+            touched_pages: f.touched_pages.clone(),
+            touched_pages_per_process: f.touched_pages_per_process.clone(),
+            page_touches: f.page_touches.clone(),
+            peak_working_set_pages: f.peak_working_set_pages.clone(),
             peak_resident_pages: f.peak_resident_pages.clone(),
-            possibly_others_pages: f.possibly_others_pages,
-            possibly_others_page_touches: f.possibly_others_page_touches,
+            possibly_others_pages: f.possibly_others_pages.or_zero(),
+            possibly_others_page_touches: f.possibly_others_page_touches.or_zero(),
         },
         unknown: analysis.unknown.clone(),
         processes: analysis.processes.clone(),
@@ -333,6 +328,6 @@ fn summary(analysis: &Analysis) -> TraceSummary {
         complete: trace.complete,
         statement: trace.statement.clone(),
         losses: trace.losses.clone(),
-        written_known: analysis.writes != Writes::Unknown,
+        written_known: analysis.writes.or_zero() != Writes::Unknown,
     }
 }

@@ -56,11 +56,11 @@ impl Map {
             drawing.workers.finish(drawing.pass);
             Ok::<_, TraceError>(drawing.pages)
         })?;
-        let shown = analysis.working_set.iter().map(|w| w.pages);
-        let working_set = shown.chain(pages.into_iter().skip(analysis.working_set.len()));
+        let shown = analysis.working_set.items().iter().map(|w| w.pages);
+        let working_set = shown.chain(pages.into_iter().skip(analysis.working_set.items().len()));
         let working_set = working_set.take(intervals.len()).collect();
         let mut grids = pass.finish();
-        grids.unowned = analysis.unowned.page_touches;
+        grids.unowned = analysis.unowned.or_zero().page_touches;
         let resident: Vec<Pages> = intervals.iter().map(|i| Pages(i.resident_pages)).collect();
         let mut edges: Vec<Time> = intervals.iter().map(|i| since(i.start_ns)).collect();
         edges.extend(intervals.last().map(|i| since(i.end_ns)));
@@ -135,7 +135,7 @@ impl Threads {
             list: Vec::new(),
             index: HashMap::new(),
         };
-        for row in &analysis.threads {
+        for row in analysis.threads.items() {
             threads.add(row.pid, row.tid, &row.name);
         }
         // Those that were counted need not have had a page fault.

@@ -87,7 +87,7 @@ impl Workers {
     }
 
     fn tell(&mut self, message: Message) {
-        // A filler ends only when it is told nothing more, or by a panic, which the scope hands on.
+        // A filler ends only when it is given nothing more, or by a panic, which the scope hands on.
         let _ = self.fillers[self.bin % FILLERS].send(message);
     }
 }

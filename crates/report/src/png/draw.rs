@@ -10,7 +10,7 @@ use varve_model::{Duration, Pages, Time};
 
 use super::raster::Cells;
 use crate::map::{Holds, Map};
-use crate::words::{command_line, grouped};
+use crate::text::{command_line, grouped};
 
 const FONT: &str = "varve";
 const INK: RGBColor = RGBColor(34, 38, 46);
@@ -27,7 +27,7 @@ const GAP: i32 = 10;
 const CURVE_HEIGHT: i32 = 190;
 const LEGEND: i32 = 84;
 /// The colours start at this share; below it a cell shows as this.
-const LEAST: f64 = 0.001;
+const MIN_SHARE: f64 = 0.001;
 
 /// A lane: which of the map, its group, and which pixels.
 pub(super) struct LaneAt {
@@ -101,7 +101,7 @@ impl Layout {
     }
 }
 
-/// The colours of the map: light to dark, told apart by lightness alone as well.
+/// The colours of the map: light to dark, distinguishable by lightness alone as well.
 fn colour(share: f64) -> RGBColor {
     const STOPS: [(f64, f64, f64); 6] = [
         (253.0, 231.0, 170.0),
@@ -111,7 +111,8 @@ fn colour(share: f64) -> RGBColor {
         (125.0, 30.0, 109.0),
         (45.0, 14.0, 84.0),
     ];
-    let at = (share.max(LEAST) / LEAST).ln() / (1.0 / LEAST).ln() * (STOPS.len() - 1) as f64;
+    let at =
+        (share.max(MIN_SHARE) / MIN_SHARE).ln() / (1.0 / MIN_SHARE).ln() * (STOPS.len() - 1) as f64;
     let low = (at as usize).min(STOPS.len() - 2);
     let mix = |a: f64, b: f64| (a + (b - a) * (at - low as f64).clamp(0.0, 1.0)) as u8;
     let (a, b) = (STOPS[low], STOPS[low + 1]);
@@ -248,7 +249,7 @@ fn head(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
         "Pages touched over time: the hottest {} of {} · {} touched · {}{}",
         layout.lanes.len(),
         format::counted(a.groups.len() as u64, "allocation site"),
-        format::pages_size(a.footprint.touched_pages),
+        format::pages_size(a.footprint.touched_pages.or_zero()),
         complete,
         a.trace
             .machine
@@ -370,7 +371,7 @@ fn lane(
 
 fn curve(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
     let mut peaks = vec![0_u64; layout.columns];
-    for w in &a.working_set {
+    for w in a.working_set.items() {
         let (from, to) = layout.span(a, w.start_ns, w.end_ns);
         peaks[from..=to]
             .iter_mut()
@@ -429,7 +430,7 @@ fn legend(
     let title = "Share of pages touched per interval";
     text(area, title, (layout.x - 14, y), 20, INK, HPos::Right)?;
     for i in 0..length {
-        let share = LEAST.powf(1.0 - f64::from(i) / f64::from(length - 1));
+        let share = MIN_SHARE.powf(1.0 - f64::from(i) / f64::from(length - 1));
         let line = vec![(layout.x + i, y - 10), (layout.x + i, y + 10)];
         area.draw(&PathElement::new(line, colour(share)))
             .map_err(fail)?;

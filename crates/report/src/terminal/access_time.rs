@@ -6,7 +6,7 @@ use varve_trace::SamplesNote;
 
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
-use crate::words::grouped;
+use crate::text::grouped;
 
 /// Objects that are shown.
 const OBJECTS: usize = 6;

@@ -6,7 +6,7 @@ use super::objects::HOTTEST;
 use super::page::{Page, Tone};
 use super::processes::THREADS;
 use super::table::{Align, Table};
-use crate::words::grouped;
+use crate::text::grouped;
 
 /// What was counted, where accesses were.
 pub(super) fn accesses(page: &mut Page, a: &Analysis) {

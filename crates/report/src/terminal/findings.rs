@@ -5,7 +5,7 @@ use std::path::Path;
 use varve_analyse::{Analysis, FindingId};
 
 use super::page::{Page, Tone};
-use crate::words::quoted_path;
+use crate::text::quoted_path;
 
 pub(super) fn findings(page: &mut Page, a: &Analysis) {
     page.heading("Findings");

@@ -6,7 +6,7 @@ use varve_trace::ClockUnit;
 
 use super::chart;
 use super::page::{Page, Tone};
-use crate::words::span;
+use crate::text::span;
 
 pub(super) fn footprint(page: &mut Page, a: &Analysis) {
     let f = &a.footprint;
@@ -14,8 +14,8 @@ pub(super) fn footprint(page: &mut Page, a: &Analysis) {
     let several = a.processes.len() > 1;
     let mut parts = vec![format!(
         "{} touched ({})",
-        format::pages_size(f.touched_pages),
-        format::counted(f.touched_pages.0, "page")
+        format::pages_size(f.touched_pages.or_zero()),
+        format::counted(f.touched_pages.or_zero().0, "page")
     )];
     if let (Some(resident), false) = (f.peak_resident_pages.value(), several) {
         parts.push(format!(
@@ -27,11 +27,12 @@ pub(super) fn footprint(page: &mut Page, a: &Analysis) {
     if several {
         page.wrapped(&per_process(a), Tone::Plain);
     }
-    let pages = a.reuse.pages().0;
+    let reuse = a.reuse.or_zero();
+    let pages = reuse.pages().0;
     for (name, part) in [
-        ("in 1 interval", a.reuse.once),
-        ("in 2 intervals", a.reuse.twice),
-        ("in 3 or more", a.reuse.more),
+        ("in 1 interval", reuse.once),
+        ("in 2 intervals", reuse.twice),
+        ("in 3 or more", reuse.more),
     ] {
         let share = part.0 as f64 / pages.max(1) as f64;
         page.line(&format!(
@@ -41,15 +42,16 @@ pub(super) fn footprint(page: &mut Page, a: &Analysis) {
             chart::bar(share, 30)
         ));
     }
-    let aside = [
-        (a.unowned, "belong to no known object"),
-        (a.shared, "are shared by several objects and count in each"),
+    let rests = [
+        (&a.unowned, "belong to no known object"),
+        (&a.shared, "are shared by several objects and count in each"),
         (
-            a.own_memory,
+            &a.own_memory,
             "are Varve's own in the target, in no other figure",
         ),
     ];
-    for (rest, what) in aside {
+    for (rest, what) in rests {
+        let rest = rest.or_zero();
         if rest != Remainder::default() {
             page.line(&format!(
                 "  {}, {}, {what}",
@@ -58,7 +60,7 @@ pub(super) fn footprint(page: &mut Page, a: &Analysis) {
             ));
         }
     }
-    for s in &a.sources {
+    for s in a.sources.items() {
         let why = match s.source {
             TouchSource::Sticky => {
                 "bits that cannot be cleared: they count from their first touch on"
@@ -74,14 +76,14 @@ pub(super) fn footprint(page: &mut Page, a: &Analysis) {
             Tone::Plain,
         );
     }
-    if f.possibly_others_page_touches > 0 {
+    if f.possibly_others_page_touches.or_zero() > 0 {
         page.wrapped(
             &format!(
                 "  possibly touched by others: {}, {}, in {}: pages of shared files and memory known only by a flag that other \
                  processes set too; they are in no other figure",
-                format::counted(f.possibly_others_pages.0, "page"),
-                format::pages_size(f.possibly_others_pages),
-                format::counted(f.possibly_others_page_touches, "page touch")
+                format::counted(f.possibly_others_pages.or_zero().0, "page"),
+                format::pages_size(f.possibly_others_pages.or_zero()),
+                format::counted(f.possibly_others_page_touches.or_zero(), "page touch")
                     .replace("touchs", "touches"),
             ),
             Tone::Plain,
@@ -95,7 +97,7 @@ fn per_process(a: &Analysis) -> String {
     let mut text = format!(
         "summed over {} processes, where a page that several use counts in each: {} touched",
         format::count(a.processes.len() as u64),
-        format::pages_size(f.touched_pages_per_process)
+        format::pages_size(f.touched_pages_per_process.or_zero())
     );
     if let Some(resident) = f.peak_resident_pages.value() {
         text += &format!(", {} resident at the peak", format::pages_size(*resident));
@@ -104,7 +106,7 @@ fn per_process(a: &Analysis) -> String {
 }
 
 pub(super) fn over_time(page: &mut Page, a: &Analysis) {
-    if a.working_set.is_empty() {
+    if a.working_set.items().is_empty() {
         return;
     }
     page.heading("Working set over time");
@@ -112,7 +114,7 @@ pub(super) fn over_time(page: &mut Page, a: &Analysis) {
     if a.trace.clock_unit != ClockUnit::Ticks {
         let label = |length| span(a, length);
         for line in chart::area(
-            &a.working_set,
+            a.working_set.items(),
             a.trace.start_ns,
             (page.width, chart::HEIGHT),
             &label,
@@ -123,8 +125,8 @@ pub(super) fn over_time(page: &mut Page, a: &Analysis) {
     page.wrapped(
         &format!(
             "per interval: {} on average, {} at most",
-            format::pages_size(a.footprint.mean_working_set_pages),
-            format::pages_size(a.footprint.peak_working_set_pages)
+            format::pages_size(a.footprint.mean_working_set_pages.or_zero()),
+            format::pages_size(a.footprint.peak_working_set_pages.or_zero())
         ),
         Tone::Plain,
     );

@@ -5,7 +5,7 @@ use varve_trace::ClockUnit;
 
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
-use crate::words::grouped;
+use crate::text::grouped;
 
 /// Rows of the table of the hottest objects.
 pub(super) const HOTTEST: usize = 8;
@@ -22,7 +22,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         .filter(|g| g.usage.touched_pages.0 > 0)
         .count();
     page.heading("Hottest objects");
-    let total = a.footprint.page_touches;
+    let total = a.footprint.page_touches.or_zero();
     let shown = &a.groups[..HOTTEST.min(touched)];
     // Of what is used again and again for another object the sum over lives is another figure.
     let has_lives = shown
@@ -75,7 +75,7 @@ fn legend(a: &Analysis, has_lives: bool, shown: &[Group]) -> String {
     if let Some(sum) = a.shares_of_touches() {
         text += &format!(
             ": a page counts in each of its objects, so that all shares together are {}",
-            format::percent(sum, a.footprint.page_touches)
+            format::percent(sum, a.footprint.page_touches.or_zero())
         );
     }
     let several = |g: &Group| g.objects == 1 && g.processes.len() > 1;
@@ -97,9 +97,10 @@ fn coldest(page: &mut Page, a: &Analysis) {
     if cold.is_empty() || a.trace.intervals < 8 || !has_time {
         return;
     }
+    let Some(tail) = a.tail.value() else { return };
     page.heading(&format!(
         "Coldest objects (not touched in the last {})",
-        format::duration(a.tail.duration_ns)
+        format::duration(tail.duration_ns)
     ));
     let mut table = Table::new(&[
         ("object", Align::Name),

@@ -10,7 +10,7 @@ use super::chart;
 use super::page::{Page, Tone};
 use super::recording;
 use super::table::{Align, Table};
-use crate::words::{grouped, quoted_path, span};
+use crate::text::{grouped, quoted_path, span};
 
 /// Lines of a window that the first screen fits.
 const LINES: usize = 40;
@@ -93,25 +93,28 @@ fn all(page: &mut Page, a: &Analysis, overview: &Overview, folder: &Path, room: 
 }
 
 fn used(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
-    if !a.trace.has(Capability::Touches) || a.trace.intervals == 0 {
+    let (Some(reuse), Some(unowned)) = (a.reuse.value(), a.unowned.value()) else {
+        return;
+    };
+    if a.trace.intervals == 0 {
         return;
     }
     page.heading("Memory used");
     let bytes = |b: &Bytes| format::bytes(*b);
-    let pages = a.reuse.pages().0;
+    let pages = reuse.pages().0;
     let mut parts = Vec::new();
     if a.trace.intervals > 1 {
         parts.push(format!(
             "{} in one interval only, {} in three or more",
-            format::percent(a.reuse.once.0, pages),
-            format::percent(a.reuse.more.0, pages)
+            format::percent(reuse.once.0, pages),
+            format::percent(reuse.more.0, pages)
         ));
     }
     // A twentieth is worth a word.
-    if a.unowned.touched_pages.0.saturating_mul(20) >= pages && pages > 0 {
+    if unowned.touched_pages.0.saturating_mul(20) >= pages && pages > 0 {
         parts.push(format!(
             "{} of it belong to no known object",
-            format::percent(a.unowned.touched_pages.0, pages)
+            format::percent(unowned.touched_pages.0, pages)
         ));
     }
     let more = match parts.is_empty() {
@@ -121,13 +124,13 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
     page.labelled_within(
         "touched",
         Tone::Plain,
-        &format!("{}{more}", o.touched.words(bytes)),
+        &format!("{}{more}", o.touched.text(bytes)),
         room.statement,
     );
     let mut parts = vec![format!(
         "{} in an interval on average, {} at most",
-        o.mean_working_set.words(bytes),
-        o.peak_working_set.words(bytes)
+        o.mean_working_set.text(bytes),
+        o.peak_working_set.text(bytes)
     )];
     if let Some(resident) = o.peak_resident.value() {
         let of = match a.processes.len() {
@@ -139,10 +142,10 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
     let parts = parts.join("; ");
     page.labelled_within("working set", Tone::Plain, &parts, room.statement);
     // Ticks of unknown length are no axis that a person could read, and one interval is no course of time.
-    if a.trace.clock_unit != ClockUnit::Ticks && a.working_set.len() > 1 {
+    if a.trace.clock_unit != ClockUnit::Ticks && a.working_set.items().len() > 1 {
         let label = |length| span(a, length);
         let (start, width) = (a.trace.start_ns, page.width);
-        for line in chart::area(&a.working_set, start, (width, room.chart), &label) {
+        for line in chart::area(a.working_set.items(), start, (width, room.chart), &label) {
             page.line(&line);
         }
     }
@@ -168,7 +171,7 @@ fn objects(page: &mut Page, a: &Analysis, o: &Overview) {
     }
     let of = o.hot_samples.map(|n| format!(" ({})", resting_on(n)));
     let of = of.unwrap_or_default();
-    page.heading(&format!("Hot, by {}{of}", o.hot_by.words()));
+    page.heading(&format!("Hot, by {}{of}", o.hot_by.as_str()));
     let mut table = Table::new(&[
         ("object", Align::Name),
         ("kind", Align::Left),
@@ -181,7 +184,7 @@ fn objects(page: &mut Page, a: &Analysis, o: &Overview) {
         table.row([
             grouped(&object.name, object.objects),
             object.kind.as_str().to_owned(),
-            object.touched.words(bytes),
+            object.touched.text(bytes),
             format::share(object.share),
         ]);
     }
@@ -191,7 +194,7 @@ fn objects(page: &mut Page, a: &Analysis, o: &Overview) {
         page.wrapped(
             &format!(
                 "A page counts in each of its objects: all shares together are {}.",
-                format::percent(sum, a.footprint.page_touches)
+                format::percent(sum, a.footprint.page_touches.or_zero())
             ),
             Tone::Faint,
         );
@@ -241,7 +244,7 @@ fn findings(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
         };
         page.marked(
             tone,
-            finding.action,
+            &finding.action,
             &format!("{}{of}", finding.title),
             room.finding,
         );

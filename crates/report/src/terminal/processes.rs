@@ -50,12 +50,13 @@ pub(super) fn processes(page: &mut Page, a: &Analysis) {
 }
 
 pub(super) fn threads(page: &mut Page, a: &Analysis) {
-    let all: u64 = a.threads.iter().map(|t| t.first_touches.0).sum();
+    let threads = a.threads.items();
+    let all: u64 = threads.iter().map(|t| t.first_touches.0).sum();
     if all == 0 {
         return;
     }
     page.heading("First touch by thread (page faults)");
-    for t in a.threads.iter().take(THREADS) {
+    for t in threads.iter().take(THREADS) {
         let name = match t.name.is_empty() {
             true => t.tid.to_string(),
             false => format!("{} ({})", visible(&t.name), t.tid),
@@ -67,16 +68,15 @@ pub(super) fn threads(page: &mut Page, a: &Analysis) {
             chart::bar(t.first_touches.0 as f64 / all as f64, 24)
         ));
     }
-    if a.threads.len() > THREADS {
-        let rest: u64 = a
-            .threads
+    if threads.len() > THREADS {
+        let rest: u64 = threads
             .iter()
             .skip(THREADS)
             .map(|t| t.first_touches.0)
             .sum();
         page.line(&format!(
             "  {}: {}",
-            format::counted((a.threads.len() - THREADS) as u64, "other thread"),
+            format::counted((threads.len() - THREADS) as u64, "other thread"),
             format::counted(rest, "page")
         ));
     }

@@ -5,7 +5,7 @@ use varve_model::{Backend, Capability, Duration};
 use varve_trace::TrapsNote;
 
 use super::page::{Page, Tone};
-use crate::words::{command_line, lengths, span};
+use crate::text::{command_line, lengths, span};
 
 /// The command line, or that nobody knows it.
 fn command(a: &Analysis) -> String {
@@ -272,7 +272,7 @@ fn objects_of_attached(a: &Analysis) -> String {
     format!("from the mappings and system calls of the program, as it ran already; {heap}")
 }
 
-/// Who told of the objects of how many programs, and why not the preload library.
+/// Who reported the objects of how many programs, and why not the preload library.
 fn object_sources(sources: &[ObjectSource]) -> String {
     let parts = sources.iter().map(|source| {
         let programs = format::counted(source.programs, "program");
@@ -328,7 +328,7 @@ fn trapped(traps: &TrapsNote) -> String {
     }
     if traps.given_up > 0 {
         text += &format!(
-            ". Processes whose later accesses did not trap, because they could not be served any more: {}",
+            ". Processes whose later accesses did not trap, because their faults could not be resolved any more: {}",
             format::count(traps.given_up)
         );
     }

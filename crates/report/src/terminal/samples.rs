@@ -5,12 +5,12 @@ use varve_analyse::{Analysis, CountUse, Latency, SampleUse, Sampled, format};
 use super::access_time;
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
-use crate::words::grouped;
+use crate::text::grouped;
 
 /// Rows of each table.
 const ROWS: usize = 8;
 
-/// What is not told.
+/// What is not known.
 const ABSENT: &str = "-";
 
 /// What samples say: of those with a weight in time, where the time goes.
@@ -80,7 +80,7 @@ fn samples(page: &mut Page, s: &SampleUse) {
     ]);
     let places: Vec<_> = s.places.iter().take(ROWS).collect();
     for p in &places {
-        // Several instructions of one line are told apart.
+        // Several instructions of one line are distinguished.
         let is_one = places.iter().filter(|q| q.place == p.place).count() == 1;
         table.row([
             match p.ip.filter(|_| !is_one) {

@@ -10,7 +10,7 @@ use varve_trace::ClockUnit;
 
 use super::page::{Page, Tone};
 use super::table::{Align, Table};
-use crate::words::grouped;
+use crate::text::grouped;
 
 /// Objects that are shown.
 const OBJECTS: usize = 8;
@@ -24,7 +24,7 @@ const SURE_EVENTS: u64 = 8;
 /// A letter for each of the first threads; the others have none of their own.
 const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// Nothing where only first touches are known: these are told elsewhere.
+/// Nothing where only first touches are known: these are reported elsewhere.
 pub(super) fn write(page: &mut Page, a: &Analysis) {
     let Some(sharing) = a.sharing.as_ref() else {
         return;
@@ -52,7 +52,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             format::percent(o.weight, sharing.total),
             o.writes
                 .map_or("-".to_owned(), |w| format::percent(w, o.weight)),
-            o.class.map_or("-".to_owned(), |c| c.words().to_owned()),
+            o.class.map_or("-".to_owned(), |c| c.as_str().to_owned()),
             o.first_tid.map_or("-".to_owned(), |t| t.to_string()),
             o.never_touched_by.as_deref().map_or("-".to_owned(), few),
             parts(o),

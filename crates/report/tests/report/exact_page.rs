@@ -49,8 +49,8 @@ fn manifest() -> Manifest {
 fn counts_know_who_was_first_where_no_page_fault_tells() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.varve");
-    let told = manifest();
-    let mut during = told.clone();
+    let before = manifest();
+    let mut during = before.clone();
     during.state = State::Recording;
     let mut writer = TraceWriter::create(&path, &during).unwrap();
     let object = |id, name: &str, page: u64| ObjectRow {
@@ -105,7 +105,7 @@ fn counts_know_who_was_first_where_no_page_fault_tells() {
     };
     writer.append(&[interval]).unwrap();
     writer.append(&[touch]).unwrap();
-    // Of one name two objects count as one: who was first in which is not told.
+    // Of one name two objects count as one: who was first in which is not known.
     let names = [
         (1, "alone", 0x100),
         (2, "twice", 0x104),
@@ -128,7 +128,7 @@ fn counts_know_who_was_first_where_no_page_fault_tells() {
     )
     .unwrap();
     finish_tables(writer.folder(), &mut |_| ()).unwrap();
-    writer.folder().write_manifest(&told).unwrap();
+    writer.folder().write_manifest(&before).unwrap();
     let trace = Trace::open(&path).unwrap();
     let analysis = analyse(&trace, &AnalyseOptions::default(), &mut |_| ()).unwrap();
     let map = Map::of(&trace, &analysis, |_| ()).unwrap();

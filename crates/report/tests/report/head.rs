@@ -1,10 +1,11 @@
 //! What the head and the first screen say of a recording that is not the usual one.
 
 use tempfile::TempDir;
-use varve_analyse::Analysis;
+use varve_analyse::{Analysis, Remainder};
 use varve_model::{Duration, Pages};
 
-use crate::terminal::{Kind, changed, first_screen, write};
+use crate::made::{Kind, write};
+use crate::terminal::{changed, first_screen};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -62,7 +63,10 @@ fn a_program_that_a_signal_killed_is_said_to_be() {
 fn the_first_screen_warns_of_what_rests_on_little() {
     let folder = TempDir::new().unwrap();
     let (_, mut a) = write(&folder.path().join("t.varve"), Kind::Complete);
-    a.unowned.touched_pages = Pages(a.reuse.pages().0 / 2);
+    a.unowned = a.unowned.map(|rest| Remainder {
+        touched_pages: Pages(a.reuse.or_zero().pages().0 / 2),
+        ..*rest
+    });
     let screen = first_screen(&a, 100);
     assert!(screen.contains("Hot, by pages touched"), "{screen}");
     assert!(

@@ -10,4 +10,5 @@ mod exact_page;
 mod head;
 mod html;
 mod lanes;
+mod made;
 mod terminal;

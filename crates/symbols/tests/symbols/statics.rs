@@ -12,10 +12,10 @@ use varve_symbols::{
 };
 
 const BIAS: u64 = 0x5555_5555_4000;
-const LEAST: u64 = 4096;
+const MIN_SIZE: u64 = 4096;
 
 fn read(path: &Path, bias: u64) -> Statics {
-    StaticsReader::new(Locator::default(), Bytes(LEAST)).read(&mappings(path, bias))
+    StaticsReader::new(Locator::default(), Bytes(MIN_SIZE)).read(&mappings(path, bias))
 }
 
 fn status(statics: &Statics) -> &ModuleStatus {
@@ -47,7 +47,7 @@ fn truth(path: &Path) -> BTreeMap<(u64, u64), Vec<String>> {
             continue;
         }
         let size = u64::from_str_radix(size, 16).unwrap();
-        if size >= LEAST {
+        if size >= MIN_SIZE {
             all.entry((u64::from_str_radix(address, 16).unwrap(), size))
                 .or_default()
                 .push(name.to_owned());
@@ -289,7 +289,7 @@ fn debug_files_by_build_id_are_found() {
     for mapping in &mut all {
         mapping.build_id = BuildId::from_hex(&id);
     }
-    let statics = StaticsReader::new(locator.clone(), Bytes(LEAST)).read(&all);
+    let statics = StaticsReader::new(locator.clone(), Bytes(MIN_SIZE)).read(&all);
     assert_eq!(
         *status(&statics),
         ModuleStatus::Found(DebugInfo::Separate(debug))
@@ -302,7 +302,7 @@ fn debug_files_by_build_id_are_found() {
         &C.replace("12345", "54321"),
         &["-g"],
     );
-    let statics = StaticsReader::new(locator, Bytes(LEAST)).read(&all);
+    let statics = StaticsReader::new(locator, Bytes(MIN_SIZE)).read(&all);
     assert!(
         matches!(
             status(&statics),
@@ -467,13 +467,13 @@ fn missing_and_foreign_files_say_so() {
     let path = compile(folder.path(), "app.c", C, &["-g"]);
     let all = mappings(&path, BIAS);
     std::fs::remove_file(&path).unwrap();
-    let mut reader = StaticsReader::new(Locator::default(), Bytes(LEAST));
+    let mut reader = StaticsReader::new(Locator::default(), Bytes(MIN_SIZE));
     assert!(matches!(
         status(&reader.read(&all)),
         ModuleStatus::Unusable(Unusable::Unreadable(_))
     ));
     std::fs::write(&path, "#!/bin/sh\n").unwrap();
-    let mut reader = StaticsReader::new(Locator::default(), Bytes(LEAST));
+    let mut reader = StaticsReader::new(Locator::default(), Bytes(MIN_SIZE));
     assert_eq!(
         *status(&reader.read(&all)),
         ModuleStatus::Unusable(Unusable::NotElf)

@@ -454,14 +454,14 @@ fn a_merge_follows_no_link_that_the_folder_holds() {
     let folder = dir.path().join("t");
     let mut writer = TraceWriter::create(&folder, &manifest()).unwrap();
     writer.append(&rows::<TouchRow>(&[1, 2])).unwrap();
-    for aside in [
+    for temporary in [
         "touches.new",
         "faults.new",
         "mappings.new",
         "manifest.json.new",
     ] {
-        let at = folder.join(aside);
-        if aside == "faults.new" {
+        let at = folder.join(temporary);
+        if temporary == "faults.new" {
             assert!(Command::new("mkfifo").arg(&at).status().unwrap().success());
         } else {
             std::os::unix::fs::symlink(&victim, &at).unwrap();
@@ -469,9 +469,9 @@ fn a_merge_follows_no_link_that_the_folder_holds() {
         let done = finish_tables(writer.folder(), &mut |_| ());
         let done = done.and_then(|()| writer.folder().write_manifest(&manifest()));
         let error = done.unwrap_err().to_string();
-        assert!(error.contains(aside), "{error}");
+        assert!(error.contains(temporary), "{error}");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
-        assert!(at.symlink_metadata().is_ok(), "{aside} is gone");
+        assert!(at.symlink_metadata().is_ok(), "{temporary} is gone");
         fs::remove_file(&at).unwrap();
     }
     finish_tables(writer.folder(), &mut |_| ()).unwrap();
@@ -549,10 +549,10 @@ fn manifests_of_every_kind_of_garbage_are_refused() {
 }
 
 #[test]
-fn a_panic_of_somebody_else_is_still_told() {
+fn a_panic_of_somebody_else_is_still_reported() {
     // The hook that quiets decoders must not quiet the rest: panics of tests are caught as ever.
     let dir = folder();
     fs::write(dir.path().join("sites.parquet"), b"PAR1").unwrap();
     refused::<SiteRow>(dir.path(), "sites.parquet");
-    assert!(std::panic::catch_unwind(|| panic!("told")).is_err());
+    assert!(std::panic::catch_unwind(|| panic!("said")).is_err());
 }

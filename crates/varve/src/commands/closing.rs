@@ -30,7 +30,7 @@ pub(super) fn lines(trace: &Trace) -> Vec<String> {
         recorded(manifest, &of, processes.len() as u64),
         complete(manifest),
         cost(manifest, &of),
-        // What cannot be read is told by the report.
+        // What cannot be read is reported by `varve report`.
         findings(trace).unwrap_or_else(|_| "findings: `varve report` looks for them".to_owned()),
     ]
 }

@@ -5,13 +5,24 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use clap::Args;
 use serde::Serialize;
 use varve_model::{visible, visible_json};
 use varve_record::{Check, Leftovers, Standing, can_record, examine, examine_exact};
 
 use super::Failure;
-use crate::arguments::Doctor;
-use crate::libraries::{agent, plugin};
+use crate::libraries::{plugin, preload};
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Write JSON to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Remove what recorders that were killed left, and let go what they held
+    #[arg(long)]
+    pub(crate) clean: bool,
+}
 
 /// The JSON form.
 #[derive(Serialize)]
@@ -28,7 +39,7 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
         Leftovers::List
     };
     let found = |library: Result<Option<PathBuf>, Failure>| library.map_err(|failure| failure.what);
-    let mut checks = examine(found(agent()), choice);
+    let mut checks = examine(found(preload()), choice);
     checks.push(examine_exact(found(plugin())));
     let can_record = can_record(&checks);
     let written = if arguments.json {

@@ -2,12 +2,59 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use clap::Args;
 use varve_model::{Capability, Duration, Interval, ObjectId, ObjectKind, Pid, Tid, Time};
 use varve_trace::tables::{ObjectRow, ProcessRow, ThreadRow};
 use varve_trace::{ClockUnit, Selection, Trace};
 
 use super::Failure;
-use crate::arguments::Filter;
+use crate::values::Moment;
+
+/// What of a trace is shown.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Filter {
+    /// Only objects of this name; `*` and `?` stand for letters
+    #[arg(long, value_name = "NAME")]
+    pub(crate) object: Option<String>,
+
+    /// Only objects of this kind
+    #[arg(long, value_name = "KIND", value_parser = object_kind)]
+    pub(crate) kind: Option<ObjectKind>,
+
+    /// Only this process
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+
+    /// Only this thread, by number or name; samples, page faults and counts name threads, touched pages do not
+    #[arg(long, value_name = "THREAD")]
+    pub(crate) thread: Option<String>,
+
+    /// Only from this time on: seconds since the beginning, or `300ms`
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<Moment>,
+
+    /// Only up to this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: Option<Moment>,
+}
+
+impl Filter {
+    /// Whether nothing is left out.
+    pub(crate) const fn is_all(&self) -> bool {
+        self.object.is_none()
+            && self.kind.is_none()
+            && self.pid.is_none()
+            && self.thread.is_none()
+            && self.from.is_none()
+            && self.to.is_none()
+    }
+}
+
+fn object_kind(word: &str) -> Result<ObjectKind, String> {
+    let kinds: Vec<&str> = ObjectKind::ALL.iter().map(|k| k.as_str()).collect();
+    word.parse()
+        .map_err(|_| format!("the kinds are {}", kinds.join(", ")))
+}
 
 /// Names that a message lists.
 const NAMES: usize = 12;
@@ -18,29 +65,29 @@ pub(crate) fn choose(trace: Trace, filter: &Filter) -> Result<Trace, Failure> {
         return Ok(trace);
     }
     let mut chosen = Selection::default();
-    let mut words = Vec::new();
+    let mut parts = Vec::new();
     if let Some(pid) = filter.pid {
         chosen.pids = Some([process(&trace, Pid(pid))?].into());
-        words.push(format!("process {pid}"));
+        parts.push(format!("process {pid}"));
     }
     if let Some(thread) = &filter.thread {
         chosen.tids = Some(threads(&trace, thread)?);
-        words.push(format!("thread {thread}"));
+        parts.push(format!("thread {thread}"));
     }
     if filter.object.is_some() || filter.kind.is_some() {
         chosen.objects = Some(objects(&trace, filter)?);
-        words.extend(filter.object.as_ref().map(|o| format!("objects {o}")));
-        words.extend(filter.kind.map(|k| format!("kind {}", k.as_str())));
+        parts.extend(filter.object.as_ref().map(|o| format!("objects {o}")));
+        parts.extend(filter.kind.map(|k| format!("kind {}", k.as_str())));
     }
     if filter.from.is_some() || filter.to.is_some() {
         window(&trace, filter, &mut chosen)?;
-        words.extend(filter.from.map(|t| format!("from {}", show(t.0))));
-        words.extend(filter.to.map(|t| format!("to {}", show(t.0))));
+        parts.extend(filter.from.map(|t| format!("from {}", show(t.0))));
+        parts.extend(filter.to.map(|t| format!("to {}", show(t.0))));
     }
     if filter.from.is_some() {
-        words.push("in whole intervals, times counted from the first on".to_owned());
+        parts.push("in whole intervals, times counted from the first on".to_owned());
     }
-    chosen.words = words.join(", ");
+    chosen.description = parts.join(", ");
     let is_some = chosen.pids.is_some() || chosen.tids.is_some() || chosen.objects.is_some();
     let mut part = trace.part(chosen);
     // Touches name no thread, and resident pages are recorded of all processes together.
@@ -189,9 +236,7 @@ fn window(trace: &Trace, filter: &Filter, chosen: &mut Selection) -> Result<(), 
     let (Some(first), Some(last)) = (intervals.first(), intervals.last()) else {
         return Err(Failure::new("the trace has no intervals", None::<String>));
     };
-    let at = |t: Option<crate::arguments::Moment>, otherwise: Time| {
-        t.map_or(otherwise, |t| first.start_ns + t.0)
-    };
+    let at = |t: Option<Moment>, otherwise: Time| t.map_or(otherwise, |t| first.start_ns + t.0);
     let (from, to) = (at(filter.from, first.start_ns), at(filter.to, last.end_ns));
     let mut within = intervals
         .iter()

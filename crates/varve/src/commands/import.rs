@@ -1,14 +1,60 @@
 //! `varve import`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Args;
 use varve_analyse::format::counted;
 use varve_import::{ImportError, Summary};
+use varve_model::ImportFormat;
 use varve_trace::Existing;
 use varve_ui::Progress;
 
 use super::Failure;
-use crate::arguments::Import;
+use crate::arguments::Writing;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  varve import perf.data -o solver.varve              samples of `perf mem record`
+  perf script --show-mmap-events > samples.txt        the same as text, with objects
+  varve import samples.txt -o solver.varve
+  varve import mmap_trace_bfs.csv munmap_trace_bfs.csv memory_trace_bfs.csv -o bfs.varve
+
+Formats (docs/import.md), distinguished by what the files hold:
+  perf-data    perf.data with addresses, such as of `perf mem record`; also of DAMON's tracepoint
+  perf-script  the text of `perf script`
+  mitos        samples of Mitos and MemAxes, of both generations
+  iiswc22      memory_trace, mmap_trace and munmap_trace of the IISWC 2022 artifact
+  damon        damo's records: JSON, compressed JSON, text of `perf script`
+  lackey       valgrind --tool=lackey --trace-mem=yes
+  moca         Moca's trace, and its structs.csv
+  tabarnac     NAME.full.page.csv, NAME.structs.csv and NAME.stackmap.csv
+
+What a format does not tell, the reports show as absent.")]
+pub(crate) struct Import {
+    /// Files of one tool
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Trace folder to write
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) output: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) writing: Writing,
+
+    /// Take the files for this format, whatever they look like
+    #[arg(long, value_name = "FORMAT", value_parser = import_format)]
+    pub(crate) format: Option<ImportFormat>,
+}
+
+fn import_format(word: &str) -> Result<ImportFormat, String> {
+    word.parse().map_err(|_| {
+        let words: Vec<&str> = ImportFormat::ALL.iter().map(|f| f.as_str()).collect();
+        format!("one of {}", words.join(", "))
+    })
+}
 
 pub(crate) fn run(arguments: &Import) -> Result<ExitCode, Failure> {
     let output = arguments

@@ -28,7 +28,12 @@ pub(super) fn write_file(
     };
     let mode = trace.access()?.of_files();
     let place = Place::of(path).map_err(cannot)?;
-    let mut file = BufWriter::new(place.folder.create(&place.aside, mode).map_err(cannot)?);
+    let mut file = BufWriter::new(
+        place
+            .folder
+            .create(&place.temporary, mode)
+            .map_err(cannot)?,
+    );
     write(&mut file)?;
     file.flush().map_err(cannot)?;
     place.commit().map_err(cannot)?;
@@ -40,7 +45,7 @@ pub(super) fn write_file(
 struct Place {
     folder: Directory,
     name: OsString,
-    aside: String,
+    temporary: String,
 }
 
 impl Place {
@@ -58,7 +63,7 @@ impl Place {
         Ok(Place {
             folder,
             name: name.to_owned(),
-            aside: format!(
+            temporary: format!(
                 ".varve-{}-{:x}.new",
                 std::process::id(),
                 varve_sys::monotonic_now().0
@@ -67,13 +72,13 @@ impl Place {
     }
 
     fn commit(self) -> io::Result<()> {
-        self.folder.rename(&self.aside, &self.name)
+        self.folder.rename(&self.temporary, &self.name)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         // Half of a file is of use to nobody; after a rename there is none of this name.
-        let _ = self.folder.remove_file(&self.aside);
+        let _ = self.folder.remove_file(&self.temporary);
     }
 }

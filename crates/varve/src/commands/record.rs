@@ -1,23 +1,127 @@
 //! `varve record`.
 
+mod finish;
+mod values;
+
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Args;
 use varve_model::{Backend, Duration, Pid};
 use varve_record::{
-    CountsChoice, HoldChoice, RecordError, RecordOptions, SamplesChoice, Summary, TargetChoice,
+    Ablation, CountsChoice, HoldChoice, RecordError, RecordOptions, SamplesChoice, TargetChoice,
     TrapsChoice, WritesChoice,
 };
-use varve_report::quoted_path;
 use varve_sys::ThpPolicy;
-use varve_trace::{Destination, Existing, IntervalChoice, Moved, State, Trace, TraceFolder};
+use varve_trace::{Existing, IntervalChoice};
 
-use super::{Failure, closing};
-use crate::arguments::{
-    HoldArgument, IntervalArgument, Record, SamplesArgument, Thp, USUAL_RATE, Writes,
+use self::finish::finish;
+pub(super) use self::finish::put_in_order;
+use self::values::{
+    DEFAULT_RATE, HoldArgument, IntervalArgument, SamplesArgument, Thp, Writes, ablation, backends,
 };
-use crate::libraries::{AGENT, PLUGIN, agent, plugin};
+use super::Failure;
+use crate::arguments::Writing;
+use crate::libraries::{PLUGIN, PRELOAD, plugin, preload};
+use crate::values::{Moment, Share, Size};
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "varve record [OPTIONS] -- <COMMAND>...\n       varve record [OPTIONS] -p <PID>"
+)]
+#[command(after_help = "\
+Examples:
+  varve record -- ./solver input.dat       record a command, to solver.varve
+  varve record -p 1234 -o db.varve         record a running process until Ctrl-C
+  varve record --interval auto -- ./server choose the interval so that the cost stays under 3 %
+  varve record --backend exact -- ./prog   count every access, many times slower
+
+Signals to the recorder: SIGINT (Ctrl-C) ends the recording, SIGUSR1 pauses it and has it go on.
+The exit code is the command's own; 125 where nothing could be recorded, 126 and 127 as in a shell.")]
+pub(crate) struct Record {
+    /// Trace folder to write [default: NAME.varve, or NAME-2.varve and so on where that is there already]
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) writing: Writing,
+
+    /// Record a process that runs already, until it ends or Ctrl-C
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pub(crate) pid: Option<u32>,
+
+    /// How touches are found: `scan` (accessed bits, at full speed), `fault` (besides, the first access to each
+    /// page in an interval traps, which tells its exact address, thread, CPU, time, instruction and kind: many
+    /// times slower), or `exact` (every access counted by page, thread and kind, in an emulator: many times slower)
+    #[arg(long, value_name = "HOW", default_value = "scan", value_parser = backends())]
+    pub(crate) backend: Backend,
+
+    /// With `--backend fault`: trap accesses to as many pages, chosen at random, as cost this share of the run time
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) fault_budget: Option<Share>,
+
+    /// With `--backend exact`: begin an interval every so many accesses [default: the whole run is one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 60))]
+    pub(crate) interval_accesses: Option<u64>,
+
+    /// Length of an interval: 10ms to 60m, or `auto`
+    #[arg(long, value_name = "TIME", default_value = "50ms")]
+    pub(crate) interval: IntervalArgument,
+
+    /// Cost that `--interval auto` keeps under, as a share of the run time
+    #[arg(long, value_name = "SHARE", default_value = "3%")]
+    pub(crate) overhead: Share,
+
+    /// Let the program run for this long before its accesses are recorded, such as 5s
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    pub(crate) delay: Moment,
+
+    /// Record no longer than this, such as 30s or 5m; the program goes on
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<Moment>,
+
+    /// Do not record children
+    #[arg(long)]
+    pub(crate) no_follow: bool,
+
+    /// Smallest heap object with a life of its own; smaller ones are pooled by page
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub(crate) min_object: Size,
+
+    /// `never`: give the command no huge pages, so that every touch is seen at 4 KiB
+    #[arg(long, value_name = "POLICY", default_value = "system")]
+    pub(crate) thp: Thp,
+
+    /// Do not preload the library that tells heap objects apart
+    #[arg(long)]
+    pub(crate) no_preload: bool,
+
+    /// Tell writes from reads: `auto` where that is free; `on` also where it costs a fault per first
+    /// write of a page in an interval, and splits huge pages that are written; or `off`
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(crate) writes: Writes,
+
+    /// Samples of what each thread waits for, per second of each CPU: a rate such as `1000/s`, or `off`. Their weight is
+    /// time at an instruction, not a number of accesses. `pebs`, `ibs` and `spe` are samples of accesses by the processor
+    /// itself, with latency and memory level; `auto` takes those where they are, else `1000/s`
+    #[arg(long, value_name = "RATE", default_value = "1000/s")]
+    pub(crate) samples: SamplesArgument,
+
+    /// What holds the target still between the reading and the clearing of its bits: `cgroup` (the
+    /// freezer), `ptrace` (slower with many threads), or `auto`: the first that works
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub(crate) hold: HoldArgument,
+
+    /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish, behind, arm
+    #[arg(long, hide = true, value_delimiter = ',', value_parser = ablation)]
+    pub(crate) without: Vec<Ablation>,
+
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "pid")]
+    pub(crate) command: Vec<OsString>,
+}
 
 /// The exit code where nothing could be recorded.
 const NOTHING_RECORDED: u8 = 125;
@@ -35,7 +139,7 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         });
     }
     let mut options = resolve(arguments)?;
-    let agent_is_missing =
+    let library_is_missing =
         options.preload.is_none() && !arguments.no_preload && arguments.pid.is_none();
     if let Some(library) = options.preload.take_if(|_| arguments.pid.is_none()) {
         match varve_record::reachable_library(&library) {
@@ -72,11 +176,11 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
             Some("give both".to_owned()),
         ));
     }
-    if agent_is_missing && options.counts.is_none() {
+    if library_is_missing && options.counts.is_none() {
         varve_ui::warning(format!(
-            "{AGENT} was not found beside this program: objects come from the kernel's view alone"
+            "{PRELOAD} was not found beside this program: objects come from the kernel's view alone"
         ));
-        varve_ui::hint("put it beside the varve program, or name it in VARVE_AGENT");
+        varve_ui::hint("put it beside the varve program, or name it in VARVE_PRELOAD");
     }
     let is_preloaded =
         options.preload.is_some() && arguments.pid.is_none() && options.counts.is_none();
@@ -130,7 +234,11 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             (Thp::Never, _) | (_, Backend::Fault) => ThpPolicy::Never,
             (Thp::System, _) => ThpPolicy::System,
         },
-        preload: if arguments.no_preload { None } else { agent()? },
+        preload: if arguments.no_preload {
+            None
+        } else {
+            preload()?
+        },
         writes: match arguments.writes {
             Writes::Auto => WritesChoice::Auto,
             Writes::On => WritesChoice::On,
@@ -139,10 +247,10 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
         samples: match arguments.samples {
             SamplesArgument::Off => SamplesChoice::Off,
             SamplesArgument::Clock(rate) => SamplesChoice::Clock { rate },
-            SamplesArgument::Auto => SamplesChoice::Auto { rate: USUAL_RATE },
+            SamplesArgument::Auto => SamplesChoice::Auto { rate: DEFAULT_RATE },
             SamplesArgument::Hardware(source) => SamplesChoice::Hardware {
                 source,
-                rate: USUAL_RATE,
+                rate: DEFAULT_RATE,
             },
         },
         hold: match arguments.hold {
@@ -183,99 +291,10 @@ fn default_output(target: &TargetChoice) -> PathBuf {
 }
 
 pub(super) fn failure(error: RecordError) -> Failure {
-    let (what, hint) = error.told();
+    let (what, hint) = error.message();
     Failure {
         what,
         hint,
         code: error.exit_code(),
     }
-}
-
-/// Puts the trace in order, and waits for a target that goes on.
-fn finish(mut summary: Summary) -> Result<ExitCode, Failure> {
-    // What was attached to may be there still, with the files that it has mapped.
-    varve_record::settle_for_finish(summary.exit_code.is_none());
-    let ended = summary.exit_code;
-    let waiting = summary.waiting.take();
-    write(summary);
-    let code = match waiting {
-        Some(target) => target.wait().map_err(failure)?,
-        None => ended.unwrap_or(0),
-    };
-    Ok(ExitCode::from(code as u8))
-}
-
-/// Puts the trace in order and says where it is, or why it is not.
-fn write(summary: Summary) {
-    if let Some(trouble) = &summary.trouble {
-        let (what, hint) = trouble.told();
-        varve_ui::error(format!("the recording ended early: {what}"));
-        if let Some(hint) = hint {
-            varve_ui::hint(hint);
-        }
-    }
-    if !summary.held_by.is_empty() {
-        varve_ui::note(&summary.held_by);
-    }
-    let folder = summary.folder;
-    let interruptible = varve_record::interruptible(
-        format!(
-            "interrupted: {0} is not in order yet, as of a recorder that was killed; `varve recover {1}` puts it in order",
-            folder.path().display(),
-            quoted_path(folder.path())
-        ),
-        |sentence| varve_ui::note(sentence),
-    );
-    let ordered = folder.trace().map_err(Failure::from).and_then(|mut trace| {
-        trace.manifest = summary.manifest;
-        put_in_order(&folder, trace, State::Finished)
-    });
-    drop(interruptible);
-    // Somebody may have moved it while it was written.
-    let path = match folder.moved() {
-        Some(Moved::To(now)) => {
-            varve_ui::warning(format!(
-                "{} was moved while it was written, and is {} now",
-                folder.path().display(),
-                now.display()
-            ));
-            now
-        }
-        None | Some(Moved::Removed) => folder.path().to_owned(),
-    };
-    let trace = match ordered {
-        Ok(trace) => trace,
-        Err(failure) => {
-            // The target has run and its code counts; what was written can be put in order later.
-            if summary.trouble.is_none() {
-                varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
-                varve_ui::hint(failure.hint.unwrap_or_else(|| {
-                    format!("`varve recover {}` tries again", quoted_path(&path))
-                }));
-            }
-            return;
-        }
-    };
-    closing::lines(&trace).iter().for_each(varve_ui::note);
-    varve_ui::note(format!(
-        "wrote {}; read it with `varve report {}`",
-        path.display(),
-        quoted_path(&path)
-    ));
-}
-
-/// Merges what a recorder wrote, gives names to its objects and settles the manifest.
-pub(super) fn put_in_order(
-    folder: &TraceFolder,
-    trace: Trace,
-    state: State,
-) -> Result<Trace, Failure> {
-    let progress = varve_ui::Progress::new("Writing the trace");
-    let to = Destination::from(folder);
-    Ok(varve_attribute::finish_trace(
-        trace,
-        &to,
-        state,
-        &mut |share| progress.set(share),
-    )?)
 }

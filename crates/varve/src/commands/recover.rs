@@ -1,12 +1,23 @@
 //! `varve recover`: the trace of a killed recorder is put in order where it is.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Args;
 use varve_trace::{State, Trace, TraceError, TraceFolder};
 
 use super::Failure;
 use super::open::{is_recorder, still_recorded};
-use crate::arguments::Recover;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A trace can be read without this too. It is quicker afterwards, and counts of `--backend exact` that the recorder had not
+written stay in it for good.")]
+pub(crate) struct Recover {
+    /// Trace folder
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+}
 
 pub(crate) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
     let path = &arguments.trace;

@@ -1,8 +1,10 @@
 //! `varve report`.
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Args;
 use varve_analyse::{AnalyseOptions, Analysis, Section};
 use varve_model::Bytes;
 use varve_report::map::Map;
@@ -11,8 +13,61 @@ use varve_trace::Trace;
 use varve_ui::Progress;
 
 use super::Failure;
+use super::filter::Filter;
 use super::new_file::write_file;
-use crate::arguments::Report;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  varve report solver.varve                              what it used, what is hot, what to do
+  varve report solver.varve --section objects,sharing    more of these
+  varve report solver.varve --section help               what there is
+  varve report solver.varve --html page.html             the map of time and addresses, for a browser
+  varve report solver.varve --json | jq .findings")]
+pub(crate) struct Report {
+    /// Trace folder, as `varve record` wrote it
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+
+    /// Show these sections in full; `help` lists their names
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        conflicts_with = "all"
+    )]
+    pub(crate) section: Vec<Section>,
+
+    #[command(flatten)]
+    pub(crate) filter: Filter,
+
+    /// Give advice for this kind of machine too, where the trace is of another
+    #[arg(long = "for", value_name = "MACHINE")]
+    pub(crate) advice: Option<MachineArgument>,
+
+    /// Show every section in full
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Write JSON to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Write one offline page
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Write a picture of time x address, for papers
+    #[arg(long, value_name = "FILE")]
+    pub(crate) png: Option<PathBuf>,
+}
+
+/// `--for`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MachineArgument {
+    /// Several memory nodes
+    Numa,
+}
 
 /// Columns of the page where standard output is no terminal.
 const DEFAULT_WIDTH: usize = 100;

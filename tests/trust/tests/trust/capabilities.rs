@@ -34,8 +34,8 @@ impl Guest {
         fs::create_dir(&bin).unwrap();
         let varve = varve_binary();
         fs::copy(&varve, bin.join("varve")).unwrap();
-        let library = varve.with_file_name("libvarve_agent.so");
-        fs::copy(library, bin.join("libvarve_agent.so")).unwrap();
+        let library = varve.with_file_name("libvarve_preload.so");
+        fs::copy(library, bin.join("libvarve_preload.so")).unwrap();
         let home = stage.path("home");
         fs::create_dir(&home).unwrap();
         chown(&home, Some(STRANGER), Some(STRANGER)).unwrap();
@@ -287,7 +287,7 @@ fn capabilities_of_the_file_do_and_believe_no_environment() {
             "100",
             "60",
         ])
-        .env("VARVE_AGENT", guest.stage.path("home/evil.so"));
+        .env("VARVE_PRELOAD", guest.stage.path("home/evil.so"));
     let ended = guest.stage.run(varve).require(7);
     assert!(!ended.stderr.contains("evil.so"), "{}", ended.stderr);
     require_complete(&guest.trace(), &ended.text(), 100);
@@ -360,7 +360,7 @@ fn what_reads_traces_has_no_rights_but_for_files() {
 #[test]
 fn a_library_that_others_can_write_is_not_loaded() {
     let guest = Guest::new();
-    let library = guest.varve.with_file_name("libvarve_agent.so");
+    let library = guest.varve.with_file_name("libvarve_preload.so");
     let record = |options: &[&str]| {
         let mut varve = guest.stage.command(&guest.varve);
         varve.args(["record", "-o", "trace.varve"]).args(options);
@@ -370,7 +370,7 @@ fn a_library_that_others_can_write_is_not_loaded() {
     fs::set_permissions(&library, fs::Permissions::from_mode(0o777)).unwrap();
     record(&[])
         .require(125)
-        .require_complaint(&["libvarve_agent.so", "everybody can write it"]);
+        .require_complaint(&["libvarve_preload.so", "everybody can write it"]);
     fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).unwrap();
     chown(&library, Some(STRANGER), None).unwrap();
     record(&[])

@@ -38,7 +38,7 @@ fn heap(stage: &Stage) -> PathBuf {
 }
 
 impl Recorded {
-    /// The programs called `heap`, and who told of their objects.
+    /// The programs called `heap`, and who reported their objects.
     fn sources(&self) -> Vec<(u32, Option<String>, Option<String>)> {
         let rows: Vec<ProcessRow> = self.trace.rows().unwrap();
         let of_heap = rows.into_iter().filter(|p| p.exe.ends_with("heap"));
@@ -91,9 +91,9 @@ impl Recorded {
     fn require(&self, programs: usize, from: &str, why: Option<&str>) {
         let sources = self.sources();
         assert_eq!(sources.len(), programs, "{sources:?}");
-        for (pid, told, reason) in sources {
+        for (pid, reporter, reason) in sources {
             assert_eq!(
-                (told.as_deref(), reason.as_deref()),
+                (reporter.as_deref(), reason.as_deref()),
                 (Some(from), why),
                 "{}",
                 self.ended.stderr
@@ -140,7 +140,7 @@ fn two_containers_with_the_same_numbers_are_two() {
 }
 
 #[test]
-fn a_user_namespace_that_does_not_know_the_recorders_user_is_served() {
+fn a_user_namespace_that_does_not_know_the_recorders_user_is_answered() {
     let stage = Stage::new();
     let heap = heap(&stage);
     let user = STRANGER.to_string();
@@ -206,8 +206,8 @@ fn a_library_where_the_loader_cannot_find_it_is_found() {
     let heap = heap(&stage);
     let odd = stage.path("a b:c");
     fs::create_dir(&odd).unwrap();
-    let library = odd.join("libvarve_agent.so");
-    let own = varve_binary().with_file_name("libvarve_agent.so");
+    let library = odd.join("libvarve_preload.so");
+    let own = varve_binary().with_file_name("libvarve_preload.so");
     fs::copy(own, &library).unwrap();
     // Nobody but its owner can read it.
     fs::set_permissions(&odd, fs::Permissions::from_mode(0o700)).unwrap();
@@ -222,7 +222,7 @@ fn a_library_where_the_loader_cannot_find_it_is_found() {
         heap.to_str().unwrap(),
     ];
     let mut varve = stage.record(&["--interval", "20ms"], &command);
-    varve.env("VARVE_AGENT", &library);
+    varve.env("VARVE_PRELOAD", &library);
     finish(&stage, varve).require(1, "preload", None);
 }
 

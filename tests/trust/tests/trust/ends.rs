@@ -129,7 +129,7 @@ fn a_program_that_cannot_change_its_user_gets_no_device() {
     }
     let user = format!("--reuid={STRANGER}");
     let pages = program("pages");
-    let words = [
+    let arguments = [
         "setpriv",
         &user,
         "--clear-groups",
@@ -138,7 +138,7 @@ fn a_program_that_cannot_change_its_user_gets_no_device() {
         "300",
     ];
     let options = ["--backend", "fault", "--interval", "10ms"];
-    stage.run(stage.record(&options, &words)).require(7);
+    stage.run(stage.record(&options, &arguments)).require(7);
     let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
     assert!(manifest.completeness.complete, "{manifest:?}");
     let is_said = manifest.notes.iter().any(|n| n.contains("safe from it"));
@@ -207,8 +207,8 @@ fn a_target_goes_on_when_its_recorder_and_the_watchdog_are_killed_at_once() {
     for round in 0..20 {
         let stage = Stage::new();
         let started = stage.path("started");
-        let words = ["serve", started.to_str().unwrap()];
-        let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+        let arguments = ["serve", started.to_str().unwrap()];
+        let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &arguments));
         assert!(patiently(|| started.exists()), "{}", recorder.messages());
         let pid = recorder.pid();
         let group = recorder_cgroups(pid).pop().unwrap();
@@ -239,8 +239,8 @@ fn a_target_goes_on_when_its_recorder_and_the_watchdog_are_killed_at_once() {
 fn a_watchdog_that_somebody_ends_is_started_again() {
     let stage = Stage::new();
     let started = stage.path("started");
-    let words = ["serve", started.to_str().unwrap()];
-    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+    let arguments = ["serve", started.to_str().unwrap()];
+    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &arguments));
     assert!(patiently(|| started.exists()), "{}", recorder.messages());
     let pid = recorder.pid();
     for which in 0..2 {
@@ -260,8 +260,8 @@ fn a_watchdog_that_somebody_ends_is_started_again() {
 
     let stage = Stage::new();
     let started = stage.path("started");
-    let words = ["serve", started.to_str().unwrap()];
-    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+    let arguments = ["serve", started.to_str().unwrap()];
+    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &arguments));
     assert!(patiently(|| started.exists()), "{}", recorder.messages());
     let pid = recorder.pid();
     let first = watchdogs(pid)[0];

@@ -148,8 +148,8 @@ fn what_is_others_survives_every_command() {
 /// Leaves a frozen target whose recorder and watchdogs are dead.
 fn leave(stage: &Stage) -> (u32, PathBuf) {
     let started = stage.path("started");
-    let words = ["serve", started.to_str().expect("a path")];
-    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+    let arguments = ["serve", started.to_str().expect("a path")];
+    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &arguments));
     assert!(patiently(|| started.exists()), "{}", recorder.messages());
     let group = recorder_cgroups(recorder.pid()).pop().expect("a cgroup");
     recorder.signal(Signal::STOP);

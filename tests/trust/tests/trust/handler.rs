@@ -15,7 +15,7 @@ use varve_trace::Trace;
 use varve_trace::tables::{ProcessRow, TouchRow};
 use varve_trust::{STRANGER, program};
 
-/// User ids of handlers begin here (`agent/src/handler/rights.rs`).
+/// User ids of handlers begin here (`preload/src/handler/rights.rs`).
 const HANDLERS: u32 = 0x7f00_0000;
 
 /// Starts a recording of a program of `programs/`, with a file that it writes to.
@@ -360,8 +360,11 @@ fn five_thousand_threads_go_on_and_end() {
     let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
     let traps = manifest.traps.unwrap();
     assert!(traps.moved_pages > 5000, "{traps:?}");
-    let asked = traps.moved_pages + traps.served_empty;
-    assert!(traps.served <= asked + 5000 * traps.boundaries, "{traps:?}");
+    let asked = traps.moved_pages + traps.resolved_empty;
+    assert!(
+        traps.resolved <= asked + 5000 * traps.boundaries,
+        "{traps:?}"
+    );
     assert_eq!(traps.given_up, 0, "{traps:?}");
 }
 

@@ -21,9 +21,9 @@ use crate::rounds::{Group, attach, compare, go_on, rounds, rounds_done, start_ro
 fn a_target_that_moves_to_another_cgroup_is_still_seen() {
     let group = Group::new("other");
     let stage = Stage::new();
-    let mut words = rounds(&stage, 2);
-    words.push(group.0.clone().into());
-    let recorder = stage.start(stage.record(&["--interval", "10ms"], &words));
+    let mut arguments = rounds(&stage, 2);
+    arguments.push(group.0.clone().into());
+    let recorder = stage.start(stage.record(&["--interval", "10ms"], &arguments));
     assert!(
         patiently(|| rounds_done(&stage) > 200),
         "{}",
@@ -39,13 +39,13 @@ fn a_target_that_moves_to_another_cgroup_is_still_seen() {
 #[test]
 fn a_target_that_moves_to_a_cgroup_below_is_still_seen() {
     let stage = Stage::new();
-    let words = rounds(&stage, 2);
+    let arguments = rounds(&stage, 2);
     let script = format!(
         "group={}$(sed -n 's/^0:://p' /proc/self/cgroup)/sub; mkdir \"$group\"; exec \"$@\" \"$group\"",
         cgroup_root().display()
     );
     let mut all: Vec<OsString> = vec!["sh".into(), "-c".into(), script.into(), "sh".into()];
-    all.extend(words);
+    all.extend(arguments);
     let recorder = stage.start(stage.record(&["--interval", "10ms"], &all));
     assert!(
         patiently(|| rounds_done(&stage) > 200),
@@ -379,9 +379,9 @@ fn a_child_of_what_is_recorded_is_refused() {
 fn a_target_that_moved_away_is_refused_to_a_second_recorder() {
     let group = Group::new("away");
     let (stage, second) = (Stage::new(), Stage::new());
-    let mut words = rounds(&stage, 1);
-    words.push(group.0.clone().into());
-    let recorder = stage.start(stage.record(&["--interval", "10ms"], &words));
+    let mut arguments = rounds(&stage, 1);
+    arguments.push(group.0.clone().into());
+    let recorder = stage.start(stage.record(&["--interval", "10ms"], &arguments));
     assert!(
         patiently(|| rounds_done(&stage) > 80),
         "{}",
@@ -401,8 +401,8 @@ fn a_program_that_handles_the_signal_has_its_own_exit_code() {
     for signal in [Signal::INT, Signal::TERM] {
         let stage = Stage::new();
         let ready = stage.path("ready");
-        let words = [program("answers").into_os_string(), ready.clone().into()];
-        let recorder = stage.start(stage.record(&[], &words));
+        let arguments = [program("answers").into_os_string(), ready.clone().into()];
+        let recorder = stage.start(stage.record(&[], &arguments));
         assert!(patiently(|| ready.exists()), "{}", recorder.messages());
         recorder.signal(signal);
         recorder.end().require(42);
@@ -414,9 +414,9 @@ fn a_program_that_handles_the_signal_has_its_own_exit_code() {
 #[test]
 fn a_forked_child_has_no_stack_of_a_thread_that_it_has_not() {
     let stage = Stage::new();
-    let words = [program("heirs").into_os_string()];
+    let arguments = [program("heirs").into_os_string()];
     stage
-        .run(stage.record(&["--interval", "10ms"], &words))
+        .run(stage.record(&["--interval", "10ms"], &arguments))
         .require(0);
     let trace = Trace::open(&stage.path("trace.varve")).expect("a trace");
     let root = trace.manifest.target.pid;
@@ -448,8 +448,8 @@ fn a_forked_child_has_no_stack_of_a_thread_that_it_has_not() {
 fn watchdogs_that_somebody_stops_keep_nobody_and_do_not_stay() {
     let stage = Stage::new();
     let started = stage.path("started");
-    let words = ["serve", started.to_str().expect("a path")];
-    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
+    let arguments = ["serve", started.to_str().expect("a path")];
+    let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &arguments));
     assert!(patiently(|| started.exists()), "{}", recorder.messages());
     let both = watchdogs(recorder.pid());
     assert_eq!(both.len(), 2, "{both:?}");

@@ -1,4 +1,4 @@
-//! The preload library's channel: only tracked processes are served.
+//! The preload library's channel: only tracked processes are answered.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -34,7 +34,7 @@ fn descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
-/// What a caller is told in that folder.
+/// What a caller is answered in that folder.
 fn ask(stage: &Stage, folder: &Path, times: &str, user: Option<u32>) -> String {
     // In a place that every user can reach.
     let caller = stage.path("caller");

@@ -64,7 +64,7 @@ pub(crate) fn around<C>(known: &[(std::ops::Range<Address>, C)], ip: u64) -> Opt
 pub(crate) trait Logged: Default {
     /// Whether a line begins the registers of the next instruction.
     fn begins(line: &str) -> bool;
-    /// Takes what a line tells; gives the address of the instruction where it is told.
+    /// Takes what a line tells; gives the address of the instruction where it names one.
     fn take(&mut self, line: &str) -> Option<u64>;
 }
 

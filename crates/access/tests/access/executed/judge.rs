@@ -25,9 +25,9 @@ pub(crate) struct Executed<R> {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) steps: usize,
-    /// Instructions that accessed memory, and those of them of which it was told while a thread stood before them.
+    /// Instructions that accessed memory, and those of them that were resolved while a thread stood before them.
     pub(crate) accessing: usize,
-    pub(crate) told: usize,
+    pub(crate) resolved: usize,
     /// Answers by how they were found, for a thread that stands before each instruction.
     pub(crate) behind: usize,
     pub(crate) at: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Tally {
     /// Why there was none.
     pub(crate) none: BTreeMap<&'static str, usize>,
     /// Why there was none for an instruction that does access memory and that a thread stands before.
-    pub(crate) untold: Vec<String>,
+    pub(crate) unresolved: Vec<String>,
     /// Answers that are not so.
     pub(crate) wrong: Vec<String>,
 }
@@ -45,9 +45,9 @@ impl Tally {
         self.behind + self.at + self.ahead
     }
 
-    /// The share of accessing instructions that were told, in percent.
-    pub(crate) fn told_share(&self) -> f64 {
-        self.told as f64 * 100.0 / self.accessing.max(1) as f64
+    /// The share of accessing instructions that were resolved, in percent.
+    pub(crate) fn resolved_share(&self) -> f64 {
+        self.resolved as f64 * 100.0 / self.accessing.max(1) as f64
     }
 }
 
@@ -55,10 +55,10 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} instructions, {} of them access memory, told of {:.2} % of these; a thread before each: {:.2} % answers ({} behind, {} at, {} ahead), none {:?}; {} wrong",
+            "{} instructions, {} of them access memory, {:.2} % of these resolved; a thread before each: {:.2} % answers ({} behind, {} at, {} ahead), none {:?}; {} wrong",
             self.steps,
             self.accessing,
-            self.told_share(),
+            self.resolved_share(),
             self.answers() as f64 * 100.0 / self.steps.max(1) as f64,
             self.behind,
             self.at,
@@ -83,8 +83,8 @@ pub(crate) fn judge<R>(run: &[Executed<R>], steps: Steps, locate: &Locate<'_, R>
         if !step.made.is_empty() {
             tally.accessing += 1;
             match &here {
-                Ok(found) if found.place == Place::At => tally.told += 1,
-                other => tally.untold.push(format!("{:#x}: {other:?}", step.ip)),
+                Ok(found) if found.place == Place::At => tally.resolved += 1,
+                other => tally.unresolved.push(format!("{:#x}: {other:?}", step.ip)),
             }
         }
         let answer = locate(step.ip, &step.registers, steps).expect("the code is known");

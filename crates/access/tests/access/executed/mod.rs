@@ -14,7 +14,7 @@ use varve_access::{Steps, aarch64, x86};
 use varve_model::Address;
 
 /// Instructions of a run that are looked at.
-const MOST: usize = 60_000;
+const MAX: usize = 60_000;
 
 type Codes<C> = Vec<(Range<Address>, C)>;
 
@@ -51,7 +51,7 @@ fn none_is_wrong(name: &str, tally: &Tally) {
 }
 
 #[test]
-fn every_way_of_addressing_of_aarch64_is_told() {
+fn every_way_of_addressing_of_aarch64_is_resolved() {
     let folder = tempfile::tempdir().unwrap();
     let (program, run) = arm_forms(folder.path());
     let codes = arm_codes(&functions(&program));
@@ -60,10 +60,11 @@ fn every_way_of_addressing_of_aarch64_is_told() {
     only_vectors_are_untold(&tally);
 }
 
-/// Everything is told but what depends on vectors, masks and predicates, and there is such.
+/// Everything is resolved but what depends on vectors, masks and predicates, and there is such.
 fn only_vectors_are_untold(tally: &Tally) {
-    let depends = |untold: &&String| !untold.contains("Vector") && !untold.contains("Gather");
-    let others: Vec<_> = tally.untold.iter().filter(depends).collect();
+    let depends =
+        |unresolved: &&String| !unresolved.contains("Vector") && !unresolved.contains("Gather");
+    let others: Vec<_> = tally.unresolved.iter().filter(depends).collect();
     assert!(others.is_empty(), "{others:#?}");
     assert!(
         tally.none["gather"] > 0 && tally.none["vector"] > 0,
@@ -73,12 +74,12 @@ fn only_vectors_are_untold(tally: &Tally) {
 
 fn arm_forms(folder: &Path) -> (PathBuf, Vec<Executed<Arm>>) {
     let program = build("aarch64-linux-gnu-gcc", "aarch64.S", &["-nostdlib"], folder);
-    let run = trace::<Arm>("qemu-aarch64", &program, MOST);
+    let run = trace::<Arm>("qemu-aarch64", &program, MAX);
     (program, run)
 }
 
 #[test]
-fn compiled_code_of_aarch64_is_told() {
+fn compiled_code_of_aarch64_is_resolved() {
     for level in ["-O0", "-O2"] {
         let folder = tempfile::tempdir().unwrap();
         let options = [level, "-march=armv8.1-a"];
@@ -88,12 +89,12 @@ fn compiled_code_of_aarch64_is_told() {
             &options,
             folder.path(),
         );
-        let run = trace::<Arm>("qemu-aarch64", &program, MOST);
+        let run = trace::<Arm>("qemu-aarch64", &program, MAX);
         let codes = arm_codes(&functions(&program));
         let tally = judge_arm(&codes, &run, Steps::All);
         none_is_wrong(&format!("natural.c {level}, AArch64"), &tally);
         assert!(tally.steps > 10_000 && tally.behind > 1000, "{tally}");
-        assert_eq!(tally.told, tally.accessing, "{:?}", tally.untold);
+        assert_eq!(tally.resolved, tally.accessing, "{:?}", tally.unresolved);
         let blind = judge_arm(&codes, &run, Steps::Blind);
         println!("  without asking for branches: {} wrong", blind.wrong.len());
         assert!(!blind.wrong.is_empty());
@@ -101,10 +102,10 @@ fn compiled_code_of_aarch64_is_told() {
 }
 
 #[test]
-fn every_way_of_addressing_of_x86_is_told() {
+fn every_way_of_addressing_of_x86_is_resolved() {
     let folder = tempfile::tempdir().unwrap();
     let program = build("gcc", "x86.c", &["-O1", "-no-pie"], folder.path());
-    let run = trace::<X86>("qemu-x86_64", &program, MOST);
+    let run = trace::<X86>("qemu-x86_64", &program, MAX);
     let codes = x86_codes(&functions(&program));
     let tally = judge_x86(&codes, &run, Steps::All);
     none_is_wrong("x86.c", &tally);
@@ -112,16 +113,16 @@ fn every_way_of_addressing_of_x86_is_told() {
 }
 
 #[test]
-fn compiled_code_of_x86_is_told() {
+fn compiled_code_of_x86_is_resolved() {
     for options in [["-O0", "-march=x86-64"], ["-O2", "-march=x86-64-v3"]] {
         let folder = tempfile::tempdir().unwrap();
         let program = build("gcc", "natural.c", &options, folder.path());
-        let run = trace::<X86>("qemu-x86_64", &program, MOST);
+        let run = trace::<X86>("qemu-x86_64", &program, MAX);
         let codes = x86_codes(&functions(&program));
         let tally = judge_x86(&codes, &run, Steps::All);
         none_is_wrong(&format!("natural.c {}, x86-64", options[0]), &tally);
         assert!(tally.steps > 10_000 && tally.behind > 1000, "{tally}");
-        assert_eq!(tally.told, tally.accessing, "{:?}", tally.untold);
+        assert_eq!(tally.resolved, tally.accessing, "{:?}", tally.unresolved);
         let blind = judge_x86(&codes, &run, Steps::Blind);
         println!("  without asking for branches: {} wrong", blind.wrong.len());
         assert!(!blind.wrong.is_empty());

@@ -8,8 +8,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use varve_agent_ring::shadow;
 use varve_model::Pid;
+use varve_preload_abi::shadow;
 use varve_sys::{CgroupMark, MovedPages, PidFd, Shadow};
 
 use super::order::{Came, Incoming, Order};
@@ -47,7 +47,7 @@ impl Moved {
     }
 
     /// Brings the pages back where the handler has ended. Large memory takes a while, and others wait.
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         if let Some(work) = self.work.take_if(|work| work.is_finished()) {
             let _ = work.join();
             self.is_back = true;
@@ -68,7 +68,7 @@ impl Moved {
     }
 
     /// Whether all pages are back.
-    fn is_settled(&mut self) -> bool {
+    fn is_done(&mut self) -> bool {
         self.is_back && self.work.is_none()
     }
 }
@@ -125,11 +125,11 @@ impl Care {
     }
 
     /// What is to be done again and again.
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         self.thaw_if_stopped();
         self.moved.retain_mut(|moved| !moved.is_over());
         if !self.is_spare() {
-            self.moved.iter_mut().for_each(Moved::look);
+            self.moved.iter_mut().for_each(Moved::refresh);
         }
     }
 
@@ -137,8 +137,8 @@ impl Care {
     fn see_pages_back(&mut self) {
         let until = Instant::now() + MAX_RETURN;
         while Instant::now() < until {
-            self.look();
-            if self.moved.iter_mut().all(|moved| moved.is_settled()) {
+            self.refresh();
+            if self.moved.iter_mut().all(|moved| moved.is_done()) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -155,7 +155,7 @@ impl Care {
             varve_sys::dissolve(path, parent);
         }
         for folder in &self.folders {
-            if crate::probes::counts::recovery::salvage(
+            if crate::probes::counts::recovery::recover_into_trace(
                 folder,
                 crate::probes::counts::recovery::PATIENCE,
             ) {
@@ -194,7 +194,7 @@ fn follow(mut orders: impl BufRead + Send + 'static, came: &Came) {
             }
         }
     });
-    let mut looked = Instant::now();
+    let mut refreshed = Instant::now();
     let is_ended = loop {
         match heard.recv_timeout(CHECK_EVERY) {
             Ok(Order::Recorder(pid)) => care.recorder = Some(pid),
@@ -207,9 +207,9 @@ fn follow(mut orders: impl BufRead + Send + 'static, came: &Came) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break false,
         }
-        if looked.elapsed() >= CHECK_EVERY {
-            looked = Instant::now();
-            care.look();
+        if refreshed.elapsed() >= CHECK_EVERY {
+            refreshed = Instant::now();
+            care.refresh();
         }
     };
     if !is_ended {

@@ -28,71 +28,71 @@ use crate::leftovers::{candidates, recorder_of};
 pub(crate) const NOTE: &str = "trace";
 /// How long the watchdog waits for those who read the trace.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it looks.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often it tries.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// The trace that lacks some counts.
 #[derive(Debug, PartialEq, Eq)]
-struct Creditor {
+struct PendingTrace {
     identity: Identity,
     path: PathBuf,
 }
 
-impl Creditor {
+impl PendingTrace {
     fn text(&self) -> std::ffi::OsString {
         let mut text = format!("{}:{}:", self.identity.device, self.identity.inode).into_bytes();
         text.extend_from_slice(self.path.as_os_str().as_bytes());
         std::ffi::OsString::from_vec(text)
     }
 
-    fn parse(text: &[u8]) -> Option<Creditor> {
+    fn parse(text: &[u8]) -> Option<PendingTrace> {
         let mut fields = text.splitn(3, |b| *b == b':');
         let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
         let (device, inode) = (number()?, number()?);
         let path = PathBuf::from(std::ffi::OsStr::from_bytes(fields.next()?));
-        Some(Creditor {
+        Some(PendingTrace {
             identity: Identity { device, inode },
             path,
         })
     }
 
     /// Of a folder of counts. Others may make such folders: only one's own is believed.
-    fn of(folder: &Path) -> Option<Creditor> {
+    fn of(folder: &Path) -> Option<PendingTrace> {
         let note = folder.join(NOTE);
         let is_own =
             |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| m.uid() == effective_user());
         if !is_own(folder) || !is_own(&note) {
             return None;
         }
-        Creditor::parse(fs::read_link(&note).ok()?.as_os_str().as_bytes())
+        PendingTrace::parse(fs::read_link(&note).ok()?.as_os_str().as_bytes())
     }
 }
 
 /// Notes that the counts of this folder are still to be written into that trace.
-pub(crate) fn owe(folder: &Path, trace: &TraceFolder) -> io::Result<()> {
-    let creditor = Creditor {
+pub(crate) fn note_pending(folder: &Path, trace: &TraceFolder) -> io::Result<()> {
+    let pending = PendingTrace {
         identity: trace.identity(),
         path: trace.path().canonicalize()?,
     };
-    symlink(creditor.text(), folder.join(NOTE))
+    symlink(pending.text(), folder.join(NOTE))
 }
 
 /// The counts are in the trace.
-pub(crate) fn settled(folder: &Path) {
+pub(crate) fn note_done(folder: &Path) {
     let _ = fs::remove_file(folder.join(NOTE));
 }
 
 /// Writes the counts of this folder of a recorder that is gone into their trace, unless they are there. Tells whether
 /// the folder is of no use any more: not where somebody is at work at the trace for longer than `patience`.
-pub(crate) fn salvage(folder: &Path, patience: Duration) -> bool {
-    let Some(creditor) = Creditor::of(folder) else {
+pub(crate) fn recover_into_trace(folder: &Path, patience: Duration) -> bool {
+    let Some(pending) = PendingTrace::of(folder) else {
         return true;
     };
     let began = Instant::now();
     loop {
-        match TraceFolder::open(&creditor.path) {
-            Ok(trace) if trace.identity() == creditor.identity => {
-                // Where it fails there is nobody to be told; the trace shows that they are missing.
+        match TraceFolder::open(&pending.path) {
+            Ok(trace) if trace.identity() == pending.identity => {
+                // Where it fails there is nobody to report it to; the trace shows that they are missing.
                 let _ = recover_counts(&trace);
                 return true;
             }
@@ -100,7 +100,7 @@ pub(crate) fn salvage(folder: &Path, patience: Duration) -> bool {
                 if began.elapsed() >= patience {
                     return false;
                 }
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(CHECK_EVERY);
             }
             // It was removed or replaced.
             _ => return true,
@@ -114,7 +114,7 @@ pub(crate) fn salvage(folder: &Path, patience: Duration) -> bool {
 /// Counts that are there and cannot be read or written.
 pub fn recover_counts(trace: &TraceFolder) -> Result<(), RecordError> {
     let read = trace.trace()?;
-    let Some(folder) = owed(&read)? else {
+    let Some(folder) = pending_counts(&read)? else {
         return Ok(());
     };
     // What the recorder wrote of them, if it was killed at that, is not all of them.
@@ -125,7 +125,7 @@ pub fn recover_counts(trace: &TraceFolder) -> Result<(), RecordError> {
     let mut writer = TraceWriter::resume(trace.clone())?;
     let manifest = write(&folder, &read, &mut writer)?;
     trace.write_manifest(&manifest)?;
-    settled(&folder);
+    note_done(&folder);
     Ok(())
 }
 
@@ -135,7 +135,7 @@ pub fn recover_counts(trace: &TraceFolder) -> Result<(), RecordError> {
 /// # Errors
 /// Counts that are there and cannot be read.
 pub fn read_counts(trace: &mut Trace, scratch: &Scratch) -> Result<(), RecordError> {
-    let Some(folder) = owed(trace)? else {
+    let Some(folder) = pending_counts(trace)? else {
         return Ok(());
     };
     let mut writer = ScratchWriter::new(scratch);
@@ -149,7 +149,7 @@ pub fn read_counts(trace: &mut Trace, scratch: &Scratch) -> Result<(), RecordErr
 }
 
 /// The folder of the counts that this trace lacks.
-fn owed(trace: &Trace) -> Result<Option<PathBuf>, RecordError> {
+fn pending_counts(trace: &Trace) -> Result<Option<PathBuf>, RecordError> {
     let manifest = &trace.manifest;
     if manifest.state != State::Recording || !manifest.has(Capability::ExactCounts) {
         return Ok(None);
@@ -161,14 +161,14 @@ fn owed(trace: &Trace) -> Result<Option<PathBuf>, RecordError> {
     Ok(candidates().find(|folder| {
         let named = folder.file_name().and_then(recorder_of);
         let is_its = named.is_some_and(|pid| pid.0 == recorder);
-        is_its && Creditor::of(folder).is_some_and(|c| c.identity == identity)
+        is_its && PendingTrace::of(folder).is_some_and(|c| c.identity == identity)
     }))
 }
 
 /// Writes the rows and gives the manifest that goes with them.
 fn write(folder: &Path, trace: &Trace, writer: &mut impl Append) -> Result<Manifest, RecordError> {
     let mut manifest = trace.manifest.clone();
-    let told: Vec<LossRow> = trace.rows()?;
+    let written: Vec<LossRow> = trace.rows()?;
     let end = monotonic_now();
     if manifest.clock.start_ns == Time(0) {
         manifest.clock.start_ns = rows::began(folder)?.unwrap_or(end);
@@ -182,7 +182,7 @@ fn write(folder: &Path, trace: &Trace, writer: &mut impl Append) -> Result<Manif
     let losses = rows::write(folder, &run, writer, &mut intervals)?;
     let mut rows = Vec::new();
     for (kind, count) in losses {
-        if count > 0 && told.iter().all(|row| row.kind != kind.as_str()) {
+        if count > 0 && written.iter().all(|row| row.kind != kind.as_str()) {
             rows.push(LossRow {
                 time_ns: end,
                 kind: kind.as_str().to_owned(),
@@ -203,16 +203,19 @@ mod tests {
 
     #[test]
     fn a_note_is_read_as_it_was_written() {
-        let creditor = Creditor {
+        let pending = PendingTrace {
             identity: Identity {
                 device: 2049,
                 inode: 77,
             },
             path: "/a:b/c d.varve".into(),
         };
-        assert_eq!(Creditor::parse(creditor.text().as_bytes()), Some(creditor));
+        assert_eq!(
+            PendingTrace::parse(pending.text().as_bytes()),
+            Some(pending)
+        );
         for other in ["", "/a/b.varve", "1:2", "x:2:/a", "1:-2:/a"] {
-            assert_eq!(Creditor::parse(other.as_bytes()), None, "{other}");
+            assert_eq!(PendingTrace::parse(other.as_bytes()), None, "{other}");
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use varve_exact_table::{CONTROL, Control, Counts, CountsError, EXTENSION, Image, Segment};
 use varve_model::{Duration, Interval, Loss, Page, Pid, Tid, Time, TouchSource};
+use varve_qemu_counter_abi::{CONTROL, Control, Counts, CountsError, EXTENSION, Image, Segment};
 use varve_trace::Append;
 use varve_trace::tables::{CountRow, IntervalRow, TouchRow};
 
@@ -100,7 +100,7 @@ pub(crate) fn write(
             start_ns: starts[interval as usize],
             end_ns: starts[interval as usize + 1],
             held_ns: Duration(0),
-            // The emulator's own memory cannot be told from the program's.
+            // The emulator's own memory cannot be distinguished from the program's.
             resident_pages: 0,
             processes: processes.len() as u32,
             threads,

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use varve_agent_ring::{Event, MapOperation, Record, RingReader};
 use varve_model::{Address, Bytes, ObjectKind, Page, Pid, SiteId, Tid, Time};
+use varve_preload_abi::{Event, MapOperation, Record, RingReader};
 use varve_sys::monotonic_now;
 
 use super::kernel_view::is_reservation;
@@ -14,7 +14,7 @@ use crate::state::{Arrivals, State};
 use crate::target::channel::Arrival;
 
 /// The name of the preload library's own memory in traces.
-pub(crate) const OWN_MEMORY: &str = "varve agent";
+pub(crate) const OWN_MEMORY: &str = "varve preload";
 
 /// A ring and what is known of its process.
 struct Ring {
@@ -23,7 +23,7 @@ struct Ring {
     pid: Pid,
     /// When what that process runs began.
     image: Time,
-    /// Whether it has told anything.
+    /// Whether it has reported anything.
     spoke: bool,
     sites: HashMap<u32, SiteId>,
     lost: u64,
@@ -45,7 +45,7 @@ struct Early {
 }
 
 impl Early {
-    /// Whether the events have told of the process and of what it runs.
+    /// Whether the events have reported the process and what it runs.
     fn is_known(&self, processes: &Processes) -> bool {
         processes.knows(self.pid, self.image)
     }
@@ -264,7 +264,7 @@ fn take(
         Event::ThreadStack { low, bytes, .. } => {
             objects.map(pid, birth(ObjectKind::Stack, STACK, low, bytes));
         }
-        Event::AgentMapping { address, bytes, .. } => {
+        Event::PreloadMapping { address, bytes, .. } => {
             let own = Birth {
                 site: None,
                 ..birth(ObjectKind::Mapping, OWN_MEMORY, address, bytes)
@@ -334,8 +334,8 @@ pub(crate) fn grow_or_shrink(
     }
 }
 
-fn alloc_name(kind: varve_agent_ring::AllocKind) -> &'static str {
-    use varve_agent_ring::AllocKind as K;
+fn alloc_name(kind: varve_preload_abi::AllocKind) -> &'static str {
+    use varve_preload_abi::AllocKind as K;
     match kind {
         K::Malloc => "malloc",
         K::Calloc => "calloc",

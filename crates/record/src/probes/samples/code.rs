@@ -14,7 +14,7 @@ use varve_symbols::{FunctionBounds, Locator, Mapping};
 use super::space::Space;
 
 /// Functions above this size are looked at in pieces.
-const LARGEST_FUNCTION: u64 = 256 << 10;
+const MAX_FUNCTION: u64 = 256 << 10;
 /// How far such a piece reaches to both sides.
 const PIECE: u64 = 2048;
 /// Decoded functions of a process that are kept.
@@ -88,7 +88,7 @@ impl CodeReader {
                 let range = around.start.0..around.end.0;
                 let inside = range.start >= mapping.address.0
                     && range.end <= mapping.address.0.saturating_add(mapping.bytes.0);
-                if !inside || range.end - range.start > LARGEST_FUNCTION {
+                if !inside || range.end - range.start > MAX_FUNCTION {
                     return None;
                 }
                 if known.len() >= MAX_FUNCTIONS {

@@ -1,13 +1,13 @@
-//! `--fault-budget`: as many pages are armed as the permitted cost allows, chosen at random.
+//! `--fault-budget`: as many pages are protected as the permitted cost allows, chosen at random.
 //!
-//! A page is armed where its number, hashed with a seed, lies below a threshold (`varve_agent_ring::is_chosen`), so every
+//! A page is protected where its number, hashed with a seed, lies below a threshold (`varve_preload_abi::is_chosen`), so every
 //! page has the same chance whatever the program does with it. The seed changes now and then, so that others have their
 //! turn; the threshold follows what the last interval cost.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use varve_agent_ring::Arm;
 use varve_model::{Duration, Time};
+use varve_preload_abi::Protect;
 
 /// Boundaries between two seeds.
 const EPOCH: u64 = 40;
@@ -23,11 +23,11 @@ const GROWTH: f64 = 1.3;
 pub(crate) struct Spent {
     /// How long threads waited for accesses that trapped.
     pub(crate) waited: Duration,
-    /// How long the target was held at its last boundary, for the scan and for arming.
+    /// How long the target was held at its last boundary, for the scan and for protecting.
     pub(crate) held: Duration,
 }
 
-/// Chooses what is armed.
+/// Chooses what is protected.
 #[derive(Debug)]
 pub(crate) struct Budget {
     /// Of the run time, 0 to 1.
@@ -49,13 +49,13 @@ impl Budget {
         }
     }
 
-    /// The share of pages that is armed.
+    /// The share of pages that is protected.
     pub(crate) fn share(&self) -> f64 {
         self.share
     }
 
-    /// What to arm at a boundary at this time.
-    pub(crate) fn next(&mut self, now: Time, spent: Spent) -> Arm {
+    /// What to protect at a boundary at this time.
+    pub(crate) fn next(&mut self, now: Time, spent: Spent) -> Protect {
         let wall = self.last.map(|last| (now - last).0 as f64);
         self.last = Some(now);
         if let Some(wall) = wall {
@@ -68,7 +68,7 @@ impl Budget {
             self.seed = random();
         }
         self.boundaries += 1;
-        Arm {
+        Protect {
             seed: self.seed,
             threshold: threshold(self.share),
             afresh,
@@ -90,7 +90,7 @@ fn random() -> u64 {
 mod tests {
     use super::*;
 
-    fn spend(budget: &mut Budget, at: u64, waited: u64, held: u64) -> Arm {
+    fn spend(budget: &mut Budget, at: u64, waited: u64, held: u64) -> Protect {
         let spent = Spent {
             waited: Duration(waited),
             held: Duration(held),
@@ -119,7 +119,7 @@ mod tests {
         let mut budget = Budget::new(0.05);
         let seeds: Vec<(u64, bool)> = (1..=EPOCH + 1)
             .map(|i| spend(&mut budget, i, 500_000, 0))
-            .map(|arm| (arm.seed, arm.afresh))
+            .map(|protect| (protect.seed, protect.afresh))
             .collect();
         assert!(
             seeds[..EPOCH as usize]

@@ -1,6 +1,6 @@
 //! The fault backend: the first access to each page in an interval traps.
 //!
-//! Each process with the preload library has a fault handler (`agent/src/handler.rs`). While the target is held, and
+//! Each process with the preload library has a fault handler (`preload/src/handler.rs`). While the target is held, and
 //! after the accessed bits were read, each handler moves the pages of its process away; when the target runs on, the
 //! first access to a page faults, and the kernel's tracepoints tell of it as of every fault: address, thread, CPU, time,
 //! instruction, read or write. The scan goes on as ever and is the safety net: what cannot be moved is still found
@@ -19,9 +19,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration as Wait;
 
-use varve_agent_ring::{Arm, Armed, MAX_WORDS, WHO};
 use varve_bpf::{ExemptProcesses, Leaf, Region};
 use varve_model::{Address, Bytes, Duration, Pid, Tid, Time, TouchSource};
+use varve_preload_abi::{MAX_WORDS, Protect, Protected, WHO};
 use varve_sys::{HandlerSocket, MovedPages, monotonic_now};
 use varve_trace::TrapsNote;
 use varve_trace::tables::TouchRow;
@@ -40,8 +40,8 @@ const MAX_MEETING: Duration = Duration(10_000_000_000);
 /// How long a process may take to show that it ends, or runs another program.
 const MAX_DOUBT: Duration = Duration(1_000_000_000);
 
-/// What is armed without a budget.
-const EVERY_PAGE: Arm = Arm {
+/// What is protected without a budget.
+const EVERY_PAGE: Protect = Protect {
     seed: 0,
     threshold: u64::MAX,
     afresh: false,
@@ -66,12 +66,12 @@ pub(crate) struct Handlers {
     held: Option<PathBuf>,
     handlers: HashMap<Pid, Handler>,
     threads: HashMap<Pid, HashMap<Tid, Address>>,
-    /// Where not all pages are to be armed.
+    /// Where not all pages are to be protected.
     budget: Option<Budget>,
     /// What the interval that runs has cost so far.
     spent: Spent,
-    /// What was armed last.
-    armed: Arm,
+    /// What was protected last.
+    protected: Protect,
     /// What was done, for the manifest.
     pub(crate) note: TrapsNote,
     /// Processes without a handler, of which nobody knows yet whether they are about to end.
@@ -120,7 +120,7 @@ impl Handlers {
             },
             budget,
             spent: Spent::default(),
-            armed: EVERY_PAGE,
+            protected: EVERY_PAGE,
             doubts: Vec::new(),
             shared_users: 0,
             killed: 0,
@@ -194,7 +194,7 @@ impl Handlers {
                 self.fail(pid);
             }
         }
-        self.settle_doubts(|doubt| now - doubt.failed >= MAX_DOUBT);
+        self.end_doubts(|doubt| now - doubt.failed >= MAX_DOUBT);
     }
 
     /// Misses those who are not tracked because they may be handlers, and are none.
@@ -222,9 +222,9 @@ impl Handlers {
         handler.hear_end();
         let shadow = std::mem::take(&mut handler.shadow);
         self.left.insert(pid, (handler.since, shadow));
-        if let Some((served, empty)) = handler.left {
-            self.note.served += served;
-            self.note.served_empty += empty;
+        if let Some((resolved, empty)) = handler.left {
+            self.note.resolved += resolved;
+            self.note.resolved_empty += empty;
         }
         match (handler.is_lost(), varve_sys::is_running(pid)) {
             (true, true) => {
@@ -248,7 +248,7 @@ impl Handlers {
     }
 
     /// Counts those processes that run on without a handler.
-    fn settle_doubts(&mut self, is_due: impl Fn(&Doubt) -> bool) {
+    fn end_doubts(&mut self, is_due: impl Fn(&Doubt) -> bool) {
         let given_up = &mut self.note.given_up;
         self.doubts.retain(|doubt| {
             let is_due = is_due(doubt);
@@ -258,12 +258,12 @@ impl Handlers {
     }
 
     /// Settles what is in doubt: the recording is over, and all events are known.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.killed += self.ending.drain(..).len() as u64;
-        self.settle_doubts(|_| true);
+        self.end_doubts(|_| true);
     }
 
-    /// Follows what the events told.
+    /// Follows what the events reported.
     pub(crate) fn learn(&mut self, news: impl IntoIterator<Item = TrapNews>) {
         for one in news {
             match one {
@@ -292,9 +292,9 @@ impl Handlers {
                         handler.hear_end();
                         // None ends before it is asked to.
                         self.killed += u64::from(handler.is_lost() && !by_signal);
-                        let (served, empty) = handler.quit();
-                        self.note.served += served;
-                        self.note.served_empty += empty;
+                        let (resolved, empty) = handler.quit();
+                        self.note.resolved += resolved;
+                        self.note.resolved_empty += empty;
                     }
                     self.threads.remove(&pid);
                 }
@@ -304,25 +304,28 @@ impl Handlers {
 
     /// Has the pages of these processes, which are held, moved away. `waited` is how long they waited for trapped
     /// accesses since the last time.
-    pub(crate) fn arm(&mut self, pids: &[Pid], waited: Duration) {
+    pub(crate) fn protect(&mut self, pids: &[Pid], waited: Duration) {
         self.note.waited_ns = self.note.waited_ns + waited;
         self.spent.waited = waited;
-        let arm = match &mut self.budget {
+        let protect = match &mut self.budget {
             Some(budget) => budget.next(monotonic_now(), std::mem::take(&mut self.spent)),
             None => EVERY_PAGE,
         };
-        self.armed = arm;
+        self.protected = protect;
         let ready =
             |(pid, handler): &(&Pid, &mut Handler)| handler.is_ready() && pids.contains(pid);
         let mut gone = Vec::new();
         // All at once, then all answers.
         for (pid, handler) in self.handlers.iter_mut().filter(ready) {
-            let arm = Arm {
+            let protect = Protect {
                 is_limited: varve_sys::has_limited_memory(*pid),
-                ..arm
+                ..protect
             };
             let threads = self.threads.get(pid).into_iter().flat_map(|t| t.values());
-            if handler.arm(&arm, threads.map(|a| a.0).collect()).is_err() {
+            if handler
+                .protect(&protect, threads.map(|a| a.0).collect())
+                .is_err()
+            {
                 gone.push(*pid);
             }
         }
@@ -332,9 +335,9 @@ impl Handlers {
                 continue;
             }
             match handler.answer(&mut words) {
-                Some(armed) => {
-                    handler.moved |= armed.moved > 0;
-                    add(&mut self.note, &armed);
+                Some(protected) => {
+                    handler.moved |= protected.moved > 0;
+                    add(&mut self.note, &protected);
                 }
                 None => gone.push(*pid),
             }
@@ -354,9 +357,9 @@ impl Handlers {
         self.spent.held = held;
     }
 
-    /// What was armed last.
-    pub(crate) fn armed(&self) -> Arm {
-        self.armed
+    /// What was protected last.
+    pub(crate) fn protected(&self) -> Protect {
+        self.protected
     }
 
     /// Takes the shadows out of what was found: they are not the target's memory.
@@ -422,13 +425,13 @@ pub(crate) fn count(note: &mut TrapsNote, rows: &[TouchRow]) {
     }
 }
 
-fn add(note: &mut TrapsNote, armed: &Armed) {
-    note.moved_pages += armed.moved;
-    note.immovable_pages += armed.stuck;
-    note.most_refused_bytes = note.most_refused_bytes.max(Bytes(armed.refused_bytes));
-    note.served += armed.served;
-    note.served_empty += armed.empty;
-    note.moving_ns = note.moving_ns + Duration(armed.took_ns);
+fn add(note: &mut TrapsNote, protected: &Protected) {
+    note.moved_pages += protected.moved;
+    note.immovable_pages += protected.stuck;
+    note.max_refused_bytes = note.max_refused_bytes.max(Bytes(protected.refused_bytes));
+    note.resolved += protected.resolved;
+    note.resolved_empty += protected.empty;
+    note.moving_ns = note.moving_ns + Duration(protected.took_ns);
 }
 
 #[cfg(test)]

@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 
-use varve_agent_ring::{Arm, is_chosen};
 use varve_bpf::Bitmap;
 use varve_model::{Address, PAGE_BYTES, Pid};
+use varve_preload_abi::{Protect, is_chosen};
 
 use crate::recorder::touch_rows::FirstAccesses;
 
 /// Which pages trapped in an interval.
 #[derive(Debug, Default)]
 pub(crate) struct Trapped {
-    /// What was armed for it: other pages may trap as well, and do not count.
-    pub(crate) armed: Option<Arm>,
+    /// What was protected for it: other pages may trap as well, and do not count.
+    pub(crate) protected: Option<Protect>,
     regions: HashMap<(Pid, Address), Bits>,
 }
 
@@ -23,7 +23,7 @@ struct Bits {
 }
 
 impl Trapped {
-    /// A fault told of an access; the first to a page counts.
+    /// A fault reported an access; the first to a page counts.
     pub(crate) fn note(&mut self, pid: Pid, address: Address, is_write: bool) {
         let region = Address(address.0 & !(512 * PAGE_BYTES - 1));
         let page = (address.0 - region.0) / PAGE_BYTES;
@@ -42,7 +42,7 @@ impl Trapped {
         let Some(bits) = self.regions.get(&(pid, base)) else {
             return FirstAccesses::default();
         };
-        let Some(arm) = self.armed.filter(|a| a.threshold != u64::MAX) else {
+        let Some(protect) = self.protected.filter(|a| a.threshold != u64::MAX) else {
             return FirstAccesses {
                 pages: bits.any,
                 written: bits.wrote,
@@ -51,7 +51,7 @@ impl Trapped {
         let chosen = std::array::from_fn(|i| {
             let bit = |b: u64| {
                 let page = base.page().0 + i as u64 * 64 + b;
-                u64::from(is_chosen(page, arm.seed, arm.threshold)) << b
+                u64::from(is_chosen(page, protect.seed, protect.threshold)) << b
             };
             (0..64).map(bit).sum::<u64>()
         });

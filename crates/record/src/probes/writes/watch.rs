@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | protected at the interval's start, the same since | still protected, never pinned | no |
 //! | the same | not protected, dirty: it was written, or came to be within the interval by a write | yes |
-//! | any other, of a process that we watch | not protected, dirty, and a fault told of a write | yes |
+//! | any other, of a process that we watch | not protected, dirty, and a fault reported a write | yes |
 //! | everything else | | not known |
 //!
 //! What the kernel makes writable on a program's behalf counts as written, as it does with soft-dirty
@@ -17,9 +17,9 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 
-use varve_agent_ring::RING_NAME;
 use varve_bpf::{Bitmap, Leaf, Mapping, MappingCall, Region};
 use varve_model::{Address, Bytes, Pid};
+use varve_preload_abi::RING_NAME;
 use varve_sys::{MapEntry, UserFault};
 
 use crate::state::found::{Found, When};
@@ -33,7 +33,7 @@ const MAX_FAULTS: usize = 1 << 19;
 #[derive(Debug)]
 pub(crate) struct WriteWatch {
     watched: HashMap<Pid, Watched>,
-    /// Mapping events that were lost: what they would have told is not known.
+    /// Mapping events that were lost: what they would have reported is not known.
     lost: u64,
     /// Whether there ever was one.
     pub(crate) any: bool,
@@ -107,7 +107,7 @@ impl WriteWatch {
                 let (low, high) = (before.0.min(result), before.0.max(result));
                 watched.forget(Address(low), Bytes(high - low));
             }
-            // Its size is not told.
+            // Its size is not known.
             MappingCall::ShmAttach { .. } | MappingCall::ShmDetach { .. } => watched.forget_all(),
         }
     }
@@ -125,7 +125,7 @@ impl WriteWatch {
         }
     }
 
-    /// A fault told of a write in the interval that runs, or in the next.
+    /// A fault reported a write in the interval that runs, or in the next.
     pub(crate) fn fault(&mut self, pid: Pid, address: Address, next: bool) {
         if let Some(watched) = self.watched.get_mut(&pid) {
             let faults = if next {
@@ -218,7 +218,7 @@ impl Watched {
         if region.leaf != Leaf::Small {
             let whole = self.guarded.holds(region.base, region.leaf.bytes());
             let pages = region.leaf.bytes().0 >> 12;
-            let told = || {
+            let is_reported = || {
                 self.faults
                     .iter()
                     .any(|p| (first..first + pages).contains(p))
@@ -228,7 +228,7 @@ impl Watched {
             if !known || !whole || pinned {
                 region.intact = [0; 8];
             }
-            if !known || (region.written[0] != 0 && !whole && !told()) {
+            if !known || (region.written[0] != 0 && !whole && !is_reported()) {
                 region.written = [0; 8];
             }
             return;
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(judged(&w, 0b0011, 0b1100, 0), (0, 0));
         w.guarded.insert(Address((4 << 21) + 4096), Bytes(2 * 4096));
         assert_eq!(judged(&w, 0b0011, 0b1100, 0), (0b0010, 0b0100));
-        // A fault told of a write to the first page, which need not have been protected.
+        // A fault reported a write to the first page, which need not have been protected.
         w.faults.insert(4 << 9);
         assert_eq!(judged(&w, 0b0011, 0b1100, 0), (0b0011, 0b0100));
         assert_eq!(judged(&w, 0, 0b1101, 0), (0, 0b0100));

@@ -135,7 +135,7 @@ impl Cell for String {
     }
 }
 
-macro_rules! words {
+macro_rules! named {
     ($($name:ty),*) => {$(
         impl Cell for $name {
             fn sample(source: &mut Source) -> Self {
@@ -149,7 +149,7 @@ macro_rules! words {
     )*};
 }
 
-words!(
+named!(
     TouchSource,
     ObjectKind,
     SampleSource,

@@ -92,10 +92,10 @@ fn a_file_that_shrinks_and_grows_is_no_reason_to_die() {
 #[test]
 fn a_fifo_in_the_place_of_a_library_of_varve_does_not_hang_the_doctor() {
     let stage = Stage::new();
-    let fifo = stage.path("libvarve_agent.so");
+    let fifo = stage.path("libvarve_preload.so");
     make_fifo(&fifo);
     let mut doctor = stage.command(varve_binary());
-    doctor.arg("doctor").env("VARVE_AGENT", &fifo);
+    doctor.arg("doctor").env("VARVE_PRELOAD", &fifo);
     stage.run(doctor);
 }
 

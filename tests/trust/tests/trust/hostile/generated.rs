@@ -4,8 +4,8 @@
 
 use varve_faults::{Stage, varve_binary};
 
-/// The report of a program that told of its code in this way.
-fn told(kind: &str) -> String {
+/// The report of a program that reported its code in this way.
+fn report_of(kind: &str) -> String {
     let stage = Stage::new();
     let program = varve_trust::program("generated");
     let folder = stage.folder().to_owned();
@@ -21,8 +21,8 @@ fn told(kind: &str) -> String {
 }
 
 #[test]
-fn generated_code_has_the_name_that_its_program_told() {
-    let report = told("map");
+fn generated_code_has_the_name_that_its_program_reported() {
+    let report = report_of("map");
     assert!(report.contains("spinning"), "{report}");
     assert!(!report.contains("\x1b[31m"), "{report}");
     assert!(!report.contains("no map for `perf`"), "{report}");
@@ -31,7 +31,7 @@ fn generated_code_has_the_name_that_its_program_told() {
 #[test]
 fn links_other_files_and_others_files_are_not_read() {
     for kind in ["link", "fifo", "foreign"] {
-        let report = told(kind);
+        let report = report_of(kind);
         assert!(!report.contains("spinning"), "{kind}: {report}");
         assert!(
             report.contains("generated code (function not known)"),

@@ -206,7 +206,7 @@ impl Reader {
             operations.push(operation)
         });
         self.dropped += left.cut as u64;
-        // The last one is the one that came just before the kernel told of the buffer: what it is behind by is known in ticks.
+        // The last one is the one that came just before the kernel reported the buffer: what it is behind by is known in ticks.
         let last = operations.iter().filter_map(|o| o.ticks).max();
         for operation in operations {
             let (Some(write), Some(0)) = (operation.write, operation.exception_level) else {

@@ -4,11 +4,12 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration as Wait, Instant};
 
-use varve_agent_ring::{
-    Arm, Armed, DEVICE, HELLO, MAX_WORDS, PLACES, QUIT, READY, SERVED, SHARED_USER, THREADS,
-};
 use varve_bpf::ExemptProcesses;
 use varve_model::{Address, Bytes, Pid, Time};
+use varve_preload_abi::{
+    DEVICE, HELLO, MAX_WORDS, PLACES, Protect, Protected, QUIT, READY, RESOLVED, SHARED_USER,
+    THREADS,
+};
 use varve_sys::{HandlerSocket, MovedPages, PidFd};
 
 use super::STEP;
@@ -23,7 +24,7 @@ const LAST_ANSWER: Wait = Wait::from_millis(20);
 /// Places to which a handler says that it moves pages, at most: more than it keeps.
 const MAX_PLACES: usize = 32 << 10;
 
-/// What a greeting brought.
+/// What a handshake brought.
 #[derive(Debug, Default)]
 pub(super) struct Handshake {
     /// The handler, once it is certain that it is one, and when it was made.
@@ -43,7 +44,7 @@ pub(super) struct Handler {
     pub(super) shadow: Ranges,
     /// How many pieces that is.
     pub(super) places: usize,
-    /// What it had served, and of that accesses to pages without content, when it ended because its program asked it to.
+    /// What it had resolved, and of that accesses to pages without content, when it ended because its program asked it to.
     pub(super) left: Option<(u64, u64)>,
 }
 
@@ -90,7 +91,7 @@ impl Handler {
             && self.is_ready()
             && let Ok(Some(said)) = self.socket.receive(&mut words, Wait::ZERO)
         {
-            self.left = served(&words, said.words);
+            self.left = resolved(&words, said.words);
         }
     }
 
@@ -143,19 +144,19 @@ impl Handler {
         Ok(shaken)
     }
 
-    /// Asks it to arm, all pages but those of these threads' control blocks.
-    pub(super) fn arm(&self, arm: &Arm, mut threads: Vec<u64>) -> io::Result<()> {
+    /// Asks it to protect, all pages but those of these threads' control blocks.
+    pub(super) fn protect(&self, protect: &Protect, mut threads: Vec<u64>) -> io::Result<()> {
         // In order, which spares the handler work.
         threads.sort_unstable();
         for some in threads.chunks(MAX_WORDS - 1) {
             let words: Vec<u64> = [THREADS].into_iter().chain(some.iter().copied()).collect();
             self.socket.send(&words, MAX_ANSWER)?;
         }
-        self.socket.send(&arm.encode(), MAX_ANSWER)
+        self.socket.send(&protect.encode(), MAX_ANSWER)
     }
 
     /// What it did; nothing where it ended or takes too long.
-    pub(super) fn answer(&mut self, words: &mut [u64]) -> Option<Armed> {
+    pub(super) fn answer(&mut self, words: &mut [u64]) -> Option<Protected> {
         let until = Instant::now() + MAX_ANSWER;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -168,8 +169,8 @@ impl Handler {
             };
             let words = words.get(..said.words)?;
             let [PLACES, places @ ..] = words else {
-                self.left = served(words, said.words);
-                return Armed::decode(words);
+                self.left = resolved(words, said.words);
+                return Protected::decode(words);
             };
             self.places += places.len() / 2;
             if self.places > MAX_PLACES {
@@ -181,7 +182,7 @@ impl Handler {
         }
     }
 
-    /// Ends it at once: the memory is of no use any more. What it has served since the last boundary, and of that
+    /// Ends it at once: the memory is of no use any more. What it has resolved since the last boundary, and of that
     /// accesses to pages without content.
     pub(super) fn quit(self) -> (u64, u64) {
         let mut words = [0; 3];
@@ -194,16 +195,16 @@ impl Handler {
             return (0, 0);
         }
         match self.socket.receive(&mut words, LAST_ANSWER) {
-            Ok(Some(said)) => served(&words, said.words).unwrap_or_default(),
+            Ok(Some(said)) => resolved(&words, said.words).unwrap_or_default(),
             _ => (0, 0),
         }
     }
 }
 
 /// The counts of a last message.
-fn served(words: &[u64], said: usize) -> Option<(u64, u64)> {
+fn resolved(words: &[u64], said: usize) -> Option<(u64, u64)> {
     match words {
-        [SERVED, served, empty, ..] if said == 3 => Some((*served, *empty)),
+        [RESOLVED, resolved, empty, ..] if said == 3 => Some((*resolved, *empty)),
         _ => None,
     }
 }

@@ -1,0 +1,193 @@
+//! Objects, and groups of objects of one site.
+
+use serde::Serialize;
+use ts_rs::TS;
+use varve_model::{Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time};
+
+use super::footprint::Reuse;
+
+/// One life of one object.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ObjectUse {
+    /// Its number in the trace.
+    pub object: ObjectId,
+    /// Its name, as a person would say it.
+    pub name: String,
+    /// What it is.
+    pub kind: ObjectKind,
+    /// Where it was allocated, in a line.
+    pub site: Option<String>,
+    /// Its process; of memory that several map, the first that had it.
+    pub pid: Pid,
+    /// Its first byte in that process.
+    pub address: Address,
+    /// Its size.
+    pub bytes: Bytes,
+    /// Whether it is a page of pooled small objects.
+    pub pool: bool,
+    /// When it came to be.
+    pub born_ns: Time,
+    /// When it ceased; null where it lived to the end.
+    pub died_ns: Option<Time>,
+    /// The thread that made it, where one did.
+    pub born_tid: Option<Tid>,
+    /// What was found out about its pages.
+    #[serde(flatten)]
+    pub usage: Usage,
+    /// The part of the touched pages that it covers, at most: it may lie on the first and the last one in part.
+    pub touched_bytes: Bytes,
+    /// Whether it is a reservation: address space of which parts become memory later.
+    pub reserved: bool,
+    /// Where its memory is such that several processes may map it: those that touched it, most pages first. A page that
+    /// several touched counts in each here, and once in `touched_pages`. Empty for memory of one process.
+    pub processes: Vec<ObjectProcess>,
+    /// Accesses that read its pages, where they were counted; a page that it shares counts in all its objects.
+    pub reads: Option<u64>,
+    /// The same of accesses that wrote.
+    pub writes: Option<u64>,
+    /// The thread of the first page fault in it; null where there was none.
+    pub first_touch_tid: Option<Tid>,
+    /// The threads that touched pages of it first, by page faults; most pages first.
+    pub threads: Vec<ThreadShare>,
+}
+
+/// What a process did to an object of memory that several may map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ObjectProcess {
+    /// The process.
+    pub pid: Pid,
+    /// Distinct pages touched.
+    pub touched_pages: Pages,
+    /// Sum over intervals of pages touched.
+    pub page_touches: u64,
+    /// Touched pages that it wrote; null where unknown, a lower bound where `writes` is `partly`.
+    pub written_pages: Option<Pages>,
+    /// The thread of its first page fault there; null where there was none.
+    pub first_touch_tid: Option<Tid>,
+}
+
+/// What was found out about the pages of an object, or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TS)]
+pub struct Usage {
+    /// Distinct pages touched.
+    pub touched_pages: Pages,
+    /// Sum over intervals of pages touched.
+    pub page_touches: u64,
+    /// Intervals in which any page of it was touched.
+    pub intervals_touched: u64,
+    /// The end of the first interval that touched it.
+    pub first_touch_ns: Option<Time>,
+    /// The end of the last interval that touched it.
+    pub last_touch_ns: Option<Time>,
+    /// In how many intervals its pages were touched. Of several objects: each page in each life.
+    pub reuse: Reuse,
+    /// Touched pages that were written; null where unknown, a lower bound where `writes` is `partly`.
+    pub written_pages: Option<Pages>,
+    /// Page touches of pages that other objects lie on too: they may not be this object's.
+    pub shared_page_touches: u64,
+    /// Page touches that huge pages made.
+    pub huge_page_touches: u64,
+    /// Page touches whose bit could not be cleared or that are pinned: they repeat whether used or not.
+    pub standing_page_touches: u64,
+    /// Page touches that other processes may have made, and nothing shows that this program did; in no other figure.
+    pub possibly_others_page_touches: u64,
+    /// Touched pages, in use at the end of the recording, that the tail of the recording did not touch.
+    pub cold_pages: Pages,
+    /// Pages with a page fault: what `threads` accounts for. Of several objects: the sum over lives.
+    pub first_touches: Pages,
+    /// Page faults in it while it was there: a page may have several, as when it is given back to the kernel meanwhile.
+    pub faults: u64,
+}
+
+impl Usage {
+    /// In how many intervals a touched page was touched, on average.
+    pub fn heat(&self) -> f64 {
+        match self.touched_pages.0 {
+            0 => 0.0,
+            pages => self.page_touches as f64 / pages as f64,
+        }
+    }
+}
+
+/// Pages first touched by a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
+pub struct ThreadShare {
+    /// Its process.
+    pub pid: Pid,
+    /// The thread.
+    pub tid: Tid,
+    /// How many pages.
+    pub pages: Pages,
+}
+
+/// What a process has of the objects of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
+pub struct GroupProcess {
+    /// The process.
+    pub pid: Pid,
+    /// How many of the objects it has, or touched where several may map them.
+    pub objects: u64,
+    /// The sum over these of the pages that it touched: memory used again for another life counts each time.
+    pub touched_pages_over_lives: Pages,
+    /// Sum over them and over intervals of the pages that it touched.
+    pub page_touches: u64,
+}
+
+/// Objects with the same name, kind and site, as reports name it: whoever called the function that allocates.
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
+pub struct Group {
+    /// Their name.
+    pub name: String,
+    /// What they are.
+    pub kind: ObjectKind,
+    /// Where they were allocated.
+    pub site: Option<String>,
+    /// How many.
+    pub objects: u64,
+    /// The processes that have them, or touched them where several map one; most page touches first.
+    pub processes: Vec<GroupProcess>,
+    /// The threads that touched pages of them first, by page faults, summed over the objects; most pages first.
+    pub threads: Vec<ThreadShare>,
+    /// Their sizes, summed over all lives.
+    pub bytes: Bytes,
+    /// The part of the touched pages that they cover, at most.
+    pub touched_bytes: Bytes,
+    /// The most bytes of them that lived at once.
+    pub peak_bytes: Bytes,
+    /// How many died in the recording.
+    pub died: u64,
+    /// The median life of those that died.
+    pub median_life_ns: Option<Duration>,
+    /// Objects of it that were never touched.
+    pub untouched_objects: u64,
+    /// The sum over the objects of the pages touched: memory that is used again and again for another life counts each
+    /// time.
+    pub touched_pages_over_lives: Pages,
+    /// Their pages, each once however many of the objects lay on it.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// Objects that the list leaves out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Omitted {
+    /// How many.
+    pub objects: u64,
+    /// Their sizes, summed.
+    pub bytes: Bytes,
+    /// The sum over them of the pages touched; memory used again for another life counts each time.
+    pub touched_pages_over_lives: Pages,
+    /// Sum over them and over intervals of pages touched.
+    pub page_touches: u64,
+}
+
+/// The last quarter of the recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tail {
+    /// Its beginning.
+    pub start_ns: Time,
+    /// Its length.
+    pub duration_ns: Duration,
+    /// Touched pages of objects alive at the end that it did not touch.
+    pub cold_pages: Pages,
+}

@@ -1,0 +1,326 @@
+//! The first screen of a report: what a program used, what is hot, and what to do.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use serde::Serialize;
+use varve_model::{Bytes, Capability, ObjectId, ObjectKind, Pages};
+
+use crate::Known;
+use crate::analysis::{Analysis, FindingId, TraceFacts};
+use crate::format;
+use crate::sections::unknown::files_topics;
+
+/// Objects and lines of code that are listed.
+const OBJECTS: usize = 5;
+const LINES: usize = 3;
+/// Samples of known accesses from which on they say what is hot.
+const ENOUGH_SAMPLES: u64 = 100;
+
+/// The first screen.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Overview {
+    /// Memory touched, each page once.
+    pub touched: Known<Bytes>,
+    /// Memory resident at the end of an interval, at most, summed over the processes.
+    pub peak_resident: Known<Bytes>,
+    /// Memory touched in an interval, on average.
+    pub mean_working_set: Known<Bytes>,
+    /// The same, at most.
+    pub peak_working_set: Known<Bytes>,
+    /// Memory touched that lies in no known object.
+    pub unowned: Known<Bytes>,
+    /// What shares of `hot` are of.
+    pub hot_by: HotBy,
+    /// The samples that `hot` rests on; null where it rests on something else.
+    pub hot_samples: Option<u64>,
+    /// The hottest objects, those of one name together.
+    pub hot: Vec<HotObject>,
+    /// The hottest lines of code; empty where no sample tells.
+    pub hot_lines: Vec<HotLine>,
+    /// The samples that `hot_lines` rests on.
+    pub line_samples: u64,
+    /// Each finding in a line.
+    pub findings: Vec<Headline>,
+    /// What is not known, in a few words each.
+    pub unknown: Vec<String>,
+}
+
+/// What says how hot an object is: the best that the trace has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HotBy {
+    /// Counts of every access.
+    Accesses,
+    /// Samples whose weight is time.
+    Time,
+    /// Samples.
+    Samples,
+    /// Pages touched, summed over the intervals.
+    PageTouches,
+}
+
+impl HotBy {
+    /// In words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            HotBy::Accesses => "accesses",
+            HotBy::Time => "time at accesses",
+            HotBy::Samples => "samples of accesses",
+            HotBy::PageTouches => "pages touched, summed over intervals",
+        }
+    }
+}
+
+/// A hot object, or several of one name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HotObject {
+    /// The name.
+    pub name: String,
+    /// What it is.
+    pub kind: ObjectKind,
+    /// How many have that name.
+    pub objects: u64,
+    /// The most that lived at once; where they were allocated on several ways, summed over these.
+    pub bytes: Known<Bytes>,
+    /// What was touched of them, summed likewise.
+    pub touched: Known<Bytes>,
+    /// Their share, 0 to 1.
+    pub share: f64,
+}
+
+/// A hot line of code.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HotLine {
+    /// The file and line, or what is known instead.
+    pub place: String,
+    /// Its share, 0 to 1.
+    pub share: f64,
+}
+
+/// A finding in a line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Headline {
+    /// Which rule found it.
+    pub id: FindingId,
+    /// What to do.
+    pub action: String,
+    /// What was found.
+    pub title: String,
+    /// The object that it is about most.
+    pub object: Option<String>,
+}
+
+impl Overview {
+    /// What an analysis says in short.
+    pub fn of(a: &Analysis) -> Overview {
+        let f = &a.footprint;
+        let bytes = |pages: &Known<Pages>| pages.map(|p| p.bytes());
+        let (hot_by, hot) = hot(a);
+        Overview {
+            touched: bytes(&f.touched_pages),
+            peak_resident: bytes(&f.peak_resident_pages),
+            mean_working_set: bytes(&f.mean_working_set_pages),
+            peak_working_set: bytes(&f.peak_working_set_pages),
+            unowned: a.unowned.map(|rest| rest.touched_pages.bytes()),
+            hot_by,
+            hot_samples: match hot_by {
+                HotBy::Time | HotBy::Samples => a.samples.as_ref().map(|s| s.with_object),
+                HotBy::Accesses | HotBy::PageTouches => None,
+            },
+            hot,
+            hot_lines: hot_lines(a),
+            line_samples: a.samples.as_ref().map_or(0, |s| s.all.samples),
+            findings: headlines(a),
+            unknown: topics(&a.unknown),
+        }
+    }
+}
+
+/// Whether every page that was touched is in the trace.
+fn is_whole(trace: &TraceFacts) -> bool {
+    trace.complete
+}
+
+/// What was found of objects: their numbers and weights, and the weight of all.
+type Weights = (HotBy, Vec<(ObjectId, u64)>, u64);
+
+fn weights(a: &Analysis) -> Option<Weights> {
+    if let (Some(counts), Some(_)) = (&a.counts, &a.exact) {
+        let of = counts.objects.iter();
+        let of = of.map(|o| (o.object, o.accesses.sum())).collect();
+        return Some((HotBy::Accesses, of, counts.all.sum()));
+    }
+    let samples = a.samples.as_ref()?;
+    if samples.with_object < ENOUGH_SAMPLES {
+        return None;
+    }
+    let of = samples.objects.iter();
+    Some(match samples.all.access_ns {
+        Some(all) => {
+            let of = of.map(|o| (o.object, o.sampled.access_ns.unwrap_or_default().0));
+            (HotBy::Time, of.collect(), all.0)
+        }
+        None => {
+            let of = of.map(|o| (o.object, o.sampled.samples));
+            (HotBy::Samples, of.collect(), samples.all.samples)
+        }
+    })
+}
+
+fn hot(a: &Analysis) -> (HotBy, Vec<HotObject>) {
+    let Some((by, weights, all)) = weights(a) else {
+        let groups = a.groups.iter();
+        let touches = groups.map(|g| ((g.name.as_str(), g.kind), g.usage.page_touches));
+        let objects = hottest(a, touches, a.footprint.page_touches.or_zero());
+        return (HotBy::PageTouches, objects);
+    };
+    let of: HashMap<ObjectId, Name<'_>> = a
+        .objects
+        .iter()
+        .map(|o| (o.object, (o.name.as_str(), o.kind)))
+        .collect();
+    let named = weights.into_iter();
+    let named = named.filter_map(|(object, weight)| Some((*of.get(&object)?, weight)));
+    (by, hottest(a, named, all))
+}
+
+/// Objects of one name and kind are one to a person, also where they were allocated on several ways.
+type Name<'a> = (&'a str, ObjectKind);
+
+/// The hottest names, of these weights.
+fn hottest<'a>(
+    a: &'a Analysis,
+    weights: impl Iterator<Item = (Name<'a>, u64)>,
+    all: u64,
+) -> Vec<HotObject> {
+    let mut sums: HashMap<Name<'_>, u64> = HashMap::new();
+    for (name, weight) in weights {
+        *sums.entry(name).or_default() += weight;
+    }
+    let mut sums: Vec<_> = sums.into_iter().filter(|(_, weight)| *weight > 0).collect();
+    sums.sort_by_key(|&(name, weight)| (Reverse(weight), name));
+    sums.truncate(OBJECTS);
+    let hot = sums.into_iter();
+    hot.map(|(name, weight)| hot_object(a, name, weight as f64 / all.max(1) as f64))
+        .collect()
+}
+
+fn hot_object(a: &Analysis, name: Name<'_>, share: f64) -> HotObject {
+    let groups = || {
+        a.groups
+            .iter()
+            .filter(|g| (g.name.as_str(), g.kind) == name)
+    };
+    let lacks = |what| !a.trace.has(what);
+    let unless = |absent: bool, bytes: u64, all: bool| match absent {
+        true => Known::Absent("the trace does not say".to_owned()),
+        false => Known::of(Bytes(bytes), all),
+    };
+    let bytes = groups().map(|g| g.bytes.min(g.peak_bytes).0).sum();
+    let touched: u64 = groups().map(|g| g.usage.touched_pages.bytes().0).sum();
+    let touched = touched.min(a.footprint.touched_pages.or_zero().bytes().0);
+    HotObject {
+        name: name.0.to_owned(),
+        kind: name.1,
+        objects: groups().map(|g| g.objects).sum(),
+        bytes: unless(lacks(Capability::Places), bytes, true),
+        touched: unless(lacks(Capability::Touches), touched, is_whole(&a.trace)),
+        share,
+    }
+}
+
+fn hot_lines(a: &Analysis) -> Vec<HotLine> {
+    let Some(samples) = &a.samples else {
+        return Vec::new();
+    };
+    if let Some(all) = samples.all.time_ns {
+        let lines = samples.lines.iter().take(LINES);
+        let share = |time: u64| time as f64 / all.0.max(1) as f64;
+        return lines
+            .map(|l| HotLine {
+                place: l.place(),
+                share: share(l.time_ns.unwrap_or_default().0),
+            })
+            .collect();
+    }
+    let places = samples.places.iter().take(LINES);
+    places
+        .map(|p| HotLine {
+            place: p.place.clone(),
+            share: p.sampled.samples as f64 / samples.all.samples.max(1) as f64,
+        })
+        .collect()
+}
+
+fn headlines(a: &Analysis) -> Vec<Headline> {
+    let names: HashMap<ObjectId, &str> = a
+        .objects
+        .iter()
+        .map(|o| (o.object, o.name.as_str()))
+        .collect();
+    let findings = a.findings.iter().map(|f| Headline {
+        id: f.id,
+        action: f.action.clone(),
+        title: f.title.clone(),
+        object: f
+            .objects
+            .first()
+            .and_then(|o| names.get(o))
+            .map(|n| (*n).to_owned()),
+    });
+    findings.collect()
+}
+
+/// Words with which sentences begin that say what is not known; others are remarks.
+const QUESTIONS: [&str; 9] = [
+    "Whether ", "Which ", "Where ", "When ", "Whose ", "What ", "How ", "Objects ", "The ",
+];
+
+/// The sentences in a few words each: what is said of files is counted, and remarks are.
+fn topics(sentences: &[String]) -> Vec<String> {
+    let (mut remarks, mut topics) = (0, files_topics(sentences));
+    for sentence in sentences {
+        let question = QUESTIONS.iter().any(|q| sentence.starts_with(q));
+        match sentence.split_once(": ") {
+            _ if sentence.starts_with('/') => (),
+            Some((topic, _)) if question => {
+                let mut letters = topic.chars();
+                let first = letters.next().map(|c| c.to_ascii_lowercase());
+                topics.extend(first.map(|c| format!("{c}{}", letters.as_str())));
+            }
+            _ => remarks += 1,
+        }
+    }
+    if remarks > 0 {
+        topics.push(format::counted(remarks, "remark"));
+    }
+    topics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_a_few_words() {
+        let sentences = [
+            "/usr/bin/gzip: exported names only, no lines of code: stripped, no debug file found",
+            "/usr/bin/make: no lines of code: names, no lines",
+            "/usr/lib/libz.so.1: exported names only, no lines of code: stripped, no debug file found",
+            "/tmp/old: no names: cannot be read",
+            "Whether a touch was a write: this kernel has no soft-dirty bits.",
+            "5 intervals were made longer, so that each thread had its turn.",
+        ];
+        assert_eq!(
+            topics(&sentences.map(str::to_owned)),
+            [
+                "all names in 1 file (not readable)",
+                "local names and lines in 2 files (no debug information)",
+                "lines in 1 file (no debug information)",
+                "whether a touch was a write",
+                "1 remark"
+            ]
+        );
+    }
+}

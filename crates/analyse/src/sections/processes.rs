@@ -1,0 +1,29 @@
+//! Each process.
+
+use serde::Serialize;
+use ts_rs::TS;
+use varve_model::{Pages, Pid, Time};
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
+pub struct ProcessUse {
+    /// The process.
+    pub pid: Pid,
+    /// Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
+    /// before `; then `: all figures are of all of them together.
+    pub command: String,
+    /// Distinct pages touched.
+    pub touched_pages: Pages,
+    /// The part of them that other processes touched too.
+    pub shared_pages: Pages,
+    /// Sum over intervals of pages touched.
+    pub page_touches: u64,
+    /// Its threads, as far as known.
+    pub threads: u32,
+    /// When it began or was first seen.
+    pub born_ns: Option<Time>,
+    /// When it ended, where that was seen.
+    pub died_ns: Option<Time>,
+    /// Its exit code, where its end was seen.
+    pub exit_code: Option<i32>,
+}

@@ -1,0 +1,141 @@
+//! What was recorded, whether all of it, and what that cost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use varve_model::{Backend, Bytes, Capability, Duration, Time};
+use varve_trace::{ClockUnit, State, TrapsNote};
+
+use crate::Known;
+
+/// What was recorded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TraceFacts {
+    /// Whether every loss counter is zero and the recording ended in order.
+    pub complete: bool,
+    /// The completeness statement, a sentence.
+    pub statement: String,
+    /// How far the recording got.
+    pub state: State,
+    /// Loss counters that are not zero.
+    pub losses: BTreeMap<String, u64>,
+    /// What made the trace.
+    pub backend: Backend,
+    /// How many intervals.
+    pub intervals: u64,
+    /// From the start of the first interval to the end of the last.
+    pub duration_ns: Duration,
+    /// The part of it in which the recording was paused.
+    pub paused_ns: Duration,
+    /// From the beginning of the recording to that of what is shown, where a time was selected; else null.
+    pub offset_ns: Option<Duration>,
+    /// The length of the whole recording.
+    pub whole_ns: Duration,
+    /// How long the program ran before the recording began, where that was asked for.
+    pub delay_ns: Duration,
+    /// The beginning of the recording, `CLOCK_MONOTONIC`; all times here are on this clock.
+    pub start_ns: Time,
+    /// The beginning, nanoseconds since 1970; null where unknown.
+    #[serde(serialize_with = "Known::plain")]
+    pub start_unix_ns: Known<u64>,
+    /// The interval asked for; null where the recorder chose.
+    pub interval_ns: Option<Duration>,
+    /// The accesses of an interval where those were asked for, 0: the whole run is one; else null.
+    pub interval_accesses: Option<u64>,
+    /// The median length of the intervals.
+    pub median_interval_ns: Duration,
+    /// The shortest of them but the last, which ends with the recording.
+    pub shortest_interval_ns: Duration,
+    /// The longest of them.
+    pub longest_interval_ns: Duration,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Whether the program ran already when the recording began.
+    pub attached: bool,
+    /// What held the target, such as `cgroup`; empty where nothing did or nobody knows.
+    pub hold: String,
+    /// The exit code as a shell would show it, where the end was seen.
+    pub exit_code: Option<i32>,
+    /// The varve that recorded.
+    pub varve: String,
+    /// The machine; null where unknown.
+    #[serde(serialize_with = "Known::plain")]
+    pub machine: Known<MachineFacts>,
+    /// How many first accesses were trapped, with `--backend fault`.
+    pub traps: Option<TrapsNote>,
+    /// What the trace has: figures that would be made of what it lacks are null.
+    pub capabilities: BTreeSet<Capability>,
+    /// What of the trace is shown, as a person said it; null where all is.
+    pub selected: Option<String>,
+    /// What all times count.
+    pub clock_unit: ClockUnit,
+    /// Rows of the table of touches.
+    pub touch_rows: u64,
+    /// Rows of touches whose interval is not in the table of intervals, or comes after a later one. Their pages
+    /// count in all but the working set.
+    pub stray_rows: u64,
+}
+
+impl TraceFacts {
+    /// Whether the trace has this.
+    pub fn has(&self, capability: Capability) -> bool {
+        self.capabilities.contains(&capability)
+    }
+
+    /// How long accesses were recorded: without the pauses.
+    pub fn recorded_ns(&self) -> Duration {
+        self.duration_ns - self.paused_ns
+    }
+
+    /// Whether intervals are longer than asked for, by more than a tenth.
+    pub fn is_lengthened(&self) -> bool {
+        let asked = self.interval_ns.map(|asked| asked.0);
+        asked.is_some_and(|asked| self.longest_interval_ns.0 > asked.saturating_add(asked / 10))
+    }
+}
+
+/// The machine of the recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MachineFacts {
+    /// `uname -r`.
+    pub kernel: String,
+    /// `uname -m`.
+    pub architecture: String,
+    /// The CPU's name.
+    pub cpu: String,
+    /// Logical CPUs online.
+    pub cpus: u32,
+    /// Physical memory.
+    pub memory_bytes: Bytes,
+    /// Memory nodes (NUMA); null where nobody said.
+    pub nodes: Option<u32>,
+}
+
+/// What recording cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Overhead {
+    /// How long the target was held, all intervals together: from the order to stand still, which some threads follow before
+    /// others, to its release. What runs until all stand still is in the interval too.
+    pub held_ns: Duration,
+    /// The part of it between the intervals, in which all threads stood still.
+    pub stood_ns: Duration,
+    /// The longest single hold.
+    pub longest_hold_ns: Duration,
+    /// CPU time of the recorder while the target ran.
+    pub recorder_cpu_ns: Duration,
+    /// The recorder's peak resident memory; 0 where unknown.
+    pub recorder_peak_bytes: Bytes,
+}
+
+/// Programs of processes whose objects come from the same place for the same reason.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ObjectSource {
+    /// `preload`, the library in them, or `kernel`, system calls alone.
+    pub from: String,
+    /// Why not the library, as `processes` of the trace says it.
+    pub why: Option<String>,
+    /// How many.
+    pub programs: u64,
+    /// The file name of one of them.
+    pub example: String,
+}

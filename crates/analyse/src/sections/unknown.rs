@@ -1,0 +1,198 @@
+//! What a trace does not tell, above all an imported one.
+
+use varve_model::{Capability, Duration};
+use varve_trace::{IntervalChoice, Lacks, Trace};
+
+use crate::analysis::{Analysis, Writes};
+use crate::assemble::Tables;
+use crate::format::{counted, duration};
+use crate::sections::sharing::SharingSource;
+use crate::stream::Pass;
+
+/// What it means that a trace lacks something, where that leaves figures open.
+const fn lacking(capability: Capability) -> Option<&'static str> {
+    Some(match capability {
+        Capability::Touches => "Which pages were touched, and when: the record has samples only.",
+        Capability::Resident => "How many pages were resident: the record does not say.",
+        Capability::Faults => "Which thread touched a page first: the record has no page faults.",
+        Capability::Overhead => "What recording cost: the record does not say.",
+        Capability::Machine => "The machine: the record does not say.",
+        Capability::Places => {
+            "Where objects lie and how large they are: the record has their names only."
+        }
+        Capability::Lives => "When objects came to be and ceased: the record does not say.",
+        Capability::Superset
+        | Capability::Writes
+        | Capability::HeapObjects
+        | Capability::Samples
+        | Capability::Counts
+        | Capability::ExactCounts
+        | Capability::Traps
+        | Capability::Emulated => return None,
+    })
+}
+
+/// Why something is not known of which the source is silent.
+pub(crate) const NOT_SAID: &str = "the record does not say";
+
+/// What it leaves open that a trace, or the part of it that is shown, lacks something.
+fn missing(trace: &Trace, capability: Capability) -> Option<String> {
+    let of_threads = trace.selection().is_some_and(|s| s.tids.is_some());
+    match capability {
+        Capability::Touches if of_threads => {
+            Some("Which pages the chosen threads touched: touches name no thread.".to_owned())
+        }
+        Capability::Resident if trace.selection().is_some() => Some(
+            "How many of the chosen pages were resident: it is recorded of all processes together."
+                .to_owned(),
+        ),
+        other => lacking(other).map(str::to_owned),
+    }
+}
+
+/// Why a figure is not known that a trace without this capability lacks, in a few words.
+pub(crate) fn why_lacks(trace: &Trace, capability: Capability) -> String {
+    let sentence = match trace.manifest.has(capability) {
+        true => None,
+        false => missing(trace, capability),
+    };
+    let why = sentence.as_deref().and_then(|s| s.split_once(": "));
+    why.map_or(NOT_SAID, |(_, why)| why.trim_end_matches('.'))
+        .to_owned()
+}
+
+/// After a fork both processes have the same pages until one of them writes. The kernel's bits are the process's, not the page's.
+const COPIES: &str = "Which private pages of a forked process are copies: one that it only reads is still its parent's memory, and the \
+                      trace does not say so. They count as its own, so that the memory touched is at most what the figures say.";
+
+/// What is not known of a file, in the sentence that begins with its path.
+const fn of_file(lacks: Lacks) -> &'static str {
+    match lacks {
+        Lacks::Lines => "no lines of code",
+        Lacks::LocalNames => "exported names only, no lines of code",
+        Lacks::Names => "no names",
+    }
+}
+
+/// What is not known of files, in a few words, of the sentences that begin with their paths.
+pub(crate) fn files_topics(sentences: &[String]) -> Vec<String> {
+    let kinds = [
+        (Lacks::Names, "all names in", "not readable"),
+        (
+            Lacks::LocalNames,
+            "local names and lines in",
+            "no debug information",
+        ),
+        (Lacks::Lines, "lines in", "no debug information"),
+    ];
+    let of = |lacks: Lacks| {
+        let says = format!(": {}: ", of_file(lacks));
+        let files = sentences.iter().filter(|s| s.starts_with('/'));
+        files.filter(|s| s.contains(&says)).count() as u64
+    };
+    let found = kinds
+        .into_iter()
+        .map(|(kind, what, why)| (of(kind), what, why));
+    let found = found.filter(|(files, ..)| *files > 0);
+    found
+        .map(|(files, what, why)| format!("{what} {} ({why})", counted(files, "file")))
+        .collect()
+}
+
+/// What the figures of a trace leave open. `refused` counts runs that were not entered.
+pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64) -> Vec<String> {
+    let manifest = &trace.manifest;
+    let mut unknown = Vec::new();
+    match pass.writes {
+        Writes::Unknown if pass.rows > 0 && manifest.has(Capability::Superset) => unknown.push(
+            "Whether a touch was a write: this kernel has no soft-dirty bits (`--writes on` finds out by other means).".to_owned(),
+        ),
+        Writes::Partly => unknown.push(
+            "Whether a touch was a write is known for some touches only: written pages are at least so many.".to_owned(),
+        ),
+        _ => (),
+    }
+    let lacks = Capability::ALL.iter().filter(|c| !manifest.has(**c));
+    unknown.extend(lacks.filter_map(|capability| missing(trace, *capability)));
+    // Counts say which thread was first.
+    let is_known = manifest.has(Capability::ExactCounts) || !manifest.has(Capability::Faults);
+    if pass.faults == 0 && pass.rows > 0 && !is_known {
+        unknown.push("Which thread touched a page first: the trace has no page faults.".to_owned());
+    } else if manifest.target.attached {
+        unknown.push(
+            "Which thread first touched the pages that were there before the recording began."
+                .to_owned(),
+        );
+    }
+    if let IntervalChoice::Fixed(asked) = manifest.options.interval {
+        let most = Duration(asked.0.saturating_add(asked.0 / 10));
+        match tables.longer_than(most) {
+            0 => (),
+            longer => unknown.push(format!(
+                "When within {} longer than the {} asked for a page was touched: an interval ends once the recorder runs and all \
+                 threads of the target stand still.",
+                counted(longer, "interval"),
+                duration(asked)
+            )),
+        }
+    }
+    if pass.rows > 0 && tables.has_forks() {
+        unknown.push(COPIES.to_owned());
+    }
+    if tables.objects.is_empty() && pass.rows > 0 {
+        unknown.push("Whose the pages are: the trace has no objects.".to_owned());
+    } else if !manifest.has(Capability::HeapObjects)
+        && manifest.has(Capability::Superset)
+        && pass.rows > 0
+    {
+        unknown.push("Objects within the heap: the recording had no source for them.".to_owned());
+    }
+    let stray = pass.stray_rows.saturating_add(refused);
+    if stray > 0 {
+        unknown.push(format!(
+            "{} of touches have no place in the order of the intervals; their pages count, but in no working set.",
+            counted(stray, "row")
+        ));
+    }
+    let notes = manifest.modules.iter();
+    unknown.extend(notes.map(|m| format!("{}: {}: {}", m.path, of_file(m.lacks), m.note)));
+    unknown.extend(manifest.notes.iter().cloned());
+    unknown
+}
+
+/// What the samples and counts that there are do not tell.
+pub(crate) fn unsaid(analysis: &Analysis) -> Vec<String> {
+    let (samples, sharing) = (analysis.samples.as_ref(), analysis.sharing.as_ref());
+    let counted = analysis.counts.is_some();
+    let has_threads = sharing.is_some_and(|s| s.source != SharingSource::Faults);
+    let rules = [
+        (
+            (samples.is_some() || counted) && !has_threads,
+            "Which threads use and share which objects: neither samples nor counts name both.",
+        ),
+        (
+            sharing.is_some_and(|s| s.source == SharingSource::Traps),
+            "Which objects one thread has for itself, and how much threads use them: trapped accesses tell who was first at \
+             a page in an interval.",
+        ),
+        (
+            samples.is_some_and(|s| s.all.reads.is_none()),
+            "Whether the sampled accesses read or wrote: no sample says so.",
+        ),
+        (
+            samples.is_some_and(|s| s.with_address == 0),
+            "Where in memory the samples were: none has an address.",
+        ),
+        (
+            sharing.is_some_and(|s| s.source == SharingSource::Counts && s.axis.is_none()),
+            match analysis.trace.interval_accesses {
+                Some(_) => {
+                    "When threads used objects: accesses were counted over the whole run (--interval-accesses divides it)."
+                }
+                None => "When threads used objects: accesses were counted over the whole run.",
+            },
+        ),
+    ];
+    let said = rules.into_iter().filter(|(lacks, _)| *lacks);
+    said.map(|(_, sentence)| sentence.to_owned()).collect()
+}

@@ -1,0 +1,149 @@
+//! The library's private heap: power-of-two classes over chunks of its own mappings.
+//!
+//! It serves few, long-lived objects (unwinder tables, start routines of threads), so simplicity
+//! wins over density. Nested slow paths never come here, so the spin lock cannot be waited for by
+//! the thread that holds it.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+use std::ptr::{self, NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use varve_preload_abi::OwnMemory;
+
+use crate::{process, sys};
+
+const CHUNK: usize = 1 << 20;
+const MIN_BYTES: usize = 16;
+const CLASSES: usize = 16;
+
+struct Inner {
+    /// Freed blocks per class, linked through their first word.
+    free: [*mut u8; CLASSES],
+    next: *mut u8,
+    left: usize,
+}
+
+/// The private heap.
+pub(crate) struct Arena {
+    locked: AtomicBool,
+    inner: UnsafeCell<Inner>,
+}
+
+// SAFETY: `inner` is only reached with the lock held.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    pub(crate) const fn new() -> Self {
+        Arena {
+            locked: AtomicBool::new(false),
+            inner: UnsafeCell::new(Inner {
+                free: [null_mut(); CLASSES],
+                next: null_mut(),
+                left: 0,
+            }),
+        }
+    }
+
+    /// In a forked child, before anything else uses the arena: a thread that does not exist here
+    /// may have held the lock, with the lists half changed. Forgets them; the memory stays.
+    pub(crate) fn recover_after_fork(&self) {
+        if self.locked.load(Ordering::Acquire) {
+            // SAFETY: the child has one thread, and it is not within the arena (see the module).
+            unsafe {
+                *self.inner.get() = Inner {
+                    free: [null_mut(); CLASSES],
+                    next: null_mut(),
+                    left: 0,
+                };
+            }
+            self.locked.store(false, Ordering::Release);
+        }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Inner) -> T) -> T {
+        while self
+            .locked
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            sys::yield_now();
+        }
+        // SAFETY: the lock is held.
+        let result = work(unsafe { &mut *self.inner.get() });
+        self.locked.store(false, Ordering::Release);
+        result
+    }
+}
+
+/// The class of a layout and its block size; `None` for what gets a mapping of its own.
+fn class_of(layout: Layout) -> Option<(usize, usize)> {
+    let bytes = layout
+        .size()
+        .max(layout.align())
+        .max(MIN_BYTES)
+        .checked_next_power_of_two()?;
+    let class = (bytes / MIN_BYTES).trailing_zeros() as usize;
+    (class < CLASSES).then_some((class, bytes))
+}
+
+// SAFETY: blocks are disjoint, at least as large as asked for, and aligned to their power-of-two
+// size as far as a page, because chunks are cut at multiples of the block's size.
+unsafe impl GlobalAlloc for Arena {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some((class, bytes)) = class_of(layout) else {
+            let memory = sys::map_anonymous(layout.size());
+            if let Some(memory) = memory {
+                process::note_own_memory(memory, layout.size(), OwnMemory::Heap);
+            }
+            return memory.map_or(null_mut(), NonNull::as_ptr);
+        };
+        let mut fresh = None;
+        let block = self.with(|inner| {
+            let head = inner.free[class];
+            if !head.is_null() {
+                // SAFETY: a freed block holds the next one's address in its first word.
+                inner.free[class] = unsafe { head.cast::<*mut u8>().read() };
+                return head;
+            }
+            let mut skip = inner.next.align_offset(bytes);
+            if inner.next.is_null() || skip.saturating_add(bytes) > inner.left {
+                let Some(chunk) = sys::map_anonymous(CHUNK) else {
+                    return null_mut();
+                };
+                fresh = Some(chunk);
+                inner.next = chunk.as_ptr();
+                inner.left = CHUNK;
+                skip = inner.next.align_offset(bytes);
+                if skip.saturating_add(bytes) > CHUNK {
+                    return null_mut();
+                }
+            }
+            // SAFETY: `skip + bytes` was checked to lie within the chunk.
+            let block = unsafe { inner.next.add(skip) };
+            // SAFETY: as above.
+            inner.next = unsafe { block.add(bytes) };
+            inner.left -= skip + bytes;
+            block
+        });
+        if let Some(chunk) = fresh {
+            process::note_own_memory(chunk, CHUNK, OwnMemory::Heap);
+        }
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let Some((class, _)) = class_of(layout) else {
+            if let Some(block) = NonNull::new(block) {
+                // SAFETY: a block of this size was a mapping of its own.
+                unsafe { sys::unmap(block, layout.size()) };
+            }
+            return;
+        };
+        self.with(|inner| {
+            // SAFETY: the block is free and at least a word long.
+            unsafe { ptr::write(block.cast::<*mut u8>(), inner.free[class]) };
+            inner.free[class] = block;
+        });
+    }
+}

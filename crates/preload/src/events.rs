@@ -1,0 +1,106 @@
+//! From calls to records.
+
+use varve_preload_abi::{AllocKind, Event};
+
+use crate::thread::{self, Nesting};
+use crate::{pages, process, sys, unwind};
+
+/// A heap object was born. Small objects on owned pages, the common case, end here.
+#[inline]
+pub(crate) fn born(address: u64, bytes: usize, kind: AllocKind) {
+    if bytes >= process::min_object() {
+        recorded(address, bytes as u64, kind);
+        return;
+    }
+    if !pages::is_owned(address) {
+        pooled(address);
+    }
+    let last = address + bytes.saturating_sub(1) as u64;
+    if (address ^ last) >> 12 != 0 && !pages::is_owned(last) {
+        pooled(last);
+    }
+}
+
+/// A heap object is about to die; true if it was a recorded one.
+#[inline]
+pub(crate) fn dying(address: u64) -> bool {
+    pages::may_start(address) && forgotten(address)
+}
+
+#[inline(never)]
+fn recorded(address: u64, bytes: u64, kind: AllocKind) {
+    let thread = thread::current();
+    thread.enter(|nesting| {
+        let Some(ring) = process::ring(nesting) else {
+            return;
+        };
+        pages::disown(address, bytes);
+        if !pages::add_start(address) {
+            return;
+        }
+        let site = unwind::site(thread, nesting, &ring);
+        let event = Event::Alloc {
+            address,
+            bytes,
+            kind,
+        };
+        if !process::emit(&ring, thread, sys::now_ns(), site, event) {
+            // Its death would be the death of nothing.
+            pages::take_start(address);
+        }
+    });
+}
+
+#[inline(never)]
+fn pooled(address: u64) {
+    let thread = thread::current();
+    thread.enter(|nesting| {
+        // The first that can be named gets the page.
+        if nesting == Nesting::Nested {
+            return;
+        }
+        let Some(ring) = process::ring(nesting) else {
+            return;
+        };
+        if !pages::own(address) {
+            return;
+        }
+        let site = unwind::site(thread, nesting, &ring);
+        let page = address >> 12;
+        if !process::emit(
+            &ring,
+            thread,
+            sys::now_ns(),
+            site,
+            Event::PageOwner { page },
+        ) {
+            pages::disown(page << 12, 4096);
+        }
+    });
+}
+
+#[inline(never)]
+fn forgotten(address: u64) -> bool {
+    if !pages::take_start(address) {
+        return false;
+    }
+    let thread = thread::current();
+    thread.enter(|nesting| {
+        if let Some(ring) = process::ring(nesting) {
+            process::emit(&ring, thread, sys::now_ns(), 0, Event::Free { address });
+        }
+    });
+    true
+}
+
+/// The address space changed.
+pub(crate) fn mapped(time_ns: u64, event: Event<'_>) {
+    let thread = thread::current();
+    thread.enter(|nesting| {
+        let Some(ring) = process::ring(nesting) else {
+            return;
+        };
+        let site = unwind::site(thread, nesting, &ring);
+        process::emit(&ring, thread, time_ns, site, event);
+    });
+}

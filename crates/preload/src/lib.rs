@@ -1,0 +1,63 @@
+//! The preload library: allocations, mappings and thread stacks with call stacks.
+//!
+//! Loaded with `LD_PRELOAD`, it wraps the C library's allocation, mapping and thread functions and
+//! tells the recorder about them through one shared-memory ring per process (`varve-preload-abi`).
+//! It must not change what the program does, so:
+//! - It keeps no file descriptor, prints nothing, takes no lock that a signal handler or a forked
+//!   child could wait for, and leaves `errno` alone: its own system calls bypass the C library.
+//! - Its own memory comes from [`arena`], never from the program's heap.
+//! - Its thread-local state lives in the static TLS block ([`thread`]): reaching it never allocates.
+//! - Without a ring (no `VARVE_PRELOAD_DIR`, chroot, a recorder that is gone) it only passes calls on.
+//!
+//! A program that brings its own `malloc` in its executable keeps it: symbol resolution prefers
+//! the executable. An allocator in a shared library is wrapped like the C library's. `operator new`
+//! is seen where it calls `malloc`, as libstdc++ and libc++ do.
+//!
+//! One allocation's way: [`heap`] calls the real function, then asks [`pages`] whether the object
+//! is small and its page has an owner (done, a few nanoseconds); else [`unwind`] walks the stack,
+//! [`sites`] turns it into a number, and [`process`] writes the record.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod arena;
+mod ends;
+mod events;
+mod handler;
+mod heap;
+mod inherited;
+mod maps;
+mod modules;
+mod pages;
+mod process;
+mod real;
+mod roots;
+mod sites;
+mod sys;
+mod thread;
+mod threads;
+mod unwind;
+mod waits;
+mod writes;
+
+// The compiler's stack unwinder, for Rust's own panics: linked in, because a preloaded library must not
+// bring libgcc_s into programs that do not have it.
+#[link(name = "gcc_eh", kind = "static", modifiers = "+whole-archive,-bundle")]
+unsafe extern "C" {}
+
+#[global_allocator]
+static ARENA: arena::Arena = arena::Arena::new();
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+// Among the last that run when the program returns from `main` or calls `exit`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = handler::leave;
+
+extern "C" fn start() {
+    // A panic would print. There should be none; if there is one, it is caught where it happens.
+    std::panic::set_hook(Box::new(|_| {}));
+    real::resolve();
+    threads::announce_main();
+}

@@ -1,0 +1,505 @@
+//! The process: its settings, its ring, and what happens to both at a fork.
+//!
+//! The ring belongs to one process. Its state stands in a page that the kernel wipes in a forked
+//! child (MADV_WIPEONFORK), so a child notices at its first event that it needs a ring of its own,
+//! however it was made, and without a system call per event. After `vfork` the memory is the
+//! parent's, and so, rightly, are the ring and what the child does to that memory.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+
+use varve_preload_abi::channel::Kind;
+use varve_preload_abi::client::{Address, Connection, close};
+use varve_preload_abi::{
+    DIRECTORY_VARIABLE, Event, Fullness, IDENTITY_VARIABLE, MAX_FRAMES, MAX_FRAMES_VARIABLE,
+    MIN_OBJECT_VARIABLE, OwnMemory, Record, RingWriter, StartCause, TRAPS_VARIABLE,
+    WRITES_VARIABLE,
+};
+
+use crate::thread::{Nesting, Thread};
+use crate::{ARENA, handler, inherited, sys, thread, threads, unwind, writes};
+
+/// State of the process's ring; wiped to zeroes in a forked child.
+struct State {
+    status: AtomicU32,
+    ring: UnsafeCell<MaybeUninit<RingWriter>>,
+}
+
+const FRESH: u32 = 0;
+const ATTACHING: u32 = 1;
+const READY: u32 = 2;
+const UNUSABLE: u32 = 3;
+
+static STATE: AtomicPtr<State> = AtomicPtr::new(null_mut());
+/// Counts the rings of this image: 0 before the first, one more in each forked child.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// The process that the state belongs to, where the kernel cannot wipe it at a fork.
+static UNWIPED_OWNER: AtomicU32 = AtomicU32::new(0);
+/// The mapping of the latest ring, so that a child can drop its parent's.
+static RING_AT: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static RING_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+const UNREAD: u8 = 0;
+const WATCHED: u8 = 1;
+const UNWATCHED: u8 = 2;
+static MODE: AtomicU8 = AtomicU8::new(UNREAD);
+
+static MIN_OBJECT: AtomicUsize = AtomicUsize::new(4096);
+static FRAME_LIMIT: AtomicUsize = AtomicUsize::new(64);
+/// Set once the program confines itself with seccomp: from then on no new kind of system call.
+pub(crate) static CONFINED: AtomicBool = AtomicBool::new(false);
+
+struct Listener(UnsafeCell<Address>);
+// SAFETY: written once, by the thread that moves `MODE` on; read after that.
+unsafe impl Sync for Listener {}
+static LISTENER: Listener = Listener(UnsafeCell::new(Address::NONE));
+
+/// Own mappings, to be reported to every new ring.
+static OWN: [(AtomicU64, AtomicU64, AtomicU8); 256] =
+    [const { (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(0)) }; 256];
+static OWN_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// The smallest heap object that is recorded on its own.
+#[inline]
+pub(crate) fn min_object() -> usize {
+    MIN_OBJECT.load(Ordering::Relaxed)
+}
+
+pub(crate) fn frame_limit() -> usize {
+    FRAME_LIMIT.load(Ordering::Relaxed)
+}
+
+/// Distinguishes this process from those that it was forked from.
+#[inline]
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+pub(crate) fn set_confined() {
+    CONFINED.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_confined() -> bool {
+    CONFINED.load(Ordering::Relaxed)
+}
+
+/// The process's ring, made if need be; `None` if there is none to be had.
+#[inline]
+pub(crate) fn ring(nesting: Nesting) -> Option<RingWriter> {
+    // SAFETY: null, or a mapping that stays.
+    if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() }
+        && state.status.load(Ordering::Acquire) == READY
+        && is_owner()
+    {
+        // SAFETY: `READY` is set after the ring was written.
+        return Some(unsafe { (*state.ring.get()).assume_init() });
+    }
+    attach(nesting)
+}
+
+#[inline]
+fn is_owner() -> bool {
+    let owner = UNWIPED_OWNER.load(Ordering::Relaxed);
+    owner == 0 || owner == sys::process_id()
+}
+
+#[cold]
+fn attach(nesting: Nesting) -> Option<RingWriter> {
+    if !read_settings() {
+        return None;
+    }
+    let state = state()?;
+    if !is_owner() {
+        state.status.store(FRESH, Ordering::Relaxed);
+        UNWIPED_OWNER.store(sys::process_id(), Ordering::Relaxed);
+    }
+    loop {
+        match state
+            .status
+            .compare_exchange(FRESH, ATTACHING, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => break,
+            // SAFETY: `READY` is set after the ring was written.
+            Err(READY) => return Some(unsafe { (*state.ring.get()).assume_init() }),
+            Err(ATTACHING) if nesting == Nesting::Outermost => sys::yield_now(),
+            Err(_) => return None,
+        }
+    }
+    let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
+    let cause = if generation == 1 {
+        StartCause::Exec
+    } else {
+        StartCause::Fork
+    };
+    if cause == StartCause::Exec && inherited::forbids_the_library() {
+        set_confined();
+    }
+    if is_confined() {
+        // The child of a program that confined itself may ask for no ring, nor unmap its parent's. That
+        // nothing will be heard of it is reported there.
+        if let Some(parents) = latest_ring() {
+            parents.count_dropped();
+        }
+        state.status.store(UNUSABLE, Ordering::Release);
+        return None;
+    }
+    let is_plain_fork = cause == StartCause::Fork && nesting == Nesting::Outermost;
+    if is_plain_fork {
+        ARENA.recover_after_fork();
+        unwind::recover_after_fork();
+    }
+    let stale = (
+        NonNull::new(RING_AT.load(Ordering::Relaxed)),
+        RING_BYTES.load(Ordering::Relaxed),
+    );
+    // Where there is none, the parent's stays: it says whether there is a recorder.
+    let Some(ring) = ask_for_ring() else {
+        // That nothing will be heard of this child is reported there.
+        if let Some(parents) = latest_ring() {
+            parents.count_dropped();
+        }
+        state.status.store(UNUSABLE, Ordering::Release);
+        return None;
+    };
+    if let ((Some(stale), bytes), true) = (stale, is_plain_fork) {
+        // SAFETY: the parent's ring; the only thread of this child is not writing to it.
+        unsafe { sys::unmap(stale, bytes) };
+    }
+    // SAFETY: only the thread that set `ATTACHING` writes it.
+    unsafe { (*state.ring.get()).write(ring) };
+    let thread = thread::current();
+    sys::note_time();
+    if cause == StartCause::Exec {
+        threads::learn_main_bounds(thread);
+    }
+    let init = Event::Init {
+        pid: sys::process_id(),
+        parent: sys::parent_id(),
+        cause,
+    };
+    emit(&ring, thread, sys::now_ns(), 0, init);
+    state.status.store(READY, Ordering::Release);
+    for (address, bytes, purpose) in OWN.iter().take(OWN_COUNT.load(Ordering::Acquire)) {
+        let purpose = match purpose.load(Ordering::Acquire) {
+            1 => OwnMemory::Ring,
+            2 => OwnMemory::Heap,
+            3 => OwnMemory::Table,
+            _ => continue,
+        };
+        let (address, bytes) = (
+            address.load(Ordering::Relaxed),
+            bytes.load(Ordering::Relaxed),
+        );
+        emit(
+            &ring,
+            thread,
+            sys::now_ns(),
+            0,
+            Event::PreloadMapping {
+                address,
+                bytes,
+                purpose,
+            },
+        );
+    }
+    let own = Event::PreloadMapping {
+        address: RING_AT.load(Ordering::Relaxed) as u64,
+        bytes: ring.bytes() as u64,
+        purpose: OwnMemory::Ring,
+    };
+    emit(&ring, thread, sys::now_ns(), 0, own);
+    if cause == StartCause::Exec {
+        tell_mappings(&ring, thread);
+    }
+    handler::start();
+    Some(ring)
+}
+
+/// Tells what the program maps at its beginning.
+fn tell_mappings(ring: &RingWriter, thread: &Thread) {
+    let Some(file) = sys::ReadFile::open(c"/proc/self/maps") else {
+        return;
+    };
+    loop {
+        let mut text = [0u64; MAX_FRAMES];
+        let bytes = file.read(&mut text);
+        let event = Event::MapsText {
+            text: &text[..bytes.div_ceil(8)],
+            last: bytes == 0,
+        };
+        if !emit(ring, thread, sys::now_ns(), 0, event) || bytes == 0 {
+            break;
+        }
+    }
+}
+
+/// Writes one record; returns whether it found room.
+#[inline]
+pub(crate) fn emit(
+    ring: &RingWriter,
+    thread: &Thread,
+    time_ns: u64,
+    site: u32,
+    event: Event<'_>,
+) -> bool {
+    let record = Record {
+        time_ns,
+        tid: thread.tid(),
+        site,
+        event,
+    };
+    let mut patience = Patience::default();
+    let written = ring.write(&record, time_ns, |fullness| patience.wait(fullness));
+    if patience.since != 0 {
+        ring.count_waited(sys::now_ns() - patience.since);
+    }
+    if ring.is_over(time_ns) {
+        give_up();
+    }
+    written
+}
+
+/// The recorder is gone: from now on calls are only passed on.
+#[cold]
+fn give_up() {
+    // SAFETY: null, or a mapping that stays.
+    if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() }
+        && is_owner()
+    {
+        handler::reap();
+        let (ready, gone) = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = state.status.compare_exchange(READY, UNUSABLE, ready, gone);
+    }
+}
+
+/// How long a record may wait for room.
+#[derive(Default)]
+struct Patience {
+    since: u64,
+}
+
+const PAUSE_NS: i64 = 50_000;
+const MAX_WAIT_NS: u64 = 2_000_000;
+/// Until a reader has opened the ring, which it does once: a longer wait, but few of them.
+const MAX_FIRST_WAIT_NS: u64 = 20_000_000;
+static FIRST_WAITS: AtomicU32 = AtomicU32::new(0);
+
+impl Patience {
+    #[cold]
+    fn wait(&mut self, fullness: Fullness) -> bool {
+        let now = sys::now_ns();
+        if self.since == 0 {
+            self.since = now;
+            if fullness == Fullness::ReaderNotYet
+                && FIRST_WAITS.fetch_add(1, Ordering::Relaxed) > 10
+            {
+                FIRST_WAITS.store(11, Ordering::Relaxed);
+                return false;
+            }
+        }
+        let longest = match fullness {
+            Fullness::ReaderAlive => MAX_WAIT_NS,
+            Fullness::ReaderNotYet => MAX_FIRST_WAIT_NS,
+            Fullness::ReaderGone => return false,
+        };
+        if now - self.since >= longest || is_confined() {
+            return false;
+        }
+        sys::sleep_ns(PAUSE_NS);
+        true
+    }
+}
+
+/// Tells this and every later ring of a mapping of the library's own.
+pub(crate) fn note_own_memory(address: NonNull<u8>, bytes: usize, purpose: OwnMemory) {
+    let (address, bytes) = (address.as_ptr() as u64, bytes as u64);
+    let index = OWN_COUNT.fetch_add(1, Ordering::AcqRel);
+    if let Some(own) = OWN.get(index) {
+        own.0.store(address, Ordering::Relaxed);
+        own.1.store(bytes, Ordering::Relaxed);
+        own.2.store(purpose as u8, Ordering::Release);
+    } else {
+        OWN_COUNT.store(OWN.len(), Ordering::Relaxed);
+    }
+    // SAFETY: null, or a mapping that stays.
+    if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() }
+        && state.status.load(Ordering::Acquire) == READY
+        && is_owner()
+    {
+        // SAFETY: `READY` is set after the ring was written.
+        let ring = unsafe { (*state.ring.get()).assume_init() };
+        emit(
+            &ring,
+            thread::current(),
+            sys::now_ns(),
+            0,
+            Event::PreloadMapping {
+                address,
+                bytes,
+                purpose,
+            },
+        );
+    }
+}
+
+/// Hands on the library's own mappings: address and bytes.
+pub(crate) fn each_own_memory(mut each: impl FnMut(u64, u64)) {
+    for (address, bytes, purpose) in OWN.iter().take(OWN_COUNT.load(Ordering::Acquire)) {
+        if purpose.load(Ordering::Acquire) != 0 {
+            each(
+                address.load(Ordering::Relaxed),
+                bytes.load(Ordering::Relaxed),
+            );
+        }
+    }
+    let state = STATE.load(Ordering::Acquire);
+    if !state.is_null() {
+        each(state as u64, 4096);
+    }
+}
+
+/// An address in the library's code.
+pub(crate) fn some_code() -> u64 {
+    some_code as fn() -> u64 as *const () as u64
+}
+
+fn state() -> Option<&'static State> {
+    let existing = STATE.load(Ordering::Acquire);
+    if existing.is_null() {
+        let memory = sys::map_anonymous(4096)?;
+        const MADV_WIPEONFORK: usize = 18;
+        // SAFETY: advice on the page just mapped.
+        let result = unsafe {
+            sys::call(
+                libc::SYS_madvise,
+                [memory.as_ptr() as usize, 4096, MADV_WIPEONFORK, 0, 0, 0],
+            )
+        };
+        if result != 0 {
+            UNWIPED_OWNER.store(sys::process_id(), Ordering::Relaxed);
+        }
+        let fresh = memory.as_ptr().cast();
+        if STATE
+            .compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            // SAFETY: nobody else has seen this page.
+            unsafe { sys::unmap(memory, 4096) };
+        }
+    }
+    // SAFETY: a zeroed page is a valid fresh `State`, and stays.
+    unsafe { STATE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Reads the settings when they can be read; whether the process is to be watched.
+fn read_settings() -> bool {
+    match MODE.load(Ordering::Acquire) {
+        WATCHED => return true,
+        UNWATCHED => return false,
+        _ => {}
+    }
+    // SAFETY: null until the C library has started; the program has had no chance to change it
+    // when this runs for the first time.
+    if unsafe { environ.is_null() } {
+        return false;
+    }
+    let number = |name| {
+        variable(name).and_then(|value| std::str::from_utf8(value).ok()?.parse::<usize>().ok())
+    };
+    if let Some(bytes) = number(MIN_OBJECT_VARIABLE) {
+        // Starts are noted per 16 bytes.
+        MIN_OBJECT.store(bytes.max(16), Ordering::Relaxed);
+    }
+    if let Some(frames) = number(MAX_FRAMES_VARIABLE) {
+        FRAME_LIMIT.store(frames.clamp(1, MAX_FRAMES), Ordering::Relaxed);
+    }
+    if variable(WRITES_VARIABLE).is_some() {
+        writes::want();
+    }
+    if variable(TRAPS_VARIABLE).is_some() {
+        handler::want();
+    }
+    let listener = variable(DIRECTORY_VARIABLE)
+        .zip(variable(IDENTITY_VARIABLE))
+        .and_then(|(folder, identity)| Address::new(folder, identity));
+    let mode = match listener {
+        Some(listener) => {
+            // SAFETY: `MODE` has not moved on yet, and the first event comes before a second thread.
+            unsafe { *LISTENER.0.get() = listener };
+            WATCHED
+        }
+        None => UNWATCHED,
+    };
+    MODE.store(mode, Ordering::Release);
+    mode == WATCHED
+}
+
+/// An environment variable, without the C library's help.
+fn variable(name: &str) -> Option<&'static [u8]> {
+    // SAFETY: the environment is a null-terminated list of C strings, unchanged at this point.
+    unsafe {
+        let mut at = environ;
+        while !(*at).is_null() {
+            let entry = CStr::from_ptr(*at).to_bytes();
+            if let Some(value) = entry
+                .strip_prefix(name.as_bytes())
+                .and_then(|rest| rest.strip_prefix(b"="))
+            {
+                return Some(value);
+            }
+            at = at.add(1);
+        }
+    }
+    None
+}
+
+/// Where the recorder listens, once `MODE` was seen to be `WATCHED`.
+pub(crate) fn address() -> &'static Address {
+    // SAFETY: written before `MODE` became `WATCHED`, which was seen.
+    unsafe { &*LISTENER.0.get() }
+}
+
+/// The latest ring of this process, or of the one that it was forked from.
+fn latest_ring() -> Option<RingWriter> {
+    let memory = NonNull::new(RING_AT.load(Ordering::Relaxed))?;
+    // SAFETY: it stays mapped until a forked child drops it, which forgets it first.
+    unsafe { RingWriter::attach(memory, RING_BYTES.load(Ordering::Relaxed)) }
+}
+
+/// Whether a recorder reads what this process, or the one that it was forked from, tells.
+pub(crate) fn is_recorded() -> bool {
+    latest_ring().is_some_and(|ring| ring.is_read(sys::now_ns()))
+}
+
+/// Asks the recorder for a ring, and hands over what it wants of each process.
+fn ask_for_ring() -> Option<RingWriter> {
+    let connection = Connection::open(address()).ok()?;
+    let fault = writes::make();
+    let said = connection.say(Kind::Ring, fault);
+    close(fault.unwrap_or(-1));
+    let answer = said.then(|| connection.answer(Kind::Ring)).flatten()?;
+    drop(connection);
+    let bytes = answer.number as usize;
+    let memory = sys::map_shared(answer.descriptors[0], bytes);
+    answer.descriptors.into_iter().for_each(close);
+    let memory = memory?;
+    // SAFETY: the mapping is page-aligned and of this size, and stays until a forked child without the ring's writers
+    // drops it.
+    let Some(ring) = (unsafe { RingWriter::attach(memory, bytes) }) else {
+        // SAFETY: mapped above, and nobody else knows of it.
+        unsafe { sys::unmap(memory, bytes) };
+        return None;
+    };
+    RING_BYTES.store(bytes, Ordering::Relaxed);
+    RING_AT.store(memory.as_ptr(), Ordering::Relaxed);
+    Some(ring)
+}

@@ -1,0 +1,98 @@
+//! Per-thread state in the static TLS block.
+//!
+//! `thread_local!` in a shared library goes through `__tls_get_addr`, which may call `malloc` when
+//! a library was loaded since the thread last looked: within `malloc` that never ends. A preloaded
+//! library may use the initial-exec model instead: an offset from the thread pointer that is known
+//! once the library is loaded. The compiler has no stable switch for it, hence the assembly.
+
+use std::arch::{asm, global_asm};
+use std::cell::Cell;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use crate::{process, sys};
+
+global_asm!(
+    ".pushsection .tbss,\"awT\",@nobits",
+    ".globl varve_preload_thread",
+    ".hidden varve_preload_thread",
+    ".type varve_preload_thread, @object",
+    ".size varve_preload_thread, 64",
+    ".balign 64",
+    "varve_preload_thread:",
+    ".zero 64",
+    ".popsection",
+);
+
+/// What the library knows about the calling thread. Starts as zeroes.
+#[repr(C, align(64))]
+pub(crate) struct Thread {
+    /// How many of this library's slow paths are active on the thread: more than one means that a
+    /// signal handler, or a C library function called from here, came back in.
+    depth: Cell<u32>,
+    tid: Cell<u32>,
+    /// The generation of the process (see [`process::generation`]) that `tid` belongs to.
+    tid_generation: Cell<u32>,
+    /// The unwinder slot used last.
+    pub(crate) slot: Cell<u32>,
+    /// The bounds of the thread's stack; 0 while unknown.
+    pub(crate) stack_low: Cell<u64>,
+    pub(crate) stack_high: Cell<u64>,
+}
+
+const _: () = assert!(size_of::<Thread>() == 64);
+
+/// The calling thread's state.
+#[inline]
+pub(crate) fn current() -> &'static Thread {
+    let pointer: *const Thread;
+    // SAFETY: reads the variable's offset from the GOT and adds the thread pointer, which the x86-64
+    // ABI keeps at fs:0.
+    unsafe {
+        asm!(
+            "mov {0}, qword ptr [rip + varve_preload_thread@GOTTPOFF]",
+            "add {0}, qword ptr fs:[0]",
+            out(reg) pointer,
+            options(nostack, readonly),
+        );
+    }
+    // SAFETY: the block is 64 zeroed bytes, a valid `Thread`, and lives as long as the thread; the
+    // reference does not leave it, since `Thread` is not `Sync`.
+    unsafe { &*pointer }
+}
+
+impl Thread {
+    /// The kernel's id of the thread.
+    #[inline]
+    pub(crate) fn tid(&self) -> u32 {
+        let generation = process::generation();
+        if self.tid_generation.get() != generation || self.tid.get() == 0 {
+            self.tid.set(sys::thread_id());
+            self.tid_generation.set(generation);
+        }
+        self.tid.get()
+    }
+
+    /// Runs a slow path; tells it whether it is the only one active on this thread.
+    #[inline]
+    pub(crate) fn enter<T>(&self, work: impl FnOnce(Nesting) -> T) -> T {
+        let depth = self.depth.get();
+        self.depth.set(depth + 1);
+        compiler_fence(Ordering::SeqCst);
+        let result = work(if depth == 0 {
+            Nesting::Outermost
+        } else {
+            Nesting::Nested
+        });
+        compiler_fence(Ordering::SeqCst);
+        self.depth.set(depth);
+        result
+    }
+}
+
+/// Whether a slow path interrupted another one on the same thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nesting {
+    Outermost,
+    /// Must use only what is lock-free and whole at every instruction: no unwinder, no arena.
+    Nested,
+}

@@ -1,0 +1,125 @@
+//! What the kernel offers: BPF programs, samples and userfaultfd.
+
+use varve_bpf::{Kernel, LoadOptions};
+
+use super::{Check, Standing};
+
+pub(super) fn programs() -> Vec<Check> {
+    let all = LoadOptions {
+        waits: true,
+        ..LoadOptions::default()
+    };
+    match Kernel::load(&all) {
+        Ok(mut kernel) => {
+            let clock = clock_samples(&mut kernel);
+            let known = kernel.capabilities().iter();
+            known
+                .map(|c| {
+                    let lacking = match (c.required, c.promised) {
+                        (true, _) => Standing::Required,
+                        (false, true) => Standing::Promised,
+                        (false, false) => Standing::Missing,
+                    };
+                    let (detail, hint) = split_hint(&c.detail);
+                    Check {
+                        name: c.name.to_owned(),
+                        purpose: c.purpose.to_owned(),
+                        standing: if c.available {
+                            Standing::Available
+                        } else {
+                            lacking
+                        },
+                        detail,
+                        hint,
+                    }
+                })
+                .chain([clock, hardware_samples()])
+                .collect()
+        }
+        Err(e) => {
+            let (detail, hint) = split_hint(&e.to_string());
+            vec![Check {
+                name: "BPF programs".into(),
+                purpose: "read page tables and see pages vanish".into(),
+                standing: Standing::Required,
+                detail,
+                hint,
+            }]
+        }
+    }
+}
+
+fn clock_samples(kernel: &mut Kernel) -> Check {
+    let tried = kernel.sample(1);
+    Check::new(
+        "cpu-clock samples",
+        "the address, line and thread that time goes to, on any machine (--samples RATE)",
+        tried
+            .map(|_| "a timer of each CPU runs the program".into())
+            .map_err(|e| {
+                (
+                    e.to_string(),
+                    "the kernel needs CONFIG_PERF_EVENTS=y; it takes root or CAP_PERFMON",
+                )
+            }),
+        Standing::Missing,
+    )
+}
+
+/// Where the kernel says that the processor samples accesses by itself.
+fn hardware_samples() -> Check {
+    Check::note(
+        "hardware samples",
+        "latency and memory level of single accesses (--samples auto)",
+        crate::probes::samples::hardware::standing(),
+    )
+}
+
+/// Takes a hint in parentheses off a sentence.
+pub(crate) fn split_hint(text: &str) -> (String, Option<String>) {
+    match text.split_once(" (hint: ") {
+        Some((what, hint)) => (what.to_owned(), Some(hint.trim_end_matches(')').to_owned())),
+        None => (text.to_owned(), None),
+    }
+}
+
+pub(super) fn write_protection() -> Check {
+    Check::new(
+        "write protection",
+        "distinguishes writes from reads where there are no soft-dirty bits (--writes on)",
+        varve_sys::try_write_protection()
+            .map(|()| "userfaultfd protects pages and lets writes go on".into())
+            .map_err(|e| {
+                (
+                    e.to_string(),
+                    "the kernel needs CONFIG_USERFAULTFD=y, CONFIG_PROC_PAGE_MONITOR=y and PAGEMAP_SCAN",
+                )
+            }),
+        Standing::Missing,
+    )
+}
+
+pub(super) fn trapping() -> Check {
+    Check::new(
+        "userfaultfd moves",
+        "traps the first access to each page (--backend fault)",
+        crate::probes::traps::can_trap()
+            .map(|()| "userfaultfd moves pages away and back".into())
+            .map_err(|why| (why, "Linux 6.8 or later has it; it takes root, or CAP_SYS_PTRACE and CAP_DAC_OVERRIDE")),
+        Standing::Missing,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_is_taken_off() {
+        assert_eq!(
+            split_hint("no (hint: do)"),
+            ("no".into(), Some("do".into()))
+        );
+        assert_eq!(split_hint("no"), ("no".into(), None));
+    }
+}

@@ -1,0 +1,62 @@
+//! The libraries that are loaded into the target, and the folder where it meets the recorder.
+
+use std::path::PathBuf;
+
+use super::{Check, Standing};
+
+pub(super) fn preloading(preload: Result<Option<PathBuf>, String>) -> Check {
+    let found = match preload {
+        Ok(Some(path)) => Ok(path.display().to_string()),
+        Ok(None) => Err((
+            "libvarve_preload.so is not beside this program".to_owned(),
+            "build it with `cargo build --release -p varve-preload`, or name it in VARVE_PRELOAD",
+        )),
+        Err(why) => Err((why, "`varve record --no-preload` does without it")),
+    };
+    Check::new(
+        "preload library",
+        "reports heap objects, with call stacks",
+        found,
+        Standing::Missing,
+    )
+}
+
+/// What `--backend exact` needs; `plugin` is where the emulator's plugin lies.
+pub fn examine_exact(plugin: Result<Option<PathBuf>, String>) -> Check {
+    let emulator = crate::probes::counts::emulator();
+    let found = match (emulator, plugin) {
+        (None, _) => Err((
+            format!("{} is not installed", crate::state::emulator::EMULATOR),
+            "apt-get install qemu-user",
+        )),
+        (_, Err(why)) => Err((why, "")),
+        (_, Ok(None)) => Err((
+            "libvarve_qemu_counter.so is not beside this program".to_owned(),
+            "build it with `cargo build --release -p varve-qemu-counter`, or name it in VARVE_QEMU_COUNTER",
+        )),
+        (Some(emulator), Ok(Some(plugin))) => {
+            Ok(format!("{}, {}", emulator.display(), plugin.display()))
+        }
+    };
+    Check::new(
+        "emulator",
+        "counts every access (--backend exact)",
+        found,
+        Standing::Missing,
+    )
+}
+
+pub(super) fn rings() -> Check {
+    Check::new(
+        "ring folder",
+        "where recorded processes meet the recorder",
+        crate::target::run_folder::RunFolder::create(|_| Ok(()))
+            .map(|a| {
+                a.path()
+                    .parent()
+                    .map_or_else(String::new, |p| p.display().to_string())
+            })
+            .map_err(|e| (e.to_string(), "make /dev/shm or /tmp writable")),
+        Standing::Missing,
+    )
+}

@@ -1,0 +1,99 @@
+//! What is done when the recording has ended: the trace is put in order.
+
+use std::process::ExitCode;
+
+use varve_record::Summary;
+use varve_report::quoted_path;
+use varve_trace::{Destination, Moved, State, Trace, TraceFolder};
+
+use super::super::{Failure, closing};
+use super::failure;
+
+/// Puts the trace in order, and waits for a target that goes on.
+pub(super) fn finish(mut summary: Summary) -> Result<ExitCode, Failure> {
+    // What was attached to may be there still, with the files that it has mapped.
+    varve_record::settle_for_finish(summary.exit_code.is_none());
+    let ended = summary.exit_code;
+    let waiting = summary.waiting.take();
+    write(summary);
+    let code = match waiting {
+        Some(target) => target.wait().map_err(failure)?,
+        None => ended.unwrap_or(0),
+    };
+    Ok(ExitCode::from(code as u8))
+}
+
+/// Puts the trace in order and says where it is, or why it is not.
+fn write(summary: Summary) {
+    if let Some(trouble) = &summary.trouble {
+        let (what, hint) = trouble.message();
+        varve_ui::error(format!("the recording ended early: {what}"));
+        if let Some(hint) = hint {
+            varve_ui::hint(hint);
+        }
+    }
+    if !summary.held_by.is_empty() {
+        varve_ui::note(&summary.held_by);
+    }
+    let folder = summary.folder;
+    let interruptible = varve_record::interruptible(
+        format!(
+            "interrupted: {0} is not in order yet, as of a recorder that was killed; `varve recover {1}` puts it in order",
+            folder.path().display(),
+            quoted_path(folder.path())
+        ),
+        |sentence| varve_ui::note(sentence),
+    );
+    let ordered = folder.trace().map_err(Failure::from).and_then(|mut trace| {
+        trace.manifest = summary.manifest;
+        put_in_order(&folder, trace, State::Finished)
+    });
+    drop(interruptible);
+    // Somebody may have moved it while it was written.
+    let path = match folder.moved() {
+        Some(Moved::To(now)) => {
+            varve_ui::warning(format!(
+                "{} was moved while it was written, and is {} now",
+                folder.path().display(),
+                now.display()
+            ));
+            now
+        }
+        None | Some(Moved::Removed) => folder.path().to_owned(),
+    };
+    let trace = match ordered {
+        Ok(trace) => trace,
+        Err(failure) => {
+            // The target has run and its code counts; what was written can be put in order later.
+            if summary.trouble.is_none() {
+                varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
+                varve_ui::hint(failure.hint.unwrap_or_else(|| {
+                    format!("`varve recover {}` tries again", quoted_path(&path))
+                }));
+            }
+            return;
+        }
+    };
+    closing::lines(&trace).iter().for_each(varve_ui::note);
+    varve_ui::note(format!(
+        "wrote {}; read it with `varve report {}`",
+        path.display(),
+        quoted_path(&path)
+    ));
+}
+
+/// Merges what a recorder wrote, gives names to its objects and settles the manifest.
+pub(in crate::commands) fn put_in_order(
+    folder: &TraceFolder,
+    trace: Trace,
+    state: State,
+) -> Result<Trace, Failure> {
+    let progress = varve_ui::Progress::new("Writing the trace");
+    let to = Destination::from(folder);
+    Ok(varve_attribute::finish_trace(
+        trace,
+        &to,
+        state,
+        &mut |share| progress.set(share),
+    )?)
+}
