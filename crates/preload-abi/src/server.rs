@@ -138,7 +138,7 @@ impl Peer {
         self.pid
     }
 
-    /// Whether the process is there still, so that its number is nobody else's. Kernels that cannot tell say yes.
+    /// Whether the process is there still, so that its number is nobody else's. Kernels that cannot say say yes.
     #[must_use]
     pub fn is_there(&self) -> bool {
         let mut pidfd = -1i32;

@@ -251,7 +251,7 @@ impl Server {
                 tv_nsec: left.subsec_nanos().into(),
             }
         });
-        // Whatever it says, the next look tells.
+        // Whatever it says, the next look shows.
         let _ = poll(&mut all, limit.as_ref());
         let is_ready = |i: usize| all.get(i).is_some_and(|fd| !fd.revents().is_empty());
         (is_ready(0), is_ready(1))
