@@ -105,7 +105,7 @@ pub(crate) fn recorded(
     let (Some(born), Some(died)) = (born, died) else {
         let name = &program.name;
         return Err(Error::Failed(format!(
-            "the trace of {name} does not tell when it began and ended"
+            "the trace of {name} does not say when it began and ended"
         )));
     };
     outcome.life_s = (died - born).0 as f64 / 1e9;

@@ -80,7 +80,7 @@ pub struct Analysis {
     pub sharing: Option<SharingUse>,
     /// What stands out, most important first.
     pub findings: Vec<Finding>,
-    /// What this trace cannot tell, or tells only in part: a sentence each.
+    /// What this trace cannot show, or shows only in part: a sentence each.
     pub unknown: Vec<String>,
     /// Figures here that cannot be true together, a sentence each. There are none, unless the trace is damaged or the
     /// analysis is wrong.

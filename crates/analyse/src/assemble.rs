@@ -191,7 +191,7 @@ impl Whole<'_> {
                     .map(|i| i.held_ns)
                     .max()
                     .unwrap_or_default(),
-                // Backends that count tell it of the whole run.
+                // Backends that count report it of the whole run.
                 recorder_cpu_ns: Duration(
                     intervals
                         .clone()

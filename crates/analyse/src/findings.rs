@@ -52,7 +52,7 @@ pub(crate) fn find(analysis: &Analysis, tables: &Tables, for_numa: bool) -> Vec<
 fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
     let facts = Facts::new(analysis, tables);
     let by_use = rules_by_use(&facts);
-    // Without touches nothing is known of what they tell; what samples tell does not need them.
+    // Without touches nothing is known of what they show; what samples show does not need them.
     let lacks_touches = !analysis.trace.has(Capability::Touches);
     if lacks_touches || (analysis.trace.touch_rows == 0 && analysis.trace.intervals == 0) {
         return incomplete(analysis).into_iter().chain(by_use).collect();
@@ -84,7 +84,7 @@ fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
 
 type Rule = fn(&Facts<'_>) -> Option<Finding>;
 
-/// What the threads of accesses tell.
+/// What the threads of accesses show.
 fn rules_by_use(facts: &Facts<'_>) -> Vec<Finding> {
     let rules: [Rule; 7] = [
         false_sharing_lines,

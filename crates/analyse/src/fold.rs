@@ -86,7 +86,7 @@ pub(crate) struct Fold<'a> {
 }
 
 impl<'a> Fold<'a> {
-    /// `own` tells which objects are the recorder's own memory; `sites` puts objects together; `end` is the end of the
+    /// `own` says which objects are the recorder's own memory; `sites` puts objects together; `end` is the end of the
     /// recording. `room` is the memory that pages may take.
     pub(crate) fn new(
         all: &'a Objects,

@@ -66,7 +66,7 @@ pub trait Sweep {
     /// where the rows stand out of the order of intervals; they come while another interval is open.
     fn touched(&mut self, position: Option<usize>, runs: &[Run]);
 
-    /// What others may have touched in an interval and nothing else tells of ([`TouchSource::PossiblyOthers`]), after what
+    /// What others may have touched in an interval and nothing else shows ([`TouchSource::PossiblyOthers`]), after what
     /// was touched in it: runs in the order of process and page.
     fn possibly(&mut self, _position: Option<usize>, _runs: &[Run]) {}
 

@@ -28,7 +28,7 @@ const OWN: &str = "varve preload library, not the program's own";
 /// Objects that are named and written at once.
 const OBJECTS_AT_ONCE: usize = 1 << 14;
 
-/// What attribution tells of the trace as a whole.
+/// What attribution found out about the trace as a whole.
 #[derive(Debug, Default)]
 pub struct Finished {
     /// Executables and libraries of which not everything could be read.

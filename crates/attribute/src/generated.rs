@@ -45,7 +45,7 @@ impl Generated {
     fn at(&self, pid: Pid, time: Time, address: Address) -> Option<&GeneratedRow> {
         let (_, rows) = self.reported.get(&pid)?.range(time..).next()?;
         let after = rows.partition_point(|row| row.address <= address);
-        // A map and a dump may both tell of it, and of its parts.
+        // A map and a dump may both name it, and of its parts.
         let mut near = rows[..after].iter().rev().take(4);
         near.find(|row| address < row.address + row.bytes)
     }

@@ -5,7 +5,7 @@
 
 #define FAULT_PRESENT_WRITE 3
 
-/* Whether a fault is there only because userfaultfd protects the page: it tells nothing new */
+/* Whether a fault is there only because userfaultfd protects the page: it shows nothing new */
 static __noinline int is_guarded(struct settings *g, u64 va)
 {
 	u64 entry, table = (u64)BPF_CORE_READ(current_task(), mm, pgd);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
-/* What struct page tells about a page whose accessed bit is clear */
+/* What struct page shows of a page whose accessed bit is clear */
 #ifndef VARVE_PAGEFLAGS_H
 #define VARVE_PAGEFLAGS_H
 
@@ -36,7 +36,7 @@ static __always_inline u32 flag_bits(u64 flags)
 
 /*
  * Whose access set the flags of a page: they belong to the memory, not to a mapping of it. Whoever reads
- * the file or unmaps it (folio_mark_accessed) sets them for all who have mapped it. So they tell of this
+ * the file or unmaps it (folio_mark_accessed) sets them for all who have mapped it. So they show this
  * process only where the memory is anonymous and nobody else's: the kernel says so of the page, or one entry
  * in the machine maps it. After a fork the first is not said until somebody writes.
  */

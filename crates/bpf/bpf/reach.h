@@ -3,7 +3,7 @@
  * What the kernel accesses in a tracked process without the mapping, because a tracked process asked for it:
  * process_vm_readv, ptrace, and the files of /proc that are a process's memory. Each such access calls
  * folio_mark_accessed (mm/swap.c), which sets PG_referenced the first time and takes it away the second time, and of
- * which MGLRU leaves nothing on locked pages. So flags do not tell: the calls do.
+ * which MGLRU leaves nothing on locked pages. So flags do not say: the calls do.
  */
 #ifndef VARVE_REACH_H
 #define VARVE_REACH_H

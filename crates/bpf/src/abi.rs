@@ -77,7 +77,7 @@ impl header::Region {
     }
 }
 
-/// The regions of a vanish record; further entries for the same region tell what was written, and what others may
+/// The regions of a vanish record; further entries for the same region say what was written, and what others may
 /// have touched
 pub(crate) fn vanish_regions(bytes: &[u8]) -> impl Iterator<Item = crate::Region> + '_ {
     let mut entries = bytes

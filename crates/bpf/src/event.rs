@@ -1,4 +1,4 @@
-//! What the programs in the kernel tell the recorder, as borrowed views of ring-buffer records
+//! What the programs in the kernel report to the recorder, as borrowed views of ring-buffer records
 //!
 //! All times are `CLOCK_MONOTONIC` nanoseconds. All process ids are thread-group ids.
 

@@ -273,7 +273,7 @@ impl Kernel {
         calibrate::store(self.maps.settings.as_fd(), &self.settings)
     }
 
-    /// Tells writes by userfaultfd's write protection from now on, instead of soft-dirty bits; faults
+    /// Distinguishes writes by userfaultfd's write protection from now on, instead of soft-dirty bits; faults
     /// that are there because of it are not reported
     pub fn guard_writes(&mut self) -> Result<(), BpfError> {
         self.settings.options |= abi::OPT_GUARDED;

@@ -311,7 +311,7 @@ fn blamed(said: &str, refused: &[(&'static str, String)]) -> Option<&'static Pro
     })
 }
 
-/// The end of a long message, where a verifier tells its reason
+/// The end of a long message, where a verifier gives its reason
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.trim().lines().collect();
     lines[lines.len().saturating_sub(12)..].join("\n")

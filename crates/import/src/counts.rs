@@ -17,7 +17,7 @@ use crate::numbers::{decimal, either, hexadecimal};
 use crate::objects::Birth;
 use crate::sink::Sink;
 
-/// The process: neither tool tells it.
+/// The process: neither tool says it.
 const PID: Pid = Pid(0);
 
 /// The names of Moca's columns, of the module and of the script that merges its files.
@@ -280,7 +280,7 @@ pub(crate) fn read_stacks(input: impl BufRead, sink: &mut Sink<'_>) -> Result<()
 fn object(name: String, start: u64, bytes: u64, stack_of: Option<u32>, sink: &mut Sink<'_>) {
     let kind = match stack_of {
         Some(_) => ObjectKind::Stack,
-        // Neither tool tells static data from heap.
+        // Neither tool distinguishes static data from heap.
         None => ObjectKind::Heap,
     };
     let birth = Birth {

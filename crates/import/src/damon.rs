@@ -31,7 +31,7 @@ pub(crate) struct Region {
 #[derive(Debug, Default)]
 struct Snapshot {
     target: u64,
-    /// Unknown where the source tells ends only.
+    /// Unknown where the source gives ends only.
     start: Option<u64>,
     end: u64,
     /// Those with accesses.

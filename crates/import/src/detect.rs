@@ -41,7 +41,7 @@ impl Content {
         }
     }
 
-    /// What a file of this format is taken for where its content does not tell.
+    /// What a file of this format is taken for where its content does not say.
     const fn usual(format: ImportFormat) -> Content {
         match format {
             ImportFormat::PerfData => Content::PerfData,

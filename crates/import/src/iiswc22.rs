@@ -17,7 +17,7 @@ use crate::perf_script::latency;
 use crate::sink::{Sink, frame, sample};
 use varve_perf::level_of_text;
 
-/// The process: the tables do not tell it.
+/// The process: the tables do not say it.
 const PID: Pid = Pid(0);
 
 /// Something that happened to a mapping.

@@ -1,7 +1,7 @@
 //! Other tools' records become traces.
 //!
 //! [`import`] finds out what each file holds ([`ImportFormat`]), reads it as a stream and writes the tables of one trace. What a tool
-//! does not tell stays absent: null in the rows, and not among the manifest's capabilities. `docs/import.md` says what becomes of what.
+//! does not say stays absent: null in the rows, and not among the manifest's capabilities. `docs/import.md` says what becomes of what.
 
 mod counts;
 mod damon;
@@ -96,7 +96,7 @@ pub fn import(
             })
         }
         Err(error) => {
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = writer.discard();
             Err(error)
         }
@@ -155,7 +155,7 @@ fn inspect(files: &[PathBuf], format: Option<ImportFormat>) -> Result<Vec<Found>
             parts,
         });
     }
-    // What tells of objects comes before what is looked up among them.
+    // What names objects comes before what is looked up among them.
     found.sort_by_key(|f| match f.content {
         Content::Iiswc22Events
         | Content::MocaStructs

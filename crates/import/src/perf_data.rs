@@ -322,7 +322,7 @@ fn build_ids<R: BufRead + Seek>(file: &mut File<R>) -> Result<HashMap<String, St
     Ok(found)
 }
 
-/// The machine, where the file tells it.
+/// The machine, where the file says it.
 fn machine<R: BufRead + Seek>(file: &mut File<R>) -> Result<Option<Machine>, Trouble> {
     let mut word = |bit: u32| -> Result<Option<String>, Trouble> {
         let Some(bytes) = file.feature(bit)? else {

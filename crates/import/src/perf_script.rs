@@ -19,7 +19,7 @@ const REMEMBERED: usize = 1 << 16;
 /// What is known of the file so far.
 struct Reader<'a, 'b> {
     sink: &'a mut Sink<'b>,
-    /// Which process a thread belongs to, as records of tasks tell.
+    /// Which process a thread belongs to, as records of tasks say.
     process_of: HashMap<u32, u32>,
     /// The only process with mappings, while there is only one.
     only: Option<u32>,
@@ -282,7 +282,7 @@ fn mapping(text_: &[u8], at: Time) -> Option<(u32, MappingRow)> {
     let plain = plain_mapping(Pid(pid), address, bytes, text(path.trim_ascii()), at);
     let perms = match perms.len() {
         4 => text(perms),
-        // Version 1 of the record tells code from data only.
+        // Version 1 of the record distinguishes code from data only.
         _ if perms == b"x" => "r-xp".to_owned(),
         _ => plain.perms.clone(),
     };

@@ -54,7 +54,7 @@ struct Thread {
     died: Option<Time>,
 }
 
-/// What a source tells of itself, or does not.
+/// What a source says of itself, or does not.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traits {
     pub(crate) unit: ClockUnit,

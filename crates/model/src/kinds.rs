@@ -97,7 +97,7 @@ named! {
         Imported = "imported",
         /// Every access was counted while the program ran under an emulator.
         Exact = "exact",
-        /// The first access in the interval trapped: the fault tells exactly who and where.
+        /// The first access in the interval trapped: the fault shows exactly who and where.
         Fault = "fault",
     }
 }

@@ -56,7 +56,7 @@ impl<'a> Deaths<'a> {
             self.gather(object.0 / WINDOW)?;
         }
         let died = self.died.get((object.0 % WINDOW) as usize);
-        // Clocks are read before and after what they tell of.
+        // Clocks are read before and after what they report.
         Ok(died
             .filter(|d| **d != NEVER)
             .map(|d| (*d).max(birth.born_ns)))

@@ -78,7 +78,7 @@ fn flagged(level: u64) -> Option<MemoryLevel> {
     use MemoryLevel::*;
     const MISS: u64 = 4;
     let has = |bit: u64| level & bit != 0;
-    // Memory flags tell where the data came from whether or not a cache was missed on the way.
+    // Memory flags say where the data came from whether or not a cache was missed on the way.
     Some(match () {
         () if has(0x100) || has(0x200) => RemoteDram,
         () if has(0x80) => LocalDram,

@@ -28,7 +28,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Where the data came from, as far as events tell it on every processor: data source packets mean what each
+    /// Where the data came from, as far as events show it on every processor: data source packets mean what each
     /// implementation likes.
     pub fn level(&self) -> Option<MemoryLevel> {
         let has = |bit: u32| self.events >> bit & 1 == 1;

@@ -93,7 +93,7 @@ impl std::fmt::Display for Identity {
     }
 }
 
-/// The identity of a folder as the kernel tells it.
+/// The identity of a folder as the kernel gives it.
 pub(crate) fn identity_of(found: &libc::statx, uid: u32) -> Identity {
     let made = found.stx_btime;
     let known = found.stx_mask & libc::STATX_BTIME != 0;

@@ -37,7 +37,7 @@ pub struct Drained {
     pub fill_percent: u8,
 }
 
-/// What the process could not tell, since the ring was made.
+/// What the process could not report, since the ring was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Records that found the ring full.

@@ -1,4 +1,4 @@
-//! What the preload library tells the recorder, and how it stands in the ring.
+//! What the preload library reports to the recorder, and how it stands in the ring.
 
 use crate::layout::{COMMITTED, Head, header_word};
 

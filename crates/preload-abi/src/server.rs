@@ -138,7 +138,7 @@ impl Peer {
         self.pid
     }
 
-    /// Whether the process is there still, so that its number is nobody else's. Kernels that cannot tell say yes.
+    /// Whether the process is there still, so that its number is nobody else's. On kernels that do not know it is taken to be there.
     ///
     /// # Errors
     /// Where there is no descriptor or memory left to find out with.

@@ -2,7 +2,7 @@
 //!
 //! Only somebody whose memory it is may move pages of it (`UFFDIO_MOVE`), and whoever does so must not be among the
 //! threads that the recorder holds still. So the library makes, where the recorder asks for it, a process by
-//! `clone(CLONE_VM)`. Nobody waits for it (it has no exit signal, and ends before the program does: [`parting`]), no
+//! `clone(CLONE_VM)`. Nobody waits for it (it has no exit signal, and ends before the program does: [`ending`]), no
 //! signal reaches it (its own session, all blocked), it holds none of the program's descriptors, and it has no rights
 //! ([`rights`]).
 //!
@@ -20,13 +20,13 @@
 //! wait of its own has a bound, or ends with the memory itself.
 
 mod backlog;
+mod ending;
 mod exempt;
 mod filter;
 mod launch;
 mod maps;
 mod messages;
 mod mover;
-mod parting;
 mod place;
 mod protect;
 mod ranges;
@@ -41,10 +41,10 @@ use varve_preload_abi::{
 };
 
 use crate::sys;
+use ending::Ending;
+pub(crate) use ending::{leave, reap};
 use messages::{Message, Socket};
 use mover::Watch;
-use parting::Parting;
-pub(crate) use parting::{leave, reap};
 use ranges::Range;
 use resolve::Handler;
 use rights::Taken;
@@ -64,7 +64,7 @@ pub(crate) fn start() {
     }
 }
 
-/// What the handler does until its end; it runs on `stack`. `asked` tells when the program asks it to end.
+/// What the handler does until its end; it runs on `stack`. `asked` says when the program asks it to end.
 fn live(socket: Socket, asked: i32, taken: Taken, stack: Range) {
     let mut words = [0u64; MAX_WORDS];
     let Some(mut handler) = begin(socket, asked, taken, stack, &mut words) else {
@@ -77,15 +77,15 @@ fn live(socket: Socket, asked: i32, taken: Taken, stack: Range) {
             handler.resolve_batch();
         }
         if ready.asked
-            && let Some(parting) = parting::hear(asked)
+            && let Some(ending) = ending::hear(asked)
         {
-            let (resolved, empty) = match parting {
-                Parting::Keep => handler.release(),
-                Parting::KeepAlone => {
+            let (resolved, empty) = match ending {
+                Ending::Keep => handler.release(),
+                Ending::KeepAlone => {
                     handler.cools = true;
                     handler.release()
                 }
-                Parting::Forget => handler.resolved(),
+                Ending::Forget => handler.resolved(),
             };
             socket.send(&[RESOLVED, resolved, empty], None);
             return;

@@ -1,7 +1,7 @@
 //! The preload library: allocations, mappings and thread stacks with call stacks.
 //!
 //! Loaded with `LD_PRELOAD`, it wraps the C library's allocation, mapping and thread functions and
-//! tells the recorder about them through one shared-memory ring per process (`varve-preload-abi`).
+//! reports them to the recorder through one shared-memory ring per process (`varve-preload-abi`).
 //! It must not change what the program does, so:
 //! - It keeps no file descriptor, prints nothing, takes no lock that a signal handler or a forked
 //!   child could wait for, and leaves `errno` alone: its own system calls bypass the C library.

@@ -475,7 +475,7 @@ fn latest_ring() -> Option<RingWriter> {
     unsafe { RingWriter::attach(memory, RING_BYTES.load(Ordering::Relaxed)) }
 }
 
-/// Whether a recorder reads what this process, or the one that it was forked from, tells.
+/// Whether a recorder reads what this process, or the one that it was forked from, reports.
 pub(crate) fn is_recorded() -> bool {
     latest_ring().is_some_and(|ring| ring.is_read(sys::now_ns()))
 }

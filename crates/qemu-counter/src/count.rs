@@ -16,7 +16,7 @@ pub(crate) const READ: usize = 0;
 pub(crate) const WRITE: usize = 1;
 /// It does both, or nobody knows.
 pub(crate) const EITHER: usize = 2;
-/// It does both at once. The emulator tells one access of both kinds where there are several threads, and a load and a store where
+/// It does both at once. The emulator reports one access of both kinds where there are several threads, and a load and a store where
 /// there is one; both times there is one that writes.
 pub(crate) const ATOMIC: usize = 3;
 

@@ -28,7 +28,7 @@ use crate::state::found::Found;
 use crate::target::channel::{Channel, Offers};
 use crate::{RecordError, RecordOptions};
 
-/// All probes, in the order in which they are asked: samples are collected before the heap's rings, which tell what
+/// All probes, in the order in which they are asked: samples are collected before the heap's rings, which say what
 /// is needed to understand them; protection against unseen writes comes before pages are moved; the emulator wraps what
 /// all others have prepared.
 pub(crate) const KINDS: [Kind; 10] = [

@@ -94,7 +94,7 @@ pub(crate) fn settle() -> Result<(), RecordError> {
     rights::keep_only_and_ambient(&keep).map_err(RecordError::system("give up capabilities"))
 }
 
-/// Gives up what recording needed: what follows reads files that the target had a say in. `remains` tells whether
+/// Gives up what recording needed: what follows reads files that the target had a say in. `remains` says whether
 /// processes of the target may be there still.
 pub fn settle_for_finish(remains: bool) {
     let mut keep = FOR_FILES.to_vec();
@@ -121,7 +121,7 @@ pub(crate) struct Need {
     pub(crate) required: bool,
 }
 
-/// What `varve doctor` tells of; `SECURITY.md` has the same table.
+/// What `varve doctor` lists; `SECURITY.md` has the same table.
 pub(crate) const NEEDS: [Need; 4] = [
     Need {
         what: "own processes",

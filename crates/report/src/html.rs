@@ -47,7 +47,7 @@ pub struct HtmlReport {
     pub overhead: Overhead,
     /// How much memory was touched.
     pub footprint: Footprint,
-    /// What this trace does not tell, a sentence each.
+    /// What this trace does not say, a sentence each.
     pub unknown: Vec<String>,
     /// The processes.
     pub processes: Vec<ProcessUse>,

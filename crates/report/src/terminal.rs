@@ -2,7 +2,7 @@
 
 mod access_time;
 mod chart;
-mod exact;
+mod counts;
 mod findings;
 mod footprint;
 mod objects;
@@ -13,6 +13,9 @@ mod recording;
 mod samples;
 mod sharing;
 mod table;
+mod threads;
+mod unknown;
+mod working_set;
 
 use std::path::Path;
 use varve_model::Capability;
@@ -71,7 +74,7 @@ pub fn render(analysis: &Analysis, folder: &Path, options: &TerminalOptions) -> 
 /// What is said of a section that has nothing to show.
 fn nothing_of(section: Section) -> &'static str {
     match section {
-        Section::Unknown => "nothing that the trace should tell is missing",
+        Section::Unknown => "nothing that the trace should say is missing",
         Section::Samples => "the trace has no samples",
         Section::Counts => "accesses were not counted",
         Section::Sharing => "no thread of an access is known",
@@ -86,20 +89,16 @@ fn write(page: &mut Page, a: &Analysis, folder: &Path, section: Section) {
     match section {
         Section::Overview => overview::write(page, a, folder),
         Section::Recording => recording::what_ran(page, a),
-        Section::Footprint if has_touches => footprint::footprint(page, a),
-        Section::WorkingSet if has_touches => footprint::over_time(page, a),
+        Section::Footprint if has_touches => footprint::write(page, a),
+        Section::WorkingSet if has_touches => working_set::write(page, a),
         Section::Objects if has_touches => objects::write(page, a),
-        Section::Processes => processes::processes(page, a),
-        Section::Threads => processes::threads(page, a),
+        Section::Processes => processes::write(page, a),
+        Section::Threads => threads::write(page, a),
         Section::Samples => samples::write(page, a),
-        Section::Counts => match (&a.counts, &a.exact) {
-            (_, Some(_)) => exact::accesses(page, a),
-            (Some(found), None) => samples::counts(page, found),
-            (None, None) => (),
-        },
+        Section::Counts => counts::write(page, a),
         Section::Sharing => sharing::write(page, a),
-        Section::Findings => findings::findings(page, a),
-        Section::Unknown => findings::unknown(page, a, folder),
+        Section::Findings => findings::write(page, a),
+        Section::Unknown => unknown::write(page, a, folder),
         Section::Footprint | Section::WorkingSet | Section::Objects => (),
     }
 }

@@ -43,7 +43,7 @@ impl FunctionBounds {
     }
 
     /// The addresses in the process that the function at `address` covers, of which the first begins an instruction; none
-    /// where no table tells.
+    /// where no table says.
     pub fn around(&mut self, mapping: &Mapping, address: Address) -> Option<Range<Address>> {
         if !mapping.is_file() && mapping.path != "[vdso]" {
             return None;

@@ -42,7 +42,7 @@ const KEYWORDS: &[&str] = &[
 ];
 
 /// Finds the variable that the statement at `line` (from 1) assigns an allocation to. `column` (the byte, from 1) is where the
-/// call stands, where that is known: it tells apart what several statements, or declarations, of one line allocate.
+/// call stands, where that is known: it distinguishes what several statements, or declarations, of one line allocate.
 pub(crate) fn assigned_variable(
     source: &[&str],
     line: usize,

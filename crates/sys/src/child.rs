@@ -224,7 +224,7 @@ impl Child {
                 e => Err(e),
             };
         }
-        // Without anything to tell the zeroes stay.
+        // Without anything to report the zeroes stay.
         Ok(matches!(
             info.si_code,
             libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED

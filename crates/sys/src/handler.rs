@@ -190,7 +190,7 @@ impl HandlerSocket {
             tv_sec: limit.as_secs().cast_signed(),
             tv_nsec: limit.subsec_nanos().into(),
         };
-        // Whatever it says, the next look tells.
+        // Whatever it says, the next look shows.
         let _ = poll(&mut one, Some(&limit));
     }
 
@@ -244,7 +244,7 @@ pub fn begin_traps(descriptor: OwnedFd) -> io::Result<OwnedFd> {
 
 /// Makes sure that a process is the fault handler of another: that it is a process of its own, shares the other's
 /// memory, and has given up all rights. The numbers may be those of other processes by the time that somebody uses them: the
-/// descriptor that is returned tells whether the handler still lives.
+/// descriptor that is returned shows whether the handler still lives.
 ///
 /// # Errors
 /// `PermissionDenied` where it is something else, `Unsupported` where it has a user that others may have too.

@@ -1,4 +1,4 @@
-//! Locks that tell that somebody lives.
+//! Locks that show that somebody lives.
 
 use std::fs::{self, File};
 use std::io;

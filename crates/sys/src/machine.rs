@@ -12,7 +12,7 @@ pub struct Facts {
     pub kernel: String,
     /// `uname -m`.
     pub architecture: String,
-    /// The CPU's name, where the kernel tells.
+    /// The CPU's name, where the kernel reports it.
     pub cpu: Option<String>,
     /// CPUs online.
     pub cpus: u32,

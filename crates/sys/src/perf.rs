@@ -24,7 +24,7 @@ pub struct PerfEventKind {
     pub precise: u8,
     /// Whether only the program's own code is sampled.
     pub user_only: bool,
-    /// Whether the ring tells which thread runs.
+    /// Whether the ring says which thread runs.
     pub switches: bool,
 }
 
@@ -246,7 +246,7 @@ impl PerfRing {
         tail.store(to, Ordering::Release);
     }
 
-    /// How ticks of the system counter become nanoseconds, where the kernel tells: multiplier and shift.
+    /// How ticks of the system counter become nanoseconds, where the kernel reports it: multiplier and shift.
     pub fn ticks_to_nanoseconds(&self) -> Option<(u32, u16)> {
         let control = self.control();
         // SAFETY: the fields lie in the first page of the mapping; they hardly ever change, and a torn read is a wrong time.

@@ -68,7 +68,7 @@ pub enum Trigger {
     /// Ready as long as there is something to read.
     Level,
     /// Ready only when it has been woken since the last wait. The kernel's ring buffers are readable
-    /// whenever they are not empty; this tells when their writer asked for attention.
+    /// whenever they are not empty; this shows when their writer asked for attention.
     Edge,
 }
 

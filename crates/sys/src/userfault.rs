@@ -28,7 +28,7 @@ const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 
-/// Runs of pages that one `PAGEMAP_SCAN` can tell of.
+/// Runs of pages that one `PAGEMAP_SCAN` can report.
 const REGIONS: usize = 1024;
 
 #[repr(C)]
@@ -214,7 +214,7 @@ impl Protector {
 /// look begins.
 ///
 /// # Errors
-/// Where the kernel cannot tell.
+/// Where the kernel cannot say.
 pub(crate) fn present_runs(
     pagemap: &File,
     start: u64,
@@ -249,7 +249,7 @@ pub(crate) fn present_runs(
     Ok((found.iter().map(|r| (r.start, r.end)).collect(), next))
 }
 
-/// Whether this kernel can tell writes this way, tried on a page of our own.
+/// Whether this kernel can distinguish writes this way, tried on a page of our own.
 ///
 /// # Errors
 /// What the kernel said to the first step that it does not know.

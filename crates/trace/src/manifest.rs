@@ -19,7 +19,7 @@ const FORMAT_NAME: &str = "varve-trace";
 /// The statement of completeness of a trace that is being made.
 const NOT_ENDED: &str = "The recording has not ended.";
 
-/// What a machine field says where the machine does not tell.
+/// What a machine field says where the machine does not say.
 pub const MACHINE_UNKNOWN: &str = "unknown";
 
 /// The manifest of a trace.
@@ -92,7 +92,7 @@ pub struct TrapsNote {
     pub waited_ns: Duration,
     /// Touched pages, each once per interval, whose first access trapped.
     pub trapped_touches: u64,
-    /// Touched pages that the scan alone tells of: shared, file-backed, immovable, not chosen.
+    /// Touched pages that the scan alone reports: shared, file-backed, immovable, not chosen.
     pub scanned_touches: u64,
 }
 
@@ -105,7 +105,7 @@ pub enum ClockUnit {
     Nanoseconds,
     /// Memory accesses: the source has no clock, and this is their order.
     Accesses,
-    /// Something that grows with time at a rate that the source does not tell.
+    /// Something that grows with time at a rate that the source does not say.
     Ticks,
 }
 

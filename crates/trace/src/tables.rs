@@ -131,7 +131,7 @@ table! {
         /// The size of the hardware page that carried the accessed bit, in bytes: a touch of one byte
         /// of a huge page is a touch of all of it.
         page_bytes: u32,
-        /// Whether the pages were written in the interval; null where the kernel does not tell.
+        /// Whether the pages were written in the interval; null where the kernel does not say.
         written: Option<bool>,
         /// How the touch became known.
         source: TouchSource,
@@ -153,7 +153,7 @@ table! {
         ip: Address,
         /// The address that was accessed.
         address: Address,
-        /// Whether it was a write; null where the source does not tell.
+        /// Whether it was a write; null where the source does not say.
         write: Option<bool>,
         /// Whether the kernel made the access on the program's behalf.
         kernel: bool,
@@ -165,7 +165,7 @@ table! {
     SampleRow in "samples" growing ["time_ns", "address"] ; chosen by selection::of_sample {
         /// When it happened.
         time_ns: Time,
-        /// The process; 0 where the source does not tell.
+        /// The process; 0 where the source does not say.
         pid: Pid,
         /// The thread.
         tid: Option<Tid>,
@@ -183,7 +183,7 @@ table! {
         object: Option<ObjectId>,
         /// How the sample became known.
         source: SampleSource,
-        /// How long the access took, in CPU cycles, as the hardware tells.
+        /// How long the access took, in CPU cycles, as the hardware reports it.
         latency_cycles: Option<u32>,
         /// Where the data came from.
         level: Option<MemoryLevel>,
@@ -204,7 +204,7 @@ table! {
     CountRow in "counts" growing ["interval", "page"] ; chosen by selection::of_count {
         /// The interval.
         interval: Interval,
-        /// The process; 0 where the source does not tell.
+        /// The process; 0 where the source does not say.
         pid: Pid,
         /// The thread.
         tid: Option<Tid>,

@@ -19,7 +19,7 @@ const HINT: Style = AnsiColor::Cyan.on_default().bold();
 const NOTE: Style = Style::new().dimmed();
 
 fn say(style: Style, word: &str, text: &dyn Display) {
-    // Standard error may be closed; there is nobody left to tell then.
+    // Standard error may be closed; there is nobody left to inform then.
     // Messages name files, programs and threads, which are called whatever somebody wants.
     let text = text.to_string();
     let text = visible(&text);

@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Import(Import),
     /// Put the trace of a killed recorder in order
     Recover(Recover),
-    /// Tell what this machine can record, and how to enable the rest
+    /// Show what this machine can record, and how to enable the rest
     Doctor(Doctor),
     #[command(hide = true)]
     Watchdog {

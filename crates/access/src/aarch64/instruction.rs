@@ -23,7 +23,7 @@ pub(crate) enum Flow {
     Jump(u64),
     /// Elsewhere if the condition holds.
     Branch(u64, Condition),
-    /// Calls, returns, traps: nobody can tell.
+    /// Calls, returns, traps: nobody can say.
     Away,
 }
 

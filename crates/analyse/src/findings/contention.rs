@@ -32,7 +32,7 @@ pub(super) fn false_sharing_lines(f: &Facts<'_>) -> Option<Finding> {
     let advice = match of_firsts(sharing) {
         true => {
             "If the threads use these bytes only, and often, the line goes to and fro between CPUs although no byte is \
-             shared: samples (--samples) or counts (--backend exact) tell. Then give each thread's data lines of its own: \
+             shared: samples (--samples) or counts (--backend exact) show it. Then give each thread's data lines of its own: \
              alignas(64), padding, or one array per thread."
         }
         false => {
@@ -93,7 +93,7 @@ pub(super) fn false_sharing_pages(f: &Facts<'_>) -> Option<Finding> {
     let advice = match of_firsts(sharing) {
         true => {
             "If the threads use these lines only, each part belongs on a page of its own (aligned_alloc): a page lies on one \
-             memory node. Samples (--samples) tell what they use later in an interval."
+             memory node. Samples (--samples) show what they use later in an interval."
         }
         false => {
             "A page lies on one memory node, so for some of its threads it is always the wrong one, and no policy \

@@ -15,7 +15,7 @@ const MIN_SAMPLES: u64 = 5;
 
 /// Objects of at least 1 MiB touched, used in two intervals or more on average, with at least 64 first touches by page
 /// faults, for nine tenths of the pages that are not huge, 95 % of them by one thread, while another thread of the process that
-/// has something to do lived for half the object's time. Static data, heap and mappings; the evidence is page faults: a scan does not tell who used the pages later.
+/// has something to do lived for half the object's time. Static data, heap and mappings; the evidence is page faults: a scan does not say who used the pages later.
 pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
     let mut lives: HashMap<Pid, Vec<(u32, Time, Time)>> = HashMap::new();
     for t in &f.tables.threads {

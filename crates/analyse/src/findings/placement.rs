@@ -287,7 +287,7 @@ fn parts(sharing: &SharingUse, o: &ObjectSharing) -> String {
     shown.join(", ")
 }
 
-/// Who uses what, where more is known than first touches and first accesses, of which neither tells how much a thread uses
+/// Who uses what, where more is known than first touches and first accesses, of which neither shows how much a thread uses
 /// a part nor whether it only reads; with the objects by their numbers.
 fn used<'a>(f: &Facts<'a>) -> Option<(&'a SharingUse, HashMap<ObjectId, &'a ObjectUse>)> {
     let sharing = f.analysis.sharing.as_ref()?;

@@ -1,7 +1,7 @@
 //! Counted accesses: who read and wrote how often, and who shares which pages.
 //!
 //! One pass over the table makes two figures. [`CountUse`] is of every trace with counts, by object: a page that several
-//! objects share counts in the one that has most of it. [`ExactUse`] is of traces with exact counts, which tell the thread of
+//! objects share counts in the one that has most of it. [`ExactUse`] is of traces with exact counts, which name the thread of
 //! every access: by name of objects, with who shares which pages; there a page counts in each of the objects on it, and in
 //! each of those that followed each other on it within an interval.
 
@@ -73,7 +73,7 @@ pub struct ObjectCounts {
 /// A thread's accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct ThreadCounts {
-    /// The thread; null where the source does not tell.
+    /// The thread; null where the source does not say.
     pub tid: Option<Tid>,
     /// Accesses.
     #[serde(flatten)]

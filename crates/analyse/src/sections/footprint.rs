@@ -35,7 +35,7 @@ pub struct Footprint {
     /// The part of `page_touches` that huge pages made, at their own size.
     #[serde(serialize_with = "Known::plain")]
     pub huge_page_touches: Known<u64>,
-    /// Distinct pages that in some interval only a flag tells of which other processes may have set; in no other figure.
+    /// Distinct pages that in some interval only a flag shows which other processes may have set; in no other figure.
     #[serde(serialize_with = "Known::plain")]
     pub possibly_others_pages: Known<Pages>,
     /// Sum over intervals of these pages; in no other figure.
@@ -91,7 +91,7 @@ pub struct SourceUse {
     pub peak_pages: Pages,
 }
 
-/// What the kernel tells of writes.
+/// What the kernel reports of writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Writes {

@@ -36,7 +36,7 @@ pub struct Overview {
     pub hot_samples: Option<u64>,
     /// The hottest objects, those of one name together.
     pub hot: Vec<HotObject>,
-    /// The hottest lines of code; empty where no sample tells.
+    /// The hottest lines of code; empty where no sample says.
     pub hot_lines: Vec<HotLine>,
     /// The samples that `hot_lines` rests on.
     pub line_samples: u64,

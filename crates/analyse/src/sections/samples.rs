@@ -69,11 +69,11 @@ pub struct SampleUse {
 pub struct Sampled {
     /// How many.
     pub samples: u64,
-    /// Reads among them; null where no sample tells.
+    /// Reads among them; null where no sample says.
     pub reads: Option<u64>,
-    /// Writes among them; null where no sample tells.
+    /// Writes among them; null where no sample says.
     pub writes: Option<u64>,
-    /// Latencies; null where no sample tells.
+    /// Latencies; null where no sample says.
     pub latency_cycles: Option<Latency>,
     /// The time that they stand for, time at the instruction; null where they have no weight in time.
     pub time_ns: Option<Duration>,
@@ -143,7 +143,7 @@ pub struct ObjectSamples {
     /// The samples.
     #[serde(flatten)]
     pub sampled: Sampled,
-    /// Threads among them, most first: a row of the matrix of threads and objects; empty where no sample tells.
+    /// Threads among them, most first: a row of the matrix of threads and objects; empty where no sample says.
     pub threads: Vec<ThreadPart>,
     /// How the accesses of one instruction move; null where there are too few.
     pub steps: Option<Steps>,

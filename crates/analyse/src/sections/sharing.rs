@@ -50,7 +50,7 @@ pub struct SharingUse {
     /// Objects that the list leaves out.
     pub omitted_objects: u64,
     /// Cache lines of 64 bytes with several threads of which one writes, most weight first. Only samples and trapped accesses
-    /// tell addresses; of the latter no lines with the same bytes are listed, as they do not tell how many bytes are used.
+    /// have addresses; of the latter no lines with the same bytes are listed, as they do not say how many bytes are used.
     pub lines: Vec<SharedBlock>,
     /// The same of pages of 4 KiB, by lines.
     pub pages: Vec<SharedBlock>,
@@ -156,7 +156,7 @@ pub struct ObjectSharing {
     pub events: u64,
     /// Their weight.
     pub weight: u64,
-    /// The part of it that reads; null where the source does not tell.
+    /// The part of it that reads; null where the source does not say.
     pub reads: Option<u64>,
     /// The part of it that writes.
     pub writes: Option<u64>,

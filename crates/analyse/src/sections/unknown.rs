@@ -1,4 +1,4 @@
-//! What a trace does not tell, above all an imported one.
+//! What a trace does not say, above all an imported one.
 
 use varve_model::{Capability, Duration};
 use varve_trace::{IntervalChoice, Lacks, Trace};
@@ -160,7 +160,7 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
     unknown
 }
 
-/// What the samples and counts that there are do not tell.
+/// What the samples and counts that there are do not say.
 pub(crate) fn unsaid(analysis: &Analysis) -> Vec<String> {
     let (samples, sharing) = (analysis.samples.as_ref(), analysis.sharing.as_ref());
     let counted = analysis.counts.is_some();
@@ -172,7 +172,7 @@ pub(crate) fn unsaid(analysis: &Analysis) -> Vec<String> {
         ),
         (
             sharing.is_some_and(|s| s.source == SharingSource::Traps),
-            "Which objects one thread has for itself, and how much threads use them: trapped accesses tell who was first at \
+            "Which objects one thread has for itself, and how much threads use them: trapped accesses show who was first at \
              a page in an interval.",
         ),
         (

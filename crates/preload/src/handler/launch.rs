@@ -11,7 +11,7 @@ use varve_preload_abi::{OwnMemory, SHARED_USER};
 
 use super::messages::{Socket, close};
 use super::ranges::Range;
-use super::{end, live, parting, rights};
+use super::{end, ending, live, rights};
 use crate::{process, sys};
 
 /// The handler's stack; the messages and lists that it keeps there take less than half.
@@ -75,13 +75,13 @@ fn make(socket: Socket, stack: NonNull<u8>) {
     let all = u64::MAX;
     let mut before = 0u64;
     set_mask(&all, &mut before);
-    parting::reap_predecessors();
+    ending::reap_predecessors();
     let flags = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as usize;
     let state = place + offset_of!(Order, state);
     // SAFETY: the stack below is the handler's alone from here on.
     let child = unsafe { clone_into(flags, place, handler, place, state) };
     if child > 0 {
-        parting::note(child as u32);
+        ending::note(child as u32);
         for _ in 0..MAX_SETTLING_SECONDS {
             if order.state.load(Ordering::Acquire) != STARTING {
                 break;
@@ -89,7 +89,7 @@ fn make(socket: Socket, stack: NonNull<u8>) {
             futex(&order.state, libc::FUTEX_WAIT, STARTING);
         }
         if order.state.load(Ordering::Acquire) == ENDED {
-            parting::reap_soon();
+            ending::reap_soon();
         }
     }
     set_mask(&before, &mut 0);
@@ -138,7 +138,7 @@ extern "C" fn handler(place: usize) -> ! {
     // SAFETY: `make` wrote it there, above this stack.
     let order = unsafe { &*(place as *const Order) };
     leave(order.socket);
-    let asked = parting::listen();
+    let asked = ending::listen();
     let taken = rights::give_up();
     if taken.is_none() || !rights::has_own_user() {
         // The program hears of the end, and reaps it before it goes on.

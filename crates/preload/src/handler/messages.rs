@@ -134,8 +134,8 @@ impl Socket {
     }
 }
 
-/// Waits until there is something to do; only looks where `has_more` to do anyway. The descriptors are those that tell of
-/// pages, of the recorder's words, and of what the program asks; negative ones tell nothing.
+/// Waits until there is something to do; only looks where `has_more` to do anyway. The descriptors are those that speak of
+/// pages, of the recorder's words, and of what the program asks; negative ones say nothing.
 pub(super) fn wait(sources: [i32; 3], has_more: bool) -> Ready {
     let mut all = sources.map(|fd| libc::pollfd {
         fd,

@@ -44,7 +44,7 @@ const fn request(direction: usize, number: usize, bytes: usize) -> usize {
 /// Why a request failed, as far as handlers care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Mappings are changing: look at what the kernel tells, then try again.
+    /// Mappings are changing: look at what the kernel reports, then try again.
     Changing,
     /// There is nothing at the source.
     Nothing,
@@ -248,7 +248,7 @@ impl Pagemap {
     }
 
     /// The runs of pages from the start of a range on, as many as one look brings, and where the next look begins;
-    /// `None` where the kernel cannot tell.
+    /// `None` where the kernel cannot say.
     pub(super) fn look(
         &mut self,
         range: Range,
@@ -278,7 +278,7 @@ impl Pagemap {
         Some((runs.iter().map(|r| r.range), next))
     }
 
-    /// Pages of a range that are there; `None` where the kernel cannot tell.
+    /// Pages of a range that are there; `None` where the kernel cannot say.
     pub(super) fn count(&mut self, range: Range) -> Option<u64> {
         let (mut start, mut pages) = (range.start, 0);
         while start < range.end {

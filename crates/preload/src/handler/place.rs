@@ -70,7 +70,7 @@ impl Changes {
         self.heard
     }
 
-    /// Whether one can tell where everything is. If not, what is not remembered may be wrong.
+    /// Whether one can know where everything is. If not, what is not remembered may be wrong.
     pub(super) fn is_whole(&self) -> bool {
         self.is_whole
     }

@@ -40,7 +40,7 @@ impl Steady {
         }
     }
 
-    /// Whether a mapping that has so many pages now, of `room`, is as full as it will be, as far as one can tell: nearly
+    /// Whether a mapping that has so many pages now, of `room`, is as full as it will be, as far as one can know: nearly
     /// full, or nothing came for a while.
     pub(super) fn is(&mut self, range: Range, pages: u64, room: u64) -> bool {
         if pages == 0 || pages * 10 >= room * 9 {

@@ -10,7 +10,7 @@
 //! that whoever ends the recorder with its children, its session or its process group does not meet it. It cleans up only
 //! where the first has ended without doing so. A recorder whose watchdog has ended starts another.
 
-mod care;
+mod duties;
 mod order;
 
 use std::io::{self, Read};
@@ -25,7 +25,7 @@ use varve_model::Pid;
 use varve_sys::rights::without_gain;
 use varve_sys::{MovedPages, PidFd};
 
-pub use self::care::watch;
+pub use self::duties::watch;
 pub use self::order::Order;
 use crate::RecordError;
 

@@ -25,7 +25,7 @@ use crate::{RecordError, RecordOptions, TargetChoice};
 /// How long a program may take to load its libraries before the kernel's view is taken for its objects: a program that
 /// speaks later is still heard.
 const MAX_SILENCE: Duration = Duration(200_000_000);
-/// How soon rings are looked at again while the library has much to tell: at the highest rate of allocations a ring
+/// How soon rings are looked at again while the library has much to report: at the highest rate of allocations a ring
 /// fills in 20 ms.
 const OFTEN: Duration = Duration(4_000_000);
 

@@ -31,7 +31,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     })))
 }
 
-/// Of more processes the times are not read at each boundary: it would cost more than it tells.
+/// Of more processes the times are not read at each boundary: it would cost more than it shows.
 const MAX_PROCESSES: usize = 32;
 
 /// Totals of time in which some, or all, tasks of the machine waited: file, counter, line of the file.

@@ -1,7 +1,7 @@
 //! The first access to each page in an interval traps (`--backend fault`).
 //!
 //! While the target is held, fault handlers move its pages away; the first access to each faults, and the kernel's
-//! tracepoint tells of it as of every fault.
+//! tracepoint reports it like every fault.
 
 mod budget;
 mod handlers;
@@ -149,7 +149,7 @@ impl Probe for Traps {
     /// Otherwise, the longer the program waits for trapped accesses the more often all pages would be moved again, and it
     /// would hardly get on.
     fn prolong(&self, due: &Due<'_>) -> Option<Duration> {
-        // A kernel that does not tell has intervals as long as asked for.
+        // A kernel that does not say has intervals as long as asked for.
         let waited = due.kernel.waited().ok()?;
         let most = Duration(due.length.0.saturating_mul(MAX_PROLONGATION));
         let end = due.start + due.length + waited.min(most);
@@ -160,7 +160,7 @@ impl Probe for Traps {
         // Before the bits are cleared: moving a page sets its own.
         if step == Step::Prepare {
             if self.moves {
-                // What a kernel cannot tell does not lengthen intervals.
+                // What a kernel cannot say does not lengthen intervals.
                 let waited = held.kernel.waited().unwrap_or_default();
                 self.handlers.protect(held.pids, waited);
                 let _ = held.kernel.forget_waits(monotonic_now());

@@ -26,7 +26,7 @@ pub(crate) const KIND: Kind = Kind {
     start,
 };
 
-/// Chooses what tells of writes, as asked for, and prepares the kernel part. Soft-dirty bits come with the scan and
+/// Chooses what reports writes, as asked for, and prepares the kernel part. Soft-dirty bits come with the scan and
 /// need no probe.
 fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let options = setup.options;

@@ -16,7 +16,7 @@ const MAX: usize = 128;
 const FEW: usize = MAX / 4;
 /// Objects that a chunk makes room for at once.
 const STEP: usize = 16;
-/// Makers that a chunk can tell apart; those that nobody refers to are forgotten when it is full.
+/// Makers that a chunk can distinguish; those that nobody refers to are forgotten when it is full.
 const MAX_MAKERS: usize = 256;
 
 /// Bits of a size and of an object's number. No heap object has 16 TiB, and a recording of a million

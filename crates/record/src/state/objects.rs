@@ -1,4 +1,4 @@
-//! Births and deaths of objects, from whoever tells of them.
+//! Births and deaths of objects, from whoever reports them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

@@ -22,7 +22,7 @@ pub(crate) struct FirstMaps {
     pub(crate) entries: Vec<MapEntry>,
 }
 
-/// Who tells of a process's heap objects.
+/// Who reports a process's heap objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectsFrom {
     /// The preload library, which may not have said anything yet.
@@ -204,7 +204,7 @@ impl Processes {
         }
     }
 
-    /// Notes who tells of a process's objects, and why not the preload library.
+    /// Notes who reports a process's objects, and why not the preload library.
     pub(crate) fn objects_come_from(
         &mut self,
         pid: Pid,

@@ -69,7 +69,7 @@ fn check_program(program: &Path) -> Result<(), SpawnError> {
             source,
         })
     };
-    // Without PATH the C library has its own idea, which exec will tell.
+    // Without PATH the C library has its own idea, which exec will show.
     let Some(candidates) = candidates(program) else {
         return Ok(());
     };

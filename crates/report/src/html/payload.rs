@@ -24,7 +24,7 @@ pub(super) struct Payload<'a> {
     pub(super) counts: Option<&'a CountUse>,
     /// Who uses what; null where no thread of an access is known.
     pub(super) sharing: Option<&'a SharingUse>,
-    /// What this trace cannot tell, a sentence each.
+    /// What this trace cannot show, a sentence each.
     pub(super) unknown: Vec<String>,
     pub(super) bins: Bins,
     /// Microseconds from one edge of an interval to the next, 32 bits each; one edge more than there are intervals.
@@ -132,7 +132,7 @@ pub struct TraceSummary {
     pub statement: String,
     /// Loss counters that are not zero.
     pub losses: BTreeMap<String, u64>,
-    /// Whether the trace tells writes.
+    /// Whether the trace distinguishes writes.
     pub written_known: bool,
 }
 

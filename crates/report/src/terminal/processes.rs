@@ -1,18 +1,14 @@
 //! Processes, and which threads touched pages first.
 
 use varve_analyse::{Analysis, format};
-use varve_model::visible;
 
-use super::chart;
 use super::page::Page;
 use super::table::{Align, Table};
 
-/// Threads that are shown.
-pub(super) const THREADS: usize = 6;
 /// Processes that are shown.
 const PROCESSES: usize = 5;
 
-pub(super) fn processes(page: &mut Page, a: &Analysis) {
+pub(super) fn write(page: &mut Page, a: &Analysis) {
     if a.processes.is_empty() {
         return;
     }
@@ -46,38 +42,5 @@ pub(super) fn processes(page: &mut Page, a: &Analysis) {
     page.table(&table);
     if most.len() > PROCESSES {
         page.line(&format!("  and {} more", most.len() - PROCESSES));
-    }
-}
-
-pub(super) fn threads(page: &mut Page, a: &Analysis) {
-    let threads = a.threads.items();
-    let all: u64 = threads.iter().map(|t| t.first_touches.0).sum();
-    if all == 0 {
-        return;
-    }
-    page.heading("First touch by thread (page faults)");
-    for t in threads.iter().take(THREADS) {
-        let name = match t.name.is_empty() {
-            true => t.tid.to_string(),
-            false => format!("{} ({})", visible(&t.name), t.tid),
-        };
-        page.line(&format!(
-            "  {name:<26}{:>7}  {:>15}  {}",
-            format::percent(t.first_touches.0, all),
-            format::counted(t.first_touches.0, "page"),
-            chart::bar(t.first_touches.0 as f64 / all as f64, 24)
-        ));
-    }
-    if threads.len() > THREADS {
-        let rest: u64 = threads
-            .iter()
-            .skip(THREADS)
-            .map(|t| t.first_touches.0)
-            .sum();
-        page.line(&format!(
-            "  {}: {}",
-            format::counted((threads.len() - THREADS) as u64, "other thread"),
-            format::counted(rest, "page")
-        ));
     }
 }

@@ -309,7 +309,7 @@ fn held_by(hold: &str) -> String {
 /// What `--backend fault` trapped, and what it left to the scan.
 fn trapped(traps: &TrapsNote) -> String {
     let mut text = format!(
-        "{}, once an interval each, at their first access; the scan alone tells of {} more: memory that is shared, of \
+        "{}, once an interval each, at their first access; the scan alone reports {} more: memory that is shared, of \
          files, not chosen, or cannot be moved",
         format::counted(traps.trapped_touches, "page"),
         format::count(traps.scanned_touches)

@@ -1,6 +1,6 @@
 //! What samples and counts of accesses say.
 
-use varve_analyse::{Analysis, CountUse, Latency, SampleUse, Sampled, format};
+use varve_analyse::{Analysis, Latency, SampleUse, Sampled, format};
 
 use super::access_time;
 use super::page::{Page, Tone};
@@ -8,7 +8,7 @@ use super::table::{Align, Table};
 use crate::text::grouped;
 
 /// Rows of each table.
-const ROWS: usize = 8;
+pub(super) const ROWS: usize = 8;
 
 /// What is not known.
 const ABSENT: &str = "-";
@@ -154,7 +154,7 @@ fn levels(page: &mut Page, s: &SampleUse) {
     page.table(&table);
 }
 
-fn shown(page: &mut Page, heading: &str, table: &Table, rows: usize, omitted: u64) {
+pub(super) fn shown(page: &mut Page, heading: &str, table: &Table, rows: usize, omitted: u64) {
     if rows == 0 {
         return;
     }
@@ -198,53 +198,4 @@ fn words(l: Latency) -> String {
         "median {}, 90 % within {}, 99 % within {}, longest {} cycles",
         l.median, l.p90, l.p99, l.max
     )
-}
-
-pub(super) fn counts(page: &mut Page, c: &CountUse) {
-    page.heading("Accesses, counted");
-    page.wrapped(
-        &format!(
-            "{} reads, {} writes, {} of both to pages of no known object",
-            format::count(c.all.reads),
-            format::count(c.all.writes),
-            format::percent(c.unowned.sum(), c.all.sum())
-        ),
-        Tone::Plain,
-    );
-    let mut table = Table::new(&[
-        ("object", Align::Name),
-        ("reads", Align::Right),
-        ("writes", Align::Right),
-        ("share", Align::Right),
-        ("threads", Align::Right),
-        ("most by one", Align::Right),
-    ]);
-    for o in c.objects.iter().take(ROWS) {
-        let most = o.threads.first().map_or(0, |t| t.accesses.sum());
-        table.row([
-            o.name.clone(),
-            format::count(o.accesses.reads),
-            format::count(o.accesses.writes),
-            format::percent(o.accesses.sum(), c.all.sum()),
-            o.threads.len().to_string(),
-            format::percent(most, o.accesses.sum()),
-        ]);
-    }
-    shown(page, "Accesses by object", &table, c.objects.len(), 0);
-    let mut table = Table::new(&[
-        ("thread", Align::Name),
-        ("reads", Align::Right),
-        ("writes", Align::Right),
-        ("share", Align::Right),
-    ]);
-    for t in c.threads.iter().take(ROWS) {
-        table.row([
-            t.tid
-                .map_or("(not known)".to_owned(), |tid| tid.to_string()),
-            format::count(t.accesses.reads),
-            format::count(t.accesses.writes),
-            format::percent(t.accesses.sum(), c.all.sum()),
-        ]);
-    }
-    shown(page, "Accesses by thread", &table, c.threads.len(), 0);
 }

@@ -31,7 +31,7 @@ Formats (docs/import.md), distinguished by what the files hold:
   moca         Moca's trace, and its structs.csv
   tabarnac     NAME.full.page.csv, NAME.structs.csv and NAME.stackmap.csv
 
-What a format does not tell, the reports show as absent.")]
+What a format does not say, the reports show as absent.")]
 pub(crate) struct Import {
     /// Files of one tool
     #[arg(value_name = "FILE", required = true)]

@@ -53,7 +53,7 @@ pub(crate) struct Record {
     pub(crate) pid: Option<u32>,
 
     /// How touches are found: `scan` (accessed bits, at full speed), `fault` (besides, the first access to each
-    /// page in an interval traps, which tells its exact address, thread, CPU, time, instruction and kind: many
+    /// page in an interval traps, which gives its exact address, thread, CPU, time, instruction and kind: many
     /// times slower), or `exact` (every access counted by page, thread and kind, in an emulator: many times slower)
     #[arg(long, value_name = "HOW", default_value = "scan", value_parser = backends())]
     pub(crate) backend: Backend,
@@ -94,11 +94,11 @@ pub(crate) struct Record {
     #[arg(long, value_name = "POLICY", default_value = "system")]
     pub(crate) thp: Thp,
 
-    /// Do not preload the library that tells heap objects apart
+    /// Do not preload the library that reports heap objects
     #[arg(long)]
     pub(crate) no_preload: bool,
 
-    /// Tell writes from reads: `auto` where that is free; `on` also where it costs a fault per first
+    /// Distinguish writes from reads: `auto` where that is free; `on` also where it costs a fault per first
     /// write of a page in an interval, and splits huge pages that are written; or `off`
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) writes: Writes,

@@ -9,7 +9,7 @@ use crate::reports::{number, objects_with, recorded};
 /// What `programs/memory.c` shares: 8 MiB.
 const PAGES: u64 = 2048;
 const USERS: u64 = 4;
-/// Pages at the borders of intervals that only a flag tells of, which others may have set: they count nowhere.
+/// Pages at the borders of intervals that only a flag shows, which others may have set: they count nowhere.
 const POSSIBLY: u64 = 64;
 
 /// Records four processes that touch one memory in turn, mapped at four addresses.

@@ -68,7 +68,7 @@ impl Sums {
 #[derive(Default)]
 pub(super) struct ObjectSums {
     pub(super) all: Sums,
-    /// Events that do not tell reads from writes.
+    /// Events that do not distinguish reads from writes.
     unknown: bool,
     threads: BTreeMap<u32, (Sums, Option<(Time, Time)>)>,
     /// By part and thread.

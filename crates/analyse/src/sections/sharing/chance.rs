@@ -46,7 +46,7 @@ mod tests {
     fn two_counters_of_five_events_each() {
         // All 252 ways to choose 5 of 10; two keep the places apart.
         assert!((apart(&[5], &[5]) - 2.0 / 252.0).abs() < 1e-12);
-        // One event at each place tells nothing.
+        // One event at each place shows nothing.
         assert!((apart(&[1, 1, 1], &[1, 1]) - 1.0).abs() < 1e-12);
         assert!(apart(&[20], &[20]) < 1e-9);
         assert!(apart(&[], &[20]) > 0.99);

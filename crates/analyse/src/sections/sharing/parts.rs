@@ -44,7 +44,7 @@ pub(super) fn ranges(row: &ObjectRow, sums: &ObjectSums, at: impl Fn(u32) -> u32
     }
 }
 
-/// Pages first touched, by thread: by counts where these tell, else by page faults.
+/// Pages first touched, by thread: by counts where these show it, else by page faults.
 pub(super) fn first_pages<'a>(
     sums: &ObjectSums,
     faults: impl Iterator<Item = &'a ThreadShare>,

@@ -105,7 +105,7 @@ impl<'a> Sharers<'a> {
     }
 }
 
-/// What a trapped access is and what it does not tell.
+/// What a trapped access is and what it does not say.
 fn of_traps(manifest: &Manifest) -> String {
     let mut sentence = "Each is the first access to a page in an interval, by any thread; who used the page later in it is not \
                         seen: different threads in different intervals prove sharing, nothing proves that a thread is alone \

@@ -82,7 +82,7 @@ pub(crate) fn note_done(folder: &Path) {
     let _ = fs::remove_file(folder.join(NOTE));
 }
 
-/// Writes the counts of this folder of a recorder that is gone into their trace, unless they are there. Tells whether
+/// Writes the counts of this folder of a recorder that is gone into their trace, unless they are there. Says whether
 /// the folder is of no use any more: not where somebody is at work at the trace for longer than `patience`.
 pub(crate) fn recover_into_trace(folder: &Path, patience: Duration) -> bool {
     let Some(pending) = PendingTrace::of(folder) else {

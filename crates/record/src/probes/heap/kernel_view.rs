@@ -116,7 +116,7 @@ impl KernelView {
                 }
             }
             MappingCall::ShmAttach { .. } => {
-                // The call does not tell the size; the mappings, read again after it, do.
+                // The call does not say the size; the mappings, read again after it, do.
                 let entry = processes.mappings(pid).find(|(e, _)| e.address.0 == result);
                 if let Some((entry, _)) = entry {
                     objects.map(

@@ -1,4 +1,4 @@
-//! What the preload library tells, through its rings.
+//! What the preload library reports, through its rings.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub(crate) const OWN_MEMORY: &str = "varve preload";
 /// A ring and what is known of its process.
 struct Ring {
     reader: RingReader,
-    /// Whose memory it tells of.
+    /// Whose memory it reports.
     pid: Pid,
     /// When what that process runs began.
     image: Time,
@@ -32,7 +32,7 @@ struct Ring {
     maps_text: Vec<u8>,
 }
 
-/// A program's first mappings fill less than this; a target that tells more is not believed.
+/// A program's first mappings fill less than this; a target that reports more is not believed.
 const MAX_MAPS_TEXT: usize = 1 << 20;
 
 /// A ring of a process that is not known yet.
@@ -64,12 +64,12 @@ pub(crate) struct Rings {
     pub(crate) any: bool,
     /// First mappings that nobody has taken yet.
     pub(crate) first_maps: Vec<FirstMaps>,
-    /// Processes that have begun to tell, which nobody has noted yet, and the beginning of what they run.
+    /// Processes that have begun to report, which nobody has noted yet, and the beginning of what they run.
     pub(crate) spoke: Vec<(Pid, Time)>,
 }
 
 impl Rings {
-    /// Takes the rings that have come. To be called before the kernel's events are taken too: they tell of all processes
+    /// Takes the rings that have come. To be called before the kernel's events are taken too: they report all processes
     /// to whom these rings belong.
     pub(crate) fn collect(&mut self, arrivals: &mut Arrivals) {
         self.early.iter_mut().for_each(|e| e.waited = true);
@@ -110,7 +110,7 @@ impl Rings {
         }
     }
 
-    /// Takes up those rings of which that is true. A process of which the events are still to tell may have its parent's
+    /// Takes up those rings of which that is true. A process of which the events are still to come may have its parent's
     /// memory for all that is known of it.
     fn take_up(&mut self, state: &mut State, is_due: impl Fn(&Early, &Processes) -> bool) {
         // A process may have come and gone since the last look: its ring is here by now.

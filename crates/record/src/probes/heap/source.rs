@@ -1,4 +1,4 @@
-//! Why the preload library does not tell of a process's objects.
+//! Why the preload library does not report a process's objects.
 
 use std::fs;
 use std::path::Path;

@@ -73,7 +73,7 @@ impl CodeReader {
         }
     }
 
-    /// The decoded function around an address, where the file's tables tell where it begins.
+    /// The decoded function around an address, where the file's tables say where it begins.
     fn function(&mut self, pid: Pid, mapping: &Mapping, ip: Address) -> Option<&Code> {
         let known = self.known.entry(pid).or_default();
         let start = known
@@ -104,7 +104,7 @@ impl CodeReader {
     }
 }
 
-/// The code around an address in memory of which nothing tells where functions begin: generated code, for one. It may
+/// The code around an address in memory of which nothing says where functions begin: generated code, for one. It may
 /// have changed since the last look, so it is read each time.
 fn piece(mapping: &Mapping, ip: Address) -> Option<Code> {
     let start = ip.0.saturating_sub(PIECE).max(mapping.address.0);

@@ -2,7 +2,7 @@
 //!
 //! Each process with the preload library has a fault handler (`preload/src/handler.rs`). While the target is held, and
 //! after the accessed bits were read, each handler moves the pages of its process away; when the target runs on, the
-//! first access to a page faults, and the kernel's tracepoints tell of it as of every fault: address, thread, CPU, time,
+//! first access to a page faults, and the kernel's tracepoints report it like every fault: address, thread, CPU, time,
 //! instruction, read or write. The scan goes on as ever and is the safety net: what cannot be moved is still found
 //! there.
 //!
@@ -48,7 +48,7 @@ const EVERY_PAGE: Protect = Protect {
     is_limited: false,
 };
 
-/// What the events tell that handlers must know.
+/// What the events report that handlers must know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TrapNews {
     /// A thread began, whose control block lies there.

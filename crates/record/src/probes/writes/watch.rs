@@ -25,7 +25,7 @@ use varve_sys::{MapEntry, UserFault};
 use crate::state::found::{Found, When};
 use crate::state::ranges::Ranges;
 
-/// Written pages that faults may tell of in one interval of one process; more are not known. 8 MiB in
+/// Written pages that faults may report in one interval of one process; more are not known. 8 MiB in
 /// the recorder.
 const MAX_FAULTS: usize = 1 << 19;
 
@@ -72,7 +72,7 @@ impl WriteWatch {
         }
     }
 
-    /// Registers what is new. `known` tells the target's processes.
+    /// Registers what is new. `known` names the target's processes.
     pub(crate) fn refresh(&mut self, known: impl Fn(Pid) -> bool) {
         self.watched.retain(|pid, _| known(*pid));
         for (pid, watched) in &mut self.watched {

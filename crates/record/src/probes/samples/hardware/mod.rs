@@ -48,7 +48,7 @@ fn known_as(source: SampleSource) -> (&'static str, &'static str) {
     }
 }
 
-/// Which of the three sources sysfs tells of, and what it calls their events.
+/// Which of the three sources sysfs names, and what it calls their events.
 pub(crate) fn standing() -> String {
     let words = SOURCES.map(|source| {
         let (name, _) = known_as(source);

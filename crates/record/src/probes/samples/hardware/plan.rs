@@ -8,7 +8,7 @@ use varve_sys::{PerfEventKind, PerfPace};
 
 use super::device::{Device, Event};
 
-/// Loads that take fewer cycles than this are not sampled by PEBS: it is what tells loads from everything else, and
+/// Loads that take fewer cycles than this are not sampled by PEBS: it is what separates loads from everything else, and
 /// `perf mem` has the same.
 const LATENCY: u64 = 30;
 

@@ -223,7 +223,7 @@ fn exempt_from_hold(handler: Pid, alive: &PidFd, held: &Path) -> io::Result<()> 
     let (Some(own), Some(parent)) = (own, held.parent()) else {
         return Ok(());
     };
-    // The number is still the handler's: it would tell of its end.
+    // The number is still the handler's: it would report its end.
     if held.ends_with(own) && !alive.has_ended() {
         std::fs::write(parent.join("cgroup.procs"), handler.to_string())?;
     }

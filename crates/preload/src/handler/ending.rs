@@ -216,7 +216,7 @@ fn decimal(mut number: u32, digits: &mut [u8; 10]) -> &[u8] {
     }
 }
 
-/// Takes back the signal that tells of a child's end: a child's parent that has changed its program gets it, whatever
+/// Takes back the signal that reports a child's end: a child's parent that has changed its program gets it, whatever
 /// the child's exit signal.
 fn forget_end_of(child: u32) {
     let set = 1u64 << (libc::SIGCHLD - 1);
@@ -245,7 +245,7 @@ fn forget_end_of(child: u32) {
 
 /// What the program asks of its handler.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Parting {
+pub(super) enum Ending {
     /// Put everything back and end.
     Keep,
     /// The same, and nobody uses the memory meanwhile.
@@ -268,7 +268,7 @@ pub(super) fn listen() -> i32 {
 }
 
 /// What was asked.
-pub(super) fn hear(descriptor: i32) -> Option<Parting> {
+pub(super) fn hear(descriptor: i32) -> Option<Ending> {
     // SAFETY: zeroes are a valid `signalfd_siginfo`.
     let mut said: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::signalfd_siginfo>();
@@ -281,9 +281,9 @@ pub(super) fn hear(descriptor: i32) -> Option<Parting> {
     };
     let word = (said.ssi_code == libc::SI_QUEUE).then_some(said.ssi_int);
     (read == size as isize).then_some(match word {
-        Some(FORGET) => Parting::Forget,
-        Some(KEEP_ALONE) => Parting::KeepAlone,
-        _ => Parting::Keep,
+        Some(FORGET) => Ending::Forget,
+        Some(KEEP_ALONE) => Ending::KeepAlone,
+        _ => Ending::Keep,
     })
 }
 

@@ -1,18 +1,24 @@
 //! The sections about counted accesses.
 
-use varve_analyse::{Analysis, ExactUse, format};
+use varve_analyse::{Analysis, CountUse, ExactUse, format};
 
 use super::objects::HOTTEST;
 use super::page::{Page, Tone};
-use super::processes::THREADS;
+use super::samples::{ROWS, shown};
 use super::table::{Align, Table};
+use super::threads::THREADS;
 use crate::text::grouped;
 
-/// What was counted, where accesses were.
-pub(super) fn accesses(page: &mut Page, a: &Analysis) {
-    let Some(counted) = &a.exact else {
-        return;
-    };
+pub(super) fn write(page: &mut Page, a: &Analysis) {
+    match (&a.counts, &a.exact) {
+        (_, Some(exact)) => accesses(page, exact),
+        (Some(found), None) => counts(page, found),
+        (None, None) => (),
+    }
+}
+
+/// What was counted, where every access was.
+fn accesses(page: &mut Page, counted: &ExactUse) {
     page.heading("Counted accesses");
     page.line(&format!(
         "{} reads, {} writes",
@@ -94,4 +100,53 @@ fn threads(page: &mut Page, counted: &ExactUse) {
         ]);
     }
     page.table(&table);
+}
+
+fn counts(page: &mut Page, c: &CountUse) {
+    page.heading("Accesses, counted");
+    page.wrapped(
+        &format!(
+            "{} reads, {} writes, {} of both to pages of no known object",
+            format::count(c.all.reads),
+            format::count(c.all.writes),
+            format::percent(c.unowned.sum(), c.all.sum())
+        ),
+        Tone::Plain,
+    );
+    let mut table = Table::new(&[
+        ("object", Align::Name),
+        ("reads", Align::Right),
+        ("writes", Align::Right),
+        ("share", Align::Right),
+        ("threads", Align::Right),
+        ("most by one", Align::Right),
+    ]);
+    for o in c.objects.iter().take(ROWS) {
+        let most = o.threads.first().map_or(0, |t| t.accesses.sum());
+        table.row([
+            o.name.clone(),
+            format::count(o.accesses.reads),
+            format::count(o.accesses.writes),
+            format::percent(o.accesses.sum(), c.all.sum()),
+            o.threads.len().to_string(),
+            format::percent(most, o.accesses.sum()),
+        ]);
+    }
+    shown(page, "Accesses by object", &table, c.objects.len(), 0);
+    let mut table = Table::new(&[
+        ("thread", Align::Name),
+        ("reads", Align::Right),
+        ("writes", Align::Right),
+        ("share", Align::Right),
+    ]);
+    for t in c.threads.iter().take(ROWS) {
+        table.row([
+            t.tid
+                .map_or("(not known)".to_owned(), |tid| tid.to_string()),
+            format::count(t.accesses.reads),
+            format::count(t.accesses.writes),
+            format::percent(t.accesses.sum(), c.all.sum()),
+        ]);
+    }
+    shown(page, "Accesses by thread", &table, c.threads.len(), 0);
 }

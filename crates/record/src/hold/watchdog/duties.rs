@@ -75,7 +75,7 @@ impl Moved {
 
 /// What a watchdog cares for.
 #[derive(Default)]
-struct Care {
+struct Duties {
     recorder: Option<Pid>,
     /// The first watchdog, where this is the second.
     first: Option<PidFd>,
@@ -85,7 +85,7 @@ struct Care {
     folders: Vec<PathBuf>,
 }
 
-impl Care {
+impl Duties {
     /// Lets the target run if the recorder is stopped.
     fn thaw_if_stopped(&self) {
         let state = self.recorder.and_then(|pid| varve_sys::status(pid).ok());
@@ -184,7 +184,7 @@ pub fn watch(socket: OwnedFd, is_second: bool) {
 
 /// Follows orders until they end.
 fn follow(mut orders: impl BufRead + Send + 'static, came: &Came) {
-    let mut care = Care::default();
+    let mut duties = Duties::default();
     let (say, heard) = channel();
     // Ends with the orders, or with this process.
     std::thread::spawn(move || {
@@ -197,32 +197,32 @@ fn follow(mut orders: impl BufRead + Send + 'static, came: &Came) {
     let mut refreshed = Instant::now();
     let is_ended = loop {
         match heard.recv_timeout(CHECK_EVERY) {
-            Ok(Order::Recorder(pid)) => care.recorder = Some(pid),
-            Ok(Order::First(pid)) => care.first = PidFd::open(pid).ok(),
-            Ok(Order::Made(path, parent)) => care.made.push((path, parent)),
-            Ok(Order::Found(path)) => care.found.push(path),
-            Ok(Order::RunFolder(path)) => care.folders.push(path),
-            Ok(Order::Moved(journal)) => care.moved.extend(came.take(journal).map(Moved::new)),
+            Ok(Order::Recorder(pid)) => duties.recorder = Some(pid),
+            Ok(Order::First(pid)) => duties.first = PidFd::open(pid).ok(),
+            Ok(Order::Made(path, parent)) => duties.made.push((path, parent)),
+            Ok(Order::Found(path)) => duties.found.push(path),
+            Ok(Order::RunFolder(path)) => duties.folders.push(path),
+            Ok(Order::Moved(journal)) => duties.moved.extend(came.take(journal).map(Moved::new)),
             Ok(Order::End) => break true,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break false,
         }
         if refreshed.elapsed() >= CHECK_EVERY {
             refreshed = Instant::now();
-            care.refresh();
+            duties.refresh();
         }
     };
     if !is_ended {
-        care.thaw();
+        duties.thaw();
     }
     let until = Instant::now() + MAX_FIRST;
-    while care.is_spare() && Instant::now() < until {
+    while duties.is_spare() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
     // Before the cgroup is dissolved and after it was let go, so that handlers can do their work.
-    care.see_pages_back();
+    duties.see_pages_back();
     if !is_ended {
-        care.clean_up();
+        duties.clean_up();
     }
 }
 
