@@ -667,7 +667,7 @@ pid: Pid,
  */
 objects: number, 
 /**
- * Threads among them, most first: a row of the matrix of threads and objects; empty where no sample tells.
+ * Threads among them, most first: a row of the matrix of threads and objects; empty where no sample says.
  */
 threads: Array<ThreadPart>, 
 /**
@@ -679,15 +679,15 @@ steps: Steps | null,
  */
 samples: number, 
 /**
- * Reads among them; null where no sample tells.
+ * Reads among them; null where no sample says.
  */
 reads: number | null, 
 /**
- * Writes among them; null where no sample tells.
+ * Writes among them; null where no sample says.
  */
 writes: number | null, 
 /**
- * Latencies; null where no sample tells.
+ * Latencies; null where no sample says.
  */
 latency_cycles: Latency | null, 
 /**
@@ -745,7 +745,7 @@ events: number,
  */
 weight: number, 
 /**
- * The part of it that reads; null where the source does not tell.
+ * The part of it that reads; null where the source does not say.
  */
 reads: number | null, 
 /**
@@ -867,7 +867,7 @@ counts: CountUse | null,
  */
 sharing: SharingUse | null, 
 /**
- * What this trace cannot tell, a sentence each.
+ * What this trace cannot show, a sentence each.
  */
 unknown: Array<string>, bins: Bins, 
 /**
@@ -921,15 +921,15 @@ ip: Address | null,
  */
 samples: number, 
 /**
- * Reads among them; null where no sample tells.
+ * Reads among them; null where no sample says.
  */
 reads: number | null, 
 /**
- * Writes among them; null where no sample tells.
+ * Writes among them; null where no sample says.
  */
 writes: number | null, 
 /**
- * Latencies; null where no sample tells.
+ * Latencies; null where no sample says.
  */
 latency_cycles: Latency | null, 
 /**
@@ -1120,15 +1120,15 @@ omitted: OmittedSamples,
  */
 samples: number, 
 /**
- * Reads among them; null where no sample tells.
+ * Reads among them; null where no sample says.
  */
 reads: number | null, 
 /**
- * Writes among them; null where no sample tells.
+ * Writes among them; null where no sample says.
  */
 writes: number | null, 
 /**
- * Latencies; null where no sample tells.
+ * Latencies; null where no sample says.
  */
 latency_cycles: Latency | null, 
 /**
@@ -1423,7 +1423,7 @@ objects: Array<ObjectSharing>,
 omitted_objects: number, 
 /**
  * Cache lines of 64 bytes with several threads of which one writes, most weight first. Only samples and trapped accesses
- * tell addresses; of the latter no lines with the same bytes are listed, as they do not tell how many bytes are used.
+ * have addresses; of the latter no lines with the same bytes are listed, as they do not say how many bytes are used.
  */
 lines: Array<SharedBlock>, 
 /**
@@ -1497,7 +1497,7 @@ name: string, };
  */
 export type ThreadCounts = { 
 /**
- * The thread; null where the source does not tell.
+ * The thread; null where the source does not say.
  */
 tid: Tid | null, 
 /**
@@ -1530,15 +1530,15 @@ tid: Tid,
  */
 samples: number, 
 /**
- * Reads among them; null where no sample tells.
+ * Reads among them; null where no sample says.
  */
 reads: number | null, 
 /**
- * Writes among them; null where no sample tells.
+ * Writes among them; null where no sample says.
  */
 writes: number | null, 
 /**
- * Latencies; null where no sample tells.
+ * Latencies; null where no sample says.
  */
 latency_cycles: Latency | null, 
 /**
@@ -1604,15 +1604,15 @@ name: string,
  */
 samples: number, 
 /**
- * Reads among them; null where no sample tells.
+ * Reads among them; null where no sample says.
  */
 reads: number | null, 
 /**
- * Writes among them; null where no sample tells.
+ * Writes among them; null where no sample says.
  */
 writes: number | null, 
 /**
- * Latencies; null where no sample tells.
+ * Latencies; null where no sample says.
  */
 latency_cycles: Latency | null, 
 /**
@@ -1728,7 +1728,7 @@ statement: string,
  */
 losses: { [key in string]: number }, 
 /**
- * Whether the trace tells writes.
+ * Whether the trace distinguishes writes.
  */
 written_known: boolean, };
 
