@@ -88,6 +88,7 @@ bench-smoke: build
 	$(BIN)/varve-bench fault --smoke
 	$(BIN)/varve-bench capture --smoke
 	$(BIN)/varve-bench study --smoke
+	$(BIN)/varve-bench servers --smoke
 	$(BIN)/varve-bench memory --smoke
 	$(BIN)/varve-bench trace-size --smoke
 	$(BIN)/varve-bench density --smoke
