@@ -46,7 +46,7 @@ pub use record::{
     AllocKind, Event, Frames, MAX_FRAMES, MapOperation, OwnMemory, Record, StartCause,
 };
 pub use traps::{
-    DEVICE, HELLO, MAX_WORDS, PLACES, PROTECT, PROTECTED, Protect, Protected, QUIT, READY,
+    DEVICE, ENDING, HELLO, MAX_WORDS, PLACES, PROTECT, PROTECTED, Protect, Protected, QUIT, READY,
     RESOLVED, SHARED_USER, THREADS, TRAPS_VARIABLE, WHO, is_chosen,
 };
 pub use writer::{Fullness, RingWriter};

@@ -4,7 +4,8 @@
 //! resolves, and alone can move pages in it. Both speak in datagrams of 64-bit words. The recorder asks with [`WHO`];
 //! the handler, which has given up its rights, says [`HELLO`]; the recorder looks who said that, by the kernel's word, and
 //! sends [`DEVICE`]; the handler makes its userfaultfd from it and sends that with [`READY`]. From then on each [`PROTECT`],
-//! before which [`THREADS`] may come, is answered by [`PROTECTED`]. A handler that its program asks to end says [`RESOLVED`] unasked.
+//! before which [`THREADS`] may come, is answered by [`PROTECTED`]. A handler that its program asks to end says [`ENDING`] and, once
+//! all pages are back, [`RESOLVED`].
 
 /// The environment variable that, if set, asks each process for a fault handler, which has a connection of its own
 /// ([`crate::channel::Kind::Handler`]).
@@ -34,6 +35,9 @@ pub const SHARED_USER: u64 = 6;
 /// From the handler, which then ends: accesses resolved since the last [`PROTECTED`], and of them those to pages without
 /// content.
 pub const RESOLVED: u64 = 3;
+
+/// From the handler: its program has asked it to end, and it begins to put the pages back.
+pub const ENDING: u64 = 7;
 
 /// Words of a message at most.
 pub const MAX_WORDS: usize = 4096;

@@ -37,7 +37,7 @@ mod steady;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use varve_preload_abi::{
-    HELLO, MAX_WORDS, PLACES, Protect, Protected, READY, RESOLVED, THREADS, WHO,
+    ENDING, HELLO, MAX_WORDS, PLACES, Protect, Protected, READY, RESOLVED, THREADS, WHO,
 };
 
 use crate::sys;
@@ -79,6 +79,9 @@ fn live(socket: Socket, asked: i32, taken: Taken, stack: Range) {
         if ready.asked
             && let Some(ending) = ending::hear(asked)
         {
+            if ending != Ending::Forget {
+                socket.send(&[ENDING], None);
+            }
             let (resolved, empty) = match ending {
                 Ending::Keep => handler.release(),
                 Ending::KeepAlone => {

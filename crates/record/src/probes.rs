@@ -84,6 +84,8 @@ pub(crate) struct Launch {
 /// The steps of the work on the target while it is held still, each done by all probes before the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// Waits for others that change what is to be read.
+    Await,
     /// Reads what happened in the interval that ends.
     Read,
     /// Prepares what the next one is to show.
@@ -110,6 +112,8 @@ pub(crate) struct Reading {
     pub(crate) processes: u32,
     /// Page tables or page flags that could not be read.
     pub(crate) failures: u64,
+    /// Others who changed it meanwhile and have ended: what was read before that is not to be believed.
+    pub(crate) ends: u32,
 }
 
 /// An interval whose rows are made.

@@ -110,7 +110,7 @@ impl Probe for Scan {
     fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {
         match step {
             Step::Read => self.read(held),
-            Step::Prepare => Ok(()),
+            Step::Await | Step::Prepare => Ok(()),
             Step::Clear => self.clear(held.pids),
         }
     }

@@ -157,6 +157,9 @@ impl Probe for Traps {
     }
 
     fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {
+        if step == Step::Await {
+            held.reading.ends += self.handlers.await_ends();
+        }
         // Before the bits are cleared: moving a page sets its own.
         if step == Step::Prepare {
             if self.moves {

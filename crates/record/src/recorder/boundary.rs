@@ -17,6 +17,9 @@ const HOLD_LIMIT: Wait = Wait::from_millis(20);
 /// a thread in an uninterruptible wait must not be kept from its work.
 const MAX_HOLD_LIMIT: Wait = Wait::from_millis(160);
 
+/// What ends an interval.
+const CLOSE: [Step; 4] = [Step::Await, Step::Read, Step::Prepare, Step::Clear];
+
 /// The moment between two intervals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Boundary {
@@ -80,8 +83,7 @@ impl Boundaries {
         hold: &mut Hold,
         events: &mut Events,
     ) -> Result<Option<(Boundary, Reading)>, RecordError> {
-        let steps = [Step::Read, Step::Prepare, Step::Clear];
-        self.make(&steps, kernel, hold, events, |_| None)
+        self.make(&CLOSE, kernel, hold, events, |_| None)
     }
 
     fn make(
@@ -113,17 +115,7 @@ impl Boundaries {
         let mut reading = Reading::default();
         let worked = match refused(hold) {
             Some(error) => Err(error),
-            None => steps.iter().try_for_each(|step| {
-                events.each(|probe, state| {
-                    let held = &mut Held {
-                        kernel,
-                        pids: &pids,
-                        state,
-                        reading: &mut reading,
-                    };
-                    probe.held(*step, held)
-                })
-            }),
+            None => take(steps, &pids, kernel, events, &mut reading),
         };
         let next_start = monotonic_now();
         if self.holds {
@@ -156,6 +148,39 @@ impl Boundaries {
             ));
         }
     }
+}
+
+/// Takes the steps one after the other.
+fn take(
+    steps: &[Step],
+    pids: &[Pid],
+    kernel: &mut Kernel,
+    events: &mut Events,
+    reading: &mut Reading,
+) -> Result<(), RecordError> {
+    let mut take = |step, reading: &mut Reading| {
+        events.each(|probe, state| {
+            let held = &mut Held {
+                kernel,
+                pids,
+                state,
+                reading,
+            };
+            probe.held(step, held)
+        })
+    };
+    for step in steps {
+        let before = *reading;
+        take(*step, reading)?;
+        if *step == Step::Read {
+            take(Step::Await, reading)?;
+            if reading.ends != before.ends {
+                *reading = before;
+                take(Step::Read, reading)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn boundaries(number: u64) -> String {

@@ -154,6 +154,7 @@ impl Handlers {
             moved: false,
             shadow: Ranges::default(),
             places: 0,
+            is_ending: false,
             left: None,
         };
         if let Some(old) = self.handlers.insert(pid, handler) {
@@ -300,6 +301,13 @@ impl Handlers {
                 }
             }
         }
+    }
+
+    /// Waits for those that their programs have asked to put the pages back; how many those are. What is put back is made
+    /// to look untouched, but for what a scan sees meanwhile.
+    pub(crate) fn await_ends(&mut self) -> u32 {
+        let ended = self.handlers.values_mut().map(Handler::await_end);
+        ended.map(u32::from).sum()
     }
 
     /// Has the pages of these processes, which are held, moved away. `waited` is how long they waited for trapped

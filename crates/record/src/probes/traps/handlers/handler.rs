@@ -7,7 +7,7 @@ use std::time::{Duration as Wait, Instant};
 use varve_bpf::ExemptProcesses;
 use varve_model::{Address, Bytes, Pid, Time};
 use varve_preload_abi::{
-    DEVICE, HELLO, MAX_WORDS, PLACES, Protect, Protected, QUIT, READY, RESOLVED, SHARED_USER,
+    DEVICE, ENDING, HELLO, MAX_WORDS, PLACES, Protect, Protected, QUIT, READY, RESOLVED, SHARED_USER,
     THREADS,
 };
 use varve_sys::{HandlerSocket, MovedPages, PidFd};
@@ -44,6 +44,8 @@ pub(super) struct Handler {
     pub(super) shadow: Ranges,
     /// How many pieces that is.
     pub(super) places: usize,
+    /// Whether it has said that its program asked it to end.
+    pub(super) is_ending: bool,
     /// What it had resolved, and of that accesses to pages without content, when it ended because its program asked it to.
     pub(super) left: Option<(u64, u64)>,
 }
@@ -86,13 +88,33 @@ impl Handler {
 
     /// Hears whether it ends because its program asked it to.
     pub(super) fn hear_end(&mut self) {
+        self.hear_last(Wait::ZERO);
+    }
+
+    /// Hears what a handler says that nobody has asked, and waits so long for each.
+    fn hear_last(&mut self, wait: Wait) {
         let mut words = [0; 3];
-        if self.left.is_none()
+        while self.left.is_none()
             && self.is_ready()
-            && let Ok(Some(said)) = self.socket.receive(&mut words, Wait::ZERO)
+            && let Ok(Some(said)) = self.socket.receive(&mut words, wait)
         {
             self.left = resolved(&words, said.words);
+            if words[0] != ENDING || std::mem::replace(&mut self.is_ending, true) {
+                break;
+            }
         }
+    }
+
+    /// Waits until it has put its pages back, where it says for the first time that its program has asked it to; whether it did.
+    pub(super) fn await_end(&mut self) -> bool {
+        if self.left.is_some() || self.is_ending {
+            return false;
+        }
+        self.hear_last(Wait::ZERO);
+        if self.is_ending && self.left.is_none() {
+            self.answer(&mut [0; 3]);
+        }
+        self.is_ending
     }
 
     /// Lets the handler go on where somebody has stopped it: its process would wait at every page that it has moved.
@@ -168,9 +190,16 @@ impl Handler {
                 continue;
             };
             let words = words.get(..said.words)?;
-            let [PLACES, places @ ..] = words else {
-                self.left = resolved(words, said.words);
-                return Protected::decode(words);
+            let places = match words {
+                [PLACES, places @ ..] => places,
+                [ENDING] if !self.is_ending => {
+                    self.is_ending = true;
+                    continue;
+                }
+                _ => {
+                    self.left = resolved(words, said.words);
+                    return Protected::decode(words);
+                }
             };
             self.places += places.len() / 2;
             if self.places > MAX_PLACES {
@@ -184,20 +213,13 @@ impl Handler {
 
     /// Ends it at once: the memory is of no use any more. What it has resolved since the last boundary, and of that
     /// accesses to pages without content.
-    pub(super) fn quit(self) -> (u64, u64) {
-        let mut words = [0; 3];
-        if let Some(counts) = self.left {
-            return counts;
-        }
+    pub(super) fn quit(mut self) -> (u64, u64) {
         self.resume();
         // If it does not hear it, it hears the end of the connection.
-        if self.socket.send(&[QUIT], Wait::ZERO).is_err() || !self.is_ready() {
-            return (0, 0);
+        if self.left.is_none() && self.socket.send(&[QUIT], Wait::ZERO).is_ok() {
+            self.hear_last(LAST_ANSWER);
         }
-        match self.socket.receive(&mut words, LAST_ANSWER) {
-            Ok(Some(said)) => resolved(&words, said.words).unwrap_or_default(),
-            _ => (0, 0),
-        }
+        self.left.unwrap_or_default()
     }
 }
 
