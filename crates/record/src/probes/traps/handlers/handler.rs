@@ -7,8 +7,8 @@ use std::time::{Duration as Wait, Instant};
 use varve_bpf::ExemptProcesses;
 use varve_model::{Address, Bytes, Pid, Time};
 use varve_preload_abi::{
-    DEVICE, ENDING, HELLO, MAX_WORDS, PLACES, Protect, Protected, QUIT, READY, RESOLVED, SHARED_USER,
-    THREADS,
+    DEVICE, ENDING, HELLO, MAX_WORDS, PLACES, Protect, Protected, QUIT, READY, RESOLVED,
+    SHARED_USER, THREADS,
 };
 use varve_sys::{HandlerSocket, MovedPages, PidFd};
 
