@@ -7,7 +7,7 @@ use std::thread;
 
 use varve_model::{Bytes, Page, Pid, Time, TouchSource};
 use varve_trace::tables::{FaultRow, IntervalRow};
-use varve_trace::{Batches, TouchColumns, TouchUnit, Trace, TraceError, WrittenColumn};
+use varve_trace::{Batches, Row, TouchColumns, TouchUnit, Trace, TraceError, WrittenColumn};
 
 use crate::cut::{Chosen, Cut};
 
@@ -82,12 +82,26 @@ pub trait Sweep {
 /// The intervals of a trace in the order of their numbers, each once.
 ///
 /// # Errors
-/// A table that cannot be read.
+/// A table that cannot be read, or in which the target was held for longer than there was time.
 pub fn intervals(trace: &Trace) -> Result<Vec<IntervalRow>, TraceError> {
     let mut intervals: Vec<IntervalRow> = trace.rows()?;
     intervals.sort_by_key(|row| row.interval);
     intervals.dedup_by_key(|row| row.interval);
-    Ok(intervals)
+    // Its hold begins in an interval, and ends before the next one does.
+    let is_impossible =
+        |pair: &&[IntervalRow]| pair[0].held_ns > pair[1].start_ns - pair[0].start_ns;
+    match intervals.windows(2).find(is_impossible) {
+        Some(pair) => Err(TraceError::BadTable {
+            path: trace
+                .folder()
+                .join(format!("{}.parquet", IntervalRow::TABLE.name)),
+            message: format!(
+                "interval {} was held for longer than until the next began",
+                pair[0].interval.0
+            ),
+        }),
+        None => Ok(intervals),
+    }
 }
 
 /// Sweeps over a trace. `intervals` are [its own](intervals); `progress` hears the share of rows done.

@@ -70,7 +70,7 @@ fn child_survives() -> bool {
 fn try_all() {
     let name = c"varve-probe".as_ptr() as usize;
     let socket = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    let calls: [(libc::c_long, [usize; 6]); 29] = [
+    let calls: [(libc::c_long, [usize; 6]); 32] = [
         (
             libc::SYS_prctl,
             [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0],
@@ -84,7 +84,10 @@ fn try_all() {
         (libc::SYS_setsockopt, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_sendmsg, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_recvmsg, [NONE, 0, 0, 0, 0, 0]),
+        (libc::SYS_sendto, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_poll, [0; 6]),
+        (libc::SYS_fcntl, [NONE, libc::F_GETFL as usize, 0, 0, 0, 0]),
+        (libc::SYS_fstat, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_statx, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_faccessat, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_openat, [NONE, 0, 0, 0, 0, 0]),

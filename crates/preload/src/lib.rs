@@ -34,6 +34,7 @@ mod sites;
 mod sys;
 mod thread;
 mod threads;
+mod transfers;
 mod unwind;
 mod waits;
 mod writes;

@@ -9,6 +9,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use crate::modules;
+use crate::transfers::raw;
 
 type Pointer = *mut c_void;
 /// A thread's start routine.
@@ -92,6 +93,33 @@ real_functions! {
     semtimedop as "semtimedop" (set: c_int, operations: *mut libc::sembuf, count: usize, timeout: *const libc::timespec) -> c_int, else -1;
     sigtimedwait as "sigtimedwait" (signals: *const libc::sigset_t, information: *mut libc::siginfo_t, timeout: *const libc::timespec) -> c_int, else -1;
     sigwaitinfo as "sigwaitinfo" (signals: *const libc::sigset_t, information: *mut libc::siginfo_t) -> c_int, else -1;
+    epoll_pwait2 as "epoll_pwait2" (epoll: c_int, events: *mut libc::epoll_event, most: c_int, timeout: *const libc::timespec, mask: *const libc::sigset_t) -> c_int, else -1;
+    read as "read" (fd: c_int, to: Pointer, bytes: usize) -> isize, else raw(libc::SYS_read, [fd as usize, to as usize, bytes, 0, 0, 0]);
+    readv as "readv" (fd: c_int, pieces: *const libc::iovec, count: c_int) -> isize,
+        else raw(libc::SYS_readv, [fd as usize, pieces as usize, count as usize, 0, 0, 0]);
+    write as "write" (fd: c_int, from: *const c_void, bytes: usize) -> isize, else raw(libc::SYS_write, [fd as usize, from as usize, bytes, 0, 0, 0]);
+    writev as "writev" (fd: c_int, pieces: *const libc::iovec, count: c_int) -> isize,
+        else raw(libc::SYS_writev, [fd as usize, pieces as usize, count as usize, 0, 0, 0]);
+    recv as "recv" (fd: c_int, to: Pointer, bytes: usize, flags: c_int) -> isize,
+        else raw(libc::SYS_recvfrom, [fd as usize, to as usize, bytes, flags as usize, 0, 0]);
+    recvfrom as "recvfrom" (fd: c_int, to: Pointer, bytes: usize, flags: c_int, from: *mut libc::sockaddr, from_bytes: *mut libc::socklen_t) -> isize,
+        else raw(libc::SYS_recvfrom, [fd as usize, to as usize, bytes, flags as usize, from as usize, from_bytes as usize]);
+    recvmsg as "recvmsg" (fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize,
+        else raw(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]);
+    send as "send" (fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize,
+        else raw(libc::SYS_sendto, [fd as usize, from as usize, bytes, flags as usize, 0, 0]);
+    sendto as "sendto" (fd: c_int, from: *const c_void, bytes: usize, flags: c_int, to: *const libc::sockaddr, to_bytes: libc::socklen_t) -> isize,
+        else raw(libc::SYS_sendto, [fd as usize, from as usize, bytes, flags as usize, to as usize, to_bytes as usize]);
+    sendmsg as "sendmsg" (fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize,
+        else raw(libc::SYS_sendmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]);
+    sendfile as "sendfile" (to: c_int, from: c_int, offset: *mut libc::off_t, bytes: usize) -> isize,
+        else raw(libc::SYS_sendfile, [to as usize, from as usize, offset as usize, bytes, 0, 0]);
+    accept as "accept" (fd: c_int, from: *mut libc::sockaddr, bytes: *mut libc::socklen_t) -> c_int,
+        else raw(libc::SYS_accept, [fd as usize, from as usize, bytes as usize, 0, 0, 0]) as c_int;
+    accept4 as "accept4" (fd: c_int, from: *mut libc::sockaddr, bytes: *mut libc::socklen_t, flags: c_int) -> c_int,
+        else raw(libc::SYS_accept4, [fd as usize, from as usize, bytes as usize, flags as usize, 0, 0]) as c_int;
+    connect as "connect" (fd: c_int, to: *const libc::sockaddr, bytes: libc::socklen_t) -> c_int,
+        else raw(libc::SYS_connect, [fd as usize, to as usize, bytes as usize, 0, 0, 0]) as c_int;
     chroot as "chroot" (path: *const c_char) -> c_int, else -1;
     setns as "setns" (descriptor: c_int, kind: c_int) -> c_int, else -1;
     unshare as "unshare" (flags: c_int) -> c_int, else -1;

@@ -15,11 +15,15 @@ const LINE: &[u8] = b"\nSigCgt:\t";
 
 /// Whether a wait that has just ended must go on: it was interrupted, a recorder is there to have done so, and it was
 /// not by a handler of the program's.
-fn was_held() -> bool {
+pub(crate) fn was_held() -> bool {
     // SAFETY: the calling thread's own errno.
     let errno = unsafe { *libc::__errno_location() };
-    errno == libc::EINTR
-        && process::is_recorded()
+    errno == libc::EINTR && has_no_reason_to_expect()
+}
+
+/// Whether the program has no reason to expect interruptions, and a recorder is there that causes them.
+pub(crate) fn has_no_reason_to_expect() -> bool {
+    process::is_recorded()
         // Whether such a program has handlers cannot be looked up: it sees the interruption.
         && !process::is_confined()
         && handled_signals().is_some_and(|signals| signals & !INTERNAL == 0)
@@ -138,6 +142,26 @@ unsafe extern "C-unwind" fn epoll_pwait(
         result = unsafe { real::get().epoll_pwait(epoll, events, most, left, mask) };
     }
     result
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    most: c_int,
+    timeout: *const libc::timespec,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    // SAFETY: null or a time, as the C library asks for.
+    let deadline = unsafe { Deadline::of(timeout) };
+    // SAFETY: the caller's arguments.
+    wait_timed(timeout, &deadline, |timeout| unsafe {
+        real::get().epoll_pwait2(epoll, events, most, timeout, mask)
+    })
 }
 
 /// As the C library's.

@@ -1,13 +1,17 @@
 //! `/proc/PID`: what a process is and maps.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use varve_model::{Address, Bytes, Duration, Pid, Tid, Time};
 
 use crate::clock::boot_offset;
 use crate::regular::FileIdentity;
+
+/// Room for the mappings of most processes.
+const MAPS_BYTES: usize = 32 << 10;
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,10 +61,21 @@ pub fn shared_folder(pid: Pid) -> PathBuf {
     threads.find(|thread| !has_ended(thread)).unwrap_or(own)
 }
 
-/// The mappings of a process.
+/// The mappings of a process: all of them, or none where its memory has gone meanwhile, as the kernel hands the list out
+/// in pieces.
+///
+/// # Errors
+/// There is no such process, or this one may not look into it.
 pub fn maps(pid: Pid) -> io::Result<Vec<MapEntry>> {
-    let maps = shared_folder(pid).join("maps");
-    Ok(parse_maps(&fs::read(maps)?))
+    let mut maps = fs::File::open(shared_folder(pid).join("maps"))?;
+    let mut text = Vec::with_capacity(MAPS_BYTES);
+    maps.read_to_end(&mut text)?;
+    // The file shows one memory, and nothing of it from its end on.
+    let was_whole = maps.read_at(&mut [0], 0)? > 0;
+    Ok(match was_whole {
+        true => parse_maps(&text),
+        false => Vec::new(),
+    })
 }
 
 /// Whether the mappings of a process can be read, which takes the right to look into it.
@@ -355,6 +370,34 @@ fn secure(vector: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mappings_of_who_is_about_to_end_are_whole_or_none() {
+        let pid = Pid(std::process::id());
+        let (mut whole, mut ended) = (0, 0);
+        for _ in 0..400 {
+            let own = maps(pid).unwrap().len();
+            // SAFETY: the child ends at once.
+            let child = match unsafe { libc::fork() } {
+                // SAFETY: takes an integer.
+                0 => unsafe { libc::_exit(0) },
+                child => Pid(child as u32),
+            };
+            // Until the end; nobody has reaped it.
+            loop {
+                let found = maps(child).unwrap().len();
+                if found == 0 {
+                    break ended += 1;
+                }
+                // Other tests map memory meanwhile.
+                assert!(found * 2 > own, "{found} of {own}");
+                whole += 1;
+            }
+            // SAFETY: the test's own child; its status is not asked for.
+            unsafe { libc::waitpid(child.0 as i32, std::ptr::null_mut(), 0) };
+        }
+        assert!(whole > 0 && ended == 400);
+    }
 
     #[test]
     fn a_title_has_no_empty_words() {

@@ -18,4 +18,5 @@ mod rings;
 mod rounds;
 mod sandbox;
 mod shared;
+mod transfers;
 mod unseen;
