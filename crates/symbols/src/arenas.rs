@@ -13,6 +13,7 @@ pub(crate) struct Arena {
 }
 
 const JVM: &[&str] = &["libjvm"];
+const CORECLR: &[&str] = &["libcoreclr", "libclrgc"];
 
 /// The first frame decides that is of one of them.
 pub(crate) const ARENAS: &[Arena] = &[
@@ -95,6 +96,26 @@ pub(crate) const ARENAS: &[Arena] = &[
         modules: &[],
         only_in: &[],
         functions: &["v8::internal::MemoryAllocator::", "v8::internal::Heap::"],
+    },
+    Arena {
+        name: ".NET heap and its collector's tables",
+        modules: &[],
+        only_in: CORECLR,
+        functions: &["WKS::", "SVR::", "GCToOSInterface::"],
+    },
+    Arena {
+        name: ".NET code and type tables",
+        modules: &[],
+        only_in: CORECLR,
+        functions: &[
+            "ExecutableMemoryAllocator::",
+            "ExecutableAllocator::",
+            "ExecutionManager::",
+            "EEJitManager::",
+            "HostCodeHeap::",
+            "UnlockedLoaderHeap::",
+            "LoaderHeap",
+        ],
     },
     Arena {
         name: "Go heap",

@@ -224,6 +224,9 @@ mod tests {
             arena(&own.map(|function| frame("libjvm.so", function))),
             None
         );
+        let net = ["VIRTUALReserveMemory", "VirtualAlloc", "WKS::virtual_alloc"];
+        let net = net.map(|function| frame("libcoreclr.so", function));
+        assert_eq!(arena(&net), Some(".NET heap and its collector's tables"));
         assert_eq!(
             arena(&[frame("libc.so.6", "mmap"), frame("app", "setup")]),
             None
