@@ -124,5 +124,5 @@ pub(crate) fn verdict(what: &str, figure: f64, most: f64, unit: &str) -> String 
     } else {
         "DOES NOT HOLD"
     };
-    format!("{what}: {figure:.3}{unit}, target at most {most}{unit}: {holds}")
+    format!("{what}: {figure:.3}{unit}, target at most {most:.3}{unit}: {holds}")
 }

@@ -86,11 +86,15 @@ impl Line {
             let mut said = [0; 4];
             ours.set_read_timeout(Some(INTRODUCTION))
                 .map_err(failed())?;
-            (&ours).read_exact(&mut said).map_err(failed())?;
+            (&ours)
+                .read_exact(&mut said)
+                .map_err(late)
+                .map_err(failed())?;
             pid = Pid(u32::from_ne_bytes(said));
         }
+        let held = RecordError::system("keep hold of the watchdog process");
         Ok(Line {
-            process: PidFd::open(pid).map_err(failed())?,
+            process: PidFd::open(pid).map_err(held)?,
             child,
             pid,
             socket: ours,
@@ -105,6 +109,17 @@ impl Line {
             Ok((_, count)) => count == 0,
             Err(e) => !matches!(e, rustix::io::Errno::AGAIN | rustix::io::Errno::INTR),
         }
+    }
+}
+
+/// A time limit is an error of its own: the kernel calls it by the name of a lack of resources.
+fn late(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("it did not say who it is within {INTRODUCTION:?}"),
+        ),
+        _ => error,
     }
 }
 
