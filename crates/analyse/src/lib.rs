@@ -30,7 +30,6 @@ pub use cut::object_names;
 pub use known::Known;
 pub use memory::{Memory, Objects};
 pub use sections::Section;
-pub use sections::access_time::AccessTime;
 pub use sections::counts::{
     Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
     ThreadCounts,

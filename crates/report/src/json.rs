@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use varve_analyse::{AccessTime, Analysis, Overview, Section};
+use varve_analyse::{Analysis, Overview, Section};
 use varve_model::Capability;
 
 /// The version of the fields. Fields may be added under the same version.
@@ -14,8 +14,6 @@ struct Document<'a> {
     overview: Overview,
     #[serde(flatten)]
     analysis: &'a Analysis,
-    /// The same figures as in `samples`, where the first version of the document had them.
-    access_time: Option<AccessTime<'a>>,
 }
 
 /// The analysis as one JSON document, with a line break at the end: all of it, or what belongs to some sections.
@@ -27,7 +25,6 @@ pub fn render(analysis: &Analysis, sections: &[Section]) -> Result<String, serde
         schema: SCHEMA,
         overview: Overview::of(analysis),
         analysis,
-        access_time: analysis.samples.as_ref().and_then(AccessTime::of),
     };
     let lacks = Capability::ALL.iter().filter(|c| !analysis.trace.has(**c));
     let unknown: Vec<String> = lacks
