@@ -72,7 +72,7 @@ describe("the page", () => {
   });
 
   test("draws apart what others may have touched", async t => {
-    const plain = await fixture(t, data => { data.head.footprint.possibly_others_pages = 0; });
+    const plain = await fixture(t, data => { data.head.footprint.possibly_others_pages = { exact: 0 }; });
     assert.doesNotMatch(await plain.locator(".legend").textContent(), /possibly by others/);
     assert.doesNotMatch(await plain.locator(".guide").textContent(), /Hatched cells/);
     const marked = await fixture(t, data => {

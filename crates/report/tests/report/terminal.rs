@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tempfile::TempDir;
-use varve_analyse::{AnalyseOptions, Analysis, Section, analyse};
+use varve_analyse::{AnalyseOptions, Analysis, Known, Section, analyse};
 use varve_model::{Backend, Capability, Duration, ObjectKind};
 use varve_report::export::{ExportFormat, export};
 use varve_report::map::Map;
@@ -157,9 +157,9 @@ fn a_counted_run_is_not_said_to_be_held_or_cut_by_cost() {
 #[test]
 fn intervals_that_became_longer_are_not_said_to_be_as_asked() {
     let page = changed(Kind::Complete, |a| {
-        a.trace.shortest_interval_ns = Duration(STEP);
-        a.trace.median_interval_ns = Duration(52_000_000);
-        a.trace.longest_interval_ns = Duration(210_000_000);
+        a.trace.shortest_interval_ns = Known::Exact(Duration(STEP));
+        a.trace.median_interval_ns = Known::Exact(Duration(52_000_000));
+        a.trace.longest_interval_ns = Known::Exact(Duration(210_000_000));
     });
     let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
     let said = "400 intervals of 50 ms to 210 ms (median 52 ms; asked for 50 ms)";
