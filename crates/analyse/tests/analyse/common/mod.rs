@@ -37,7 +37,7 @@ pub struct Made {
 impl Made {
     pub fn new(intervals: u32) -> Made {
         let mut manifest = manifest();
-        manifest.settle();
+        manifest.derive_completeness();
         Made {
             manifest,
             intervals: (0..intervals).map(interval).collect(),
