@@ -60,7 +60,7 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
                     &folder,
                     Peak::Ignored,
                 )?;
-                let intervals = settled(trace.rows::<IntervalRow>()?, threads);
+                let intervals = steady(trace.rows::<IntervalRow>()?, threads);
                 if intervals.is_empty() {
                     let name = &program.name;
                     return Err(Error::Failed(format!(
@@ -121,7 +121,7 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
 }
 
 /// The intervals in which the target has all its threads and memory; the last one ends with it.
-fn settled(mut intervals: Vec<IntervalRow>, threads: u64) -> Vec<IntervalRow> {
+fn steady(mut intervals: Vec<IntervalRow>, threads: u64) -> Vec<IntervalRow> {
     intervals.pop();
     // Threads first: while they end, their exits fault in some more memory than they ever had.
     intervals.retain(|i| u64::from(i.threads) >= threads);
@@ -154,13 +154,13 @@ mod tests {
     fn memory_that_comes_as_threads_end_does_not_count() {
         // As seen on a busy machine: the threads' exits made 796 pages 828.
         let seen = [(6, 740), (16, 789), (16, 796), (16, 796), (12, 828), (0, 0)];
-        assert_eq!(settled(intervals(&seen), 16).len(), 3);
+        assert_eq!(steady(intervals(&seen), 16).len(), 3);
     }
 
     #[test]
     fn memory_that_still_grows_and_the_end_do_not_count() {
         let seen = [(1, 100), (1, 500), (1, 990), (1, 1000), (1, 1000)];
-        assert_eq!(settled(intervals(&seen), 1).len(), 2);
-        assert!(settled(intervals(&seen), 2).is_empty());
+        assert_eq!(steady(intervals(&seen), 1).len(), 2);
+        assert!(steady(intervals(&seen), 2).is_empty());
     }
 }

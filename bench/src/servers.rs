@@ -163,7 +163,7 @@ fn serve(
                 load::run(*address, *protocol, options.connections, began, &stop)
             }
             Load::Pgbench { programs, port } => {
-                // It is told beforehand for how long: with a recorder to begin and to end.
+                // It is given beforehand for how long: with a recorder to begin and to end.
                 let whole = lead * 4 + counted + Duration::from_secs(3);
                 pgbench(programs, *port, folder, whole, began)
             }

@@ -107,7 +107,7 @@ pub(crate) fn write(folder: &Path, rows: u64, intervals: u64) -> Result<u64> {
     }])?;
     finish_tables(writer.folder(), &mut |_| ())?;
     manifest.state = State::Finished;
-    manifest.settle();
+    manifest.derive_completeness();
     writer.folder().write_manifest(&manifest)?;
     Ok(written)
 }

@@ -63,18 +63,18 @@ function ofGroup(report: Report, palette: Palette, g: GroupRow): HTMLElement {
       ...(g.site ? fact("site", g.site) : []),
       ...fact("objects", `${fmt.count(g.objects)}${g.untouched_objects ? `, ${fmt.count(g.untouched_objects)} never touched` : ""}`),
       ...(report.processes.length > 1 && g.processes.length === 1 ? fact("process", processName(report, g.processes[0].pid)) : []),
-      ...fact("size", `${fmt.bytes(g.bytes)}, at most ${fmt.bytes(g.peak_bytes)} at once`),
-      ...fact("touched", `${fmt.pages(g.touched_pages)} (${fmt.bytes(g.touched_bytes)})`),
-      ...(g.touched_pages_over_lives > g.touched_pages ? fact("over lives", `${fmt.pages(g.touched_pages_over_lives)}: memory is used again for other objects`) : []),
-      ...fact("page touches", fmt.count(g.page_touches)),
+      ...fact("size", `${fmt.maybe(g.bytes, fmt.bytes)}${g.peak_bytes === null ? "" : `, at most ${fmt.bytes(g.peak_bytes)} at once`}`),
+      ...fact("touched", fmt.maybe(g.touched_pages, pages => `${fmt.pages(pages)} (${fmt.maybe(g.touched_bytes, fmt.bytes)})`)),
+      ...(g.touched_pages_over_lives !== null && g.touched_pages_over_lives > (g.touched_pages ?? Infinity) ? fact("over lives", `${fmt.pages(g.touched_pages_over_lives)}: memory is used again for other objects`) : []),
+      ...fact("page touches", fmt.maybe(g.page_touches, fmt.count)),
       ...(g.possibly_others_page_touches ? fact("possibly by others", `${fmt.count(g.possibly_others_page_touches)} page touches`) : []),
       ...written(report, g.written_pages),
       ...(g.died ? fact("ended", `${fmt.count(g.died)}${g.median_life_ns === null ? "" : `, after ${fmt.time(g.median_life_ns / 1000, 1000)} in the median`}`) : [])),
     ...(g.processes.length > 1 ? [h("h4", {}, `Used by ${fmt.count(g.processes.length)} processes`), h("ul", { class: "users" },
-      ...shown.map(p => h("li", {}, h("span", { class: "grow" }, processName(report, p.pid)), h("span", { class: "num sub" }, `${fmt.count(p.page_touches)} page touches`))),
+      ...shown.map(p => h("li", {}, h("span", { class: "grow" }, processName(report, p.pid)), h("span", { class: "num sub" }, `${fmt.maybe(p.page_touches, fmt.count)} page touches`))),
       g.processes.length > shown.length ? h("li", { class: "sub" }, `and ${fmt.count(g.processes.length - shown.length)} more`) : null)] : []),
-    ...reuse(palette, null, g.reuse.once, g.reuse.twice, g.reuse.more),
-    ...firsts(report, palette, g.threads.map(t => ({ thread: index(t.pid, t.tid), pages: t.pages }))),
+    ...(g.reuse ? reuse(palette, null, g.reuse.once, g.reuse.twice, g.reuse.more) : []),
+    ...firsts(report, palette, (g.threads ?? []).map(t => ({ thread: index(t.pid, t.tid), pages: t.pages }))),
     ...stacks(g.stacks));
 }
 
@@ -83,26 +83,26 @@ function ofObject(report: Report, palette: Palette, o: Obj): HTMLElement {
   const at = (ns: number | null, absent: string) => (ns === null ? absent : fmt.time(ns / 1000, 1e4));
   const shown = o.processes.slice(0, 12);
   const wrote = (w: number | null) => (w === null ? "" : `, wrote ${fmt.pageBytes(w)}`);
-  const [never, once, twice, more] = o.reuse;
+  const { address, bytes, pages } = o;
   return h("div", { class: "details" },
     h("h3", {}, g.name),
     h("dl", {},
       ...fact("kind", g.kind),
       ...(g.site ? fact("site", g.site) : []),
       ...(g.objects > 1 ? fact("one of", `${fmt.count(g.objects)} objects of this site`) : []),
-      ...fact("address", `${fmt.hex(o.address)} to ${fmt.hex(o.address + o.bytes)}`),
+      ...fact("address", address === null || bytes === null ? fmt.maybe(address, fmt.hex) : `${fmt.hex(address)} to ${fmt.hex(address + bytes)}`),
       ...(report.processes.length > 1 ? fact("process", o.processes.length > 1 ? `${fmt.count(o.processes.length)}, mapped first by ${processName(report, o.pid)}` : processName(report, o.pid)) : []),
-      ...fact("size", `${fmt.bytes(o.bytes)} (${fmt.pages(o.pages)})`),
-      ...fact("touched", `${fmt.pages(o.touched_pages)}, ${fmt.share(Math.min(1, o.touched_pages / Math.max(1, o.pages)))} of it`),
-      ...fact("page touches", fmt.count(o.page_touches)),
+      ...fact("size", fmt.maybe(bytes, size => `${fmt.bytes(size)} (${fmt.maybe(pages, fmt.pages)})`)),
+      ...fact("touched", fmt.maybe(o.touched_pages, touched => `${fmt.pages(touched)}${pages === null ? "" : `, ${fmt.share(Math.min(1, touched / Math.max(1, pages)))} of it`}`)),
+      ...fact("page touches", fmt.maybe(o.page_touches, fmt.count)),
       ...(o.possibly_others_page_touches ? fact("possibly by others", `${fmt.count(o.possibly_others_page_touches)} page touches`) : []),
       ...written(report, o.written_pages),
       ...fact("born", at(o.born_ns, "before the recording")),
       ...fact("died", at(o.died_ns, "alive at the end"))),
     ...(o.processes.length > 1 ? [h("h4", {}, `Used by ${fmt.count(o.processes.length)} processes`), h("ul", { class: "users" },
-      ...shown.map(([pid, touched, written]) => h("li", {}, h("span", { class: "grow" }, processName(report, pid)), h("span", { class: "num sub" }, `touched ${fmt.pageBytes(touched)}${wrote(written)}`))),
+      ...shown.map(([pid, touched, written]) => h("li", {}, h("span", { class: "grow" }, processName(report, pid)), h("span", { class: "num sub" }, `touched ${fmt.maybe(touched, fmt.pageBytes)}${wrote(written)}`))),
       o.processes.length > shown.length ? h("li", { class: "sub" }, `and ${fmt.count(o.processes.length - shown.length)} more`) : null)] : []),
-    ...reuse(palette, never, once, twice, more),
+    ...(o.reuse ? reuse(palette, ...o.reuse) : []),
     ...firsts(report, palette, o.first_touches.map(([thread, pages]) => ({ thread, pages }))),
     ...stacks(g.stacks));
 }

@@ -107,7 +107,7 @@ export class Filters {
   private isUsedBy(g: GroupRow, thread: number): boolean {
     const { pid, tid } = this.report.threads[thread];
     const is = (t: { pid: number; tid: number }) => t.pid === pid && t.tid === tid;
-    if (g.threads.some(is)) return true;
+    if (g.threads?.some(is)) return true;
     const { sharing } = this.report;
     return sharing !== null && sharing.objects.some(o => o.name === g.name && o.kind === g.kind && o.threads.some(p => is(sharing.threads[p.thread])));
   }

@@ -111,6 +111,11 @@ export function known<T>(figure: Known<T>, show: (value: T) => string): string {
   return "exact" in figure ? show(figure.exact) : `at least ${show(figure.at_least)}`;
 }
 
+/** A figure that is null where it is not known, as a person reads it. */
+export function maybe<T>(figure: T | null, show: (value: T) => string): string {
+  return figure === null ? ABSENT : show(figure);
+}
+
 /** Why a figure is not known; null where it is. */
 export function why<T>(figure: Known<T>): string | null {
   return "absent" in figure ? `not known: ${figure.absent}` : null;

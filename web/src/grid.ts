@@ -123,7 +123,7 @@ export function objectsOf(report: Report, cell: Cell): number[] {
   for (const i of among) {
     const o = report.objects[i];
     if (o.lane !== cell.lane.index || (o.born_ns ?? 0) > to || (o.died_ns ?? Infinity) < from) continue;
-    const first = o.lane_page, end = o.lane_page + o.pages;
+    const first = o.lane_page, end = o.lane_page + (o.pages ?? 0);
     if (parts.length && first < cell.page0 + cell.pages && end > cell.page0) found.push(i);
   }
   return found;

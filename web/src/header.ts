@@ -59,7 +59,7 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
     trace.selected === null ? null : h("p", { class: "selected" }, `only ${trace.selected}`),
     h("dl", { class: "tiles" },
       tile("Duration", length, clock === "ticks" ? "ticks of its own clock" : trace.started ?? ""),
-      tile("Intervals", touches ? fmt.count(trace.intervals) : "none", imported(report) ? `imported from ${imported(report)}` : trace.lengths, `backend ${trace.backend}`),
+      tile("Intervals", touches ? fmt.count(trace.intervals) : "none", imported(report) ? `imported from ${imported(report)}` : trace.lengths ?? "not recorded", `backend ${trace.backend}`),
       figure("Touched", footprint.touched_pages, fmt.pageBytes, pages => (several ? `${fmt.known(footprint.touched_pages_per_process, fmt.pageBytes)} summed over processes` : fmt.pages(pages))),
       figure("Working set, peak", footprint.peak_working_set_pages, fmt.pageBytes, () => `median ${fmt.pageBytes(median)}`),
       figure("Resident, peak", footprint.peak_resident_pages, fmt.pageBytes, pages => (several ? "summed over processes" : fmt.pages(pages))),
@@ -80,14 +80,15 @@ export function guide(report: Report): HTMLElement {
   const { trace } = report;
   const from = imported(report);
   const mapped = fmt.value(report.footprint.touched_pages) !== null && report.lanes.length > 0;
-  const faults = !trace.is_emulated && report.groups.some(g => g.threads.length > 0);
+  const possibly = fmt.value(report.footprint.possibly_others_pages);
+  const faults = !trace.is_emulated && report.groups.some(g => g.threads?.length);
   return h("div", { class: "guide" },
     mapped && h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is the objects of one allocation site, hottest first; from top to bottom it holds their pages in the order of addresses, each page once. Address space that no object holds is left out, the coldest sites share a lane, and so do all objects without touches."),
     mapped && h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). ${marks(report)} Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval says that a page was touched, not how often.`),
     from ? h("p", {}, h("b", {}, "Imported. "), trace.statement.replace(/^Imported: /, "What is here: ")) : trace.is_emulated ? h("p", {}, h("b", {}, "Counted. "), trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), trace.complete
       ? "Every interval was read, and every loss counter is zero: an empty cell was not touched."
       : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),
-    report.footprint.possibly_others_pages > 0 && h("p", {}, h("b", {}, "Hatched cells "), `were possibly touched by others: ${fmt.pages(report.footprint.possibly_others_pages)} (${fmt.pageBytes(report.footprint.possibly_others_pages)}) of files and shared memory, in ${fmt.count(report.footprint.possibly_others_page_touches)} page touches, are known only by a flag that other processes set too. They count in no other figure.`),
+    possibly ? h("p", {}, h("b", {}, "Hatched cells "), `were possibly touched by others: ${fmt.pages(possibly)} (${fmt.pageBytes(possibly)}) of files and shared memory, in ${fmt.known(report.footprint.possibly_others_page_touches, fmt.count)} page touches, are known only by a flag that other processes set too. They count in no other figure.`) : null,
     faults && h("p", {}, h("b", {}, "Threads "), "of the map are known for the first touch of a page, from its page fault. Later touches carry no thread. "
       + (trace.written_known ? "" : "This kernel cannot distinguish writes from reads: whether a page was written is not known.")),
     report.sharing ? h("p", {}, h("b", {}, "Who uses what, "), `below, says which threads use which objects, which parts of them, and when. ${report.sharing.weight}`) : null,

@@ -201,7 +201,7 @@ export class HeatMap {
     const o = this.report.objects[this.selection.object ?? -1];
     if (!o || p.lane.objects === 1) return [top, bottom];
     const at = (page: number) => top + ((page / p.lane.pages_per_bin) / p.lane.address_bins) * (bottom - top);
-    return [at(o.lane_page), Math.max(at(o.lane_page) + 2, at(o.lane_page + o.pages))];
+    return [at(o.lane_page), Math.max(at(o.lane_page) + 2, at(o.lane_page + (o.pages ?? 0)))];
   }
 
   private drawScrollBar(ctx: CanvasRenderingContext2D, width: number, height: number): void {

@@ -213,11 +213,11 @@ peak_resident_pages: Known<Pages>,
 /**
  * Pages that others may have touched, in no other figure.
  */
-possibly_others_pages: Pages, 
+possibly_others_pages: Known<Pages>, 
 /**
  * Sum over intervals of these.
  */
-possibly_others_page_touches: number, };
+possibly_others_page_touches: Known<number>, };
 
 /**
  * A stack frame.
@@ -257,13 +257,14 @@ pid: Pid,
  */
 objects: number, 
 /**
- * The sum over these of the pages that it touched: memory used again for another life counts each time.
+ * The sum over these of the pages that it touched: memory used again for another life counts each time. Null in a
+ * trace without touches.
  */
-touched_pages_over_lives: Pages, 
+touched_pages_over_lives: Pages | null, 
 /**
- * Sum over them and over intervals of the pages that it touched.
+ * Sum over them and over intervals of the pages that it touched; null in a trace without touches.
  */
-page_touches: number, };
+page_touches: number | null, };
 
 /**
  * Objects of one name, kind and site.
@@ -298,94 +299,95 @@ objects: number,
  */
 processes: Array<GroupProcess>, 
 /**
- * The threads that touched pages of them first, by page faults, summed over the objects; most pages first.
+ * The threads that touched pages of them first, by page faults, summed over the objects, most pages first; null in a
+ * trace without.
  */
-threads: Array<ThreadShare>, 
+threads: Array<ThreadShare> | null, 
 /**
- * Their sizes, summed over all lives.
+ * Their sizes, summed over all lives; null where unknown.
  */
-bytes: Bytes, 
+bytes: Bytes | null, 
 /**
- * The part of the touched pages that they cover, at most.
+ * The most bytes of them that lived at once; null where sizes or lives are not known.
  */
-touched_bytes: Bytes, 
+peak_bytes: Bytes | null, 
 /**
- * The most bytes of them that lived at once.
+ * How many died in the recording; null where unknown.
  */
-peak_bytes: Bytes, 
-/**
- * How many died in the recording.
- */
-died: number, 
+died: number | null, 
 /**
  * The median life of those that died.
  */
 median_life_ns: Duration | null, 
 /**
- * Objects of it that were never touched.
+ * Objects of it that were never touched; null in a trace without touches.
  */
-untouched_objects: number, 
+untouched_objects: number | null, 
 /**
  * The sum over the objects of the pages touched: memory that is used again and again for another life counts each
- * time.
+ * time. Null in a trace without touches.
  */
-touched_pages_over_lives: Pages, 
+touched_pages_over_lives: Pages | null, 
 /**
  * Distinct pages touched.
  */
-touched_pages: Pages, 
+touched_pages: Pages | null, 
+/**
+ * The part of them that it covers, at most: an object may lie on its first and its last page in part.
+ */
+touched_bytes: Bytes | null, 
 /**
  * Sum over intervals of pages touched.
  */
-page_touches: number, 
+page_touches: number | null, 
 /**
  * Intervals in which any page of it was touched.
  */
-intervals_touched: number, 
-/**
- * The end of the first interval that touched it.
- */
-first_touch_ns: Time | null, 
-/**
- * The end of the last interval that touched it.
- */
-last_touch_ns: Time | null, 
+intervals_touched: number | null, 
 /**
  * In how many intervals its pages were touched. Of several objects: each page in each life.
  */
-reuse: Reuse, 
+reuse: Reuse | null, 
+/**
+ * Page touches of pages that other objects lie on too: they may not be this object's.
+ */
+shared_page_touches: number | null, 
+/**
+ * Page touches that huge pages made.
+ */
+huge_page_touches: number | null, 
+/**
+ * Page touches whose bit could not be cleared or that are pinned: they repeat whether used or not.
+ */
+standing_page_touches: number | null, 
+/**
+ * Page touches that other processes may have made, and nothing shows that this program did; in no other figure.
+ */
+possibly_others_page_touches: number | null, 
+/**
+ * Touched pages, in use at the end of the recording, that the tail of the recording did not touch.
+ */
+cold_pages: Pages | null, 
+/**
+ * The end of the first interval that touched it; null where none did.
+ */
+first_touch_ns: Time | null, 
+/**
+ * The end of the last interval that touched it; null where none did.
+ */
+last_touch_ns: Time | null, 
 /**
  * Touched pages that were written; null where unknown, a lower bound where `writes` is `partly`.
  */
 written_pages: Pages | null, 
 /**
- * Page touches of pages that other objects lie on too: they may not be this object's.
- */
-shared_page_touches: number, 
-/**
- * Page touches that huge pages made.
- */
-huge_page_touches: number, 
-/**
- * Page touches whose bit could not be cleared or that are pinned: they repeat whether used or not.
- */
-standing_page_touches: number, 
-/**
- * Page touches that other processes may have made, and nothing shows that this program did; in no other figure.
- */
-possibly_others_page_touches: number, 
-/**
- * Touched pages, in use at the end of the recording, that the tail of the recording did not touch.
- */
-cold_pages: Pages, 
-/**
  * Pages with a page fault: what `threads` accounts for. Of several objects: the sum over lives.
  */
-first_touches: Pages, 
+first_touches: Pages | null, 
 /**
  * Page faults in it while it was there: a page may have several, as when it is given back to the kernel meanwhile.
  */
-faults: number, };
+faults: number | null, };
 
 /**
  * A figure, a bound of one, or the reason why there is none.
@@ -526,39 +528,39 @@ group: number,
  */
 pid: Pid, 
 /**
- * The processes that touched it where several may map it: how many pages, and how many they wrote.
+ * The processes that touched it where several may map it: how many pages, and how many they wrote; null where unknown.
  */
-processes: Array<[Pid, Pages, Pages | null]>, 
+processes: Array<[Pid, Pages | null, Pages | null]>, 
 /**
- * Its first byte.
+ * Its first byte; null where unknown.
  */
-address: Address, 
+address: Address | null, 
 /**
- * Its size.
+ * Its size; null where unknown.
  */
-bytes: Bytes, 
+bytes: Bytes | null, 
 /**
- * The pages it overlaps.
+ * The pages it overlaps; null where unknown.
  */
-pages: Pages, 
+pages: Pages | null, 
 /**
- * Pages touched at least once.
+ * Pages touched at least once; null in a trace without touches, as are all figures of touches.
  */
-touched_pages: Pages, 
+touched_pages: Pages | null, 
 /**
  * Sum over intervals of pages touched.
  */
-page_touches: number, 
+page_touches: number | null, 
 /**
  * Sum over intervals of its pages that others may have touched.
  */
-possibly_others_page_touches: number, 
+possibly_others_page_touches: number | null, 
 /**
  * Pages written at least once; null where unknown.
  */
 written_pages: Pages | null, 
 /**
- * When it came to be; null where before the recording.
+ * When it came to be; null where before the recording, or where nobody knows.
  */
 born_ns: Time | null, 
 /**
@@ -566,13 +568,13 @@ born_ns: Time | null,
  */
 died_ns: Time | null, 
 /**
- * Pages first touched, by thread; most pages first.
+ * Pages first touched, by thread, most pages first; empty where unknown.
  */
 first_touches: Array<[number, Pages]>, 
 /**
- * Pages touched in no, one, two, and three or more intervals.
+ * Pages touched in no, one, two, and three or more intervals; null where unknown.
  */
-reuse: [Pages, Pages, Pages, Pages], 
+reuse: [Pages, Pages, Pages, Pages] | null, 
 /**
  * The lane that it stands in; null where it has no pages.
  */
@@ -963,18 +965,6 @@ pid: Pid,
  */
 command: string, 
 /**
- * Distinct pages touched.
- */
-touched_pages: Pages, 
-/**
- * The part of them that other processes touched too.
- */
-shared_pages: Pages, 
-/**
- * Sum over intervals of pages touched.
- */
-page_touches: number, 
-/**
  * Its threads, as far as known.
  */
 threads: number, 
@@ -989,7 +979,19 @@ died_ns: Time | null,
 /**
  * Its exit code, where its end was seen.
  */
-exit_code: number | null, };
+exit_code: number | null, 
+/**
+ * Distinct pages touched.
+ */
+touched_pages: Pages | null, 
+/**
+ * The part of them that other processes touched too.
+ */
+shared_pages: Pages | null, 
+/**
+ * Sum over intervals of pages touched.
+ */
+page_touches: number | null, };
 
 /**
  * A thread in a part of an object.
@@ -1688,9 +1690,9 @@ start_ns: Time,
  */
 duration_ns: Duration, 
 /**
- * How long the intervals are, in words.
+ * How long the intervals are, in words; null where unknown.
  */
-lengths: string, 
+lengths: string | null, 
 /**
  * What of the trace is shown; null where all is.
  */
@@ -1700,7 +1702,7 @@ selected: string | null,
  */
 clock_unit: ClockUnit, 
 /**
- * How many intervals.
+ * How many intervals the map has.
  */
 intervals: number, 
 /**

@@ -159,14 +159,13 @@ export class ObjectTable {
 }
 
 function columns(report: Report, filters: Filters): ColumnSpec[] {
-  const hottest = Math.max(1, ...report.groups.map(g => g.page_touches));
+  const hottest = Math.max(1, ...report.groups.map(g => g.page_touches ?? 0));
   const names = new Map(report.groups.map((g, i) => [g, report.groupNames[i]]));
   const total = Math.max(1, fmt.value(report.footprint.page_touches) ?? 0);
-  const most = (list: GroupRow["threads"]) => list[0];
   const thread = (pid: number, tid: number) => report.threads.findIndex(t => t.pid === pid && t.tid === tid);
   const firstBy = (g: GroupRow) => {
-    const first = most(g.threads);
-    if (!first) return "–";
+    const first = g.threads?.[0];
+    if (!g.threads || !first) return "–";
     const all = g.threads.reduce((sum, t) => sum + t.pages, 0);
     const name = threadName(report, thread(first.pid, first.tid));
     return g.threads.length > 1 ? `${name}, ${fmt.share(first.pages / all)}` : name;
@@ -175,22 +174,23 @@ function columns(report: Report, filters: Filters): ColumnSpec[] {
   const part = (g: GroupRow) => (filters.filter.pid === null || g.processes.length < 2 ? undefined : g.processes.find(p => p.pid === filters.filter.pid));
   const touches = (g: GroupRow) => part(g)?.page_touches ?? g.page_touches;
   const touched = (g: GroupRow) => {
-    const own = part(g);
-    return own ? Math.min(own.touched_pages_over_lives, g.touched_pages) * PAGE_BYTES : g.touched_bytes;
+    const own = part(g)?.touched_pages_over_lives ?? null;
+    return own !== null && g.touched_pages !== null ? Math.min(own, g.touched_pages) * PAGE_BYTES : g.touched_bytes;
   };
-  const ofObject = (o: Obj) => Math.min(o.touched_pages * PAGE_BYTES, o.bytes || Infinity);
+  const ofObject = (o: Obj) => fmt.maybe(o.touched_pages, pages => fmt.bytes(Math.min(pages * PAGE_BYTES, o.bytes || Infinity)));
+  const heat = (of: { page_touches: number | null; touched_pages: number | null }) => (of.page_touches !== null && of.touched_pages ? of.page_touches / of.touched_pages : null);
   const all: (ColumnSpec | null)[] = [
-    { key: "name", title: "Object", hint: "Name", numeric: false, value: g => g.name.toLowerCase(), text: g => names.get(g)!, one: o => `at ${fmt.hex(o.address)}` },
+    { key: "name", title: "Object", hint: "Name", numeric: false, value: g => g.name.toLowerCase(), text: g => names.get(g)!, one: o => `at ${fmt.maybe(o.address, fmt.hex)}` },
     { key: "objects", title: "Objects", hint: "How many objects of this name come from this site", numeric: true, value: g => part(g)?.objects ?? g.objects, text: g => fmt.count(part(g)?.objects ?? g.objects), one: () => "" },
     { key: "kind", title: "Kind", hint: "static, heap, stack, mapping or file", numeric: false, value: g => g.kind, text: g => g.kind, one: () => "" },
     { key: "site", title: "Site", hint: "Where they were allocated", numeric: false, value: g => g.site?.toLowerCase() ?? null, text: g => g.site ?? "–", one: o => life(o) },
     report.processes.length > 1 ? { key: "process", title: "Process", hint: "Whose they are, or who touched them", numeric: false, value: g => processNames(report, g.processes.map(p => p.pid)).toLowerCase(), text: g => processNames(report, g.processes.map(p => p.pid)), one: o => (o.processes.length > 1 ? `${o.processes.length} processes` : processName(report, o.pid)) } : null,
-    { key: "bytes", title: "Size", hint: "All objects together, over the whole recording", numeric: true, value: g => g.bytes, text: g => fmt.bytes(g.bytes), one: o => fmt.bytes(o.bytes) },
-    { key: "touched", title: "Touched", hint: "Memory touched at least once, each page counted once", numeric: true, value: touched, text: g => fmt.bytes(touched(g)), one: o => fmt.bytes(ofObject(o)) },
-    { key: "page_touches", title: "Page touches", hint: "Pages touched, summed over the intervals", numeric: true, value: touches, text: g => fmt.count(touches(g)), one: o => fmt.count(o.page_touches), bar: g => touches(g) / hottest },
-    { key: "share", title: "Of all", hint: "Share of all page touches; a page that objects of several sites lie on counts in each", numeric: true, value: touches, text: g => fmt.share(touches(g) / total), one: o => fmt.share(o.page_touches / total) },
-    { key: "heat", title: "Intervals", hint: "In how many intervals a touched page was touched, on average", numeric: true, value: g => g.page_touches / Math.max(1, g.touched_pages), text: g => (g.touched_pages ? (g.page_touches / g.touched_pages).toFixed(1) : "–"), one: o => (o.touched_pages ? (o.page_touches / o.touched_pages).toFixed(1) : "–") },
-    { key: "first", title: "First touch by", hint: "The thread that touched most of their pages first", numeric: false, value: g => (g.threads.length ? firstBy(g).toLowerCase() : null), text: firstBy, one: o => (o.first_touches.length ? threadName(report, o.first_touches[0][0]) : "–") },
+    { key: "bytes", title: "Size", hint: "All objects together, over the whole recording", numeric: true, value: g => g.bytes, text: g => fmt.maybe(g.bytes, fmt.bytes), one: o => fmt.maybe(o.bytes, fmt.bytes) },
+    { key: "touched", title: "Touched", hint: "Memory touched at least once, each page counted once", numeric: true, value: touched, text: g => fmt.maybe(touched(g), fmt.bytes), one: ofObject },
+    { key: "page_touches", title: "Page touches", hint: "Pages touched, summed over the intervals", numeric: true, value: touches, text: g => fmt.maybe(touches(g), fmt.count), one: o => fmt.maybe(o.page_touches, fmt.count), bar: g => (touches(g) ?? 0) / hottest },
+    { key: "share", title: "Of all", hint: "Share of all page touches; a page that objects of several sites lie on counts in each", numeric: true, value: touches, text: g => fmt.maybe(touches(g), n => fmt.share(n / total)), one: o => fmt.maybe(o.page_touches, n => fmt.share(n / total)) },
+    { key: "heat", title: "Intervals", hint: "In how many intervals a touched page was touched, on average", numeric: true, value: heat, text: g => fmt.maybe(heat(g), n => n.toFixed(1)), one: o => fmt.maybe(heat(o), n => n.toFixed(1)) },
+    { key: "first", title: "First touch by", hint: "The thread that touched most of their pages first", numeric: false, value: g => (g.threads?.length ? firstBy(g).toLowerCase() : null), text: firstBy, one: o => (o.first_touches.length ? threadName(report, o.first_touches[0][0]) : "–") },
   ];
   return all.filter(c => c !== null);
 }

@@ -72,7 +72,7 @@ describe("the page", () => {
   });
 
   test("draws apart what others may have touched", async t => {
-    const plain = await fixture(t, data => { data.head.footprint.possibly_others_pages = 0; });
+    const plain = await fixture(t, data => { data.head.footprint.possibly_others_pages = { exact: 0 }; });
     assert.doesNotMatch(await plain.locator(".legend").textContent(), /possibly by others/);
     assert.doesNotMatch(await plain.locator(".guide").textContent(), /Hatched cells/);
     const marked = await fixture(t, data => {
@@ -350,7 +350,7 @@ describe("the page", () => {
     assert.deepEqual(await matrix.locator("thead th").allInnerTexts(), ["Object", "Objects", "Size", "Use", "Writes", "Sharing", "First by", "Never by", "Parts", "7", "8"]);
     const row = i => matrix.locator("tbody tr").nth(i).locator("td").allInnerTexts();
     assert.deepEqual(await row(0), ["grid", "1", "256 KiB", "40.0 %", "25 %", "several write", "7", "", "", "50 %", "50 %"]);
-    assert.deepEqual(await row(1), ["<i>table</i>", "1", "256 KiB", "40.0 %", "–", "read only", "–", "–", "", "100 %", ""], "what is not told is a dash");
+    assert.deepEqual(await row(1), ["<i>table</i>", "1", "256 KiB", "40.0 %", "–", "read only", "–", "–", "", "100 %", ""], "what is not known is a dash");
     assert.match(await matrix.locator(".strip").getAttribute("title"), /4 parts of 16 pages each: 2 most by main \(7\), 2 most by worker \(8\)/);
     assert.equal(await matrix.locator(".strip").count(), 1);
     assert.match(await matrix.innerText(), /3 more objects/);

@@ -14,8 +14,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let found = analyse(&trace, &AnalyseOptions::default(), &mut |_| ())?;
     println!(
         "{} rows, {} intervals, {} pages, {} page touches, {} objects in {:.2} s",
-        format::count(found.trace.touch_rows),
-        format::count(found.trace.intervals),
+        format::count(found.trace.touch_rows.or_zero()),
+        format::count(found.trace.intervals.or_zero()),
         format::count(found.footprint.touched_pages.or_zero().0),
         format::count(found.footprint.page_touches.or_zero()),
         format::count(found.objects.len() as u64),

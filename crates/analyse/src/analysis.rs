@@ -14,9 +14,10 @@ pub use crate::findings::finding::{Finding, FindingId};
 use crate::sections::counts::{CountUse, ExactUse};
 pub use crate::sections::footprint::{Footprint, Remainder, Reuse, SourceUse, WorkingSet, Writes};
 pub use crate::sections::objects::{
-    Group, GroupProcess, ObjectProcess, ObjectUse, Omitted, Tail, ThreadShare, Usage,
+    Faulted, Group, GroupProcess, ObjectProcess, ObjectUse, Omitted, Tail, ThreadShare, Touched,
+    Usage,
 };
-pub use crate::sections::processes::ProcessUse;
+pub use crate::sections::processes::{ProcessTouched, ProcessUse};
 pub use crate::sections::recording::{MachineFacts, ObjectSource, Overhead, TraceFacts};
 use crate::sections::samples::SampleUse;
 use crate::sections::sharing::SharingUse;
@@ -91,10 +92,12 @@ impl Analysis {
     /// The page touches of all groups and of no object together, where they are more than all page touches: a page that
     /// several objects lie on counts in each.
     pub fn shares_of_touches(&self) -> Option<u64> {
-        let groups = self.groups.iter().map(|g| g.usage.page_touches);
-        let sum = groups.fold(self.unowned.or_zero().page_touches, u64::saturating_add);
+        let groups = self.groups.iter().filter_map(|g| g.usage.touched.get());
+        let sum = groups
+            .map(|t| t.page_touches)
+            .fold(self.unowned.value()?.page_touches, u64::saturating_add);
         // A rounded sum of 100 % needs no explanation.
-        let all = self.footprint.page_touches.or_zero();
+        let all = *self.footprint.page_touches.value()?;
         (sum.saturating_mul(200) >= all.saturating_mul(201)).then_some(sum)
     }
 }

@@ -11,12 +11,12 @@ use varve_objects::Layer;
 use varve_trace::tables::{ProcessRow, SampleRow};
 use varve_trace::{IntervalChoice, State, Trace, TraceError};
 
-use crate::Known;
 use crate::analysis::*;
 use crate::cut::chosen_names;
 use crate::fold::{Fold, Folded, User};
 use crate::memory::{Memory, Objects};
 use crate::sections::sharing::Sharers;
+use crate::{Known, Together};
 
 use crate::sections::unknown::{NOT_SAID, unknown, unsaid, why_lacks};
 use crate::sections::{counts, samples};
@@ -316,6 +316,16 @@ impl Whole<'_> {
         }
     }
 
+    /// Whether the trace has this.
+    fn has(&self, capability: Capability) -> bool {
+        self.trace.manifest.has(capability)
+    }
+
+    /// Figures that are made of what traces with a capability have.
+    fn together<T>(&self, capability: Capability, figures: T) -> Together<T> {
+        Together(self.has(capability).then_some(figures))
+    }
+
     /// Resident pages, where any interval has some.
     fn resident(&self, pages: Option<u64>) -> Known<Pages> {
         let intervals = &self.tables.intervals;
@@ -346,6 +356,11 @@ impl Whole<'_> {
         lengths.sort_unstable();
         let (start, end) = (tables.start(manifest), tables.end(manifest));
         let machine = &manifest.machine;
+        let of_touches = |count: u64| self.known(Capability::Touches, || count);
+        // Of no intervals the length is 0.
+        let length = |length: Option<Duration>| {
+            self.known(Capability::Touches, || length.unwrap_or_default())
+        };
         TraceFacts {
             complete: manifest.completeness.complete
                 && losses.is_empty()
@@ -354,7 +369,7 @@ impl Whole<'_> {
             state: manifest.state,
             losses,
             backend: manifest.backend,
-            intervals: tables.intervals.len() as u64,
+            intervals: of_touches(tables.intervals.len() as u64),
             duration_ns: end - start,
             paused_ns: tables.paused(),
             offset_ns: tables.is_window.then(|| start - manifest.clock.start_ns),
@@ -366,16 +381,16 @@ impl Whole<'_> {
                 start => Known::Exact(start),
             },
             interval_ns: match manifest.options.interval {
-                IntervalChoice::Fixed(length) => Some(length),
+                IntervalChoice::Fixed(length) if self.has(Capability::Touches) => Some(length),
                 _ => None,
             },
             interval_accesses: match manifest.options.interval {
                 IntervalChoice::Accesses(accesses) => Some(accesses),
                 _ => None,
             },
-            median_interval_ns: lengths.get(lengths.len() / 2).copied().unwrap_or_default(),
-            shortest_interval_ns: tables.shortest_interval(),
-            longest_interval_ns: lengths.last().copied().unwrap_or_default(),
+            median_interval_ns: length(lengths.get(lengths.len() / 2).copied()),
+            shortest_interval_ns: length(Some(tables.shortest_interval())),
+            longest_interval_ns: length(lengths.last().copied()),
             command: manifest.target.command.clone(),
             attached: manifest.target.attached,
             hold: manifest.features.hold.clone(),
@@ -393,8 +408,8 @@ impl Whole<'_> {
             capabilities: manifest.capabilities.clone(),
             selected: self.trace.selection().map(|s| s.description.clone()),
             clock_unit: manifest.clock.unit,
-            touch_rows: self.pass.rows,
-            stray_rows: self.pass.stray_rows.saturating_add(self.fold.refused),
+            touch_rows: of_touches(self.pass.rows),
+            stray_rows: of_touches(self.pass.stray_rows.saturating_add(self.fold.refused)),
         }
     }
 
@@ -408,9 +423,7 @@ impl Whole<'_> {
         let empty = |pid: u32| ProcessUse {
             pid: Pid(pid),
             command: String::new(),
-            touched_pages: Pages(0),
-            shared_pages: Pages(0),
-            page_touches: 0,
+            touched: self.together(Capability::Touches, ProcessTouched::default()),
             threads: 0,
             born_ns: None,
             died_ns: None,
@@ -431,9 +444,12 @@ impl Whole<'_> {
         }
         for (&pid, pages) in &self.folded.processes {
             let process = all.entry(pid).or_insert_with(|| empty(pid));
-            process.touched_pages = Pages(pages.touched);
-            process.shared_pages = Pages(pages.shared);
-            process.page_touches = self.pass.by_process.get(&pid).copied().unwrap_or(0);
+            let touched = ProcessTouched {
+                touched_pages: Pages(pages.touched),
+                shared_pages: Pages(pages.shared),
+                page_touches: self.pass.by_process.get(&pid).copied().unwrap_or(0),
+            };
+            process.touched = self.together(Capability::Touches, touched);
         }
         let threads = self.tables.threads.iter();
         for row in threads.filter(|row| is_shown(row.born_ns, row.died_ns)) {
@@ -482,10 +498,13 @@ impl Whole<'_> {
             .flatten()
     }
 
-    fn usage(&self, i: usize) -> Usage {
+    /// What touches say of an object.
+    fn touched(&self, i: usize) -> Touched {
         let (stats, seen) = (&self.fold.objects[i], &self.fold.seen[i]);
-        Usage {
-            touched_pages: Pages(stats.touched),
+        let pages = Pages(stats.touched);
+        Touched {
+            touched_pages: pages,
+            touched_bytes: covered(pages, self.tables.objects[i].bytes),
             page_touches: stats.touches,
             intervals_touched: u64::from(seen.intervals),
             first_touch_ns: self.moment(seen.first),
@@ -497,8 +516,23 @@ impl Whole<'_> {
             standing_page_touches: stats.standing,
             possibly_others_page_touches: stats.possibly,
             cold_pages: Pages(stats.cold),
+        }
+    }
+
+    /// What page faults say of an object.
+    fn faulted(&self, i: usize) -> Faulted {
+        let stats = &self.fold.objects[i];
+        Faulted {
             first_touches: Pages(stats.first_touches),
             faults: stats.faults,
+        }
+    }
+
+    /// What of the figures the trace can know.
+    fn usage(&self, touched: Touched, faulted: Faulted) -> Usage {
+        Usage {
+            touched: self.together(Capability::Touches, touched),
+            faulted: self.together(Capability::Faults, faulted),
         }
     }
 
@@ -517,12 +551,20 @@ impl Whole<'_> {
             )
         });
         analysis.groups = self.groups(&order);
-        for &i in order.iter().skip(most) {
-            analysis.omitted.objects += 1;
-            analysis.omitted.bytes.0 = analysis.omitted.bytes.0.saturating_add(rows[i].bytes.0);
-            analysis.omitted.touched_pages_over_lives.0 += stats(i).touched;
-            analysis.omitted.page_touches += stats(i).touches;
-        }
+        let omitted = order.get(most..).unwrap_or_default().iter().copied();
+        let bytes = omitted
+            .clone()
+            .map(|i| rows[i].bytes.0)
+            .fold(0, u64::saturating_add);
+        let pages = omitted.clone().map(|i| stats(i).touched).sum();
+        let touches = omitted.clone().map(|i| stats(i).touches).sum();
+        let has_touches = self.has(Capability::Touches);
+        analysis.omitted = Omitted {
+            objects: omitted.len() as u64,
+            bytes: self.has(Capability::Places).then_some(Bytes(bytes)),
+            touched_pages_over_lives: has_touches.then_some(Pages(pages)),
+            page_touches: has_touches.then_some(touches),
+        };
         order.truncate(most);
         analysis.objects = order.into_iter().map(|i| self.object(i)).collect();
     }
@@ -531,37 +573,40 @@ impl Whole<'_> {
         let (row, stats) = (&self.tables.objects[i], &self.fold.objects[i]);
         let first = self.fold.threads.get(stats.first_thread as usize);
         let position = u32::try_from(i).unwrap_or(u32::MAX);
+        let has_places = self.has(Capability::Places);
         ObjectUse {
             object: row.object,
             name: row.name.clone(),
             kind: row.kind,
             site: self.tables.site(row).map(str::to_owned),
             pid: row.pid,
-            address: row.address,
-            bytes: row.bytes,
+            address: has_places.then_some(row.address),
+            bytes: has_places.then_some(row.bytes),
             pool: row.pool,
-            born_ns: row.born_ns,
+            born_ns: self.has(Capability::Lives).then_some(row.born_ns),
             died_ns: row.died_ns,
             born_tid: row.tid,
-            usage: self.usage(i),
-            touched_bytes: covered(Pages(stats.touched), row.bytes),
+            usage: self.usage(self.touched(i), self.faulted(i)),
             reserved: row.kind == ObjectKind::Mapping && row.layer == Layer::SEGMENT.number(),
             processes: self.users_of(position),
             reads: None,
             writes: None,
             first_touch_tid: first.map(|t| Tid(t.tid)),
-            threads: self.shares.get(&position).cloned().unwrap_or_default(),
+            threads: self
+                .has(Capability::Faults)
+                .then(|| self.shares.get(&position).cloned().unwrap_or_default()),
         }
     }
 
     fn users_of(&self, object: u32) -> Vec<ObjectProcess> {
         let thread = |user: &User| self.fold.threads.get(user.first_thread as usize);
         let users = self.users.get(&object).into_iter().flatten();
+        let has_touches = self.has(Capability::Touches);
         users
             .map(|(pid, user)| ObjectProcess {
                 pid: Pid(*pid),
-                touched_pages: Pages(user.touched),
-                page_touches: user.touches,
+                touched_pages: has_touches.then_some(Pages(user.touched)),
+                page_touches: has_touches.then_some(user.touches),
                 written_pages: (self.pass.writes != Writes::Unknown).then_some(Pages(user.written)),
                 first_touch_tid: thread(user).map(|t| Tid(t.tid)),
             })

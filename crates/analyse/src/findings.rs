@@ -13,7 +13,7 @@ mod use_of_memory;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use varve_model::{Bytes, Capability, Duration, ObjectId, ObjectKind, Pid, Time};
+use varve_model::{Bytes, Duration, ObjectId, ObjectKind, Pid, Time};
 use varve_objects::LOADERS;
 
 use contention::{false_sharing_lines, false_sharing_pages, true_sharing};
@@ -22,6 +22,7 @@ use placement::{interleave, parallel_first_touch, replicate, split_hot_cold};
 use trust::{huge_pages, incomplete, short_recording, standing};
 use use_of_memory::{churn, cold_tail, never_touched, touched_once};
 
+use crate::Known;
 use crate::analysis::*;
 use crate::assemble::Tables;
 use crate::format;
@@ -53,8 +54,9 @@ fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
     let facts = Facts::new(analysis, tables);
     let by_use = rules_by_use(&facts);
     // Without touches nothing is known of what they show; what samples show does not need them.
-    let lacks_touches = !analysis.trace.has(Capability::Touches);
-    if lacks_touches || (analysis.trace.touch_rows == 0 && analysis.trace.intervals == 0) {
+    let trace = &analysis.trace;
+    let some = |count: &Known<u64>| count.value().is_some_and(|count| *count > 0);
+    if !some(&trace.touch_rows) && !some(&trace.intervals) {
         return incomplete(analysis).into_iter().chain(by_use).collect();
     }
     let facts = Facts {
@@ -117,7 +119,7 @@ impl<'a> Facts<'a> {
         Facts {
             analysis,
             tables,
-            interval: analysis.trace.median_interval_ns.max(Duration(1)),
+            interval: analysis.trace.median_interval_ns.or_zero().max(Duration(1)),
             end: Time(
                 analysis
                     .trace
@@ -131,8 +133,14 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn life(&self, o: &ObjectUse) -> Duration {
-        o.died_ns.unwrap_or(self.end).min(self.end) - o.born_ns.max(self.analysis.trace.start_ns)
+    /// When an object came to be, or the recording began; none where nobody knows.
+    fn since(&self, o: &ObjectUse) -> Option<Time> {
+        Some(o.born_ns?.max(self.analysis.trace.start_ns))
+    }
+
+    /// How long an object lived in the recording.
+    fn life(&self, o: &ObjectUse) -> Option<Duration> {
+        Some(o.died_ns.unwrap_or(self.end).min(self.end) - self.since(o)?)
     }
 
     /// The program asked for this memory, and all of its pages are its own.
@@ -153,7 +161,8 @@ impl<'a> Facts<'a> {
     }
 
     fn long(&self) -> bool {
-        self.analysis.trace.intervals >= FEW_INTERVALS
+        let intervals = self.analysis.trace.intervals.value();
+        intervals.is_some_and(|intervals| *intervals >= FEW_INTERVALS)
     }
 }
 

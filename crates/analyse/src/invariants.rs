@@ -5,7 +5,7 @@
 
 use varve_model::{Capability, PageRange, Pages};
 
-use crate::analysis::{Analysis, Group, ObjectUse, Usage};
+use crate::analysis::{Analysis, Group, ObjectUse, Touched};
 
 /// Sentences that are listed.
 const MAX: usize = 10;
@@ -116,7 +116,7 @@ fn intervals(a: &Analysis, check: &mut Check) {
     }
     let touches = ("footprint.page_touches", a.footprint.page_touches.or_zero());
     check.at_most(("working_set", sum), touches, ALL);
-    if a.trace.stray_rows == 0 {
+    if a.trace.stray_rows.value() == Some(&0) {
         check.equal(("working_set", sum), touches, ALL);
     }
 }
@@ -126,6 +126,7 @@ fn processes(a: &Analysis, check: &mut Check) {
     let (mut pages, mut touches) = (0, 0);
     for p in &a.processes {
         let of = format!("process {}", p.pid);
+        let Some(p) = p.touched.get() else { continue };
         let touched = ("touched_pages", p.touched_pages.0);
         pages += p.touched_pages.0;
         touches += p.page_touches;
@@ -145,7 +146,7 @@ fn processes(a: &Analysis, check: &mut Check) {
 }
 
 /// What is true of one object and of several.
-fn usage(a: &Analysis, u: &Usage, of: &str, check: &mut Check) {
+fn usage(a: &Analysis, u: &Touched, of: &str, check: &mut Check) {
     let f = &a.footprint;
     let touched = ("touched_pages", u.touched_pages.0);
     let touches = ("page_touches", u.page_touches);
@@ -163,8 +164,8 @@ fn usage(a: &Analysis, u: &Usage, of: &str, check: &mut Check) {
     check.at_most(("huge_page_touches", u.huge_page_touches), touches, of);
     let standing = ("standing_page_touches", u.standing_page_touches);
     check.at_most(standing, touches, of);
-    if a.trace.stray_rows == 0 {
-        let intervals = ("intervals", a.trace.intervals);
+    if a.trace.stray_rows.value() == Some(&0) {
+        let intervals = ("intervals", a.trace.intervals.or_zero());
         check.at_most(("intervals_touched", u.intervals_touched), intervals, of);
         let most = u.touched_pages.0.saturating_mul(u.intervals_touched);
         check.at_most(touches, ("pages times intervals", most), of);
@@ -173,17 +174,23 @@ fn usage(a: &Analysis, u: &Usage, of: &str, check: &mut Check) {
 
 fn object(a: &Analysis, o: &ObjectUse, check: &mut Check) {
     let of = format!("object {} ({})", o.object.0, o.name);
-    usage(a, &o.usage, &of, check);
-    let touched = ("touched_pages", o.usage.touched_pages.0);
-    check.equal(("reuse", o.usage.reuse.pages().0), touched, &of);
-    if a.trace.has(Capability::Places) {
-        let size = PageRange::of_bytes(o.address, o.bytes).count;
+    let Some(u) = o.usage.touched.get() else {
+        return;
+    };
+    usage(a, u, &of, check);
+    let touched = ("touched_pages", u.touched_pages.0);
+    check.equal(("reuse", u.reuse.pages().0), touched, &of);
+    if let (Some(address), Some(bytes)) = (o.address, o.bytes) {
+        let size = PageRange::of_bytes(address, bytes).count;
         check.at_most(touched, ("its size in pages", size.0), &of);
-        let bytes = ("touched_bytes", o.touched_bytes.0);
-        check.at_most(bytes, ("its size", o.bytes.0), &of);
+        let covered = ("touched_bytes", u.touched_bytes.0);
+        check.at_most(covered, ("its size", bytes.0), &of);
     }
     for p in &o.processes {
-        let one = ("touched_pages of a process", p.touched_pages.0);
+        let Some(pages) = p.touched_pages else {
+            continue;
+        };
+        let one = ("touched_pages of a process", pages.0);
         check.at_most(one, touched, &of);
         let written = p.written_pages.unwrap_or(Pages(0)).0;
         check.at_most(("written_pages of a process", written), one, &of);
@@ -192,19 +199,28 @@ fn object(a: &Analysis, o: &ObjectUse, check: &mut Check) {
 
 fn group(a: &Analysis, g: &Group, check: &mut Check) {
     let of = format!("group {}", g.name);
-    usage(a, &g.usage, &of, check);
-    let lives = ("touched_pages_over_lives", g.touched_pages_over_lives.0);
-    check.at_most(("touched_pages", g.usage.touched_pages.0), lives, &of);
+    if let Some(u) = g.usage.touched.get() {
+        usage(a, u, &of, check);
+        if let Some(lives) = g.touched_pages_over_lives {
+            let lives = ("touched_pages_over_lives", lives.0);
+            check.at_most(("touched_pages", u.touched_pages.0), lives, &of);
+        }
+    }
     let objects = ("objects", g.objects);
-    check.at_most(("untouched_objects", g.untouched_objects), objects, &of);
-    check.at_most(("died", g.died), objects, &of);
-    check.at_most(("peak_bytes", g.peak_bytes.0), ("bytes", g.bytes.0), &of);
+    for (name, some) in [("untouched_objects", g.untouched_objects), ("died", g.died)] {
+        if let Some(some) = some {
+            check.at_most((name, some), objects, &of);
+        }
+    }
+    if let (Some(peak), Some(bytes)) = (g.peak_bytes, g.bytes) {
+        check.at_most(("peak_bytes", peak.0), ("bytes", bytes.0), &of);
+    }
 }
 
 /// Objects that lay on a page in one interval, at the same time or one after the other, each have its touches: such are
 /// counted apart, once, and with those of one object and those of none they are all there are.
 fn lives(a: &Analysis, check: &mut Check) {
-    let usages = a.objects.iter().map(|o| &o.usage);
+    let usages = a.objects.iter().filter_map(|o| o.usage.touched.get());
     let alone: u64 = usages
         .map(|u| u.page_touches.saturating_sub(u.shared_page_touches))
         .sum();
@@ -212,7 +228,7 @@ fn lives(a: &Analysis, check: &mut Check) {
     let whole = ("footprint.page_touches", a.footprint.page_touches.or_zero());
     let of = "pages of one object, of several, and nobody's";
     check.at_most((of, parts), whole, ALL);
-    if a.omitted.objects == 0 && a.trace.stray_rows == 0 {
+    if a.omitted.objects == 0 && a.trace.stray_rows.value() == Some(&0) {
         check.equal((of, parts), whole, ALL);
     }
 }
@@ -221,10 +237,10 @@ fn lives(a: &Analysis, check: &mut Check) {
 fn parts(a: &Analysis, check: &mut Check) {
     let f = &a.footprint;
     let (mut alone, mut all, mut pages) = (0, 0, 0);
-    for g in &a.groups {
-        alone += g.usage.page_touches - g.usage.shared_page_touches.min(g.usage.page_touches);
-        all += g.usage.page_touches;
-        pages += g.usage.touched_pages.0;
+    for u in a.groups.iter().filter_map(|g| g.usage.touched.get()) {
+        alone += u.page_touches - u.shared_page_touches.min(u.page_touches);
+        all += u.page_touches;
+        pages += u.touched_pages.0;
     }
     let whole = ("footprint.page_touches", f.page_touches.or_zero());
     let nobody = a.unowned.or_zero().page_touches;

@@ -20,17 +20,17 @@ mod stream;
 mod sweep;
 
 pub use analysis::{
-    Analysis, Finding, FindingId, Footprint, Group, GroupProcess, MachineFacts, ObjectProcess,
-    ObjectSource, ObjectUse, Omitted, Overhead, ProcessUse, Remainder, Reuse, SourceUse, Tail,
-    ThreadShare, ThreadUse, TraceFacts, Usage, WorkingSet, Writes,
+    Analysis, Faulted, Finding, FindingId, Footprint, Group, GroupProcess, MachineFacts,
+    ObjectProcess, ObjectSource, ObjectUse, Omitted, Overhead, ProcessTouched, ProcessUse,
+    Remainder, Reuse, SourceUse, Tail, ThreadShare, ThreadUse, Touched, TraceFacts, Usage,
+    WorkingSet, Writes,
 };
 
 pub use assemble::Recorded;
 pub use cut::object_names;
-pub use known::Known;
+pub use known::{Known, Together};
 pub use memory::{Memory, Objects};
 pub use sections::Section;
-pub use sections::access_time::AccessTime;
 pub use sections::counts::{
     Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
     ThreadCounts,

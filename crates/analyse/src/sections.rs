@@ -1,6 +1,5 @@
 //! The sections of a report, by name, and what each holds.
 
-pub(crate) mod access_time;
 pub(crate) mod counts;
 pub(crate) mod footprint;
 pub(crate) mod objects;
@@ -97,7 +96,7 @@ impl Section {
             Section::Samples => (
                 "samples",
                 "where the time of accesses goes: objects and lines of code",
-                &["samples", "access_time"],
+                &["samples"],
             ),
             Section::Counts => ("counts", "counted accesses", &["counts", "exact"]),
             Section::Sharing => (

@@ -38,7 +38,7 @@ pub fn finish_trace(
     progress(1.0);
     manifest.modules.extend(named.modules);
     manifest.notes.extend(named.notes);
-    settle(&mut manifest, state);
+    conclude(&mut manifest, state);
     if let Destination::Trace(folder) = destination {
         folder.write_manifest(&manifest)?;
     }
@@ -46,7 +46,7 @@ pub fn finish_trace(
     Ok(trace)
 }
 
-fn settle(manifest: &mut Manifest, state: State) {
+fn conclude(manifest: &mut Manifest, state: State) {
     if state == State::Recovered {
         manifest
             .losses
@@ -58,5 +58,5 @@ fn settle(manifest: &mut Manifest, state: State) {
     }
     manifest.state = state;
     manifest.recorder_pid = None;
-    manifest.settle();
+    manifest.derive_completeness();
 }

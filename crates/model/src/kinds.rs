@@ -171,9 +171,9 @@ named! {
         LocalDram = "local_dram",
         /// Memory of another node.
         RemoteDram = "remote_dram",
-        /// A cache of another node, or of another core where that is all that is told.
+        /// A cache of another node, or of another core where that is all that is reported.
         RemoteCache = "remote_cache",
-        /// Memory, the node not told.
+        /// Memory, the node not reported.
         Dram = "dram",
         /// Persistent memory.
         Pmem = "pmem",

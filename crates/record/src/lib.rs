@@ -30,6 +30,6 @@ pub use options::{
 pub use probes::counts::recovery::{read_counts, recover_counts};
 pub use probes::samples::hardware::refusal;
 pub use recorder::{Summary, Waiting, record};
-pub use rights::settle_for_finish;
+pub use rights::keep_for_finish;
 pub use target::preflight::gains_rights;
 pub use target::preload::reachable_library;

@@ -32,8 +32,8 @@ pub enum Ablation {
     Vanish,
     /// Do not look at the instruction before that of a sample.
     Behind,
-    /// Do not move pages aside, so that nothing traps.
-    Arm,
+    /// Do not move pages to their shadow, so that nothing traps.
+    Protect,
 }
 
 impl Ablation {
@@ -45,7 +45,7 @@ impl Ablation {
             Ablation::PageFlags => "page-flags",
             Ablation::Vanish => "vanish",
             Ablation::Behind => "behind",
-            Ablation::Arm => "arm",
+            Ablation::Protect => "protect",
         }
     }
 
@@ -57,14 +57,14 @@ impl Ablation {
             Ablation::PageFlags,
             Ablation::Vanish,
             Ablation::Behind,
-            Ablation::Arm,
+            Ablation::Protect,
         ]
         .into_iter()
         .find(|a| a.as_str() == name)
     }
 }
 
-/// Whether writes are told from reads.
+/// Whether writes are distinguished from reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritesChoice {
     /// Where the kernel has soft-dirty bits, which cost nothing more.
@@ -102,7 +102,7 @@ pub enum SamplesChoice {
 /// Whether accesses are trapped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TrapsChoice {
-    /// No: the scan alone tells.
+    /// No: the scan alone shows them.
     Off,
     /// The first access to every page in an interval.
     All,

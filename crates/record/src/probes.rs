@@ -183,7 +183,7 @@ pub(crate) trait Probe {
     /// A process runs another program.
     fn image_begins(&mut self, _pid: Pid, _time: Time, _state: &mut State) {}
 
-    /// Tells the kernel, and notes what it has lost. After each look at the events.
+    /// Informs the kernel, and notes what it has lost. After each look at the events.
     fn apply(&mut self, _kernel: &mut Kernel) -> Result<(), RecordError> {
         Ok(())
     }

@@ -54,7 +54,7 @@ const YOUNG_REFRESHES: [Duration; 4] = [
 /// How long the end of a recording may take to hold the target once more.
 const END_WITHIN: Duration = Duration(600_000_000);
 
-// What a wait tells apart.
+// What a wait distinguishes.
 const TARGET: u64 = 0;
 const SIGNAL: u64 = 1;
 const RING: u64 = 2;
@@ -67,7 +67,7 @@ pub struct Summary {
     pub exit_code: Option<i32>,
     /// The trace folder, locked.
     pub folder: TraceFolder,
-    /// The manifest, not settled yet: the tables are still in parts.
+    /// The manifest, not complete yet: the tables are still in parts.
     pub manifest: Manifest,
     /// What cut the recording short, if anything did.
     pub trouble: Option<RecordError>,
@@ -81,7 +81,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// Where nothing could be recorded. What goes wrong later ends the recording, never the target, and
-/// is told in [`Summary::trouble`].
+/// is reported in [`Summary::trouble`].
 pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     crate::leftovers::clean_leftovers();
     crate::target::preflight::check(options)?;
@@ -326,7 +326,7 @@ impl Recorder<'_> {
             let now = monotonic_now();
             self.events.state.processes.refresh_maps(now);
             if !self.is_timed() {
-                self.events.state.settle_inheritance();
+                self.events.state.inherit_pending();
             }
             self.events.tell(|probe, state| probe.turn(state));
             for pages in self.events.state.moved_pages.drain(..) {
@@ -574,7 +574,7 @@ impl Recorder<'_> {
             probes.iter_mut().try_for_each(|p| p.write(writer))
         })?;
         self.manifest.losses = state.tables.totals();
-        self.manifest.settle();
+        self.manifest.derive_completeness();
         Ok(self.writer.folder().write_manifest(&self.manifest)?)
     }
 }

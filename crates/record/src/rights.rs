@@ -72,7 +72,7 @@ pub(crate) fn hide() {
 /// at every use.
 static USE_IS_FREE: OnceLock<bool> = OnceLock::new();
 
-/// To be called once the kernel's part is there, before [`settle`] and before there are threads that use it.
+/// To be called once the kernel's part is there, before [`keep_for_recording`] and before there are threads that use it.
 pub(crate) fn loaded(kernel: &Kernel) {
     USE_IS_FREE.get_or_init(|| {
         rights::without(&[Capability::Bpf, Capability::SysAdmin], || {
@@ -86,7 +86,7 @@ pub(crate) fn loaded(kernel: &Kernel) {
 ///
 /// # Errors
 /// Where the kernel does not let go of it.
-pub(crate) fn settle() -> Result<(), RecordError> {
+pub(crate) fn keep_for_recording() -> Result<(), RecordError> {
     let mut keep = WHILE_RECORDING.to_vec();
     if USE_IS_FREE.get() != Some(&true) {
         keep.extend([Capability::Bpf, Capability::SysAdmin]);
@@ -96,7 +96,7 @@ pub(crate) fn settle() -> Result<(), RecordError> {
 
 /// Gives up what recording needed: what follows reads files that the target had a say in. `remains` says whether
 /// processes of the target may be there still.
-pub fn settle_for_finish(remains: bool) {
+pub fn keep_for_finish(remains: bool) {
     let mut keep = FOR_FILES.to_vec();
     if remains {
         keep.extend(FOR_MAPPED_FILES);
@@ -104,9 +104,9 @@ pub fn settle_for_finish(remains: bool) {
     let _ = rights::keep_only(&keep);
 }
 
-/// The watchdog's beginning. Somebody who runs it by hand gets no rights of the program's file for what he tells it:
+/// The watchdog's beginning. Somebody who runs it by hand gets no rights of the program's file for what he has it do:
 /// a recorder starts it so that it can gain nothing.
-pub(crate) fn settle_watchdog() {
+pub(crate) fn keep_for_watchdog() {
     let by_hand = rights::gained_by_file() && !rights::gains_nothing();
     let keep: &[Capability] = if by_hand { &[] } else { &TO_CLEAN_UP };
     let _ = rights::keep_only(keep);

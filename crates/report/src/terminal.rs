@@ -18,9 +18,7 @@ mod unknown;
 mod working_set;
 
 use std::path::Path;
-use varve_model::Capability;
-
-use varve_analyse::{Analysis, Section};
+use varve_analyse::{Analysis, Known, Section};
 
 use crate::text::quoted_path;
 use page::{Page, Tone};
@@ -84,8 +82,8 @@ fn nothing_of(section: Section) -> &'static str {
 }
 
 fn write(page: &mut Page, a: &Analysis, folder: &Path, section: Section) {
-    let has_touches = a.trace.intervals > 0 || a.trace.touch_rows > 0;
-    let has_touches = has_touches && a.trace.has(Capability::Touches);
+    let some = |count: &Known<u64>| count.value().is_some_and(|count| *count > 0);
+    let has_touches = some(&a.trace.intervals) || some(&a.trace.touch_rows);
     match section {
         Section::Overview => overview::write(page, a, folder),
         Section::Recording => recording::what_ran(page, a),

@@ -37,15 +37,16 @@ pub(crate) fn grouped(name: &str, objects: u64) -> String {
     }
 }
 
-/// How long the intervals are: what they were, and what was asked for where they are longer.
-pub(crate) fn lengths(trace: &TraceFacts) -> String {
+/// How long the intervals are: what they were, and what was asked for where they are longer; none where that is not known.
+pub(crate) fn lengths(trace: &TraceFacts) -> Option<String> {
     match trace.interval_accesses {
-        Some(0) => return "the whole run".to_owned(),
-        Some(accesses) => return format!("{} accesses", format::count(accesses)),
+        Some(0) => return Some("the whole run".to_owned()),
+        Some(accesses) => return Some(format!("{} accesses", format::count(accesses))),
         None => (),
     }
-    let (shortest, longest) = (trace.shortest_interval_ns, trace.longest_interval_ns);
-    let median = format::duration(trace.median_interval_ns);
+    let shortest = *trace.shortest_interval_ns.value()?;
+    let longest = *trace.longest_interval_ns.value()?;
+    let median = format::duration(*trace.median_interval_ns.value()?);
     // The last one may be shorter than the shortest of the others.
     let differ = longest.0 > shortest.0.saturating_add(shortest.0 / 10);
     let mut more = Vec::new();
@@ -67,10 +68,10 @@ pub(crate) fn lengths(trace: &TraceFacts) -> String {
         ),
         false => median,
     };
-    match more.is_empty() {
+    Some(match more.is_empty() {
         true => length,
         false => format!("{length} ({})", more.join("; ")),
-    }
+    })
 }
 
 /// A length of time in what the trace's clock counts.

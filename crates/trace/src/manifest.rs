@@ -393,7 +393,7 @@ impl Manifest {
 
     /// Derives the completeness statement from the loss counters, where a superset was recorded. Of other traces whoever
     /// made them says what is missing.
-    pub fn settle(&mut self) {
+    pub fn derive_completeness(&mut self) {
         if !self.has(Capability::Superset) {
             return;
         }

@@ -18,7 +18,7 @@ use crate::{Access, Arena, Oracle, PageSet, Pattern, Phase, Touch, Touches, desc
 /// How the kernel maps pages around a file's page that is faulted in: 64 KiB, aligned.
 const FAULT_AROUND: u64 = 16;
 /// Failures that are shown in full.
-const TOLD: usize = 5;
+const SHOWN: usize = 5;
 
 /// Why a page is reported that was not accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,7 +196,7 @@ fn demand(
         *verdict.missed_in.entry(phase.name.clone()).or_default() += missed.len() as u64;
     }
     for (pages, what) in [(missed, "missed"), (denied, "reported as not written")] {
-        if !pages.is_empty() && verdict.failures.len() < TOLD {
+        if !pages.is_empty() && verdict.failures.len() < SHOWN {
             let count = pages.len();
             let set: PageSet = pages.into_iter().collect();
             verdict.failures.push(format!(
@@ -274,7 +274,7 @@ fn find_extras(oracle: &Oracle, touches: &Touches, pid: Pid, verdict: &mut Verdi
                     }
                 }
             }
-            if !unexplained.is_empty() && verdict.failures.len() < TOLD {
+            if !unexplained.is_empty() && verdict.failures.len() < SHOWN {
                 let names = oracle
                     .phases
                     .iter()

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     cases.push(Case::new("threads --hold ptrace", || {
         trapped("threads", 50, 100, &["--hold", "ptrace"])
     }));
-    cases.push(Case::new("hot64 --without arm", control));
+    cases.push(Case::new("hot64 --without protect", control));
     let cases: Vec<Case> = cases.into_iter().map(where_it_can_trap).collect();
     run_suite("fault", &cases)
 }
@@ -280,7 +280,7 @@ fn where_it_can_trap(case: Case) -> Case {
 
 /// Where nothing is moved, nothing traps again.
 fn control() -> Result<Outcome, Problem> {
-    let recorded = run("hot64", 50, &[], Some("arm"))?;
+    let recorded = run("hot64", 50, &[], Some("protect"))?;
     let found = Found::in_trace(&recorded)?;
     let line = format!("trapped {} of {} demands", found.trapped, found.demanded);
     if found.demanded > 0 && found.trapped * 10 < found.demanded {

@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use varve_model::{Bytes, Duration, Pages, Pid, Tid, Time};
+use varve_model::{Bytes, Capability, Duration, Pages, Pid, Tid, Time};
 
 use super::{Whole, covered};
-use crate::analysis::{Group, GroupProcess, Reuse, ThreadShare, Usage};
+use crate::analysis::{Faulted, Group, GroupProcess, Reuse, ThreadShare, Touched};
 
 impl Whole<'_> {
     pub(super) fn groups(&self, order: &[usize]) -> Vec<Group> {
@@ -17,7 +17,8 @@ impl Whole<'_> {
         let groups = members.iter().map(|(&site, m)| self.group(site, m));
         let mut groups: Vec<Group> = groups.collect();
         groups.sort_by(|a, b| {
-            let key = |g: &Group| (Reverse(g.usage.page_touches), Reverse(g.bytes));
+            let touches = |g: &Group| g.usage.touched.get().map(|t| t.page_touches);
+            let key = |g: &Group| (Reverse(touches(g)), Reverse(g.bytes));
             key(a)
                 .cmp(&key(b))
                 .then_with(|| a.name.cmp(&b.name))
@@ -29,7 +30,8 @@ impl Whole<'_> {
     fn group(&self, site: u32, members: &[usize]) -> Group {
         let rows = &self.tables.objects;
         let first = &rows[members[0]];
-        let mut usage = Usage::default();
+        let (mut sum, mut faulted) = (Touched::default(), Faulted::default());
+        let has_touches = self.has(Capability::Touches);
         let mut untouched = 0;
         let mut lives: Vec<Duration> = Vec::new();
         let mut changes: Vec<(Time, bool, u64)> = Vec::new();
@@ -38,7 +40,10 @@ impl Whole<'_> {
         let mut threads: BTreeMap<(Pid, Tid), u64> = BTreeMap::new();
         for &i in members {
             let (row, stats) = (&rows[i], &self.fold.objects[i]);
-            add_usage(&mut usage, self.usage(i));
+            add_touched(&mut sum, self.touched(i));
+            let of = self.faulted(i);
+            faulted.first_touches.0 += of.first_touches.0;
+            faulted.faults += of.faults;
             untouched += u64::from(stats.touched == 0);
             bytes = bytes.saturating_add(row.bytes.0);
             changes.push((row.born_ns, true, row.bytes.0));
@@ -51,12 +56,14 @@ impl Whole<'_> {
                 let of = processes.entry(pid).or_insert(GroupProcess {
                     pid,
                     objects: 0,
-                    touched_pages_over_lives: Pages(0),
-                    page_touches: 0,
+                    touched_pages_over_lives: has_touches.then_some(Pages(0)),
+                    page_touches: has_touches.then_some(0),
                 });
                 of.objects += 1;
-                of.touched_pages_over_lives.0 += touched;
-                of.page_touches += touches;
+                of.touched_pages_over_lives
+                    .iter_mut()
+                    .for_each(|p| p.0 += touched);
+                of.page_touches.iter_mut().for_each(|t| *t += touches);
             };
             match self.users.get(&position) {
                 Some(users) => users
@@ -81,20 +88,23 @@ impl Whole<'_> {
             peak = peak.max(now);
         }
         lives.sort_unstable();
-        let over_lives = usage.touched_pages;
+        let over_lives = sum.touched_pages;
         // What is known of the site as a whole takes the place of the sums.
         if let Some(all) = self.fold.sites.all.get(site as usize) {
-            usage.touched_pages = Pages(all.touched);
-            usage.page_touches = all.touches;
-            usage.intervals_touched = u64::from(all.seen.intervals);
-            usage.written_pages = usage.written_pages.map(|_| Pages(all.written));
-            usage.shared_page_touches = all.shared;
-            usage.huge_page_touches = all.huge;
-            usage.standing_page_touches = all.standing;
-            usage.possibly_others_page_touches = all.possibly;
-            usage.cold_pages = Pages(all.cold);
+            sum.touched_pages = Pages(all.touched);
+            sum.page_touches = all.touches;
+            sum.intervals_touched = u64::from(all.seen.intervals);
+            sum.written_pages = sum.written_pages.map(|_| Pages(all.written));
+            sum.shared_page_touches = all.shared;
+            sum.huge_page_touches = all.huge;
+            sum.standing_page_touches = all.standing;
+            sum.possibly_others_page_touches = all.possibly;
+            sum.cold_pages = Pages(all.cold);
         }
         let mut processes: Vec<GroupProcess> = processes.into_values().collect();
+        sum.touched_bytes = covered(sum.touched_pages, Bytes(bytes));
+        let has_places = self.has(Capability::Places);
+        let has_lives = self.has(Capability::Lives);
         processes.sort_by_key(|p| (Reverse(p.page_touches), p.pid));
         let threads = threads.into_iter();
         let threads = threads.map(|((pid, tid), pages)| ThreadShare {
@@ -110,15 +120,14 @@ impl Whole<'_> {
             site: self.tables.site(first).map(str::to_owned),
             objects: members.len() as u64,
             processes,
-            threads,
-            bytes: Bytes(bytes),
-            touched_bytes: covered(usage.touched_pages, Bytes(bytes)),
-            peak_bytes: Bytes(peak),
-            died: lives.len() as u64,
+            threads: self.has(Capability::Faults).then_some(threads),
+            bytes: has_places.then_some(Bytes(bytes)),
+            peak_bytes: (has_places && has_lives).then_some(Bytes(peak)),
+            died: has_lives.then_some(lives.len() as u64),
             median_life_ns: lives.get(lives.len() / 2).copied(),
-            untouched_objects: untouched,
-            touched_pages_over_lives: over_lives,
-            usage,
+            untouched_objects: has_touches.then_some(untouched),
+            touched_pages_over_lives: has_touches.then_some(over_lives),
+            usage: self.usage(sum, faulted),
         }
     }
 }
@@ -129,7 +138,7 @@ fn add_reuse(sum: &mut Reuse, more: Reuse) {
     sum.more.0 += more.more.0;
 }
 
-fn add_usage(sum: &mut Usage, more: Usage) {
+fn add_touched(sum: &mut Touched, more: Touched) {
     sum.touched_pages.0 += more.touched_pages.0;
     sum.page_touches += more.page_touches;
     sum.intervals_touched += more.intervals_touched;
@@ -147,6 +156,4 @@ fn add_usage(sum: &mut Usage, more: Usage) {
     sum.standing_page_touches += more.standing_page_touches;
     sum.possibly_others_page_touches += more.possibly_others_page_touches;
     sum.cold_pages.0 += more.cold_pages.0;
-    sum.first_touches.0 += more.first_touches.0;
-    sum.faults += more.faults;
 }

@@ -28,18 +28,14 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
     let working = working(f.analysis);
     let works = |pid, tid| working.as_ref().is_none_or(|w| w.contains(&(pid, tid)));
     let others = |o: &ObjectUse, tid: u32| {
-        let (born, died) = (
-            o.born_ns.max(f.analysis.trace.start_ns),
-            o.died_ns.unwrap_or(f.end).min(f.end),
-        );
+        let born = f.since(o)?;
+        let died = o.died_ns.unwrap_or(f.end).min(f.end);
         let beside = |&&(other, from, to): &&(u32, Time, Time)| {
             other != tid
                 && works(o.pid, other)
                 && (to.min(died) - from.max(born)).0 >= (died - born).0 / 2
         };
-        lives
-            .get(&o.pid)
-            .map_or(0, |l| l.iter().filter(beside).count())
+        Some(lives.get(&o.pid)?.iter().filter(beside).count() as u64)
     };
     let mut threads = (u64::MAX, 0_u64);
     let mut who: BTreeMap<u32, u64> = BTreeMap::new();
@@ -54,21 +50,22 @@ pub(super) fn single_first_touch(f: &Facts<'_>) -> Option<Finding> {
                 o.kind,
                 ObjectKind::Static | ObjectKind::Heap | ObjectKind::Mapping
             );
-            let (share, all) = (o.threads.first()?, o.usage.first_touches.0);
-            let bytes = o.usage.touched_pages.bytes();
+            let (touched, faulted) = (o.usage.touched.get()?, o.usage.faulted.get()?);
+            let (share, all) = (o.threads.as_ref()?.first()?, faulted.first_touches.0);
+            let bytes = touched.touched_pages.bytes();
             // One fault fills a whole huge page; of other pages, most must have been seen to come.
-            let seen = o.usage.huge_page_touches > 0
-                || all.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
+            let seen = touched.huge_page_touches > 0
+                || all.saturating_mul(10) >= touched.touched_pages.0.saturating_mul(9);
             let fits = data
                 && seen
                 && f.is_news(o)
                 && bytes >= WORTH
                 && all >= 64
-                && o.usage.heat() >= 2.0;
+                && touched.heat() >= 2.0;
             if !fits || share.pages.0.saturating_mul(20) < all.saturating_mul(19) {
                 return None;
             }
-            let beside = others(o, share.tid.0) as u64;
+            let beside = others(o, share.tid.0)?;
             (beside > 0).then(|| {
                 threads = (threads.0.min(beside), threads.1.max(beside));
                 *who.entry(share.tid.0).or_default() += share.pages.0;
@@ -143,9 +140,11 @@ pub(super) fn scanned_by_all(f: &Facts<'_>) -> Option<Finding> {
         .iter()
         .filter(unreported)
         .filter_map(|o| {
-            let (threads, bytes) = (o.threads.len() as u64, o.usage.touched_pages.bytes());
-            let least = o.threads.last()?.pages.0;
-            let fair = least.saturating_mul(2 * threads) >= o.usage.first_touches.0;
+            let (touched, faulted) = (o.usage.touched.get()?, o.usage.faulted.get()?);
+            let shares = o.threads.as_ref()?;
+            let (threads, bytes) = (shares.len() as u64, touched.touched_pages.bytes());
+            let least = shares.last()?.pages.0;
+            let fair = least.saturating_mul(2 * threads) >= faulted.first_touches.0;
             let everyone = threads >= 3 && faulting.get(&o.pid) == Some(&threads);
             (everyone && fair && bytes >= WORTH).then(|| {
                 most = threads.max(most);

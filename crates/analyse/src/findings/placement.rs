@@ -43,13 +43,15 @@ pub(super) fn parallel_first_touch(f: &Facts<'_>) -> Option<Finding> {
         let one = o.threads.iter().find(|t| t.tid == tid);
         let pages = one.and_then(|t| t.first_pages).map_or(0, |p| p.0);
         // A thread that made an object and never used it is not among its threads.
-        let (pages, first) = match of.threads.first() {
-            Some(share) if pages == 0 && share.tid == tid => (share.pages.0, of.usage.first_touches.0),
+        let maker = of.threads.as_ref().and_then(|threads| threads.first());
+        let (pages, first) = match maker.zip(of.usage.faulted.get()) {
+            Some((share, faulted)) if pages == 0 && share.tid == tid => (share.pages.0, faulted.first_touches.0),
             _ => (pages, first),
         };
+        let bytes = of.bytes?;
         let users = o.threads.iter().filter(|t| t.weight.saturating_mul(10) >= o.weight);
         let its = one.map_or(0, |t| t.weight);
-        (of.bytes >= WORTH
+        (bytes >= WORTH
             && o.ranges.count >= 8
             && first >= 64
             && pages.saturating_mul(20) >= first.saturating_mul(19)
@@ -69,7 +71,7 @@ pub(super) fn parallel_first_touch(f: &Facts<'_>) -> Option<Finding> {
                     parts(sharing, o)
                 ));
             }
-            (of, of.bytes.0)
+            (of, bytes.0)
         })
     });
     let (_, objects, bytes) = list(fits);
@@ -125,6 +127,7 @@ fn scanned(f: &Facts<'_>, read_only: bool) -> Option<(String, String, Vec<Object
     let (mut most, mut all, mut shown) = (0, 0_u64, Vec::new());
     let fits = sharing.objects.iter().filter_map(|o| {
         let of = *by_id.get(&o.object)?;
+        let size = of.bytes?;
         let writes = o.writes?;
         let is_read_only = writes.saturating_mul(READ_ONLY) <= o.weight;
         let scanning = scanners(o);
@@ -132,7 +135,7 @@ fn scanned(f: &Facts<'_>, read_only: bool) -> Option<(String, String, Vec<Object
         let fair = scanning
             .iter()
             .all(|t| t.weight.saturating_mul(2 * scanning.len() as u64) >= together);
-        (of.bytes >= WORTH
+        (size >= WORTH
             && is_read_only == read_only
             && scanning.len() >= 2
             && fair
@@ -153,8 +156,9 @@ fn scanned(f: &Facts<'_>, read_only: bool) -> Option<(String, String, Vec<Object
                     format::percent(writes, o.weight)
                 ));
             }
-            all = all.saturating_add(of.bytes.0);
-            (of, of.touched_bytes.0)
+            all = all.saturating_add(size.0);
+            let touched = of.usage.touched.get().map(|t| t.touched_bytes);
+            (of, touched.unwrap_or(size).0)
         })
     });
     let (_, objects, touched) = list(fits);
@@ -200,14 +204,15 @@ pub(super) fn split_hot_cold(f: &Facts<'_>) -> Option<Finding> {
     let mut shown = Vec::new();
     let fits = sharing.objects.iter().filter_map(|o| {
         let of = *by_id.get(&o.object)?;
-        let touched = of.usage.touched_pages.bytes();
+        let touched = of.usage.touched.get()?.touched_pages.bytes();
+        let size = of.bytes?;
         let sure = sharing.source == SharingSource::Counts || o.events >= SPLIT_EVENTS;
-        if of.bytes.0 < 4 * MIB || touched.0.saturating_mul(2) < of.bytes.0 || !sure {
+        if size.0 < 4 * MIB || touched.0.saturating_mul(2) < size.0 || !sure {
             return None;
         }
         let (hot, weight) = hottest(o)?;
         (hot * 4 <= o.ranges.count).then(|| {
-            let bytes = (u64::from(hot) * o.ranges.pages.bytes().0).min(of.bytes.0);
+            let bytes = (u64::from(hot) * o.ranges.pages.bytes().0).min(size.0);
             if shown.len() < super::NAMES {
                 shown.push(format!(
                     "{}: {}{} of the use is in {} of {}",
@@ -215,10 +220,10 @@ pub(super) fn split_hot_cold(f: &Facts<'_>) -> Option<Finding> {
                     format::percent(weight, o.weight),
                     error(sharing, weight, o),
                     format::bytes(Bytes(bytes)),
-                    format::bytes(of.bytes)
+                    format::bytes(size)
                 ));
             }
-            (of, of.bytes.0 - bytes)
+            (of, size.0 - bytes)
         })
     });
     let (_, objects, cold) = list(fits);

@@ -53,7 +53,7 @@ fn remedies(trace: &TraceFacts) -> Vec<&'static str> {
 
 /// Fewer than 20 intervals.
 pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
-    let intervals = analysis.trace.intervals;
+    let intervals = *analysis.trace.intervals.value()?;
     let trace = &analysis.trace;
     // One that was to be one interval is as long as it was to be.
     let is_whole = trace.interval_accesses == Some(0);
@@ -124,11 +124,12 @@ pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
     );
     let evidence = format!("In each interval: {}.", parts.join("; "));
     let advice = "Read the working set as an upper bound. Page faults still show who touched these pages first.";
-    let objects = f
-        .analysis
-        .objects
-        .iter()
-        .filter(|o| o.usage.standing_page_touches > 0);
+    let objects = f.analysis.objects.iter().filter(|o| {
+        o.usage
+            .touched
+            .get()
+            .is_some_and(|t| t.standing_page_touches > 0)
+    });
     Some(finding(
         FindingId::Sticky,
         title,
@@ -148,12 +149,10 @@ pub(super) fn huge_pages(analysis: &Analysis) -> Option<Finding> {
     if huge == 0 || huge.saturating_mul(10) < all {
         return None;
     }
-    let mut largest: Vec<&ObjectUse> = analysis
-        .objects
-        .iter()
-        .filter(|o| o.usage.huge_page_touches > 0)
-        .collect();
-    largest.sort_by_key(|o| (std::cmp::Reverse(o.usage.huge_page_touches), o.object));
+    let objects = analysis.objects.iter();
+    let huge_of = |o: &ObjectUse| o.usage.touched.get().map(|t| t.huge_page_touches);
+    let mut largest: Vec<&ObjectUse> = objects.filter(|o| huge_of(o) > Some(0)).collect();
+    largest.sort_by_key(|o| (std::cmp::Reverse(huge_of(o)), o.object));
     let mut names: Vec<&str> = Vec::new();
     for o in &largest {
         if names.len() < NAMES && !names.contains(&o.name.as_str()) {

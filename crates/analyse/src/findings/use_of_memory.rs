@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use varve_model::{Bytes, ObjectKind, PageRange};
+use varve_model::{Bytes, Duration, ObjectKind, PageRange};
 
 use super::news::{is_little, is_runtimes};
 use super::{FEW_INTERVALS, Facts, MIB, WORTH, finding, list};
@@ -17,25 +17,24 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let asked = || {
-        f.analysis
-            .objects
-            .iter()
-            .filter(|o| f.is_asked_for(o) && f.life(o).0 >= 2 * f.interval.0)
-            .filter(|o| o.usage.possibly_others_page_touches == 0)
+        let objects = f.analysis.objects.iter().filter(|o| f.is_asked_for(o));
+        let objects = objects.filter_map(|o| Some((o, o.usage.touched.get()?, f.life(o)?)));
+        objects.filter(|(_, touched, life)| {
+            life.0 >= 2 * f.interval.0 && touched.possibly_others_page_touches == 0
+        })
     };
-    let untouched = asked().filter_map(|o| {
-        let pages = PageRange::of_bytes(o.address, o.bytes).count;
-        let rest = pages.0.saturating_sub(o.usage.touched_pages.0);
-        let bytes = Bytes(o.bytes.0.saturating_sub(o.touched_bytes.0));
+    let untouched = asked().filter_map(|(o, touched, _)| {
+        let pages = PageRange::of_bytes(o.address?, o.bytes?).count;
+        let rest = pages.0.saturating_sub(touched.touched_pages.0);
+        let bytes = Bytes(o.bytes?.0.saturating_sub(touched.touched_bytes.0));
         (bytes >= WORTH && rest.saturating_mul(4) >= pages.0).then_some((o, bytes.0))
     });
     let (never, mut objects, never_bytes) = list(untouched);
-    let stale = asked().filter_map(|o| {
-        let life = f.life(o);
-        let used = o.usage.last_touch_ns? - o.born_ns.max(f.analysis.trace.start_ns);
+    let stale = asked().filter_map(|(o, touched, life)| {
+        let used = touched.last_touch_ns? - f.since(o)?;
         let early =
             used.0 <= (life.0 / 20).max(f.interval.0) && life.0 >= FEW_INTERVALS * f.interval.0;
-        let bytes = o.touched_bytes;
+        let bytes = touched.touched_bytes;
         (f.long() && early && bytes >= WORTH).then_some((o, bytes.0))
     });
     let (new, more, new_bytes) = list(stale);
@@ -90,12 +89,13 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
 /// touched pages were not touched in its last quarter; 4 MiB in all.
 pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
     let trace = &f.analysis.trace;
-    if trace.duration_ns.0 < 10_000_000_000 || trace.intervals < 2 * FEW_INTERVALS {
+    if trace.duration_ns.0 < 10_000_000_000 || *trace.intervals.value()? < 2 * FEW_INTERVALS {
         return None;
     }
     let cold = f.analysis.objects.iter().filter(|o| f.is_news(o));
     let cold = cold.filter_map(|o| {
-        let (cold, touched) = (o.usage.cold_pages, o.usage.touched_pages);
+        let of = o.usage.touched.get()?;
+        let (cold, touched) = (of.cold_pages, of.touched_pages);
         let bytes = cold.bytes();
         (bytes >= WORTH && cold.0.saturating_mul(10) >= touched.0).then_some((o, bytes.0))
     });
@@ -134,12 +134,13 @@ pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
     }
     let once = f.analysis.objects.iter().filter(|o| f.is_news(o));
     let once = once.filter_map(|o| {
-        let bytes = o.touched_bytes;
-        let once = o.usage.reuse.once.0;
-        let once = once.saturating_sub(o.usage.possibly_others_page_touches);
-        let mostly = once.saturating_mul(10) >= o.usage.touched_pages.0.saturating_mul(9);
-        let life = f.life(o).0;
-        let used = o.usage.last_touch_ns? - o.born_ns.max(f.analysis.trace.start_ns);
+        let touched = o.usage.touched.get()?;
+        let bytes = touched.touched_bytes;
+        let once = touched.reuse.once.0;
+        let once = once.saturating_sub(touched.possibly_others_page_touches);
+        let mostly = once.saturating_mul(10) >= touched.touched_pages.0.saturating_mul(9);
+        let life = f.life(o)?.0;
+        let used = touched.last_touch_ns? - f.since(o)?;
         let later = used.0 > (life / 20).max(f.interval.0) || !f.is_asked_for(o);
         (mostly && later && bytes.0 >= 4 * MIB && life >= FEW_INTERVALS * f.interval.0)
             .then_some((o, bytes.0))
@@ -164,6 +165,16 @@ pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
     ))
 }
 
+/// A group whose objects live briefly, with the figures that show it.
+struct Churned<'a> {
+    group: &'a Group,
+    died: u64,
+    life: Duration,
+    bytes: Bytes,
+    peak: Bytes,
+    faults: u64,
+}
+
 /// At least 1,000 deaths at one site for each process that has objects of it, half of them within 10 intervals of birth, and 64 MiB in all, ten times what
 /// lived at once; and a page fault for each life on average: where the allocator gives out the same memory again, a short life
 /// costs next to nothing. Pools of small objects do not count.
@@ -179,17 +190,27 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
         .analysis
         .groups
         .iter()
-        .filter(|g| {
-            g.died / (g.processes.len() as u64).max(1) >= 1000
-                && g.median_life_ns.is_some_and(|l| l.0 <= 10 * f.interval.0)
-                && g.bytes.0 >= 64 * MIB
-                && g.bytes.0 / 10 >= g.peak_bytes.0
-                && g.usage.faults >= g.objects
+        .filter_map(|g| {
+            let churned = Churned {
+                group: g,
+                died: g.died?,
+                life: g.median_life_ns?,
+                bytes: g.bytes?,
+                peak: g.peak_bytes?,
+                faults: g.usage.faulted.get()?.faults,
+            };
+            (churned.died / (g.processes.len() as u64).max(1) >= 1000
+                && churned.life.0 <= 10 * f.interval.0
+                && churned.bytes.0 >= 64 * MIB
+                && churned.bytes.0 / 10 >= churned.peak.0
+                && churned.faults >= g.objects
                 && matches!(g.kind, ObjectKind::Heap | ObjectKind::Mapping)
                 && !pools.contains(g.name.as_str())
-                && !is_runtimes(&g.name, g.site.as_deref())
+                && !is_runtimes(&g.name, g.site.as_deref()))
+            .then_some(churned)
         })
-        .max_by_key(|g| g.died)?;
+        .max_by_key(|churned| churned.died)?;
+    let group = worst.group;
     let title = format!(
         "{} lived briefly, {} of them at one site",
         format::counted(worst.died, "object"),
@@ -197,16 +218,13 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
     );
     let evidence = format!(
         "{}: {} objects, median life {}, {} allocated in all, {} at once; {}, {:.1} for each object.",
-        worst.name,
-        format::count(worst.objects),
-        worst
-            .median_life_ns
-            .map(format::duration)
-            .unwrap_or_default(),
+        group.name,
+        format::count(group.objects),
+        format::duration(worst.life),
         format::bytes(worst.bytes),
-        format::bytes(worst.peak_bytes),
-        format::counted(worst.usage.faults, "page fault"),
-        worst.usage.faults as f64 / worst.objects.max(1) as f64
+        format::bytes(worst.peak),
+        format::counted(worst.faults, "page fault"),
+        worst.faults as f64 / group.objects.max(1) as f64
     );
     let advice = "Keep one buffer and use it again, or raise the allocator's threshold so that it keeps the pages: \
                   each new life pays page faults and zeroing.";
@@ -214,7 +232,7 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
         .analysis
         .objects
         .iter()
-        .filter(|o| o.name == worst.name && o.kind == worst.kind);
+        .filter(|o| o.name == group.name && o.kind == group.kind);
     Some(finding(
         FindingId::Churn,
         title,

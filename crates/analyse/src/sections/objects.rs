@@ -5,6 +5,7 @@ use ts_rs::TS;
 use varve_model::{Address, Bytes, Duration, ObjectId, ObjectKind, Pages, Pid, Tid, Time};
 
 use super::footprint::Reuse;
+use crate::known::{Together, together};
 
 /// One life of one object.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -19,23 +20,21 @@ pub struct ObjectUse {
     pub site: Option<String>,
     /// Its process; of memory that several map, the first that had it.
     pub pid: Pid,
-    /// Its first byte in that process.
-    pub address: Address,
-    /// Its size.
-    pub bytes: Bytes,
+    /// Its first byte in that process; null where unknown.
+    pub address: Option<Address>,
+    /// Its size; null where unknown.
+    pub bytes: Option<Bytes>,
     /// Whether it is a page of pooled small objects.
     pub pool: bool,
-    /// When it came to be.
-    pub born_ns: Time,
-    /// When it ceased; null where it lived to the end.
+    /// When it came to be; null where unknown.
+    pub born_ns: Option<Time>,
+    /// When it ceased; null where it lived to the end, or nobody knows.
     pub died_ns: Option<Time>,
     /// The thread that made it, where one did.
     pub born_tid: Option<Tid>,
     /// What was found out about its pages.
     #[serde(flatten)]
     pub usage: Usage,
-    /// The part of the touched pages that it covers, at most: it may lie on the first and the last one in part.
-    pub touched_bytes: Bytes,
     /// Whether it is a reservation: address space of which parts become memory later.
     pub reserved: bool,
     /// Where its memory is such that several processes may map it: those that touched it, most pages first. A page that
@@ -47,8 +46,8 @@ pub struct ObjectUse {
     pub writes: Option<u64>,
     /// The thread of the first page fault in it; null where there was none.
     pub first_touch_tid: Option<Tid>,
-    /// The threads that touched pages of it first, by page faults; most pages first.
-    pub threads: Vec<ThreadShare>,
+    /// The threads that touched pages of it first, by page faults, most pages first; null in a trace without.
+    pub threads: Option<Vec<ThreadShare>>,
 }
 
 /// What a process did to an object of memory that several may map.
@@ -56,50 +55,73 @@ pub struct ObjectUse {
 pub struct ObjectProcess {
     /// The process.
     pub pid: Pid,
-    /// Distinct pages touched.
-    pub touched_pages: Pages,
-    /// Sum over intervals of pages touched.
-    pub page_touches: u64,
+    /// Distinct pages touched; null in a trace without touches.
+    pub touched_pages: Option<Pages>,
+    /// Sum over intervals of pages touched; null in a trace without touches.
+    pub page_touches: Option<u64>,
     /// Touched pages that it wrote; null where unknown, a lower bound where `writes` is `partly`.
     pub written_pages: Option<Pages>,
     /// The thread of its first page fault there; null where there was none.
     pub first_touch_tid: Option<Tid>,
 }
 
+together! {
+    /// What touches say of the pages of an object, or of several.
+    pub Touched as TouchedFields {
+        /// Distinct pages touched.
+        touched_pages: Pages,
+        /// The part of them that it covers, at most: an object may lie on its first and its last page in part.
+        touched_bytes: Bytes,
+        /// Sum over intervals of pages touched.
+        page_touches: u64,
+        /// Intervals in which any page of it was touched.
+        intervals_touched: u64,
+        /// In how many intervals its pages were touched. Of several objects: each page in each life.
+        reuse: Reuse,
+        /// Page touches of pages that other objects lie on too: they may not be this object's.
+        shared_page_touches: u64,
+        /// Page touches that huge pages made.
+        huge_page_touches: u64,
+        /// Page touches whose bit could not be cleared or that are pinned: they repeat whether used or not.
+        standing_page_touches: u64,
+        /// Page touches that other processes may have made, and nothing shows that this program did; in no other figure.
+        possibly_others_page_touches: u64,
+        /// Touched pages, in use at the end of the recording, that the tail of the recording did not touch.
+        cold_pages: Pages,
+    }
+    maybe {
+        /// The end of the first interval that touched it; null where none did.
+        first_touch_ns: Time,
+        /// The end of the last interval that touched it; null where none did.
+        last_touch_ns: Time,
+        /// Touched pages that were written; null where unknown, a lower bound where `writes` is `partly`.
+        written_pages: Pages,
+    }
+}
+
+together! {
+    /// What page faults say of the pages of an object, or of several.
+    pub Faulted as FaultedFields {
+        /// Pages with a page fault: what `threads` accounts for. Of several objects: the sum over lives.
+        first_touches: Pages,
+        /// Page faults in it while it was there: a page may have several, as when it is given back to the kernel meanwhile.
+        faults: u64,
+    }
+    maybe {}
+}
+
 /// What was found out about the pages of an object, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Usage {
-    /// Distinct pages touched.
-    pub touched_pages: Pages,
-    /// Sum over intervals of pages touched.
-    pub page_touches: u64,
-    /// Intervals in which any page of it was touched.
-    pub intervals_touched: u64,
-    /// The end of the first interval that touched it.
-    pub first_touch_ns: Option<Time>,
-    /// The end of the last interval that touched it.
-    pub last_touch_ns: Option<Time>,
-    /// In how many intervals its pages were touched. Of several objects: each page in each life.
-    pub reuse: Reuse,
-    /// Touched pages that were written; null where unknown, a lower bound where `writes` is `partly`.
-    pub written_pages: Option<Pages>,
-    /// Page touches of pages that other objects lie on too: they may not be this object's.
-    pub shared_page_touches: u64,
-    /// Page touches that huge pages made.
-    pub huge_page_touches: u64,
-    /// Page touches whose bit could not be cleared or that are pinned: they repeat whether used or not.
-    pub standing_page_touches: u64,
-    /// Page touches that other processes may have made, and nothing shows that this program did; in no other figure.
-    pub possibly_others_page_touches: u64,
-    /// Touched pages, in use at the end of the recording, that the tail of the recording did not touch.
-    pub cold_pages: Pages,
-    /// Pages with a page fault: what `threads` accounts for. Of several objects: the sum over lives.
-    pub first_touches: Pages,
-    /// Page faults in it while it was there: a page may have several, as when it is given back to the kernel meanwhile.
-    pub faults: u64,
+    /// What touches say; nothing in a trace without.
+    #[serde(flatten)]
+    pub touched: Together<Touched>,
+    /// What page faults say; nothing in a trace without.
+    #[serde(flatten)]
+    pub faulted: Together<Faulted>,
 }
 
-impl Usage {
+impl Touched {
     /// In how many intervals a touched page was touched, on average.
     pub fn heat(&self) -> f64 {
         match self.touched_pages.0 {
@@ -127,10 +149,11 @@ pub struct GroupProcess {
     pub pid: Pid,
     /// How many of the objects it has, or touched where several may map them.
     pub objects: u64,
-    /// The sum over these of the pages that it touched: memory used again for another life counts each time.
-    pub touched_pages_over_lives: Pages,
-    /// Sum over them and over intervals of the pages that it touched.
-    pub page_touches: u64,
+    /// The sum over these of the pages that it touched: memory used again for another life counts each time. Null in a
+    /// trace without touches.
+    pub touched_pages_over_lives: Option<Pages>,
+    /// Sum over them and over intervals of the pages that it touched; null in a trace without touches.
+    pub page_touches: Option<u64>,
 }
 
 /// Objects with the same name, kind and site, as reports name it: whoever called the function that allocates.
@@ -146,23 +169,22 @@ pub struct Group {
     pub objects: u64,
     /// The processes that have them, or touched them where several map one; most page touches first.
     pub processes: Vec<GroupProcess>,
-    /// The threads that touched pages of them first, by page faults, summed over the objects; most pages first.
-    pub threads: Vec<ThreadShare>,
-    /// Their sizes, summed over all lives.
-    pub bytes: Bytes,
-    /// The part of the touched pages that they cover, at most.
-    pub touched_bytes: Bytes,
-    /// The most bytes of them that lived at once.
-    pub peak_bytes: Bytes,
-    /// How many died in the recording.
-    pub died: u64,
+    /// The threads that touched pages of them first, by page faults, summed over the objects, most pages first; null in a
+    /// trace without.
+    pub threads: Option<Vec<ThreadShare>>,
+    /// Their sizes, summed over all lives; null where unknown.
+    pub bytes: Option<Bytes>,
+    /// The most bytes of them that lived at once; null where sizes or lives are not known.
+    pub peak_bytes: Option<Bytes>,
+    /// How many died in the recording; null where unknown.
+    pub died: Option<u64>,
     /// The median life of those that died.
     pub median_life_ns: Option<Duration>,
-    /// Objects of it that were never touched.
-    pub untouched_objects: u64,
+    /// Objects of it that were never touched; null in a trace without touches.
+    pub untouched_objects: Option<u64>,
     /// The sum over the objects of the pages touched: memory that is used again and again for another life counts each
-    /// time.
-    pub touched_pages_over_lives: Pages,
+    /// time. Null in a trace without touches.
+    pub touched_pages_over_lives: Option<Pages>,
     /// Their pages, each once however many of the objects lay on it.
     #[serde(flatten)]
     pub usage: Usage,
@@ -173,12 +195,13 @@ pub struct Group {
 pub struct Omitted {
     /// How many.
     pub objects: u64,
-    /// Their sizes, summed.
-    pub bytes: Bytes,
-    /// The sum over them of the pages touched; memory used again for another life counts each time.
-    pub touched_pages_over_lives: Pages,
-    /// Sum over them and over intervals of pages touched.
-    pub page_touches: u64,
+    /// Their sizes, summed; null where unknown.
+    pub bytes: Option<Bytes>,
+    /// The sum over them of the pages touched; memory used again for another life counts each time. Null in a trace without
+    /// touches.
+    pub touched_pages_over_lives: Option<Pages>,
+    /// Sum over them and over intervals of pages touched; null in a trace without touches.
+    pub page_touches: Option<u64>,
 }
 
 /// The last quarter of the recording.

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use serde::Serialize;
-use varve_model::{Bytes, Capability, ObjectId, ObjectKind, Pages};
+use varve_model::{Bytes, ObjectId, ObjectKind, Pages};
 
 use crate::Known;
-use crate::analysis::{Analysis, FindingId, TraceFacts};
+use crate::analysis::{Analysis, FindingId, Group, TraceFacts};
 use crate::format;
 use crate::sections::unknown::files_topics;
 
@@ -171,7 +171,10 @@ fn weights(a: &Analysis) -> Option<Weights> {
 fn hot(a: &Analysis) -> (HotBy, Vec<HotObject>) {
     let Some((by, weights, all)) = weights(a) else {
         let groups = a.groups.iter();
-        let touches = groups.map(|g| ((g.name.as_str(), g.kind), g.usage.page_touches));
+        let touches = groups.filter_map(|g| {
+            let touched = g.usage.touched.get()?;
+            Some(((g.name.as_str(), g.kind), touched.page_touches))
+        });
         let objects = hottest(a, touches, a.footprint.page_touches.or_zero());
         return (HotBy::PageTouches, objects);
     };
@@ -212,20 +215,23 @@ fn hot_object(a: &Analysis, name: Name<'_>, share: f64) -> HotObject {
             .iter()
             .filter(|g| (g.name.as_str(), g.kind) == name)
     };
-    let lacks = |what| !a.trace.has(what);
-    let unless = |absent: bool, bytes: u64, all: bool| match absent {
-        true => Known::Absent("the trace does not say".to_owned()),
-        false => Known::of(Bytes(bytes), all),
+    let known = |bytes: Option<u64>, all: bool| match bytes {
+        Some(bytes) => Known::of(Bytes(bytes), all),
+        None => Known::Absent("the trace does not say".to_owned()),
     };
-    let bytes = groups().map(|g| g.bytes.min(g.peak_bytes).0).sum();
-    let touched: u64 = groups().map(|g| g.usage.touched_pages.bytes().0).sum();
-    let touched = touched.min(a.footprint.touched_pages.or_zero().bytes().0);
+    // Where lives are not known, they may all have lived at once.
+    let size = |g: &Group| Some(g.bytes?.min(g.peak_bytes.unwrap_or(g.bytes?)).0);
+    let bytes = groups().map(size).sum();
+    let touched = |g: &Group| Some(g.usage.touched.get()?.touched_pages.bytes().0);
+    let touched: Option<u64> = groups().map(touched).sum();
+    let all = a.footprint.touched_pages.value().map(|p| p.bytes().0);
+    let touched = touched.zip(all).map(|(touched, all)| touched.min(all));
     HotObject {
         name: name.0.to_owned(),
         kind: name.1,
         objects: groups().map(|g| g.objects).sum(),
-        bytes: unless(lacks(Capability::Places), bytes, true),
-        touched: unless(lacks(Capability::Touches), touched, is_whole(&a.trace)),
+        bytes: known(bytes, true),
+        touched: known(touched, is_whole(&a.trace)),
         share,
     }
 }

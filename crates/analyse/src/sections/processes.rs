@@ -4,6 +4,21 @@ use serde::Serialize;
 use ts_rs::TS;
 use varve_model::{Pages, Pid, Time};
 
+use crate::known::{Together, together};
+
+together! {
+    /// What touches say of a process.
+    pub ProcessTouched as ProcessTouchedFields {
+        /// Distinct pages touched.
+        touched_pages: Pages,
+        /// The part of them that other processes touched too.
+        shared_pages: Pages,
+        /// Sum over intervals of pages touched.
+        page_touches: u64,
+    }
+    maybe {}
+}
+
 /// A process.
 #[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ProcessUse {
@@ -12,12 +27,9 @@ pub struct ProcessUse {
     /// Its last command line; empty where unknown. Where several processes had the pid, those of all of them, each of them
     /// before `; then `: all figures are of all of them together.
     pub command: String,
-    /// Distinct pages touched.
-    pub touched_pages: Pages,
-    /// The part of them that other processes touched too.
-    pub shared_pages: Pages,
-    /// Sum over intervals of pages touched.
-    pub page_touches: u64,
+    /// What touches say; nothing in a trace without.
+    #[serde(flatten)]
+    pub touched: Together<ProcessTouched>,
     /// Its threads, as far as known.
     pub threads: u32,
     /// When it began or was first seen.

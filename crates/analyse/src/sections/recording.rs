@@ -21,8 +21,9 @@ pub struct TraceFacts {
     pub losses: BTreeMap<String, u64>,
     /// What made the trace.
     pub backend: Backend,
-    /// How many intervals.
-    pub intervals: u64,
+    /// How many intervals; null in a trace without touches, as are all figures of intervals.
+    #[serde(serialize_with = "Known::plain")]
+    pub intervals: Known<u64>,
     /// From the start of the first interval to the end of the last.
     pub duration_ns: Duration,
     /// The part of it in which the recording was paused.
@@ -38,16 +39,19 @@ pub struct TraceFacts {
     /// The beginning, nanoseconds since 1970; null where unknown.
     #[serde(serialize_with = "Known::plain")]
     pub start_unix_ns: Known<u64>,
-    /// The interval asked for; null where the recorder chose.
+    /// The interval asked for; null where the recorder chose, or in a trace without touches.
     pub interval_ns: Option<Duration>,
     /// The accesses of an interval where those were asked for, 0: the whole run is one; else null.
     pub interval_accesses: Option<u64>,
     /// The median length of the intervals.
-    pub median_interval_ns: Duration,
+    #[serde(serialize_with = "Known::plain")]
+    pub median_interval_ns: Known<Duration>,
     /// The shortest of them but the last, which ends with the recording.
-    pub shortest_interval_ns: Duration,
+    #[serde(serialize_with = "Known::plain")]
+    pub shortest_interval_ns: Known<Duration>,
     /// The longest of them.
-    pub longest_interval_ns: Duration,
+    #[serde(serialize_with = "Known::plain")]
+    pub longest_interval_ns: Known<Duration>,
     /// The command line.
     pub command: Vec<String>,
     /// Whether the program ran already when the recording began.
@@ -70,10 +74,12 @@ pub struct TraceFacts {
     /// What all times count.
     pub clock_unit: ClockUnit,
     /// Rows of the table of touches.
-    pub touch_rows: u64,
+    #[serde(serialize_with = "Known::plain")]
+    pub touch_rows: Known<u64>,
     /// Rows of touches whose interval is not in the table of intervals, or comes after a later one. Their pages
     /// count in all but the working set.
-    pub stray_rows: u64,
+    #[serde(serialize_with = "Known::plain")]
+    pub stray_rows: Known<u64>,
 }
 
 impl TraceFacts {
@@ -89,8 +95,8 @@ impl TraceFacts {
 
     /// Whether intervals are longer than asked for, by more than a tenth.
     pub fn is_lengthened(&self) -> bool {
-        let asked = self.interval_ns.map(|asked| asked.0);
-        asked.is_some_and(|asked| self.longest_interval_ns.0 > asked.saturating_add(asked / 10))
+        let lengths = self.interval_ns.zip(self.longest_interval_ns.value());
+        lengths.is_some_and(|(asked, longest)| longest.0 > asked.0.saturating_add(asked.0 / 10))
     }
 }
 

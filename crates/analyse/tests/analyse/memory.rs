@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 
 use crate::common::{
-    INTERVALS_OF_RANDOM, Made, STEP, fault, mapping, object, process, thread, touch,
+    INTERVALS_OF_RANDOM, Made, STEP, fault, mapping, object, process, thread, touch, touched,
 };
 use proptest::prelude::*;
-use varve_analyse::{Analysis, ObjectUse};
-use varve_model::{Address, Bytes, ObjectId, ObjectKind, Page, Pages, Pid, SiteId, Tid, Time};
+use varve_analyse::{Analysis, Known, ObjectUse};
+use varve_model::{
+    Address, Bytes, Duration, ObjectId, ObjectKind, Page, Pages, Pid, SiteId, Tid, Time,
+};
 use varve_trace::tables::{ObjectRow, TouchRow};
 
 fn by(pid: u32, mut row: TouchRow) -> TouchRow {
@@ -71,17 +73,26 @@ fn a_buffer_of_two_processes_is_one_object() {
     assert_eq!(sets, [(2, 4), (2, 2), (2, 2), (0, 0)]);
     let buffer = named(&found, "buffer");
     assert_eq!(
-        (buffer.usage.touched_pages, buffer.bytes),
-        (Pages(4), Bytes(8 * 4096))
+        (touched(&buffer.usage).touched_pages, buffer.bytes),
+        (Pages(4), Some(Bytes(8 * 4096)))
     );
-    assert_eq!(buffer.usage.page_touches, 4);
+    assert_eq!(touched(&buffer.usage).page_touches, 4);
     let users: Vec<_> = buffer
         .processes
         .iter()
-        .map(|p| (p.pid.0, p.touched_pages.0, p.written_pages.map(|p| p.0)))
+        .map(|p| {
+            (
+                p.pid.0,
+                p.touched_pages.unwrap().0,
+                p.written_pages.map(|p| p.0),
+            )
+        })
         .collect();
     assert_eq!(users, [(1, 3, Some(0)), (2, 3, Some(1))]);
-    let shared: Vec<_> = found.processes.iter().map(|p| p.shared_pages.0).collect();
+    let processes = found.processes.iter();
+    let shared: Vec<_> = processes
+        .map(|p| p.touched.get().unwrap().shared_pages.0)
+        .collect();
     assert_eq!(shared, [2, 2]);
     assert_eq!(found.groups[0].processes.len(), 2);
 }
@@ -156,11 +167,14 @@ fn no_more_of_an_object_is_touched_than_its_size() {
     made.objects = vec![row];
     made.touches = vec![touch(0, 10, 3)];
     let found = made.analyse();
-    assert_eq!(found.objects[0].usage.touched_pages, Pages(3));
-    assert_eq!(found.objects[0].touched_bytes.0, 5000);
-    assert_eq!(found.groups[0].touched_bytes.0, 5000);
+    assert_eq!(touched(&found.objects[0].usage).touched_pages, Pages(3));
+    assert_eq!(touched(&found.objects[0].usage).touched_bytes.0, 5000);
+    assert_eq!(touched(&found.groups[0].usage).touched_bytes.0, 5000);
     made.touches = vec![touch(0, 10, 1)];
-    assert_eq!(made.analyse().objects[0].touched_bytes.0, 4096);
+    assert_eq!(
+        touched(&made.analyse().objects[0].usage).touched_bytes.0,
+        4096
+    );
 }
 
 #[test]
@@ -171,8 +185,14 @@ fn intervals_that_became_longer_are_said_to_be() {
     made.intervals[4].start_ns.0 += 1000;
     let found = made.analyse();
     assert!(found.trace.is_lengthened());
-    assert_eq!(found.trace.longest_interval_ns.0, 4 * STEP - 1000);
-    assert_eq!(found.trace.shortest_interval_ns.0, STEP - 2000);
+    assert_eq!(
+        found.trace.longest_interval_ns,
+        Known::Exact(Duration(4 * STEP - 1000))
+    );
+    assert_eq!(
+        found.trace.shortest_interval_ns,
+        Known::Exact(Duration(STEP - 2000))
+    );
     let said = |s: &String| s.contains("1 interval longer than the 50 ms asked for");
     assert!(found.unknown.iter().any(said), "{:?}", found.unknown);
     // Eleven gaps of 1000 ns; one is longer by as much, and its hold is not.
@@ -215,9 +235,12 @@ fn lives_of_one_site_count_their_pages_once() {
     made.touches = vec![touch(0, 10, 4), touch(1, 50, 4)];
     let found = made.analyse();
     let group = &found.groups[0];
-    assert_eq!((group.objects, group.usage.touched_pages), (100, Pages(4)));
-    assert_eq!(group.usage.page_touches, 4);
-    assert_eq!(group.touched_pages_over_lives, Pages(400));
+    assert_eq!(
+        (group.objects, touched(&group.usage).touched_pages),
+        (100, Pages(4))
+    );
+    assert_eq!(touched(&group.usage).page_touches, 4);
+    assert_eq!(group.touched_pages_over_lives, Some(Pages(400)));
     assert_eq!(found.footprint.touched_pages.or_zero(), Pages(8));
 }
 
@@ -246,8 +269,8 @@ fn who_touched_the_objects_of_a_site_is_said_of_the_site() {
             (
                 p.pid.0,
                 p.objects,
-                p.touched_pages_over_lives.0,
-                p.page_touches,
+                p.touched_pages_over_lives.unwrap().0,
+                p.page_touches.unwrap(),
             )
         })
         .collect();
@@ -271,10 +294,10 @@ fn what_grows_and_moves_is_one_object() {
     made.touches = vec![touch(0, 100, 4), touch(2, 100, 8), touch(5, 500, 10)];
     let found = made.analyse();
     let table = named(&found, "table");
-    assert_eq!(table.usage.touched_pages, Pages(10));
-    assert_eq!(table.bytes, Bytes(16 * 4096));
+    assert_eq!(touched(&table.usage).touched_pages, Pages(10));
+    assert_eq!(table.bytes, Some(Bytes(16 * 4096)));
     assert_eq!(found.footprint.touched_pages.or_zero(), Pages(10));
-    assert_eq!(table.usage.reuse.more, Pages(4));
+    assert_eq!(touched(&table.usage).reuse.more, Pages(4));
 }
 
 #[test]
@@ -289,9 +312,15 @@ fn a_reservation_shows_what_was_touched_of_it() {
     // Reserved and used in one interval.
     made.touches = vec![touch(1, 1000, 16), touch(2, 1000, 16)];
     let found = made.analyse();
-    assert_eq!(named(&found, "arena").usage.touched_pages, Pages(0));
+    assert_eq!(
+        touched(&named(&found, "arena").usage).touched_pages,
+        Pages(0)
+    );
     assert!(named(&found, "arena").reserved);
-    assert_eq!(named(&found, "used").usage.touched_pages, Pages(16));
+    assert_eq!(
+        touched(&named(&found, "used").usage).touched_pages,
+        Pages(16)
+    );
 }
 
 fn some_objects() -> impl Strategy<Value = Vec<ObjectRow>> {

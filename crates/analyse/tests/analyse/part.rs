@@ -1,5 +1,6 @@
 //! Figures of a part of a trace are those of a trace that has no more.
 
+use varve_analyse::Known;
 use varve_model::{Interval, ObjectId, Pages, Pid, Tid, Time};
 use varve_trace::Selection;
 
@@ -62,11 +63,11 @@ fn a_time() {
         intervals: Some(Interval(20)..Interval(30)),
         ..Selection::default()
     });
-    assert_eq!(part.trace.intervals, 10);
+    assert_eq!(part.trace.intervals, Known::Exact(10));
     assert_eq!(part.footprint.touched_pages.or_zero(), Pages(24));
     assert_eq!(part.footprint.page_touches.or_zero(), 240);
     assert_eq!(part.footprint.faults.or_zero(), 0);
-    assert_eq!(part.trace.stray_rows, 0);
+    assert_eq!(part.trace.stray_rows, Known::Exact(0));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What others may have touched stands apart.
 
-use crate::common::{Made, object, touch};
+use crate::common::{Made, object, touch, touched};
 use varve_analyse::Analysis;
 use varve_model::{Pages, TouchSource};
 use varve_trace::tables::TouchRow;
@@ -46,7 +46,7 @@ fn what_others_may_have_touched_is_in_no_other_figure() {
     );
     let of = |id: u64| {
         let object = found.objects.iter().find(|o| o.object.0 == id);
-        object.unwrap().usage
+        touched(&object.unwrap().usage)
     };
     assert_eq!(of(1).possibly_others_page_touches, 30 * 5 + 5);
     assert_eq!(of(2).possibly_others_page_touches, 30 * 20);
@@ -57,15 +57,15 @@ fn what_others_may_have_touched_is_in_no_other_figure() {
         plain.tail.or_zero().cold_pages.0
     );
     let rest = |mut analysis: Analysis| {
-        analysis.trace.touch_rows = 0;
+        analysis.trace.touch_rows = varve_analyse::Known::default();
         analysis.tail = varve_analyse::Known::default();
         analysis.footprint.possibly_others_pages = varve_analyse::Known::default();
         analysis.footprint.possibly_others_page_touches = varve_analyse::Known::default();
         let objects = analysis.objects.iter_mut().map(|o| &mut o.usage);
         let groups = analysis.groups.iter_mut().map(|g| &mut g.usage);
-        for usage in objects.chain(groups) {
-            usage.possibly_others_page_touches = 0;
-            usage.cold_pages = Pages(0);
+        for touched in objects.chain(groups).filter_map(|u| u.touched.0.as_mut()) {
+            touched.possibly_others_page_touches = 0;
+            touched.cold_pages = Pages(0);
         }
         analysis
     };

@@ -20,19 +20,19 @@ const STACK_BYTES: usize = 512 << 10;
 const ORDER_BYTES: usize = 256;
 const _: () = assert!(size_of::<Order>() <= ORDER_BYTES);
 /// How long the program waits at most until its handler has given up its rights.
-const MAX_SETTLING_SECONDS: usize = 5;
+const MAX_CONFINING_SECONDS: usize = 5;
 
 /// What the new process needs to know.
 struct Order {
     socket: Socket,
     stack: Range,
-    /// [`STARTING`], [`SETTLED`] or [`ENDED`], which the kernel writes.
+    /// [`STARTING`], [`CONFINED`] or [`ENDED`], which the kernel writes.
     state: AtomicU32,
 }
 
 const ENDED: u32 = 0;
 const STARTING: u32 = 1;
-const SETTLED: u32 = 2;
+const CONFINED: u32 = 2;
 
 pub(super) fn launch() {
     let Some(stack) = sys::map_anonymous(STACK_BYTES) else {
@@ -82,7 +82,7 @@ fn make(socket: Socket, stack: NonNull<u8>) {
     let child = unsafe { clone_into(flags, place, handler, place, state) };
     if child > 0 {
         ending::note(child as u32);
-        for _ in 0..MAX_SETTLING_SECONDS {
+        for _ in 0..MAX_CONFINING_SECONDS {
             if order.state.load(Ordering::Acquire) != STARTING {
                 break;
             }
@@ -148,7 +148,7 @@ extern "C" fn handler(place: usize) -> ! {
     // What the kernel would write at the end is of no use from here on.
     // SAFETY: takes an address, which may be null.
     unsafe { sys::call(libc::SYS_set_tid_address, [0; 6]) };
-    order.state.store(SETTLED, Ordering::Release);
+    order.state.store(CONFINED, Ordering::Release);
     futex(&order.state, libc::FUTEX_WAKE, 1);
     if let Some(taken) = taken
         && rights::confine()

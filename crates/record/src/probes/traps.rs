@@ -69,7 +69,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         signalled: HashSet::new(),
         trapped: Trapped::default(),
         trapped_next: Trapped::default(),
-        moves: !options.lacks(Ablation::Arm),
+        moves: !options.lacks(Ablation::Protect),
     })))
 }
 

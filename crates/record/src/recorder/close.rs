@@ -32,7 +32,7 @@ impl Recorder<'_> {
         let state = &mut self.events.state;
         state.boundary = None;
         state.processes.refresh_maps(boundary.next_start);
-        state.settle_inheritance();
+        state.inherit_pending();
         let found = self.refined();
         let cleared = found
             .iter()

@@ -65,11 +65,11 @@ impl Events {
             Event::Fault(_) | Event::Vanish(_) => {}
         }
         self.tell(|probe, state| probe.event(event, state));
-        self.settle_found();
+        self.refine_found();
     }
 
     /// Has all probes correct what one of them found vanishing, and keeps it.
-    fn settle_found(&mut self) {
+    fn refine_found(&mut self) {
         for mut found in std::mem::take(&mut self.state.found) {
             for probe in &self.probes {
                 probe.refine(&mut found, &self.state);
@@ -119,7 +119,7 @@ impl Events {
         let state = &mut self.state;
         let shared = state.processes.owner_of_memory(pid) != pid;
         if !shared {
-            state.settle_estate(pid, time);
+            state.end_memory(pid, time);
         }
         state.processes.exec(pid, time, path);
         if !shared {
@@ -156,7 +156,7 @@ impl Events {
             self.tell(|probe, state| probe.image_ends(pid, time, state));
             let state = &mut self.state;
             if state.processes.owner_of_memory(pid) == pid {
-                state.settle_estate(pid, time);
+                state.end_memory(pid, time);
                 state.objects.end_all(pid, time);
             }
             state.processes.shadows.remove(&pid);

@@ -1,6 +1,6 @@
 //! What reclaim does to the bits that a scan reads.
 
-/// Pages that reclaim has looked at since boot, where the kernel tells.
+/// Pages that reclaim has looked at since boot, where the kernel counts them.
 pub(crate) fn reclaim() -> Option<i64> {
     let counters = varve_sys::vmstat(|name| {
         matches!(

@@ -150,7 +150,7 @@ fn begin_trace(
         probes
             .iter_mut()
             .try_for_each(|p| p.traced(writer.folder()))?;
-        crate::rights::settle()
+        crate::rights::keep_for_recording()
     };
     match ready() {
         Ok(()) => Ok(writer),

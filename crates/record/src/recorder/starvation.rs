@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(guard.wanting_with(Time(1_280_000_000), 256, 256), None);
         assert_eq!((guard.stretched, guard.most), (1, 256));
         guard.released(Time(1_280_000_000));
-        // A herd that is gone is not waited for.
+        // Threads that are gone are not waited for.
         assert!(
             guard
                 .wanting_with(Time(1_330_000_000), 10_000, 10_000)

@@ -26,7 +26,7 @@ pub(crate) struct FirstAccesses {
 ///
 /// A page with several causes counts once, under the strongest: an accessed bit, then a page flag,
 /// then a pin, then a bit that cannot be cleared. `source` replaces all of these where it is given. A page whose first
-/// access trapped counts as that whatever its causes. What only a flag tells that others may have set comes last, and
+/// access trapped counts as that whatever its causes. What only a flag shows that others may have set comes last, and
 /// stays that whatever `source`.
 pub(crate) fn append_runs(
     rows: &mut Vec<TouchRow>,
@@ -69,9 +69,17 @@ pub(crate) fn append_runs(
                 fresh
             } else {
                 // A page that was read first may have been written later.
-                for (bits, told) in [(&wrote, Some(true)), (&not(&caught, &wrote), None)] {
+                for (bits, written) in [(&wrote, Some(true)), (&not(&caught, &wrote), None)] {
                     let bits = std::array::from_fn(|i| fresh[i] & caught[i] & bits[i]);
-                    push(rows, interval, pid, region, &bits, told, TouchSource::Fault);
+                    push(
+                        rows,
+                        interval,
+                        pid,
+                        region,
+                        &bits,
+                        written,
+                        TouchSource::Fault,
+                    );
                 }
                 not(&fresh, &caught)
             };
@@ -82,8 +90,8 @@ pub(crate) fn append_runs(
                     let yes = std::array::from_fn(|i| fresh[i] & written[i]);
                     let no = std::array::from_fn(|i| fresh[i] & intact[i] & !written[i]);
                     let rest = std::array::from_fn(|i| fresh[i] & !written[i] & !intact[i]);
-                    for (bits, told) in [(yes, Some(true)), (no, Some(false)), (rest, None)] {
-                        push(rows, interval, pid, region, &bits, told, cause);
+                    for (bits, written) in [(yes, Some(true)), (no, Some(false)), (rest, None)] {
+                        push(rows, interval, pid, region, &bits, written, cause);
                     }
                 }
                 Writes::Known => {
@@ -253,8 +261,8 @@ mod tests {
             None,
             |_| None,
         );
-        let told: Vec<_> = rows.iter().map(|r| (r.pages, r.written)).collect();
-        assert_eq!(told, [(1, Some(true)), (1, Some(false)), (1, None)]);
+        let known: Vec<_> = rows.iter().map(|r| (r.pages, r.written)).collect();
+        assert_eq!(known, [(1, Some(true)), (1, Some(false)), (1, None)]);
     }
 
     #[test]

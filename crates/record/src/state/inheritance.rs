@@ -12,7 +12,7 @@ use super::processes::Process;
 
 impl State {
     /// The children that have lived to be scanned get their parents' objects.
-    pub(crate) fn settle_inheritance(&mut self) {
+    pub(crate) fn inherit_pending(&mut self) {
         let processes = self.processes.all.iter();
         let heirs = processes.filter(|(_, p)| p.inherits.is_some());
         for heir in heirs.map(|(pid, _)| *pid).collect::<Vec<Pid>>() {
@@ -47,7 +47,7 @@ impl State {
     }
 
     /// The memory of a process ends, by exec or exit: those who inherit of it do so now, and so does it itself.
-    pub(crate) fn settle_estate(&mut self, pid: Pid, time: Time) {
+    pub(crate) fn end_memory(&mut self, pid: Pid, time: Time) {
         let heirs = self.heirs(pid);
         for heir in heirs {
             self.inherit(heir, None);

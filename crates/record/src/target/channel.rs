@@ -229,7 +229,7 @@ impl Server {
     /// Answers until something comes through the pipe.
     fn run(mut self, stopped: &OwnedFd) {
         // Where that fails it has what the recorder began with, as before.
-        let _ = crate::rights::settle();
+        let _ = crate::rights::keep_for_recording();
         // A program that starts waits for this thread.
         varve_sys::thread_priority(-20);
         loop {

@@ -112,13 +112,13 @@ pub struct TraceSummary {
     pub start_ns: Time,
     /// How long it ran.
     pub duration_ns: Duration,
-    /// How long the intervals are, in words.
-    pub lengths: String,
+    /// How long the intervals are, in words; null where unknown.
+    pub lengths: Option<String>,
     /// What of the trace is shown; null where all is.
     pub selected: Option<String>,
     /// What all times count.
     pub clock_unit: ClockUnit,
-    /// How many intervals.
+    /// How many intervals the map has.
     pub intervals: u32,
     /// What made the trace.
     pub backend: String,
@@ -159,9 +159,9 @@ pub struct Footprint {
     /// The most pages resident at once; one that several processes map counts in each.
     pub peak_resident_pages: Known<Pages>,
     /// Pages that others may have touched, in no other figure.
-    pub possibly_others_pages: Pages,
+    pub possibly_others_pages: Known<Pages>,
     /// Sum over intervals of these.
-    pub possibly_others_page_touches: u64,
+    pub possibly_others_page_touches: Known<u64>,
 }
 
 /// A stack frame.
@@ -207,30 +207,30 @@ pub struct Object {
     pub group: u32,
     /// Its process; of memory that several map, the first.
     pub pid: Pid,
-    /// The processes that touched it where several may map it: how many pages, and how many they wrote.
-    pub processes: Vec<(Pid, Pages, Option<Pages>)>,
-    /// Its first byte.
-    pub address: Address,
-    /// Its size.
-    pub bytes: Bytes,
-    /// The pages it overlaps.
-    pub pages: Pages,
-    /// Pages touched at least once.
-    pub touched_pages: Pages,
+    /// The processes that touched it where several may map it: how many pages, and how many they wrote; null where unknown.
+    pub processes: Vec<(Pid, Option<Pages>, Option<Pages>)>,
+    /// Its first byte; null where unknown.
+    pub address: Option<Address>,
+    /// Its size; null where unknown.
+    pub bytes: Option<Bytes>,
+    /// The pages it overlaps; null where unknown.
+    pub pages: Option<Pages>,
+    /// Pages touched at least once; null in a trace without touches, as are all figures of touches.
+    pub touched_pages: Option<Pages>,
     /// Sum over intervals of pages touched.
-    pub page_touches: u64,
+    pub page_touches: Option<u64>,
     /// Sum over intervals of its pages that others may have touched.
-    pub possibly_others_page_touches: u64,
+    pub possibly_others_page_touches: Option<u64>,
     /// Pages written at least once; null where unknown.
     pub written_pages: Option<Pages>,
-    /// When it came to be; null where before the recording.
+    /// When it came to be; null where before the recording, or where nobody knows.
     pub born_ns: Option<Time>,
     /// When it ceased; null where it lived to the end.
     pub died_ns: Option<Time>,
-    /// Pages first touched, by thread; most pages first.
+    /// Pages first touched, by thread, most pages first; empty where unknown.
     pub first_touches: Vec<(u16, Pages)>,
-    /// Pages touched in no, one, two, and three or more intervals.
-    pub reuse: [Pages; 4],
+    /// Pages touched in no, one, two, and three or more intervals; null where unknown.
+    pub reuse: Option<[Pages; 4]>,
     /// The lane that it stands in; null where it has no pages.
     pub lane: Option<u32>,
     /// Its first page, counted within the lane.

@@ -43,7 +43,7 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
         samples: analysis.samples.as_ref().map(shown_samples),
         counts: analysis.counts.as_ref().map(shown_counts),
         sharing: analysis.sharing.as_ref().map(shown_sharing),
-        trace: summary(analysis),
+        trace: summary(analysis, &map),
         overhead: Overhead {
             held_ns: analysis.overhead.map(|o| o.held_ns),
             recorder_cpu_ns: analysis.overhead.map(|o| o.recorder_cpu_ns),
@@ -54,8 +54,8 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
             page_touches: f.page_touches.clone(),
             peak_working_set_pages: f.peak_working_set_pages.clone(),
             peak_resident_pages: f.peak_resident_pages.clone(),
-            possibly_others_pages: f.possibly_others_pages.or_zero(),
-            possibly_others_page_touches: f.possibly_others_page_touches.or_zero(),
+            possibly_others_pages: f.possibly_others_pages.clone(),
+            possibly_others_page_touches: f.possibly_others_page_touches.clone(),
         },
         unknown: analysis.unknown.clone(),
         processes: analysis.processes.clone(),
@@ -201,9 +201,9 @@ fn stacks(
 /// are one, so of several nothing is said.
 fn first_touches(o: &ObjectUse, analysis: &Analysis, threads: &Threads) -> Vec<(u16, Pages)> {
     let place = |tid| threads.get(&(o.pid, tid)).copied();
-    if !o.threads.is_empty() {
-        let shares = o.threads.iter();
+    if let Some(shares) = o.threads.as_ref().filter(|shares| !shares.is_empty()) {
         return shares
+            .iter()
             .filter_map(|s| Some((*threads.get(&(s.pid, s.tid))?, s.pages)))
             .collect();
     }
@@ -228,10 +228,15 @@ fn first_touches(o: &ObjectUse, analysis: &Analysis, threads: &Threads) -> Vec<(
 }
 
 fn object(group: u32, o: &ObjectUse, first_touches: Vec<(u16, Pages)>, map: &Map) -> Object {
-    let pages = PageRange::of_bytes(o.address, o.bytes).count;
-    let reuse = o.usage.reuse;
+    let place = o.address.zip(o.bytes);
+    let pages = place.map(|(address, bytes)| PageRange::of_bytes(address, bytes).count);
+    let touched = o.usage.touched.get();
+    let reuse = pages.zip(touched).map(|(pages, touched)| {
+        let reuse = touched.reuse;
+        let never = Pages(pages.0.saturating_sub(reuse.pages().0));
+        [never, reuse.once, reuse.twice, reuse.more]
+    });
     let since = |t: Time| Time((t - map.start).0);
-    let born = since(o.born_ns);
     let seat = map.seats.get(&o.object);
     Object {
         group,
@@ -244,19 +249,14 @@ fn object(group: u32, o: &ObjectUse, first_touches: Vec<(u16, Pages)>, map: &Map
         address: o.address,
         bytes: o.bytes,
         pages,
-        touched_pages: o.usage.touched_pages,
-        page_touches: o.usage.page_touches,
-        possibly_others_page_touches: o.usage.possibly_others_page_touches,
-        written_pages: o.usage.written_pages,
-        born_ns: (born.0 > 0).then_some(born),
+        touched_pages: touched.map(|t| t.touched_pages),
+        page_touches: touched.map(|t| t.page_touches),
+        possibly_others_page_touches: touched.map(|t| t.possibly_others_page_touches),
+        written_pages: touched.and_then(|t| t.written_pages),
+        born_ns: o.born_ns.map(since).filter(|born| born.0 > 0),
         died_ns: o.died_ns.map(since),
         first_touches,
-        reuse: [
-            Pages(pages.0.saturating_sub(reuse.pages().0)),
-            reuse.once,
-            reuse.twice,
-            reuse.more,
-        ],
+        reuse,
         lane: seat.map(|s| s.lane),
         lane_page: seat.map_or(0, |s| s.lane_page),
     }
@@ -297,7 +297,7 @@ fn frames(site: &SiteRow) -> Vec<Frame> {
     site.frames.iter().map(frame).collect()
 }
 
-fn summary(analysis: &Analysis) -> TraceSummary {
+fn summary(analysis: &Analysis, map: &Map) -> TraceSummary {
     let trace = &analysis.trace;
     TraceSummary {
         command: command_line(&trace.command),
@@ -318,7 +318,7 @@ fn summary(analysis: &Analysis) -> TraceSummary {
         lengths: lengths(trace),
         selected: trace.selected.clone(),
         clock_unit: trace.clock_unit,
-        intervals: u32::try_from(trace.intervals).unwrap_or(u32::MAX),
+        intervals: u32::try_from(map.edges.len().saturating_sub(1)).unwrap_or(u32::MAX),
         backend: trace.backend.to_string(),
         imported_from: match trace.backend {
             Backend::Import(from) => Some(from.to_string()),
@@ -328,6 +328,9 @@ fn summary(analysis: &Analysis) -> TraceSummary {
         complete: trace.complete,
         statement: trace.statement.clone(),
         losses: trace.losses.clone(),
-        written_known: analysis.writes.or_zero() != Writes::Unknown,
+        written_known: analysis
+            .writes
+            .value()
+            .is_some_and(|w| *w != Writes::Unknown),
     }
 }

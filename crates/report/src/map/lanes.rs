@@ -28,10 +28,10 @@ pub struct Site {
     pub kind: ObjectKind,
     /// How many.
     pub objects: u64,
-    /// The sum over intervals of their pages touched.
-    pub touches: u64,
+    /// The sum over intervals of their pages touched; none where that is not known.
+    pub touches: Option<u64>,
     /// The same of pages that others may have touched.
-    pub possibly: u64,
+    pub possibly: Option<u64>,
 }
 
 /// Where and when an object lived: what the map needs to know of it.
@@ -108,7 +108,7 @@ pub(super) fn plan(placements: &[Placement], sites: &[Site]) -> (Vec<Lane>, Vec<
         .collect();
     let heat = |s: usize| (sites[s].touches, sites[s].possibly);
     order.sort_by_key(|&s| std::cmp::Reverse(heat(s)));
-    let untouched = order.split_off(order.partition_point(|&s| heat(s) > (0, 0)));
+    let untouched = order.split_off(order.partition_point(|&s| heat(s) > (Some(0), Some(0))));
     let rest = order.split_off(order.len().min(OWN_LANES));
     let own = order.into_iter().map(|s| (Holds::Group(s as u32), vec![s]));
     let rest = ObjectKind::ALL.iter().map(|&kind| {
@@ -137,10 +137,13 @@ fn title(holds: Holds, objects: u64, first: &Site) -> String {
     match holds {
         Holds::Group(_) => first.name.clone(),
         Holds::Rest(kind) => format!("other {kind} objects"),
-        Holds::Untouched => format!(
-            "{} object{s} without touches",
-            varve_analyse::format::count(objects)
-        ),
+        Holds::Untouched => {
+            let count = varve_analyse::format::count(objects);
+            match first.touches {
+                Some(_) => format!("{count} object{s} without touches"),
+                None => format!("{count} object{s} of unknown touches"),
+            }
+        }
     }
 }
 

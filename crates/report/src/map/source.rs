@@ -168,8 +168,12 @@ fn sites(analysis: &Analysis) -> Vec<Site> {
         name: g.name.clone(),
         kind: g.kind,
         objects: g.objects,
-        touches: g.usage.page_touches,
-        possibly: g.usage.possibly_others_page_touches,
+        touches: g.usage.touched.get().map(|t| t.page_touches),
+        possibly: g
+            .usage
+            .touched
+            .get()
+            .map(|t| t.possibly_others_page_touches),
     });
     site.collect()
 }

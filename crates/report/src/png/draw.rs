@@ -249,7 +249,9 @@ fn head(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
         "Pages touched over time: the hottest {} of {} · {} touched · {}{}",
         layout.lanes.len(),
         format::counted(a.groups.len() as u64, "allocation site"),
-        format::pages_size(a.footprint.touched_pages.or_zero()),
+        a.footprint
+            .touched_pages
+            .text(|pages| format::pages_size(*pages)),
         complete,
         a.trace
             .machine
@@ -342,7 +344,8 @@ fn lane(
     }
     let room = layout.x - MARGIN - 16;
     let mut lines = fitted(&grouped(&group.name, group.objects), 20, room);
-    let facts = format!("{} {}", format::bytes(group.bytes), group.kind);
+    let facts = [group.bytes.map(format::bytes), Some(group.kind.to_string())];
+    let facts = facts.into_iter().flatten().collect::<Vec<_>>().join(" ");
     let small = lane.rows < 44;
     if !small {
         lines.truncate(if lane.rows < 66 { 1 } else { 2 });

@@ -4,16 +4,23 @@ use varve_analyse::{Analysis, FindingId};
 
 use super::page::{Page, Tone};
 
+/// Why nothing can be said, where that is so.
+pub(super) fn silence(a: &Analysis) -> Option<&'static str> {
+    match (a.trace.intervals.value(), &a.samples) {
+        (Some(0), None) => Some("The recording has no intervals: nothing can be said of it."),
+        (None, None) => {
+            Some("Touches are not known, and there are no samples: nothing can be said of them.")
+        }
+        _ => None,
+    }
+}
+
 pub(super) fn write(page: &mut Page, a: &Analysis) {
     page.heading("Findings");
-    if a.trace.intervals == 0 && a.samples.is_none() {
-        page.wrapped(
-            "The recording has no intervals: nothing can be said of it.",
-            Tone::Plain,
-        );
-    }
-    if a.findings.is_empty() && (a.trace.intervals > 0 || a.samples.is_some()) {
-        page.wrapped("Nothing stands out.", Tone::Plain);
+    match silence(a) {
+        Some(why) => page.wrapped(why, Tone::Plain),
+        None if a.findings.is_empty() => page.wrapped("Nothing stands out.", Tone::Plain),
+        None => (),
     }
     for finding in &a.findings {
         let tone = match finding.id {

@@ -5,15 +5,19 @@ use varve_model::TouchSource;
 
 use super::chart;
 use super::page::{Page, Tone};
+use super::table::ABSENT;
 
 pub(super) fn write(page: &mut Page, a: &Analysis) {
     let f = &a.footprint;
+    let (Some(&touched), Some(&reuse)) = (f.touched_pages.value(), a.reuse.value()) else {
+        return;
+    };
     page.heading("Footprint");
     let several = a.processes.len() > 1;
     let mut parts = vec![format!(
         "{} touched ({})",
-        format::pages_size(f.touched_pages.or_zero()),
-        format::counted(f.touched_pages.or_zero().0, "page")
+        format::pages_size(touched),
+        format::counted(touched.0, "page")
     )];
     if let (Some(resident), false) = (f.peak_resident_pages.value(), several) {
         parts.push(format!(
@@ -25,7 +29,6 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     if several {
         page.wrapped(&per_process(a), Tone::Plain);
     }
-    let reuse = a.reuse.or_zero();
     let pages = reuse.pages().0;
     for (name, part) in [
         ("in 1 interval", reuse.once),
@@ -49,8 +52,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         ),
     ];
     for (rest, what) in rests {
-        let rest = rest.or_zero();
-        if rest != Remainder::default() {
+        if let Some(rest) = rest.value().filter(|rest| **rest != Remainder::default()) {
             page.line(&format!(
                 "  {}, {}, {what}",
                 format::counted(rest.touched_pages.0, "page"),
@@ -74,14 +76,15 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             Tone::Plain,
         );
     }
-    if f.possibly_others_page_touches.or_zero() > 0 {
+    let possibly = f.possibly_others_pages.value();
+    if let Some((&pages, &touches @ 1..)) = possibly.zip(f.possibly_others_page_touches.value()) {
         page.wrapped(
             &format!(
                 "  possibly touched by others: {}, {}, in {}: pages of shared files and memory known only by a flag that other \
                  processes set too; they are in no other figure",
-                format::counted(f.possibly_others_pages.or_zero().0, "page"),
-                format::pages_size(f.possibly_others_pages.or_zero()),
-                format::counted(f.possibly_others_page_touches.or_zero(), "page touch")
+                format::counted(pages.0, "page"),
+                format::pages_size(pages),
+                format::counted(touches, "page touch")
                     .replace("touchs", "touches"),
             ),
             Tone::Plain,
@@ -95,7 +98,9 @@ fn per_process(a: &Analysis) -> String {
     let mut text = format!(
         "summed over {} processes, where a page that several use counts in each: {} touched",
         format::count(a.processes.len() as u64),
-        format::pages_size(f.touched_pages_per_process.or_zero())
+        f.touched_pages_per_process
+            .value()
+            .map_or(ABSENT.to_owned(), |pages| format::pages_size(*pages))
     );
     if let Some(resident) = f.peak_resident_pages.value() {
         text += &format!(", {} resident at the peak", format::pages_size(*resident));

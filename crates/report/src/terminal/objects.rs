@@ -1,10 +1,10 @@
 //! The hottest and the coldest objects.
 
-use varve_analyse::{Analysis, Group, format};
+use varve_analyse::{Analysis, Group, Touched, format};
 use varve_trace::ClockUnit;
 
 use super::page::{Page, Tone};
-use super::table::{Align, Table};
+use super::table::{ABSENT, Align, Table};
 use crate::text::grouped;
 
 /// Rows of the table of the hottest objects.
@@ -16,18 +16,17 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     if a.groups.is_empty() {
         return;
     }
-    let touched = a
-        .groups
-        .iter()
-        .filter(|g| g.usage.touched_pages.0 > 0)
-        .count();
+    let Some(&total) = a.footprint.page_touches.value() else {
+        return;
+    };
+    let is_touched = |touched: &Touched| touched.touched_pages.0 > 0;
+    let hottest: Vec<(&Group, &Touched)> = with_touches(a).filter(|(_, t)| is_touched(t)).collect();
     page.heading("Hottest objects");
-    let total = a.footprint.page_touches.or_zero();
-    let shown = &a.groups[..HOTTEST.min(touched)];
+    let shown = &hottest[..HOTTEST.min(hottest.len())];
     // Of what is used again and again for another object the sum over lives is another figure.
     let has_lives = shown
         .iter()
-        .any(|g| g.touched_pages_over_lives > g.usage.touched_pages);
+        .any(|(g, t)| g.touched_pages_over_lives > Some(t.touched_pages));
     let mut columns = vec![
         ("object", Align::Name),
         ("kind", Align::Left),
@@ -39,33 +38,40 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     }
     columns.extend([("heat", Align::Right), ("of touches", Align::Right)]);
     let mut table = Table::new(&columns);
-    for g in shown {
+    for (g, t) in shown {
         let mut row = vec![
             named(g),
             g.kind.as_str().to_owned(),
-            format::bytes(g.bytes),
-            format::bytes(g.touched_bytes),
+            g.bytes.map_or(ABSENT.to_owned(), format::bytes),
+            format::bytes(t.touched_bytes),
         ];
         if has_lives {
-            row.push(format::pages_size(g.touched_pages_over_lives));
+            let lives = g.touched_pages_over_lives;
+            row.push(lives.map_or(ABSENT.to_owned(), format::pages_size));
         }
-        row.push(format!("{:.1}", g.usage.heat()));
-        row.push(format::percent(g.usage.page_touches, total));
+        row.push(format!("{:.1}", t.heat()));
+        row.push(format::percent(t.page_touches, total));
         table.row(row);
     }
     page.table(&table);
-    if touched > HOTTEST {
+    if hottest.len() > HOTTEST {
         page.line(&format!(
             "  and {} more touched",
-            format::count((touched - HOTTEST) as u64)
+            format::count((hottest.len() - HOTTEST) as u64)
         ));
     }
-    page.wrapped(&legend(a, has_lives, shown), Tone::Faint);
+    page.wrapped(&legend(a, has_lives, shown, total), Tone::Faint);
     coldest(page, a);
 }
 
+/// The groups of which touches are known.
+fn with_touches(a: &Analysis) -> impl Iterator<Item = (&Group, &Touched)> {
+    let groups = a.groups.iter();
+    groups.filter_map(|g| Some((g, g.usage.touched.get()?)))
+}
+
 /// What the columns say.
-fn legend(a: &Analysis, has_lives: bool, shown: &[Group]) -> String {
+fn legend(a: &Analysis, has_lives: bool, shown: &[(&Group, &Touched)], total: u64) -> String {
     let mut text = "heat: in how many intervals a touched page was touched, on average".to_owned();
     if has_lives {
         text += "; over lives: the pages touched of each object, summed: a page counts whole in each object that lay on it, \
@@ -75,11 +81,11 @@ fn legend(a: &Analysis, has_lives: bool, shown: &[Group]) -> String {
     if let Some(sum) = a.shares_of_touches() {
         text += &format!(
             ": a page counts in each of its objects, so that all shares together are {}",
-            format::percent(sum, a.footprint.page_touches.or_zero())
+            format::percent(sum, total)
         );
     }
     let several = |g: &Group| g.objects == 1 && g.processes.len() > 1;
-    if shown.iter().any(several) && shown.iter().any(|g| g.objects > 1) {
+    if shown.iter().any(|(g, _)| several(g)) && shown.iter().any(|(g, _)| g.objects > 1) {
         text += "; ×2: two objects of that name; 2 processes: one object that both map";
     }
     text
@@ -87,14 +93,13 @@ fn legend(a: &Analysis, has_lives: bool, shown: &[Group]) -> String {
 
 /// The objects that waited longest at the end, largest first: those that a slower tier would hold.
 fn coldest(page: &mut Page, a: &Analysis) {
-    let mut cold: Vec<_> = a
-        .groups
-        .iter()
-        .filter(|g| g.usage.cold_pages.0 >= 16)
+    let mut cold: Vec<_> = with_touches(a)
+        .filter(|(_, t)| t.cold_pages.0 >= 16)
         .collect();
-    cold.sort_by_key(|g| std::cmp::Reverse(g.usage.cold_pages));
+    cold.sort_by_key(|(_, t)| std::cmp::Reverse(t.cold_pages));
     let has_time = a.trace.clock_unit == ClockUnit::Nanoseconds;
-    if cold.is_empty() || a.trace.intervals < 8 || !has_time {
+    let is_long = a.trace.intervals.value().is_some_and(|n| *n >= 8);
+    if cold.is_empty() || !is_long || !has_time {
         return;
     }
     let Some(tail) = a.tail.value() else { return };
@@ -109,17 +114,16 @@ fn coldest(page: &mut Page, a: &Analysis) {
         ("cold", Align::Right),
         ("last touch", Align::Right),
     ]);
-    for g in cold.iter().take(COLDEST) {
-        let last = g
-            .usage
+    for (g, t) in cold.iter().take(COLDEST) {
+        let last = t
             .last_touch_ns
             .map(|t| t - a.trace.start_ns)
             .unwrap_or_default();
         table.row([
             named(g),
             g.kind.as_str().to_owned(),
-            format::bytes(g.touched_bytes),
-            format::bytes(g.usage.cold_pages.bytes().min(g.touched_bytes)),
+            format::bytes(t.touched_bytes),
+            format::bytes(t.cold_pages.bytes().min(t.touched_bytes)),
             format!("at {}", format::duration(last)),
         ]);
     }

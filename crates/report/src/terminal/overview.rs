@@ -7,6 +7,7 @@ use varve_model::{Bytes, Capability};
 use varve_trace::ClockUnit;
 
 use super::chart;
+use super::findings::silence;
 use super::page::{Page, Tone};
 use super::recording;
 use super::table::{Align, Table};
@@ -96,14 +97,14 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
     let (Some(reuse), Some(unowned)) = (a.reuse.value(), a.unowned.value()) else {
         return;
     };
-    if a.trace.intervals == 0 {
+    let Some(&intervals @ 1..) = a.trace.intervals.value() else {
         return;
-    }
+    };
     page.heading("Memory used");
     let bytes = |b: &Bytes| format::bytes(*b);
     let pages = reuse.pages().0;
     let mut parts = Vec::new();
-    if a.trace.intervals > 1 {
+    if intervals > 1 {
         parts.push(format!(
             "{} in one interval only, {} in three or more",
             format::percent(reuse.once.0, pages),
@@ -190,11 +191,12 @@ fn objects(page: &mut Page, a: &Analysis, o: &Overview) {
     }
     page.table(&table);
     let sum = a.shares_of_touches();
-    if let (HotBy::PageTouches, Some(sum)) = (o.hot_by, sum) {
+    let all = a.footprint.page_touches.value();
+    if let (HotBy::PageTouches, Some(sum), Some(&all)) = (o.hot_by, sum, all) {
         page.wrapped(
             &format!(
                 "A page counts in each of its objects: all shares together are {}.",
-                format::percent(sum, a.footprint.page_touches.or_zero())
+                format::percent(sum, all)
             ),
             Tone::Faint,
         );
@@ -222,8 +224,8 @@ fn lines(page: &mut Page, o: &Overview) {
 
 fn findings(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
     page.heading("What to do");
-    if a.trace.intervals == 0 && a.samples.is_none() {
-        page.line("The recording has no intervals: nothing can be said of it.");
+    if let Some(why) = silence(a) {
+        page.line(why);
         return;
     }
     if o.findings.is_empty() {

@@ -1,9 +1,10 @@
 //! Processes, and which threads touched pages first.
 
-use varve_analyse::{Analysis, format};
+use varve_analyse::{Analysis, ProcessUse, format};
+use varve_model::Pages;
 
 use super::page::Page;
-use super::table::{Align, Table};
+use super::table::{ABSENT, Align, Table};
 
 /// Processes that are shown.
 const PROCESSES: usize = 5;
@@ -24,7 +25,10 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     // Command lines may be pages long.
     .one_line_each();
     let mut most: Vec<_> = a.processes.iter().collect();
-    most.sort_by_key(|p| (std::cmp::Reverse(p.touched_pages), p.pid));
+    let pages = |p: &ProcessUse| p.touched.get().map(|t| t.touched_pages);
+    let shared = |p: &ProcessUse| p.touched.get().map(|t| t.shared_pages);
+    let size = |pages: Option<Pages>| pages.map_or(ABSENT.to_owned(), format::pages_size);
+    most.sort_by_key(|p| (std::cmp::Reverse(pages(p)), p.pid));
     for p in most.iter().take(PROCESSES) {
         let command = match p.command.is_empty() {
             true => "(unknown)".to_owned(),
@@ -34,8 +38,8 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             command,
             p.pid.to_string(),
             p.threads.to_string(),
-            format::pages_size(p.touched_pages),
-            format::pages_size(p.shared_pages),
+            size(pages(p)),
+            size(shared(p)),
             p.exit_code.map_or("-".to_owned(), |c| c.to_string()),
         ]);
     }

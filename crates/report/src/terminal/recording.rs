@@ -47,17 +47,22 @@ fn nodes(nodes: Option<u32>) -> String {
 fn how(a: &Analysis) -> String {
     let trace = &a.trace;
     if let Backend::Import(from) = trace.backend {
-        let intervals = match !trace.has(Capability::Touches) {
-            true => "no intervals".to_owned(),
-            false => format::counted(trace.intervals, "interval"),
+        let intervals = match trace.intervals.value() {
+            None => "no intervals".to_owned(),
+            Some(&intervals) => format::counted(intervals, "interval"),
         };
         let length = span(a, trace.duration_ns);
         return format!("imported from {from}: {length}, {intervals}");
     }
-    let length = match trace.interval_accesses {
-        _ if trace.intervals == 0 => String::new(),
-        Some(0) => " (the whole run)".to_owned(),
-        _ => format!(" of {}", lengths(trace)),
+    let length = match (trace.interval_accesses, lengths(trace)) {
+        (Some(0), _) => " (the whole run)".to_owned(),
+        (_, Some(lengths)) => format!(" of {lengths}"),
+        (_, None) => String::new(),
+    };
+    let intervals = match trace.intervals.value() {
+        Some(0) => ", 0 intervals".to_owned(),
+        Some(&intervals) => format!(", {}{length}", format::counted(intervals, "interval")),
+        None => String::new(),
     };
     let delay = format::duration(trace.delay_ns);
     let how = match (trace.attached, trace.delay_ns.0) {
@@ -76,8 +81,7 @@ fn how(a: &Analysis) -> String {
         _ => format!(" (paused for {} of it)", format::duration(trace.paused_ns)),
     };
     format!(
-        "{time} {how}{paused}, {}{length}, backend {}{}",
-        format::counted(trace.intervals, "interval"),
+        "{time} {how}{paused}{intervals}, backend {}{}",
         trace.backend,
         ending(trace)
     )

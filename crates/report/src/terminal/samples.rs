@@ -4,14 +4,11 @@ use varve_analyse::{Analysis, Latency, SampleUse, Sampled, format};
 
 use super::access_time;
 use super::page::{Page, Tone};
-use super::table::{Align, Table};
+use super::table::{ABSENT, Align, Table};
 use crate::text::grouped;
 
 /// Rows of each table.
 pub(super) const ROWS: usize = 8;
-
-/// What is not known.
-const ABSENT: &str = "-";
 
 /// What samples say: of those with a weight in time, where the time goes.
 pub(super) fn write(page: &mut Page, a: &Analysis) {

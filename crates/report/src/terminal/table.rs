@@ -4,6 +4,9 @@ use varve_model::visible;
 
 use super::page::{clip, wrap};
 
+/// What stands where a figure is not known.
+pub(super) const ABSENT: &str = "-";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Align {
     /// Takes what room the others leave.

@@ -1,10 +1,12 @@
 //! The working set over time.
 
-use varve_analyse::{Analysis, format};
+use varve_analyse::{Analysis, Known, format};
+use varve_model::Pages;
 use varve_trace::ClockUnit;
 
 use super::chart;
 use super::page::{Page, Tone};
+use super::table::ABSENT;
 use crate::text::span;
 
 pub(super) fn write(page: &mut Page, a: &Analysis) {
@@ -24,11 +26,15 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             page.line(&line);
         }
     }
+    let size = |pages: &Known<Pages>| {
+        let pages = pages.value();
+        pages.map_or(ABSENT.to_owned(), |pages| format::pages_size(*pages))
+    };
     page.wrapped(
         &format!(
             "per interval: {} on average, {} at most",
-            format::pages_size(a.footprint.mean_working_set_pages.or_zero()),
-            format::pages_size(a.footprint.peak_working_set_pages.or_zero())
+            size(&a.footprint.mean_working_set_pages),
+            size(&a.footprint.peak_working_set_pages)
         ),
         Tone::Plain,
     );

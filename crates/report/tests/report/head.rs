@@ -1,7 +1,7 @@
 //! What the head and the first screen say of a recording that is not the usual one.
 
 use tempfile::TempDir;
-use varve_analyse::{Analysis, Remainder};
+use varve_analyse::{Analysis, Known, Remainder};
 use varve_model::{Duration, Pages};
 
 use crate::made::{Kind, write};
@@ -41,10 +41,10 @@ fn a_delay_a_part_and_a_pause_are_named() {
 fn intervals_are_as_long_as_they_were() {
     let one = said(|a| {
         let length = Duration(22_900_000);
-        (a.trace.intervals, a.trace.duration_ns) = (1, length);
-        a.trace.shortest_interval_ns = length;
-        a.trace.median_interval_ns = length;
-        a.trace.longest_interval_ns = length;
+        (a.trace.intervals, a.trace.duration_ns) = (Known::Exact(1), length);
+        a.trace.shortest_interval_ns = Known::Exact(length);
+        a.trace.median_interval_ns = Known::Exact(length);
+        a.trace.longest_interval_ns = Known::Exact(length);
     });
     assert!(
         one.contains("22.9 ms recorded from its start, 1 interval of 22.9 ms, backend"),
@@ -73,7 +73,11 @@ fn the_first_screen_warns_of_what_rests_on_little() {
         words(&screen).contains("50 % of it belong to no known object"),
         "{screen}"
     );
-    a.groups.iter_mut().for_each(|g| g.usage.page_touches *= 3);
+    let touched = a
+        .groups
+        .iter_mut()
+        .filter_map(|g| g.usage.touched.0.as_mut());
+    touched.for_each(|touched| touched.page_touches *= 3);
     let screen = first_screen(&a, 100);
     assert!(
         words(&screen).contains("A page counts in each of its objects: all shares together are"),

@@ -8,7 +8,7 @@ use flate2::read::ZlibDecoder;
 use serde_json::Value;
 use varve_analyse::{
     Analysis, FindingId, Group, Known, MachineFacts, ObjectUse, Remainder, Reuse, Tail,
-    ThreadShare, ThreadUse, TraceFacts, Usage, Writes,
+    ThreadShare, ThreadUse, Together, Touched, TraceFacts, Usage, Writes,
 };
 use varve_model::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pages, Pid, Tid, Time,
@@ -174,28 +174,32 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         pid: Pid(1),
         reserved: false,
         processes: vec![],
-        address: Address(page * 4096),
-        bytes: Bytes(pages * 4096),
-        touched_bytes: Bytes(pages * 4096),
+        address: Some(Address(page * 4096)),
+        bytes: Some(Bytes(pages * 4096)),
         pool: false,
-        born_ns: Time(0),
+        born_ns: Some(Time(0)),
         died_ns: None,
         born_tid: None,
         usage: Usage {
-            touched_pages: Pages(3),
-            reuse: Reuse {
-                once: Pages(2),
-                twice: Pages(1),
-                more: Pages(0),
-            },
-            ..Usage::default()
+            touched: Together(Some(Touched {
+                touched_pages: Pages(3),
+                touched_bytes: Bytes(pages * 4096),
+                page_touches: 3,
+                reuse: Reuse {
+                    once: Pages(2),
+                    twice: Pages(1),
+                    more: Pages(0),
+                },
+                ..Touched::default()
+            })),
+            faulted: Together::default(),
         },
         first_touch_tid: None,
-        threads: vec![ThreadShare {
+        threads: Some(vec![ThreadShare {
             pid: Pid(1),
             tid: Tid(2),
             pages: Pages(1),
-        }],
+        }]),
     };
     let group = |o: &ObjectUse| Group {
         name: o.name.clone(),
@@ -205,16 +209,12 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         processes: vec![],
         threads: o.threads.clone(),
         bytes: o.bytes,
-        touched_bytes: o.touched_bytes,
         peak_bytes: o.bytes,
-        died: 0,
+        died: Some(0),
         median_life_ns: None,
-        untouched_objects: 0,
-        touched_pages_over_lives: o.usage.touched_pages,
-        usage: Usage {
-            page_touches: 3,
-            ..o.usage
-        },
+        untouched_objects: Some(0),
+        touched_pages_over_lives: o.usage.touched.get().map(|t| t.touched_pages),
+        usage: o.usage,
     };
     let thread = |tid, name: &str| ThreadUse {
         pid: Pid(1),
@@ -233,7 +233,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             backend: varve_model::Backend::Scan,
             capabilities: varve_model::Capability::RECORDED.into(),
             hold: String::new(),
-            intervals: intervals.len() as u64,
+            intervals: Known::Exact(intervals.len() as u64),
             duration_ns: Duration(40_000_000),
             paused_ns: Duration(0),
             offset_ns: None,
@@ -243,9 +243,9 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             start_unix_ns: Known::default(),
             interval_ns: None,
             interval_accesses: None,
-            median_interval_ns: Duration(1_000_000),
-            shortest_interval_ns: Duration(1_000_000),
-            longest_interval_ns: Duration(1_000_000),
+            median_interval_ns: Known::Exact(Duration(1_000_000)),
+            shortest_interval_ns: Known::Exact(Duration(1_000_000)),
+            longest_interval_ns: Known::Exact(Duration(1_000_000)),
             command: vec!["./prog".into(), "</script><b>".into()],
             attached: false,
             exit_code: None,
@@ -261,8 +261,8 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
             traps: None,
             selected: None,
             clock_unit: Default::default(),
-            touch_rows: 5,
-            stray_rows: 0,
+            touch_rows: Known::Exact(5),
+            stray_rows: Known::Exact(0),
         },
         overhead: Known::default(),
         footprint: varve_analyse::Footprint::default(),

@@ -25,8 +25,8 @@ fn site(name: &str, touches: u64) -> Site {
         name: name.to_owned(),
         kind: ObjectKind::Heap,
         objects: 1,
-        touches,
-        possibly: 0,
+        touches: Some(touches),
+        possibly: Some(0),
     }
 }
 

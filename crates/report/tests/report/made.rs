@@ -47,7 +47,7 @@ pub(crate) fn manifest(kind: Kind) -> Manifest {
         (note.taken, note.behind) = (4000, 4000);
         manifest.samples = Some(note);
     }
-    manifest.settle();
+    manifest.derive_completeness();
     manifest
 }
 

@@ -251,7 +251,7 @@ fn an_ended_trace_without_one_of_its_tables_is_not_read_as_whole() {
     finish_tables(writer.folder(), &mut |_| ()).unwrap();
     let mut ended = manifest();
     ended.state = varve_trace::State::Finished;
-    ended.settle();
+    ended.derive_completeness();
     writer.folder().write_manifest(&ended).unwrap();
     assert!(
         Trace::open(&folder)

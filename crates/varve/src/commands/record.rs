@@ -114,7 +114,7 @@ pub(crate) struct Record {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) hold: HoldArgument,
 
-    /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish, behind, arm
+    /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish, behind, protect
     #[arg(long, hide = true, value_delimiter = ',', value_parser = ablation)]
     pub(crate) without: Vec<Ablation>,
 

@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use tempfile::TempDir;
-use varve_analyse::{AnalyseOptions, Analysis, analyse};
+use varve_analyse::{AnalyseOptions, Analysis, Touched, Usage, analyse};
 use varve_model::{
     Address, Backend, Bytes, Capability, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid,
     Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
@@ -37,7 +37,7 @@ pub struct Made {
 impl Made {
     pub fn new(intervals: u32) -> Made {
         let mut manifest = manifest();
-        manifest.settle();
+        manifest.derive_completeness();
         Made {
             manifest,
             intervals: (0..intervals).map(interval).collect(),
@@ -110,6 +110,11 @@ impl Made {
 /// A finished trace has all its tables, empty ones too.
 fn table<R: Row>(writer: &mut TraceWriter, rows: &[R]) {
     write_table(writer.folder(), rows).unwrap();
+}
+
+/// What touches say of an object or a group.
+pub fn touched(usage: &Usage) -> Touched {
+    *usage.touched.get().expect("a trace with touches")
 }
 
 pub fn interval(i: u32) -> IntervalRow {

@@ -169,7 +169,7 @@ impl Duties {
 /// A watchdog's whole life: `varve watchdog` runs this on its standard input, a socket. `is_second` is for the one that waits
 /// for the first to fail.
 pub fn watch(socket: OwnedFd, is_second: bool) {
-    crate::rights::settle_watchdog();
+    crate::rights::keep_for_watchdog();
     if is_second {
         let own = || std::process::id().to_ne_bytes();
         if varve_sys::detach().is_err() || rustix::io::write(&socket, &own()).is_err() {

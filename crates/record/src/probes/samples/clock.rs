@@ -240,8 +240,8 @@ impl ClockSampler {
             .code
             .locate(space, sample.ip, &sample.registers, self.steps)?;
         let mapped = found.accesses.iter().all(|a| a.address.0 < USER_END);
-        let tells = mapped && !found.accesses.is_empty();
-        tells.then_some(found).ok_or(Undecoded::Register)
+        let is_known = mapped && !found.accesses.is_empty();
+        is_known.then_some(found).ok_or(Undecoded::Register)
     }
 }
 

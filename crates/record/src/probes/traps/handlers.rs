@@ -258,7 +258,7 @@ impl Handlers {
         });
     }
 
-    /// Settles what is in doubt: the recording is over, and all events are known.
+    /// Ends all doubts: the recording is over, and all events are known.
     pub(crate) fn finish(&mut self) {
         self.killed += self.ending.drain(..).len() as u64;
         self.end_doubts(|_| true);

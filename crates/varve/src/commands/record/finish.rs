@@ -12,7 +12,7 @@ use super::failure;
 /// Puts the trace in order, and waits for a target that goes on.
 pub(super) fn finish(mut summary: Summary) -> Result<ExitCode, Failure> {
     // What was attached to may be there still, with the files that it has mapped.
-    varve_record::settle_for_finish(summary.exit_code.is_none());
+    varve_record::keep_for_finish(summary.exit_code.is_none());
     let ended = summary.exit_code;
     let waiting = summary.waiting.take();
     write(summary);
@@ -82,7 +82,7 @@ fn write(summary: Summary) {
     ));
 }
 
-/// Merges what a recorder wrote, gives names to its objects and settles the manifest.
+/// Merges what a recorder wrote, gives names to its objects and completes the manifest.
 pub(in crate::commands) fn put_in_order(
     folder: &TraceFolder,
     trace: Trace,

@@ -128,7 +128,7 @@ pub(super) fn backends() -> impl TypedValueParser<Value = Backend> {
 
 pub(super) fn ablation(word: &str) -> Result<Ablation, String> {
     Ablation::from_name(word)
-        .ok_or_else(|| "one of flush, hold, page-flags, vanish, behind, arm".to_owned())
+        .ok_or_else(|| "one of flush, hold, page-flags, vanish, behind, protect".to_owned())
 }
 
 #[cfg(test)]

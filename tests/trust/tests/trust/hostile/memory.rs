@@ -96,7 +96,7 @@ fn trace(
     write_table(writer.folder(), objects).unwrap();
     finish_tables(writer.folder(), &mut |_| ()).unwrap();
     manifest.state = State::Finished;
-    manifest.settle();
+    manifest.derive_completeness();
     writer.folder().write_manifest(&manifest).unwrap();
 }
 
