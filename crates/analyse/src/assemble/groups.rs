@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use varve_model::{Bytes, Capability, Duration, Pages, Pid, Tid, Time};
 
-use super::{Whole, covered};
+use super::Whole;
+use super::objects::covered;
 use crate::analysis::{Faulted, Group, GroupProcess, Reuse, ThreadShare, Touched};
 
 impl Whole<'_> {

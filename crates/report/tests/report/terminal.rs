@@ -405,6 +405,95 @@ fn the_json_has_the_fields_that_others_rely_on() {
     }
 }
 
+/// The JSON of a trace that lacks something.
+fn json_without(capability: Capability) -> serde_json::Value {
+    let folder = TempDir::new().unwrap();
+    let (mut trace, _) = write(&folder.path().join("t.varve"), Kind::Complete);
+    trace.manifest.capabilities.remove(&capability);
+    let options = AnalyseOptions {
+        max_objects: 1,
+        ..AnalyseOptions::default()
+    };
+    let analysis = analyse(&trace, &options, &mut |_| ()).unwrap();
+    full(&analysis, 80);
+    serde_json::from_str(&json::render(&analysis, &[]).unwrap()).unwrap()
+}
+
+#[test]
+fn what_a_trace_lacks_is_null_in_the_json() {
+    let of_touches = "touched_pages touched_bytes page_touches intervals_touched first_touch_ns last_touch_ns reuse \
+                      written_pages shared_page_touches huge_page_touches standing_page_touches \
+                      possibly_others_page_touches cold_pages";
+    let cases = [
+        (
+            Capability::Touches,
+            "/trace",
+            "intervals interval_ns median_interval_ns shortest_interval_ns longest_interval_ns touch_rows stray_rows",
+        ),
+        (
+            Capability::Touches,
+            "/processes/0",
+            "touched_pages shared_pages page_touches",
+        ),
+        (Capability::Touches, "/objects/0", of_touches),
+        (Capability::Touches, "/groups/0", of_touches),
+        (
+            Capability::Touches,
+            "/groups/0",
+            "touched_pages_over_lives untouched_objects",
+        ),
+        (
+            Capability::Touches,
+            "/groups/0/processes/0",
+            "touched_pages_over_lives page_touches",
+        ),
+        (
+            Capability::Touches,
+            "/omitted",
+            "touched_pages_over_lives page_touches",
+        ),
+        (
+            Capability::Faults,
+            "/objects/0",
+            "first_touches faults threads",
+        ),
+        (
+            Capability::Faults,
+            "/groups/0",
+            "first_touches faults threads",
+        ),
+        (Capability::Places, "/objects/0", "address bytes"),
+        (Capability::Places, "/groups/0", "bytes peak_bytes"),
+        (Capability::Places, "/omitted", "bytes"),
+        (Capability::Lives, "/objects/0", "born_ns"),
+        (Capability::Lives, "/groups/0", "died peak_bytes"),
+    ];
+    // Of all the trace itself says, but how long the first interval was to be and which pages were written.
+    let unsaid = [
+        "/trace/interval_ns",
+        "/objects/0/written_pages",
+        "/groups/0/written_pages",
+    ];
+    let whole = json_without(Capability::Emulated);
+    for (capability, at, fields) in cases {
+        let lacking = json_without(capability);
+        for field in fields.split_whitespace() {
+            let path = format!("{at}/{field}");
+            let null = serde_json::Value::Null;
+            assert_eq!(
+                lacking.pointer(&path),
+                Some(&null),
+                "{path} without {capability:?}"
+            );
+            let known = whole.pointer(&path).expect(&path);
+            assert!(
+                !known.is_null() || unsaid.contains(&path.as_str()),
+                "{path}"
+            );
+        }
+    }
+}
+
 #[test]
 fn pictures_are_pngs_even_of_nothing() {
     for kind in [Kind::Complete, Kind::Empty] {
