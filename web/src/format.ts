@@ -83,7 +83,7 @@ export function niceStep(raw: number): number {
 
 /** A name of an object with what tells it apart in front. */
 export function name(full: string): string {
-  return full.replaceAll("(anonymous namespace)::", "").replace(/^heap, small objects from ([^(]*[^( ])/, "$1, small objects");
+  return full.replaceAll("(anonymous namespace)::", "").replace(/^heap, small objects, first from ([^(]*[^( ])/, "$1, small objects");
 }
 
 /** Names without their places in brackets; of several that are alike then, with the end of the place: a line or an offset. */

@@ -177,6 +177,7 @@ function columns(report: Report, filters: Filters): ColumnSpec[] {
     const own = part(g)?.touched_pages_over_lives ?? null;
     return own !== null && g.touched_pages !== null ? Math.min(own, g.touched_pages) * PAGE_BYTES : g.touched_bytes;
   };
+  const size = (g: GroupRow) => (g.bytes === null || g.peak_bytes === null ? g.bytes : Math.min(g.bytes, g.peak_bytes));
   const ofObject = (o: Obj) => fmt.maybe(o.touched_pages, pages => fmt.bytes(Math.min(pages * PAGE_BYTES, o.bytes || Infinity)));
   const heat = (of: { page_touches: number | null; touched_pages: number | null }) => (of.page_touches !== null && of.touched_pages ? of.page_touches / of.touched_pages : null);
   const all: (ColumnSpec | null)[] = [
@@ -185,7 +186,7 @@ function columns(report: Report, filters: Filters): ColumnSpec[] {
     { key: "kind", title: "Kind", hint: "static, heap, stack, mapping or file", numeric: false, value: g => g.kind, text: g => g.kind, one: () => "" },
     { key: "site", title: "Site", hint: "Where they were allocated", numeric: false, value: g => g.site?.toLowerCase() ?? null, text: g => g.site ?? "–", one: o => life(o) },
     report.processes.length > 1 ? { key: "process", title: "Process", hint: "Whose they are, or who touched them", numeric: false, value: g => processNames(report, g.processes.map(p => p.pid)).toLowerCase(), text: g => processNames(report, g.processes.map(p => p.pid)), one: o => (o.processes.length > 1 ? `${o.processes.length} processes` : processName(report, o.pid)) } : null,
-    { key: "bytes", title: "Size", hint: "All objects together, over the whole recording", numeric: true, value: g => g.bytes, text: g => fmt.maybe(g.bytes, fmt.bytes), one: o => fmt.maybe(o.bytes, fmt.bytes) },
+    { key: "bytes", title: "Size", hint: "Of all that there were at one time, at most", numeric: true, value: size, text: g => fmt.maybe(size(g), fmt.bytes), one: o => fmt.maybe(o.bytes, fmt.bytes) },
     { key: "touched", title: "Touched", hint: "Memory touched at least once, each page counted once", numeric: true, value: touched, text: g => fmt.maybe(touched(g), fmt.bytes), one: ofObject },
     { key: "page_touches", title: "Page touches", hint: "Pages touched, summed over the intervals", numeric: true, value: touches, text: g => fmt.maybe(touches(g), fmt.count), one: o => fmt.maybe(o.page_touches, fmt.count), bar: g => (touches(g) ?? 0) / hottest },
     { key: "share", title: "Of all", hint: "Share of all page touches; a page that objects of several sites lie on counts in each", numeric: true, value: touches, text: g => fmt.maybe(touches(g), n => fmt.share(n / total)), one: o => fmt.maybe(o.page_touches, n => fmt.share(n / total)) },

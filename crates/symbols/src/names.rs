@@ -61,7 +61,7 @@ impl Namer {
         let place = place_among(frames, frame);
         if asked == Asked::Pool {
             return format!(
-                "heap, small objects from {}",
+                "heap, small objects, first from {}",
                 pool_place(frame).unwrap_or(place)
             );
         }
@@ -417,7 +417,7 @@ mod tests {
         );
         assert_eq!(
             namer.site(Asked::Pool, &[malloc.clone(), setup]),
-            "heap, small objects from setup (solver.c:42)"
+            "heap, small objects, first from setup (solver.c:42)"
         );
         assert_eq!(namer.site(heap, &[]), "heap, unknown caller");
         assert_eq!(

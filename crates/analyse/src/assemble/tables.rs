@@ -143,17 +143,13 @@ impl Tables {
         self.intervals.iter().filter(longer).count() as u64
     }
 
-    /// The last one ends with the recording, and may be short.
+    /// Of many, without the last one: that ends with the recording, and may be short.
     pub(super) fn shortest_interval(&self) -> Duration {
-        let all = self.intervals.split_last();
-        let whole = all.map(|(last, whole)| {
-            if whole.is_empty() {
-                std::slice::from_ref(last)
-            } else {
-                whole
-            }
-        });
-        let lengths = whole.into_iter().flatten().map(|i| i.end_ns - i.start_ns);
+        let whole = match self.intervals.as_slice() {
+            [whole @ .., _] if whole.len() > 1 => whole,
+            all => all,
+        };
+        let lengths = whole.iter().map(|i| i.end_ns - i.start_ns);
         lengths.min().unwrap_or_default()
     }
 

@@ -129,7 +129,7 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
         match tables.longer_than(most) {
             0 => (),
             longer => unknown.push(format!(
-                "When within {} longer than the {} asked for a page was touched: an interval ends once the recorder runs and all \
+                "When within {}, each over a tenth longer than the {} asked for, a page was touched: an interval ends once the recorder runs and all \
                  threads of the target stand still.",
                 counted(longer, "interval"),
                 duration(asked)

@@ -88,7 +88,8 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         Ok(sampler) => {
             setup.manifest.samples = Some(sampler.note());
             setup.manifest.capabilities.insert(Capability::Samples);
-            Some(Box::new(sampler))
+            let written = sampler.note();
+            Some(Box::new(Samples { sampler, written }))
         }
         Err(error) => {
             let (what, _) = error.message();
@@ -97,6 +98,13 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
             None
         }
     })
+}
+
+/// The probe.
+struct Samples {
+    sampler: Sampler,
+    /// What had become of the samples when they were written last.
+    written: SamplesNote,
 }
 
 /// Takes samples and turns them into rows, while the process still runs: its code may be gone at the end.
@@ -116,6 +124,13 @@ impl Sampler {
 }
 
 impl Sampler {
+    fn note_mut(&mut self) -> &mut SamplesNote {
+        match self {
+            Sampler::Clock(sampler) => &mut sampler.note,
+            Sampler::Hardware(sampler) => &mut sampler.note,
+        }
+    }
+
     fn rows(&mut self) -> &mut Vec<SampleRow> {
         match self {
             Sampler::Clock(sampler) => &mut sampler.rows,
@@ -124,10 +139,10 @@ impl Sampler {
     }
 }
 
-impl Probe for Sampler {
+impl Probe for Samples {
     /// What has come is kept until all events before it are known.
     fn collect(&mut self, _: &mut State) -> Result<(), RecordError> {
-        match self {
+        match &mut self.sampler {
             Sampler::Clock(sampler) => sampler.collect(),
             Sampler::Hardware(sampler) => {
                 sampler.collect();
@@ -141,14 +156,14 @@ impl Probe for Sampler {
             return;
         }
         let (processes, stacks) = (&mut state.processes, &mut state.stacks);
-        match self {
+        match &mut self.sampler {
             Sampler::Clock(sampler) => sampler.resolve(processes, stacks),
             Sampler::Hardware(sampler) => sampler.resolve(processes, stacks),
         }
     }
 
     fn image_ended(&mut self, pid: Pid, _: Time) {
-        match self {
+        match &mut self.sampler {
             Sampler::Clock(sampler) => sampler.forget(pid),
             // It knows nothing of processes.
             Sampler::Hardware(_) => {}
@@ -156,14 +171,16 @@ impl Probe for Sampler {
     }
 
     fn discard(&mut self, until: Time) {
-        self.rows().retain(|row| row.time_ns > until);
+        self.sampler.rows().retain(|row| row.time_ns > until);
+        *self.sampler.note_mut() = self.written;
     }
 
     fn write(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {
-        append(writer, self.rows())
+        self.written = self.sampler.note();
+        append(writer, self.sampler.rows())
     }
 
     fn describe(&mut self, manifest: &mut Manifest) {
-        manifest.samples = Some(self.note());
+        manifest.samples = Some(self.sampler.note());
     }
 }

@@ -1,6 +1,7 @@
 //! The hottest and the coldest objects.
 
 use varve_analyse::{Analysis, Group, Touched, format};
+use varve_model::Bytes;
 use varve_trace::ClockUnit;
 
 use super::page::{Page, Tone};
@@ -42,7 +43,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         let mut row = vec![
             named(g),
             g.kind.as_str().to_owned(),
-            g.bytes.map_or(ABSENT.to_owned(), format::bytes),
+            size(g).map_or(ABSENT.to_owned(), format::bytes),
             format::bytes(t.touched_bytes),
         ];
         if has_lives {
@@ -64,6 +65,11 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     coldest(page, a);
 }
 
+/// What there was of a group at one time, at most; where lives are not known, all of it.
+fn size(g: &Group) -> Option<Bytes> {
+    Some(g.bytes?.min(g.peak_bytes.unwrap_or(g.bytes?)))
+}
+
 /// The groups of which touches are known.
 fn with_touches(a: &Analysis) -> impl Iterator<Item = (&Group, &Touched)> {
     let groups = a.groups.iter();
@@ -74,8 +80,8 @@ fn with_touches(a: &Analysis) -> impl Iterator<Item = (&Group, &Touched)> {
 fn legend(a: &Analysis, has_lives: bool, shown: &[(&Group, &Touched)], total: u64) -> String {
     let mut text = "heat: in how many intervals a touched page was touched, on average".to_owned();
     if has_lives {
-        text += "; over lives: the pages touched of each object, summed: a page counts whole in each object that lay on it, \
-                 so that the sum may exceed the size";
+        text += "; size: of all that there were at one time, at most; over lives: the pages touched of each object, summed: a \
+                 page counts whole in each object that lay on it, so that the sum may exceed the size";
     }
     text += "; of touches: of all pages touched, summed over the intervals";
     if let Some(sum) = a.shares_of_touches() {

@@ -92,6 +92,13 @@ struct Sum {
     write: Option<u64>,
 }
 
+/// Whether a frame is in a library that the recorder put into the program: no line of the program's.
+fn is_recorders(frame: &Frame) -> bool {
+    let module = frame.module.as_deref().unwrap_or_default();
+    let name = module.rsplit('/').next().unwrap_or(module);
+    name.starts_with("libvarve_")
+}
+
 /// Looks up the call stacks of the samples. Those without frames, as most importers have, are in no line.
 pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
     let frames = frames(trace, places)?;
@@ -104,6 +111,9 @@ pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
             continue;
         };
         let f = &of_site[0];
+        if is_recorders(f) {
+            continue;
+        }
         let key = (
             f.function.as_deref(),
             f.file.as_deref(),
