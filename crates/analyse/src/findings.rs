@@ -65,10 +65,7 @@ fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
     };
     // A part of a long recording is no short recording.
     let short = short_recording(analysis).filter(|_| !tables.is_window);
-    let mut found: Vec<Finding> = [incomplete(analysis), short]
-        .into_iter()
-        .flatten()
-        .collect();
+    let mut found: Vec<Finding> = incomplete(analysis).into_iter().collect();
     found.extend(by_use);
     let rules: [Rule; 7] = [
         never_touched,
@@ -81,6 +78,8 @@ fn by_rules(analysis: &Analysis, tables: &Tables) -> Vec<Finding> {
     ];
     found.extend(rules.iter().filter_map(|rule| rule(&facts)));
     found.extend(huge_pages(analysis));
+    // Nothing can be done about it where the program ends by itself.
+    found.extend(short);
     found
 }
 

@@ -434,7 +434,8 @@ impl Processes {
         }
     }
 
-    /// Notes the mappings that a forked child had of its parent's, if nobody has looked at its own: those that it touched.
+    /// Notes the mappings that a forked child had of its parent's: those that it touched and that no look has found. It may
+    /// have come too late, or found those of the program that the child runs next, whose event comes after them.
     pub(crate) fn inherit_maps(
         &mut self,
         parent: Pid,
@@ -442,16 +443,16 @@ impl Processes {
         (from, to): (Time, Time),
         touched: &[Range<u64>],
     ) {
-        if self.mappings(child).next().is_some() {
-            return;
-        }
         let Some(parent) = self.all.get(&parent) else {
             return;
         };
+        let range = |entry: &MapEntry| entry.address.0..(entry.address + entry.bytes).0;
+        let own: Vec<Range<u64>> = self.mappings(child).map(|(e, _)| range(e)).collect();
         for (entry, seen) in &parent.mappings {
-            let (start, end) = (entry.address.0, (entry.address + entry.bytes).0);
+            let Range { start, end } = range(entry);
+            let is_known = own.iter().any(|o| o.start < end && start < o.end);
             let at = touched.partition_point(|t| t.end <= start);
-            if touched.get(at).is_some_and(|t| t.start < end) {
+            if !is_known && touched.get(at).is_some_and(|t| t.start < end) {
                 let seen = Seen {
                     since: from,
                     build_id: seen.build_id.clone(),
@@ -549,6 +550,27 @@ mod tests {
         part.insert(address, Bytes(varve_model::PAGE_BYTES));
         let one = varve_sys::maps(pid).unwrap()[0].bytes == Bytes(varve_model::PAGE_BYTES);
         assert_eq!(listed(part), (!one, !one));
+    }
+
+    #[test]
+    fn a_child_that_was_seen_as_what_it_runs_next_had_what_its_parent_has() {
+        let own = varve_sys::maps(Pid(std::process::id())).unwrap();
+        let (parent, child) = (Pid(u32::MAX - 2), Pid(u32::MAX - 1));
+        let inherited = |seen: Vec<MapEntry>| {
+            let mut processes = Processes::default();
+            processes.adopt(parent, Pid(1), Time(1));
+            processes.adopt(child, parent, Time(2));
+            processes.maps_seen(parent, own[..2].to_vec(), Time(1));
+            processes.maps_seen(child, seen, Time(3));
+            let first = own[0].address.0;
+            processes.mapping_rows.clear();
+            let touched = [first..first + 1];
+            processes.inherit_maps(parent, child, (Time(2), Time(4)), &touched);
+            let rows = processes.mapping_rows.into_iter();
+            rows.map(|r| (r.pid, r.address)).collect::<Vec<_>>()
+        };
+        assert_eq!(inherited(own[2..3].to_vec()), [(child, own[0].address)]);
+        assert_eq!(inherited(own[..1].to_vec()), []);
     }
 
     #[test]

@@ -194,13 +194,25 @@ pub(super) fn brief(page: &mut Page, a: &Analysis, lines: usize) {
         let text = match a.trace.has(Capability::Emulated) {
             true => self::cost(a, cost),
             false => format!(
-                "target held {} ({} of the time), recorder used {} of CPU",
+                "target held {} ({} of the time){}, recorder used {} of CPU",
                 format::duration(cost.held_ns),
                 format::percent(cost.held_ns.0, a.trace.recorded_ns().0),
+                waited(a),
                 format::duration(cost.recorder_cpu_ns)
             ),
         };
         page.labelled_within("cost", Tone::Plain, &text, lines);
+    }
+}
+
+/// How long threads waited for trapped accesses, where they did.
+fn waited(a: &Analysis) -> String {
+    match a.trace.traps.as_ref().map(|traps| traps.waited_ns) {
+        Some(waited) if waited > Duration(0) => format!(
+            ", threads waited {} for trapped accesses",
+            format::duration(waited)
+        ),
+        _ => String::new(),
     }
 }
 

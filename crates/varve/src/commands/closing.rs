@@ -37,9 +37,14 @@ pub(super) fn lines(trace: &Trace) -> Vec<String> {
 
 fn recorded(manifest: &Manifest, of: &Recorded, processes: u64) -> String {
     let command = manifest.target.command.first();
-    let program = command.map_or("(unknown command)", |word| {
-        word.rsplit('/').next().unwrap_or(word)
-    });
+    let word = command.map_or("(unknown command)", String::as_str);
+    // A process may have made itself a title of several words.
+    let word = match manifest.target.attached {
+        true => word.split_whitespace().next().unwrap_or(word),
+        false => word,
+    };
+    let program = word.rsplit('/').next().unwrap_or(word);
+    let program = program.strip_suffix(':').unwrap_or(program);
     let paused = match of.paused.0 {
         0 => String::new(),
         _ => format!(" (paused for {} of it)", format::duration(of.paused)),
@@ -57,6 +62,9 @@ fn recorded(manifest: &Manifest, of: &Recorded, processes: u64) -> String {
 
 fn complete(manifest: &Manifest) -> String {
     match manifest.completeness.complete {
+        true if manifest.has(Capability::Emulated) => {
+            "complete: every access of the program's own instructions was counted".to_owned()
+        }
         true => "complete: every page that the program accessed is listed".to_owned(),
         false => format!("INCOMPLETE: {}", manifest.completeness.statement),
     }
@@ -69,8 +77,15 @@ fn cost(manifest: &Manifest, of: &Recorded) -> String {
             "cost: the program ran in an emulator, many times slower than by itself; recorder used {cpu} of CPU"
         );
     }
+    let waited = match manifest.traps.map(|traps| traps.waited_ns) {
+        Some(waited) if waited.0 > 0 => format!(
+            ", threads waited {} for trapped accesses",
+            format::duration(waited)
+        ),
+        _ => String::new(),
+    };
     format!(
-        "cost: target held {} ({} of the time), recorder used {cpu} of CPU",
+        "cost: target held {} ({} of the time){waited}, recorder used {cpu} of CPU",
         format::duration(of.held),
         format::percent(of.held.0, (of.length - of.paused).0),
     )
