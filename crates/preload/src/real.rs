@@ -104,6 +104,11 @@ real_functions! {
         else raw(libc::SYS_recvfrom, [fd as usize, to as usize, bytes, flags as usize, 0, 0]);
     recvfrom as "recvfrom" (fd: c_int, to: Pointer, bytes: usize, flags: c_int, from: *mut libc::sockaddr, from_bytes: *mut libc::socklen_t) -> isize,
         else raw(libc::SYS_recvfrom, [fd as usize, to as usize, bytes, flags as usize, from as usize, from_bytes as usize]);
+    recv_chk as "__recv_chk" (fd: c_int, to: Pointer, bytes: usize, room: usize, flags: c_int) -> isize, else Default::default();
+    recvfrom_chk as "__recvfrom_chk" (fd: c_int, to: Pointer, bytes: usize, room: usize, flags: c_int, from: *mut libc::sockaddr, from_bytes: *mut libc::socklen_t) -> isize, else Default::default();
+    read_chk as "__read_chk" (fd: c_int, to: Pointer, bytes: usize, room: usize) -> isize, else Default::default();
+    getrandom as "getrandom" (to: Pointer, bytes: usize, flags: u32) -> isize,
+        else raw(libc::SYS_getrandom, [to as usize, bytes, flags as usize, 0, 0, 0]);
     recvmsg as "recvmsg" (fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize,
         else raw(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]);
     send as "send" (fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize,

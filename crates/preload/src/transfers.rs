@@ -5,7 +5,7 @@
 //! `EINTR` (signal(7), socket(7)). SIGSTOP does the same. A program that handles no signal has no reason to expect that:
 //! for it the rest is transferred, and the wait goes on, as [`waits`](crate::waits) do.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_short, c_uint, c_void};
 use std::ptr::null_mut;
 
 use crate::waits::{has_no_reason_to_expect, was_held};
@@ -61,12 +61,12 @@ impl Direction {
         (failed == 0 && ns > 0).then_some(ns)
     }
 
-    /// Waits so long at most, without a limit for ever; whether there is something to do.
-    fn await_ready(self, fd: c_int, limit_ns: Option<u64>) -> bool {
+    /// Waits so long at most, without a limit for ever; what there is to do, as `poll` says it: nothing where the time is over.
+    fn await_ready(self, fd: c_int, limit_ns: Option<u64>) -> c_short {
         let mut one = libc::pollfd {
             fd,
             events: match self {
-                Direction::In => libc::POLLIN,
+                Direction::In => libc::POLLIN | libc::POLLPRI,
                 Direction::Out => libc::POLLOUT,
             },
             revents: 0,
@@ -76,22 +76,48 @@ impl Direction {
         });
         // SAFETY: one struct, which lives here.
         let ready = unsafe { sys::call(libc::SYS_poll, [&raw mut one as usize, 1, ms, 0, 0, 0]) };
-        ready != 0
+        match ready {
+            0 => 0,
+            1 => one.revents,
+            // Whoever asks finds out.
+            _ => libc::POLLERR,
+        }
     }
 }
 
-/// Goes on with a wait that a hold has interrupted. When it began is not known, as that would cost every call: what passed
-/// before the first hold, an interval at most, does not count for the limit.
+/// How long a wait may go on after its first hold. When it began is not known, as that would cost every call: what passed
+/// before, an interval at most, does not count.
+#[derive(Default)]
+struct Left {
+    first_hold: Option<u64>,
+}
+
+impl Left {
+    /// What is left of a limit; none where it is over.
+    fn of(&mut self, limit_ns: u64) -> Option<u64> {
+        let now = sys::now_ns();
+        let passed = now.saturating_sub(*self.first_hold.get_or_insert(now));
+        limit_ns.checked_sub(passed).filter(|left| *left > 0)
+    }
+}
+
+fn over() -> isize {
+    real::set_errno(libc::EAGAIN);
+    -1
+}
+
+/// Goes on with a wait that a hold has interrupted.
 fn waited(fd: c_int, direction: Direction, call: impl Fn() -> isize) -> isize {
     let mut result = call();
-    let mut first_hold = None;
+    let mut left = Left::default();
     while result < 0 && was_held() {
         if let Some(limit) = direction.limit_ns(fd) {
-            let now = sys::now_ns();
-            let passed = now - *first_hold.get_or_insert(now);
-            if !direction.await_ready(fd, Some(limit.saturating_sub(passed))) {
-                real::set_errno(libc::EAGAIN);
-                return -1;
+            // The kernel would wait for the whole limit again.
+            let is_ready = left
+                .of(limit)
+                .is_some_and(|left| direction.await_ready(fd, Some(left)) != 0);
+            if !is_ready {
+                return over();
             }
         }
         result = call();
@@ -99,9 +125,49 @@ fn waited(fd: c_int, direction: Direction, call: impl Fn() -> isize) -> isize {
     result
 }
 
-/// Whether a transfer is one that waits until all of it is done: a pipe's, a socket's or a terminal's, and not one that takes what
-/// there is.
-fn waits_for_all(fd: c_int, flags: c_int) -> bool {
+/// What a transfer waits at until all of it is done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Stream,
+    /// A pipe or a terminal.
+    Other,
+}
+
+/// An option of a socket that is an integer.
+fn option(fd: c_int, option: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut bytes = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the kernel fills the integer, whose size is stated.
+    let failed = unsafe {
+        sys::call(
+            libc::SYS_getsockopt,
+            [
+                fd as usize,
+                libc::SOL_SOCKET as usize,
+                option as usize,
+                &raw mut value as usize,
+                &raw mut bytes as usize,
+                0,
+            ],
+        )
+    };
+    (failed == 0).then_some(value)
+}
+
+fn status_of(fd: c_int) -> Option<libc::stat> {
+    // SAFETY: zeroes are a valid `stat`; the kernel fills it.
+    unsafe {
+        let mut file: libc::stat = std::mem::zeroed();
+        let failed = sys::call(
+            libc::SYS_fstat,
+            [fd as usize, &raw mut file as usize, 0, 0, 0, 0],
+        );
+        (failed == 0).then_some(file)
+    }
+}
+
+/// Where a transfer waits until all is done, if it does: not one that takes what there is, nor one that a time limit ends.
+fn place_of(fd: c_int, direction: Direction, flags: c_int) -> Option<Place> {
     // SAFETY: takes integers.
     let state = unsafe {
         sys::call(
@@ -109,62 +175,79 @@ fn waits_for_all(fd: c_int, flags: c_int) -> bool {
             [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0],
         )
     };
-    if flags & libc::MSG_DONTWAIT != 0 || state < 0 || state as c_int & libc::O_NONBLOCK != 0 {
-        return false;
+    let takes_what_there_is = flags & (libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_PEEK) != 0;
+    if takes_what_there_is || state < 0 || state as c_int & libc::O_NONBLOCK != 0 {
+        return None;
     }
-    // SAFETY: zeroes are a valid `stat`; the kernel fills it.
-    let kind = unsafe {
-        let mut file: libc::stat = std::mem::zeroed();
-        let failed = sys::call(
-            libc::SYS_fstat,
-            [fd as usize, &raw mut file as usize, 0, 0, 0, 0],
-        );
-        (failed == 0).then_some(file.st_mode & libc::S_IFMT)
-    };
-    matches!(kind, Some(libc::S_IFIFO | libc::S_IFSOCK | libc::S_IFCHR))
+    match status_of(fd)?.st_mode & libc::S_IFMT {
+        libc::S_IFIFO | libc::S_IFCHR => Some(Place::Other),
+        libc::S_IFSOCK => {
+            let is_stream = option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
+            (is_stream && direction.limit_ns(fd).is_none()).then_some(Place::Stream)
+        }
+        _ => None,
+    }
 }
 
-/// A transfer of so many bytes. `part` makes what is left of it after so many.
+/// A transfer of so many bytes. `part` makes what is left of it after so many, with so many more flags.
 #[inline]
-fn whole(fd: c_int, flags: c_int, bytes: usize, part: impl Fn(usize) -> isize) -> isize {
-    let done = part(0);
+fn whole(
+    fd: c_int,
+    direction: Direction,
+    flags: c_int,
+    bytes: usize,
+    part: impl Fn(usize, c_int) -> isize,
+) -> isize {
+    let done = waited(fd, direction, || part(0, 0));
     if done <= 0 || done as usize >= bytes {
         return done;
     }
-    rest(fd, flags, bytes, done as usize, part)
+    rest(fd, direction, flags, bytes, done as usize, part)
 }
 
 #[cold]
 fn rest(
     fd: c_int,
+    direction: Direction,
     flags: c_int,
     bytes: usize,
     mut done: usize,
-    part: impl Fn(usize) -> isize,
+    part: impl Fn(usize, c_int) -> isize,
 ) -> isize {
-    // The cheap questions first, and none below a filter that may not allow them.
-    let goes_on =
-        || !process::is_confined() && waits_for_all(fd, flags) && has_no_reason_to_expect();
-    if real::keeping_errno(goes_on) {
-        real::keeping_errno(|| {
-            while done < bytes {
-                match usize::try_from(part(done)) {
-                    Ok(more @ 1..) => done += more,
-                    // What was transferred counts; the next call says why no more was.
-                    _ => break,
-                }
+    real::keeping_errno(|| {
+        // The cheap questions first, and none below a filter that may not allow them.
+        let place = match process::is_confined() {
+            true => None,
+            false => place_of(fd, direction, flags),
+        };
+        let Some(place) = place.filter(|_| has_no_reason_to_expect()) else {
+            return;
+        };
+        let more = match place {
+            // Who got a part sent gets no signal that the other end has gone.
+            Place::Stream => libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            Place::Other => 0,
+        };
+        while done < bytes {
+            // An error is the program's, whose next call gets it; and what is urgent ends a transfer.
+            let ready = direction.await_ready(fd, None);
+            if ready & (libc::POLLERR | libc::POLLNVAL | libc::POLLPRI) != 0
+                || matches!(direction, Direction::Out) && ready & libc::POLLHUP != 0
+            {
+                break;
             }
-        });
-    }
+            match usize::try_from(part(done, more)) {
+                Ok(0) => break,
+                Ok(some) => done += some,
+                // SAFETY: the calling thread's own errno.
+                Err(_) => match unsafe { *libc::__errno_location() } {
+                    libc::EAGAIN | libc::EINTR => {}
+                    _ => break,
+                },
+            }
+        }
+    });
     done as isize
-}
-
-/// The flags of a transfer of which so much is done: who got a part sent gets no signal that the other end has gone.
-fn quiet(flags: c_int, done: usize) -> c_int {
-    match done {
-        0 => flags,
-        _ => flags | libc::MSG_NOSIGNAL,
-    }
 }
 
 /// Pieces of memory as the kernel takes them.
@@ -215,29 +298,22 @@ impl Pieces {
 /// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, bytes: usize) -> isize {
-    whole(fd, 0, bytes, |done| {
+    whole(fd, Direction::Out, 0, bytes, |done, more| {
         // SAFETY: the caller's arguments, or their rest.
-        waited(fd, Direction::Out, || unsafe {
-            match done {
-                0 => real::get().write(fd, from, bytes),
-                _ => write_rest(fd, from.wrapping_byte_add(done), bytes - done),
-            }
-        })
+        unsafe { write_some(fd, from.wrapping_byte_add(done), bytes - done, more) }
     })
 }
 
-/// Writes what is left. Who got a part written gets no signal that the other end has gone, but where it is a pipe, whose
-/// kernel sends one anyway.
+/// Writes, with flags where it is a stream.
 ///
 /// # Safety
 /// As for the C library's `write`.
-unsafe fn write_rest(fd: c_int, from: *const c_void, bytes: usize) -> isize {
-    // SAFETY: the caller's arguments; the calling thread's own errno.
+unsafe fn write_some(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize {
+    // SAFETY: the caller's arguments.
     unsafe {
-        let sent = real::get().send(fd, from, bytes, libc::MSG_NOSIGNAL);
-        match sent < 0 && *libc::__errno_location() == libc::ENOTSOCK {
-            true => real::get().write(fd, from, bytes),
-            false => sent,
+        match flags {
+            0 => real::get().write(fd, from, bytes),
+            _ => real::get().send(fd, from, bytes, flags),
         }
     }
 }
@@ -264,15 +340,15 @@ unsafe extern "C-unwind" fn writev(fd: c_int, pieces: *const libc::iovec, count:
     if done as usize >= bytes {
         return done;
     }
-    rest(fd, 0, bytes, done as usize, |done| {
-        // SAFETY: there are more bytes than are done; the rest of the caller's arguments.
-        waited(fd, Direction::Out, || unsafe {
-            match all.after(done) {
-                (Some(begun), _) => write_rest(fd, begun.iov_base, begun.iov_len),
-                // One after the other, so that none is begun where nobody listens any more.
-                (None, left) => write_rest(fd, (*left.first).iov_base, (*left.first).iov_len),
-            }
-        })
+    rest(fd, Direction::Out, 0, bytes, done as usize, |done, more| {
+        // SAFETY: there are more bytes than are done; the rest of the caller's arguments, one piece after the other.
+        unsafe {
+            let piece = match all.after(done) {
+                (Some(begun), _) => begun,
+                (None, left) => *left.first,
+            };
+            write_some(fd, piece.iov_base, piece.iov_len, more)
+        }
     })
 }
 
@@ -287,12 +363,9 @@ unsafe extern "C-unwind" fn send(
     bytes: usize,
     flags: c_int,
 ) -> isize {
-    whole(fd, flags, bytes, |done| {
+    whole(fd, Direction::Out, flags, bytes, |done, more| {
         // SAFETY: the caller's arguments, or their rest.
-        waited(fd, Direction::Out, || unsafe {
-            let flags = quiet(flags, done);
-            real::get().send(fd, from.wrapping_byte_add(done), bytes - done, flags)
-        })
+        unsafe { real::get().send(fd, from.wrapping_byte_add(done), bytes - done, flags | more) }
     })
 }
 
@@ -309,12 +382,10 @@ unsafe extern "C-unwind" fn sendto(
     to: *const libc::sockaddr,
     to_bytes: libc::socklen_t,
 ) -> isize {
-    whole(fd, flags, bytes, |done| {
+    whole(fd, Direction::Out, flags, bytes, |done, more| {
+        let from = from.wrapping_byte_add(done);
         // SAFETY: the caller's arguments, or their rest.
-        waited(fd, Direction::Out, || unsafe {
-            let (from, flags) = (from.wrapping_byte_add(done), quiet(flags, done));
-            real::get().sendto(fd, from, bytes - done, flags, to, to_bytes)
-        })
+        unsafe { real::get().sendto(fd, from, bytes - done, flags | more, to, to_bytes) }
     })
 }
 
@@ -347,24 +418,29 @@ unsafe extern "C-unwind" fn sendmsg(
     if done as usize >= bytes {
         return done;
     }
-    rest(fd, flags, bytes, done as usize, |done| {
-        // SAFETY: there are more bytes than are done.
-        let (mut begun, left) = unsafe { all.after(done) };
-        // What comes with the data has been sent with its beginning.
-        let mut more = libc::msghdr {
-            msg_control: null_mut(),
-            msg_controllen: 0,
-            ..message
-        };
-        (more.msg_iov, more.msg_iovlen) = match &mut begun {
-            Some(piece) => (std::ptr::from_mut(piece), 1),
-            None => (left.first.cast_mut(), left.count),
-        };
-        // SAFETY: the rest of the caller's arguments.
-        waited(fd, Direction::Out, || unsafe {
-            real::get().sendmsg(fd, &raw const more, quiet(flags, done))
-        })
-    })
+    rest(
+        fd,
+        Direction::Out,
+        flags,
+        bytes,
+        done as usize,
+        |done, more| {
+            // SAFETY: there are more bytes than are done.
+            let (mut begun, left) = unsafe { all.after(done) };
+            // What comes with the data has been sent with its beginning.
+            let mut rest = libc::msghdr {
+                msg_control: null_mut(),
+                msg_controllen: 0,
+                ..message
+            };
+            (rest.msg_iov, rest.msg_iovlen) = match &mut begun {
+                Some(piece) => (std::ptr::from_mut(piece), 1),
+                None => (left.first.cast_mut(), left.count),
+            };
+            // SAFETY: the rest of the caller's arguments.
+            unsafe { real::get().sendmsg(fd, &raw const rest, flags | more) }
+        },
+    )
 }
 
 /// As the C library's.
@@ -379,11 +455,9 @@ unsafe extern "C-unwind" fn sendfile(
     bytes: usize,
 ) -> isize {
     // The kernel moves the offset, the caller's or the file's, with what is done.
-    whole(to, 0, bytes, |done| {
+    whole(to, Direction::Out, 0, bytes, |done, _| {
         // SAFETY: the caller's arguments, or their rest.
-        waited(to, Direction::Out, || unsafe {
-            real::get().sendfile(to, from, offset, bytes - done)
-        })
+        unsafe { real::get().sendfile(to, from, offset, bytes - done) }
     })
 }
 
@@ -416,12 +490,16 @@ fn awaited(bytes: usize, flags: c_int) -> usize {
 /// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recv(fd: c_int, to: *mut c_void, bytes: usize, flags: c_int) -> isize {
-    whole(fd, flags, awaited(bytes, flags), |done| {
-        // SAFETY: the caller's arguments, or their rest.
-        waited(fd, Direction::In, || unsafe {
-            real::get().recv(fd, to.wrapping_byte_add(done), bytes - done, flags)
-        })
-    })
+    whole(
+        fd,
+        Direction::In,
+        flags,
+        awaited(bytes, flags),
+        |done, more| {
+            // SAFETY: the caller's arguments, or their rest.
+            unsafe { real::get().recv(fd, to.wrapping_byte_add(done), bytes - done, flags | more) }
+        },
+    )
 }
 
 /// As the C library's.
@@ -437,18 +515,86 @@ unsafe extern "C-unwind" fn recvfrom(
     from: *mut libc::sockaddr,
     from_bytes: *mut libc::socklen_t,
 ) -> isize {
-    whole(fd, flags, awaited(bytes, flags), |done| {
-        // Who sent it was told with its beginning.
-        let (from, from_bytes) = match done {
-            0 => (from, from_bytes),
-            _ => (null_mut(), null_mut()),
-        };
-        // SAFETY: the caller's arguments, or their rest.
-        waited(fd, Direction::In, || unsafe {
+    whole(
+        fd,
+        Direction::In,
+        flags,
+        awaited(bytes, flags),
+        |done, more| {
+            // Who sent it was told with its beginning.
+            let (from, from_bytes) = match done {
+                0 => (from, from_bytes),
+                _ => (null_mut(), null_mut()),
+            };
             let to = to.wrapping_byte_add(done);
-            real::get().recvfrom(fd, to, bytes - done, flags, from, from_bytes)
-        })
-    })
+            // SAFETY: the caller's arguments, or their rest.
+            unsafe { real::get().recvfrom(fd, to, bytes - done, flags | more, from, from_bytes) }
+        },
+    )
+}
+
+/// What a program calls that was built with checks of its buffers (`_FORTIFY_SOURCE`): the same, where the buffer is large enough.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    to: *mut c_void,
+    bytes: usize,
+    room: usize,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the caller's arguments.
+    unsafe {
+        match bytes <= room {
+            true => recv(fd, to, bytes, flags),
+            false => real::get().recv_chk(fd, to, bytes, room, flags),
+        }
+    }
+}
+
+/// As above.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    to: *mut c_void,
+    bytes: usize,
+    room: usize,
+    flags: c_int,
+    from: *mut libc::sockaddr,
+    from_bytes: *mut libc::socklen_t,
+) -> isize {
+    // SAFETY: the caller's arguments.
+    unsafe {
+        match bytes <= room {
+            true => recvfrom(fd, to, bytes, flags, from, from_bytes),
+            false => real::get().recvfrom_chk(fd, to, bytes, room, flags, from, from_bytes),
+        }
+    }
+}
+
+/// As above.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    to: *mut c_void,
+    bytes: usize,
+    room: usize,
+) -> isize {
+    // SAFETY: the caller's arguments.
+    unsafe {
+        match bytes <= room {
+            true => read(fd, to, bytes),
+            false => real::get().read_chk(fd, to, bytes, room),
+        }
+    }
 }
 
 /// As the C library's.
@@ -463,16 +609,70 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags
     })
 }
 
+/// The kernel looks for signals once it has filled so many bytes from `/dev/zero` or `/dev/urandom`.
+const DEVICE_PIECE: usize = 4096;
+/// The number of the devices that are made of memory alone (`Documentation/admin-guide/devices.txt`).
+const MEMORY_DEVICES: c_uint = 1;
+
+/// Whether a read was cut short by a hold: of a device that always has more.
+#[cold]
+fn is_cut(fd: c_int) -> bool {
+    let is_device = |file: libc::stat| {
+        file.st_mode & libc::S_IFMT == libc::S_IFCHR && libc::major(file.st_rdev) == MEMORY_DEVICES
+    };
+    real::keeping_errno(|| {
+        !process::is_confined() && status_of(fd).is_some_and(is_device) && has_no_reason_to_expect()
+    })
+}
+
 /// As the C library's.
 ///
 /// # Safety
 /// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, bytes: usize) -> isize {
+    let some = |done: usize| {
+        // SAFETY: the caller's arguments, or their rest.
+        waited(fd, Direction::In, || unsafe {
+            real::get().read(fd, to.wrapping_byte_add(done), bytes - done)
+        })
+    };
+    let result = some(0);
+    let Ok(mut done @ 1..) = usize::try_from(result) else {
+        return result;
+    };
+    let is_suspect = done < bytes && done.is_multiple_of(DEVICE_PIECE);
+    if is_suspect && is_cut(fd) {
+        while let Ok(more @ 1..) = usize::try_from(some(done)) {
+            done += more;
+            if done >= bytes {
+                break;
+            }
+        }
+    }
+    done as isize
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getrandom(to: *mut c_void, bytes: usize, flags: c_uint) -> isize {
     // SAFETY: the caller's arguments.
-    waited(fd, Direction::In, || unsafe {
-        real::get().read(fd, to, bytes)
-    })
+    let result = unsafe { real::get().getrandom(to, bytes, flags) };
+    let Ok(mut done @ 1..) = usize::try_from(result) else {
+        return result;
+    };
+    while done < bytes && real::keeping_errno(has_no_reason_to_expect) {
+        let rest = to.wrapping_byte_add(done);
+        // SAFETY: the rest of the caller's arguments.
+        match usize::try_from(unsafe { real::get().getrandom(rest, bytes - done, flags) }) {
+            Ok(more @ 1..) => done += more,
+            _ => break,
+        }
+    }
+    done as isize
 }
 
 /// As the C library's.
@@ -533,41 +733,31 @@ unsafe extern "C-unwind" fn connect(
     bytes: libc::socklen_t,
 ) -> c_int {
     // SAFETY: the caller's arguments.
-    let result = unsafe { real::get().connect(fd, to, bytes) };
-    if result == 0 || !was_held() {
-        return result;
-    }
-    // An interrupted attempt goes on by itself, and another would be refused (connect(2)).
-    if !Direction::Out.await_ready(fd, Direction::Out.limit_ns(fd)) {
-        real::set_errno(libc::EINPROGRESS);
-        return -1;
-    }
-    match outcome(fd) {
-        0 => 0,
-        error => {
-            real::set_errno(error);
-            -1
+    let once = || unsafe { real::get().connect(fd, to, bytes) };
+    let mut result = once();
+    let mut left = Left::default();
+    while result != 0 && was_held() {
+        let limit = Direction::Out.limit_ns(fd);
+        let rest = limit.map(|limit| left.of(limit));
+        if rest == Some(None) {
+            return over() as c_int;
         }
+        if option(fd, libc::SO_DOMAIN) == Some(libc::AF_UNIX) {
+            result = once();
+            continue;
+        }
+        // An attempt of the others goes on by itself, and another would be refused (connect(2)).
+        if Direction::Out.await_ready(fd, rest.flatten()) == 0 {
+            real::set_errno(libc::EINPROGRESS);
+            return -1;
+        }
+        return match option(fd, libc::SO_ERROR) {
+            None | Some(0) => 0,
+            Some(error) => {
+                real::set_errno(error);
+                -1
+            }
+        };
     }
-}
-
-/// The error of an attempt to connect that has ended; 0: none.
-fn outcome(fd: c_int) -> c_int {
-    let mut error: c_int = 0;
-    let mut bytes = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: the kernel fills the integer, whose size is stated.
-    unsafe {
-        sys::call(
-            libc::SYS_getsockopt,
-            [
-                fd as usize,
-                libc::SOL_SOCKET as usize,
-                libc::SO_ERROR as usize,
-                &raw mut error as usize,
-                &raw mut bytes as usize,
-                0,
-            ],
-        )
-    };
-    error
+    result
 }

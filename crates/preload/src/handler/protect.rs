@@ -21,6 +21,8 @@ impl Handler {
     pub(super) fn protect(&mut self, protect: &Protect) -> Protected {
         let began = sys::now_ns();
         self.resolve_all();
+        // All changes until here are known: the process stands still.
+        self.arrived.clear();
         if protect.afresh {
             self.put_back();
         }
@@ -28,6 +30,7 @@ impl Handler {
         let lists = [
             self.watched.memory(),
             self.shadows.memory(),
+            self.arrived.memory(),
             self.fresh.memory(),
             self.plain.memory(),
             self.steady.memory(),

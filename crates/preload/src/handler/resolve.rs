@@ -81,6 +81,8 @@ pub(super) struct Handler {
     pub(super) watched: Ranges,
     /// The shadows. It stays mapped when what it belongs to goes.
     pub(super) shadows: Ranges,
+    /// Where memory moved to since the last boundary: nothing of it lies in a shadow, but perhaps what was there before.
+    pub(super) arrived: Ranges,
     /// What of it is new since the last report to the recorder.
     pub(super) fresh: Ranges,
     /// What is to be protected, mapping by mapping.
@@ -103,6 +105,7 @@ impl Handler {
             cools: false,
             watched: Ranges::new()?,
             shadows: Ranges::new()?,
+            arrived: Ranges::new()?,
             fresh: Ranges::new()?,
             plain: Ranges::new()?,
             steady: Steady::new()?,
@@ -224,7 +227,7 @@ impl Handler {
 
     fn bring(&mut self, page: u64, write: bool, wake: bool) -> Option<Refusal> {
         let source = shadow_of(page);
-        if self.shadows.holds(source) {
+        if self.shadows.holds(source) && !self.arrived.holds(page) {
             match self.front.move_page(page, source, wake) {
                 Some(Refusal::Nothing) => {}
                 // The mapping's rights have changed, or it was locked: a copy does as well.
@@ -264,25 +267,27 @@ impl Handler {
         }
     }
 
-    /// Memory moved within the address space, and what is moved of it moves too.
+    /// Memory moved within the address space: what is moved of it comes back, to where it belongs now.
+    ///
+    /// Not to a shadow there. The kernel reports a change after it has made it and let others go on, so that what another
+    /// thread did to the new place before may be reported only after this, and concerns what lies in its shadow.
     fn follow(&mut self, from: u64, to: u64, bytes: u64) {
         let (old, new) = (range_of(from, bytes), range_of(to, bytes));
         self.watched.remove(old);
-        let has_place = self.make_place(new) && self.watched.insert(new);
+        self.watched.remove(new);
+        let _ = self.make_place(new) && self.watched.insert(new);
+        let _ = self.arrived.insert(new);
         let source = range_of(shadow_of(from), bytes);
         self.each_run(source, |handler, run| {
             let mut page = run.start;
             let mut patience = Patience::new(Patience::LONG);
             while page < run.end {
                 let goal = to + (page - source.start);
-                let mut refused = if has_place {
-                    handler.back.move_page(shadow_of(goal), page, true)
-                } else {
-                    handler.front.move_page(goal, page, true)
-                };
+                let mut refused = handler.front.move_page(goal, page, true);
                 if refused.is_some_and(|r| !r.is_passing()) {
                     refused = handler.front.copy_page(goal, page, true);
-                    if refused.is_none() {
+                    // Where there is a page, this one is of no use any more.
+                    if matches!(refused, None | Some(Refusal::Occupied)) {
                         discard(range_of(page, PAGE));
                     }
                 }
