@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{Made, STEP, fault, object, touch, touched};
 use proptest::prelude::*;
-use varve_analyse::Known;
+use varve_analyse::{AnalyseOptions, Known};
 use varve_model::{Address, Bytes, ObjectId, Pages, Pid, Time, TouchSource};
+use varve_trace::TraceError;
 use varve_trace::tables::ObjectRow;
 
 const INTERVALS: u32 = 12;
@@ -136,12 +137,13 @@ proptest! {
         rows in prop::collection::vec((any::<u32>(), any::<u32>(), any::<u64>(), any::<u32>()), 0..30),
         things in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<Option<u64>>(), any::<u32>()), 0..12),
         gaps in prop::collection::vec((0_u32..9, any::<u64>(), any::<u64>()), 0..9),
+        held in prop_oneof![Just(0), any::<u64>(), Just(u64::MAX)],
     ) {
         let mut made = Made::new(0);
         made.intervals = gaps.iter().map(|&(i, start, end)| {
             let mut row = crate::common::interval(i);
             (row.start_ns, row.end_ns, row.resident_pages) = (Time(start), Time(end), u64::MAX);
-            (row.held_ns.0, row.recorder_cpu_ns.0) = (u64::MAX, u64::MAX);
+            (row.held_ns.0, row.recorder_cpu_ns.0) = (held, u64::MAX);
             row
         }).collect();
         for &(i, pid, page, pages) in &rows {
@@ -157,7 +159,14 @@ proptest! {
             (row.born_ns, row.died_ns, row.layer) = (Time(born), died.map(Time), layer);
             row
         }).collect();
-        made.analyse();
+        match made.try_analyse(&AnalyseOptions::default()) {
+            Ok(_) => {}
+            // The one thing that no rows can say.
+            Err(TraceError::BadTable { message, .. }) => {
+                prop_assert!(held > 0 && message.contains("was held for longer"), "{}", message);
+            }
+            Err(other) => prop_assert!(false, "{}", other),
+        }
     }
 }
 
