@@ -108,8 +108,11 @@ fn over() -> isize {
 
 /// Goes on with a wait that a hold has interrupted.
 fn waited(fd: c_int, direction: Direction, call: impl Fn() -> isize) -> isize {
+    waited_for(fd, direction, &mut Left::default(), call)
+}
+
+fn waited_for(fd: c_int, direction: Direction, left: &mut Left, call: impl Fn() -> isize) -> isize {
     let mut result = call();
-    let mut left = Left::default();
     while result < 0 && was_held() {
         if let Some(limit) = direction.limit_ns(fd) {
             // The kernel would wait for the whole limit again.
@@ -166,8 +169,8 @@ fn status_of(fd: c_int) -> Option<libc::stat> {
     }
 }
 
-/// Where a transfer waits until all is done, if it does: not one that takes what there is, nor one that a time limit ends.
-fn place_of(fd: c_int, direction: Direction, flags: c_int) -> Option<Place> {
+/// Where a transfer waits until all is done, if it does: not one that takes what there is.
+fn place_of(fd: c_int, flags: c_int) -> Option<Place> {
     // SAFETY: takes integers.
     let state = unsafe {
         sys::call(
@@ -182,8 +185,7 @@ fn place_of(fd: c_int, direction: Direction, flags: c_int) -> Option<Place> {
     match status_of(fd)?.st_mode & libc::S_IFMT {
         libc::S_IFIFO | libc::S_IFCHR => Some(Place::Other),
         libc::S_IFSOCK => {
-            let is_stream = option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
-            (is_stream && direction.limit_ns(fd).is_none()).then_some(Place::Stream)
+            (option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM)).then_some(Place::Stream)
         }
         _ => None,
     }
@@ -198,56 +200,78 @@ fn whole(
     bytes: usize,
     part: impl Fn(usize, c_int) -> isize,
 ) -> isize {
-    let done = waited(fd, direction, || part(0, 0));
+    let mut left = Left::default();
+    let done = waited_for(fd, direction, &mut left, || part(0, 0));
     if done <= 0 || done as usize >= bytes {
         return done;
     }
-    rest(fd, direction, flags, bytes, done as usize, part)
+    let waiting = Waiting {
+        fd,
+        direction,
+        flags,
+        left,
+    };
+    waiting.rest(bytes, done as usize, part)
 }
 
-#[cold]
-fn rest(
+/// A transfer that waits, what is left of it.
+struct Waiting {
     fd: c_int,
     direction: Direction,
     flags: c_int,
-    bytes: usize,
-    mut done: usize,
-    part: impl Fn(usize, c_int) -> isize,
-) -> isize {
-    real::keeping_errno(|| {
-        // The cheap questions first, and none below a filter that may not allow them.
-        let place = match process::is_confined() {
-            true => None,
-            false => place_of(fd, direction, flags),
-        };
-        let Some(place) = place.filter(|_| has_no_reason_to_expect()) else {
-            return;
-        };
-        let more = match place {
-            // Who got a part sent gets no signal that the other end has gone.
-            Place::Stream => libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            Place::Other => 0,
-        };
-        while done < bytes {
-            // An error is the program's, whose next call gets it; and what is urgent ends a transfer.
-            let ready = direction.await_ready(fd, None);
-            if ready & (libc::POLLERR | libc::POLLNVAL | libc::POLLPRI) != 0
-                || matches!(direction, Direction::Out) && ready & libc::POLLHUP != 0
-            {
-                break;
+    left: Left,
+}
+
+impl Waiting {
+    /// Transfers what is left after so many bytes; how many are done then. `part` as for [`whole`].
+    #[cold]
+    fn rest(
+        mut self,
+        bytes: usize,
+        mut done: usize,
+        part: impl Fn(usize, c_int) -> isize,
+    ) -> isize {
+        real::keeping_errno(|| {
+            // The cheap questions first, and none below a filter that may not allow them.
+            let place = match process::is_confined() {
+                true => None,
+                false => place_of(self.fd, self.flags),
+            };
+            let Some(place) = place.filter(|_| has_no_reason_to_expect()) else {
+                return;
+            };
+            let more = match place {
+                // Who got a part sent gets no signal that the other end has gone.
+                Place::Stream => libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                Place::Other => 0,
+            };
+            let limit = self.direction.limit_ns(self.fd);
+            while done < bytes {
+                let rest = limit.map(|limit| self.left.of(limit));
+                if rest == Some(None) {
+                    break;
+                }
+                // An error is the program's, whose next call gets it; and what is urgent ends a transfer.
+                let ready = self.direction.await_ready(self.fd, rest.flatten());
+                if ready == 0
+                    || ready & (libc::POLLERR | libc::POLLNVAL | libc::POLLPRI) != 0
+                    || matches!(self.direction, Direction::Out) && ready & libc::POLLHUP != 0
+                {
+                    break;
+                }
+                match usize::try_from(part(done, more)) {
+                    Ok(0) => break,
+                    Ok(some) => done += some,
+                    // SAFETY: the calling thread's own errno.
+                    Err(_) => match unsafe { *libc::__errno_location() } {
+                        libc::EAGAIN | libc::EINTR => {}
+                        _ => break,
+                    },
+                }
             }
-            match usize::try_from(part(done, more)) {
-                Ok(0) => break,
-                Ok(some) => done += some,
-                // SAFETY: the calling thread's own errno.
-                Err(_) => match unsafe { *libc::__errno_location() } {
-                    libc::EAGAIN | libc::EINTR => {}
-                    _ => break,
-                },
-            }
-        }
-    });
-    done as isize
+        });
+        done as isize
+    }
 }
 
 /// Pieces of memory as the kernel takes them.
@@ -328,8 +352,9 @@ unsafe extern "C-unwind" fn writev(fd: c_int, pieces: *const libc::iovec, count:
         first: pieces,
         count: usize::try_from(count).unwrap_or(0),
     };
+    let mut left = Left::default();
     // SAFETY: the caller's arguments.
-    let done = waited(fd, Direction::Out, || unsafe {
+    let done = waited_for(fd, Direction::Out, &mut left, || unsafe {
         real::get().writev(fd, pieces, count)
     });
     if done <= 0 {
@@ -340,7 +365,13 @@ unsafe extern "C-unwind" fn writev(fd: c_int, pieces: *const libc::iovec, count:
     if done as usize >= bytes {
         return done;
     }
-    rest(fd, Direction::Out, 0, bytes, done as usize, |done, more| {
+    let waiting = Waiting {
+        fd,
+        direction: Direction::Out,
+        flags: 0,
+        left,
+    };
+    waiting.rest(bytes, done as usize, |done, more| {
         // SAFETY: there are more bytes than are done; the rest of the caller's arguments, one piece after the other.
         unsafe {
             let piece = match all.after(done) {
@@ -399,8 +430,9 @@ unsafe extern "C-unwind" fn sendmsg(
     message: *const libc::msghdr,
     flags: c_int,
 ) -> isize {
+    let mut left = Left::default();
     // SAFETY: the caller's arguments.
-    let done = waited(fd, Direction::Out, || unsafe {
+    let done = waited_for(fd, Direction::Out, &mut left, || unsafe {
         real::get().sendmsg(fd, message, flags)
     });
     if done <= 0 {
@@ -418,29 +450,28 @@ unsafe extern "C-unwind" fn sendmsg(
     if done as usize >= bytes {
         return done;
     }
-    rest(
+    let waiting = Waiting {
         fd,
-        Direction::Out,
+        direction: Direction::Out,
         flags,
-        bytes,
-        done as usize,
-        |done, more| {
-            // SAFETY: there are more bytes than are done.
-            let (mut begun, left) = unsafe { all.after(done) };
-            // What comes with the data has been sent with its beginning.
-            let mut rest = libc::msghdr {
-                msg_control: null_mut(),
-                msg_controllen: 0,
-                ..message
-            };
-            (rest.msg_iov, rest.msg_iovlen) = match &mut begun {
-                Some(piece) => (std::ptr::from_mut(piece), 1),
-                None => (left.first.cast_mut(), left.count),
-            };
-            // SAFETY: the rest of the caller's arguments.
-            unsafe { real::get().sendmsg(fd, &raw const rest, flags | more) }
-        },
-    )
+        left,
+    };
+    waiting.rest(bytes, done as usize, |done, more| {
+        // SAFETY: there are more bytes than are done.
+        let (mut begun, left) = unsafe { all.after(done) };
+        // What comes with the data has been sent with its beginning.
+        let mut rest = libc::msghdr {
+            msg_control: null_mut(),
+            msg_controllen: 0,
+            ..message
+        };
+        (rest.msg_iov, rest.msg_iovlen) = match &mut begun {
+            Some(piece) => (std::ptr::from_mut(piece), 1),
+            None => (left.first.cast_mut(), left.count),
+        };
+        // SAFETY: the rest of the caller's arguments.
+        unsafe { real::get().sendmsg(fd, &raw const rest, flags | more) }
+    })
 }
 
 /// As the C library's.

@@ -162,7 +162,16 @@ impl Handler {
         let mut patience = Patience::new(Patience::SHORT);
         let mut is_done = true;
         while at < run.end {
-            let bytes = length.min(run.end - at);
+            if self.arrived.holds(home_of(at)) {
+                // What another mapping had there; the kernel is yet to say where that is now.
+                is_done = false;
+                at += PAGE;
+                continue;
+            }
+            let bytes = match self.arrived.as_slice() {
+                [] => length.min(run.end - at),
+                _ => PAGE,
+            };
             let (done, why) = self.front.move_run(home_of(at), at, bytes);
             if self.cools {
                 advise(range_of(home_of(at), done), libc::MADV_COLD);
@@ -202,12 +211,15 @@ impl Handler {
     /// the handler ends is lost. What was [`resolved`](Handler::resolved) until then.
     pub(super) fn release(mut self) -> (u64, u64) {
         self.resolve_batch();
-        let mut patience = Patience::new(u32::MAX);
+        let mut patience = Patience::new(Patience::LONG);
         // Twice at least, as memory may move from where it is yet to be looked for to where it was.
         self.put_back();
         while !self.put_back() {
             self.resolve_batch();
-            patience.pause();
+            if !patience.pause() {
+                // Nothing more is to be heard of where that is.
+                self.arrived.clear();
+            }
         }
         // Whoever waits now waits for a page without content, and looks again. The recorder may have the front too, so
         // that closing is not enough.

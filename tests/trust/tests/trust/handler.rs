@@ -348,6 +348,26 @@ fn the_first_process_of_a_namespace_finds_its_own_children_and_no_other() {
     require_kept(&stage, running, &out);
 }
 
+/// The kernel tells of the changes of different threads in an order of its own. Several at once, so that threads are
+/// stopped anywhere.
+#[test]
+fn what_one_thread_moves_to_where_another_has_just_unmapped_is_all_there() {
+    let remaps = program("remaps");
+    for _ in 0..3 {
+        let stages: [Stage; 3] = std::array::from_fn(|_| Stage::new());
+        if !can_trap(&stages[0]) {
+            return;
+        }
+        let options = ["--backend", "fault", "--interval", "10ms"];
+        let all = stages
+            .each_ref()
+            .map(|s| s.start(s.record(&options, &[&remaps])));
+        for one in all {
+            assert_eq!(one.end().require(0).text(), "all there\n");
+        }
+    }
+}
+
 #[test]
 fn five_thousand_threads_go_on_and_end() {
     let stage = Stage::new();

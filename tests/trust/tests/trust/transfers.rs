@@ -1,23 +1,39 @@
 //! What a program transfers while it is held: as much as without a recorder.
 
-use varve_faults::Stage;
-use varve_trust::program;
+use std::path::PathBuf;
 
-fn plain(stage: &Stage) -> String {
-    let plain = stage.command(program("transfers"));
-    stage.run(plain).require(0).text()
+use varve_faults::Stage;
+use varve_trust::{build, program};
+
+/// Built as Debian builds its programs: they call functions that check the size of the buffer.
+fn sockets() -> PathBuf {
+    build("sockets", &["-O1", "-g", "-pthread", "-D_FORTIFY_SOURCE=2"])
 }
 
-fn recorded(stage: &Stage, options: &[&str]) -> String {
-    let program = program("transfers");
-    let command = [program.to_str().unwrap()];
-    stage.run(stage.record(options, &command)).require(0).text()
+fn plain(stage: &Stage, program: &PathBuf) -> String {
+    stage.run(stage.command(program)).require(0).text()
+}
+
+fn recorded(stage: &Stage, options: &[&str], program: &PathBuf) -> String {
+    stage
+        .run(stage.record(options, &[program]))
+        .require(0)
+        .text()
+}
+
+/// The lines that differ.
+fn differences(plain: &str, recorded: &str) -> usize {
+    plain
+        .lines()
+        .zip(recorded.lines())
+        .filter(|(a, b)| a != b)
+        .count()
 }
 
 #[test]
 fn transfers_are_whole_and_waits_as_long_as_asked_for() {
-    let stage = Stage::new();
-    let plain = plain(&stage);
+    let (stage, program) = (Stage::new(), program("transfers"));
+    let plain = plain(&stage, &program);
     assert_eq!(
         plain.matches(": 2097152, other end 0").count(),
         8,
@@ -25,14 +41,31 @@ fn transfers_are_whole_and_waits_as_long_as_asked_for() {
     );
     assert_eq!(plain.matches("in time").count(), 7, "{plain}");
     for hold in ["cgroup", "ptrace"] {
-        assert_eq!(recorded(&stage, &["--hold", hold]), plain, "{hold}");
+        let recorded = recorded(&stage, &["--hold", hold], &program);
+        assert_eq!(recorded, plain, "{hold}");
+    }
+}
+
+#[test]
+fn what_ends_before_all_is_done_ends_so_and_errors_are_the_programs() {
+    let (stage, program) = (Stage::new(), sockets());
+    let plain = plain(&stage, &program);
+    assert_eq!(plain.lines().count(), 19, "{plain}");
+    assert_eq!(plain.matches("gave less: 0").count(), 3, "{plain}");
+    for hold in ["cgroup", "ptrace"] {
+        let recorded = recorded(&stage, &["--hold", hold, "--interval", "20ms"], &program);
+        assert_eq!(recorded, plain, "{hold}");
     }
 }
 
 #[test]
 fn without_the_library_a_hold_cuts_transfers_short() {
     let stage = Stage::new();
-    let said = recorded(&stage, &["--no-preload"]);
+    let said = recorded(&stage, &["--no-preload"], &program("transfers"));
     assert!(said.contains("early"), "{said}");
     assert_ne!(said.matches(": 2097152, other end 0").count(), 8, "{said}");
+    let program = sockets();
+    let said = recorded(&stage, &["--no-preload", "--interval", "20ms"], &program);
+    let found = differences(&plain(&stage, &program), &said);
+    assert!(found > 6, "{said}");
 }
