@@ -564,8 +564,9 @@ mod tests {
             processes.maps_seen(child, seen, Time(3));
             let first = own[0].address.0;
             processes.mapping_rows.clear();
-            let touched = [first..first + 1];
-            processes.inherit_maps(parent, child, (Time(2), Time(4)), &touched);
+            let touched = first..first + 1;
+            let touched = std::slice::from_ref(&touched);
+            processes.inherit_maps(parent, child, (Time(2), Time(4)), touched);
             let rows = processes.mapping_rows.into_iter();
             rows.map(|r| (r.pid, r.address)).collect::<Vec<_>>()
         };
