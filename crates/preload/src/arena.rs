@@ -1,5 +1,8 @@
 //! The library's private heap: power-of-two classes over chunks of its own mappings.
 //!
+//! What it has mapped it keeps: the recorder and the handler know that memory as the library's, and must not take for it what
+//! the program maps there afterwards.
+//!
 //! It serves few, long-lived objects (unwinder tables, start routines of threads), so simplicity
 //! wins over density. Nested slow paths never come here, so the spin lock cannot be waited for by
 //! the thread that holds it.
@@ -15,7 +18,10 @@ use crate::{process, sys};
 
 const CHUNK: usize = 1 << 20;
 const MIN_BYTES: usize = 16;
-const CLASSES: usize = 16;
+/// The largest blocks that are cut from chunks; larger ones are mappings of their own.
+const MAX_CUT: usize = CHUNK / 2;
+/// Up to 2^47 bytes, more than a program can have.
+const CLASSES: usize = 44;
 
 struct Inner {
     /// Freed blocks per class, linked through their first word.
@@ -76,7 +82,7 @@ impl Arena {
     }
 }
 
-/// The class of a layout and its block size; `None` for what gets a mapping of its own.
+/// The class of a layout and its block size; `None` for what is too large.
 fn class_of(layout: Layout) -> Option<(usize, usize)> {
     let bytes = layout
         .size()
@@ -92,11 +98,7 @@ fn class_of(layout: Layout) -> Option<(usize, usize)> {
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some((class, bytes)) = class_of(layout) else {
-            let memory = sys::map_anonymous(layout.size());
-            if let Some(memory) = memory {
-                process::note_own_memory(memory, layout.size(), OwnMemory::Heap);
-            }
-            return memory.map_or(null_mut(), NonNull::as_ptr);
+            return null_mut();
         };
         let mut fresh = None;
         let block = self.with(|inner| {
@@ -105,6 +107,10 @@ unsafe impl GlobalAlloc for Arena {
                 // SAFETY: a freed block holds the next one's address in its first word.
                 inner.free[class] = unsafe { head.cast::<*mut u8>().read() };
                 return head;
+            }
+            if bytes > MAX_CUT {
+                fresh = sys::map_anonymous(bytes);
+                return fresh.map_or(null_mut(), NonNull::as_ptr);
             }
             let mut skip = inner.next.align_offset(bytes);
             if inner.next.is_null() || skip.saturating_add(bytes) > inner.left {
@@ -127,23 +133,47 @@ unsafe impl GlobalAlloc for Arena {
             block
         });
         if let Some(chunk) = fresh {
-            process::note_own_memory(chunk, CHUNK, OwnMemory::Heap);
+            process::note_own_memory(chunk, bytes.max(CHUNK), OwnMemory::Heap);
         }
         block
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        let Some((class, _)) = class_of(layout) else {
-            if let Some(block) = NonNull::new(block) {
-                // SAFETY: a block of this size was a mapping of its own.
-                unsafe { sys::unmap(block, layout.size()) };
-            }
+        let Some((class, bytes)) = class_of(layout) else {
             return;
         };
+        if bytes > MAX_CUT {
+            // SAFETY: nobody needs its content any more; the first word comes afterwards.
+            unsafe { sys::discard(block, bytes) };
+        }
         self.with(|inner| {
             // SAFETY: the block is free and at least a word long.
             unsafe { ptr::write(block.cast::<*mut u8>(), inner.free[class]) };
             inner.free[class] = block;
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_blocks_stay_mapped_and_come_again() {
+        let arena = Arena::new();
+        for bytes in [MAX_CUT, MAX_CUT + 1, 3 << 20] {
+            let layout = Layout::from_size_align(bytes, 16).unwrap();
+            // SAFETY: a layout of some size; the block is written within it, and read while it is free: the list is in its
+            // first word alone.
+            unsafe {
+                let block = arena.alloc(layout);
+                assert!(!block.is_null());
+                block.write_bytes(7, bytes);
+                arena.dealloc(block, layout);
+                let is_large = bytes > MAX_CUT;
+                assert_eq!(block.add(bytes - 1).read(), if is_large { 0 } else { 7 });
+                assert_eq!(arena.alloc(layout), block);
+            }
+        }
     }
 }

@@ -43,6 +43,7 @@ use varve_preload_abi::{
 use crate::sys;
 use ending::Ending;
 pub(crate) use ending::{leave, reap};
+pub(crate) use exempt::note_statics;
 use messages::{Message, Socket};
 use mover::Watch;
 use ranges::Range;

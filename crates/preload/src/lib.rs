@@ -60,5 +60,6 @@ extern "C" fn start() {
     // A panic would print. There should be none; if there is one, it is caught where it happens.
     std::panic::set_hook(Box::new(|_| {}));
     real::resolve();
+    handler::note_statics();
     threads::announce_main();
 }

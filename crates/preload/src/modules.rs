@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ops::Range;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use framehop::{ExplicitModuleSectionInfo, Module};
 use varve_cfi::Indexed;
@@ -82,6 +82,54 @@ pub(crate) fn find(address: u64) -> Option<Loaded> {
         // SAFETY: the object is loaded: its code is on this thread's stack.
         bias: unsafe { (*found.link_map).bias },
         eh_frame_hdr: found.eh_frame_hdr as u64,
+    })
+}
+
+/// Where the library and the C library have their variables without content in a file: starts and ends.
+static HAS_STATICS: AtomicBool = AtomicBool::new(false);
+static STATICS: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
+
+/// Finds the variables of the objects that hold these addresses. Takes a lock of the loader: at the start, before there are
+/// threads. Once.
+pub(crate) fn note_statics(codes: [u64; 2]) {
+    if HAS_STATICS.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    unsafe extern "C" fn look(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        codes: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader passes a valid record, and back the pointer given to it below.
+        let (info, codes) = unsafe { (&*info, &*codes.cast::<[u64; 2]>()) };
+        // SAFETY: the loader's own description of its program headers.
+        let headers =
+            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let loads = headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
+        for (code, noted) in codes.iter().zip(&STATICS) {
+            let at = code.wrapping_sub(info.dlpi_addr);
+            let mut holding = loads.clone();
+            if !holding.any(|h| (h.p_vaddr..h.p_vaddr.saturating_add(h.p_memsz)).contains(&at)) {
+                continue;
+            }
+            // Segments lie in the order of their addresses; those before are filled up within their last page.
+            if let Some(last) = loads.clone().rfind(|h| h.p_memsz > h.p_filesz) {
+                let start = info.dlpi_addr + last.p_vaddr;
+                noted[0].store((start + last.p_filesz) & !0xfff, Ordering::Relaxed);
+                noted[1].store((start + last.p_memsz + 0xfff) & !0xfff, Ordering::Release);
+            }
+        }
+        0
+    }
+    // SAFETY: the callback gets the pointer to the local, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw const codes).cast_mut().cast()) };
+}
+
+/// What [`note_statics`] has found, in its order.
+pub(crate) fn statics() -> [Range<u64>; 2] {
+    STATICS.each_ref().map(|noted| {
+        let end = noted[1].load(Ordering::Acquire);
+        noted[0].load(Ordering::Relaxed)..end
     })
 }
 

@@ -61,6 +61,27 @@ pub(crate) unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
     };
 }
 
+/// Gives the pages of memory of this library's own back: they are zeroes afterwards.
+///
+/// # Safety
+/// Nobody needs what is in the range.
+pub(crate) unsafe fn discard(address: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        call(
+            libc::SYS_madvise,
+            [
+                address as usize,
+                bytes,
+                libc::MADV_DONTNEED as usize,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+}
+
 /// Maps memory like [`map_anonymous`] at an address where nothing is, which forked children do not inherit; whether
 /// that was possible.
 pub(crate) fn map_at(address: u64, bytes: u64) -> bool {

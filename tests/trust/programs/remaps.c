@@ -1,5 +1,5 @@
-// remaps: threads that map, fill, move and unmap memory, so that one gets the addresses that another has just left; looks
-// after each move whether all is there.
+// remaps: threads that map, fill, move and unmap memory, so that one gets the addresses that another has just left, also
+// those of stacks of threads that have ended; looks after each move whether all is there.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { THREADS = 8, ROUNDS = 1500, PAGE = 4096, LINE = 512 };
+enum { THREADS = 8, ROUNDS = 1500, PAGE = 4096, LINE = 512, STACK = 64 << 20 };
 
 static void die(const char *what) {
   perror(what);
@@ -41,12 +41,31 @@ static void *go(void *seed) {
   return NULL;
 }
 
+static void *nothing(void *unused) { return unused; }
+
+// Threads that come and go, with stacks that the C library does not keep for others.
+static volatile int is_over;
+
+static void *come_and_go(void *unused) {
+  pthread_attr_t large;
+  if (pthread_attr_init(&large) || pthread_attr_setstacksize(&large, STACK)) die("pthread_attr_setstacksize");
+  while (!is_over) {
+    pthread_t thread;
+    if (pthread_create(&thread, &large, nothing, NULL)) die("pthread_create");
+    pthread_join(thread, NULL);
+  }
+  return unused;
+}
+
 int main(void) {
-  pthread_t threads[THREADS];
+  pthread_t threads[THREADS], others;
+  if (pthread_create(&others, NULL, come_and_go, NULL)) die("pthread_create");
   for (size_t i = 0; i < THREADS; i++) {
     if (pthread_create(&threads[i], NULL, go, (void *)i)) die("pthread_create");
   }
   for (size_t i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+  is_over = 1;
+  pthread_join(others, NULL);
   puts("all there");
   return 0;
 }

@@ -7,8 +7,6 @@ use crate::sys;
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) range: Range,
-    /// The file's number, 0 for none.
-    pub(super) inode: u64,
     /// Private, anonymous, readable and writable, not executable.
     pub(super) is_plain: bool,
 }
@@ -52,7 +50,6 @@ impl Line {
                         start: self.start,
                         end: self.end,
                     },
-                    inode: self.inode,
                     is_plain: self.permissions == *b"rw-p" && self.inode == 0,
                 };
                 *self = Line::default();

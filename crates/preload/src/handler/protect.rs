@@ -42,10 +42,9 @@ impl Handler {
         self.plain.clear();
         let mut mappings = 0;
         let mut protected = Protected::default();
-        let (exempt, plain, shadows) = (&mut self.exempt, &mut self.plain, &self.shadows);
+        let (exempt, plain, shadows) = (&self.exempt, &mut self.plain, &self.shadows);
         let mut refused = 0;
         maps::each(&self.maps, |entry| {
-            exempt.notice(&entry);
             mappings += 1;
             if !entry.is_plain || entry.range.end > TOP {
                 return;

@@ -506,3 +506,17 @@ pub(crate) fn has_userfaultfd(handler: u32) -> bool {
         link.as_os_str() == "anon_inode:[userfaultfd]"
     })
 }
+
+/// What the program maps right behind a library is the program's, whatever lies beside it when the first interval ends.
+#[test]
+fn memory_behind_a_library_moves_as_a_whole() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let behind = program("behind");
+    let command = [behind.to_str().unwrap(), "/libc.so"];
+    let options = ["--backend", "fault", "--interval", "10ms"];
+    let said = stage.run(stage.record(&options, &command)).require(0);
+    assert_eq!(said.text(), "moved\n");
+}

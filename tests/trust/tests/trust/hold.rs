@@ -289,8 +289,15 @@ fn a_cgroup_made_below_one_of_any_name_is_let_go_when_the_recorder_is_killed() {
     let pid = recorder.end().pid;
     assert!(patiently(|| !made.exists()));
     go_on(&stage, 5);
-    let target = fs::read_to_string(odd.0.join("cgroup.procs")).expect("the target");
-    let target = rustix::process::Pid::from_raw(target.trim().parse().expect("one process"));
+    // The watchdog, which was in there too, ends after it has cleaned up.
+    let mut target = None;
+    let is_alone = patiently(|| {
+        let processes = fs::read_to_string(odd.0.join("cgroup.procs")).expect("the target");
+        target = processes.trim().parse().ok();
+        target.is_some()
+    });
+    assert!(is_alone, "one process");
+    let target = target.and_then(rustix::process::Pid::from_raw);
     let _ = rustix::process::kill_process(target.expect("a process"), Signal::TERM);
     stage.require_clean(pid);
 }

@@ -1,0 +1,54 @@
+// behind: maps memory right behind that of a library, as the kernel may do by itself, and moves what it maps there later.
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, FEW = 4, MANY = 8, LONG_US = 300000 };
+
+static void die(const char *what) {
+  perror(what);
+  exit(1);
+}
+
+// The end of the last mapping of a library, with its variables that have no content in the file.
+static char *end_of(const char *library) {
+  FILE *maps = fopen("/proc/self/maps", "r");
+  char line[512];
+  uintptr_t start, end, found = 0;
+  if (!maps) die("maps");
+  while (fgets(line, sizeof line, maps)) {
+    if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &start, &end) != 2) continue;
+    if (strstr(line, library) || (start == found && !strchr(line, '/'))) found = end;
+  }
+  fclose(maps);
+  return (char *)found;
+}
+
+static void *map(char *at, size_t pages) {
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+  char *made = mmap(at, pages * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (made == MAP_FAILED) die("mmap");
+  memset(made, 7, pages * PAGE);
+  return made;
+}
+
+int main(int count, char **words) {
+  char *at = count > 1 ? end_of(words[1]) : NULL;
+  if (!at) return 2;
+  map(at, FEW);
+  usleep(LONG_US);
+  if (munmap(at, FEW * PAGE)) die("munmap");
+  map(at, MANY);
+  usleep(LONG_US);
+  char *moved = mremap(at, MANY * PAGE, 2 * MANY * PAGE, MREMAP_MAYMOVE);
+  if (moved == MAP_FAILED) die("mremap");
+  for (size_t i = 0; i < MANY * PAGE; i++) {
+    if (moved[i] != 7) return 3;
+  }
+  puts("moved");
+  return 0;
+}
