@@ -418,12 +418,13 @@ static int count_signals(char **a) {
   return 13;
 }
 
-// state: everything that a program inherits and that a recorder could have changed.
+// state: everything that a program inherits and that a recorder could have changed. The shell reads its own signal masks itself: it
+// changes them while it makes a child.
 static int state(char **a) {
   (void)a;
   char command[] =
-      "cat /proc/$$/limits; grep -E '^(Sig|Shd|Cap|NoNew|Seccomp|Uid|Gid|Groups|Umask)' /proc/$$/status | "
-      "grep -v SigQ; ls /proc/$$/fd; cat /proc/$$/oom_score_adj /proc/$$/timerslack_ns /proc/$$/coredump_filter; "
+      "cat /proc/$$/limits; while IFS= read -r line; do case $line in SigQ*) ;; "
+      "Sig*|Shd*|Cap*|NoNew*|Seccomp*|Uid*|Gid*|Groups*|Umask*) echo \"$line\";; esac; done < /proc/$$/status; ls /proc/$$/fd; cat /proc/$$/oom_score_adj /proc/$$/timerslack_ns /proc/$$/coredump_filter; "
       "nice; umask; pwd; cut -d' ' -f18,19,41,42 /proc/$$/stat; cat /proc/$$/personality; "
       "env -u LD_PRELOAD | grep -v -e ^VARVE_ -e ^_= | sort";
   execl("/bin/bash", "bash", "-c", command, NULL);
