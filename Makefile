@@ -25,8 +25,8 @@ demo: build
 	$(BIN)/varve report $(OUT)/demo.varve --html $(OUT)/demo.html
 	@echo "The page is $(OUT)/demo.html: open it in a browser."
 
-# Root is needed: recording is. The truth suite runs again under Debian's 6.1 and 6.12 kernels, half of it under each: the
-# other half at the next commit.
+# Root is needed: recording is. The truth suite runs again under Debian's 6.1 and 6.12 kernels, a third of it under each: the
+# rest at the next commits.
 # The C++ library's tests take the processor time that the virtual machines leave.
 test: test-fast
 	scripts/setup cpp

@@ -44,7 +44,7 @@ enum Chore {
     VmTruth {
         #[command(flatten)]
         kernels: Kernels,
-        /// Half of the executables under each kernel: the commit before and the one after run the others
+        /// A third of the executables under each kernel: the next commits run the others
         #[arg(long)]
         spread: bool,
         /// Words for the test executables: a filter, --nocapture

@@ -42,8 +42,11 @@ pub(crate) fn facts(places: &Places, machine: &Machine, kernels: &[String]) -> R
     Ok(all_ran)
 }
 
-/// Runs `varve doctor` and every executable of the truth suite under each kernel; true if all passed. With `turn` every
-/// second executable under each kernel, and the others in the next turn.
+/// Of so many turns each runs an executable under a kernel once.
+const TURNS: usize = 3;
+
+/// Runs `varve doctor` and every executable of the truth suite under each kernel; true if all passed. With `turn` a third of
+/// them under each kernel, and the others in the next turns.
 pub(crate) fn truth(
     places: &Places,
     machine: &Machine,
@@ -77,8 +80,8 @@ pub(crate) fn truth(
             let name = test
                 .file_name()
                 .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-            if turn.is_some_and(|turn| (turn + k + t) % 2 == 1) {
-                eprintln!("in the next turn: {name} on {kernel}");
+            if turn.is_some_and(|turn| (turn + k + t) % TURNS != 0) {
+                eprintln!("in another turn: {name} on {kernel}");
                 continue;
             }
             let mut command = vec![test.display().to_string(), "--test-threads=1".to_owned()];
