@@ -15,7 +15,7 @@ const RUNTIMES: [(&str, &str, &str); 6] = [
     (
         "libjvm.so",
         "java",
-        "`java -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit`",
+        "`jcmd PID Compiler.perfmap`, or `java -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit`,",
     ),
     ("libcoreclr.so", "dotnet", "`DOTNET_PerfMapEnabled=1`"),
     ("libnode.so", "node", "`node --perf-basic-prof`"),

@@ -109,6 +109,8 @@ real_functions! {
     read_chk as "__read_chk" (fd: c_int, to: Pointer, bytes: usize, room: usize) -> isize, else Default::default();
     getrandom as "getrandom" (to: Pointer, bytes: usize, flags: u32) -> isize,
         else raw(libc::SYS_getrandom, [to as usize, bytes, flags as usize, 0, 0, 0]);
+    poll as "poll" (first: *mut libc::pollfd, count: libc::nfds_t, ms: c_int) -> c_int,
+        else raw(libc::SYS_poll, [first as usize, count as usize, ms as usize, 0, 0, 0]) as c_int;
     recvmsg as "recvmsg" (fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize,
         else raw(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]);
     send as "send" (fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize,

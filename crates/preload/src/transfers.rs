@@ -71,11 +71,12 @@ impl Direction {
             },
             revents: 0,
         };
-        let ms = limit_ns.map_or(usize::MAX, |ns| {
-            ns.div_ceil(1_000_000).min(c_int::MAX as u64) as usize
+        let ms = limit_ns.map_or(-1, |ns| {
+            ns.div_ceil(1_000_000).min(c_int::MAX as u64) as c_int
         });
+        // The C library's, as the thread may be cancelled in it.
         // SAFETY: one struct, which lives here.
-        let ready = unsafe { sys::call(libc::SYS_poll, [&raw mut one as usize, 1, ms, 0, 0, 0]) };
+        let ready = unsafe { real::get().poll(&raw mut one, 1, ms) };
         match ready {
             0 => 0,
             1 => one.revents,

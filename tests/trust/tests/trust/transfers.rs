@@ -59,6 +59,21 @@ fn what_ends_before_all_is_done_ends_so_and_errors_are_the_programs() {
 }
 
 #[test]
+fn threads_are_cancelled_where_they_wait() {
+    let (stage, program) = (Stage::new(), program("cancels"));
+    let plain = plain(&stage, &program);
+    assert_eq!(
+        plain.matches(": cancelled, cleaned up 1").count(),
+        8,
+        "{plain}"
+    );
+    for hold in ["cgroup", "ptrace"] {
+        let options = ["--hold", hold, "--interval", "10ms"];
+        assert_eq!(recorded(&stage, &options, &program), plain, "{hold}");
+    }
+}
+
+#[test]
 fn without_the_library_a_hold_cuts_transfers_short() {
     let stage = Stage::new();
     let said = recorded(&stage, &["--no-preload"], &program("transfers"));
