@@ -53,9 +53,22 @@ fn what_ends_before_all_is_done_ends_so_and_errors_are_the_programs() {
     assert_eq!(plain.lines().count(), 19, "{plain}");
     assert_eq!(plain.matches("gave less: 0").count(), 3, "{plain}");
     for hold in ["cgroup", "ptrace"] {
-        let recorded = recorded(&stage, &["--hold", hold, "--interval", "20ms"], &program);
-        assert_eq!(recorded, plain, "{hold}");
+        let options = ["--hold", hold, "--interval", "20ms"];
+        // How long calls take is the machine's too, which may stand still for a while.
+        let is_as_long = (0..3).any(|_| {
+            let recorded = recorded(&stage, &options, &program);
+            assert_eq!(without_times(&recorded), without_times(&plain), "{hold}");
+            recorded == plain
+        });
+        assert!(is_as_long, "{hold}");
     }
+}
+
+/// What the calls returned.
+fn without_times(said: &str) -> Vec<&str> {
+    said.lines()
+        .map(|line| line.split(", after").next().unwrap_or(line))
+        .collect()
 }
 
 #[test]
