@@ -277,6 +277,7 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
             held_ns: Duration(intervals * 400_000),
             recorder_cpu_ns: Duration(intervals * 1_500_000),
             recorder_peak_bytes: Bytes(80 << 20),
+            ..Overhead::default()
         },
         losses: Default::default(),
         samples: None,

@@ -1,6 +1,6 @@
 import { h } from "./dom";
 import * as fmt from "./format";
-import type { Known, Report } from "./payload";
+import type { Known, Report, Slowdown } from "./payload";
 
 
 function tile(label: string, value: string, sub: string, why = sub): HTMLElement {
@@ -30,6 +30,12 @@ function completeness(report: Report): HTMLElement {
     losses.length
       ? h("ul", {}, trace.statement, ...losses.map(([kind, count]) => h("li", {}, h("b", {}, kind), ` ${fmt.count(count)}`)))
       : h("p", {}, trace.statement || "The recording has not said that it is complete."));
+}
+
+/** What a slowdown is made of. */
+function slowdownTitle(s: Slowdown): string {
+  const parts = [["held", s.held], ["first accesses to cleared pages", s.first_accesses], ["samples", s.samples], ["the recorder's work", s.contention]] as const;
+  return parts.map(([what, share]) => `${what} ${fmt.share(share)}`).join(", ");
 }
 
 export function header(report: Report, themeButton: HTMLElement): HTMLElement {
@@ -63,7 +69,9 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
       figure("Touched", footprint.touched_pages, fmt.pageBytes, pages => (several ? `${fmt.known(footprint.touched_pages_per_process, fmt.pageBytes)} summed over processes` : fmt.pages(pages))),
       figure("Working set, peak", footprint.peak_working_set_pages, fmt.pageBytes, () => `median ${fmt.pageBytes(median)}`),
       figure("Resident, peak", footprint.peak_resident_pages, fmt.pageBytes, pages => (several ? "summed over processes" : fmt.pages(pages))),
-      figure("Target held", overhead.held_ns, ns => (emulated ? "never" : ofTime(ns)), () => (emulated ? "it ran in an emulator" : "of the time")),
+      overhead.slowdown
+        ? tile("Slowdown", fmt.share(overhead.slowdown.measured), overhead.slowdown.asked === null ? "measured" : `measured; asked ${fmt.share(overhead.slowdown.asked)}`, slowdownTitle(overhead.slowdown))
+        : figure("Target held", overhead.held_ns, ns => (emulated ? "never" : ofTime(ns)), () => (emulated ? "it ran in an emulator" : "of the time")),
       figure("Recorder", overhead.recorder_cpu_ns, ns => fmt.time(ns / 1e3), ns => `of CPU, ${ofTime(ns)} of one CPU`),
       figure("Machine", trace.machine, text => text, () => fmt.known(trace.kernel, text => text))));
 }

@@ -836,7 +836,11 @@ held_ns: Known<Duration>,
 /**
  * CPU time of the recorder.
  */
-recorder_cpu_ns: Known<Duration>, };
+recorder_cpu_ns: Known<Duration>, 
+/**
+ * How much longer the program took for being recorded, and of what that is made; null where nobody measured it.
+ */
+slowdown: Slowdown | null, };
 
 /**
  * A page number: virtual address >> 12.
@@ -1163,6 +1167,10 @@ source: SampleSource,
  */
 rate: number, 
 /**
+ * The lowest rate at which they were taken for a time, to keep within the permitted overhead.
+ */
+least_rate: number, 
+/**
  * How many were taken of recorded threads.
  */
 taken: number, 
@@ -1440,6 +1448,36 @@ tested: number,
  * Blocks with no more events than this may be missing, because there were too many blocks; 0 as a rule.
  */
 missed_below: number, };
+
+/**
+ * How much longer the program took for being recorded, as it was measured meanwhile: shares of the time that it would have
+ * taken by itself.
+ */
+export type Slowdown = { 
+/**
+ * What it was to be at most; null where the length of intervals was forced.
+ */
+asked: number | null, 
+/**
+ * What it was: the sum of the four that follow.
+ */
+measured: number, 
+/**
+ * It was held.
+ */
+held: number, 
+/**
+ * First accesses to pages whose bit had been cleared.
+ */
+first_accesses: number, 
+/**
+ * Samples interrupted it.
+ */
+samples: number, 
+/**
+ * The recorder worked where it could have.
+ */
+contention: number, };
 
 /**
  * Samples of one source.

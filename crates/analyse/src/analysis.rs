@@ -18,7 +18,7 @@ pub use crate::sections::objects::{
     Usage,
 };
 pub use crate::sections::processes::{ProcessTouched, ProcessUse};
-pub use crate::sections::recording::{MachineFacts, ObjectSource, Overhead, TraceFacts};
+pub use crate::sections::recording::{MachineFacts, ObjectSource, Overhead, Slowdown, TraceFacts};
 use crate::sections::samples::SampleUse;
 use crate::sections::sharing::SharingUse;
 pub use crate::sections::threads::ThreadUse;

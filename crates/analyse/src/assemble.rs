@@ -170,7 +170,7 @@ impl Whole<'_> {
         let intervals = tables.intervals.iter();
         let of_processes = folded.processes.values();
         let trace = self.facts();
-        let is_whole = trace.complete;
+        let (is_whole, recorded) = (trace.complete, trace.recorded_ns());
         let of_touches = |pages: Pages| self.made_of(Capability::Touches, is_whole, pages);
         let count = |touches: u64| self.made_of(Capability::Touches, is_whole, touches);
         Analysis {
@@ -202,6 +202,10 @@ impl Whole<'_> {
                     None => manifest.overhead.recorder_cpu_ns,
                 }),
                 recorder_peak_bytes: manifest.overhead.recorder_peak_bytes,
+                slowdown: match self.trace.selection() {
+                    Some(_) => None,
+                    None => Slowdown::of(manifest, recorded),
+                },
             }),
             footprint: Footprint {
                 touched_pages: of_touches(reuse.pages()),

@@ -22,8 +22,8 @@ mod sweep;
 pub use analysis::{
     Analysis, Faulted, Finding, FindingId, Footprint, Group, GroupProcess, MachineFacts,
     ObjectProcess, ObjectSource, ObjectUse, Omitted, Overhead, ProcessTouched, ProcessUse,
-    Remainder, Reuse, SourceUse, Tail, ThreadShare, ThreadUse, Touched, TraceFacts, Usage,
-    WorkingSet, Writes,
+    Remainder, Reuse, Slowdown, SourceUse, Tail, ThreadShare, ThreadUse, Touched, TraceFacts,
+    Usage, WorkingSet, Writes,
 };
 
 pub use assemble::Recorded;

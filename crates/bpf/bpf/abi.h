@@ -254,6 +254,12 @@ struct rec_mapping {
 #define SAMPLE_COMPAT 4u /* flag: 32-bit code */
 #define SAMPLE_STACK_MAX 4096
 
+/* What samples have taken of the time of those that they were taken of, since the load */
+struct sample_cost {
+	u64 taken;
+	u64 ns;
+};
+
 /* Of the sample ring, which holds nothing else */
 struct rec_sample {
 	struct record r; /* kind: bytes of stack behind it; aux: cpu << 8 | SAMPLE_* */
@@ -262,6 +268,7 @@ struct rec_sample {
 	u64 regs[16]; /* in the order of their numbers: ax cx dx bx sp bp si di r8 to r15 */
 	u64 fs_base;
 	u64 gs_base;
+	u64 period; /* nanoseconds of the CPU that it stands for */
 };
 
 #define VANISH_ENTRIES 28

@@ -16,6 +16,13 @@ struct {
 	__type(value, struct sample_scratch);
 } sample_scratch SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct sample_cost);
+} sample_cost SEC(".maps");
+
 /* A ring of their own: samples may be lost, and must not take the place of what may not */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -30,11 +37,13 @@ int sample_clock(struct bpf_perf_event_data *ctx)
 	struct task_struct *task;
 	struct sample_scratch *s;
 	u32 zero = 0, where = SAMPLE_USER, stack;
+	struct sample_cost *cost;
 	struct pt_regs r;
-	u64 bytes;
+	u64 bytes, began;
 
 	if (!t || !g || !(t->flags & TRACK_SAMPLES))
 		return 0;
+	began = bpf_ktime_get_ns();
 	task = current_task();
 	/* The user's registers: where the kernel was interrupted they lie on its stack */
 	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
@@ -69,6 +78,7 @@ int sample_clock(struct bpf_perf_event_data *ctx)
 	s->s.regs[15] = r.r15;
 	s->s.fs_base = BPF_CORE_READ(task, thread.fsbase);
 	s->s.gs_base = BPF_CORE_READ(task, thread.gsbase);
+	s->s.period = ctx->sample_period;
 	stack = copy_stack(s->stack, SAMPLE_STACK_MAX, r.sp, g->sample_stack);
 	s->s.r.kind = stack & ~7u;
 	bytes = sizeof(s->s) + (stack & ~7u);
@@ -77,6 +87,11 @@ int sample_clock(struct bpf_perf_event_data *ctx)
 	/* The reader comes by itself, many times before the ring can fill */
 	if (bpf_ringbuf_output(&sample_ring, s, bytes, BPF_RB_NO_WAKEUP))
 		drop(DROP_SAMPLE, 1);
+	cost = bpf_map_lookup_elem(&sample_cost, &zero);
+	if (cost) {
+		__sync_fetch_and_add(&cost->taken, 1);
+		__sync_fetch_and_add(&cost->ns, bpf_ktime_get_ns() - began);
+	}
 	return 0;
 }
 

@@ -297,7 +297,8 @@ impl Kernel {
             .take()
             .ok_or_else(|| BpfError::Load("samples are being taken already".into()))?;
         let drops = self.maps.drops.try_clone().map_err(map_error("drops"))?;
-        Samples::start(&self.object, ring, drops, rate)
+        let cost = map_fd(&self.object, "sample_cost")?;
+        Samples::start(&self.object, ring, (drops, cost), rate)
     }
 
     /// Whether [`Kernel::waited`] tells anything

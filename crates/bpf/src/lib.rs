@@ -25,7 +25,7 @@ pub use event::{
 pub use kernel::{ExemptProcesses, Kernel, TrackedProcesses};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags};
 pub use region::{Bitmap, Leaf, Region, WalkStats};
-pub use samples::{ClockSample, Samples, Whereabouts};
+pub use samples::{ClockSample, Samples, SamplesTaken, Whereabouts, interrupt_time};
 
 /// An address space: two processes with the same one share their pages (`vfork`). Numbers are
 /// reused after the last process of it ended.

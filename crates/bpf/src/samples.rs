@@ -1,15 +1,19 @@
 //! Samples by the clock: a perf event of every CPU, whose interrupts run a program
 
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::time::Instant;
 
 use libbpf_rs::{Link, Object};
 use varve_model::{Address, Cpu, Duration, Pid, Tid, Time};
 
-use crate::abi::{self, Plain, RecSample, Record};
+use crate::abi::{self, Plain, RecSample, Record, SampleCost};
 use crate::kernel::{map_error, system};
 use crate::ring::Ring;
 use crate::{BpfError, raw};
+
+/// `PERF_EVENT_IOC_PERIOD`: `_IOW('$', 4, __u64)` of include/uapi/linux/perf_event.h
+const SET_PERIOD: libc::c_ulong = 0x4008_2404;
 
 /// What a thread was doing when its CPU's clock interrupted it
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +41,8 @@ pub struct ClockSample<'a> {
     pub fs_base: u64,
     /// Base of the segment GS, likewise
     pub gs_base: u64,
+    /// The time of a CPU that it stands for
+    pub period: Duration,
     /// Memory from the stack pointer on, as far as could be copied
     pub stack: &'a [u8],
 }
@@ -56,25 +62,40 @@ pub enum Whereabouts {
 pub struct Samples {
     ring: Ring,
     drops: OwnedFd,
+    cost: OwnedFd,
     period: Duration,
+    /// Of each CPU
+    events: Vec<OwnedFd>,
     _links: Vec<Link>,
+}
+
+/// What samples have taken of the time of the threads that they were taken of
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SamplesTaken {
+    /// How many
+    pub taken: u64,
+    /// How long the program of the interrupts ran; the interrupts themselves take more ([`interrupt_time`])
+    pub time: Duration,
 }
 
 impl Samples {
     pub(crate) fn start(
         object: &Object,
         ring: Ring,
-        drops: OwnedFd,
+        (drops, cost): (OwnedFd, OwnedFd),
         rate: u32,
     ) -> Result<Samples, BpfError> {
-        let period = Duration(1_000_000_000 / u64::from(rate.max(1)));
+        let period = period_of(rate);
         let program = object
             .progs_mut()
             .find(|program| program.name() == "sample_clock" && program.autoload())
             .ok_or_else(|| BpfError::Load("the kernel refused the program sample_clock".into()))?;
-        let mut links = Vec::new();
+        let (mut links, mut events) = (Vec::new(), Vec::new());
         for cpu in online_cpus().map_err(system("reading which CPUs are online"))? {
-            let event = open_clock(cpu, period).map_err(system("opening the cpu-clock event"))?;
+            let event = open_clock(Clocked::Cpu(cpu), period)
+                .map_err(system("opening the cpu-clock event"))?;
+            let kept = event.try_clone();
+            events.push(kept.map_err(system("copying an event's descriptor"))?);
             // The link owns the event from here on
             let link = program
                 .attach_perf_event(event.into_raw_fd())
@@ -84,12 +105,47 @@ impl Samples {
         Ok(Samples {
             ring,
             drops,
+            cost,
             period,
+            events,
             _links: links,
         })
     }
 
-    /// The time of a CPU that one sample stands for
+    /// Takes so many samples per second of each CPU from now on
+    ///
+    /// # Errors
+    /// [`BpfError::System`] where the kernel refuses the period.
+    pub fn set_rate(&mut self, rate: u32) -> Result<(), BpfError> {
+        let period = period_of(rate);
+        for event in &self.events {
+            let mut wanted = period.0;
+            // SAFETY: the request reads 8 bytes, which live until it returns (perf_event_open(2))
+            let result = unsafe { libc::ioctl(event.as_raw_fd(), SET_PERIOD, &raw mut wanted) };
+            if result < 0 {
+                return Err(system("changing the period of samples")(
+                    io::Error::last_os_error(),
+                ));
+            }
+        }
+        self.period = period;
+        Ok(())
+    }
+
+    /// What the samples have taken since the load
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] where the counter cannot be read.
+    pub fn taken(&self) -> Result<SamplesTaken, BpfError> {
+        let cost: SampleCost =
+            raw::map_lookup(self.cost.as_fd(), 0).map_err(map_error("sample_cost"))?;
+        Ok(SamplesTaken {
+            taken: cost.taken,
+            time: Duration(cost.ns),
+        })
+    }
+
+    /// The time of a CPU that one sample stands for, of those that are taken from now on
     pub fn period(&self) -> Duration {
         self.period
     }
@@ -145,14 +201,58 @@ fn decode(bytes: &[u8]) -> Option<ClockSample<'_>> {
         general: sample.regs,
         fs_base: sample.fs_base,
         gs_base: sample.gs_base,
+        period: Duration(sample.period),
         stack: rest
             .get(size_of::<RecSample>()..)?
             .get(..head.kind as usize)?,
     })
 }
 
-/// Opens the software event `cpu-clock` on a CPU: a timer that interrupts whatever runs there
-fn open_clock(cpu: Cpu, period: Duration) -> io::Result<OwnedFd> {
+fn period_of(rate: u32) -> Duration {
+    Duration(1_000_000_000 / u64::from(rate.max(1)))
+}
+
+/// Measures on the calling thread how long the interrupt of such a clock keeps it from its work, without any program: on a
+/// virtual machine the hypervisor's part is most of it
+///
+/// # Errors
+/// Where the clock cannot be opened.
+pub fn interrupt_time() -> io::Result<Duration> {
+    const PERIOD: Duration = Duration(25_000);
+    const ROUNDS: u32 = 3;
+    let mut work = 20_000u32;
+    let mut time = || loop {
+        let began = Instant::now();
+        for i in 0..work {
+            std::hint::black_box(i);
+        }
+        let took = began.elapsed();
+        // Long enough for many interrupts, and short for who waits for it
+        if took.as_micros() >= 1000 {
+            return took.as_nanos() as f64;
+        }
+        work *= 2;
+    };
+    time();
+    let plain = (0..ROUNDS).map(|_| time()).fold(f64::MAX, f64::min);
+    let clock = open_clock(Clocked::Caller, PERIOD)?;
+    let slowed = (0..ROUNDS).map(|_| time()).fold(f64::MAX, f64::min);
+    drop(clock);
+    // In the time that the work takes now comes one interrupt in each period
+    let interrupts = (slowed / PERIOD.0 as f64).max(1.0);
+    Ok(Duration(((slowed - plain).max(0.0) / interrupts) as u64))
+}
+
+/// Whom a clock interrupts
+enum Clocked {
+    /// Whatever runs on a CPU
+    Cpu(Cpu),
+    /// The thread that opens it
+    Caller,
+}
+
+/// Opens the software event `cpu-clock`: a timer that interrupts
+fn open_clock(clocked: Clocked, period: Duration) -> io::Result<OwnedFd> {
     let mut attributes = libbpf_sys::perf_event_attr {
         type_: libbpf_sys::PERF_TYPE_SOFTWARE,
         size: size_of::<libbpf_sys::perf_event_attr>() as u32,
@@ -160,13 +260,17 @@ fn open_clock(cpu: Cpu, period: Duration) -> io::Result<OwnedFd> {
         ..Default::default()
     };
     attributes.__bindgen_anon_1.sample_period = period.0.max(1);
+    let (pid, cpu) = match clocked {
+        Clocked::Cpu(cpu) => (-1, cpu.0 as libc::c_int),
+        Clocked::Caller => (0, -1),
+    };
     // SAFETY: perf_event_open reads `size` bytes of the attributes, which live until it returns
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
             &raw const attributes,
-            -1,
-            cpu.0 as libc::c_int,
+            pid,
+            cpu,
             -1,
             libbpf_sys::PERF_FLAG_FD_CLOEXEC as libc::c_ulong,
         )

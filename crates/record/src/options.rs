@@ -85,6 +85,11 @@ pub enum SamplesChoice {
         /// Per second of each CPU, 1 at least.
         rate: u32,
     },
+    /// By the clock of each CPU, as often as the permitted overhead allows.
+    Within {
+        /// Per second of each CPU at most, 1 at least.
+        rate: u32,
+    },
     /// By the processor itself.
     Hardware {
         /// PEBS, IBS or SPE.
@@ -146,6 +151,9 @@ pub struct RecordOptions {
     pub output: Output,
     /// How long intervals are.
     pub interval: IntervalChoice,
+    /// How much longer the target may take for being recorded, 0 to 1. Samples of [`SamplesChoice::Within`] keep to it, and
+    /// intervals of [`IntervalChoice::Auto`], which names it again.
+    pub overhead: f64,
     /// Whether the target's children are recorded too.
     pub follow: bool,
     /// Heap objects of at least this size have a life of their own.

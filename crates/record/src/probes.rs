@@ -219,6 +219,15 @@ pub(crate) trait Probe {
         None
     }
 
+    /// How much of the target's CPU time it has taken since the last call, beside holds.
+    fn took(&mut self) -> Duration {
+        Duration(0)
+    }
+
+    /// It may take this share of the time in which the target runs, 0 to 1. `contention` is the share of the recorder's work that
+    /// keeps the target from its own.
+    fn limit(&mut self, _share: f64, _contention: f64) {}
+
     /// An interval is over, and its rows are made.
     fn closed(&mut self, _closed: &Closed<'_>, _state: &mut State) {}
 

@@ -5,6 +5,7 @@ mod budget;
 mod close;
 mod events;
 mod manifest;
+mod meter;
 mod policy;
 mod reclaim;
 mod rest;
@@ -22,8 +23,8 @@ use varve_sys::{Signals, Trigger, Waiter, cpu_time, monotonic_now};
 use varve_trace::{Manifest, TraceFolder, TraceWriter};
 
 use self::boundary::Boundaries;
-use self::budget::Cost;
 use self::events::Events;
+use self::meter::Meter;
 use self::policy::IntervalPolicy;
 use self::reclaim::reclaim;
 use self::rest::Rest;
@@ -99,7 +100,9 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         kernel: prepared.kernel,
         target: prepared.target,
         events: prepared.events,
-        policy: IntervalPolicy::Counted,
+        policy: IntervalPolicy::of(options),
+        meter: None,
+        metered: (Time(0), Duration(0)),
         boundaries: Boundaries::new(options),
         writer: prepared.writer,
         manifest: prepared.manifest,
@@ -197,6 +200,10 @@ struct Recorder<'a> {
     target: Target,
     events: Events,
     policy: IntervalPolicy,
+    /// What recording costs; none where the target is not held.
+    meter: Option<Meter>,
+    /// Up to when that was counted, and the recorder's CPU time then.
+    metered: (Time, Duration),
     boundaries: Boundaries,
     writer: TraceWriter,
     manifest: Manifest,
@@ -222,8 +229,10 @@ struct Recorder<'a> {
 impl Recorder<'_> {
     /// Runs the recording; the error is one before anything was recorded, the result what cut it short.
     fn run(&mut self) -> Result<Option<RecordError>, RecordError> {
-        self.policy = IntervalPolicy::of(self.options, self.manifest.machine.cpus)?;
         if self.is_timed() {
+            let meter = Meter::new(self.manifest.machine.cpus)
+                .map_err(RecordError::system("measure the cost of a first access"))?;
+            self.meter = Some(meter);
             varve_sys::thread_priority(-20);
             let missing = self.kernel.missing_promised();
             let tables = &mut self.events.state.tables;
@@ -355,6 +364,7 @@ impl Recorder<'_> {
             }
         }
         self.manifest.clock.start_ns = start;
+        self.metered = (start, cpu_time());
         guard.released(start);
         let rest = Rest::new(start, self.options.delay);
         Ok(Pace {
@@ -394,20 +404,14 @@ impl Recorder<'_> {
                 return Ok(());
             }
         }
-        let cpu = cpu_time();
         let keeps = !pace.rest.is_on();
         let closed = self.close(pace.start, keeps)?;
         pace.guard.released(monotonic_now());
-        let Some((boundary, cleared)) = closed else {
+        let Some(boundary) = closed else {
             // It runs on; try again soon.
             pace.deadline = Some(now + Duration(length.0 / 4 + 1_000_000));
             return Ok(());
         };
-        self.policy.ended(Cost {
-            held: boundary.held,
-            recorder_cpu: cpu_time() - cpu,
-            cleared,
-        });
         pace.start = boundary.next_start;
         pace.deadline = self.due(pace.start);
         if std::mem::take(&mut pace.turns) {

@@ -1,7 +1,7 @@
 //! Clocks.
 
 use rustix::time::{ClockId, clock_getres, clock_gettime};
-use varve_model::{Duration, Time};
+use varve_model::{Duration, Pid, Time};
 
 fn read(clock: ClockId) -> u64 {
     let t = clock_gettime(clock);
@@ -21,6 +21,36 @@ pub fn realtime_now() -> u64 {
 /// CPU time that this process has used, all threads together.
 pub fn cpu_time() -> Duration {
     Duration(read(ClockId::ProcessCPUTime))
+}
+
+/// CPU time that the calling thread has used.
+pub fn thread_cpu_time() -> Duration {
+    Duration(read(ClockId::ThreadCPUTime))
+}
+
+/// CPU time that a process has used, all its threads together, those too that have ended; none where it has ended itself.
+/// By its clock (clock_getcpuclockid(3)), whose number is made of the process's.
+pub fn cpu_time_of(pid: Pid) -> Option<Duration> {
+    /// `CPUCLOCK_SCHED` (include/linux/posix-timers.h).
+    const SCHEDULED: i32 = 2;
+    let clock = (!(pid.0 as i32) << 3) | SCHEDULED;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a local that the call fills; the kernel refuses numbers that are no clock.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (result == 0).then(|| Duration(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64))
+}
+
+/// How long all CPUs together had nothing to do since the machine began: `idle` and `iowait` of `/proc/stat` (proc(5)), which
+/// count hundredths of a second.
+pub fn idle_time() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let mut fields = text.lines().next()?.split_ascii_whitespace().skip(4);
+    let idle: u64 = fields.next()?.parse().ok()?;
+    let waiting: u64 = fields.next()?.parse().ok()?;
+    Some(Duration((idle + waiting).saturating_mul(10_000_000)))
 }
 
 /// How far `CLOCK_BOOTTIME`, in which `/proc/PID/stat` gives start times, is ahead of

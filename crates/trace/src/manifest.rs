@@ -142,9 +142,9 @@ pub enum IntervalChoice {
     Fixed(Duration),
     /// Nobody chose: there are none, or they are those of an imported record.
     None,
-    /// As long as it takes to keep the cost under this share of the run time.
+    /// As long as it takes for the target to take no longer than this because it is recorded.
     Auto {
-        /// The share, 0 to 1.
+        /// How much longer it may take, 0 to 1.
         overhead: f64,
     },
     /// As long as the program takes to make this many accesses; 0: the whole run is one interval.
@@ -225,6 +225,13 @@ pub struct Completeness {
 pub struct Overhead {
     /// How long the target was held, all intervals together.
     pub held_ns: Duration,
+    /// By how much the target ended later because the first access to each page after its bit was cleared takes longer: the pages
+    /// touched, times the price that was measured.
+    pub first_accesses_ns: Duration,
+    /// By how much because samples interrupted it.
+    pub samples_ns: Duration,
+    /// By how much because the recorder worked where the target could have.
+    pub contention_ns: Duration,
     /// CPU time of the recorder while the target ran.
     pub recorder_cpu_ns: Duration,
     /// The recorder's peak resident memory.
@@ -238,6 +245,8 @@ pub struct SamplesNote {
     pub source: SampleSource,
     /// How many were asked for, per second of each CPU.
     pub rate: u32,
+    /// The lowest rate at which they were taken for a time, to keep within the permitted overhead.
+    pub least_rate: u32,
     /// How many were taken of recorded threads.
     pub taken: u64,
     /// Of those: the kernel was at work, in a system call.
@@ -266,6 +275,7 @@ impl SamplesNote {
         SamplesNote {
             source,
             rate,
+            least_rate: rate,
             taken: 0,
             in_calls: 0,
             in_traps: 0,

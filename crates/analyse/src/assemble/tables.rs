@@ -32,6 +32,8 @@ pub struct Recorded {
     pub paused: Duration,
     /// How long the target was held.
     pub held: Duration,
+    /// The longest single hold.
+    pub longest_hold: Duration,
 }
 
 impl Recorded {
@@ -45,6 +47,11 @@ impl Recorded {
             length: last.end_ns - first.start_ns,
             paused: paused(intervals),
             held: Duration(held.fold(0, u64::saturating_add)),
+            longest_hold: intervals
+                .iter()
+                .map(|i| i.held_ns)
+                .max()
+                .unwrap_or_default(),
         }
     }
 }

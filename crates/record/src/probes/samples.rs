@@ -3,6 +3,7 @@
 mod clock;
 mod code;
 pub(crate) mod hardware;
+mod pace;
 mod space;
 
 use varve_access::Steps;
@@ -42,7 +43,7 @@ fn taker(options: &RecordOptions) -> (Taker, u32) {
     }
     match options.samples {
         SamplesChoice::Off => (Taker::None, 0),
-        SamplesChoice::Clock { rate } => (Taker::Clock, rate),
+        SamplesChoice::Clock { rate } | SamplesChoice::Within { rate } => (Taker::Clock, rate),
         SamplesChoice::Hardware { source, rate } => (Taker::Hardware(source), rate),
         SamplesChoice::Auto { rate } => {
             let taker = hardware::found().map_or(Taker::Clock, Taker::Hardware);
@@ -89,7 +90,12 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
             setup.manifest.samples = Some(sampler.note());
             setup.manifest.capabilities.insert(Capability::Samples);
             let written = sampler.note();
-            Some(Box::new(Samples { sampler, written }))
+            let adapts = matches!(setup.options.samples, SamplesChoice::Within { .. });
+            Some(Box::new(Samples {
+                sampler,
+                adapts,
+                written,
+            }))
         }
         Err(error) => {
             let (what, _) = error.message();
@@ -103,6 +109,8 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
 /// The probe.
 struct Samples {
     sampler: Sampler,
+    /// Whether fewer are taken than asked for where they would cost too much.
+    adapts: bool,
     /// What had become of the samples when they were written last.
     written: SamplesNote,
 }
@@ -159,6 +167,19 @@ impl Probe for Samples {
         match &mut self.sampler {
             Sampler::Clock(sampler) => sampler.resolve(processes, stacks),
             Sampler::Hardware(sampler) => sampler.resolve(processes, stacks),
+        }
+    }
+
+    fn took(&mut self) -> Duration {
+        match &mut self.sampler {
+            Sampler::Clock(sampler) => sampler.took(),
+            Sampler::Hardware(_) => Duration(0),
+        }
+    }
+
+    fn limit(&mut self, share: f64, contention: f64) {
+        if let (Sampler::Clock(sampler), true) = (&mut self.sampler, self.adapts) {
+            sampler.limit(share, contention);
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration as Wait;
 
 use varve_bpf::Kernel;
 use varve_model::{Duration, Pid, Time};
-use varve_sys::{Frozen, Urgent, monotonic_now};
+use varve_sys::{Frozen, Urgent, cpu_time, monotonic_now};
 
 use super::events::Events;
 use crate::hold::Hold;
@@ -29,6 +29,8 @@ pub(super) struct Boundary {
     pub(super) next_start: Time,
     /// How long the target was held.
     pub(super) held: Duration,
+    /// CPU time of the recorder meanwhile.
+    pub(super) cpu: Duration,
 }
 
 /// Makes boundaries, and counts what went wrong with them.
@@ -96,7 +98,7 @@ impl Boundaries {
     ) -> Result<Option<(Boundary, Reading)>, RecordError> {
         // While the target waits for the recorder, the recorder waits for nobody.
         let _urgent = self.holds.then(Urgent::begin);
-        let asked = monotonic_now();
+        let (asked, cpu) = (monotonic_now(), cpu_time());
         // The ring must not run over in the meantime: thousands of threads may be ending.
         if self.holds && hold.freeze(self.limit, || kernel.relieve())? == Frozen::NotYet {
             hold.thaw()?;
@@ -117,7 +119,7 @@ impl Boundaries {
             Some(error) => Err(error),
             None => take(steps, &pids, kernel, events, &mut reading),
         };
-        let next_start = monotonic_now();
+        let (next_start, cpu) = (monotonic_now(), cpu_time() - cpu);
         if self.holds {
             let release = hold.thaw()?;
             self.let_go += u64::from(release.cut_short);
@@ -129,6 +131,7 @@ impl Boundaries {
             end,
             next_start,
             held: next_start - asked,
+            cpu,
         };
         Ok(Some((boundary, reading)))
     }

@@ -1,40 +1,74 @@
 //! The end of an interval: what was read becomes rows.
 
-use varve_model::{Bytes, Interval, Loss, Time, TouchSource};
+use varve_model::{Bytes, Duration, Interval, Loss, Time, TouchSource};
 use varve_sys::{cpu_time, monotonic_now};
 use varve_trace::Overhead;
 use varve_trace::tables::{CounterRow, IntervalRow};
 
 use super::Recorder;
 use super::boundary::Boundary;
+use super::budget::{Budget, Cost};
+use super::meter::Done;
 use super::reclaim::reclaim;
 use super::touch_rows::append_runs;
 use crate::RecordError;
 use crate::probes::{Closed, Reading};
 use crate::state::found::Found;
 
+/// CPU time of the recorder while it closes an interval, the hold's apart.
+struct Work {
+    since: Duration,
+    /// What each boundary takes, however long the interval was. The rest grows with it: events and samples.
+    of_boundary: Duration,
+}
+
+impl Work {
+    fn begin() -> Work {
+        Work {
+            since: cpu_time(),
+            of_boundary: Duration(0),
+        }
+    }
+
+    /// What was done since the last call was a boundary's, but for what was done in the hold.
+    fn boundary(&mut self, held: Duration) {
+        let now = cpu_time();
+        let worked = Duration((now - self.since).0.saturating_sub(held.0));
+        self.of_boundary = self.of_boundary + worked;
+        self.since = now;
+    }
+
+    /// It was not.
+    fn running(&mut self) {
+        self.since = cpu_time();
+    }
+}
+
 impl Recorder<'_> {
-    /// Closes the interval that began at `start`; also says how many pages were cleared. Unless it `keeps` it nothing of
+    /// Closes the interval that began at `start`, and chooses how long the next one is. Unless it `keeps` it nothing of
     /// it gets into the trace.
     pub(super) fn close(
         &mut self,
         start: Time,
         keeps: bool,
-    ) -> Result<Option<(Boundary, u64)>, RecordError> {
+    ) -> Result<Option<Boundary>, RecordError> {
+        let mut work = Work::begin();
         let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
         let made = self.boundaries.close(kernel, hold, &mut self.events)?;
         let Some((boundary, reading)) = made else {
             return Ok(None);
         };
+        work.boundary(boundary.cpu);
         self.events.state.boundary = Some(boundary.end);
         self.events.state.released = Some(boundary.next_start);
         self.drain()?;
+        work.running();
         let state = &mut self.events.state;
         state.boundary = None;
         state.processes.refresh_maps(boundary.next_start);
         state.inherit_pending();
         let found = self.refined();
-        let cleared = found
+        let touched = found
             .iter()
             .flat_map(|f| &f.regions)
             .map(|region| u64::from(region.touched_count()))
@@ -54,8 +88,52 @@ impl Recorder<'_> {
             self.events
                 .tell(|probe, state| probe.closed(&closed, state));
         }
+        work.boundary(Duration(0));
+        self.meter(&boundary, touched, work, keeps);
         self.note_cost();
-        Ok(Some((boundary, cleared)))
+        Ok(Some(boundary))
+    }
+
+    /// Notes what the interval cost the target, and chooses the next one's length and the rate of samples by it.
+    fn meter(&mut self, boundary: &Boundary, touched: u64, work: Work, keeps: bool) {
+        let Some(meter) = &mut self.meter else {
+            return;
+        };
+        let cpu = cpu_time();
+        let recorder_cpu = Duration((cpu - self.metered.1).0.saturating_sub(boundary.cpu.0));
+        let probes = self.events.probes.iter_mut();
+        let done = Done {
+            wall: boundary.next_start - self.metered.0,
+            held: boundary.held,
+            touched,
+            samples: probes.fold(Duration(0), |sum, p| sum + p.took()),
+            recorder_cpu,
+        };
+        self.metered = (boundary.next_start, cpu);
+        let load = meter.look(&self.target.hold.processes(), &done);
+        let at_the_end = Done {
+            samples: Duration(0),
+            recorder_cpu: work.of_boundary.min(recorder_cpu),
+            ..done
+        };
+        let all_the_time = Done {
+            held: Duration(0),
+            touched: 0,
+            recorder_cpu: recorder_cpu - at_the_end.recorder_cpu,
+            ..done
+        };
+        let cost = Cost {
+            wall: done.wall,
+            boundary: meter.price(&at_the_end),
+            running: meter.price(&all_the_time),
+        };
+        if keeps {
+            meter.add(cost.boundary.plus(cost.running));
+        }
+        self.policy.ended(&cost);
+        let share = Budget::of_samples(self.options.overhead);
+        self.events
+            .tell(|probe, _| probe.limit(share, load.contention));
     }
 
     /// What probes have read at the boundary, by whose memory it is, as all others have corrected it.
@@ -140,8 +218,12 @@ impl Recorder<'_> {
 
     fn note_cost(&mut self) {
         let cpu = cpu_time();
+        let spent = self.meter.as_ref().map(|m| m.total).unwrap_or_default();
         self.manifest.overhead = Overhead {
             held_ns: self.held,
+            first_accesses_ns: spent.first_accesses,
+            samples_ns: spent.samples,
+            contention_ns: spent.contention,
             recorder_cpu_ns: cpu - self.cpu_began,
             recorder_peak_bytes: Bytes(0),
         };

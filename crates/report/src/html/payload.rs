@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use ts_rs::{Config, TS, TypeVisitor};
-use varve_analyse::{CountUse, Group, Known, ProcessUse, SampleUse, SharingUse};
+use varve_analyse::{CountUse, Group, Known, ProcessUse, SampleUse, SharingUse, Slowdown};
 use varve_model::{Address, Bytes, Duration, ObjectKind, Pages, Pid, Tid, Time};
 use varve_trace::ClockUnit;
 
@@ -143,6 +143,8 @@ pub struct Overhead {
     pub held_ns: Known<Duration>,
     /// CPU time of the recorder.
     pub recorder_cpu_ns: Known<Duration>,
+    /// How much longer the program took for being recorded, and of what that is made; null where nobody measured it.
+    pub slowdown: Option<Slowdown>,
 }
 
 /// How much memory was touched.

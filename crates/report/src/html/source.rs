@@ -47,6 +47,7 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
         overhead: Overhead {
             held_ns: analysis.overhead.map(|o| o.held_ns),
             recorder_cpu_ns: analysis.overhead.map(|o| o.recorder_cpu_ns),
+            slowdown: analysis.overhead.value().and_then(|o| o.slowdown),
         },
         footprint: Footprint {
             touched_pages: f.touched_pages.clone(),

@@ -130,7 +130,8 @@ fn signal_name(number: i32) -> Option<&'static str> {
 /// What recording cost.
 fn cost(a: &Analysis, cost: &Overhead) -> String {
     let trace = &a.trace;
-    let mut parts = vec![match trace.has(Capability::Emulated) {
+    let mut parts: Vec<String> = cost.slowdown.map(|s| s.in_words()).into_iter().collect();
+    parts.push(match trace.has(Capability::Emulated) {
         true => "the program ran in an emulator, many times slower than by itself: times are not its own".to_owned(),
         false => format!(
             "target held {} ({} of the time, longest {}; all threads stood still for {}){}",
@@ -140,7 +141,7 @@ fn cost(a: &Analysis, cost: &Overhead) -> String {
             format::duration(cost.stood_ns),
             held_by(&trace.hold)
         ),
-    }];
+    });
     parts.push(format!(
         "recorder used {} of CPU",
         format::duration(cost.recorder_cpu_ns)
@@ -151,7 +152,11 @@ fn cost(a: &Analysis, cost: &Overhead) -> String {
             format::bytes(cost.recorder_peak_bytes)
         ));
     }
-    parts.join(", ")
+    match cost.slowdown {
+        // The first is a sentence with commas of its own.
+        Some(_) => [parts.remove(0), parts.join(", ")].join("; "),
+        None => parts.join(", "),
+    }
 }
 
 /// Whether all was recorded, in a word with its tone.
@@ -191,9 +196,14 @@ pub(super) fn brief(page: &mut Page, a: &Analysis, lines: usize) {
         page.labelled_within("WRONG", Tone::Bad, &text, lines);
     }
     if let Some(cost) = a.overhead.value() {
-        let text = match a.trace.has(Capability::Emulated) {
-            true => self::cost(a, cost),
-            false => format!(
+        let text = match (a.trace.has(Capability::Emulated), cost.slowdown) {
+            (true, _) => self::cost(a, cost),
+            (false, Some(slowdown)) => format!(
+                "{}; longest hold {}",
+                slowdown.in_words(),
+                format::duration(cost.longest_hold_ns)
+            ),
+            (false, None) => format!(
                 "target held {} ({} of the time){}, recorder used {} of CPU",
                 format::duration(cost.held_ns),
                 format::percent(cost.held_ns.0, a.trace.recorded_ns().0),

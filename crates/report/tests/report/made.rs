@@ -36,7 +36,7 @@ pub(crate) fn manifest(kind: Kind) -> Manifest {
         "machine": {"kernel": "6.12.48", "architecture": "x86_64", "cpu": "Some CPU", "cpus": 2, "memory_bytes": 8_u64 << 30, "nodes": 2},
         "clock": {"start_ns": 0, "end_ns": 400 * STEP, "start_unix_ns": 1_773_480_413_000_000_000_u64, "unit": "nanoseconds"},
         "completeness": {"complete": false, "statement": if kind == Kind::Imported { "Imported: some pages were touched." } else { "" }},
-        "overhead": {"held_ns": 0, "recorder_cpu_ns": 0, "recorder_peak_bytes": 50 << 20},
+        "overhead": {"held_ns": 0, "first_accesses_ns": 0, "samples_ns": 0, "contention_ns": 0, "recorder_cpu_ns": 0, "recorder_peak_bytes": 50 << 20},
         "losses": if kind == Kind::Incomplete { serde_json::json!({"ring_overflow": 17}) } else { serde_json::json!({}) },
         "modules": [], "notes": [],
     });

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use varve_analyse::{AnalyseOptions, Overview, Recorded, analyse, format};
+use varve_analyse::{AnalyseOptions, Overview, Recorded, Slowdown, analyse, format};
 use varve_model::{Capability, Pid, visible};
 use varve_trace::tables::{CountRow, FaultRow, ObjectRow, ProcessRow, SampleRow, TouchRow};
 use varve_trace::{Manifest, Trace, TraceError};
@@ -75,6 +75,13 @@ fn cost(manifest: &Manifest, of: &Recorded) -> String {
     if manifest.has(Capability::Emulated) {
         return format!(
             "cost: the program ran in an emulator, many times slower than by itself; recorder used {cpu} of CPU"
+        );
+    }
+    if let Some(slowdown) = Slowdown::of(manifest, of.length - of.paused) {
+        return format!(
+            "cost: {}; longest hold {}",
+            slowdown.in_words(),
+            format::duration(of.longest_hold)
         );
     }
     let waited = match manifest.traps.map(|traps| traps.waited_ns) {

@@ -20,7 +20,8 @@ use varve_trace::{Existing, IntervalChoice};
 use self::finish::finish;
 pub(super) use self::finish::put_in_order;
 use self::values::{
-    DEFAULT_RATE, HoldArgument, IntervalArgument, SamplesArgument, Thp, Writes, ablation, backends,
+    DEFAULT_RATE, HoldArgument, IntervalArgument, SHORT_INTERVAL, SamplesArgument, Thp, Writes,
+    ablation, backends,
 };
 use super::Failure;
 use crate::arguments::Writing;
@@ -35,7 +36,7 @@ use crate::values::{Moment, Share, Size};
 Examples:
   varve record -- ./solver input.dat       record a command, to solver.varve
   varve record -p 1234 -o db.varve         record a running process until Ctrl-C
-  varve record --interval auto -- ./server choose the interval so that the cost stays under 3 %
+  varve record --overhead 2% -- ./server   let it take 2 % longer at most, with longer intervals and fewer samples
   varve record --backend exact -- ./prog   count every access, many times slower
 
 Signals to the recorder: SIGINT (Ctrl-C) ends the recording, SIGUSR1 pauses it and has it go on.
@@ -66,13 +67,14 @@ pub(crate) struct Record {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 60))]
     pub(crate) interval_accesses: Option<u64>,
 
-    /// Length of an interval: 10ms to 60m, or `auto`
-    #[arg(long, value_name = "TIME", default_value = "50ms")]
-    pub(crate) interval: IntervalArgument,
-
-    /// Cost that `--interval auto` keeps under, as a share of the run time
-    #[arg(long, value_name = "SHARE", default_value = "3%")]
+    /// How much longer the program may take for being recorded: intervals, from 50ms up, and the rate of samples are
+    /// chosen by what they are measured to cost
+    #[arg(long, value_name = "SHARE", default_value = "5%")]
     pub(crate) overhead: Share,
+
+    /// Length of an interval, 10ms to 60m, whatever it costs
+    #[arg(long, value_name = "TIME")]
+    pub(crate) interval: Option<IntervalArgument>,
 
     /// Let the program run for this long before its accesses are recorded, such as 5s
     #[arg(long, value_name = "TIME", default_value = "0s")]
@@ -103,11 +105,12 @@ pub(crate) struct Record {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) writes: Writes,
 
-    /// Samples of what each thread waits for, per second of each CPU: a rate such as `1000/s`, or `off`. Their weight is
-    /// time at an instruction, not a number of accesses. `pebs`, `ibs` and `spe` are samples of accesses by the processor
-    /// itself, with latency and memory level; `auto` takes those where they are, else `1000/s`
-    #[arg(long, value_name = "RATE", default_value = "1000/s")]
-    pub(crate) samples: SamplesArgument,
+    /// Samples of what each thread waits for, per second of each CPU: a rate such as `4000/s`, whatever it costs, or `off`.
+    /// Their weight is time at an instruction, not a number of accesses. `pebs`, `ibs` and `spe` are samples of accesses by
+    /// the processor itself, with latency and memory level; `auto` takes those where they are [default: up to 1000/s, as
+    /// `--overhead` allows]
+    #[arg(long, value_name = "RATE")]
+    pub(crate) samples: Option<SamplesArgument>,
 
     /// What holds the target still between the reading and the clearing of its bits: `cgroup` (the
     /// freezer), `ptrace` (slower with many threads), or `auto`: the first that works
@@ -127,7 +130,7 @@ pub(crate) struct Record {
 const NOTHING_RECORDED: u8 = 125;
 
 pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
-    if let SamplesArgument::Hardware(source) = arguments.samples
+    if let Some(SamplesArgument::Hardware(source)) = arguments.samples
         && let Some(what) = varve_record::refusal(source)
     {
         return Err(Failure {
@@ -221,12 +224,8 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
                 .output(default_output(&target), Existing::Number),
         },
         target,
-        interval: match arguments.interval {
-            IntervalArgument::Fixed(length) => IntervalChoice::Fixed(length),
-            IntervalArgument::Auto => IntervalChoice::Auto {
-                overhead: arguments.overhead.0,
-            },
-        },
+        interval: interval(arguments),
+        overhead: arguments.overhead.0,
         follow: !arguments.no_follow,
         min_object: arguments.min_object.0,
         thp: match (arguments.thp, arguments.backend) {
@@ -245,10 +244,11 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             Writes::Off => WritesChoice::Off,
         },
         samples: match arguments.samples {
-            SamplesArgument::Off => SamplesChoice::Off,
-            SamplesArgument::Clock(rate) => SamplesChoice::Clock { rate },
-            SamplesArgument::Auto => SamplesChoice::Auto { rate: DEFAULT_RATE },
-            SamplesArgument::Hardware(source) => SamplesChoice::Hardware {
+            None => SamplesChoice::Within { rate: DEFAULT_RATE },
+            Some(SamplesArgument::Off) => SamplesChoice::Off,
+            Some(SamplesArgument::Clock(rate)) => SamplesChoice::Clock { rate },
+            Some(SamplesArgument::Auto) => SamplesChoice::Auto { rate: DEFAULT_RATE },
+            Some(SamplesArgument::Hardware(source)) => SamplesChoice::Hardware {
                 source,
                 rate: DEFAULT_RATE,
             },
@@ -270,6 +270,18 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
         without: arguments.without.clone(),
         tell: |sentence| varve_ui::note(sentence),
     })
+}
+
+/// How long intervals are. What trapped accesses cost grows with the program's own progress, not with the number of
+/// intervals, so that a budget would only make these longer.
+fn interval(arguments: &Record) -> IntervalChoice {
+    match (arguments.interval, arguments.backend) {
+        (Some(IntervalArgument(length)), _) => IntervalChoice::Fixed(length),
+        (None, Backend::Fault) => IntervalChoice::Fixed(SHORT_INTERVAL),
+        (None, _) => IntervalChoice::Auto {
+            overhead: arguments.overhead.0,
+        },
+    }
 }
 
 /// Whether a line says how the recording goes: where a person looks at it, and the program does not write to the same

@@ -12,6 +12,7 @@ use varve_model::{
     Address, Cpu, Duration, Pid, Resolved, SampleMode, SampleSource, SiteId, Tid, Time,
 };
 use varve_symbols::{AddressSpaces, Locator, Snapshot, Unwinder};
+use varve_sys::thread_cpu_time;
 use varve_trace::SamplesNote;
 use varve_trace::tables::SampleRow;
 
@@ -21,6 +22,7 @@ use crate::state::stacks::Stacks;
 
 use super::USER_END;
 use super::code::CodeReader;
+use super::pace::Pace;
 use super::space::Space;
 
 /// A sample without its stack, of which the place among all stacks is known.
@@ -31,6 +33,7 @@ struct Waiting {
     cpu: Cpu,
     place: Whereabouts,
     compat: bool,
+    period: Duration,
     ip: Address,
     registers: Registers,
     stack: std::ops::Range<usize>,
@@ -40,7 +43,7 @@ struct Waiting {
 pub(crate) struct ClockSampler {
     source: Samples,
     steps: Steps,
-    period: Duration,
+    pace: Pace,
     pub(crate) note: SamplesNote,
     waiting: Vec<Waiting>,
     stacks: Vec<u8>,
@@ -51,10 +54,12 @@ pub(crate) struct ClockSampler {
 }
 
 impl ClockSampler {
+    /// Begins to take `rate` samples a second, or as many of these as [`ClockSampler::limit`] allows.
     pub(super) fn start(kernel: &mut Kernel, rate: u32, steps: Steps) -> Result<Self, RecordError> {
+        let pace = Pace::measure(rate).map_err(RecordError::system("measure an interrupt"))?;
         let source = kernel.sample(rate)?;
         Ok(ClockSampler {
-            period: source.period(),
+            pace,
             source,
             steps,
             note: SamplesNote::new(SampleSource::CpuClock, rate),
@@ -69,6 +74,7 @@ impl ClockSampler {
 
     /// Takes what has come. It is kept until [`ClockSampler::resolve`]: what happened before it must be known first.
     pub(crate) fn collect(&mut self) -> Result<(), RecordError> {
+        let began = thread_cpu_time();
         let (waiting, stacks) = (&mut self.waiting, &mut self.stacks);
         self.source.drain(&mut |sample: ClockSample<'_>| {
             let from = stacks.len();
@@ -80,6 +86,7 @@ impl ClockSampler {
                 cpu: sample.cpu,
                 place: sample.place,
                 compat: sample.compat,
+                period: sample.period,
                 ip: sample.ip,
                 registers: Registers {
                     general: sample.general.map(Some),
@@ -92,11 +99,13 @@ impl ClockSampler {
             });
         })?;
         self.note.dropped = self.source.dropped()?;
+        self.pace.worked(thread_cpu_time() - began);
         Ok(())
     }
 
     /// Turns what was taken into rows.
     pub(crate) fn resolve(&mut self, processes: &mut Processes, sites: &mut Stacks) {
+        let began = thread_cpu_time();
         let waiting = std::mem::take(&mut self.waiting);
         let stacks = std::mem::take(&mut self.stacks);
         let mut of: HashMap<Pid, Vec<&Waiting>> = HashMap::new();
@@ -127,6 +136,25 @@ impl ClockSampler {
         self.stacks = stacks;
         self.stacks.clear();
         self.rows.sort_by_key(|row| row.time_ns);
+        self.pace.worked(thread_cpu_time() - began);
+    }
+
+    /// What the samples since the last call have taken of the target's CPU time, in their interrupts.
+    pub(super) fn took(&mut self) -> Duration {
+        // Where the counter cannot be read nothing is recorded any more, and that is reported elsewhere.
+        let taken = self.source.taken().unwrap_or_default();
+        self.pace.took(taken)
+    }
+
+    /// Takes so many samples, of those that were asked for, that they cost no more than this share of the time in which
+    /// the target runs. Of the recorder's own work this share keeps the target from its.
+    pub(super) fn limit(&mut self, share: f64, contention: f64) {
+        if let Some(rate) = self.pace.rate_within(share, contention)
+            && self.source.set_rate(rate).is_ok()
+        {
+            self.pace.now(rate);
+            self.note.least_rate = self.note.least_rate.min(rate);
+        }
     }
 
     /// Forgets a process that has ended.
@@ -177,7 +205,7 @@ impl ClockSampler {
             level: None,
             resolved: None,
             mode: Some(mode(sample.place)),
-            weight_ns: Some(self.period),
+            weight_ns: Some(sample.period),
             site,
         };
         let located = match sample.place {
@@ -219,13 +247,17 @@ impl ClockSampler {
         let count = located.accesses.len() as u64;
         for (index, access) in located.accesses.iter().enumerate() {
             // What does not divide goes to the first.
-            let rest = if index == 0 { self.period.0 % count } else { 0 };
+            let rest = if index == 0 {
+                sample.period.0 % count
+            } else {
+                0
+            };
             self.rows.push(SampleRow {
                 address: Some(access.address),
                 bytes: Some(access.bytes),
                 write: Some(access.kind == Kind::Write),
                 resolved: Some(resolved),
-                weight_ns: Some(Duration(self.period.0 / count + rest)),
+                weight_ns: Some(Duration(sample.period.0 / count + rest)),
                 ..row.clone()
             });
         }

@@ -10,10 +10,10 @@ use crate::values::split_unit;
 
 /// `--interval`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum IntervalArgument {
-    Fixed(Duration),
-    Auto,
-}
+pub(crate) struct IntervalArgument(pub(crate) Duration);
+
+/// The interval where nobody asked for one and its cost is not what decides.
+pub(crate) const SHORT_INTERVAL: Duration = Duration(50_000_000);
 
 const MIN_MS: f64 = 10.0;
 
@@ -23,21 +23,18 @@ impl FromStr for IntervalArgument {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "auto" {
-            return Ok(IntervalArgument::Auto);
-        }
         let (number, unit) = split_unit(text);
         let factor = match unit {
             "ms" => 1.0,
             "s" => 1e3,
             "m" | "min" => 60e3,
-            _ => return Err("give a time such as 50ms, 2s or 5m, or `auto`".into()),
+            _ => return Err("give a time such as 50ms, 2s or 5m".into()),
         };
         let ms: f64 = number.parse::<f64>().map_err(|e| e.to_string())? * factor;
         if !(MIN_MS..=MAX_MS).contains(&ms) {
             return Err("an interval is 10ms at least and 60m at most".into());
         }
-        Ok(IntervalArgument::Fixed(Duration((ms * 1e6) as u64)))
+        Ok(IntervalArgument(Duration((ms * 1e6) as u64)))
     }
 }
 
@@ -48,13 +45,13 @@ pub(crate) enum SamplesArgument {
     Off,
     /// So many per second of each CPU
     Clock(u32),
-    /// What the processor itself samples, where it does, and else the usual rate
+    /// What the processor itself samples, where it does, and else by the clock
     Auto,
     /// What the processor itself samples
     Hardware(varve_model::SampleSource),
 }
 
-/// The default rate, and that of `auto`.
+/// The highest rate that is chosen, and that of `auto`.
 pub(crate) const DEFAULT_RATE: u32 = 1000;
 
 /// Above this a CPU does little else.
@@ -137,7 +134,7 @@ mod tests {
 
     #[test]
     fn intervals_and_samples_are_read() {
-        let ms = |n: u64| Ok(IntervalArgument::Fixed(Duration(n * 1_000_000)));
+        let ms = |n: u64| Ok(IntervalArgument(Duration(n * 1_000_000)));
         assert_eq!("50ms".parse::<IntervalArgument>(), ms(50));
         assert_eq!("1.5s".parse::<IntervalArgument>(), ms(1500));
         assert_eq!("2m".parse::<IntervalArgument>(), ms(120_000));
