@@ -23,6 +23,14 @@ struct {
 	__type(value, struct sample_cost);
 } sample_cost SEC(".maps");
 
+/* Nanoseconds from one sample to the next. The context's own `sample_period` stays what it was at the opening of the event */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} sample_period SEC(".maps");
+
 /* A ring of their own: samples may be lost, and must not take the place of what may not */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -39,7 +47,7 @@ int sample_clock(struct bpf_perf_event_data *ctx)
 	u32 zero = 0, where = SAMPLE_USER, stack;
 	struct sample_cost *cost;
 	struct pt_regs r;
-	u64 bytes, began;
+	u64 bytes, began, *period;
 
 	if (!t || !g || !(t->flags & TRACK_SAMPLES))
 		return 0;
@@ -78,7 +86,8 @@ int sample_clock(struct bpf_perf_event_data *ctx)
 	s->s.regs[15] = r.r15;
 	s->s.fs_base = BPF_CORE_READ(task, thread.fsbase);
 	s->s.gs_base = BPF_CORE_READ(task, thread.gsbase);
-	s->s.period = ctx->sample_period;
+	period = bpf_map_lookup_elem(&sample_period, &zero);
+	s->s.period = period ? *period : 0;
 	stack = copy_stack(s->stack, SAMPLE_STACK_MAX, r.sp, g->sample_stack);
 	s->s.r.kind = stack & ~7u;
 	bytes = sizeof(s->s) + (stack & ~7u);

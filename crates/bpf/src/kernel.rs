@@ -17,6 +17,7 @@ use crate::abi::{self, FlagArgs, Plain, Region as RawRegion, Settings, Tracked, 
 use crate::calibrate;
 use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
+use crate::samples::SampleMaps;
 use crate::{
     BpfError, Capability, Dropped, Event, Hooks, LoadOptions, MmId, PageFlags, Region, Samples,
     TrackFlags, WalkStats, decode, raw,
@@ -296,9 +297,12 @@ impl Kernel {
             .sample_ring
             .take()
             .ok_or_else(|| BpfError::Load("samples are being taken already".into()))?;
-        let drops = self.maps.drops.try_clone().map_err(map_error("drops"))?;
-        let cost = map_fd(&self.object, "sample_cost")?;
-        Samples::start(&self.object, ring, (drops, cost), rate)
+        let maps = SampleMaps {
+            drops: self.maps.drops.try_clone().map_err(map_error("drops"))?,
+            cost: map_fd(&self.object, "sample_cost")?,
+            period: map_fd(&self.object, "sample_period")?,
+        };
+        Samples::start(&self.object, ring, maps, rate)
     }
 
     /// Whether [`Kernel::waited`] tells anything

@@ -61,12 +61,17 @@ pub enum Whereabouts {
 /// Takes samples for as long as it lives
 pub struct Samples {
     ring: Ring,
-    drops: OwnedFd,
-    cost: OwnedFd,
-    period: Duration,
+    maps: SampleMaps,
     /// Of each CPU
     events: Vec<OwnedFd>,
     _links: Vec<Link>,
+}
+
+/// What the program and its reader share besides the ring
+pub(crate) struct SampleMaps {
+    pub(crate) drops: OwnedFd,
+    pub(crate) cost: OwnedFd,
+    pub(crate) period: OwnedFd,
 }
 
 /// What samples have taken of the time of the threads that they were taken of
@@ -82,7 +87,7 @@ impl Samples {
     pub(crate) fn start(
         object: &Object,
         ring: Ring,
-        (drops, cost): (OwnedFd, OwnedFd),
+        maps: SampleMaps,
         rate: u32,
     ) -> Result<Samples, BpfError> {
         let period = period_of(rate);
@@ -90,6 +95,8 @@ impl Samples {
             .progs_mut()
             .find(|program| program.name() == "sample_clock" && program.autoload())
             .ok_or_else(|| BpfError::Load("the kernel refused the program sample_clock".into()))?;
+        let set = raw::map_update(maps.period.as_fd(), 0, &period.0);
+        set.map_err(map_error("sample_period"))?;
         let (mut links, mut events) = (Vec::new(), Vec::new());
         for cpu in online_cpus().map_err(system("reading which CPUs are online"))? {
             let event = open_clock(Clocked::Cpu(cpu), period)
@@ -104,9 +111,7 @@ impl Samples {
         }
         Ok(Samples {
             ring,
-            drops,
-            cost,
-            period,
+            maps,
             events,
             _links: links,
         })
@@ -128,8 +133,8 @@ impl Samples {
                 ));
             }
         }
-        self.period = period;
-        Ok(())
+        let set = raw::map_update(self.maps.period.as_fd(), 0, &period.0);
+        set.map_err(map_error("sample_period"))
     }
 
     /// What the samples have taken since the load
@@ -138,16 +143,11 @@ impl Samples {
     /// [`BpfError::Map`] where the counter cannot be read.
     pub fn taken(&self) -> Result<SamplesTaken, BpfError> {
         let cost: SampleCost =
-            raw::map_lookup(self.cost.as_fd(), 0).map_err(map_error("sample_cost"))?;
+            raw::map_lookup(self.maps.cost.as_fd(), 0).map_err(map_error("sample_cost"))?;
         Ok(SamplesTaken {
             taken: cost.taken,
             time: Duration(cost.ns),
         })
-    }
-
-    /// The time of a CPU that one sample stands for, of those that are taken from now on
-    pub fn period(&self) -> Duration {
-        self.period
     }
 
     /// Hands out what was taken since the last call, nearly in the order of time; gives how many
@@ -169,14 +169,15 @@ impl Samples {
     /// # Errors
     /// [`BpfError::Map`] where the counter cannot be read.
     pub fn dropped(&self) -> Result<u64, BpfError> {
-        raw::map_lookup::<u64>(self.drops.as_fd(), abi::DROP_SAMPLE).map_err(map_error("drops"))
+        raw::map_lookup::<u64>(self.maps.drops.as_fd(), abi::DROP_SAMPLE)
+            .map_err(map_error("drops"))
     }
 }
 
 impl std::fmt::Debug for Samples {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Samples")
-            .field("period", &self.period)
+            .field("cpus", &self.events.len())
             .finish_non_exhaustive()
     }
 }
