@@ -2,6 +2,7 @@
 
 mod capabilities;
 mod containers;
+mod cost;
 mod ends;
 mod figures;
 mod files;

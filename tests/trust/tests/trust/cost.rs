@@ -1,0 +1,99 @@
+//! What recording costs: it is measured, stated, and kept to what was asked.
+
+use varve_faults::Stage;
+use varve_model::Duration;
+use varve_trace::tables::{CounterRow, IntervalRow, SampleRow};
+use varve_trace::{Overhead, Trace};
+use varve_trust::program;
+
+/// A hold takes tens of milliseconds with so much memory.
+const MIB: &str = "1500";
+
+struct Recorded {
+    /// Where the trace lies.
+    _stage: Stage,
+    trace: Trace,
+    said: String,
+    intervals: Vec<IntervalRow>,
+}
+
+fn record(options: &[&str], milliseconds: &str) -> Recorded {
+    let stage = Stage::new();
+    let program = program("resident");
+    let command = [program.to_str().unwrap(), MIB, milliseconds];
+    let options = [&["--thp", "never"], options].concat();
+    let ended = stage.run(stage.record(&options, &command)).require(0);
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    Recorded {
+        intervals: trace.rows().unwrap(),
+        said: ended.stderr,
+        trace,
+        _stage: stage,
+    }
+}
+
+impl Recorded {
+    fn overhead(&self) -> Overhead {
+        self.trace.manifest.overhead
+    }
+
+    /// The share of the recording in which the program was held.
+    fn held(&self) -> f64 {
+        let held: u64 = self.intervals.iter().map(|i| i.held_ns.0).sum();
+        let clock = self.trace.manifest.clock;
+        held as f64 / (clock.end_ns - clock.start_ns).0 as f64
+    }
+
+    /// CPU time that the program used.
+    fn cpu_time(&self) -> Duration {
+        let rows: Vec<CounterRow> = self.trace.rows().unwrap();
+        let last = |name: &str| rows.iter().rfind(|r| r.name == name).unwrap().value as u64;
+        Duration(last("user_ns") + last("system_ns"))
+    }
+
+    fn longest(&self) -> Duration {
+        let length = |i: &IntervalRow| i.end_ns - i.start_ns;
+        self.intervals.iter().map(length).max().unwrap()
+    }
+}
+
+/// The negative control is the fixed interval: without the budget the same program is held several times as long.
+#[test]
+fn intervals_grow_where_holds_would_cost_too_much() {
+    let kept = record(&[], "6000");
+    let forced = record(&["--interval", "50ms", "--samples", "off"], "3000");
+    assert!(forced.held() > 0.10, "{}", forced.held());
+    assert!(kept.held() < 0.06, "{}", kept.held());
+    assert!(
+        kept.longest() > Duration(200_000_000),
+        "{:?}",
+        kept.longest()
+    );
+    let (kept, said) = (kept.overhead(), kept.said);
+    assert!(said.contains("cost: asked 5.0 %, measured "), "{said}");
+    assert!(kept.first_accesses_ns > Duration(0), "{kept:?}");
+    assert!(kept.samples_ns > Duration(0), "{kept:?}");
+    let said = forced.said;
+    assert!(said.contains("cost: measured "), "{said}");
+}
+
+/// Samples may take two fifths of what is permitted: of a tenth of a percent that is next to nothing.
+#[test]
+fn fewer_samples_are_taken_where_they_would_cost_too_much() {
+    let options = ["--interval", "500ms"];
+    let many = record(&options, "3000");
+    let few = record(&[&options[..], &["--overhead", "0.1%"]].concat(), "3000");
+    let forced = ["--overhead", "0.1%", "--samples", "1000/s"];
+    let forced = record(&[&options[..], &forced].concat(), "3000");
+    let rate = |recorded: &Recorded| recorded.trace.manifest.samples.unwrap().least_rate;
+    assert_eq!(rate(&forced), 1000);
+    assert!(rate(&few) < 200, "{}", rate(&few));
+    assert!(rate(&few) <= rate(&many));
+    // A sample stands for the time since the one before it, whatever the rate.
+    for recorded in [&many, &few, &forced] {
+        let rows: Vec<SampleRow> = recorded.trace.rows().unwrap();
+        let weight: u64 = rows.iter().filter_map(|r| r.weight_ns).map(|w| w.0).sum();
+        let share = weight as f64 / recorded.cpu_time().0 as f64;
+        assert!((0.8..1.2).contains(&share), "{share}");
+    }
+}
