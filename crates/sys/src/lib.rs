@@ -41,7 +41,7 @@ pub use lazy_file::LazyFile;
 pub use limits::{file_limit, live_with_limits};
 pub use lock::{is_locked, lock, lock_patiently, locker, try_lock};
 pub use machine::{Facts, allowed_cpus, available_memory, facts, runnable_threads, vmstat};
-pub use memory::{own_peak_bytes, release_free_memory};
+pub use memory::{first_access_time, own_peak_bytes, release_free_memory};
 pub use moved::{Brought, MovedPages};
 pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};

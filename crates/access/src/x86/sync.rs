@@ -1,7 +1,5 @@
 //! Where instructions begin in code of which no function's beginning is known.
 
-use std::collections::HashSet;
-
 use iced_x86::{Decoder, DecoderOptions};
 
 /// The longest instruction.
@@ -18,35 +16,64 @@ pub fn boundary_before(bytes: &[u8]) -> Option<usize> {
     if bytes.len() < 4 * MAX_LENGTH {
         return None;
     }
-    let mut common: Option<Vec<usize>> = None;
+    let mut lengths = Lengths::new(bytes);
+    let mut seen = vec![0u8; bytes.len()];
     let mut ways = 0;
     for start in 0..2 * MAX_LENGTH {
-        let Some(chain) = chain(bytes, start) else {
+        if !lengths.reaches_the_end(start) {
             continue;
-        };
+        }
         ways += 1;
-        common = Some(match common {
-            None => chain,
-            Some(known) => {
-                let seen: HashSet<usize> = chain.into_iter().collect();
-                known.into_iter().filter(|at| seen.contains(at)).collect()
-            }
-        });
-    }
-    let common = common?;
-    (ways >= WAYS).then(|| common.first().copied()).flatten()
-}
-
-/// Where the instructions begin that decode from `start` up to the very end.
-fn chain(bytes: &[u8], start: usize) -> Option<Vec<usize>> {
-    let mut decoder = Decoder::new(64, bytes, DecoderOptions::NONE);
-    decoder.set_position(start).ok()?;
-    let mut begins = Vec::new();
-    while decoder.can_decode() {
-        begins.push(decoder.position());
-        if decoder.decode().is_invalid() {
-            return None;
+        let mut at = start;
+        while let Some(count) = seen.get_mut(at) {
+            *count += 1;
+            at += lengths.at(at)?;
         }
     }
-    Some(begins)
+    let common = seen.iter().position(|count| usize::from(*count) == ways)?;
+    (ways >= WAYS).then_some(common)
+}
+
+/// How long the instruction is that begins at each offset, each decoded once.
+struct Lengths<'a> {
+    decoder: Decoder<'a>,
+    known: Vec<u8>,
+}
+
+/// Not decoded yet.
+const UNKNOWN: u8 = 0;
+/// No instruction.
+const INVALID: u8 = u8::MAX;
+
+impl<'a> Lengths<'a> {
+    fn new(bytes: &'a [u8]) -> Lengths<'a> {
+        Lengths {
+            decoder: Decoder::new(64, bytes, DecoderOptions::NONE),
+            known: vec![UNKNOWN; bytes.len()],
+        }
+    }
+
+    fn at(&mut self, offset: usize) -> Option<usize> {
+        let known = self.known.get_mut(offset)?;
+        if *known == UNKNOWN {
+            self.decoder.set_position(offset).ok()?;
+            let instruction = self.decoder.decode();
+            *known = match instruction.is_invalid() {
+                true => INVALID,
+                false => instruction.len() as u8,
+            };
+        }
+        (*known != INVALID).then_some(usize::from(*known))
+    }
+
+    fn reaches_the_end(&mut self, start: usize) -> bool {
+        let mut at = start;
+        while at < self.known.len() {
+            match self.at(at) {
+                Some(length) => at += length,
+                None => return false,
+            }
+        }
+        true
+    }
 }

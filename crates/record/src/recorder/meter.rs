@@ -5,10 +5,9 @@
 //! time by which the target ends later. What several threads share is divided by how many ran.
 
 use std::io;
-use std::time::Instant;
 
-use varve_model::{Duration, PAGE_BYTES, Pid};
-use varve_sys::{ClearRefs, cpu_time_of, idle_time};
+use varve_model::{Duration, Pid};
+use varve_sys::{cpu_time_of, first_access_time, idle_time};
 
 /// Of more processes the CPU time is not read at each boundary: that of the machine stands for it.
 const MAX_PROCESSES: usize = 64;
@@ -91,7 +90,7 @@ impl Meter {
     /// # Errors
     /// Where the cost of an access cannot be measured.
     pub(super) fn new(cpus: u32) -> io::Result<Meter> {
-        Ok(Meter::of(measure_first_access()?, cpus))
+        Ok(Meter::of(first_access_time()?.0 as f64, cpus))
     }
 
     fn of(first_access: f64, cpus: u32) -> Meter {
@@ -180,35 +179,11 @@ impl Meter {
     }
 }
 
-/// Measures on this process what the first access to a page after clear and flush costs more than
-/// another, nanoseconds: the walk of the page tables, the setting of the bit, and on a virtual machine
-/// what the hypervisor adds.
-fn measure_first_access() -> io::Result<f64> {
-    const PAGES: usize = 512;
-    let page = PAGE_BYTES as usize;
-    let mut memory = vec![1u8; (PAGES + 1) * page];
-    let mut clear = ClearRefs::open(Pid(std::process::id()))?;
-    let mut best = f64::MAX;
-    for _ in 0..3 {
-        let sweep = |memory: &mut [u8]| {
-            let began = Instant::now();
-            for i in 0..PAGES {
-                memory[i * page] = std::hint::black_box(memory[i * page].wrapping_add(1));
-            }
-            began.elapsed().as_nanos() as f64
-        };
-        sweep(&mut memory);
-        let warm = sweep(&mut memory);
-        clear.clear_accessed()?;
-        clear.flush()?;
-        let cold = sweep(&mut memory);
-        best = best.min((cold - warm).max(0.0) / PAGES as f64);
-    }
-    Ok(best)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::time::Instant;
+
     use super::*;
 
     const WALL: Duration = Duration(50_000_000);
@@ -265,6 +240,8 @@ mod tests {
         let ran = 30e6 / began.elapsed().as_nanos() as f64;
         let load = meter.threads_of(&own, began.elapsed().as_nanos() as f64);
         assert!(load.is_some_and(|load| load >= ran * 0.9), "{load:?}");
-        assert_eq!(cpu_time_of(Pid(u32::MAX >> 1)), None);
+        let mut ended = Command::new("true").spawn().expect("a child");
+        ended.wait().expect("its end");
+        assert_eq!(cpu_time_of(Pid(ended.id())), None);
     }
 }

@@ -19,6 +19,8 @@ const MAX_FUNCTION: u64 = 256 << 10;
 const PIECE: u64 = 2048;
 /// Decoded functions of a process that are kept.
 const MAX_FUNCTIONS: usize = 4096;
+/// Decoded pieces of all processes that are kept: up to 50 KiB each.
+const MAX_PIECES: usize = 512;
 
 /// A function's code, or that it cannot be read.
 struct Known {
@@ -26,10 +28,26 @@ struct Known {
     code: Option<Code>,
 }
 
+/// Which piece of code stands for one of which nothing says where its function begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Stretch {
+    /// To both sides, from where decoding settles.
+    Around,
+    /// From the instruction on.
+    Onward,
+}
+
+/// A piece of code as it was when it was read.
+struct Piece {
+    bytes: Vec<u8>,
+    code: Code,
+}
+
 /// Reads and decodes code.
 pub(super) struct CodeReader {
     bounds: FunctionBounds,
     known: HashMap<Pid, BTreeMap<u64, Known>>,
+    pieces: HashMap<(Pid, Address, Stretch), Piece>,
 }
 
 impl CodeReader {
@@ -37,12 +55,14 @@ impl CodeReader {
         CodeReader {
             bounds: FunctionBounds::new(Locator::default()),
             known: HashMap::new(),
+            pieces: HashMap::new(),
         }
     }
 
     /// Forgets the code of a process, which has changed.
     pub(super) fn forget(&mut self, pid: Pid) {
         self.known.remove(&pid);
+        self.pieces.retain(|(of, ..), _| *of != pid);
     }
 
     /// The access that a thread at `ip` waits for.
@@ -56,7 +76,8 @@ impl CodeReader {
         let mapping = space.code_at(ip).ok_or(Undecoded::Invalid)?;
         let found = match self.function(space.pid, mapping, ip) {
             Some(code) => code.locate(ip, registers, steps),
-            None => piece(mapping, ip)
+            None => self
+                .piece(mapping, ip, Stretch::Around)
                 .ok_or(Undecoded::Invalid)?
                 .locate(ip, registers, steps),
         };
@@ -64,11 +85,10 @@ impl CodeReader {
             // It is known what the thread waits for, though not where that lies.
             Err(Undecoded::Vector | Undecoded::Gather) => found,
             // What cannot be decoded from its beginning may be data in between: forward it is still certain.
-            Err(_) => {
-                let range = ip.0..ip.0.saturating_add(PIECE);
-                let bytes = read(mapping, &range).ok_or(Undecoded::Invalid)?;
-                Code::decode(&bytes, ip).locate(ip, registers, Steps::NotBehind)
-            }
+            Err(_) => self
+                .piece(mapping, ip, Stretch::Onward)
+                .ok_or(Undecoded::Invalid)?
+                .locate(ip, registers, Steps::NotBehind),
             Ok(_) => found,
         }
     }
@@ -102,20 +122,43 @@ impl CodeReader {
         };
         known.get(&start)?.code.as_ref()
     }
+
+    /// The code at an address of which nothing says where its function begins. Generated code may have changed since
+    /// the last look, so that it is read each time, and decoded again where it has.
+    fn piece(&mut self, mapping: &Mapping, ip: Address, stretch: Stretch) -> Option<&Code> {
+        let key = (mapping.pid, ip, stretch);
+        let before = match stretch {
+            Stretch::Around => PIECE.min(ip.0.saturating_sub(mapping.address.0)),
+            Stretch::Onward => 0,
+        };
+        let range = ip.0 - before..ip.0.saturating_add(PIECE);
+        let is_fixed = is_read_only_file(mapping);
+        if !(is_fixed && self.pieces.contains_key(&key)) {
+            let bytes = read(mapping, &range)?;
+            if self
+                .pieces
+                .get(&key)
+                .is_none_or(|known| known.bytes != bytes)
+            {
+                if self.pieces.len() >= MAX_PIECES {
+                    self.pieces.clear();
+                }
+                let before = usize::try_from(before).ok()?;
+                let first = match stretch {
+                    Stretch::Around => boundary_before(bytes.get(..before)?).unwrap_or(before),
+                    Stretch::Onward => 0,
+                };
+                let code = Code::decode(bytes.get(first..)?, Address(range.start + first as u64));
+                self.pieces.insert(key, Piece { bytes, code });
+            }
+        }
+        self.pieces.get(&key).map(|piece| &piece.code)
+    }
 }
 
-/// The code around an address in memory of which nothing says where functions begin: generated code, for one. It may
-/// have changed since the last look, so it is read each time.
-fn piece(mapping: &Mapping, ip: Address) -> Option<Code> {
-    let start = ip.0.saturating_sub(PIECE).max(mapping.address.0);
-    let end = (ip.0 + PIECE).min(mapping.address.0.saturating_add(mapping.bytes.0));
-    let bytes = read(mapping, &(start..end))?;
-    let before = usize::try_from(ip.0 - start).ok()?;
-    let first = boundary_before(bytes.get(..before)?).unwrap_or(before);
-    Some(Code::decode(
-        bytes.get(first..)?,
-        Address(start + first as u64),
-    ))
+/// Whether what is mapped is a file that cannot be written through the mapping.
+fn is_read_only_file(mapping: &Mapping) -> bool {
+    mapping.path.starts_with('/') && mapping.perms.as_bytes().get(1) == Some(&b'-')
 }
 
 /// Bytes of the process, or of the file that is mapped there where the process has ended.
@@ -127,10 +170,9 @@ fn read(mapping: &Mapping, range: &Range<u64>) -> Option<Vec<u8>> {
         .and_then(|memory| memory.read_exact_at(&mut bytes, range.start));
     if live.is_err() {
         let offset = mapping.offset.0 + (range.start - mapping.address.0);
-        // A file without write permission in the mapping, that has not been replaced under its name.
-        let file = mapping.path.starts_with('/') && mapping.perms.as_bytes().get(1) == Some(&b'-');
+        // That has not been replaced under its name.
         let path = Path::new(&mapping.path);
-        let file = file
+        let file = is_read_only_file(mapping)
             .then(|| varve_sys::open_regular_exactly(path).ok())
             .flatten()?;
         file.read_exact_at(&mut bytes, offset).ok()?;

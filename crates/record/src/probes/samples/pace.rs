@@ -70,7 +70,7 @@ impl Pace {
     pub(super) fn rate_within(&self, share: f64, contention: f64) -> Option<u32> {
         let (waited, work) = self.each?;
         let price = (waited + work * contention).max(1.0) / 1e9;
-        let rate = (share / price).clamp(0.0, f64::from(self.asked)) as u32;
+        let rate = (share / price).clamp(0.0, f64::from(self.asked)).round() as u32;
         let rate = rate.max(MIN_RATE.min(self.asked));
         let change = (f64::from(rate) / f64::from(self.rate) - 1.0).abs();
         let is_last = rate == self.asked && rate != self.rate;
