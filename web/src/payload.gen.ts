@@ -1477,7 +1477,11 @@ samples: number,
 /**
  * The recorder worked where it could have.
  */
-contention: number, };
+contention: number, 
+/**
+ * Whether the recording was too short for intervals to be chosen by what was measured: under half a second.
+ */
+short: boolean, };
 
 /**
  * Samples of one source.

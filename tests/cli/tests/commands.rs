@@ -90,11 +90,14 @@ fn without_figures(text: &str) -> String {
             let is_figure = digits.starts_with(|c: char| c.is_ascii_digit());
             match all.next_if(|next| is_figure && is_unit(next)) {
                 Some(_) => words.push("N".to_owned()),
+                None if is_figure && digits.contains('.') => words.push("N".to_owned()),
                 None => words.push(word.to_owned()),
             }
         }
         words.join(" ")
     };
+    // Whether that is so differs too.
+    let text = text.replace(" (too short a recording to keep to it)", "");
     text.lines().map(|l| line(l) + "\n").collect()
 }
 

@@ -152,10 +152,16 @@ pub struct Slowdown {
     pub samples: f64,
     /// The recorder worked where it could have.
     pub contention: f64,
+    /// Whether the recording was too short for intervals to be chosen by what was measured: under half a second.
+    pub short: bool,
 }
 
+/// Of a shorter recording most is its first interval and its end, which nobody could choose.
+const SHORT: Duration = Duration(500_000_000);
+
 impl Slowdown {
-    /// What the manifest says of a recording of this length, pauses left out; none where nothing was measured.
+    /// What the manifest says of a recording of this length, pauses left out; none where nothing was measured, or no
+    /// interval ended.
     pub fn of(manifest: &Manifest, recorded: Duration) -> Option<Slowdown> {
         let has = |capability| manifest.has(capability);
         let is_measured = matches!(manifest.backend, Backend::Scan)
@@ -172,6 +178,9 @@ impl Slowdown {
             o.contention_ns,
         ];
         let lost: f64 = parts.iter().map(|part| part.0 as f64).sum();
+        if lost <= 0.0 {
+            return None;
+        }
         let plain = (recorded.0 as f64 - lost).max(1.0);
         let [held, first_accesses, samples, contention] = parts.map(|part| part.0 as f64 / plain);
         Some(Slowdown {
@@ -184,6 +193,7 @@ impl Slowdown {
             first_accesses,
             samples,
             contention,
+            short: recorded < SHORT,
         })
     }
 
@@ -194,8 +204,14 @@ impl Slowdown {
             Some(asked) => format!("asked {} %, ", percent(asked)),
             None => String::new(),
         };
+        let short = match self.asked {
+            Some(asked) if self.short && self.measured > asked => {
+                " (too short a recording to keep to it)"
+            }
+            _ => "",
+        };
         format!(
-            "{asked}measured {} %: held {}, first accesses {}, samples {}, recorder's CPU {}",
+            "{asked}measured {} %{short}: held {}, first accesses {}, samples {}, recorder's CPU {}",
             percent(self.measured),
             percent(self.held),
             percent(self.first_accesses),

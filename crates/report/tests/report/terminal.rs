@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tempfile::TempDir;
-use varve_analyse::{AnalyseOptions, Analysis, Known, Section, analyse};
+use varve_analyse::{AnalyseOptions, Analysis, Known, Overhead, Section, analyse};
 use varve_model::{Backend, Capability, Duration, ObjectKind};
 use varve_report::export::{ExportFormat, export};
 use varve_report::map::Map;
@@ -134,6 +134,10 @@ fn a_counted_run_is_not_said_to_be_held_or_cut_by_cost() {
                 .capabilities
                 .extend([Capability::ExactCounts, Capability::Emulated]);
             (a.trace.interval_ns, a.trace.interval_accesses) = (None, Some(accesses));
+            a.overhead = a.overhead.map(|o| Overhead {
+                slowdown: None,
+                ..*o
+            });
         })
     };
     let whole = counted(0);
