@@ -50,7 +50,7 @@ static long find_step(u32 i, struct find_context *c)
  * shorter, but is not in 6.1 and not for this type of program until later. The list may change
  * under us, so a failure is tried again.
  */
-static __noinline u64 find_task(u32 pid)
+__noinline u64 find_task(u32 pid)
 {
 	u64 self = (u64)BPF_CORE_READ(current_task(), group_leader);
 	struct find_context c = { .task = self, .first = self, .pid = pid };
@@ -89,7 +89,7 @@ static long thread_step(u32 i, struct thread_context *c)
 }
 
 /* The memory of a process; its first thread may have ended before the others */
-static __noinline u64 mm_of(u64 leader)
+__noinline u64 mm_of(u64 leader)
 {
 	struct task_struct *task = CAST_TASK(leader);
 	struct signal_struct *signal = BPF_CORE_READ(task, signal);
