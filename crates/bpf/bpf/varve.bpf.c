@@ -428,7 +428,7 @@ int process_exit(struct bpf_raw_tracepoint_args *ctx)
 			      BPF_CORE_READ(signal, group_exit_code) :
 			      BPF_CORE_READ(task, exit_code);
 	rec->pad = 0;
-	bpf_ringbuf_submit(rec, last ? BPF_RB_FORCE_WAKEUP : wake(g->ring_wake));
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 	return 0;
 }
 

@@ -431,6 +431,53 @@ static __always_inline int scan_table(struct scratch *s, u64 table, u64 va)
 	return 0;
 }
 
+/* How many groups of eight empty entries are passed by at a time */
+#define MAX_EMPTY_GROUPS 16
+
+/*
+ * The index of an entry behind `index` before which all entries of a copied table are empty. A small process has a few
+ * pages in tables that span 512 GiB: going through those entry by entry took longer than reading its pages.
+ */
+__noinline u32 behind_empty(struct scratch *s, u32 level, u32 index)
+{
+	u32 group = index / 8 + 1;
+	u64 *t;
+
+	if (!s)
+		return index + 1;
+	if (level == 4)
+		t = s->t4;
+	else
+		t = level == 3 ? s->t3 : s->t2;
+	/* The rest of its own group may not be empty */
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < 7; i++) {
+		if ((++index & 7) == 0)
+			break;
+		if (t[index & 511])
+			return index;
+	}
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MAX_EMPTY_GROUPS && group < 64; i++) {
+		u64 *e = t + (group & 63) * 8;
+
+		if (e[0] | e[1] | e[2] | e[3] | e[4] | e[5] | e[6] | e[7])
+			break;
+		group++;
+	}
+	return group * 8;
+}
+
+/* The address from which an empty entry at `va` need not be looked at again; `copied` is the table whose copy is there */
+static __always_inline u64 next_entry(struct scratch *s, u32 level, u64 va, u64 copied, u64 table)
+{
+	u32 shift = 3 + 9 * level, index = (va >> shift) & 511, next = index + 1;
+
+	if (s->whole && copied == table)
+		next = behind_empty(s, level, index);
+	return ((va >> shift) + (next - index)) << shift;
+}
+
 /* Goes on by one entry of the lowest table that covers the cursor */
 static long step(u32 i, struct walk_context *c)
 {
@@ -453,7 +500,7 @@ static long step(u32 i, struct walk_context *c)
 	}
 	entry = entry_of(s, s->t4, &s->at4, table, va >> 39);
 	if (!(entry & PTE_PRESENT)) {
-		s->cursor = (va | (SIZE_512G - 1)) + 1;
+		s->cursor = next_entry(s, 4, va, s->at4, table);
 		return 0;
 	}
 	table = s->direct + (entry & s->frame_mask);
@@ -461,7 +508,7 @@ static long step(u32 i, struct walk_context *c)
 	if (entry & PTE_PSE || !(entry & PTE_PRESENT)) {
 		if (entry & (PTE_PRESENT | PTE_PROTNONE) && entry & PTE_PSE)
 			scan_leaf(s, entry, va, LEAF_1G);
-		s->cursor = (va | (SIZE_1G - 1)) + 1;
+		s->cursor = next_entry(s, 3, va, s->at3, table);
 		return 0;
 	}
 	table = s->direct + (entry & s->frame_mask);
@@ -471,7 +518,7 @@ static long step(u32 i, struct walk_context *c)
 		scan_leaf(s, entry, va, LEAF_2M);
 	else if (entry & PTE_PRESENT)
 		scan_table(s, s->direct + (entry & s->frame_mask), va);
-	s->cursor = (va | (SIZE_2M - 1)) + 1;
+	s->cursor = next_entry(s, 2, va, s->at2, table);
 	return 0;
 }
 

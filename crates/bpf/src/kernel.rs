@@ -18,7 +18,7 @@ use crate::calibrate;
 use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::{
-    BpfError, Capability, Dropped, Event, Hooks, LoadOptions, MmId, PageFlags, Region, Samples,
+    BpfError, Capability, Dropped, Event, LoadOptions, MmId, PageFlags, Region, Samples,
     TrackFlags, WalkStats, decode, raw,
 };
 
@@ -61,6 +61,7 @@ impl Kernel {
             links,
             attached,
             mut capabilities,
+            exit_has_memory,
         } = programs::load(options)?;
         let maps = Maps {
             settings: map_fd(&object, "settings")?,
@@ -92,8 +93,6 @@ impl Kernel {
         if attached.contains("prepare_exec") {
             start.options |= abi::OPT_PREPARE_EXEC;
         }
-        let exit_has_memory =
-            options.hooks == Hooks::Best && programs::exit_comes_before_memory_goes();
         if exit_has_memory {
             start.options |= abi::OPT_EXIT_HAS_MM;
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use varve_bpf::{Fork, ForkKind};
-use varve_model::{Bytes, Pid, Tid, Time};
+use varve_model::{Bytes, Duration, Pid, Tid, Time};
 use varve_symbols::Mapping;
 use varve_sys::MapEntry;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
@@ -21,6 +21,9 @@ pub(crate) struct FirstMaps {
     pub(crate) time: Time,
     pub(crate) entries: Vec<MapEntry>,
 }
+
+/// How long the mappings of a process that has just begun are not looked at, where they become known otherwise.
+const LOADING: Duration = Duration(3_000_000);
 
 /// Who reports a process's heap objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +65,10 @@ pub(crate) struct Process {
     threads: HashMap<Tid, ThreadRow>,
     mappings: HashMap<MapEntry, Seen>,
     maps: Maps,
+    /// When they changed last.
+    maps_changed: Time,
+    /// Not before this moment are they looked at: it is loading its libraries, and whoever looks makes it wait.
+    loads_until: Time,
     /// How often the known mappings were looked at anew.
     refreshes: u64,
     /// When they were last.
@@ -95,6 +102,8 @@ impl Process {
             threads: HashMap::new(),
             mappings: HashMap::new(),
             maps: Maps::Stale(born),
+            maps_changed: born,
+            loads_until: Time(0),
             refreshes: 0,
             refreshed: Time(0),
         }
@@ -136,6 +145,7 @@ impl Processes {
             return;
         };
         process.image = time;
+        process.loads_until = Time(0);
         // The leader is the only thread left.
         let leader = Tid(pid.0);
         process.own_numbers.retain(|_, tid| *tid == leader);
@@ -198,6 +208,7 @@ impl Processes {
             return;
         }
         process.inherits = Some((fork.parent, fork.time));
+        process.loads_until = fork.time + LOADING;
         // The shadow is copied with all other memory.
         if let Some(shadow) = self.shadows.get(&fork.parent).cloned() {
             self.shadows.insert(fork.pid, shadow);
@@ -332,11 +343,21 @@ impl Processes {
         self.shadows.entry(pid).or_default().extend(shadow);
     }
 
+    /// A process has just begun, and what it maps will be known without a look from outside if it is over soon: from the
+    /// preload library, or from its parent.
+    pub(crate) fn begins_to_load(&mut self, pid: Pid, image: Time) {
+        if let Some(process) = self.all.get_mut(&pid) {
+            process.loads_until = image + LOADING;
+        }
+    }
+
     /// The mappings of a process have changed.
     pub(crate) fn maps_changed(&mut self, pid: Pid, time: Time) {
-        if let Some(process) = self.all.get_mut(&pid)
-            && process.maps == Maps::Current
-        {
+        let Some(process) = self.all.get_mut(&pid) else {
+            return;
+        };
+        process.maps_changed = process.maps_changed.max(time);
+        if process.maps == Maps::Current {
             process.maps = Maps::Stale(time);
         }
     }
@@ -347,7 +368,9 @@ impl Processes {
             .all
             .iter()
             .filter(|(_, p)| {
-                matches!(p.maps, Maps::Stale(since) if since <= now) && p.shares_with.is_none()
+                matches!(p.maps, Maps::Stale(since) if since <= now)
+                    && p.loads_until <= now
+                    && p.shares_with.is_none()
             })
             .map(|(pid, _)| *pid)
             .collect();
@@ -385,6 +408,7 @@ impl Processes {
         process.refreshes += 1;
         process.refreshed = now;
         let before = std::mem::take(&mut process.mappings);
+        self.build_ids.begin_look();
         for entry in entries {
             match before.get(&entry) {
                 Some(seen) => {
@@ -419,6 +443,7 @@ impl Processes {
             if time < process.row.born_ns {
                 // The program before the last exec, which ended it.
                 let to = Some(process.row.born_ns);
+                self.build_ids.begin_look();
                 for entry in entries {
                     let build_id = self.build_ids.of(pid, &entry);
                     let seen = Seen {
@@ -429,6 +454,9 @@ impl Processes {
                 }
             } else if process.refreshed < time {
                 // A look from outside may have come while it was loading its libraries.
+                if process.maps_changed <= time {
+                    process.maps = Maps::Current;
+                }
                 self.maps_seen(pid, entries, time);
             }
         }
