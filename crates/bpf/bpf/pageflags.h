@@ -209,7 +209,7 @@ static __always_inline void look_in_place(struct scratch *s, u64 frame)
 }
 
 /* The same by a copy; first, count: a run of frames with it in it, to be read together */
-static __always_inline void look_at_copy(struct scratch *s, u64 frame, u64 first, u32 count)
+static __always_inline void look_at_copy(struct scratch *s, u64 frame, u64 first, u64 count)
 {
 	struct page_look *look = &s->look;
 	u64 size = bpf_core_type_size(struct page);
@@ -222,7 +222,8 @@ static __always_inline void look_at_copy(struct scratch *s, u64 frame, u64 first
 		return;
 	at = frame - s->block_frame;
 	if (at >= s->block_count) {
-		u32 bytes = count * size;
+		/* All 64 bits: of a product of 32 the verifier of 6.1 does not know that it is not negative */
+		u64 bytes = count * size;
 
 		s->block_count = 0;
 		if (count > 1 && bytes <= BLOCK_BYTES &&

@@ -58,17 +58,22 @@ static __always_inline u64 frame_of(struct scratch *s, u64 entry)
  * or downwards (step -1): the buddy allocator gives out both. A struct page read by itself costs as
  * much as a run of them.
  */
-static __always_inline u32 run_of_frames(struct scratch *s, u32 at, u64 frame, u64 step)
+static __always_inline u64 run_of_frames(struct scratch *s, u32 at, u64 frame, u64 step)
 {
 	u64 differs = 1ull << BLOCK_PAGES;
 
-	/* Without branches: the verifier would follow each of them through all that comes after */
-#pragma unroll
+	/*
+	 * Without branches: the verifier would follow each of them through all that comes after. Not unrolled: the compiler
+	 * would hold all entries on the stack.
+	 */
+#pragma clang loop unroll(disable)
 	for (u32 i = 1; i < BLOCK_PAGES; i++) {
-		u64 other = frame_of(s, s->t1[(at + i) & 511]) ^ (frame + i * step);
+		u64 other = frame_of(s, s->t1[(at + i) & 511]) ^ (frame + i * step), negative;
 
 		other |= (at + i) & 512;
-		differs |= ((other | -other) >> 63) << i;
+		negative = -other;
+		barrier_var(negative);
+		differs |= ((other | negative) >> 63) << i;
 	}
 	return lowest_bit[((differs & -differs) * 0x022fdd63cc95386dull) >> 58];
 }
@@ -76,8 +81,8 @@ static __always_inline u32 run_of_frames(struct scratch *s, u32 at, u64 frame, u
 /* Notes what struct page shows of the page of one bit of a word of entries. Not static, as scan_word is not. */
 __noinline int look_at_cold(struct scratch *s, u32 word, u64 bit)
 {
-	u32 bits, at, count = 1;
-	u64 frame, first;
+	u32 bits, at;
+	u64 frame, first, count = 1;
 
 	if (!s)
 		return 0;

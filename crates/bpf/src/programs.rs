@@ -241,7 +241,8 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     let exit_has_memory = options.hooks == Hooks::Best && exit_comes_before_memory_goes();
     // Each program that holds the walk takes the verifier some 15 ms, in which the target does not begin.
     if exit_has_memory && !options.left_out.contains(&"signal_deliver") {
-        let why = "not needed: on this kernel a process has its memory still when its exit is reported";
+        let why =
+            "not needed: on this kernel a process has its memory still when its exit is reported";
         refused.push(("signal_deliver", Omitted::Needless(why)));
     }
     loop {
