@@ -76,6 +76,11 @@ impl Processes {
         process.refreshes += 1;
         process.refreshed = now;
         let before = std::mem::take(&mut process.mappings);
+        // What is found first may have been there, and been touched, before anybody looked.
+        let since = match before.is_empty() {
+            true => process.image.min(now),
+            false => now,
+        };
         self.build_ids.begin_look();
         for entry in entries {
             match before.get(&entry) {
@@ -84,10 +89,7 @@ impl Processes {
                 }
                 None => {
                     let build_id = self.build_ids.of(pid, &entry);
-                    let seen = Seen {
-                        since: now,
-                        build_id,
-                    };
+                    let seen = Seen { since, build_id };
                     self.mapping_rows
                         .push(mapping_row(pid, &entry, &seen, None));
                     process.mappings.insert(entry, seen);
