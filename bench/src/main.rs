@@ -15,6 +15,7 @@ mod reading;
 mod run;
 mod samples;
 mod servers;
+mod start;
 mod statistics;
 mod study;
 mod synthesis;
@@ -87,6 +88,8 @@ enum Benchmark {
     Fault(fault::Options),
     /// What servers and everyday commands lose, and somebody whom nobody records
     Servers(servers::Options),
+    /// The time before the target begins and after its end, and what each process of a shell script costs
+    Start(start::Options),
     /// How long the target is held, by threads and resident memory
     Hold(hold::Options),
     /// Peak memory of the recorder
@@ -132,6 +135,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Benchmark::Study(options) => study::measure(common, options),
         Benchmark::Fault(options) => fault::measure(common, options),
         Benchmark::Servers(options) => servers::measure(common, options),
+        Benchmark::Start(options) => start::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),
         Benchmark::TraceSize(options) => trace_size::measure(common, options),

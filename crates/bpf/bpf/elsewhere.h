@@ -48,7 +48,7 @@ int file_collapsed(struct bpf_raw_tracepoint_args *ctx)
 	      result == bpf_core_enum_value(enum scan_result, SCAN_PTE_MAPPED_HUGEPAGE)))
 		return 0;
 	if (bpf_core_type_exists(struct trace_event_raw_mm_khugepaged_collapse_file))
-		count = each_sharer(ctx->args[2], 1, 0, ~0ull);
+		count = count_sharers(ctx->args[2]);
 	else
 		bpf_for_each_map_elem(&tracked, count_tracked, &count, 0);
 	if (count)

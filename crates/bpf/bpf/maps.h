@@ -6,6 +6,18 @@
 #define PAGE_STRUCT_MAX 80
 #define BLOCK_BYTES (BLOCK_PAGES * PAGE_STRUCT_MAX)
 
+/*
+ * What the struct page of a frame shows: of a page that is part of a folio, where the bits are to be looked for. In the
+ * scratch and not on the stack: of what it reads from there the verifier knows nothing, and so it does not follow each
+ * of the ways by which that came about.
+ */
+struct page_look {
+	u64 flags;
+	u64 head; /* address of the struct page of the folio's first page; 0: the page is a folio by itself */
+	u32 bits;
+	u32 known;
+};
+
 /* All that one walk works with; 25 KiB, so not on the stack. Per-CPU values are limited to 32 KiB. */
 struct scratch {
 	u32 busy;
@@ -39,6 +51,7 @@ struct scratch {
 	u64 head;
 	u32 head_bits;
 	u32 pad;
+	struct page_look look;
 	struct region region;
 	u64 t5[512];
 	u64 t4[512];

@@ -34,10 +34,8 @@ static __always_inline u64 file_of(u32 fd)
 struct sharers {
 	u64 node; /* 0: done */
 	u64 from; /* the node that `node` was reached from */
-	u32 only_count;
 	u32 found;
 	u32 unknown;
-	u32 pad;
 	/* Which pages of the file, first and one past the last */
 	u64 first;
 	u64 end;
@@ -78,9 +76,6 @@ static __always_inline void sharer(struct sharers *c, u64 node)
 
 	if (!owner)
 		return;
-	c->found++;
-	if (c->only_count)
-		return;
 	begin = BPF_CORE_READ(area, vm_start);
 	bound = BPF_CORE_READ(area, vm_end);
 	page = BPF_CORE_READ(area, vm_pgoff);
@@ -91,43 +86,84 @@ static __always_inline void sharer(struct sharers *c, u64 node)
 	vanish((u64)BPF_CORE_READ(area, vm_mm), CAUSE_TRUNCATE, begin, bound, owner);
 }
 
-/* Down to the left, then to the right, then up: the node that one comes from says what is next */
-static long sharer_step(u32 i, struct sharers *c)
+/* Down to the left, then to the right, then up: the node that one comes from says what is next. Whether this one is new. */
+static __always_inline int next_node(struct sharers *c)
 {
 	u64 node = c->node, from = c->from, parent, left, right;
 	struct rb_node *n = (struct rb_node *)(unsigned long)node;
 
-	if (!node)
-		return 1;
 	parent = (u64)BPF_CORE_READ(n, __rb_parent_color) & ~3ull;
 	left = (u64)BPF_CORE_READ(n, rb_left);
 	right = (u64)BPF_CORE_READ(n, rb_right);
 	c->from = node;
-	if (from == parent) {
-		sharer(c, node);
+	if (from == parent)
 		c->node = left ? left : right ? right : parent;
-	} else if (from == left) {
+	else if (from == left)
 		c->node = right ? right : parent;
-	} else {
+	else
 		c->node = parent;
-	}
+	return from == parent;
+}
+
+static long sharer_step(u32 i, struct sharers *c)
+{
+	u64 node = c->node;
+
+	if (!node)
+		return 1;
+	if (next_node(c))
+		sharer(c, node);
 	return 0;
 }
 
-/* Looks at all tracked mappings of pages of a file; those that cannot be reported are a loss */
-static __always_inline u32 each_sharer(u64 file, u32 only_count, u64 first, u64 end)
+static long count_sharer_step(u32 i, struct sharers *c)
+{
+	u64 node = c->node;
+
+	if (!node)
+		return 1;
+	if (next_node(c))
+		c->found += !!sharer_owner(c, node);
+	return 0;
+}
+
+static __always_inline u64 first_sharer(u64 file)
 {
 	struct file *f = (struct file *)(unsigned long)file;
-	struct sharers c = { .only_count = only_count, .first = first, .end = end };
 
-	c.node = (u64)BPF_CORE_READ(f, f_mapping, i_mmap.rb_root.rb_node);
-	if (!c.node)
-		return 0;
-	bpf_loop(MAX_SHARER_STEPS, sharer_step, &c, 0);
+	return (u64)BPF_CORE_READ(f, f_mapping, i_mmap.rb_root.rb_node);
+}
+
+static __always_inline void end_sharers(struct sharers *c)
+{
+	if (c->node)
+		c->unknown++;
+	if (c->unknown)
+		drop(DROP_VANISH_WALKS, c->unknown);
+}
+
+/*
+ * Reads the bits of all tracked mappings of pages of a file; those that cannot be read are a loss. Not static: as with the
+ * walk, the verifier looks at it once.
+ */
+__noinline int each_sharer(u64 file, u64 first, u64 end)
+{
+	struct sharers c = { .first = first, .end = end, .node = first_sharer(file) };
+
 	if (c.node)
-		c.unknown++;
-	if (c.unknown)
-		drop(DROP_VANISH_WALKS, c.unknown);
+		bpf_loop(MAX_SHARER_STEPS, sharer_step, &c, 0);
+	end_sharers(&c);
+	return 0;
+}
+
+/* How many tracked processes have mapped pages of a file; those that cannot be found out are a loss */
+static __always_inline u32 count_sharers(u64 file)
+{
+	struct sharers c = { .end = ~0ull, .node = first_sharer(file) };
+
+	if (c.node)
+		bpf_loop(MAX_SHARER_STEPS, count_sharer_step, &c, 0);
+	end_sharers(&c);
 	return c.found;
 }
 
@@ -158,6 +194,13 @@ static long everybody_step(void *map, u32 *pid, struct tracked *t, u32 *cause)
 	task = find_task(*pid);
 	if (task)
 		vanish(mm_of(task), *cause, 0, ~0ull >> 1, *pid);
+	return 0;
+}
+
+/* Reads the bits of all that is tracked */
+__noinline int everybody(u32 cause)
+{
+	bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
 	return 0;
 }
 
@@ -286,12 +329,12 @@ static __always_inline void collapse(u64 start, u64 bytes)
 			break;
 		end = c.next < c.end ? c.next : c.end;
 		if (c.file)
-			each_sharer(c.file, 0, c.page & ~511ull,
+			each_sharer(c.file, c.page & ~511ull,
 				    (c.page + ((end - c.at) >> 12) + 511) & ~511ull);
 		c.at = end;
 	}
 	if (c.at < c.end)
-		bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
+		everybody(cause);
 }
 
 /*
@@ -366,7 +409,7 @@ static __always_inline void end_open(s64 result)
 		return;
 	found = clears_bits(file);
 	if (!found && is_cut)
-		found = each_sharer(file, 1, 0, ~0ull);
+		found = count_sharers(file);
 	if (found)
 		drop(DROP_VANISH_WALKS, found);
 }
@@ -385,9 +428,9 @@ static __always_inline int call_on_others(struct call *c)
 			return 1;
 		cause = CAUSE_TRUNCATE;
 		if (is_stacked(file))
-			bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
+			everybody(cause);
 		else
-			each_sharer(file, 0, 0, ~0ull);
+			each_sharer(file, 0, ~0ull);
 		return 1;
 	case OP_PROCESS_MRELEASE:
 		reap_other(c);
@@ -400,16 +443,16 @@ static __always_inline int call_on_others(struct call *c)
 		/* Takes the pages from the file, and so from everybody who has mapped it */
 		if (c->args[2] != MADV_REMOVE)
 			return 0;
-		bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
+		everybody(cause);
 		return 1;
 	case OP_TRUNCATE:
 		/* By name: the file is not known yet. This is a rare call. */
 		cause = CAUSE_TRUNCATE;
-		bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
+		everybody(cause);
 		return 1;
 	case OP_PROCESS_MADVISE:
 		if (c->args[3] == MADV_COLLAPSE)
-			bpf_for_each_map_elem(&tracked, everybody_step, &cause, 0);
+			everybody(cause);
 		else
 			advise_other(c);
 		return 1;

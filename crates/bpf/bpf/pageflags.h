@@ -174,46 +174,56 @@ static __always_inline u32 is_remarkable(u64 flags, u64 compound, u64 count)
 	return flag_bits(flags) || is_head(flags) || compound & 1 || count >= PIN_BIAS;
 }
 
-/* Bits of the page frame; known stays clear where it could not be read like this */
-static __always_inline u32 page_bits_in_place(struct scratch *s, u64 frame, u32 *known)
+static __always_inline void clear_look(struct scratch *s)
 {
-	u64 address = s->vmemmap + frame * bpf_core_type_size(struct page);
-	u8 *page = struct_page(address);
-	u64 flags = page_flags(page), compound = page_compound(page);
-	u32 count = page_count(page);
-
-	u32 bits;
-
-	s->checks++;
-	*known = 1;
-	if (compound & 1)
-		return whose(head_bits(s, compound - 1), flags);
-	if (is_head(flags))
-		return whose(head_bits(s, address), flags);
-	/* A load that fails reads as 0, and the count of a page that is mapped is never 0 */
-	if (!count)
-		*known = 0;
-	bits = flag_bits(flags);
-	if (bits)
-		bits = whose(bits | owner_bits(page), flags);
-	return bits | (count >= PIN_BIAS ? BIT_PINNED : 0);
+	__builtin_memset(&s->look, 0, sizeof(s->look));
+	barrier();
 }
 
-/* Bits of the page frame; first, count: a run of frames with it in it, to be read together */
-static __always_inline u32 page_bits(struct scratch *s, u64 frame, u64 first, u32 count)
+/* Looks at the struct page of a frame; known stays clear where it could not be read like this */
+static __always_inline void look_in_place(struct scratch *s, u64 frame)
 {
+	struct page_look *look = &s->look;
+	u64 address = s->vmemmap + frame * bpf_core_type_size(struct page);
+	u8 *page = struct_page(address);
+	u64 compound = page_compound(page);
+	u32 count = page_count(page);
+
+	look->flags = page_flags(page);
+	s->checks++;
+	look->known = 1;
+	if (compound & 1)
+		look->head = compound - 1;
+	else if (is_head(look->flags))
+		look->head = address;
+	if (look->head)
+		return;
+	/* A load that fails reads as 0, and the count of a page that is mapped is never 0 */
+	if (!count)
+		look->known = 0;
+	look->bits = flag_bits(look->flags);
+	if (look->bits)
+		look->bits = whose(look->bits | owner_bits(page), look->flags);
+	if (count >= PIN_BIAS)
+		look->bits |= BIT_PINNED;
+}
+
+/* The same by a copy; first, count: a run of frames with it in it, to be read together */
+static __always_inline void look_at_copy(struct scratch *s, u64 frame, u64 first, u64 count)
+{
+	struct page_look *look = &s->look;
 	u64 size = bpf_core_type_size(struct page);
 	u64 address = s->vmemmap + frame * size;
-	u64 at, flags, compound, offset;
-	u32 bits;
+	u64 at, compound, offset;
 	u8 *page;
 
 	s->checks++;
 	if (size > PAGE_STRUCT_MAX)
-		return 0;
+		return;
 	at = frame - s->block_frame;
 	if (at >= s->block_count) {
-		u32 bytes = count * size;
+		/* All 64 bits: of a product of 32 the verifier of 6.1 does not know that it is not negative */
+		u64 bytes = count * size;
 
 		s->block_count = 0;
 		if (count > 1 && bytes <= BLOCK_BYTES &&
@@ -225,28 +235,38 @@ static __always_inline u32 page_bits(struct scratch *s, u64 frame, u64 first, u3
 			s->block_frame = frame;
 		} else {
 			s->check_failures++;
-			return 0;
+			return;
 		}
 		at = frame - s->block_frame;
 	}
 	offset = at * size;
 	if (offset > BLOCK_BYTES - PAGE_STRUCT_MAX)
-		return 0;
+		return;
 	page = s->block + offset;
-	flags = *(u64 *)page;
+	look->flags = *(u64 *)page;
 	if (bpf_core_field_exists(struct page, compound_head)) {
 		compound = *(u64 *)(page + bpf_core_field_offset(struct page, compound_head));
 		if (compound & 1)
-			return whose(head_bits(s, compound - 1), flags);
+			look->head = compound - 1;
 	}
-	if (is_head(flags))
-		return whose(head_bits(s, address), flags);
-	bits = flag_bits(flags);
-	if (bits)
-		bits = whose(bits | owner_bits(page), flags);
+	if (!look->head && is_head(look->flags))
+		look->head = address;
+	if (look->head)
+		return;
+	look->bits = flag_bits(look->flags);
+	if (look->bits)
+		look->bits = whose(look->bits | owner_bits(page), look->flags);
 	if (*(u32 *)(page + bpf_core_field_offset(struct page, _refcount)) >= PIN_BIAS)
-		bits |= BIT_PINNED;
-	return bits;
+		look->bits |= BIT_PINNED;
+}
+
+/* The bits of what was looked at; in one place, as each copy of head_bits costs the verifier much */
+static __always_inline u32 bits_of_look(struct scratch *s)
+{
+	struct page_look *look = &s->look;
+
+	barrier();
+	return look->head ? whose(head_bits(s, look->head), look->flags) : look->bits;
 }
 
 #endif

@@ -50,7 +50,7 @@ static long find_step(u32 i, struct find_context *c)
  * shorter, but is not in 6.1 and not for this type of program until later. The list may change
  * under us, so a failure is tried again.
  */
-static __noinline u64 find_task(u32 pid)
+__noinline u64 find_task(u32 pid)
 {
 	u64 self = (u64)BPF_CORE_READ(current_task(), group_leader);
 	struct find_context c = { .task = self, .first = self, .pid = pid };
@@ -89,7 +89,7 @@ static long thread_step(u32 i, struct thread_context *c)
 }
 
 /* The memory of a process; its first thread may have ended before the others */
-static __noinline u64 mm_of(u64 leader)
+__noinline u64 mm_of(u64 leader)
 {
 	struct task_struct *task = CAST_TASK(leader);
 	struct signal_struct *signal = BPF_CORE_READ(task, signal);
@@ -428,7 +428,7 @@ int process_exit(struct bpf_raw_tracepoint_args *ctx)
 			      BPF_CORE_READ(signal, group_exit_code) :
 			      BPF_CORE_READ(task, exit_code);
 	rec->pad = 0;
-	bpf_ringbuf_submit(rec, last ? BPF_RB_FORCE_WAKEUP : wake(g->ring_wake));
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 	return 0;
 }
 

@@ -32,12 +32,6 @@ struct walk_context {
 	struct scratch *s;
 };
 
-struct cold_context {
-	struct scratch *s;
-	u64 left; /* pages of the word still to be looked at */
-	u32 word;
-};
-
 static const u8 lowest_bit[64] = {
 	0,  1,	2,  53, 3,  7,	54, 27, 4,  38, 41, 8,	34, 55, 48, 28, 62, 5,	39, 46, 44, 42,
 	22, 9,	24, 35, 59, 56, 49, 18, 29, 11, 63, 52, 6,  26, 37, 40, 33, 47, 61, 45, 43, 21,
@@ -55,8 +49,7 @@ static __always_inline u32 count_ones(u64 x)
 /* The frame of an entry; the kernel inverts the frame of entries that the processor must not use */
 static __always_inline u64 frame_of(struct scratch *s, u64 entry)
 {
-	if (!(entry & PTE_PRESENT))
-		entry = ~entry;
+	entry ^= (entry & PTE_PRESENT) - 1;
 	return (entry & s->frame_mask) >> 12;
 }
 
@@ -65,34 +58,42 @@ static __always_inline u64 frame_of(struct scratch *s, u64 entry)
  * or downwards (step -1): the buddy allocator gives out both. A struct page read by itself costs as
  * much as a run of them.
  */
-static __always_inline u32 run_of_frames(struct scratch *s, u32 at, u64 frame, u64 step)
+static __always_inline u64 run_of_frames(struct scratch *s, u32 at, u64 frame, u64 step)
 {
-	u32 count = 1;
+	u64 differs = 1ull << BLOCK_PAGES;
 
-#pragma unroll
+	/*
+	 * Without branches: the verifier would follow each of them through all that comes after. Not unrolled: the compiler
+	 * would hold all entries on the stack.
+	 */
+#pragma clang loop unroll(disable)
 	for (u32 i = 1; i < BLOCK_PAGES; i++) {
-		if (at + i > 511 || frame_of(s, s->t1[(at + i) & 511]) != frame + i * step)
-			break;
-		count++;
+		u64 other = frame_of(s, s->t1[(at + i) & 511]) ^ (frame + i * step), negative;
+
+		other |= (at + i) & 512;
+		negative = -other;
+		barrier_var(negative);
+		differs |= ((other | negative) >> 63) << i;
 	}
-	return count;
+	return lowest_bit[((differs & -differs) * 0x022fdd63cc95386dull) >> 58];
 }
 
-static long check_cold(u32 i, struct cold_context *c)
+/* Notes what struct page shows of the page of one bit of a word of entries. Not static, as scan_word is not. */
+__noinline int look_at_cold(struct scratch *s, u32 word, u64 bit)
 {
-	struct scratch *s = c->s;
-	u64 left = c->left, bit = left & -left;
-	u32 bits = 0, known = 0, at, count = 1, word = c->word & 7;
-	u64 frame, first;
+	u32 bits, at;
+	u64 frame, first, count = 1;
 
-	if (!left)
-		return 1;
-	c->left = left ^ bit;
+	if (!s)
+		return 0;
+	clear_look(s);
+	word &= 7;
 	at = word * 64 + lowest_bit[(bit * 0x022fdd63cc95386dull) >> 58];
 	first = frame = frame_of(s, s->t1[at & 511]);
 	if (bpf_ksym_exists(bpf_rdonly_cast))
-		bits = page_bits_in_place(s, frame, &known);
-	if (!known) {
+		look_in_place(s, frame);
+	barrier();
+	if (!s->look.known) {
 		if (frame - s->block_frame >= s->block_count) {
 			count = run_of_frames(s, at, frame, 1);
 			if (count == 1) {
@@ -100,8 +101,9 @@ static long check_cold(u32 i, struct cold_context *c)
 				first = frame - (count - 1);
 			}
 		}
-		bits = page_bits(s, frame, first, count);
+		look_at_copy(s, frame, first, count);
 	}
+	bits = bits_of_look(s);
 	if (!bits)
 		return 0;
 	if (bits & BIT_OTHERS) {
@@ -184,17 +186,41 @@ static __always_inline void guarded_word(struct scratch *s, u32 word, u64 mask, 
 		s->region.intact[word] = guarded & mask;
 }
 
-/* Looks at 64 entries; returns what was touched */
-__noinline u64 scan_word(struct scratch *s, u32 word, u64 mask)
+/* The bits of those of 64 entries that lie between the first and the last one of their table */
+static __always_inline u64 mask_between(u32 word, u32 first, u32 last)
+{
+	u64 mask = ~0ull;
+
+	if (word == first / 64)
+		mask &= ~0ull << (first % 64);
+	if (word == last / 64)
+		mask &= ~0ull >> (63 - last % 64);
+	return word < first / 64 || word > last / 64 ? 0 : mask;
+}
+
+/* Looks at 64 entries of a table, as far as they lie between `first` and `last`; returns what was touched */
+__noinline u64 scan_word(struct scratch *s, u64 table, u32 word, u32 first, u32 last)
 {
 	struct region *r;
-	u64 present = 0, accessed = 0, any = 0, special = 0, cold;
+	u64 present = 0, accessed = 0, any = 0, special = 0, cold, mask;
 	u64 *t;
 
 	if (!s)
 		return 0;
 	r = &s->region;
 	word &= 7;
+	mask = mask_between(word, first, last);
+	if (!s->whole) {
+		if (mask && bpf_probe_read_kernel(s->t1 + word * 64, 512, (void *)(table + word * 512))) {
+			s->table_failures++;
+			mask = 0;
+		}
+		if (!mask) {
+			r->accessed[word] = r->sticky[word] = r->written[word] = r->intact[word] = 0;
+			r->young[word] = r->referenced[word] = r->pinned[word] = r->others[word] = 0;
+			return 0;
+		}
+	}
 	t = s->t1 + word * 64;
 #pragma unroll
 	for (int j = 0; j < 64; j++) {
@@ -229,14 +255,16 @@ __noinline u64 scan_word(struct scratch *s, u32 word, u64 mask)
 	/* A device may write to a pinned page and leave no trace: then all pages' pins must be known */
 	cold = present & ~special & (s->options & OPT_GUARDED ? ~0ull : ~accessed);
 	if (cold && s->options & OPT_PAGE_FLAGS) {
-		struct cold_context c = { .s = s, .left = cold, .word = word };
-
 		if (bpf_ksym_exists(bpf_rdonly_cast) && !(any & PTE_PROTNONE) &&
 		    count_ones(cold) >= MANY_COLD && !any_remarkable(s, word)) {
 			s->checks += count_ones(cold);
 			return accessed;
 		}
-		bpf_loop(64, check_cold, &c, 0);
+#pragma clang loop unroll(disable)
+		for (u32 i = 0; i < 64 && cold; i++) {
+			look_at_cold(s, word, cold & -cold);
+			cold &= cold - 1;
+		}
 		accessed |= r->young[word] | r->referenced[word] | r->pinned[word] | r->others[word];
 	}
 	return accessed;
@@ -257,7 +285,7 @@ static __always_inline void flush_batch(struct scratch *s)
 	s->batch_pages = 0;
 }
 
-static __noinline int batch_region(struct scratch *s)
+__noinline int batch_region(struct scratch *s)
 {
 	struct region *r;
 	struct vanish_entry *e;
@@ -337,7 +365,7 @@ static __always_inline u64 entry_of(struct scratch *s, u64 *copy, u64 *copied, u
 	return copy[index];
 }
 
-static __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
+__noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
 {
 	struct region *r;
 	u64 size = leaf == LEAF_1G ? SIZE_1G : SIZE_2M;
@@ -354,8 +382,11 @@ static __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
 	r->present = 1;
 	s->present += size >> 12;
 	/* Bit 12 of a huge entry is PAT, not part of the frame: clear all below the huge page */
-	if (s->options & OPT_PAGE_FLAGS && !(entry & PTE_SPECIAL))
-		bits = page_bits(s, frame_of(s, entry) & ~((size >> 12) - 1), 0, 1);
+	if (s->options & OPT_PAGE_FLAGS && !(entry & PTE_SPECIAL)) {
+		clear_look(s);
+		look_at_copy(s, frame_of(s, entry) & ~((size >> 12) - 1), 0, 1);
+		bits = bits_of_look(s);
+	}
 	if (bits & BIT_HUGETLB || leaf == LEAF_1G)
 		r->flags = bits & BIT_HUGETLB ? REGION_HUGETLB : 0;
 	if (accessed) {
@@ -381,13 +412,11 @@ static __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
 	return 0;
 }
 
-static __noinline int scan_table(struct scratch *s, u64 table, u64 va)
+static __always_inline int scan_table(struct scratch *s, u64 table, u64 va)
 {
 	u64 base = va & ~(SIZE_2M - 1), touched = 0;
 	u32 first = (va >> 12) & 511, last = 511;
 
-	if (!s)
-		return 0;
 	if (s->end - base < SIZE_2M)
 		last = ((s->end - 1) >> 12) & 511;
 	if (s->whole && bpf_probe_read_kernel(s->t1, SIZE_4K, (void *)table)) {
@@ -399,43 +428,59 @@ static __noinline int scan_table(struct scratch *s, u64 table, u64 va)
 	s->region.flags = 0;
 	s->region.present = 0;
 #pragma clang loop unroll(disable)
-	for (u32 word = 0; word < 8; word++) {
-		u32 low = first, high = last;
-		u64 mask = ~0ull;
-
-		/* Computed anew for each word, as there is no room on the stack to keep what follows from these */
-		barrier_var(low);
-		barrier_var(high);
-		if (word == low / 64)
-			mask &= ~0ull << (low % 64);
-		if (word == high / 64)
-			mask &= ~0ull >> (63 - high % 64);
-		if (word < low / 64 || word > high / 64)
-			mask = 0;
-		if (!s->whole) {
-			if (mask == 0) {
-				s->region.accessed[word] = 0;
-				s->region.sticky[word] = 0;
-				s->region.written[word] = 0;
-				s->region.intact[word] = 0;
-				s->region.young[word] = 0;
-				s->region.referenced[word] = 0;
-				s->region.pinned[word] = 0;
-				s->region.others[word] = 0;
-				continue;
-			}
-			if (bpf_probe_read_kernel(s->t1 + word * 64, 512,
-						  (void *)(table + word * 512))) {
-				s->table_failures++;
-				mask = 0;
-			}
-		}
-		touched |= scan_word(s, word, mask);
-	}
+	for (u32 word = 0; word < 8; word++)
+		touched |= scan_word(s, table, word, first, last);
 	s->present += s->region.present;
 	if (touched)
 		emit_region(s);
 	return 0;
+}
+
+/* How many groups of eight empty entries are passed by at a time */
+#define MAX_EMPTY_GROUPS 16
+
+/*
+ * The index of an entry behind `index` before which all entries of a copied table are empty. A small process has a few
+ * pages in tables that span 512 GiB: going through those entry by entry took longer than reading its pages.
+ */
+__noinline u32 behind_empty(struct scratch *s, u32 level, u32 index)
+{
+	u32 group = index / 8 + 1;
+	u64 *t;
+
+	if (!s)
+		return index + 1;
+	if (level == 4)
+		t = s->t4;
+	else
+		t = level == 3 ? s->t3 : s->t2;
+	/* The rest of its own group may not be empty */
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < 7; i++) {
+		if ((++index & 7) == 0)
+			break;
+		if (t[index & 511])
+			return index;
+	}
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MAX_EMPTY_GROUPS && group < 64; i++) {
+		u64 *e = t + (group & 63) * 8;
+
+		if (e[0] | e[1] | e[2] | e[3] | e[4] | e[5] | e[6] | e[7])
+			break;
+		group++;
+	}
+	return group * 8;
+}
+
+/* The address from which an empty entry at `va` need not be looked at again; `copied` is the table whose copy is there */
+static __always_inline u64 next_entry(struct scratch *s, u32 level, u64 va, u64 copied, u64 table)
+{
+	u32 shift = 3 + 9 * level, index = (va >> shift) & 511, next = index + 1;
+
+	if (s->whole && copied == table)
+		next = behind_empty(s, level, index);
+	return ((va >> shift) + (next - index)) << shift;
 }
 
 /* Goes on by one entry of the lowest table that covers the cursor */
@@ -460,7 +505,7 @@ static long step(u32 i, struct walk_context *c)
 	}
 	entry = entry_of(s, s->t4, &s->at4, table, va >> 39);
 	if (!(entry & PTE_PRESENT)) {
-		s->cursor = (va | (SIZE_512G - 1)) + 1;
+		s->cursor = next_entry(s, 4, va, s->at4, table);
 		return 0;
 	}
 	table = s->direct + (entry & s->frame_mask);
@@ -468,7 +513,7 @@ static long step(u32 i, struct walk_context *c)
 	if (entry & PTE_PSE || !(entry & PTE_PRESENT)) {
 		if (entry & (PTE_PRESENT | PTE_PROTNONE) && entry & PTE_PSE)
 			scan_leaf(s, entry, va, LEAF_1G);
-		s->cursor = (va | (SIZE_1G - 1)) + 1;
+		s->cursor = next_entry(s, 3, va, s->at3, table);
 		return 0;
 	}
 	table = s->direct + (entry & s->frame_mask);
@@ -478,7 +523,7 @@ static long step(u32 i, struct walk_context *c)
 		scan_leaf(s, entry, va, LEAF_2M);
 	else if (entry & PTE_PRESENT)
 		scan_table(s, s->direct + (entry & s->frame_mask), va);
-	s->cursor = (va | (SIZE_2M - 1)) + 1;
+	s->cursor = next_entry(s, 2, va, s->at2, table);
 	return 0;
 }
 

@@ -19,7 +19,7 @@ use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::samples::SampleMaps;
 use crate::{
-    BpfError, Capability, Dropped, Event, Hooks, LoadOptions, MmId, PageFlags, Region, Samples,
+    BpfError, Capability, Dropped, Event, LoadOptions, MmId, PageFlags, Region, Samples,
     TrackFlags, WalkStats, decode, raw,
 };
 
@@ -62,6 +62,7 @@ impl Kernel {
             links,
             attached,
             mut capabilities,
+            exit_has_memory,
         } = programs::load(options)?;
         let maps = Maps {
             settings: map_fd(&object, "settings")?,
@@ -93,8 +94,6 @@ impl Kernel {
         if attached.contains("prepare_exec") {
             start.options |= abi::OPT_PREPARE_EXEC;
         }
-        let exit_has_memory =
-            options.hooks == Hooks::Best && programs::exit_comes_before_memory_goes();
         if exit_has_memory {
             start.options |= abi::OPT_EXIT_HAS_MM;
         }

@@ -184,7 +184,19 @@ pub(crate) struct Loaded {
     pub(crate) links: Vec<Link>,
     pub(crate) attached: HashSet<&'static str>,
     pub(crate) capabilities: Vec<Capability>,
+    /// Whether a process still has its memory when its exit is reported
+    pub(crate) exit_has_memory: bool,
 }
+
+/// Why a program is not loaded
+enum Omitted {
+    /// Something is missing without it
+    Lacking(String),
+    /// Another program does what it is for
+    Needless(&'static str),
+}
+
+type Omissions = Vec<(&'static str, Omitted)>;
 
 /// What libbpf said last; it has one voice per process
 static SAID: Mutex<String> = Mutex::new(String::new());
@@ -213,24 +225,30 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Loaded, BpfError> {
 }
 
 fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
-    let mut refused: Vec<(&'static str, String)> = Vec::new();
+    let mut refused: Omissions = Vec::new();
+    let mut switch_off = |name| refused.push((name, Omitted::Lacking("switched off".into())));
     if !options.faults {
-        for name in ["fault_user", "fault_kernel"] {
-            refused.push((name, "switched off".into()));
-        }
+        switch_off("fault_user");
+        switch_off("fault_kernel");
     }
     if !options.waits {
-        refused.push(("thread_switch", "switched off".into()));
+        switch_off("thread_switch");
     }
     if options.hooks == Hooks::Portable {
-        refused.push(("prepare_exec", "switched off".into()));
+        switch_off("prepare_exec");
     }
-    let left_out = options.left_out.iter();
-    refused.extend(left_out.map(|name| (*name, "switched off".into())));
+    options.left_out.iter().copied().for_each(switch_off);
+    let exit_has_memory = options.hooks == Hooks::Best && exit_comes_before_memory_goes();
+    // Each program that holds the walk takes the verifier some 15 ms, in which the target does not begin.
+    if exit_has_memory && !options.left_out.contains(&"signal_deliver") {
+        let why =
+            "not needed: on this kernel a process has its memory still when its exit is reported";
+        refused.push(("signal_deliver", Omitted::Needless(why)));
+    }
     loop {
         take_said();
         match open(options, &refused) {
-            Ok(object) => return Ok(attach(object, refused)),
+            Ok(object) => return Ok(attach(object, refused, exit_has_memory)),
             Err(error) => {
                 let said = take_said();
                 // The verifier refuses with EACCES, too, but it leaves a log
@@ -251,7 +269,7 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
                         log: tail(&said),
                     });
                 }
-                refused.push((program.name, tail(&said)));
+                refused.push((program.name, Omitted::Lacking(tail(&said))));
             }
         }
     }
@@ -266,10 +284,7 @@ fn lacking() -> Option<String> {
     (!names.is_empty()).then(|| names.join(" and "))
 }
 
-fn open(
-    options: &LoadOptions,
-    refused: &[(&'static str, String)],
-) -> Result<Object, libbpf_rs::Error> {
+fn open(options: &LoadOptions, refused: &Omissions) -> Result<Object, libbpf_rs::Error> {
     let mut open = ObjectBuilder::default().open_memory(&OBJECT.0)?;
     for mut map in open.maps_mut() {
         match map.name().to_str() {
@@ -302,7 +317,7 @@ pub(crate) fn sample_ring_bytes(options: &LoadOptions) -> u32 {
 }
 
 /// The program that libbpf names as the one that failed
-fn blamed(said: &str, refused: &[(&'static str, String)]) -> Option<&'static Program> {
+fn blamed(said: &str, refused: &Omissions) -> Option<&'static Program> {
     PROGRAMS.iter().find(|program| {
         let name = program.name;
         !refused.iter().any(|(refused, _)| *refused == name)
@@ -317,25 +332,29 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
-fn attach(object: Object, refused: Vec<(&'static str, String)>) -> Loaded {
+fn attach(object: Object, refused: Omissions, exit_has_memory: bool) -> Loaded {
     let mut links = Vec::new();
     let mut attached = HashSet::new();
     let mut capabilities = Vec::new();
     for program in &PROGRAMS {
-        let problem = match refused.iter().find(|(name, _)| *name == program.name) {
-            Some((_, log)) => Some(log.clone()),
-            None => hang(&object, program, &mut links).err(),
+        let (available, detail) = match refused.iter().find(|(name, _)| *name == program.name) {
+            Some((_, Omitted::Lacking(why))) => (false, why.clone()),
+            Some((_, Omitted::Needless(why))) => (true, (*why).to_owned()),
+            None => match hang(&object, program, &mut links) {
+                Ok(()) => {
+                    attached.insert(program.name);
+                    (true, "loaded".to_owned())
+                }
+                Err(why) => (false, why),
+            },
         };
-        if problem.is_none() {
-            attached.insert(program.name);
-        }
         capabilities.push(Capability {
             name: program.tracepoint.unwrap_or(program.name),
             purpose: program.purpose,
-            available: problem.is_none(),
+            available,
             required: program.need == Need::Required,
             promised: program.need == Need::Promised,
-            detail: problem.unwrap_or_else(|| "loaded".into()),
+            detail,
         });
     }
     Loaded {
@@ -343,6 +362,7 @@ fn attach(object: Object, refused: Vec<(&'static str, String)>) -> Loaded {
         links,
         attached,
         capabilities,
+        exit_has_memory,
     }
 }
 
@@ -366,7 +386,7 @@ fn hang(object: &Object, program: &Program, links: &mut Vec<Link>) -> Result<(),
 
 /// Whether `sched_process_exit` runs before a process lets its memory go: it was moved there, and
 /// given one more argument, in Linux 6.16
-pub(crate) fn exit_comes_before_memory_goes() -> bool {
+fn exit_comes_before_memory_goes() -> bool {
     let Ok(btf) = libbpf_rs::btf::Btf::from_vmlinux() else {
         return false;
     };

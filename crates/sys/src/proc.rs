@@ -61,15 +61,38 @@ pub fn shared_folder(pid: Pid) -> PathBuf {
     threads.find(|thread| !has_ended(thread)).unwrap_or(own)
 }
 
+/// Looks at what the threads of a process share: at its first thread and, only where nothing is there, at one that goes on.
+/// Whether the first has ended costs more to find out than most looks.
+fn look<T>(
+    pid: Pid,
+    look: impl Fn(&Path) -> io::Result<T>,
+    is_there: impl Fn(&T) -> bool,
+) -> io::Result<T> {
+    let own = PathBuf::from(format!("/proc/{pid}"));
+    let found = look(&own);
+    if found.as_ref().is_ok_and(is_there) {
+        return found;
+    }
+    let other = shared_folder(pid);
+    if other == own {
+        return found;
+    }
+    look(&other)
+}
+
 /// The mappings of a process: all of them, or none where its memory has gone meanwhile, as the kernel hands the list out
 /// in pieces.
 ///
 /// # Errors
 /// There is no such process, or this one may not look into it.
 pub fn maps(pid: Pid) -> io::Result<Vec<MapEntry>> {
-    let mut maps = fs::File::open(shared_folder(pid).join("maps"))?;
-    let mut text = Vec::with_capacity(MAPS_BYTES);
-    maps.read_to_end(&mut text)?;
+    let read = |folder: &Path| {
+        let mut maps = fs::File::open(folder.join("maps"))?;
+        let mut text = Vec::with_capacity(MAPS_BYTES);
+        maps.read_to_end(&mut text)?;
+        Ok((maps, text))
+    };
+    let (maps, text) = look(pid, read, |(_, text)| !text.is_empty())?;
     // The file shows one memory, and nothing of it from its end on.
     let was_whole = maps.read_at(&mut [0], 0)? > 0;
     Ok(match was_whole {
@@ -317,7 +340,7 @@ pub fn children_of(pid: Pid) -> Vec<Pid> {
 
 /// The command line's words.
 pub fn cmdline(pid: Pid) -> io::Result<Vec<String>> {
-    let text = fs::read(shared_folder(pid).join("cmdline"))?;
+    let text = look(pid, |p| fs::read(p.join("cmdline")), |t| !t.is_empty())?;
     Ok(command_words(&text))
 }
 
@@ -339,7 +362,7 @@ fn command_words(text: &[u8]) -> Vec<String> {
 
 /// The executable.
 pub fn exe(pid: Pid) -> io::Result<PathBuf> {
-    fs::read_link(shared_folder(pid).join("exe"))
+    look(pid, |p| fs::read_link(p.join("exe")), |_| true)
 }
 
 /// Whether a process is a thread of the kernel: it has no memory of its own.
@@ -351,7 +374,8 @@ pub fn is_kernel_thread(pid: Pid) -> bool {
 /// the dynamic linker took no preload library from the caller: `AT_SECURE` of its auxiliary vector.
 /// False for 32-bit programs and for what cannot be read.
 pub fn is_secure(pid: Pid) -> bool {
-    fs::read(shared_folder(pid).join("auxv")).is_ok_and(|vector| secure(&vector))
+    let vector = look(pid, |p| fs::read(p.join("auxv")), |v| !v.is_empty());
+    vector.is_ok_and(|vector| secure(&vector))
 }
 
 fn secure(vector: &[u8]) -> bool {

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags}
 use varve_model::Pid;
 
 /// Which file a mapping is of, as `/proc/PID/maps` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
     /// The device: major and minor number.
     pub device: (u32, u32),

@@ -1,5 +1,7 @@
 //! What the walk of the page tables sees
 
+use std::collections::BTreeSet;
+
 use crate::common::{
     PAGE, Puppet, kernel, kernel_with, map, map_small, pages_of, read_page, set, walk_touched,
     write_all, write_page,
@@ -39,6 +41,55 @@ fn only_pages_touched_after_the_clear_are_touched() {
     puppet.go();
     puppet.wait_step();
     assert_eq!(walk_touched(&mut kernel, puppet.pid, base, PAGES), wanted);
+}
+
+#[test]
+fn pages_far_from_each_other_are_all_found() {
+    let Some(mut kernel) = kernel() else { return };
+    let base = 1u64 << 44;
+    let mut wanted = BTreeSet::new();
+    // Entries of each level of tables, at and around the borders of what the walk passes by at a time
+    let gaps = [0, 1, 6, 7, 8, 9, 15, 127, 128, 129, 136, 255, 256, 504, 511];
+    for level in [21, 30, 39] {
+        wanted.extend(gaps.iter().map(|gap| base + (gap << level)));
+    }
+    // Behind the first entry of each, too
+    wanted.extend(
+        gaps.iter()
+            .map(|gap| base + (3 << 39) + (gap << 30) + (5 << 21)),
+    );
+    // Not beyond the end of an address space of 47 bits
+    wanted.retain(|at| *at < (1 << 47) - PAGE);
+    let places = wanted.clone();
+    let mut puppet = Puppet::new(move |stage| {
+        for at in &places {
+            // SAFETY: a new mapping where nothing is mapped
+            let got = unsafe {
+                libc::mmap(
+                    *at as *mut _,
+                    PAGE as usize,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                    -1,
+                    0,
+                )
+            };
+            assert_eq!(got as u64, *at);
+            write_page(*at, 0);
+        }
+        stage.step(0);
+    });
+    puppet.wait_step();
+    let mut found = BTreeSet::new();
+    kernel
+        .walk(puppet.pid, &mut |region| {
+            for at in &wanted {
+                let pages = pages_of(region, &region.touched(), *at, 1);
+                found.extend(pages.first().map(|_| *at));
+            }
+        })
+        .unwrap();
+    assert_eq!(found, wanted);
 }
 
 #[test]

@@ -188,6 +188,7 @@ impl Probe for Heap {
             if let Some(process) = state.processes.all.get_mut(&pid) {
                 process.objects_from = ObjectsFrom::Preload;
             }
+            state.processes.begins_to_load(pid, image);
             self.awaited.push((pid, image, image + MAX_SILENCE));
         }
         self.changes.push((pid, image, why.is_some()));

@@ -38,9 +38,16 @@ impl Edition {
 #[derive(Debug, Default)]
 pub(crate) struct BuildIds {
     known: HashMap<Edition, Option<String>>,
+    /// Those of the files that one process maps at one time, each of which has several mappings.
+    looked_at: HashMap<FileIdentity, Option<String>>,
 }
 
 impl BuildIds {
+    /// Another look at a process's mappings begins: files may be others now.
+    pub(crate) fn begin_look(&mut self) {
+        self.looked_at.clear();
+    }
+
     /// The build id of the file behind a mapping, hexadecimal; none for what is no ELF file, has none, or
     /// cannot be read any more.
     pub(crate) fn of(&mut self, pid: Pid, entry: &MapEntry) -> Option<String> {
@@ -48,7 +55,23 @@ impl BuildIds {
             return None;
         }
         let identity = entry.identity()?;
+        if let Some(known) = self.looked_at.get(&identity) {
+            return known.clone();
+        }
+        let found = self.find(pid, entry, identity);
+        self.looked_at.insert(identity, found.clone());
+        found
+    }
+
+    fn find(&mut self, pid: Pid, entry: &MapEntry, identity: FileIdentity) -> Option<String> {
         let patient = varve_sys::is_local(identity.device);
+        if patient
+            && let Some(very) = very_file(pid, entry)
+            && let Ok(meta) = fs::metadata(very)
+            && let Some(known) = self.known.get(&Edition::of(&meta))
+        {
+            return known.clone();
+        }
         let opened = match patient {
             true => open(pid, entry, identity),
             false => {
