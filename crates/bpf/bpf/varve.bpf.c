@@ -473,6 +473,7 @@ int task_rename(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+#include "harvest.h"
 #include "faults.h"
 #include "samples.h"
 #include "waits.h"

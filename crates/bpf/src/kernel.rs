@@ -2,6 +2,7 @@
 
 mod backlog;
 mod findings;
+mod harvest;
 mod tracked;
 
 use std::io;
@@ -26,6 +27,7 @@ use crate::{
 pub struct Kernel {
     /// Declared first, so that the programs are detached before their maps go
     _links: Vec<libbpf_rs::Link>,
+    harvesters: Vec<libbpf_rs::Link>,
     object: Object,
     walk: OwnedFd,
     change: OwnedFd,
@@ -40,6 +42,7 @@ pub struct Kernel {
 }
 
 struct Maps {
+    harvest: OwnedFd,
     exempt: OwnedFd,
     settings: OwnedFd,
     tracked: OwnedFd,
@@ -59,11 +62,13 @@ impl Kernel {
         let Loaded {
             object,
             links,
+            harvesters,
             attached,
             mut capabilities,
         } = programs::load(options)?;
         let maps = Maps {
             settings: map_fd(&object, "settings")?,
+            harvest: map_fd(&object, "harvest")?,
             exempt: map_fd(&object, "exempt")?,
             tracked: map_fd(&object, "tracked")?,
             drops: map_fd(&object, "drops")?,
@@ -109,6 +114,7 @@ impl Kernel {
         }
         let mut kernel = Kernel {
             _links: links,
+            harvesters,
             walk: program_fd(&object, "walk_process")?,
             change: program_fd(&object, "change_flags")?,
             object,
@@ -122,6 +128,9 @@ impl Kernel {
             capabilities,
         };
         kernel.set_page_flags(options.page_flags)?;
+        if options.harvest {
+            kernel.examine_harvest(&attached);
+        }
         Ok(kernel)
     }
 

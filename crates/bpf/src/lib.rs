@@ -24,7 +24,7 @@ pub use event::{
 };
 pub use kernel::{ExemptProcesses, Kernel, TrackedProcesses};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags};
-pub use region::{Bitmap, Leaf, Region, WalkStats};
+pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Region, WalkStats};
 pub use samples::{ClockSample, Samples, Whereabouts};
 
 /// An address space: two processes with the same one share their pages (`vfork`). Numbers are
