@@ -7,6 +7,8 @@
 #include "maps.h"
 #include "pageflags.h"
 #include "walk.h"
+/* Loaded first, as some kernels refuse these alone: then no time was lost with the others */
+#include "harvest.h"
 #include "hooks.h"
 #include "exempt.h"
 #include "calls.h"
@@ -473,7 +475,6 @@ int task_rename(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-#include "harvest.h"
 #include "faults.h"
 #include "samples.h"
 #include "waits.h"

@@ -282,10 +282,13 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
                 if let Some(lacking) = lacking() {
                     return Err(BpfError::NoPrivilege(lacking));
                 }
-                if !verified && error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+                let blamed = blamed(&said, &refused);
+                // A kernel may forbid programs on its functions alone
+                let forbids = blamed.is_none_or(|p| !matches!(p.place, Place::Function(_)));
+                if forbids && !verified && error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
                     return Err(BpfError::Forbidden);
                 }
-                let Some(program) = blamed(&said, &refused) else {
+                let Some(program) = blamed else {
                     return Err(BpfError::Load(format!("{error}: {}", tail(&said))));
                 };
                 if program.need == Need::Required {
@@ -295,6 +298,11 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
                     });
                 }
                 refused.push((program.name, tail(&said)));
+                // Each of these is of use with the others only, and each attempt takes its time.
+                if let Place::Function(_) = program.place {
+                    let others = HARVESTERS.iter().filter(|name| **name != program.name);
+                    refused.extend(others.map(|name| (*name, "not tried without the others".to_owned())));
+                }
             }
         }
     }

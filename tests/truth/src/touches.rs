@@ -39,7 +39,7 @@ pub struct Layer {
 /// All touches of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Touches {
-    /// The intervals, ascending in time.
+    /// The intervals, ascending in time, each with how long its end took.
     pub intervals: Vec<(Span, Duration)>,
     /// By position in `intervals` and process.
     pub layers: BTreeMap<(usize, Pid), Layer>,
@@ -63,7 +63,7 @@ impl Touches {
                         from: r.start_ns,
                         to: r.end_ns,
                     },
-                    r.held_ns,
+                    r.held_ns + r.overlap_ns,
                 )
             })
             .collect();
@@ -96,7 +96,8 @@ impl Touches {
     }
 
     /// The positions of the intervals that the span lies in or within reach of: between two intervals
-    /// the program is held, and the border may be stamped anywhere in that time.
+    /// the program is held, and the border may be stamped anywhere in that time. Where it is not held a page may stand in
+    /// both.
     pub fn around(&self, span: Span) -> std::ops::Range<usize> {
         let near = |i: &usize| {
             let (interval, _) = self.intervals[*i];
