@@ -53,7 +53,7 @@ static __noinline int harvest_page(u64 *entry, u64 address, u32 leaf, u32 young)
 	struct harvest *h = current_harvest();
 	u32 zero = 0, bits = 0, word = (address >> 18) & 7;
 	struct scratch *s = bpf_map_lookup_elem(&walk_scratch, &zero);
-	u64 bit = 1ull << ((address >> 12) & 63), frame;
+	u64 bit = 1ull << ((address >> 12) & 63), frame, value = 0;
 	struct region *r;
 
 	if (!h || !s)
@@ -62,13 +62,12 @@ static __noinline int harvest_page(u64 *entry, u64 address, u32 leaf, u32 young)
 		word = 0;
 		bit = 1;
 	}
+	bpf_probe_read_kernel(&value, sizeof(value), entry);
 	if (!young) {
 		u32 known = 0;
-		u64 value = 0;
 
 		if (!(s->options & OPT_PAGE_FLAGS))
 			return 0;
-		bpf_probe_read_kernel(&value, sizeof(value), entry);
 		frame = frame_of(s, value);
 		if (leaf != LEAF_4K)
 			frame &= ~511ull;
@@ -87,6 +86,9 @@ static __noinline int harvest_page(u64 *entry, u64 address, u32 leaf, u32 young)
 		return 0;
 	if (young)
 		r->accessed[word] |= bit;
+	/* The page may go before soft-dirty bits are cleared, and its hook reports what was accessed from here on */
+	if (s->options & OPT_SOFT_DIRTY && value & PTE_SOFT_DIRTY)
+		r->written[word] |= bit;
 	if (bits & BIT_OTHERS) {
 		r->others[word] |= bit;
 	} else {

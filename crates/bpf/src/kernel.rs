@@ -13,6 +13,7 @@ use varve_model::{Duration, Pid, Time};
 
 use self::backlog::Backlog;
 use self::findings::describe;
+pub use self::harvest::ATOMIC_CLEARING;
 pub use self::tracked::{ExemptProcesses, TrackedProcesses};
 use crate::abi::{self, FlagArgs, Plain, Region as RawRegion, Settings, Tracked, Waits, WalkArgs};
 use crate::calibrate;

@@ -22,7 +22,7 @@ pub use event::{
     Access, Comm, Doer, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall, Mode,
     UserStack, Vanish, VanishCause,
 };
-pub use kernel::{ExemptProcesses, Kernel, TrackedProcesses};
+pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, TrackedProcesses};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags};
 pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Region, WalkStats};
 pub use samples::{ClockSample, Samples, Whereabouts};

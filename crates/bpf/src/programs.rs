@@ -301,7 +301,9 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
                 // Each of these is of use with the others only, and each attempt takes its time.
                 if let Place::Function(_) = program.place {
                     let others = HARVESTERS.iter().filter(|name| **name != program.name);
-                    refused.extend(others.map(|name| (*name, "not tried without the others".to_owned())));
+                    refused.extend(
+                        others.map(|name| (*name, "not tried without the others".to_owned())),
+                    );
                 }
             }
         }
@@ -422,12 +424,12 @@ fn hang(object: &Object, program: &Program, links: &mut Vec<Link>) -> Result<(),
         return Err("the program is not in the object".into());
     };
     let attached = match program.place {
-        Place::Tracepoint(name) => loaded.attach_raw_tracepoint(name).map_err(|error| {
-            BpfError::MissingTracepoint(format!("{name} ({error})")).to_string()
+        Place::Tracepoint(name) => loaded
+            .attach_raw_tracepoint(name)
+            .map_err(|error| BpfError::MissingTracepoint(format!("{name} ({error})")).to_string()),
+        _ => loaded.attach().map_err(|error| {
+            format!("this kernel cannot attach programs to its functions ({error})")
         }),
-        _ => loaded
-            .attach()
-            .map_err(|error| format!("this kernel cannot attach programs to its functions ({error})")),
     };
     links.push(attached?);
     Ok(())

@@ -107,11 +107,7 @@ impl Touches {
         self.within(span, |overlap| overlap)
     }
 
-    fn within(
-        &self,
-        span: Span,
-        more: impl Fn(Duration) -> Duration,
-    ) -> std::ops::Range<usize> {
+    fn within(&self, span: Span, more: impl Fn(Duration) -> Duration) -> std::ops::Range<usize> {
         // How far from its stamp the border at the end of an interval may lie.
         let reach = |i: usize| {
             let known = self.intervals.get(i);

@@ -12,6 +12,9 @@ use crate::calibrate::Sample;
 use crate::programs::HARVESTERS;
 use crate::{BpfError, Capability, Harvest, HarvestStats, MmId, Region, raw};
 
+/// What [`Capability`] calls it when the bits that `clear_refs` takes are kept
+pub const ATOMIC_CLEARING: &str = "atomic clearing";
+
 impl Kernel {
     /// Whether what `clear_refs` takes is kept, so that nothing can be accessed between reading and clearing
     pub fn harvests(&self) -> bool {
@@ -79,13 +82,15 @@ impl Kernel {
         let is_there = HARVESTERS.iter().all(|name| attached.contains(name));
         let tried = match is_there {
             true => self.try_harvest(),
-            false => Err("this kernel does not let programs be attached to its functions".to_owned()),
+            false => {
+                Err("this kernel does not let programs be attached to its functions".to_owned())
+            }
         };
         if tried.is_err() {
             self.stop_harvests();
         }
         self.capabilities.push(Capability {
-            name: "atomic clearing",
+            name: ATOMIC_CLEARING,
             purpose: "accessed bits are read and cleared in one step, so that nothing needs to be held (--hold auto)",
             available: tried.is_ok(),
             required: false,
@@ -108,7 +113,9 @@ impl Kernel {
         cleared.map_err(cannot)?;
         sums.map_err(say)?;
         if !touched {
-            return Err("a page that was accessed was cleared without the programs' knowledge".to_owned());
+            return Err(
+                "a page that was accessed was cleared without the programs' knowledge".to_owned(),
+            );
         }
         self.begin_harvest(Harvest::Written).map_err(say)?;
         let cleared = file.flush();
@@ -117,7 +124,9 @@ impl Kernel {
         cleared.map_err(cannot)?;
         let sums = sums.map_err(say)?;
         if sums.mm == MmId(0) || self.tells_writes() != written {
-            return Err("a page that was written was cleared without the programs' knowledge".to_owned());
+            return Err(
+                "a page that was written was cleared without the programs' knowledge".to_owned(),
+            );
         }
         Ok(())
     }
