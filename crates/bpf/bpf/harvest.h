@@ -144,8 +144,10 @@ static __noinline int harvest_writes(struct scratch *s, u64 *pmd, u64 start, u64
 		if (!(entry & PTE_SOFT_DIRTY))
 			return 0;
 		r = harvest_region(h, start & ~(SIZE_2M - 1), LEAF_2M);
-		if (r)
+		if (r) {
 			r->written[0] = 1;
+			r->accessed[0] = (entry >> 5) & 1;
+		}
 		return 0;
 	}
 	if (!(entry & PTE_PRESENT))
@@ -171,6 +173,8 @@ static __noinline int harvest_writes(struct scratch *s, u64 *pmd, u64 start, u64
 		if (!r)
 			return 0;
 		r->written[word & 7] |= written;
+		/* Accessed since its bit was taken. When it goes now its hook sees the access, but no longer that it wrote. */
+		r->accessed[word & 7] |= written & gather(s, word, 5);
 	}
 	return 0;
 }

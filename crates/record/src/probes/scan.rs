@@ -219,3 +219,59 @@ fn cannot_clear(source: io::Error) -> RecordError {
         source,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use varve_bpf::Leaf;
+    use varve_model::Address;
+
+    use super::*;
+
+    fn region(base: u64, leaf: Leaf, accessed: u64, written: u64) -> Region {
+        Region {
+            base: Address(base),
+            leaf,
+            hugetlb: false,
+            accessed: [accessed, 0, 0, 0, 0, 0, 0, 0],
+            young: [0; 8],
+            referenced: [0; 8],
+            pinned: [0; 8],
+            sticky: [0; 8],
+            written: [written, 0, 0, 0, 0, 0, 0, 0],
+            intact: [0; 8],
+            others: [0; 8],
+            present: 0,
+        }
+    }
+
+    #[test]
+    fn what_was_kept_and_what_was_read_are_one() {
+        let (small, huge) = (Leaf::Small, Leaf::Huge2M);
+        let mut kept = vec![
+            region(0x20_0000, small, 0b01, 0),
+            region(0x60_0000, small, 1, 0),
+        ];
+        // The same place may have been a huge page at one of the two times.
+        let read = vec![
+            region(0, small, 1, 0),
+            region(0x20_0000, small, 0b10, 0b01),
+            region(0x20_0000, huge, 1, 0),
+            region(0x80_0000, small, 1, 0),
+        ];
+        merge(&mut kept, read);
+        let found: Vec<_> = kept
+            .iter()
+            .map(|r| (r.base.0, r.leaf, r.accessed[0], r.written[0]))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (0, small, 1, 0),
+                (0x20_0000, small, 0b11, 0b01),
+                (0x20_0000, huge, 1, 0),
+                (0x60_0000, small, 1, 0),
+                (0x80_0000, small, 1, 0),
+            ]
+        );
+    }
+}
