@@ -96,6 +96,20 @@ struct walk_args {
 	s32 error; /* 0, or negative errno */
 };
 
+/* What /proc/PID/clear_refs is writing, and what it found on the way: the regions are in the output of the walk */
+#define HARVEST_ACCESSED 1u
+#define HARVEST_WRITTEN 4u
+struct harvest {
+	u64 mm; /* the address space that is being cleared, as the kernel says */
+	u32 thread; /* who clears it; 0: nobody */
+	u32 what;
+	/* out */
+	u32 regions;
+	u32 lost; /* pages for which there was no room */
+	u64 check_failures;
+	u64 table_failures;
+};
+
 /* Context of the calibrate program */
 #define CAL_FIND 0      /* find the direct map: an address of the caller's and what it holds are given */
 #define CAL_TRANSLATE 1 /* translate an address with the settings, and read it there */

@@ -150,6 +150,9 @@ struct vm_area_struct {
 		struct rb_node rb;
 	} shared;
 };
+struct mm_walk {
+	struct mm_struct *mm;
+};
 struct hlist_node {
 	struct hlist_node *next;
 };

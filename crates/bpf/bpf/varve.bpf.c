@@ -7,6 +7,8 @@
 #include "maps.h"
 #include "pageflags.h"
 #include "walk.h"
+/* Loaded first, as some kernels refuse these alone: then no time was lost with the others */
+#include "harvest.h"
 #include "hooks.h"
 #include "exempt.h"
 #include "calls.h"

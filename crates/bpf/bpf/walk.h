@@ -278,6 +278,8 @@ static __always_inline void flush_batch(struct scratch *s)
 
 	if (count == 0)
 		return;
+	/* When the last of it had been read. Nothing of it goes before this is sent, so that a boundary in between reads it, too. */
+	s->batch.r.time = bpf_ktime_get_ns();
 	if (count <= VANISH_ENTRIES && bytes <= sizeof(s->batch) &&
 	    bpf_ringbuf_output(&ring, &s->batch, bytes, wake(s->ring_wake)))
 		drop(DROP_VANISH_PAGES, s->batch_pages);

@@ -187,12 +187,12 @@ fn last(what: &'static str) -> BpfError {
 }
 
 /// A few touched pages of our own, never huge
-struct Sample {
+pub(crate) struct Sample {
     start: NonNull<u8>,
 }
 
 impl Sample {
-    fn new() -> Result<Sample, BpfError> {
+    pub(crate) fn new() -> Result<Sample, BpfError> {
         // SAFETY: a new private mapping at an address that the kernel chooses harms nobody
         let start = unsafe {
             libc::mmap(
@@ -221,12 +221,12 @@ impl Sample {
         Ok(sample)
     }
 
-    fn address(&self, page: usize) -> u64 {
+    pub(crate) fn address(&self, page: usize) -> u64 {
         self.start.as_ptr() as u64 + (page * PAGE) as u64
     }
 
     /// Writes a number that nobody knows to the beginning of a page
-    fn mark(&self, page: usize) -> Result<u64, BpfError> {
+    pub(crate) fn mark(&self, page: usize) -> Result<u64, BpfError> {
         let mut value = 0u64;
         // SAFETY: the number has as many bytes as are asked for
         let got = unsafe { libc::getrandom((&raw mut value).cast(), size_of::<u64>(), 0) };

@@ -2,6 +2,7 @@
 
 mod backlog;
 mod findings;
+mod harvest;
 mod tracked;
 
 use std::io;
@@ -12,6 +13,7 @@ use varve_model::{Duration, Pid, Time};
 
 use self::backlog::Backlog;
 use self::findings::describe;
+pub use self::harvest::ATOMIC_CLEARING;
 pub use self::tracked::{ExemptProcesses, TrackedProcesses};
 use crate::abi::{self, FlagArgs, Plain, Region as RawRegion, Settings, Tracked, Waits, WalkArgs};
 use crate::calibrate;
@@ -27,6 +29,7 @@ use crate::{
 pub struct Kernel {
     /// Declared first, so that the programs are detached before their maps go
     _links: Vec<libbpf_rs::Link>,
+    harvesters: Vec<libbpf_rs::Link>,
     object: Object,
     walk: OwnedFd,
     change: OwnedFd,
@@ -41,6 +44,7 @@ pub struct Kernel {
 }
 
 struct Maps {
+    harvest: OwnedFd,
     exempt: OwnedFd,
     settings: OwnedFd,
     tracked: OwnedFd,
@@ -60,12 +64,14 @@ impl Kernel {
         let Loaded {
             object,
             links,
+            harvesters,
             attached,
             mut capabilities,
             exit_has_memory,
         } = programs::load(options)?;
         let maps = Maps {
             settings: map_fd(&object, "settings")?,
+            harvest: map_fd(&object, "harvest")?,
             exempt: map_fd(&object, "exempt")?,
             tracked: map_fd(&object, "tracked")?,
             drops: map_fd(&object, "drops")?,
@@ -109,6 +115,7 @@ impl Kernel {
         }
         let mut kernel = Kernel {
             _links: links,
+            harvesters,
             walk: program_fd(&object, "walk_process")?,
             change: program_fd(&object, "change_flags")?,
             object,
@@ -122,6 +129,9 @@ impl Kernel {
             capabilities,
         };
         kernel.set_page_flags(options.page_flags)?;
+        if options.harvest {
+            kernel.examine_harvest(&attached);
+        }
         Ok(kernel)
     }
 

@@ -22,9 +22,9 @@ pub use event::{
     Access, Comm, Doer, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall, Mode,
     UserStack, Vanish, VanishCause,
 };
-pub use kernel::{ExemptProcesses, Kernel, TrackedProcesses};
+pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, TrackedProcesses};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags};
-pub use region::{Bitmap, Leaf, Region, WalkStats};
+pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Region, WalkStats};
 pub use samples::{ClockSample, Samples, SamplesTaken, Whereabouts, interrupt_time};
 
 /// An address space: two processes with the same one share their pages (`vfork`). Numbers are

@@ -26,6 +26,8 @@ pub struct LoadOptions {
     /// Whether it is reported how long threads wait in faults ([`crate::Kernel::waited`]), which costs each switch
     /// between threads a little
     pub waits: bool,
+    /// Whether the bits that `clear_refs` takes are to be kept ([`crate::Kernel::harvests`]): then nobody needs to be held
+    pub harvest: bool,
     /// Which hooks read the memory of a process that ends or runs a new program
     pub hooks: Hooks,
     /// Programs to leave out, as on a kernel that refuses them (to test what a recording is worth then)
@@ -53,6 +55,7 @@ impl Default for LoadOptions {
             page_flags: PageFlags::Check,
             faults: true,
             waits: false,
+            harvest: false,
             hooks: Hooks::Best,
             left_out: Vec::new(),
         }

@@ -15,12 +15,23 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// A program, the tracepoint that it hangs on (none for those run on demand), and what it is for
+/// A program, what it hangs on, and what it is for
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    tracepoint: Option<&'static str>,
+    place: Place,
     purpose: &'static str,
     need: Need,
+}
+
+/// What makes a program run
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The loader, or a perf event
+    Demand,
+    /// A tracepoint of this name
+    Tracepoint(&'static str),
+    /// A function of the kernel of this name, which its type information must know
+    Function(&'static str),
 }
 
 /// What becomes of a recording on a kernel that does not take the program
@@ -42,28 +53,40 @@ const fn program(
 ) -> Program {
     Program {
         name,
-        tracepoint: Some(tracepoint),
+        place: Place::Tracepoint(tracepoint),
         purpose,
         need,
     }
 }
 
-pub(crate) const PROGRAMS: [Program; 21] = [
+const fn harvester(name: &'static str, function: &'static str, purpose: &'static str) -> Program {
+    Program {
+        name,
+        place: Place::Function(function),
+        purpose,
+        need: Need::Optional,
+    }
+}
+
+/// The programs that keep what `clear_refs` takes away, all of which it takes
+pub(crate) const HARVESTERS: [&str; 3] = ["page_aged", "huge_page_aged", "table_cleared"];
+
+pub(crate) const PROGRAMS: [Program; 24] = [
     Program {
         name: "walk_process",
-        tracepoint: None,
+        place: Place::Demand,
         purpose: "reads the accessed bits of a process",
         need: Need::Required,
     },
     Program {
         name: "calibrate",
-        tracepoint: None,
+        place: Place::Demand,
         purpose: "finds where the kernel keeps its memory",
         need: Need::Required,
     },
     Program {
         name: "change_flags",
-        tracepoint: None,
+        place: Place::Demand,
         purpose: "changes what is done with the events of one process",
         need: Need::Required,
     },
@@ -172,16 +195,33 @@ pub(crate) const PROGRAMS: [Program; 21] = [
     ),
     Program {
         name: "sample_clock",
-        tracepoint: None,
+        place: Place::Demand,
         purpose: "samples what each thread is doing when a CPU's clock interrupts it",
         need: Need::Optional,
     },
+    harvester(
+        "page_aged",
+        "ptep_test_and_clear_young",
+        "keeps the accessed bits that are cleared, so that the target need not be held",
+    ),
+    harvester(
+        "huge_page_aged",
+        "pmdp_test_and_clear_young",
+        "the same of huge pages",
+    ),
+    harvester(
+        "table_cleared",
+        "clear_refs_pte_range",
+        "keeps the soft-dirty bits that are cleared",
+    ),
 ];
 
 /// The loaded object, what is attached, and what is not
 pub(crate) struct Loaded {
     pub(crate) object: Object,
     pub(crate) links: Vec<Link>,
+    /// Of [`HARVESTERS`]
+    pub(crate) harvesters: Vec<Link>,
     pub(crate) attached: HashSet<&'static str>,
     pub(crate) capabilities: Vec<Capability>,
     /// Whether a process still has its memory when its exit is reported
@@ -245,6 +285,9 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
             "not needed: on this kernel a process has its memory still when its exit is reported";
         refused.push(("signal_deliver", Omitted::Needless(why)));
     }
+    if !options.harvest {
+        refused.extend(HARVESTERS.map(|name| (name, Omitted::Lacking("switched off".into()))));
+    }
     loop {
         take_said();
         match open(options, &refused) {
@@ -257,10 +300,13 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
                 if let Some(lacking) = lacking() {
                     return Err(BpfError::NoPrivilege(lacking));
                 }
-                if !verified && error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+                let blamed = blamed(&said, &refused);
+                // A kernel may forbid programs on its functions alone
+                let forbids = blamed.is_none_or(|p| !matches!(p.place, Place::Function(_)));
+                if forbids && !verified && error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
                     return Err(BpfError::Forbidden);
                 }
-                let Some(program) = blamed(&said, &refused) else {
+                let Some(program) = blamed else {
                     return Err(BpfError::Load(format!("{error}: {}", tail(&said))));
                 };
                 if program.need == Need::Required {
@@ -270,6 +316,12 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
                     });
                 }
                 refused.push((program.name, Omitted::Lacking(tail(&said))));
+                // Each of these is of use with the others only, and each attempt takes its time.
+                if let Place::Function(_) = program.place {
+                    let others = HARVESTERS.iter().filter(|name| **name != program.name);
+                    let why = "not tried without the others";
+                    refused.extend(others.map(|name| (*name, Omitted::Lacking(why.to_owned()))));
+                }
             }
         }
     }
@@ -321,8 +373,15 @@ fn blamed(said: &str, refused: &Omissions) -> Option<&'static Program> {
     PROGRAMS.iter().find(|program| {
         let name = program.name;
         !refused.iter().any(|(refused, _)| *refused == name)
-            && (said.contains(&format!("prog '{name}': failed to load"))
-                || said.contains(&format!("prog '{name}': BPF program load failed")))
+            && [
+                "failed to load",
+                "BPF program load failed",
+                // No such function in this kernel, or in its type information
+                "failed to find kernel BTF type ID",
+                "failed to prepare load attributes",
+            ]
+            .iter()
+            .any(|what| said.contains(&format!("prog '{name}': {what}")))
     })
 }
 
@@ -333,23 +392,32 @@ fn tail(text: &str) -> String {
 }
 
 fn attach(object: Object, refused: Omissions, exit_has_memory: bool) -> Loaded {
-    let mut links = Vec::new();
+    let (mut links, mut harvesters) = (Vec::new(), Vec::new());
     let mut attached = HashSet::new();
     let mut capabilities = Vec::new();
     for program in &PROGRAMS {
         let (available, detail) = match refused.iter().find(|(name, _)| *name == program.name) {
             Some((_, Omitted::Lacking(why))) => (false, why.clone()),
             Some((_, Omitted::Needless(why))) => (true, (*why).to_owned()),
-            None => match hang(&object, program, &mut links) {
-                Ok(()) => {
-                    attached.insert(program.name);
-                    (true, "loaded".to_owned())
+            None => {
+                let links = match program.place {
+                    Place::Function(_) => &mut harvesters,
+                    _ => &mut links,
+                };
+                match hang(&object, program, links) {
+                    Ok(()) => {
+                        attached.insert(program.name);
+                        (true, "loaded".to_owned())
+                    }
+                    Err(why) => (false, why),
                 }
-                Err(why) => (false, why),
-            },
+            }
         };
         capabilities.push(Capability {
-            name: program.tracepoint.unwrap_or(program.name),
+            name: match program.place {
+                Place::Demand => program.name,
+                Place::Tracepoint(name) | Place::Function(name) => name,
+            },
             purpose: program.purpose,
             available,
             required: program.need == Need::Required,
@@ -360,6 +428,7 @@ fn attach(object: Object, refused: Omissions, exit_has_memory: bool) -> Loaded {
     Loaded {
         object,
         links,
+        harvesters,
         attached,
         capabilities,
         exit_has_memory,
@@ -367,21 +436,22 @@ fn attach(object: Object, refused: Omissions, exit_has_memory: bool) -> Loaded {
 }
 
 fn hang(object: &Object, program: &Program, links: &mut Vec<Link>) -> Result<(), String> {
-    let Some(tracepoint) = program.tracepoint else {
+    if program.place == Place::Demand {
         return Ok(());
-    };
+    }
     let Some(loaded) = object.progs_mut().find(|p| p.name() == program.name) else {
         return Err("the program is not in the object".into());
     };
-    match loaded.attach_raw_tracepoint(tracepoint) {
-        Ok(link) => {
-            links.push(link);
-            Ok(())
-        }
-        Err(error) => {
-            Err(BpfError::MissingTracepoint(format!("{tracepoint} ({error})")).to_string())
-        }
-    }
+    let attached = match program.place {
+        Place::Tracepoint(name) => loaded
+            .attach_raw_tracepoint(name)
+            .map_err(|error| BpfError::MissingTracepoint(format!("{name} ({error})")).to_string()),
+        _ => loaded.attach().map_err(|error| {
+            format!("this kernel cannot attach programs to its functions ({error})")
+        }),
+    };
+    links.push(attached?);
+    Ok(())
 }
 
 /// Whether `sched_process_exit` runs before a process lets its memory go: it was moved there, and

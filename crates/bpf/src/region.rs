@@ -84,6 +84,39 @@ impl Region {
         all
     }
 
+    /// Whether a bitmap of this region has the page of an address
+    pub(crate) fn has(&self, address: Address, pages: &Bitmap) -> bool {
+        let offset = address.0.wrapping_sub(self.base.0);
+        let (bytes, at) = match self.leaf {
+            Leaf::Small => (Leaf::Huge2M.bytes(), (offset >> 12) as usize),
+            leaf => (leaf.bytes(), 0),
+        };
+        if offset >= bytes.0 {
+            return false;
+        }
+        pages[at / 64] >> (at % 64) & 1 == 1
+    }
+
+    /// Adds what another look at the same pages found
+    pub fn join(&mut self, other: &Region) {
+        for (own, others) in [
+            (&mut self.accessed, &other.accessed),
+            (&mut self.young, &other.young),
+            (&mut self.referenced, &other.referenced),
+            (&mut self.pinned, &other.pinned),
+            (&mut self.sticky, &other.sticky),
+            (&mut self.written, &other.written),
+            (&mut self.intact, &other.intact),
+            (&mut self.others, &other.others),
+        ] {
+            for (a, b) in own.iter_mut().zip(others) {
+                *a |= b;
+            }
+        }
+        self.present = self.present.max(other.present);
+        self.hugetlb |= other.hugetlb;
+    }
+
     /// How many hardware pages are touched
     pub fn touched_count(&self) -> u32 {
         self.touched().iter().map(|w| w.count_ones()).sum()
@@ -109,4 +142,26 @@ pub struct WalkStats {
     pub calls: u32,
     /// The address space
     pub mm: crate::MmId,
+}
+
+/// What `clear_refs` is about to take away
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Harvest {
+    /// Accessed bits and page flags: it is written `1`
+    Accessed,
+    /// Soft-dirty bits: it is written `4`
+    Written,
+}
+
+/// Sums over what was kept of it
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HarvestStats {
+    /// The address space; 0 where there was nothing to clear
+    pub mm: crate::MmId,
+    /// Regions reported
+    pub regions: u32,
+    /// Touched pages for which there was no room
+    pub lost: u32,
+    /// Page tables and pages' flags that could not be read
+    pub failures: u64,
 }

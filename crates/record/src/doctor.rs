@@ -10,6 +10,7 @@ mod privileges;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use varve_bpf::ATOMIC_CLEARING;
 
 pub(crate) use self::kernel::split_hint;
 use self::kernel::{programs, trapping, write_protection};
@@ -99,13 +100,16 @@ pub fn examine(preload: Result<Option<PathBuf>, String>, choice: Leftovers) -> V
     let ptrace = hold::holding_by_ptrace();
     let mut checks = privileges::privileges();
     let cgroup = hold::holding(ptrace.standing);
+    let programs = programs();
+    let mut known = programs.iter();
+    let atomic = known.any(|c| c.name == ATOMIC_CLEARING && c.standing == Standing::Available);
     checks.extend([
         hold::clearing(),
-        hold::in_use(&cgroup, &ptrace),
+        hold::in_use(atomic, &cgroup, &ptrace),
         cgroup,
         ptrace,
     ]);
-    checks.extend(programs());
+    checks.extend(programs);
     checks.push(write_protection());
     checks.push(trapping());
     checks.push(preloading(preload));

@@ -27,7 +27,8 @@ use crate::RecordError;
 /// How the target is to be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldChoice {
-    /// By a freezer where one can be used for this target, else by ptrace.
+    /// Not at all where the kernel's part keeps what is cleared; else by a freezer where one can be used for this target,
+    /// else by ptrace.
     Auto,
     /// By a freezer, or not at all; what leaves the freezer's cgroup is held by ptrace.
     Cgroup,

@@ -81,7 +81,7 @@ pub(crate) struct Launch {
     pub(crate) environment: Vec<(&'static str, OsString)>,
 }
 
-/// The steps of the work on the target while it is held still, each done by all probes before the next.
+/// The steps of the work on the target while it is held still, or runs on ([`Held::harvests`]), each done by all probes before the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Waits for others that change what is to be read.
@@ -99,6 +99,8 @@ pub(crate) struct Held<'a> {
     pub(crate) kernel: &'a mut Kernel,
     /// Who stands still, in order.
     pub(crate) pids: &'a [Pid],
+    /// They do not: what is cleared is kept, and cleared first.
+    pub(crate) harvests: bool,
     pub(crate) state: &'a mut State,
     pub(crate) reading: &'a mut Reading,
 }
@@ -112,6 +114,8 @@ pub(crate) struct Reading {
     pub(crate) processes: u32,
     /// Page tables or page flags that could not be read.
     pub(crate) failures: u64,
+    /// The most regions of one process that were kept as they were cleared.
+    pub(crate) most_regions: u32,
     /// Others who changed it meanwhile and have ended: what was read before that is not to be believed.
     pub(crate) ends: u32,
 }

@@ -97,13 +97,13 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     };
     let mut recorder = Recorder {
         options,
+        boundaries: Boundaries::new(options, &prepared.kernel),
         kernel: prepared.kernel,
         target: prepared.target,
         events: prepared.events,
         policy: IntervalPolicy::of(options),
         meter: None,
         metered: (Time(0), Duration(0)),
-        boundaries: Boundaries::new(options),
         writer: prepared.writer,
         manifest: prepared.manifest,
         signals: prepared.signals,
@@ -129,6 +129,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         events,
         target,
         watchdog,
+        boundaries,
         ..
     } = recorder;
     let trouble = match ran {
@@ -141,7 +142,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     // Of a program in an emulator nobody expects it to be held.
     let held_by = match options.counts {
         Some(_) => String::new(),
-        None => target.hold.sentence(),
+        None => boundaries.sentence(&target.hold),
     };
     // The watchdog ends last: what it cares for is gone then.
     drop((kernel, events, target.hold));
@@ -397,8 +398,9 @@ impl Recorder<'_> {
                 return Ok(());
             }
             // Looked at again before long: those who wait for their turn may be gone by then.
-            let starving = pace.guard.wanting(now, || self.target.hold.processes());
-            let starving = starving.map(|rest| rest.min(length));
+            let holds = self.boundaries.holds();
+            let starving = holds.then(|| pace.guard.wanting(now, || self.target.hold.processes()));
+            let starving = starving.flatten().map(|rest| rest.min(length));
             if let Some(rest) = starving.or_else(|| self.prolonged(pace.start, now, length)) {
                 pace.deadline = Some(now + rest);
                 return Ok(());

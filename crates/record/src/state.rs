@@ -44,8 +44,10 @@ pub(crate) struct State {
     pub(crate) began: Time,
     /// Events up to here belong to the interval that runs.
     pub(crate) boundary: Option<Time>,
-    /// The target was held from `boundary` up to here.
+    /// The target was held from `boundary` up to here, or read while it ran on.
     pub(crate) released: Option<Time>,
+    /// It ran on.
+    pub(crate) ran_on: bool,
     /// Whether a new program began since this was last looked at.
     pub(crate) new_program: bool,
 }

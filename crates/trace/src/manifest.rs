@@ -175,7 +175,8 @@ pub struct Features {
     pub writes: Option<String>,
     /// Whether the flags of pages whose accessed bit somebody else took were read.
     pub page_flags: bool,
-    /// What held the target: `cgroup` (one that the recorder made), `own cgroup`, `ptrace`, or several of them.
+    /// What held the target: `cgroup` (one that the recorder made), `own cgroup`, `ptrace`, or several of them; `fexit` where
+    /// nothing did, as programs at the exit of kernel functions kept what was cleared.
     pub hold: String,
     /// Where heap objects come from: `preload`, `kernel` or null.
     pub objects: Option<String>,

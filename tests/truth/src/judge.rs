@@ -228,7 +228,7 @@ fn allowed(oracle: &Oracle, touches: &Touches, pid: Pid, interval: usize) -> All
             writes.extend(pattern.runs());
         }
     };
-    let within = |span| touches.around(span).contains(&interval);
+    let within = |span| touches.perhaps(span).contains(&interval);
     for phase in oracle
         .phases
         .iter()
@@ -247,7 +247,7 @@ fn allowed(oracle: &Oracle, touches: &Touches, pid: Pid, interval: usize) -> All
 
 fn find_extras(oracle: &Oracle, touches: &Touches, pid: Pid, verdict: &mut Verdict) {
     let mut before = PageSet::default();
-    for (i, (span, _)) in touches.intervals.iter().enumerate() {
+    for (i, (span, _, _)) in touches.intervals.iter().enumerate() {
         let allowed = allowed(oracle, touches, pid, i);
         before = before.union(&allowed.pages);
         let Some(layer) = touches.layers.get(&(i, pid)) else {
@@ -334,6 +334,7 @@ mod tests {
                     from: Time(a),
                     to: Time(b),
                 },
+                Duration(0),
                 Duration(0),
             )
         };

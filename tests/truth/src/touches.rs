@@ -39,8 +39,8 @@ pub struct Layer {
 /// All touches of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Touches {
-    /// The intervals, ascending in time.
-    pub intervals: Vec<(Span, Duration)>,
+    /// The intervals, ascending in time: each with how long the program was held at its end, or ran on while it was read.
+    pub intervals: Vec<(Span, Duration, Duration)>,
     /// By position in `intervals` and process.
     pub layers: BTreeMap<(usize, Pid), Layer>,
 }
@@ -64,6 +64,7 @@ impl Touches {
                         to: r.end_ns,
                     },
                     r.held_ns,
+                    r.overlap_ns,
                 )
             })
             .collect();
@@ -98,16 +99,25 @@ impl Touches {
     /// The positions of the intervals that the span lies in or within reach of: between two intervals
     /// the program is held, and the border may be stamped anywhere in that time.
     pub fn around(&self, span: Span) -> std::ops::Range<usize> {
+        self.within(span, |_| Duration(0))
+    }
+
+    /// The same, and where the program ran on while it was read, those in which its pages may stand besides.
+    pub fn perhaps(&self, span: Span) -> std::ops::Range<usize> {
+        self.within(span, |overlap| overlap)
+    }
+
+    fn within(&self, span: Span, more: impl Fn(Duration) -> Duration) -> std::ops::Range<usize> {
+        // How far from its stamp the border at the end of an interval may lie.
+        let reach = |i: usize| {
+            let known = self.intervals.get(i);
+            known.map_or(0, |(_, held, overlap)| held.0 + more(*overlap).0 + 20_000)
+        };
         let near = |i: &usize| {
-            let (interval, _) = self.intervals[*i];
+            let (interval, _, _) = self.intervals[*i];
             let wide = Span {
-                from: Time(
-                    interval
-                        .from
-                        .0
-                        .saturating_sub(self.reach(i.wrapping_sub(1))),
-                ),
-                to: Time(interval.to.0.saturating_add(self.reach(*i))),
+                from: Time(interval.from.0.saturating_sub(reach(i.wrapping_sub(1)))),
+                to: Time(interval.to.0.saturating_add(reach(*i))),
             };
             wide.overlaps(span)
         };
@@ -116,11 +126,6 @@ impl Touches {
             Some(first) => first..hits.next_back().unwrap_or(first) + 1,
             None => 0..0,
         }
-    }
-
-    /// How far from its stamp the border at the end of an interval may lie.
-    fn reach(&self, i: usize) -> u64 {
-        self.intervals.get(i).map_or(0, |(_, held)| held.0 + 20_000)
     }
 
     /// What is known of a process over some intervals.

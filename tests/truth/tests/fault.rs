@@ -154,7 +154,7 @@ impl Found {
     ) -> Result<(), Problem> {
         let mut faults: Vec<FaultRow> = recorded.trace.rows()?;
         faults.retain(|f| !f.kernel && anonymous(f.pid, f.address.page()));
-        for (at, (span, _)) in recorded.touches.intervals.iter().enumerate() {
+        for (at, (span, _, _)) in recorded.touches.intervals.iter().enumerate() {
             let mut first: BTreeMap<(Pid, Page), &FaultRow> = BTreeMap::new();
             for fault in &faults {
                 if (span.from..=span.to).contains(&fault.time_ns) {

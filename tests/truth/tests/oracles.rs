@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use varve_trace::Manifest;
 use varve_truth::{
     Case, HugePages, Outcome, Plan, Problem, Recorded, judge, make_workloads, record, run_suite,
 };
@@ -80,8 +81,16 @@ fn main() -> ExitCode {
             without_huge_pages(&plan)
         }));
     }
-    // The other way to hold the target, on what depends on it: threads, forks, execs, hot memory.
+    // Where the kernel reads and clears in one step nothing is held by itself.
     let interval = Duration::from_millis(50);
+    for (workload, strong) in [("readonly", 3), ("vanish", 1000)] {
+        cases.push(Case::new(format!("{workload} --hold cgroup"), move || {
+            let mut plan = Plan::workload(workload, interval);
+            plan.options = vec!["--hold".into(), "cgroup".into()];
+            check(&plan, strong)
+        }));
+    }
+    // The other way to hold the target, on what depends on it: threads, forks, execs, hot memory.
     for (workload, strong) in [
         ("hot64", 3),
         ("threads", 12),
@@ -158,7 +167,7 @@ fn verdict(recorded: Recorded, strong: u64) -> Result<Outcome, Problem> {
         || verdict.expected == 0
         || !completeness.complete
         || too_many;
-    let mut line = verdict.to_string();
+    let mut line = format!("{verdict}, held by {}", held_by(&recorded.trace.manifest));
     if !recorded.oracle.skipped.is_empty() {
         line += &format!("; left out: {}", recorded.oracle.skipped.join(" "));
     }
@@ -180,6 +189,14 @@ fn verdict(recorded: Recorded, strong: u64) -> Result<Outcome, Problem> {
             .map(|l| format!("stderr: {l}")),
     );
     Ok(Outcome::Fail(line, wrong))
+}
+
+/// What held the target, in the manifest's words.
+fn held_by(manifest: &Manifest) -> &str {
+    match manifest.features.hold.as_str() {
+        "" => "nobody",
+        hold => hold,
+    }
 }
 
 /// What cannot be read before it goes must be counted.

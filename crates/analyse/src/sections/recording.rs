@@ -57,7 +57,7 @@ pub struct TraceFacts {
     pub command: Vec<String>,
     /// Whether the program ran already when the recording began.
     pub attached: bool,
-    /// What held the target, such as `cgroup`; empty where nothing did or nobody knows.
+    /// What held the target, such as `cgroup`; `fexit` where nothing needed to; empty where nobody knows.
     pub hold: String,
     /// The exit code as a shell would show it, where the end was seen.
     pub exit_code: Option<i32>,

@@ -58,10 +58,10 @@ pub(super) fn holding(otherwise: Standing) -> Check {
     )
 }
 
-/// Which of them `--hold auto` uses.
-pub(super) fn in_use(cgroup: &Check, ptrace: &Check) -> Check {
+/// Which of them `--hold auto` uses. `atomic` is whether bits are read and cleared in one step.
+pub(super) fn in_use(atomic: bool, cgroup: &Check, ptrace: &Check) -> Check {
     let works = |check: &Check| check.standing == Standing::Available;
-    let found = match (works(cgroup), works(ptrace)) {
+    let held = match (works(cgroup), works(ptrace)) {
         (true, true) => {
             "a command by the freezer of a cgroup made below this one; a process that runs by its own cgroup's freezer \
              if nobody else is in there, else by ptrace"
@@ -73,7 +73,13 @@ pub(super) fn in_use(cgroup: &Check, ptrace: &Check) -> Check {
         (false, true) => "everything by ptrace, as no cgroup can be made",
         (false, false) => "nothing can be held",
     };
-    Check::note("hold", "what `--hold auto` uses", found.to_owned())
+    let found = match atomic {
+        true => format!(
+            "nothing, as what is cleared is kept; with `--backend fault`, or where more was touched than can be kept: {held}"
+        ),
+        false => held.to_owned(),
+    };
+    Check::note("hold", "what `--hold auto` uses", found)
 }
 
 pub(super) fn holding_by_ptrace() -> Check {

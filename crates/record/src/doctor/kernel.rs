@@ -7,6 +7,7 @@ use super::{Check, Standing};
 pub(super) fn programs() -> Vec<Check> {
     let all = LoadOptions {
         waits: true,
+        harvest: true,
         ..LoadOptions::default()
     };
     match Kernel::load(&all) {

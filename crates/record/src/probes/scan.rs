@@ -1,15 +1,15 @@
-//! Accessed bits, read and cleared while the target is held still.
+//! Accessed bits, read and cleared while the target is held still, or cleared by a kernel that keeps what it clears.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use varve_bpf::{BpfError, LoadOptions, PageFlags, Region};
+use varve_bpf::{BpfError, Harvest, Kernel, LoadOptions, MmId, PageFlags, Region};
 use varve_model::Pid;
 use varve_sys::ClearRefs;
 
-use super::{Held, Kind, Probe, Setup, Started, Step};
+use super::{Held, Kind, Probe, Reading, Setup, Started, Step};
 use crate::state::found::{Found, When};
-use crate::{Ablation, RecordError, RecordOptions};
+use crate::{Ablation, HoldChoice, RecordError, RecordOptions, TrapsChoice};
 
 /// Files of processes that are kept open from one boundary to the next, at most.
 const MAX_OPEN: usize = 4096;
@@ -20,6 +20,12 @@ fn load(options: &RecordOptions, load: &mut LoadOptions) {
     if options.counts.is_some() || options.lacks(Ablation::PageFlags) {
         load.page_flags = PageFlags::Ignore;
     }
+    // Pages can be moved away, and be protected, only from who stands still.
+    let may_run_on = options.hold == HoldChoice::Auto && options.traps == TrapsChoice::Off;
+    if may_run_on && options.counts.is_none() && !options.lacks(Ablation::Hold) {
+        load.harvest = true;
+        load.walk_regions = HARVEST_REGIONS;
+    }
 }
 
 fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
@@ -29,9 +35,13 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         without_first: HashSet::new(),
         flushes: !setup.options.lacks(Ablation::Flush),
         found: Vec::new(),
+        kept: HashMap::new(),
     };
     Ok((setup.options.counts.is_none()).then(|| Box::new(scan) as Box<dyn Probe>))
 }
+
+/// Room for so much that is kept while it is cleared: of 2 MiB each.
+const HARVEST_REGIONS: u32 = 16384;
 
 /// The probe.
 struct Scan {
@@ -42,14 +52,17 @@ struct Scan {
     without_first: HashSet<Pid>,
     flushes: bool,
     found: Vec<Found>,
+    /// Where in `found` an address space is.
+    kept: HashMap<MmId, usize>,
 }
 
 impl Scan {
     /// Reads the bits of every process, each address space once.
     fn read(&mut self, held: &mut Held<'_>) -> Result<(), RecordError> {
         let mut walked = HashSet::new();
-        // What an interval that was not closed has left.
-        self.found.clear();
+        if !held.harvests {
+            self.forget();
+        }
         self.without_first.clear();
         for pid in held.pids {
             let mut regions: Vec<Region> = Vec::new();
@@ -68,17 +81,38 @@ impl Scan {
             }
             held.reading.resident_pages += stats.present_pages;
             held.reading.failures += stats.flag_failures + stats.table_failures;
-            self.found.push(Found {
-                pid: *pid,
-                when: When::AtBoundary,
-                regions,
-            });
+            self.add(*pid, stats.mm, regions);
         }
         Ok(())
     }
 
+    /// Forgets what was read; an interval that was not closed has left it.
+    fn forget(&mut self) {
+        self.found.clear();
+        self.kept.clear();
+    }
+
+    /// Adds regions of an address space, in order.
+    fn add(&mut self, pid: Pid, mm: MmId, regions: Vec<Region>) {
+        match self.kept.get(&mm) {
+            Some(at) => merge(&mut self.found[*at].regions, regions),
+            None => {
+                self.kept.insert(mm, self.found.len());
+                self.found.push(Found {
+                    pid,
+                    when: When::AtBoundary,
+                    regions,
+                });
+            }
+        }
+    }
+
     /// Clears the bits of every process and flushes their translations.
-    fn clear(&mut self, pids: &[Pid]) -> Result<(), RecordError> {
+    fn clear(&mut self, held: &mut Held<'_>) -> Result<(), RecordError> {
+        let pids = held.pids;
+        if held.harvests {
+            self.forget();
+        }
         let first = |pid: &Pid| !self.without_first.contains(pid);
         self.clear.retain(|pid, _| pids.contains(pid) && first(pid));
         for pid in pids {
@@ -86,16 +120,19 @@ impl Scan {
                 Some(file) => Ok(file),
                 None => ClearRefs::open(*pid),
             };
-            let flushes = self.flushes;
-            let done = opened.and_then(|mut file| {
-                file.clear_accessed()?;
-                if flushes {
-                    file.flush()?;
-                }
-                Ok(file)
-            });
+            let done = match opened {
+                Ok(file) if held.harvests => self.harvest(*pid, file, held.kernel, held.reading)?,
+                opened => opened.and_then(|mut file| {
+                    file.clear_accessed()?;
+                    if self.flushes {
+                        file.flush()?;
+                    }
+                    Ok(file)
+                }),
+            };
+            let keeps = self.clear.len() < self.max_open && !self.without_first.contains(pid);
             match done {
-                Ok(file) if self.clear.len() < self.max_open && first(pid) => {
+                Ok(file) if keeps => {
                     self.clear.insert(*pid, file);
                 }
                 Err(error) if !is_gone(&error) => return Err(cannot_clear(error)),
@@ -104,6 +141,57 @@ impl Scan {
         }
         Ok(())
     }
+
+    /// The same of one process, and keeps what is cleared.
+    fn harvest(
+        &mut self,
+        pid: Pid,
+        mut file: ClearRefs,
+        kernel: &mut Kernel,
+        reading: &mut Reading,
+    ) -> Result<io::Result<ClearRefs>, RecordError> {
+        for what in [Harvest::Accessed, Harvest::Written] {
+            if what == Harvest::Written && !self.flushes {
+                break;
+            }
+            kernel.begin_harvest(what)?;
+            let done = match what {
+                Harvest::Accessed => file.clear_accessed(),
+                Harvest::Written => file.flush(),
+            };
+            let mut regions = Vec::new();
+            let stats = kernel.end_harvest(&mut |region| regions.push(*region))?;
+            // The target runs on, and reports.
+            kernel.relieve();
+            reading.failures += stats.failures + u64::from(stats.lost);
+            reading.most_regions = reading.most_regions.max(stats.regions);
+            if !regions.is_empty() {
+                self.add(pid, stats.mm, regions);
+            }
+            if let Err(error) = done {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(file))
+    }
+}
+
+/// Merges regions into others; both are in the order of addresses, and so is what comes out.
+fn merge(into: &mut Vec<Region>, more: Vec<Region>) {
+    let key = |region: &Region| (region.base, region.leaf);
+    let mut more = more.into_iter().peekable();
+    let mut merged: Vec<Region> = Vec::with_capacity(into.len() + more.len());
+    for mut region in std::mem::take(into) {
+        while let Some(before) = more.next_if(|m| key(m) < key(&region)) {
+            merged.push(before);
+        }
+        while let Some(same) = more.next_if(|m| key(m) == key(&region)) {
+            region.join(&same);
+        }
+        merged.push(region);
+    }
+    merged.extend(more);
+    *into = merged;
 }
 
 impl Probe for Scan {
@@ -111,11 +199,12 @@ impl Probe for Scan {
         match step {
             Step::Read => self.read(held),
             Step::Await | Step::Prepare => Ok(()),
-            Step::Clear => self.clear(held.pids),
+            Step::Clear => self.clear(held),
         }
     }
 
     fn found(&mut self) -> Vec<Found> {
+        self.kept.clear();
         std::mem::take(&mut self.found)
     }
 }
@@ -128,5 +217,61 @@ fn cannot_clear(source: io::Error) -> RecordError {
     RecordError::System {
         action: "clear the accessed bits through /proc/PID/clear_refs",
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_bpf::Leaf;
+    use varve_model::Address;
+
+    use super::*;
+
+    fn region(base: u64, leaf: Leaf, accessed: u64, written: u64) -> Region {
+        Region {
+            base: Address(base),
+            leaf,
+            hugetlb: false,
+            accessed: [accessed, 0, 0, 0, 0, 0, 0, 0],
+            young: [0; 8],
+            referenced: [0; 8],
+            pinned: [0; 8],
+            sticky: [0; 8],
+            written: [written, 0, 0, 0, 0, 0, 0, 0],
+            intact: [0; 8],
+            others: [0; 8],
+            present: 0,
+        }
+    }
+
+    #[test]
+    fn what_was_kept_and_what_was_read_are_one() {
+        let (small, huge) = (Leaf::Small, Leaf::Huge2M);
+        let mut kept = vec![
+            region(0x20_0000, small, 0b01, 0),
+            region(0x60_0000, small, 1, 0),
+        ];
+        // The same place may have been a huge page at one of the two times.
+        let read = vec![
+            region(0, small, 1, 0),
+            region(0x20_0000, small, 0b10, 0b01),
+            region(0x20_0000, huge, 1, 0),
+            region(0x80_0000, small, 1, 0),
+        ];
+        merge(&mut kept, read);
+        let found: Vec<_> = kept
+            .iter()
+            .map(|r| (r.base.0, r.leaf, r.accessed[0], r.written[0]))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (0, small, 1, 0),
+                (0x20_0000, small, 0b11, 0b01),
+                (0x20_0000, huge, 1, 0),
+                (0x60_0000, small, 1, 0),
+                (0x80_0000, small, 1, 0),
+            ]
+        );
     }
 }

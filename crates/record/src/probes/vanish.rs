@@ -29,10 +29,10 @@ impl Probe for Vanish {
         };
         let pid = state.processes.owner_of_memory(vanish.pid);
         let next = state.is_next(vanish.time);
-        // Another process is not held: what it takes before the target runs on may be gone when the
-        // bits of the interval that ends are read, and may be read before they are cleared.
+        // Who is not held may take pages between the end of the interval and the reading of its bits: what was
+        // accessed before the end may be gone then, and what after it may be read here.
         let held = state.released.is_some_and(|r| vanish.time <= r);
-        let both = next && held && vanish.doer == Doer::Another;
+        let both = next && held && (state.ran_on || vanish.doer == Doer::Another);
         let mut find = |when| {
             state.found.push(Found {
                 pid,

@@ -1,4 +1,5 @@
-//! The moment between two intervals: the target is held still while the one that ends is read.
+//! The moment between two intervals: the target is held still while the one that ends is read, or its bits are read and
+//! cleared in one step, and it runs on.
 
 use std::time::Duration as Wait;
 
@@ -20,6 +21,17 @@ const MAX_HOLD_LIMIT: Wait = Wait::from_millis(160);
 /// What ends an interval.
 const CLOSE: [Step; 4] = [Step::Await, Step::Read, Step::Prepare, Step::Clear];
 
+/// How bits are read and cleared without an access in between being lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    /// The target is held still.
+    Hold,
+    /// The kernel's part keeps what is cleared.
+    Harvest,
+    /// They are not: a negative control.
+    Nothing,
+}
+
 /// The moment between two intervals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Boundary {
@@ -29,14 +41,25 @@ pub(super) struct Boundary {
     pub(super) next_start: Time,
     /// How long the target was held.
     pub(super) held: Duration,
-    /// CPU time of the recorder meanwhile.
+    /// CPU time of the recorder while the target was held.
     pub(super) cpu: Duration,
+    /// Up to here it was read, and what vanished may have been read or not.
+    pub(super) read: Time,
+    /// How long it ran on meanwhile.
+    pub(super) overlap: Duration,
 }
+
+/// The manifest's word where nothing held the target, as it is where programs run at the exit of kernel functions.
+const HARVEST: &str = "fexit";
 
 /// Makes boundaries, and counts what went wrong with them.
 #[derive(Debug)]
 pub(super) struct Boundaries {
-    holds: bool,
+    means: Means,
+    /// Whether it was harvested without a hold, so far.
+    harvested: bool,
+    /// Whether there was more than a harvest has room for.
+    outgrown: bool,
     /// How long the next hold may take to come about.
     limit: Wait,
     /// Times that the target did not stand still in time.
@@ -50,9 +73,18 @@ pub(super) struct Boundaries {
 }
 
 impl Boundaries {
-    pub(super) fn new(options: &RecordOptions) -> Boundaries {
+    pub(super) fn new(options: &RecordOptions, kernel: &Kernel) -> Boundaries {
+        let means = if options.lacks(Ablation::Hold) {
+            Means::Nothing
+        } else if kernel.harvests() && !kernel.guards_writes() {
+            Means::Harvest
+        } else {
+            Means::Hold
+        };
         Boundaries {
-            holds: !options.lacks(Ablation::Hold),
+            means,
+            harvested: false,
+            outgrown: false,
             limit: HOLD_LIMIT,
             prolonged: 0,
             let_go: 0,
@@ -96,11 +128,15 @@ impl Boundaries {
         events: &mut Events,
         refused: impl FnOnce(&Hold) -> Option<RecordError>,
     ) -> Result<Option<(Boundary, Reading)>, RecordError> {
+        if self.means == Means::Harvest {
+            return self.harvest(steps, kernel, hold, events).map(Some);
+        }
+        let holds = self.means == Means::Hold;
         // While the target waits for the recorder, the recorder waits for nobody.
-        let _urgent = self.holds.then(Urgent::begin);
+        let _urgent = holds.then(Urgent::begin);
         let (asked, cpu) = (monotonic_now(), cpu_time());
         // The ring must not run over in the meantime: thousands of threads may be ending.
-        if self.holds && hold.freeze(self.limit, || kernel.relieve())? == Frozen::NotYet {
+        if holds && hold.freeze(self.limit, || kernel.relieve())? == Frozen::NotYet {
             hold.thaw()?;
             self.prolonged += 1;
             self.limit = (self.limit * 2).min(MAX_HOLD_LIMIT);
@@ -109,7 +145,7 @@ impl Boundaries {
         self.limit = HOLD_LIMIT;
         let end = monotonic_now();
         // Whatever goes wrong in between, the target runs on.
-        let pids = if self.holds {
+        let pids = if holds {
             hold.standing().to_vec()
         } else {
             hold.processes()
@@ -117,10 +153,10 @@ impl Boundaries {
         let mut reading = Reading::default();
         let worked = match refused(hold) {
             Some(error) => Err(error),
-            None => take(steps, &pids, kernel, events, &mut reading),
+            None => take(steps, &pids, false, kernel, events, &mut reading),
         };
         let (next_start, cpu) = (monotonic_now(), cpu_time() - cpu);
-        if self.holds {
+        if holds {
             let release = hold.thaw()?;
             self.let_go += u64::from(release.cut_short);
             self.unheld += release.unheld;
@@ -132,12 +168,84 @@ impl Boundaries {
             next_start,
             held: next_start - asked,
             cpu,
+            read: next_start,
+            overlap: Duration(0),
         };
         Ok(Some((boundary, reading)))
     }
 
+    /// The target runs on. What is cleared is kept as it is cleared; then all that is left is read: pages whose bits cannot
+    /// be cleared, and those that were accessed since theirs was.
+    ///
+    /// The interval ends in between. What was accessed before that was kept or stands there still to be read. What is
+    /// accessed after it sets its bit anew, as all translations are flushed, and stands there until the next boundary.
+    fn harvest(
+        &mut self,
+        steps: &[Step],
+        kernel: &mut Kernel,
+        hold: &Hold,
+        events: &mut Events,
+    ) -> Result<(Boundary, Reading), RecordError> {
+        let began = monotonic_now();
+        let mut reading = Reading::default();
+        let pids = hold.processes();
+        take(&[Step::Clear], &pids, true, kernel, events, &mut reading)?;
+        let end = monotonic_now();
+        if steps.contains(&Step::Read) {
+            // Once more: what a process made meanwhile has touched pages before the end.
+            let pids = hold.processes();
+            take(&[Step::Read], &pids, true, kernel, events, &mut reading)?;
+        }
+        self.harvested = true;
+        if reading.most_regions > kernel.harvest_room() / 2 {
+            // There must be room for as much as was touched, as nothing can be handed out before all is cleared.
+            kernel.stop_harvests();
+            self.outgrown = true;
+            self.means = Means::Hold;
+        }
+        let read = monotonic_now();
+        let boundary = Boundary {
+            end,
+            next_start: end,
+            held: Duration(0),
+            cpu: Duration(0),
+            read,
+            overlap: read - began,
+        };
+        Ok((boundary, reading))
+    }
+
+    /// Whether the target is held at boundaries.
+    pub(super) fn holds(&self) -> bool {
+        self.means == Means::Hold
+    }
+
+    /// What held the target so far, or made that unnecessary: the word of the manifest.
+    pub(super) fn name(&self, hold: &Hold) -> String {
+        let held = hold.name();
+        match (self.harvested, held.is_empty()) {
+            (false, _) => held,
+            (true, true) => HARVEST.to_owned(),
+            (true, false) => format!("{HARVEST}, {held}"),
+        }
+    }
+
+    /// The same as a sentence; none where there is nothing unusual to say.
+    pub(super) fn sentence(&self, hold: &Hold) -> String {
+        match self.harvested && hold.name().is_empty() {
+            true => String::new(),
+            false => hold.sentence(),
+        }
+    }
+
     /// What people should know of it.
     pub(super) fn describe(&self, notes: &mut Vec<String>) {
+        if self.outgrown {
+            notes.push(
+                "The target touched more memory than can be kept while it is cleared, so it was held from then on."
+                    .to_owned(),
+            );
+        }
         if self.unheld_boundaries > 0 {
             notes.push(format!(
                 "Some process could not be held still at {}: a debugger had it, or somebody moved it while it was held.",
@@ -157,6 +265,7 @@ impl Boundaries {
 fn take(
     steps: &[Step],
     pids: &[Pid],
+    harvests: bool,
     kernel: &mut Kernel,
     events: &mut Events,
     reading: &mut Reading,
@@ -166,6 +275,7 @@ fn take(
             let held = &mut Held {
                 kernel,
                 pids,
+                harvests,
                 state,
                 reading,
             };

@@ -60,12 +60,13 @@ impl Recorder<'_> {
         };
         work.boundary(boundary.cpu);
         self.events.state.boundary = Some(boundary.end);
-        self.events.state.released = Some(boundary.next_start);
+        self.events.state.released = Some(boundary.read);
+        self.events.state.ran_on = boundary.overlap != Duration(0);
         self.drain()?;
         work.running();
         let state = &mut self.events.state;
         state.boundary = None;
-        state.processes.refresh_maps(boundary.next_start);
+        state.processes.refresh_maps(boundary.read);
         state.inherit_pending();
         let found = self.refined();
         let touched = found
@@ -207,6 +208,7 @@ impl Recorder<'_> {
             start_ns: start,
             end_ns: boundary.end,
             held_ns: boundary.held,
+            overlap_ns: boundary.overlap,
             resident_pages: reading.resident_pages,
             processes: reading.processes,
             threads: state.processes.threads() as u32,
@@ -227,7 +229,7 @@ impl Recorder<'_> {
             recorder_cpu_ns: cpu - self.cpu_began,
             recorder_peak_bytes: Bytes(0),
         };
-        self.manifest.features.hold = self.target.hold.name();
+        self.manifest.features.hold = self.boundaries.name(&self.target.hold);
         self.cpu_before = cpu;
     }
 

@@ -8,7 +8,7 @@ use varve_model::{Address, Pid};
 /// When pages were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// At the end of an interval, while the target was held.
+    /// At the end of an interval.
     AtBoundary,
     /// As they vanished, in the interval that runs ...
     Vanishing,
@@ -41,15 +41,7 @@ impl Vanished {
     pub(crate) fn add(&mut self, pid: Pid, region: Region) {
         let known = self.0.entry((pid, region.base, region.leaf));
         known
-            .and_modify(|known| {
-                or(&mut known.accessed, &region.accessed);
-                or(&mut known.young, &region.young);
-                or(&mut known.referenced, &region.referenced);
-                or(&mut known.pinned, &region.pinned);
-                or(&mut known.sticky, &region.sticky);
-                or(&mut known.written, &region.written);
-                or(&mut known.others, &region.others);
-            })
+            .and_modify(|known| known.join(&region))
             .or_insert(region);
     }
 
@@ -70,11 +62,5 @@ impl Vanished {
             when: When::Vanishing,
             regions,
         })
-    }
-}
-
-fn or(a: &mut [u64; 8], b: &[u64; 8]) {
-    for (a, b) in a.iter_mut().zip(b) {
-        *a |= b;
     }
 }

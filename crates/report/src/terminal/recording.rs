@@ -133,6 +133,9 @@ fn cost(a: &Analysis, cost: &Overhead) -> String {
     let mut parts: Vec<String> = cost.slowdown.map(|s| s.in_words()).into_iter().collect();
     parts.push(match trace.has(Capability::Emulated) {
         true => "the program ran in an emulator, many times slower than by itself: times are not its own".to_owned(),
+        false if trace.hold == "fexit" => {
+            "target never held: its accessed bits were read and cleared in one step".to_owned()
+        }
         false => format!(
             "target held {} ({} of the time, longest {}; all threads stood still for {}){}",
             format::duration(cost.held_ns),
@@ -323,6 +326,7 @@ fn held_by(hold: &str) -> String {
         "cgroup" => Some("the freezer of a cgroup made for it"),
         "own cgroup" => Some("the freezer of its own cgroup"),
         "ptrace" => Some("ptrace"),
+        // The rest of the time nothing did.
         _ => None,
     });
     let names: Vec<&str> = names.collect();

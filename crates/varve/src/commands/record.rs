@@ -113,7 +113,8 @@ pub(crate) struct Record {
     pub(crate) samples: Option<SamplesArgument>,
 
     /// What holds the target still between the reading and the clearing of its bits: `cgroup` (the
-    /// freezer), `ptrace` (slower with many threads), or `auto`: the first that works
+    /// freezer), `ptrace` (slower with many threads), or `auto`: nothing where the kernel lets both be one step
+    /// (`varve doctor`: atomic clearing), else the first that works
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) hold: HoldArgument,
 

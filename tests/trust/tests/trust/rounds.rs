@@ -215,7 +215,9 @@ impl Seen {
             .map(|(_, n)| n)
             .sum();
         assert_eq!(lost, 0, "{:?}", manifest.losses);
-        assert_eq!(manifest.features.hold, hold);
+        // Where the kernel reads and clears in one step nothing is held unless that is asked for.
+        let held = manifest.features.hold.as_str();
+        assert!([hold, "fexit"].contains(&held), "held by {held}");
     }
 }
 
