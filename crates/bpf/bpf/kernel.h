@@ -92,12 +92,23 @@ struct thread_struct {
 	unsigned long gsbase;
 };
 
+struct maple_tree {
+	unsigned int ma_flags;
+};
+struct ma_state {
+	struct maple_tree *tree;
+	unsigned long index;
+	unsigned long last;
+};
+
 struct mm_struct {
 	u64 *pgd;
 	atomic_t mm_users;
 	unsigned long brk;
 	unsigned long arg_start;
 	unsigned long env_end;
+	unsigned long start_code;
+	struct maple_tree mm_mt;
 	struct task_struct *owner;
 };
 
@@ -205,6 +216,7 @@ struct cgroup {
 struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
+	unsigned int flags;
 	struct list_head tasks;
 	struct mm_struct *mm;
 	int exit_code;
@@ -243,6 +255,7 @@ enum pageflags {
 	PG_head = 2,
 	PG_young = 3,
 	PG_anon_exclusive = 4,
+	PG_swapbacked = 5,
 };
 enum pagetype {
 	PGTY_hugetlb = 1,

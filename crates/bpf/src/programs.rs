@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use libbpf_rs::btf::{BtfType, types};
 use libbpf_rs::{Link, Object, ObjectBuilder, PrintLevel};
 
-use crate::{BpfError, Capability, Hooks, LoadOptions};
+use crate::{BpfError, Capability, Hooks, LoadOptions, VanishHooks};
 
 #[repr(align(8))]
 struct Aligned<T: ?Sized>(T);
@@ -48,7 +48,11 @@ const fn program(
     }
 }
 
-pub(crate) const PROGRAMS: [Program; 21] = [
+/// The programs of [`VanishHooks::Locks`] and of [`VanishHooks::Calls`]
+const BY_LOCKS: [&str; 4] = ["lock_asked", "lock_released", "area_found", "tree_written"];
+const BY_CALLS: [&str; 2] = ["call_enter", "call_exit"];
+
+pub(crate) const PROGRAMS: [Program; 25] = [
     Program {
         name: "walk_process",
         tracepoint: None,
@@ -78,6 +82,30 @@ pub(crate) const PROGRAMS: [Program; 21] = [
         "call_enter",
         "sys_enter",
         "reads the bits of pages before system calls remove them",
+        Need::Promised,
+    ),
+    program(
+        "lock_released",
+        "mmap_lock_released",
+        "mapping events: objects of processes without the preload library",
+        Need::Optional,
+    ),
+    program(
+        "area_found",
+        "vm_unmapped_area",
+        "where the kernel puts mappings, for mapping events",
+        Need::Optional,
+    ),
+    program(
+        "tree_written",
+        "ma_write",
+        "which mappings calls make, for mapping events",
+        Need::Optional,
+    ),
+    program(
+        "lock_asked",
+        "mmap_lock_start_locking",
+        "reads the bits of pages before what changes mappings, ends a process or reaches into it takes them",
         Need::Promised,
     ),
     program(
@@ -184,6 +212,7 @@ pub(crate) struct Loaded {
     pub(crate) links: Vec<Link>,
     pub(crate) attached: HashSet<&'static str>,
     pub(crate) capabilities: Vec<Capability>,
+    pub(crate) vanish: VanishHooks,
 }
 
 /// What libbpf said last; it has one voice per process
@@ -214,6 +243,15 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Loaded, BpfError> {
 
 fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     let mut refused: Vec<(&'static str, String)> = Vec::new();
+    let vanish = match options.vanish {
+        VanishHooks::Locks if has_tracepoint("mmap_lock_start_locking") => VanishHooks::Locks,
+        _ => VanishHooks::Calls,
+    };
+    let unused: &[&'static str] = match vanish {
+        VanishHooks::Locks => &BY_CALLS,
+        VanishHooks::Calls => &BY_LOCKS,
+    };
+    refused.extend(unused.iter().map(|name| (*name, "switched off".into())));
     if !options.faults {
         for name in ["fault_user", "fault_kernel"] {
             refused.push((name, "switched off".into()));
@@ -230,7 +268,7 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     loop {
         take_said();
         match open(options, &refused) {
-            Ok(object) => return Ok(attach(object, refused)),
+            Ok(object) => return Ok(attach(object, refused, vanish, unused)),
             Err(error) => {
                 let said = take_said();
                 // The verifier refuses with EACCES, too, but it leaves a log
@@ -276,7 +314,7 @@ fn open(
             Some("ring") => map.set_max_entries(ring_bytes(options))?,
             Some("tracked" | "exempt") => map.set_max_entries(options.max_processes.max(1))?,
             Some("sample_ring") => map.set_max_entries(sample_ring_bytes(options))?,
-            Some("regions") => map.set_max_entries(options.walk_regions.max(1))?,
+            Some("regions" | "residents") => map.set_max_entries(options.walk_regions.max(1))?,
             _ => {}
         }
     }
@@ -317,11 +355,16 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
-fn attach(object: Object, refused: Vec<(&'static str, String)>) -> Loaded {
+fn attach(
+    object: Object,
+    refused: Vec<(&'static str, String)>,
+    vanish: VanishHooks,
+    unused: &[&str],
+) -> Loaded {
     let mut links = Vec::new();
     let mut attached = HashSet::new();
     let mut capabilities = Vec::new();
-    for program in &PROGRAMS {
+    for program in PROGRAMS.iter().filter(|p| !unused.contains(&p.name)) {
         let problem = match refused.iter().find(|(name, _)| *name == program.name) {
             Some((_, log)) => Some(log.clone()),
             None => hang(&object, program, &mut links).err(),
@@ -343,6 +386,7 @@ fn attach(object: Object, refused: Vec<(&'static str, String)>) -> Loaded {
         links,
         attached,
         capabilities,
+        vanish,
     }
 }
 
@@ -362,6 +406,15 @@ fn hang(object: &Object, program: &Program, links: &mut Vec<Link>) -> Result<(),
             Err(BpfError::MissingTracepoint(format!("{tracepoint} ({error})")).to_string())
         }
     }
+}
+
+/// Whether this kernel has a tracepoint
+fn has_tracepoint(name: &str) -> bool {
+    let known = libbpf_rs::btf::Btf::from_vmlinux();
+    known.is_ok_and(|btf| {
+        btf.type_by_name::<BtfType<'_>>(&format!("btf_trace_{name}"))
+            .is_some()
+    })
 }
 
 /// Whether `sched_process_exit` runs before a process lets its memory go: it was moved there, and
