@@ -7,7 +7,8 @@ use varve_bpf::{BpfError, LoadOptions, PageFlags, Region};
 use varve_model::Pid;
 use varve_sys::ClearRefs;
 
-use super::{Held, Kind, Probe, Setup, Started, Step};
+use super::vanish::{self, Residents};
+use super::{Held, Kind, Probe, Reading, Setup, Started, Step};
 use crate::state::found::{Found, When};
 use crate::{Ablation, RecordError, RecordOptions};
 
@@ -28,6 +29,8 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         max_open: MAX_OPEN.min(crate::target::preflight::spare_files() / 2),
         without_first: HashSet::new(),
         flushes: !setup.options.lacks(Ablation::Flush),
+        compares: vanish::compares(setup.options, setup.kernel),
+        was_read: false,
         found: Vec::new(),
     };
     Ok((setup.options.counts.is_none()).then(|| Box::new(scan) as Box<dyn Probe>))
@@ -41,6 +44,10 @@ struct Scan {
     /// Processes whose first thread has ended: the file is another thread's, which may end too.
     without_first: HashSet<Pid>,
     flushes: bool,
+    /// Whether what is resident is compared from boundary to boundary.
+    compares: bool,
+    /// Whether the bits that are to be cleared were read.
+    was_read: bool,
     found: Vec<Found>,
 }
 
@@ -51,9 +58,19 @@ impl Scan {
         // What an interval that was not closed has left.
         self.found.clear();
         self.without_first.clear();
+        self.was_read = true;
+        held.state.residents.clear();
         for pid in held.pids {
             let mut regions: Vec<Region> = Vec::new();
-            let stats = match held.kernel.walk(*pid, &mut |r| regions.push(*r)) {
+            let mut residents = Residents::new();
+            let walk = if self.compares {
+                held.kernel.walk_all(*pid, &mut |r| regions.push(*r), &mut |r| {
+                    vanish::add_resident(&mut residents, r);
+                })
+            } else {
+                held.kernel.walk(*pid, &mut |r| regions.push(*r))
+            };
+            let stats = match walk {
                 Ok(stats) => stats,
                 // Ended, or between fork and exec of a parent that vanished: nothing to read.
                 Err(BpfError::NoProcess(_) | BpfError::MemoryGone(_)) => continue,
@@ -68,6 +85,9 @@ impl Scan {
             }
             held.reading.resident_pages += stats.present_pages;
             held.reading.failures += stats.flag_failures + stats.table_failures;
+            if self.compares {
+                held.state.residents.insert(*pid, residents);
+            }
             self.found.push(Found {
                 pid: *pid,
                 when: When::AtBoundary,
@@ -111,7 +131,16 @@ impl Probe for Scan {
         match step {
             Step::Read => self.read(held),
             Step::Await | Step::Prepare => Ok(()),
-            Step::Clear => self.clear(held.pids),
+            Step::Clear => {
+                // Of a process that runs already nothing was read: what it has is compared with later.
+                if self.compares && !self.was_read {
+                    self.read(held)?;
+                    *held.reading = Reading::default();
+                    self.found.clear();
+                }
+                self.was_read = false;
+                self.clear(held.pids)
+            }
         }
     }
 

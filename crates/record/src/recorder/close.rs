@@ -8,10 +8,10 @@ use varve_trace::tables::{CounterRow, IntervalRow};
 use super::Recorder;
 use super::boundary::Boundary;
 use super::reclaim::reclaim;
-use super::touch_rows::append_runs;
+use super::touch_rows::{Writes, append_runs};
 use crate::RecordError;
 use crate::probes::{Closed, Reading};
-use crate::state::found::Found;
+use crate::state::found::{Found, Unseen};
 
 impl Recorder<'_> {
     /// Closes the interval that began at `start`; also says how many pages were cleared. Unless it `keeps` it nothing of
@@ -39,7 +39,13 @@ impl Recorder<'_> {
             .flat_map(|f| &f.regions)
             .map(|region| u64::from(region.touched_count()))
             .sum::<u64>();
+        let events = &mut self.events;
+        let mut unseen = Vec::new();
+        for probe in &mut events.probes {
+            unseen.extend(probe.unseen(&found, &mut events.state));
+        }
         if keeps {
+            self.append_unseen(unseen);
             self.write_interval(start, &boundary, &reading, &found);
             self.held = self.held + boundary.held;
         } else {
@@ -96,6 +102,21 @@ impl Recorder<'_> {
         let vanished = std::mem::replace(&mut state.vanished, next);
         for found in vanished.into_found() {
             self.append(&found, Some(TouchSource::Vanish));
+        }
+    }
+
+    /// What went and nobody saw it go: nothing is known of writes.
+    fn append_unseen(&mut self, unseen: Vec<Unseen>) {
+        let rows = &mut self.events.state.tables.touches;
+        for unseen in unseen {
+            for (regions, source) in [
+                (unseen.accessed, TouchSource::Vanish),
+                (unseen.perhaps, TouchSource::Gone),
+            ] {
+                let (interval, pid) = (self.interval, unseen.pid);
+                let unknown = Writes::Unknown;
+                append_runs(rows, interval, pid, &regions, unknown, Some(source), |_| None);
+            }
         }
     }
 
