@@ -255,7 +255,6 @@ enum pageflags {
 	PG_head = 2,
 	PG_young = 3,
 	PG_anon_exclusive = 4,
-	PG_swapbacked = 5,
 };
 enum pagetype {
 	PGTY_hugetlb = 1,

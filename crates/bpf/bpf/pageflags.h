@@ -12,8 +12,11 @@
 /* Of a folio: its pages are anonymous; one page-table entry in the machine maps it */
 #define BIT_ANON 32u
 #define BIT_ALONE 64u
-/* Anonymous, and given back by MADV_FREE: unless its entry is dirty the kernel may take it at any time */
-#define BIT_GIVEN_BACK 128u
+/*
+ * Anonymous, always said. If its entry is clean, and not accessed either, MADV_FREE was called for it, which takes both bits and
+ * leaves the page (or it was swapped in and only read). The flag that this call takes from the page goes later.
+ */
+#define BIT_MEMORY 128u
 
 /* Low bits of page->mapping: anonymous and not of KSM (PAGE_MAPPING_FLAGS, FOLIO_MAPPING_FLAGS since 6.18) */
 #define MAPPING_FLAGS 3u
@@ -74,20 +77,16 @@ static __always_inline u32 owner_bits(u8 *page)
 	return bits;
 }
 
-/* MADV_FREE takes this flag from anonymous memory (folio_mark_lazyfree), and the accessed bit from its entries */
-static __always_inline u32 given_back(u64 flags, u64 mapping)
-{
-	return bpf_core_enum_value_exists(enum pageflags, PG_swapbacked) && mapping_bits(mapping) &&
-			       !((flags >> bpf_core_enum_value(enum pageflags, PG_swapbacked)) & 1) ?
-		       BIT_GIVEN_BACK :
-		       0;
-}
-
 static __always_inline u64 page_mapping(u8 *page)
 {
 	if (!bpf_core_field_exists(struct page, mapping))
 		return 0;
 	return *(u64 *)(page + bpf_core_field_offset(struct page, mapping));
+}
+
+static __always_inline u32 memory_bits(u64 mapping)
+{
+	return mapping_bits(mapping) ? BIT_MEMORY : 0;
 }
 
 /* Bits of a folio of more than one page, from its first two struct pages; `whose` is the caller's to ask */
@@ -139,7 +138,7 @@ static __always_inline u32 head_bits(struct scratch *s, u64 head)
 		if (at <= sizeof(s->head_pages) - 8) {
 			u64 mapping = *(u64 *)(s->head_pages + at);
 
-			bits |= mapping_bits(mapping) | given_back(*(u64 *)s->head_pages, mapping);
+			bits |= mapping_bits(mapping) | memory_bits(mapping);
 		}
 	}
 	if (bpf_core_field_exists(struct folio, _large_mapcount)) {
@@ -217,7 +216,7 @@ static __always_inline u32 page_bits_in_place(struct scratch *s, u64 frame, u32 
 	bits = flag_bits(flags);
 	if (bits)
 		bits = whose(bits | owner_bits(page), flags);
-	return bits | given_back(flags, page_mapping(page)) | (count >= PIN_BIAS ? BIT_PINNED : 0);
+	return bits | memory_bits(page_mapping(page)) | (count >= PIN_BIAS ? BIT_PINNED : 0);
 }
 
 /* Bits of the page frame; first, count: a run of frames with it in it, to be read together */
@@ -265,7 +264,7 @@ static __always_inline u32 page_bits(struct scratch *s, u64 frame, u64 first, u3
 	bits = flag_bits(flags);
 	if (bits)
 		bits = whose(bits | owner_bits(page), flags);
-	bits |= given_back(flags, page_mapping(page));
+	bits |= memory_bits(page_mapping(page));
 	if (*(u32 *)(page + bpf_core_field_offset(struct page, _refcount)) >= PIN_BIAS)
 		bits |= BIT_PINNED;
 	return bits;

@@ -14,6 +14,8 @@
 #define PTE_GUARDED (1ull << 10)
 /* _PAGE_SAVED_DIRTY: where the dirty bit goes while an entry is write-protected */
 #define PTE_SAVED_DIRTY (1ull << 58)
+#define DIRTY_SHIFT 6
+#define SAVED_DIRTY_SHIFT 58
 #define PTE_SOFT_DIRTY (1ull << 11)
 
 #define SIZE_4K (1ull << 12)
@@ -102,10 +104,10 @@ static long check_cold(u32 i, struct cold_context *c)
 		}
 		bits = page_bits(s, frame, first, count);
 	}
-	/* Written since by who has it mapped, it is the program's again */
-	if (bits & BIT_GIVEN_BACK && !(s->t1[at & 511] & (PTE_DIRTY | PTE_SAVED_DIRTY)))
+	/* What was given back is there no more, unless it was written since */
+	if (bits & BIT_MEMORY && !(s->t1[at & 511] & (PTE_DIRTY | PTE_SAVED_DIRTY)))
 		s->there[word] &= ~bit;
-	if (!(bits & ~BIT_GIVEN_BACK))
+	if (!(bits & ~BIT_MEMORY))
 		return 0;
 	if (bits & BIT_OTHERS) {
 		s->region.others[word] |= bit;
@@ -149,7 +151,7 @@ __noinline u64 gather(struct scratch *s, u32 word, u32 bit)
 __noinline u32 any_remarkable(struct scratch *s, u32 word)
 {
 	u64 *t, flags = 0, compound = 0, count = 0, back = 0;
-	u64 size = bpf_core_type_size(struct page), vmemmap, mask, swapbacked = 0;
+	u64 size = bpf_core_type_size(struct page), vmemmap, mask;
 
 	/* Looked at by itself on kernels without the cast, too */
 	if (!s || !bpf_ksym_exists(bpf_rdonly_cast))
@@ -157,8 +159,6 @@ __noinline u32 any_remarkable(struct scratch *s, u32 word)
 	t = s->t1 + (word & 7) * 64;
 	vmemmap = s->vmemmap;
 	mask = s->frame_mask;
-	if (bpf_core_enum_value_exists(enum pageflags, PG_swapbacked))
-		swapbacked = bpf_core_enum_value(enum pageflags, PG_swapbacked);
 #pragma unroll
 	for (int j = 0; j < 64; j++) {
 		u8 *page = struct_page(vmemmap + ((t[j] & mask) >> 12) * size);
@@ -167,7 +167,7 @@ __noinline u32 any_remarkable(struct scratch *s, u32 word)
 		compound |= page_compound(page);
 		/* Of a page that could not be read all is 0, and this is large */
 		count |= (u64)page_count(page) - 1;
-		back |= ~(page_flags(page) >> swapbacked) & ~(t[j] >> 6);
+		back |= ~(t[j] >> DIRTY_SHIFT | t[j] >> SAVED_DIRTY_SHIFT);
 		barrier_var(back);
 		barrier_var(flags);
 		barrier_var(compound);
@@ -178,23 +178,21 @@ __noinline u32 any_remarkable(struct scratch *s, u32 word)
 	return back & 1 ? MAYBE_GIVEN_BACK : 0;
 }
 
-/* Whether a page of 64 entries may be one that MADV_FREE was called for; the others that are clean and not backed are a file's */
+/* Whether a page of 64 entries may be one that MADV_FREE was called for; the others that are clean are a file's */
 __noinline u32 any_given_back(struct scratch *s, u32 word)
 {
-	u64 *t, back = 0, size = bpf_core_type_size(struct page), vmemmap, mask, swapbacked = 0;
+	u64 *t, back = 0, size = bpf_core_type_size(struct page), vmemmap, mask;
 
 	if (!s || !bpf_ksym_exists(bpf_rdonly_cast))
 		return 1;
 	t = s->t1 + (word & 7) * 64;
 	vmemmap = s->vmemmap;
 	mask = s->frame_mask;
-	if (bpf_core_enum_value_exists(enum pageflags, PG_swapbacked))
-		swapbacked = bpf_core_enum_value(enum pageflags, PG_swapbacked);
 #pragma unroll
 	for (int j = 0; j < 64; j++) {
 		u8 *page = struct_page(vmemmap + ((t[j] & mask) >> 12) * size);
 
-		back |= page_mapping(page) & ~(page_flags(page) >> swapbacked) & ~(t[j] >> 6);
+		back |= page_mapping(page) & ~(t[j] >> DIRTY_SHIFT | t[j] >> SAVED_DIRTY_SHIFT);
 		barrier_var(back);
 	}
 	return back & MAPPING_ANON;
@@ -437,7 +435,7 @@ static __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
 	if (accessed || bits & (BIT_YOUNG | BIT_REFERENCED | BIT_PINNED))
 		emit_region(s);
 	/* All 512 pages of 2 MiB: of a huge page that was split some may be gone */
-	if (accessed || !(bits & BIT_GIVEN_BACK) || entry & (PTE_DIRTY | PTE_SAVED_DIRTY)) {
+	if (accessed || !(bits & BIT_MEMORY) || entry & (PTE_DIRTY | PTE_SAVED_DIRTY)) {
 		for (int i = 0; i < 8; i++)
 			s->there[i] = ~0ull;
 		emit_resident(s, r->base | leaf);
