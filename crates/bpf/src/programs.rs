@@ -111,7 +111,7 @@ pub(crate) const PROGRAMS: [Program; 25] = [
     program(
         "prepare_exec",
         "sched_prepare_exec",
-        "reads the bits of the old memory at exec (kernel 6.10 and later; else the system call is hooked)",
+        "reads the bits of the old memory at exec (kernel 6.10 and later; else as the memory is given up)",
         Need::Optional,
     ),
     program(

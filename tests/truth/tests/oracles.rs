@@ -59,11 +59,14 @@ fn main() -> ExitCode {
             plan.options = vec!["--no-follow".into()];
             check(&plan, 20)
         }));
-        cases.push(Case::new(name("truncated by O_TRUNC --vanish exact"), move || {
-            let mut plan = Plan::workload("truncated", interval);
-            plan.options = vec!["--vanish".into(), "exact".into()];
-            reported_incomplete(&plan, &["open"])
-        }));
+        cases.push(Case::new(
+            name("truncated by O_TRUNC --vanish exact"),
+            move || {
+                let mut plan = Plan::workload("truncated", interval);
+                plan.options = vec!["--vanish".into(), "exact".into()];
+                reported_incomplete(&plan, &["open"])
+            },
+        ));
         cases.push(Case::new(name("truncated by O_TRUNC"), move || {
             let mut plan = Plan::workload("truncated", interval);
             plan.options = vec!["--no-follow".into()];

@@ -118,7 +118,10 @@ fn what_is_there_is_reported_touched_or_not() {
     puppet.go();
     puppet.wait_step();
     let goes = |page: u64| (10..13).contains(&page) || (page != 101 && (100..900).contains(&page));
-    assert_eq!(there(&mut kernel), (0..PAGES).filter(|p| !goes(*p)).collect());
+    assert_eq!(
+        there(&mut kernel),
+        (0..PAGES).filter(|p| !goes(*p)).collect()
+    );
 }
 
 #[test]

@@ -64,9 +64,10 @@ impl Scan {
             let mut regions: Vec<Region> = Vec::new();
             let mut residents = Residents::new();
             let walk = if self.compares {
-                held.kernel.walk_all(*pid, &mut |r| regions.push(*r), &mut |r| {
-                    vanish::add_resident(&mut residents, r);
-                })
+                held.kernel
+                    .walk_all(*pid, &mut |r| regions.push(*r), &mut |r| {
+                        vanish::add_resident(&mut residents, r);
+                    })
             } else {
                 held.kernel.walk(*pid, &mut |r| regions.push(*r))
             };

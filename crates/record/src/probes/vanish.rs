@@ -245,7 +245,10 @@ impl Probe for Vanish {
 }
 
 fn areas(pid: Pid, state: &State) -> Vec<Area> {
-    let mappings = state.processes.mappings(pid).filter(|(e, _)| e.bytes > Bytes(0));
+    let mappings = state
+        .processes
+        .mappings(pid)
+        .filter(|(e, _)| e.bytes > Bytes(0));
     mappings
         .map(|(entry, _)| Area {
             addresses: entry.address.0..(entry.address + entry.bytes).0,

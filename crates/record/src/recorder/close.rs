@@ -115,7 +115,9 @@ impl Recorder<'_> {
             ] {
                 let (interval, pid) = (self.interval, unseen.pid);
                 let unknown = Writes::Unknown;
-                append_runs(rows, interval, pid, &regions, unknown, Some(source), |_| None);
+                append_runs(rows, interval, pid, &regions, unknown, Some(source), |_| {
+                    None
+                });
             }
         }
     }

@@ -237,7 +237,12 @@ impl Space {
     }
 
     /// The interval is over: what is gone, when this is what is resident.
-    pub(super) fn close(&mut self, residents: Residents, areas: impl FnOnce() -> Vec<Area>, huge: bool) -> Gone {
+    pub(super) fn close(
+        &mut self,
+        residents: Residents,
+        areas: impl FnOnce() -> Vec<Area>,
+        huge: bool,
+    ) -> Gone {
         let changes = std::mem::replace(&mut self.changes, std::mem::take(&mut self.next));
         let before = std::mem::replace(&mut self.before, residents);
         let here = &self.before;
@@ -342,7 +347,10 @@ impl Replay<'_> {
         if !self.is_new {
             moving.add(&Pages(regions.copied().collect()));
         }
-        let pages: Vec<u64> = moving.addresses().filter(|a| *a >= from && *a < from + bytes).collect();
+        let pages: Vec<u64> = moving
+            .addresses()
+            .filter(|a| *a >= from && *a < from + bytes)
+            .collect();
         self.old.remove_all(from, from + bytes);
         self.faulted.remove_all(from, from + bytes);
         for address in pages {
@@ -362,7 +370,10 @@ fn mapped_along(
     let mut along = Pages::default();
     let hit: Vec<&Area> = areas
         .iter()
-        .filter(|a| gone.addresses().any(|address| a.addresses.contains(&address)))
+        .filter(|a| {
+            gone.addresses()
+                .any(|address| a.addresses.contains(&address))
+        })
         .collect();
     let mut faulted = Pages::default();
     for change in changes {
@@ -389,7 +400,13 @@ fn mapped_along(
                 .map(|word| word.count_ones())
                 .sum::<u32>()
                 == 1;
-            if huge && was_empty && alone && gone.contains(address) && first >= start && first + REGION <= end {
+            if huge
+                && was_empty
+                && alone
+                && gone.contains(address)
+                && first >= start
+                && first + REGION <= end
+            {
                 along.insert_all(first, first + REGION);
             }
         }
@@ -426,7 +443,10 @@ mod tests {
         let gone = space.close(residents(&[2]), Vec::new, false);
         assert_eq!(pages(&gone.perhaps), [1, 600]);
         assert!(gone.accessed.is_empty());
-        assert_eq!(space.close(residents(&[2]), Vec::new, false), Gone::default());
+        assert_eq!(
+            space.close(residents(&[2]), Vec::new, false),
+            Gone::default()
+        );
     }
 
     #[test]
@@ -435,7 +455,10 @@ mod tests {
         space.change(Change::Removed(at(1), at(3)), false);
         space.change(Change::Fault(at(2)), false);
         let gone = space.close(residents(&[]), Vec::new, false);
-        assert_eq!((pages(&gone.perhaps), pages(&gone.accessed)), (vec![3], vec![2]));
+        assert_eq!(
+            (pages(&gone.perhaps), pages(&gone.accessed)),
+            (vec![3], vec![2])
+        );
     }
 
     #[test]
@@ -453,15 +476,24 @@ mod tests {
         space.change(Change::Ended, false);
         space.change(Change::Fault(at(1)), false);
         let gone = space.close(residents(&[1]), Vec::new, false);
-        assert_eq!((pages(&gone.perhaps), pages(&gone.accessed)), (vec![1, 2], vec![5]));
+        assert_eq!(
+            (pages(&gone.perhaps), pages(&gone.accessed)),
+            (vec![1, 2], vec![5])
+        );
     }
 
     #[test]
     fn changes_of_the_next_interval_wait_for_it() {
         let mut space = Space::of(residents(&[1]));
         space.change(Change::Removed(at(0), at(9)), true);
-        assert_eq!(pages(&space.close(residents(&[2]), Vec::new, false).perhaps), [1]);
-        assert_eq!(space.close(residents(&[]), Vec::new, false), Gone::default());
+        assert_eq!(
+            pages(&space.close(residents(&[2]), Vec::new, false).perhaps),
+            [1]
+        );
+        assert_eq!(
+            space.close(residents(&[]), Vec::new, false),
+            Gone::default()
+        );
     }
 
     #[test]
@@ -475,8 +507,18 @@ mod tests {
         let mut same = space.clone();
         let gone = space.close(residents(&[10]), || vec![area(true)], false);
         let expected: Vec<u64> = (4..16).filter(|p| *p != 9 && *p != 10).collect();
-        assert_eq!((pages(&gone.perhaps), pages(&gone.accessed)), (expected, vec![9]));
-        assert_eq!(pages(&same.close(residents(&[]), || vec![area(false)], true).perhaps), []);
+        assert_eq!(
+            (pages(&gone.perhaps), pages(&gone.accessed)),
+            (expected, vec![9])
+        );
+        assert_eq!(
+            pages(
+                &same
+                    .close(residents(&[]), || vec![area(false)], true)
+                    .perhaps
+            ),
+            []
+        );
     }
 
     #[test]
