@@ -255,6 +255,7 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
             page_flags: true,
             hold: "cgroup".into(),
             objects: Some("preload".into()),
+            vanish: None,
         },
         machine: Machine {
             kernel: "6.12.48".into(),

@@ -10,6 +10,7 @@
 #define OPT_PREPARE_EXEC 8u /* sched_prepare_exec exists and is attached */
 #define OPT_FAULTS 16u
 #define OPT_GUARDED 32u    /* bit 10 of an entry means not written since userfaultfd protected it */
+#define OPT_RANGES 64u     /* say of all ranges that go that they were looked at, touched or not */
 
 /* Flags of a tracked process */
 #define TRACK_FOLLOW 1u
@@ -79,12 +80,19 @@ struct region {
 	u16 flags;
 };
 
+/* The pages of a region that are there, touched or not; of what MADV_FREE was called for, those written since */
+struct resident {
+	u64 base; /* low bits: LEAF_* */
+	u64 pages[8];
+};
+
 /* Context of the walk program: first what is asked, then what was found */
 struct walk_args {
 	u32 pid;
 	u32 first_ended; /* out: the first thread has ended, and the memory is the others' */
 	u64 start;
 	u64 mm_wanted; /* the address space of the first call; 0: any */
+	u64 wants_residents;
 	/* out */
 	u64 resume; /* where to go on; all ones when done */
 	u64 mm;
@@ -94,6 +102,7 @@ struct walk_args {
 	u64 table_failures;
 	u32 regions;
 	s32 error; /* 0, or negative errno */
+	u64 residents;
 };
 
 /* What /proc/PID/clear_refs is writing, and what it found on the way: the regions are in the output of the walk */
@@ -305,6 +314,8 @@ struct vanish_entry {
 #define CAUSE_EXIT 7
 #define CAUSE_TRUNCATE 8
 #define CAUSE_KERNEL_TOUCH 9
+#define CAUSE_ADVISE_AWAY 11 /* advice that takes the pages and not only their bits */
+#define CAUSE_POPULATE 10 /* nothing goes: the kernel maps the range, without a fault for each page */
 
 /* In aux: another process than the one whose memory it is makes the pages vanish */
 #define CAUSE_BY_OTHERS 0x100u
@@ -312,6 +323,8 @@ struct vanish_entry {
 struct rec_vanish {
 	struct record r; /* aux: cause; pid: whose memory it is */
 	u64 mm;
+	u64 start; /* with OPT_RANGES, in the last record of a call: all of this was looked at, and goes */
+	u64 end;   /* 0: not said */
 	u64 count;
 	struct vanish_entry entries[VANISH_ENTRIES];
 };

@@ -75,7 +75,7 @@ static __noinline int harvest_page(u64 *entry, u64 address, u32 leaf, u32 young)
 		barrier();
 		if (!s->look.known)
 			look_at_copy(s, frame, frame, 1);
-		bits = bits_of_look(s);
+		bits = bits_of_look(s) & ~BIT_MEMORY;
 		h->check_failures = s->check_failures;
 		/* Each page has flags of its own; those of a folio must not outlive their reset */
 		s->block_count = 0;

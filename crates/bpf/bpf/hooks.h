@@ -42,6 +42,13 @@ static __always_inline struct scratch *take_scratch(void)
 	return 0;
 }
 
+/* Whether nothing is left of a range. A move leaves all elsewhere, and some advice takes the bits alone. */
+static __always_inline int takes_away(u32 cause)
+{
+	return cause == CAUSE_UNMAP || cause == CAUSE_OVERMAP || cause == CAUSE_BRK || cause == CAUSE_EXEC ||
+	       cause == CAUSE_EXIT || cause == CAUSE_ADVISE_AWAY;
+}
+
 /*
  * Sends the touched pages of [start, end) of the address space to the ring. `owner` is the process whose
  * memory it is; 0: the current one. With CAUSE_KERNEL_TOUCH all pages that are there count as touched.
@@ -77,6 +84,7 @@ __noinline int vanish(u64 mm, u32 cause, u64 start, u64 end, u32 owner)
 	s->reached = cause == CAUSE_KERNEL_TOUCH;
 	s->cursor = start;
 	s->end = end;
+	s->batch.start = start;
 	fill(&s->batch.r, REC_VANISH, cause);
 	s->batch.mm = mm;
 	if (owner && owner != s->batch.r.pid) {
@@ -84,6 +92,8 @@ __noinline int vanish(u64 mm, u32 cause, u64 start, u64 end, u32 owner)
 		s->batch.r.aux = cause | CAUSE_BY_OTHERS;
 	}
 	walk_range(s);
+	if (s->options & OPT_RANGES && takes_away(cause) && s->cursor >= s->end && !s->table_failures)
+		s->batch.end = s->end;
 	flush_batch(s);
 	if (s->cursor < s->end)
 		drop(DROP_VANISH_WALKS, 1);
@@ -98,6 +108,8 @@ __noinline int vanish(u64 mm, u32 cause, u64 start, u64 end, u32 owner)
 struct rec_touch {
 	struct record r;
 	u64 mm;
+	u64 start;
+	u64 end;
 	u64 count;
 	struct vanish_entry entry;
 };
@@ -118,6 +130,7 @@ static __noinline int kernel_touches(u64 mm, u64 address, u64 other)
 	}
 	fill(&rec->r, REC_VANISH, CAUSE_KERNEL_TOUCH);
 	rec->mm = mm;
+	rec->start = rec->end = 0;
 	rec->count = 1;
 	rec->entry.base = address & ~(SIZE_2M - 1);
 	__builtin_memset(rec->entry.pages, 0, sizeof(rec->entry.pages));
@@ -295,7 +308,7 @@ __noinline int vanish_call(struct call *c)
 	case OP_MREMAP:
 		vanish(mm, CAUSE_REMAP, c->args[0], c->args[0] + c->args[1], 0);
 		if (c->args[3] & MREMAP_FIXED)
-			vanish(mm, CAUSE_REMAP, c->args[4], c->args[4] + c->args[2], 0);
+			vanish(mm, CAUSE_OVERMAP, c->args[4], c->args[4] + c->args[2], 0);
 		return 0;
 	case OP_REMAP_FILE:
 		return vanish(mm, CAUSE_OVERMAP, c->args[0], c->args[0] + c->args[1], 0);
@@ -310,12 +323,13 @@ __noinline int vanish_call(struct call *c)
 		return 0;
 	case OP_MADVISE:
 		if (advice_drops(c->args[2]))
-			vanish(mm, CAUSE_ADVISE, c->args[0], c->args[0] + c->args[1], 0);
+			vanish(mm, c->args[2] == MADV_DONTNEED ? CAUSE_ADVISE_AWAY : CAUSE_ADVISE, c->args[0],
+			       c->args[0] + c->args[1], 0);
 		return 0;
 	case OP_SHMAT:
 		/* How long the segment is the call does not say */
 		if (c->args[2] & SHM_REMAP)
-			vanish(mm, CAUSE_OVERMAP, c->args[1] & ~(SIZE_4K - 1), ~0ull >> 1, 0);
+			vanish(mm, CAUSE_SHMDT, c->args[1] & ~(SIZE_4K - 1), ~0ull >> 1, 0);
 		return 0;
 	case OP_IOCTL:
 		if (ioctl_cuts(c->args[1]))

@@ -92,12 +92,23 @@ struct thread_struct {
 	unsigned long gsbase;
 };
 
+struct maple_tree {
+	unsigned int ma_flags;
+};
+struct ma_state {
+	struct maple_tree *tree;
+	unsigned long index;
+	unsigned long last;
+};
+
 struct mm_struct {
 	u64 *pgd;
 	atomic_t mm_users;
 	unsigned long brk;
 	unsigned long arg_start;
 	unsigned long env_end;
+	unsigned long start_code;
+	struct maple_tree mm_mt;
 	struct task_struct *owner;
 };
 
@@ -208,6 +219,7 @@ struct cgroup {
 struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
+	unsigned int flags;
 	struct list_head tasks;
 	struct mm_struct *mm;
 	int exit_code;

@@ -33,7 +33,7 @@ struct scratch {
 	u32 whole; /* copy whole tables; else single entries, for short ranges */
 	u32 ring_wake;
 	u32 reached; /* whatever is present counts as accessed */
-	u32 unused;
+	u32 wants_residents;
 	/* which table each copy holds */
 	u64 at5, at4, at3, at2;
 	/* sums */
@@ -45,6 +45,7 @@ struct scratch {
 	u32 out_max;
 	u32 full;
 	u32 batch_pages;
+	u64 residents;
 	/* struct pages read last */
 	u64 block_frame;
 	u64 block_count;
@@ -53,6 +54,7 @@ struct scratch {
 	u32 pad;
 	struct page_look look;
 	struct region region;
+	u64 there[8]; /* struct resident of it */
 	u64 t5[512];
 	u64 t4[512];
 	u64 t3[512];
@@ -110,6 +112,14 @@ struct {
 } regions SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct resident);
+} residents SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
 	__type(key, u32);
@@ -126,6 +136,10 @@ struct {
 struct pending {
 	u64 entered;
 	u64 before;
+	/* Where calls are not seen to return: what the kernel was seen to do meanwhile */
+	u64 area; /* an address that it chose, 0: none */
+	u64 low;  /* the first range of mappings that it changed; none before `high` is set */
+	u64 high;
 };
 
 /* Mapping calls under way, by thread */

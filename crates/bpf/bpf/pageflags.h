@@ -12,6 +12,11 @@
 /* Of a folio: its pages are anonymous; one page-table entry in the machine maps it */
 #define BIT_ANON 32u
 #define BIT_ALONE 64u
+/*
+ * Anonymous, always said. If its entry is clean, and not accessed either, MADV_FREE was called for it, which takes both bits and
+ * leaves the page (or it was swapped in and only read). The flag that this call takes from the page goes later.
+ */
+#define BIT_MEMORY 128u
 
 /* Low bits of page->mapping: anonymous and not of KSM (PAGE_MAPPING_FLAGS, FOLIO_MAPPING_FLAGS since 6.18) */
 #define MAPPING_FLAGS 3u
@@ -72,6 +77,18 @@ static __always_inline u32 owner_bits(u8 *page)
 	return bits;
 }
 
+static __always_inline u64 page_mapping(u8 *page)
+{
+	if (!bpf_core_field_exists(struct page, mapping))
+		return 0;
+	return *(u64 *)(page + bpf_core_field_offset(struct page, mapping));
+}
+
+static __always_inline u32 memory_bits(u64 mapping)
+{
+	return mapping_bits(mapping) ? BIT_MEMORY : 0;
+}
+
 /* Bits of a folio of more than one page, from its first two struct pages; `whose` is the caller's to ask */
 static __always_inline u32 head_bits(struct scratch *s, u64 head)
 {
@@ -118,8 +135,11 @@ static __always_inline u32 head_bits(struct scratch *s, u64 head)
 	if (bpf_core_field_exists(struct page, mapping)) {
 		u64 at = bpf_core_field_offset(struct page, mapping);
 
-		if (at <= sizeof(s->head_pages) - 8)
-			bits |= mapping_bits(*(u64 *)(s->head_pages + at));
+		if (at <= sizeof(s->head_pages) - 8) {
+			u64 mapping = *(u64 *)(s->head_pages + at);
+
+			bits |= mapping_bits(mapping) | memory_bits(mapping);
+		}
 	}
 	if (bpf_core_field_exists(struct folio, _large_mapcount)) {
 		u64 at = bpf_core_field_offset(struct folio, _large_mapcount);
@@ -204,6 +224,7 @@ static __always_inline void look_in_place(struct scratch *s, u64 frame)
 	look->bits = flag_bits(look->flags);
 	if (look->bits)
 		look->bits = whose(look->bits | owner_bits(page), look->flags);
+	look->bits |= memory_bits(page_mapping(page));
 	if (count >= PIN_BIAS)
 		look->bits |= BIT_PINNED;
 }
@@ -256,6 +277,7 @@ static __always_inline void look_at_copy(struct scratch *s, u64 frame, u64 first
 	look->bits = flag_bits(look->flags);
 	if (look->bits)
 		look->bits = whose(look->bits | owner_bits(page), look->flags);
+	look->bits |= memory_bits(page_mapping(page));
 	if (*(u32 *)(page + bpf_core_field_offset(struct page, _refcount)) >= PIN_BIAS)
 		look->bits |= BIT_PINNED;
 }

@@ -132,6 +132,7 @@ int walk_process(struct walk_args *a)
 	}
 	prepare(s, g, (u64)BPF_CORE_READ(CAST_MM(mm), pgd));
 	s->to_ring = 0;
+	s->wants_residents = a->wants_residents;
 	s->out_max = a->regions;
 	s->cursor = a->start;
 	s->end = user_end(g);
@@ -144,6 +145,7 @@ int walk_process(struct walk_args *a)
 	a->check_failures = s->check_failures;
 	a->table_failures = s->table_failures;
 	a->regions = s->out_count;
+	a->residents = s->residents;
 	a->error = mm_of(task) == mm ? 0 : -ESTALE;
 	return 0;
 }
@@ -230,6 +232,8 @@ int call_exit(struct bpf_raw_tracepoint_args *ctx)
 	emit_mapping(&c, registers, ctx->args[1], t->flags);
 	return 0;
 }
+
+#include "locks.h"
 
 /* Before the point of no return of execve, after the strings were copied; 6.10 and later */
 SEC("raw_tp/sched_prepare_exec")

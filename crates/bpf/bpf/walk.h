@@ -14,6 +14,8 @@
 #define PTE_GUARDED (1ull << 10)
 /* _PAGE_SAVED_DIRTY: where the dirty bit goes while an entry is write-protected */
 #define PTE_SAVED_DIRTY (1ull << 58)
+#define DIRTY_SHIFT 6
+#define SAVED_DIRTY_SHIFT 58
 #define PTE_SOFT_DIRTY (1ull << 11)
 
 #define SIZE_4K (1ull << 12)
@@ -104,7 +106,10 @@ __noinline int look_at_cold(struct scratch *s, u32 word, u64 bit)
 		look_at_copy(s, frame, first, count);
 	}
 	bits = bits_of_look(s);
-	if (!bits)
+	/* What was given back is there no more, unless it was written since */
+	if (bits & BIT_MEMORY && !(s->t1[at & 511] & (PTE_DIRTY | PTE_SAVED_DIRTY)))
+		s->there[word] &= ~bit;
+	if (!(bits & ~BIT_MEMORY))
 		return 0;
 	if (bits & BIT_OTHERS) {
 		s->region.others[word] |= bit;
@@ -139,13 +144,15 @@ __noinline u64 gather(struct scratch *s, u32 word, u32 bit)
 	return result;
 }
 
+#define MAYBE_GIVEN_BACK 2u
+
 /*
- * Whether some page of 64 entries needs a look of its own. Straight-line code: the processor then waits
+ * Whether some page of 64 entries needs a look of its own; or may, if it is anonymous. Straight-line code: the processor then waits
  * for the memory of some twenty pages at a time. Entries that are not cold take part for nothing.
  */
 __noinline u32 any_remarkable(struct scratch *s, u32 word)
 {
-	u64 *t, flags = 0, compound = 0, count = 0;
+	u64 *t, flags = 0, compound = 0, count = 0, back = 0;
 	u64 size = bpf_core_type_size(struct page), vmemmap, mask;
 
 	/* Looked at by itself on kernels without the cast, too */
@@ -162,11 +169,35 @@ __noinline u32 any_remarkable(struct scratch *s, u32 word)
 		compound |= page_compound(page);
 		/* Of a page that could not be read all is 0, and this is large */
 		count |= (u64)page_count(page) - 1;
+		back |= ~(t[j] >> DIRTY_SHIFT | t[j] >> SAVED_DIRTY_SHIFT);
+		barrier_var(back);
 		barrier_var(flags);
 		barrier_var(compound);
 		barrier_var(count);
 	}
-	return is_remarkable(flags, compound, count);
+	if (is_remarkable(flags, compound, count))
+		return 1;
+	return back & 1 ? MAYBE_GIVEN_BACK : 0;
+}
+
+/* Whether a page of 64 entries may be one that MADV_FREE was called for; the others that are clean are a file's */
+__noinline u32 any_given_back(struct scratch *s, u32 word)
+{
+	u64 *t, back = 0, size = bpf_core_type_size(struct page), vmemmap, mask;
+
+	if (!s || !bpf_ksym_exists(bpf_rdonly_cast))
+		return 1;
+	t = s->t1 + (word & 7) * 64;
+	vmemmap = s->vmemmap;
+	mask = s->frame_mask;
+#pragma unroll
+	for (int j = 0; j < 64; j++) {
+		u8 *page = struct_page(vmemmap + ((t[j] & mask) >> 12) * size);
+
+		back |= page_mapping(page) & ~(t[j] >> DIRTY_SHIFT | t[j] >> SAVED_DIRTY_SHIFT);
+		barrier_var(back);
+	}
+	return back & MAPPING_ANON;
 }
 
 /*
@@ -218,6 +249,7 @@ __noinline u64 scan_word(struct scratch *s, u64 table, u32 word, u32 first, u32 
 		if (!mask) {
 			r->accessed[word] = r->sticky[word] = r->written[word] = r->intact[word] = 0;
 			r->young[word] = r->referenced[word] = r->pinned[word] = r->others[word] = 0;
+			s->there[word] = 0;
 			return 0;
 		}
 	}
@@ -237,6 +269,7 @@ __noinline u64 scan_word(struct scratch *s, u64 table, u32 word, u32 first, u32 
 	if (any & PTE_PROTNONE)
 		present |= gather(s, word, 8);
 	present &= mask;
+	s->there[word] = present;
 	accessed = s->reached ? present : accessed & present;
 	if (any & PTE_SPECIAL)
 		special = gather(s, word, 9);
@@ -256,9 +289,13 @@ __noinline u64 scan_word(struct scratch *s, u64 table, u32 word, u32 first, u32 
 	cold = present & ~special & (s->options & OPT_GUARDED ? ~0ull : ~accessed);
 	if (cold && s->options & OPT_PAGE_FLAGS) {
 		if (bpf_ksym_exists(bpf_rdonly_cast) && !(any & PTE_PROTNONE) &&
-		    count_ones(cold) >= MANY_COLD && !any_remarkable(s, word)) {
-			s->checks += count_ones(cold);
-			return accessed;
+		    count_ones(cold) >= MANY_COLD) {
+			u32 remarkable = any_remarkable(s, word);
+
+			if (!remarkable || (remarkable == MAYBE_GIVEN_BACK && !any_given_back(s, word))) {
+				s->checks += count_ones(cold);
+				return accessed;
+			}
 		}
 #pragma clang loop unroll(disable)
 		for (u32 i = 0; i < 64 && cold; i++) {
@@ -276,7 +313,7 @@ static __always_inline void flush_batch(struct scratch *s)
 	u64 bytes = __builtin_offsetof(struct rec_vanish, entries) +
 		    count * sizeof(struct vanish_entry);
 
-	if (count == 0)
+	if (count == 0 && s->batch.end == 0)
 		return;
 	/* When the last of it had been read. Nothing of it goes before this is sent, so that a boundary in between reads it, too. */
 	s->batch.r.time = bpf_ktime_get_ns();
@@ -367,6 +404,26 @@ static __always_inline u64 entry_of(struct scratch *s, u64 *copy, u64 *copied, u
 	return copy[index];
 }
 
+/* Says what is there, for who wants to know that */
+static __always_inline void emit_resident(struct scratch *s, u64 base)
+{
+	u32 at = s->residents;
+	struct resident *out;
+	u64 any = 0;
+
+	if (!s->wants_residents)
+		return;
+	for (int i = 0; i < 8; i++)
+		any |= s->there[i];
+	out = any ? bpf_map_lookup_elem(&residents, &at) : NULL;
+	if (!out)
+		return;
+	out->base = base;
+	for (int i = 0; i < 8; i++)
+		out->pages[i] = s->there[i];
+	s->residents = at + 1;
+}
+
 __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
 {
 	struct region *r;
@@ -411,6 +468,12 @@ __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
 	}
 	if (accessed || bits & (BIT_YOUNG | BIT_REFERENCED | BIT_PINNED))
 		emit_region(s);
+	/* All 512 pages of 2 MiB: of a huge page that was split some may be gone */
+	if (accessed || !(bits & BIT_MEMORY) || entry & (PTE_DIRTY | PTE_SAVED_DIRTY)) {
+		for (int i = 0; i < 8; i++)
+			s->there[i] = ~0ull;
+		emit_resident(s, r->base | leaf);
+	}
 	return 0;
 }
 
@@ -435,6 +498,7 @@ static __always_inline int scan_table(struct scratch *s, u64 table, u64 va)
 	s->present += s->region.present;
 	if (touched)
 		emit_region(s);
+	emit_resident(s, base);
 	return 0;
 }
 
@@ -493,7 +557,7 @@ static long step(u32 i, struct walk_context *c)
 
 	if (va >= s->end)
 		return 1;
-	if (!s->to_ring && s->out_count >= s->out_max) {
+	if (!s->to_ring && (s->out_count >= s->out_max || s->residents >= s->out_max)) {
 		s->full = 1;
 		return 1;
 	}
@@ -543,9 +607,11 @@ static __always_inline void prepare(struct scratch *s, const struct settings *g,
 	s->present = s->checks = s->check_failures = s->table_failures = 0;
 	s->out_count = s->full = 0;
 	s->reached = 0;
+	s->wants_residents = s->residents = 0;
 	s->block_count = 0;
 	s->head = 0;
 	s->batch.count = 0;
+	s->batch.start = s->batch.end = 0;
 	s->batch_pages = 0;
 }
 

@@ -77,6 +77,16 @@ impl header::Region {
     }
 }
 
+impl header::Resident {
+    pub(crate) fn resident(&self) -> crate::Resident {
+        crate::Resident {
+            base: Address(self.base & !ENTRY_LOW),
+            leaf: leaf((self.base & ENTRY_LEAF) as u32),
+            pages: self.pages,
+        }
+    }
+}
+
 /// The regions of a vanish record; further entries for the same region say what was written, and what others may
 /// have touched
 pub(crate) fn vanish_regions(bytes: &[u8]) -> impl Iterator<Item = crate::Region> + '_ {

@@ -62,6 +62,7 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                     _ => Doer::Another,
                 },
                 cause: cause(head.aux & !abi::CAUSE_BY_OTHERS),
+                range: (raw.end != 0).then_some((Address(raw.start), Address(raw.end))),
                 regions: rest.get(start..start.checked_add(bytes)?)?,
             })
         }
@@ -175,13 +176,14 @@ fn cause(number: u32) -> VanishCause {
         abi::CAUSE_UNMAP => VanishCause::Unmap,
         abi::CAUSE_REMAP => VanishCause::Remap,
         abi::CAUSE_BRK => VanishCause::Brk,
-        abi::CAUSE_ADVISE => VanishCause::Advise,
+        abi::CAUSE_ADVISE | abi::CAUSE_ADVISE_AWAY => VanishCause::Advise,
         abi::CAUSE_OVERMAP => VanishCause::Overmap,
         abi::CAUSE_SHMDT => VanishCause::ShmDetach,
         abi::CAUSE_EXEC => VanishCause::Exec,
         abi::CAUSE_EXIT => VanishCause::Exit,
         abi::CAUSE_TRUNCATE => VanishCause::Truncate,
         abi::CAUSE_KERNEL_TOUCH => VanishCause::KernelTouch,
+        abi::CAUSE_POPULATE => VanishCause::Populate,
         other => VanishCause::Unknown(other),
     }
 }

@@ -81,6 +81,9 @@ pub struct Vanish<'a> {
     pub mm: MmId,
     /// Why the pages go
     pub cause: VanishCause,
+    /// From where to where all pages were looked at, and go: those of them that are not in the regions were not touched.
+    /// Said once, at the end, by [`crate::VanishHooks::Locks`]. With [`VanishCause::Populate`] nothing goes.
+    pub range: Option<(Address, Address)>,
     pub(crate) regions: &'a [u8],
 }
 
@@ -118,6 +121,8 @@ pub enum VanishCause {
     Truncate,
     /// The kernel is about to access these pages on the way out of the process
     KernelTouch,
+    /// The kernel is about to map a range without a fault for each page (`MADV_POPULATE_READ` and `MADV_POPULATE_WRITE`)
+    Populate,
     /// A cause that this version of the loader does not know
     Unknown(u32),
 }

@@ -15,14 +15,17 @@ use self::backlog::Backlog;
 use self::findings::describe;
 pub use self::harvest::ATOMIC_CLEARING;
 pub use self::tracked::{ExemptProcesses, TrackedProcesses};
-use crate::abi::{self, FlagArgs, Plain, Region as RawRegion, Settings, Tracked, Waits, WalkArgs};
+use crate::abi::{
+    self, FlagArgs, Plain, Region as RawRegion, Resident as RawResident, Settings, Tracked, Waits,
+    WalkArgs,
+};
 use crate::calibrate;
 use crate::programs::{self, Loaded, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::samples::SampleMaps;
 use crate::{
-    BpfError, Capability, Dropped, Event, LoadOptions, MmId, PageFlags, Region, Samples,
-    TrackFlags, WalkStats, decode, raw,
+    BpfError, Capability, Dropped, Event, LoadOptions, MmId, PageFlags, Region, Resident, Samples,
+    TrackFlags, VanishHooks, WalkStats, decode, raw,
 };
 
 /// The loaded and attached programs with their maps; dropping it detaches and removes everything
@@ -35,12 +38,14 @@ pub struct Kernel {
     change: OwnedFd,
     maps: Maps,
     regions: Mapped,
+    residents: Mapped,
     region_limit: u32,
     ring: Ring,
     sample_ring: Option<Ring>,
     backlog: Backlog,
     settings: Settings,
     capabilities: Vec<Capability>,
+    vanish: VanishHooks,
 }
 
 struct Maps {
@@ -68,6 +73,7 @@ impl Kernel {
             attached,
             mut capabilities,
             exit_has_memory,
+            vanish,
         } = programs::load(options)?;
         let maps = Maps {
             settings: map_fd(&object, "settings")?,
@@ -90,6 +96,9 @@ impl Kernel {
         let bytes = (region_limit as usize * size_of::<RawRegion>()).next_multiple_of(4096);
         let regions = Mapped::new(map_fd(&object, "regions")?.as_fd(), bytes, false, 0)
             .map_err(system("mapping the output of the walk"))?;
+        let bytes = (region_limit as usize * size_of::<RawResident>()).next_multiple_of(4096);
+        let residents = Mapped::new(map_fd(&object, "residents")?.as_fd(), bytes, false, 0)
+            .map_err(system("mapping the output of the walk"))?;
         let mut start = Settings {
             stack_bytes: options.stack_bytes.min(abi::STACK_MAX),
             ring_wake: ring_bytes / 4,
@@ -99,6 +108,9 @@ impl Kernel {
         };
         if attached.contains("prepare_exec") {
             start.options |= abi::OPT_PREPARE_EXEC;
+        }
+        if vanish == VanishHooks::Locks {
+            start.options |= abi::OPT_RANGES;
         }
         if exit_has_memory {
             start.options |= abi::OPT_EXIT_HAS_MM;
@@ -121,16 +133,22 @@ impl Kernel {
             object,
             maps,
             regions,
+            residents,
             region_limit,
             ring,
             sample_ring: Some(sample_ring),
             backlog: Backlog::default(),
             settings,
             capabilities,
+            vanish,
         };
         kernel.set_page_flags(options.page_flags)?;
         if options.harvest {
             kernel.examine_harvest(&attached);
+        }
+        if vanish == VanishHooks::Locks {
+            // The lock is asked for by those calls alone that reach such memory.
+            kernel.expect_memory_files()?;
         }
         Ok(kernel)
     }
@@ -144,6 +162,11 @@ impl Kernel {
     pub fn missing_promised(&self) -> u64 {
         let known = self.capabilities.iter();
         known.filter(|c| c.promised && !c.available).count() as u64
+    }
+
+    /// What shows that pages go; what was asked for where the kernel has it
+    pub fn vanish_hooks(&self) -> VanishHooks {
+        self.vanish
     }
 
     /// Whether writes are distinguished from reads (the kernel has soft-dirty bits)
@@ -233,6 +256,28 @@ impl Kernel {
     /// [`BpfError::NoProcess`] if there is nothing to read, [`BpfError::MemoryGone`] if the process
     /// ended meanwhile: the sink may have seen a part.
     pub fn walk(&mut self, pid: Pid, sink: &mut dyn FnMut(&Region)) -> Result<WalkStats, BpfError> {
+        self.walk_for(pid, sink, None)
+    }
+
+    /// The same, and hands what is there, touched or not, to the second sink, in order of addresses too
+    ///
+    /// # Errors
+    /// Those of [`Kernel::walk`].
+    pub fn walk_all(
+        &mut self,
+        pid: Pid,
+        sink: &mut dyn FnMut(&Region),
+        residents: &mut dyn FnMut(&Resident),
+    ) -> Result<WalkStats, BpfError> {
+        self.walk_for(pid, sink, Some(residents))
+    }
+
+    fn walk_for(
+        &mut self,
+        pid: Pid,
+        sink: &mut dyn FnMut(&Region),
+        mut residents: Option<&mut dyn FnMut(&Resident)>,
+    ) -> Result<WalkStats, BpfError> {
         let mut stats = WalkStats::default();
         let mut start = 0;
         loop {
@@ -240,6 +285,7 @@ impl Kernel {
                 pid: pid.0,
                 start,
                 mm_wanted: stats.mm.0,
+                wants_residents: u64::from(residents.is_some()),
                 regions: self.region_limit,
                 ..Default::default()
             };
@@ -256,6 +302,15 @@ impl Kernel {
             for region in bytes.chunks_exact(size_of::<RawRegion>()) {
                 if let Some(region) = RawRegion::read(region) {
                     sink(&region.region());
+                }
+            }
+            if let Some(residents) = &mut residents {
+                let bytes = args.residents as usize * size_of::<RawResident>();
+                let found = self.residents.slice(0, bytes);
+                for one in found.chunks_exact(size_of::<RawResident>()) {
+                    if let Some(one) = RawResident::read(one) {
+                        residents(&one.resident());
+                    }
                 }
             }
             stats.mm = MmId(args.mm);

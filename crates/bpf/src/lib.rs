@@ -23,8 +23,8 @@ pub use event::{
     UserStack, Vanish, VanishCause,
 };
 pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, TrackedProcesses};
-pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags};
-pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Region, WalkStats};
+pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags, VanishHooks};
+pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Region, Resident, WalkStats};
 pub use samples::{ClockSample, Samples, SamplesTaken, Whereabouts, interrupt_time};
 
 /// An address space: two processes with the same one share their pages (`vfork`). Numbers are

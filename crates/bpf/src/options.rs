@@ -30,8 +30,21 @@ pub struct LoadOptions {
     pub harvest: bool,
     /// Which hooks read the memory of a process that ends or runs a new program
     pub hooks: Hooks,
+    /// What shows that pages go, and that mappings change
+    pub vanish: VanishHooks,
     /// Programs to leave out, as on a kernel that refuses them (to test what a recording is worth then)
     pub left_out: Vec<&'static str>,
+}
+
+/// What shows that pages go, and that mappings change
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VanishHooks {
+    /// That somebody asks for the lock of a process's mappings. Nobody's system calls are slower for it. What takes pages and
+    /// needs no lock is not seen: compare what is resident at two boundaries ([`crate::Kernel::walk_all`]). A kernel without
+    /// those tracepoints gets the others.
+    Locks,
+    /// Every system call, of every process of the machine, which makes each slower
+    Calls,
 }
 
 /// Which hooks to use where a kernel offers several
@@ -57,6 +70,7 @@ impl Default for LoadOptions {
             waits: false,
             harvest: false,
             hooks: Hooks::Best,
+            vanish: VanishHooks::Locks,
             left_out: Vec::new(),
         }
     }

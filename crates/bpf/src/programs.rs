@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use libbpf_rs::btf::{BtfType, types};
 use libbpf_rs::{Link, Object, ObjectBuilder, PrintLevel};
 
-use crate::{BpfError, Capability, Hooks, LoadOptions};
+use crate::{BpfError, Capability, Hooks, LoadOptions, VanishHooks};
 
 #[repr(align(8))]
 struct Aligned<T: ?Sized>(T);
@@ -71,7 +71,11 @@ const fn harvester(name: &'static str, function: &'static str, purpose: &'static
 /// The programs that keep what `clear_refs` takes away, all of which it takes
 pub(crate) const HARVESTERS: [&str; 3] = ["page_aged", "huge_page_aged", "table_cleared"];
 
-pub(crate) const PROGRAMS: [Program; 24] = [
+/// The programs of [`VanishHooks::Locks`] and of [`VanishHooks::Calls`]
+const BY_LOCKS: [&str; 4] = ["lock_asked", "lock_released", "area_found", "tree_written"];
+const BY_CALLS: [&str; 2] = ["call_enter", "call_exit"];
+
+pub(crate) const PROGRAMS: [Program; 28] = [
     Program {
         name: "walk_process",
         place: Place::Demand,
@@ -104,9 +108,33 @@ pub(crate) const PROGRAMS: [Program; 24] = [
         Need::Promised,
     ),
     program(
+        "lock_released",
+        "mmap_lock_released",
+        "mapping events: objects of processes without the preload library",
+        Need::Optional,
+    ),
+    program(
+        "area_found",
+        "vm_unmapped_area",
+        "where the kernel puts mappings, for mapping events",
+        Need::Optional,
+    ),
+    program(
+        "tree_written",
+        "ma_write",
+        "which mappings calls make, for mapping events",
+        Need::Optional,
+    ),
+    program(
+        "lock_asked",
+        "mmap_lock_start_locking",
+        "reads the bits of pages before what changes mappings, ends a process or reaches into it takes them",
+        Need::Promised,
+    ),
+    program(
         "prepare_exec",
         "sched_prepare_exec",
-        "reads the bits of the old memory at exec (kernel 6.10 and later; else the system call is hooked)",
+        "reads the bits of the old memory at exec (kernel 6.10 and later; else as the memory is given up)",
         Need::Optional,
     ),
     program(
@@ -226,6 +254,7 @@ pub(crate) struct Loaded {
     pub(crate) capabilities: Vec<Capability>,
     /// Whether a process still has its memory when its exit is reported
     pub(crate) exit_has_memory: bool,
+    pub(crate) vanish: VanishHooks,
 }
 
 /// Why a program is not loaded
@@ -266,7 +295,16 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Loaded, BpfError> {
 
 fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     let mut refused: Omissions = Vec::new();
+    let vanish = match options.vanish {
+        VanishHooks::Locks if has_tracepoint("mmap_lock_start_locking") => VanishHooks::Locks,
+        _ => VanishHooks::Calls,
+    };
+    let unused: &[&'static str] = match vanish {
+        VanishHooks::Locks => &BY_CALLS,
+        VanishHooks::Calls => &BY_LOCKS,
+    };
     let mut switch_off = |name| refused.push((name, Omitted::Lacking("switched off".into())));
+    unused.iter().copied().for_each(&mut switch_off);
     if !options.faults {
         switch_off("fault_user");
         switch_off("fault_kernel");
@@ -291,7 +329,14 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     loop {
         take_said();
         match open(options, &refused) {
-            Ok(object) => return Ok(attach(object, refused, exit_has_memory)),
+            Ok(object) => {
+                let attached = attach(object, &refused, unused);
+                return Ok(Loaded {
+                    exit_has_memory,
+                    vanish,
+                    ..attached
+                });
+            }
             Err(error) => {
                 let said = take_said();
                 // The verifier refuses with EACCES, too, but it leaves a log
@@ -315,7 +360,13 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
                         log: tail(&said),
                     });
                 }
-                refused.push((program.name, Omitted::Lacking(tail(&said))));
+                let why = match program.place {
+                    Place::Function(_) => {
+                        "this kernel does not let programs be attached to its functions".to_owned()
+                    }
+                    _ => tail(&said),
+                };
+                refused.push((program.name, Omitted::Lacking(why)));
                 // Each of these is of use with the others only, and each attempt takes its time.
                 if let Place::Function(_) = program.place {
                     let others = HARVESTERS.iter().filter(|name| **name != program.name);
@@ -343,7 +394,7 @@ fn open(options: &LoadOptions, refused: &Omissions) -> Result<Object, libbpf_rs:
             Some("ring") => map.set_max_entries(ring_bytes(options))?,
             Some("tracked" | "exempt") => map.set_max_entries(options.max_processes.max(1))?,
             Some("sample_ring") => map.set_max_entries(sample_ring_bytes(options))?,
-            Some("regions") => map.set_max_entries(options.walk_regions.max(1))?,
+            Some("regions" | "residents") => map.set_max_entries(options.walk_regions.max(1))?,
             _ => {}
         }
     }
@@ -391,11 +442,12 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
-fn attach(object: Object, refused: Omissions, exit_has_memory: bool) -> Loaded {
+/// Of what is said of the kernel and the options it knows nothing
+fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
     let (mut links, mut harvesters) = (Vec::new(), Vec::new());
     let mut attached = HashSet::new();
     let mut capabilities = Vec::new();
-    for program in &PROGRAMS {
+    for program in PROGRAMS.iter().filter(|p| !unused.contains(&p.name)) {
         let (available, detail) = match refused.iter().find(|(name, _)| *name == program.name) {
             Some((_, Omitted::Lacking(why))) => (false, why.clone()),
             Some((_, Omitted::Needless(why))) => (true, (*why).to_owned()),
@@ -431,7 +483,8 @@ fn attach(object: Object, refused: Omissions, exit_has_memory: bool) -> Loaded {
         harvesters,
         attached,
         capabilities,
-        exit_has_memory,
+        exit_has_memory: false,
+        vanish: VanishHooks::Calls,
     }
 }
 
@@ -452,6 +505,15 @@ fn hang(object: &Object, program: &Program, links: &mut Vec<Link>) -> Result<(),
     };
     links.push(attached?);
     Ok(())
+}
+
+/// Whether this kernel has a tracepoint
+fn has_tracepoint(name: &str) -> bool {
+    let known = libbpf_rs::btf::Btf::from_vmlinux();
+    known.is_ok_and(|btf| {
+        btf.type_by_name::<BtfType<'_>>(&format!("btf_trace_{name}"))
+            .is_some()
+    })
 }
 
 /// Whether `sched_process_exit` runs before a process lets its memory go: it was moved there, and

@@ -123,6 +123,19 @@ impl Region {
     }
 }
 
+/// The pages of one 2 MiB region, or of one huge page, that are there, touched or not
+///
+/// Of what `MADV_FREE` was called for only those count that were accessed or written since: the kernel takes the others when it likes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resident {
+    /// Address of the first page; aligned to 2 MiB, or to the huge page
+    pub base: Address,
+    /// Size of the hardware page
+    pub leaf: Leaf,
+    /// The pages; all of a huge page of 2 MiB, and all 512 bits of one of 1 GiB
+    pub pages: Bitmap,
+}
+
 /// Sums over one whole walk
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WalkStats {

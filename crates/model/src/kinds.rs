@@ -79,6 +79,9 @@ named! {
         Scan = "scan",
         /// The accessed bit, read before the page vanished within the interval.
         Vanish = "vanish",
+        /// The page was resident at the beginning of the interval and is gone at its end, and nobody saw it go: it may
+        /// not have been touched. That happens to a page once at most.
+        Gone = "gone",
         /// The `PG_young` or `PG_referenced` flag of an anonymous page that only this process has mapped: somebody else
         /// took the accessed bit (DAMON, idle page tracking), or the kernel reached the page without using the mapping.
         PageFlag = "page_flag",

@@ -25,7 +25,7 @@ pub use interrupts::{Interruptible, Tell, interruptible};
 pub use leftovers::{Leftover, LeftoverKind, clean_leftovers, find_leftovers};
 pub use options::{
     Ablation, CountsChoice, Live, RecordOptions, SamplesChoice, Show, TargetChoice, TrapsChoice,
-    WritesChoice,
+    VanishChoice, WritesChoice,
 };
 pub use probes::counts::recovery::{read_counts, recover_counts};
 pub use probes::samples::hardware::refusal;

@@ -75,6 +75,16 @@ pub enum WritesChoice {
     Off,
 }
 
+/// How pages are seen that go within an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VanishChoice {
+    /// As the locks of mappings are asked for, and by comparing what is resident at two boundaries. Nobody's system calls are
+    /// slower for it.
+    Auto,
+    /// By a look at every system call of the machine, which makes all of them slower.
+    Exact,
+}
+
 /// Whether samples are taken, and by what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SamplesChoice {
@@ -164,6 +174,8 @@ pub struct RecordOptions {
     pub preload: Option<PathBuf>,
     /// Writes.
     pub writes: WritesChoice,
+    /// Pages that go within an interval.
+    pub vanish: VanishChoice,
     /// Samples.
     pub samples: SamplesChoice,
     /// What holds the target still.

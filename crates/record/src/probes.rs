@@ -24,7 +24,7 @@ use varve_trace::{Manifest, TraceError, TraceFolder, TraceWriter};
 
 use crate::recorder::touch_rows::{FirstAccesses, Writes};
 use crate::state::State;
-use crate::state::found::Found;
+use crate::state::found::{Found, Unseen};
 use crate::target::channel::{Channel, Offers};
 use crate::{RecordError, RecordOptions};
 
@@ -212,6 +212,11 @@ pub(crate) trait Probe {
 
     /// The touched pages that were read at the end of the interval.
     fn found(&mut self) -> Vec<Found> {
+        Vec::new()
+    }
+
+    /// Pages that went in the interval and that nobody saw go, when all its events are known and this was found at its end.
+    fn unseen(&mut self, _found: &[Found], _state: &mut State) -> Vec<Unseen> {
         Vec::new()
     }
 

@@ -35,6 +35,7 @@ pub use self::wait::Waiting;
 use self::wait::{SOON, pass_on};
 use crate::hold::watchdog::Watchdog;
 use crate::probes::{Due, Ending};
+use crate::state::found::Unseen;
 use crate::state::processes::ObjectsFrom;
 use crate::state::tables;
 use crate::target::Target;
@@ -112,6 +113,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         interval: Interval(0),
         held: Duration(0),
         touched_pages: 0,
+        unseen_before: Vec::new(),
         cpu_began: cpu_time(),
         cpu_before: cpu_time(),
         reclaim_before: reclaim(),
@@ -218,6 +220,8 @@ struct Recorder<'a> {
     held: Duration,
     /// 4 KiB pages that were touched in the last interval.
     touched_pages: u64,
+    /// What went unseen before the reading of the last interval was over, and after its end perhaps.
+    unseen_before: Vec<Unseen>,
     cpu_began: Duration,
     cpu_before: Duration,
     reclaim_before: Option<i64>,

@@ -12,6 +12,8 @@ pub(crate) mod ranges;
 pub(crate) mod stacks;
 pub(crate) mod tables;
 
+use std::collections::HashMap;
+
 use varve_model::{Pid, Time};
 use varve_sys::MovedPages;
 
@@ -20,6 +22,7 @@ use self::objects::LiveObjects;
 use self::processes::Processes;
 use self::stacks::Stacks;
 use self::tables::Tables;
+use crate::probes::vanish::Residents;
 use crate::target::channel::{Arrival, Channel};
 
 /// All of it.
@@ -34,6 +37,8 @@ pub(crate) struct State {
     /// Pages that vanished in the interval that runs, and in the next.
     pub(crate) vanished: Vanished,
     pub(crate) vanished_next: Vanished,
+    /// What was resident at the boundary, where that is compared, by the process that was read.
+    pub(crate) residents: HashMap<Pid, Residents>,
     /// What processes sent.
     pub(crate) arrivals: Arrivals,
     /// Pages that fault handlers have moved, which the watchdog brings back should those end.

@@ -180,6 +180,9 @@ pub struct Features {
     pub hold: String,
     /// Where heap objects come from: `preload`, `kernel` or null.
     pub objects: Option<String>,
+    /// What shows that pages go within an interval: `locks` (that somebody asks for the lock of a process's mappings, and what
+    /// two boundaries differ in), `calls` (every system call) or null.
+    pub vanish: Option<String>,
 }
 
 /// The machine.

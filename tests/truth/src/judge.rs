@@ -304,7 +304,7 @@ fn explain(page: Page, touch: &Touch, arena: &Arena, allowed: &PageSet, before: 
         TouchSource::Pinned => Extra::Pinned,
         TouchSource::PageFlag | TouchSource::PossiblyOthers => Extra::PageFlag,
         _ if touch.granule > 1 && near(allowed, touch.granule) => Extra::Huge,
-        TouchSource::Vanish => Extra::Vanished,
+        TouchSource::Vanish | TouchSource::Gone => Extra::Vanished,
         _ if arena.kind != "anon" && near(allowed, FAULT_AROUND) => Extra::FaultAround,
         _ if allowed.intersects(Page(page.0.saturating_sub(1)), 3) => Extra::Neighbour,
         _ => Extra::Unexplained,

@@ -60,8 +60,19 @@ fn main() -> ExitCode {
             plan.options = vec!["--no-follow".into()];
             check(&plan, 20)
         }));
+        cases.push(Case::new(
+            name("truncated by O_TRUNC --vanish exact"),
+            move || {
+                let mut plan = Plan::workload("truncated", interval);
+                plan.options = vec!["--vanish".into(), "exact".into()];
+                reported_incomplete(&plan, &["open"])
+            },
+        ));
         cases.push(Case::new(name("truncated by O_TRUNC"), move || {
-            reported_incomplete(&Plan::workload("truncated", interval), &["open"])
+            let mut plan = Plan::workload("truncated", interval);
+            plan.options = vec!["--no-follow".into()];
+            plan.arguments = vec!["open".into()];
+            check(&plan, 0)
         }));
         cases.push(Case::new(name("hugetlb"), move || {
             let _reserved = match HugePages::reserve(8) {
@@ -79,6 +90,25 @@ fn main() -> ExitCode {
             let mut plan = Plan::workload("thp", interval);
             plan.options = vec!["--thp=never".into()];
             without_huge_pages(&plan)
+        }));
+    }
+    // The other way to see pages go.
+    let interval = Duration::from_millis(50);
+    for (workload, strong) in [
+        ("shm", 9),
+        ("cow_fork", 9),
+        ("exec", 4),
+        ("vanish", 1000),
+        ("mremap", 6),
+        ("truncated", 20),
+        ("dontneed", 20),
+        ("shortthreads", 300),
+        ("shortlife", 1),
+    ] {
+        cases.push(Case::new(format!("{workload} --vanish exact"), move || {
+            let mut plan = Plan::workload(workload, interval);
+            plan.options = vec!["--vanish".into(), "exact".into()];
+            check(&plan, strong)
         }));
     }
     // Where the kernel reads and clears in one step nothing is held by itself.
@@ -202,7 +232,7 @@ fn held_by(manifest: &Manifest) -> &str {
 /// What cannot be read before it goes must be counted.
 fn reported_incomplete(plan: &Plan, arguments: &[&str]) -> Result<Outcome, Problem> {
     let mut plan = plan.clone();
-    plan.options = vec!["--no-follow".into()];
+    plan.options.push("--no-follow".into());
     plan.arguments = arguments.iter().map(Into::into).collect();
     let recorded = record(&plan)?;
     if recorded.finished.code == CANNOT {

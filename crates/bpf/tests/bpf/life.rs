@@ -338,6 +338,6 @@ fn a_recording_without_what_the_promise_rests_on_knows_that() {
     };
     let Some(none) = missing(&[]) else { return };
     assert_eq!(none, 0, "this machine lacks nothing");
-    assert_eq!(missing(&["call_enter", "signal_deliver"]), Some(2));
+    assert_eq!(missing(&["lock_asked", "signal_deliver"]), Some(2));
     assert_eq!(missing(&["task_rename"]), Some(0));
 }

@@ -10,9 +10,13 @@ use crate::common::{
     PAGE, Puppet, kernel, kernel_with, map, map_small, pages_of, read_page, set, track, vanished,
     write_all, write_page,
 };
-use varve_bpf::{Hooks, Kernel, LoadOptions, TrackFlags, VanishCause};
+use varve_bpf::{Hooks, Kernel, LoadOptions, TrackFlags, VanishCause, VanishHooks};
 
 const PAGES: u64 = 2048;
+
+/// What asks for the lock of the mappings, and what is seen as a system call alone
+const BOTH: &[VanishHooks] = &[VanishHooks::Locks, VanishHooks::Calls];
+const CALLS: &[VanishHooks] = &[VanishHooks::Calls];
 
 fn seen(kernel: &mut Kernel, puppet: &Puppet, wanted: VanishCause, base: u64) -> BTreeSet<u64> {
     let mut pages = BTreeSet::new();
@@ -29,18 +33,23 @@ fn seen(kernel: &mut Kernel, puppet: &Puppet, wanted: VanishCause, base: u64) ->
 
 /// Touches all pages; after the clear touches three and lets `act` make them vanish
 fn check(
+    by: &[VanishHooks],
     cause: VanishCause,
     make: impl Fn() -> u64 + Copy,
     act: impl Fn(u64) + Copy,
     expected: BTreeSet<u64>,
 ) {
-    for (hooked, hooks) in [
-        (true, Hooks::Best),
-        (true, Hooks::Portable),
-        (false, Hooks::Best),
-    ] {
+    let ways = by.iter().flat_map(|vanish| {
+        [
+            (*vanish, true, Hooks::Best),
+            (*vanish, true, Hooks::Portable),
+            (*vanish, false, Hooks::Best),
+        ]
+    });
+    for (vanish, hooked, hooks) in ways {
         let options = LoadOptions {
             hooks,
+            vanish,
             ..LoadOptions::default()
         };
         let Some(mut kernel) = kernel_with(&options) else {
@@ -72,7 +81,7 @@ fn check(
         }
         let pages = seen(&mut kernel, &puppet, cause, base);
         if hooked {
-            assert_eq!(pages, expected, "{cause:?} {hooks:?}");
+            assert_eq!(pages, expected, "{cause:?} {vanish:?} {hooks:?}");
         } else {
             assert!(pages.is_empty(), "negative control: {cause:?} {pages:?}");
         }
@@ -103,7 +112,7 @@ fn munmap() {
     let act = |base: u64| unsafe {
         assert_eq!(libc::munmap(base as *mut _, ALL), 0);
     };
-    check(VanishCause::Unmap, small, act, touched());
+    check(BOTH, VanishCause::Unmap, small, act, touched());
 }
 
 #[test]
@@ -112,7 +121,7 @@ fn munmap_of_a_part() {
         let part = (base + 600 * PAGE) as *mut _;
         assert_eq!(libc::munmap(part, 200 * PAGE as usize), 0);
     };
-    check(VanishCause::Unmap, small, act, set([700]));
+    check(BOTH, VanishCause::Unmap, small, act, set([700]));
 }
 
 #[test]
@@ -123,7 +132,7 @@ fn mremap_that_moves() {
         let moved = libc::mremap(base as *mut _, ALL, ALL, flags, target as *mut libc::c_void);
         assert_eq!(moved as u64, target);
     };
-    check(VanishCause::Remap, small, act, touched());
+    check(BOTH, VanishCause::Remap, small, act, touched());
 }
 
 #[test]
@@ -137,7 +146,7 @@ fn brk_that_shrinks() {
     let act = |base: u64| unsafe {
         assert_eq!(libc::brk((base + 2 * PAGE) as *mut _), 0);
     };
-    check(VanishCause::Brk, make, act, set([700, PAGES - 1]));
+    check(BOTH, VanishCause::Brk, make, act, set([700, PAGES - 1]));
 }
 
 #[test]
@@ -145,7 +154,7 @@ fn madvise_dontneed() {
     let act = |base: u64| unsafe {
         assert_eq!(libc::madvise(base as *mut _, ALL, libc::MADV_DONTNEED), 0);
     };
-    check(VanishCause::Advise, small, act, touched());
+    check(CALLS, VanishCause::Advise, small, act, touched());
 }
 
 #[test]
@@ -153,7 +162,7 @@ fn madvise_free() {
     let act = |base: u64| unsafe {
         assert_eq!(libc::madvise(base as *mut _, ALL, libc::MADV_FREE), 0);
     };
-    check(VanishCause::Advise, small, act, touched());
+    check(CALLS, VanishCause::Advise, small, act, touched());
 }
 
 #[test]
@@ -161,7 +170,7 @@ fn madvise_cold() {
     let act = |base: u64| unsafe {
         assert_eq!(libc::madvise(base as *mut _, ALL, libc::MADV_COLD), 0);
     };
-    check(VanishCause::Advise, small, act, touched());
+    check(BOTH, VanishCause::Advise, small, act, touched());
 }
 
 #[test]
@@ -170,7 +179,7 @@ fn madvise_remove() {
         assert_eq!(libc::madvise(base as *mut _, ALL, libc::MADV_REMOVE), 0);
     };
     let make = || map(PAGES, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1);
-    check(VanishCause::Advise, make, act, touched());
+    check(BOTH, VanishCause::Advise, make, act, touched());
 }
 
 #[test]
@@ -184,7 +193,7 @@ fn process_madvise() {
         let cold = libc::MADV_COLD;
         libc::syscall(libc::SYS_process_madvise, me, &raw const part, 1, cold, 0);
     };
-    check(VanishCause::Advise, small, act, touched());
+    check(BOTH, VanishCause::Advise, small, act, touched());
 }
 
 #[test]
@@ -194,7 +203,7 @@ fn mmap_over() {
         let at = libc::mmap(base as *mut _, ALL, libc::PROT_READ, flags, -1, 0);
         assert_eq!(at as u64, base);
     };
-    check(VanishCause::Overmap, small, act, touched());
+    check(BOTH, VanishCause::Overmap, small, act, touched());
 }
 
 #[test]
@@ -207,13 +216,13 @@ fn shmdt() {
         at as u64
     };
     let act = |base: u64| unsafe { assert_eq!(libc::shmdt(base as *const _), 0) };
-    check(VanishCause::ShmDetach, make, act, touched());
+    check(BOTH, VanishCause::ShmDetach, make, act, touched());
 }
 
 #[test]
 fn ftruncate() {
     let act = |_| unsafe { assert_eq!(libc::ftruncate(900, 0), 0) };
-    check(VanishCause::Truncate, shared_file, act, touched());
+    check(CALLS, VanishCause::Truncate, shared_file, act, touched());
 }
 
 #[test]
@@ -222,17 +231,28 @@ fn fallocate_that_punches() {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         assert_eq!(libc::fallocate(900, mode, 0, ALL as i64), 0);
     };
-    check(VanishCause::Truncate, shared_file, act, touched());
+    check(CALLS, VanishCause::Truncate, shared_file, act, touched());
 }
 
 /// Touches all pages of a file; after the clear touches three, whereupon this process, which is not
 /// tracked, does something to them
-fn check_by_another(cause: VanishCause, act: impl Fn(&tempfile::NamedTempFile, u32, u64)) {
-    for flags in [
-        TrackFlags::DEFAULT,
-        TrackFlags::DEFAULT.without(TrackFlags::VANISH),
-    ] {
-        let Some(mut kernel) = kernel_with(&LoadOptions::default()) else {
+fn check_by_another(
+    by: &[VanishHooks],
+    cause: VanishCause,
+    act: impl Fn(&tempfile::NamedTempFile, u32, u64),
+) {
+    let ways = by.iter().flat_map(|vanish| {
+        [
+            (*vanish, TrackFlags::DEFAULT),
+            (*vanish, TrackFlags::DEFAULT.without(TrackFlags::VANISH)),
+        ]
+    });
+    for (vanish, flags) in ways {
+        let options = LoadOptions {
+            vanish,
+            ..LoadOptions::default()
+        };
+        let Some(mut kernel) = kernel_with(&options) else {
             return;
         };
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -255,7 +275,7 @@ fn check_by_another(cause: VanishCause, act: impl Fn(&tempfile::NamedTempFile, u
         act(&file, puppet.pid.0, base);
         let pages = seen(&mut kernel, &puppet, cause, base);
         if flags == TrackFlags::DEFAULT {
-            assert_eq!(pages, touched(), "{cause:?}");
+            assert_eq!(pages, touched(), "{cause:?} {vanish:?}");
         } else {
             assert!(pages.is_empty(), "negative control: {cause:?} {pages:?}");
         }
@@ -264,14 +284,14 @@ fn check_by_another(cause: VanishCause, act: impl Fn(&tempfile::NamedTempFile, u
 
 #[test]
 fn ftruncate_by_another() {
-    check_by_another(VanishCause::Truncate, |file, _, _| {
+    check_by_another(CALLS, VanishCause::Truncate, |file, _, _| {
         file.as_file().set_len(0).unwrap();
     });
 }
 
 #[test]
 fn truncate_by_name_by_another() {
-    check_by_another(VanishCause::Truncate, |file, _, _| {
+    check_by_another(CALLS, VanishCause::Truncate, |file, _, _| {
         let path = std::ffi::CString::new(file.path().to_str().unwrap()).unwrap();
         assert_eq!(unsafe { libc::truncate(path.as_ptr(), 0) }, 0);
     });
@@ -279,7 +299,7 @@ fn truncate_by_name_by_another() {
 
 #[test]
 fn fallocate_by_another() {
-    check_by_another(VanishCause::Truncate, |file, _, _| unsafe {
+    check_by_another(CALLS, VanishCause::Truncate, |file, _, _| unsafe {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let fd = file.as_file().as_raw_fd();
         assert_eq!(libc::fallocate(fd, mode, 0, ALL as i64), 0);
@@ -288,7 +308,7 @@ fn fallocate_by_another() {
 
 #[test]
 fn process_madvise_by_another() {
-    check_by_another(VanishCause::Advise, |_, pid, base| unsafe {
+    check_by_another(BOTH, VanishCause::Advise, |_, pid, base| unsafe {
         let pidfd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         assert!(pidfd >= 0);
         // More ranges than are read one by one, and few
@@ -315,7 +335,11 @@ fn process_madvise_by_another() {
 
 #[test]
 fn an_open_that_cuts_a_mapped_file_is_a_loss() {
-    let Some(mut kernel) = kernel_with(&LoadOptions::default()) else {
+    let options = LoadOptions {
+        vanish: VanishHooks::Calls,
+        ..LoadOptions::default()
+    };
+    let Some(mut kernel) = kernel_with(&options) else {
         return;
     };
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -345,7 +369,7 @@ fn exec() {
         let path = c"/bin/true".as_ptr();
         libc::execv(path, [path, std::ptr::null()].as_ptr());
     };
-    check(VanishCause::Exec, small, act, touched());
+    check(BOTH, VanishCause::Exec, small, act, touched());
 }
 
 #[test]
@@ -361,13 +385,13 @@ fn exec_while_threads_run() {
         let path = c"/bin/true".as_ptr();
         unsafe { libc::execv(path, [path, std::ptr::null()].as_ptr()) };
     };
-    check(VanishCause::Exec, small, act, touched());
+    check(BOTH, VanishCause::Exec, small, act, touched());
 }
 
 #[test]
 fn exit() {
     let act = |_| unsafe { libc::_exit(0) };
-    check(VanishCause::Exit, small, act, touched());
+    check(BOTH, VanishCause::Exit, small, act, touched());
 }
 
 #[test]
@@ -382,7 +406,7 @@ fn exit_while_threads_run() {
         }
         unsafe { libc::_exit(0) };
     };
-    check(VanishCause::Exit, small, act, touched());
+    check(BOTH, VanishCause::Exit, small, act, touched());
 }
 
 #[test]
@@ -396,7 +420,7 @@ fn exit_of_the_last_of_several_threads() {
         }
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     };
-    check(VanishCause::Exit, small, act, touched());
+    check(BOTH, VanishCause::Exit, small, act, touched());
 }
 
 #[test]
@@ -404,7 +428,7 @@ fn killed() {
     let act = |_| unsafe {
         libc::kill(libc::getpid(), libc::SIGKILL);
     };
-    check(VanishCause::Exit, small, act, touched());
+    check(BOTH, VanishCause::Exit, small, act, touched());
 }
 
 #[test]
@@ -413,7 +437,7 @@ fn crashed() {
         libc::signal(libc::SIGABRT, libc::SIG_DFL);
         libc::raise(libc::SIGABRT);
     };
-    check(VanishCause::Exit, small, act, touched());
+    check(BOTH, VanishCause::Exit, small, act, touched());
 }
 
 #[test]

@@ -124,6 +124,58 @@ fn a_small_output_is_filled_again_and_again() {
 }
 
 #[test]
+fn what_is_there_is_reported_touched_or_not() {
+    let options = LoadOptions {
+        walk_regions: 2,
+        ..LoadOptions::default()
+    };
+    let Some(mut kernel) = kernel_with(&options) else {
+        return;
+    };
+    let mut puppet = Puppet::new(|stage| {
+        let base = map_small(PAGES);
+        write_all(base, PAGES);
+        stage.step(base);
+        let advise = |first: u64, pages: u64, advice| {
+            let address = (base + first * PAGE) as *mut libc::c_void;
+            // SAFETY: advice on a mapping of our own, which is not read by anybody else
+            unsafe { libc::madvise(address, (pages * PAGE) as usize, advice) };
+        };
+        advise(10, 3, libc::MADV_DONTNEED);
+        advise(100, 800, libc::MADV_FREE);
+        write_page(base, 101);
+        stage.step(0);
+    });
+    let base = puppet.wait_step();
+    let mut there = |kernel: &mut varve_bpf::Kernel| {
+        let mut pages = std::collections::BTreeSet::new();
+        let mut last = 0;
+        let residents = &mut |resident: &varve_bpf::Resident| {
+            assert!(resident.base.0 >= last);
+            last = resident.base.0;
+            for page in 0..512 {
+                let address = resident.base.0 + page * PAGE;
+                let is_there = resident.pages[page as usize / 64] >> (page % 64) & 1 != 0;
+                if is_there && (base..base + PAGES * PAGE).contains(&address) {
+                    pages.insert((address - base) / PAGE);
+                }
+            }
+        };
+        kernel.walk_all(puppet.pid, &mut |_| {}, residents).unwrap();
+        pages
+    };
+    puppet.clear();
+    assert_eq!(there(&mut kernel), (0..PAGES).collect());
+    puppet.go();
+    puppet.wait_step();
+    let goes = |page: u64| (10..13).contains(&page) || (page != 101 && (100..900).contains(&page));
+    assert_eq!(
+        there(&mut kernel),
+        (0..PAGES).filter(|p| !goes(*p)).collect()
+    );
+}
+
+#[test]
 fn huge_pages_count_at_their_own_size() {
     let Some(mut kernel) = kernel() else { return };
     const HUGE: u64 = 512;

@@ -7,6 +7,7 @@ use varve_bpf::{BpfError, Harvest, Kernel, LoadOptions, MmId, PageFlags, Region}
 use varve_model::Pid;
 use varve_sys::ClearRefs;
 
+use super::vanish::{self, Residents};
 use super::{Held, Kind, Probe, Reading, Setup, Started, Step};
 use crate::state::found::{Found, When};
 use crate::{Ablation, HoldChoice, RecordError, RecordOptions, TrapsChoice};
@@ -34,6 +35,8 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         max_open: MAX_OPEN.min(crate::target::preflight::spare_files() / 2),
         without_first: HashSet::new(),
         flushes: !setup.options.lacks(Ablation::Flush),
+        compares: vanish::compares(setup.options, setup.kernel),
+        has_read: false,
         found: Vec::new(),
         kept: HashMap::new(),
     };
@@ -51,6 +54,10 @@ struct Scan {
     /// Processes whose first thread has ended: the file is another thread's, which may end too.
     without_first: HashSet<Pid>,
     flushes: bool,
+    /// Whether what is resident is compared from boundary to boundary.
+    compares: bool,
+    /// Whether anything was read yet.
+    has_read: bool,
     found: Vec<Found>,
     /// Where in `found` an address space is.
     kept: HashMap<MmId, usize>,
@@ -64,9 +71,20 @@ impl Scan {
             self.forget();
         }
         self.without_first.clear();
+        self.has_read = true;
+        held.state.residents.clear();
         for pid in held.pids {
             let mut regions: Vec<Region> = Vec::new();
-            let stats = match held.kernel.walk(*pid, &mut |r| regions.push(*r)) {
+            let mut residents = Residents::new();
+            let walk = if self.compares {
+                held.kernel
+                    .walk_all(*pid, &mut |r| regions.push(*r), &mut |r| {
+                        vanish::add_resident(&mut residents, r);
+                    })
+            } else {
+                held.kernel.walk(*pid, &mut |r| regions.push(*r))
+            };
+            let stats = match walk {
                 Ok(stats) => stats,
                 // Ended, or between fork and exec of a parent that vanished: nothing to read.
                 Err(BpfError::NoProcess(_) | BpfError::MemoryGone(_)) => continue,
@@ -81,6 +99,9 @@ impl Scan {
             }
             held.reading.resident_pages += stats.present_pages;
             held.reading.failures += stats.flag_failures + stats.table_failures;
+            if self.compares {
+                held.state.residents.insert(*pid, residents);
+            }
             self.add(*pid, stats.mm, regions);
         }
         Ok(())
@@ -199,7 +220,15 @@ impl Probe for Scan {
         match step {
             Step::Read => self.read(held),
             Step::Await | Step::Prepare => Ok(()),
-            Step::Clear => self.clear(held),
+            Step::Clear => {
+                // Of a process that runs already nothing was read: what it has is compared with later.
+                if self.compares && !self.has_read {
+                    self.read(held)?;
+                    *held.reading = Reading::default();
+                    self.forget();
+                }
+                self.clear(held)
+            }
         }
     }
 

@@ -1,43 +1,161 @@
-//! Pages that vanish within an interval: unmapped, given back, moved. The kernel part reads them as they go.
+//! Pages that vanish within an interval: unmapped, given back, moved. The kernel part reads them as they go, as far as it sees
+//! them go; what has gone unseen the readings of two boundaries show.
 
-use varve_bpf::{Doer, Event, TrackFlags};
+mod gone;
 
-use super::{Kind, Probe, Setup, Started, load_nothing};
-use crate::state::State;
-use crate::state::found::{Found, When};
-use crate::{Ablation, RecordError};
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::ops::Range;
 
-pub(crate) const KIND: Kind = Kind {
-    load: load_nothing,
-    start,
+use varve_bpf::{
+    Doer, Event, ForkKind, Kernel, LoadOptions, Mapping, MappingCall, Resident, TrackFlags,
+    VanishCause, VanishHooks,
 };
+use varve_model::{Bytes, Pid, Time};
+
+pub(crate) use self::gone::Residents;
+use self::gone::{Area, Change, Space};
+use super::{Held, Kind, Probe, Setup, Started, Step};
+use crate::state::State;
+use crate::state::found::{Found, Unseen, When};
+use crate::{Ablation, RecordError, RecordOptions, TrapsChoice, VanishChoice};
+
+pub(crate) const KIND: Kind = Kind { load, start };
+
+fn load(options: &RecordOptions, load: &mut LoadOptions) {
+    // A fault handler moves pages of the target without a lock: what is resident where says nothing then.
+    if options.vanish == VanishChoice::Exact || options.traps != TrapsChoice::Off {
+        load.vanish = VanishHooks::Calls;
+    }
+}
 
 fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     if setup.options.counts.is_some() || setup.options.lacks(Ablation::Vanish) {
         return Ok(None);
     }
     setup.flags = setup.flags | TrackFlags::VANISH;
-    Ok(Some(Box::new(Vanish)))
+    setup.manifest.features.vanish = Some(hooks(setup.kernel).into());
+    let compares = compares(setup.options, setup.kernel);
+    Ok(Some(Box::new(Vanish {
+        spaces: compares.then(HashMap::new),
+        huge: has_huge_pages(),
+    })))
 }
 
-struct Vanish;
+/// Whether what is resident at one boundary is compared with what is at the next.
+pub(crate) fn compares(options: &RecordOptions, kernel: &Kernel) -> bool {
+    let is_wanted = options.counts.is_none() && !options.lacks(Ablation::Vanish);
+    is_wanted && kernel.vanish_hooks() == VanishHooks::Locks
+}
 
-impl Probe for Vanish {
-    fn event(&mut self, event: &Event<'_>, state: &mut State) {
-        let Event::Vanish(vanish) = event else {
+/// Adds what is there in a region, in order of addresses.
+pub(crate) fn add_resident(residents: &mut Residents, resident: &Resident) {
+    let first = resident.base.0 >> 21;
+    // Of a huge page of 1 GiB every 2 MiB.
+    let regions = resident.leaf.bytes().0.div_ceil(1 << 21);
+    residents.extend((first..first + regions).map(|region| (region, resident.pages)));
+}
+
+/// The word in manifests.
+fn hooks(kernel: &Kernel) -> &'static str {
+    match kernel.vanish_hooks() {
+        VanishHooks::Locks => "locks",
+        VanishHooks::Calls => "calls",
+    }
+}
+
+/// Whether one fault may map 2 MiB of anonymous memory.
+fn has_huge_pages() -> bool {
+    let policy = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    policy.is_ok_and(|policy| !policy.contains("[never]"))
+}
+
+struct Vanish {
+    /// By whose memory it is; none where the kernel part sees everything go.
+    spaces: Option<HashMap<Pid, Space>>,
+    huge: bool,
+}
+
+impl Vanish {
+    fn change(&mut self, pid: Pid, time: Time, change: Change, state: &State) {
+        let Some(spaces) = &mut self.spaces else {
             return;
         };
-        let pid = state.processes.owner_of_memory(vanish.pid);
-        let next = state.is_next(vanish.time);
+        let pid = state.processes.owner_of_memory(pid);
+        let space = spaces.entry(pid).or_default();
+        let next = state.is_next(time);
+        // What happens while a target that runs on is read belongs to both intervals: it may have been read after it.
+        let read = state.ran_on && state.released.is_some_and(|read| time <= read);
+        if next && read {
+            space.change(change, false);
+        }
+        space.change(change, next);
+    }
+
+    fn mapping_changed(&mut self, mapping: &Mapping<'_>, state: &State) {
+        if (-4095..0).contains(&mapping.result) {
+            return;
+        }
+        let result = mapping.result as u64;
+        let change = match mapping.call {
+            MappingCall::Remap {
+                old_address,
+                old_bytes,
+                new_bytes,
+                ..
+            } if old_address.0 != result => {
+                Change::Moved(old_address.0, result, old_bytes.0.min(new_bytes.0))
+            }
+            MappingCall::Map { bytes, flags, .. }
+                if flags as i32 & (libc::MAP_POPULATE | libc::MAP_LOCKED) != 0 =>
+            {
+                Change::Populated(result, result + bytes.0)
+            }
+            _ => return,
+        };
+        self.change(mapping.pid, mapping.time, change, state);
+    }
+
+    /// A child has copies of its parent's private memory. What it shares it maps itself, by faults.
+    fn forked(&mut self, parent: Pid, child: Pid, state: &State) {
+        let Some(spaces) = &mut self.spaces else {
+            return;
+        };
+        let parent = state.processes.owner_of_memory(parent);
+        let private: Vec<Range<u64>> = state
+            .processes
+            .mappings(parent)
+            .filter(|(entry, _)| {
+                let perms = entry.perms.as_bytes();
+                perms.get(3) == Some(&b'p') && (entry.inode == 0 || perms.get(1) == Some(&b'w'))
+            })
+            .map(|(entry, _)| entry.address.0..(entry.address + entry.bytes).0)
+            .collect();
+        if let Some(space) = spaces.get(&parent) {
+            let space = space.forked(&private);
+            spaces.insert(child, space);
+        }
+    }
+
+    fn vanished(&mut self, event: &varve_bpf::Vanish<'_>, state: &mut State) {
+        if let Some((start, end)) = event.range {
+            let change = match event.cause {
+                VanishCause::Populate => Change::Populated(start.0, end.0),
+                _ => Change::Removed(start.0, end.0),
+            };
+            self.change(event.pid, event.time, change, state);
+        }
+        let pid = state.processes.owner_of_memory(event.pid);
+        let next = state.is_next(event.time);
         // Who is not held may take pages between the end of the interval and the reading of its bits: what was
         // accessed before the end may be gone then, and what after it may be read here.
-        let held = state.released.is_some_and(|r| vanish.time <= r);
-        let both = next && held && (state.ran_on || vanish.doer == Doer::Another);
+        let held = state.released.is_some_and(|r| event.time <= r);
+        let both = next && held && (state.ran_on || event.doer == Doer::Another);
         let mut find = |when| {
             state.found.push(Found {
                 pid,
                 when,
-                regions: vanish.regions().collect(),
+                regions: event.regions().collect(),
             });
         };
         if next {
@@ -47,4 +165,100 @@ impl Probe for Vanish {
             find(When::Vanishing);
         }
     }
+}
+
+impl Probe for Vanish {
+    fn event(&mut self, event: &Event<'_>, state: &mut State) {
+        match event {
+            Event::Vanish(vanish) => self.vanished(vanish, state),
+            Event::Fault(fault) => {
+                let page = fault.address.page().address().0;
+                self.change(fault.pid, fault.time, Change::Fault(page), state);
+            }
+            Event::Mapping(mapping) => self.mapping_changed(mapping, state),
+            Event::Fork(fork) if fork.kind == ForkKind::Process && fork.tracked => {
+                self.forked(fork.parent, fork.pid, state);
+            }
+            Event::Exec(exec) => self.change(exec.pid, exec.time, Change::Ended, state),
+            Event::Exit(exit) if exit.last => {
+                let owner = state.processes.owner_of_memory(exit.pid);
+                // A child that has not run a program of its own ends in its parent's memory.
+                if owner == exit.pid {
+                    self.change(exit.pid, exit.time, Change::Ended, state);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {
+        let Some(spaces) = self.spaces.as_mut().filter(|_| step == Step::Clear) else {
+            return Ok(());
+        };
+        // Of whom nothing is known yet, such as one that ran before the recording.
+        for (pid, residents) in &held.state.residents {
+            let pid = held.state.processes.owner_of_memory(*pid);
+            let space = || Space::of(residents.clone());
+            spaces.entry(pid).or_insert_with(space);
+        }
+        Ok(())
+    }
+
+    fn unseen(&mut self, found: &[Found], state: &mut State) -> Vec<Unseen> {
+        let Some(spaces) = &mut self.spaces else {
+            return Vec::new();
+        };
+        let read = std::mem::take(&mut state.residents);
+        let mut residents: HashMap<Pid, Residents> = read
+            .into_iter()
+            .map(|(pid, residents)| (state.processes.owner_of_memory(pid), residents))
+            .collect();
+        let mut unseen = Vec::new();
+        let mut over = HashSet::new();
+        for (pid, space) in spaces.iter_mut() {
+            let residents = residents.remove(pid);
+            // It could not be read, and goes on.
+            if residents.is_none() && !space.is_over() {
+                continue;
+            }
+            if residents.is_none() {
+                over.insert(*pid);
+            }
+            let areas = || areas(*pid, state);
+            let mut gone = space.close(residents.unwrap_or_default(), areas, self.huge);
+            if gone.accessed.is_empty() && gone.perhaps.is_empty() {
+                continue;
+            }
+            for pages in [&mut gone.accessed, &mut gone.perhaps] {
+                let at_boundary = found.iter().filter(|f| f.pid == *pid);
+                pages.take_away_regions(at_boundary.flat_map(|f| &f.regions));
+                pages.take_away_regions(state.vanished.of(*pid));
+            }
+            unseen.push(Unseen {
+                pid: *pid,
+                accessed: gone.accessed.into_regions(),
+                perhaps: gone.perhaps.into_regions(),
+            });
+        }
+        spaces.retain(|pid, _| !over.contains(pid));
+        unseen
+    }
+
+    fn discard(&mut self, _until: Time) {
+        let spaces = self.spaces.iter_mut().flat_map(HashMap::values_mut);
+        spaces.for_each(Space::forget);
+    }
+}
+
+fn areas(pid: Pid, state: &State) -> Vec<Area> {
+    let mappings = state
+        .processes
+        .mappings(pid)
+        .filter(|(e, _)| e.bytes > Bytes(0));
+    mappings
+        .map(|(entry, _)| Area {
+            addresses: entry.address.0..(entry.address + entry.bytes).0,
+            is_file: entry.inode != 0,
+        })
+        .collect()
 }

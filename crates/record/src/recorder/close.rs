@@ -10,10 +10,10 @@ use super::boundary::Boundary;
 use super::budget::{Budget, Cost};
 use super::meter::Done;
 use super::reclaim::reclaim;
-use super::touch_rows::append_runs;
+use super::touch_rows::{Writes, append_runs};
 use crate::RecordError;
 use crate::probes::{Closed, Reading};
-use crate::state::found::Found;
+use crate::state::found::{Found, Unseen};
 
 /// CPU time of the recorder while it closes an interval, the hold's apart.
 struct Work {
@@ -74,7 +74,19 @@ impl Recorder<'_> {
             .flat_map(|f| &f.regions)
             .map(|region| u64::from(region.touched_count()))
             .sum::<u64>();
+        let events = &mut self.events;
+        let mut unseen = Vec::new();
+        for probe in &mut events.probes {
+            unseen.extend(probe.unseen(&found, &mut events.state));
+        }
         if keeps {
+            let before = std::mem::take(&mut self.unseen_before);
+            self.append_unseen(&before);
+            self.append_unseen(&unseen);
+            // It may have gone after the end of the interval, and been accessed in between.
+            if boundary.overlap != Duration(0) {
+                self.unseen_before = unseen;
+            }
             self.write_interval(start, &boundary, &reading, &found);
             self.held = self.held + boundary.held;
         } else {
@@ -175,6 +187,23 @@ impl Recorder<'_> {
         let vanished = std::mem::replace(&mut state.vanished, next);
         for found in vanished.into_found() {
             self.append(&found, Some(TouchSource::Vanish));
+        }
+    }
+
+    /// What went and nobody saw it go: nothing is known of writes.
+    fn append_unseen(&mut self, unseen: &[Unseen]) {
+        let rows = &mut self.events.state.tables.touches;
+        for unseen in unseen {
+            for (regions, source) in [
+                (&unseen.accessed, TouchSource::Vanish),
+                (&unseen.perhaps, TouchSource::Gone),
+            ] {
+                let (interval, pid) = (self.interval, unseen.pid);
+                let unknown = Writes::Unknown;
+                append_runs(rows, interval, pid, regions, unknown, Some(source), |_| {
+                    None
+                });
+            }
         }
     }
 

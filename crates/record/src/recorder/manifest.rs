@@ -46,6 +46,7 @@ pub(crate) fn new_manifest(options: &RecordOptions) -> Manifest {
             // These are the probes' to say, and the first boundary's.
             hold: String::new(),
             objects: None,
+            vanish: None,
         },
         machine: Machine {
             kernel: facts.kernel,

@@ -32,6 +32,17 @@ pub(crate) struct Found {
     pub(crate) regions: Vec<Region>,
 }
 
+/// Pages of a process that went in an interval, and nobody saw them go.
+#[derive(Debug)]
+pub(crate) struct Unseen {
+    /// Whose memory it is.
+    pub(crate) pid: Pid,
+    /// They were accessed before they went.
+    pub(crate) accessed: Vec<Region>,
+    /// They may have been.
+    pub(crate) perhaps: Vec<Region>,
+}
+
 /// Pages that vanished in one interval, by process and place.
 #[derive(Debug, Default)]
 pub(crate) struct Vanished(HashMap<(Pid, Address, Leaf), Region>);

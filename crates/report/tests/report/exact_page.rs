@@ -34,7 +34,7 @@ fn manifest() -> Manifest {
         "capabilities": ["touches", "resident", "faults", "overhead", "machine", "places", "lives", "superset", "heap_objects", "counts", "exact_counts", "emulated"],
         "target": {"command": ["./prog"], "pid": 1, "attached": false, "exit_code": 0},
         "options": {"interval": {"fixed": 1_000_000}, "follow": true, "delay_ns": 0, "min_object_bytes": 4096, "thp_never": false, "without": []},
-        "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload"},
+        "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload", "vanish": null},
         "machine": {"kernel": "6.12", "architecture": "x86_64", "cpu": "test", "cpus": 2, "memory_bytes": 1_u64 << 30},
         "clock": {"start_ns": 0, "end_ns": 1_000_000, "start_unix_ns": 0, "unit": "nanoseconds"},
         "completeness": {"complete": true, "statement": ""},

@@ -32,7 +32,7 @@ pub(crate) fn manifest(kind: Kind) -> Manifest {
         "capabilities": if kind == Kind::Imported { serde_json::json!(["touches", "places", "lives"]) } else { serde_json::json!(["touches", "resident", "faults", "overhead", "machine", "places", "lives", "superset", "heap_objects"]) },
         "target": {"command": ["./solver", "--grid", "64"], "pid": 42, "attached": false, "exit_code": 0},
         "options": {"interval": {"fixed": STEP}, "follow": true, "delay_ns": 0, "min_object_bytes": 4096, "thp_never": false, "without": []},
-        "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload"},
+        "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload", "vanish": null},
         "machine": {"kernel": "6.12.48", "architecture": "x86_64", "cpu": "Some CPU", "cpus": 2, "memory_bytes": 8_u64 << 30, "nodes": 2},
         "clock": {"start_ns": 0, "end_ns": 400 * STEP, "start_unix_ns": 1_773_480_413_000_000_000_u64, "unit": "nanoseconds"},
         "completeness": {"complete": false, "statement": if kind == Kind::Imported { "Imported: some pages were touched." } else { "" }},

@@ -12,7 +12,7 @@ use clap::Args;
 use varve_model::{Backend, Duration, Pid};
 use varve_record::{
     Ablation, CountsChoice, HoldChoice, RecordError, RecordOptions, SamplesChoice, TargetChoice,
-    TrapsChoice, WritesChoice,
+    TrapsChoice, VanishChoice, WritesChoice,
 };
 use varve_sys::ThpPolicy;
 use varve_trace::{Existing, IntervalChoice};
@@ -20,8 +20,8 @@ use varve_trace::{Existing, IntervalChoice};
 use self::finish::finish;
 pub(super) use self::finish::put_in_order;
 use self::values::{
-    DEFAULT_RATE, HoldArgument, IntervalArgument, SHORT_INTERVAL, SamplesArgument, Thp, Writes,
-    ablation, backends,
+    DEFAULT_RATE, HoldArgument, IntervalArgument, SHORT_INTERVAL, SamplesArgument, Thp, Vanish,
+    Writes, ablation, backends,
 };
 use super::Failure;
 use crate::arguments::Writing;
@@ -104,6 +104,12 @@ pub(crate) struct Record {
     /// write of a page in an interval, and splits huge pages that are written; or `off`
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) writes: Writes,
+
+    /// How pages are seen that go within an interval: `auto` (as the locks of mappings are asked for, and by comparing what
+    /// is resident at its two ends: a page that went unseen counts as perhaps touched) or `exact` (at every system call,
+    /// which makes those of all programs of the machine slower)
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub(crate) vanish: Vanish,
 
     /// Samples of what each thread waits for, per second of each CPU: a rate such as `4000/s`, whatever it costs, or `off`.
     /// Their weight is time at an instruction, not a number of accesses. `pebs`, `ibs` and `spe` are samples of accesses by
@@ -243,6 +249,10 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             Writes::Auto => WritesChoice::Auto,
             Writes::On => WritesChoice::On,
             Writes::Off => WritesChoice::Off,
+        },
+        vanish: match arguments.vanish {
+            Vanish::Auto => VanishChoice::Auto,
+            Vanish::Exact => VanishChoice::Exact,
         },
         samples: match arguments.samples {
             None => SamplesChoice::Within { rate: DEFAULT_RATE },

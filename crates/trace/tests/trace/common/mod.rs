@@ -302,6 +302,7 @@ pub fn manifest() -> Manifest {
             page_flags: true,
             hold: "cgroup".into(),
             objects: Some("preload".into()),
+            vanish: Some("locks".into()),
         },
         machine: Machine {
             kernel: "6.12.0".into(),

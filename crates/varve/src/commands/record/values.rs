@@ -111,6 +111,15 @@ pub(crate) enum Writes {
     Off,
 }
 
+/// `--vanish`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Vanish {
+    /// By the locks of mappings
+    Auto,
+    /// By every system call
+    Exact,
+}
+
 /// What a recording can be made with.
 pub(super) fn backends() -> impl TypedValueParser<Value = Backend> {
     let help = |backend| match backend {

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/*
+ * What vanishes, without a tracepoint of system calls, for which the kernel sends every call of every process the slow way.
+ * Who changes mappings, ends, or reaches into a process's memory asks for the lock of its mappings first. The registers with
+ * which the thread entered the kernel say in which call it is.
+ */
+#ifndef VARVE_LOCKS_H
+#define VARVE_LOCKS_H
+
+#define PF_EXITING 4
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+
+/* A cgroup's path came between the two arguments until 6.13 */
+struct trace_event_raw_mmap_lock {
+	u64 memcg_id;
+} __attribute__((preserve_access_index));
+
+static __always_inline int is_for_writing(struct bpf_raw_tracepoint_args *ctx)
+{
+	u64 writes;
+
+	/* The verifier takes no load from a place that was chosen, and the kernel no program that looks behind the arguments */
+	if (bpf_core_field_exists(struct trace_event_raw_mmap_lock, memcg_id))
+		asm volatile("%0 = *(u64 *)(%1 + 8)" : "=r"(writes) : "r"(ctx));
+	else
+		asm volatile("%0 = *(u64 *)(%1 + 16)" : "=r"(writes) : "r"(ctx));
+	return !!(u8)writes;
+}
+
+/* The number of the call that the current thread is in; more than 511: it is in none */
+static __always_inline u32 current_call(u64 *registers)
+{
+	u64 number = ~0ull, pointer = (u64)bpf_task_pt_regs(bpf_get_current_task_btf());
+	struct pt_regs *r;
+
+	/* As a number: functions that are verified by themselves take no such pointer */
+	bpf_probe_read_kernel(registers, sizeof(*registers), &pointer);
+	r = (struct pt_regs *)*registers;
+	bpf_probe_read_kernel(&number, sizeof(number), &r->orig_ax);
+	return (u32)number & ~X32_BIT;
+}
+
+/* Says that the kernel is about to map a range, and that no fault will show its pages */
+static __noinline int populates(u64 mm, u64 start, u64 bytes)
+{
+	struct settings *g = get_settings();
+	struct rec_touch *rec;
+
+	if (!g)
+		return 0;
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_VANISH_WALKS, 1);
+		return 0;
+	}
+	__builtin_memset(rec, 0, sizeof(*rec));
+	fill(&rec->r, REC_VANISH, CAUSE_POPULATE);
+	rec->mm = mm;
+	rec->start = start & ~(SIZE_4K - 1);
+	rec->end = (start + bytes + SIZE_4K - 1) & ~(SIZE_4K - 1);
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
+	return 0;
+}
+
+/*
+ * A thread that ends asks for the lock as it lets go of the memory (exit_mm). Where sched_process_exit comes after that, this is
+ * the place to read it: `live` no longer counts the thread, and what the kernel writes for it is written.
+ */
+static __always_inline void thread_ends(struct task_struct *task)
+{
+	struct signal_struct *signal = BPF_CORE_READ(task, signal);
+	struct settings *g = get_settings();
+
+	if (!g || g->options & OPT_EXIT_HAS_MM)
+		return;
+	if (BPF_CORE_READ(signal, live.counter) == 0)
+		vanish_all(CAUSE_EXIT);
+}
+
+/*
+ * execve asks for the lock of the old memory when it has read the arguments, to read; the faults of reading them do too. Of
+ * the new memory, which it prepares later, the code is not known yet.
+ */
+static __always_inline void image_ends(u64 mm)
+{
+	struct settings *g = get_settings();
+
+	if (g && !(g->options & OPT_PREPARE_EXEC) && BPF_CORE_READ(CAST_MM(mm), start_code))
+		vanish_all(CAUSE_EXEC);
+}
+
+SEC("raw_tp/mmap_lock_start_locking")
+int lock_asked(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = current_task();
+	u64 mm = ctx->args[0], own = (u64)BPF_CORE_READ(task, mm), registers = 0, owner = 0;
+	u32 number, writes = is_for_writing(ctx), is_file;
+	struct tracked *t = tracked_current();
+	struct call c = {};
+
+	if (!t && mm == own)
+		return 0;
+	if (t && !(t->flags & (TRACK_VANISH | TRACK_MAPPINGS)))
+		return 0;
+	if (t && BPF_CORE_READ(task, flags) & PF_EXITING) {
+		if (mm == own && t->flags & TRACK_VANISH)
+			thread_ends(task);
+		return 0;
+	}
+	number = current_call(&registers);
+	if (number > 511 || !(interesting(number) || may_be_of_memory_file(number)))
+		return 0;
+	if (!decode(&c, registers, number) || (c.op >= OP_OPEN && c.op <= OP_CREAT))
+		return 0;
+	is_file = c.op >= OP_READ && c.op <= OP_PREADV;
+	if (is_file && mm != own) {
+		u64 file = file_of(c.args[0]);
+
+		if (file && clears_bits(file)) {
+			drop(DROP_VANISH_WALKS, 1);
+			return 0;
+		}
+	}
+	if (!t) {
+		if (reaches_others(number))
+			call_on_others(&c);
+		return 0;
+	}
+	if (mm == own && writes && t->flags & TRACK_MAPPINGS && c.op <= OP_LAST_MAPPING)
+		note_pending(c.op);
+	if (!(t->flags & TRACK_VANISH) || c.op == OP_EXIT)
+		return 0;
+	if (c.op == OP_EXEC || c.op == OP_EXECAT) {
+		if (mm == own && !writes)
+			image_ends(mm);
+		return 0;
+	}
+	if (call_on_others(&c))
+		return 0;
+	if (c.op == OP_PROCESS_VM || c.op == OP_PTRACE)
+		reach_process(&c);
+	else if (is_file)
+		owner = reach_by_file(&c);
+	else if (c.op == OP_MADVISE && (c.args[2] == MADV_POPULATE_READ || c.args[2] == MADV_POPULATE_WRITE))
+		populates(mm, c.args[0], c.args[1]);
+	else if (mm == own && (writes || c.op > OP_LAST_MAPPING))
+		vanish_call(&c);
+	if (owner)
+		vanish(c.args[0], CAUSE_KERNEL_TOUCH, c.args[1], c.args[2], owner);
+	return 0;
+}
+
+/* ---- what a call on mappings has made of them ---- */
+
+/* The pending call of the current thread, if it is tracked and its mappings are to be reported */
+static __always_inline struct pending *pending_call(void)
+{
+	struct tracked *t = tracked_current();
+	u32 tid = bpf_get_current_pid_tgid();
+
+	return t && t->flags & TRACK_MAPPINGS ? bpf_map_lookup_elem(&pending, &tid) : NULL;
+}
+
+SEC("raw_tp/vm_unmapped_area")
+int area_found(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct pending *p = pending_call();
+
+	if (p && (s64)ctx->args[0] > 0)
+		p->area = ctx->args[0];
+	return 0;
+}
+
+SEC("raw_tp/ma_write")
+int tree_written(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct ma_state *state = (struct ma_state *)ctx->args[1];
+	struct pending *p = pending_call();
+	u64 tree;
+
+	if (!p || p->high || !ctx->args[3])
+		return 0;
+	tree = (u64)BPF_CORE_READ(current_task(), mm) + bpf_core_field_offset(struct mm_struct, mm_mt);
+	if ((u64)BPF_CORE_READ(state, tree) != tree)
+		return 0;
+	p->low = BPF_CORE_READ(state, index);
+	p->high = BPF_CORE_READ(state, last);
+	return 0;
+}
+
+/*
+ * Where a mapping went. The range is that of the mapping that it became part of, if it did. Then it lies where the kernel found
+ * room; of an aligned one the room is larger, and mappings are made from high addresses to low ones.
+ */
+static __always_inline u64 placed_at(struct pending *p, u64 hint, u64 bytes)
+{
+	bytes = (bytes + SIZE_4K - 1) & ~(SIZE_4K - 1);
+	if (p->high + 1 - p->low == bytes)
+		return p->low;
+	if (p->area >= p->low && p->area + bytes <= p->high + 1)
+		return p->area;
+	if (!p->area && hint >= p->low && hint + bytes <= p->high + 1)
+		return hint & ~(SIZE_4K - 1);
+	return p->low;
+}
+
+#define FAILED -12
+
+/* What the call is going to return, but for errors, of which there is one */
+static __always_inline s64 result_of(struct call *c, struct pending *p)
+{
+	switch (c->op) {
+	case OP_MMAP:
+		if (!p->high)
+			return FAILED;
+		return c->args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE) ? c->args[0] :
+									placed_at(p, c->args[0], c->args[1]);
+	case OP_SHMAT:
+		return p->high ? p->low : FAILED;
+	case OP_MREMAP:
+		if (c->args[3] & MREMAP_FIXED)
+			return p->high ? c->args[4] : FAILED;
+		if (c->args[2] > c->args[1] && !p->high)
+			return FAILED;
+		return p->area ? placed_at(p, 0, c->args[2]) : c->args[0];
+	case OP_BRK:
+		return BPF_CORE_READ(current_task(), mm, brk);
+	}
+	return 0;
+}
+
+SEC("raw_tp/mmap_lock_released")
+int lock_released(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct pending *p = pending_call();
+	struct tracked *t = tracked_current();
+	struct call c = {};
+	u64 registers = 0;
+	u32 number;
+
+	if (!p || !t || ctx->args[0] != (u64)BPF_CORE_READ(current_task(), mm))
+		return 0;
+	number = current_call(&registers);
+	if (number > 511 || !decode(&c, registers, number) || c.op > OP_LAST_MAPPING)
+		return 0;
+	emit_mapping(&c, (void *)registers, result_of(&c, p), t->flags);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,546 @@
+//! Pages that go unseen: resident at one boundary, or faulted in since, and gone at the next.
+//!
+//! What has a new page-table entry has its accessed bit set, and a move keeps the bit. So a page that is there at a boundary with
+//! a clear bit was not touched, and what is gone and was not looked at as it went may have been.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use varve_bpf::{Bitmap, Leaf, Region};
+use varve_model::{Address, PAGE_BYTES};
+
+/// Bytes of a region.
+const REGION: u64 = 1 << 21;
+/// How much of a file the kernel maps around a page that is read first, aligned (`fault_around_bytes`).
+const AROUND: u64 = 16 * PAGE_BYTES;
+
+/// What is resident, by number of the region; sorted.
+pub(crate) type Residents = Vec<(u64, Bitmap)>;
+
+/// What happened to the memory of a process in an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// A page was accessed that was not there, or not writable.
+    Fault(u64),
+    /// The kernel mapped pages without a fault for each.
+    Populated(u64, u64),
+    /// All pages were looked at and went.
+    Removed(u64, u64),
+    /// Pages moved from one address to another, so many bytes of them.
+    Moved(u64, u64, u64),
+    /// All of the memory went: the process ended, or ran another program.
+    Ended,
+}
+
+/// A mapping, as far as the kernel's ways of mapping more than a page at once depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Area {
+    pub(super) addresses: Range<u64>,
+    pub(super) is_file: bool,
+}
+
+/// Pages by region.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pages(HashMap<u64, Bitmap>);
+
+impl Pages {
+    fn of(residents: &Residents) -> Pages {
+        Pages(residents.iter().copied().collect())
+    }
+
+    pub(super) fn insert(&mut self, address: u64) {
+        let bits = self.0.entry(address / REGION).or_default();
+        let page = address % REGION / PAGE_BYTES;
+        bits[(page / 64) as usize] |= 1 << (page % 64);
+    }
+
+    fn contains(&self, address: u64) -> bool {
+        let page = address % REGION / PAGE_BYTES;
+        let bits = self.0.get(&(address / REGION));
+        bits.is_some_and(|bits| bits[(page / 64) as usize] >> (page % 64) & 1 != 0)
+    }
+
+    fn insert_all(&mut self, start: u64, end: u64) {
+        for region in start / REGION..end.div_ceil(REGION) {
+            let bits = self.0.entry(region).or_default();
+            let within = within(region, start, end);
+            bits.iter_mut().zip(within).for_each(|(a, b)| *a |= b);
+        }
+    }
+
+    fn remove_all(&mut self, start: u64, end: u64) {
+        let clear = |region: u64, bits: &mut Bitmap| {
+            let within = within(region, start, end);
+            bits.iter_mut().zip(within).for_each(|(a, b)| *a &= !b);
+            *bits != [0; 8]
+        };
+        // A range may be the whole address space.
+        if (end - start) / REGION > self.0.len() as u64 {
+            self.0.retain(|region, bits| clear(*region, bits));
+            return;
+        }
+        for region in start / REGION..end.div_ceil(REGION) {
+            if let Some(bits) = self.0.get_mut(&region)
+                && !clear(region, bits)
+            {
+                self.0.remove(&region);
+            }
+        }
+    }
+
+    pub(super) fn add(&mut self, more: &Pages) {
+        for (region, more) in &more.0 {
+            let bits = self.0.entry(*region).or_default();
+            bits.iter_mut().zip(more).for_each(|(a, b)| *a |= b);
+        }
+    }
+
+    pub(super) fn take_away(&mut self, others: &Pages) {
+        self.0.retain(|region, bits| {
+            if let Some(others) = others.0.get(region) {
+                bits.iter_mut().zip(others).for_each(|(a, b)| *a &= !b);
+            }
+            *bits != [0; 8]
+        });
+    }
+
+    /// Takes away pages that were found touched.
+    pub(super) fn take_away_regions<'a>(&mut self, regions: impl Iterator<Item = &'a Region>) {
+        for region in regions {
+            let start = region.base.0;
+            if region.leaf == Leaf::Small {
+                let touched = Pages([(start / REGION, region.touched())].into());
+                self.take_away(&touched);
+            } else {
+                self.remove_all(start, start + region.leaf.bytes().0);
+            }
+        }
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().flat_map(|(region, bits)| {
+            let set = (0..512).filter(|page| bits[page / 64] >> (page % 64) & 1 != 0);
+            set.map(move |page| region * REGION + page as u64 * PAGE_BYTES)
+        })
+    }
+
+    /// As regions, in no order.
+    pub(super) fn into_regions(self) -> Vec<Region> {
+        let region = |(region, accessed): (u64, Bitmap)| Region {
+            base: Address(region * REGION),
+            leaf: Leaf::Small,
+            hugetlb: false,
+            accessed,
+            young: [0; 8],
+            referenced: [0; 8],
+            pinned: [0; 8],
+            sticky: [0; 8],
+            written: [0; 8],
+            intact: [0; 8],
+            others: [0; 8],
+            present: 0,
+        };
+        self.0.into_iter().map(region).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn sorted(self) -> Residents {
+        let mut all: Residents = self.0.into_iter().collect();
+        all.sort_unstable_by_key(|(region, _)| *region);
+        all
+    }
+}
+
+/// The pages of a region from `start` to `end`.
+fn within(region: u64, start: u64, end: u64) -> Bitmap {
+    let page = |address: u64| {
+        let offset = address.saturating_sub(region * REGION);
+        offset.div_ceil(PAGE_BYTES).min(512)
+    };
+    let (first, past) = (page(start), page(end));
+    std::array::from_fn(|word| {
+        let low = first.clamp(word as u64 * 64, word as u64 * 64 + 64) - word as u64 * 64;
+        let high = past.clamp(word as u64 * 64, word as u64 * 64 + 64) - word as u64 * 64;
+        let below = |n: u64| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
+        below(high) & !below(low)
+    })
+}
+
+/// What is known of the memory of a process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Space {
+    /// What was resident at the last boundary; what a forked child was given, until it is read first.
+    before: Residents,
+    changes: Vec<Change>,
+    /// Those of the next interval.
+    next: Vec<Change>,
+}
+
+/// Pages that are gone.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Gone {
+    /// They were faulted in since the last boundary, and so accessed.
+    pub(super) accessed: Pages,
+    /// They may have been.
+    pub(super) perhaps: Pages,
+}
+
+impl Space {
+    pub(super) fn of(residents: Residents) -> Space {
+        Space {
+            before: residents,
+            ..Space::default()
+        }
+    }
+
+    pub(super) fn change(&mut self, change: Change, is_next: bool) {
+        let changes = if is_next {
+            &mut self.next
+        } else {
+            &mut self.changes
+        };
+        // A loop of faults at one page.
+        if changes.last() != Some(&change) {
+            changes.push(change);
+        }
+    }
+
+    /// What a child has that is forked now: copies of what is in the areas.
+    pub(super) fn forked(&self, areas: &[Range<u64>]) -> Space {
+        let mut all = Replay::new(Pages::of(&self.before), &self.before);
+        let changes = self.changes.iter().chain(&self.next);
+        changes.for_each(|change| all.take(*change));
+        let mut left = all.faulted;
+        left.add(&all.old);
+        let mut copied = left.clone();
+        for area in areas {
+            left.remove_all(area.start, area.end);
+        }
+        copied.take_away(&left);
+        Space::of(copied.sorted())
+    }
+
+    /// Whether all of it went, and nothing came after.
+    pub(super) fn is_over(&self) -> bool {
+        self.changes.last() == Some(&Change::Ended)
+    }
+
+    /// Forgets what happened, which is not to be recorded.
+    pub(super) fn forget(&mut self) {
+        if self.changes.contains(&Change::Ended) {
+            self.before.clear();
+        }
+        self.changes.clear();
+    }
+
+    /// The interval is over: what is gone, when this is what is resident.
+    pub(super) fn close(
+        &mut self,
+        residents: Residents,
+        areas: impl FnOnce() -> Vec<Area>,
+        huge: bool,
+    ) -> Gone {
+        let changes = std::mem::replace(&mut self.changes, std::mem::take(&mut self.next));
+        let before = std::mem::replace(&mut self.before, residents);
+        let here = &self.before;
+        let old = if changes.contains(&Change::Ended) {
+            Pages::of(&before)
+        } else {
+            missing(&before, here)
+        };
+        let mut all = Replay::new(old, &before);
+        changes.iter().for_each(|change| all.take(*change));
+        if all.is_empty() {
+            return Gone::default();
+        }
+        let here = Pages::of(here);
+        let mut gone = Gone {
+            accessed: all.faulted,
+            perhaps: all.old,
+        };
+        gone.accessed.take_away(&here);
+        gone.perhaps.take_away(&here);
+        if !gone.accessed.is_empty() {
+            let along = mapped_along(&gone.accessed, &changes, &before, &areas(), huge);
+            gone.perhaps.add(&along);
+            gone.perhaps.take_away(&here);
+        }
+        gone.accessed.add(&all.ended.accessed);
+        gone.perhaps.add(&all.ended.perhaps);
+        gone.perhaps.take_away(&gone.accessed);
+        gone
+    }
+}
+
+/// What was resident and is not any more; both are sorted.
+fn missing(before: &Residents, here: &Residents) -> Pages {
+    let mut here = here.iter().peekable();
+    let mut missing = Pages::default();
+    for (region, bits) in before {
+        while here.next_if(|(other, _)| other < region).is_some() {}
+        let there = match here.peek() {
+            Some((other, there)) if other == region => *there,
+            _ => [0; 8],
+        };
+        let gone: Bitmap = std::array::from_fn(|i| bits[i] & !there[i]);
+        if gone != [0; 8] {
+            missing.0.insert(*region, gone);
+        }
+    }
+    missing
+}
+
+/// Goes through changes in their order.
+struct Replay<'a> {
+    before: &'a Residents,
+    /// Pages that were resident before, or were populated.
+    old: Pages,
+    faulted: Pages,
+    /// What was there when all of it went.
+    ended: Gone,
+    /// Of `before` nothing is left.
+    is_new: bool,
+}
+
+impl Replay<'_> {
+    fn new(old: Pages, before: &Residents) -> Replay<'_> {
+        Replay {
+            before,
+            old,
+            faulted: Pages::default(),
+            ended: Gone::default(),
+            is_new: false,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let ended = self.ended.accessed.is_empty() && self.ended.perhaps.is_empty();
+        self.old.is_empty() && self.faulted.is_empty() && ended
+    }
+
+    fn take(&mut self, change: Change) {
+        match change {
+            Change::Fault(address) => self.faulted.insert(address),
+            Change::Populated(start, end) => self.old.insert_all(start, end),
+            Change::Removed(start, end) => {
+                self.old.remove_all(start, end);
+                self.faulted.remove_all(start, end);
+            }
+            Change::Moved(from, to, bytes) => self.moved(from, to, bytes),
+            Change::Ended => {
+                self.ended.accessed.add(&std::mem::take(&mut self.faulted));
+                self.ended.perhaps.add(&std::mem::take(&mut self.old));
+                self.is_new = true;
+            }
+        }
+    }
+
+    /// What is touched at its new address before it goes is touched there.
+    fn moved(&mut self, from: u64, to: u64, bytes: u64) {
+        let mut moving = self.old.clone();
+        moving.add(&self.faulted);
+        let range = (from / REGION)..=((from + bytes) / REGION);
+        let regions = self.before.iter().filter(|(r, _)| range.contains(r));
+        if !self.is_new {
+            moving.add(&Pages(regions.copied().collect()));
+        }
+        let pages: Vec<u64> = moving
+            .addresses()
+            .filter(|a| *a >= from && *a < from + bytes)
+            .collect();
+        self.old.remove_all(from, from + bytes);
+        self.faulted.remove_all(from, from + bytes);
+        for address in pages {
+            self.old.insert(address - from + to);
+        }
+    }
+}
+
+/// What the kernel may have mapped along with pages that were faulted in and are gone: of that no fault is seen.
+fn mapped_along(
+    gone: &Pages,
+    changes: &[Change],
+    before: &Residents,
+    areas: &[Area],
+    huge: bool,
+) -> Pages {
+    let mut along = Pages::default();
+    let hit: Vec<&Area> = areas
+        .iter()
+        .filter(|a| {
+            gone.addresses()
+                .any(|address| a.addresses.contains(&address))
+        })
+        .collect();
+    let mut faulted = Pages::default();
+    for change in changes {
+        if let Change::Fault(address) = change {
+            faulted.insert(*address);
+        }
+    }
+    for area in hit {
+        let (start, end) = (area.addresses.start, area.addresses.end);
+        let own = faulted.addresses().filter(|a| area.addresses.contains(a));
+        for address in own {
+            if area.is_file {
+                let first = address / AROUND * AROUND;
+                along.insert_all(first.max(start), (first + AROUND).min(end));
+                continue;
+            }
+            let first = address / REGION * REGION;
+            // Where a huge page was mapped there was nothing before, and nothing else was faulted in.
+            let was_empty = before
+                .binary_search_by_key(&(first / REGION), |(region, _)| *region)
+                .is_err();
+            let alone = faulted.0[&(first / REGION)]
+                .iter()
+                .map(|word| word.count_ones())
+                .sum::<u32>()
+                == 1;
+            if huge
+                && was_empty
+                && alone
+                && gone.contains(address)
+                && first >= start
+                && first + REGION <= end
+            {
+                along.insert_all(first, first + REGION);
+            }
+        }
+    }
+    along
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = PAGE_BYTES;
+    const BASE: u64 = 8 * REGION;
+
+    fn pages(of: &Pages) -> Vec<u64> {
+        let mut all: Vec<u64> = of.addresses().map(|a| (a - BASE) / PAGE).collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn residents(pages: &[u64]) -> Residents {
+        let mut all = Pages::default();
+        pages.iter().for_each(|page| all.insert(BASE + page * PAGE));
+        all.sorted()
+    }
+
+    fn at(page: u64) -> u64 {
+        BASE + page * PAGE
+    }
+
+    #[test]
+    fn what_was_resident_and_is_gone_may_have_been_touched_once() {
+        let mut space = Space::of(residents(&[1, 2, 600]));
+        let gone = space.close(residents(&[2]), Vec::new, false);
+        assert_eq!(pages(&gone.perhaps), [1, 600]);
+        assert!(gone.accessed.is_empty());
+        assert_eq!(
+            space.close(residents(&[2]), Vec::new, false),
+            Gone::default()
+        );
+    }
+
+    #[test]
+    fn what_was_looked_at_as_it_went_is_known() {
+        let mut space = Space::of(residents(&[1, 2, 3]));
+        space.change(Change::Removed(at(1), at(3)), false);
+        space.change(Change::Fault(at(2)), false);
+        let gone = space.close(residents(&[]), Vec::new, false);
+        assert_eq!(
+            (pages(&gone.perhaps), pages(&gone.accessed)),
+            (vec![3], vec![2])
+        );
+    }
+
+    #[test]
+    fn what_moved_may_be_touched_where_it_went() {
+        let mut space = Space::of(residents(&[1, 2]));
+        space.change(Change::Moved(at(1), at(601), PAGE), false);
+        let gone = space.close(residents(&[2]), Vec::new, false);
+        assert_eq!(pages(&gone.perhaps), [601]);
+    }
+
+    #[test]
+    fn a_program_that_went_unseen_may_have_touched_all_of_it() {
+        let mut space = Space::of(residents(&[1, 2]));
+        space.change(Change::Fault(at(5)), false);
+        space.change(Change::Ended, false);
+        space.change(Change::Fault(at(1)), false);
+        let gone = space.close(residents(&[1]), Vec::new, false);
+        assert_eq!(
+            (pages(&gone.perhaps), pages(&gone.accessed)),
+            (vec![1, 2], vec![5])
+        );
+    }
+
+    #[test]
+    fn changes_of_the_next_interval_wait_for_it() {
+        let mut space = Space::of(residents(&[1]));
+        space.change(Change::Removed(at(0), at(9)), true);
+        assert_eq!(
+            pages(&space.close(residents(&[2]), Vec::new, false).perhaps),
+            [1]
+        );
+        assert_eq!(
+            space.close(residents(&[]), Vec::new, false),
+            Gone::default()
+        );
+    }
+
+    #[test]
+    fn neighbours_in_a_file_go_along() {
+        let area = |is_file| Area {
+            addresses: at(4)..at(1024),
+            is_file,
+        };
+        let mut space = Space::default();
+        space.change(Change::Fault(at(9)), false);
+        let mut same = space.clone();
+        let gone = space.close(residents(&[10]), || vec![area(true)], false);
+        let expected: Vec<u64> = (4..16).filter(|p| *p != 9 && *p != 10).collect();
+        assert_eq!(
+            (pages(&gone.perhaps), pages(&gone.accessed)),
+            (expected, vec![9])
+        );
+        assert_eq!(
+            pages(
+                &same
+                    .close(residents(&[]), || vec![area(false)], true)
+                    .perhaps
+            ),
+            []
+        );
+    }
+
+    #[test]
+    fn a_huge_page_goes_whole() {
+        let area = Area {
+            addresses: at(0)..at(1024),
+            is_file: false,
+        };
+        let mut space = Space::default();
+        space.change(Change::Fault(at(520)), false);
+        let gone = space.close(residents(&[]), &[area], true);
+        assert_eq!(pages(&gone.perhaps).len(), 511);
+    }
+
+    #[test]
+    fn a_forked_child_has_copies_of_what_is_private() {
+        let mut parent = Space::of(residents(&[1, 2, 700]));
+        parent.change(Change::Fault(at(3)), false);
+        parent.change(Change::Removed(at(1), at(2)), false);
+        let private = [at(0)..at(4)];
+        let mut child = parent.forked(&private);
+        let gone = child.close(residents(&[2]), Vec::new, false);
+        assert_eq!(pages(&gone.perhaps), [3]);
+    }
+}
