@@ -28,17 +28,37 @@ static __always_inline int is_for_writing(struct bpf_raw_tracepoint_args *ctx)
 	return !!(u8)writes;
 }
 
-/* The number of the call that the current thread is in; more than 511: it is in none */
-static __always_inline u32 current_call(u64 *registers)
+/*
+ * The call that the current thread is in, and where its registers lie; 0: in none of interest. Not inline, as what follows is
+ * not: the walk needs the stack as well.
+ */
+__noinline int current_call(struct call *c, u64 *registers)
 {
-	u64 number = ~0ull, pointer = (u64)bpf_task_pt_regs(bpf_get_current_task_btf());
+	u64 number = ~0ull, at = 0, pointer = (u64)bpf_task_pt_regs(bpf_get_current_task_btf());
 	struct pt_regs *r;
 
+	if (!c || !registers)
+		return 0;
 	/* As a number: functions that are verified by themselves take no such pointer */
-	bpf_probe_read_kernel(registers, sizeof(*registers), &pointer);
-	r = (struct pt_regs *)*registers;
+	bpf_probe_read_kernel(&at, sizeof(at), &pointer);
+	r = (struct pt_regs *)at;
 	bpf_probe_read_kernel(&number, sizeof(number), &r->orig_ax);
-	return (u32)number & ~X32_BIT;
+	number = (u32)number & ~X32_BIT;
+	*registers = at;
+	if (number > 511 || !(interesting(number) || may_be_of_memory_file(number)))
+		return 0;
+	return decode(c, at, number);
+}
+
+/* Whoever writes to the file that clears the bits of a tracked process */
+static __noinline int count_clearing(u32 fd)
+{
+	u64 file = file_of(fd);
+
+	if (!file || !clears_bits(file))
+		return 0;
+	drop(DROP_VANISH_WALKS, 1);
+	return 1;
 }
 
 /* Says that the kernel is about to map a range, and that no fault will show its pages */
@@ -78,73 +98,88 @@ static __always_inline void thread_ends(struct task_struct *task)
 		vanish_all(CAUSE_EXIT);
 }
 
-/*
- * execve asks for the lock of the old memory when it has read the arguments, to read; the faults of reading them do too. Of
- * the new memory, which it prepares later, the code is not known yet.
- */
-static __always_inline void image_ends(u64 mm)
+/* What takes pages from another process than the caller, and asks for a lock of that one's mappings */
+static __always_inline int is_on_others(u32 op)
 {
+	return op == OP_MADVISE || op == OP_PROCESS_MADVISE || op == OP_PROCESS_MRELEASE;
+}
+
+/*
+ * The call of a thread that asks for the lock of mappings, if its pages are to be looked at. What takes no walk is done here: a
+ * frame of this function goes before the walk begins.
+ */
+static __noinline u32 call_of_lock(struct call *c, u64 mm, u32 writes)
+{
+	u64 own = (u64)BPF_CORE_READ(current_task(), mm), registers = 0;
+	struct tracked *t = tracked_current();
 	struct settings *g = get_settings();
 
-	if (g && !(g->options & OPT_PREPARE_EXEC) && BPF_CORE_READ(CAST_MM(mm), start_code))
-		vanish_all(CAUSE_EXEC);
+	if (!c || !g || !current_call(c, &registers) || (c->op >= OP_OPEN && c->op <= OP_CREAT))
+		return 0;
+	if (c->op >= OP_READ && c->op <= OP_PREADV && count_clearing(c->args[0]))
+		return 0;
+	if (!t)
+		return is_on_others(c->op) ? c->op : 0;
+	if (mm == own && writes && t->flags & TRACK_MAPPINGS && c->op <= OP_LAST_MAPPING)
+		note_pending(c->op);
+	if (!(t->flags & TRACK_VANISH) || c->op == OP_EXIT)
+		return 0;
+	/*
+	 * execve asks for the lock of the old memory when it has read the arguments, to read; the faults of reading them do too.
+	 * Of the new memory, which it prepares later, the code is not known yet.
+	 */
+	if (c->op == OP_EXEC || c->op == OP_EXECAT)
+		return mm == own && !writes && !(g->options & OPT_PREPARE_EXEC) &&
+				       BPF_CORE_READ(CAST_MM(mm), start_code) ?
+			       OP_EXEC :
+			       0;
+	/*
+	 * Whose tables of a file are taken down has its pages compared. Looking up whose they are would lock the mappings, and
+	 * the kernel does not run this program within itself.
+	 */
+	if (c->op == OP_MADVISE && c->args[2] == MADV_COLLAPSE)
+		return 0;
+	if (c->op == OP_MADVISE && (c->args[2] == MADV_POPULATE_READ || c->args[2] == MADV_POPULATE_WRITE)) {
+		populates(mm, c->args[0], c->args[1]);
+		return 0;
+	}
+	/* Mappings that are made are populated under another lock */
+	if (c->op <= OP_LAST_MAPPING && (mm != own || !writes))
+		return 0;
+	return c->op;
 }
 
 SEC("raw_tp/mmap_lock_start_locking")
 int lock_asked(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = current_task();
-	u64 mm = ctx->args[0], own = (u64)BPF_CORE_READ(task, mm), registers = 0, owner = 0;
-	u32 number, writes = is_for_writing(ctx), is_file;
 	struct tracked *t = tracked_current();
 	struct call c = {};
+	u32 owner = 0, op;
 
-	if (!t && mm == own)
+	if (!t && ctx->args[0] == (u64)BPF_CORE_READ(task, mm))
 		return 0;
 	if (t && !(t->flags & (TRACK_VANISH | TRACK_MAPPINGS)))
 		return 0;
 	if (t && BPF_CORE_READ(task, flags) & PF_EXITING) {
-		if (mm == own && t->flags & TRACK_VANISH)
+		if (ctx->args[0] == (u64)BPF_CORE_READ(task, mm) && t->flags & TRACK_VANISH)
 			thread_ends(task);
 		return 0;
 	}
-	number = current_call(&registers);
-	if (number > 511 || !(interesting(number) || may_be_of_memory_file(number)))
+	op = call_of_lock(&c, ctx->args[0], is_for_writing(ctx));
+	if (!op)
 		return 0;
-	if (!decode(&c, registers, number) || (c.op >= OP_OPEN && c.op <= OP_CREAT))
-		return 0;
-	is_file = c.op >= OP_READ && c.op <= OP_PREADV;
-	if (is_file && mm != own) {
-		u64 file = file_of(c.args[0]);
-
-		if (file && clears_bits(file)) {
-			drop(DROP_VANISH_WALKS, 1);
-			return 0;
-		}
-	}
-	if (!t) {
-		if (reaches_others(number))
-			call_on_others(&c);
-		return 0;
-	}
-	if (mm == own && writes && t->flags & TRACK_MAPPINGS && c.op <= OP_LAST_MAPPING)
-		note_pending(c.op);
-	if (!(t->flags & TRACK_VANISH) || c.op == OP_EXIT)
-		return 0;
-	if (c.op == OP_EXEC || c.op == OP_EXECAT) {
-		if (mm == own && !writes)
-			image_ends(mm);
+	if (op == OP_EXEC) {
+		vanish_all(CAUSE_EXEC);
 		return 0;
 	}
 	if (call_on_others(&c))
 		return 0;
-	if (c.op == OP_PROCESS_VM || c.op == OP_PTRACE)
+	if (op == OP_PROCESS_VM || op == OP_PTRACE)
 		reach_process(&c);
-	else if (is_file)
+	else if (op >= OP_READ)
 		owner = reach_by_file(&c);
-	else if (c.op == OP_MADVISE && (c.args[2] == MADV_POPULATE_READ || c.args[2] == MADV_POPULATE_WRITE))
-		populates(mm, c.args[0], c.args[1]);
-	else if (mm == own && (writes || c.op > OP_LAST_MAPPING))
+	else
 		vanish_call(&c);
 	if (owner)
 		vanish(c.args[0], CAUSE_KERNEL_TOUCH, c.args[1], c.args[2], owner);
@@ -237,12 +272,10 @@ int lock_released(struct bpf_raw_tracepoint_args *ctx)
 	struct tracked *t = tracked_current();
 	struct call c = {};
 	u64 registers = 0;
-	u32 number;
 
 	if (!p || !t || ctx->args[0] != (u64)BPF_CORE_READ(current_task(), mm))
 		return 0;
-	number = current_call(&registers);
-	if (number > 511 || !decode(&c, registers, number) || c.op > OP_LAST_MAPPING)
+	if (!current_call(&c, &registers) || c.op > OP_LAST_MAPPING)
 		return 0;
 	emit_mapping(&c, (void *)registers, result_of(&c, p), t->flags);
 	return 0;
