@@ -104,9 +104,8 @@ static long check_cold(u32 i, struct cold_context *c)
 		}
 		bits = page_bits(s, frame, first, count);
 	}
-	/* What was given back is there no more, unless it was written since */
-	if (bits & BIT_MEMORY && !(s->t1[at & 511] & (PTE_DIRTY | PTE_SAVED_DIRTY)))
-		s->there[word] &= ~bit;
+	if (bits & BIT_MEMORY)
+		s->memory |= bit;
 	if (!(bits & ~BIT_MEMORY))
 		return 0;
 	if (bits & BIT_OTHERS) {
@@ -443,6 +442,15 @@ static __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
 	return 0;
 }
 
+/* What was given back is there no more, unless it was written since */
+static __noinline int leave_given_back(struct scratch *s, u32 word)
+{
+	if (s && s->wants_residents)
+		s->there[word & 7] &= ~s->memory | gather(s, word, DIRTY_SHIFT) |
+				      gather(s, word, SAVED_DIRTY_SHIFT);
+	return 0;
+}
+
 static __noinline int scan_table(struct scratch *s, u64 table, u64 va)
 {
 	u64 base = va & ~(SIZE_2M - 1), touched = 0;
@@ -492,7 +500,10 @@ static __noinline int scan_table(struct scratch *s, u64 table, u64 va)
 				mask = 0;
 			}
 		}
+		s->memory = 0;
 		touched |= scan_word(s, word, mask);
+		if (s->memory)
+			leave_given_back(s, word);
 	}
 	s->present += s->region.present;
 	if (touched)
