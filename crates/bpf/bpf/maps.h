@@ -55,6 +55,7 @@ struct scratch {
 	struct page_look look;
 	struct region region;
 	u64 there[8]; /* struct resident of it */
+	u64 memory;   /* of 64 pages, those that are cold and anonymous */
 	u64 t5[512];
 	u64 t4[512];
 	u64 t3[512];

@@ -106,9 +106,8 @@ __noinline int look_at_cold(struct scratch *s, u32 word, u64 bit)
 		look_at_copy(s, frame, first, count);
 	}
 	bits = bits_of_look(s);
-	/* What was given back is there no more, unless it was written since */
-	if (bits & BIT_MEMORY && !(s->t1[at & 511] & (PTE_DIRTY | PTE_SAVED_DIRTY)))
-		s->there[word] &= ~bit;
+	if (bits & BIT_MEMORY)
+		s->memory |= bit;
 	if (!(bits & ~BIT_MEMORY))
 		return 0;
 	if (bits & BIT_OTHERS) {
@@ -477,6 +476,15 @@ __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
 	return 0;
 }
 
+/* What was given back is there no more, unless it was written since. Not static: the verifier looks at it by itself */
+__noinline int leave_given_back(struct scratch *s, u32 word)
+{
+	if (s && s->wants_residents)
+		s->there[word & 7] &= ~s->memory | gather(s, word, DIRTY_SHIFT) |
+				      gather(s, word, SAVED_DIRTY_SHIFT);
+	return 0;
+}
+
 static __always_inline int scan_table(struct scratch *s, u64 table, u64 va)
 {
 	u64 base = va & ~(SIZE_2M - 1), touched = 0;
@@ -493,8 +501,12 @@ static __always_inline int scan_table(struct scratch *s, u64 table, u64 va)
 	s->region.flags = 0;
 	s->region.present = 0;
 #pragma clang loop unroll(disable)
-	for (u32 word = 0; word < 8; word++)
+	for (u32 word = 0; word < 8; word++) {
+		s->memory = 0;
 		touched |= scan_word(s, table, word, first, last);
+		if (s->memory)
+			leave_given_back(s, word);
+	}
 	s->present += s->region.present;
 	if (touched)
 		emit_region(s);

@@ -146,8 +146,8 @@ fn what_is_there_is_reported_touched_or_not() {
         write_page(base, 101);
         stage.step(0);
     });
-    let base = puppet.wait_step();
-    let mut there = |kernel: &mut varve_bpf::Kernel| {
+    let (base, pid) = (puppet.wait_step(), puppet.pid);
+    let there = |kernel: &mut varve_bpf::Kernel| {
         let mut pages = std::collections::BTreeSet::new();
         let mut last = 0;
         let residents = &mut |resident: &varve_bpf::Resident| {
@@ -161,7 +161,7 @@ fn what_is_there_is_reported_touched_or_not() {
                 }
             }
         };
-        kernel.walk_all(puppet.pid, &mut |_| {}, residents).unwrap();
+        kernel.walk_all(pid, &mut |_| {}, residents).unwrap();
         pages
     };
     puppet.clear();
