@@ -96,7 +96,8 @@ fn what_is_there_is_reported_touched_or_not() {
         stage.step(0);
     });
     let base = puppet.wait_step();
-    let mut there = |kernel: &mut varve_bpf::Kernel| {
+    let pid = puppet.pid;
+    let there = |kernel: &mut varve_bpf::Kernel| {
         let mut pages = std::collections::BTreeSet::new();
         let mut last = 0;
         let residents = &mut |resident: &varve_bpf::Resident| {
@@ -110,7 +111,7 @@ fn what_is_there_is_reported_touched_or_not() {
                 }
             }
         };
-        kernel.walk_all(puppet.pid, &mut |_| {}, residents).unwrap();
+        kernel.walk_all(pid, &mut |_| {}, residents).unwrap();
         pages
     };
     puppet.clear();
