@@ -134,11 +134,13 @@ static __noinline u32 call_of_lock(struct call *c, u64 mm, u32 writes)
 			       OP_EXEC :
 			       0;
 	/*
-	 * Whose tables of a file are taken down has its pages compared. Looking up whose they are would lock the mappings, and
-	 * the kernel does not run this program within itself.
+	 * Takes down the tables of all who have mapped the file. Looking up whose they are would lock the mappings, and the kernel
+	 * does not run this program within itself: it is a loss.
 	 */
-	if (c->op == OP_MADVISE && c->args[2] == MADV_COLLAPSE)
+	if (c->op == OP_MADVISE && c->args[2] == MADV_COLLAPSE) {
+		drop(DROP_VANISH_WALKS, 1);
 		return 0;
+	}
 	if (c->op == OP_MADVISE && (c->args[2] == MADV_POPULATE_READ || c->args[2] == MADV_POPULATE_WRITE)) {
 		populates(mm, c->args[0], c->args[1]);
 		return 0;

@@ -532,7 +532,7 @@ mod tests {
         let mut parent = Space::of(residents(&[1, 2, 700]));
         parent.change(Change::Fault(at(3)), false);
         parent.change(Change::Removed(at(1), at(2)), false);
-        let private = [at(0)..at(4)];
+        let private = [at(0)..at(4), at(5)..at(6)];
         let mut child = parent.forked(&private);
         let gone = child.close(residents(&[2]), Vec::new, false);
         assert_eq!(pages(&gone.perhaps), [3]);
