@@ -78,11 +78,11 @@ pub enum WritesChoice {
 /// How pages are seen that go within an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VanishChoice {
+    /// By a look at every system call of the machine, which makes all of them slower.
+    Calls,
     /// As the locks of mappings are asked for, and by comparing what is resident at two boundaries. Nobody's system calls are
     /// slower for it.
-    Auto,
-    /// By a look at every system call of the machine, which makes all of them slower.
-    Exact,
+    Locks,
 }
 
 /// Whether samples are taken, and by what.

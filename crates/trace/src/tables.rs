@@ -396,7 +396,7 @@ table! {
         inode: u64,
         /// The build id of the ELF file, hexadecimal; null where it has none or could not be read.
         build_id: Option<String>,
-        /// When it was first seen.
+        /// From when it counts: when it was first seen, or the beginning of the program that has it.
         from_ns: Time,
         /// When it was gone.
         to_ns: Option<Time>,

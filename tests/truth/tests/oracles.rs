@@ -60,20 +60,20 @@ fn main() -> ExitCode {
             plan.options = vec!["--no-follow".into()];
             check(&plan, 20)
         }));
+        cases.push(Case::new(name("truncated by O_TRUNC"), move || {
+            reported_incomplete(&Plan::workload("truncated", interval), &["open"])
+        }));
         cases.push(Case::new(
-            name("truncated by O_TRUNC --vanish exact"),
+            name("truncated by O_TRUNC --vanish locks"),
             move || {
                 let mut plan = Plan::workload("truncated", interval);
-                plan.options = vec!["--vanish".into(), "exact".into()];
-                reported_incomplete(&plan, &["open"])
+                plan.options = ["--no-follow", "--vanish", "locks"]
+                    .map(Into::into)
+                    .to_vec();
+                plan.arguments = vec!["open".into()];
+                check(&plan, 0)
             },
         ));
-        cases.push(Case::new(name("truncated by O_TRUNC"), move || {
-            let mut plan = Plan::workload("truncated", interval);
-            plan.options = vec!["--no-follow".into()];
-            plan.arguments = vec!["open".into()];
-            check(&plan, 0)
-        }));
         cases.push(Case::new(name("hugetlb"), move || {
             let _reserved = match HugePages::reserve(8) {
                 Ok(guard) => guard,
@@ -105,9 +105,9 @@ fn main() -> ExitCode {
         ("shortthreads", 300),
         ("shortlife", 1),
     ] {
-        cases.push(Case::new(format!("{workload} --vanish exact"), move || {
+        cases.push(Case::new(format!("{workload} --vanish locks"), move || {
             let mut plan = Plan::workload(workload, interval);
-            plan.options = vec!["--vanish".into(), "exact".into()];
+            plan.options = vec!["--vanish".into(), "locks".into()];
             check(&plan, strong)
         }));
     }

@@ -24,7 +24,7 @@ pub(crate) const KIND: Kind = Kind { load, start };
 
 fn load(options: &RecordOptions, load: &mut LoadOptions) {
     // A fault handler moves pages of the target without a lock: what is resident where says nothing then.
-    if options.vanish == VanishChoice::Exact || options.traps != TrapsChoice::Off {
+    if options.vanish == VanishChoice::Calls || options.traps != TrapsChoice::Off {
         load.vanish = VanishHooks::Calls;
     }
 }

@@ -47,7 +47,14 @@ impl Events {
             return;
         }
         match event {
-            Event::Fork(fork) => self.fork(fork),
+            Event::Fork(fork) => {
+                // The number of one that has ended, given anew before anybody looked.
+                let is_again = self.exits.iter().any(|(pid, ..)| *pid == fork.pid);
+                if is_again && fork.kind == ForkKind::Process {
+                    self.collected(fork.time);
+                }
+                self.fork(fork);
+            }
             Event::Exec(exec) => {
                 let path = String::from_utf8_lossy(exec.path).into_owned();
                 self.exec(exec.pid, exec.time, &path);
@@ -262,5 +269,20 @@ mod tests {
         );
         let deaths = &events.state.objects.deaths;
         assert_eq!(deaths.len(), events.state.objects.births.len());
+    }
+
+    /// Nobody is woken for an exit, so that all of it may come in one look.
+    #[test]
+    fn a_number_that_is_given_anew_at_once_is_another_process() {
+        let mut events = Events::new(State::default(), Vec::new());
+        events.state.processes.adopt(PARENT, Pid(1), Time(1));
+        let child = Pid(u32::MAX - 9);
+        events.take(&fork(child, PARENT, 2));
+        events.take(&exit(child, 3));
+        events.take(&fork(child, PARENT, 4));
+        events.collected(Time(5));
+        let lives = &events.state.processes.all;
+        assert_eq!(lives[&child].row.born_ns, Time(4));
+        assert_eq!(lives[&child].row.died_ns, None);
     }
 }

@@ -35,8 +35,8 @@ fn seen_all_the_same(how: &str) {
 }
 
 /// Pages that the program gives back in a way that is known too late to read their accessed bits: each time is a loss.
-fn counted(how: &str, options: &[&str]) {
-    let Some(stage) = unseen(how, options) else {
+fn counted(how: &str) {
+    let Some(stage) = unseen(how, &[]) else {
         return;
     };
     require_incomplete(&stage);
@@ -102,10 +102,7 @@ fn a_userfaultfd_that_moves_pages_away() {
 
 #[test]
 fn collapsing_a_file_through_another_mapping() {
-    counted("collapse", &[]);
-    if let Some(stage) = unseen("collapse", &["--vanish", "exact"]) {
-        compare(&stage, &stage).require_all("cgroup");
-    }
+    seen_all_the_same("collapse");
 }
 
 #[test]
@@ -146,30 +143,28 @@ fn require_incomplete(stage: &Stage) {
 }
 
 #[test]
-fn punching_a_mapped_file_by_ioctl_is_a_loss_to_the_hooks() {
-    seen_all_the_same("unreserve");
-    counted("unreserve", &["--vanish", "exact"]);
+fn punching_a_mapped_file_by_ioctl_is_a_loss() {
+    counted("unreserve");
 }
 
 #[test]
-fn zeroing_a_mapped_file_by_ioctl_is_a_loss_to_the_hooks() {
-    seen_all_the_same("zero");
-    counted("zero", &["--vanish", "exact"]);
+fn zeroing_a_mapped_file_by_ioctl_is_a_loss() {
+    counted("zero");
 }
 
 #[test]
 fn an_io_uring_that_gives_memory_back_is_a_loss() {
-    counted("queue-advice", &[]);
+    counted("queue-advice");
 }
 
 #[test]
 fn an_io_uring_that_punches_a_mapped_file_is_a_loss() {
-    counted("queue-punch", &[]);
+    counted("queue-punch");
 }
 
 #[test]
 fn an_io_uring_that_cuts_a_mapped_file_is_a_loss() {
-    counted("queue-cut", &[]);
+    counted("queue-cut");
 }
 
 /// The control of the cases above: a queue by itself loses nothing.

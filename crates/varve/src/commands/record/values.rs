@@ -114,10 +114,10 @@ pub(crate) enum Writes {
 /// `--vanish`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Vanish {
-    /// By the locks of mappings
-    Auto,
-    /// By every system call
-    Exact,
+    /// At every system call
+    Calls,
+    /// As the locks of mappings are asked for
+    Locks,
 }
 
 /// What a recording can be made with.
