@@ -8,7 +8,7 @@ TYPES = cargo test --release --locked --workspace --test report -- the_types_of_
 
 BIN := target/release
 # The cases of the truth suite that `make test` runs again under Debian's kernels.
-VM_CASES ?= readonly writeonly vanish exec shm cow_fork mremap dontneed 'without hold'
+VM_CASES ?= readonly writeonly vanish exec shm cow_fork mremap dontneed
 OUT ?= target/demo
 
 all: build

@@ -37,7 +37,7 @@ fn folders_from_bytes() {
                 let at = source.below(bytes.len());
                 match source.below(20) {
                     0 => bytes.truncate(at),
-                    1 => drop(bytes.drain(at..(at + 5).min(whole.len() / 2).max(at))),
+                    1 => drop(bytes.drain(at..(at + 5).min(bytes.len()))),
                     _ => bytes[at] ^= 1 << source.below(8),
                 }
                 if bytes.is_empty() {

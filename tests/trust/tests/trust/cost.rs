@@ -94,6 +94,12 @@ fn fewer_samples_are_taken_where_they_would_cost_too_much() {
         let rows: Vec<SampleRow> = recorded.trace.rows().unwrap();
         let weight: u64 = rows.iter().filter_map(|r| r.weight_ns).map(|w| w.0).sum();
         let share = weight as f64 / recorded.cpu_time().0 as f64;
-        assert!((0.8..1.2).contains(&share), "{share}");
+        // Where others want the CPU too, which of few moments are the program's is chance: four standard deviations.
+        let chance = 4.0 / (rows.len() as f64).sqrt();
+        assert!(
+            (share - 1.0).abs() < 0.1 + chance,
+            "{share} of {}",
+            rows.len()
+        );
     }
 }
