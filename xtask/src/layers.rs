@@ -15,6 +15,11 @@ const DEBUGGERS: [&str; 5] = ["gimli", "addr2line", "framehop", "object", "varve
 fn dependencies(repository: &Path) -> HashMap<String, HashSet<String>> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--locked", "--offline"])
+        // What other platforms need was never downloaded.
+        .arg(format!(
+            "--filter-platform={}-unknown-linux-gnu",
+            std::env::consts::ARCH
+        ))
         .current_dir(repository)
         .output()
         .unwrap();

@@ -1,7 +1,7 @@
 //! What recording costs: it is measured, stated, and kept to what was asked.
 
 use varve_faults::Stage;
-use varve_model::Duration;
+use varve_model::{Duration, Time};
 use varve_trace::tables::{CounterRow, IntervalRow, SampleRow};
 use varve_trace::{Overhead, Trace};
 use varve_trust::program;
@@ -44,11 +44,13 @@ impl Recorded {
         held as f64 / (clock.end_ns - clock.start_ns).0 as f64
     }
 
-    /// CPU time that the program used.
-    fn cpu_time(&self) -> Duration {
+    /// CPU time that the program had used when that was last read, and when that was: before the last interval, at whose end
+    /// it is gone.
+    fn cpu_time(&self) -> (Duration, Time) {
         let rows: Vec<CounterRow> = self.trace.rows().unwrap();
-        let last = |name: &str| rows.iter().rfind(|r| r.name == name).unwrap().value as u64;
-        Duration(last("user_ns") + last("system_ns"))
+        let last = |name: &str| rows.iter().rev().filter(|r| r.name == name).nth(1).unwrap();
+        let (user, system) = (last("user_ns"), last("system_ns"));
+        (Duration((user.value + system.value) as u64), user.time_ns)
     }
 
     fn longest(&self) -> Duration {
@@ -91,9 +93,11 @@ fn fewer_samples_are_taken_where_they_would_cost_too_much() {
     assert!(rate(&few) <= rate(&many));
     // A sample stands for the time since the one before it, whatever the rate.
     for recorded in [&many, &few, &forced] {
-        let rows: Vec<SampleRow> = recorded.trace.rows().unwrap();
+        let (used, until) = recorded.cpu_time();
+        let mut rows: Vec<SampleRow> = recorded.trace.rows().unwrap();
+        rows.retain(|row| row.time_ns <= until);
         let weight: u64 = rows.iter().filter_map(|r| r.weight_ns).map(|w| w.0).sum();
-        let share = weight as f64 / recorded.cpu_time().0 as f64;
+        let share = weight as f64 / used.0 as f64;
         // Where others want the CPU too, which of few moments are the program's is chance: four standard deviations.
         let chance = 4.0 / (rows.len() as f64).sqrt();
         assert!(
