@@ -10,13 +10,12 @@
 SEC("raw_tp/start_task_reaping")
 int task_reaping(struct bpf_raw_tracepoint_args *ctx)
 {
-	struct seek c = { .wanted = ctx->args[0] };
-	u32 owner;
+	u64 task = task_numbered(ctx->args[0], 0);
+	u64 mm = task ? (u64)BPF_CORE_READ(CAST_TASK(task), mm) : 0;
+	u32 owner = tracked_owner(mm);
 
-	bpf_for_each_map_elem(&tracked, seek_process, &c, 0);
-	owner = tracked_owner(c.mm);
 	if (owner)
-		vanish(c.mm, CAUSE_EXIT, 0, ~0ull >> 1, owner);
+		vanish(mm, CAUSE_EXIT, 0, ~0ull >> 1, owner);
 	return 0;
 }
 

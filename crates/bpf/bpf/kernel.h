@@ -170,8 +170,22 @@ struct hlist_node {
 struct hlist_head {
 	struct hlist_node *first;
 };
+struct xarray {
+	void *xa_head;
+};
+struct xa_node {
+	unsigned char shift;
+	void *slots[64];
+};
+struct idr {
+	struct xarray idr_rt;
+};
+struct pid_namespace {
+	struct idr idr;
+};
 struct upid {
 	int nr;
+	struct pid_namespace *ns;
 };
 struct pid {
 	unsigned int level;

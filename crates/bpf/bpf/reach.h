@@ -29,54 +29,46 @@ static __always_inline u32 number_at(struct task_struct *task, u32 level)
 	return number;
 }
 
-/* A search for the tracked process that has a thread of this number */
-struct seek {
-	u64 mm;
-	u64 node;
-	u64 head;
-	u32 wanted;
-	u32 level;
-};
+#define XA_NODE_TAG 2 /* lib/xarray.c: an entry that is a node and not what was stored */
+#define XA_MAX_DEPTH 6
 
-static long seek_thread(u32 i, struct seek *c)
+/*
+ * The task that has this number in the pid namespace that is so deep above the current thread; 0: none has. A namespace
+ * keeps its numbers in an xarray (kernel/pid.c, find_pid_ns). A node that goes while it is read leads to no task whose pid
+ * leads back to it.
+ */
+static __always_inline u64 task_numbered(u32 number, u32 level)
 {
-	struct task_struct *task;
+	struct pid *pid = BPF_CORE_READ(current_task(), thread_pid);
+	struct pid_namespace *space = NULL;
+	u64 at, entry;
 
-	if (!c->node || c->node == c->head)
-		return 1;
-	task = CAST_TASK(c->node - bpf_core_field_offset(struct task_struct, thread_node));
-	if (number_at(task, c->level) == c->wanted) {
-		c->mm = (u64)BPF_CORE_READ(task, mm);
-		return 1;
-	}
-	c->node = (u64)BPF_CORE_READ(task, thread_node.next);
-	return 0;
-}
-
-static long seek_process(void *map, u32 *pid, struct tracked *t, struct seek *c)
-{
-	struct task_struct *task = CAST_TASK(find_task(*pid));
-	struct signal_struct *signal;
-
-	if (!task)
+	if (!pid || level > 32) /* MAX_PID_NS_LEVEL */
 		return 0;
-	signal = BPF_CORE_READ(task, signal);
-	c->head = (u64)signal + bpf_core_field_offset(struct signal_struct, thread_head);
-	c->node = (u64)BPF_CORE_READ(signal, thread_head.next);
-	bpf_loop(1 << 16, seek_thread, c, 0);
-	return c->mm != 0;
+	at = (u64)pid + bpf_core_field_offset(struct pid, numbers) + level * bpf_core_type_size(struct upid) +
+	     bpf_core_field_offset(struct upid, ns);
+	bpf_probe_read_kernel(&space, sizeof(space), (void *)(unsigned long)at);
+	entry = space ? (u64)BPF_CORE_READ(space, idr.idr_rt.xa_head) : 0;
+	for (int i = 0; i < XA_MAX_DEPTH && (entry & 3) == XA_NODE_TAG; i++) {
+		u64 slots = bpf_core_field_size(struct xa_node, slots) / sizeof(u64);
+		u64 node = entry - XA_NODE_TAG;
+		u64 slot = number >> BPF_CORE_READ((struct xa_node *)(unsigned long)node, shift);
+
+		if (i == 0 && slot >= slots)
+			return 0;
+		at = node + bpf_core_field_offset(struct xa_node, slots) + (slot & (slots - 1)) * sizeof(u64);
+		entry = 0;
+		bpf_probe_read_kernel(&entry, sizeof(entry), (void *)(unsigned long)at);
+	}
+	return (entry & 3) == 0 ? task_of((struct pid *)(unsigned long)entry) : 0;
 }
 
-/* The memory of the tracked process that the current thread calls so; 0: it is none */
+/* The memory of the thread that the current thread calls so; 0: there is none */
 static __noinline u64 mm_called(u32 number)
 {
-	struct task_struct *task = current_task();
-	struct seek c = { .wanted = number, .level = BPF_CORE_READ(task, thread_pid, level) };
+	u64 task = task_numbered(number, BPF_CORE_READ(current_task(), thread_pid, level));
 
-	if (number_at(BPF_CORE_READ(task, group_leader), c.level) == number)
-		return (u64)BPF_CORE_READ(task, mm);
-	bpf_for_each_map_elem(&tracked, seek_process, &c, 0);
-	return c.mm;
+	return task ? (u64)BPF_CORE_READ(CAST_TASK(task), mm) : 0;
 }
 
 static __always_inline u32 owner_of(u64 mm)
