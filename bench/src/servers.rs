@@ -78,11 +78,19 @@ impl Served {
     }
 }
 
+/// One run of a command, seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ran {
+    /// From its first instruction to its end.
+    itself: f64,
+    /// With the start and the end of the recorder.
+    whole: f64,
+}
+
 /// What came of a program: of each round plain first, then each set of options.
 enum Measured {
     Server(String, Vec<Vec<Served>>),
-    /// Seconds.
-    Command(String, Vec<Vec<f64>>),
+    Command(String, Vec<Vec<Ran>>),
 }
 
 pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
@@ -330,7 +338,7 @@ impl Recorder {
     }
 }
 
-fn of_command(common: &Common, options: &Options, name: &str) -> Result<Option<Vec<Vec<f64>>>> {
+fn of_command(common: &Common, options: &Options, name: &str) -> Result<Option<Vec<Vec<Ran>>>> {
     let scratch = tempfile::tempdir_in(&common.scratch)
         .map_err(Error::io("make a folder in", &common.scratch))?;
     let Some(program) = programs::command(name, scratch.path(), common.smoke)? else {
@@ -342,19 +350,21 @@ fn of_command(common: &Common, options: &Options, name: &str) -> Result<Option<V
     let all = 1 + options.variants.len();
     let mut rounds = Vec::new();
     for turn in 0..repeats(common, options) {
-        let mut round = vec![0.0; all];
+        let mut round = vec![Ran::default(); all];
         for step in 0..all {
             let which = (turn + step) % all;
-            round[which] = match which.checked_sub(1) {
-                None => plain(common, &program)?.command_s,
+            let outcome = match which.checked_sub(1) {
+                None => plain(common, &program)?,
                 Some(i) => {
                     let words: Vec<&str> = options.variants[i].split_whitespace().collect();
-                    recorded(common, &program, &words, &folder, Peak::Ignored)?
-                        .0
-                        .command_s
+                    recorded(common, &program, &words, &folder, Peak::Ignored)?.0
                 }
             };
-            eprintln!("  {:.2} s", round[which]);
+            round[which] = Ran {
+                itself: outcome.life_s,
+                whole: outcome.command_s,
+            };
+            eprintln!("  {:.2} s, in all {:.2} s", outcome.life_s, outcome.command_s);
         }
         rounds.push(round);
     }
@@ -393,6 +403,7 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
                         format!("{:.2}", median(&p99_with)),
                         format!("{:.1}", median(&longest)),
                         format!("{keeps:.2}"),
+                        "-".to_owned(),
                     ]);
                     if is_default {
                         let limit = (median(&p99) * P99).max(median(&p99) + P99_MS);
@@ -413,8 +424,9 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
                     }
                 }
                 Measured::Command(name, rounds) => {
-                    let [plain, _, ratios] = compare(rounds, i + 1, |s| *s);
-                    let rate = 1.0 / median(&ratios);
+                    let [plain, _, ratios] = compare(rounds, i + 1, |r| r.itself);
+                    let [_, _, whole] = compare(rounds, i + 1, |r| r.whole);
+                    let (rate, whole) = (1.0 / median(&ratios), 1.0 / median(&whole));
                     let none = || "-".to_owned();
                     rows.push(vec![
                         name.clone(),
@@ -430,6 +442,7 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
                         none(),
                         none(),
                         none(),
+                        format!("{whole:.3}"),
                     ]);
                     if is_default {
                         verdicts.push(at_least(&format!("{name}: speed"), rate, RATE));
@@ -454,6 +467,7 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
             "with",
             "longest",
             "bystander",
+            "start and end too",
         ],
         rows,
         verdicts,
@@ -468,7 +482,15 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
                         .collect();
                     json!({"program": name, "rounds": rounds})
                 }
-                Measured::Command(name, rounds) => json!({"program": name, "rounds_s": rounds}),
+                Measured::Command(name, rounds) => {
+                    let round = |r: &Vec<Ran>| -> Vec<Value> {
+                        r.iter()
+                            .map(|r| json!({"itself_s": r.itself, "whole_s": r.whole}))
+                            .collect()
+                    };
+                    let rounds: Vec<Vec<Value>> = rounds.iter().map(round).collect();
+                    json!({"program": name, "rounds": rounds})
+                }
             })
             .collect(),
     }

@@ -299,6 +299,8 @@ struct rec_sample {
 #define ENTRY_WRITTEN 4u
 #define ENTRY_OTHERS 8u
 #define ENTRIES_OF_REGION 3
+/* Or, in a record that says a range, the pages that were there, touched or not: as in struct resident */
+#define ENTRY_THERE 16u
 struct vanish_entry {
 	u64 base; /* low bits: LEAF_* and ENTRY_* */
 	u64 pages[8];
@@ -323,7 +325,7 @@ struct vanish_entry {
 struct rec_vanish {
 	struct record r; /* aux: cause; pid: whose memory it is */
 	u64 mm;
-	u64 start; /* with OPT_RANGES, in the last record of a call: all of this was looked at, and goes */
+	u64 start; /* with OPT_RANGES: all that is there from here on was looked at, and goes; what is not went before */
 	u64 end;   /* 0: not said */
 	u64 count;
 	struct vanish_entry entries[VANISH_ENTRIES];

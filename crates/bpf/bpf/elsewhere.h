@@ -59,16 +59,21 @@ int file_collapsed(struct bpf_raw_tracepoint_args *ctx)
 #define IORING_OP_MADVISE 25
 #define IORING_OP_FTRUNCATE 55
 
-/* What an io_uring is asked to do makes no system call of its own. What takes pages away is a loss. */
+/*
+ * What an io_uring is asked to do makes no system call of its own. What takes pages away is a loss, but where they are seen to
+ * be gone: then only advice is, of which some clears bits alone.
+ */
 static __always_inline void count_submission(u64 request)
 {
+	struct settings *g = get_settings();
 	struct tracked *t = tracked_current();
 	u8 op;
 
-	if (!t || !(t->flags & TRACK_VANISH) || !bpf_core_field_exists(struct io_kiocb, opcode))
+	if (!g || !t || !(t->flags & TRACK_VANISH) || !bpf_core_field_exists(struct io_kiocb, opcode))
 		return;
 	op = BPF_CORE_READ((struct io_kiocb *)(unsigned long)request, opcode);
-	if (op == IORING_OP_FALLOCATE || op == IORING_OP_MADVISE || op == IORING_OP_FTRUNCATE)
+	if (op == IORING_OP_MADVISE ||
+	    (!(g->options & OPT_RANGES) && (op == IORING_OP_FALLOCATE || op == IORING_OP_FTRUNCATE)))
 		drop(DROP_VANISH_WALKS, 1);
 }
 

@@ -84,6 +84,7 @@ __noinline int vanish(u64 mm, u32 cause, u64 start, u64 end, u32 owner)
 	s->reached = cause == CAUSE_KERNEL_TOUCH;
 	s->cursor = start;
 	s->end = end;
+	s->wants_residents = s->says_ranges = s->options & OPT_RANGES && takes_away(cause);
 	s->batch.start = start;
 	fill(&s->batch.r, REC_VANISH, cause);
 	s->batch.mm = mm;
@@ -92,7 +93,7 @@ __noinline int vanish(u64 mm, u32 cause, u64 start, u64 end, u32 owner)
 		s->batch.r.aux = cause | CAUSE_BY_OTHERS;
 	}
 	walk_range(s);
-	if (s->options & OPT_RANGES && takes_away(cause) && s->cursor >= s->end && !s->table_failures)
+	if (s->says_ranges && s->cursor >= s->end && !s->table_failures)
 		s->batch.end = s->end;
 	flush_batch(s);
 	if (s->cursor < s->end)

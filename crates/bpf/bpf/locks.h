@@ -8,12 +8,19 @@
 #define VARVE_LOCKS_H
 
 #define PF_EXITING 4
+#define UFFDIO_REGISTER 0xc020aa00
+#define UFFDIO_REGISTER_MODE_MISSING 1
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 
 /* A cgroup's path came between the two arguments until 6.13 */
 struct trace_event_raw_mmap_lock {
 	u64 memcg_id;
+} __attribute__((preserve_access_index));
+
+/* Came with the operation, in 6.8 */
+struct uffdio_move {
+	u64 len;
 } __attribute__((preserve_access_index));
 
 static __always_inline int is_for_writing(struct bpf_raw_tracepoint_args *ctx)
@@ -105,6 +112,21 @@ static __always_inline int is_on_others(u32 op)
 }
 
 /*
+ * Whether memory is registered into which UFFDIO_MOVE can bring pages. It asks for the lock of one mapping, which has no
+ * tracepoint: what comes so and goes so within an interval is not seen.
+ */
+static __noinline int may_move(struct call *c)
+{
+	u64 mode = 0;
+
+	if (!c || (u32)c->args[1] != UFFDIO_REGISTER || !bpf_core_type_exists(struct uffdio_move))
+		return 0;
+	/* Behind the range; the kernel has read it just now */
+	bpf_probe_read_user(&mode, sizeof(mode), (void *)(c->args[2] + 16));
+	return mode & UFFDIO_REGISTER_MODE_MISSING;
+}
+
+/*
  * The call of a thread that asks for the lock of mappings, if its pages are to be looked at. What takes no walk is done here: a
  * frame of this function goes before the walk begins.
  */
@@ -133,11 +155,10 @@ static __noinline u32 call_of_lock(struct call *c, u64 mm, u32 writes)
 				       BPF_CORE_READ(CAST_MM(mm), start_code) ?
 			       OP_EXEC :
 			       0;
-	/*
-	 * Takes down the tables of all who have mapped the file. Looking up whose they are would lock the mappings, and the kernel
-	 * does not run this program within itself: it is a loss.
-	 */
-	if (c->op == OP_MADVISE && c->args[2] == MADV_COLLAPSE) {
+	/* What it takes is gone at the next boundary, or in a huge page that begins as accessed */
+	if (c->op == OP_MADVISE && c->args[2] == MADV_COLLAPSE)
+		return 0;
+	if (c->op == OP_IOCTL && may_move(c)) {
 		drop(DROP_VANISH_WALKS, 1);
 		return 0;
 	}

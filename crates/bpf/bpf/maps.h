@@ -34,6 +34,7 @@ struct scratch {
 	u32 ring_wake;
 	u32 reached; /* whatever is present counts as accessed */
 	u32 wants_residents;
+	u32 says_ranges; /* in the records, what was looked at and goes */
 	/* which table each copy holds */
 	u64 at5, at4, at3, at2;
 	/* sums */

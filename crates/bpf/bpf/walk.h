@@ -323,6 +323,19 @@ static __always_inline void flush_batch(struct scratch *s)
 	s->batch_pages = 0;
 }
 
+/* The same before the batch is full; all up to an address was looked at */
+static __always_inline void flush_up_to(struct scratch *s, u64 address)
+{
+	if (!s->says_ranges || address <= s->batch.start) {
+		flush_batch(s);
+		return;
+	}
+	s->batch.end = address;
+	flush_batch(s);
+	s->batch.start = address;
+	s->batch.end = 0;
+}
+
 __noinline int batch_region(struct scratch *s)
 {
 	struct region *r;
@@ -333,7 +346,7 @@ __noinline int batch_region(struct scratch *s)
 		return 0;
 	r = &s->region;
 	if (s->batch.count > VANISH_ENTRIES - ENTRIES_OF_REGION)
-		flush_batch(s);
+		flush_up_to(s, r->base);
 	if (s->batch.count > VANISH_ENTRIES - ENTRIES_OF_REGION)
 		return 0;
 	e = &s->batch.entries[s->batch.count];
@@ -403,24 +416,45 @@ static __always_inline u64 entry_of(struct scratch *s, u64 *copy, u64 *copied, u
 	return copy[index];
 }
 
-/* Says what is there, for who wants to know that */
-static __always_inline void emit_resident(struct scratch *s, u64 base)
+static __always_inline void batch_there(struct scratch *s, u64 base)
 {
-	u32 at = s->residents;
+	struct vanish_entry *e;
+
+	if (s->batch.count >= VANISH_ENTRIES)
+		flush_up_to(s, base & ~(SIZE_2M - 1));
+	if (s->batch.count >= VANISH_ENTRIES)
+		return;
+	e = &s->batch.entries[s->batch.count];
+	e->base = base | ENTRY_THERE;
+	for (int i = 0; i < 8; i++)
+		e->pages[i] = s->there[i];
+	s->batch.count++;
+}
+
+/* Says what is there, for who wants to know that. Not inline: so the verifier looks at it once */
+__noinline int emit_resident(struct scratch *s, u64 base)
+{
 	struct resident *out;
 	u64 any = 0;
+	u32 at;
 
-	if (!s->wants_residents)
-		return;
+	if (!s || !s->wants_residents)
+		return 0;
 	for (int i = 0; i < 8; i++)
 		any |= s->there[i];
+	if (any && s->to_ring) {
+		batch_there(s, base);
+		return 0;
+	}
+	at = s->residents;
 	out = any ? bpf_map_lookup_elem(&residents, &at) : NULL;
 	if (!out)
-		return;
+		return 0;
 	out->base = base;
 	for (int i = 0; i < 8; i++)
 		out->pages[i] = s->there[i];
 	s->residents = at + 1;
+	return 0;
 }
 
 __noinline int scan_leaf(struct scratch *s, u64 entry, u64 va, u32 leaf)
@@ -619,7 +653,7 @@ static __always_inline void prepare(struct scratch *s, const struct settings *g,
 	s->present = s->checks = s->check_failures = s->table_failures = 0;
 	s->out_count = s->full = 0;
 	s->reached = 0;
-	s->wants_residents = s->residents = 0;
+	s->wants_residents = s->says_ranges = s->residents = 0;
 	s->block_count = 0;
 	s->head = 0;
 	s->batch.count = 0;

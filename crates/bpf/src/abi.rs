@@ -87,13 +87,27 @@ impl header::Resident {
     }
 }
 
+fn entries(bytes: &[u8]) -> impl Iterator<Item = VanishEntry> + '_ {
+    bytes
+        .chunks_exact(size_of::<VanishEntry>())
+        .filter_map(VanishEntry::read)
+}
+
+/// What was there of the range of a vanish record
+pub(crate) fn vanish_residents(bytes: &[u8]) -> impl Iterator<Item = crate::Resident> + '_ {
+    let there = entries(bytes).filter(|entry| entry.base & u64::from(ENTRY_THERE) != 0);
+    there.map(|entry| crate::Resident {
+        base: Address(entry.base & !ENTRY_LOW),
+        leaf: leaf((entry.base & ENTRY_LEAF) as u32),
+        pages: entry.pages,
+    })
+}
+
 /// The regions of a vanish record; further entries for the same region say what was written, and what others may
 /// have touched
 pub(crate) fn vanish_regions(bytes: &[u8]) -> impl Iterator<Item = crate::Region> + '_ {
-    let mut entries = bytes
-        .chunks_exact(size_of::<VanishEntry>())
-        .filter_map(VanishEntry::read)
-        .peekable();
+    let touched = |entry: &VanishEntry| entry.base & u64::from(ENTRY_THERE) == 0;
+    let mut entries = entries(bytes).filter(touched).peekable();
     std::iter::from_fn(move || {
         let entry = entries.next()?;
         let mut further = |kind| {

@@ -4,7 +4,7 @@
 
 use varve_model::{Address, Bytes, Cpu, Pid, Tid, Time};
 
-use crate::{MmId, Region};
+use crate::{MmId, Region, Resident};
 
 /// One record from the ring buffer
 #[derive(Debug, Clone, Copy)]
@@ -81,8 +81,8 @@ pub struct Vanish<'a> {
     pub mm: MmId,
     /// Why the pages go
     pub cause: VanishCause,
-    /// From where to where all pages were looked at, and go: those of them that are not in the regions were not touched.
-    /// Said once, at the end, by [`crate::VanishHooks::Locks`]. With [`VanishCause::Populate`] nothing goes.
+    /// From where to where all pages that were there were looked at, and go; said by [`crate::VanishHooks::Locks`]. With
+    /// [`VanishCause::Populate`] nothing goes.
     pub range: Option<(Address, Address)>,
     pub(crate) regions: &'a [u8],
 }
@@ -301,5 +301,10 @@ impl Vanish<'_> {
     /// The pages, one region after the other
     pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
         crate::abi::vanish_regions(self.regions)
+    }
+
+    /// What was there of [`range`](Self::range), in order of addresses
+    pub fn residents(&self) -> impl Iterator<Item = Resident> + '_ {
+        crate::abi::vanish_residents(self.regions)
     }
 }

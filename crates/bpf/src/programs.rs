@@ -73,7 +73,7 @@ pub(crate) const HARVESTERS: [&str; 3] = ["page_aged", "huge_page_aged", "table_
 
 /// The programs of [`VanishHooks::Locks`] and of [`VanishHooks::Calls`]
 const BY_LOCKS: [&str; 4] = ["lock_asked", "lock_released", "area_found", "tree_written"];
-const BY_CALLS: [&str; 2] = ["call_enter", "call_exit"];
+const BY_CALLS: [&str; 3] = ["call_enter", "call_exit", "file_collapsed"];
 
 pub(crate) const PROGRAMS: [Program; 28] = [
     Program {

@@ -79,7 +79,7 @@ pub enum WritesChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VanishChoice {
     /// By a look at every system call of the machine, which makes all of them slower.
-    Calls,
+    Exact,
     /// As the locks of mappings are asked for, and by comparing what is resident at two boundaries. Nobody's system calls are
     /// slower for it.
     Locks,

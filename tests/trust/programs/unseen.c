@@ -251,6 +251,16 @@ static void by_moving(void) {
   madvise(place, BYTES, MADV_DONTNEED);
 }
 
+static void own_memory(void) { pages = map(BYTES); }
+
+// Gives the pages back, then their mapping
+static void by_dropping(void) {
+  touch(pages);
+  madvise(pages, BYTES, MADV_DONTNEED);
+  munmap(pages, BYTES);
+  if (mmap(pages, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != pages) die("mmap");
+}
+
 static char *aligned(int fd) {
   char *room = map(2 * HUGE);
   char *at = (char *)(((uintptr_t)room + HUGE - 1) & ~(HUGE - 1));
@@ -438,6 +448,7 @@ static const struct {
     {"write", memory_file, by_writing_file},
     {"environ", environment, by_environment},
     {"move", movable, by_moving},
+    {"drop", own_memory, by_dropping},
     {"collapse", mapped_twice, by_collapsing},
     {"mrelease", first_in_turn, by_reaping},
     {"remap", segment, by_attaching},

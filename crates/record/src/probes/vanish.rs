@@ -24,7 +24,7 @@ pub(crate) const KIND: Kind = Kind { load, start };
 
 fn load(options: &RecordOptions, load: &mut LoadOptions) {
     // A fault handler moves pages of the target without a lock: what is resident where says nothing then.
-    if options.vanish == VanishChoice::Calls || options.traps != TrapsChoice::Off {
+    if options.vanish == VanishChoice::Exact || options.traps != TrapsChoice::Off {
         load.vanish = VanishHooks::Calls;
     }
 }
@@ -60,7 +60,7 @@ pub(crate) fn add_resident(residents: &mut Residents, resident: &Resident) {
 fn hooks(kernel: &Kernel) -> &'static str {
     match kernel.vanish_hooks() {
         VanishHooks::Locks => "locks",
-        VanishHooks::Calls => "calls",
+        VanishHooks::Calls => "exact",
     }
 }
 
@@ -87,7 +87,7 @@ impl Vanish {
         // What happens while a target that runs on is read belongs to both intervals: it may have been read after it.
         let read = state.ran_on && state.released.is_some_and(|read| time <= read);
         if next && read {
-            space.change(change, false);
+            space.change(change.clone(), false);
         }
         space.change(change, next);
     }
@@ -141,7 +141,11 @@ impl Vanish {
         if let Some((start, end)) = event.range {
             let change = match event.cause {
                 VanishCause::Populate => Change::Populated(start.0, end.0),
-                _ => Change::Removed(start.0, end.0),
+                _ => {
+                    let mut there = Residents::new();
+                    event.residents().for_each(|r| add_resident(&mut there, &r));
+                    Change::Removed(start.0, end.0, there)
+                }
             };
             self.change(event.pid, event.time, change, state);
         }

@@ -105,10 +105,10 @@ pub(crate) struct Record {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) writes: Writes,
 
-    /// How pages are seen that go within an interval: by `calls` (at every system call, which makes those of all programs of
-    /// the machine slower) or by `locks` (as the locks of mappings are asked for, and by comparing what is resident at its two
-    /// ends: a page that went unseen counts as perhaps touched; ARCHITECTURE.md lists what that misses)
-    #[arg(long, value_name = "HOW", default_value = "calls")]
+    /// How pages are seen that go within an interval: by `locks` (as the locks of mappings are asked for, and by comparing what
+    /// is resident at its two ends: a page that went unseen counts as perhaps touched) or `exact` (at every system call, which
+    /// makes those of all programs of the machine two to three times as slow)
+    #[arg(long, value_name = "HOW", default_value = "locks")]
     pub(crate) vanish: Vanish,
 
     /// Samples of what each thread waits for, per second of each CPU: a rate such as `4000/s`, whatever it costs, or `off`.
@@ -251,7 +251,7 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             Writes::Off => WritesChoice::Off,
         },
         vanish: match arguments.vanish {
-            Vanish::Calls => VanishChoice::Calls,
+            Vanish::Exact => VanishChoice::Exact,
             Vanish::Locks => VanishChoice::Locks,
         },
         samples: match arguments.samples {

@@ -148,7 +148,7 @@ pub(crate) struct Seen {
     /// Those of them after the 50th round.
     late: usize,
     /// Such with pages missing.
-    short: Vec<u64>,
+    pub(crate) short: Vec<u64>,
 }
 
 /// Compares a trace with what the target noted.

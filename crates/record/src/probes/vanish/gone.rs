@@ -18,14 +18,14 @@ const AROUND: u64 = 16 * PAGE_BYTES;
 pub(crate) type Residents = Vec<(u64, Bitmap)>;
 
 /// What happened to the memory of a process in an interval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// A page was accessed that was not there, or not writable.
     Fault(u64),
     /// The kernel mapped pages without a fault for each.
     Populated(u64, u64),
-    /// All pages were looked at and went.
-    Removed(u64, u64),
+    /// All that was there, as is said, was looked at and went; what was not had gone before.
+    Removed(u64, u64, Residents),
     /// Pages moved from one address to another, so many bytes of them.
     Moved(u64, u64, u64),
     /// All of the memory went: the process ended, or ran another program.
@@ -86,6 +86,21 @@ impl Pages {
                 self.0.remove(&region);
             }
         }
+    }
+
+    /// Takes away the pages of a range, and returns them.
+    fn take(&mut self, start: u64, end: u64) -> Pages {
+        let mut taken = Pages::default();
+        let regions = start / REGION..end.div_ceil(REGION);
+        for (region, bits) in self.0.iter().filter(|(r, _)| regions.contains(r)) {
+            let within = within(*region, start, end);
+            let of: Bitmap = std::array::from_fn(|i| bits[i] & within[i]);
+            if of != [0; 8] {
+                taken.0.insert(*region, of);
+            }
+        }
+        self.take_away(&taken);
+        taken
     }
 
     pub(super) fn add(&mut self, more: &Pages) {
@@ -212,7 +227,7 @@ impl Space {
     pub(super) fn forked(&self, areas: &[Range<u64>]) -> Space {
         let mut all = Replay::new(Pages::of(&self.before), &self.before);
         let changes = self.changes.iter().chain(&self.next);
-        changes.for_each(|change| all.take(*change));
+        changes.for_each(|change| all.take(change));
         let mut left = all.faulted;
         left.add(&all.old);
         let mut copied = left.clone();
@@ -252,7 +267,7 @@ impl Space {
             missing(&before, here)
         };
         let mut all = Replay::new(old, &before);
-        changes.iter().for_each(|change| all.take(*change));
+        changes.iter().for_each(|change| all.take(change));
         if all.is_empty() {
             return Gone::default();
         }
@@ -263,13 +278,13 @@ impl Space {
         };
         gone.accessed.take_away(&here);
         gone.perhaps.take_away(&here);
+        gone.accessed.add(&all.sooner.accessed);
         if !gone.accessed.is_empty() {
             let along = mapped_along(&gone.accessed, &changes, &before, &areas(), huge);
             gone.perhaps.add(&along);
             gone.perhaps.take_away(&here);
         }
-        gone.accessed.add(&all.ended.accessed);
-        gone.perhaps.add(&all.ended.perhaps);
+        gone.perhaps.add(&all.sooner.perhaps);
         gone.perhaps.take_away(&gone.accessed);
         gone
     }
@@ -299,8 +314,8 @@ struct Replay<'a> {
     /// Pages that were resident before, or were populated.
     old: Pages,
     faulted: Pages,
-    /// What was there when all of it went.
-    ended: Gone,
+    /// What went unseen before what was around it, or all of it, went.
+    sooner: Gone,
     /// Of `before` nothing is left.
     is_new: bool,
 }
@@ -311,30 +326,39 @@ impl Replay<'_> {
             before,
             old,
             faulted: Pages::default(),
-            ended: Gone::default(),
+            sooner: Gone::default(),
             is_new: false,
         }
     }
 
     fn is_empty(&self) -> bool {
-        let ended = self.ended.accessed.is_empty() && self.ended.perhaps.is_empty();
-        self.old.is_empty() && self.faulted.is_empty() && ended
+        let sooner = self.sooner.accessed.is_empty() && self.sooner.perhaps.is_empty();
+        self.old.is_empty() && self.faulted.is_empty() && sooner
     }
 
-    fn take(&mut self, change: Change) {
+    fn take(&mut self, change: &Change) {
         match change {
-            Change::Fault(address) => self.faulted.insert(address),
-            Change::Populated(start, end) => self.old.insert_all(start, end),
-            Change::Removed(start, end) => {
-                self.old.remove_all(start, end);
-                self.faulted.remove_all(start, end);
-            }
-            Change::Moved(from, to, bytes) => self.moved(from, to, bytes),
+            Change::Fault(address) => self.faulted.insert(*address),
+            Change::Populated(start, end) => self.old.insert_all(*start, *end),
+            Change::Removed(start, end, there) => self.removed(*start, *end, there),
+            Change::Moved(from, to, bytes) => self.moved(*from, *to, *bytes),
             Change::Ended => {
-                self.ended.accessed.add(&std::mem::take(&mut self.faulted));
-                self.ended.perhaps.add(&std::mem::take(&mut self.old));
+                self.sooner.accessed.add(&std::mem::take(&mut self.faulted));
+                self.sooner.perhaps.add(&std::mem::take(&mut self.old));
                 self.is_new = true;
             }
+        }
+    }
+
+    fn removed(&mut self, start: u64, end: u64, there: &Residents) {
+        let there = Pages::of(there);
+        for (of, sooner) in [
+            (&mut self.faulted, &mut self.sooner.accessed),
+            (&mut self.old, &mut self.sooner.perhaps),
+        ] {
+            let mut unseen = of.take(start, end);
+            unseen.take_away(&there);
+            sooner.add(&unseen);
         }
     }
 
@@ -381,35 +405,37 @@ fn mapped_along(
             faulted.insert(*address);
         }
     }
-    for area in hit {
-        let (start, end) = (area.addresses.start, area.addresses.end);
-        let own = faulted.addresses().filter(|a| area.addresses.contains(a));
-        for address in own {
-            if area.is_file {
-                let first = address / AROUND * AROUND;
-                along.insert_all(first.max(start), (first + AROUND).min(end));
-                continue;
-            }
-            let first = address / REGION * REGION;
-            // Where a huge page was mapped there was nothing before, and nothing else was faulted in.
-            let was_empty = before
-                .binary_search_by_key(&(first / REGION), |(region, _)| *region)
-                .is_err();
-            let alone = faulted.0[&(first / REGION)]
-                .iter()
-                .map(|word| word.count_ones())
-                .sum::<u32>()
-                == 1;
-            if huge
-                && was_empty
-                && alone
-                && gone.contains(address)
-                && first >= start
-                && first + REGION <= end
-            {
-                along.insert_all(first, first + REGION);
-            }
+    let mut take = |address: u64, bounds: Range<u64>, is_file: bool| {
+        let (start, end) = (bounds.start, bounds.end);
+        if is_file {
+            let first = address / AROUND * AROUND;
+            along.insert_all(first.max(start), (first + AROUND).min(end));
         }
+        let first = address / REGION * REGION;
+        // Where a huge page was mapped there was nothing before, and nothing else was faulted in.
+        let was_empty = before
+            .binary_search_by_key(&(first / REGION), |(region, _)| *region)
+            .is_err();
+        let alone = faulted.0[&(first / REGION)]
+            .iter()
+            .map(|word| word.count_ones())
+            .sum::<u32>()
+            == 1;
+        let fits = first >= start && first + REGION <= end;
+        if huge && was_empty && alone && gone.contains(address) && fits {
+            along.insert_all(first, first + REGION);
+        }
+    };
+    for area in &hit {
+        let own = faulted.addresses();
+        for address in own.filter(|a| area.addresses.contains(a)) {
+            take(address, area.addresses.clone(), area.is_file);
+        }
+    }
+    // Of a mapping that is gone too it is not known what it was.
+    let is_known = |address: &u64| hit.iter().any(|area| area.addresses.contains(address));
+    for address in faulted.addresses().filter(|a| !is_known(a) && gone.contains(*a)) {
+        take(address, 0..u64::MAX, true);
     }
     along
 }
@@ -437,6 +463,14 @@ mod tests {
         BASE + page * PAGE
     }
 
+    fn anonymous() -> Vec<Area> {
+        let addresses = at(0)..at(1024);
+        vec![Area {
+            addresses,
+            is_file: false,
+        }]
+    }
+
     #[test]
     fn what_was_resident_and_is_gone_may_have_been_touched_once() {
         let mut space = Space::of(residents(&[1, 2, 600]));
@@ -452,12 +486,26 @@ mod tests {
     #[test]
     fn what_was_looked_at_as_it_went_is_known() {
         let mut space = Space::of(residents(&[1, 2, 3]));
-        space.change(Change::Removed(at(1), at(3)), false);
+        space.change(Change::Removed(at(1), at(3), residents(&[1, 2])), false);
         space.change(Change::Fault(at(2)), false);
-        let gone = space.close(residents(&[]), Vec::new, false);
+        let gone = space.close(residents(&[]), anonymous, false);
         assert_eq!(
             (pages(&gone.perhaps), pages(&gone.accessed)),
             (vec![3], vec![2])
+        );
+    }
+
+    #[test]
+    fn what_went_unseen_before_its_mapping_may_have_been_touched() {
+        let mut space = Space::of(residents(&[1, 2]));
+        space.change(Change::Fault(at(600)), false);
+        space.change(Change::Fault(at(601)), false);
+        let there = residents(&[2, 601]);
+        space.change(Change::Removed(at(0), at(1024), there), false);
+        let gone = space.close(residents(&[]), anonymous, false);
+        assert_eq!(
+            (pages(&gone.perhaps), pages(&gone.accessed)),
+            (vec![1], vec![600])
         );
     }
 
@@ -475,7 +523,7 @@ mod tests {
         space.change(Change::Fault(at(5)), false);
         space.change(Change::Ended, false);
         space.change(Change::Fault(at(1)), false);
-        let gone = space.close(residents(&[1]), Vec::new, false);
+        let gone = space.close(residents(&[1]), anonymous, false);
         assert_eq!(
             (pages(&gone.perhaps), pages(&gone.accessed)),
             (vec![1, 2], vec![5])
@@ -485,7 +533,7 @@ mod tests {
     #[test]
     fn changes_of_the_next_interval_wait_for_it() {
         let mut space = Space::of(residents(&[1]));
-        space.change(Change::Removed(at(0), at(9)), true);
+        space.change(Change::Removed(at(0), at(9), residents(&[2])), true);
         assert_eq!(
             pages(&space.close(residents(&[2]), Vec::new, false).perhaps),
             [1]
@@ -531,7 +579,7 @@ mod tests {
     fn a_forked_child_has_copies_of_what_is_private() {
         let mut parent = Space::of(residents(&[1, 2, 700]));
         parent.change(Change::Fault(at(3)), false);
-        parent.change(Change::Removed(at(1), at(2)), false);
+        parent.change(Change::Removed(at(1), at(2), residents(&[1])), false);
         let private = [at(0)..at(4), at(5)..at(6)];
         let mut child = parent.forked(&private);
         let gone = child.close(residents(&[2]), Vec::new, false);

@@ -114,10 +114,10 @@ pub(crate) enum Writes {
 /// `--vanish`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Vanish {
-    /// At every system call
-    Calls,
     /// As the locks of mappings are asked for
     Locks,
+    /// At every system call
+    Exact,
 }
 
 /// What a recording can be made with.
