@@ -176,6 +176,7 @@ struct held_group {
 #define REC_EXIT 5
 #define REC_COMM 6
 #define REC_MAPPING 7
+#define REC_REGISTRATION 8 /* of memory with userfaultfd; a record and nothing else */
 
 struct record {
 	u32 kind;

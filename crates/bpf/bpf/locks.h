@@ -18,6 +18,10 @@ struct trace_event_raw_mmap_lock {
 	u64 memcg_id;
 } __attribute__((preserve_access_index));
 
+struct userfaultfd_ctx {
+	struct mm_struct *mm;
+} __attribute__((preserve_access_index));
+
 /* Came with the operation, in 6.8 */
 struct uffdio_move {
 	u64 len;
@@ -112,18 +116,47 @@ static __always_inline int is_on_others(u32 op)
 }
 
 /*
- * Whether memory is registered into which UFFDIO_MOVE can bring pages. It asks for the lock of one mapping, which has no
- * tracepoint: what comes so and goes so within an interval is not seen.
+ * Says that memory is registered into which UFFDIO_MOVE can bring pages. That asks for the lock of one mapping, which has no
+ * tracepoint, so that the loader attaches the next program from now on.
  */
-static __noinline int may_move(struct call *c)
+static __noinline int registers_missing(struct call *c)
 {
+	struct record *rec;
 	u64 mode = 0;
 
 	if (!c || (u32)c->args[1] != UFFDIO_REGISTER || !bpf_core_type_exists(struct uffdio_move))
 		return 0;
 	/* Behind the range; the kernel has read it just now */
 	bpf_probe_read_user(&mode, sizeof(mode), (void *)(c->args[2] + 16));
-	return mode & UFFDIO_REGISTER_MODE_MISSING;
+	if (!(mode & UFFDIO_REGISTER_MODE_MISSING))
+		return 0;
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_VANISH_WALKS, 1);
+		return 0;
+	}
+	fill(rec, REC_REGISTRATION, 0);
+	bpf_ringbuf_submit(rec, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+/* Pages that come by UFFDIO_MOVE and go so within an interval leave no trace: they are a loss */
+SEC("raw_tp/sys_enter")
+int move_asked(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 number = (u32)ctx->args[1] & ~X32_BIT;
+	struct userfaultfd_ctx *user;
+	struct call c = {};
+	u64 file;
+
+	if (number > 511 || !(ops64[number] == OP_IOCTL || ops32[number] == OP_IOCTL) ||
+	    decode(&c, ctx->args[0], number) != OP_IOCTL || (u32)c.args[1] != UFFDIO_MOVE)
+		return 0;
+	file = file_of(c.args[0]);
+	user = file ? (struct userfaultfd_ctx *)BPF_CORE_READ((struct file *)(unsigned long)file, private_data) : NULL;
+	if (user && tracked_owner((u64)BPF_CORE_READ(user, mm)))
+		drop(DROP_VANISH_WALKS, 1);
+	return 0;
 }
 
 /*
@@ -158,8 +191,8 @@ static __noinline u32 call_of_lock(struct call *c, u64 mm, u32 writes)
 	/* What it takes is gone at the next boundary, or in a huge page that begins as accessed */
 	if (c->op == OP_MADVISE && c->args[2] == MADV_COLLAPSE)
 		return 0;
-	if (c->op == OP_IOCTL && may_move(c)) {
-		drop(DROP_VANISH_WALKS, 1);
+	if (c->op == OP_IOCTL) {
+		registers_missing(c);
 		return 0;
 	}
 	if (c->op == OP_MADVISE && (c->args[2] == MADV_POPULATE_READ || c->args[2] == MADV_POPULATE_WRITE)) {

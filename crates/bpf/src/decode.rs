@@ -104,6 +104,7 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
             wait_status: abi::RecExit::read(rest)?.status,
             last: head.aux != 0,
         }),
+        abi::REC_REGISTRATION => Event::Registration,
         abi::REC_COMM => Event::Comm(Comm {
             time,
             pid,

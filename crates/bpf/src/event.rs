@@ -23,6 +23,8 @@ pub enum Event<'a> {
     Comm(Comm<'a>),
     /// A system call that changed the mappings of a tracked process returned
     Mapping(Mapping<'a>),
+    /// A tracked process registered memory for missing pages with userfaultfd ([`crate::Kernel::watch_moves`])
+    Registration,
 }
 
 /// A page fault, at the moment it happens (before the kernel handles it)

@@ -20,7 +20,7 @@ use crate::abi::{
     WalkArgs,
 };
 use crate::calibrate;
-use crate::programs::{self, Loaded, PROGRAMS};
+use crate::programs::{self, Loaded, MOVE_ASKED, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::samples::SampleMaps;
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
 /// The loaded and attached programs with their maps; dropping it detaches and removes everything
 pub struct Kernel {
     /// Declared first, so that the programs are detached before their maps go
-    _links: Vec<libbpf_rs::Link>,
+    links: Vec<libbpf_rs::Link>,
     harvesters: Vec<libbpf_rs::Link>,
     object: Object,
     walk: OwnedFd,
@@ -46,6 +46,7 @@ pub struct Kernel {
     settings: Settings,
     capabilities: Vec<Capability>,
     vanish: VanishHooks,
+    watches_moves: bool,
 }
 
 struct Maps {
@@ -126,7 +127,8 @@ impl Kernel {
             settings.options |= abi::OPT_SOFT_DIRTY;
         }
         let mut kernel = Kernel {
-            _links: links,
+            links,
+            watches_moves: false,
             harvesters,
             walk: program_fd(&object, "walk_process")?,
             change: program_fd(&object, "change_flags")?,
@@ -430,6 +432,23 @@ impl Kernel {
     /// wait there before, so look at the end of each interval too
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.ring.fd()
+    }
+
+    /// From now on counts each `UFFDIO_MOVE` of tracked memory as a loss, which is to be called once an
+    /// [`Event::Registration`] came. Every system call of the machine is slower from then on.
+    ///
+    /// # Errors
+    /// Where the program could not be loaded, or cannot be attached
+    pub fn watch_moves(&mut self) -> Result<(), BpfError> {
+        if self.watches_moves {
+            return Ok(());
+        }
+        let missing = || BpfError::MissingTracepoint("sys_enter".to_owned());
+        let program = self.object.progs_mut().find(|p| p.name() == MOVE_ASKED);
+        let link = program.ok_or_else(missing)?.attach_raw_tracepoint("sys_enter");
+        self.links.push(link.map_err(|_| missing())?);
+        self.watches_moves = true;
+        Ok(())
     }
 
     /// Everything that could not be delivered since the load

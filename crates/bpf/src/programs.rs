@@ -30,6 +30,8 @@ enum Place {
     Demand,
     /// A tracepoint of this name
     Tracepoint(&'static str),
+    /// The same, but only once it is wanted
+    Later(&'static str),
     /// A function of the kernel of this name, which its type information must know
     Function(&'static str),
 }
@@ -72,10 +74,18 @@ const fn harvester(name: &'static str, function: &'static str, purpose: &'static
 pub(crate) const HARVESTERS: [&str; 3] = ["page_aged", "huge_page_aged", "table_cleared"];
 
 /// The programs of [`VanishHooks::Locks`] and of [`VanishHooks::Calls`]
-const BY_LOCKS: [&str; 4] = ["lock_asked", "lock_released", "area_found", "tree_written"];
+const BY_LOCKS: [&str; 5] = [
+    "lock_asked",
+    "lock_released",
+    "area_found",
+    "tree_written",
+    MOVE_ASKED,
+];
+/// The program of [`crate::Kernel::watch_moves`]
+pub(crate) const MOVE_ASKED: &str = "move_asked";
 const BY_CALLS: [&str; 3] = ["call_enter", "call_exit", "file_collapsed"];
 
-pub(crate) const PROGRAMS: [Program; 28] = [
+pub(crate) const PROGRAMS: [Program; 29] = [
     Program {
         name: "walk_process",
         place: Place::Demand,
@@ -131,6 +141,12 @@ pub(crate) const PROGRAMS: [Program; 28] = [
         "reads the bits of pages before what changes mappings, ends a process or reaches into it takes them",
         Need::Promised,
     ),
+    Program {
+        name: MOVE_ASKED,
+        place: Place::Later("sys_enter"),
+        purpose: "counts what UFFDIO_MOVE takes, once memory is registered with userfaultfd",
+        need: Need::Optional,
+    },
     program(
         "prepare_exec",
         "sched_prepare_exec",
@@ -468,7 +484,7 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
         capabilities.push(Capability {
             name: match program.place {
                 Place::Demand => program.name,
-                Place::Tracepoint(name) | Place::Function(name) => name,
+                Place::Tracepoint(name) | Place::Later(name) | Place::Function(name) => name,
             },
             purpose: program.purpose,
             available,
@@ -489,7 +505,7 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
 }
 
 fn hang(object: &Object, program: &Program, links: &mut Vec<Link>) -> Result<(), String> {
-    if program.place == Place::Demand {
+    if matches!(program.place, Place::Demand | Place::Later(_)) {
         return Ok(());
     }
     let Some(loaded) = object.progs_mut().find(|p| p.name() == program.name) else {

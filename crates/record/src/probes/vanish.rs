@@ -11,11 +11,11 @@ use varve_bpf::{
     Doer, Event, ForkKind, Kernel, LoadOptions, Mapping, MappingCall, Resident, TrackFlags,
     VanishCause, VanishHooks,
 };
-use varve_model::{Bytes, Pid, Time};
+use varve_model::{Bytes, Loss, Pid, Time};
 
 pub(crate) use self::gone::Residents;
 use self::gone::{Area, Change, Space};
-use super::{Held, Kind, Probe, Setup, Started, Step};
+use super::{Held, Kind, Lost, Probe, Setup, Started, Step};
 use crate::state::State;
 use crate::state::found::{Found, Unseen, When};
 use crate::{Ablation, RecordError, RecordOptions, TrapsChoice, VanishChoice};
@@ -39,6 +39,9 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     Ok(Some(Box::new(Vanish {
         spaces: compares.then(HashMap::new),
         huge: has_huge_pages(),
+        has_begun: false,
+        wants_moves: false,
+        unwatched: 0,
     })))
 }
 
@@ -70,10 +73,23 @@ fn has_huge_pages() -> bool {
     policy.is_ok_and(|policy| !policy.contains("[never]"))
 }
 
+/// Whether a process has a userfaultfd open. One that another process uses for it is not found.
+fn has_userfaultfd(pid: Pid) -> bool {
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+    let mut targets = links.flatten().filter_map(|e| fs::read_link(e.path()).ok());
+    targets.any(|target| target.as_os_str() == "anon_inode:[userfaultfd]")
+}
+
 struct Vanish {
     /// By whose memory it is; none where the kernel part sees everything go.
     spaces: Option<HashMap<Pid, Space>>,
     huge: bool,
+    /// Whether the processes that ran before the recording were looked at.
+    has_begun: bool,
+    /// Memory was registered with userfaultfd.
+    wants_moves: bool,
+    /// Times that it was, and nobody sees what is moved there.
+    unwatched: u64,
 }
 
 impl Vanish {
@@ -179,6 +195,7 @@ impl Probe for Vanish {
                 let page = fault.address.page().address().0;
                 self.change(fault.pid, fault.time, Change::Fault(page), state);
             }
+            Event::Registration => self.wants_moves = true,
             Event::Mapping(mapping) => self.mapping_changed(mapping, state),
             Event::Fork(fork) if fork.kind == ForkKind::Process && fork.tracked => {
                 self.forked(fork.parent, fork.pid, state);
@@ -193,6 +210,20 @@ impl Probe for Vanish {
             }
             _ => {}
         }
+    }
+
+    fn apply(&mut self, kernel: &mut Kernel) -> Result<(), RecordError> {
+        if self.spaces.is_some() && !std::mem::replace(&mut self.has_begun, true) {
+            self.wants_moves |= kernel.tracked()?.list().into_iter().any(has_userfaultfd);
+        }
+        if std::mem::take(&mut self.wants_moves) && kernel.watch_moves().is_err() {
+            self.unwatched += 1;
+        }
+        Ok(())
+    }
+
+    fn losses(&self, lost: &mut Lost) {
+        lost.push((Loss::VanishWalks, self.unwatched));
     }
 
     fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {

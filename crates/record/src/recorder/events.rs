@@ -69,7 +69,7 @@ impl Events {
                 let processes = &mut self.state.processes;
                 processes.maps_changed(mapping.pid, mapping.time);
             }
-            Event::Fault(_) | Event::Vanish(_) => {}
+            Event::Fault(_) | Event::Vanish(_) | Event::Registration => {}
         }
         self.tell(|probe, state| probe.event(event, state));
         self.refine_found();

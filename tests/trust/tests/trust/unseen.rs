@@ -111,6 +111,7 @@ fn its_environment_as_a_file() {
 
 #[test]
 fn a_userfaultfd_that_moves_pages_away() {
+    // They come without a fault, too, and go so.
     counted("move", &[]);
     if let Some(stage) = unseen("move", EXACT) {
         compare(&stage, &stage).require_all("cgroup");
