@@ -74,12 +74,17 @@ fn write(summary: Summary) {
             return;
         }
     };
-    closing::lines(&trace).iter().for_each(varve_ui::note);
-    varve_ui::note(format!(
+    let wrote = format!(
         "wrote {}; read it with `varve report {}`",
         path.display(),
         quoted_path(&path)
-    ));
+    );
+    // It is looked at once more for what is said of it.
+    let _interruptible = varve_record::interruptible(format!("interrupted: {wrote}"), |sentence| {
+        varve_ui::note(sentence);
+    });
+    closing::lines(&trace).iter().for_each(varve_ui::note);
+    varve_ui::note(wrote);
 }
 
 /// Merges what a recorder wrote, gives names to its objects and completes the manifest.
