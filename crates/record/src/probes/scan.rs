@@ -1,5 +1,7 @@
 //! Accessed bits, read and cleared while the target is held still, or cleared by a kernel that keeps what it clears.
 
+mod slices;
+
 use std::collections::{HashMap, HashSet};
 use std::io;
 
@@ -7,6 +9,7 @@ use varve_bpf::{BpfError, Harvest, Kernel, LoadOptions, MmId, PageFlags, Region}
 use varve_model::Pid;
 use varve_sys::ClearRefs;
 
+use self::slices::{Left, Pass, Price};
 use super::vanish::{self, Residents};
 use super::{Held, Kind, Probe, Reading, Setup, Started, Step};
 use crate::state::found::{Found, When};
@@ -39,6 +42,11 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         has_read: false,
         found: Vec::new(),
         kept: HashMap::new(),
+        pass: None,
+        whole: HashSet::new(),
+        price: Price::default(),
+        left: Left::default(),
+        left_before: Left::default(),
     };
     Ok((setup.options.counts.is_none()).then(|| Box::new(scan) as Box<dyn Probe>))
 }
@@ -61,6 +69,15 @@ struct Scan {
     found: Vec<Found>,
     /// Where in `found` an address space is.
     kept: HashMap<MmId, usize>,
+    /// A pass through the target in slices that is not over.
+    pass: Option<Pass>,
+    /// Processes that are not cleared in slices.
+    whole: HashSet<Pid>,
+    /// What clearing those takes.
+    price: Price,
+    /// What the last pass has left uncleared, and the one before.
+    left: Left,
+    left_before: Left,
 }
 
 impl Scan {
@@ -97,6 +114,7 @@ impl Scan {
             if !walked.insert(stats.mm) {
                 continue;
             }
+            self.left.mark(stats.mm, &mut regions);
             held.reading.resident_pages += stats.present_pages;
             held.reading.failures += stats.flag_failures + stats.table_failures;
             if self.compares {
@@ -134,32 +152,53 @@ impl Scan {
         if held.harvests {
             self.forget();
         }
-        let first = |pid: &Pid| !self.without_first.contains(pid);
-        self.clear.retain(|pid, _| pids.contains(pid) && first(pid));
+        self.left.clear();
+        self.close_files(pids);
         for pid in pids {
-            let opened = match self.clear.remove(pid) {
-                Some(file) => Ok(file),
-                None => ClearRefs::open(*pid),
-            };
-            let done = match opened {
-                Ok(file) if held.harvests => self.harvest(*pid, file, held.kernel, held.reading)?,
-                opened => opened.and_then(|mut file| {
-                    file.clear_accessed()?;
-                    if self.flushes {
-                        file.flush()?;
-                    }
-                    Ok(file)
-                }),
-            };
-            let keeps = self.clear.len() < self.max_open && !self.without_first.contains(pid);
-            match done {
-                Ok(file) if keeps => {
-                    self.clear.insert(*pid, file);
+            let done = if held.harvests {
+                match self.file_of(*pid) {
+                    Ok(file) => self.harvest(*pid, file, held.kernel, held.reading)?,
+                    Err(error) => Err(error),
                 }
+            } else {
+                self.clear_process(*pid)
+            };
+            match done {
                 Err(error) if !is_gone(&error) => return Err(cannot_clear(error)),
                 _ => {}
             }
         }
+        Ok(())
+    }
+
+    /// Closes the files of who has ended.
+    fn close_files(&mut self, pids: &[Pid]) {
+        let first = |pid: &Pid| !self.without_first.contains(pid);
+        self.clear.retain(|pid, _| pids.contains(pid) && first(pid));
+    }
+
+    fn file_of(&mut self, pid: Pid) -> io::Result<ClearRefs> {
+        match self.clear.remove(&pid) {
+            Some(file) => Ok(file),
+            None => ClearRefs::open(pid),
+        }
+    }
+
+    /// Keeps a file for the next time.
+    fn put_back(&mut self, pid: Pid, file: ClearRefs) {
+        if self.clear.len() < self.max_open && !self.without_first.contains(&pid) {
+            self.clear.insert(pid, file);
+        }
+    }
+
+    /// Clears the bits of one process and flushes its translations.
+    fn clear_process(&mut self, pid: Pid) -> io::Result<()> {
+        let mut file = self.file_of(pid)?;
+        file.clear_accessed()?;
+        if self.flushes {
+            file.flush()?;
+        }
+        self.put_back(pid, file);
         Ok(())
     }
 
@@ -170,7 +209,7 @@ impl Scan {
         mut file: ClearRefs,
         kernel: &mut Kernel,
         reading: &mut Reading,
-    ) -> Result<io::Result<ClearRefs>, RecordError> {
+    ) -> Result<io::Result<()>, RecordError> {
         for what in [Harvest::Accessed, Harvest::Written] {
             if what == Harvest::Written && !self.flushes {
                 break;
@@ -193,7 +232,8 @@ impl Scan {
                 return Ok(Err(error));
             }
         }
-        Ok(Ok(file))
+        self.put_back(pid, file);
+        Ok(Ok(()))
     }
 }
 
@@ -219,6 +259,7 @@ impl Probe for Scan {
     fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {
         match step {
             Step::Read => self.read(held),
+            Step::Slice => self.slice(held),
             Step::Await | Step::Prepare => Ok(()),
             Step::Clear => {
                 // Of a process that runs already nothing was read: what it has is compared with later.
