@@ -19,7 +19,7 @@ const REGION_PRICE: u64 = 100_000;
 /// A process is cleared as a whole where one in so many of its accessed pages is left uncleared.
 const MAX_LEFT: u64 = 8;
 /// So many are, however few there are in all: pages that came just now are on no list yet.
-const MIN_LEFT: u64 = 256;
+const MIN_LEFT: u64 = 2048;
 /// What clearing a page of a process as a whole is thought to take at first, nanoseconds.
 const FIRST_PRICE: f64 = 60.0;
 
@@ -39,12 +39,9 @@ impl Left {
         }
         for region in regions {
             if let Some(left) = self.0.get(&(mm, region.base.0, region.leaf)) {
-                let seen = seen(region);
                 for (i, left) in left.iter().enumerate() {
-                    region.sticky[i] |= seen[i] & left;
+                    region.sticky[i] |= region.accessed[i] & left;
                     region.accessed[i] &= !left;
-                    region.young[i] &= !left;
-                    region.referenced[i] &= !left;
                 }
             }
         }
@@ -228,11 +225,9 @@ impl Scan {
             return Ok(Next::Whole);
         }
         self.keep(at.pid, mm, regions);
-        for region in &left {
-            let seen = seen(region);
-            if seen != [0; 8] {
-                self.left.0.insert((mm, region.base.0, region.leaf), seen);
-            }
+        for region in left.iter().filter(|r| r.accessed != [0; 8]) {
+            let key = (mm, region.base.0, region.leaf);
+            self.left.0.insert(key, region.accessed);
         }
         held.kernel.relieve();
         Ok(match resume {
@@ -308,13 +303,8 @@ fn read_part(
     }
 }
 
-/// The pages of which a bit or a flag that can be cleared says that they were accessed.
-fn seen(region: &Region) -> Bitmap {
-    std::array::from_fn(|i| region.accessed[i] | region.young[i] | region.referenced[i])
-}
-
-/// How many those are; a huge one is one.
+/// Pages whose own bits say that they were accessed; a huge one is one.
 fn touched(regions: &[Region]) -> u64 {
-    let words = regions.iter().flat_map(seen);
+    let words = regions.iter().flat_map(|region| region.accessed);
     words.map(|word| u64::from(word.count_ones())).sum()
 }
