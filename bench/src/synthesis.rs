@@ -73,7 +73,6 @@ pub(crate) fn write(folder: &Path, rows: u64, intervals: u64) -> Result<u64> {
             start_ns: Time(i * STEP),
             end_ns: Time((i + 1) * STEP - 400_000),
             held_ns: Duration(400_000),
-            longest_hold_ns: Duration(400_000),
             overlap_ns: Duration(0),
             resident_pages: PAGES * (i + 1).min(2000) / 2000,
             processes: 1,

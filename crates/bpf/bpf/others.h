@@ -249,14 +249,6 @@ static __noinline int reap_other(struct call *c)
 	return vanish(mm_of(task), CAUSE_EXIT, 0, ~0ull >> 1, owner);
 }
 
-/* Whether the recorder itself asks, which clears bits that it has read */
-static __always_inline int is_recorder(void)
-{
-	struct settings *g = get_settings();
-
-	return g && g->self_pid == bpf_get_current_pid_tgid() >> 32;
-}
-
 /* process_madvise: some or all of the memory of the process behind a pidfd */
 static __noinline int advise_other(struct call *c)
 {
@@ -264,7 +256,7 @@ static __noinline int advise_other(struct call *c)
 	struct tracked *t;
 	u32 owner;
 
-	if (!c || !advice_drops(c->args[3]) || is_recorder())
+	if (!c || !advice_drops(c->args[3]))
 		return 0;
 	/* Negative ones that the kernel takes mean the caller itself */
 	if ((s32)c->args[0] >= 0)

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::{MapCore, Object};
-use varve_model::{Address, Duration, Pid, Time};
+use varve_model::{Duration, Pid, Time};
 
 use self::backlog::Backlog;
 use self::findings::describe;
@@ -274,29 +274,6 @@ impl Kernel {
         self.walk_for(pid, sink, Some(residents))
     }
 
-    /// Reads a part of a process: from an address on, so many regions of 2 MiB in which something is. Returns where to go on,
-    /// too; none where nothing is left.
-    ///
-    /// # Errors
-    /// Those of [`Kernel::walk`], and [`BpfError::MemoryGone`] where the process has another memory than the one asked for.
-    pub fn walk_part(
-        &mut self,
-        pid: Pid,
-        wanted: Option<MmId>,
-        start: Address,
-        regions: u32,
-        sink: &mut dyn FnMut(&Region),
-    ) -> Result<(WalkStats, Option<Address>), BpfError> {
-        let mut stats = WalkStats {
-            mm: wanted.unwrap_or_default(),
-            ..WalkStats::default()
-        };
-        let most = regions.min(self.region_limit);
-        // What is there is counted by what would be handed out of it.
-        let resume = self.walk_once(pid, start.0, most, &mut stats, sink, Some(&mut |_| {}))?;
-        Ok((stats, (resume != u64::MAX).then_some(Address(resume))))
-    }
-
     fn walk_for(
         &mut self,
         pid: Pid,
@@ -305,66 +282,52 @@ impl Kernel {
     ) -> Result<WalkStats, BpfError> {
         let mut stats = WalkStats::default();
         let mut start = 0;
-        while start != u64::MAX {
-            let residents = residents
-                .as_mut()
-                .map(|sink| &mut **sink as &mut dyn FnMut(&Resident));
-            start = self.walk_once(pid, start, self.region_limit, &mut stats, sink, residents)?;
-        }
-        Ok(stats)
-    }
-
-    /// Runs the program once, and returns where it is to go on.
-    fn walk_once(
-        &mut self,
-        pid: Pid,
-        start: u64,
-        regions: u32,
-        stats: &mut WalkStats,
-        sink: &mut dyn FnMut(&Region),
-        residents: Option<&mut dyn FnMut(&Resident)>,
-    ) -> Result<u64, BpfError> {
-        let mut args = WalkArgs {
-            pid: pid.0,
-            start,
-            mm_wanted: stats.mm.0,
-            wants_residents: u64::from(residents.is_some()),
-            regions,
-            ..Default::default()
-        };
-        raw::run(self.walk.as_fd(), &mut args).map_err(system("running the walk program"))?;
-        match -args.error {
-            0 => {}
-            libc::ESRCH => return Err(BpfError::NoProcess(pid)),
-            libc::ESTALE => return Err(BpfError::MemoryGone(pid)),
-            error => return Err(system("walking")(io::Error::from_raw_os_error(error))),
-        }
-        let bytes = self
-            .regions
-            .slice(0, args.regions as usize * size_of::<RawRegion>());
-        for region in bytes.chunks_exact(size_of::<RawRegion>()) {
-            if let Some(region) = RawRegion::read(region) {
-                sink(&region.region());
+        loop {
+            let mut args = WalkArgs {
+                pid: pid.0,
+                start,
+                mm_wanted: stats.mm.0,
+                wants_residents: u64::from(residents.is_some()),
+                regions: self.region_limit,
+                ..Default::default()
+            };
+            raw::run(self.walk.as_fd(), &mut args).map_err(system("running the walk program"))?;
+            match -args.error {
+                0 => {}
+                libc::ESRCH => return Err(BpfError::NoProcess(pid)),
+                libc::ESTALE => return Err(BpfError::MemoryGone(pid)),
+                error => return Err(system("walking")(io::Error::from_raw_os_error(error))),
             }
-        }
-        if let Some(residents) = residents {
-            let bytes = args.residents as usize * size_of::<RawResident>();
-            let found = self.residents.slice(0, bytes);
-            for one in found.chunks_exact(size_of::<RawResident>()) {
-                if let Some(one) = RawResident::read(one) {
-                    residents(&one.resident());
+            let bytes = self
+                .regions
+                .slice(0, args.regions as usize * size_of::<RawRegion>());
+            for region in bytes.chunks_exact(size_of::<RawRegion>()) {
+                if let Some(region) = RawRegion::read(region) {
+                    sink(&region.region());
                 }
             }
+            if let Some(residents) = &mut residents {
+                let bytes = args.residents as usize * size_of::<RawResident>();
+                let found = self.residents.slice(0, bytes);
+                for one in found.chunks_exact(size_of::<RawResident>()) {
+                    if let Some(one) = RawResident::read(one) {
+                        residents(&one.resident());
+                    }
+                }
+            }
+            stats.mm = MmId(args.mm);
+            stats.first_ended = args.first_ended != 0;
+            stats.calls += 1;
+            stats.regions += u64::from(args.regions);
+            stats.present_pages += args.present;
+            stats.flag_checks += args.checks;
+            stats.flag_failures += args.check_failures;
+            stats.table_failures += args.table_failures;
+            if args.resume == u64::MAX {
+                return Ok(stats);
+            }
+            start = args.resume;
         }
-        stats.mm = MmId(args.mm);
-        stats.first_ended = args.first_ended != 0;
-        stats.calls += 1;
-        stats.regions += u64::from(args.regions);
-        stats.present_pages += args.present;
-        stats.flag_checks += args.checks;
-        stats.flag_failures += args.check_failures;
-        stats.table_failures += args.table_failures;
-        Ok(args.resume)
     }
 
     /// Switches the page-flag check on or off; on does nothing where the machine cannot do it

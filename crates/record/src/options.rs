@@ -174,8 +174,6 @@ pub struct RecordOptions {
     pub preload: Option<PathBuf>,
     /// Writes.
     pub writes: WritesChoice,
-    /// How long one hold may be: where all cannot be read and cleared in that time it is done in slices.
-    pub max_hold: Duration,
     /// Pages that go within an interval.
     pub vanish: VanishChoice,
     /// Samples.

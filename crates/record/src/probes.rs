@@ -90,8 +90,6 @@ pub(crate) enum Step {
     Read,
     /// Prepares what the next one is to show.
     Prepare,
-    /// Reads and forgets in one, as much as the time of a hold allows ([`Held::until`]).
-    Slice,
     /// Forgets what was read. Of the first interval of a process that runs already it is the only step.
     Clear,
 }
@@ -103,8 +101,6 @@ pub(crate) struct Held<'a> {
     pub(crate) pids: &'a [Pid],
     /// They do not: what is cleared is kept, and cleared first.
     pub(crate) harvests: bool,
-    /// How long they may be held in a slice.
-    pub(crate) until: Time,
     pub(crate) state: &'a mut State,
     pub(crate) reading: &'a mut Reading,
 }
@@ -120,8 +116,6 @@ pub(crate) struct Reading {
     pub(crate) failures: u64,
     /// The most regions of one process that were kept as they were cleared.
     pub(crate) most_regions: u32,
-    /// Whether the pass in slices is over.
-    pub(crate) is_passed: bool,
     /// Others who changed it meanwhile and have ended: what was read before that is not to be believed.
     pub(crate) ends: u32,
 }

@@ -119,7 +119,6 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         reclaim_before: reclaim(),
         root_ended: false,
         interrupted: false,
-        is_last: false,
     };
     let ran = recorder.run();
     drop(last_resort);
@@ -226,8 +225,6 @@ struct Recorder<'a> {
     cpu_began: Duration,
     cpu_before: Duration,
     reclaim_before: Option<i64>,
-    /// Whether the interval that is closed is the last.
-    is_last: bool,
     /// Whether the process that was named has ended.
     root_ended: bool,
     /// Whether a signal ended the recording or its time was over, or one was handed on to an emulated target.
@@ -369,8 +366,6 @@ impl Recorder<'_> {
             let (root, events) = (self.target.pid, &mut self.events);
             if let Some(boundary) = self.boundaries.begin(root, kernel, hold, events)? {
                 start = boundary.next_start;
-            } else if let Some(pause) = self.boundaries.pause() {
-                std::thread::sleep(Wait::from_nanos(pause.0));
             }
         }
         self.manifest.clock.start_ns = start;
@@ -407,12 +402,10 @@ impl Recorder<'_> {
                 return Ok(());
             }
             // Looked at again before long: those who wait for their turn may be gone by then.
-            let holds = self.boundaries.holds() && self.boundaries.pause().is_none();
+            let holds = self.boundaries.holds();
             let starving = holds.then(|| pace.guard.wanting(now, || self.target.hold.processes()));
             let starving = starving.flatten().map(|rest| rest.min(length));
-            let is_new = self.boundaries.pause().is_none();
-            let prolonged = || is_new.then(|| self.prolonged(pace.start, now, length)).flatten();
-            if let Some(rest) = starving.or_else(prolonged) {
+            if let Some(rest) = starving.or_else(|| self.prolonged(pace.start, now, length)) {
                 pace.deadline = Some(now + rest);
                 return Ok(());
             }
@@ -422,8 +415,7 @@ impl Recorder<'_> {
         pace.guard.released(monotonic_now());
         let Some(boundary) = closed else {
             // It runs on; try again soon.
-            let soon = Duration(length.0 / 4 + 1_000_000);
-            pace.deadline = Some(monotonic_now() + self.boundaries.pause().unwrap_or(soon));
+            pace.deadline = Some(now + Duration(length.0 / 4 + 1_000_000));
             return Ok(());
         };
         pace.start = boundary.next_start;
@@ -553,7 +545,6 @@ impl Recorder<'_> {
 
     fn close_last(&mut self, start: Time) -> Result<(), RecordError> {
         let began = monotonic_now();
-        self.is_last = true;
         while monotonic_now() - began < END_WITHIN {
             if self.close(start, true)?.is_some() {
                 return Ok(());

@@ -2,7 +2,6 @@
 
 mod cgroup;
 mod child;
-mod age;
 mod clear_refs;
 mod clock;
 mod directory;
@@ -28,7 +27,6 @@ pub use cgroup::{
     Cgroup, CgroupError, CgroupMark, Freezer, Frozen, cgroup_mark, dissolve, mark_cgroup, thaw,
 };
 pub use child::{Child, Launch, SpawnError, ThpPolicy, detach};
-pub use age::Aging;
 pub use clear_refs::ClearRefs;
 pub use clock::{
     Urgent, boot_offset, cpu_time, cpu_time_of, idle_time, monotonic_now, realtime_now,
@@ -49,7 +47,7 @@ pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{
     MapEntry, ProcStatus, ThreadInfo, boot_id, children_of, cmdline, exe, is_kernel_thread,
-    is_running, is_secure, maps, parse_maps, resident_pages, runnable_threads_of, shared_folder, start_ticks,
+    is_running, is_secure, maps, parse_maps, runnable_threads_of, shared_folder, start_ticks,
     status, threads, try_maps, try_stop,
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};

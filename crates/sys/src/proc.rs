@@ -101,12 +101,6 @@ pub fn maps(pid: Pid) -> io::Result<Vec<MapEntry>> {
     })
 }
 
-/// Pages of 4 KiB that a process has in memory, as the kernel counts them; none where it has ended.
-pub fn resident_pages(pid: Pid) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    text.split_whitespace().nth(1)?.parse().ok()
-}
-
 /// Whether the mappings of a process can be read, which takes the right to look into it.
 ///
 /// # Errors

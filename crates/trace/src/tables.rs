@@ -103,10 +103,8 @@ table! {
         start_ns: Time,
         /// When the target was held at the interval's end, or else the accessed bits had been cleared: everything it did before is in it.
         end_ns: Time,
-        /// How long the target was held at the end of the interval, in all: from the order to stand still to its release. Until all threads stood still the interval went on.
+        /// How long the target was held at the end of the interval: from the order to stand still to its release. Until all threads stood still the interval went on.
         held_ns: Duration,
-        /// The longest of these holds, where there were several: `--max-hold`.
-        longest_hold_ns: Duration,
         /// How long the target ran on while its bits were taken, about `end_ns`: what it accessed in this time before `end_ns` may stand in the next interval as well, and what in this time after, in this one. 0 where it was held.
         overlap_ns: Duration,
         /// Pages resident in all recorded processes at the end, in 4 KiB pages; a page that several

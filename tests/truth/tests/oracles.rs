@@ -111,25 +111,6 @@ fn main() -> ExitCode {
             check(&plan, strong)
         }));
     }
-    // Each region of 2 MiB in a hold of its own.
-    for (workload, strong) in [
-        ("readonly", 3),
-        ("sweep", 300),
-        ("shm", 9),
-        ("cow_fork", 9),
-        ("vanish", 1000),
-        ("mremap", 6),
-        ("exec", 4),
-        ("hot64", 3),
-        ("threads", 12),
-        ("thp", 6),
-    ] {
-        cases.push(Case::new(format!("{workload} --max-hold 0ms"), move || {
-            let mut plan = Plan::workload(workload, interval);
-            plan.options = vec!["--hold=cgroup".into(), "--max-hold=0ms".into()];
-            check(&plan, strong)
-        }));
-    }
     // Where the kernel reads and clears in one step nothing is held by itself.
     let interval = Duration::from_millis(50);
     for (workload, strong) in [("readonly", 3), ("vanish", 1000)] {

@@ -1,7 +1,5 @@
 //! Accessed bits, read and cleared while the target is held still, or cleared by a kernel that keeps what it clears.
 
-mod slices;
-
 use std::collections::{HashMap, HashSet};
 use std::io;
 
@@ -9,7 +7,6 @@ use varve_bpf::{BpfError, Harvest, Kernel, LoadOptions, MmId, PageFlags, Region}
 use varve_model::Pid;
 use varve_sys::ClearRefs;
 
-use self::slices::{Left, Pass, Price};
 use super::vanish::{self, Residents};
 use super::{Held, Kind, Probe, Reading, Setup, Started, Step};
 use crate::state::found::{Found, When};
@@ -42,11 +39,6 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         has_read: false,
         found: Vec::new(),
         kept: HashMap::new(),
-        pass: None,
-        whole: HashSet::new(),
-        price: Price::default(),
-        left: Left::default(),
-        left_before: Left::default(),
     };
     Ok((setup.options.counts.is_none()).then(|| Box::new(scan) as Box<dyn Probe>))
 }
@@ -69,15 +61,6 @@ struct Scan {
     found: Vec<Found>,
     /// Where in `found` an address space is.
     kept: HashMap<MmId, usize>,
-    /// A pass through the target in slices that is not over.
-    pass: Option<Pass>,
-    /// Processes that are not cleared in slices.
-    whole: HashSet<Pid>,
-    /// What clearing those takes.
-    price: Price,
-    /// What the last pass has left uncleared, and the one before.
-    left: Left,
-    left_before: Left,
 }
 
 impl Scan {
@@ -114,7 +97,6 @@ impl Scan {
             if !walked.insert(stats.mm) {
                 continue;
             }
-            self.left.mark(stats.mm, &mut regions);
             held.reading.resident_pages += stats.present_pages;
             held.reading.failures += stats.flag_failures + stats.table_failures;
             if self.compares {
@@ -152,53 +134,32 @@ impl Scan {
         if held.harvests {
             self.forget();
         }
-        self.left.clear();
-        self.close_files(pids);
+        let first = |pid: &Pid| !self.without_first.contains(pid);
+        self.clear.retain(|pid, _| pids.contains(pid) && first(pid));
         for pid in pids {
-            let done = if held.harvests {
-                match self.file_of(*pid) {
-                    Ok(file) => self.harvest(*pid, file, held.kernel, held.reading)?,
-                    Err(error) => Err(error),
-                }
-            } else {
-                self.clear_process(*pid)
+            let opened = match self.clear.remove(pid) {
+                Some(file) => Ok(file),
+                None => ClearRefs::open(*pid),
             };
+            let done = match opened {
+                Ok(file) if held.harvests => self.harvest(*pid, file, held.kernel, held.reading)?,
+                opened => opened.and_then(|mut file| {
+                    file.clear_accessed()?;
+                    if self.flushes {
+                        file.flush()?;
+                    }
+                    Ok(file)
+                }),
+            };
+            let keeps = self.clear.len() < self.max_open && !self.without_first.contains(pid);
             match done {
+                Ok(file) if keeps => {
+                    self.clear.insert(*pid, file);
+                }
                 Err(error) if !is_gone(&error) => return Err(cannot_clear(error)),
                 _ => {}
             }
         }
-        Ok(())
-    }
-
-    /// Closes the files of who has ended.
-    fn close_files(&mut self, pids: &[Pid]) {
-        let first = |pid: &Pid| !self.without_first.contains(pid);
-        self.clear.retain(|pid, _| pids.contains(pid) && first(pid));
-    }
-
-    fn file_of(&mut self, pid: Pid) -> io::Result<ClearRefs> {
-        match self.clear.remove(&pid) {
-            Some(file) => Ok(file),
-            None => ClearRefs::open(pid),
-        }
-    }
-
-    /// Keeps a file for the next time.
-    fn put_back(&mut self, pid: Pid, file: ClearRefs) {
-        if self.clear.len() < self.max_open && !self.without_first.contains(&pid) {
-            self.clear.insert(pid, file);
-        }
-    }
-
-    /// Clears the bits of one process and flushes its translations.
-    fn clear_process(&mut self, pid: Pid) -> io::Result<()> {
-        let mut file = self.file_of(pid)?;
-        file.clear_accessed()?;
-        if self.flushes {
-            file.flush()?;
-        }
-        self.put_back(pid, file);
         Ok(())
     }
 
@@ -209,7 +170,7 @@ impl Scan {
         mut file: ClearRefs,
         kernel: &mut Kernel,
         reading: &mut Reading,
-    ) -> Result<io::Result<()>, RecordError> {
+    ) -> Result<io::Result<ClearRefs>, RecordError> {
         for what in [Harvest::Accessed, Harvest::Written] {
             if what == Harvest::Written && !self.flushes {
                 break;
@@ -232,8 +193,7 @@ impl Scan {
                 return Ok(Err(error));
             }
         }
-        self.put_back(pid, file);
-        Ok(Ok(()))
+        Ok(Ok(file))
     }
 }
 
@@ -259,7 +219,6 @@ impl Probe for Scan {
     fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {
         match step {
             Step::Read => self.read(held),
-            Step::Slice => self.slice(held),
             Step::Await | Step::Prepare => Ok(()),
             Step::Clear => {
                 // Of a process that runs already nothing was read: what it has is compared with later.

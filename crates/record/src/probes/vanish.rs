@@ -227,7 +227,7 @@ impl Probe for Vanish {
     }
 
     fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {
-        let Some(spaces) = self.spaces.as_mut().filter(|_| matches!(step, Step::Read | Step::Clear)) else {
+        let Some(spaces) = self.spaces.as_mut().filter(|_| step == Step::Clear) else {
             return Ok(());
         };
         // Of whom nothing is known yet, such as one that ran before the recording.

@@ -10,7 +10,7 @@ use varve_sys::{Frozen, Urgent, cpu_time, monotonic_now};
 use super::events::Events;
 use crate::hold::Hold;
 use crate::probes::{Held, Reading, Step};
-use crate::{Ablation, RecordError, RecordOptions, TrapsChoice};
+use crate::{Ablation, RecordError, RecordOptions};
 
 /// How long to wait for the target to stand still before letting it run on; doubled for the next try.
 const HOLD_LIMIT: Wait = Wait::from_millis(20);
@@ -39,10 +39,8 @@ pub(super) struct Boundary {
     pub(super) end: Time,
     /// Everything that it does after is in the next.
     pub(super) next_start: Time,
-    /// How long the target was held, in all.
+    /// How long the target was held.
     pub(super) held: Duration,
-    /// The longest of its holds.
-    pub(super) longest: Duration,
     /// CPU time of the recorder while the target was held.
     pub(super) cpu: Duration,
     /// Up to here it was read, and what vanished may have been read or not.
@@ -54,28 +52,6 @@ pub(super) struct Boundary {
 /// The manifest's word where nothing held the target, as it is where programs run at the exit of kernel functions.
 const HARVEST: &str = "fexit";
 
-/// Processes that are asked what they have in memory before a hold.
-const MAX_ASKED: usize = 64;
-/// Fewer pages say nothing of what one costs.
-const MIN_RESIDENT: u64 = 4096;
-/// What holding the target is thought to take at first, nanoseconds for each page that it has in memory.
-const FIRST_PRICE: f64 = 100.0;
-/// How much of the longest hold is work: standing still takes time, too.
-const WORK: f64 = 0.7;
-/// The shortest time in which the target runs between two slices.
-const MIN_PAUSE: Duration = Duration(1_000_000);
-
-/// A boundary that is made in slices, so far.
-#[derive(Clone, Copy, Debug)]
-struct Slices {
-    began: Time,
-    held: Duration,
-    longest: Duration,
-    cpu: Duration,
-    /// How long the target is to run before the next.
-    pause: Duration,
-}
-
 /// Makes boundaries, and counts what went wrong with them.
 #[derive(Debug)]
 pub(super) struct Boundaries {
@@ -86,16 +62,6 @@ pub(super) struct Boundaries {
     outgrown: bool,
     /// How long the next hold may take to come about.
     limit: Wait,
-    /// The longest hold that is asked for; none where there must be one hold.
-    max_hold: Option<Duration>,
-    /// What a page of the target costs of a hold, nanoseconds.
-    price: f64,
-    /// Pages that the target had in memory at the last boundary.
-    resident: Option<u64>,
-    slices: Option<Slices>,
-    /// Holds that were longer than is asked for all the same, and the longest.
-    overlong: u64,
-    longest: Duration,
     /// Times that the target did not stand still in time.
     pub(super) prolonged: u64,
     /// Times that the target was let go between reading and clearing, because the recorder was stopped.
@@ -115,21 +81,11 @@ impl Boundaries {
         } else {
             Means::Hold
         };
-        // Written pages are known by bits that are cleared for a process as a whole.
-        let may_slice = options.traps == TrapsChoice::Off
-            && !kernel.guards_writes()
-            && !kernel.tells_writes();
         Boundaries {
             means,
             harvested: false,
             outgrown: false,
             limit: HOLD_LIMIT,
-            max_hold: may_slice.then_some(options.max_hold),
-            price: FIRST_PRICE,
-            resident: None,
-            slices: None,
-            overlong: 0,
-            longest: Duration(0),
             prolonged: 0,
             let_go: 0,
             unheld: 0,
@@ -175,9 +131,6 @@ impl Boundaries {
         if self.means == Means::Harvest {
             return self.harvest(steps, kernel, hold, events).map(Some);
         }
-        if let Some(max) = self.slices_of(hold) {
-            return self.slice(max, steps, kernel, hold, events, refused);
-        }
         let holds = self.means == Means::Hold;
         // While the target waits for the recorder, the recorder waits for nobody.
         let _urgent = holds.then(Urgent::begin);
@@ -210,166 +163,15 @@ impl Boundaries {
             self.unheld_boundaries += u64::from(release.unheld > 0);
         }
         worked?;
-        let held = next_start - asked;
-        if holds && reading.resident_pages > MIN_RESIDENT {
-            let price = held.0 as f64 / reading.resident_pages as f64;
-            self.price = (self.price + price) / 2.0;
-        }
-        if holds {
-            self.note_hold(held);
-        }
-        if steps.contains(&Step::Read) {
-            self.resident = Some(reading.resident_pages);
-        }
         let boundary = Boundary {
             end,
             next_start,
-            held,
-            longest: held,
+            held: next_start - asked,
             cpu,
             read: next_start,
             overlap: Duration(0),
         };
         Ok(Some((boundary, reading)))
-    }
-
-    /// The longest hold where one would be longer, or has been made in part.
-    fn slices_of(&self, hold: &Hold) -> Option<Duration> {
-        let max = self.max_hold.filter(|_| self.means == Means::Hold)?;
-        let resident = || {
-            let processes = hold.processes();
-            let asked = processes.iter().take(MAX_ASKED);
-            let pages = asked.filter_map(|pid| varve_sys::resident_pages(*pid));
-            pages.sum::<u64>()
-        };
-        let pages = resident().max(self.resident.unwrap_or(0));
-        let is_long = pages as f64 * self.price > max.0 as f64;
-        (is_long || self.slices.is_some()).then_some(max)
-    }
-
-    fn note_hold(&mut self, held: Duration) {
-        self.longest = self.longest.max(held);
-        // The kernel's own time to stop threads is no fault of ours.
-        if self.max_hold.is_some_and(|max| held.0 > max.0 * 2) {
-            self.overlong += 1;
-        }
-    }
-
-    /// One more slice. The boundary is made when all of them are; as long as it is not the interval goes on. What was
-    /// accessed since its slice was cleared stands there still, as in a harvest.
-    fn slice(
-        &mut self,
-        max: Duration,
-        steps: &[Step],
-        kernel: &mut Kernel,
-        hold: &mut Hold,
-        events: &mut Events,
-        refused: impl FnOnce(&Hold) -> Option<RecordError>,
-    ) -> Result<Option<(Boundary, Reading)>, RecordError> {
-        let urgent = Urgent::begin();
-        let (asked, cpu) = (monotonic_now(), cpu_time());
-        let mut slices = self.slices.unwrap_or(Slices {
-            began: asked,
-            held: Duration(0),
-            longest: Duration(0),
-            cpu: Duration(0),
-            pause: MIN_PAUSE,
-        });
-        let mut reading = Reading::default();
-        if self.slices.is_none() && !steps.contains(&Step::Read) {
-            // Of a process that runs already: what it has is compared with later.
-            take(&[Step::Read], &hold.processes(), true, kernel, events, &mut reading)?;
-            self.resident = Some(reading.resident_pages);
-            reading = Reading::default();
-        }
-        self.slices = Some(slices);
-        if hold.freeze(self.limit, || kernel.relieve())? == Frozen::NotYet {
-            hold.thaw()?;
-            self.prolonged += 1;
-            self.limit = (self.limit * 2).min(MAX_HOLD_LIMIT);
-            return Ok(None);
-        }
-        self.limit = HOLD_LIMIT;
-        let pids = hold.standing().to_vec();
-        let until = asked + Duration((max.0 as f64 * WORK) as u64);
-        let worked = match refused(hold) {
-            Some(error) => Err(error),
-            None => {
-                take_within(&[Step::Slice], &pids, true, until, kernel, events, &mut reading)
-            },
-        };
-        let held = monotonic_now() - asked;
-        let release = hold.thaw()?;
-        drop(urgent);
-        self.let_go += u64::from(release.cut_short);
-        self.unheld += release.unheld;
-        self.unheld_boundaries += u64::from(release.unheld > 0);
-        worked?;
-        self.note_hold(held);
-        slices.held = slices.held + held;
-        slices.longest = slices.longest.max(held);
-        slices.cpu = slices.cpu + (cpu_time() - cpu);
-        slices.pause = held.max(MIN_PAUSE);
-        self.slices = Some(slices);
-        if !reading.is_passed {
-            return Ok(None);
-        }
-        self.settle(steps, kernel, hold, events, reading).map(Some)
-    }
-
-    /// The end of a boundary that was made in slices, or of the last one, after which nothing is to be known.
-    fn settle(
-        &mut self,
-        steps: &[Step],
-        kernel: &mut Kernel,
-        hold: &Hold,
-        events: &mut Events,
-        mut reading: Reading,
-    ) -> Result<(Boundary, Reading), RecordError> {
-        let end = monotonic_now();
-        let slices = self.slices.take();
-        if steps.contains(&Step::Read) {
-            take(&[Step::Read], &hold.processes(), true, kernel, events, &mut reading)?;
-            self.resident = Some(reading.resident_pages);
-        }
-        let read = monotonic_now();
-        let held = slices.map(|s| s.held).unwrap_or_default();
-        if slices.is_some() && reading.resident_pages > MIN_RESIDENT {
-            let price = held.0 as f64 / reading.resident_pages as f64;
-            self.price = (self.price + price) / 2.0;
-        }
-        let boundary = Boundary {
-            end,
-            next_start: end,
-            held,
-            longest: slices.map(|s| s.longest).unwrap_or_default(),
-            cpu: slices.map(|s| s.cpu).unwrap_or_default(),
-            read,
-            overlap: read - slices.map_or(end, |s| s.began),
-        };
-        Ok((boundary, reading))
-    }
-
-    /// How long the target is to run before a boundary that is made in slices goes on; none where none is.
-    pub(super) fn pause(&self) -> Option<Duration> {
-        self.slices.map(|slices| slices.pause)
-    }
-
-    /// The last interval ends where a hold would be long: nothing is cleared any more, and what is read stays.
-    ///
-    /// # Errors
-    /// Where the target cannot be read.
-    pub(super) fn close_without_hold(
-        &mut self,
-        kernel: &mut Kernel,
-        hold: &Hold,
-        events: &mut Events,
-    ) -> Result<Option<(Boundary, Reading)>, RecordError> {
-        if self.slices_of(hold).is_none() {
-            return Ok(None);
-        }
-        self.settle(&CLOSE, kernel, hold, events, Reading::default())
-            .map(Some)
     }
 
     /// The target runs on. What is cleared is kept as it is cleared; then all that is left is read: pages whose bits cannot
@@ -406,7 +208,6 @@ impl Boundaries {
             end,
             next_start: end,
             held: Duration(0),
-            longest: Duration(0),
             cpu: Duration(0),
             read,
             overlap: read - began,
@@ -445,13 +246,6 @@ impl Boundaries {
                     .to_owned(),
             );
         }
-        if self.overlong > 0 {
-            notes.push(format!(
-                "The target was held for more than twice the time that was asked at {}, up to {} ms: what others share is cleared a process at a time.",
-                boundaries(self.overlong),
-                self.longest.0 / 1_000_000,
-            ));
-        }
         if self.unheld_boundaries > 0 {
             notes.push(format!(
                 "Some process could not be held still at {}: a debugger had it, or somebody moved it while it was held.",
@@ -476,26 +270,12 @@ fn take(
     events: &mut Events,
     reading: &mut Reading,
 ) -> Result<(), RecordError> {
-    let until = Time(u64::MAX);
-    take_within(steps, pids, harvests, until, kernel, events, reading)
-}
-
-fn take_within(
-    steps: &[Step],
-    pids: &[Pid],
-    harvests: bool,
-    until: Time,
-    kernel: &mut Kernel,
-    events: &mut Events,
-    reading: &mut Reading,
-) -> Result<(), RecordError> {
     let mut take = |step, reading: &mut Reading| {
         events.each(|probe, state| {
             let held = &mut Held {
                 kernel,
                 pids,
                 harvests,
-                until,
                 state,
                 reading,
             };

@@ -54,16 +54,7 @@ impl Recorder<'_> {
     ) -> Result<Option<Boundary>, RecordError> {
         let mut work = Work::begin();
         let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
-        let last = match self.is_last {
-            true => self
-                .boundaries
-                .close_without_hold(kernel, hold, &mut self.events)?,
-            false => None,
-        };
-        let made = match last {
-            None => self.boundaries.close(kernel, hold, &mut self.events)?,
-            last => last,
-        };
+        let made = self.boundaries.close(kernel, hold, &mut self.events)?;
         let Some((boundary, reading)) = made else {
             return Ok(None);
         };
@@ -246,7 +237,6 @@ impl Recorder<'_> {
             start_ns: start,
             end_ns: boundary.end,
             held_ns: boundary.held,
-            longest_hold_ns: boundary.longest,
             overlap_ns: boundary.overlap,
             resident_pages: reading.resident_pages,
             processes: reading.processes,

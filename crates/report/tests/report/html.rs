@@ -311,7 +311,6 @@ fn a_trace_becomes_cells() {
             start_ns: Time((1 + u64::from(i)) * ms),
             end_ns: Time((2 + u64::from(i)) * ms),
             held_ns: Duration(10_000),
-            longest_hold_ns: Duration(10_000),
             overlap_ns: Duration(0),
             resident_pages: 100,
             processes: 1,

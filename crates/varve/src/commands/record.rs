@@ -20,7 +20,7 @@ use varve_trace::{Existing, IntervalChoice};
 use self::finish::finish;
 pub(super) use self::finish::put_in_order;
 use self::values::{
-    DEFAULT_RATE, HoldArgument, IntervalArgument, MaxHold, SHORT_INTERVAL, SamplesArgument, Thp, Vanish,
+    DEFAULT_RATE, HoldArgument, IntervalArgument, SHORT_INTERVAL, SamplesArgument, Thp, Vanish,
     Writes, ablation, backends,
 };
 use super::Failure;
@@ -127,11 +127,6 @@ pub(crate) struct Record {
     /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish, behind, protect
     #[arg(long, hide = true, value_delimiter = ',', value_parser = ablation)]
     pub(crate) without: Vec<Ablation>,
-
-    /// The longest time for which the program is to stand still at once, up to 60s. Where it has more memory than can be read
-    /// and cleared in that time this is done in slices, between which it runs on; their pages may count in two intervals
-    #[arg(long, value_name = "TIME", default_value = "10ms")]
-    pub(crate) max_hold: MaxHold,
 
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND", required_unless_present = "pid")]
@@ -255,7 +250,6 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             Writes::On => WritesChoice::On,
             Writes::Off => WritesChoice::Off,
         },
-        max_hold: arguments.max_hold.0,
         vanish: match arguments.vanish {
             Vanish::Exact => VanishChoice::Exact,
             Vanish::Locks => VanishChoice::Locks,

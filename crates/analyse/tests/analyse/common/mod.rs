@@ -123,7 +123,6 @@ pub fn interval(i: u32) -> IntervalRow {
         start_ns: Time(u64::from(i) * STEP),
         end_ns: Time((u64::from(i) + 1) * STEP - 1000),
         held_ns: Duration(1000),
-        longest_hold_ns: Duration(1000),
         overlap_ns: Duration(0),
         resident_pages: 100,
         processes: 1,

@@ -19,41 +19,18 @@ const MIN_MS: f64 = 10.0;
 
 const MAX_MS: f64 = 3_600_000.0;
 
-/// A time, milliseconds.
-fn milliseconds(text: &str, example: &str) -> Result<f64, String> {
-    let (number, unit) = split_unit(text);
-    let factor = match unit {
-        "ms" => 1.0,
-        "s" => 1e3,
-        "m" | "min" => 60e3,
-        _ => return Err(format!("give a time such as {example}")),
-    };
-    Ok(number.parse::<f64>().map_err(|e| e.to_string())? * factor)
-}
-
-/// `--max-hold`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct MaxHold(pub(crate) Duration);
-
-const MAX_HOLD_MS: f64 = 60_000.0;
-
-impl FromStr for MaxHold {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let ms = milliseconds(text, "10ms or 1s")?;
-        if !(0.0..=MAX_HOLD_MS).contains(&ms) {
-            return Err("a hold is 60s at most".into());
-        }
-        Ok(MaxHold(Duration((ms * 1e6) as u64)))
-    }
-}
-
 impl FromStr for IntervalArgument {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let ms = milliseconds(text, "50ms, 2s or 5m")?;
+        let (number, unit) = split_unit(text);
+        let factor = match unit {
+            "ms" => 1.0,
+            "s" => 1e3,
+            "m" | "min" => 60e3,
+            _ => return Err("give a time such as 50ms, 2s or 5m".into()),
+        };
+        let ms: f64 = number.parse::<f64>().map_err(|e| e.to_string())? * factor;
         if !(MIN_MS..=MAX_MS).contains(&ms) {
             return Err("an interval is 10ms at least and 60m at most".into());
         }
