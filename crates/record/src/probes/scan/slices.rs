@@ -14,8 +14,13 @@ use crate::RecordError;
 use crate::probes::Held;
 use crate::recorder::reclaim::reclaim;
 
-/// What reading and clearing a page takes, before that was measured.
+/// What reading and clearing a page takes with all of its process, before that was measured.
 const GUESS_NS: f64 = 100.0;
+/// What reading a page takes, and clearing one that was accessed, in parts.
+const GUESS_READ_NS: f64 = 40.0;
+const GUESS_CLEAR_NS: f64 = 200.0;
+/// The share of the time that is left which reading may take: what was accessed is to be cleared in the rest.
+const READING: f64 = 0.5;
 /// A page table's worth of pages: less is not read.
 const MIN_PAGES: u64 = 512;
 /// Processes of fewer pages say little of what a page takes.
@@ -63,7 +68,8 @@ pub(super) struct Pass {
 /// What a page takes, and who cannot be cleared in parts.
 #[derive(Debug)]
 pub(super) struct Slices {
-    part_ns: f64,
+    read_ns: f64,
+    clear_ns: f64,
     whole_ns: f64,
     /// Processes most of whose pages are shared.
     shared: HashSet<Pid>,
@@ -77,7 +83,8 @@ pub(super) struct Slices {
 impl Default for Slices {
     fn default() -> Slices {
         Slices {
-            part_ns: GUESS_NS,
+            read_ns: GUESS_READ_NS,
+            clear_ns: GUESS_CLEAR_NS,
             whole_ns: GUESS_NS,
             shared: HashSet::new(),
             parts: true,
@@ -135,9 +142,24 @@ impl Leftovers {
 }
 
 impl Slices {
-    /// How many pages of a process fit into this time.
+    /// How many pages of a process are read when this much time is left.
     fn fit(&self, left: Duration) -> u64 {
-        (left.0 as f64 / self.part_ns) as u64
+        (left.0 as f64 * READING / self.read_ns) as u64
+    }
+
+    /// Leaves out what cannot be cleared in the time that is left, but for the first; gives where that begins.
+    fn cut(&self, regions: &mut Vec<Region>, left: Duration) -> Option<Address> {
+        let most = (left.0 as f64 / self.clear_ns) as u64;
+        let mut pages = 0;
+        for at in 0..regions.len() {
+            pages += accessed(&regions[at..=at]);
+            let base = regions[at].base;
+            if pages > most && at > 0 && regions[at - 1].base < base {
+                regions.truncate(at);
+                return Some(base);
+            }
+        }
+        None
     }
 
     /// How long all of a process of so many pages takes.
@@ -276,7 +298,7 @@ impl Scan {
         };
         let mut is_first = true;
         while let Some(unit) = pass.units.pop_front() {
-            let left = Duration(until.0.saturating_sub(monotonic_now().0));
+            let left = until_then(until, monotonic_now());
             let fits = match &unit {
                 Unit::Whole(pid) => {
                     let bytes = resident_bytes(*pid).map_or(0, |bytes| bytes.0);
@@ -292,8 +314,7 @@ impl Scan {
             match unit {
                 Unit::Whole(pid) => self.whole(pid, held, &mut pass)?,
                 Unit::Parts(parts) => {
-                    let most = self.slices.fit(left).max(MIN_PAGES);
-                    let rest = self.part(parts, most, held, &mut pass)?;
+                    let rest = self.part(parts, until, held, &mut pass)?;
                     rest.into_iter().for_each(|u| pass.units.push_front(u));
                 }
             }
@@ -325,15 +346,16 @@ impl Scan {
         Ok(())
     }
 
-    /// Reads and clears so many pages of a process; gives what is left of it to be done.
+    /// Reads and clears a part of a process, until then; gives what is left of it to be done.
     fn part(
         &mut self,
         mut parts: Parts,
-        most: u64,
+        until: Time,
         held: &mut Held<'_>,
         pass: &mut Pass,
     ) -> Result<Option<Unit>, RecordError> {
         let began = monotonic_now();
+        let most = self.slices.fit(until_then(until, began)).max(MIN_PAGES);
         let pid = parts.pid;
         let part = Part {
             mm: parts.mm,
@@ -343,7 +365,7 @@ impl Scan {
         };
         let mut regions = Vec::new();
         let walked = held.kernel.walk_part(pid, &part, &mut |r| regions.push(*r));
-        let (stats, resume) = match walked {
+        let (stats, mut resume) = match walked {
             Ok(walked) => walked,
             // Ended, or runs another program, which is all new.
             Err(BpfError::NoProcess(_) | BpfError::MemoryGone(_)) => return Ok(None),
@@ -359,8 +381,12 @@ impl Scan {
         }
         parts.mm = stats.mm;
         held.reading.failures += stats.flag_failures + stats.table_failures;
-        let runs = runs(&regions);
-        parts.accessed += accessed(&regions);
+        let read = monotonic_now();
+        Slices::measured(&mut self.slices.read_ns, stats.present_pages, read - began);
+        let cut = self.slices.cut(&mut regions, until_then(until, read));
+        resume = cut.or(resume);
+        let (runs, count) = (runs(&regions), accessed(&regions));
+        parts.accessed += count;
         self.left.mark(stats.mm, &mut regions);
         self.add(pid, stats.mm, regions);
         if let Err(error) = clear(pid, &runs) {
@@ -370,8 +396,8 @@ impl Scan {
             return Ok(Some(Unit::Whole(pid)));
         }
         parts.left += look_again(pid, stats.mm, &runs, held.kernel, &mut pass.left)?;
-        let took = monotonic_now() - began;
-        Slices::measured(&mut self.slices.part_ns, stats.present_pages, took);
+        let took = monotonic_now() - read;
+        Slices::measured(&mut self.slices.clear_ns, count, took);
         let is_over = resume.is_none();
         let too_many = parts.left > parts.resident / MAX_LEFT_OF_RESIDENT;
         if too_many
@@ -410,6 +436,10 @@ impl Scan {
             }
         }
     }
+}
+
+fn until_then(until: Time, now: Time) -> Duration {
+    Duration(until.0.saturating_sub(now.0))
 }
 
 /// Clears the accessed bits of ranges.
@@ -530,6 +560,25 @@ mod tests {
         slices.forget(Pid(1));
         slices.parts = false;
         assert!(!slices.divides(Pid(1), 1 << 30, limit));
-        assert_eq!(slices.fit(limit), 70_000);
+        assert_eq!(slices.fit(limit), 87_500);
+    }
+
+    #[test]
+    fn no_more_is_cleared_than_there_is_time_for() {
+        let slices = Slices::default();
+        let all = |words: u64| {
+            let mut found = region(words << 21, Leaf::Small, u64::MAX);
+            found.accessed = [u64::MAX; 8];
+            found
+        };
+        let mut found = vec![all(1), all(2), all(5)];
+        assert_eq!(slices.cut(&mut found, Duration(400_000)), None);
+        assert_eq!(
+            slices.cut(&mut found, Duration(250_000)),
+            Some(Address(5 << 21))
+        );
+        assert_eq!(slices.cut(&mut found, Duration(0)), Some(Address(2 << 21)));
+        assert_eq!(found.len(), 1, "a little is done however late it is");
+        assert_eq!(slices.cut(&mut found, Duration(0)), None);
     }
 }
