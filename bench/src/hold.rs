@@ -142,6 +142,8 @@ mod tests {
             start_ns: Time(0),
             end_ns: Time(0),
             held_ns: Duration(0),
+            longest_hold_ns: Duration(0),
+            holds: 0,
             overlap_ns: Duration(0),
             resident_pages,
             processes: 1,

@@ -187,7 +187,7 @@ impl Whole<'_> {
                 stood_ns: tables.between_intervals(),
                 longest_hold_ns: intervals
                     .clone()
-                    .map(|i| i.held_ns)
+                    .map(|i| i.longest_hold_ns)
                     .max()
                     .unwrap_or_default(),
                 // Backends that count report it of the whole run.

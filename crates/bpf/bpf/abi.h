@@ -10,6 +10,7 @@
 #define OPT_PREPARE_EXEC 8u /* sched_prepare_exec exists and is attached */
 #define OPT_FAULTS 16u
 #define OPT_GUARDED 32u    /* bit 10 of an entry means not written since userfaultfd protected it */
+#define OPT_CLEARS 128u    /* the recorder clears what it has read by process_madvise */
 #define OPT_RANGES 64u     /* say of all ranges that go that they were looked at, touched or not */
 
 /* Flags of a tracked process */
@@ -91,6 +92,8 @@ struct walk_args {
 	u32 pid;
 	u32 first_ended; /* out: the first thread has ended, and the memory is the others' */
 	u64 start;
+	u64 end; /* up to where; 0: all */
+	u64 most; /* stop behind the table in which so many pages were there; 0: never */
 	u64 mm_wanted; /* the address space of the first call; 0: any */
 	u64 wants_residents;
 	/* out */

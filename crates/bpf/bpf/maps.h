@@ -47,6 +47,7 @@ struct scratch {
 	u32 full;
 	u32 batch_pages;
 	u64 residents;
+	u64 most; /* so many pages present, and the walk stops */
 	/* struct pages read last */
 	u64 block_frame;
 	u64 block_count;

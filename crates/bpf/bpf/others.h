@@ -414,6 +414,14 @@ static __always_inline void end_open(s64 result)
 		drop(DROP_VANISH_WALKS, found);
 }
 
+/* Whether the recorder clears what it has read */
+static __always_inline int clears_parts(void)
+{
+	struct settings *g = get_settings();
+
+	return g && g->options & OPT_CLEARS && g->self_pid == bpf_get_current_pid_tgid() >> 32;
+}
+
 /* Calls whose effect is not limited to the caller's own memory; 0: the call is none of these */
 static __always_inline int call_on_others(struct call *c)
 {
@@ -451,6 +459,8 @@ static __always_inline int call_on_others(struct call *c)
 		everybody(cause);
 		return 1;
 	case OP_PROCESS_MADVISE:
+		if (clears_parts())
+			return 1;
 		if (c->args[3] == MADV_COLLAPSE)
 			everybody(cause);
 		else

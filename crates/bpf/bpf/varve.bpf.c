@@ -134,8 +134,11 @@ int walk_process(struct walk_args *a)
 	s->to_ring = 0;
 	s->wants_residents = a->wants_residents;
 	s->out_max = a->regions;
+	s->most = a->most ? a->most : ~0ull;
 	s->cursor = a->start;
 	s->end = user_end(g);
+	if (a->end && a->end < s->end)
+		s->end = a->end;
 	walk_range(s);
 	a->resume = s->cursor < s->end ? s->cursor : ~0ull;
 	a->mm = mm;

@@ -603,7 +603,7 @@ static long step(u32 i, struct walk_context *c)
 
 	if (va >= s->end)
 		return 1;
-	if (!s->to_ring && (s->out_count >= s->out_max || s->residents >= s->out_max)) {
+	if (!s->to_ring && (s->out_count >= s->out_max || s->residents >= s->out_max || s->present >= s->most)) {
 		s->full = 1;
 		return 1;
 	}

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::{MapCore, Object};
-use varve_model::{Duration, Pid, Time};
+use varve_model::{Address, Duration, Pid, Time};
 
 use self::backlog::Backlog;
 use self::findings::describe;
@@ -24,8 +24,8 @@ use crate::programs::{self, Loaded, MOVE_ASKED, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::samples::SampleMaps;
 use crate::{
-    BpfError, Capability, Dropped, Event, LoadOptions, MmId, PageFlags, Region, Resident, Samples,
-    TrackFlags, VanishHooks, WalkStats, decode, raw,
+    BpfError, Capability, Dropped, Event, LoadOptions, MmId, PageFlags, Part, Region, Resident,
+    Samples, TrackFlags, VanishHooks, WalkStats, decode, raw,
 };
 
 /// The loaded and attached programs with their maps; dropping it detaches and removes everything
@@ -274,18 +274,51 @@ impl Kernel {
         self.walk_for(pid, sink, Some(residents))
     }
 
+    /// The same of a part: the walk ends before [`Part::end`], or at the next multiple of 2 MiB at which [`Part::most`] pages were
+    /// there. Gives where it ended, too; none where nothing is left up to the end.
+    ///
+    /// # Errors
+    /// Those of [`Kernel::walk`]; [`BpfError::MemoryGone`] also where it is not the address space that was asked for.
+    pub fn walk_part(
+        &mut self,
+        pid: Pid,
+        part: &Part,
+        sink: &mut dyn FnMut(&Region),
+    ) -> Result<(WalkStats, Option<Address>), BpfError> {
+        self.walk_between(pid, part, sink, None)
+    }
+
     fn walk_for(
         &mut self,
         pid: Pid,
         sink: &mut dyn FnMut(&Region),
-        mut residents: Option<&mut dyn FnMut(&Resident)>,
+        residents: Option<&mut dyn FnMut(&Resident)>,
     ) -> Result<WalkStats, BpfError> {
-        let mut stats = WalkStats::default();
-        let mut start = 0;
+        let walked = self.walk_between(pid, &Part::default(), sink, residents)?;
+        Ok(walked.0)
+    }
+
+    fn walk_between(
+        &mut self,
+        pid: Pid,
+        part: &Part,
+        sink: &mut dyn FnMut(&Region),
+        mut residents: Option<&mut dyn FnMut(&Resident)>,
+    ) -> Result<(WalkStats, Option<Address>), BpfError> {
+        let mut stats = WalkStats {
+            mm: part.mm,
+            ..WalkStats::default()
+        };
+        let mut start = part.start.0;
         loop {
+            let left = part
+                .most
+                .map(|most| most.saturating_sub(stats.present_pages).max(1));
             let mut args = WalkArgs {
                 pid: pid.0,
                 start,
+                end: part.end.map_or(0, |end| end.0),
+                most: left.unwrap_or(0),
                 mm_wanted: stats.mm.0,
                 wants_residents: u64::from(residents.is_some()),
                 regions: self.region_limit,
@@ -324,7 +357,10 @@ impl Kernel {
             stats.flag_failures += args.check_failures;
             stats.table_failures += args.table_failures;
             if args.resume == u64::MAX {
-                return Ok(stats);
+                return Ok((stats, None));
+            }
+            if part.most.is_some_and(|most| stats.present_pages >= most) {
+                return Ok((stats, Some(Address(args.resume))));
             }
             start = args.resume;
         }
@@ -344,6 +380,15 @@ impl Kernel {
     /// that are there because of it are not reported
     pub fn guard_writes(&mut self) -> Result<(), BpfError> {
         self.settings.options |= abi::OPT_GUARDED;
+        calibrate::store(self.maps.settings.as_fd(), &self.settings)
+    }
+
+    /// From now on this process clears accessed bits by `process_madvise`: nothing of that is looked at
+    pub fn clears_parts(&mut self) -> Result<(), BpfError> {
+        if self.settings.options & abi::OPT_CLEARS != 0 {
+            return Ok(());
+        }
+        self.settings.options |= abi::OPT_CLEARS;
         calibrate::store(self.maps.settings.as_fd(), &self.settings)
     }
 

@@ -24,7 +24,7 @@ pub use event::{
 };
 pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, TrackedProcesses};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags, VanishHooks};
-pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Region, Resident, WalkStats};
+pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Part, Region, Resident, WalkStats};
 pub use samples::{ClockSample, Samples, SamplesTaken, Whereabouts, interrupt_time};
 
 /// An address space: two processes with the same one share their pages (`vfork`). Numbers are

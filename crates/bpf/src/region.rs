@@ -136,6 +136,19 @@ pub struct Resident {
     pub pages: Bitmap,
 }
 
+/// What to walk of an address space; by default all of it
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Part {
+    /// The address space that it must be; the default is whichever the process has
+    pub mm: crate::MmId,
+    /// From where on; a multiple of 2 MiB
+    pub start: Address,
+    /// Up to where; none: all
+    pub end: Option<Address>,
+    /// Stop at the next multiple of 2 MiB when so many 4 KiB pages were there; more where a page is larger
+    pub most: Option<u64>,
+}
+
 /// Sums over one whole walk
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WalkStats {

@@ -246,6 +246,8 @@ impl<'a> Sink<'a> {
             start_ns: start,
             end_ns: end,
             held_ns: Duration(0),
+            longest_hold_ns: Duration(0),
+            holds: 0,
             overlap_ns: Duration(0),
             resident_pages: 0,
             processes: 0,

@@ -180,6 +180,8 @@ pub struct RecordOptions {
     pub samples: SamplesChoice,
     /// What holds the target still.
     pub hold: HoldChoice,
+    /// How long a single hold may be, as far as the target's memory can be read and cleared in parts.
+    pub max_hold: Duration,
     /// Whether the first access to each page in an interval is to trap.
     pub traps: TrapsChoice,
     /// Whether every access is to be counted. Then nothing is scanned, trapped or sampled.

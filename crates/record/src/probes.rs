@@ -92,6 +92,25 @@ pub(crate) enum Step {
     Prepare,
     /// Forgets what was read. Of the first interval of a process that runs already it is the only step.
     Clear,
+    /// Decides in which parts the memory is read and cleared, each while the target is held: it runs meanwhile, and between them.
+    Plan,
+    /// Reads and clears as much of that as the hold permits ([`Held::slice`]).
+    Slice,
+    /// All was cleared: forgets translations that are left. The target runs.
+    Flush,
+    /// All was read: takes over processes of whom nothing was known.
+    Adopt,
+}
+
+/// One hold of several.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slice {
+    /// How long the work in such a hold may take.
+    pub(crate) limit: Duration,
+    /// Up to when this one may.
+    pub(crate) until: Time,
+    /// Whether others have to follow.
+    pub(crate) more: bool,
 }
 
 /// The target while it is held still.
@@ -103,6 +122,8 @@ pub(crate) struct Held<'a> {
     pub(crate) harvests: bool,
     pub(crate) state: &'a mut State,
     pub(crate) reading: &'a mut Reading,
+    /// Of a pass in slices.
+    pub(crate) slice: &'a mut Slice,
 }
 
 /// What the reading of an interval amounts to.

@@ -7,7 +7,7 @@ mod events;
 mod manifest;
 mod meter;
 mod policy;
-mod reclaim;
+pub(crate) mod reclaim;
 mod rest;
 mod setup;
 mod starvation;
@@ -22,7 +22,7 @@ use varve_model::{Duration, Interval, Loss, Pid, Time};
 use varve_sys::{Signals, Trigger, Waiter, cpu_time, monotonic_now};
 use varve_trace::{Manifest, TraceFolder, TraceWriter};
 
-use self::boundary::Boundaries;
+use self::boundary::{Boundaries, Cleared};
 use self::events::Events;
 use self::meter::Meter;
 use self::policy::IntervalPolicy;
@@ -323,7 +323,8 @@ impl Recorder<'_> {
                 .filter(|_| pace.rest.until().is_none());
             let until = duration.map(|most| self.manifest.clock.start_ns + most);
             let wake = refreshes.iter().copied().chain(pace.deadline);
-            let wake = wake.chain(until).chain(pace.rest.until());
+            let rests = pace.rest.until().filter(|until| *until > now);
+            let wake = wake.chain(until).chain(rests);
             let wake = wake.fold(now + self.drains_within(), Time::min);
             let mut ended = self.wait(&waiter, Duration(wake.0.saturating_sub(now.0)))?;
             if ended.is_none() && until.is_some_and(|until| monotonic_now() >= until) {
@@ -360,18 +361,24 @@ impl Recorder<'_> {
     /// Begins the first interval, or the rest before it.
     fn begin_intervals(&mut self, began: Time) -> Result<Pace, RecordError> {
         let mut guard = StarvationGuard::new(self.target.pid, began);
-        let mut start = began;
+        let (mut start, mut cleared) = (began, Cleared::All);
         while self.target.child.is_none() && start == began {
             let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
             let (root, events) = (self.target.pid, &mut self.events);
-            if let Some(boundary) = self.boundaries.begin(root, kernel, hold, events)? {
+            if let Some((boundary, done)) = self.boundaries.begin(root, kernel, hold, events)? {
                 start = boundary.next_start;
+                cleared = done;
             }
         }
+        // What is accessed while it is cleared in several holds is not recorded.
+        let delay = match cleared {
+            Cleared::All => self.options.delay,
+            Cleared::NotYet => self.options.delay.max(Duration(1)),
+        };
         self.manifest.clock.start_ns = start;
         self.metered = (start, cpu_time());
         guard.released(start);
-        let rest = Rest::new(start, self.options.delay);
+        let rest = Rest::new(start, delay);
         Ok(Pace {
             start,
             deadline: self.due(start).filter(|_| !rest.is_on()),
@@ -397,6 +404,12 @@ impl Recorder<'_> {
         if pace.rest.is_on() {
             self.discard(now);
         }
+        // Of several holds the next one waits until the target has run.
+        let resumes = self.boundaries.resumes();
+        if resumes.is_some_and(|at| now < at) {
+            pace.deadline = resumes;
+            return Ok(());
+        }
         if !pace.turns {
             if pace.deadline.is_none_or(|at| now < at) {
                 return Ok(());
@@ -411,15 +424,21 @@ impl Recorder<'_> {
             }
         }
         let keeps = !pace.rest.is_on();
-        let closed = self.close(pace.start, keeps)?;
+        let closed = self.close(pace.start, keeps, false)?;
         pace.guard.released(monotonic_now());
         let Some(boundary) = closed else {
             // It runs on; try again soon.
-            pace.deadline = Some(now + Duration(length.0 / 4 + 1_000_000));
+            let soon = now + Duration(length.0 / 4 + 1_000_000);
+            pace.deadline = self.boundaries.resumes().or(Some(soon));
             return Ok(());
         };
         pace.start = boundary.next_start;
-        pace.deadline = self.due(pace.start);
+        // Several holds take their time, which is the interval's.
+        let pass = match boundary.holds {
+            0 | 1 => Duration(0),
+            _ => boundary.overlap.min(Duration(length.0 / 2)),
+        };
+        pace.deadline = self.due(pace.start).map(|due| Time(due.0 - pass.0));
         if std::mem::take(&mut pace.turns) {
             if keeps {
                 pace.rest.begin(boundary.end);
@@ -546,7 +565,7 @@ impl Recorder<'_> {
     fn close_last(&mut self, start: Time) -> Result<(), RecordError> {
         let began = monotonic_now();
         while monotonic_now() - began < END_WITHIN {
-            if self.close(start, true)?.is_some() {
+            if self.close(start, true, true)?.is_some() {
                 return Ok(());
             }
         }

@@ -4,6 +4,7 @@ mod cgroup;
 mod child;
 mod clear_refs;
 mod clock;
+mod cooling;
 mod directory;
 mod handler;
 mod homes;
@@ -32,6 +33,7 @@ pub use clock::{
     Urgent, boot_offset, cpu_time, cpu_time_of, idle_time, monotonic_now, realtime_now,
     thread_cpu_time, thread_priority, tick,
 };
+pub use cooling::{Cooling, resident_bytes};
 pub use directory::{Directory, Identity, Kind, effective_user, reopen, unnamed_file};
 pub use handler::{
     HandlerSocket, Said, begin_traps, has_limited_memory, shares_memory, try_traps, verify_handler,

@@ -160,6 +160,8 @@ pub struct Options {
     pub follow: bool,
     /// How long the target ran before its recording began.
     pub delay_ns: Duration,
+    /// How long a single hold was to be at most; null where nobody was to be held.
+    pub max_hold_ns: Option<Duration>,
     /// Heap objects of at least this size have a life of their own.
     pub min_object_bytes: Bytes,
     /// Whether huge pages were forbidden.
@@ -334,6 +336,7 @@ impl Manifest {
                 follow: false,
                 delay_ns: Duration(0),
                 min_object_bytes: Bytes(0),
+                max_hold_ns: None,
                 thp_never: false,
                 without: Vec::new(),
             },

@@ -103,9 +103,13 @@ table! {
         start_ns: Time,
         /// When the target was held at the interval's end, or else the accessed bits had been cleared: everything it did before is in it.
         end_ns: Time,
-        /// How long the target was held at the end of the interval: from the order to stand still to its release. Until all threads stood still the interval went on.
+        /// How long the target was held at the end of the interval: from the order to stand still to its release. Until all threads stood still the interval went on. The sum where it was held several times.
         held_ns: Duration,
-        /// How long the target ran on while its bits were taken, about `end_ns`: what it accessed in this time before `end_ns` may stand in the next interval as well, and what in this time after, in this one. 0 where it was held.
+        /// The longest time for which it was held without a break.
+        longest_hold_ns: Duration,
+        /// How often it was held at the end of the interval, each time for a part of its memory where that was more than once; 0 where it was not.
+        holds: u32,
+        /// How long the target ran on while its bits were taken, about `end_ns`: what it accessed in this time before `end_ns` may stand in the next interval as well, and what in this time after, in this one. 0 where it was held once, for all of its memory.
         overlap_ns: Duration,
         /// Pages resident in all recorded processes at the end, in 4 KiB pages; a page that several
         /// processes share counts in each.

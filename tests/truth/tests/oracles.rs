@@ -120,6 +120,45 @@ fn main() -> ExitCode {
             check(&plan, strong)
         }));
     }
+    // Each boundary is a pass of many short holds, between which the program runs.
+    for (workload, strong) in [
+        ("hot64", 3),
+        ("readonly", 3),
+        ("threads", 12),
+        ("thp", 6),
+        ("zeropage", 6),
+        ("filemap", 18),
+        ("shm", 9),
+        ("cow_fork", 9),
+        ("exec", 4),
+        ("vanish", 1000),
+        ("mremap", 6),
+        ("dontneed", 20),
+        ("kernelbuf", 20),
+        ("shortthreads", 300),
+        ("shortlife", 1),
+        ("sweep", 300),
+    ] {
+        for vanish in ["exact", "locks"] {
+            let name = format!("{workload} --max-hold 100us --vanish {vanish}");
+            cases.push(Case::new(name, move || {
+                let mut plan = Plan::workload(workload, interval);
+                plan.options = [
+                    "--hold",
+                    "cgroup",
+                    "--max-hold",
+                    "100us",
+                    "--vanish",
+                    vanish,
+                ]
+                .map(Into::into)
+                .to_vec();
+                // A pass takes longer than one hold.
+                plan.phase *= 2;
+                check(&plan, strong)
+            }));
+        }
+    }
     // The other way to hold the target, on what depends on it: threads, forks, execs, hot memory.
     for (workload, strong) in [
         ("hot64", 3),

@@ -49,7 +49,7 @@ impl Recorded {
             held: Duration(held.fold(0, u64::saturating_add)),
             longest_hold: intervals
                 .iter()
-                .map(|i| i.held_ns)
+                .map(|i| i.longest_hold_ns)
                 .max()
                 .unwrap_or_default(),
         }
@@ -135,7 +135,11 @@ impl Tables {
     pub(super) fn between_intervals(&self) -> Duration {
         let pairs = self.intervals.windows(2);
         // While the recording was paused they ran.
-        let gaps = pairs.map(|pair| (pair[1].start_ns - pair[0].end_ns).min(pair[0].held_ns).0);
+        let gaps = pairs.map(|pair| match pair[0].holds {
+            0 | 1 => (pair[1].start_ns - pair[0].end_ns).min(pair[0].held_ns).0,
+            // It ran between several holds, and one interval follows the other.
+            _ => pair[0].held_ns.0,
+        });
         Duration(gaps.fold(0, u64::saturating_add))
     }
 

@@ -1,14 +1,19 @@
 //! Accessed bits, read and cleared while the target is held still, or cleared by a kernel that keeps what it clears.
 
+mod slices;
+
 use std::collections::{HashMap, HashSet};
 use std::io;
 
 use varve_bpf::{BpfError, Harvest, Kernel, LoadOptions, MmId, PageFlags, Region};
-use varve_model::Pid;
+use varve_model::{Pid, Time};
 use varve_sys::ClearRefs;
+use varve_trace::Manifest;
 
+use self::slices::{Leftovers, Pass, Slices};
 use super::vanish::{self, Residents};
 use super::{Held, Kind, Probe, Reading, Setup, Started, Step};
+use crate::state::State;
 use crate::state::found::{Found, When};
 use crate::{Ablation, HoldChoice, RecordError, RecordOptions, TrapsChoice};
 
@@ -39,6 +44,9 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         has_read: false,
         found: Vec::new(),
         kept: HashMap::new(),
+        pass: None,
+        slices: Slices::default(),
+        left: Leftovers::default(),
     };
     Ok((setup.options.counts.is_none()).then(|| Box::new(scan) as Box<dyn Probe>))
 }
@@ -61,6 +69,11 @@ struct Scan {
     found: Vec<Found>,
     /// Where in `found` an address space is.
     kept: HashMap<MmId, usize>,
+    /// The pass in slices that goes on.
+    pass: Option<Pass>,
+    slices: Slices,
+    /// What the last pass in slices could not clear.
+    left: Leftovers,
 }
 
 impl Scan {
@@ -102,6 +115,7 @@ impl Scan {
             if self.compares {
                 held.state.residents.insert(*pid, residents);
             }
+            self.left.mark(stats.mm, &mut regions);
             self.add(*pid, stats.mm, regions);
         }
         Ok(())
@@ -136,29 +150,36 @@ impl Scan {
         }
         let first = |pid: &Pid| !self.without_first.contains(pid);
         self.clear.retain(|pid, _| pids.contains(pid) && first(pid));
+        self.left = Leftovers::default();
         for pid in pids {
-            let opened = match self.clear.remove(pid) {
-                Some(file) => Ok(file),
-                None => ClearRefs::open(*pid),
-            };
-            let done = match opened {
-                Ok(file) if held.harvests => self.harvest(*pid, file, held.kernel, held.reading)?,
-                opened => opened.and_then(|mut file| {
-                    file.clear_accessed()?;
-                    if self.flushes {
-                        file.flush()?;
-                    }
-                    Ok(file)
-                }),
-            };
-            let keeps = self.clear.len() < self.max_open && !self.without_first.contains(pid);
-            match done {
-                Ok(file) if keeps => {
-                    self.clear.insert(*pid, file);
+            self.clear_one(*pid, held)?;
+        }
+        Ok(())
+    }
+
+    /// The same of one process.
+    fn clear_one(&mut self, pid: Pid, held: &mut Held<'_>) -> Result<(), RecordError> {
+        let opened = match self.clear.remove(&pid) {
+            Some(file) if !self.without_first.contains(&pid) => Ok(file),
+            _ => ClearRefs::open(pid),
+        };
+        let done = match opened {
+            Ok(file) if held.harvests => self.harvest(pid, file, held.kernel, held.reading)?,
+            opened => opened.and_then(|mut file| {
+                file.clear_accessed()?;
+                if self.flushes {
+                    file.flush()?;
                 }
-                Err(error) if !is_gone(&error) => return Err(cannot_clear(error)),
-                _ => {}
+                Ok(file)
+            }),
+        };
+        let keeps = self.clear.len() < self.max_open && !self.without_first.contains(&pid);
+        match done {
+            Ok(file) if keeps => {
+                self.clear.insert(pid, file);
             }
+            Err(error) if !is_gone(&error) => return Err(cannot_clear(error)),
+            _ => {}
         }
         Ok(())
     }
@@ -219,7 +240,13 @@ impl Probe for Scan {
     fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {
         match step {
             Step::Read => self.read(held),
-            Step::Await | Step::Prepare => Ok(()),
+            Step::Await | Step::Prepare | Step::Adopt => Ok(()),
+            Step::Plan => self.plan(held, held.slice.limit),
+            Step::Slice => self.slice(held, held.slice.until),
+            Step::Flush => {
+                self.end_pass();
+                Ok(())
+            }
             Step::Clear => {
                 // Of a process that runs already nothing was read: what it has is compared with later.
                 if self.compares && !self.has_read {
@@ -230,6 +257,22 @@ impl Probe for Scan {
                 self.clear(held)
             }
         }
+    }
+
+    fn refine(&self, found: &mut Found, state: &State) {
+        if found.when.is_vanishing() {
+            let owner = found.pid;
+            let is = |pid| state.processes.owner_of_memory(pid) == owner;
+            self.left.mark_vanishing(is, &mut found.regions);
+        }
+    }
+
+    fn image_ended(&mut self, pid: Pid, _: Time) {
+        self.slices.forget(pid);
+    }
+
+    fn finish(&mut self, manifest: &mut Manifest, _: bool) {
+        manifest.notes.extend(self.slices.describe());
     }
 
     fn found(&mut self) -> Vec<Found> {

@@ -227,7 +227,11 @@ impl Probe for Vanish {
     }
 
     fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {
-        let Some(spaces) = self.spaces.as_mut().filter(|_| step == Step::Clear) else {
+        let Some(spaces) = self
+            .spaces
+            .as_mut()
+            .filter(|_| matches!(step, Step::Clear | Step::Adopt))
+        else {
             return Ok(());
         };
         // Of whom nothing is known yet, such as one that ran before the recording.

@@ -46,19 +46,22 @@ impl Work {
 
 impl Recorder<'_> {
     /// Closes the interval that began at `start`, and chooses how long the next one is. Unless it `keeps` it nothing of
-    /// it gets into the trace.
+    /// it gets into the trace. None where the interval goes on.
     pub(super) fn close(
         &mut self,
         start: Time,
         keeps: bool,
+        last: bool,
     ) -> Result<Option<Boundary>, RecordError> {
         let mut work = Work::begin();
         let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
-        let made = self.boundaries.close(kernel, hold, &mut self.events)?;
+        let events = &mut self.events;
+        let made = self.boundaries.close(kernel, hold, events, last)?;
         let Some((boundary, reading)) = made else {
             return Ok(None);
         };
-        work.boundary(boundary.cpu);
+        work.boundary(boundary.cpu_last);
+        work.of_boundary = work.of_boundary + boundary.cpu_between;
         self.events.state.boundary = Some(boundary.end);
         self.events.state.released = Some(boundary.read);
         self.events.state.ran_on = boundary.overlap != Duration(0);
@@ -237,6 +240,8 @@ impl Recorder<'_> {
             start_ns: start,
             end_ns: boundary.end,
             held_ns: boundary.held,
+            longest_hold_ns: boundary.longest_hold,
+            holds: boundary.holds,
             overlap_ns: boundary.overlap,
             resident_pages: reading.resident_pages,
             processes: reading.processes,

@@ -89,6 +89,8 @@ fn counts_know_who_was_first_where_no_page_fault_tells() {
         start_ns: Time(0),
         end_ns: Time(1_000_000),
         held_ns: Duration(0),
+        longest_hold_ns: Duration(0),
+        holds: 0,
         overlap_ns: Duration(0),
         resident_pages: 0,
         processes: 1,

@@ -82,6 +82,8 @@ pub(crate) fn rows(writer: &mut TraceWriter, kind: Kind) {
             start_ns: Time(u64::from(i) * STEP),
             end_ns: Time((u64::from(i) + 1) * STEP - 300_000),
             held_ns: Duration(300_000),
+            longest_hold_ns: Duration(300_000),
+            holds: 1,
             overlap_ns: Duration(0),
             resident_pages: 9000,
             processes: 1,

@@ -24,6 +24,7 @@ fn manifest() -> Manifest {
             follow: true,
             delay_ns: Duration(0),
             min_object_bytes: varve_model::Bytes(4096),
+            max_hold_ns: None,
             thp_never: false,
             without: vec![],
         },

@@ -20,8 +20,8 @@ use varve_trace::{Existing, IntervalChoice};
 use self::finish::finish;
 pub(super) use self::finish::put_in_order;
 use self::values::{
-    DEFAULT_RATE, HoldArgument, IntervalArgument, SHORT_INTERVAL, SamplesArgument, Thp, Vanish,
-    Writes, ablation, backends,
+    DEFAULT_RATE, HoldArgument, IntervalArgument, MAX_HOLD, MaxHoldArgument, SHORT_INTERVAL,
+    SamplesArgument, Thp, Vanish, Writes, ablation, backends,
 };
 use super::Failure;
 use crate::arguments::Writing;
@@ -124,6 +124,11 @@ pub(crate) struct Record {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) hold: HoldArgument,
 
+    /// How long the target may be held at a time, 100us to 60s. Where reading and clearing all of its memory takes longer it is held
+    /// several times, for a part each: what it accesses meanwhile may stand in both intervals [default: 10ms]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) max_hold: Option<MaxHoldArgument>,
+
     /// Leave out a mechanism, to show what it is for: flush, hold, page-flags, vanish, behind, protect
     #[arg(long, hide = true, value_delimiter = ',', value_parser = ablation)]
     pub(crate) without: Vec<Ablation>,
@@ -185,6 +190,17 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
                 .to_owned(),
             Some("give both".to_owned()),
         ));
+    }
+    if arguments.max_hold.is_some() && arguments.backend != Backend::Scan {
+        return Err(Failure::new(
+            "only `--backend scan` can hold the target for a part of its memory: `--max-hold` means nothing with another",
+            Some("leave one of the two out"),
+        ));
+    }
+    if arguments.max_hold.is_some() && options.writes == WritesChoice::On {
+        varve_ui::warning(
+            "where `--writes on` protects pages, all of them are protected in one hold: `--max-hold` does not limit it",
+        );
     }
     if library_is_missing && options.counts.is_none() {
         varve_ui::warning(format!(
@@ -269,6 +285,7 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             HoldArgument::Cgroup => HoldChoice::Cgroup,
             HoldArgument::Ptrace => HoldChoice::Ptrace,
         },
+        max_hold: arguments.max_hold.map_or(MAX_HOLD, |most| most.0),
         traps: match (arguments.backend, arguments.fault_budget) {
             (Backend::Fault, None) => TrapsChoice::All,
             (Backend::Fault, Some(share)) => TrapsChoice::Budget(share.0),

@@ -29,6 +29,8 @@ pub(crate) fn killed_trace(to: &Path) {
         start_ns: Time(1_000 + u64::from(number) * 50_000_000),
         end_ns: Time(900 + u64::from(number + 1) * 50_000_000),
         held_ns: Duration(100),
+        longest_hold_ns: Duration(100),
+        holds: 1,
         overlap_ns: Duration(0),
         resident_pages: 2000,
         processes: 1,

@@ -100,6 +100,8 @@ pub(crate) fn write(
             start_ns: starts[interval as usize],
             end_ns: starts[interval as usize + 1],
             held_ns: Duration(0),
+            longest_hold_ns: Duration(0),
+            holds: 0,
             overlap_ns: Duration(0),
             // The emulator's own memory cannot be distinguished from the program's.
             resident_pages: 0,

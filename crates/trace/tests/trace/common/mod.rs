@@ -200,7 +200,7 @@ macro_rules! records {
 // A new column does not compile until it stands here.
 records! {
     IntervalRow {
-        interval, start_ns, end_ns, held_ns, overlap_ns, resident_pages, processes, threads, recorder_cpu_ns,
+        interval, start_ns, end_ns, held_ns, longest_hold_ns, holds, overlap_ns, resident_pages, processes, threads, recorder_cpu_ns,
     }
     TouchRow { interval, pid, page, pages, page_bytes, written, source }
     FaultRow { time_ns, pid, tid, cpu, ip, address, write, kernel }
@@ -294,6 +294,7 @@ pub fn manifest() -> Manifest {
             follow: true,
             delay_ns: Duration(0),
             min_object_bytes: Bytes(4096),
+            max_hold_ns: None,
             thp_never: false,
             without: vec![],
         },

@@ -38,6 +38,32 @@ impl FromStr for IntervalArgument {
     }
 }
 
+/// `--max-hold`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct MaxHoldArgument(pub(crate) Duration);
+
+/// The longest hold where nobody asked for another.
+pub(crate) const MAX_HOLD: Duration = Duration(10_000_000);
+
+impl FromStr for MaxHoldArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, unit) = split_unit(text);
+        let factor = match unit {
+            "us" | "µs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            _ => return Err("give a time such as 500us, 10ms or 1s".into()),
+        };
+        let ns: f64 = number.parse::<f64>().map_err(|e| e.to_string())? * factor;
+        if !(100e3..=60e9).contains(&ns) {
+            return Err("a hold may be 100us long at least and 60s at most".into());
+        }
+        Ok(MaxHoldArgument(Duration(ns as u64)))
+    }
+}
+
 /// `--samples`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SamplesArgument {

@@ -85,6 +85,8 @@ fn trace(
                 start_ns: Time(interval * STEP),
                 end_ns: Time((interval + 1) * STEP),
                 held_ns: Duration(1000),
+                longest_hold_ns: Duration(1000),
+                holds: 1,
                 overlap_ns: Duration(0),
                 resident_pages: PAGES,
                 processes: 1,

@@ -1,0 +1,584 @@
+//! A pass over the target's memory in several short holds.
+//!
+//! In each hold a part is read and cleared. What is accessed after that sets its bit anew and is read when all parts are
+//! cleared, without a hold: it counts in both intervals.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use varve_bpf::{Bitmap, BpfError, Kernel, Leaf, MmId, Part, Region};
+use varve_model::{Address, Bytes, Duration, PAGE_BYTES, Pid, Time};
+use varve_sys::{Cooling, monotonic_now, resident_bytes};
+
+use super::{Scan, is_gone};
+use crate::RecordError;
+use crate::probes::Held;
+use crate::recorder::reclaim::reclaim;
+
+/// What reading and clearing a page takes with all of its process, before that was measured.
+const GUESS_NS: f64 = 100.0;
+/// What reading a page takes, and clearing one that was accessed, in parts.
+const GUESS_READ_NS: f64 = 40.0;
+const GUESS_CLEAR_NS: f64 = 200.0;
+/// The share of the time that is left which reading may take: what was accessed is to be cleared in the rest.
+const READING: f64 = 0.5;
+/// A page table's worth of pages: less is not read.
+const MIN_PAGES: u64 = 512;
+/// Processes of fewer pages say little of what a page takes.
+const TELLING_PAGES: u64 = 4096;
+/// Of what was accessed in a process, the part that may stay uncleared.
+const MAX_LEFT: u64 = 8;
+/// The same of what is resident: libraries of a large process that accesses little stay uncleared.
+const MAX_LEFT_OF_RESIDENT: u64 = 64;
+/// Where less is left of the machine's memory or the cgroup's, pages are not moved to where they go first.
+const SCARCE: Bytes = Bytes(64 << 20);
+
+/// What is to be read and cleared, without a hold in between.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// All of a process, by `clear_refs`.
+    Whole(Pid),
+    /// What is left of a process, as much at a time as there is time for.
+    Parts(Parts),
+}
+
+/// A process that is read and cleared in parts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    pid: Pid,
+    /// None until the first part was read.
+    mm: MmId,
+    from: Address,
+    resident: u64,
+    /// Pages that were accessed, and those of them that could not be cleared.
+    accessed: u64,
+    left: u64,
+}
+
+/// A pass that goes on.
+#[derive(Debug, Default)]
+pub(super) struct Pass {
+    units: VecDeque<Unit>,
+    /// Address spaces that were begun.
+    begun: HashSet<MmId>,
+    /// Processes that were cleared in parts.
+    in_parts: Vec<Pid>,
+    left: Leftovers,
+}
+
+/// What a page takes, and who cannot be cleared in parts.
+#[derive(Debug)]
+pub(super) struct Slices {
+    read_ns: f64,
+    clear_ns: f64,
+    whole_ns: f64,
+    /// Processes most of whose pages are shared.
+    shared: HashSet<Pid>,
+    /// Whether the kernel clears parts.
+    parts: bool,
+    pgscan: Option<i64>,
+    /// Passes in which nothing was cleared in parts as memory was short.
+    scarce: u64,
+}
+
+impl Default for Slices {
+    fn default() -> Slices {
+        Slices {
+            read_ns: GUESS_READ_NS,
+            clear_ns: GUESS_CLEAR_NS,
+            whole_ns: GUESS_NS,
+            shared: HashSet::new(),
+            parts: true,
+            pgscan: None,
+            scarce: 0,
+        }
+    }
+}
+
+/// Pages whose bits were left set, by address space: that they are set later does not say that they were accessed.
+#[derive(Debug, Default)]
+pub(super) struct Leftovers(HashMap<MmId, (Pid, HashMap<(u64, Leaf), Bitmap>)>);
+
+impl Leftovers {
+    /// Marks those that are read again.
+    pub(super) fn mark(&self, mm: MmId, regions: &mut [Region]) {
+        let Some((_, left)) = self.0.get(&mm).filter(|(_, left)| !left.is_empty()) else {
+            return;
+        };
+        for region in regions {
+            if let Some(bits) = left.get(&(region.base.0, region.leaf)) {
+                for (i, bits) in bits.iter().enumerate() {
+                    region.sticky[i] |= region.accessed[i] & bits;
+                    region.accessed[i] &= !bits;
+                }
+            }
+        }
+    }
+
+    /// The same of a process whose pages vanish: others may have been who accessed them.
+    pub(super) fn mark_vanishing(&self, is: impl Fn(Pid) -> bool, regions: &mut [Region]) {
+        for (pid, left) in self.0.values() {
+            if left.is_empty() || !is(*pid) {
+                continue;
+            }
+            for region in regions.iter_mut() {
+                if let Some(bits) = left.get(&(region.base.0, region.leaf)) {
+                    for (i, bits) in bits.iter().enumerate() {
+                        region.others[i] |= region.accessed[i] & bits;
+                        region.accessed[i] &= !bits;
+                    }
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, pid: Pid, mm: MmId, region: &Region) {
+        let (_, left) = self.0.entry(mm).or_insert_with(|| (pid, HashMap::new()));
+        left.insert((region.base.0, region.leaf), region.accessed);
+    }
+
+    fn forget(&mut self, mm: MmId) {
+        self.0.remove(&mm);
+    }
+}
+
+impl Slices {
+    /// How many pages of a process are read when this much time is left.
+    fn fit(&self, left: Duration) -> u64 {
+        (left.0 as f64 * READING / self.read_ns) as u64
+    }
+
+    /// Leaves out what cannot be cleared in the time that is left, but for the first; gives where that begins.
+    fn cut(&self, regions: &mut Vec<Region>, left: Duration) -> Option<Address> {
+        let most = (left.0 as f64 / self.clear_ns) as u64;
+        let mut pages = 0;
+        for at in 0..regions.len() {
+            pages += accessed(&regions[at..=at]);
+            let base = regions[at].base;
+            if pages > most && at > 0 && regions[at - 1].base < base {
+                regions.truncate(at);
+                return Some(base);
+            }
+        }
+        None
+    }
+
+    /// How long all of a process of so many pages takes.
+    fn takes(&self, pages: u64) -> Duration {
+        Duration((pages as f64 * self.whole_ns) as u64)
+    }
+
+    /// Whether a process of so many pages is cleared in parts when a hold is to be this short.
+    fn divides(&self, pid: Pid, pages: u64, limit: Duration) -> bool {
+        self.parts && !self.shared.contains(&pid) && self.takes(pages) > limit
+    }
+
+    fn measured(ns: &mut f64, pages: u64, took: Duration) {
+        if pages >= TELLING_PAGES / 8 {
+            let now = (took.0 as f64 / pages as f64).max(1.0);
+            // A rise counts at once, a fall is believed slowly: the hold is to be no longer than asked.
+            *ns = if now > *ns {
+                now
+            } else {
+                *ns * 0.8 + now * 0.2
+            };
+        }
+    }
+
+    /// Who is no more is not known any more.
+    pub(super) fn forget(&mut self, pid: Pid) {
+        self.shared.remove(&pid);
+    }
+
+    /// What people should know.
+    pub(super) fn describe(&self) -> Option<String> {
+        (self.scarce > 0).then(|| {
+            format!(
+                "Memory was short at {} boundaries, where processes were cleared whole: clearing a part of one marks its pages as the first to go.",
+                self.scarce
+            )
+        })
+    }
+}
+
+/// Whether memory is so short that it matters which pages go first.
+fn is_scarce(before: Option<i64>, now: Option<i64>) -> bool {
+    let reclaims = before.zip(now).is_some_and(|(before, now)| now > before);
+    reclaims || varve_sys::available_memory() < SCARCE
+}
+
+/// Neighbouring regions of which something is to be cleared, as ranges of addresses.
+fn runs(regions: &[Region]) -> Vec<(Address, Address)> {
+    let mut runs: Vec<(Address, Address)> = Vec::new();
+    for region in regions {
+        let bits = [
+            &region.accessed,
+            &region.young,
+            &region.referenced,
+            &region.others,
+        ];
+        // What is pinned or cannot be cleared stays as it is.
+        if bits.iter().all(|bits| **bits == [0; 8]) {
+            continue;
+        }
+        let bytes = region.leaf.bytes().0.max(Leaf::Huge2M.bytes().0);
+        let end = Address(region.base.0 + bytes);
+        match runs.last_mut() {
+            Some(last) if last.1 >= region.base => last.1 = last.1.max(end),
+            _ => runs.push((region.base, end)),
+        }
+    }
+    runs
+}
+
+fn accessed(regions: &[Region]) -> u64 {
+    let pages = |region: &Region| {
+        let set: u32 = region.accessed.iter().map(|word| word.count_ones()).sum();
+        u64::from(set) * (region.leaf.bytes().0 / PAGE_BYTES)
+    };
+    regions.iter().map(pages).sum()
+}
+
+impl Scan {
+    /// Decides what a pass consists of, in holds that work for this long. The target runs.
+    pub(super) fn plan(&mut self, held: &mut Held<'_>, limit: Duration) -> Result<(), RecordError> {
+        self.forget();
+        let now = reclaim();
+        let is_scarce = is_scarce(self.slices.pgscan, now);
+        self.slices.pgscan = now;
+        // Soft-dirty bits are cleared of all of a process.
+        let divisible = !is_scarce && !held.kernel.tells_writes();
+        let mut pass = Pass::default();
+        for pid in held.pids {
+            let Ok(bytes) = resident_bytes(*pid) else {
+                continue;
+            };
+            let resident = bytes.0 / PAGE_BYTES;
+            let divides = self.slices.divides(*pid, resident, limit);
+            self.slices.scarce += u64::from(divides && is_scarce);
+            pass.units.push_back(if divides && divisible {
+                Unit::Parts(Parts {
+                    pid: *pid,
+                    resident,
+                    ..Parts::default()
+                })
+            } else {
+                Unit::Whole(*pid)
+            });
+        }
+        // Who is cleared whole loses the flags of pages that others have mapped, too.
+        let shares = pass.units.len() > 1;
+        if pass.units.iter().any(|u| matches!(u, Unit::Parts(_))) {
+            held.kernel.clears_parts()?;
+        }
+        self.pass = Some(pass);
+        if shares {
+            self.look_ahead(held)?;
+        }
+        Ok(())
+    }
+
+    /// Reads all of them before the first is cleared.
+    fn look_ahead(&mut self, held: &mut Held<'_>) -> Result<(), RecordError> {
+        for pid in held.pids {
+            let mut regions = Vec::new();
+            match held.kernel.walk(*pid, &mut |r| regions.push(*r)) {
+                Ok(stats) => self.add(*pid, stats.mm, regions),
+                Err(BpfError::NoProcess(_) | BpfError::MemoryGone(_)) => {}
+                Err(e) => return Err(e.into()),
+            }
+            held.kernel.relieve();
+        }
+        Ok(())
+    }
+
+    /// Reads and clears as much as can be done until then; at least a little.
+    pub(super) fn slice(&mut self, held: &mut Held<'_>, until: Time) -> Result<(), RecordError> {
+        let Some(mut pass) = self.pass.take() else {
+            return Ok(());
+        };
+        let mut is_first = true;
+        while let Some(unit) = pass.units.pop_front() {
+            let left = until_then(until, monotonic_now());
+            let fits = match &unit {
+                Unit::Whole(pid) => {
+                    let bytes = resident_bytes(*pid).map_or(0, |bytes| bytes.0);
+                    self.slices.takes(bytes / PAGE_BYTES) <= left
+                }
+                Unit::Parts(_) => self.slices.fit(left) >= MIN_PAGES,
+            };
+            if !fits && !is_first {
+                pass.units.push_front(unit);
+                break;
+            }
+            is_first = false;
+            match unit {
+                Unit::Whole(pid) => self.whole(pid, held, &mut pass)?,
+                Unit::Parts(parts) => {
+                    let rest = self.part(parts, until, held, &mut pass)?;
+                    rest.into_iter().for_each(|u| pass.units.push_front(u));
+                }
+            }
+        }
+        held.slice.more = !pass.units.is_empty();
+        self.pass = Some(pass);
+        Ok(())
+    }
+
+    fn whole(&mut self, pid: Pid, held: &mut Held<'_>, pass: &mut Pass) -> Result<(), RecordError> {
+        let began = monotonic_now();
+        let mut regions = Vec::new();
+        let stats = match held.kernel.walk(pid, &mut |r| regions.push(*r)) {
+            Ok(stats) => stats,
+            Err(BpfError::NoProcess(_) | BpfError::MemoryGone(_)) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        if stats.first_ended {
+            self.without_first.insert(pid);
+        }
+        held.reading.failures += stats.flag_failures + stats.table_failures;
+        self.left.mark(stats.mm, &mut regions);
+        self.add(pid, stats.mm, regions);
+        pass.begun.insert(stats.mm);
+        pass.left.forget(stats.mm);
+        self.clear_one(pid, held)?;
+        let took = monotonic_now() - began;
+        Slices::measured(&mut self.slices.whole_ns, stats.present_pages, took);
+        Ok(())
+    }
+
+    /// Reads and clears a part of a process, until then; gives what is left of it to be done.
+    fn part(
+        &mut self,
+        mut parts: Parts,
+        until: Time,
+        held: &mut Held<'_>,
+        pass: &mut Pass,
+    ) -> Result<Option<Unit>, RecordError> {
+        let began = monotonic_now();
+        let most = self.slices.fit(until_then(until, began)).max(MIN_PAGES);
+        let pid = parts.pid;
+        let part = Part {
+            mm: parts.mm,
+            start: parts.from,
+            most: Some(most),
+            ..Part::default()
+        };
+        let mut regions = Vec::new();
+        let walked = held.kernel.walk_part(pid, &part, &mut |r| regions.push(*r));
+        let (stats, mut resume) = match walked {
+            Ok(walked) => walked,
+            // Ended, or runs another program, which is all new.
+            Err(BpfError::NoProcess(_) | BpfError::MemoryGone(_)) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        if stats.first_ended {
+            // There is no descriptor of the others.
+            return Ok(Some(Unit::Whole(pid)));
+        }
+        let is_first = parts.mm == MmId::default();
+        if is_first && !pass.begun.insert(stats.mm) {
+            return Ok(None);
+        }
+        parts.mm = stats.mm;
+        held.reading.failures += stats.flag_failures + stats.table_failures;
+        let read = monotonic_now();
+        Slices::measured(&mut self.slices.read_ns, stats.present_pages, read - began);
+        let cut = self.slices.cut(&mut regions, until_then(until, read));
+        resume = cut.or(resume);
+        let (runs, count) = (runs(&regions), accessed(&regions));
+        parts.accessed += count;
+        self.left.mark(stats.mm, &mut regions);
+        self.add(pid, stats.mm, regions);
+        if let Err(error) = clear(pid, &runs) {
+            if !is_gone(&error) {
+                self.slices.parts = false;
+            }
+            return Ok(Some(Unit::Whole(pid)));
+        }
+        parts.left += look_again(pid, stats.mm, &runs, held.kernel, &mut pass.left)?;
+        let took = monotonic_now() - read;
+        Slices::measured(&mut self.slices.clear_ns, count, took);
+        let is_over = resume.is_none();
+        let too_many = parts.left > parts.resident / MAX_LEFT_OF_RESIDENT;
+        if too_many
+            && parts.left > parts.accessed / MAX_LEFT
+            && (is_over || parts.left > parts.resident / MAX_LEFT)
+        {
+            self.slices.shared.insert(pid);
+            return Ok(Some(Unit::Whole(pid)));
+        }
+        Ok(match resume {
+            Some(from) => {
+                parts.from = from;
+                Some(Unit::Parts(parts))
+            }
+            None => {
+                pass.in_parts.push(pid);
+                None
+            }
+        })
+    }
+
+    /// All parts are cleared: flushes the translations of pages whose bits somebody else had taken, and that were not flushed
+    /// therefore. The target runs: what it accessed by such a translation had been read.
+    pub(super) fn end_pass(&mut self) {
+        let Some(pass) = self.pass.take() else {
+            return;
+        };
+        self.left = pass.left;
+        if !self.flushes {
+            return;
+        }
+        for pid in pass.in_parts {
+            if let Ok(mut file) = varve_sys::ClearRefs::open(pid) {
+                // Of one that has ended nothing is left to flush.
+                let _ = file.flush();
+            }
+        }
+    }
+}
+
+fn until_then(until: Time, now: Time) -> Duration {
+    Duration(until.0.saturating_sub(now.0))
+}
+
+/// Clears the accessed bits of ranges.
+fn clear(pid: Pid, runs: &[(Address, Address)]) -> std::io::Result<()> {
+    if runs.is_empty() {
+        return Ok(());
+    }
+    let cooling = Cooling::open(pid)?;
+    runs.iter()
+        .try_for_each(|(start, end)| cooling.clear(pid, *start, *end))
+}
+
+/// Counts pages whose bits are set still, and remembers them.
+fn look_again(
+    pid: Pid,
+    mm: MmId,
+    runs: &[(Address, Address)],
+    kernel: &mut Kernel,
+    left: &mut Leftovers,
+) -> Result<u64, RecordError> {
+    let mut count = 0;
+    for (start, end) in runs {
+        let part = Part {
+            mm,
+            start: *start,
+            end: Some(*end),
+            ..Part::default()
+        };
+        let walked = kernel.walk_part(pid, &part, &mut |region| {
+            let uncleared = accessed(std::slice::from_ref(region));
+            if uncleared > 0 {
+                left.add(pid, mm, region);
+                count += uncleared;
+            }
+        });
+        match walked {
+            Ok(_) | Err(BpfError::NoProcess(_) | BpfError::MemoryGone(_)) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(base: u64, leaf: Leaf, accessed: u64) -> Region {
+        Region {
+            base: Address(base),
+            leaf,
+            hugetlb: false,
+            accessed: [accessed, 0, 0, 0, 0, 0, 0, 0],
+            young: [0; 8],
+            referenced: [0; 8],
+            pinned: [0; 8],
+            sticky: [0; 8],
+            written: [0; 8],
+            intact: [0; 8],
+            others: [0; 8],
+            present: 0,
+        }
+    }
+
+    #[test]
+    fn neighbours_are_cleared_together_and_the_untouched_are_not() {
+        let (small, huge) = (Leaf::Small, Leaf::Huge2M);
+        let mut sticky = region(0x80_0000, small, 0);
+        sticky.sticky[0] = 1;
+        let found = [
+            region(0x20_0000, small, 1),
+            region(0x40_0000, huge, 1),
+            region(0x40_0000, small, 2),
+            sticky,
+            region(0xa0_0000, small, 1),
+        ];
+        let range = |start, end| (Address(start), Address(end));
+        assert_eq!(
+            runs(&found),
+            [range(0x20_0000, 0x60_0000), range(0xa0_0000, 0xc0_0000)]
+        );
+        assert_eq!(accessed(&found), 1 + 512 + 1 + 1);
+    }
+
+    #[test]
+    fn what_was_left_set_may_be_stale_and_the_rest_is_not() {
+        let mut left = Leftovers::default();
+        let (mm, other) = (MmId(1), MmId(2));
+        left.add(Pid(7), mm, &region(0, Leaf::Small, 0b01));
+        let mut read = [region(0, Leaf::Small, 0b11), region(0, Leaf::Huge2M, 1)];
+        left.mark(other, &mut read);
+        assert_eq!((read[0].accessed[0], read[0].sticky[0]), (0b11, 0));
+        left.mark(mm, &mut read);
+        assert_eq!((read[0].accessed[0], read[0].sticky[0]), (0b10, 0b01));
+        assert_eq!((read[1].accessed[0], read[1].sticky[0]), (1, 0));
+        let mut gone = [region(0, Leaf::Small, 0b11)];
+        left.mark_vanishing(|pid| pid == Pid(7), &mut gone);
+        assert_eq!((gone[0].accessed[0], gone[0].others[0]), (0b10, 0b01));
+        left.forget(mm);
+        let mut again = [region(0, Leaf::Small, 0b11)];
+        left.mark(mm, &mut again);
+        assert_eq!(again[0].sticky[0], 0);
+    }
+
+    #[test]
+    fn only_what_takes_longer_than_a_hold_is_divided() {
+        let mut slices = Slices::default();
+        let limit = Duration(7_000_000);
+        assert!(!slices.divides(Pid(1), 70_000, limit));
+        assert!(slices.divides(Pid(1), 70_001, limit));
+        Slices::measured(&mut slices.whole_ns, 1 << 20, Duration(200 << 20));
+        assert!(
+            slices.divides(Pid(1), 40_000, limit),
+            "a rise counts at once"
+        );
+        slices.shared.insert(Pid(1));
+        assert!(!slices.divides(Pid(1), 1 << 30, limit));
+        slices.forget(Pid(1));
+        slices.parts = false;
+        assert!(!slices.divides(Pid(1), 1 << 30, limit));
+        assert_eq!(slices.fit(limit), 87_500);
+    }
+
+    #[test]
+    fn no_more_is_cleared_than_there_is_time_for() {
+        let slices = Slices::default();
+        let all = |words: u64| {
+            let mut found = region(words << 21, Leaf::Small, u64::MAX);
+            found.accessed = [u64::MAX; 8];
+            found
+        };
+        let mut found = vec![all(1), all(2), all(5)];
+        assert_eq!(slices.cut(&mut found, Duration(400_000)), None);
+        assert_eq!(
+            slices.cut(&mut found, Duration(250_000)),
+            Some(Address(5 << 21))
+        );
+        assert_eq!(slices.cut(&mut found, Duration(0)), Some(Address(2 << 21)));
+        assert_eq!(found.len(), 1, "a little is done however late it is");
+        assert_eq!(slices.cut(&mut found, Duration(0)), None);
+    }
+}
