@@ -160,6 +160,17 @@ fn main() -> ExitCode {
             }));
         }
     }
+    for (workload, strong) in [("threads", 12), ("sweep", 300)] {
+        let name = format!("{workload} --max-hold 200us --hold ptrace");
+        cases.push(Case::new(name, move || {
+            let mut plan = Plan::workload(workload, interval);
+            plan.options = ["--hold", "ptrace", "--max-hold", "200us"]
+                .map(Into::into)
+                .to_vec();
+            plan.phase *= 2;
+            in_slices(&plan, strong)
+        }));
+    }
     // The other way to hold the target, on what depends on it: threads, forks, execs, hot memory.
     for (workload, strong) in [
         ("hot64", 3),
