@@ -56,7 +56,7 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
                 let (outcome, trace) = recorded(
                     common,
                     &program,
-                    &["--interval", "50ms"],
+                    &["--interval", "50ms", "--max-hold", "60s"],
                     &folder,
                     Peak::Ignored,
                 )?;

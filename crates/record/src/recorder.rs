@@ -118,6 +118,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         cpu_before: cpu_time(),
         reclaim_before: reclaim(),
         root_ended: false,
+        begins: false,
         interrupted: false,
     };
     let ran = recorder.run();
@@ -227,6 +228,8 @@ struct Recorder<'a> {
     reclaim_before: Option<i64>,
     /// Whether the process that was named has ended.
     root_ended: bool,
+    /// Whether the memory is cleared in several holds before the first interval, which is what a beginning costs.
+    begins: bool,
     /// Whether a signal ended the recording or its time was over, or one was handed on to an emulated target.
     interrupted: bool,
 }
@@ -370,6 +373,7 @@ impl Recorder<'_> {
                 cleared = done;
             }
         }
+        self.begins = cleared == Cleared::NotYet;
         // What is accessed while it is cleared in several holds is not recorded.
         let delay = match cleared {
             Cleared::All => self.options.delay,

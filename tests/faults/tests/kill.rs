@@ -37,17 +37,20 @@ enum Moment {
     Running,
     /// Between freeze and thaw.
     Held,
+    /// Between two holds of one boundary.
+    BetweenHolds,
     /// While a table is written.
     Flush,
     /// While the tables are merged.
     Merge,
 }
 
-const MOMENTS: [Moment; 6] = [
+const MOMENTS: [Moment; 7] = [
     Moment::StartUp,
     Moment::FirstInterval,
     Moment::Running,
     Moment::Held,
+    Moment::BetweenHolds,
     Moment::Flush,
     Moment::Merge,
 ];
@@ -140,6 +143,14 @@ fn await_moment(stage: &Stage, recorder: &mut Running, moment: Moment, dice: &mu
             std::thread::sleep(dice.up_to(Duration::from_millis(300)));
             hit && cgroup.is_some_and(|c| wait_until(recorder, || is_frozen(&c)))
         }
+        Moment::BetweenHolds => {
+            let hit = after_start(recorder);
+            let cgroup = cgroup_of_recorder(recorder);
+            std::thread::sleep(dice.up_to(Duration::from_millis(300)));
+            hit && cgroup.is_some_and(|c| {
+                wait_until(recorder, || is_frozen(&c)) && wait_until(recorder, || !is_frozen(&c))
+            })
+        }
         Moment::Flush => {
             after_start(recorder);
             let parts = trace.join("parts");
@@ -160,9 +171,10 @@ fn await_moment(stage: &Stage, recorder: &mut Running, moment: Moment, dice: &mu
 
 fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String) -> Outcome {
     let stage = Stage::new();
-    let (mib, interval) = match moment {
-        Moment::Held => ("96", "10ms"),
-        _ => ("8", "20ms"),
+    let (mib, interval, max_hold) = match moment {
+        Moment::Held => ("96", "10ms", "10s"),
+        Moment::BetweenHolds => ("96", "10ms", "200us"),
+        _ => ("8", "20ms", "10ms"),
     };
     let started = stage.path("started");
     let result = stage.path("result");
@@ -174,7 +186,10 @@ fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String)
         result.to_str().expect("a plain path"),
     ];
     let witness = Witness::start(stage.folder().to_owned());
-    let mut recorder = stage.start(stage.record_actor(&["--interval", interval], &arguments));
+    let mut recorder = stage.start(stage.record_actor(
+        &["--interval", interval, "--max-hold", max_hold],
+        &arguments,
+    ));
     let pid = recorder.pid();
     let hit = await_moment(&stage, &mut recorder, moment, dice);
     recorder.signal(Signal::KILL);

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use varve_trace::Manifest;
+use varve_trace::tables::IntervalRow;
 use varve_truth::{
     Case, HugePages, Outcome, Plan, Problem, Recorded, judge, make_workloads, record, run_suite,
 };
@@ -155,9 +156,20 @@ fn main() -> ExitCode {
                 .to_vec();
                 // A pass takes longer than one hold.
                 plan.phase *= 2;
-                check(&plan, strong)
+                in_slices(&plan, strong)
             }));
         }
+    }
+    for (workload, strong) in [("threads", 12), ("sweep", 300)] {
+        let name = format!("{workload} --max-hold 200us --hold ptrace");
+        cases.push(Case::new(name, move || {
+            let mut plan = Plan::workload(workload, interval);
+            plan.options = ["--hold", "ptrace", "--max-hold", "200us"]
+                .map(Into::into)
+                .to_vec();
+            plan.phase *= 2;
+            in_slices(&plan, strong)
+        }));
     }
     // The other way to hold the target, on what depends on it: threads, forks, execs, hot memory.
     for (workload, strong) in [
@@ -204,6 +216,20 @@ fn check(plan: &Plan, strong: u64) -> Result<Outcome, Problem> {
         plan.phase *= 2;
     }
     Err(Problem::Other("nothing was recorded".to_owned()))
+}
+
+/// The same, and the target must have been held several times at a boundary.
+fn in_slices(plan: &Plan, strong: u64) -> Result<Outcome, Problem> {
+    let rows: Vec<IntervalRow> = record(plan)?.trace.rows()?;
+    let most = rows.iter().map(|row| row.holds).max().unwrap_or(0);
+    match check(plan, strong)? {
+        Outcome::Pass(line) if most < 2 => Ok(Outcome::Fail(
+            line,
+            vec!["no boundary had several holds: the case shows nothing".to_owned()],
+        )),
+        Outcome::Pass(line) => Ok(Outcome::Pass(format!("{line}, up to {most} times"))),
+        other => Ok(other),
+    }
 }
 
 fn verdict(recorded: Recorded, strong: u64) -> Result<Outcome, Problem> {

@@ -10,6 +10,8 @@ use crate::common::{
     PAGE, Puppet, kernel, kernel_with, map, map_small, pages_of, read_page, set, track, vanished,
     write_all, write_page,
 };
+use varve_model::Address;
+
 use varve_bpf::{Hooks, Kernel, LoadOptions, TrackFlags, VanishCause, VanishHooks};
 
 const PAGES: u64 = 2048;
@@ -331,6 +333,57 @@ fn process_madvise_by_another() {
         }
         libc::close(pidfd as i32);
     });
+}
+
+/// The negative control is the test before: without the word that it clears parts the same call is looked at.
+#[test]
+fn parts_that_the_recorder_clears_are_not_looked_at() {
+    for vanish in BOTH {
+        let options = LoadOptions {
+            vanish: *vanish,
+            ..LoadOptions::default()
+        };
+        let Some(mut kernel) = kernel_with(&options) else {
+            return;
+        };
+        kernel.clears_parts().unwrap();
+        let mut puppet = Puppet::new(move |stage| {
+            let base = map(PAGES, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
+            stage.step(base);
+            write_all(base, PAGES);
+            stage.step(0);
+        });
+        let base = puppet.wait_step();
+        kernel.track(puppet.pid, TrackFlags::DEFAULT).unwrap();
+        puppet.go();
+        puppet.wait_step();
+        let cooling = varve_sys::Cooling::open(puppet.pid).unwrap();
+        let (start, end) = (Address(base), Address(base + ALL as u64));
+        cooling.clear(puppet.pid, start, end).unwrap();
+        let pages = seen(&mut kernel, &puppet, VanishCause::Advise, base);
+        assert!(pages.is_empty(), "{vanish:?} {pages:?}");
+        assert_eq!(kernel.dropped().unwrap().vanish_walks, 0);
+        // It did clear, and a walk of a part ends where it is asked to.
+        let mut accessed = 0;
+        let part = varve_bpf::Part {
+            start,
+            end: Some(end),
+            ..Default::default()
+        };
+        let mut count = |r: &varve_bpf::Region| {
+            accessed += r.accessed.iter().map(|w| w.count_ones()).sum::<u32>();
+        };
+        let (stats, rest) = kernel.walk_part(puppet.pid, &part, &mut count).unwrap();
+        assert_eq!((stats.present_pages, rest), (PAGES, None));
+        assert!(accessed < PAGES as u32 / 8, "{accessed}");
+        let most = varve_bpf::Part {
+            most: Some(1),
+            ..part
+        };
+        let (stats, rest) = kernel.walk_part(puppet.pid, &most, &mut |_| ()).unwrap();
+        assert!(stats.present_pages <= 512 && stats.present_pages >= 1);
+        assert!(rest.is_none_or(|at| at > start && at.0 % (2 << 20) == 0));
+    }
 }
 
 #[test]

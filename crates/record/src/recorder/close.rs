@@ -127,6 +127,9 @@ impl Recorder<'_> {
         };
         self.metered = (boundary.next_start, cpu);
         let load = meter.look(&self.target.hold.processes(), &done);
+        if std::mem::take(&mut self.begins) {
+            return;
+        }
         let at_the_end = Done {
             samples: Duration(0),
             recorder_cpu: work.of_boundary.min(recorder_cpu),

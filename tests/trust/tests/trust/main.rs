@@ -19,5 +19,6 @@ mod rings;
 mod rounds;
 mod sandbox;
 mod shared;
+mod slices;
 mod transfers;
 mod unseen;

@@ -18,9 +18,11 @@ use crate::recorder::reclaim::reclaim;
 const GUESS_NS: f64 = 100.0;
 /// What reading a page takes, and clearing one that was accessed, in parts.
 const GUESS_READ_NS: f64 = 40.0;
+/// A page that was not accessed takes several times as long to be read as one that was, and nobody knows before.
+const MIN_READ_NS: f64 = 20.0;
 const GUESS_CLEAR_NS: f64 = 200.0;
-/// The share of the time that is left which reading may take: what was accessed is to be cleared in the rest.
-const READING: f64 = 0.5;
+/// The share of the time that is left which reading is to take: what was accessed is to be cleared in the rest.
+const READING: f64 = 0.25;
 /// A page table's worth of pages: less is not read.
 const MIN_PAGES: u64 = 512;
 /// Processes of fewer pages say little of what a page takes.
@@ -136,6 +138,17 @@ impl Leftovers {
         left.insert((region.base.0, region.leaf), region.accessed);
     }
 
+    /// Adds those of an earlier pass.
+    fn keep(&mut self, before: Leftovers) {
+        for (mm, (pid, left)) in before.0 {
+            let (_, kept) = self.0.entry(mm).or_insert_with(|| (pid, HashMap::new()));
+            for (place, bits) in left {
+                let kept = kept.entry(place).or_default();
+                kept.iter_mut().zip(bits).for_each(|(a, b)| *a |= b);
+            }
+        }
+    }
+
     fn forget(&mut self, mm: MmId) {
         self.0.remove(&mm);
     }
@@ -144,7 +157,7 @@ impl Leftovers {
 impl Slices {
     /// How many pages of a process are read when this much time is left.
     fn fit(&self, left: Duration) -> u64 {
-        (left.0 as f64 * READING / self.read_ns) as u64
+        (left.0 as f64 * READING / self.read_ns.max(MIN_READ_NS)) as u64
     }
 
     /// Leaves out what cannot be cleared in the time that is left, but for the first; gives where that begins.
@@ -425,7 +438,11 @@ impl Scan {
         let Some(pass) = self.pass.take() else {
             return;
         };
-        self.left = pass.left;
+        let before = std::mem::replace(&mut self.left, pass.left);
+        if !pass.units.is_empty() {
+            // The recording ends: what was not read again may still be stale.
+            self.left.keep(before);
+        }
         if !self.flushes {
             return;
         }
@@ -538,6 +555,13 @@ mod tests {
         let mut gone = [region(0, Leaf::Small, 0b11)];
         left.mark_vanishing(|pid| pid == Pid(7), &mut gone);
         assert_eq!((gone[0].accessed[0], gone[0].others[0]), (0b10, 0b01));
+        let mut later = Leftovers::default();
+        later.add(Pid(7), mm, &region(0, Leaf::Small, 0b100));
+        later.keep(left);
+        let mut read = [region(0, Leaf::Small, 0b111)];
+        later.mark(mm, &mut read);
+        assert_eq!((read[0].accessed[0], read[0].sticky[0]), (0b010, 0b101));
+        let mut left = later;
         left.forget(mm);
         let mut again = [region(0, Leaf::Small, 0b11)];
         left.mark(mm, &mut again);
@@ -560,6 +584,8 @@ mod tests {
         slices.forget(Pid(1));
         slices.parts = false;
         assert!(!slices.divides(Pid(1), 1 << 30, limit));
+        assert_eq!(slices.fit(limit), 43_750);
+        slices.read_ns = 1.0;
         assert_eq!(slices.fit(limit), 87_500);
     }
 
