@@ -13,6 +13,7 @@ use varve_trace::tables::ProcessRow;
 
 use crate::Common;
 use crate::error::{Error, Result};
+use crate::minimum;
 
 /// Kernel clock ticks a second; Linux shows user programs 100 on every architecture.
 const TICKS: f64 = 100.0;
@@ -69,6 +70,18 @@ pub(crate) fn plain(common: &Common, program: &Program) -> Result<Outcome> {
     run(common, program, command, Peak::Ignored)
 }
 
+/// Runs it and does at each interval what no recorder of accessed bits can do without: stops it, clears its bits, flushes its
+/// translations and lets it go. Nothing is read.
+pub(crate) fn cleared(common: &Common, program: &Program, interval: Duration) -> Result<Outcome> {
+    let mut command = Command::new(&program.path);
+    command.args(&program.arguments);
+    run_beside(common, program, command, |child| {
+        minimum::clear(child, interval)
+            .map(|()| 0)
+            .map_err(Error::io("clear the bits of", &program.path))
+    })
+}
+
 /// Runs the program alone and samples its peak memory.
 pub(crate) fn sampled(common: &Common, program: &Program) -> Result<Outcome> {
     let mut command = Command::new(&program.path);
@@ -112,7 +125,20 @@ pub(crate) fn recorded(
     Ok((outcome, trace))
 }
 
-fn run(common: &Common, program: &Program, mut command: Command, peak: Peak) -> Result<Outcome> {
+fn run(common: &Common, program: &Program, command: Command, peak: Peak) -> Result<Outcome> {
+    run_beside(common, program, command, |child| match peak {
+        Peak::Sampled => watch(child, program),
+        Peak::Ignored => Ok(0),
+    })
+}
+
+/// Runs a command, and beside it something that ends before or with it and says its peak memory.
+fn run_beside(
+    common: &Common,
+    program: &Program,
+    mut command: Command,
+    beside: impl FnOnce(&mut Child) -> Result<u64>,
+) -> Result<Outcome> {
     let output = common
         .scratch
         .join(format!("varve-bench-{}.out", std::process::id()));
@@ -126,10 +152,7 @@ fn run(common: &Common, program: &Program, mut command: Command, peak: Peak) -> 
     let before = Cpu::read();
     let began = Instant::now();
     let mut child = command.spawn().map_err(Error::io("start", &program.path))?;
-    let mut peak_bytes = 0;
-    if peak == Peak::Sampled {
-        peak_bytes = watch(&mut child, program)?;
-    }
+    let peak_bytes = beside(&mut child)?;
     let status = child.wait().map_err(Error::io("wait for", &program.path))?;
     let command_s = began.elapsed().as_secs_f64();
     let spent = Cpu::read();

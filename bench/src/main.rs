@@ -10,6 +10,7 @@ mod hold;
 mod importing;
 mod launch;
 mod memory;
+mod minimum;
 mod overhead;
 mod reading;
 mod run;

@@ -3,13 +3,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
 
 use crate::Common;
 use crate::error::{Error, Result};
-use crate::launch::{Outcome, Peak, Program, plain, recorded};
+use crate::launch::{Outcome, Peak, Program, cleared, plain, recorded};
 use crate::run::{Run, verdict};
 use crate::statistics::{geometric_mean, greatest, median, quantile};
 
@@ -34,6 +35,9 @@ pub(crate) struct Options {
     /// overhead allows; with `--interval`: off]
     #[arg(long, value_name = "RATE")]
     samples: Option<String>,
+    /// Also run beside the bare minimum, at the same interval: stop, clear, flush, let go, and read nothing
+    #[arg(long, requires = "interval")]
+    minimum: bool,
     /// Pairs of runs for each program
     #[arg(long, default_value_t = 5)]
     repeats: u32,
@@ -46,6 +50,8 @@ pub(crate) struct Options {
 struct Measured {
     name: String,
     pairs: Vec<(Outcome, Outcome)>,
+    /// Of the bare minimum, where that is wanted, beside each pair.
+    minima: Vec<Outcome>,
     held: Vec<f64>,
     cpu: Vec<f64>,
     /// What the recorder said of the slowdown.
@@ -54,6 +60,18 @@ struct Measured {
 }
 
 impl Options {
+    /// The interval of the bare minimum; none where it is not wanted.
+    fn minimum_interval(&self) -> Result<Option<Duration>> {
+        let Some(text) = self.interval.as_ref().filter(|_| self.minimum) else {
+            return Ok(None);
+        };
+        let number = text.strip_suffix("ms").and_then(|n| n.parse().ok());
+        let interval = number.map(Duration::from_millis).ok_or_else(|| {
+            Error::Failed("the bare minimum takes an interval such as 50ms".into())
+        })?;
+        Ok(Some(interval))
+    }
+
     /// The options of `varve record`.
     fn recorder(&self) -> Vec<&str> {
         let mut arguments = vec!["--writes", self.writes.as_str()];
@@ -135,6 +153,7 @@ fn pairs(common: &Common, options: &Options, program: &Program) -> Result<Measur
     let mut measured = Measured {
         name: program.name.clone(),
         pairs: Vec::new(),
+        minima: Vec::new(),
         held: Vec::new(),
         cpu: Vec::new(),
         said: Vec::new(),
@@ -158,6 +177,11 @@ fn pairs(common: &Common, options: &Options, program: &Program) -> Result<Measur
             Some(outcome) => outcome,
             None => plain(common, program)?,
         };
+        if let Some(interval) = options.minimum_interval()? {
+            let minimum = cleared(common, program, interval)?;
+            eprintln!("  {:.2} s with the bare minimum", minimum.life_s);
+            measured.minima.push(minimum);
+        }
         let overhead = trace.manifest.overhead;
         measured
             .held
@@ -191,7 +215,7 @@ fn ratios(measured: &Measured, of: impl Fn(&Outcome) -> Option<f64>) -> Vec<f64>
 
 fn report(options: &Options, measured: &[Measured]) -> Run {
     let mut rows = Vec::new();
-    let (mut slow, mut whole) = (Vec::new(), Vec::new());
+    let (mut slow, mut whole, mut limits) = (Vec::new(), Vec::new(), Vec::new());
     for m in measured {
         let life = ratios(m, |o| Some(o.life_s));
         let command = ratios(m, |o| Some(o.command_s));
@@ -203,6 +227,19 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
             .flat_map(|p| [&p.0, &p.1])
             .map(|o| o.foreign_cpus + o.stolen_cpus)
             .collect();
+        let minima = m.pairs.iter().zip(&m.minima);
+        let beside: Vec<f64> = minima
+            .clone()
+            .map(|(p, min)| p.1.life_s / min.life_s)
+            .collect();
+        let minimum: Vec<f64> = minima.map(|(p, min)| min.life_s / p.0.life_s).collect();
+        if !beside.is_empty() {
+            limits.push(median(&beside));
+        }
+        let of_minimum = |ratios: &[f64]| match ratios {
+            [] => "-".to_owned(),
+            some => format!("{:.3}", median(some)),
+        };
         slow.push(median(&life));
         whole.push(median(&command));
         rows.push(vec![
@@ -219,6 +256,8 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
             format!("{:.3}", median(&command)),
             format!("{:.1} %", 100.0 * median(&m.held)),
             format!("{:.1} %", 100.0 * median(&m.cpu)),
+            of_minimum(&minimum),
+            of_minimum(&beside),
             format!("{:.2}", greatest(&foreign)),
             if m.incomplete.is_empty() {
                 "yes".into()
@@ -244,6 +283,15 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
         verdicts.push(verdict("geometric mean slowdown", mean, of_all, ""));
         verdicts.push(verdict("worst slowdown", greatest(&slow), of_each, ""));
     }
+    if !limits.is_empty() {
+        // All that can be done about the rest is to do less.
+        verdicts.push(verdict(
+            "worst beside the bare minimum",
+            greatest(&limits),
+            1.05,
+            "",
+        ));
+    }
     verdicts.push(format!(
         "geometric mean of the whole command, set-up and naming of objects included: {:.3}",
         geometric_mean(&whole)
@@ -251,12 +299,12 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
     Run {
         name: "overhead",
         options: json!({
-            "interval": options.interval, "writes": options.writes, "samples": options.samples, "repeats": options.repeats, "threads": options.threads,
+            "interval": options.interval, "writes": options.writes, "samples": options.samples, "minimum": options.minimum, "repeats": options.repeats, "threads": options.threads,
             "suite": if options.suite.is_some() { "given" } else { "workloads/bin" },
         }),
         columns: vec![
             "program", "plain s", "slowdown", "range", "measured", "own time", "command", "held", "recorder CPU",
-            "other CPUs", "complete",
+            "minimum", "beside it", "other CPUs", "complete",
         ],
         rows,
         verdicts,
@@ -269,6 +317,7 @@ fn report(options: &Options, measured: &[Measured]) -> Run {
                 json!({
                     "program": m.name,
                     "pairs": m.pairs.iter().map(|(without, with)| json!({"plain": without.json(), "recorded": with.json()})).collect::<Vec<_>>(),
+                    "minimum": m.minima.iter().map(Outcome::json).collect::<Vec<_>>(),
                     "held_share": m.held, "measured_slowdown": m.said, "recorder_cpu_share": m.cpu, "incomplete": m.incomplete,
                 })
             })

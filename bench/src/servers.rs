@@ -364,7 +364,10 @@ fn of_command(common: &Common, options: &Options, name: &str) -> Result<Option<V
                 itself: outcome.life_s,
                 whole: outcome.command_s,
             };
-            eprintln!("  {:.2} s, in all {:.2} s", outcome.life_s, outcome.command_s);
+            eprintln!(
+                "  {:.2} s, in all {:.2} s",
+                outcome.life_s, outcome.command_s
+            );
         }
         rounds.push(round);
     }

@@ -490,7 +490,9 @@ impl Kernel {
         }
         let missing = || BpfError::MissingTracepoint("sys_enter".to_owned());
         let program = self.object.progs_mut().find(|p| p.name() == MOVE_ASKED);
-        let link = program.ok_or_else(missing)?.attach_raw_tracepoint("sys_enter");
+        let link = program
+            .ok_or_else(missing)?
+            .attach_raw_tracepoint("sys_enter");
         self.links.push(link.map_err(|_| missing())?);
         self.watches_moves = true;
         Ok(())

@@ -75,7 +75,9 @@ fn has_huge_pages() -> bool {
 
 /// Whether a process has a userfaultfd open. One that another process uses for it is not found.
 fn has_userfaultfd(pid: Pid) -> bool {
-    let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+    let links = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
     let mut targets = links.flatten().filter_map(|e| fs::read_link(e.path()).ok());
     targets.any(|target| target.as_os_str() == "anon_inode:[userfaultfd]")
 }

@@ -434,7 +434,10 @@ fn mapped_along(
     }
     // Of a mapping that is gone too it is not known what it was.
     let is_known = |address: &u64| hit.iter().any(|area| area.addresses.contains(address));
-    for address in faulted.addresses().filter(|a| !is_known(a) && gone.contains(*a)) {
+    for address in faulted
+        .addresses()
+        .filter(|a| !is_known(a) && gone.contains(*a))
+    {
         take(address, 0..u64::MAX, true);
     }
     along
