@@ -124,7 +124,7 @@ pub(crate) struct Record {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) hold: HoldArgument,
 
-    /// How long the target may be held at a time, 100us to 60s. Where reading and clearing all of its memory takes longer it is held
+    /// How long the target may be held at a time, 100µs (`us` will do) to 60s. Where reading and clearing all of its memory takes longer it is held
     /// several times, for a part each: what it accesses meanwhile may stand in both intervals [default: 10ms]
     #[arg(long, value_name = "TIME")]
     pub(crate) max_hold: Option<MaxHoldArgument>,

@@ -98,7 +98,10 @@ impl Default for Slices {
 
 /// Pages whose bits were left set, by address space: that they are set later does not say that they were accessed.
 #[derive(Debug, Default)]
-pub(super) struct Leftovers(HashMap<MmId, (Pid, HashMap<(u64, Leaf), Bitmap>)>);
+pub(super) struct Leftovers(HashMap<MmId, (Pid, Left)>);
+
+/// Of one address space.
+type Left = HashMap<(u64, Leaf), Bitmap>;
 
 impl Leftovers {
     /// Marks those that are read again.
@@ -134,14 +137,14 @@ impl Leftovers {
     }
 
     fn add(&mut self, pid: Pid, mm: MmId, region: &Region) {
-        let (_, left) = self.0.entry(mm).or_insert_with(|| (pid, HashMap::new()));
+        let (_, left) = self.0.entry(mm).or_insert_with(|| (pid, Left::new()));
         left.insert((region.base.0, region.leaf), region.accessed);
     }
 
     /// Adds those of an earlier pass.
     fn keep(&mut self, before: Leftovers) {
         for (mm, (pid, left)) in before.0 {
-            let (_, kept) = self.0.entry(mm).or_insert_with(|| (pid, HashMap::new()));
+            let (_, kept) = self.0.entry(mm).or_insert_with(|| (pid, Left::new()));
             for (place, bits) in left {
                 let kept = kept.entry(place).or_default();
                 kept.iter_mut().zip(bits).for_each(|(a, b)| *a |= b);

@@ -54,11 +54,11 @@ impl FromStr for MaxHoldArgument {
             "us" | "µs" => 1e3,
             "ms" => 1e6,
             "s" => 1e9,
-            _ => return Err("give a time such as 500us, 10ms or 1s".into()),
+            _ => return Err("give a time such as 500µs (or 500us), 10ms or 1s".into()),
         };
         let ns: f64 = number.parse::<f64>().map_err(|e| e.to_string())? * factor;
         if !(100e3..=60e9).contains(&ns) {
-            return Err("a hold may be 100us long at least and 60s at most".into());
+            return Err("a hold may be 100µs long at least and 60s at most".into());
         }
         Ok(MaxHoldArgument(Duration(ns as u64)))
     }
