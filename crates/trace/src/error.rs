@@ -80,10 +80,10 @@ pub enum TraceError {
         /// The trace folder.
         path: PathBuf,
     },
-    /// The folder is no more.
+    /// The folder is no more, or a file that was written in it.
     #[error("{path} was removed while it was written")]
     Gone {
-        /// The trace folder.
+        /// The trace folder or the file.
         path: PathBuf,
     },
     /// The touches or the objects of the trace take more memory than there is.

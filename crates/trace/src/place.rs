@@ -384,7 +384,12 @@ impl TraceFolder {
     /// Gives a file that is whole its name.
     pub(crate) fn commit(&self, entry: Entry) -> Result<(), TraceError> {
         let (from, to) = (entry.temporary(), entry.name());
-        let cannot = |e| self.cannot("rename", self.folder.path_in(entry, &from), e);
+        let path = self.folder.path_in(entry, &from);
+        // It was made here: whoever removed it may be about to remove the folder.
+        let cannot = |e: io::Error| match (e.kind(), self.moved()) {
+            (io::ErrorKind::NotFound, None) => TraceError::Gone { path: path.clone() },
+            _ => self.cannot("rename", path.clone(), e),
+        };
         let directory = self.directory_of(entry)?;
         let directory = directory.ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
         directory.rename(&from, &to).map_err(cannot)

@@ -218,10 +218,11 @@ fn a_folder_that_is_replaced_by_a_link_goes_on_being_the_trace() {
 fn a_folder_that_is_removed_is_not_made_again() {
     let stage = Stage::new();
     let recorder = recording(&stage, "t.varve");
-    fs::remove_dir_all(stage.path("t.varve")).expect("removed");
+    // A file may be written in a folder that is being emptied.
+    patiently(|| fs::remove_dir_all(stage.path("t.varve")).is_ok());
     recorder.signal(Signal::INT);
     let ended = recorder.end();
-    ended.require_complaint(&["ended early", "t.varve was removed"]);
+    ended.require_complaint(&["ended early", "t.varve", "was removed"]);
     assert!(!stage.path("t.varve").exists(), "{}", ended.stderr);
     stage.require_clean(ended.pid);
 }
