@@ -6,7 +6,7 @@ mod load;
 mod programs;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, Read, BufReader};
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -325,15 +325,17 @@ impl Recorder {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
         }
-        // What it says until its end must go somewhere.
-        let _ = std::io::copy(&mut self.messages, &mut std::io::sink());
+        let mut said = String::new();
+        let _ = self.messages.read_to_string(&mut said);
         let status = self
             .child
             .wait()
             .map_err(Error::io("wait for", Path::new("varve record")))?;
         match status.success() {
             true => Ok(()),
-            false => Err(Error::Failed(format!("varve record failed ({status})"))),
+            false => Err(Error::Failed(format!(
+                "varve record failed ({status}):\n{said}"
+            ))),
         }
     }
 }
