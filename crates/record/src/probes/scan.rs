@@ -2,12 +2,13 @@
 
 mod slices;
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 
 use varve_bpf::{BpfError, Harvest, Kernel, LoadOptions, MmId, PageFlags, Region};
-use varve_model::{Pid, Time};
-use varve_sys::ClearRefs;
+use varve_model::{Duration, Pid, Time};
+use varve_sys::{ClearRefs, monotonic_now};
 use varve_trace::Manifest;
 
 use self::slices::{Leftovers, Pass, Slices};
@@ -76,6 +77,35 @@ struct Scan {
     left: Leftovers,
 }
 
+/// How long the recorder, which has priority, works at a time while the target runs, and rests after it: a thread that waits for
+/// the same CPU is not moved to another for tens of milliseconds.
+const WORK: Duration = Duration(3_000_000);
+const REST: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// Rests of a recorder that reads while the target runs.
+struct Rests {
+    /// None where the target is held.
+    since: Option<Cell<Time>>,
+}
+
+impl Rests {
+    fn new(runs: bool) -> Rests {
+        Rests {
+            since: runs.then(|| Cell::new(monotonic_now())),
+        }
+    }
+
+    /// Rests where that is due.
+    fn rest(&self) {
+        if let Some(since) = &self.since
+            && monotonic_now() - since.get() >= WORK
+        {
+            std::thread::sleep(REST);
+            since.set(monotonic_now());
+        }
+    }
+}
+
 impl Scan {
     /// Reads the bits of every process, each address space once.
     fn read(&mut self, held: &mut Held<'_>) -> Result<(), RecordError> {
@@ -86,16 +116,21 @@ impl Scan {
         self.without_first.clear();
         self.has_read = true;
         held.state.residents.clear();
+        let rests = Rests::new(held.harvests);
         for pid in held.pids {
             let mut regions: Vec<Region> = Vec::new();
             let mut residents = Residents::new();
+            let mut add = |region: &Region| {
+                regions.push(*region);
+                rests.rest();
+            };
             let walk = if self.compares {
-                held.kernel
-                    .walk_all(*pid, &mut |r| regions.push(*r), &mut |r| {
-                        vanish::add_resident(&mut residents, r);
-                    })
+                held.kernel.walk_all(*pid, &mut add, &mut |r| {
+                    vanish::add_resident(&mut residents, r);
+                    rests.rest();
+                })
             } else {
-                held.kernel.walk(*pid, &mut |r| regions.push(*r))
+                held.kernel.walk(*pid, &mut add)
             };
             let stats = match walk {
                 Ok(stats) => stats,

@@ -9,7 +9,7 @@ use varve_bpf::{Bitmap, BpfError, Kernel, Leaf, MmId, Part, Region};
 use varve_model::{Address, Bytes, Duration, PAGE_BYTES, Pid, Time};
 use varve_sys::{Cooling, monotonic_now, resident_bytes};
 
-use super::{Scan, is_gone};
+use super::{Rests, Scan, is_gone};
 use crate::RecordError;
 use crate::probes::Held;
 use crate::recorder::reclaim::reclaim;
@@ -295,9 +295,14 @@ impl Scan {
 
     /// Reads all of them before the first is cleared.
     fn look_ahead(&mut self, held: &mut Held<'_>) -> Result<(), RecordError> {
+        let rests = Rests::new(true);
         for pid in held.pids {
             let mut regions = Vec::new();
-            match held.kernel.walk(*pid, &mut |r| regions.push(*r)) {
+            let mut add = |region: &Region| {
+                regions.push(*region);
+                rests.rest();
+            };
+            match held.kernel.walk(*pid, &mut add) {
                 Ok(stats) => self.add(*pid, stats.mm, regions),
                 Err(BpfError::NoProcess(_) | BpfError::MemoryGone(_)) => {}
                 Err(e) => return Err(e.into()),
