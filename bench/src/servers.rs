@@ -6,7 +6,7 @@ mod load;
 mod programs;
 
 use std::fs;
-use std::io::{BufRead, Read, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

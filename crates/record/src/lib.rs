@@ -13,6 +13,7 @@ mod marker;
 mod options;
 mod probes;
 mod recorder;
+mod rests;
 mod rights;
 mod state;
 mod target;

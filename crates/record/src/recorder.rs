@@ -35,6 +35,7 @@ pub use self::wait::Waiting;
 use self::wait::{SOON, pass_on};
 use crate::hold::watchdog::Watchdog;
 use crate::probes::{Due, Ending};
+use crate::rests::Rests;
 use crate::state::found::Unseen;
 use crate::state::processes::ObjectsFrom;
 use crate::state::tables;
@@ -258,6 +259,8 @@ impl Recorder<'_> {
         let recorded = self.follow(began);
         if self.is_timed() {
             self.target.release();
+            // Nobody waits for what is left to be done.
+            varve_sys::thread_priority(0);
         }
         if let Some(child) = &mut self.target.child {
             self.manifest.target.exit_code = child.try_wait().ok().flatten();
@@ -293,7 +296,9 @@ impl Recorder<'_> {
     /// Notes the processes that were there before the recording.
     fn adopt_running(&mut self) {
         let processes = &mut self.events.state.processes;
+        let rests = Rests::begin();
         for pid in self.target.hold.processes() {
+            rests.rest();
             let Ok(status) = varve_sys::status(pid) else {
                 continue;
             };

@@ -2,18 +2,18 @@
 
 mod slices;
 
-use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 
 use varve_bpf::{BpfError, Harvest, Kernel, LoadOptions, MmId, PageFlags, Region};
-use varve_model::{Duration, Pid, Time};
-use varve_sys::{ClearRefs, monotonic_now};
+use varve_model::{Pid, Time};
+use varve_sys::ClearRefs;
 use varve_trace::Manifest;
 
 use self::slices::{Leftovers, Pass, Slices};
 use super::vanish::{self, Residents};
 use super::{Held, Kind, Probe, Reading, Setup, Started, Step};
+use crate::rests::Rests;
 use crate::state::State;
 use crate::state::found::{Found, When};
 use crate::{Ablation, HoldChoice, RecordError, RecordOptions, TrapsChoice};
@@ -77,35 +77,6 @@ struct Scan {
     left: Leftovers,
 }
 
-/// How long the recorder, which has priority, works at a time while the target runs, and rests after it: a thread that waits for
-/// the same CPU is not moved to another for tens of milliseconds.
-const WORK: Duration = Duration(3_000_000);
-const REST: std::time::Duration = std::time::Duration::from_millis(1);
-
-/// Rests of a recorder that reads while the target runs.
-struct Rests {
-    /// None where the target is held.
-    since: Option<Cell<Time>>,
-}
-
-impl Rests {
-    fn new(runs: bool) -> Rests {
-        Rests {
-            since: runs.then(|| Cell::new(monotonic_now())),
-        }
-    }
-
-    /// Rests where that is due.
-    fn rest(&self) {
-        if let Some(since) = &self.since
-            && monotonic_now() - since.get() >= WORK
-        {
-            std::thread::sleep(REST);
-            since.set(monotonic_now());
-        }
-    }
-}
-
 impl Scan {
     /// Reads the bits of every process, each address space once.
     fn read(&mut self, held: &mut Held<'_>) -> Result<(), RecordError> {
@@ -116,7 +87,11 @@ impl Scan {
         self.without_first.clear();
         self.has_read = true;
         held.state.residents.clear();
-        let rests = Rests::new(held.harvests);
+        let rests = if held.harvests {
+            Rests::begin()
+        } else {
+            Rests::none()
+        };
         for pid in held.pids {
             let mut regions: Vec<Region> = Vec::new();
             let mut residents = Residents::new();

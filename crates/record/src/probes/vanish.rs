@@ -16,6 +16,7 @@ use varve_model::{Bytes, Loss, Pid, Time};
 pub(crate) use self::gone::Residents;
 use self::gone::{Area, Change, Space};
 use super::{Held, Kind, Lost, Probe, Setup, Started, Step};
+use crate::rests::Rests;
 use crate::state::State;
 use crate::state::found::{Found, Unseen, When};
 use crate::{Ablation, RecordError, RecordOptions, TrapsChoice, VanishChoice};
@@ -256,7 +257,9 @@ impl Probe for Vanish {
             .collect();
         let mut unseen = Vec::new();
         let mut over = HashSet::new();
+        let rests = Rests::begin();
         for (pid, space) in spaces.iter_mut() {
+            rests.rest();
             let residents = residents.remove(pid);
             // It could not be read, and goes on.
             if residents.is_none() && !space.is_over() {

@@ -13,6 +13,7 @@ use super::reclaim::reclaim;
 use super::touch_rows::{Writes, append_runs};
 use crate::RecordError;
 use crate::probes::{Closed, Reading};
+use crate::rests::Rests;
 use crate::state::found::{Found, Unseen};
 
 /// CPU time of the recorder while it closes an interval, the hold's apart.
@@ -67,11 +68,13 @@ impl Recorder<'_> {
         self.events.state.ran_on = boundary.overlap != Duration(0);
         self.drain()?;
         work.running();
+        let rests = Rests::begin();
         let state = &mut self.events.state;
         state.boundary = None;
         state.processes.refresh_maps(boundary.read);
         state.inherit_pending();
-        let found = self.refined();
+        rests.rest();
+        let found = self.refined(&rests);
         let touched = found
             .iter()
             .flat_map(|f| &f.regions)
@@ -81,6 +84,7 @@ impl Recorder<'_> {
         let mut unseen = Vec::new();
         for probe in &mut events.probes {
             unseen.extend(probe.unseen(&found, &mut events.state));
+            rests.rest();
         }
         if keeps {
             let before = std::mem::take(&mut self.unseen_before);
@@ -90,7 +94,7 @@ impl Recorder<'_> {
             if boundary.overlap != Duration(0) {
                 self.unseen_before = unseen;
             }
-            self.write_interval(start, &boundary, &reading, &found);
+            self.write_interval(start, &boundary, &reading, &found, &rests);
             self.held = self.held + boundary.held;
         } else {
             self.discard(boundary.end);
@@ -156,7 +160,7 @@ impl Recorder<'_> {
     }
 
     /// What probes have read at the boundary, by whose memory it is, as all others have corrected it.
-    fn refined(&mut self) -> Vec<Found> {
+    fn refined(&mut self, rests: &Rests) -> Vec<Found> {
         let events = &mut self.events;
         let mut all: Vec<Found> = events.probes.iter_mut().flat_map(|p| p.found()).collect();
         // Until then it is the recorder's copy.
@@ -166,6 +170,7 @@ impl Recorder<'_> {
             for probe in &events.probes {
                 probe.refine(found, &events.state);
             }
+            rests.rest();
         }
         all
     }
@@ -219,10 +224,12 @@ impl Recorder<'_> {
         boundary: &Boundary,
         reading: &Reading,
         found: &[Found],
+        rests: &Rests,
     ) {
         let before = std::mem::take(&mut self.events.state.tables.touches);
         for found in found {
             self.append(found, None);
+            rests.rest();
         }
         let rows = std::mem::replace(&mut self.events.state.tables.touches, before);
         let closed = Closed {
@@ -234,6 +241,7 @@ impl Recorder<'_> {
         self.touched_pages = rows.iter().map(|row| u64::from(row.pages)).sum();
         self.events.state.tables.touches.extend_from_slice(&rows);
         self.append_vanished();
+        rests.rest();
         self.events
             .tell(|probe, state| probe.closed(&closed, state));
         self.watch_losses(boundary.next_start, reading);

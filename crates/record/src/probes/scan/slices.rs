@@ -9,10 +9,11 @@ use varve_bpf::{Bitmap, BpfError, Kernel, Leaf, MmId, Part, Region};
 use varve_model::{Address, Bytes, Duration, PAGE_BYTES, Pid, Time};
 use varve_sys::{Cooling, monotonic_now, resident_bytes};
 
-use super::{Rests, Scan, is_gone};
+use super::{Scan, is_gone};
 use crate::RecordError;
 use crate::probes::Held;
 use crate::recorder::reclaim::reclaim;
+use crate::rests::Rests;
 
 /// What reading and clearing a page takes with all of its process, before that was measured.
 const GUESS_NS: f64 = 100.0;
@@ -295,7 +296,7 @@ impl Scan {
 
     /// Reads all of them before the first is cleared.
     fn look_ahead(&mut self, held: &mut Held<'_>) -> Result<(), RecordError> {
-        let rests = Rests::new(true);
+        let rests = Rests::begin();
         for pid in held.pids {
             let mut regions = Vec::new();
             let mut add = |region: &Region| {
