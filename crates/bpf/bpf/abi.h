@@ -34,6 +34,8 @@ struct settings {
 	u32 ring_wake;   /* wake the reader when so many bytes wait */
 	u32 self_pid;    /* process that must never be tracked: the recorder */
 	u32 sample_stack; /* bytes of user stack to copy with each sample */
+	u64 root;        /* the recorder's root folder: its dentry */
+	u64 root_mount;
 };
 
 struct tracked {
@@ -138,6 +140,8 @@ struct calibrate_args {
 	s32 error;
 	u64 entry; /* of the page tables, for the address */
 	u64 page;
+	u64 root; /* of this process's files: the dentry */
+	u64 root_mount;
 	u32 page_bytes; /* sizeof(struct page) */
 	u32 tgid;
 	u32 features; /* FEATURE_* */
@@ -209,12 +213,23 @@ struct rec_fork {
 };
 
 #define PATH_BYTES 256
+#define ARGUMENTS_AT 256
+#define ARGUMENT_BYTES 512
+#define VARIABLE_AT 768
+#define VARIABLE_BYTES 256
+#define EXEC_TEXT_BYTES 1024
+#define EXEC_STATIC 1u     /* it begins in its own code, or is a 32-bit program: it loads no library of ours */
+#define EXEC_SECURE 2u     /* it gained rights by its file's bits */
+#define EXEC_OTHER_ROOT 4u /* its root folder is not the recorder's */
+#define EXEC_PRELOADS 8u   /* LD_PRELOAD is among its variables */
 struct rec_exec {
 	struct record r; /* aux: length of path */
 	u64 mm;
 	u32 old_tid;
-	u32 pad;
-	char path[PATH_BYTES];
+	u32 flags;
+	u32 arguments; /* bytes of all arguments, each with a zero byte behind it: there may be more than fit */
+	u32 variable;  /* bytes of the value of LD_PRELOAD, likewise */
+	char text[EXEC_TEXT_BYTES]; /* the path, the arguments, the variable */
 };
 
 struct rec_exit {

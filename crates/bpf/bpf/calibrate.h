@@ -103,6 +103,8 @@ int calibrate(struct calibrate_args *a)
 	a->tgid = bpf_get_current_pid_tgid() >> 32;
 	a->page_bytes = bpf_core_type_size(struct page);
 	a->features = features();
+	a->root = (u64)BPF_CORE_READ(task, fs, root.dentry);
+	a->root_mount = (u64)BPF_CORE_READ(task, fs, root.mnt);
 	if (!g)
 		return 0;
 	if (a->what == CAL_FIND) {

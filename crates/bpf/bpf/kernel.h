@@ -106,8 +106,11 @@ struct mm_struct {
 	atomic_t mm_users;
 	unsigned long brk;
 	unsigned long arg_start;
+	unsigned long arg_end;
+	unsigned long env_start;
 	unsigned long env_end;
 	unsigned long start_code;
+	unsigned long end_code;
 	struct maple_tree mm_mt;
 	struct task_struct *owner;
 };
@@ -144,6 +147,7 @@ struct dentry {
 	struct qstr d_name;
 };
 struct path {
+	struct vfsmount *mnt;
 	struct dentry *dentry;
 };
 struct inode {
@@ -218,6 +222,9 @@ struct fdtable {
 	unsigned int max_fds;
 	struct file **fd;
 };
+struct fs_struct {
+	struct path root;
+};
 struct files_struct {
 	atomic_t count;
 	struct fdtable *fdt;
@@ -246,6 +253,7 @@ struct task_struct {
 	int *clear_child_tid;
 	void *robust_list;
 	struct signal_struct *signal;
+	struct fs_struct *fs;
 	struct files_struct *files;
 	struct pid *thread_pid;
 	struct hlist_node pid_links[4];
@@ -254,6 +262,7 @@ struct task_struct {
 };
 
 struct linux_binprm {
+	unsigned int secureexec : 1;
 	const char *filename;
 };
 

@@ -75,6 +75,8 @@ fn attempt(
     settings.direct = find.direct;
     settings.frame_mask = find.frame_mask;
     settings.levels = find.levels;
+    settings.root = find.root;
+    settings.root_mount = find.root_mount;
     store(settings_map, &settings)?;
     let mut soft_dirty = false;
     for page in PROBES {

@@ -88,13 +88,28 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
         }
         abi::REC_EXEC => {
             let raw = abi::RecExec::read(rest)?;
-            let path = rest.get(size_of::<abi::RecExec>()..)?;
+            let text = rest.get(size_of::<abi::RecExec>()..)?;
+            let part =
+                |from: u32, bytes: u32| text.get(from as usize..from.checked_add(bytes)? as usize);
+            let fits = raw.arguments < abi::ARGUMENT_BYTES;
+            let preloads = raw.flags & abi::EXEC_PRELOADS != 0;
             Event::Exec(Exec {
                 time,
                 pid,
                 old_tid: Tid(raw.old_tid),
                 mm: MmId(raw.mm),
-                path: path.get(..head.aux as usize)?,
+                path: part(0, head.aux)?,
+                is_static: raw.flags & abi::EXEC_STATIC != 0,
+                is_secure: raw.flags & abi::EXEC_SECURE != 0,
+                has_other_root: raw.flags & abi::EXEC_OTHER_ROOT != 0,
+                arguments: match fits {
+                    true => Some(part(abi::ARGUMENTS_AT, raw.arguments)?),
+                    false => None,
+                },
+                preload: match preloads {
+                    true => Some(part(abi::VARIABLE_AT, raw.variable.saturating_sub(1))?),
+                    false => None,
+                },
             })
         }
         abi::REC_EXIT => Event::Exit(Exit {

@@ -180,6 +180,16 @@ pub struct Exec<'a> {
     pub mm: MmId,
     /// Path as given to the kernel; may be cut at 255 bytes
     pub path: &'a [u8],
+    /// Whether it begins in its own code, so that it loads no libraries, or is a 32-bit program
+    pub is_static: bool,
+    /// Whether it gained rights by its file's bits
+    pub is_secure: bool,
+    /// Whether its root folder is not the recorder's
+    pub has_other_root: bool,
+    /// Its arguments, a zero byte behind each; none where there are more than fit
+    pub arguments: Option<&'a [u8]>,
+    /// The value of `LD_PRELOAD`, which may be cut at 255 bytes; none where it has no such variable, or more than 128
+    pub preload: Option<&'a [u8]>,
 }
 
 /// The end of a thread

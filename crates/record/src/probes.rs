@@ -17,7 +17,7 @@ pub(crate) mod writes;
 use std::ffi::OsString;
 use std::path::Path;
 
-use varve_bpf::{Event, Kernel, LoadOptions, Region, TrackFlags};
+use varve_bpf::{Event, Exec, Kernel, LoadOptions, Region, TrackFlags};
 use varve_model::{Duration, Loss, Pid, Time};
 use varve_trace::tables::TouchRow;
 use varve_trace::{Manifest, TraceError, TraceFolder, TraceWriter};
@@ -206,7 +206,7 @@ pub(crate) trait Probe {
     fn image_ended(&mut self, _pid: Pid, _time: Time) {}
 
     /// A process runs another program.
-    fn image_begins(&mut self, _pid: Pid, _time: Time, _state: &mut State) {}
+    fn image_begins(&mut self, _exec: &Exec<'_>, _state: &mut State) {}
 
     /// Informs the kernel, and notes what it has lost. After each look at the events.
     fn apply(&mut self, _kernel: &mut Kernel) -> Result<(), RecordError> {

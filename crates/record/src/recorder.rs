@@ -54,6 +54,8 @@ const YOUNG_REFRESHES: [Duration; 4] = [
     Duration(12_000_000),
     Duration(30_000_000),
 ];
+/// Where many programs begin, one look at all of them is enough in this time.
+const REFRESHES_APART: Duration = Duration(8_000_000);
 /// How long the end of a recording may take to hold the target once more.
 const END_WITHIN: Duration = Duration(600_000_000);
 
@@ -322,7 +324,7 @@ impl Recorder<'_> {
         loop {
             let now = monotonic_now();
             if std::mem::take(&mut self.events.state.new_program) {
-                refreshes.extend(YOUNG_REFRESHES.map(|d| now + d));
+                plan_refreshes(&mut refreshes, now);
             }
             refreshes.retain(|at| *at > now);
             let duration = self
@@ -615,6 +617,15 @@ impl Recorder<'_> {
         self.manifest.derive_completeness();
         Ok(self.writer.folder().write_manifest(&self.manifest)?)
     }
+}
+
+/// Plans looks at the mappings of a program that has just begun, where none are planned for others about then.
+fn plan_refreshes(planned: &mut Vec<Time>, now: Time) {
+    let others = planned.clone();
+    planned.extend(YOUNG_REFRESHES.map(|d| now + d).into_iter().filter(|at| {
+        let is_near = |other: &Time| other.0.abs_diff(at.0) < REFRESHES_APART.0;
+        !others.iter().any(is_near)
+    }));
 }
 
 /// What is to be said of connections that were refused: how many were strangers', and how many of recorded processes.

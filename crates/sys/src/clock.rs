@@ -74,6 +74,12 @@ pub fn thread_priority(nice: i32) {
     }
 }
 
+/// Keeps the calling thread, when it wakes, from taking the CPU from the thread that woke it; its share of a busy CPU stays
+/// (`SCHED_BATCH`, sched(7)). Where that is not allowed nothing changes.
+pub fn let_wakers_go_on() {
+    set_scheduler(libc::SCHED_BATCH, 0);
+}
+
 /// Runs the calling thread before all ordinary threads for as long as this lives. Where that is not
 /// allowed nothing changes.
 #[derive(Debug)]

@@ -30,8 +30,8 @@ pub use cgroup::{
 pub use child::{Child, Launch, SpawnError, ThpPolicy, detach};
 pub use clear_refs::ClearRefs;
 pub use clock::{
-    Urgent, boot_offset, cpu_time, cpu_time_of, idle_time, monotonic_now, realtime_now,
-    thread_cpu_time, thread_priority, tick,
+    Urgent, boot_offset, cpu_time, cpu_time_of, idle_time, let_wakers_go_on, monotonic_now,
+    realtime_now, thread_cpu_time, thread_priority, tick,
 };
 pub use cooling::{Cooling, resident_bytes};
 pub use directory::{Directory, Identity, Kind, effective_user, reopen, unnamed_file};
@@ -48,9 +48,9 @@ pub use moved::{Brought, MovedPages};
 pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{
-    MapEntry, ProcStatus, ThreadInfo, boot_id, children_of, cmdline, exe, is_kernel_thread,
-    is_running, is_secure, maps, parse_maps, runnable_threads_of, shared_folder, start_ticks,
-    status, threads, try_maps, try_stop,
+    MapEntry, ProcStatus, ThreadInfo, boot_id, children_of, cmdline, command_words, exe,
+    is_kernel_thread, is_running, is_secure, maps, parse_maps, runnable_threads_of, shared_folder,
+    start_ticks, status, threads, try_maps, try_stop,
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};
 pub use regular::{

@@ -344,7 +344,8 @@ pub fn cmdline(pid: Pid) -> io::Result<Vec<String>> {
     Ok(command_words(&text))
 }
 
-fn command_words(text: &[u8]) -> Vec<String> {
+/// The words of a command line, a zero byte behind each.
+pub fn command_words(text: &[u8]) -> Vec<String> {
     let text = text.strip_suffix(&[0]).unwrap_or(text);
     if text.is_empty() {
         return Vec::new();

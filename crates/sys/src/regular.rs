@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use varve_model::Pid;
 
 /// Which file a mapping is of, as `/proc/PID/maps` says.
@@ -177,10 +177,23 @@ const LOCAL: [&str; 17] = [
     "zfs",
 ];
 
-/// Whether a mounted device is one of a file system that answers by itself. Asked of the kernel's table of mounts, which
+/// The device of memory files and shared anonymous memory: a file system of the kernel's own, which no table of mounts lists.
+fn memory_device() -> Option<(u32, u32)> {
+    static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    *DEVICE.get_or_init(|| {
+        let file = rustix::fs::memfd_create("varve-device", MemfdFlags::CLOEXEC).ok()?;
+        let device = rustix::fs::fstat(&file).ok()?.st_dev;
+        Some((rustix::fs::major(device), rustix::fs::minor(device)))
+    })
+}
+
+/// Whether a device is one of a file system that answers by itself. Asked of the kernel's table of mounts, which
 /// asks no file system; false where it is not known.
 pub fn is_local(device: (u32, u32)) -> bool {
     static KNOWN: Mutex<Vec<((u32, u32), bool)>> = Mutex::new(Vec::new());
+    if memory_device() == Some(device) {
+        return true;
+    }
     let Ok(mut known) = KNOWN.lock() else {
         return false;
     };

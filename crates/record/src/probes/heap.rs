@@ -6,7 +6,7 @@ mod source;
 
 use std::path::PathBuf;
 
-use varve_bpf::{Event, Kernel, MappingCall, TrackFlags};
+use varve_bpf::{Event, Exec, Kernel, MappingCall, TrackFlags};
 use varve_model::{Capability, Duration, Loss, Pid, Time};
 use varve_preload_abi::MIN_OBJECT_VARIABLE;
 use varve_trace::Manifest;
@@ -169,7 +169,8 @@ impl Probe for Heap {
     }
 
     /// Says who reports a program's objects: the preload library in those that load it.
-    fn image_begins(&mut self, pid: Pid, image: Time, state: &mut State) {
+    fn image_begins(&mut self, exec: &Exec<'_>, state: &mut State) {
+        let (pid, image) = (exec.pid, exec.time);
         let Some(library) = &self.library else {
             let from = ObjectsFrom::Kernel;
             state.processes.objects_come_from(pid, from, None);
@@ -177,7 +178,7 @@ impl Probe for Heap {
         };
         let why = match self.emulated {
             true => None,
-            false => WhyNot::of(pid, library),
+            false => WhyNot::of(exec, library),
         };
         if let Some(why) = why {
             let from = ObjectsFrom::Kernel;

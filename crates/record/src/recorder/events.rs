@@ -1,6 +1,6 @@
 //! Where the kernel's events go: into the state, and to all probes.
 
-use varve_bpf::{Event, Exit, Fork, ForkKind};
+use varve_bpf::{Event, Exec, Exit, Fork, ForkKind};
 use varve_model::{Pid, Time};
 
 use crate::RecordError;
@@ -55,10 +55,7 @@ impl Events {
                 }
                 self.fork(fork);
             }
-            Event::Exec(exec) => {
-                let path = String::from_utf8_lossy(exec.path).into_owned();
-                self.exec(exec.pid, exec.time, &path);
-            }
+            Event::Exec(exec) => self.exec(exec),
             Event::Exit(exit) => self.exit(exit),
             Event::Comm(comm) => {
                 let name = String::from_utf8_lossy(comm.name);
@@ -117,7 +114,8 @@ impl Events {
         }
     }
 
-    fn exec(&mut self, pid: Pid, time: Time, path: &str) {
+    fn exec(&mut self, exec: &Exec<'_>) {
+        let (pid, time) = (exec.pid, exec.time);
         self.state.new_program = true;
         if !self.state.processes.all.contains_key(&pid) {
             self.state.processes.adopt(pid, Pid(0), time);
@@ -128,7 +126,7 @@ impl Events {
         if !shared {
             state.end_memory(pid, time);
         }
-        state.processes.exec(pid, time, path);
+        state.processes.exec(exec);
         if !shared {
             state.objects.end_all(pid, time);
         }
@@ -136,7 +134,7 @@ impl Events {
         state.stacks.forget(pid);
         self.tell(|probe, state| {
             probe.image_ended(pid, time);
-            probe.image_begins(pid, time, state);
+            probe.image_begins(exec, state);
         });
     }
 

@@ -1,6 +1,6 @@
 //! From options to a target that is about to begin, and a trace to write.
 
-use varve_bpf::{Kernel, LoadOptions, TrackFlags};
+use varve_bpf::{Kernel, LoadOptions, TrackFlags, TrackedProcesses};
 use varve_model::Pid;
 use varve_sys::{Signals, monotonic_now};
 use varve_trace::{Manifest, TraceWriter};
@@ -74,7 +74,10 @@ pub(super) fn prepare(options: &RecordOptions) -> Result<Prepared, RecordError> 
     if begun.is_err() {
         target.release();
     }
-    let events = Events::new(new_state(options, &target, &mut probes), probes.all);
+    let events = Events::new(
+        new_state(options, &target, &mut probes, kernel.tracked()?),
+        probes.all,
+    );
     Ok(Prepared {
         kernel,
         signals,
@@ -161,7 +164,12 @@ fn begin_trace(
     }
 }
 
-fn new_state(options: &RecordOptions, target: &Target, probes: &mut Probes) -> State {
+fn new_state(
+    options: &RecordOptions,
+    target: &Target,
+    probes: &mut Probes,
+    tracked: TrackedProcesses,
+) -> State {
     let is_command = matches!(options.target, TargetChoice::Command(_));
     let waits_for: Option<Pid> = is_command.then_some(target.pid);
     let mut state = State {
@@ -171,5 +179,6 @@ fn new_state(options: &RecordOptions, target: &Target, probes: &mut Probes) -> S
         ..State::default()
     };
     state.processes.emulated = probes.emulated;
+    state.processes.tracked = Some(tracked);
     state
 }

@@ -5,7 +5,7 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use varve_model::Pid;
 use varve_symbols::read_build_id;
@@ -13,6 +13,9 @@ use varve_sys::{FileIdentity, MapEntry};
 
 /// How long a file system may take: that of a target's user may never answer. The recorder does nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long what was found at one look holds for those after it.
+const MOMENT: Duration = Duration::from_millis(20);
 
 /// A file as it was at one time: a rebuild in place makes it another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,14 +41,21 @@ impl Edition {
 #[derive(Debug, Default)]
 pub(crate) struct BuildIds {
     known: HashMap<Edition, Option<String>>,
-    /// Those of the files that one process maps at one time, each of which has several mappings.
+    /// Those of the files that were looked at a moment ago: processes map the same ones, several times each.
     looked_at: HashMap<FileIdentity, Option<String>>,
+    /// When the first of them was.
+    since: Option<Instant>,
 }
 
 impl BuildIds {
     /// Another look at a process's mappings begins: files may be others now.
     pub(crate) fn begin_look(&mut self) {
-        self.looked_at.clear();
+        if self.since.is_none_or(|since| since.elapsed() >= MOMENT) {
+            self.looked_at.clear();
+            self.since = Some(Instant::now());
+        }
+        // A file that one process does not show any more another may.
+        self.looked_at.retain(|_, found| found.is_some());
     }
 
     /// The build id of the file behind a mapping, hexadecimal; none for what is no ELF file, has none, or

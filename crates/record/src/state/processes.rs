@@ -4,7 +4,7 @@ mod mappings;
 
 use std::collections::HashMap;
 
-use varve_bpf::{Fork, ForkKind};
+use varve_bpf::{Exec, Fork, ForkKind, TrackedProcesses};
 use varve_model::{Duration, Pid, Tid, Time};
 use varve_sys::MapEntry;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
@@ -122,6 +122,8 @@ pub(crate) struct Processes {
     pub(crate) shadows: HashMap<Pid, Ranges>,
     build_ids: BuildIds,
     pub(super) programs: Programs,
+    /// The kernel's word on what each of them runs now.
+    pub(crate) tracked: Option<TrackedProcesses>,
     /// Whether the programs run under an emulator, which the kernel takes for the program.
     pub(crate) emulated: bool,
 }
@@ -140,7 +142,9 @@ impl Processes {
     }
 
     /// A process runs another program: the row of the first ends here.
-    pub(crate) fn exec(&mut self, pid: Pid, time: Time, path: &str) {
+    pub(crate) fn exec(&mut self, exec: &Exec<'_>) {
+        let (pid, time) = (exec.pid, exec.time);
+        let path = String::from_utf8_lossy(exec.path).into_owned();
         let Some(process) = self.all.get_mut(&pid) else {
             return;
         };
@@ -156,16 +160,16 @@ impl Processes {
             process.row.born_ns = time;
             process.row.died_ns = None;
         }
-        process.row.exe = path.to_owned();
+        process.row.exe.clone_from(&path);
         process.row.file = None;
-        process.row.command = path.to_owned();
+        process.row.command = path;
         process.row.objects = None;
         process.row.objects_why = None;
         process.shares_with = None;
         process.inherits = None;
         self.end_mappings(pid, time);
         self.maps_changed(pid, time);
-        self.describe(pid, Some(path));
+        self.describe(pid, Some(exec));
         if self.emulated {
             self.thread(pid, Tid(pid.0), time, Some(EMULATOR));
         }
@@ -441,7 +445,18 @@ mod tests {
         };
         processes.adopt(pid, Pid(1), Time(1));
         let exe = "/usr/bin/a-program-with-a-long-name";
-        processes.exec(pid, Time(2), exe);
+        processes.exec(&Exec {
+            time: Time(2),
+            pid,
+            old_tid: Tid(pid.0),
+            mm: varve_bpf::MmId(1),
+            path: exe.as_bytes(),
+            is_static: false,
+            is_secure: false,
+            has_other_root: false,
+            arguments: None,
+            preload: None,
+        });
         processes.thread_made(pid, Tid(pid.0), Tid(5), Time(3));
         processes.thread(pid, Tid(6), Time(4), Some("worker"));
         let threads = &processes.all[&pid].threads;

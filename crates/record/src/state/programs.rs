@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use varve_bpf::Exec;
 use varve_model::Pid;
 
 use super::emulator;
@@ -70,14 +71,30 @@ impl Programs {
 }
 
 impl Processes {
-    /// Reads what the process runs, and notes it. `executed` is what it asked the kernel to run.
-    pub(super) fn describe(&mut self, pid: Pid, executed: Option<&str>) {
+    /// Notes what the process runs: what the kernel said when it began, and what can be read now.
+    pub(super) fn describe(&mut self, pid: Pid, exec: Option<&Exec<'_>>) {
+        // By now it may run another program, whose event is still to come.
+        let runs_it = || match (exec, &self.tracked) {
+            (Some(exec), Some(tracked)) => tracked.image(pid) == Some(exec.time),
+            _ => true,
+        };
+        let given = exec.and_then(|exec| exec.arguments);
+        let words = match given {
+            Some(arguments) => varve_sys::command_words(arguments),
+            None if runs_it() => varve_sys::cmdline(pid).unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let exe = match runs_it() {
+            true => varve_sys::exe(pid).ok().filter(|_| runs_it()),
+            false => None,
+        };
         let Some(process) = self.all.get_mut(&pid) else {
             return;
         };
-        let words = varve_sys::cmdline(pid).unwrap_or_default();
-        if let Ok(exe) = varve_sys::exe(pid) {
+        if let Some(exe) = exe {
             let file = exe.to_string_lossy().into_owned();
+            let executed = exec.map(|exec| String::from_utf8_lossy(exec.path));
+            let executed = executed.as_deref();
             (process.row.exe, process.row.file) =
                 match self.programs.run_as(pid, &exe, executed, &words) {
                     Some(path) => (path, Some(file)),

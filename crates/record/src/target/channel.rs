@@ -232,6 +232,8 @@ impl Server {
         let _ = crate::rights::keep_for_recording();
         // A program that starts waits for this thread.
         varve_sys::thread_priority(-20);
+        // It connects, says what it wants, and only then waits: one change of threads there and one back.
+        varve_sys::let_wakers_go_on();
         loop {
             let (stop, new) = self.wait(stopped);
             if stop {

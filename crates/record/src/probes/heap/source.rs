@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use varve_bpf::Exec;
 use varve_model::Pid;
 
 /// What keeps the library from a process.
@@ -33,43 +34,54 @@ impl WhyNot {
     }
 
     /// What keeps the library from the program that a process has just begun, as far as that can be seen from outside.
-    pub(crate) fn of(pid: Pid, library: &Path) -> Option<WhyNot> {
-        let proc = |name: &str| format!("/proc/{pid}/{name}");
-        let exe = proc("exe");
-        // Of a process that has ended nothing can be seen.
-        fs::read_link(&exe).ok()?;
-        if !varve_symbols::loads_libraries(Path::new(&exe)) {
+    pub(crate) fn of(exec: &Exec<'_>, library: &Path) -> Option<WhyNot> {
+        if exec.is_static {
             return Some(WhyNot::Static);
         }
-        if varve_sys::is_secure(pid) {
+        if exec.is_secure {
             return Some(WhyNot::Rights);
         }
         // In this order: a process whose variables can be read then had its root folder before.
-        let has_library = in_its_root(pid, library);
-        let Ok(variables) = fs::read(proc("environ")) else {
-            return None;
+        let has_library = !exec.has_other_root || in_its_root(exec.pid, library);
+        let preloads = match exec.preload {
+            Some(list) if is_listed(list, library) => true,
+            Some(list) if list.len() < MAX_LIST => false,
+            // Of many variables, or a long one, the kernel's part sees the first.
+            _ => preloads_now(exec.pid, library)?,
         };
-        // A process that is on its way out shows neither variables nor words.
-        let is_over = || varve_sys::cmdline(pid).is_ok_and(|words| words.is_empty());
-        let excused = variables.is_empty() && is_over();
-        if !preloads(&variables, library) && !excused {
-            return Some(match has_library {
-                true => WhyNot::Environment,
-                false => WhyNot::Root,
-            });
+        match (has_library, preloads) {
+            (true, true) => None,
+            (true, false) => Some(WhyNot::Environment),
+            (false, _) => Some(WhyNot::Root),
         }
-        (!has_library).then_some(WhyNot::Root)
     }
+}
+
+/// Longer ones are cut.
+const MAX_LIST: usize = 255;
+
+/// Whether a process has the library preloaded, as its environment shows now; none where it is gone.
+fn preloads_now(pid: Pid, library: &Path) -> Option<bool> {
+    let variables = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    // A process that is on its way out shows neither variables nor words.
+    if variables.is_empty() && varve_sys::cmdline(pid).is_ok_and(|words| words.is_empty()) {
+        return None;
+    }
+    Some(preloads(&variables, library))
 }
 
 /// Whether an environment, variables that end in zero bytes, has the library preloaded.
 fn preloads(variables: &[u8], library: &Path) -> bool {
-    let library = library.as_os_str().as_encoded_bytes();
-    let lists = variables
+    let mut lists = variables
         .split(|b| *b == 0)
         .filter_map(|v| v.strip_prefix(b"LD_PRELOAD="));
-    lists
-        .flat_map(|list| list.split(|b| matches!(b, b':' | b' ')))
+    lists.any(|list| is_listed(list, library))
+}
+
+/// Whether a list of libraries to be preloaded has this one.
+fn is_listed(list: &[u8], library: &Path) -> bool {
+    let library = library.as_os_str().as_encoded_bytes();
+    list.split(|b| matches!(b, b':' | b' '))
         .any(|one| one == library)
 }
 
