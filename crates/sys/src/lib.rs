@@ -1,5 +1,6 @@
 //! Raw system calls and kernel interfaces, each wrapped once and made safe
 
+mod breaks;
 mod cgroup;
 mod child;
 mod clear_refs;
@@ -24,6 +25,7 @@ mod root_folder;
 mod signals;
 mod userfault;
 
+pub use breaks::Breaks;
 pub use cgroup::{
     Cgroup, CgroupError, CgroupMark, Freezer, Frozen, cgroup_mark, dissolve, mark_cgroup, thaw,
 };

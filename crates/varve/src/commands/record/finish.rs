@@ -14,6 +14,8 @@ pub(super) fn finish(mut summary: Summary) -> Result<ExitCode, Failure> {
     // What was attached to may be there still, with the files that it has mapped.
     varve_record::keep_for_finish(summary.exit_code.is_none());
     let ended = summary.exit_code;
+    // Who is recorded no more shall not wait for its trace either. Without breaks it may, a little.
+    let _breaks = ended.is_none().then(varve_sys::Breaks::begin);
     let waiting = summary.waiting.take();
     write(summary);
     let code = match waiting {
