@@ -74,6 +74,24 @@ pub fn thread_priority(nice: i32) {
     }
 }
 
+/// The priority of a thread that others do not wait for, as long as this lives; then that of [`thread_priority`] `-20` again.
+#[derive(Debug)]
+pub struct Patient(());
+
+impl Patient {
+    /// Begins.
+    pub fn begin() -> Patient {
+        thread_priority(0);
+        Patient(())
+    }
+}
+
+impl Drop for Patient {
+    fn drop(&mut self) {
+        thread_priority(-20);
+    }
+}
+
 /// Keeps the calling thread, when it wakes, from taking the CPU from the thread that woke it; its share of a busy CPU stays
 /// (`SCHED_BATCH`, sched(7)). Where that is not allowed nothing changes.
 pub fn let_wakers_go_on() {

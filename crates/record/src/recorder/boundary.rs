@@ -5,7 +5,7 @@ use std::time::Duration as Wait;
 
 use varve_bpf::Kernel;
 use varve_model::{Duration, PAGE_BYTES, Pid, Time};
-use varve_sys::{Frozen, Urgent, cpu_time, monotonic_now, resident_bytes};
+use varve_sys::{Frozen, Patient, Urgent, cpu_time, monotonic_now, resident_bytes};
 
 use super::events::Events;
 use crate::hold::Hold;
@@ -214,6 +214,8 @@ impl Boundaries {
         events: &mut Events,
         last: bool,
     ) -> Result<Option<(Boundary, Reading)>, RecordError> {
+        // Nobody waits for what is done between holds.
+        let _patient = Patient::begin();
         let cpu = cpu_time();
         let mut slice = Slice {
             limit: part_of(self.max_hold, AIM),
