@@ -120,7 +120,7 @@ pub(crate) struct Machine {
 /// How often a machine is started before it is given up.
 const BOOT_ATTEMPTS: u32 = 3;
 /// Lines of the console that a failure shows.
-const CONSOLE_LINES: usize = 40;
+const CONSOLE_LINES: usize = 80;
 /// The host's PATH and a few more, so that a command finds what it would find on the host.
 const PASSED_ON: [&str; 6] = ["PATH", "HOME", "LANG", "TERM", "NO_COLOR", "RUST_BACKTRACE"];
 

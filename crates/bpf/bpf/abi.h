@@ -45,6 +45,7 @@ struct tracked {
 	u32 dead;
 	u32 pad;
 	u64 image; /* when what it runs began: the time of its exec or fork */
+	u64 mm;    /* its memory then; 0: not known */
 };
 
 /* A process that may be a fault handler: it is not tracked unless it runs a program */
@@ -193,8 +194,9 @@ struct record {
 	u32 tid;
 };
 
+#define FAULT_NEXT 0x80000000u /* in the memory of a program that execve is still about to begin */
 struct rec_fault {
-	struct record r; /* aux: cpu << 8 | kernel << 7 | low bits of the error code */
+	struct record r; /* aux: FAULT_NEXT | cpu << 8 | kernel << 7 | low bits of the error code */
 	u64 ip;
 	u64 address;
 };
@@ -222,6 +224,7 @@ struct rec_fork {
 #define EXEC_SECURE 2u     /* it gained rights by its file's bits */
 #define EXEC_OTHER_ROOT 4u /* its root folder is not the recorder's */
 #define EXEC_PRELOADS 8u   /* LD_PRELOAD is among its variables */
+#define EXEC_NO_PRELOAD 16u /* it is not, as all of them were looked at */
 struct rec_exec {
 	struct record r; /* aux: length of path */
 	u64 mm;

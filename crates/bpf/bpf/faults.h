@@ -32,6 +32,7 @@ static __always_inline int fault(struct bpf_raw_tracepoint_args *ctx, u32 kernel
 	struct tracked *t = tracked_current();
 	struct rec_fault *rec;
 	u64 ip = 0;
+	u32 next;
 
 	if (!t || !(t->flags & TRACK_FAULTS) || ctx->args[0] >> 56)
 		return 0;
@@ -53,7 +54,9 @@ static __always_inline int fault(struct bpf_raw_tracepoint_args *ctx, u32 kernel
 		return 0;
 	}
 	bpf_probe_read_kernel(&ip, sizeof(ip), &registers->ip);
-	fill(&rec->r, REC_FAULT, bpf_get_smp_processor_id() << 8 | kernel << 7 | (ctx->args[2] & 0x7f));
+	/* Before execve says that the program has begun, what it writes there is no more of the memory that the process had */
+	next = kernel && t->mm && t->mm != (u64)BPF_CORE_READ(current_task(), mm) ? FAULT_NEXT : 0;
+	fill(&rec->r, REC_FAULT, next | bpf_get_smp_processor_id() << 8 | kernel << 7 | (ctx->args[2] & 0x7f));
 	rec->ip = ip;
 	rec->address = ctx->args[0];
 	bpf_ringbuf_submit(rec, wake(g->ring_wake));

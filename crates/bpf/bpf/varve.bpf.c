@@ -331,6 +331,7 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 			.leader = (u64)child,
 			.flags = flags & ~TRACK_HANDLER_MADE,
 			.image = now,
+			.mm = mm,
 		};
 
 		inherit = bpf_map_update_elem(&tracked, &pid, &new, BPF_ANY) == 0;
@@ -385,7 +386,7 @@ static __always_inline u32 is_static(struct task_struct *task, struct mm_struct 
 	       (r.ip >= BPF_CORE_READ(mm, start_code) && r.ip < BPF_CORE_READ(mm, end_code));
 }
 
-/* Looks for LD_PRELOAD among the variables; where its value is, 0: it is not among them, or there are too many */
+/* Looks for LD_PRELOAD among the variables; where its value is, 1: it is not among them, 0: there are too many */
 static __always_inline u64 find_preload(char *text, struct mm_struct *mm)
 {
 	u64 at = BPF_CORE_READ(mm, env_start), end = BPF_CORE_READ(mm, env_end);
@@ -400,7 +401,7 @@ static __always_inline u64 find_preload(char *text, struct mm_struct *mm)
 		/* Of a longer one this is a part, and the zero byte behind it is not there */
 		at += bytes < ARGUMENT_BYTES ? bytes : ARGUMENT_BYTES - 1;
 	}
-	return 0;
+	return at >= end;
 }
 
 /* What a program was given, and whether it will load our library: nobody has to look at it while it begins */
@@ -419,7 +420,9 @@ static __always_inline void describe_program(struct rec_exec *rec, struct task_s
 	    (u64)BPF_CORE_READ(task, fs, root.mnt) != g->root_mount)
 		rec->flags |= EXEC_OTHER_ROOT;
 	value = find_preload(arguments, mm);
-	if (value) {
+	if (value == 1) {
+		rec->flags |= EXEC_NO_PRELOAD;
+	} else if (value) {
 		found = bpf_probe_read_user_str(variable, VARIABLE_BYTES, (void *)value);
 		rec->flags |= EXEC_PRELOADS;
 		if (found > 0)
@@ -454,6 +457,7 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 	t->leader = (u64)task; /* a thread that calls execve becomes the leader */
 	t->flags &= ~TRACK_HANDLER_MADE;
 	t->image = now;
+	t->mm = (u64)BPF_CORE_READ(task, mm);
 	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
 	if (!rec) {
 		drop(DROP_LIFE, 1);

@@ -5,7 +5,7 @@ use varve_model::{Address, Bytes, Cpu, Pid, Tid, Time};
 use crate::abi::{self, Plain, Record};
 use crate::{
     Access, BpfError, Comm, Doer, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall,
-    MmId, Mode, UserStack, Vanish, VanishCause,
+    MmId, Mode, Preload, UserStack, Vanish, VanishCause,
 };
 
 /// Error-code bits of a page fault (arch/x86/include/asm/trap_pf.h)
@@ -31,7 +31,7 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 time,
                 pid,
                 tid,
-                cpu: Cpu(head.aux >> 8),
+                cpu: Cpu((head.aux & !abi::FAULT_NEXT) >> 8),
                 ip: Address(raw.ip),
                 address: Address(raw.address),
                 access: match head.aux {
@@ -44,6 +44,7 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 } else {
                     Mode::User
                 },
+                is_next: head.aux & abi::FAULT_NEXT != 0,
             })
         }
         abi::REC_VANISH => {
@@ -91,8 +92,6 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
             let text = rest.get(size_of::<abi::RecExec>()..)?;
             let part =
                 |from: u32, bytes: u32| text.get(from as usize..from.checked_add(bytes)? as usize);
-            let fits = raw.arguments < abi::ARGUMENT_BYTES;
-            let preloads = raw.flags & abi::EXEC_PRELOADS != 0;
             Event::Exec(Exec {
                 time,
                 pid,
@@ -102,13 +101,17 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 is_static: raw.flags & abi::EXEC_STATIC != 0,
                 is_secure: raw.flags & abi::EXEC_SECURE != 0,
                 has_other_root: raw.flags & abi::EXEC_OTHER_ROOT != 0,
-                arguments: match fits {
-                    true => Some(part(abi::ARGUMENTS_AT, raw.arguments)?),
-                    false => None,
-                },
-                preload: match preloads {
-                    true => Some(part(abi::VARIABLE_AT, raw.variable.saturating_sub(1))?),
-                    false => None,
+                arguments: part(
+                    abi::ARGUMENTS_AT,
+                    raw.arguments.min(abi::ARGUMENT_BYTES - 1),
+                )?,
+                has_more: raw.arguments >= abi::ARGUMENT_BYTES,
+                preload: if raw.flags & abi::EXEC_PRELOADS != 0 {
+                    Preload::Is(part(abi::VARIABLE_AT, raw.variable.saturating_sub(1))?)
+                } else if raw.flags & abi::EXEC_NO_PRELOAD != 0 {
+                    Preload::Absent
+                } else {
+                    Preload::Unknown
                 },
             })
         }

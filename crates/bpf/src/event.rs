@@ -46,6 +46,8 @@ pub struct Fault {
     pub access: Access,
     /// Who accessed: the program itself, or the kernel on its behalf
     pub mode: Mode,
+    /// Whether it is in the memory of a program that `execve` is about to begin, and not in what the process had
+    pub is_next: bool,
 }
 
 /// Read or write
@@ -167,6 +169,17 @@ pub enum ForkKind {
     SharedMemory,
 }
 
+/// What the variable `LD_PRELOAD` of a program is
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preload<'a> {
+    /// It has none
+    Absent,
+    /// This, which may be cut at 255 bytes
+    Is(&'a [u8]),
+    /// It has more than 128 variables, and this is not among the first
+    Unknown,
+}
+
 /// A new program in a process
 #[derive(Debug, Clone, Copy)]
 pub struct Exec<'a> {
@@ -186,10 +199,12 @@ pub struct Exec<'a> {
     pub is_secure: bool,
     /// Whether its root folder is not the recorder's
     pub has_other_root: bool,
-    /// Its arguments, a zero byte behind each; none where there are more than fit
-    pub arguments: Option<&'a [u8]>,
-    /// The value of `LD_PRELOAD`, which may be cut at 255 bytes; none where it has no such variable, or more than 128
-    pub preload: Option<&'a [u8]>,
+    /// Its arguments, a zero byte behind each, or the first 511 bytes of them
+    pub arguments: &'a [u8],
+    /// Whether those are all
+    pub has_more: bool,
+    /// What `LD_PRELOAD` is
+    pub preload: Preload<'a>,
 }
 
 /// The end of a thread

@@ -20,7 +20,7 @@ mod samples;
 pub use error::BpfError;
 pub use event::{
     Access, Comm, Doer, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall, Mode,
-    UserStack, Vanish, VanishCause,
+    Preload, UserStack, Vanish, VanishCause,
 };
 pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, TrackedProcesses};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags, VanishHooks};

@@ -73,6 +73,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) writes: Writes,
     /// Whether the target runs under the emulator.
     pub(crate) emulated: bool,
+    /// What a system call took before the kernel's part was there.
+    pub(crate) system_call: Duration,
 }
 
 /// How a command is started.

@@ -33,7 +33,7 @@ pub use child::{Child, Launch, SpawnError, ThpPolicy, detach};
 pub use clear_refs::ClearRefs;
 pub use clock::{
     Patient, Urgent, boot_offset, cpu_time, cpu_time_of, idle_time, let_wakers_go_on,
-    monotonic_now, realtime_now, thread_cpu_time, thread_priority, tick,
+    monotonic_now, realtime_now, system_call_time, thread_cpu_time, thread_priority, tick,
 };
 pub use cooling::{Cooling, resident_bytes};
 pub use directory::{Directory, Identity, Kind, effective_user, reopen, unnamed_file};

@@ -11,7 +11,8 @@ use varve_bpf::{
     Doer, Event, ForkKind, Kernel, LoadOptions, Mapping, MappingCall, Resident, TrackFlags,
     VanishCause, VanishHooks,
 };
-use varve_model::{Bytes, Loss, Pid, Time};
+use varve_model::{Bytes, Duration, Loss, Pid, Time};
+use varve_trace::Manifest;
 
 pub(crate) use self::gone::Residents;
 use self::gone::{Area, Change, Space};
@@ -43,6 +44,10 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         has_begun: false,
         wants_moves: false,
         unwatched: 0,
+        system_call: match setup.kernel.vanish_hooks() {
+            VanishHooks::Calls => Some(SystemCall::now(setup.system_call)),
+            VanishHooks::Locks => None,
+        },
     })))
 }
 
@@ -93,6 +98,31 @@ struct Vanish {
     wants_moves: bool,
     /// Times that it was, and nobody sees what is moved there.
     unwatched: u64,
+    /// What a system call takes anybody, once programs look at all of them.
+    system_call: Option<SystemCall>,
+}
+
+/// What a system call took before programs looked at all of them, and with those.
+struct SystemCall {
+    before: Duration,
+    with: Duration,
+}
+
+impl SystemCall {
+    fn now(before: Duration) -> SystemCall {
+        SystemCall {
+            before,
+            with: varve_sys::system_call_time(),
+        }
+    }
+
+    /// What people should know.
+    fn describe(&self) -> String {
+        format!(
+            "System calls are looked at: while this was recorded one took any process of this machine {} ns, and {} ns before.",
+            self.with.0, self.before.0
+        )
+    }
 }
 
 impl Vanish {
@@ -194,6 +224,8 @@ impl Probe for Vanish {
     fn event(&mut self, event: &Event<'_>, state: &mut State) {
         match event {
             Event::Vanish(vanish) => self.vanished(vanish, state),
+            // What execve writes for a program that begins is read with that.
+            Event::Fault(fault) if fault.is_next => {}
             Event::Fault(fault) => {
                 let page = fault.address.page().address().0;
                 self.change(fault.pid, fault.time, Change::Fault(page), state);
@@ -219,10 +251,21 @@ impl Probe for Vanish {
         if self.spaces.is_some() && !std::mem::replace(&mut self.has_begun, true) {
             self.wants_moves |= kernel.tracked()?.list().into_iter().any(has_userfaultfd);
         }
-        if std::mem::take(&mut self.wants_moves) && kernel.watch_moves().is_err() {
-            self.unwatched += 1;
+        if std::mem::take(&mut self.wants_moves) {
+            let before = varve_sys::system_call_time();
+            if kernel.watch_moves().is_err() {
+                self.unwatched += 1;
+            } else if self.system_call.is_none() {
+                self.system_call = Some(SystemCall::now(before));
+            }
         }
         Ok(())
+    }
+
+    fn finish(&mut self, manifest: &mut Manifest, _: bool) {
+        manifest
+            .notes
+            .extend(self.system_call.as_ref().map(SystemCall::describe));
     }
 
     fn losses(&self, lost: &mut Lost) {

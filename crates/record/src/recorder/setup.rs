@@ -1,7 +1,7 @@
 //! From options to a target that is about to begin, and a trace to write.
 
 use varve_bpf::{Kernel, LoadOptions, TrackFlags, TrackedProcesses};
-use varve_model::Pid;
+use varve_model::{Duration, Pid};
 use varve_sys::{Signals, monotonic_now};
 use varve_trace::{Manifest, TraceWriter};
 
@@ -45,11 +45,18 @@ pub(super) fn prepare(options: &RecordOptions) -> Result<Prepared, RecordError> 
     KINDS
         .iter()
         .for_each(|kind| (kind.load)(options, &mut load));
+    let system_call = varve_sys::system_call_time();
     let mut kernel = Kernel::load(&load)?;
     crate::rights::loaded(&kernel);
     let mut watchdog = Watchdog::start()?;
     let mut manifest = new_manifest(options);
-    let mut probes = start_probes(options, &mut kernel, &mut manifest, &mut watchdog)?;
+    let mut probes = start_probes(
+        options,
+        &mut kernel,
+        &mut manifest,
+        &mut watchdog,
+        system_call,
+    )?;
     let mut target = match &options.target {
         TargetChoice::Command(command) => {
             let mut launch = Launch {
@@ -95,6 +102,7 @@ fn start_probes(
     kernel: &mut Kernel,
     manifest: &mut Manifest,
     watchdog: &mut Watchdog,
+    system_call: Duration,
 ) -> Result<Probes, RecordError> {
     let reachable = options.preload.is_some() || options.counts.is_some();
     let folder = match options.target {
@@ -118,6 +126,7 @@ fn start_probes(
         offers: Offers::default(),
         writes: Writes::Unknown,
         emulated: false,
+        system_call,
     };
     let mut all = Vec::new();
     for kind in &KINDS {

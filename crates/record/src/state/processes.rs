@@ -454,8 +454,9 @@ mod tests {
             is_static: false,
             is_secure: false,
             has_other_root: false,
-            arguments: None,
-            preload: None,
+            arguments: &[],
+            has_more: false,
+            preload: varve_bpf::Preload::Absent,
         });
         processes.thread_made(pid, Tid(pid.0), Tid(5), Time(3));
         processes.thread(pid, Tid(6), Time(4), Some("worker"));

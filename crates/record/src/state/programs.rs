@@ -78,11 +78,15 @@ impl Processes {
             (Some(exec), Some(tracked)) => tracked.image(pid) == Some(exec.time),
             _ => true,
         };
-        let given = exec.and_then(|exec| exec.arguments);
-        let words = match given {
-            Some(arguments) => varve_sys::command_words(arguments),
-            None if runs_it() => varve_sys::cmdline(pid).unwrap_or_default(),
-            None => Vec::new(),
+        let words = match exec {
+            Some(exec) if !exec.has_more => varve_sys::command_words(exec.arguments),
+            _ => {
+                let now = varve_sys::cmdline(pid).unwrap_or_default();
+                match exec.filter(|_| now.is_empty() || !runs_it()) {
+                    Some(exec) => cut_words(exec.arguments),
+                    None => now,
+                }
+            }
         };
         let exe = match runs_it() {
             true => varve_sys::exe(pid).ok().filter(|_| runs_it()),
@@ -112,6 +116,13 @@ impl Processes {
         }
         self.process_rows.push(process.row.clone());
     }
+}
+
+/// The words of a command line of which this is the beginning.
+fn cut_words(text: &[u8]) -> Vec<String> {
+    let mut words = varve_sys::command_words(text);
+    words.push("...".to_owned());
+    words
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use varve_bpf::Exec;
+use varve_bpf::{Exec, Preload};
 use varve_model::Pid;
 
 /// What keeps the library from a process.
@@ -44,8 +44,9 @@ impl WhyNot {
         // In this order: a process whose variables can be read then had its root folder before.
         let has_library = !exec.has_other_root || in_its_root(exec.pid, library);
         let preloads = match exec.preload {
-            Some(list) if is_listed(list, library) => true,
-            Some(list) if list.len() < MAX_LIST => false,
+            Preload::Absent => false,
+            Preload::Is(list) if is_listed(list, library) => true,
+            Preload::Is(list) if list.len() < MAX_LIST => false,
             // Of many variables, or a long one, the kernel's part sees the first.
             _ => preloads_now(exec.pid, library)?,
         };
