@@ -66,8 +66,11 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         format::duration(trace.duration_ns)
     );
     let title = "The recording is short".to_owned();
+    // Intervals were as long as that took.
+    let asked = analysis.overhead.value().and_then(|o| o.slowdown?.asked);
     let option = match trace.interval_accesses {
         Some(_) => "a smaller --interval-accesses",
+        None if asked.is_some() => "more permitted by --overhead",
         None => "a shorter --interval",
     };
     let found = finding(

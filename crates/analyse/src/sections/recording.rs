@@ -159,14 +159,17 @@ pub struct Slowdown {
 /// Of a shorter recording most is its first interval and its end, which nobody could choose.
 const SHORT: Duration = Duration(500_000_000);
 
+/// What a recorder takes to begin and to end is most of a shorter one.
+const TOO_SHORT: Duration = Duration(20_000_000);
+
 impl Slowdown {
-    /// What the manifest says of a recording of this length, pauses left out; none where nothing was measured, or no
-    /// interval ended.
+    /// What the manifest says of a recording of this length, pauses left out; none where nothing was measured, no
+    /// interval ended, or the program was over too soon for a share of its time to mean anything.
     pub fn of(manifest: &Manifest, recorded: Duration) -> Option<Slowdown> {
         let has = |capability| manifest.has(capability);
         let is_measured = matches!(manifest.backend, Backend::Scan)
             && !has(Capability::Emulated)
-            && recorded > Duration(0);
+            && recorded >= TOO_SHORT;
         if !is_measured || manifest.traps.is_some() {
             return None;
         }
@@ -178,10 +181,10 @@ impl Slowdown {
             o.contention_ns,
         ];
         let lost: f64 = parts.iter().map(|part| part.0 as f64).sum();
-        if lost <= 0.0 {
+        let plain = recorded.0 as f64 - lost;
+        if lost <= 0.0 || plain <= 0.0 {
             return None;
         }
-        let plain = (recorded.0 as f64 - lost).max(1.0);
         let [held, first_accesses, samples, contention] = parts.map(|part| part.0 as f64 / plain);
         Some(Slowdown {
             asked: match manifest.options.interval {

@@ -467,7 +467,7 @@ impl Boundaries {
         }
         if self.too_long > 0 {
             notes.push(format!(
-                "{} longer than `--max-hold` asked for, the longest {:.1} ms: memory that processes share is cleared by process, and a busy machine stops it late.",
+                "{} longer than `--max-hold` permits, the longest {:.1} ms, those before the recording began included: a busy machine stops the target late, and memory that several processes share is cleared by process.",
                 match self.too_long {
                     1 => "1 hold was".to_owned(),
                     more => format!("{more} holds were"),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use varve_faults::Stage;
 use varve_trace::Trace;
-use varve_trace::tables::{MappingRow, ProcessRow};
+use varve_trace::tables::{MappingRow, ProcessRow, TouchRow};
 use varve_trust::program;
 
 use crate::reports::{number, objects_with, recorded};
@@ -77,4 +77,11 @@ fn programs_of_a_moment_have_their_own_mappings_and_leave_none_to_the_shell() {
     let owners: HashSet<_> = mappings.iter().filter(is_true).map(|m| m.pid).collect();
     assert!(!owners.contains(&processes[0].pid), "{:?}", processes[0]);
     assert_eq!(owners.len(), 400);
+    // Nor is what they touch before they begin: a shell has a few megabytes.
+    let touches: Vec<TouchRow> = trace.rows().unwrap();
+    let of_shell = touches.iter().filter(|t| t.pid == processes[0].pid);
+    let pages: HashSet<u64> = of_shell
+        .flat_map(|t| t.page.0..t.page.0 + u64::from(t.pages))
+        .collect();
+    assert!(pages.len() < 2048, "{} pages", pages.len());
 }
