@@ -246,7 +246,79 @@ TEST(Types, AreDeduced) {
     static_assert(std::same_as<decltype(f), varve::skip_list_multimap<int, char, std::greater<int>>>);
     varve::btree_multiset g(b, std::allocator<int>());
     static_assert(std::same_as<decltype(g), decltype(b)>);
+    varve::btree_multiset h{3, 1, 3};
+    static_assert(std::same_as<decltype(h), varve::btree_multiset<int>>);
+    varve::skip_list_map i{std::pair(1, 'a'), std::pair(2, 'b')};
+    static_assert(std::same_as<decltype(i), varve::skip_list_map<int, char>>);
     EXPECT_EQ(a.size() + b.size() + c.size() + d.size() + e.size() + f.size() + g.size(), 17u);
+    EXPECT_EQ(h.size() + i.size(), 5u);
+}
+
+/// Takes operators away from all who forget that others may have them.
+namespace hijacked {
+struct key {
+    int value = 0;
+    friend bool operator<(const key& a, const key& b) { return a.value < b.value; }
+};
+template <class T>
+void operator&(T&&) = delete;
+template <class T, class U>
+void operator,(T&&, U&&) = delete;
+}  // namespace hijacked
+
+template <class Map>
+void use_hijacked() {
+    Map m;
+    for (int i = 0; i < 100; ++i) {
+        m.emplace(hijacked::key{i}, hijacked::key{-i});
+    }
+    Map copy(m);
+    copy = m;
+    m = std::move(copy);
+    m.erase(m.begin(), std::next(m.begin(), 50));
+    m.erase(m.begin());
+    m.insert(m.extract(hijacked::key{60}));
+    copy.merge(m);
+    int sum = 0;
+    for (auto i = copy.begin(); i != copy.end(); ++i) {
+        sum += i->second.value;
+    }
+    EXPECT_EQ(sum, -(51 + 99) * 49 / 2);
+    using std::swap;
+    swap(m, copy);
+    m.reblock();
+    EXPECT_EQ(m.size(), 49u);
+}
+TEST(Types, MayHaveOperatorsOfTheirOwn) {
+    use_hijacked<varve::btree_map<hijacked::key, hijacked::key, 4>>();
+    use_hijacked<varve::skip_list_map<hijacked::key, hijacked::key>>();
+}
+
+/// Shows whether it was moved from.
+template <class T>
+struct once_moved {
+    using value_type = T;
+    explicit once_moved(int i) noexcept : id(i) {}
+    once_moved(const once_moved&) noexcept = default;
+    once_moved(once_moved&& other) noexcept : id(std::exchange(other.id, -1)) {}
+    once_moved& operator=(const once_moved&) noexcept = default;
+    template <class U>
+    once_moved(const once_moved<U>& other) noexcept : id(other.id) {}
+    T* allocate(std::size_t n) { return std::allocator<T>().allocate(n); }
+    void deallocate(T* p, std::size_t n) noexcept { std::allocator<T>().deallocate(p, n); }
+    friend bool operator==(const once_moved& a, const once_moved& b) noexcept { return a.id == b.id; }
+    int id;
+};
+TEST(Types, AllocatorsAreMovedOnce) {
+    const auto move = []<class Container>(std::type_identity<Container>) {
+        Container from{once_moved<int>(7)};
+        from.insert(1);
+        const Container to(std::move(from));
+        EXPECT_EQ(to.get_allocator().id, 7);
+        EXPECT_EQ(to.size(), 1u);
+    };
+    move(std::type_identity<varve::btree_set<int, 16, std::less<int>, once_moved<int>>>());
+    move(std::type_identity<varve::skip_list_multiset<int, std::less<int>, once_moved<int>>>());
 }
 
 TEST(Types, TransparentComparisonsOfContainersOfEqualKeys) {

@@ -10,6 +10,9 @@
 
 namespace varve {
 
+/// Invariant: all leaves have height 0; a node of height h has one child more than elements, all of height h - 1.
+/// Invariant: each node but the root has min_slots elements or more; fewer behind a split at the end of the tree, which
+/// leaves the left node full, and where a merge found no memory.
 template <class Slot, std::size_t Fanout, class Compare, class Allocator, placement_policy Placement>
 class btree_core : public btree_search<Slot, Fanout, Compare, Allocator, Placement> {
     using search = btree_search<Slot, Fanout, Compare, Allocator, Placement>;
@@ -271,17 +274,19 @@ private:
         std::size_t index;
 
         /// `n` elements went from one of two neighbours to the other, by way of the separator.
+        /// Invariant: of the two, the place is in the one that lost the element, or in the right one; never in a left
+        /// one that gives.
         void shared(node_ptr left, std::size_t left_had, node_ptr right, std::size_t n, bool to_right) noexcept {
-            if (leaf.at == right && to_right) {
+            if (!(leaf.at == right)) {
+                return;
+            }
+            if (to_right) {
                 index += n;
-            } else if (leaf.at == right && index >= n) {
+            } else if (index >= n) {
                 index -= n;
-            } else if (leaf.at == right) {
+            } else {
                 leaf.at = left;
                 index += left_had + 1;
-            } else if (leaf.at == left && to_right && index > left_had - n) {
-                leaf.at = right;
-                index -= left_had - n + 1;
             }
         }
         void merged(node_ptr left, std::size_t left_had, node_ptr right, node_ptr heir) noexcept {
@@ -426,7 +431,7 @@ private:
 
     /// Moves elements over the separator until both neighbours have about as many.
     static void share(node& left, node& right, std::size_t separator, bool to_right, place_behind* next) noexcept {
-        slot& middle = layout::slots(*left.parent)[separator];
+        slot* const middle = layout::slots(*left.parent) + separator;
         node& from = to_right ? left : right;
         node& to = to_right ? right : left;
         std::size_t n = (from.count - to.count) / 2u;
@@ -445,9 +450,9 @@ private:
         };
         if (to_right) {
             slot::transfer(r + n, r, right.count);
-            slot::transfer(r + n - 1, &middle, 1);
+            slot::transfer(r + n - 1, middle, 1);
             slot::transfer(r, l + left.count - n + 1, n - 1);
-            slot::transfer(&middle, l + left.count - n, 1);
+            slot::transfer(middle, l + left.count - n, 1);
             if (left.height != 0) {
                 for (std::size_t k = right.count + 1u; k-- > 0;) {
                     rc[k + n] = rc[k];
@@ -457,9 +462,9 @@ private:
                 }
             }
         } else {
-            slot::transfer(l + left.count, &middle, 1);
+            slot::transfer(l + left.count, middle, 1);
             slot::transfer(l + left.count + 1, r, n - 1);
-            slot::transfer(&middle, r + n - 1, 1);
+            slot::transfer(middle, r + n - 1, 1);
             slot::transfer(r, r + n, right.count - n);
             if (left.height != 0) {
                 for (std::size_t k = 0; k < n; ++k) {

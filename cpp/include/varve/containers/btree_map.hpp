@@ -19,6 +19,11 @@ public:
     using base::base;
     using base::operator=;  // from a list
     using placement_type = Placement;
+
+    btree_map() = default;
+    // Inherited, g++ would not deduce the types of a container from braces.
+    btree_map(std::initializer_list<typename base::value_type> list, const Allocator& a = Allocator())
+        : base(list, a) {}
     friend void swap(btree_map& a, btree_map& b) noexcept(noexcept(a.swap(b))) { a.swap(b); }
 };
 
@@ -34,6 +39,11 @@ public:
     using base::operator=;  // from a list
     using mapped_type = T;
     using placement_type = Placement;
+
+    btree_multimap() = default;
+    // Inherited, g++ would not deduce the types of a container from braces.
+    btree_multimap(std::initializer_list<typename base::value_type> list, const Allocator& a = Allocator())
+        : base(list, a) {}
     friend void swap(btree_multimap& a, btree_multimap& b) noexcept(noexcept(a.swap(b))) { a.swap(b); }
 };
 

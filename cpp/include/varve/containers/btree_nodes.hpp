@@ -51,7 +51,7 @@ public:
         tracked* outer_;
     };
 
-    explicit btree_nodes(Allocator a) : store_(unit_allocator(std::move(a))) {}
+    explicit btree_nodes(const Allocator& a) : store_(unit_allocator(a)) {}
     btree_nodes(const btree_nodes&) = delete;
     btree_nodes& operator=(const btree_nodes&) = delete;
     ~btree_nodes() {

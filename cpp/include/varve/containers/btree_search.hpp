@@ -23,7 +23,7 @@ public:
     using typename nodes::node_ptr;
     using position = typename layout::position;
 
-    btree_search(const Compare& compare, Allocator a) : nodes(std::move(a)), compare_(compare) {}
+    btree_search(const Compare& compare, const Allocator& a) : nodes(a), compare_(compare) {}
 
     [[nodiscard]] const Compare& compare() const noexcept { return compare_; }
     [[nodiscard]] std::size_t size() const noexcept { return size_; }

@@ -19,6 +19,11 @@ public:
     using base::base;
     using base::operator=;  // from a list
     using placement_type = Placement;
+
+    btree_set() = default;
+    // Inherited, g++ would not deduce the types of a container from braces.
+    btree_set(std::initializer_list<typename base::value_type> list, const Allocator& a = Allocator())
+        : base(list, a) {}
     friend void swap(btree_set& a, btree_set& b) noexcept(noexcept(a.swap(b))) { a.swap(b); }
 };
 
@@ -32,6 +37,11 @@ public:
     using base::base;
     using base::operator=;  // from a list
     using placement_type = Placement;
+
+    btree_multiset() = default;
+    // Inherited, g++ would not deduce the types of a container from braces.
+    btree_multiset(std::initializer_list<typename base::value_type> list, const Allocator& a = Allocator())
+        : base(list, a) {}
     friend void swap(btree_multiset& a, btree_multiset& b) noexcept(noexcept(a.swap(b))) { a.swap(b); }
 };
 

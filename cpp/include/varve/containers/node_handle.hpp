@@ -33,7 +33,7 @@ public:
     constexpr node_handle() noexcept = default;
     node_handle(node_handle&& other) noexcept { take_over(other); }
     node_handle& operator=(node_handle&& other) noexcept {
-        if (this != &other) {
+        if (this != std::addressof(other)) {
             reset();
             take_over(other);
         }
@@ -63,7 +63,7 @@ private:
     /// Raw storage, for `fill`. Throws where it is memory of the allocator and there is none.
     explicit node_handle(const Allocator& a) : allocator_(a) { storage_.emplace(a); }
     void fill(Slot& from) noexcept {
-        Slot::transfer(at(), &from, 1);
+        Slot::transfer(at(), std::addressof(from), 1);
         full_ = true;
     }
 

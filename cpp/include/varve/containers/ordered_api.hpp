@@ -122,7 +122,7 @@ public:
     ordered_api() requires std::default_initializable<allocator_type> : ordered_api(key_compare(), allocator_type()) {}
     explicit ordered_api(const allocator_type& a) : ordered_api(key_compare(), a) {}
     explicit ordered_api(const key_compare& c, const allocator_type& a = allocator_type())
-        : core_(c, a), allocator_(a) {}
+        : allocator_(a), core_(c, a) {}
     /// Linear where the range is in order.
     template <std::input_iterator I>
     ordered_api(I first, I last, const key_compare& c, const allocator_type& a = allocator_type()) : ordered_api(c, a) {
@@ -145,13 +145,12 @@ public:
     }
     /// The comparison is copied, so that `other` can still be used; the allocator is moved.
     ordered_api(ordered_api&& other) noexcept(std::is_nothrow_copy_constructible_v<key_compare>)
-        : core_(other.core_.compare(), allocator_type(std::move(other.allocator_))),
-          allocator_(std::move(other.allocator_)) {
+        : allocator_(std::move(other.allocator_)), core_(other.core_.compare(), allocator_) {
         core_.swap_content(other.core_);
     }
     ordered_api(ordered_api&& other, const allocator_type& a) : ordered_api(other.key_comp(), a) { take_from(other); }
     ordered_api& operator=(const ordered_api& other) {
-        if (this != &other) {
+        if (this != std::addressof(other)) {
             constexpr bool propagate =
                 std::allocator_traits<allocator_type>::propagate_on_container_copy_assignment::value;
             ordered_api copy(other, propagate ? other.allocator_ : allocator_);
@@ -163,7 +162,7 @@ public:
         std::is_nothrow_copy_constructible_v<key_compare>&& detail::exchange_is_nothrow<key_compare> &&
         (std::allocator_traits<allocator_type>::propagate_on_container_move_assignment::value ||
          std::allocator_traits<allocator_type>::is_always_equal::value)) {
-        if (this != &other) {
+        if (this != std::addressof(other)) {
             if constexpr (std::allocator_traits<allocator_type>::propagate_on_container_move_assignment::value) {
                 ordered_api taken(std::move(other));
                 exchange(taken);
@@ -295,7 +294,7 @@ public:
             std::same_as<typename Core2::slot, slot>&& std::same_as<typename Core2::allocator_type, allocator_type>)
     void merge(ordered_api<Core2, Multi2>& source) {
         if constexpr (std::same_as<ordered_api, ordered_api<Core2, Multi2>>) {
-            if (this == &source) {
+            if (this == std::addressof(source)) {
                 return;
             }
         }
@@ -461,8 +460,8 @@ protected:
         }
     }
 
-    Core core_;
     allocator_type allocator_;
+    Core core_;
 
 private:
     template <class, bool>

@@ -86,7 +86,7 @@ public:
         path& before = found.before;
         const typename nodes::finger_scope follow(this->finger_, before);
         const node_ptr fresh = nodes::make(level, key, before);
-        element.give(&layout::slot_of(*fresh));
+        element.give(std::addressof(layout::slot_of(*fresh)));
         for (unsigned l = 0; l <= level; ++l) {
             node_ptr& link = nodes::next_of(before[l], l);
             layout::next(*fresh, l) = link;
@@ -105,12 +105,18 @@ public:
     position take_out(position p, Take take) {
         const path before = nodes::path_behind(p.at->previous, p.at->level);
         take(layout::slot_of(*p.at));
-        path next{};
-        next[0] = layout::next(*p.at, 0);
-        unlink(p.at, before);
-        const typename nodes::finger_scope follow(this->finger_, next);
-        nodes::promote();
-        return {next[0], this};
+        if constexpr (Next) {
+            path next{};
+            next[0] = layout::next(*p.at, 0);
+            unlink(p.at, before);
+            const typename nodes::finger_scope follow(this->finger_, next);
+            nodes::promote();
+            return {next[0], this};
+        } else {
+            unlink(p.at, before);
+            nodes::promote();
+            return {};
+        }
     }
 
     /// Erases `count` elements, from `p` on, and gives the place behind them.

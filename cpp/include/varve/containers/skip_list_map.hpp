@@ -19,6 +19,11 @@ public:
     using base::base;
     using base::operator=;  // from a list
     using placement_type = Placement;
+
+    skip_list_map() = default;
+    // Inherited, g++ would not deduce the types of a container from braces.
+    skip_list_map(std::initializer_list<typename base::value_type> list, const Allocator& a = Allocator())
+        : base(list, a) {}
     friend void swap(skip_list_map& a, skip_list_map& b) noexcept(noexcept(a.swap(b))) { a.swap(b); }
 };
 
@@ -34,6 +39,11 @@ public:
     using base::operator=;  // from a list
     using mapped_type = T;
     using placement_type = Placement;
+
+    skip_list_multimap() = default;
+    // Inherited, g++ would not deduce the types of a container from braces.
+    skip_list_multimap(std::initializer_list<typename base::value_type> list, const Allocator& a = Allocator())
+        : base(list, a) {}
     friend void swap(skip_list_multimap& a, skip_list_multimap& b) noexcept(noexcept(a.swap(b))) { a.swap(b); }
 };
 

@@ -36,7 +36,7 @@ public:
     /// The last node before a place on every level; null for the head.
     using path = std::array<node_ptr, layout::levels>;
 
-    skip_list_nodes(const Compare& compare, Allocator a) : store_(unit_allocator(std::move(a))), compare_(compare) {}
+    skip_list_nodes(const Compare& compare, const Allocator& a) : store_(unit_allocator(a)), compare_(compare) {}
     skip_list_nodes(const skip_list_nodes&) = delete;
     skip_list_nodes& operator=(const skip_list_nodes&) = delete;
     ~skip_list_nodes() { clear(); }
@@ -139,7 +139,7 @@ protected:
         node& old = *from;
         node* fresh = std::construct_at(static_cast<node*>(where), old);
         const node_ptr to = layout::pointer_to(*fresh);
-        slot::transfer(&layout::slot_of(*fresh), &layout::slot_of(old), 1);
+        slot::transfer(std::addressof(layout::slot_of(*fresh)), std::addressof(layout::slot_of(old)), 1);
         for (unsigned l = 0; l <= old.level; ++l) {
             std::construct_at(&layout::next(*fresh, l), layout::next(old, l));
             next_of(before[l], l) = to;

@@ -19,6 +19,11 @@ public:
     using base::base;
     using base::operator=;  // from a list
     using placement_type = Placement;
+
+    skip_list_set() = default;
+    // Inherited, g++ would not deduce the types of a container from braces.
+    skip_list_set(std::initializer_list<typename base::value_type> list, const Allocator& a = Allocator())
+        : base(list, a) {}
     friend void swap(skip_list_set& a, skip_list_set& b) noexcept(noexcept(a.swap(b))) { a.swap(b); }
 };
 
@@ -32,6 +37,11 @@ public:
     using base::base;
     using base::operator=;  // from a list
     using placement_type = Placement;
+
+    skip_list_multiset() = default;
+    // Inherited, g++ would not deduce the types of a container from braces.
+    skip_list_multiset(std::initializer_list<typename base::value_type> list, const Allocator& a = Allocator())
+        : base(list, a) {}
     friend void swap(skip_list_multiset& a, skip_list_multiset& b) noexcept(noexcept(a.swap(b))) { a.swap(b); }
 };
 

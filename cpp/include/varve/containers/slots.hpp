@@ -24,10 +24,10 @@ void exchange_comparisons(Compare& a, Compare& b) noexcept(exchange_is_nothrow<C
         static_assert(std::is_nothrow_move_constructible_v<Compare>,
                       "varve: a comparison that cannot be swapped must be movable without an exception");
         Compare mine(std::move(a));
-        std::destroy_at(&a);
-        std::construct_at(&a, std::move(b));
-        std::destroy_at(&b);
-        std::construct_at(&b, std::move(mine));
+        std::destroy_at(std::addressof(a));
+        std::construct_at(std::addressof(a), std::move(b));
+        std::destroy_at(std::addressof(b));
+        std::construct_at(std::addressof(b), std::move(mine));
     }
 }
 
@@ -79,9 +79,9 @@ union map_slot {
 
     template <class Allocator, class... Args>
     void construct(Allocator& a, Args&&... args) {
-        std::allocator_traits<Allocator>::construct(a, &value, std::forward<Args>(args)...);
+        std::allocator_traits<Allocator>::construct(a, std::addressof(value), std::forward<Args>(args)...);
     }
-    void destroy() noexcept { std::destroy_at(&value); }
+    void destroy() noexcept { std::destroy_at(std::addressof(value)); }
     [[nodiscard]] const Key& key() const noexcept { return value.first; }
     [[nodiscard]] static const Key& key_of(const value_type& v) noexcept { return v.first; }
 
@@ -89,8 +89,8 @@ union map_slot {
         detail::transfer_slots(to, from, count);
     }
     static void transfer_one(map_slot& to, map_slot& from) noexcept {
-        std::construct_at(&to.movable, std::move(from.movable));
-        std::destroy_at(&from.movable);
+        std::construct_at(std::addressof(to.movable), std::move(from.movable));
+        std::destroy_at(std::addressof(from.movable));
     }
 };
 
@@ -112,9 +112,9 @@ union set_slot {
 
     template <class Allocator, class... Args>
     void construct(Allocator& a, Args&&... args) {
-        std::allocator_traits<Allocator>::construct(a, &value, std::forward<Args>(args)...);
+        std::allocator_traits<Allocator>::construct(a, std::addressof(value), std::forward<Args>(args)...);
     }
-    void destroy() noexcept { std::destroy_at(&value); }
+    void destroy() noexcept { std::destroy_at(std::addressof(value)); }
     [[nodiscard]] const Key& key() const noexcept { return value; }
     [[nodiscard]] static const Key& key_of(const value_type& v) noexcept { return v; }
 
@@ -122,8 +122,8 @@ union set_slot {
         detail::transfer_slots(to, from, count);
     }
     static void transfer_one(set_slot& to, set_slot& from) noexcept {
-        std::construct_at(&to.value, std::move(from.value));
-        std::destroy_at(&from.value);
+        std::construct_at(std::addressof(to.value), std::move(from.value));
+        std::destroy_at(std::addressof(from.value));
     }
 };
 
@@ -160,7 +160,7 @@ template <class Slot>
 class borrowed_slot : public loose_slot<Slot> {
 public:
     explicit borrowed_slot(Slot& there) noexcept {
-        this->at_ = &there;
+        this->at_ = std::addressof(there);
         this->full_ = true;
     }
 };
@@ -174,7 +174,7 @@ public:
     explicit slot_storage(const Allocator&) noexcept {}
     slot_storage(const slot_storage&) = delete;
     slot_storage& operator=(const slot_storage&) = delete;
-    [[nodiscard]] Slot* at() noexcept { return &slot_; }
+    [[nodiscard]] Slot* at() noexcept { return std::addressof(slot_); }
 
 private:
     Slot slot_;
