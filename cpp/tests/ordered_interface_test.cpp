@@ -251,7 +251,11 @@ TEST(Types, AreDeduced) {
     varve::skip_list_map i{std::pair(1, 'a'), std::pair(2, 'b')};
     static_assert(std::same_as<decltype(i), varve::skip_list_map<int, char>>);
     EXPECT_EQ(a.size() + b.size() + c.size() + d.size() + e.size() + f.size() + g.size(), 17u);
-    EXPECT_EQ(h.size() + i.size(), 5u);
+    varve::btree_map j{std::pair<const int, char>(1, 'a')};
+    static_assert(std::same_as<decltype(j), varve::btree_map<int, char>>);
+    varve::skip_list_multimap k({std::pair<const int, char>(1, 'a')}, std::allocator<std::pair<const int, char>>());
+    static_assert(std::same_as<decltype(k), varve::skip_list_multimap<int, char>>);
+    EXPECT_EQ(h.size() + i.size() + j.size() + k.size(), 7u);
 }
 
 /// Takes operators away from all who forget that others may have them.

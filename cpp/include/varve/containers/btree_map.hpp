@@ -55,13 +55,13 @@ btree_map(I, I, Compare = Compare(), Allocator = Allocator())
 template <std::input_iterator I, detail::deducible_allocator Allocator>
 btree_map(I, I, Allocator)
     -> btree_map<detail::key_from<I>, detail::mapped_from<I>, 16, std::less<detail::key_from<I>>, Allocator>;
-template <class Key, class T, detail::deducible_comparison Compare = std::less<Key>,
+template <class Key, class T, detail::deducible_comparison Compare = std::less<std::remove_const_t<Key>>,
           detail::deducible_allocator Allocator = detail::default_map_allocator<Key, T>>
 btree_map(std::initializer_list<std::pair<Key, T>>, Compare = Compare(), Allocator = Allocator())
     -> btree_map<std::remove_const_t<Key>, T, 16, Compare, Allocator>;
 template <class Key, class T, detail::deducible_allocator Allocator>
 btree_map(std::initializer_list<std::pair<Key, T>>, Allocator)
-    -> btree_map<std::remove_const_t<Key>, T, 16, std::less<Key>, Allocator>;
+    -> btree_map<std::remove_const_t<Key>, T, 16, std::less<std::remove_const_t<Key>>, Allocator>;
 template <class Key, class T, std::size_t Fanout, class Compare, class Allocator, class Placement>
 btree_map(const btree_map<Key, T, Fanout, Compare, Allocator, Placement>&, std::type_identity_t<Allocator>)
     -> btree_map<Key, T, Fanout, Compare, Allocator, Placement>;
@@ -77,13 +77,13 @@ btree_multimap(I, I, Compare = Compare(), Allocator = Allocator())
 template <std::input_iterator I, detail::deducible_allocator Allocator>
 btree_multimap(I, I, Allocator)
     -> btree_multimap<detail::key_from<I>, detail::mapped_from<I>, 16, std::less<detail::key_from<I>>, Allocator>;
-template <class Key, class T, detail::deducible_comparison Compare = std::less<Key>,
+template <class Key, class T, detail::deducible_comparison Compare = std::less<std::remove_const_t<Key>>,
           detail::deducible_allocator Allocator = detail::default_map_allocator<Key, T>>
 btree_multimap(std::initializer_list<std::pair<Key, T>>, Compare = Compare(), Allocator = Allocator())
     -> btree_multimap<std::remove_const_t<Key>, T, 16, Compare, Allocator>;
 template <class Key, class T, detail::deducible_allocator Allocator>
 btree_multimap(std::initializer_list<std::pair<Key, T>>, Allocator)
-    -> btree_multimap<std::remove_const_t<Key>, T, 16, std::less<Key>, Allocator>;
+    -> btree_multimap<std::remove_const_t<Key>, T, 16, std::less<std::remove_const_t<Key>>, Allocator>;
 template <class Key, class T, std::size_t Fanout, class Compare, class Allocator, class Placement>
 btree_multimap(const btree_multimap<Key, T, Fanout, Compare, Allocator, Placement>&, std::type_identity_t<Allocator>)
     -> btree_multimap<Key, T, Fanout, Compare, Allocator, Placement>;

@@ -55,13 +55,13 @@ skip_list_map(I, I, Compare = Compare(), Allocator = Allocator())
 template <std::input_iterator I, detail::deducible_allocator Allocator>
 skip_list_map(I, I, Allocator)
     -> skip_list_map<detail::key_from<I>, detail::mapped_from<I>, std::less<detail::key_from<I>>, Allocator>;
-template <class Key, class T, detail::deducible_comparison Compare = std::less<Key>,
+template <class Key, class T, detail::deducible_comparison Compare = std::less<std::remove_const_t<Key>>,
           detail::deducible_allocator Allocator = detail::default_map_allocator<Key, T>>
 skip_list_map(std::initializer_list<std::pair<Key, T>>, Compare = Compare(), Allocator = Allocator())
     -> skip_list_map<std::remove_const_t<Key>, T, Compare, Allocator>;
 template <class Key, class T, detail::deducible_allocator Allocator>
 skip_list_map(std::initializer_list<std::pair<Key, T>>, Allocator)
-    -> skip_list_map<std::remove_const_t<Key>, T, std::less<Key>, Allocator>;
+    -> skip_list_map<std::remove_const_t<Key>, T, std::less<std::remove_const_t<Key>>, Allocator>;
 template <class Key, class T, class Compare, class Allocator, class Placement>
 skip_list_map(const skip_list_map<Key, T, Compare, Allocator, Placement>&, std::type_identity_t<Allocator>)
     -> skip_list_map<Key, T, Compare, Allocator, Placement>;
@@ -77,13 +77,13 @@ skip_list_multimap(I, I, Compare = Compare(), Allocator = Allocator())
 template <std::input_iterator I, detail::deducible_allocator Allocator>
 skip_list_multimap(I, I, Allocator)
     -> skip_list_multimap<detail::key_from<I>, detail::mapped_from<I>, std::less<detail::key_from<I>>, Allocator>;
-template <class Key, class T, detail::deducible_comparison Compare = std::less<Key>,
+template <class Key, class T, detail::deducible_comparison Compare = std::less<std::remove_const_t<Key>>,
           detail::deducible_allocator Allocator = detail::default_map_allocator<Key, T>>
 skip_list_multimap(std::initializer_list<std::pair<Key, T>>, Compare = Compare(), Allocator = Allocator())
     -> skip_list_multimap<std::remove_const_t<Key>, T, Compare, Allocator>;
 template <class Key, class T, detail::deducible_allocator Allocator>
 skip_list_multimap(std::initializer_list<std::pair<Key, T>>, Allocator)
-    -> skip_list_multimap<std::remove_const_t<Key>, T, std::less<Key>, Allocator>;
+    -> skip_list_multimap<std::remove_const_t<Key>, T, std::less<std::remove_const_t<Key>>, Allocator>;
 template <class Key, class T, class Compare, class Allocator, class Placement>
 skip_list_multimap(const skip_list_multimap<Key, T, Compare, Allocator, Placement>&, std::type_identity_t<Allocator>)
     -> skip_list_multimap<Key, T, Compare, Allocator, Placement>;
