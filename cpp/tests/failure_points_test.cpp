@@ -2,6 +2,7 @@
 // copies. The operation throws, and nothing has changed.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <list>
 #include <map>
@@ -149,6 +150,85 @@ TYPED_TEST(FailurePoints, EveryOperationIsAllOrNothing) {
         EXPECT_EQ(memory.memory().swappable().pages_in_use().value, 0u);
     }
     EXPECT_GT(failures, 100u);
+}
+
+TYPED_TEST(FailurePoints, MergesAndHandlesLoseNothing) {
+    const heaps memory(std::make_shared<heaps::heap_type>(byte_count{3 * 4096},
+                                                          std::make_shared<failing_space>(byte_count{64 << 20})));
+    TypeParam m(memory);
+    TypeParam other(memory);
+    for (int i = 0; i < 300; ++i) {
+        m.emplace(3 * i, 1);
+        other.emplace(2 * i, 2);
+    }
+    std::size_t failures = 0;
+    at_every_point([&] { m.merge(other); },
+                   [&] {
+                       ++failures;
+                       ASSERT_EQ(m.size() + other.size(), 600u);
+                       varve_test::check_structure(m, false);
+                       varve_test::check_structure(other, false);
+                   });
+    EXPECT_EQ(other.size(), 100u);  // the multiples of six
+    for (int i = 0; i < 600; ++i) {
+        ASSERT_EQ(m.contains(i), i % 2 == 0 || i % 3 == 0);
+        ASSERT_EQ(other.contains(i), i % 6 == 0);
+    }
+    for (int i = 0; i < 300; ++i) {
+        typename TypeParam::node_type handle;
+        at_every_point(
+            [&] {
+                if (handle.empty()) {
+                    handle = m.extract(m.begin());
+                    handle.key() += 10'000;
+                }
+                m.insert(std::move(handle));
+            },
+            [&] {
+                ++failures;
+                ASSERT_EQ(m.size() + (handle ? 1 : 0), 500u);
+                varve_test::check_structure(m, false);
+            });
+    }
+    EXPECT_EQ(m.size(), 500u);
+    EXPECT_GT(failures, 10u);
+}
+
+TEST(FailurePointsOfLargeElements, EveryOperationIsAllOrNothing) {
+    using large = std::array<std::uint64_t, 300>;  // not on the stack
+    const auto use = [](auto m) {
+        std::map<int, std::uint64_t> model;
+        std::size_t failures = 0;
+        const auto unchanged = [&] {
+            ++failures;
+            ASSERT_TRUE(std::equal(m.begin(), m.end(), model.begin(), model.end(), [](const auto& a, const auto& b) {
+                return a.first == b.first && a.second[299] == b.second;
+            }));
+            varve_test::check_structure(m, false);
+        };
+        std::mt19937 random(3);
+        for (int step = 0; step < 300; ++step) {
+            const int key = static_cast<int>(random() % 60);
+            if (random() % 4 == 0) {
+                m.erase(key);
+                model.erase(key);
+            } else if (random() % 4 == 0 && !model.empty()) {
+                typename decltype(m)::node_type handle;
+                at_every_point([&] { handle = m.extract(m.begin()); }, unchanged);
+                const auto gone = model.extract(model.begin());
+                at_every_point([&] { m.insert(std::move(handle)); }, unchanged);
+                model.emplace(gone.key(), gone.mapped());
+            } else {
+                at_every_point([&] { m[key][299] = key + 1u; }, unchanged);
+                model[key] = static_cast<std::uint64_t>(key) + 1;
+            }
+            unchanged();
+        }
+        EXPECT_GT(failures, 500u);
+    };
+    use(btree_map<int, large, 3>());
+    use(btree_map<int, large, 5>());
+    use(skip_list_map<int, large>());
 }
 
 TEST(FailurePointsOfAnAllocator, SeveralObjectsAndRelocation) {

@@ -60,8 +60,11 @@ std::size_t check_tree_node(const Core& core, typename Core::node_ptr p, bool st
 }
 
 /// `strict`: no allocation failed so far, so that nodes are as full as they should be.
-template <class K, class T, std::size_t F, class C, class A, class P>
-void check_structure(const varve::btree_map<K, T, F, C, A, P>& map, bool strict) {
+template <class Tree>
+    requires requires(const Tree& t) {
+        t.core().root();
+    }
+void check_structure(const Tree& map, bool strict) {
     const auto& core = map.core();
     if (core.root() == nullptr) {
         EXPECT_EQ(map.size(), 0u);
@@ -77,8 +80,11 @@ void check_structure(const varve::btree_map<K, T, F, C, A, P>& map, bool strict)
     }
 }
 
-template <class K, class T, class C, class A, class P>
-void check_structure(const varve::skip_list_map<K, T, C, A, P>& map, bool strict) {
+template <class List>
+    requires requires(const List& l) {
+        l.core().last_node();
+    }
+void check_structure(const List& map, bool strict) {
     const auto& core = map.core();
     using layout = typename std::remove_cvref_t<decltype(core)>::layout;
     level_order order;

@@ -85,6 +85,30 @@ TEST_P(owner, is_one_at_a_time) {
     }
 }
 
+/// The lock belongs to the open file, which a forked child shares: it is free when both have let go.
+TEST_P(owner, stays_while_a_forked_child_lives) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    pid_t child = -1;
+    {
+        const pager::any_store store = make(GetParam(), path);
+        ::fflush(nullptr);
+        child = ::fork();
+        if (child == 0) {
+            ::close(ends[1]);
+            char nothing = 0;
+            (void)!::read(ends[0], &nothing, 1);
+            ::_exit(0);
+        }
+        ::close(ends[0]);
+        expect_refused();
+    }
+    expect_refused();
+    ::close(ends[1]);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    EXPECT_NO_THROW((void)make(GetParam(), path));
+}
+
 TEST_P(owner, of_a_file_that_was_replaced_is_told_when_it_saves) {
     pager::paged_space space = space_on(make(GetParam(), path));
     word(space, 3) = 1;
@@ -120,6 +144,26 @@ TEST_P(owner, of_a_file_that_was_cut_off_and_lengthened_never_reads_zeros) {
     }
     EXPECT_GE(failed, pages / 3);
     EXPECT_LT(failed, pages);
+}
+
+TEST_P(owner, never_reads_what_others_wrote_over_pages_that_it_has_seen) {
+    test::fault_catcher::install();
+    {
+        pager::paged_space space = space_on(make(GetParam(), path));
+        word(space, 0) = word(space, 1) = 5;
+        space.snapshot();
+    }
+    pager::paged_space space = space_on(make(GetParam(), path));
+    EXPECT_EQ(word(space, 0) + word(space, 1), 10u);
+    space.page_out();
+    {
+        std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+        file << std::string(std::filesystem::file_size(path), '\0');
+    }
+    for (std::size_t p = 0; p < 2; ++p) {
+        EXPECT_EQ(test::fault_catcher::run([&] { (void)*static_cast<volatile std::uint64_t*>(&word(space, p)); }),
+                  SIGBUS);
+    }
 }
 
 TEST_P(owner, who_wants_to_attach_gets_no_new_file) {

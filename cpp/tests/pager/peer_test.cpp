@@ -300,6 +300,57 @@ TEST(tcp, a_peer_that_kept_the_pages_goes_on) {
     EXPECT_GE(s.failed, 128u - 16u);
 }
 
+/// While the peer is away its file becomes all zeros, in the same inode.
+TEST(tcp, a_peer_whose_file_lost_the_pages_while_it_was_away_fails_the_accesses) {
+    const test::temporary_folder folder;
+    const auto file = folder.file("pages");
+    for (const bool lengthened : {false, true}) {
+        std::filesystem::remove(file);
+        auto peer = std::make_unique<pager::paging_peer>(kept_in(file), byte_count{128 * page}, std::uint16_t{0}, true);
+        const std::uint16_t port = peer->port();
+        bereaved b(port);
+        b.space.flush();
+        peer.reset();
+        std::filesystem::resize_file(file, 0);
+        if (lengthened) {
+            std::filesystem::resize_file(file, 128 * page);
+        }
+        peer = std::make_unique<pager::paging_peer>(kept_in(file), byte_count{128 * page}, port, true);
+        const bereaved::seen s = b.look();
+        EXPECT_EQ(s.wrong, 0u) << lengthened;
+        EXPECT_GE(s.failed, 128u - 16u) << lengthened;
+        EXPECT_GT(s.right, 0u) << "what is in memory is still there";
+    }
+}
+
+/// Instance and generation are right, and so is everything but the content.
+TEST(tcp, a_page_that_a_peer_changed_is_refused) {
+    struct held {
+        pager::io_result read(store_offset at, std::span<std::byte> in) noexcept { return inner->read(at, in); }
+        pager::io_result write(store_offset at, std::span<const std::byte> out) noexcept {
+            return inner->write(at, out);
+        }
+        int sync() noexcept { return 0; }
+        std::shared_ptr<pager::sparse_store> inner;
+    };
+    const auto inner = std::make_shared<pager::sparse_store>(byte_count{128 * page});
+    const pager::paging_peer peer(pager::any_store(held{inner}), byte_count{128 * page}, std::uint16_t{0}, true);
+    pager::tcp_store s("127.0.0.1", peer.port(), {128 * page});
+    content c = filled(1);
+    EXPECT_TRUE(s.write(store_offset{0}, c).complete(page));
+    std::vector<pager::write_request> batch{{store_offset{page}, c}, {store_offset{2 * page}, c}};
+    s.write_batch(batch);
+    EXPECT_EQ(read(s, 3 * page), filled(0));
+    EXPECT_EQ(s.discard(store_offset{4 * page}, {page}), 0);
+    for (std::size_t p = 0; p < 5; ++p) {
+        c = filled(7);
+        EXPECT_TRUE(inner->write(store_offset{p * page}, c).complete(page));
+        EXPECT_EQ(s.read(store_offset{p * page}, c).error, EIO) << "page " << p;
+        EXPECT_TRUE(s.write(store_offset{p * page}, c).complete(page));
+        EXPECT_EQ(read(s, p * page), c);
+    }
+}
+
 /// A peer in a process of its own, on `port` or any. The port that it got is written to `told`.
 pid_t peer_process(std::uint16_t port, std::uint16_t& told) {
     int ends[2];

@@ -12,6 +12,7 @@
 #include "varve/alloc/page_block.hpp"
 #include "varve/alloc/page_map.hpp"
 #include "varve/alloc/page_record.hpp"
+#include "varve/core/errors.hpp"
 #include "varve/space/swap_space.hpp"
 
 namespace varve {
@@ -139,11 +140,12 @@ public:
         if (page == no_page) {
             return no_page;
         }
-        try {
+        VARVE_TRY {
             space_.pin(page);
-        } catch (...) {
+        }
+        VARVE_CATCH(...) {
             release(page, {1});
-            throw;
+            VARVE_RETHROW;
         }
         block(page).format();
         record(page).pins.store(1, std::memory_order_relaxed);
@@ -315,9 +317,10 @@ private:
             return no_page;
         }
         bool granted = false;
-        try {
+        VARVE_TRY {
             granted = space_.acquire(page, count);
-        } catch (...) {  // a refusal, whatever it is called
+        }
+        VARVE_CATCH(...) {  // a refusal, whatever it is called
         }
         if (!granted) {
             map_.give_back(page, count);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "varve/alloc/sub_allocator.hpp"
+#include "varve/core/errors.hpp"
 
 namespace varve {
 
@@ -68,7 +69,7 @@ public:
     [[nodiscard]] sub_allocator_type sub(fresh_page_t) const {
         const page_index page = heap_->swappable().open_page(tag_);
         if (page == no_page) {
-            throw out_of_room();
+            detail::raise(out_of_room());
         }
         return {heap_, sub_part::page, page, tag_};
     }
@@ -132,11 +133,12 @@ public:
                 [&](auto*... p) { (heap_->deallocate(p, {sizes.count * sizeof(*p)}, alignof(decltype(*p))), ...); },
                 pointers);
         };
-        try {
+        VARVE_TRY {
             std::forward<Mover>(mover)(from, to);
-        } catch (...) {
+        }
+        VARVE_CATCH(...) {
             free_all(to);
-            throw;
+            VARVE_RETHROW;
         }
         free_all(from);
         objects = *storage;

@@ -1,9 +1,14 @@
 // Every part as a std::pmr::memory_resource.
 #pragma once
 
+// libc++ has it from version 16 on; before, there is no part_resource.
+#if __has_include(<memory_resource>)
+#define VARVE_HAS_MEMORY_RESOURCE 1
+
 #include <memory_resource>
 
 #include "varve/alloc/collective_allocator.hpp"
+#include "varve/core/errors.hpp"
 
 namespace varve {
 
@@ -42,7 +47,7 @@ private:
                 return act(std::type_identity<aligned_chunk<4096>>{});
             default:
                 if (alignment > 4096) {
-                    throw out_of_room();
+                    detail::raise(out_of_room());
                 }
                 return act(std::type_identity<aligned_chunk<step>>{});
         }
@@ -70,3 +75,5 @@ private:
 };
 
 }  // namespace varve
+
+#endif

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "varve/alloc/heap.hpp"
+#include "varve/core/errors.hpp"
 
 namespace varve {
 
@@ -58,7 +59,7 @@ public:
         if (pointer p = try_allocate(n); p != nullptr) {
             return p;
         }
-        throw out_of_room();
+        detail::raise(out_of_room());
     }
 
     /// Null if there is no room in this part.
@@ -141,11 +142,12 @@ private:
 
     void keep() {
         if (part_ == part::page) {
-            try {
+            VARVE_TRY {
                 heap_->swappable().pin(page_);
-            } catch (...) {
+            }
+            VARVE_CATCH(...) {
                 part_ = part::plain;  // the destructor of a delegating constructor runs: nothing to unpin
-                throw;
+                VARVE_RETHROW;
             }
         }
     }

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "varve/alloc/concepts.hpp"
+#include "varve/core/errors.hpp"
 
 namespace varve {
 
@@ -68,9 +69,10 @@ public:
     }
 
     [[nodiscard]] pointer try_allocate(std::size_t n) {
-        try {
+        VARVE_TRY {
             return traits::allocate(inner_, n);
-        } catch (const std::bad_alloc&) {
+        }
+        VARVE_CATCH(const std::bad_alloc&) {
             return nullptr;
         }
     }
@@ -88,14 +90,15 @@ public:
              ...);
         };
         bool complete = false;
-        try {
+        VARVE_TRY {
             complete = [&]<std::size_t... I>(std::index_sequence<I...>) {
                 return ((std::get<I>(storage) = rebound<typename R::type>().try_allocate(wanted.count)) && ...);
             }
             (std::index_sequence_for<R...>());
-        } catch (...) {  // what is not a lack of memory goes on
+        }
+        VARVE_CATCH(...) {  // what is not a lack of memory goes on
             free_all(std::index_sequence_for<R...>());
-            throw;
+            VARVE_RETHROW;
         }
         if (complete) {
             return std::optional<result>(storage);

@@ -1,110 +1,36 @@
-// Searching, inserting and erasing in a B-tree. Memory is taken before anything changes, so that running out of it
-// changes nothing.
+// Inserting and erasing in a B-tree. Memory is taken before anything changes, so that running out of it changes
+// nothing.
 #pragma once
 
 #include <algorithm>
 #include <array>
 
-#include "varve/containers/btree_nodes.hpp"
+#include "varve/containers/btree_search.hpp"
+#include "varve/core/errors.hpp"
 
 namespace varve {
 
-template <class Key, class T, std::size_t Fanout, class Compare, class Allocator, placement_policy Placement>
-class btree_core : public btree_nodes<map_slot<Key, T>, Allocator, Fanout, Placement> {
-    using nodes = btree_nodes<map_slot<Key, T>, Allocator, Fanout, Placement>;
+/// Invariant: all leaves have height 0; a node of height h has one child more than elements, all of height h - 1.
+/// Invariant: each node but the root has min_slots elements or more; fewer behind a split at the end of the tree, which
+/// leaves the left node full, and where a merge found no memory.
+template <class Slot, std::size_t Fanout, class Compare, class Allocator, placement_policy Placement>
+class btree_core : public btree_search<Slot, Fanout, Compare, Allocator, Placement> {
+    using search = btree_search<Slot, Fanout, Compare, Allocator, Placement>;
+    using nodes = btree_nodes<Slot, Allocator, Fanout, Placement>;
 
 public:
-    using slot = map_slot<Key, T>;
-    using value_type = typename slot::value_type;
-    using typename nodes::layout;
-    using typename nodes::node;
-    using typename nodes::node_ptr;
     using typename nodes::tracked;
-    using position = typename layout::position;
+    using typename search::destination;
+    using typename search::layout;
+    using typename search::node;
+    using typename search::node_ptr;
+    using typename search::position;
+    using typename search::slot;
 
-    btree_core(const Compare& compare, Allocator a) : nodes(std::move(a)), compare_(compare) {}
+    using search::search;
 
-    [[nodiscard]] const Compare& compare() const noexcept { return compare_; }
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
-    [[nodiscard]] static value_type& value_at(const position& p) noexcept {
-        return layout::slot_at(*p.at, p.index).value;
-    }
-
-    [[nodiscard]] position first() const noexcept {
-        position p{nodes::first_leaf(), 0};
-        if (p.at != nullptr) {
-            p.settle();
-        }
-        return p;
-    }
-    [[nodiscard]] position last() const noexcept {
-        const node_ptr leaf = nodes::last_leaf();
-        return {leaf, leaf == nullptr ? 0u : leaf->count};
-    }
-
-    template <class K>
-    [[nodiscard]] position lower_bound(const K& key) const {
-        return bound(key, [this](const Key& element, const K& wanted) { return compare_(element, wanted); });
-    }
-    template <class K>
-    [[nodiscard]] position upper_bound(const K& key) const {
-        return bound(key, [this](const Key& element, const K& wanted) { return !compare_(wanted, element); });
-    }
-    template <class K>
-    [[nodiscard]] position find(const K& key) const {
-        for (node_ptr p = nodes::root(); p != nullptr;) {
-            node& n = *p;
-            layout::prefetch(n);
-            const std::size_t i = lower_index(n, key);
-            if (i < n.count && !compare_(key, layout::slot_at(n, i).key())) {
-                return {p, i};
-            }
-            p = n.height == 0 ? node_ptr{} : layout::children(n)[i];
-        }
-        return last();
-    }
-
-    /// Where a key is, or where it belongs: nowhere yet in an empty tree.
-    struct destination {
-        position at{};
-        bool there = false;
-    };
-    [[nodiscard]] destination seek(const Key& key) const {
-        for (node_ptr p = nodes::root(); p != nullptr;) {
-            node& n = *p;
-            layout::prefetch(n);
-            const std::size_t i = lower_index(n, key);
-            const bool there = i < n.count && !compare_(key, layout::slot_at(n, i).key());
-            if (there || n.height == 0) {
-                return {{p, i}, there};
-            }
-            p = layout::children(n)[i];
-        }
-        return {};
-    }
-    [[nodiscard]] destination seek_likely(const Key& key) const { return seek(key); }
-    /// Two comparisons if it belongs right before `hint`; else a search.
-    [[nodiscard]] destination seek(position hint, const Key& key) const {
-        if (size_ != 0 && (hint == last() || compare_(key, value_at(hint).first))) {
-            position before = hint;
-            if (!before.retreat()) {
-                return {hint, false};
-            }
-            if (compare_(value_at(before).first, key)) {
-                return {hint.at->height == 0 ? hint : position{before.at, before.index + 1}, false};
-            }
-        }
-        return seek(key);
-    }
-
-    /// Takes the element unless its key is there. Throws when memory is out, and then nothing has changed.
-    std::pair<position, bool> insert(held_slot<slot>& element) {
-        const destination found = seek(element.slot().key());
-        return {found.there ? found.at : insert(found, element), !found.there};
-    }
-    /// At the place that a search for its key has just found.
-    position insert(const destination& found, held_slot<slot>& element) {
+    /// At the place that a search for its key has just found. Throws when memory is out, and then nothing has changed.
+    position insert(const destination& found, loose_slot<slot>& element) {
         if (found.at.at == nullptr) {
             nodes::set_root(nodes::make(0, first_capacity(), nullptr));
             return put(nodes::root(), 0, element);
@@ -112,19 +38,22 @@ public:
         return insert_at(found.at.at, found.at.index, element);
     }
 
-    /// Erases one element. `then` is called with its key when it is out of the tree but not destroyed yet.
-    /// Where a merge would need memory that is not there, a node stays smaller than it should be.
-    template <class Then>
-    void erase(position p, Then then) {
-        held_slot<slot> erased;
-        erased.take(layout::slots(*p.at) + p.index);
-        if (--size_ == 0) {
-            drop_elements();
-        } else {
-            close_hole(p);
-            nodes::promote();
+    /// Takes an element out: calls `take(its slot)`, which moves it away or destroys it, and closes the hole. Gives the
+    /// place behind it, if `Next`. If `take` throws, nothing has changed.
+    /// Where a merge of nodes would need memory that is not there, a node stays smaller than it should be.
+    template <bool Next, class Take>
+    position take_out(position p, Take take) {
+        take(layout::slots(*p.at)[p.index]);
+        return close<Next>(p);
+    }
+
+    /// Erases `count` elements, from `p` on, and gives the place behind them.
+    position erase(position p, std::size_t count) noexcept {
+        for (; count > 0; --count) {
+            layout::slots(*p.at)[p.index].destroy();
+            p = close<true>(p);
         }
-        then(erased.slot().key());
+        return p;
     }
 
     void clear() noexcept {
@@ -137,66 +66,17 @@ public:
         nodes::swap(other);
         std::swap(size_, other.size_);
     }
-    void swap_comparison(btree_core& other) noexcept(detail::exchange_is_nothrow<Compare>) {
-        detail::exchange_comparisons(compare_, other.compare_);
-    }
 
 private:
-    static constexpr std::size_t max_slots = layout::max_slots;
+    using search::max_slots;
+    using search::size_;
 
     [[nodiscard]] static constexpr std::size_t first_capacity() noexcept {
         return layout::exact_capacity ? 1 : max_slots;
     }
 
-    /// First element of the node that is not before `key`.
-    template <class K>
-    [[nodiscard]] std::size_t lower_index(node& n, const K& key) const {
-        return index_where(n, key, [this](const Key& element, const K& wanted) { return compare_(element, wanted); });
-    }
-
-    template <class K, class Before>
-    [[nodiscard]] static std::size_t index_where(node& n, const K& key, Before before) {
-        if constexpr (max_slots <= 8 || (max_slots <= 32 && std::is_arithmetic_v<Key>)) {
-            // One branch that is not predicted, where halving has one a step or waits for every line in turn.
-            std::size_t i = 0;
-            while (i < n.count && before(layout::slot_at(n, i).key(), key)) {
-                ++i;
-            }
-            return i;
-        } else {
-            // Halving without branches: which half a random key is in cannot be predicted.
-            std::size_t from = 0;
-            std::size_t length = n.count;
-            while (length > 1) {
-                const std::size_t half = length / 2;
-                from += before(layout::slot_at(n, from + half - 1).key(), key) ? half : 0;
-                length -= half;
-            }
-            if (length == 1 && before(layout::slot_at(n, from).key(), key)) {
-                ++from;
-            }
-            return from;
-        }
-    }
-
-    template <class K, class Before>
-    [[nodiscard]] position bound(const K& key, Before before) const {
-        for (node_ptr p = nodes::root(); p != nullptr;) {
-            node& n = *p;
-            layout::prefetch(n);
-            const std::size_t i = index_where(n, key, before);
-            if (n.height == 0) {
-                position found{p, i};
-                found.settle();
-                return found;
-            }
-            p = layout::children(n)[i];
-        }
-        return last();
-    }
-
     /// Puts the element into a leaf that has room.
-    position put(node_ptr p, std::size_t i, held_slot<slot>& element) noexcept {
+    position put(node_ptr p, std::size_t i, loose_slot<slot>& element) noexcept {
         node& leaf = *p;
         slot* s = layout::slots(leaf);
         slot::transfer(s + i + 1, s + i, leaf.count - i);
@@ -206,7 +86,7 @@ private:
         return {p, i};
     }
 
-    position insert_at(node_ptr p, std::size_t i, held_slot<slot>& element) {
+    position insert_at(node_ptr p, std::size_t i, loose_slot<slot>& element) {
         if (p->count < p->capacity) {
             return put(p, i, element);
         }
@@ -272,7 +152,7 @@ private:
         }
     }
 
-    position split(tracked& leaf, std::size_t i, held_slot<slot>& element) {
+    position split(tracked& leaf, std::size_t i, loose_slot<slot>& element) {
         spare_nodes spare(*this);
         prepare_split(leaf, spare);
         // From here on nothing fails.
@@ -288,8 +168,6 @@ private:
         };
         const bool ascending = leaf.at == nodes::last_leaf() && i == max_slots;
         const std::size_t keep = left_share(ascending);
-        held_slot<slot> incoming;
-        incoming.take_from(element);
         node_ptr left = leaf.at;
         node_ptr child{};
         for (unsigned h = 0; h < spare.levels; ++h) {
@@ -298,7 +176,7 @@ private:
                 found_at(i < keep ? left : right, i < keep ? i : i - keep - 1);
             }
             divide_children(*left, *right, i, keep, child);
-            divide_elements(*left, *right, i, keep, incoming);
+            divide_elements(*left, *right, i, keep, element);
             right->parent = left->parent;
             child = right;
             if (left->parent == nullptr) {
@@ -309,7 +187,7 @@ private:
         }
         if (spare.root != nullptr) {
             node& root = *spare.root;
-            incoming.give(layout::slots(root));
+            element.give(layout::slots(root));
             root.count = 1;
             layout::children(root)[0] = left;
             layout::children(root)[1] = child;
@@ -317,7 +195,7 @@ private:
             nodes::set_root(spare.root);
             found_at(spare.root, 0);
         } else {
-            insert_child(*left, i, incoming, child);
+            insert_child(*left, i, element, child);
             found_at(left, i);
         }
         for (unsigned h = spare.levels; h-- > 0;) {
@@ -349,32 +227,29 @@ private:
     }
 
     /// The same for the elements, which `element` joins at place `i`; the middle one comes out in `element`.
+    /// Invariant: `element` gives its content away before it takes another, so its storage is the only one needed.
     static void divide_elements(node& left, node& right, std::size_t i, std::size_t keep,
-                                held_slot<slot>& element) noexcept {
+                                loose_slot<slot>& element) noexcept {
         slot* from = layout::slots(left);
         slot* to = layout::slots(right);
         if (i > keep) {
-            held_slot<slot> middle;
-            middle.take(from + keep);
             slot::transfer(to, from + keep + 1, i - keep - 1);
             element.give(to + (i - keep - 1));
             slot::transfer(to + (i - keep), from + i, max_slots - i);
-            element.take_from(middle);
+            element.take(from + keep);
         } else {
             slot::transfer(to, from + keep, max_slots - keep);
             if (i < keep) {
-                held_slot<slot> middle;
-                middle.take(from + keep - 1);
-                slot::transfer(from + i + 1, from + i, keep - 1 - i);
+                slot::transfer(from + i + 1, from + i, keep - i);
                 element.give(from + i);
-                element.take_from(middle);
+                element.take(from + keep);
             }
         }
         left.count = static_cast<std::uint16_t>(keep);
         right.count = static_cast<std::uint16_t>(max_slots - keep);
     }
 
-    static void insert_child(node& n, std::size_t i, held_slot<slot>& element, node_ptr child) noexcept {
+    static void insert_child(node& n, std::size_t i, loose_slot<slot>& element, node_ptr child) noexcept {
         slot* s = layout::slots(n);
         node_ptr* c = layout::children(n);
         slot::transfer(s + i + 1, s + i, n.count - i);
@@ -388,6 +263,60 @@ private:
     }
 
     // ---- closing holes ----
+
+    /// The place behind an element that was taken out, through all that closing the hole does. Always one in a leaf.
+    struct place_behind {
+        place_behind(btree_core& tree, const position& hole) noexcept
+            : leaf(tree, hole.at->height == 0 ? hole.at
+                                              : nodes::first_at_height(layout::children(*hole.at)[hole.index + 1], 0)),
+              index(hole.at->height == 0 ? hole.index : 0) {}
+        tracked leaf;
+        std::size_t index;
+
+        /// `n` elements went from one of two neighbours to the other, by way of the separator.
+        /// Invariant: of the two, the place is in the one that lost the element, or in the right one; never in a left
+        /// one that gives.
+        void shared(node_ptr left, std::size_t left_had, node_ptr right, std::size_t n, bool to_right) noexcept {
+            if (!(leaf.at == right)) {
+                return;
+            }
+            if (to_right) {
+                index += n;
+            } else if (index >= n) {
+                index -= n;
+            } else {
+                leaf.at = left;
+                index += left_had + 1;
+            }
+        }
+        void merged(node_ptr left, std::size_t left_had, node_ptr right, node_ptr heir) noexcept {
+            if (leaf.at == right) {
+                index += left_had + 1;
+            }
+            if (leaf.at == left || leaf.at == right) {
+                leaf.at = heir;
+            }
+        }
+    };
+
+    /// The element at `p` is gone.
+    template <bool Next>
+    position close(const position& p) noexcept {
+        if (--size_ == 0) {
+            drop_elements();
+        } else if constexpr (Next) {
+            place_behind next(*this, p);
+            close_hole(p, &next);
+            nodes::promote();
+            position found{next.leaf.at, next.index};
+            found.settle();
+            return found;
+        } else {
+            close_hole(p, nullptr);
+            nodes::promote();
+        }
+        return {};  // of an empty tree, the end
+    }
 
     /// The last element was taken out: frees the nodes, none of which holds anything now.
     void drop_elements() noexcept {
@@ -407,7 +336,7 @@ private:
     }
 
     /// The element at `p` was taken away: fills its place from below, or closes it.
-    void close_hole(position p) noexcept {
+    void close_hole(position p, place_behind* next) noexcept {
         while (p.at->height != 0) {
             const node_ptr below = layout::children(*p.at)[p.index];
             const position source = last_in(below);
@@ -415,7 +344,7 @@ private:
                 leave_all(below);
                 remove_entry(*p.at, p.index, p.index);
                 drop_all(below);
-                rebalance(p.at);
+                rebalance(p.at, next);
                 return;
             }
             slot::transfer(layout::slots(*p.at) + p.index, layout::slots(*source.at) + source.index - 1, 1);
@@ -424,7 +353,7 @@ private:
         slot* s = layout::slots(*p.at) + p.index;
         slot::transfer(s, s + 1, p.at->count - p.index - 1);
         --p.at->count;
-        rebalance(p.at);
+        rebalance(p.at, next);
     }
 
     void leave_all(node_ptr p) noexcept {
@@ -451,10 +380,10 @@ private:
         --n.count;
     }
 
-    void rebalance(node_ptr start) noexcept {
+    void rebalance(node_ptr start, place_behind* next) noexcept {
         tracked p(*this, start);
         while (p.at->parent != nullptr && p.at->count < layout::min_slots) {
-            if (!refill(p)) {
+            if (!refill(p, next)) {
                 break;
             }
         }
@@ -468,7 +397,7 @@ private:
     }
 
     /// Fills a small node from a neighbour or merges it. True if its parent, now in `p`, has to be looked at.
-    bool refill(tracked& p) noexcept {
+    bool refill(tracked& p, place_behind* next) noexcept {
         const node_ptr parent = p.at->parent;
         const std::size_t i = layout::index_in(*parent, p.at);
         if (parent->count == 0) {
@@ -480,33 +409,37 @@ private:
         tracked left(*this, from_left ? layout::children(*parent)[i - 1] : p.at);
         tracked right(*this, layout::children(*parent)[separator + 1]);
         const std::size_t total = left.at->count + right.at->count + 1u;
-        try {
+        VARVE_TRY {
             if (total > max_slots) {
                 if (p.at->count == p.at->capacity) {
                     nodes::grow(p, layout::grown(p.at->capacity));
                 }
-                share(*left.at, *right.at, separator, from_left);
+                share(*left.at, *right.at, separator, from_left, next);
                 return false;
             }
             if (left.at->capacity < total && right.at->capacity < total) {
                 nodes::grow(left, total);
             }
-        } catch (...) {
+        }
+        VARVE_CATCH(...) {
             return false;
         }
         p.at = left.at->parent;
-        merge(left.at, right.at, separator, left.at->capacity >= total);
+        merge(left.at, right.at, separator, left.at->capacity >= total, next);
         return true;
     }
 
     /// Moves elements over the separator until both neighbours have about as many.
-    static void share(node& left, node& right, std::size_t separator, bool to_right) noexcept {
-        slot& middle = layout::slots(*left.parent)[separator];
+    static void share(node& left, node& right, std::size_t separator, bool to_right, place_behind* next) noexcept {
+        slot* const middle = layout::slots(*left.parent) + separator;
         node& from = to_right ? left : right;
         node& to = to_right ? right : left;
         std::size_t n = (from.count - to.count) / 2u;
         n = n == 0 ? 1 : n;
         n = n < to.capacity - to.count + 0u ? n : to.capacity - to.count + 0u;
+        if (next != nullptr) {
+            next->shared(layout::pointer_to(left), left.count, layout::pointer_to(right), n, to_right);
+        }
         slot* l = layout::slots(left);
         slot* r = layout::slots(right);
         node_ptr* lc = layout::children(left);
@@ -517,9 +450,9 @@ private:
         };
         if (to_right) {
             slot::transfer(r + n, r, right.count);
-            slot::transfer(r + n - 1, &middle, 1);
+            slot::transfer(r + n - 1, middle, 1);
             slot::transfer(r, l + left.count - n + 1, n - 1);
-            slot::transfer(&middle, l + left.count - n, 1);
+            slot::transfer(middle, l + left.count - n, 1);
             if (left.height != 0) {
                 for (std::size_t k = right.count + 1u; k-- > 0;) {
                     rc[k + n] = rc[k];
@@ -529,9 +462,9 @@ private:
                 }
             }
         } else {
-            slot::transfer(l + left.count, &middle, 1);
+            slot::transfer(l + left.count, middle, 1);
             slot::transfer(l + left.count + 1, r, n - 1);
-            slot::transfer(&middle, r + n - 1, 1);
+            slot::transfer(middle, r + n - 1, 1);
             slot::transfer(r, r + n, right.count - n);
             if (left.height != 0) {
                 for (std::size_t k = 0; k < n; ++k) {
@@ -547,11 +480,14 @@ private:
     }
 
     /// Joins two neighbours and their separator in the storage of one of them, and frees the other.
-    void merge(node_ptr left, node_ptr right, std::size_t separator, bool into_left) noexcept {
+    void merge(node_ptr left, node_ptr right, std::size_t separator, bool into_left, place_behind* next) noexcept {
         const node_ptr parent = left->parent;
         const node_ptr heir = into_left ? left : right;
         const node_ptr gone = into_left ? right : left;
         nodes::leaving(gone);
+        if (next != nullptr) {
+            next->merged(left, left->count, right, heir);
+        }
         slot* l = layout::slots(*left);
         slot* r = layout::slots(*right);
         node_ptr* lc = layout::children(*left);
@@ -582,9 +518,6 @@ private:
         remove_entry(*parent, separator, into_left ? separator + 1 : separator);
         nodes::drop(gone);
     }
-
-    Compare compare_;
-    std::size_t size_ = 0;
 };
 
 }  // namespace varve

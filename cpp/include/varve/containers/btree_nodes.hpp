@@ -51,7 +51,7 @@ public:
         tracked* outer_;
     };
 
-    explicit btree_nodes(Allocator a) : store_(unit_allocator(std::move(a))) {}
+    explicit btree_nodes(const Allocator& a) : store_(unit_allocator(a)) {}
     btree_nodes(const btree_nodes&) = delete;
     btree_nodes& operator=(const btree_nodes&) = delete;
     ~btree_nodes() {
@@ -238,10 +238,11 @@ public:
         if constexpr (keeps_top_local) {
             // The neighbour was sent out while the new node was being made: it follows.
             if (is_local(fresh) && !is_local(left) && (frontier_ == nullptr || fresh->height <= frontier_->height)) {
-                try {
+                VARVE_TRY {
                     void* where = near(fresh, layout::units(fresh->height, fresh->capacity));
                     move_to(where, fresh, fresh->capacity);
-                } catch (...) {  // it stays a local node among swapped ones; nothing depends on it
+                }
+                VARVE_CATCH(...) {  // it stays a local node among swapped ones; nothing depends on it
                 }
             }
         }
@@ -379,13 +380,14 @@ private:
     }
 
     [[nodiscard]] void* try_local(std::size_t units) noexcept {
-        try {
+        VARVE_TRY {
             do {
                 if (void* p = store_.try_local(units); p != nullptr) {
                     return p;
                 }
             } while (compact_local());
-        } catch (...) {  // an allocator may throw what it likes: no room
+        }
+        VARVE_CATCH(...) {  // an allocator may throw what it likes: no room
         }
         return nullptr;
     }

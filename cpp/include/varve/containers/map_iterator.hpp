@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <iterator>
+#include <memory>
 #include <type_traits>
 
 namespace varve {
@@ -27,9 +28,15 @@ public:
 
     [[nodiscard]] position where() const noexcept { return where_; }
     reference operator*() const noexcept { return Core::value_at(where_); }
-    pointer operator->() const noexcept { return &Core::value_at(where_); }
-    map_iterator& operator++() noexcept { return where_.advance(), *this; }
-    map_iterator& operator--() noexcept { return where_.retreat(), *this; }
+    pointer operator->() const noexcept { return std::addressof(Core::value_at(where_)); }
+    map_iterator& operator++() noexcept {
+        where_.advance();
+        return *this;
+    }
+    map_iterator& operator--() noexcept {
+        where_.retreat();
+        return *this;
+    }
     map_iterator operator++(int) noexcept {
         map_iterator old = *this;
         ++*this;

@@ -1,137 +1,50 @@
-// An ordered map as a skip list whose nodes lie where a placement policy wants them.
+// Ordered maps as skip lists whose nodes lie where a placement policy wants them.
 #pragma once
 
-#include <algorithm>
 #include <functional>
 
 #include "varve/containers/map_api.hpp"
-#include "varve/containers/skip_list_core.hpp"
-#include "varve/placement/reblock.hpp"
+#include "varve/containers/skip_list_reblock.hpp"
 
 namespace varve {
 
-/// Adds re-blocking in key order, in steps that can be interleaved with any other operation. The highest nodes, one for
-/// every 64 pages, lie together on pages of their own: every search begins with them, and few links lead from there to
-/// the bottom.
-template <class Key, class T, class Compare, class Allocator, placement_policy Placement>
-class skip_list_reblock : public skip_list_core<Key, T, Compare, Allocator, Placement> {
-    using core = skip_list_core<Key, T, Compare, Allocator, Placement>;
-
-public:
-    using core::core;
-    using typename core::layout;
-    using typename core::node;
-    using typename core::node_ptr;
-
-    static constexpr bool reblocks =
-        Placement::reblocking != placement::order::none && core::store_type::traits::is_collective;
-
-    /// Re-blocks at least `nodes_wanted` nodes. True when the pass over the list is complete; the next call then begins
-    /// a new one. Throws when memory is out; the list is intact then, and a call goes on.
-    bool step(std::size_t nodes_wanted) {
-        if constexpr (!reblocks) {
-            return true;
-        } else {
-            if (!filler_) {
-                while (this->promote(64)) {
-                }
-                const percent fill = fill_limit();
-                filler_.emplace(this->store(), fill);
-                index_filler_.emplace(this->store(), fill);
-                this->resume_at_ = this->first().at;
-            }
-            if (this->resume_at_ != nullptr) {
-                walk(nodes_wanted);
-            }
-            const bool complete = this->resume_at_ == nullptr;
-            if (complete) {
-                filler_.reset();
-                index_filler_.reset();
-            }
-            return complete;
-        }
-    }
-
-    void swap_content(skip_list_reblock& other) noexcept {
-        core::swap_content(other);
-        filler_.reset();
-        index_filler_.reset();
-        other.filler_.reset();
-        other.index_filler_.reset();
-    }
-
-private:
-    void walk(std::size_t nodes_wanted) {
-        typename core::path before{};
-        this->predecessors(core::key_of(this->resume_at_), before);
-        const typename core::finger_scope follow(this->finger_, before);
-        const auto evict = [this](void* object, auto find) {
-            node* q = static_cast<node*>(object);
-            void* home = q->linked ? find(layout::units(q->level)) : nullptr;
-            if (home == nullptr) {
-                return false;
-            }
-            this->move_to(home, layout::pointer_to(*q));
-            return true;
-        };
-        const unsigned index_level = lowest_of_index();
-        for (; this->resume_at_ != nullptr && nodes_wanted > 0; --nodes_wanted) {
-            if (!this->is_local(this->resume_at_)) {
-                const unsigned level = this->resume_at_->level;
-                auto& chosen = level < index_level ? filler_ : index_filler_;
-                void* where = chosen->take(this->store(), layout::units(level), evict);
-                if (where != nullptr) {
-                    this->move_to(where, this->resume_at_, before);
-                }
-            }
-            const node_ptr placed = this->resume_at_;
-            for (unsigned l = 0; l <= placed->level; ++l) {
-                before[l] = placed;
-            }
-            this->resume_at_ = layout::next(*placed, 0);
-        }
-    }
-
-    /// The policy's limit; a higher one where insertion has left the pages so full that the list would grow by more
-    /// than `most_growth`. A pass then leaves less room, and the next one, which begins with emptier pages, more.
-    [[nodiscard]] percent fill_limit() {
-        auto& memory = this->store().allocator().memory();
-        const occupancy now = memory.swappable().how_full_of(this->store().allocator().tag());
-        if (now.capacity.value == 0) {
-            return Placement::fill;
-        }
-        const std::size_t now_percent = bits::pieces(now.used.value * 100, now.capacity.value);
-        return std::max(Placement::fill,
-                        percent{static_cast<unsigned>(bits::pieces(now_percent * 100, 100 + most_growth.value))});
-    }
-
-    /// With the released pages that a space keeps for a while, less than a fifth.
-    static constexpr percent most_growth{18};
-
-    /// The level of one node in 64 pages: half of the nodes of a level are on the next.
-    [[nodiscard]] unsigned lowest_of_index() {
-        constexpr std::size_t node_bytes = layout::units(1) * sizeof(typename layout::unit);
-        const std::size_t page_bytes =
-            this->store().allocator().memory().swappable().largest_in_page().value * Placement::fill.value / 100;
-        return static_cast<unsigned>(std::bit_width(page_bytes / node_bytes)) + 6;
-    }
-
-    using filler = page_filler<typename core::store_type>;
-    std::optional<filler> filler_;
-    std::optional<filler> index_filler_;
-};
-
-/// Levels are drawn from a fixed sequence, so equal insertions make equal lists.
+/// As std::map; what differs stands at ordered_api. Levels are drawn from a fixed sequence, so equal
+/// insertions make equal lists.
 template <class Key, class T, class Compare = std::less<Key>, class Allocator = std::allocator<std::pair<const Key, T>>,
           placement_policy Placement = placement::hint>
-class skip_list_map
-    : public map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator> {
-    using map_type = map_api<skip_list_reblock<Key, T, Compare, Allocator, Placement>, Key, T, Compare, Allocator>;
+class skip_list_map : public map_api<skip_list_reblock<map_slot<Key, T>, Compare, Allocator, Placement>> {
+    using base = map_api<skip_list_reblock<map_slot<Key, T>, Compare, Allocator, Placement>>;
 
 public:
-    using map_type::map_type;
-    using map_type::operator=;  // from a list
+    using base::base;
+    using base::operator=;  // from a list
     using placement_type = Placement;
+
+    skip_list_map() = default;
+    // Inherited, g++ would not deduce the types of a container from braces.
+    skip_list_map(std::initializer_list<typename base::value_type> list, const Allocator& a = Allocator())
+        : base(list, a) {}
+    friend void swap(skip_list_map& a, skip_list_map& b) noexcept(noexcept(a.swap(b))) { a.swap(b); }
+};
+
+/// As std::multimap; what differs stands at ordered_api.
+template <class Key, class T, class Compare = std::less<Key>, class Allocator = std::allocator<std::pair<const Key, T>>,
+          placement_policy Placement = placement::hint>
+class skip_list_multimap
+    : public ordered_api<skip_list_reblock<map_slot<Key, T>, Compare, Allocator, Placement>, true> {
+    using base = ordered_api<skip_list_reblock<map_slot<Key, T>, Compare, Allocator, Placement>, true>;
+
+public:
+    using base::base;
+    using base::operator=;  // from a list
+    using mapped_type = T;
+    using placement_type = Placement;
+
+    skip_list_multimap() = default;
+    // Inherited, g++ would not deduce the types of a container from braces.
+    skip_list_multimap(std::initializer_list<typename base::value_type> list, const Allocator& a = Allocator())
+        : base(list, a) {}
+    friend void swap(skip_list_multimap& a, skip_list_multimap& b) noexcept(noexcept(a.swap(b))) { a.swap(b); }
 };
 
 template <
@@ -142,18 +55,40 @@ skip_list_map(I, I, Compare = Compare(), Allocator = Allocator())
 template <std::input_iterator I, detail::deducible_allocator Allocator>
 skip_list_map(I, I, Allocator)
     -> skip_list_map<detail::key_from<I>, detail::mapped_from<I>, std::less<detail::key_from<I>>, Allocator>;
-template <class Key, class T, detail::deducible_comparison Compare = std::less<Key>,
+template <class Key, class T, detail::deducible_comparison Compare = std::less<std::remove_const_t<Key>>,
           detail::deducible_allocator Allocator = detail::default_map_allocator<Key, T>>
 skip_list_map(std::initializer_list<std::pair<Key, T>>, Compare = Compare(), Allocator = Allocator())
     -> skip_list_map<std::remove_const_t<Key>, T, Compare, Allocator>;
 template <class Key, class T, detail::deducible_allocator Allocator>
 skip_list_map(std::initializer_list<std::pair<Key, T>>, Allocator)
-    -> skip_list_map<std::remove_const_t<Key>, T, std::less<Key>, Allocator>;
+    -> skip_list_map<std::remove_const_t<Key>, T, std::less<std::remove_const_t<Key>>, Allocator>;
 template <class Key, class T, class Compare, class Allocator, class Placement>
 skip_list_map(const skip_list_map<Key, T, Compare, Allocator, Placement>&, std::type_identity_t<Allocator>)
     -> skip_list_map<Key, T, Compare, Allocator, Placement>;
 template <class Key, class T, class Compare, class Allocator, class Placement>
 skip_list_map(skip_list_map<Key, T, Compare, Allocator, Placement>&&, std::type_identity_t<Allocator>)
     -> skip_list_map<Key, T, Compare, Allocator, Placement>;
+
+template <
+    std::input_iterator I, detail::deducible_comparison Compare = std::less<detail::key_from<I>>,
+    detail::deducible_allocator Allocator = detail::default_map_allocator<detail::key_from<I>, detail::mapped_from<I>>>
+skip_list_multimap(I, I, Compare = Compare(), Allocator = Allocator())
+    -> skip_list_multimap<detail::key_from<I>, detail::mapped_from<I>, Compare, Allocator>;
+template <std::input_iterator I, detail::deducible_allocator Allocator>
+skip_list_multimap(I, I, Allocator)
+    -> skip_list_multimap<detail::key_from<I>, detail::mapped_from<I>, std::less<detail::key_from<I>>, Allocator>;
+template <class Key, class T, detail::deducible_comparison Compare = std::less<std::remove_const_t<Key>>,
+          detail::deducible_allocator Allocator = detail::default_map_allocator<Key, T>>
+skip_list_multimap(std::initializer_list<std::pair<Key, T>>, Compare = Compare(), Allocator = Allocator())
+    -> skip_list_multimap<std::remove_const_t<Key>, T, Compare, Allocator>;
+template <class Key, class T, detail::deducible_allocator Allocator>
+skip_list_multimap(std::initializer_list<std::pair<Key, T>>, Allocator)
+    -> skip_list_multimap<std::remove_const_t<Key>, T, std::less<std::remove_const_t<Key>>, Allocator>;
+template <class Key, class T, class Compare, class Allocator, class Placement>
+skip_list_multimap(const skip_list_multimap<Key, T, Compare, Allocator, Placement>&, std::type_identity_t<Allocator>)
+    -> skip_list_multimap<Key, T, Compare, Allocator, Placement>;
+template <class Key, class T, class Compare, class Allocator, class Placement>
+skip_list_multimap(skip_list_multimap<Key, T, Compare, Allocator, Placement>&&, std::type_identity_t<Allocator>)
+    -> skip_list_multimap<Key, T, Compare, Allocator, Placement>;
 
 }  // namespace varve

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "varve/containers/map_slot.hpp"
+#include "varve/containers/slots.hpp"
 #include "varve/core/bits.hpp"
 
 namespace varve {

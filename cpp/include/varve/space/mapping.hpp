@@ -26,7 +26,7 @@ public:
         void* raw = ::mmap(nullptr, length_ + slack, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (raw == MAP_FAILED) {
-            throw mapping_error(errno);
+            detail::raise(mapping_error(errno));
         }
         raw_ = static_cast<std::byte*>(raw);
         raw_length_ = length_ + slack;

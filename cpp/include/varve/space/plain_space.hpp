@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "varve/core/bits.hpp"
+#include "varve/core/errors.hpp"
 #include "varve/space/mapping.hpp"
 #include "varve/space/swap_space.hpp"
 
@@ -68,7 +69,7 @@ public:
 private:
     static byte_count checked(byte_count page) {
         if (!std::has_single_bit(page.value) || page.value < 4096 || page.value > (std::size_t{2} << 20)) {
-            throw std::invalid_argument("varve: a page is a power of two from 4 KiB to 2 MiB");
+            detail::raise(std::invalid_argument("varve: a page is a power of two from 4 KiB to 2 MiB"));
         }
         return page;
     }

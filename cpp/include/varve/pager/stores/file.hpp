@@ -19,9 +19,9 @@
 
 namespace varve::pager {
 
-/// Pages at the same offsets of a medium. It remembers a sum of every block of 4096 bytes that it wrote (8 bytes each):
-/// a block that comes back as anything else, since the file was cut off, changed by others, or lost what the kernel
-/// could not write, fails the read with EIO.
+/// Pages at the same offsets of a medium. It remembers a sum of every block of 4096 bytes that it wrote or read (8
+/// bytes each): a block that comes back as anything else, since the file was cut off, changed by others, or lost what
+/// the kernel could not write, fails the read with EIO.
 template <medium M>
 class basic_file_store {
 public:
@@ -30,10 +30,7 @@ public:
     /// Makes the medium `capacity` long if it is empty; the new part is a hole. Throws std::system_error, or
     /// std::runtime_error if it is not empty and shorter.
     basic_file_store(M file, byte_count capacity)
-        : file_(std::move(file)),
-          blocks_((capacity.value + largest_page - 1) / largest_page * (largest_page / block)),
-          sums_({blocks_ * sizeof(std::uint64_t)}, {block}),
-          state_(std::make_unique<state>(blocks_)) {
+        : file_(std::move(file)), sums_(capacity), state_(std::make_unique<state>(sums_.blocks())) {
         const std::uint64_t there = file_.size();
         if (there == 0) {
             file_.resize(capacity.value);
@@ -50,12 +47,8 @@ public:
         }
         const std::shared_lock guard(state_->lock);
         const io_result r = file_.read(to_number(at), in);
-        for (std::size_t done = 0; done + block <= r.bytes && to_number(at) % block == 0; done += block) {
-            if (!agrees(sum_at(to_number(at) + done), in.subspan(done, block))) {
-                return {done, EIO};
-            }
-        }
-        return r;
+        const std::size_t good = sums_.accept(to_number(at), in.first(r.bytes));
+        return good == r.bytes ? r : io_result{good, EIO};
     }
     io_result write(store_offset at, std::span<const std::byte> out) noexcept {
         if (!within(at, out.size())) {
@@ -72,11 +65,8 @@ public:
         }
         const std::shared_lock guard(state_->lock);
         const int error = file_.discard(to_number(at), n.value);
-        static constexpr std::array<std::byte, block> zeros{};
-        static const std::uint64_t sum = detail::sum_of(zeros);
-        for_blocks(at, n.value, [&](std::size_t, std::uint64_t& of_block, bool whole) {
-            of_block = !whole || error != 0 ? unknown : sum;
-        });
+        sums_.discarded(to_number(at), n.value, error == 0);
+        add_pending(at, n.value);
         return error;
     }
 
@@ -109,17 +99,12 @@ protected:
                            [this](const write_request& r) { return within(r.offset, r.data.size()); });
     }
     void wrote(store_offset at, std::span<const std::byte> out, bool whole) noexcept {
-        for_blocks(at, out.size(), [&](std::size_t first, std::uint64_t& of_block, bool all_of_it) {
-            of_block = !whole ? torn : all_of_it ? detail::sum_of(out.subspan(first, block)) : unknown;
-        });
+        sums_.wrote(to_number(at), out, whole);
+        add_pending(at, out.size());
     }
 
 private:
-    static constexpr std::size_t block = 4096;
-    /// The last page of a space may reach beyond the capacity.
-    static constexpr std::size_t largest_page = std::size_t{2} << 20;
-    static constexpr std::uint64_t unknown = 0;  ///< nobody has written it here: what is there counts
-    static constexpr std::uint64_t torn = ~std::uint64_t{0};
+    static constexpr std::size_t block = detail::block_sums::block;
 
     /// Behind a pointer, so that the store can be moved.
     struct state {
@@ -129,23 +114,10 @@ private:
         detail::unsynced pending;
     };
 
-    [[nodiscard]] std::uint64_t& sum_at(std::uint64_t at) noexcept {
-        return reinterpret_cast<std::uint64_t*>(sums_.start())[at / block];
-    }
-    [[nodiscard]] bool within(store_offset at, std::size_t n) const noexcept {
-        return to_number(at) <= blocks_ * block && n <= blocks_ * block - to_number(at);
-    }
-    static bool agrees(std::uint64_t sum, std::span<const std::byte> content) noexcept {
-        return sum == unknown || (sum != torn && sum == detail::sum_of(content));
-    }
-
-    /// Calls `visit(where in the transfer, the block's sum, whether all of the block)` and marks the blocks unsynced.
-    template <class Visitor>
-    void for_blocks(store_offset at, std::size_t bytes, Visitor visit) noexcept {
-        const std::uint64_t start = to_number(at);
-        for (std::uint64_t b = start / block; b * block < start + bytes; ++b) {
-            const bool whole = b * block >= start && (b + 1) * block <= start + bytes;
-            visit(static_cast<std::size_t>(b * block - std::min(start, b * block)), sum_at(b * block), whole);
+    [[nodiscard]] bool within(store_offset at, std::size_t n) const noexcept { return sums_.within(to_number(at), n); }
+    /// After the transfer that changed them.
+    void add_pending(store_offset at, std::size_t bytes) noexcept {
+        for (std::uint64_t b = to_number(at) / block; b * block < to_number(at) + bytes; ++b) {
             state_->pending.add(static_cast<std::size_t>(b));
         }
     }
@@ -154,7 +126,7 @@ private:
         std::array<std::byte, block> content;
         const std::uint64_t at = std::uint64_t{b} * block;
         const io_result got = file_.read(at, content);
-        const bool ours = got.bytes == block ? agrees(sum_at(at), content) : sum_at(at) == unknown;
+        const bool ours = sums_.agrees(at, std::span<const std::byte>(content).first(got.bytes));
         if (got.error != 0 || !ours) {
             return got.error != 0 ? got.error : EIO;
         }
@@ -163,8 +135,7 @@ private:
     }
 
     M file_;
-    std::size_t blocks_;
-    kernel::memory sums_;
+    detail::block_sums sums_;
     std::unique_ptr<state> state_;
 };
 

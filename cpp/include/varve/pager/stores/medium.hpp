@@ -1,5 +1,4 @@
-// What the stores that keep a file stand on: bytes at offsets, and a sync. The file itself, locked; sums that tell
-// content from what a file holds in its place; and which blocks a sync has yet to cover.
+// What the stores that keep a file stand on: bytes at offsets, and a sync; and the file itself, locked.
 #pragma once
 
 #include <sys/file.h>
@@ -17,6 +16,7 @@
 
 #include "varve/pager/kernel.hpp"
 #include "varve/pager/store.hpp"
+#include "varve/pager/stores/sums.hpp"
 
 namespace varve::pager {
 
@@ -50,9 +50,17 @@ public:
     /// Throws std::system_error; EBUSY when somebody else has it.
     locked_file(const std::filesystem::path& path, opening how)
         : path_(std::filesystem::absolute(path)), state_(std::make_unique<state>()) {
-        const int create = how == opening::attach ? 0 : O_CREAT;
+        bool created = false;
         do {
-            fd_ = kernel::descriptor(::open(path_.c_str(), O_RDWR | O_CLOEXEC | create, 0600));
+            created = false;
+            fd_ = kernel::descriptor(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+            if (!fd_.open() && errno == ENOENT && how != opening::attach) {
+                fd_ = kernel::descriptor(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600));
+                created = fd_.open();
+                if (!created && errno == EEXIST) {  // a link to nothing, or made by somebody between the two calls
+                    fd_ = kernel::descriptor(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_CREAT, 0600));
+                }
+            }
             if (!fd_.open()) {
                 raise(errno);
             }
@@ -70,6 +78,7 @@ public:
             throw std::system_error(ENODATA, std::generic_category(), "varve: " + name() + " is empty");
         }
         state_->reached.store(size());
+        state_->emptied = !created && size() == 0;
     }
 
     io_result read(std::uint64_t at, std::span<std::byte> in) noexcept {
@@ -137,7 +146,7 @@ public:
     [[nodiscard]] std::string name() const { return path_.string(); }
 
     /// The same for as long as the machine runs and the file exists, whoever opens it; no other file has it. 0 where
-    /// that cannot be known.
+    /// that cannot be known, and of a file that was there and empty when it was opened: it may have had other content.
     [[nodiscard]] std::uint64_t identity() const noexcept;
 
     [[nodiscard]] int fd() const noexcept { return fd_.get(); }
@@ -152,6 +161,7 @@ private:
     struct state {
         std::atomic<std::uint64_t> reached{0};  ///< the file is this long, or somebody cut it off
         std::atomic<bool> named{false};         ///< its name is durable
+        bool emptied = false;                   ///< it was there before, without content
     };
 
     [[noreturn]] void raise(int error) const {
@@ -197,80 +207,6 @@ namespace detail {
     return n;
 }
 
-/// Tells content from other content and from torn content; no defence against who wants two to be alike. Four lanes,
-/// so that the multiplications overlap. Never 0. `data` is a multiple of 32 bytes, or what is over counts as absent.
-[[nodiscard]] inline std::uint64_t sum_of(std::span<const std::byte> data) noexcept {
-    constexpr std::uint64_t prime = 0x9e3779b97f4a7c15u;
-    std::array<std::uint64_t, 4> lanes{1, 2, 3, 4};
-    for (std::size_t i = 0; i + 32 <= data.size(); i += 32) {
-        for (std::size_t k = 0; k < 4; ++k) {
-            std::uint64_t word = 0;
-            std::memcpy(&word, data.data() + i + k * 8, 8);
-            lanes[k] = std::rotl((lanes[k] ^ word) * prime, 29);
-        }
-    }
-    std::uint64_t sum = data.size();
-    for (const std::uint64_t lane : lanes) {
-        sum = (sum ^ lane ^ (lane >> 31)) * prime;
-    }
-    sum ^= sum >> 32;
-    return sum != 0 ? sum : 1;
-}
-
-/// Which blocks of a file were written since the last sync that succeeded. `add` may be called by many threads, after
-/// the write and with the store's lock shared; the rest by one, with the lock exclusive where it says so.
-class unsynced {
-public:
-    explicit unsynced(std::size_t blocks)
-        : words_((blocks + 63) / 64),
-          written_(std::make_unique<std::atomic<std::uint64_t>[]>(words_)),
-          syncing_(words_) {}
-
-    void add(std::size_t block) noexcept {
-        written_[block / 64].fetch_or(std::uint64_t{1} << (block % 64), std::memory_order_relaxed);
-    }
-    /// A sync begins: what is added from here on is for the next one. Exclusive.
-    void begin() noexcept {
-        for (std::size_t i = 0; i < words_; ++i) {
-            syncing_[i] = written_[i].exchange(0, std::memory_order_relaxed);
-        }
-    }
-    /// It ended. If it failed, the blocks are unsynced as before, and in doubt.
-    void end(bool succeeded) noexcept {
-        if (succeeded) {
-            return;
-        }
-        in_doubt_ = true;
-        for (std::size_t i = 0; i < words_; ++i) {
-            written_[i].fetch_or(syncing_[i], std::memory_order_relaxed);
-        }
-    }
-    /// After a sync that failed the kernel may take for clean what never reached the disk, and a later sync would
-    /// succeed without it. So `write_again(block)` must write every block that is in doubt once more. 0, or the first
-    /// errno value that one of them returned: then all are in doubt as before. Exclusive.
-    template <class Rewrite>
-    int resolve(Rewrite write_again) noexcept {
-        if (!in_doubt_) {
-            return 0;
-        }
-        int error = 0;
-        for (std::size_t i = 0; i < words_; ++i) {
-            for (std::uint64_t left = written_[i].load(std::memory_order_relaxed); left != 0; left &= left - 1) {
-                const int failed = write_again(i * 64 + static_cast<std::size_t>(std::countr_zero(left)));
-                error = error != 0 ? error : failed;
-            }
-        }
-        in_doubt_ = error != 0;
-        return error;
-    }
-
-private:
-    std::size_t words_;
-    std::unique_ptr<std::atomic<std::uint64_t>[]> written_;
-    std::vector<std::uint64_t> syncing_;
-    bool in_doubt_ = false;
-};
-
 }  // namespace detail
 
 inline std::uint64_t locked_file::identity() const noexcept {
@@ -278,6 +214,9 @@ inline std::uint64_t locked_file::identity() const noexcept {
         std::uint64_t device_major, device_minor, inode, born, born_nanoseconds, unused[3];
     } it{};
     struct statx status {};
+    if (state_->emptied) {
+        return 0;
+    }
     // Numbers of inodes are used again: only the time of birth tells two files apart.
     if (::statx(fd_.get(), "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &status) != 0 ||
         (status.stx_mask & STATX_BTIME) == 0) {

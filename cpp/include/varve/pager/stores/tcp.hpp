@@ -26,7 +26,9 @@ struct persistence {
 /// Pages at a `paging_peer`. An operation that fails in all its tries fails with ETIMEDOUT, ECONNRESET or whatever the
 /// last try met; the next operation connects again. Repeating is safe: see wire::request::sequence.
 /// A peer that does not have the pages any more, because it was started again without them or serves another client by
-/// now, is told by its instance and generation: then this and every later operation fails with EIO.
+/// now, is told by its instance and generation: then this and every later operation fails with EIO. Should it answer
+/// all the same with anything but what was last written to a block, or read from it, that read fails with EIO: a sum of
+/// each is kept here, and no store of a peer's is believed.
 class tcp_store {
 public:
     /// A sync covers all that the peer acknowledged, and the peer judges its own store.
@@ -35,7 +37,7 @@ public:
     /// Connects to `host`:`port`. Throws std::system_error if nobody answers, if the peer holds less than `capacity`,
     /// or (EBUSY) if it serves another client.
     tcp_store(const std::string& host, std::uint16_t port, byte_count capacity, persistence p = {})
-        : state_(std::make_unique<state>()) {
+        : state_(std::make_unique<state>(capacity)) {
         state_->how = p;
         state_->generation = detail::random_number();
         resolve(host, port);
@@ -62,14 +64,26 @@ public:
         q.offset = to_number(at);
         q.length = in.size();
         wire::answer reply;
-        const int error = exchange(q, {}, in, reply);
-        return {error == 0 ? static_cast<std::size_t>(reply.length) : 0, error};
+        if (!state_->sums.within(q.offset, q.length)) {
+            return {0, EINVAL};
+        }
+        if (const int error = exchange(q, {}, in, reply); error != 0) {
+            return {0, error};
+        }
+        const auto came = static_cast<std::size_t>(reply.length);
+        const std::size_t good = state_->sums.accept(q.offset, in.first(came));
+        return {good, good == came ? 0 : EIO};
     }
 
     io_result write(store_offset at, std::span<const std::byte> out) noexcept {
+        if (!state_->sums.within(to_number(at), out.size())) {
+            return {0, ENOSPC};
+        }
         wire::answer reply;
         const int error = exchange(change(wire::operation::write, at, out.size()), out, {}, reply);
-        return {error == 0 ? static_cast<std::size_t>(reply.length) : 0, error};
+        const io_result r{error == 0 ? static_cast<std::size_t>(reply.length) : 0, error};
+        state_->sums.wrote(to_number(at), out, r.complete(out.size()));
+        return r;
     }
 
     /// All requests go out before the first answer is awaited.
@@ -78,10 +92,16 @@ public:
         constexpr std::size_t window = 32;
         while (!requests.empty()) {
             const std::span<write_request> now = requests.first(std::min(window, requests.size()));
-            pipeline(now);
+            if (std::all_of(now.begin(), now.end(), [this](const write_request& r) {
+                    return state_->sums.within(to_number(r.offset), r.data.size());
+                })) {
+                pipeline(now);
+            }
             for (write_request& r : now) {
                 if (!r.result.complete(r.data.size())) {
                     r.result = write(r.offset, r.data);
+                } else {
+                    state_->sums.wrote(to_number(r.offset), r.data, true);
                 }
             }
             requests = requests.subspan(now.size());
@@ -89,8 +109,13 @@ public:
     }
 
     int discard(store_offset at, byte_count n) noexcept {
+        if (!state_->sums.within(to_number(at), n.value)) {
+            return EINVAL;
+        }
         wire::answer reply;
-        return exchange(change(wire::operation::discard, at, n.value), {}, {}, reply);
+        const int error = exchange(change(wire::operation::discard, at, n.value), {}, {}, reply);
+        state_->sums.discarded(to_number(at), n.value, error == 0);
+        return error;
     }
 
     int sync() noexcept {
@@ -100,7 +125,9 @@ public:
 
 private:
     struct state {
+        explicit state(byte_count capacity) : sums(capacity) {}
         persistence how;
+        detail::block_sums sums;
         sockaddr_storage address{};
         socklen_t address_length = 0;
         std::uint64_t instance = 0;

@@ -1,0 +1,205 @@
+// Searching in a B-tree: the comparison, the places where elements are and where they belong.
+#pragma once
+
+#include <type_traits>
+
+#include "varve/containers/btree_nodes.hpp"
+
+namespace varve {
+
+/// Invariant: in key order no element is before the one in front of it; where keys are unique, none is equal to it.
+template <class Slot, std::size_t Fanout, class Compare, class Allocator, placement_policy Placement>
+class btree_search : public btree_nodes<Slot, Allocator, Fanout, Placement> {
+    using nodes = btree_nodes<Slot, Allocator, Fanout, Placement>;
+
+public:
+    using slot = Slot;
+    using key_type = typename slot::key_type;
+    using value_type = typename slot::value_type;
+    using key_compare = Compare;
+    using allocator_type = Allocator;
+    using typename nodes::layout;
+    using typename nodes::node;
+    using typename nodes::node_ptr;
+    using position = typename layout::position;
+
+    btree_search(const Compare& compare, const Allocator& a) : nodes(a), compare_(compare) {}
+
+    [[nodiscard]] const Compare& compare() const noexcept { return compare_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+    [[nodiscard]] static slot& slot_at(const position& p) noexcept { return layout::slot_at(*p.at, p.index); }
+    [[nodiscard]] static value_type& value_at(const position& p) noexcept { return slot_at(p).value; }
+
+    [[nodiscard]] position first() const noexcept {
+        position p{nodes::first_leaf(), 0};
+        if (p.at != nullptr) {
+            p.settle();
+        }
+        return p;
+    }
+    [[nodiscard]] position last() const noexcept {
+        const node_ptr leaf = nodes::last_leaf();
+        return {leaf, leaf == nullptr ? 0u : leaf->count};
+    }
+
+    template <class K>
+    [[nodiscard]] position lower_bound(const K& key) const {
+        return bound(key, [this](const key_type& element, const K& wanted) { return compare_(element, wanted); });
+    }
+    template <class K>
+    [[nodiscard]] position upper_bound(const K& key) const {
+        return bound(key, [this](const key_type& element, const K& wanted) { return !compare_(wanted, element); });
+    }
+    template <class K>
+    [[nodiscard]] position find(const K& key) const {
+        for (node_ptr p = nodes::root(); p != nullptr;) {
+            node& n = *p;
+            layout::prefetch(n);
+            const std::size_t i = lower_index(n, key);
+            if (i < n.count && !compare_(key, layout::slot_at(n, i).key())) {
+                return {p, i};
+            }
+            p = n.height == 0 ? node_ptr{} : layout::children(n)[i];
+        }
+        return last();
+    }
+
+    /// Where a key is, or where it belongs: nowhere yet in an empty tree.
+    struct destination {
+        position at{};
+        bool there = false;
+    };
+    [[nodiscard]] destination seek(const key_type& key) const {
+        for (node_ptr p = nodes::root(); p != nullptr;) {
+            node& n = *p;
+            layout::prefetch(n);
+            const std::size_t i = lower_index(n, key);
+            const bool there = i < n.count && !compare_(key, layout::slot_at(n, i).key());
+            if (there || n.height == 0) {
+                return {{p, i}, there};
+            }
+            p = layout::children(n)[i];
+        }
+        return {};
+    }
+    [[nodiscard]] destination seek_likely(const key_type& key) const { return seek(key); }
+    /// Two comparisons if it belongs right before `hint`; else a search.
+    [[nodiscard]] destination seek(position hint, const key_type& key) const {
+        if (size_ != 0 && (hint == last() || compare_(key, slot_at(hint).key()))) {
+            position before = hint;
+            if (!before.retreat() || compare_(slot_at(before).key(), key)) {
+                return {right_before(hint), false};
+            }
+        }
+        return seek(key);
+    }
+
+    // Where another element with such a key belongs, whether there are some or not.
+
+    /// Behind all elements of equal keys.
+    [[nodiscard]] destination seek_behind(const key_type& key) const {
+        return leaf_place(
+            key, [this](const key_type& element, const key_type& wanted) { return !compare_(wanted, element); });
+    }
+    /// As close before `hint` as the order allows. Two comparisons if that is right before it.
+    [[nodiscard]] destination seek_behind(position hint, const key_type& key) const {
+        if (size_ == 0) {
+            return {};
+        }
+        if (hint == last() || !compare_(slot_at(hint).key(), key)) {
+            position before = hint;
+            if (!before.retreat() || !compare_(key, slot_at(before).key())) {
+                return {right_before(hint), false};
+            }
+            return seek_behind(key);
+        }
+        return leaf_place(
+            key, [this](const key_type& element, const key_type& wanted) { return compare_(element, wanted); });
+    }
+
+    void swap_comparison(btree_search& other) noexcept(detail::exchange_is_nothrow<Compare>) {
+        detail::exchange_comparisons(compare_, other.compare_);
+    }
+
+protected:
+    static constexpr std::size_t max_slots = layout::max_slots;
+    std::size_t size_ = 0;
+
+private:
+    /// The same place as one where an element can be put: in a leaf.
+    [[nodiscard]] static position right_before(position p) noexcept {
+        if (p.at->height == 0) {
+            return p;
+        }
+        const node_ptr leaf = nodes::last_at_height(layout::children(*p.at)[p.index], 0);
+        return {leaf, leaf->count};
+    }
+
+    /// First element of the node that is not before `key`.
+    template <class K>
+    [[nodiscard]] std::size_t lower_index(node& n, const K& key) const {
+        return index_where(n, key,
+                           [this](const key_type& element, const K& wanted) { return compare_(element, wanted); });
+    }
+
+    template <class K, class Before>
+    [[nodiscard]] static std::size_t index_where(node& n, const K& key, Before before) {
+        if constexpr (max_slots <= 8 || (max_slots <= 32 && std::is_arithmetic_v<key_type>)) {
+            // One branch that is not predicted, where halving has one a step or waits for every line in turn.
+            std::size_t i = 0;
+            while (i < n.count && before(layout::slot_at(n, i).key(), key)) {
+                ++i;
+            }
+            return i;
+        } else {
+            // Halving without branches: which half a random key is in cannot be predicted.
+            std::size_t from = 0;
+            std::size_t length = n.count;
+            while (length > 1) {
+                const std::size_t half = length / 2;
+                from += before(layout::slot_at(n, from + half - 1).key(), key) ? half : 0;
+                length -= half;
+            }
+            if (length == 1 && before(layout::slot_at(n, from).key(), key)) {
+                ++from;
+            }
+            return from;
+        }
+    }
+
+    template <class K, class Before>
+    [[nodiscard]] position bound(const K& key, Before before) const {
+        for (node_ptr p = nodes::root(); p != nullptr;) {
+            node& n = *p;
+            layout::prefetch(n);
+            const std::size_t i = index_where(n, key, before);
+            if (n.height == 0) {
+                position found{p, i};
+                found.settle();
+                return found;
+            }
+            p = layout::children(n)[i];
+        }
+        return last();
+    }
+
+    /// The place in a leaf behind all elements that are `before` the key.
+    template <class Before>
+    [[nodiscard]] destination leaf_place(const key_type& key, Before before) const {
+        for (node_ptr p = nodes::root(); p != nullptr;) {
+            node& n = *p;
+            layout::prefetch(n);
+            const std::size_t i = index_where(n, key, before);
+            if (n.height == 0) {
+                return {{p, i}, false};
+            }
+            p = layout::children(n)[i];
+        }
+        return {};
+    }
+
+    Compare compare_;
+};
+
+}  // namespace varve
