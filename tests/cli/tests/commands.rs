@@ -105,7 +105,16 @@ fn without_figures(text: &str) -> String {
 fn a_recording_says_where_it_is_and_prints_nothing_else() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = run(
-        &["record", "-o", "t.varve", "--", "echo", "data"],
+        // Long enough for its cost to be a share of something.
+        &[
+            "record",
+            "-o",
+            "t.varve",
+            "--",
+            "sh",
+            "-c",
+            "sleep 0.3; echo data",
+        ],
         folder.path(),
     );
     assert_eq!(output.status.code(), Some(0));

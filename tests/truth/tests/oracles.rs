@@ -141,12 +141,19 @@ fn main() -> ExitCode {
         ("sweep", 300),
     ] {
         for vanish in ["exact", "locks"] {
-            let name = format!("{workload} --max-hold 20us --vanish {vanish}");
+            let name = format!("{workload} --max-hold 100us --vanish {vanish}");
             cases.push(Case::new(name, move || {
                 let mut plan = Plan::workload(workload, interval);
-                plan.options = ["--hold", "cgroup", "--max-hold", "20us", "--vanish", vanish]
-                    .map(Into::into)
-                    .to_vec();
+                plan.options = [
+                    "--hold",
+                    "cgroup",
+                    "--max-hold",
+                    "100us",
+                    "--vanish",
+                    vanish,
+                ]
+                .map(Into::into)
+                .to_vec();
                 // A pass takes longer than one hold.
                 plan.phase *= 2;
                 in_slices(&plan, strong)
