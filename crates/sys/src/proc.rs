@@ -371,27 +371,6 @@ pub fn is_kernel_thread(pid: Pid) -> bool {
     exe(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
 }
 
-/// Whether a process's program gained rights when it began (setuid, setgid, file capabilities), so that
-/// the dynamic linker took no preload library from the caller: `AT_SECURE` of its auxiliary vector.
-/// False for 32-bit programs and for what cannot be read.
-pub fn is_secure(pid: Pid) -> bool {
-    let vector = look(pid, |p| fs::read(p.join("auxv")), |v| !v.is_empty());
-    vector.is_ok_and(|vector| secure(&vector))
-}
-
-fn secure(vector: &[u8]) -> bool {
-    const AT_SECURE: u64 = 23;
-    let mut words = vector
-        .chunks_exact(8)
-        .filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes));
-    while let (Some(kind), Some(value)) = (words.next(), words.next()) {
-        if kind == AT_SECURE {
-            return value != 0;
-        }
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -436,21 +415,6 @@ mod tests {
             ["redis-server", "--save", ""]
         );
         assert_eq!(words(b""), [""; 0]);
-    }
-
-    #[test]
-    fn programs_that_gain_rights_are_known() {
-        let vector = |pairs: &[[u64; 2]]| -> Vec<u8> {
-            pairs
-                .iter()
-                .flatten()
-                .flat_map(|w| w.to_ne_bytes())
-                .collect()
-        };
-        assert!(secure(&vector(&[[33, 5], [23, 1], [0, 0]])));
-        assert!(!secure(&vector(&[[33, 23], [23, 0], [0, 0]])));
-        assert!(!secure(&vector(&[[33, 23]])[..12]));
-        assert!(!is_secure(Pid(std::process::id())));
     }
 
     #[test]
