@@ -19,7 +19,7 @@ use std::time::Duration as Wait;
 
 use varve_bpf::Kernel;
 use varve_model::{Duration, Interval, Loss, Pid, Time};
-use varve_sys::{Signals, Trigger, Waiter, cpu_time, monotonic_now};
+use varve_sys::{DeferredStop, Signals, Trigger, Waiter, cpu_time, monotonic_now};
 use varve_trace::{Manifest, TraceFolder, TraceWriter};
 
 use self::boundary::{Boundaries, Cleared};
@@ -64,6 +64,7 @@ const TARGET: u64 = 0;
 const SIGNAL: u64 = 1;
 const RING: u64 = 2;
 const PAUSE: u64 = 3;
+const STOP: u64 = 4;
 
 /// How a recording ended.
 #[derive(Debug)]
@@ -111,6 +112,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         writer: prepared.writer,
         manifest: prepared.manifest,
         signals: prepared.signals,
+        deferred_stop: prepared.deferred_stop,
         watchdog: prepared.watchdog,
         writes: prepared.writes,
         interval: Interval(0),
@@ -130,6 +132,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         writer,
         mut manifest,
         signals,
+        deferred_stop,
         interrupted,
         kernel,
         events,
@@ -153,6 +156,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     // The watchdog ends last: what it cares for is gone then.
     drop((kernel, events, target.hold));
     drop(watchdog);
+    drop(deferred_stop);
     let mut waiting = target.child.map(|child| Waiting {
         child,
         signals,
@@ -215,6 +219,8 @@ struct Recorder<'a> {
     writer: TraceWriter,
     manifest: Manifest,
     signals: Signals,
+    /// A recorder that stops in the middle of a hold would not let go.
+    deferred_stop: Option<DeferredStop>,
     watchdog: Watchdog,
     /// What the rows can say of writes.
     writes: Writes,
@@ -507,6 +513,9 @@ impl Recorder<'_> {
             waiter.add(self.target.ended.as_fd(), TARGET, Trigger::Edge)?;
             waiter.add(self.signals.as_fd(), SIGNAL, Trigger::Level)?;
             waiter.add(self.signals.pause_fd(), PAUSE, Trigger::Level)?;
+            if let Some(deferred) = &self.deferred_stop {
+                waiter.add(deferred.as_fd(), STOP, Trigger::Level)?;
+            }
             waiter.add(self.kernel.event_fd(), RING, Trigger::Edge)?;
             Ok(waiter)
         };
@@ -518,6 +527,9 @@ impl Recorder<'_> {
         let ready = waiter
             .wait(Wait::from_nanos(limit.0))
             .map_err(RecordError::system("wait for the target"))?;
+        if let Some(deferred) = &self.deferred_stop {
+            deferred.stop_now();
+        }
         let child = self.target.child.as_ref();
         if let Some(signal) = pass_on(&mut self.signals, child)? {
             if self.is_timed() {

@@ -50,16 +50,16 @@ pub use moved::{Brought, MovedPages};
 pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{
-    MapEntry, ProcStatus, ThreadInfo, boot_id, children_of, cmdline, command_words, exe,
-    is_kernel_thread, is_running, maps, parse_maps, runnable_threads_of, shared_folder,
-    start_ticks, status, threads, try_maps, try_stop,
+    MapEntry, ProcStatus, ThreadInfo, boot_id, children_of, cmdline, command_words,
+    context_switches, exe, is_kernel_thread, is_running, maps, parse_maps, runnable_threads_of,
+    shared_folder, start_ticks, status, threads, try_maps, try_stop,
 };
-pub use ptrace::{Held, Standby, TraceeError, tracer_of};
+pub use ptrace::{Held, Standby, TraceeError, is_tracee, tracees_of, tracer_of};
 pub use regular::{
     FileIdentity, is_local, leads_to_program, open_mapped, open_regular, open_regular_exactly,
     open_regular_in, within,
 };
 pub use rights::{Capability, Rights};
 pub use root_folder::RootFolder;
-pub use signals::{Received, Signals, take_signal};
+pub use signals::{DeferredStop, Received, Signals, take_signal};
 pub use userfault::{Protector, UserFault, try_write_protection};

@@ -174,6 +174,26 @@ pub fn tracer_of(pid: Pid) -> Option<Pid> {
     line.trim().parse().ok().filter(|p| *p > 0).map(Pid)
 }
 
+/// The processes that a process, by one of its threads, has traced when this is called.
+pub fn tracees_of(tracer: Pid) -> Vec<Pid> {
+    let Ok(all) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = all
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid));
+    pids.filter(|pid| is_tracee(*pid, tracer)).collect()
+}
+
+/// Whether a process has another, or one of its threads, as the tracer.
+pub fn is_tracee(pid: Pid, tracer: Pid) -> bool {
+    // That of any thread: the first may have ended before the others.
+    thread_ids(pid)
+        .into_iter()
+        .filter_map(|tid| tracer_of(Pid(tid.0)))
+        .any(|thread| fs::metadata(format!("/proc/{tracer}/task/{thread}")).is_ok())
+}
+
 /// What the thread does; it lets go by ending, and says before whether everything stands, and what cannot be made to.
 fn hold_once(orders: &Receiver<Order>, say: &Sender<Option<Vec<TraceeError>>>) {
     crate::thread_priority(-20);

@@ -129,6 +129,71 @@ impl Signals {
     }
 }
 
+/// Has Ctrl-Z (SIGTSTP) wait until [`DeferredStop::stop_now`]: a process that stops at any moment may do so while others
+/// wait for it. The signal has its usual effect again when this is dropped.
+#[derive(Debug)]
+pub struct DeferredStop {
+    file: std::fs::File,
+}
+
+impl DeferredStop {
+    /// Blocks it for this thread and those it makes; none where it is blocked or ignored already.
+    pub fn begin() -> io::Result<Option<DeferredStop>> {
+        let (set, mut previous) = (stop_signal(), MaybeUninit::uninit());
+        // SAFETY: both sets are local; pthread_sigmask initialises the second.
+        let was_blocked = unsafe {
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), previous.as_mut_ptr());
+            libc::sigismember(previous.as_ptr(), libc::SIGTSTP) == 1
+        };
+        if was_blocked || is_ignored(libc::SIGTSTP) {
+            return Ok(None);
+        }
+        // SAFETY: an initialised set.
+        let file = unsafe { signal_file(&raw const set)? };
+        change_mask(libc::SIG_BLOCK);
+        Ok(Some(DeferredStop { file }))
+    }
+
+    /// Stops this process if somebody wants that, until somebody has it go on.
+    pub fn stop_now(&self) {
+        if crate::is_readable([self.file.as_fd()], Some(std::time::Duration::ZERO)) == [true] {
+            // The kernel delivers what waits before the first call returns.
+            change_mask(libc::SIG_UNBLOCK);
+            change_mask(libc::SIG_BLOCK);
+        }
+    }
+}
+
+impl AsFd for DeferredStop {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for DeferredStop {
+    fn drop(&mut self) {
+        change_mask(libc::SIG_UNBLOCK);
+    }
+}
+
+fn stop_signal() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTSTP);
+        set.assume_init()
+    }
+}
+
+fn change_mask(how: libc::c_int) {
+    let set = stop_signal();
+    // SAFETY: an initialised set; the mask before is not asked for.
+    unsafe {
+        libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut());
+    }
+}
+
 /// A descriptor that signals of a set can be read from.
 ///
 /// # Safety

@@ -81,6 +81,34 @@ fn a_killed_recorder_lets_go() {
     server.end();
 }
 
+/// Ctrl-Z and SIGSTOP, in the middle of a hold: the recorder stops, and the target runs.
+#[test]
+fn a_stopped_recorder_lets_go() {
+    let server = Server::start();
+    let state = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("its status");
+        stat.rsplit_once(") ").expect("a stat line").1[..1].to_owned()
+    };
+    for signal in [Signal::TSTP, Signal::STOP] {
+        let recorders = Stage::new();
+        let recorder = attach(&recorders, server.running.pid());
+        for _ in 0..12 {
+            assert!(patiently(|| is_traced(server.running.pid())));
+            recorder.signal(signal);
+            assert!(patiently(|| state(recorder.pid()) == "T"), "{signal:?}");
+            assert!(patiently(|| !is_traced(server.running.pid())));
+            assert!(server.beats_on());
+            assert!(patiently(|| state(recorder.pid()) == "T"), "{signal:?}");
+            recorder.signal(Signal::CONT);
+        }
+        recorder.signal(Signal::INT);
+        let ended = recorder.end().require(0);
+        recorders.require_clean(ended.pid);
+        check_trace(&recorders.path("trace.varve")).expect("a trace");
+    }
+    server.end();
+}
+
 #[test]
 fn a_recorder_that_ends_lets_go() {
     let server = Server::start();

@@ -14,10 +14,12 @@ use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat, unlinkat,
 };
 use varve_model::Pid;
+use varve_preload_abi::channel::SOCKET;
 use varve_qemu_counter_abi::CONTROL;
 
 use crate::marker::{self, Marker};
 use crate::probes::counts::recovery::NOTE;
+use crate::target::run_folder::is_secret;
 
 /// Where run folders may lie.
 pub(crate) const BASES: [&str; 2] = ["/dev/shm", "/tmp"];
@@ -118,8 +120,11 @@ impl LeftFolder {
             if name == "." || name == ".." || name == marker::FILE {
                 continue;
             }
-            let removed =
-                self.is_a_recorders(name) && unlinkat(&self.folder, name, AtFlags::empty()).is_ok();
+            let removed = if is_secret(name) {
+                self.remove_secret(name).is_ok()
+            } else {
+                self.is_a_recorders(name) && unlinkat(&self.folder, name, AtFlags::empty()).is_ok()
+            };
             others |= !removed;
         }
         // The mark goes last: what stays can still be distinguished from others.
@@ -133,6 +138,17 @@ impl LeftFolder {
         let same = statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.inode);
         same && unlinkat(CWD, &self.path, AtFlags::REMOVEDIR).is_ok()
+    }
+
+    /// Removes the folder in which the socket lies, if nothing else does.
+    fn remove_secret(&self, name: &OsStr) -> rustix::io::Result<()> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+        let below = openat(&self.folder, name, flags, Mode::empty())?;
+        let socket = statat(&below, SOCKET, AtFlags::SYMLINK_NOFOLLOW);
+        if socket.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket) {
+            unlinkat(&below, SOCKET, AtFlags::empty())?;
+        }
+        unlinkat(&self.folder, name, AtFlags::REMOVEDIR)
     }
 
     /// Whether this is a file of the names and kinds that recorders and their targets make here.

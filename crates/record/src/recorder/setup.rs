@@ -2,7 +2,7 @@
 
 use varve_bpf::{Kernel, LoadOptions, TrackFlags, TrackedProcesses};
 use varve_model::{Duration, Pid};
-use varve_sys::{Signals, monotonic_now};
+use varve_sys::{DeferredStop, Signals, monotonic_now};
 use varve_trace::{Manifest, TraceWriter};
 
 use super::events::Events;
@@ -20,6 +20,7 @@ use crate::{RecordError, RecordOptions, TargetChoice};
 pub(super) struct Prepared {
     pub(super) kernel: Kernel,
     pub(super) signals: Signals,
+    pub(super) deferred_stop: Option<DeferredStop>,
     pub(super) watchdog: Watchdog,
     pub(super) target: Target,
     pub(super) events: Events,
@@ -40,6 +41,7 @@ struct Probes {
 /// Prepares a recording. Where it fails nothing is left behind, and a target that ran already runs on.
 pub(super) fn prepare(options: &RecordOptions) -> Result<Prepared, RecordError> {
     let signals = Signals::catch().map_err(RecordError::system("catch signals"))?;
+    let deferred_stop = DeferredStop::begin().map_err(RecordError::system("have Ctrl-Z wait"))?;
     crate::rights::hide();
     let mut load = LoadOptions::default();
     KINDS
@@ -88,6 +90,7 @@ pub(super) fn prepare(options: &RecordOptions) -> Result<Prepared, RecordError> 
     Ok(Prepared {
         kernel,
         signals,
+        deferred_stop,
         watchdog,
         writes: probes.writes,
         target,

@@ -20,7 +20,7 @@ use std::time::{Duration as Wait, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use varve_bpf::TrackedProcesses;
 use varve_model::{Pid, Time};
-use varve_preload_abi::channel::Kind;
+use varve_preload_abi::channel::{Kind, SOCKET};
 use varve_preload_abi::server::{Hello, Listener, Peer};
 use varve_preload_abi::{DIRECTORY_VARIABLE, IDENTITY_VARIABLE, RingReader};
 
@@ -127,8 +127,11 @@ impl Channel {
     ) -> Result<Channel, RecordError> {
         let problem = RecordError::system("make the preload library's socket");
         let made = || -> io::Result<(Listener, String, OwnedFd, OwnedFd)> {
+            // `/proc/net/unix` shows everybody where a socket was bound, and not where it is by now.
             let listener = Listener::bind(folder.path())?;
-            let identity = varve_preload_abi::server::identity(folder.path())?.to_string();
+            let [bound, hidden] = [folder.path(), folder.secret()].map(|f| f.join(SOCKET));
+            std::fs::rename(bound, hidden)?;
+            let identity = varve_preload_abi::server::identity(folder.secret())?.to_string();
             let (stopped, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
             Ok((listener, identity, stopped, stop))
         };
@@ -167,7 +170,7 @@ impl Channel {
         [
             (
                 DIRECTORY_VARIABLE,
-                self.folder.path().as_os_str().to_owned(),
+                self.folder.secret().as_os_str().to_owned(),
             ),
             (IDENTITY_VARIABLE, self.identity.clone().into()),
         ]

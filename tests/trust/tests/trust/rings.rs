@@ -11,14 +11,18 @@ use varve_trace::Trace;
 use varve_trace::tables::{ObjectRow, ProcessRow};
 use varve_trust::{STRANGER, as_user, program};
 
-/// The folder of a recorder that has begun.
+/// The folder with the socket of a recorder that has begun. Only who may list the folder above it finds it.
 fn run_folder(recorder: &Running) -> PathBuf {
-    let mut found = Vec::new();
+    let mut found = None;
     assert!(patiently(|| {
-        found = ring_folders(recorder.pid());
-        found.iter().any(|f| f.join("s").exists())
+        let folders = ring_folders(recorder.pid());
+        let below = folders.iter().flat_map(|f| fs::read_dir(f).unwrap());
+        found = below
+            .map(|entry| entry.unwrap().path())
+            .find(|f| f.join("s").exists());
+        found.is_some()
     }));
-    found.remove(0)
+    found.unwrap()
 }
 
 /// A recording of the program with objects, once it has a ring.
@@ -64,6 +68,16 @@ fn who_is_not_recorded_gets_no_ring_and_costs_nothing() {
     let (recorder, folder) = recording(&stage, "3000");
     let metadata = fs::metadata(&folder).unwrap();
     assert_eq!((metadata.mode() & 0o7777, metadata.uid()), (0o711, 0));
+    // Strangers cannot find it, to begin with.
+    let outer = folder.parent().unwrap();
+    let mut list = stage.command("ls");
+    as_user(list.arg(outer), STRANGER);
+    assert_ne!(stage.run(list).code, 0);
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    assert!(sockets.contains(outer.to_str().unwrap()), "{sockets}");
+    assert!(!sockets.contains(folder.to_str().unwrap()), "{sockets}");
+    assert_eq!(ask(&stage, outer, "1", Some(STRANGER)), "nobody");
+    // One who was told.
     let mut touch = stage.command("touch");
     touch.arg(folder.join("1-1-1.ring"));
     as_user(&mut touch, STRANGER);
@@ -126,7 +140,10 @@ fn who_remakes_the_folder_of_a_dead_recorder_hears_nothing() {
         std::thread::sleep(Duration::from_millis(300));
         recorder.signal(Signal::KILL);
         recorder.end();
-        assert!(patiently(|| !folder.exists()));
+        let outer = folder.parent().unwrap();
+        assert!(patiently(|| !outer.exists()));
+        fs::create_dir(outer).unwrap();
+        std::os::unix::fs::chown(outer, Some(STRANGER), Some(STRANGER)).unwrap();
         let impostor = stage.path("impostor");
         fs::copy(program("impostor"), &impostor).unwrap();
         let mut listen = stage.command(impostor);
@@ -145,7 +162,7 @@ fn who_remakes_the_folder_of_a_dead_recorder_hears_nothing() {
         let heard = said();
         listener.signal(Signal::KILL);
         patiently(|| listener.has_ended());
-        fs::remove_dir_all(&folder).unwrap();
+        fs::remove_dir_all(outer).unwrap();
         assert!(!heard.contains("bytes"), "{options:?}: {heard}");
     }
 }

@@ -18,6 +18,8 @@ use crate::marker::Marker;
 
 /// How often a watchdog looks whether the recorder is stopped, and whether fault handlers have ended.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
+/// How long a recorder that was stopped may take to let go what it traces.
+const MAX_LETTING_GO: Duration = Duration::from_secs(2);
 /// How long fault handlers may take to bring everything back when their recorder is gone.
 const MAX_RETURN: Duration = Duration::from_secs(60);
 /// How long the second watchdog waits for the first to clean up.
@@ -77,6 +79,8 @@ impl Moved {
 #[derive(Default)]
 struct Duties {
     recorder: Option<Pid>,
+    /// How often it had left the processor when it was last found stopped: as long as that is so, it holds nobody new.
+    stopped_at: Option<u64>,
     /// The first watchdog, where this is the second.
     first: Option<PidFd>,
     moved: Vec<Moved>,
@@ -87,10 +91,17 @@ struct Duties {
 
 impl Duties {
     /// Lets the target run if the recorder is stopped.
-    fn thaw_if_stopped(&self) {
+    fn thaw_if_stopped(&mut self) {
         let state = self.recorder.and_then(|pid| varve_sys::status(pid).ok());
-        if !state.is_some_and(|s| matches!(s.state, 'T' | 't')) {
+        let Some(state) = state.map(|s| s.state).filter(|s| matches!(s, 'T' | 't')) else {
             return;
+        };
+        // Only the recorder can let go what it traces; where a debugger has stopped it, it is the debugger's.
+        if let (Some(recorder), 'T', false) = (self.recorder, state, self.is_spare())
+            && self.stopped_at != varve_sys::context_switches(recorder)
+        {
+            have_tracees_let_go(recorder);
+            self.stopped_at = varve_sys::context_switches(recorder);
         }
         for (path, _) in &self.made {
             varve_sys::thaw(path);
@@ -164,6 +175,22 @@ impl Duties {
             }
         }
     }
+}
+
+/// Has a stopped recorder go on for as long as it holds anybody by ptrace, and stops it again.
+fn have_tracees_let_go(recorder: Pid) {
+    let tracees = varve_sys::tracees_of(recorder);
+    let Ok(process) = PidFd::open(recorder) else {
+        return;
+    };
+    if tracees.is_empty() || process.signal(libc::SIGCONT).is_err() {
+        return;
+    }
+    let until = Instant::now() + MAX_LETTING_GO;
+    while Instant::now() < until && tracees.iter().any(|t| varve_sys::is_tracee(*t, recorder)) {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let _ = process.signal(libc::SIGSTOP);
 }
 
 /// A watchdog's whole life: `varve watchdog` runs this on its standard input, a socket. `is_second` is for the one that waits
