@@ -219,7 +219,10 @@ struct rec_fork {
 #define ARGUMENT_BYTES 512
 #define VARIABLE_AT 768
 #define VARIABLE_BYTES 256
-#define EXEC_TEXT_BYTES 1024
+#define FILE_AT 1024
+#define FILE_BYTES 768
+#define NAME_BYTES 256
+#define EXEC_TEXT_BYTES 1792
 #define EXEC_STATIC 1u     /* it begins in its own code, or is a 32-bit program: it loads no library of ours */
 #define EXEC_SECURE 2u     /* it gained rights by its file's bits */
 #define EXEC_OTHER_ROOT 4u /* its root folder is not the recorder's */
@@ -232,7 +235,9 @@ struct rec_exec {
 	u32 flags;
 	u32 arguments; /* bytes of all arguments, each with a zero byte behind it: there may be more than fit */
 	u32 variable;  /* bytes of the value of LD_PRELOAD, likewise */
-	char text[EXEC_TEXT_BYTES]; /* the path, the arguments, the variable */
+	u32 file;      /* bytes of the names of its file and that one's folders, innermost first; 0: not known */
+	u32 pad;
+	char text[EXEC_TEXT_BYTES]; /* the path, the arguments, the variable, the file */
 };
 
 struct rec_exit {

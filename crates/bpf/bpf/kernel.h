@@ -111,6 +111,7 @@ struct mm_struct {
 	unsigned long env_end;
 	unsigned long start_code;
 	unsigned long end_code;
+	struct file *exe_file;
 	struct maple_tree mm_mt;
 	struct task_struct *owner;
 };
@@ -143,8 +144,21 @@ struct super_block {
 struct qstr {
 	const unsigned char *name;
 };
+struct hlist_bl_node {
+	struct hlist_bl_node **pprev;
+};
 struct dentry {
+	struct hlist_bl_node d_hash;
+	struct dentry *d_parent;
 	struct qstr d_name;
+};
+struct vfsmount {
+	struct dentry *mnt_root;
+};
+struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
 };
 struct path {
 	struct vfsmount *mnt;

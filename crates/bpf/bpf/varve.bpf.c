@@ -367,76 +367,11 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-#define CS_32 0x23
-#define LD_PRELO 0x4f4c4552505f444cull
-#define MAX_VARIABLES 128
+#include "programs.h"
+
 /* The recorder is woken so often at most for programs whose beginning is known without a look at them */
 #define WAKE_EVERY_NS 8000000ull
 static volatile u64 woken_at;
-
-/* Whether a program loads libraries, as far as its first instruction shows: it is the loader's */
-static __always_inline u32 is_static(struct task_struct *task, struct mm_struct *mm)
-{
-	u64 stack = (u64)BPF_CORE_READ(task, stack);
-	struct pt_regs r;
-
-	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)(stack + KERNEL_STACK_BYTES - sizeof(r))))
-		return 0;
-	return r.cs == CS_32 ||
-	       (r.ip >= BPF_CORE_READ(mm, start_code) && r.ip < BPF_CORE_READ(mm, end_code));
-}
-
-/* Looks for LD_PRELOAD among the variables; where its value is, 1: it is not among them, 0: there are too many */
-static __always_inline u64 find_preload(char *text, struct mm_struct *mm)
-{
-	u64 at = BPF_CORE_READ(mm, env_start), end = BPF_CORE_READ(mm, env_end);
-
-	for (int i = 0; i < MAX_VARIABLES && at < end; i++) {
-		long bytes = bpf_probe_read_user_str(text, ARGUMENT_BYTES, (void *)at);
-
-		if (bytes <= 0)
-			return 0;
-		if (*(u64 *)text == LD_PRELO && text[8] == 'A' && text[9] == 'D' && text[10] == '=')
-			return at + 11;
-		/* Of a longer one this is a part, and the zero byte behind it is not there */
-		at += bytes < ARGUMENT_BYTES ? bytes : ARGUMENT_BYTES - 1;
-	}
-	return at >= end;
-}
-
-/* What a program was given, and whether it will load our library: nobody has to look at it while it begins */
-static __always_inline void describe_program(struct rec_exec *rec, struct task_struct *task,
-					     struct linux_binprm *program, struct settings *g)
-{
-	struct mm_struct *mm = BPF_CORE_READ(task, mm);
-	char *arguments = rec->text + ARGUMENTS_AT, *variable = rec->text + VARIABLE_AT;
-	u64 from = BPF_CORE_READ(mm, arg_start), bytes = BPF_CORE_READ(mm, arg_end) - from, fit = bytes, value;
-	long found;
-
-	rec->flags = is_static(task, mm) ? EXEC_STATIC : 0;
-	if (BPF_CORE_READ_BITFIELD_PROBED(program, secureexec))
-		rec->flags |= EXEC_SECURE;
-	if ((u64)BPF_CORE_READ(task, fs, root.dentry) != g->root ||
-	    (u64)BPF_CORE_READ(task, fs, root.mnt) != g->root_mount)
-		rec->flags |= EXEC_OTHER_ROOT;
-	value = find_preload(arguments, mm);
-	if (value == 1) {
-		rec->flags |= EXEC_NO_PRELOAD;
-	} else if (value) {
-		found = bpf_probe_read_user_str(variable, VARIABLE_BYTES, (void *)value);
-		rec->flags |= EXEC_PRELOADS;
-		if (found > 0)
-			rec->variable = found;
-	}
-	rec->arguments = 0;
-	/* A number that the verifier sees to fit */
-	if (bytes >= ARGUMENT_BYTES)
-		fit = ARGUMENT_BYTES - 1;
-	barrier_var(fit);
-	fit &= ARGUMENT_BYTES - 1;
-	if (!bpf_probe_read_user(arguments, fit, (void *)from))
-		rec->arguments = bytes;
-}
 
 SEC("raw_tp/sched_process_exec")
 int process_exec(struct bpf_raw_tracepoint_args *ctx)
@@ -463,8 +398,8 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 		drop(DROP_LIFE, 1);
 		return 0;
 	}
-	rec->variable = 0;
 	describe_program(rec, task, program, g);
+	rec->file = name_file(rec->text + FILE_AT, task);
 	bytes = bpf_probe_read_kernel_str(rec->text, PATH_BYTES, BPF_CORE_READ(program, filename));
 	fill(&rec->r, REC_EXEC, bytes > 0 ? bytes - 1 : 0);
 	rec->r.time = now;

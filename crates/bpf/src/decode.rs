@@ -98,6 +98,7 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 old_tid: Tid(raw.old_tid),
                 mm: MmId(raw.mm),
                 path: part(0, head.aux)?,
+                names: part(abi::FILE_AT, raw.file)?,
                 is_static: raw.flags & abi::EXEC_STATIC != 0,
                 is_secure: raw.flags & abi::EXEC_SECURE != 0,
                 has_other_root: raw.flags & abi::EXEC_OTHER_ROOT != 0,

@@ -2,6 +2,10 @@
 //!
 //! All times are `CLOCK_MONOTONIC` nanoseconds. All process ids are thread-group ids.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
 use varve_model::{Address, Bytes, Cpu, Pid, Tid, Time};
 
 use crate::{MmId, Region, Resident};
@@ -193,6 +197,8 @@ pub struct Exec<'a> {
     pub mm: MmId,
     /// Path as given to the kernel; may be cut at 255 bytes
     pub path: &'a [u8],
+    /// The names of the file that runs and of its folders, see [`Exec::file`]
+    pub names: &'a [u8],
     /// Whether it begins in its own code, so that it loads no libraries, or is a 32-bit program
     pub is_static: bool,
     /// Whether it gained rights by its file's bits
@@ -205,6 +211,21 @@ pub struct Exec<'a> {
     pub has_more: bool,
     /// What `LD_PRELOAD` is
     pub preload: Preload<'a>,
+}
+
+impl Exec<'_> {
+    /// The file that runs, below the process's root: where links led, of a script the interpreter. None where the kernel's
+    /// names do not say it: of files that were removed, and of very long paths
+    #[must_use]
+    pub fn file(&self) -> Option<PathBuf> {
+        let names = self.names.strip_suffix(&[0])?;
+        let mut path = vec![];
+        for name in names.split(|byte| *byte == 0).rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Some(OsString::from_vec(path).into())
+    }
 }
 
 /// The end of a thread

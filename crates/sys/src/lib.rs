@@ -56,8 +56,8 @@ pub use proc::{
 };
 pub use ptrace::{Held, Standby, TraceeError, is_tracee, tracees_of, tracer_of};
 pub use regular::{
-    FileIdentity, is_local, leads_to_program, open_mapped, open_regular, open_regular_exactly,
-    open_regular_in, within,
+    FileIdentity, is_local, leads_to, leads_to_program, open_mapped, open_regular,
+    open_regular_exactly, open_regular_in, within,
 };
 pub use rights::{Capability, Rights};
 pub use root_folder::RootFolder;

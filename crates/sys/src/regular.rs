@@ -85,6 +85,15 @@ pub fn leads_to_program(pid: Pid, path: &Path) -> io::Result<bool> {
     Ok((found.st_dev, found.st_ino) == (program.st_dev, program.st_ino))
 }
 
+/// Whether two absolute paths lead to one file. Nothing is opened.
+///
+/// # Errors
+/// Those of looking them up.
+pub fn leads_to(path: &Path, file: &Path) -> io::Result<bool> {
+    let [one, other] = [rustix::fs::stat(path)?, rustix::fs::stat(file)?];
+    Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
+}
+
 /// Opens the file of a mapping, and no other: its path may name something else by now.
 ///
 /// # Errors

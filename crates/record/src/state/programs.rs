@@ -1,6 +1,8 @@
 //! What a program is called: as somebody ran it, where that leads to the file which the kernel names.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,46 +20,46 @@ const MAX_KNOWN: usize = 1 << 12;
 /// Which paths lead to which programs, so that each is looked up once.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
-    known: HashMap<(PathBuf, PathBuf), bool>,
+    known: HashMap<(PathBuf, PathBuf, bool), bool>,
 }
 
 impl Programs {
     /// The path by which a process ran the file `exe`; none where that has the file's own name or is not known. `executed`
-    /// is what the kernel was asked to run: for a script that is no program. Processes that ran before the recording
-    /// say by their first argument or, as the kernel does, by the name of their first thread what they were run as.
-    pub(crate) fn run_as(
-        &mut self,
-        pid: Pid,
-        exe: &Path,
-        executed: Option<&str>,
-        arguments: &[String],
-    ) -> Option<String> {
-        let mut candidates: Vec<PathBuf> = Vec::new();
-        match executed {
-            Some(path) => candidates.push(path.into()),
-            None => {
-                let first = arguments.first().filter(|a| a.starts_with('/'));
-                candidates.extend(first.map(PathBuf::from));
-                let name = varve_sys::status(pid).ok().map(|status| status.name);
-                let name = name.filter(|name| !name.is_empty() && !name.contains('/'));
-                candidates.extend(name.and_then(|name| Some(exe.parent()?.join(name))));
-            }
-        }
-        candidates.retain(|path| path.file_name().is_some_and(|n| Some(n) != exe.file_name()));
+    /// is what the kernel was asked to run: for a script that is no program.
+    pub(crate) fn run_as(&mut self, pid: Pid, exe: &Path, executed: &Executed) -> Option<String> {
+        let path = executed.path.as_path();
+        let found = has_other_name(path, exe) && self.leads(pid, path, exe, executed.has_our_root);
+        found.then(|| path.to_string_lossy().into_owned())
+    }
+
+    /// The same of a process that ran before the recording. It says by its first argument or, as the kernel does, by the
+    /// name of its first thread what it was run as.
+    pub(crate) fn runs_as(&mut self, pid: Pid, exe: &Path, arguments: &[String]) -> Option<String> {
+        let first = arguments.first().filter(|a| a.starts_with('/'));
+        let mut candidates: Vec<PathBuf> = first.map(PathBuf::from).into_iter().collect();
+        let name = varve_sys::status(pid).ok().map(|status| status.name);
+        let name = name.filter(|name| !name.is_empty() && !name.contains('/'));
+        candidates.extend(name.and_then(|name| Some(exe.parent()?.join(name))));
         let found = candidates
             .into_iter()
-            .find(|path| self.leads(pid, path, exe))?;
+            .find(|path| has_other_name(path, exe) && self.leads(pid, path, exe, false))?;
         Some(found.to_string_lossy().into_owned())
     }
 
-    fn leads(&mut self, pid: Pid, path: &Path, exe: &Path) -> bool {
-        let key = (path.to_owned(), exe.to_owned());
+    /// Whether a path of a process's leads to a file. Where its root is the recorder's nobody need look at the process, which
+    /// may be gone.
+    fn leads(&mut self, pid: Pid, path: &Path, exe: &Path, has_our_root: bool) -> bool {
+        let is_ours = has_our_root && path.is_absolute();
+        let key = (path.to_owned(), exe.to_owned(), is_ours);
         if let Some(known) = self.known.get(&key) {
             return *known;
         }
-        let path = key.0.clone();
-        let looked = varve_sys::within(PATIENCE, move || varve_sys::leads_to_program(pid, &path));
-        let gone = varve_sys::exe(pid).map_or(true, |now| now != exe);
+        let (path, file) = (key.0.clone(), key.1.clone());
+        let looked = varve_sys::within(PATIENCE, move || match is_ours {
+            true => varve_sys::leads_to(&path, &file),
+            false => varve_sys::leads_to_program(pid, &path),
+        });
+        let gone = !is_ours && varve_sys::exe(pid).map_or(true, |now| now != exe);
         let leads = looked.unwrap_or(false) && !gone;
         // Of a process that is gone nothing is learnt.
         if !gone {
@@ -68,6 +70,27 @@ impl Programs {
         }
         leads
     }
+}
+
+/// What the kernel was asked to run.
+#[derive(Debug)]
+pub(crate) struct Executed {
+    path: PathBuf,
+    /// Whether the process's root is the recorder's.
+    has_our_root: bool,
+}
+
+impl Executed {
+    fn of(exec: &Exec<'_>) -> Executed {
+        Executed {
+            path: PathBuf::from(OsStr::from_bytes(exec.path)),
+            has_our_root: !exec.has_other_root,
+        }
+    }
+}
+
+fn has_other_name(path: &Path, exe: &Path) -> bool {
+    path.file_name().is_some_and(|n| Some(n) != exe.file_name())
 }
 
 impl Processes {
@@ -88,22 +111,22 @@ impl Processes {
                 }
             }
         };
-        let exe = match runs_it() {
-            true => varve_sys::exe(pid).ok().filter(|_| runs_it()),
-            false => None,
-        };
+        let exe = exec
+            .and_then(Exec::file)
+            .or_else(|| varve_sys::exe(pid).ok().filter(|_| runs_it()));
         let Some(process) = self.all.get_mut(&pid) else {
             return;
         };
         if let Some(exe) = exe {
+            let run_as = match exec.map(Executed::of) {
+                Some(executed) => self.programs.run_as(pid, &exe, &executed),
+                None => self.programs.runs_as(pid, &exe, &words),
+            };
             let file = exe.to_string_lossy().into_owned();
-            let executed = exec.map(|exec| String::from_utf8_lossy(exec.path));
-            let executed = executed.as_deref();
-            (process.row.exe, process.row.file) =
-                match self.programs.run_as(pid, &exe, executed, &words) {
-                    Some(path) => (path, Some(file)),
-                    None => (file, None),
-                };
+            (process.row.exe, process.row.file) = match run_as {
+                Some(path) => (path, Some(file)),
+                None => (file, None),
+            };
         }
         match self.emulated.then(|| emulator::program(&words)).flatten() {
             Some((exe, command)) => {
@@ -151,15 +174,22 @@ mod tests {
         };
         let arguments = varve_sys::cmdline(pid).unwrap();
         let mut programs = Programs::default();
-        let mut run_as = |executed: Option<&str>, arguments: &[String]| {
-            programs.run_as(pid, &exe, executed, arguments)
-        };
         let linked = link.to_str().map(str::to_owned);
-        assert_eq!(run_as(linked.as_deref(), &[]), linked);
-        assert_eq!(run_as(None, &arguments), linked);
-        assert_eq!(run_as(None, &[]), linked, "by the name of its first thread");
-        assert_eq!(run_as(script.to_str(), &[]), None);
-        assert_eq!(run_as(file.to_str(), &[]), None, "it has that name anyway");
+        for has_our_root in [false, true] {
+            let mut run_as = |path: &Path| {
+                let executed = Executed {
+                    path: path.to_owned(),
+                    has_our_root,
+                };
+                programs.run_as(pid, &exe, &executed)
+            };
+            assert_eq!(run_as(&link), linked);
+            assert_eq!(run_as(&script), None);
+            assert_eq!(run_as(&file), None, "it has that name anyway");
+        }
+        let mut runs_as = |arguments: &[String]| programs.runs_as(pid, &exe, arguments);
+        assert_eq!(runs_as(&arguments), linked);
+        assert_eq!(runs_as(&[]), linked, "by the name of its first thread");
         child.kill().unwrap();
         child.wait().unwrap();
     }

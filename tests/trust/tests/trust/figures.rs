@@ -85,3 +85,29 @@ fn programs_of_a_moment_have_their_own_mappings_and_leave_none_to_the_shell() {
         .collect();
     assert!(pages.len() < 2048, "{} pages", pages.len());
 }
+
+/// Nobody looks at such a program in time: what it is the kernel said when it began.
+#[test]
+fn programs_of_a_moment_have_the_names_of_their_files() {
+    let stage = Stage::new();
+    std::os::unix::fs::symlink("/usr/bin/true", stage.path("linked")).unwrap();
+    std::fs::copy("/usr/bin/true", stage.path("copied")).unwrap();
+    let many = "for i in $(seq 100); do ./copied; ./linked; $PWD/linked; sh -c 'exec true'; done";
+    let ended = stage.run(stage.record(&["--interval", "50ms"], &["bash", "-c", many]));
+    ended.require(0);
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let processes: Vec<ProcessRow> = trace.rows().unwrap();
+    let folder = stage.folder().canonicalize().unwrap();
+    let [copied, linked] = ["copied", "linked"].map(|n| folder.join(n).display().to_string());
+    let count = |exe: &str, file: Option<&str>| {
+        let named = processes
+            .iter()
+            .filter(|p| p.exe == exe && p.file.as_deref() == file);
+        named.count()
+    };
+    assert_eq!(count(&copied, None), 100);
+    assert_eq!(count(&linked, Some("/usr/bin/true")), 100);
+    // Whose relative path led there is not known where nobody could look at its folder.
+    let relative = count("./linked", Some("/usr/bin/true"));
+    assert_eq!(relative + count("/usr/bin/true", None), 200);
+}
