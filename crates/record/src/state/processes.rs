@@ -451,6 +451,7 @@ mod tests {
             old_tid: Tid(pid.0),
             mm: varve_bpf::MmId(1),
             path: exe.as_bytes(),
+            names: &[],
             is_static: false,
             is_secure: false,
             has_other_root: false,
