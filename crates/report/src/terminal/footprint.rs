@@ -21,7 +21,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     )];
     if let (Some(resident), false) = (f.peak_resident_pages.value(), several) {
         parts.push(format!(
-            "{} resident at the peak",
+            "{} resident at most at an interval's end",
             format::pages_size(*resident)
         ));
     }
@@ -103,7 +103,10 @@ fn per_process(a: &Analysis) -> String {
             .map_or(ABSENT.to_owned(), |pages| format::pages_size(*pages))
     );
     if let Some(resident) = f.peak_resident_pages.value() {
-        text += &format!(", {} resident at the peak", format::pages_size(*resident));
+        text += &format!(
+            ", {} resident at most at an interval's end",
+            format::pages_size(*resident)
+        );
     }
     text
 }

@@ -136,9 +136,12 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
     if let Some(resident) = o.peak_resident.value() {
         let of = match a.processes.len() {
             0 | 1 => "",
-            _ => " at an interval's end, summed over the processes that live then",
+            _ => ", summed over the processes that live then",
         };
-        parts.push(format!("resident {} at most{of}", bytes(resident)));
+        parts.push(format!(
+            "resident {} at most at an interval's end{of}",
+            bytes(resident)
+        ));
     }
     let parts = parts.join("; ");
     page.labelled_within("working set", Tone::Plain, &parts, room.statement);
