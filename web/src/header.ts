@@ -34,7 +34,7 @@ function completeness(report: Report): HTMLElement {
 
 /** What a slowdown is made of. */
 function slowdownTitle(s: Slowdown): string {
-  const parts = [["held", s.held], ["first accesses to cleared pages", s.first_accesses], ["samples", s.samples], ["the recorder's work", s.contention]] as const;
+  const parts = [["held", s.held], ["first accesses to cleared pages", s.first_accesses], ["samples", s.samples], ["records of objects", s.objects], ["the recorder's work", s.contention]] as const;
   return parts.map(([what, share]) => `${what} ${fmt.share(share)}`).join(", ");
 }
 

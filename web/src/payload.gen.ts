@@ -1459,7 +1459,7 @@ export type Slowdown = {
  */
 asked: number | null, 
 /**
- * What it was: the sum of the four that follow.
+ * What it was: the sum of the five that follow.
  */
 measured: number, 
 /**
@@ -1474,6 +1474,10 @@ first_accesses: number,
  * Samples interrupted it.
  */
 samples: number, 
+/**
+ * The preload library in it reported objects.
+ */
+objects: number, 
 /**
  * The recorder worked where it could have.
  */

@@ -16,10 +16,12 @@ pub(crate) const AT_HEAD: usize = 128;
 pub(crate) const AT_DROPPED: usize = 256;
 pub(crate) const AT_STACKLESS: usize = 264;
 pub(crate) const AT_WAITED: usize = 272;
+pub(crate) const AT_SPENT: usize = 280;
 // Written by the recorder.
 pub(crate) const AT_TAIL: usize = 384;
 pub(crate) const AT_HEARTBEAT: usize = 392;
 pub(crate) const AT_READER_ALIVE: usize = 400;
+pub(crate) const AT_MIN_OBJECT: usize = 408;
 
 // What stands there.
 pub(crate) const READER_GONE: u64 = 0;

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::error::RingError;
 use crate::layout::{
-    AT_CAPACITY, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_READER_ALIVE, AT_STACKLESS,
-    AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, Head, MAGIC, MAX_RECORD_WORDS,
-    READER_ALIVE, READER_GONE, READER_NOT_YET, RESERVED, VERSION,
+    AT_CAPACITY, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_MIN_OBJECT, AT_READER_ALIVE,
+    AT_SPENT, AT_STACKLESS, AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, Head, MAGIC,
+    MAX_RECORD_WORDS, READER_ALIVE, READER_GONE, READER_NOT_YET, RESERVED, VERSION,
 };
 use crate::record::{PAD, Record};
 use crate::writer::RingWriter;
@@ -162,6 +162,19 @@ impl RingReader {
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.losses.dropped
+    }
+
+    /// Nanoseconds that the program's threads have spent on records, as the program says.
+    #[must_use]
+    pub fn spent(&self) -> u64 {
+        self.memory.word(AT_SPENT).load(Ordering::Relaxed)
+    }
+
+    /// Has the program record objects of so many bytes and more only.
+    pub fn set_min_object(&self, bytes: u64) {
+        self.memory
+            .word(AT_MIN_OBJECT)
+            .store(bytes, Ordering::Relaxed);
     }
 
     /// Hands out every finished record up to the first unfinished one, and frees their room. Call

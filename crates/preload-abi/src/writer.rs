@@ -4,9 +4,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::layout::{
-    AT_CAPACITY, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_READER_ALIVE, AT_STACKLESS,
-    AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, MAGIC, MAX_CAPACITY, MIN_CAPACITY,
-    READER_GONE, READER_NOT_YET, RESERVED, VERSION, header_word,
+    AT_CAPACITY, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_MIN_OBJECT, AT_READER_ALIVE,
+    AT_SPENT, AT_STACKLESS, AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, MAGIC,
+    MAX_CAPACITY, MIN_CAPACITY, READER_GONE, READER_NOT_YET, RESERVED, VERSION, header_word,
 };
 use crate::record::{PAD, Record};
 
@@ -114,6 +114,18 @@ impl RingWriter {
     pub fn count_waited(&self, nanoseconds: u64) {
         self.field(AT_WAITED)
             .fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// Counts nanoseconds that the program's threads spent on records.
+    pub fn count_spent(&self, nanoseconds: u64) {
+        self.field(AT_SPENT)
+            .fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// The smallest object that the reader wants to be recorded by itself, bytes; 0 where it has not said.
+    #[must_use]
+    pub fn min_object(&self) -> u64 {
+        self.field(AT_MIN_OBJECT).load(Ordering::Relaxed)
     }
 
     /// Whether a reader has been at work in the last seconds.

@@ -34,20 +34,23 @@ fn recorded(address: u64, bytes: u64, kind: AllocKind) {
         let Some(ring) = process::ring(nesting) else {
             return;
         };
+        process::follow_min_object(&ring);
         pages::disown(address, bytes);
         if !pages::add_start(address) {
             return;
         }
+        let began = sys::now_ns();
         let site = unwind::site(thread, nesting, &ring);
         let event = Event::Alloc {
             address,
             bytes,
             kind,
         };
-        if !process::emit(&ring, thread, sys::now_ns(), site, event) {
+        if !process::emit(&ring, thread, began, site, event) {
             // Its death would be the death of nothing.
             pages::take_start(address);
         }
+        thread.spent_since(began, &ring);
     });
 }
 
@@ -65,17 +68,13 @@ fn pooled(address: u64) {
         if !pages::own(address) {
             return;
         }
+        let began = sys::now_ns();
         let site = unwind::site(thread, nesting, &ring);
         let page = address >> 12;
-        if !process::emit(
-            &ring,
-            thread,
-            sys::now_ns(),
-            site,
-            Event::PageOwner { page },
-        ) {
+        if !process::emit(&ring, thread, began, site, Event::PageOwner { page }) {
             pages::disown(page << 12, 4096);
         }
+        thread.spent_since(began, &ring);
     });
 }
 
@@ -87,7 +86,9 @@ fn forgotten(address: u64) -> bool {
     let thread = thread::current();
     thread.enter(|nesting| {
         if let Some(ring) = process::ring(nesting) {
-            process::emit(&ring, thread, sys::now_ns(), 0, Event::Free { address });
+            let began = sys::now_ns();
+            process::emit(&ring, thread, began, 0, Event::Free { address });
+            thread.spent_since(began, &ring);
         }
     });
     true
@@ -100,7 +101,9 @@ pub(crate) fn mapped(time_ns: u64, event: Event<'_>) {
         let Some(ring) = process::ring(nesting) else {
             return;
         };
+        let began = sys::now_ns();
         let site = unwind::site(thread, nesting, &ring);
         process::emit(&ring, thread, time_ns, site, event);
+        thread.spent_since(began, &ring);
     });
 }

@@ -74,6 +74,15 @@ pub(crate) fn min_object() -> usize {
     MIN_OBJECT.load(Ordering::Relaxed)
 }
 
+/// Takes over what the recorder wants it to be, where that is more.
+#[inline]
+pub(crate) fn follow_min_object(ring: &RingWriter) {
+    let wanted = ring.min_object() as usize;
+    if wanted > min_object() {
+        MIN_OBJECT.store(wanted, Ordering::Relaxed);
+    }
+}
+
 pub(crate) fn frame_limit() -> usize {
     FRAME_LIMIT.load(Ordering::Relaxed)
 }

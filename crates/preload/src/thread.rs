@@ -9,7 +9,12 @@ use std::arch::{asm, global_asm};
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence};
 
+use varve_preload_abi::RingWriter;
+
 use crate::{process, sys};
+
+/// So much is counted in the ring at once.
+const SPENT_AT_ONCE_NS: u64 = 20_000;
 
 global_asm!(
     ".pushsection .tbss,\"awT\",@nobits",
@@ -37,6 +42,8 @@ pub(crate) struct Thread {
     /// The bounds of the thread's stack; 0 while unknown.
     pub(crate) stack_low: Cell<u64>,
     pub(crate) stack_high: Cell<u64>,
+    /// Nanoseconds spent on records that the ring does not count yet.
+    spent: Cell<u64>,
 }
 
 const _: () = assert!(size_of::<Thread>() == 64);
@@ -70,6 +77,19 @@ impl Thread {
             self.tid_generation.set(generation);
         }
         self.tid.get()
+    }
+
+    /// Counts what was spent on a record since `began`.
+    #[inline]
+    pub(crate) fn spent_since(&self, began: u64, ring: &RingWriter) {
+        let spent = self.spent.get() + sys::now_ns().saturating_sub(began);
+        // All threads write to the ring's count.
+        if spent < SPENT_AT_ONCE_NS {
+            self.spent.set(spent);
+        } else {
+            self.spent.set(0);
+            ring.count_spent(spent);
+        }
     }
 
     /// Runs a slow path; tells it whether it is the only one active on this thread.

@@ -168,6 +168,8 @@ pub struct RecordOptions {
     pub follow: bool,
     /// Heap objects of at least this size have a life of their own.
     pub min_object: Bytes,
+    /// Whether that becomes more where the permitted overhead would not allow as many.
+    pub min_object_adapts: bool,
     /// Huge pages.
     pub thp: ThpPolicy,
     /// The preload library, where it is to be used.

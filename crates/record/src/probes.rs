@@ -162,6 +162,35 @@ pub(crate) struct Due<'a> {
     pub(crate) length: Duration,
 }
 
+/// CPU time of the target's threads that went into its recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Took {
+    /// Into samples.
+    pub(crate) samples: Duration,
+    /// Into records of the preload library.
+    pub(crate) objects: Duration,
+}
+
+impl Took {
+    pub(crate) fn plus(self, other: Took) -> Took {
+        Took {
+            samples: self.samples + other.samples,
+            objects: self.objects + other.objects,
+        }
+    }
+}
+
+/// What a probe may take of the target's CPU time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    /// The share, 0 to 1.
+    pub(crate) share: f64,
+    /// The share of the recorder's work that keeps the target from its own.
+    pub(crate) contention: f64,
+    /// CPU time that the target's threads had since the limit before.
+    pub(crate) ran: Duration,
+}
+
 /// The end of a recording.
 pub(crate) struct Ending<'a> {
     pub(crate) state: &'a mut State,
@@ -252,13 +281,12 @@ pub(crate) trait Probe {
     }
 
     /// How much of the target's CPU time it has taken since the last call, beside holds.
-    fn took(&mut self) -> Duration {
-        Duration(0)
+    fn took(&mut self) -> Took {
+        Took::default()
     }
 
-    /// It may take this share of the time in which the target runs, 0 to 1. `contention` is the share of the recorder's work that
-    /// keeps the target from its own.
-    fn limit(&mut self, _share: f64, _contention: f64) {}
+    /// What it may take from here on.
+    fn limit(&mut self, _limit: &Limit) {}
 
     /// An interval is over, and its rows are made.
     fn closed(&mut self, _closed: &Closed<'_>, _state: &mut State) {}

@@ -236,6 +236,8 @@ pub struct Overhead {
     pub first_accesses_ns: Duration,
     /// By how much because samples interrupted it.
     pub samples_ns: Duration,
+    /// By how much because the preload library in it reported objects.
+    pub objects_ns: Duration,
     /// By how much because the recorder worked where the target could have.
     pub contention_ns: Duration,
     /// CPU time of the recorder while the target ran.

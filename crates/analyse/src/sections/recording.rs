@@ -142,7 +142,7 @@ pub struct Overhead {
 pub struct Slowdown {
     /// What it was to be at most; null where the length of intervals was forced.
     pub asked: Option<f64>,
-    /// What it was: the sum of the four that follow.
+    /// What it was: the sum of the five that follow.
     pub measured: f64,
     /// It was held.
     pub held: f64,
@@ -150,6 +150,8 @@ pub struct Slowdown {
     pub first_accesses: f64,
     /// Samples interrupted it.
     pub samples: f64,
+    /// The preload library in it reported objects.
+    pub objects: f64,
     /// The recorder worked where it could have.
     pub contention: f64,
     /// Whether the recording was too short for intervals to be chosen by what was measured: under half a second.
@@ -178,6 +180,7 @@ impl Slowdown {
             o.held_ns,
             o.first_accesses_ns,
             o.samples_ns,
+            o.objects_ns,
             o.contention_ns,
         ];
         let lost: f64 = parts.iter().map(|part| part.0 as f64).sum();
@@ -185,7 +188,8 @@ impl Slowdown {
         if lost <= 0.0 || plain <= 0.0 {
             return None;
         }
-        let [held, first_accesses, samples, contention] = parts.map(|part| part.0 as f64 / plain);
+        let [held, first_accesses, samples, objects, contention] =
+            parts.map(|part| part.0 as f64 / plain);
         Some(Slowdown {
             asked: match manifest.options.interval {
                 IntervalChoice::Auto { overhead } => Some(overhead),
@@ -195,12 +199,13 @@ impl Slowdown {
             held,
             first_accesses,
             samples,
+            objects,
             contention,
             short: recorded < SHORT,
         })
     }
 
-    /// `asked 5 %, measured 3.8 %: held 1.9, first accesses 1.2, samples 0.7, recorder's work 0`.
+    /// `asked 5 %, measured 3.8 %: held 1.9, first accesses 1.2, samples 0.7, objects 0.4, recorder's work 0`.
     pub fn in_words(&self) -> String {
         let percent = |share: f64| format!("{:.1}", 100.0 * share);
         let asked = match self.asked {
@@ -214,11 +219,12 @@ impl Slowdown {
             _ => "",
         };
         format!(
-            "{asked}measured {} %{short}: held {}, first accesses {}, samples {}, recorder's CPU {}",
+            "{asked}measured {} %{short}: held {}, first accesses {}, samples {}, objects {}, recorder's CPU {}",
             percent(self.measured),
             percent(self.held),
             percent(self.first_accesses),
             percent(self.samples),
+            percent(self.objects),
             percent(self.contention)
         )
     }

@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use varve_bpf::{Event, Exec, Kernel, MappingCall, TrackFlags};
 use varve_model::{Capability, Duration, Loss, Pid, Time};
 use varve_preload_abi::MIN_OBJECT_VARIABLE;
-use varve_trace::Manifest;
+use varve_trace::{IntervalChoice, Manifest};
 
 use self::kernel_view::KernelView;
 use self::rings::Rings;
 use self::source::WhyNot;
-use super::{Kind, Launch, Lost, Probe, Setup, Started, load_nothing};
+use super::{Kind, Launch, Limit, Lost, Probe, Setup, Started, Took, load_nothing};
 use crate::state::State;
 use crate::state::processes::ObjectsFrom;
 use crate::target::channel::Channel;
@@ -28,6 +28,9 @@ const MAX_SILENCE: Duration = Duration(200_000_000);
 /// How soon rings are looked at again while the library has much to report: at the highest rate of allocations a ring
 /// fills in 20 ms.
 const OFTEN: Duration = Duration(4_000_000);
+
+/// Objects of this size are recorded whatever it costs, bytes.
+const MAX_MIN_OBJECT: u64 = 1 << 20;
 
 pub(crate) const KIND: Kind = Kind {
     load: load_nothing,
@@ -59,6 +62,11 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     Ok(Some(Box::new(Heap {
         library,
         min_object: options.min_object.0,
+        adapts: options.min_object_adapts
+            && matches!(options.interval, IntervalChoice::Auto { .. }),
+        took: Duration(0),
+        share: 0.0,
+        raised: None,
         emulated,
         rings: Rings::default(),
         kernel_view: KernelView::new(),
@@ -87,6 +95,14 @@ struct Heap {
     kernel_view: KernelView,
     /// Programs that should load the library and have not reported anything yet: until when they have time.
     awaited: Vec<(Pid, Time, Time)>,
+    /// Whether objects are recorded only as far as the permitted overhead allows.
+    adapts: bool,
+    /// CPU time of the target that records took in the last interval.
+    took: Duration,
+    /// The share of its CPU time that they took, smoothed.
+    share: f64,
+    /// When the smallest object was made larger first.
+    raised: Option<Time>,
     /// Flags of processes that the kernel is to have: whether mapping events have stacks.
     changes: Vec<(Pid, Time, bool)>,
 }
@@ -214,12 +230,40 @@ impl Probe for Heap {
         (self.rings.fill_percent > 10).then_some(OFTEN)
     }
 
+    fn took(&mut self) -> Took {
+        self.took = Duration(std::mem::take(&mut self.rings.spent));
+        Took {
+            objects: self.took,
+            ..Took::default()
+        }
+    }
+
+    fn limit(&mut self, limit: &Limit) {
+        let share = self.took.0 as f64 / (limit.ran.0 as f64).max(1.0);
+        self.share = 0.5 * (self.share + share);
+        let now = self.rings.min_object.max(self.min_object);
+        if !self.adapts || self.share <= limit.share || now >= MAX_MIN_OBJECT {
+            return;
+        }
+        self.rings.set_min_object((2 * now).min(MAX_MIN_OBJECT));
+        self.raised.get_or_insert_with(varve_sys::monotonic_now);
+        // The next look shows what came of it.
+        self.share = 0.0;
+    }
+
     fn losses(&self, lost: &mut Lost) {
         lost.push((Loss::PreloadRecords, self.rings.lost));
     }
 
     fn finish(&mut self, manifest: &mut Manifest, _: bool) {
         let reported = self.rings.any;
+        if let Some(raised) = self.raised {
+            let since = raised.0.saturating_sub(manifest.clock.start_ns.0) as f64 / 1e9;
+            manifest.notes.push(format!(
+                "Of the heap objects only those of {} KiB and more have rows of their own from {since:.1} s on: more would have cost more than the permitted overhead. --min-object forces their size.",
+                self.rings.min_object >> 10
+            ));
+        }
         manifest.features.objects = match (reported, self.emulated) {
             (true, _) => Some("preload".into()),
             (false, false) => Some("kernel".into()),

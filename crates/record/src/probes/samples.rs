@@ -14,7 +14,7 @@ use varve_trace::{Manifest, SamplesNote, TraceError, TraceWriter};
 
 use self::clock::ClockSampler;
 use self::hardware::HardwareSampler;
-use super::{Kind, Probe, Setup, Started};
+use super::{Kind, Limit, Probe, Setup, Started, Took};
 use crate::state::State;
 use crate::state::tables::append;
 use crate::{Ablation, RecordError, RecordOptions, SamplesChoice};
@@ -170,16 +170,20 @@ impl Probe for Samples {
         }
     }
 
-    fn took(&mut self) -> Duration {
-        match &mut self.sampler {
+    fn took(&mut self) -> Took {
+        let samples = match &mut self.sampler {
             Sampler::Clock(sampler) => sampler.took(),
             Sampler::Hardware(_) => Duration(0),
+        };
+        Took {
+            samples,
+            ..Took::default()
         }
     }
 
-    fn limit(&mut self, share: f64, contention: f64) {
+    fn limit(&mut self, limit: &Limit) {
         if let (Sampler::Clock(sampler), true) = (&mut self.sampler, self.adapts) {
-            sampler.limit(share, contention);
+            sampler.limit(limit.share, limit.contention);
         }
     }
 

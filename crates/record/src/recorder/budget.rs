@@ -8,8 +8,8 @@ use super::meter::Spent;
 pub(crate) const MIN_INTERVAL: Duration = Duration(50_000_000);
 /// The longest.
 const MAX_INTERVAL: Duration = Duration(60_000_000_000);
-/// What samples may take of the permitted overhead.
-const SAMPLES: f64 = 0.4;
+/// What samples may take of the permitted overhead, and objects as much.
+const PROBE: f64 = 0.35;
 /// What ends of intervals may take of it at least, whatever the rest takes.
 const BOUNDARIES: f64 = 0.3;
 /// Intervals become so many times longer at most to make up for what was spent too much before.
@@ -51,9 +51,9 @@ impl Budget {
         }
     }
 
-    /// The share of the time that samples may take.
-    pub(super) fn of_samples(overhead: f64) -> f64 {
-        share_of(overhead) * SAMPLES
+    /// The share of the time that samples may take, and the recording of objects.
+    pub(super) fn of_probe(overhead: f64) -> f64 {
+        share_of(overhead) * PROBE
     }
 
     /// The interval after one that cost this much.

@@ -12,7 +12,7 @@ use super::meter::Done;
 use super::reclaim::reclaim;
 use super::touch_rows::{Writes, append_runs};
 use crate::RecordError;
-use crate::probes::{Closed, Reading};
+use crate::probes::{Closed, Limit, Reading, Took};
 use crate::rests::Rests;
 use crate::state::found::{Found, Unseen};
 
@@ -126,7 +126,7 @@ impl Recorder<'_> {
             wall: boundary.next_start - self.metered.0,
             held: boundary.held,
             touched,
-            samples: probes.fold(Duration(0), |sum, p| sum + p.took()),
+            took: probes.fold(Took::default(), |sum, p| sum.plus(p.took())),
             recorder_cpu,
         };
         self.metered = (boundary.next_start, cpu);
@@ -135,7 +135,7 @@ impl Recorder<'_> {
             return;
         }
         let at_the_end = Done {
-            samples: Duration(0),
+            took: Took::default(),
             recorder_cpu: work.of_boundary.min(recorder_cpu),
             ..done
         };
@@ -154,9 +154,12 @@ impl Recorder<'_> {
             meter.add(cost.boundary.plus(cost.running));
         }
         self.policy.ended(&cost);
-        let share = Budget::of_samples(self.options.overhead);
-        self.events
-            .tell(|probe, _| probe.limit(share, load.contention));
+        let limit = Limit {
+            share: Budget::of_probe(self.options.overhead),
+            contention: load.contention,
+            ran: Duration((done.wall.0 as f64 * load.threads) as u64),
+        };
+        self.events.tell(|probe, _| probe.limit(&limit));
     }
 
     /// What probes have read at the boundary, by whose memory it is, as all others have corrected it.
@@ -270,6 +273,7 @@ impl Recorder<'_> {
             held_ns: self.held,
             first_accesses_ns: spent.first_accesses,
             samples_ns: spent.samples,
+            objects_ns: spent.objects,
             contention_ns: spent.contention,
             recorder_cpu_ns: cpu - self.cpu_began,
             recorder_peak_bytes: Bytes(0),

@@ -1,13 +1,15 @@
 //! What recording costs the target, measured while it runs.
 //!
-//! Four things cost: the target is held; the first access to each page after its bit was cleared walks the page tables and sets
-//! the bit again; samples interrupt its threads; and the recorder works on CPUs that the target could use. Each is counted as the
+//! Five things cost: the target is held; the first access to each page after its bit was cleared walks the page tables and sets
+//! the bit again; samples interrupt its threads; the preload library in it reports objects; and the recorder works on CPUs that the target could use. Each is counted as the
 //! time by which the target ends later. What several threads share is divided by how many ran.
 
 use std::io;
 
 use varve_model::{Duration, Pid};
 use varve_sys::{cpu_time_of, first_access_time, idle_time};
+
+use crate::probes::Took;
 
 /// Of more processes the CPU time is not read at each boundary: that of the machine stands for it.
 const MAX_PROCESSES: usize = 64;
@@ -23,6 +25,8 @@ pub(super) struct Spent {
     pub(super) first_accesses: Duration,
     /// Interrupts of samples.
     pub(super) samples: Duration,
+    /// Reports of the preload library.
+    pub(super) objects: Duration,
     /// The recorder's work on CPUs that the target could use.
     pub(super) contention: Duration,
 }
@@ -30,7 +34,7 @@ pub(super) struct Spent {
 impl Spent {
     /// All together.
     pub(super) fn total(&self) -> Duration {
-        self.held + self.first_accesses + self.samples + self.contention
+        self.held + self.first_accesses + self.samples + self.objects + self.contention
     }
 
     /// Both together.
@@ -39,6 +43,7 @@ impl Spent {
             held: self.held + other.held,
             first_accesses: self.first_accesses + other.first_accesses,
             samples: self.samples + other.samples,
+            objects: self.objects + other.objects,
             contention: self.contention + other.contention,
         }
     }
@@ -53,8 +58,8 @@ pub(super) struct Done {
     pub(super) held: Duration,
     /// Pages, or huge pages, whose bits were set again.
     pub(super) touched: u64,
-    /// What samples have taken of the threads' time.
-    pub(super) samples: Duration,
+    /// What probes have taken of the threads' time.
+    pub(super) took: Took,
     /// CPU time of the recorder, the hold's apart.
     pub(super) recorder_cpu: Duration,
 }
@@ -168,7 +173,8 @@ impl Meter {
         Spent {
             held: done.held,
             first_accesses: shared(done.touched as f64 * self.first_access),
-            samples: shared(done.samples.0 as f64),
+            samples: shared(done.took.samples.0 as f64),
+            objects: shared(done.took.objects.0 as f64),
             contention: shared(done.recorder_cpu.0 as f64 * contention),
         }
     }
@@ -198,7 +204,10 @@ mod tests {
         wall: WALL,
         held: Duration(1_000_000),
         touched: 10_000,
-        samples: Duration(500_000),
+        took: Took {
+            samples: Duration(500_000),
+            objects: Duration(100_000),
+        },
         recorder_cpu: Duration(800_000),
     };
 
@@ -209,10 +218,11 @@ mod tests {
             held: Duration(1_000_000),
             first_accesses: Duration(1_000_000),
             samples: Duration(250_000),
+            objects: Duration(50_000),
             contention: Duration(400_000),
         };
         assert_eq!(spent, expected);
-        assert_eq!(spent.total(), Duration(2_650_000));
+        assert_eq!(spent.total(), Duration(2_700_000));
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub(crate) fn write(folder: &Path, kind: Kind) -> (Trace, Analysis) {
 fn overhead(kind: Kind) -> serde_json::Value {
     let part = |ns: u64| if kind == Kind::Empty { 0 } else { ns };
     serde_json::json!({
-        "held_ns": part(120_000_000), "first_accesses_ns": part(80_000_000), "samples_ns": part(40_000_000),
+        "held_ns": part(120_000_000), "first_accesses_ns": part(80_000_000), "samples_ns": part(40_000_000), "objects_ns": part(10_000_000),
         "contention_ns": part(20_000_000), "recorder_cpu_ns": 0, "recorder_peak_bytes": 50 << 20,
     })
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use varve_model::{Backend, Duration, Pid};
+use varve_model::{Backend, Bytes, Duration, Pid};
 use varve_record::{
     Ablation, CountsChoice, HoldChoice, RecordError, RecordOptions, SamplesChoice, TargetChoice,
     TrapsChoice, VanishChoice, WritesChoice,
@@ -27,6 +27,9 @@ use super::Failure;
 use crate::arguments::Writing;
 use crate::libraries::{PLUGIN, PRELOAD, plugin, preload};
 use crate::values::{Moment, Share, Size};
+
+/// The smallest heap object with a row of its own, where nothing else is asked for.
+const MIN_OBJECT: Bytes = Bytes(4096);
 
 #[derive(Debug, Args)]
 #[command(
@@ -89,8 +92,9 @@ pub(crate) struct Record {
     pub(crate) no_follow: bool,
 
     /// Smallest heap object with a life of its own; smaller ones are pooled by page
-    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
-    pub(crate) min_object: Size,
+    /// [default: 4KiB, and more where those cost more than --overhead permits]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) min_object: Option<Size>,
 
     /// `never`: give the command no huge pages, so that every touch is seen at 4 KiB
     #[arg(long, value_name = "POLICY", default_value = "system")]
@@ -250,7 +254,8 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
         interval: interval(arguments),
         overhead: arguments.overhead.0,
         follow: !arguments.no_follow,
-        min_object: arguments.min_object.0,
+        min_object: arguments.min_object.map_or(MIN_OBJECT, |size| size.0),
+        min_object_adapts: arguments.min_object.is_none(),
         thp: match (arguments.thp, arguments.backend) {
             // Pages are trapped one by one: huge ones would only be split.
             (Thp::Never, _) | (_, Backend::Fault) => ThpPolicy::Never,

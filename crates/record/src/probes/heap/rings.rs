@@ -27,6 +27,8 @@ struct Ring {
     spoke: bool,
     sites: HashMap<u32, SiteId>,
     lost: u64,
+    /// What its process's threads spent on records, nanoseconds.
+    spent: u64,
     damaged: bool,
     /// What came of the text of its first mappings.
     maps_text: Vec<u8>,
@@ -60,6 +62,10 @@ pub(crate) struct Rings {
     pub(crate) lost: u64,
     /// How full the fullest ring was at the last drain.
     pub(crate) fill_percent: u8,
+    /// What threads have spent on records since somebody took this, nanoseconds.
+    pub(crate) spent: u64,
+    /// The smallest object that is to be recorded by itself from here on, bytes; 0 for what the programs were started with.
+    pub(crate) min_object: u64,
     /// Whether any process ever had a ring.
     pub(crate) any: bool,
     /// First mappings that nobody has taken yet.
@@ -122,6 +128,7 @@ impl Rings {
                 continue;
             }
             self.any = true;
+            early.reader.set_min_object(self.min_object);
             self.rings.push(Ring {
                 reader: early.reader,
                 // Between vfork and exec the memory is the parent's.
@@ -130,9 +137,18 @@ impl Rings {
                 spoke: false,
                 sites: HashMap::new(),
                 lost: 0,
+                spent: 0,
                 damaged: false,
                 maps_text: Vec::new(),
             });
+        }
+    }
+
+    /// Has all processes record only objects of so many bytes and more.
+    pub(crate) fn set_min_object(&mut self, bytes: u64) {
+        self.min_object = bytes;
+        for ring in &self.rings {
+            ring.reader.set_min_object(bytes);
         }
     }
 
@@ -207,6 +223,9 @@ impl Rings {
                 self.lost += 1;
             }
         }
+        let spent = ring.reader.spent();
+        self.spent += spent.saturating_sub(ring.spent);
+        ring.spent = spent;
         let dropped = ring.reader.dropped();
         self.lost += dropped.saturating_sub(ring.lost);
         ring.lost = dropped;
