@@ -139,7 +139,7 @@ fn parts_of_their_own_ask_for_a_parallel_first_touch() {
     let found = with(PAGES / 2, false);
     let one = finding(&found, FindingId::ParallelFirstTouch).expect("halves");
     assert!(
-        one.title.contains("8 MiB first touched by thread 1"),
+        one.title.contains("8 MiB were first touched by thread 1"),
         "{one:?}"
     );
     // More is known than by first touches alone.
