@@ -32,9 +32,9 @@ function completeness(report: Report): HTMLElement {
       : h("p", {}, trace.statement || "The recording has not said that it is complete."));
 }
 
-/** What a slowdown is made of. */
-function slowdownTitle(s: Slowdown): string {
-  const parts = [["held", s.held], ["first accesses to cleared pages", s.first_accesses], ["samples", s.samples], ["records of objects", s.objects], ["the recorder's work", s.contention]] as const;
+/** What the cost is made of, in the words of the terminal. */
+function costTitle(s: Slowdown): string {
+  const parts = [["held", s.held], ["first accesses", s.first_accesses], ["samples", s.samples], ["objects", s.objects], ["recorder's CPU", s.contention]] as const;
   return parts.map(([what, share]) => `${what} ${fmt.share(share)}`).join(", ");
 }
 
@@ -70,7 +70,7 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
       figure("Working set, peak", footprint.peak_working_set_pages, fmt.pageBytes, () => `median ${fmt.pageBytes(median)}`),
       figure("Resident, peak", footprint.peak_resident_pages, fmt.pageBytes, pages => (several ? "summed over processes" : fmt.pages(pages))),
       overhead.slowdown
-        ? tile("Slowdown", fmt.share(overhead.slowdown.measured), overhead.slowdown.asked === null ? "measured" : `measured; asked ${fmt.share(overhead.slowdown.asked)}`, slowdownTitle(overhead.slowdown))
+        ? tile("Cost", fmt.share(overhead.slowdown.measured), overhead.slowdown.asked === null ? "measured" : `measured; asked ${fmt.share(overhead.slowdown.asked)}`, costTitle(overhead.slowdown))
         : figure("Target held", overhead.held_ns, ns => (emulated ? "never" : ofTime(ns)), () => (emulated ? "it ran in an emulator" : "of the time")),
       figure("Recorder", overhead.recorder_cpu_ns, ns => fmt.time(ns / 1e3), ns => `of CPU, ${ofTime(ns)} of one CPU`),
       figure("Machine", trace.machine, text => text, () => fmt.known(trace.kernel, text => text))));

@@ -1074,6 +1074,10 @@ weight: string,
  */
 note: SamplesNote | null, 
 /**
+ * At which rate they were taken and what chose it; null where another tool took them.
+ */
+rate: string | null, 
+/**
  * The time of accesses that lie in no known object; null where samples have no weight in time.
  */
 unowned_ns: Duration | null, 
@@ -1163,9 +1167,17 @@ export type SamplesNote = {
  */
 source: SampleSource, 
 /**
- * How many were asked for, per second of each CPU.
+ * How many were asked for, per second of each CPU; where the permitted overhead chooses, at most.
  */
 rate: number, 
+/**
+ * Whether the permitted overhead chose how many were taken.
+ */
+by_overhead: boolean, 
+/**
+ * How many were taken on average, per second of CPU time of the target.
+ */
+mean_rate: number, 
 /**
  * The lowest rate at which they were taken for a time, to keep within the permitted overhead.
  */
@@ -1174,6 +1186,10 @@ least_rate: number,
  * How many were taken of recorded threads.
  */
 taken: number, 
+/**
+ * The CPU time that they stand for; 0 where they have no weight in time.
+ */
+time_ns: Duration, 
 /**
  * Of those: the kernel was at work, in a system call.
  */
@@ -1310,7 +1326,7 @@ many_writers: Pages, };
 /**
  * Private or shared.
  */
-export type SharingClass = "private" | "read_only" | "one_writer" | "many_writers" | "shared";
+export type SharingClass = "private" | "read_only" | "one_writer" | "many_writers" | "shared" | "too_few";
 
 /**
  * A thread's part of an object.
@@ -1411,6 +1427,10 @@ weight: string,
  * Events: rows of counts, samples of known accesses, first accesses to pages in intervals, or page faults.
  */
 events: number, 
+/**
+ * Whether these are enough to say who uses what: of samples, [`ENOUGH`].
+ */
+enough: boolean, 
 /**
  * Their weight.
  */

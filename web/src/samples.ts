@@ -72,7 +72,7 @@ function ofTime(s: SampleUse, filters: Filters): (HTMLElement | null)[] {
     h("section", { class: "card sampled wide", "aria-label": "Time at accesses" },
       h("h2", {}, "Time at accesses"),
       h("p", { class: "note" }, s.weight),
-      n && h("p", { class: "note" }, `${fmt.count(n.taken)} samples at ${fmt.count(n.rate)}/s per CPU: ${fmt.count(resolved!)} resolved, ${fmt.count(n.undecoded)} not decoded, ${fmt.count(n.in_calls)} in system calls, ${fmt.count(n.in_traps)} in faults and interrupts; ${fmt.count(n.dropped)} dropped.`)),
+      n && h("p", { class: "note" }, `${fmt.count(n.taken)} samples at ${s.rate}: ${fmt.count(resolved!)} resolved, ${fmt.count(n.undecoded)} not decoded, ${fmt.count(n.in_calls)} in system calls, ${fmt.count(n.in_traps)} in faults and interrupts; ${fmt.count(n.dropped)} dropped.`)),
     grid("Objects by time", ["object", "time", "of it writes", "steps", "upward"], objectsOf(filters, s.objects).slice(0, ROWS).map(o => [
       counted(o.name, o.objects), part(o.time_ns, s.access_ns), part(o.write_ns, o.time_ns),
       o.steps === null ? ABSENT : `of ${fmt.count(o.steps.stride_bytes)} B`, o.steps === null ? ABSENT : fmt.share(o.steps.upward)]), s.objects.length + s.omitted.objects),

@@ -7,7 +7,7 @@ import { Lanes } from "./lanes";
 import type { ObjectSharing, Report, SharedBlock, SharingThread, SharingUse } from "./payload";
 
 const ROWS = 20, COLUMNS = 12, BLOCKS = 12;
-const CLASS = { private: "private", read_only: "read only", one_writer: "one writes", many_writers: "several write", shared: "shared" };
+const CLASS = { private: "private", read_only: "read only", one_writer: "one writes", many_writers: "several write", shared: "shared", too_few: "too few samples" };
 const ABSENT = "–";
 
 export function threadLabel(t: SharingThread): string {
@@ -71,9 +71,9 @@ export class Sharing {
     const columns = sharing.threads.length > COLUMNS ? ` The ${COLUMNS} busiest of ${fmt.count(sharing.threads.length)} threads have a column.` : "";
     this.elements.push(h("section", { class: "card wide matrix", "aria-label": "Who uses what" },
       h("div", { class: "toolbar" }, h("h2", {}, "Who uses what"), h("span", { class: "note" }, from(sharing))),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Matrix of objects and threads" }, h("table", {}, h("thead", {}, this.head), this.body)),
-      h("p", { class: "note pad" }, `${reading(sharing)} ${sharing.weight}${columns}${more ? ` ${fmt.count(more)} more objects have less use.` : ""}`)));
-    if (sharing.axis && sharing.source !== "faults") {
+      sharing.enough && h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Matrix of objects and threads" }, h("table", {}, h("thead", {}, this.head), this.body)),
+      h("p", { class: "note pad" }, !sharing.enough ? "These are too few to say which threads use what: record longer, or with more --samples." : `${reading(sharing)} ${sharing.weight}${columns}${more ? ` ${fmt.count(more)} more objects have less use.` : ""}`)));
+    if (sharing.axis && sharing.source !== "faults" && sharing.enough) {
       this.lanes = new Lanes(sharing, this.hues, filters, o => this.passes(o));
       this.elements.push(this.lanes.element);
     }

@@ -16,9 +16,9 @@ interface ColumnSpec {
   one(o: Obj): string;
   bar?(g: GroupRow): number;
 }
-const FIRST_ROWS = 100;
+const FIRST_ROWS = 25;
 
-/** The sortable table of groups of objects, which open to their objects. Rows beyond the first hundred are made when asked for. */
+/** The sortable table of groups of objects, which open to their objects. Rows beyond the first ones are made when asked for. */
 export class ObjectTable {
   readonly element: HTMLElement;
   private readonly body = h("tbody", {});
@@ -60,13 +60,6 @@ export class ObjectTable {
       this.fill();
     }
     for (const row of this.body.rows) this.mark(row);
-    const row = this.body.querySelector<HTMLElement>(object !== null ? `tr[data-object="${object}"]` : `tr[data-group="${group}"]`)
-      ?? this.body.querySelector<HTMLElement>(`tr[data-group="${group}"]`);
-    const pane = this.body.closest<HTMLElement>(".scroll");
-    if (group !== null && row && pane) {
-      const top = row.offsetTop - 34;
-      if (top < pane.scrollTop || row.offsetTop + row.offsetHeight > pane.scrollTop + pane.clientHeight) pane.scrollTop = Math.max(0, top - 60);
-    }
   }
 
   private mark(row: HTMLTableRowElement): void {

@@ -115,7 +115,7 @@ export function sharing() {
   const part = (thread, weight) => ({ thread, tid: 7 + thread, events: weight, weight: weight * NS, writes: 0, ranges: 1, first_pages: 0, first_ns: 0, last_ns: 1 });
   const cell = (range, thread) => ({ range, thread, events: 10, weight: 10 * NS, writes: 0 });
   return {
-    source: "samples", unit: "nanoseconds", weight: "A sample stands for time.", events: 100, total: 100 * NS, axis: { start_ns: 0, bin_ns: 1000 * NS, bins: 4 },
+    source: "samples", unit: "nanoseconds", weight: "A sample stands for time.", events: 100, enough: true, total: 100 * NS, axis: { start_ns: 0, bin_ns: 1000 * NS, bins: 4 },
     threads: [{ pid: 7, tid: 7, name: "main", events: 60, weight: 60 * NS, writes: 0, phases: [] }, { pid: 7, tid: 8, name: "worker", events: 40, weight: 40 * NS, writes: 0, phases: [] }],
     objects: [
       object(1, "grid (a.c:1, in setup)", {
@@ -137,7 +137,7 @@ export function sharing() {
 /** Samples with two call chains, 75 and 25 of 100. */
 export function samples() {
   return {
-    weight: "A sample stands for time.", note: { source: "cpu-clock", rate: 1000, taken: 110, in_calls: 4, in_traps: 3, behind: 90, at: 10, ahead: 0, hardware: 0, undecoded: 3, dropped: 2 },
+    weight: "A sample stands for time.", rate: "400/s of CPU time on average, which the permitted overhead chose (at times 333/s; 1,000/s of each CPU at most)", note: { source: "cpu-clock", rate: 1000, by_overhead: true, mean_rate: 400, least_rate: 333, time_ns: 275_000_000, taken: 110, in_calls: 4, in_traps: 3, behind: 90, at: 10, ahead: 0, hardware: 0, undecoded: 3, dropped: 2 },
     ...weigh(110, { access_ns: 100 * NS, write_ns: 25 * NS }), unowned_ns: 0, with_address: 100, with_object: 100, sources: [], levels: [],
     objects: [{ object: 1, name: "grid (a.c:1, in setup)", ...weigh(100, { write_ns: 25 * NS }), threads: [], objects: 1, kind: "heap", pid: 7, steps: { count: 90, stride_bytes: 64, upward: 0.5 } }],
     places: [], lines: [{ function: "sum", file: "/src/a.c", line: 12, module: "prog", samples: 75, time_ns: 75 * NS, access_ns: 75 * NS, write_ns: 0 }, { function: null, file: null, line: null, module: null, samples: 35, time_ns: 35 * NS, access_ns: 25 * NS, write_ns: 25 * NS }],

@@ -333,10 +333,36 @@ describe("the page", () => {
     assert.match(await page.locator("#p-guide").textContent(), /each access of the program is counted/);
   });
 
+  test("the cost has the words of the terminal", async t => {
+    const page = await fixture(t, d => { d.head.overhead.slowdown = { asked: 0.05, measured: 0.038, held: 0.02, first_accesses: 0.005, samples: 0.003, contention: 0.01 }; });
+    const tile = page.locator(".tile", { hasText: "Cost" });
+    assert.match(await tile.innerText(), /Cost\s+3\.8 %\s+measured; asked 5\.0 %/);
+    assert.match(await tile.getAttribute("title"), /^held 2\.0 %, first accesses 0\.50 %, samples 0\.30 %, recorder's CPU 1\.0 %$/);
+    assert.equal(await page.locator(".tile", { hasText: "Slowdown" }).count(), 0);
+  });
+
+  test("no figure of the head is cut, and no table hides rows in itself", async t => {
+    for (const width of [1280, 800]) {
+      const page = await fixture(t, d => { d.head.trace.machine = { exact: "Some Processor of a Long Name, 128 CPUs, 1,000 GiB" }; }, { viewport: { width, height: 900 } });
+      const cut = await page.evaluate(() => [...document.querySelectorAll(".tile b")].filter(b => b.scrollWidth > b.clientWidth + 1).map(b => b.textContent));
+      assert.deepEqual(cut, [], `at ${width}`);
+      const hidden = await page.evaluate(() => [...document.querySelectorAll(".scroll")].filter(e => e.scrollHeight > e.clientHeight + 2).length);
+      assert.equal(hidden, 0, `at ${width}`);
+    }
+  });
+
+  test("too few samples say nothing of who uses what", async t => {
+    const page = await fixture(t, d => { d.head.samples = samples(); d.head.sharing = { ...sharing(), events: 3, enough: false }; });
+    const matrix = page.locator("section[aria-label='Who uses what']");
+    assert.match(await matrix.innerText(), /3 samples[^]*too few to say which threads use what/);
+    assert.equal(await matrix.locator("table").count(), 0);
+    assert.equal(await page.locator("section[aria-label='Event flow']").count(), 0);
+  });
+
   test("names of places are not cut to nothing beside many columns", async t => {
     const page = await fixture(t, d => {
       const s = { samples: 90, reads: null, writes: null, latency_cycles: { samples: 90, median: 30, p90: 200, p99: 400, max: 900 }, time_ns: null, access_ns: null, write_ns: null, call_ns: null };
-      d.head.samples = { ...s, weight: "A sample.", note: null, with_address: 0, with_object: 90, levels: [], objects: [], lines: [], flame: [], threads: [], places: [{ ...s, place: "LULESH_OMP.cc:2035" }], omitted: { objects: 0, places: 0, lines: 0, chains: 0, threads: 0 } };
+      d.head.samples = { ...s, weight: "A sample.", note: null, rate: null, with_address: 0, with_object: 90, levels: [], objects: [], lines: [], flame: [], threads: [], places: [{ ...s, place: "LULESH_OMP.cc:2035" }], omitted: { objects: 0, places: 0, lines: 0, chains: 0, threads: 0 } };
     });
     const name = page.locator(".sampled td.c-name").first();
     assert.ok(await name.evaluate(e => e.scrollWidth <= e.clientWidth), "the place does not fit");
@@ -432,7 +458,7 @@ describe("the page", () => {
       const lines = page.locator("section[aria-label='Lines of code by time']");
       assert.match(await lines.innerText(), /a\.c:12, in sum\s+68\.2 %\s+68\.2 %\s+0 %/);
       assert.match(await lines.innerText(), /unknown\s+31\.8 %\s+22\.7 %\s+100 %[^]*and 7 more/);
-      assert.match(await page.locator("section[aria-label='Time at accesses']").innerText(), /110 samples at 1,000\/s per CPU: 100 resolved, 3 not decoded/);
+      assert.match(await page.locator("section[aria-label='Time at accesses']").innerText(), /110 samples at 400\/s of CPU time on average, which the permitted overhead chose \(at times 333\/s; 1,000\/s of each CPU at most\): 100 resolved, 3 not decoded/);
       assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "no sideways scrolling");
       await page.locator("button.theme").click();
       clean(page);

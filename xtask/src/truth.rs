@@ -70,7 +70,11 @@ pub(crate) fn truth(
             places,
             &machine,
             "varve doctor",
-            &[varve.display().to_string(), "doctor".to_owned()],
+            &[
+                varve.display().to_string(),
+                "doctor".to_owned(),
+                "--all".to_owned(),
+            ],
         )?;
         // Every case has a limit of its own.
         machine.timeout = machine.timeout.max(SUITE_SECONDS);

@@ -143,6 +143,8 @@ pub struct Capability {
     pub promised: bool,
     /// Why not, or how it was found
     pub detail: String,
+    /// Whether it is of use with others only, of which another mechanism says whether all of them work
+    pub is_part: bool,
 }
 
 /// What could not be delivered since the programs were loaded, by kind

@@ -85,6 +85,9 @@ const BY_LOCKS: [&str; 5] = [
 pub(crate) const MOVE_ASKED: &str = "move_asked";
 const BY_CALLS: [&str; 3] = ["call_enter", "call_exit", "file_collapsed"];
 
+/// Tracepoints that kernels have under one name or another
+const ALTERNATIVES: [[&str; 2]; 1] = [["io_uring_submit_req", "io_uring_submit_sqe"]];
+
 pub(crate) const PROGRAMS: [Program; 29] = [
     Program {
         name: "walk_process",
@@ -491,8 +494,10 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
             required: program.need == Need::Required,
             promised: program.need == Need::Promised,
             detail,
+            is_part: matches!(program.place, Place::Function(_)),
         });
     }
+    excuse_alternatives(&mut capabilities);
     Loaded {
         object,
         links,
@@ -501,6 +506,22 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
         capabilities,
         exit_has_memory: false,
         vanish: VanishHooks::Calls,
+    }
+}
+
+/// A tracepoint that this kernel has under another name is not missing
+fn excuse_alternatives(capabilities: &mut [Capability]) {
+    for names in ALTERNATIVES {
+        let known = capabilities.iter();
+        let mut works = known.filter(|c| names.contains(&c.name) && c.available);
+        let Some(name) = works.next().map(|c| c.name) else {
+            continue;
+        };
+        let others = capabilities.iter_mut();
+        for other in others.filter(|c| names.contains(&c.name) && !c.available) {
+            other.available = true;
+            other.detail = format!("not needed: this kernel has it as {name}");
+        }
     }
 }
 

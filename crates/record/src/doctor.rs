@@ -48,6 +48,22 @@ pub struct Check {
     /// How to enable it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// What a person who asks for no details is shown of it.
+    #[serde(skip)]
+    pub brief: Brief,
+}
+
+/// What is shown of a mechanism to a person who asks for no details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brief {
+    /// What it is good for, where it works, in a few words; all of it where it does not.
+    Feature(&'static str),
+    /// Nothing where it works, all of it where it does not.
+    Missing,
+    /// All of it.
+    Always,
+    /// Nothing: it is a detail, or part of another one.
+    Never,
 }
 
 impl Check {
@@ -67,7 +83,14 @@ impl Check {
             standing,
             detail,
             hint,
+            brief: Brief::Missing,
         }
+    }
+
+    /// What it is good for.
+    fn feature(mut self, words: &'static str) -> Check {
+        self.brief = Brief::Feature(words);
+        self
     }
 
     fn note(name: &str, purpose: &str, detail: String) -> Check {
@@ -77,6 +100,7 @@ impl Check {
             standing: Standing::Note,
             detail,
             hint: None,
+            brief: Brief::Never,
         }
     }
 }

@@ -18,7 +18,7 @@ mod rights;
 mod state;
 mod target;
 
-pub use doctor::{Check, Leftovers, Standing, can_record, examine, examine_exact};
+pub use doctor::{Brief, Check, Leftovers, Standing, can_record, examine, examine_exact};
 pub use error::RecordError;
 pub use hold::HoldChoice;
 pub use hold::watchdog::{Order, watch};

@@ -461,13 +461,14 @@ impl Recorder<'_> {
                 pace.rest.begin(boundary.end);
                 pace.deadline = None;
                 let own = std::process::id();
-                (self.options.tell)(&format!("paused; `kill -USR1 {own}` goes on"));
+                (self.options.tell)(&format!(
+                    "paused: accesses are not recorded until `kill -USR1 {own}` resumes the recording"
+                ));
             } else {
                 if pace.rest.until().is_some() {
                     self.manifest.clock.start_ns = pace.start;
                 }
-                pace.rest.end(pace.start);
-                (self.options.tell)("recording from here on");
+                (self.options.tell)(&pace.rest.end(pace.start));
             }
         }
         self.show(pace, boundary.end);

@@ -116,6 +116,8 @@ pub(crate) fn keep_for_watchdog() {
 pub(crate) struct Need {
     pub(crate) what: &'static str,
     pub(crate) purpose: &'static str,
+    /// What a person can do where that suffices, in a few words; none where another mechanism says it.
+    pub(crate) feature: Option<&'static str>,
     pub(crate) capabilities: &'static [Capability],
     /// Nothing can be recorded without it.
     pub(crate) required: bool,
@@ -126,12 +128,14 @@ pub(crate) const NEEDS: [Need; 4] = [
     Need {
         what: "own processes",
         purpose: "recording commands and processes of the same user",
+        feature: Some("commands and own processes"),
         capabilities: &[Capability::Bpf, Capability::Perfmon],
         required: true,
     },
     Need {
         what: "anybody's processes",
         purpose: "recording processes of other users, and what changes its user",
+        feature: Some("processes of other users"),
         capabilities: &[
             Capability::Bpf,
             Capability::Perfmon,
@@ -143,6 +147,7 @@ pub(crate) const NEEDS: [Need; 4] = [
     Need {
         what: "trapped accesses",
         purpose: "`--backend fault`",
+        feature: None,
         capabilities: &[
             Capability::Bpf,
             Capability::Perfmon,
@@ -154,6 +159,7 @@ pub(crate) const NEEDS: [Need; 4] = [
     Need {
         what: "priority",
         purpose: "letting the target go in time on a busy machine",
+        feature: None,
         capabilities: &[Capability::Bpf, Capability::Perfmon, Capability::SysNice],
         required: false,
     },

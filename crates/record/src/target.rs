@@ -198,13 +198,18 @@ pub(crate) fn is_static(command: &[OsString]) -> bool {
     };
     let path = Path::new(program);
     if path.components().count() > 1 {
-        return path.is_file() && !varve_symbols::loads_libraries(path) && !is_script(path);
+        return path.is_file() && loads_none(path);
     }
     let search = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&search)
         .map(|folder| folder.join(program))
         .find(|p| p.is_file())
-        .is_some_and(|p| !varve_symbols::loads_libraries(&p) && !is_script(&p))
+        .is_some_and(|p| loads_none(&p))
+}
+
+fn loads_none(path: &Path) -> bool {
+    use varve_symbols::{is_loader, loads_libraries};
+    !loads_libraries(path) && !is_loader(path) && !is_script(path)
 }
 
 fn is_script(path: &Path) -> bool {

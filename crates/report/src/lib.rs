@@ -8,5 +8,6 @@ pub mod png;
 pub mod terminal;
 mod text;
 
+pub use terminal::wrap;
 pub use text::quoted_path;
 pub use varve_analyse::format;

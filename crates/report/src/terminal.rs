@@ -21,6 +21,7 @@ use std::path::Path;
 use varve_analyse::{Analysis, Known, Section};
 
 use crate::text::quoted_path;
+pub use page::wrap;
 use page::{Page, Tone};
 
 /// Narrower pages cannot be read, wider ones neither.
@@ -31,6 +32,8 @@ const WIDTHS: std::ops::RangeInclusive<usize> = 60..=120;
 pub struct TerminalOptions {
     /// The sections; none: the first screen.
     pub sections: Vec<Section>,
+    /// Whether tables have all their rows, and not the first ones.
+    pub whole: bool,
     /// Columns, 60 to 120.
     pub width: usize,
     /// Whether with ANSI colours.
@@ -41,6 +44,7 @@ pub struct TerminalOptions {
 pub fn render(analysis: &Analysis, folder: &Path, options: &TerminalOptions) -> String {
     let width = options.width.clamp(*WIDTHS.start(), *WIDTHS.end());
     let mut page = Page::new(width, options.color);
+    page.whole = options.whole;
     if options.sections.is_empty() {
         overview::write(&mut page, analysis, folder);
         return page.text;

@@ -35,7 +35,7 @@ pub use functions::FunctionBounds;
 pub use generated::{GeneratedFunction, in_its_language, read_jitdump, read_perf_map};
 pub use image::Locator;
 pub use input::{BuildId, Mapping};
-pub use interpreter::loads_libraries;
+pub use interpreter::{is_loader, loads_libraries};
 pub use names::{Asked, Namer, is_loaders, of_file, short_place, stack_name, static_name};
 pub use note::read_build_id;
 pub use statics::{Place, StaticObject, Statics, StaticsReader, mapping_objects};

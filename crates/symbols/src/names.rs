@@ -216,9 +216,8 @@ pub fn is_loaders(frames: &[Frame]) -> bool {
     let of_loader = |frame: &Frame| {
         let function = frame.function.as_deref().unwrap_or_default();
         let module = frame.module.as_deref().unwrap_or_default();
-        let module = ["ld-linux", "ld-musl", "ld.so"]
-            .iter()
-            .any(|name| module.starts_with(name));
+        let mut names = crate::interpreter::LOADERS.iter();
+        let module = names.any(|name| module.starts_with(name));
         module || function.starts_with("_dl_")
     };
     author(frames).is_some_and(of_loader)

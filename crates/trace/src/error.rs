@@ -50,6 +50,14 @@ pub enum TraceError {
         /// The output folder.
         path: PathBuf,
     },
+    /// The folder in which a trace is to be made is not there.
+    #[error("cannot create {path}: there is no folder {parent}")]
+    NoParent {
+        /// The output folder.
+        path: PathBuf,
+        /// The folder above it.
+        parent: PathBuf,
+    },
     /// Something that Varve does not make stands where a file or folder of a trace stands.
     #[error("{path} is {what}: it is left alone, and nothing is read or written through it")]
     Foreign {
@@ -181,6 +189,9 @@ impl TraceError {
             TraceError::NotOurs { .. } => Some("choose another folder with -o, or remove it first"),
             TraceError::Foreign { .. } => {
                 Some("name the folder itself, or remove what stands there")
+            }
+            TraceError::NoParent { .. } => {
+                Some("make that folder first (mkdir -p), or choose another one with -o")
             }
             TraceError::Owner { .. } => Some("choose a folder of your own with -o"),
             TraceError::Busy { .. } => {

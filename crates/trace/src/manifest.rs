@@ -251,12 +251,18 @@ pub struct Overhead {
 pub struct SamplesNote {
     /// What took them.
     pub source: SampleSource,
-    /// How many were asked for, per second of each CPU.
+    /// How many were asked for, per second of each CPU; where the permitted overhead chooses, at most.
     pub rate: u32,
+    /// Whether the permitted overhead chose how many were taken.
+    pub by_overhead: bool,
+    /// How many were taken on average, per second of CPU time of the target.
+    pub mean_rate: u32,
     /// The lowest rate at which they were taken for a time, to keep within the permitted overhead.
     pub least_rate: u32,
     /// How many were taken of recorded threads.
     pub taken: u64,
+    /// The CPU time that they stand for; 0 where they have no weight in time.
+    pub time_ns: Duration,
     /// Of those: the kernel was at work, in a system call.
     pub in_calls: u64,
     /// The kernel was at work, for a fault or an interrupt.
@@ -283,8 +289,11 @@ impl SamplesNote {
         SamplesNote {
             source,
             rate,
+            by_overhead: false,
+            mean_rate: rate,
             least_rate: rate,
             taken: 0,
+            time_ns: Duration(0),
             in_calls: 0,
             in_traps: 0,
             behind: 0,
@@ -294,6 +303,16 @@ impl SamplesNote {
             undecoded: 0,
             gathers: 0,
             dropped: 0,
+        }
+    }
+
+    /// One more was taken, which stands for this much time.
+    pub fn take(&mut self, time: Duration) {
+        self.taken += 1;
+        self.time_ns = self.time_ns + time;
+        if self.time_ns.0 > 0 {
+            let each_second = u128::from(self.taken) * 1_000_000_000 / u128::from(self.time_ns.0);
+            self.mean_rate = u32::try_from(each_second).unwrap_or(u32::MAX);
         }
     }
 }

@@ -77,6 +77,15 @@ fn split(path: &Path) -> (PathBuf, Option<&std::ffi::OsStr>) {
     (parent, path.file_name())
 }
 
+/// Why a trace cannot be written into the folder above it.
+fn above(path: &Path, parent: &Path) -> impl FnOnce(io::Error) -> TraceError {
+    let (path, parent) = (path.to_owned(), parent.to_owned());
+    move |e| match e.kind() {
+        io::ErrorKind::NotFound => TraceError::NoParent { path, parent },
+        _ => TraceError::io("enter", parent)(e),
+    }
+}
+
 impl Output {
     /// A private folder that must not be there yet.
     pub fn new(path: impl Into<PathBuf>) -> Output {
@@ -92,6 +101,8 @@ impl Output {
     /// # Errors
     /// What would keep it from that, as far as it can be known now.
     pub fn check(&self) -> Result<(), TraceError> {
+        let (parent, _) = split(&self.path);
+        Directory::passage(&parent).map_err(above(&self.path, &parent))?;
         if self.existing == Existing::Number {
             return Ok(());
         }
@@ -108,8 +119,7 @@ impl Output {
     /// A folder that is there and must stay, and one that cannot be made.
     pub fn create(&self) -> Result<TraceFolder, TraceError> {
         let (parent, name) = split(&self.path);
-        std::fs::create_dir_all(&parent).map_err(TraceError::io("create", &parent))?;
-        let within = Directory::passage(&parent).map_err(TraceError::io("open", &parent))?;
+        let within = Directory::passage(&parent).map_err(above(&self.path, &parent))?;
         let within = Arc::new(within);
         let Some(name) = name else {
             return Err(TraceError::NotOurs {

@@ -70,6 +70,13 @@ pub(crate) fn without_dashes(error: &clap::Error, arguments: &[String]) -> Optio
     })
 }
 
+/// Whether `varve record` was typed without anything to record.
+pub(crate) fn lacks_target(error: &clap::Error, arguments: &[String]) -> bool {
+    let is_record = |name: &String| !name.is_empty() && "record".starts_with(name.as_str());
+    error.kind() == clap::error::ErrorKind::MissingRequiredArgument
+        && arguments.get(1).is_some_and(is_record)
+}
+
 /// Whether `--section help` was typed, which no section is called.
 pub(crate) fn asks_for_sections(error: &clap::Error, arguments: &[String]) -> bool {
     let is_asked = |pair: &[String]| pair[0] == "--section" && pair[1] == "help";
@@ -115,6 +122,18 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_recording_of_nothing_is_noticed() {
+        let lacks = |line: &str| {
+            let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let error = Arguments::try_parse_from(&arguments).err();
+            error.is_some_and(|e| lacks_target(&e, &arguments))
+        };
+        assert!(lacks("varve record") && lacks("varve recor -o t.varve --"));
+        assert!(!lacks("varve record -- ls") && !lacks("varve record -p 1x"));
+        assert!(!lacks("varve recover") && !lacks("varve report"));
     }
 
     #[test]

@@ -19,6 +19,14 @@ fn refuse(error: &clap::Error) -> ! {
         print!("{}", varve_analyse::Section::help());
         std::process::exit(0)
     }
+    if arguments::lacks_target(error, &typed) {
+        varve_ui::error("there is nothing to record");
+        varve_ui::hint(
+            "give a command after `--`, as in `varve record -- ./program`, or the number of a process that runs, as in \
+             `varve record -p 1234`; `varve record --help` says more",
+        );
+        std::process::exit(error.exit_code())
+    }
     match arguments::without_dashes(error, &typed) {
         Some(meant) => {
             varve_ui::error("the command to record comes after `--`");

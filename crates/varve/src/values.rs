@@ -76,6 +76,14 @@ impl FromStr for Size {
     }
 }
 
+/// The number of a process.
+pub(crate) fn process(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| *n > 0);
+    number.ok_or_else(|| {
+        "give the number of a process, such as 1234; `pgrep NAME` finds it".to_owned()
+    })
+}
+
 pub(crate) fn split_unit(text: &str) -> (&str, &str) {
     let at = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -101,5 +109,12 @@ mod tests {
         assert_eq!("2M".parse(), Ok(Size(Bytes(2 << 20))));
         assert!("99999999999999999999G".parse::<Size>().is_err());
         assert!("x".parse::<Size>().is_err());
+        assert_eq!(process("1234"), Ok(1234));
+        for text in ["1x", "0", "-1", "", "99999999999"] {
+            assert!(
+                process(text).is_err_and(|why| why.contains("pgrep")),
+                "{text}"
+            );
+        }
     }
 }

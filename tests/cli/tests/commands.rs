@@ -43,6 +43,7 @@ fn help() {
     insta::assert_snapshot!("record_help", message(&["record", "--help"]));
     insta::assert_snapshot!("report_help", message(&["report", "--help"]));
     insta::assert_snapshot!("doctor_help", message(&["doctor", "--help"]));
+    insta::assert_snapshot!("recover_help", message(&["recover", "--help"]));
 }
 
 #[test]
@@ -75,7 +76,64 @@ fn refusals() {
     insta::assert_snapshot!("no_command", message(&["record", "--", "no-such-program"]));
     insta::assert_snapshot!("a_folder", message(&["record", "--", "/"]));
     insta::assert_snapshot!("no_process", message(&["record", "-p", "4000000"]));
+    insta::assert_snapshot!("no_number", message(&["record", "-p", "1x"]));
+    insta::assert_snapshot!(
+        "no_folder_above",
+        message(&["record", "-o", "no/such/x.varve", "--", "touch", "made"])
+    );
     insta::assert_snapshot!("no_trace", message(&["report", "no-such.varve"]));
+}
+
+#[test]
+fn a_folder_above_the_trace_is_not_made() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = run(
+        &["record", "-o", "no/such/x.varve", "--", "touch", "made"],
+        folder.path(),
+    );
+    assert_eq!(output.status.code(), Some(125));
+    let left = std::fs::read_dir(folder.path())
+        .expect("the folder")
+        .count();
+    assert_eq!(left, 0, "nothing is made, and the command does not run");
+}
+
+#[test]
+fn a_delay_says_when_it_is_over_and_what_follows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = run(
+        &["record", "--delay", "200ms", "--", "sleep", "0.6"],
+        folder.path(),
+    );
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().next().unwrap_or_default();
+    assert!(
+        line.starts_with("varve: the delay is over after "),
+        "{said}"
+    );
+    assert!(line.contains("accesses are recorded from now on"), "{said}");
+}
+
+/// The loader names no loader itself, and loads what is to be preloaded nevertheless.
+#[test]
+fn a_program_that_is_run_by_the_loader_is_not_static() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let loader = "/lib64/ld-linux-x86-64.so.2";
+    if !Path::new(loader).exists() {
+        eprintln!("skipped: no {loader} here");
+        return;
+    }
+    let fault = ["record", "--backend", "fault", "-o", "f.varve", "--"];
+    let output = run(
+        &[&fault[..], &[loader, "/bin/true"]].concat(),
+        folder.path(),
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Not every machine can trap at all.
+    if output.status.code() != Some(0) {
+        assert!(said.contains("/dev/userfaultfd"), "{said}");
+    }
 }
 
 /// The text with `N` for each figure and its unit, which differ from run to run.
@@ -184,6 +242,20 @@ fn every_command_that_a_report_names_works() {
     assert_eq!(output.status.code(), Some(0));
     let screen = run(&["report", "t t.varve"], folder.path()).stdout;
     let all = run(&["report", "t t.varve", "--all"], folder.path()).stdout;
+    let cut = "more (--all shows them)";
+    let some = run(
+        &["report", "t t.varve", "--section", "objects"],
+        folder.path(),
+    )
+    .stdout;
+    assert!(
+        String::from_utf8_lossy(&some).contains(cut),
+        "there are many objects"
+    );
+    assert!(
+        !String::from_utf8_lossy(&all).contains(cut),
+        "all are there"
+    );
     let recorded = output.stderr;
     let mut tried = 0;
     for text in [screen, all, recorded] {

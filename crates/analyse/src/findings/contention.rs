@@ -153,14 +153,17 @@ impl<'a> Found<'a> {
             more => format!("; and {more} more"),
         };
         format!(
-            "{}{more}. {}From {MIN_EVENTS} events of each thread and {MIN_TURNS} turns on; of {} tested, chance of any \
-             by luck below {:.0} %. {}",
+            "{}{more}. {}Listed where each thread was seen {MIN_EVENTS} times and they took turns {MIN_TURNS} times; {} tested, \
+             and the chance that any is listed by luck is below {:.0} %. {}",
             blocks.join("; "),
             match of_firsts(sharing) {
                 true => "",
                 false => "± is one standard error of the sampling. ",
             },
-            format::counted(sharing.tested, "block"),
+            match sharing.tested {
+                1 => "1 block was".to_owned(),
+                n => format!("{} blocks were", format::count(n)),
+            },
             100.0 * SURE,
             sharing.weight
         )

@@ -68,7 +68,7 @@ finding_ids! {
     /// Memory that the tail of the recording did not touch.
     ColdTail = "cold-tail", "release it, compress it or use slower memory";
     /// Memory whose pages were touched in one interval each.
-    TouchedOnce = "touched-once", "work in pieces that are used again";
+    TouchedOnce = "touched-once", "use each piece while it is cached";
     /// Many short lives of one site.
     Churn = "churn", "keep one buffer and use it again";
     /// Pages that count as touched whether they were or not.

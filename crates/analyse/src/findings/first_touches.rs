@@ -156,7 +156,7 @@ pub(super) fn scanned_by_all(f: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let title = format!(
-        "All {most} threads touched {} first in equal shares",
+        "All {most} threads touched {} first, in about equal shares",
         format::bytes(Bytes(bytes))
     );
     let evidence = format!("By page faults: {names}. A scan cannot show later accesses by thread.");

@@ -29,7 +29,7 @@ pub(super) fn reported(found: &[Finding]) -> HashSet<ObjectId> {
     of.flat_map(|f| f.objects.iter().copied()).collect()
 }
 
-/// Objects of at least 1 MiB, with at least 64 first touches, 95 % of them by one thread, of which other threads use parts
+/// Objects of at least 1 MiB, with at least 64 first touches and, of samples, 64 events, 95 % of the first touches by one thread, of which other threads use parts
 /// of their own: in each part the heaviest thread has 90 % of the weight or more, on average; at least two threads have a
 /// tenth of it each, and the first toucher not more than three quarters.
 pub(super) fn parallel_first_touch(f: &Facts<'_>) -> Option<Finding> {
@@ -49,9 +49,11 @@ pub(super) fn parallel_first_touch(f: &Facts<'_>) -> Option<Finding> {
             _ => (pages, first),
         };
         let bytes = of.bytes?;
+        let sure = sharing.source == SharingSource::Counts || o.events >= SCAN_EVENTS;
         let users = o.threads.iter().filter(|t| t.weight.saturating_mul(10) >= o.weight);
         let its = one.map_or(0, |t| t.weight);
         (bytes >= WORTH
+            && sure
             && o.ranges.count >= 8
             && first >= 64
             && pages.saturating_mul(20) >= first.saturating_mul(19)
@@ -77,7 +79,7 @@ pub(super) fn parallel_first_touch(f: &Facts<'_>) -> Option<Finding> {
     let (_, objects, bytes) = list(fits);
     let (tid, _) = who.into_iter().max_by_key(|(_, n)| *n)?;
     let title = format!(
-        "{} first touched by thread {tid} are used by others in parts of their own",
+        "{} were first touched by thread {tid}, and other threads use them, each a part of its own",
         format::bytes(Bytes(bytes))
     );
     let evidence = format!("{}. {}", shares.join("; "), sharing.weight);
@@ -97,7 +99,7 @@ pub(super) fn parallel_first_touch(f: &Facts<'_>) -> Option<Finding> {
 /// Some of them write it.
 pub(super) fn interleave(f: &Facts<'_>) -> Option<Finding> {
     let (title, evidence, objects) = scanned(f, false)?;
-    let advice = "No node is right for it: spread its pages over the nodes (numactl --interleave, mbind with \
+    let advice = "No memory node is right for it: spread its pages over the nodes (numactl --interleave, mbind with \
                   MPOL_INTERLEAVE), so that no memory controller serves all threads.";
     Some(finding(
         FindingId::Interleave,
@@ -111,8 +113,8 @@ pub(super) fn interleave(f: &Facts<'_>) -> Option<Finding> {
 /// The same where at most a twentieth of the weight writes: it is read-only after initialisation.
 pub(super) fn replicate(f: &Facts<'_>) -> Option<Finding> {
     let (title, evidence, objects) = scanned(f, true)?;
-    let advice = "It is read-only after initialisation: give each node a copy of its own if it is small, else interleave \
-                  it over the nodes.";
+    let advice = "It is read-only after initialisation: give each memory node a copy of its own if it is small, else \
+                  interleave it over the nodes.";
     Some(finding(
         FindingId::Replicate,
         title,
@@ -231,7 +233,7 @@ pub(super) fn split_hot_cold(f: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let title = format!(
-        "{} lie in objects with a hot part and a cold part",
+        "{} are hardly used, in objects of which a small part is hot",
         format::bytes(Bytes(cold))
     );
     let evidence = format!("{}. {}", shown.join("; "), sharing.weight);

@@ -167,11 +167,11 @@ pub(super) fn huge_pages(analysis: &Analysis) -> Option<Finding> {
         false => format!(" They lie in {}.", names.join(", ")),
     };
     let title = format!(
-        "{} of the page touches are huge pages, at their own size",
+        "{} of the page touches are of huge pages, which count whole",
         format::percent(huge.min(all), all)
     );
     let evidence = format!(
-        "A touch of one byte of a huge page counts all of it: how much of each is used is unknown.{lie}"
+        "A touch of one byte of a huge page counts all of it: how much of each is used is not known.{lie}"
     );
     let advice = "Record once with --thp=never to see 4 KiB pages.";
     let objects = largest.iter().map(|o| o.object).take(100).collect();

@@ -54,18 +54,18 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
         ),
         (0, new_bytes) => (
             format!(
-                "{} were touched only when new",
+                "{} were touched only when they were new",
                 format::bytes(Bytes(new_bytes))
             ),
-            format!("Touched only after their birth: {new}."),
+            format!("{ONLY_NEW}: {new}."),
         ),
         (never_bytes, new_bytes) => (
             format!(
-                "{} were allocated and never touched, {} only when new",
+                "{} were allocated and never touched, {} only when they were new",
                 format::bytes(Bytes(never_bytes)),
                 format::bytes(Bytes(new_bytes))
             ),
-            format!("Never touched: {never}. Touched only after their birth: {new}."),
+            format!("Never touched: {never}. {ONLY_NEW}: {new}."),
         ),
     };
     if !f.analysis.trace.complete {
@@ -74,16 +74,37 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
     if f.analysis.trace.attached {
         evidence += " What happened before the recording began is not known.";
     }
-    let advice = "Allocate less, or when it is needed. Memory that is filled once and never read again can be \
-                  released, or lie on the slowest tier.";
-    Some(finding(
+    let mut advice = Vec::new();
+    if never_bytes > 0 {
+        advice.push(
+            "Untouched pages take address space, and no memory unless they were touched before the recording: where they are a \
+             reserve, nothing needs to be done; else allocate as much as is used, when it is used.",
+        );
+    }
+    if new_bytes > 0 {
+        advice.push(
+            "What was filled and not used again can be released after its first use, be made when it is needed, or lie in slower \
+             memory.",
+        );
+    }
+    let found = finding(
         FindingId::NeverTouched,
         title,
         evidence,
-        advice,
+        &advice.join(" "),
         objects,
-    ))
+    );
+    Some(match never_bytes {
+        0 => Finding {
+            action: "release it after its first use".to_owned(),
+            ..found
+        },
+        _ => found,
+    })
 }
+
+/// What is said of memory that was touched only when it was new.
+const ONLY_NEW: &str = "Touched in the first twentieth of their life and not later";
 
 /// At least 10 s and 40 intervals of recording; objects alive at its end of which at least 1 MiB and 10 % of the
 /// touched pages were not touched in its last quarter; 4 MiB in all.
@@ -109,14 +130,14 @@ pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
     let tail = format::duration(tail.duration_ns);
     let all = f.analysis.footprint.touched_pages.or_zero().bytes().0;
     let title = format!(
-        "{} were cold for the last {tail}",
+        "{} were touched before, but not in the last {tail}",
         format::bytes(Bytes(bytes))
     );
     let evidence = format!(
-        "{} of all memory touched. {names}.",
+        "{} of all memory touched: {names}.",
         format::percent(bytes, all)
     );
-    let advice = "A candidate for a slower tier, for compression or for release, unless a later phase needs it.";
+    let advice = "It can be released or compressed, or lie in slower memory, unless a later phase of the program needs it again.";
     Some(finding(
         FindingId::ColdTail,
         title,
@@ -150,12 +171,12 @@ pub(super) fn touched_once(f: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let title = format!(
-        "{} lie in objects whose pages were touched once",
+        "{} lie in objects whose pages were touched in one interval only",
         format::bytes(Bytes(bytes))
     );
-    let evidence = format!("At least 90 % of the pages in one interval only: {names}.");
-    let advice = "Streamed data gains nothing from fast memory or from caches: process it in pieces that are used \
-                  again, release the pages behind, or place it on a slower tier.";
+    let evidence = format!("So were at least 90 % of the pages of: {names}.");
+    let advice = "Data that is gone through once gains nothing from caches or fast memory. Do all that is to be done with a piece \
+                  while it is cached, release what is done with, or place it in slower memory.";
     Some(finding(
         FindingId::TouchedOnce,
         title,
@@ -212,7 +233,7 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
         .max_by_key(|churned| churned.died)?;
     let group = worst.group;
     let title = format!(
-        "{} lived briefly, {} of them at one site",
+        "{} of one allocation site lived briefly, {} in all",
         format::counted(worst.died, "object"),
         format::bytes(worst.bytes)
     );
@@ -226,8 +247,8 @@ pub(super) fn churn(f: &Facts<'_>) -> Option<Finding> {
         format::counted(worst.faults, "page fault"),
         worst.faults as f64 / group.objects.max(1) as f64
     );
-    let advice = "Keep one buffer and use it again, or raise the allocator's threshold so that it keeps the pages: \
-                  each new life pays page faults and zeroing.";
+    let advice = "Each new object pays for page faults and for zeroing its pages. Keep one buffer and use it again, or have the \
+                  allocator keep freed memory (glibc: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt).";
     let objects = f
         .analysis
         .objects

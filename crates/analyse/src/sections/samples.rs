@@ -4,6 +4,7 @@
 
 mod code;
 mod tally;
+mod words;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -18,6 +19,7 @@ use varve_trace::{SamplesNote, Trace, TraceError};
 
 pub use code::{ChainTime, LineTime};
 use tally::Tally;
+use words::{rate_in_words, weight};
 
 use crate::assemble::Tables;
 
@@ -35,6 +37,8 @@ pub struct SampleUse {
     pub weight: String,
     /// How Varve took them and what became of them; null where another tool did.
     pub note: Option<SamplesNote>,
+    /// At which rate they were taken and what chose it; null where another tool took them.
+    pub rate: Option<String>,
     /// All samples.
     #[serde(flatten)]
     pub all: Sampled,
@@ -408,6 +412,7 @@ pub(crate) fn read(
     Ok(Some(SampleUse {
         weight: weight(&sums.sources).to_owned(),
         note: trace.manifest.samples,
+        rate: trace.manifest.samples.as_ref().map(rate_in_words),
         unowned_ns: all.time_ns.map(|_| Duration(sums.unowned)),
         all,
         with_address: sums.with_address,
@@ -503,26 +508,6 @@ fn cut<T>(list: &mut Vec<T>) -> u64 {
     let beyond = list.len().saturating_sub(MAX);
     list.truncate(MAX);
     beyond as u64
-}
-
-/// What one sample stands for.
-fn weight(sources: &[u64]) -> &'static str {
-    let most = SampleSource::ALL
-        .iter()
-        .zip(sources)
-        .max_by_key(|(_, n)| **n);
-    match most.map(|(source, _)| *source) {
-        Some(SampleSource::CpuClock) => {
-            "A sample stands for time spent waiting at an access, not for a number of accesses."
-        }
-        Some(SampleSource::Lackey) => "Each access is counted once.",
-        Some(SampleSource::Moca | SampleSource::Fault) => {
-            "A sample is the first access to a page in an interval."
-        }
-        _ => {
-            "A sample stands for as many accesses as the recording tool's period says; loads may have been sampled from a latency on only."
-        }
-    }
 }
 
 #[cfg(test)]

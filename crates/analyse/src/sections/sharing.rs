@@ -25,7 +25,7 @@ pub(crate) use sharers::Sharers;
 
 /// Parts into which an object's pages are divided, at most, a whole number of pages each.
 pub(crate) const RANGES: u64 = 64;
-/// A thread of which less is known is not said to leave an object alone.
+/// A thread of which less is known is not said to leave an object alone, nor an object to be one thread's.
 pub(crate) const ENOUGH: u64 = 30;
 
 /// Who shares what.
@@ -39,6 +39,8 @@ pub struct SharingUse {
     pub weight: String,
     /// Events: rows of counts, samples of known accesses, first accesses to pages in intervals, or page faults.
     pub events: u64,
+    /// Whether these are enough to say who uses what: of samples, [`ENOUGH`].
+    pub enough: bool,
     /// Their weight.
     pub total: u64,
     /// The time axis of flows; null where the source has none.
@@ -201,6 +203,8 @@ pub enum SharingClass {
     ManyWriters,
     /// Several threads; which of them write is not known.
     Shared,
+    /// Fewer than [`ENOUGH`] samples of it, which do not show several threads that write: others may have gone unseen.
+    TooFew,
 }
 
 impl SharingClass {
@@ -212,6 +216,7 @@ impl SharingClass {
             SharingClass::OneWriter => "one writes",
             SharingClass::ManyWriters => "several write",
             SharingClass::Shared => "shared",
+            SharingClass::TooFew => "too few samples",
         }
     }
 }

@@ -70,6 +70,13 @@ fn never_touched_and_only_when_new() {
         .unwrap();
     assert!(finding.title.starts_with("4 MiB"), "{}", finding.title);
     assert!(finding.evidence.contains("o3"), "{}", finding.evidence);
+    assert_eq!(finding.action, "allocate less, or later");
+    assert!(
+        finding.advice.starts_with("Untouched pages"),
+        "{}",
+        finding.advice
+    );
+    assert!(!finding.advice.contains("first use"), "{}", finding.advice);
     // A mapping that holds a heap: its own pages do not follow from its size.
     made.objects.push(object(4, 40_000, 512));
     made.objects[2].layer = 2;
@@ -81,12 +88,11 @@ fn never_touched_and_only_when_new() {
         .iter()
         .find(|f| f.id == FindingId::NeverTouched)
         .unwrap();
-    assert!(
-        finding.title.contains("only when new") || finding.title.contains("when new"),
-        "{}",
-        finding.title
-    );
+    assert_eq!(finding.title, "2 MiB were touched only when they were new");
     assert!(!finding.evidence.contains("o3"), "{}", finding.evidence);
+    // The advice is of what was found.
+    assert_eq!(finding.action, "release it after its first use");
+    assert!(!finding.advice.contains("Untouched"), "{}", finding.advice);
 }
 
 #[test]

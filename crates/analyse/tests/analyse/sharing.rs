@@ -139,7 +139,7 @@ fn parts_of_their_own_ask_for_a_parallel_first_touch() {
     let found = with(PAGES / 2, false);
     let one = finding(&found, FindingId::ParallelFirstTouch).expect("halves");
     assert!(
-        one.title.contains("8 MiB first touched by thread 1"),
+        one.title.contains("8 MiB were first touched by thread 1"),
         "{one:?}"
     );
     // More is known than by first touches alone.
@@ -222,6 +222,33 @@ fn hot_and_cold_parts_are_split() {
         finding(&with(128, 300), FindingId::SplitHotCold).is_none(),
         "too few"
     );
+}
+
+#[test]
+fn next_to_no_samples_say_next_to_nothing() {
+    let of = |samples: u64| {
+        let mut made = two_threads();
+        made.samples = (0..samples)
+            .map(|i| sample(i, 1, 1, FIRST * 4096 + i * 64, i % 2 == 0))
+            .collect();
+        made.analyse()
+    };
+    let one = of(1);
+    assert!(!one.sharing.as_ref().unwrap().enough);
+    assert_eq!(shared(&one, 1).class, Some(SharingClass::TooFew));
+    assert!(shared(&one, 1).phases.is_empty());
+    assert!(one.sharing.as_ref().unwrap().threads[0].phases.is_empty());
+    let many = of(30);
+    assert!(many.sharing.as_ref().unwrap().enough);
+    assert_eq!(shared(&many, 1).class, Some(SharingClass::Private));
+    // Two threads that were seen to write do write it, however few samples there are.
+    let mut made = two_threads();
+    made.samples = vec![
+        sample(0, 1, 1, FIRST * 4096, true),
+        sample(1, 2, 1, FIRST * 4096, true),
+    ];
+    let two = made.analyse();
+    assert_eq!(shared(&two, 1).class, Some(SharingClass::ManyWriters));
 }
 
 #[test]

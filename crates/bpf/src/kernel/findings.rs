@@ -15,6 +15,7 @@ pub(super) fn describe(found: &Found, exit_has_memory: bool) -> Vec<Capability> 
         // What a kernel does not have nobody can use; what cannot be found is missed
         promised: name != "soft-dirty bits" && found.vmemmap_problem.is_some(),
         detail,
+        is_part: false,
     };
     let flag = |bit| found.features & bit != 0 && found.vmemmap_problem.is_none();
     let why = |bit: u32, what: &str| match &found.vmemmap_problem {
@@ -72,7 +73,7 @@ pub(super) fn describe(found: &Found, exit_has_memory: bool) -> Vec<Capability> 
             if found.soft_dirty {
                 "found".into()
             } else {
-                "this kernel has no soft-dirty bits (hint: CONFIG_MEM_SOFT_DIRTY)".into()
+                "this kernel has no soft-dirty bits (hint: `--writes on` distinguishes them too, at the cost of a fault per first write; kernels with CONFIG_MEM_SOFT_DIRTY do so for nothing)".into()
             },
         ),
         row(

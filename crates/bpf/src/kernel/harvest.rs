@@ -95,7 +95,11 @@ impl Kernel {
             available: tried.is_ok(),
             required: false,
             promised: false,
-            detail: tried.map_or_else(|why| why, |()| "what was cleared was kept".to_owned()),
+            detail: tried.map_or_else(
+                |why| format!("{why} (hint: nothing needs to be done: the target is held instead)"),
+                |()| "what was cleared was kept".to_owned(),
+            ),
+            is_part: false,
         });
     }
 

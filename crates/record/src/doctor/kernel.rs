@@ -2,7 +2,7 @@
 
 use varve_bpf::{Kernel, LoadOptions};
 
-use super::{Check, Standing};
+use super::{Brief, Check, Standing};
 
 pub(super) fn programs() -> Vec<Check> {
     let all = LoadOptions {
@@ -32,6 +32,10 @@ pub(super) fn programs() -> Vec<Check> {
                         },
                         detail,
                         hint,
+                        brief: match c.is_part {
+                            true => Brief::Never,
+                            false => Brief::Missing,
+                        },
                     }
                 })
                 .chain([clock, hardware_samples()])
@@ -45,6 +49,7 @@ pub(super) fn programs() -> Vec<Check> {
                 standing: Standing::Required,
                 detail,
                 hint,
+                brief: Brief::Missing,
             }]
         }
     }
@@ -65,6 +70,7 @@ fn clock_samples(kernel: &mut Kernel) -> Check {
             }),
         Standing::Missing,
     )
+    .feature("samples of where time goes")
 }
 
 /// Where the kernel says that the processor samples accesses by itself.
@@ -98,6 +104,7 @@ pub(super) fn write_protection() -> Check {
             }),
         Standing::Missing,
     )
+    .feature("writes apart from reads (--writes on)")
 }
 
 pub(super) fn trapping() -> Check {
@@ -109,6 +116,7 @@ pub(super) fn trapping() -> Check {
             .map_err(|why| (why, "Linux 6.8 or later has it; it takes root, or CAP_SYS_PTRACE and CAP_DAC_OVERRIDE")),
         Standing::Missing,
     )
+    .feature("every first access trapped (--backend fault)")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What recorders left that were killed.
 
-use super::{Check, Leftovers};
+use super::{Brief, Check, Leftovers};
 use crate::leftovers::Leftover;
 
 pub(super) fn leftovers(left: &[Leftover], choice: Leftovers) -> Check {
@@ -35,6 +35,9 @@ pub(super) fn leftovers(left: &[Leftover], choice: Leftovers) -> Check {
         "cgroups and run folders of recorders that were killed",
         detail,
     );
+    if !left.is_empty() {
+        check.brief = Brief::Always;
+    }
     if choice == Leftovers::List && !certain.is_empty() {
         check.hint =
             Some("`varve doctor --clean` removes them, and so does the next recording".into());

@@ -19,6 +19,7 @@ pub(super) fn preloading(preload: Result<Option<PathBuf>, String>) -> Check {
         found,
         Standing::Missing,
     )
+    .feature("heap objects with call stacks")
 }
 
 /// What `--backend exact` needs; `plugin` is where the emulator's plugin lies.
@@ -44,6 +45,7 @@ pub fn examine_exact(plugin: Result<Option<PathBuf>, String>) -> Check {
         found,
         Standing::Missing,
     )
+    .feature("every access counted (--backend exact)")
 }
 
 pub(super) fn rings() -> Check {

@@ -38,7 +38,11 @@ pub(super) fn privileges() -> Vec<Check> {
         } else {
             Standing::Missing
         };
-        Check::new(need.what, need.purpose, result.map_err(|e| (e, hint.as_str())), needed)
+        let check = Check::new(need.what, need.purpose, result.map_err(|e| (e, hint.as_str())), needed);
+        match need.feature {
+            Some(words) => check.feature(words),
+            None => check,
+        }
     }));
     checks
 }

@@ -11,6 +11,9 @@ use varve_sys::{Cgroup, Freezer, Frozen};
 
 use crate::marker::Marker;
 
+/// What a person can do about a cgroup that others are in too.
+const OWN_CGROUP: &str = "A program with many threads is held in less time where it has a cgroup of its own: start it with `systemd-run --scope`";
+
 /// A process that was made in the middle of a look is in its cgroup a moment before the kernel's part tracks it.
 const TRIES: u32 = 5;
 
@@ -33,11 +36,15 @@ impl FoundGroup {
     pub(crate) fn of(pid: Pid, tracked: &TrackedProcesses) -> Result<FoundGroup, String> {
         let path = Cgroup::of(pid).map_err(|e| e.to_string())?;
         if Cgroup::mount_point().is_ok_and(|root| root == path) {
-            return Err("it is in the root of all cgroups, which has no freezer".to_owned());
+            return Err(format!(
+                "it is in the root cgroup, which cannot be frozen. {OWN_CGROUP}"
+            ));
         }
         let own = Cgroup::of(Pid(std::process::id()));
         if own.is_ok_and(|own| own.starts_with(&path)) {
-            return Err(format!("this recorder is in its cgroup {path:?} too"));
+            return Err(format!(
+                "this recorder is in its cgroup {path:?} too. {OWN_CGROUP}"
+            ));
         }
         let freezer = Freezer::open(&path).map_err(|e| e.to_string())?;
         if freezer.is_asked_to_freeze().is_ok_and(|asked| asked) {
@@ -50,7 +57,7 @@ impl FoundGroup {
                 None => break,
                 Some(other) if tried == TRIES => {
                     return Err(format!(
-                        "others are in its cgroup {path:?}, such as process {other}"
+                        "other processes are in its cgroup {path:?}, such as process {other}. {OWN_CGROUP}"
                     ));
                 }
                 Some(_) => std::thread::sleep(Duration::from_millis(1)),

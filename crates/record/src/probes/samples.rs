@@ -86,11 +86,12 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     };
     setup.flags = setup.flags | TrackFlags::SAMPLES;
     Ok(match started {
-        Ok(sampler) => {
+        Ok(mut sampler) => {
+            let adapts = matches!(setup.options.samples, SamplesChoice::Within { .. });
+            sampler.note_mut().by_overhead = adapts;
             setup.manifest.samples = Some(sampler.note());
             setup.manifest.capabilities.insert(Capability::Samples);
             let written = sampler.note();
-            let adapts = matches!(setup.options.samples, SamplesChoice::Within { .. });
             Some(Box::new(Samples {
                 sampler,
                 adapts,

@@ -47,13 +47,21 @@ impl Rest {
         self.pauses += 1;
     }
 
-    /// Accesses are recorded from now on.
-    pub(super) fn end(&mut self, now: Time) {
-        if let (Some(since), None) = (self.since, self.until) {
-            self.paused = self.paused + (now - since);
+    /// Accesses are recorded from now on; the sentence that says so.
+    pub(super) fn end(&mut self, now: Time) -> String {
+        let lasted = now - self.since.take().unwrap_or(now);
+        let length = format!("{:.1} s", lasted.0 as f64 / 1e9);
+        match self.until.take() {
+            Some(_) => format!(
+                "the delay is over after {length}: accesses are recorded from now on, and those before are not in the trace"
+            ),
+            None => {
+                self.paused = self.paused + lasted;
+                format!(
+                    "the pause is over after {length}: accesses are recorded again, and those of the pause are not in the trace"
+                )
+            }
         }
-        self.since = None;
-        self.until = None;
     }
 
     /// Notes what became of it, at the end of the recording.
@@ -62,7 +70,7 @@ impl Rest {
             let note = "The target ended before the delay was over: nothing was recorded.";
             manifest.notes.push(note.to_owned());
         } else if self.pauses > 0 {
-            self.end(now);
+            let _ = self.end(now);
             let times = match self.pauses {
                 1 => "once".to_owned(),
                 more => format!("{more} times"),

@@ -109,7 +109,9 @@ pub(super) fn plan(placements: &[Placement], sites: &[Site]) -> (Vec<Lane>, Vec<
     let heat = |s: usize| (sites[s].touches, sites[s].possibly);
     order.sort_by_key(|&s| std::cmp::Reverse(heat(s)));
     let untouched = order.split_off(order.partition_point(|&s| heat(s) > (Some(0), Some(0))));
-    let rest = order.split_off(order.len().min(OWN_LANES));
+    // What others alone may have touched has no lane of its own: a page full of libraries would hide the program.
+    let own = order.partition_point(|&s| sites[s].touches > Some(0));
+    let rest = order.split_off(own.min(OWN_LANES));
     let own = order.into_iter().map(|s| (Holds::Group(s as u32), vec![s]));
     let rest = ObjectKind::ALL.iter().map(|&kind| {
         let of = rest.iter().copied().filter(|&s| sites[s].kind == kind);

@@ -22,9 +22,16 @@ pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
     page.heading("Time at accesses (samples)");
     page.wrapped(&what(samples, note), Tone::Faint);
     let (all, accesses) = (time(&samples.all), access(&samples.all));
-    if accesses.0 == 0 {
-        return;
+    if accesses.0 > 0 {
+        objects(page, samples, accesses);
     }
+    // Time at no access is at lines of code all the same.
+    if !samples.lines.is_empty() {
+        lines(page, samples, all);
+    }
+}
+
+fn objects(page: &mut Page, samples: &SampleUse, accesses: Duration) {
     let mut table = Table::new(&[
         ("object", Align::Name),
         ("time", Align::Right),
@@ -32,7 +39,7 @@ pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
         ("threads", Align::Right),
         ("steps", Align::Left),
     ]);
-    for object in samples.objects.iter().take(OBJECTS) {
+    for object in samples.objects.iter().take(page.rows(OBJECTS)) {
         let of = &object.sampled;
         table.row([
             grouped(&object.name, object.objects),
@@ -47,17 +54,20 @@ pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
     if samples
         .objects
         .iter()
-        .take(OBJECTS)
+        .take(page.rows(OBJECTS))
         .any(|o| o.steps.is_some())
     {
         page.wrapped(STEPS, Tone::Faint);
     }
+}
+
+fn lines(page: &mut Page, samples: &SampleUse, all: Duration) {
     let mut table = Table::new(&[
         ("line of code", Align::Name),
         ("time", Align::Right),
         ("at accesses", Align::Right),
     ]);
-    for line in samples.lines.iter().take(LINES) {
+    for line in samples.lines.iter().take(page.rows(LINES)) {
         table.row([
             line.place(),
             format::percent(line.time_ns.unwrap_or_default().0, all.0),
@@ -96,11 +106,14 @@ fn what(samples: &SampleUse, note: &SamplesNote) -> String {
         false => format!(" ({})", to.join(", ")),
     };
     format!(
-        "A share is {WEIGHT}. {} by {} at {}/s per CPU: {} resolved{to}, {} not decoded{}, {} in system calls, {} in faults and \
+        "A share is {WEIGHT}. {} by {}{}: {} resolved{to}, {} not decoded{}, {} in system calls, {} in faults and \
          interrupts, {} dropped.",
         format::counted(note.taken, "sample"),
         note.source,
-        note.rate,
+        samples
+            .rate
+            .as_ref()
+            .map_or_else(String::new, |rate| format!(" at {rate}")),
         format::count(resolved),
         format::count(note.undecoded),
         match note.gathers {

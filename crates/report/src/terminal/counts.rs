@@ -55,7 +55,7 @@ fn objects(page: &mut Page, counted: &ExactUse) {
         ("threads", Align::Right),
         ("write it", Align::Right),
     ]);
-    for o in counted.objects.iter().take(HOTTEST) {
+    for o in counted.objects.iter().take(page.rows(HOTTEST)) {
         let s = &o.sharing;
         let shared = varve_model::Pages(s.read_only.0 + s.one_writer.0 + s.many_writers.0);
         table.row([
@@ -89,7 +89,7 @@ fn threads(page: &mut Page, counted: &ExactUse) {
         ("written", Align::Right),
         ("first by it", Align::Right),
     ]);
-    for t in counted.threads.iter().take(THREADS) {
+    for t in counted.threads.iter().take(page.rows(THREADS)) {
         table.row([
             t.tid.to_string(),
             format::count(t.accesses.reads),
@@ -121,7 +121,7 @@ fn counts(page: &mut Page, c: &CountUse) {
         ("threads", Align::Right),
         ("most by one", Align::Right),
     ]);
-    for o in c.objects.iter().take(ROWS) {
+    for o in c.objects.iter().take(page.rows(ROWS)) {
         let most = o.threads.first().map_or(0, |t| t.accesses.sum());
         table.row([
             o.name.clone(),
@@ -139,7 +139,7 @@ fn counts(page: &mut Page, c: &CountUse) {
         ("writes", Align::Right),
         ("share", Align::Right),
     ]);
-    for t in c.threads.iter().take(ROWS) {
+    for t in c.threads.iter().take(page.rows(ROWS)) {
         table.row([
             t.tid
                 .map_or("(not known)".to_owned(), |tid| tid.to_string()),

@@ -23,7 +23,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     let is_touched = |touched: &Touched| touched.touched_pages.0 > 0;
     let hottest: Vec<(&Group, &Touched)> = with_touches(a).filter(|(_, t)| is_touched(t)).collect();
     page.heading("Hottest objects");
-    let shown = &hottest[..HOTTEST.min(hottest.len())];
+    let shown = &hottest[..page.rows(HOTTEST).min(hottest.len())];
     // Of what is used again and again for another object the sum over lives is another figure.
     let has_lives = shown
         .iter()
@@ -55,12 +55,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         table.row(row);
     }
     page.table(&table);
-    if hottest.len() > HOTTEST {
-        page.line(&format!(
-            "  and {} more touched",
-            format::count((hottest.len() - HOTTEST) as u64)
-        ));
-    }
+    page.more(hottest.len(), HOTTEST, 0);
     page.wrapped(&legend(a, has_lives, shown, total), Tone::Faint);
     coldest(page, a);
 }
@@ -110,7 +105,7 @@ fn coldest(page: &mut Page, a: &Analysis) {
     }
     let Some(tail) = a.tail.value() else { return };
     page.heading(&format!(
-        "Coldest objects (not touched in the last {})",
+        "Objects with cold pages (touched before, but not in the last {})",
         format::duration(tail.duration_ns)
     ));
     let mut table = Table::new(&[
@@ -120,7 +115,7 @@ fn coldest(page: &mut Page, a: &Analysis) {
         ("cold", Align::Right),
         ("last touch", Align::Right),
     ]);
-    for (g, t) in cold.iter().take(COLDEST) {
+    for (g, t) in cold.iter().take(page.rows(COLDEST)) {
         let last = t
             .last_touch_ns
             .map(|t| t - a.trace.start_ns)
@@ -134,6 +129,8 @@ fn coldest(page: &mut Page, a: &Analysis) {
         ]);
     }
     page.table(&table);
+    page.more(cold.len(), COLDEST, 0);
+    page.wrapped("last touch: of any of its pages, cold or not", Tone::Faint);
 }
 
 /// The name of a group, with how many objects it has, or how many processes share the one.

@@ -38,6 +38,8 @@ const MARGIN: usize = 12;
 pub(super) struct Page {
     pub(super) text: String,
     pub(super) width: usize,
+    /// Whether tables have all their rows.
+    pub(super) whole: bool,
     color: bool,
 }
 
@@ -46,7 +48,16 @@ impl Page {
         Page {
             text: String::new(),
             width,
+            whole: false,
             color,
+        }
+    }
+
+    /// How many rows of a table are shown that has this many where nobody asks for all of them.
+    pub(super) fn rows(&self, first: usize) -> usize {
+        match self.whole {
+            true => usize::MAX,
+            false => first,
         }
     }
 
@@ -169,11 +180,22 @@ impl Page {
         }
     }
 
-    /// How many rows a table leaves out: those beyond the ones shown, and those that the analysis omitted.
-    pub(super) fn more(&mut self, rows: usize, shown: usize, omitted: u64) {
-        let rest = rows.saturating_sub(shown) as u64 + omitted;
-        if rest > 0 {
-            self.line(&format!("  and {} more", format::count(rest)));
+    /// How many rows a table leaves out: those beyond the first ones, which `--all` shows, and those that the analysis
+    /// omitted.
+    pub(super) fn more(&mut self, rows: usize, first: usize, omitted: u64) {
+        let hidden = rows.saturating_sub(self.rows(first)) as u64;
+        let omitted_too = format!("{} more, with less, are not listed", format::count(omitted));
+        match (hidden, omitted) {
+            (0, 0) => (),
+            (0, _) => self.line(&format!("  and {omitted_too}")),
+            (hidden, 0) => self.line(&format!(
+                "  and {} more (--all shows them)",
+                format::count(hidden)
+            )),
+            (hidden, _) => self.line(&format!(
+                "  and {} more (--all shows them); {omitted_too}",
+                format::count(hidden)
+            )),
         }
     }
 }
@@ -210,7 +232,7 @@ fn within(text: &str, width: usize, lines: usize) -> String {
 }
 
 /// Breaks text at spaces, and shows what would act on a terminal; a word that is longer than a line is broken where the line ends.
-pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let text = &*visible(text);
     let indent = text.len() - text.trim_start().len();
     let mut lines = Vec::new();
@@ -243,6 +265,27 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_that_are_left_out_are_counted_and_who_asks_for_all_gets_all() {
+        let said = |whole: bool, rows, omitted| {
+            let mut page = Page::new(80, false);
+            page.whole = whole;
+            page.more(rows, 8, omitted);
+            (page.rows(8).min(rows), page.text)
+        };
+        let says = |shown, text: &str| (shown, text.to_owned());
+        assert_eq!(
+            said(false, 778, 0),
+            says(8, "  and 770 more (--all shows them)\n")
+        );
+        assert_eq!(said(true, 778, 0), says(778, ""));
+        assert_eq!(said(false, 8, 0), says(8, ""));
+        assert_eq!(
+            said(true, 1000, 5),
+            says(1000, "  and 5 more, with less, are not listed\n")
+        );
+    }
 
     #[test]
     fn what_is_cut_says_so() {

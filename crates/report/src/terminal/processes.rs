@@ -29,7 +29,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     let shared = |p: &ProcessUse| p.touched.get().map(|t| t.shared_pages);
     let size = |pages: Option<Pages>| pages.map_or(ABSENT.to_owned(), format::pages_size);
     most.sort_by_key(|p| (std::cmp::Reverse(pages(p)), p.pid));
-    for p in most.iter().take(PROCESSES) {
+    for p in most.iter().take(page.rows(PROCESSES)) {
         let command = match p.command.is_empty() {
             true => "(unknown)".to_owned(),
             false => p.command.clone(),
@@ -44,7 +44,5 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         ]);
     }
     page.table(&table);
-    if most.len() > PROCESSES {
-        page.line(&format!("  and {} more", most.len() - PROCESSES));
-    }
+    page.more(most.len(), PROCESSES, 0);
 }

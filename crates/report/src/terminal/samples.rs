@@ -51,7 +51,7 @@ fn samples(page: &mut Page, s: &SampleUse) {
         ("writes", Align::Right),
         ("median latency", Align::Right),
     ]);
-    for o in s.objects.iter().take(ROWS) {
+    for o in s.objects.iter().take(page.rows(ROWS)) {
         table.row([
             grouped(&o.name, o.objects),
             o.kind.as_str().to_owned(),
@@ -75,7 +75,7 @@ fn samples(page: &mut Page, s: &SampleUse) {
         ("writes", Align::Right),
         ("median latency", Align::Right),
     ]);
-    let places: Vec<_> = s.places.iter().take(ROWS).collect();
+    let places: Vec<_> = s.places.iter().take(page.rows(ROWS)).collect();
     for p in &places {
         // Several instructions of one line are distinguished.
         let is_one = places.iter().filter(|q| q.place == p.place).count() == 1;
@@ -104,7 +104,7 @@ fn samples(page: &mut Page, s: &SampleUse) {
         ("writes", Align::Right),
         ("median latency", Align::Right),
     ]);
-    for t in s.threads.iter().take(ROWS) {
+    for t in s.threads.iter().take(page.rows(ROWS)) {
         let name = match t.name.is_empty() {
             true => t.tid.to_string(),
             false => format!("{} ({})", t.name, t.tid),

@@ -24,6 +24,10 @@ const SURE_EVENTS: u64 = 8;
 /// A letter for each of the first threads; the others have none of their own.
 const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
+/// What is said where there are next to no samples.
+const TOO_FEW: &str =
+    "These are too few to say which threads use what: record longer, or with more --samples.";
+
 /// Nothing where only first touches are known: these are reported elsewhere.
 pub(super) fn write(page: &mut Page, a: &Analysis) {
     let Some(sharing) = a.sharing.as_ref() else {
@@ -33,6 +37,10 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         return;
     }
     page.heading(&format!("Who uses what (by {})", source(sharing)));
+    if !sharing.enough {
+        page.line(TOO_FEW);
+        return;
+    }
     page.wrapped(&sharing.weight, Tone::Faint);
     let firsts = sharing.source == SharingSource::Traps;
     let mut table = Table::new(&[
@@ -45,7 +53,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         ("never by", Align::Left),
         ("parts", Align::Left),
     ]);
-    for o in sharing.objects.iter().take(OBJECTS) {
+    for o in sharing.objects.iter().take(page.rows(OBJECTS)) {
         table.row([
             grouped(&o.name, o.objects),
             format::bytes(o.bytes),
@@ -59,13 +67,15 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         ]);
     }
     page.table(&table);
+    page.more(sharing.objects.len(), OBJECTS, sharing.omitted_objects);
     legend(page, sharing, firsts);
     flows(page, a, sharing);
 }
 
 /// What the letters of the parts mean: each that stands there, and no other.
 fn legend(page: &mut Page, sharing: &SharingUse, firsts: bool) {
-    let shown: String = sharing.objects.iter().take(OBJECTS).map(parts).collect();
+    let objects = sharing.objects.iter().take(page.rows(OBJECTS));
+    let shown: String = objects.map(parts).collect();
     if shown.is_empty() {
         return;
     }
@@ -168,13 +178,14 @@ fn flows(page: &mut Page, a: &Analysis, sharing: &SharingUse) {
         Tone::Plain,
     );
     let with_phases = sharing.threads.iter().filter(|t| !t.phases.is_empty());
-    for thread in with_phases.take(THREADS) {
+    let with_phases: Vec<_> = with_phases.collect();
+    for thread in with_phases.iter().take(page.rows(THREADS)) {
         // A thread that had to wait for a CPU comes back to what it did: that is no new phase for a person.
         let mut phases: Vec<_> = thread.phases.iter().collect();
         phases.dedup_by_key(|p| name(p.object));
         let mut steps: Vec<String> = phases
             .iter()
-            .take(PHASES)
+            .take(page.rows(PHASES))
             .map(|p| {
                 format!(
                     "from {} {}",
@@ -183,14 +194,16 @@ fn flows(page: &mut Page, a: &Analysis, sharing: &SharingUse) {
                 )
             })
             .collect();
-        if phases.len() > PHASES {
-            steps.push(format!("and {} more", phases.len() - PHASES));
+        match phases.len().saturating_sub(page.rows(PHASES)) {
+            0 => (),
+            more => steps.push(format!("and {more} more")),
         }
         page.wrapped(
             &format!("  {}: {}", named(thread), steps.join(", ")),
             Tone::Plain,
         );
     }
+    page.more(with_phases.len(), THREADS, 0);
 }
 
 fn named(thread: &SharingThread) -> String {

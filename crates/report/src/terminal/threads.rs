@@ -15,8 +15,9 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     if all == 0 {
         return;
     }
+    let shown = page.rows(THREADS);
     page.heading("First touch by thread (page faults)");
-    for t in threads.iter().take(THREADS) {
+    for t in threads.iter().take(shown) {
         let name = match t.name.is_empty() {
             true => t.tid.to_string(),
             false => format!("{} ({})", visible(&t.name), t.tid),
@@ -28,15 +29,11 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             chart::bar(t.first_touches.0 as f64 / all as f64, 24)
         ));
     }
-    if threads.len() > THREADS {
-        let rest: u64 = threads
-            .iter()
-            .skip(THREADS)
-            .map(|t| t.first_touches.0)
-            .sum();
+    if threads.len() > shown {
+        let rest: u64 = threads.iter().skip(shown).map(|t| t.first_touches.0).sum();
         page.line(&format!(
-            "  {}: {}",
-            format::counted((threads.len() - THREADS) as u64, "other thread"),
+            "  {}: {} (--all shows them)",
+            format::counted((threads.len() - shown) as u64, "other thread"),
             format::counted(rest, "page")
         ));
     }

@@ -192,3 +192,28 @@ fn a_page_of_several_objects_of_a_site_is_one_page_of_its_lane() {
     let grids = filled(&placements, &sites, &[(0x100, 2), (0x200, 1)]);
     assert_eq!(grids.lanes()[0].page_touches(), 3, "in one interval");
 }
+
+#[test]
+fn what_only_others_may_have_touched_has_no_lane_of_its_own() {
+    let placements = [placement(0, 0x100, 2), placement(1, 0x200, 2)];
+    let library = Site {
+        possibly: Some(5),
+        touches: Some(0),
+        ..site("library", 0)
+    };
+    let own = |site: &Site| {
+        let decoded = in_lanes(
+            &placements,
+            &[self::site("node", 3), site.clone()],
+            &[(0x100, 2)],
+        );
+        let lanes = decoded.json["lanes"].as_array().unwrap();
+        lanes.iter().filter(|lane| !lane["group"].is_null()).count()
+    };
+    assert_eq!(own(&library), 1);
+    let touched = Site {
+        touches: Some(1),
+        ..library
+    };
+    assert_eq!(own(&touched), 2);
+}

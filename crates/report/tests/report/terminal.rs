@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tempfile::TempDir;
-use varve_analyse::{AnalyseOptions, Analysis, Known, Overhead, Section, analyse};
+use varve_analyse::{AnalyseOptions, Analysis, Known, LineTime, Overhead, Section, analyse};
 use varve_model::{Backend, Capability, Duration, ObjectKind};
 use varve_report::export::{ExportFormat, export};
 use varve_report::map::Map;
@@ -77,6 +77,7 @@ fn trapped_accesses_say_who_uses_what_and_what_they_do_not() {
 fn shown(analysis: &Analysis, sections: &[Section], width: usize, color: bool) -> String {
     let options = TerminalOptions {
         sections: sections.to_vec(),
+        whole: false,
         width,
         color,
     };
@@ -94,6 +95,56 @@ pub(crate) fn changed(kind: Kind, change: impl Fn(&mut Analysis)) -> String {
     let (_, mut analysis) = write(&folder.path().join("t.varve"), kind);
     change(&mut analysis);
     full(&analysis, 120)
+}
+
+/// A program that ends early may have been sampled in system calls and faults only.
+#[test]
+fn lines_of_code_are_shown_where_no_access_is_known() {
+    let line = || LineTime {
+        function: Some("fill".into()),
+        file: Some("/src/solver.c".into()),
+        line: Some(7),
+        module: None,
+        samples: 3,
+        time_ns: Some(Duration(3_000_000)),
+        access_ns: Some(Duration(0)),
+        write_ns: Some(Duration(0)),
+    };
+    let text = changed(Kind::Sampled, |a| {
+        let samples = a.samples.as_mut().unwrap();
+        samples.all.access_ns = Some(Duration(0));
+        samples.lines = vec![line()];
+    });
+    let part = text.split("Time at accesses (samples)").nth(1).unwrap();
+    assert!(part.contains("solver.c:7, in fill"), "{part}");
+}
+
+#[test]
+fn too_few_samples_are_said_not_to_tell_who_uses_what() {
+    let text = changed(Kind::Sampled, |a| {
+        let sharing = a.sharing.as_mut().unwrap();
+        (sharing.events, sharing.enough) = (1, false);
+    });
+    let part = text.split("Who uses what").nth(1).unwrap();
+    let part = part.split("\n\n").next().unwrap();
+    assert!(part.contains("(by 1 sampled access"), "{part}");
+    assert!(
+        part.contains("too few to say which threads use what"),
+        "{part}"
+    );
+    assert!(
+        !part.contains("sharing") && !part.contains("parts"),
+        "{part}"
+    );
+}
+
+#[test]
+fn the_rate_of_samples_is_said() {
+    let text = page(Kind::Sampled, 120);
+    assert!(
+        text.contains("4,000 samples by cpu-clock at 1,000/s of each CPU:"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -224,9 +275,26 @@ fn tables_say_what_they_leave_out() {
     });
     let times = text.split("Time at accesses").nth(1).expect("the section");
     let objects = times.split("line of code").next().expect("its table");
-    assert!(objects.contains("  and 3 more\n"), "{objects}");
+    assert!(
+        objects.contains("  and 3 more (--all shows them)\n"),
+        "{objects}"
+    );
     assert!(objects.contains("steps: "), "{objects}");
     assert!(text.contains("  1 other thread: "), "{text}");
+    // Who asks for all of it gets all of it.
+    let folder = TempDir::new().unwrap();
+    let (_, mut analysis) = write(&folder.path().join("t.varve"), Kind::Sampled);
+    let samples = analysis.samples.as_mut().unwrap();
+    samples.objects = vec![samples.objects[0].clone(); 9];
+    let options = TerminalOptions {
+        sections: vec![Section::Samples],
+        whole: true,
+        width: 120,
+        color: false,
+    };
+    let text = terminal::render(&analysis, Path::new("solver.varve"), &options);
+    assert_eq!(text.matches("matrix (solver.c:42").count(), 9, "{text}");
+    assert!(!text.contains(" more"), "{text}");
 }
 
 /// A first screen, which fits a window.

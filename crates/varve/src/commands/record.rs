@@ -26,7 +26,7 @@ use self::values::{
 use super::Failure;
 use crate::arguments::Writing;
 use crate::libraries::{PLUGIN, PRELOAD, plugin, preload};
-use crate::values::{Moment, Share, Size};
+use crate::values::{Moment, Share, Size, process};
 
 /// The smallest heap object with a row of its own, where nothing else is asked for.
 const MIN_OBJECT: Bytes = Bytes(4096);
@@ -53,7 +53,7 @@ pub(crate) struct Record {
     pub(crate) writing: Writing,
 
     /// Record a process that runs already, until it ends or Ctrl-C
-    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    #[arg(short, long, value_name = "PID", conflicts_with = "command", value_parser = process)]
     pub(crate) pid: Option<u32>,
 
     /// How touches are found: `scan` (accessed bits, at full speed), `fault` (besides, the first access to each

@@ -11,8 +11,8 @@ use super::open::{is_recorder, still_recorded};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A trace can be read without this too. It is quicker afterwards, and counts of `--backend exact` that the recorder had not
-written stay in it for good.")]
+A trace can be read without this too. It is quicker afterwards, and counts of `--backend exact` that the recorder \
+had not written stay in it for good.")]
 pub(crate) struct Recover {
     /// Trace folder
     #[arg(value_name = "TRACE")]

@@ -29,13 +29,8 @@ pub(crate) struct Report {
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
 
-    /// Show these sections in full; `help` lists their names
-    #[arg(
-        long,
-        value_name = "NAMES",
-        value_delimiter = ',',
-        conflicts_with = "all"
-    )]
+    /// Show these sections, the first rows of each table; `help` lists their names
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) section: Vec<Section>,
 
     #[command(flatten)]
@@ -45,7 +40,7 @@ pub(crate) struct Report {
     #[arg(long = "for", value_name = "MACHINE")]
     pub(crate) advice: Option<MachineArgument>,
 
-    /// Show every section in full
+    /// Show every row of every section, or of those that --section names
     #[arg(long)]
     pub(crate) all: bool,
 
@@ -108,10 +103,11 @@ fn page(analysis: &Analysis, arguments: &Report) -> String {
     let color = anstream::AutoStream::choice(&out) != anstream::ColorChoice::Never;
     let options = TerminalOptions {
         // The first screen is made of the others.
-        sections: match arguments.all {
+        sections: match arguments.all && arguments.section.is_empty() {
             true => Section::ALL[1..].to_vec(),
             false => arguments.section.clone(),
         },
+        whole: arguments.all,
         width,
         color,
     };

@@ -96,6 +96,14 @@ fn fewer_samples_are_taken_where_they_would_cost_too_much() {
     assert_eq!(rate(&forced), 1000);
     assert!(rate(&few) < 200, "{}", rate(&few));
     assert!(rate(&few) <= rate(&many));
+    for (recorded, chosen) in [(&many, true), (&few, true), (&forced, false)] {
+        let note = recorded.trace.manifest.samples.unwrap();
+        assert_eq!(note.by_overhead, chosen);
+        // A mean lies between the least and the most, but for the rounding of the timer.
+        let (least, most) = (f64::from(note.least_rate), f64::from(note.rate));
+        let mean = f64::from(note.mean_rate);
+        assert!(mean > 0.9 * least && mean < 1.1 * most, "{note:?}");
+    }
     // A sample stands for the time since the one before it, whatever the rate.
     for recorded in [&many, &few, &forced] {
         let (used, until) = recorded.cpu_time();

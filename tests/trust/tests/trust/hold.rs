@@ -97,7 +97,7 @@ fn others_in_the_cgroup_are_not_frozen_for_the_target() {
         std::thread::sleep(Duration::from_micros(300));
     }
     let said = stop(recorder, target);
-    assert!(said.contains("others are in its cgroup"), "{said}");
+    assert!(said.contains("other processes are in its cgroup"), "{said}");
     compare(&recorders, &targets).require_all("ptrace");
     other.signal(Signal::TERM);
     other.end().require(7);

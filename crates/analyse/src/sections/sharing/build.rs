@@ -7,8 +7,8 @@ use varve_model::{Address, Bytes, ObjectId, ObjectKind, Page, Pages, Pid, Tid, T
 use varve_trace::tables::{FaultRow, ObjectRow, SampleRow};
 
 use super::blocks::{Access, Blocks};
-use super::flow::{axis, phases};
-use super::parts::{class, class_of_firsts, first_pages, own_share, range_of, ranges};
+use super::flow::{axis, phases, suffices};
+use super::parts::{class_of, first_pages, own_share, range_of, ranges};
 use super::{
     Axis, ENOUGH, FlowCell, ObjectPhase, ObjectSharing, Ranges, SharingPart, SharingSource,
     SharingThread, SharingUse, ThreadPhase, WeightUnit,
@@ -372,6 +372,7 @@ impl<'a> Builder<'a> {
             unit: self.unit,
             weight: weight.to_owned(),
             events: self.all.events,
+            enough: self.source != SharingSource::Samples || self.all.events >= ENOUGH,
             total: self.all.weight,
             axis: self.axis,
             threads: self.list_threads(&by_weight),
@@ -407,6 +408,7 @@ impl<'a> Builder<'a> {
                 let heaviest = |all: &[(u32, u64)], _: u64| all[0];
                 let found = self
                     .axis
+                    .filter(|_| suffices(self.source, sums.events))
                     .map(|axis| phases(&axis, flow, sums.events, heaviest))
                     .unwrap_or_default();
                 SharingThread {
@@ -487,10 +489,7 @@ impl<'a> Builder<'a> {
             weight: sums.all.weight,
             reads: known.then(|| sums.all.weight - sums.all.writes),
             writes: known.then_some(sums.all.writes),
-            class: match traps {
-                true => class_of_firsts(&threads, known),
-                false => seen_later.then(|| class(&threads, known)),
-            },
+            class: class_of(self.source, &threads, known, sums.all.events),
             pages: counted.then(|| sums.gathered.sharing()),
             first_tid: most.map(|(tid, _)| *tid),
             never_touched_by: seen_later.then(|| self.strangers(row, sums, firsts.as_ref())),
@@ -570,7 +569,8 @@ impl<'a> Builder<'a> {
     }
 
     fn object_phases(&self, sums: &ObjectSums, at: impl Fn(u32) -> u32) -> Vec<ObjectPhase> {
-        let Some(axis) = &self.axis else {
+        let axis = self.axis.as_ref();
+        let Some(axis) = axis.filter(|_| suffices(self.source, sums.all.events)) else {
             return Vec::new();
         };
         let cells = sums.times.iter();

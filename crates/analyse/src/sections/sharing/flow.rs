@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use varve_model::{Duration, Time};
 
-use super::Axis;
+use super::{Axis, SharingSource};
 
 /// Bins at most; fewer where that would leave less than [`PER_BIN`] events in each on average.
 const MAX_BINS: u64 = 240;
@@ -43,6 +43,11 @@ impl Axis {
                 .saturating_add(bin.saturating_mul(self.bin_ns.0)),
         )
     }
+}
+
+/// Whether so many events say what a thread goes through, or who uses an object when.
+pub(super) fn suffices(source: SharingSource, events: u64) -> bool {
+    source == SharingSource::Counts || events >= PER_STRETCH
 }
 
 /// A stretch of time with the same `what`.

@@ -6,7 +6,7 @@ use varve_model::{Page, PageRange, Pages, Tid};
 use varve_trace::tables::ObjectRow;
 
 use super::build::ObjectSums;
-use super::{RANGES, RangeCell, Ranges, SharingClass, SharingPart};
+use super::{ENOUGH, RANGES, RangeCell, Ranges, SharingClass, SharingPart, SharingSource};
 use crate::analysis::ThreadShare;
 
 /// Events of a part of an object from which on it is said whose it is.
@@ -61,7 +61,22 @@ pub(super) fn first_pages<'a>(
     (!known.is_empty()).then_some(known)
 }
 
-pub(super) fn class(threads: &[SharingPart], known: bool) -> SharingClass {
+/// Private or shared, as far as the source shows; `events` are those of the object.
+pub(super) fn class_of(
+    source: SharingSource,
+    threads: &[SharingPart],
+    known: bool,
+    events: u64,
+) -> Option<SharingClass> {
+    match source {
+        SharingSource::Counts => Some(class(threads, known)),
+        SharingSource::Samples => Some(class_of_samples(threads, known, events)),
+        SharingSource::Traps => class_of_firsts(threads, known),
+        SharingSource::Faults => None,
+    }
+}
+
+fn class(threads: &[SharingPart], known: bool) -> SharingClass {
     let writers = threads.iter().filter(|t| t.writes > 0).count();
     match (threads.len(), known, writers) {
         (0 | 1, ..) => SharingClass::Private,
@@ -72,8 +87,20 @@ pub(super) fn class(threads: &[SharingPart], known: bool) -> SharingClass {
     }
 }
 
+/// What samples show: of few of them follows who uses an object and writes it, and not who does not.
+fn class_of_samples(threads: &[SharingPart], known: bool, events: u64) -> SharingClass {
+    match class(threads, known) {
+        SharingClass::Private | SharingClass::ReadOnly | SharingClass::OneWriter
+            if events < ENOUGH =>
+        {
+            SharingClass::TooFew
+        }
+        class => class,
+    }
+}
+
 /// What is known of the first accesses to pages: one thread may not be alone, and one that was seen to read may also write.
-pub(super) fn class_of_firsts(threads: &[SharingPart], known: bool) -> Option<SharingClass> {
+fn class_of_firsts(threads: &[SharingPart], known: bool) -> Option<SharingClass> {
     match class(threads, known) {
         SharingClass::Private => None,
         SharingClass::ManyWriters => Some(SharingClass::ManyWriters),

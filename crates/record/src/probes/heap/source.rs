@@ -35,7 +35,7 @@ impl WhyNot {
 
     /// What keeps the library from the program that a process has just begun, as far as that can be seen from outside.
     pub(crate) fn of(exec: &Exec<'_>, library: &Path) -> Option<WhyNot> {
-        if exec.is_static {
+        if exec.is_static && !is_loader(exec.pid) {
             return Some(WhyNot::Static);
         }
         if exec.is_secure {
@@ -56,6 +56,12 @@ impl WhyNot {
             (false, _) => Some(WhyNot::Root),
         }
     }
+}
+
+/// Whether a process runs the dynamic loader as a program, which begins in its own code and loads libraries nevertheless.
+fn is_loader(pid: Pid) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe"));
+    program.is_ok_and(|program| varve_symbols::is_loader(&program))
 }
 
 /// Longer ones are cut.

@@ -189,7 +189,7 @@ impl ClockSampler {
     }
 
     fn row(&mut self, pid: Pid, sample: &Waiting, space: &Space, site: Option<SiteId>) {
-        self.note.taken += 1;
+        self.note.take(sample.period);
         let row = SampleRow {
             time_ns: sample.time,
             pid,
