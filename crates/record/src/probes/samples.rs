@@ -81,7 +81,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
             ClockSampler::start(setup.kernel, rate, steps).map(|s| Sampler::Clock(Box::new(s)))
         }
         (Taker::Hardware(source), rate) => {
-            HardwareSampler::start(source, rate).map(Sampler::Hardware)
+            HardwareSampler::start(source, rate).map(|s| Sampler::Hardware(Box::new(s)))
         }
     };
     setup.flags = setup.flags | TrackFlags::SAMPLES;
@@ -119,7 +119,7 @@ struct Samples {
 /// Takes samples and turns them into rows, while the process still runs: its code may be gone at the end.
 enum Sampler {
     Clock(Box<ClockSampler>),
-    Hardware(HardwareSampler),
+    Hardware(Box<HardwareSampler>),
 }
 
 impl Sampler {
