@@ -60,7 +60,7 @@ pub fn ring_folders(recorder: u32) -> Vec<PathBuf> {
 /// The folder in which a recorder's socket lies, once it does. Only who may list the one above it finds it.
 pub fn socket_folder(recorder: u32) -> Option<PathBuf> {
     let above = ring_folders(recorder);
-    let below = above.iter().flat_map(|f| fs::read_dir(f)).flatten();
+    let below = above.iter().flat_map(fs::read_dir).flatten();
     below
         .flatten()
         .map(|entry| entry.path())
