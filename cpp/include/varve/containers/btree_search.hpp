@@ -53,6 +53,10 @@ public:
     }
     template <class K>
     [[nodiscard]] position find(const K& key) const {
+        if constexpr (!layout::exact_capacity) {
+            const destination d = down_to_leaf(key);
+            return d.there ? d.at : last();
+        }
         for (node_ptr p = nodes::root(); p != nullptr;) {
             node& n = *p;
             layout::prefetch(n);
@@ -71,6 +75,9 @@ public:
         bool there = false;
     };
     [[nodiscard]] destination seek(const key_type& key) const {
+        if constexpr (!layout::exact_capacity) {
+            return down_to_leaf(key);
+        }
         for (node_ptr p = nodes::root(); p != nullptr;) {
             node& n = *p;
             layout::prefetch(n);
@@ -134,6 +141,26 @@ private:
         }
         const node_ptr leaf = nodes::last_at_height(layout::children(*p.at)[p.index], 0);
         return {leaf, leaf->count};
+    }
+
+    /// A search that asks for equality once, below: few keys of large nodes are above the leaves.
+    template <class K>
+    [[nodiscard]] destination down_to_leaf(const K& key) const {
+        position candidate{};  // the first element that is not before the key, as far as is known
+        for (node_ptr p = nodes::root(); p != nullptr;) {
+            node& n = *p;
+            layout::prefetch(n);
+            const std::size_t i = lower_index(n, key);
+            if (i < n.count) {
+                candidate = {p, i};
+            }
+            if (n.height == 0) {
+                const bool there = candidate.at != nullptr && !compare_(key, slot_at(candidate).key());
+                return {there ? candidate : position{p, i}, there};
+            }
+            p = layout::children(n)[i];
+        }
+        return {};
     }
 
     /// First element of the node that is not before `key`.
