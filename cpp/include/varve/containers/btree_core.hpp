@@ -21,6 +21,7 @@ class btree_core : public btree_search<Slot, Fanout, Compare, Allocator, Placeme
 public:
     using typename nodes::tracked;
     using typename search::destination;
+    using typename search::key_type;
     using typename search::layout;
     using typename search::node;
     using typename search::node_ptr;
@@ -45,6 +46,17 @@ public:
     position take_out(position p, Take take) {
         take(layout::slots(*p.at)[p.index]);
         return close<Next>(p);
+    }
+
+    /// Takes out the element with that key; keys are unique. False if there is none.
+    template <class Take>
+    bool take_key(const key_type& key, Take take) {
+        const position there = search::find(key);
+        if (there == search::last()) {
+            return false;
+        }
+        take_out<false>(there, take);
+        return true;
     }
 
     /// Erases `count` elements, from `p` on, and gives the place behind them.

@@ -460,7 +460,7 @@ protected:
         }
     }
 
-    allocator_type allocator_;
+    [[no_unique_address]] allocator_type allocator_;
     Core core_;
 
 private:
@@ -502,12 +502,7 @@ private:
     template <class K>
     size_type erase_key(const K& key) {
         if constexpr (!Multi && std::same_as<K, key_type>) {
-            const auto there = core_.find(key);
-            if (there == core_.last()) {
-                return 0;
-            }
-            core_.template take_out<false>(there, destroy);
-            return 1;
+            return core_.take_key(key, destroy) ? 1 : 0;
         } else {
             const auto [first, last] = equal_range(key);
             const auto n = static_cast<size_type>(std::distance(first, last));

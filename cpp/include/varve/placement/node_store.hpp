@@ -56,19 +56,19 @@ public:
                     return p;
                 }
             }
-            if (filling_ && filling_->how_full().under(percent{50})) {
-                if (void* p = raw(filling_->try_allocate(units)); p != nullptr) {
+            if (page_.filling && page_.filling->how_full().under(percent{50})) {
+                if (void* p = raw(page_.filling->try_allocate(units)); p != nullptr) {
                     return p;
                 }
             }
             if (sizeof(unit) * units < page_room()) {
-                filling_.reset();
-                filling_.emplace(traits::sub(allocator_, fresh_page));
-                page_room_ = filling_->how_full().capacity.value - filling_->how_full().used.value;
-                if (void* p = raw(filling_->try_allocate(units)); p != nullptr) {
+                page_.filling.reset();
+                page_.filling.emplace(traits::sub(allocator_, fresh_page));
+                page_.room = page_.filling->how_full().capacity.value - page_.filling->how_full().used.value;
+                if (void* p = raw(page_.filling->try_allocate(units)); p != nullptr) {
                     return p;
                 }
-                filling_.reset();  // larger than a page
+                page_.filling.reset();  // larger than a page
             }
             return raw(traits::sub(allocator_, swappable_plain).allocate(units));
         }
@@ -79,7 +79,11 @@ public:
     }
 
     /// Lets the page being filled go, so that an empty structure holds no page.
-    void stop_filling() noexcept { filling_.reset(); }
+    void stop_filling() noexcept {
+        if constexpr (traits::is_collective) {
+            page_.filling.reset();
+        }
+    }
 
     /// A page of the container's own that holds nothing yet. Throws what the allocator throws.
     [[nodiscard]] sub_type new_page() { return traits::sub(allocator_, fresh_page); }
@@ -87,11 +91,11 @@ public:
     void swap(node_store& other) noexcept {
         detail::exchange_allocators(allocator_, other.allocator_);
         if constexpr (traits::is_collective) {  // others fill no pages
-            std::optional<sub_type> mine(filling_);
-            filling_ = other.filling_;
-            other.filling_ = mine;
+            std::optional<sub_type> mine(page_.filling);
+            page_.filling = other.page_.filling;
+            other.page_.filling = mine;
+            std::swap(page_.room, other.page_.room);
         }
-        std::swap(page_room_, other.page_room_);
     }
 
     node_store(const node_store&) = default;
@@ -102,10 +106,15 @@ private:
         return p == nullptr ? nullptr : static_cast<void*>(std::to_address(p));
     }
     /// What fits on a fresh page; unknown, and thus anything, before the first.
-    [[nodiscard]] std::size_t page_room() const noexcept { return page_room_ == 0 ? ~std::size_t{0} : page_room_ + 1; }
-    Allocator allocator_;
-    std::optional<sub_type> filling_;
-    std::size_t page_room_ = 0;
+    [[nodiscard]] std::size_t page_room() const noexcept { return page_.room == 0 ? ~std::size_t{0} : page_.room + 1; }
+
+    struct open_page {
+        std::optional<sub_type> filling;
+        std::size_t room = 0;
+    };
+    struct no_page_of_its_own {};
+    [[no_unique_address]] Allocator allocator_;
+    [[no_unique_address]] std::conditional_t<traits::is_collective, open_page, no_page_of_its_own> page_;
 };
 
 }  // namespace varve
