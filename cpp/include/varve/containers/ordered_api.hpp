@@ -387,6 +387,15 @@ public:
     /// pass is complete.
     bool reblock_step(size_type nodes) { return core_.step(std::max<size_type>(nodes, 1)); }
 
+    /// Fetches the pages of the next `elements` elements, `first` included: a walk over them then waits for few pages,
+    /// where it would stop at each in turn. For trees on memory that is paged; elsewhere there is nothing to do. A
+    /// hint: nodes may be fuller or emptier than is guessed, and of very many pages only the first are fetched.
+    void prefetch(const_iterator first, size_type elements) const {
+        if constexpr (requires { requires Core::fetches_ahead; }) {
+            core_.fetch_ahead(first.where(), elements);
+        }
+    }
+
     /// Where the links between nodes lead. Visits every node.
     [[nodiscard]] link_count count_links() const { return core_.count_links(); }
 

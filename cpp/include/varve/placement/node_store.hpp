@@ -1,8 +1,10 @@
 // Storage for the nodes of one container: locally, near another node, or on the page being started.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <optional>
+#include <vector>
 
 #include "varve/alloc/traits.hpp"
 
@@ -85,6 +87,34 @@ public:
         }
     }
 
+    /// Whether pages can be fetched before they are touched.
+    static constexpr bool fetches_ahead = requires(const Allocator& a, page_index page, page_count count) {
+        a.memory().space().prefetch(page, count);
+    };
+    /// Fetches the pages of nodes, neighbouring ones together; of those beyond a limit none, since too many push each
+    /// other out.
+    void fetch(std::vector<const void*>& nodes) const requires(fetches_ahead) {
+        auto& memory = allocator_.memory();
+        std::vector<std::size_t> pages;
+        for (const void* node : nodes) {
+            if (memory.is_swappable(node) && pages.size() < most_fetched) {
+                const std::size_t page = to_number(memory.swappable().page_of(node));
+                if (pages.empty() || pages.back() != page) {
+                    pages.push_back(page);
+                }
+            }
+        }
+        std::sort(pages.begin(), pages.end());
+        for (std::size_t i = 0; i < pages.size();) {
+            std::size_t end = i + 1;
+            while (end < pages.size() && pages[end] <= pages[end - 1] + 1) {
+                ++end;
+            }
+            memory.space().prefetch(page_index{pages[i]}, page_count{pages[end - 1] - pages[i] + 1});
+            i = end;
+        }
+    }
+
     /// A page of the container's own that holds nothing yet. Throws what the allocator throws.
     [[nodiscard]] sub_type new_page() { return traits::sub(allocator_, fresh_page); }
 
@@ -102,6 +132,8 @@ public:
     node_store& operator=(const node_store&) = default;
 
 private:
+    static constexpr std::size_t most_fetched = 128;
+
     [[nodiscard]] static void* raw(unit_ptr p) noexcept {
         return p == nullptr ? nullptr : static_cast<void*>(std::to_address(p));
     }
