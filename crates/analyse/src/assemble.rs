@@ -237,7 +237,12 @@ impl Whole<'_> {
                         end_ns: row.end_ns,
                         pages: Pages(pages),
                         pages_per_process: Pages(sum),
-                        resident_pages: self.resident(Some(row.resident_pages)),
+                        resident_pages: match row.processes {
+                            0 => Known::Absent(
+                                "all processes had ended when the memory was looked at".to_owned(),
+                            ),
+                            _ => self.resident(Some(row.resident_pages)),
+                        },
                     })
                     .collect(),
             ),

@@ -8,6 +8,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The signals that end a recording.
 const CAUGHT: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
+/// Signals that mean nothing to a recorder and would end it: anybody with its user may send them, its target too.
+const REFUSED: [libc::c_int; 7] = [
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGUSR2,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGSTKFLT,
+];
+
+fn refused() -> impl Iterator<Item = libc::c_int> {
+    REFUSED
+        .into_iter()
+        .chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
+
 /// Whether whoever started this program had it ignore SIGPIPE. Rust's runtime ignores that signal before
 /// `main`, so it has to be asked earlier.
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
@@ -48,7 +65,7 @@ pub struct Received {
     pub from_terminal: bool,
 }
 
-/// The caught signals; the previous mask returns on drop.
+/// The caught signals; the previous mask returns on drop, but for signals that are refused.
 #[derive(Debug)]
 pub struct Signals {
     file: std::fs::File,
@@ -59,7 +76,7 @@ pub struct Signals {
 
 impl Signals {
     /// Blocks SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 for this thread and those it makes, and gives
-    /// them as data. Call before any thread is made.
+    /// them as data. Blocks all others, too, that would end this program and come from nobody but another one. Call before any thread is made.
     pub fn catch() -> io::Result<Signals> {
         let mut set = MaybeUninit::uninit();
         let mut previous = MaybeUninit::uninit();
@@ -79,6 +96,9 @@ impl Signals {
             libc::sigaddset(pause.as_mut_ptr(), libc::SIGUSR1);
             let mut both = set;
             libc::sigaddset(both.as_mut_ptr(), libc::SIGUSR1);
+            for signal in refused() {
+                libc::sigaddset(both.as_mut_ptr(), signal);
+            }
             let (file, pause) = (signal_file(set.as_ptr())?, signal_file(pause.as_ptr())?);
             let error =
                 libc::pthread_sigmask(libc::SIG_BLOCK, both.as_ptr(), previous.as_mut_ptr());
@@ -224,9 +244,14 @@ impl AsFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // SAFETY: `previous` is the mask that pthread_sigmask gave.
+        // One of those that were refused may wait: it would end the program while the trace is put in order.
+        let mut mask = self.previous;
+        // SAFETY: `previous` is the mask that pthread_sigmask gave, and the signals are valid ones.
         unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous, std::ptr::null_mut());
+            for signal in refused() {
+                libc::sigaddset(&raw mut mask, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
         }
     }
 }

@@ -51,6 +51,15 @@ fn remedies(trace: &TraceFacts) -> Vec<&'static str> {
     remedies
 }
 
+/// So few pages that count whether used or not matter to nobody.
+const FEW_STANDING: u64 = 16;
+
+fn capitalised(words: &str) -> String {
+    let mut letters = words.chars();
+    let first = letters.next().map(|c| c.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
 /// Fewer than 20 intervals.
 pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
     let intervals = *analysis.trace.intervals.value()?;
@@ -73,15 +82,20 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         None if asked.is_some() => "more permitted by --overhead",
         None => "a shorter --interval",
     };
+    // A program that was recorded to its end cannot be recorded longer.
+    let longer = match trace.exit_code {
+        Some(_) if !trace.attached => "make the program run longer",
+        _ => "record longer",
+    };
     let found = finding(
         FindingId::ShortRecording,
         title,
         evidence,
-        &format!("Record a longer run, or with {option}."),
+        &format!("{}, or record with {option}.", capitalised(longer)),
         Vec::new(),
     );
     Some(Finding {
-        action: format!("record longer, or with {option}"),
+        action: format!("{longer}, or record with {option}"),
         ..found
     })
 }
@@ -108,7 +122,13 @@ pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
         .iter()
         .map(|s| s.page_touches)
         .sum::<u64>();
-    if touches == 0 || touches.saturating_mul(10) < all {
+    // The zero page alone tells nothing.
+    let peak: u64 = sticky
+        .into_iter()
+        .chain(pinned)
+        .map(|s| s.peak_pages.0)
+        .sum();
+    if peak < FEW_STANDING || touches.saturating_mul(10) < all {
         return None;
     }
     let mut parts = Vec::new();
