@@ -19,10 +19,15 @@ const REFUSED: [libc::c_int; 7] = [
     libc::SIGSTKFLT,
 ];
 
-fn refused() -> impl Iterator<Item = libc::c_int> {
-    REFUSED
+/// Adds them to a set.
+fn add_refused(set: &mut libc::sigset_t) {
+    for signal in REFUSED
         .into_iter()
         .chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+    {
+        // SAFETY: the set is initialised, as it is behind a reference, and the signals are valid ones.
+        unsafe { libc::sigaddset(set, signal) };
+    }
 }
 
 /// Whether whoever started this program had it ignore SIGPIPE. Rust's runtime ignores that signal before
@@ -94,14 +99,12 @@ impl Signals {
             let mut pause = MaybeUninit::uninit();
             libc::sigemptyset(pause.as_mut_ptr());
             libc::sigaddset(pause.as_mut_ptr(), libc::SIGUSR1);
-            let mut both = set;
-            libc::sigaddset(both.as_mut_ptr(), libc::SIGUSR1);
-            for signal in refused() {
-                libc::sigaddset(both.as_mut_ptr(), signal);
-            }
+            let mut blocked = set.assume_init();
+            libc::sigaddset(&raw mut blocked, libc::SIGUSR1);
+            add_refused(&mut blocked);
             let (file, pause) = (signal_file(set.as_ptr())?, signal_file(pause.as_ptr())?);
             let error =
-                libc::pthread_sigmask(libc::SIG_BLOCK, both.as_ptr(), previous.as_mut_ptr());
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, previous.as_mut_ptr());
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
             }
@@ -246,11 +249,9 @@ impl Drop for Signals {
     fn drop(&mut self) {
         // One of those that were refused may wait: it would end the program while the trace is put in order.
         let mut mask = self.previous;
-        // SAFETY: `previous` is the mask that pthread_sigmask gave, and the signals are valid ones.
+        add_refused(&mut mask);
+        // SAFETY: the mask is local, and made of the one that pthread_sigmask gave.
         unsafe {
-            for signal in refused() {
-                libc::sigaddset(&raw mut mask, signal);
-            }
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
         }
     }

@@ -54,12 +54,6 @@ fn remedies(trace: &TraceFacts) -> Vec<&'static str> {
 /// So few pages that count whether used or not matter to nobody.
 const FEW_STANDING: u64 = 16;
 
-fn capitalised(words: &str) -> String {
-    let mut letters = words.chars();
-    let first = letters.next().map(|c| c.to_ascii_uppercase());
-    first.into_iter().chain(letters).collect()
-}
-
 /// Fewer than 20 intervals.
 pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
     let intervals = *analysis.trace.intervals.value()?;
@@ -91,7 +85,7 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         FindingId::ShortRecording,
         title,
         evidence,
-        &format!("{}, or record with {option}.", capitalised(longer)),
+        &format!("{}, or record with {option}.", format::capitalised(longer)),
         Vec::new(),
     );
     Some(Finding {
@@ -102,32 +96,14 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
 
 /// Pages that count in every interval whether used or not make at least 10 % of all page touches.
 pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
-    let of = |source| {
-        f.analysis
-            .sources
-            .items()
-            .iter()
-            .find(move |s| s.source == source)
-    };
+    let sources = f.analysis.sources.items();
+    let of = |source| sources.iter().find(|s| s.source == source);
     let (sticky, pinned) = (of(TouchSource::Sticky), of(TouchSource::Pinned));
-    let touches = sticky
-        .into_iter()
-        .chain(pinned)
-        .map(|s| s.page_touches)
-        .sum::<u64>();
-    let all = f
-        .analysis
-        .sources
-        .items()
-        .iter()
-        .map(|s| s.page_touches)
-        .sum::<u64>();
+    let both = || sticky.into_iter().chain(pinned);
+    let touches: u64 = both().map(|s| s.page_touches).sum();
+    let all: u64 = sources.iter().map(|s| s.page_touches).sum();
+    let peak: u64 = both().map(|s| s.peak_pages.0).sum();
     // The zero page alone tells nothing.
-    let peak: u64 = sticky
-        .into_iter()
-        .chain(pinned)
-        .map(|s| s.peak_pages.0)
-        .sum();
     if peak < FEW_STANDING || touches.saturating_mul(10) < all {
         return None;
     }
