@@ -47,6 +47,7 @@ fn manifest() -> Manifest {
         samples: None,
         traps: None,
         modules: vec![],
+        checksums: Default::default(),
         notes: vec![],
     }
 }

@@ -323,6 +323,7 @@ pub fn manifest() -> Manifest {
         samples: None,
         traps: None,
         modules: vec![],
+        checksums: Default::default(),
         notes: vec![],
     }
 }
