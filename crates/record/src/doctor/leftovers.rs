@@ -26,7 +26,10 @@ pub(super) fn leftovers(left: &[Leftover], choice: Leftovers) -> Check {
         parts.push(format!("left alone: {doubtful}"));
     }
     let detail = if parts.is_empty() {
-        "none".to_owned()
+        match choice {
+            Leftovers::List => "none".to_owned(),
+            Leftovers::Clean => "there were none: nothing was removed".to_owned(),
+        }
     } else {
         parts.join("; ")
     };
@@ -35,7 +38,7 @@ pub(super) fn leftovers(left: &[Leftover], choice: Leftovers) -> Check {
         "cgroups and run folders of recorders that were killed",
         detail,
     );
-    if !left.is_empty() {
+    if !left.is_empty() || choice == Leftovers::Clean {
         check.brief = Brief::Always;
     }
     if choice == Leftovers::List && !certain.is_empty() {

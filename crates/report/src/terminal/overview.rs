@@ -81,7 +81,7 @@ fn all(page: &mut Page, a: &Analysis, overview: &Overview, folder: &Path, room: 
     }
     findings(page, a, overview, room);
     if !overview.unknown.is_empty() {
-        let unknown = overview.unknown.join("; ");
+        let unknown = format!("{} (--section unknown)", overview.unknown.join("; "));
         page.labelled_within("not known", Tone::Plain, &unknown, room.unknown);
     }
     let of = quoted_path(folder);
