@@ -166,6 +166,9 @@ pub fn compare(command: Vec<String>, rounds: u32, mut all: Vec<Compared>) -> Com
 fn figures(of: &Judgement) -> Vec<(String, f64, String)> {
     let count: u64 = of.operations.values().map(|o| o.count).sum();
     let each = |n: u64| n as f64 / count.max(1) as f64;
+    // Of little memory any ratio is chance.
+    let is_much = of.memory.peak_resident_bytes.is_some_and(|r| r.0 > 8 << 20);
+    let blowup = of.memory.blowup.filter(|_| is_much).unwrap_or(0.0);
     let mut found = vec![
         (
             "page faults within operations".to_owned(),
@@ -179,8 +182,8 @@ fn figures(of: &Judgement) -> Vec<(String, f64, String)> {
         ),
         (
             "resident memory for what was asked for".to_owned(),
-            of.memory.blowup.unwrap_or(0.0),
-            format!("{:.2} times", of.memory.blowup.unwrap_or(0.0)),
+            blowup,
+            format!("{blowup:.2} times"),
         ),
         (
             "usable memory for what was asked for".to_owned(),

@@ -235,7 +235,7 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
             id: "idle_cache",
             title: "it keeps memory that the program freed long ago".into(),
             evidence: format!(
-                "In {} of the looks more than half of the resident memory was no block's: {} at the most.",
+                "In {} of the time more than half of the resident memory was no block's: {} at the most.",
                 percent(memory.mostly_kept?),
                 format::bytes(Bytes(kept)),
             ),

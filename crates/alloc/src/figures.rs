@@ -152,7 +152,7 @@ pub struct Memory {
     pub blowup: Option<f64>,
     /// Resident bytes that no block's are, at the most, and when.
     pub kept_bytes: Option<Bytes>,
-    /// The share of the run's looks at which more than half of the resident memory was no block's.
+    /// The share of the time in which more than half of the resident memory was no block's.
     pub mostly_kept: Option<f64>,
     /// Memory that counting took in the process.
     pub own_bytes: Bytes,

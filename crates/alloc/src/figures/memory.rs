@@ -68,13 +68,18 @@ pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
     let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
     let usable = peak.peak_usable_bytes.0.max(peak.peak_requested_bytes.0);
     let resident = rows.iter().filter_map(|row| row.resident_bytes).max();
-    let looks = rows
-        .iter()
-        .filter_map(|row| Some((kept(row)?, row.resident_bytes?.0)));
-    let looks: Vec<(u64, u64)> = looks.collect();
+    // A row stands until the next one, as what stays the same is not written again.
+    let until = rows.iter().skip(1).chain([last]).map(|next| next.time_ns);
+    let looks = rows.iter().zip(until).filter_map(|(row, until)| {
+        let lasted = until.0.saturating_sub(row.time_ns.0);
+        Some((kept(row)?, row.resident_bytes?.0, lasted))
+    });
+    let looks: Vec<(u64, u64, u64)> = looks.collect();
+    let lasted: u64 = looks.iter().map(|(.., lasted)| lasted).sum();
     let mostly = looks
         .iter()
-        .filter(|(kept, all)| *kept > FEW_BYTES && *kept * 2 > *all);
+        .filter(|(kept, all, _)| *kept > FEW_BYTES && *kept * 2 > *all);
+    let mostly: u64 = mostly.map(|(.., lasted)| lasted).sum();
     let step = rows.len().div_ceil(MAX_MOMENTS).max(1);
     let moment = |row: &&HeapMemoryRow| Moment {
         time_ns: since(row.time_ns),
@@ -91,8 +96,8 @@ pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
         end_blocks: last.blocks,
         internal_fragmentation: share(usable - peak.peak_requested_bytes.0, usable),
         blowup: resident.map(|most| share(most.0, peak.peak_requested_bytes.0)),
-        kept_bytes: looks.iter().map(|(kept, _)| Bytes(*kept)).max(),
-        mostly_kept: (!looks.is_empty()).then(|| share(mostly.count() as u64, looks.len() as u64)),
+        kept_bytes: looks.iter().map(|(kept, ..)| Bytes(*kept)).max(),
+        mostly_kept: (lasted > 0).then(|| share(mostly, lasted)),
         own_bytes: rows
             .iter()
             .map(|row| row.own_bytes)

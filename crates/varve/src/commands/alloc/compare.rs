@@ -20,7 +20,7 @@ use crate::commands::report;
 #[command(override_usage = "varve alloc compare [OPTIONS] -- <COMMAND>...")]
 #[command(after_help = "\
 The program runs as it is, under one allocator after the other in each round. One more run of each is recorded, to say why some are
-slower. Standard output of the program is read for --metric and otherwise dropped; standard input is empty.")]
+slower. What the program prints to standard output is read for --metric, and dropped else; standard input is empty.")]
 pub(crate) struct Compare {
     /// How often the program runs under each allocator
     #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -156,7 +156,10 @@ fn once(arguments: &Compare, library: Option<&str>) -> Result<Run, Failure> {
         .split_first()
         .ok_or_else(|| Failure::new("there is no command", None::<String>))?;
     let mut command = Command::new(program);
-    command.args(words).stdin(Stdio::null());
+    command
+        .args(words)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
     if let Some(library) = library {
         command.env("LD_PRELOAD", preload(library));
     }
