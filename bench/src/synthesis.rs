@@ -287,6 +287,7 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
         losses: Default::default(),
         samples: None,
         traps: None,
+        operations: None,
         modules: vec![],
         notes: vec![],
     }

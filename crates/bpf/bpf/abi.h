@@ -174,7 +174,25 @@ struct held_group {
 #define DROP_MAPPING 4
 #define DROP_TRACK 5
 #define DROP_SAMPLE 6
+#define DROP_OPERATION 7
 #define DROP_KINDS 8
+
+/* What is charged to an allocator operation beside system calls, which have their numbers */
+#define OPERATION_FAULT 0x10000
+#define OPERATION_CLOCK_USER 0x10001   /* the clock of a CPU found it at work, in the program's code */
+#define OPERATION_CLOCK_KERNEL 0x10002 /* likewise in the kernel */
+
+struct operation_key {
+	u64 word; /* what runs, and from where; 0: no operation */
+	u32 pid;
+	u32 what;
+};
+
+struct operation_sum {
+	u64 count;
+	u64 ns;
+	u64 bytes;
+};
 
 /* Records of the ring */
 #define REC_FAULT 1

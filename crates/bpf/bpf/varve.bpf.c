@@ -505,3 +505,4 @@ int task_rename(struct bpf_raw_tracepoint_args *ctx)
 #include "faults.h"
 #include "samples.h"
 #include "waits.h"
+#include "operations.h"

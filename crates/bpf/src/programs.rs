@@ -88,7 +88,22 @@ const BY_CALLS: [&str; 3] = ["call_enter", "call_exit", "file_collapsed"];
 /// Tracepoints that kernels have under one name or another
 const ALTERNATIVES: [[&str; 2]; 1] = [["io_uring_submit_req", "io_uring_submit_sqe"]];
 
-pub(crate) const PROGRAMS: [Program; 29] = [
+/// The programs that charge allocator operations with what the kernel does within them
+const OF_OPERATIONS: [&str; 7] = [
+    "operation_call_exit",
+    "operation_call_enter",
+    "operation_fault_user",
+    "operation_fault_kernel",
+    "operation_process_free",
+    "operation_process_exec",
+    OPERATION_CLOCK,
+];
+/// The program of [`crate::Kernel::operations`]
+pub(crate) const OPERATION_CLOCK: &str = "operation_clock";
+/// Rows of the sums of operations, where they are kept
+const OPERATION_ROWS: u32 = 1 << 16;
+
+pub(crate) const PROGRAMS: [Program; 36] = [
     Program {
         name: "walk_process",
         place: Place::Demand,
@@ -246,6 +261,48 @@ pub(crate) const PROGRAMS: [Program; 29] = [
         purpose: "samples what each thread is doing when a CPU's clock interrupts it",
         need: Need::Optional,
     },
+    program(
+        "operation_call_exit",
+        "sys_exit",
+        "times system calls within allocator operations",
+        Need::Optional,
+    ),
+    program(
+        "operation_call_enter",
+        "sys_enter",
+        "charges system calls to the allocator operations that make them",
+        Need::Optional,
+    ),
+    program(
+        "operation_fault_user",
+        "page_fault_user",
+        "charges page faults to allocator operations",
+        Need::Optional,
+    ),
+    program(
+        "operation_fault_kernel",
+        "page_fault_kernel",
+        "the same of faults of the kernel on behalf of the program",
+        Need::Optional,
+    ),
+    program(
+        "operation_process_free",
+        "sched_process_free",
+        "forgets processes whose allocator operations are counted",
+        Need::Optional,
+    ),
+    program(
+        "operation_process_exec",
+        "sched_process_exec",
+        "forgets programs whose allocator operations are counted",
+        Need::Optional,
+    ),
+    Program {
+        name: OPERATION_CLOCK,
+        place: Place::Demand,
+        purpose: "samples whether threads are within allocator operations",
+        need: Need::Optional,
+    },
     harvester(
         "page_aged",
         "ptep_test_and_clear_young",
@@ -331,6 +388,10 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     if !options.waits {
         switch_off("thread_switch");
     }
+    if !options.operations {
+        // Others' system calls are not to be slower for what nobody asked for: `varve doctor` does not list them either.
+        OF_OPERATIONS.iter().copied().for_each(&mut switch_off);
+    }
     if options.hooks == Hooks::Portable {
         switch_off("prepare_exec");
     }
@@ -349,7 +410,11 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
         take_said();
         match open(options, &refused) {
             Ok(object) => {
-                let attached = attach(object, &refused, unused);
+                let unused: Vec<&str> = match options.operations {
+                    true => unused.to_vec(),
+                    false => unused.iter().chain(&OF_OPERATIONS).copied().collect(),
+                };
+                let attached = attach(object, &refused, &unused);
                 return Ok(Loaded {
                     exit_has_memory,
                     vanish,
@@ -413,6 +478,7 @@ fn open(options: &LoadOptions, refused: &Omissions) -> Result<Object, libbpf_rs:
             Some("ring") => map.set_max_entries(ring_bytes(options))?,
             Some("tracked" | "exempt") => map.set_max_entries(options.max_processes.max(1))?,
             Some("sample_ring") => map.set_max_entries(sample_ring_bytes(options))?,
+            Some("operation_sums") if options.operations => map.set_max_entries(OPERATION_ROWS)?,
             Some("regions" | "residents") => map.set_max_entries(options.walk_regions.max(1))?,
             _ => {}
         }

@@ -8,6 +8,9 @@ use crate::{pages, process, sys, unwind};
 /// A heap object was born. Small objects on owned pages, the common case, end here.
 #[inline]
 pub(crate) fn born(address: u64, bytes: usize, kind: AllocKind) {
+    if process::reports_no_objects() {
+        return;
+    }
     if bytes >= process::min_object() {
         recorded(address, bytes as u64, kind);
         return;
@@ -24,7 +27,7 @@ pub(crate) fn born(address: u64, bytes: usize, kind: AllocKind) {
 /// A heap object is about to die; true if it was a recorded one.
 #[inline]
 pub(crate) fn dying(address: u64) -> bool {
-    pages::may_start(address) && forgotten(address)
+    !process::reports_no_objects() && pages::may_start(address) && forgotten(address)
 }
 
 #[inline(never)]
@@ -96,6 +99,9 @@ fn forgotten(address: u64) -> bool {
 
 /// The address space changed.
 pub(crate) fn mapped(time_ns: u64, event: Event<'_>) {
+    if process::reports_no_objects() {
+        return;
+    }
     let thread = thread::current();
     thread.enter(|nesting| {
         let Some(ring) = process::ring(nesting) else {

@@ -79,6 +79,8 @@ real_functions! {
     posix_memalign as "posix_memalign" (result: *mut Pointer, alignment: usize, bytes: usize) -> c_int, else libc::ENOMEM;
     valloc as "valloc" (bytes: usize) -> Pointer, else early(bytes, 4096);
     pvalloc as "pvalloc" (bytes: usize) -> Pointer, else early(bytes.next_multiple_of(4096), 4096);
+    free_sized as "free_sized" (old: Pointer, bytes: usize) -> (), else { let _ = bytes; REAL.plain_free(old) };
+    free_aligned_sized as "free_aligned_sized" (old: Pointer, alignment: usize, bytes: usize) -> (), else { let _ = (alignment, bytes); REAL.plain_free(old) };
     malloc_usable_size as "malloc_usable_size" (object: Pointer) -> usize, else 0;
     mmap as "mmap" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer, else libc::MAP_FAILED;
     mmap64 as "mmap64" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer, else libc::MAP_FAILED;
@@ -133,6 +135,19 @@ real_functions! {
     dlclose as "dlclose" (handle: Pointer) -> c_int, else -1;
     end as "_exit" (status: c_int) -> (), else Default::default();
     prctl as "prctl" (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
+}
+
+impl Real {
+    /// Where the next library has no other way to free.
+    fn plain_free(&self, old: Pointer) {
+        // SAFETY: the caller's block.
+        unsafe { self.free(old) };
+    }
+
+    /// Where the next library's `malloc` is.
+    pub(crate) fn malloc_at(&self) -> *const c_void {
+        self.malloc.load(Ordering::Relaxed)
+    }
 }
 
 /// The next library's functions, looked up at their first use.

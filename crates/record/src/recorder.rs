@@ -149,9 +149,9 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         }
     };
     // Of a program in an emulator nobody expects it to be held.
-    let held_by = match options.counts {
-        Some(_) => String::new(),
-        None => boundaries.sentence(&target.hold),
+    let held_by = match options.scans() {
+        false => String::new(),
+        true => boundaries.sentence(&target.hold),
     };
     // The watchdog ends last: what it cares for is gone then.
     drop((kernel, events, target.hold));
@@ -533,7 +533,7 @@ impl Recorder<'_> {
         }
         let child = self.target.child.as_ref();
         if let Some(signal) = pass_on(&mut self.signals, child)? {
-            if self.is_timed() {
+            if self.options.counts.is_none() {
                 self.interrupted = true;
                 return Ok(Some(End::Stopped));
             }

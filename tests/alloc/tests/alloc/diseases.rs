@@ -1,0 +1,117 @@
+//! Programs with one known disease each get that diagnosis and no other; the same program with a healthy allocator gets none.
+
+use crate::support::{Recorded, record, workload};
+
+/// The program under an allocator that was made for this test.
+fn under(allocator: &str, work: &[&str]) -> Recorded {
+    let library = workload(&format!("libsick_{allocator}.so"));
+    let program = workload("alloc_work");
+    let command = [&[program.to_str().unwrap()], work].concat();
+    let recorded = record(&["--allocator", library.to_str().unwrap()], &command);
+    let file = recorded.judgement["trace"]["allocator_file"]
+        .as_str()
+        .unwrap();
+    assert!(file.contains(&format!("libsick_{allocator}")), "{file}");
+    recorded
+}
+
+/// The same with what it has.
+fn own(work: &[&str]) -> Recorded {
+    let program = workload("alloc_work");
+    record(&[], &[&[program.to_str().unwrap()], work].concat())
+}
+
+/// The same with a variable.
+fn own_with(variable: &str, value: &str, work: &[&str]) -> Recorded {
+    let program = workload("alloc_work");
+    let setting = format!("{variable}={value}");
+    let command = ["/usr/bin/env", &setting, program.to_str().unwrap()];
+    record(&[], &[&command[..], work].concat())
+}
+
+fn healthy(recorded: &Recorded, what: &str) {
+    let none: [String; 0] = [];
+    assert_eq!(
+        recorded.diseases(),
+        none,
+        "{what}: {}",
+        recorded.judgement["diagnoses"]
+    );
+    assert_ne!(recorded.judgement["verdict"]["answer"], "yes");
+}
+
+const LARGE_BLOCKS: [&str; 4] = ["churn", "1", "60000", "20000"];
+
+#[test]
+fn a_storm_of_madvise() {
+    let sick = under("storm", &LARGE_BLOCKS);
+    assert_eq!(sick.diseases(), ["madvise_storm"]);
+    // Each free makes one call: 20,000, and those of the 256 blocks at the end.
+    let calls = sick.calls("madvise");
+    assert!((20_000..=20_300).contains(&calls), "{calls}");
+    healthy(&under("none", &LARGE_BLOCKS), "without the calls");
+}
+
+#[test]
+fn needless_mapping() {
+    let sick = under("mapping", &LARGE_BLOCKS);
+    assert_eq!(sick.diseases(), ["needless_mapping"]);
+    let (mapped, unmapped) = (sick.calls("mmap"), sick.calls("munmap"));
+    assert!((20_000..=20_300).contains(&mapped), "{mapped}");
+    assert!((20_000..=20_300).contains(&unmapped), "{unmapped}");
+}
+
+#[test]
+fn one_lock_for_all() {
+    const WORK: [&str; 4] = ["churn", "8", "64", "3000"];
+    let sick = under("lock", &WORK);
+    assert_eq!(sick.diseases(), ["lock"]);
+    healthy(&under("none", &WORK), "without the lock");
+    healthy(&own(&WORK), "glibc's arenas");
+}
+
+#[test]
+fn waste_in_size_classes() {
+    // 16 times 4 is 64, times 4 is 256: a block of 1,100 is one of 4,096.
+    const WORK: [&str; 3] = ["grow", "40000000", "1100"];
+    let sick = under("waste", &WORK);
+    assert_eq!(sick.diseases(), ["size_class_waste"]);
+    let lost = sick.judgement["memory"]["internal_fragmentation"]
+        .as_f64()
+        .unwrap();
+    let truth = 1.0 - 1100.0 / 4096.0;
+    assert!(
+        (lost - truth).abs() < truth / 10.0,
+        "{lost}, in truth {truth}"
+    );
+    healthy(&under("none", &WORK), "with finer classes");
+    healthy(&own(&WORK), "glibc");
+}
+
+#[test]
+fn blocks_that_their_maker_does_not_get_back() {
+    const WORK: [&str; 3] = ["pipe", "500", "200"];
+    let sick = under("none", &WORK);
+    assert_eq!(sick.diseases(), ["blowup"]);
+    // glibc gives blocks back to where they came from. The variable is for what is free at the heap's end, which it
+    // would give to the kernel and take again as often as batches come.
+    let told = own_with("MALLOC_TRIM_THRESHOLD_", "100000000", &WORK);
+    healthy(&told, "glibc");
+}
+
+#[test]
+fn memory_that_was_freed_and_is_kept() {
+    const WORK: [&str; 3] = ["phases", "60000000", "1000"];
+    let sick = own(&WORK);
+    assert_eq!(sick.diseases(), ["idle_cache"]);
+    let kept = sick.memory("kept_bytes");
+    assert!(kept.abs_diff(60_000_000) < 6_000_000, "{kept}");
+    healthy(&own(&["grow", "60000000", "1000"]), "what is in use");
+}
+
+#[test]
+fn a_program_that_does_little_with_it() {
+    let recorded = own(&["churn", "1", "20000", "20000"]);
+    healthy(&recorded, "churn");
+    assert_eq!(recorded.judgement["verdict"]["answer"], "no");
+}

@@ -1,0 +1,6 @@
+//! Allocator operations against an independent truth.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod counts;
+mod diseases;
+mod support;
