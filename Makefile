@@ -72,8 +72,9 @@ cpp-test:
 cpp-tsan:
 	scripts/setup cpp
 	$(CPP_CONFIGURE) -B $(CPP_BUILD)/tsan -DVARVE_SANITIZE=thread -DVARVE_EXAMPLES=OFF -DVARVE_BENCHMARKS=OFF
-	cmake --build $(CPP_BUILD)/tsan --target allocator_test varve-pager-tests
+	cmake --build $(CPP_BUILD)/tsan --target allocator_test concurrency_test varve-pager-tests
 	$(CPP_BUILD)/tsan/tests/allocator_test
+	$(CPP_BUILD)/tsan/tests/concurrency_test
 	ctest --test-dir $(CPP_BUILD)/tsan -R '^pager\.' --output-on-failure
 
 CPP_FUZZ_SECONDS ?= 60

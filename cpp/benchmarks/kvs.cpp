@@ -28,6 +28,10 @@ void query(const bench::built_store& built, const bench::options& chosen) {
     std::bernoulli_distribution is_update(chosen.update_ratio);
     std::uniform_int_distribution<std::size_t> length(1, 100);
     std::uint64_t checksum = 0;
+    if (chosen.fetch_ahead) {
+        store.fetch_ahead();
+    }
+    std::uint64_t scans = 0;
     store.start_counting(chosen.buffer(), chosen.replacement);
     rest(chosen);
     const std::uint64_t began = monotonic_ns();
@@ -37,6 +41,7 @@ void query(const bench::built_store& built, const bench::options& chosen) {
         if (is_update(random)) {
             store.update(key, bench::random_value(random));
         } else {
+            ++scans;
             checksum += store.scan(key, length(random));
         }
     }
@@ -61,7 +66,9 @@ void query(const bench::built_store& built, const bench::options& chosen) {
     out.add("page_reads", traffic.reads);
     out.add("page_writes", traffic.writes);
     out.add("dirty_pages_left", traffic.dirty);
+    out.add("scans", scans);
     if (real) {
+        out.add("fetch_ahead", std::uint64_t{chosen.fetch_ahead});
         out.add("faults", real->faults);
         out.add("write_traps", real->write_traps);
         out.add("paged_start", std::uint64_t{reinterpret_cast<std::uintptr_t>(real->start)});

@@ -104,10 +104,15 @@ public:
         found->second = value;
         paged_.wrote(&found->second, {sizeof(mapped_type)});
     }
+    void fetch_ahead() override { fetches_ahead_ = true; }
     [[nodiscard]] std::uint64_t scan(key_type key, std::size_t length) const override {
         std::uint64_t sum = 0;
         const auto end = map_.end();
-        for (auto i = map_.find(key); length > 0 && i != end; --length, ++i) {
+        auto i = map_.find(key);
+        if (fetches_ahead_) {
+            map_.prefetch(i, length);
+        }
+        for (; length > 0 && i != end; --length, ++i) {
             sum += i->first;
         }
         return sum;
@@ -117,6 +122,7 @@ private:
     allocator allocator_;
     Map<allocator> map_;
     paged_memory<Kind> paged_;
+    bool fetches_ahead_ = false;
 };
 
 }  // namespace bench

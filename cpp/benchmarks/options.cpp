@@ -54,6 +54,7 @@ void usage(std::string_view program, std::string_view what_it_does) {
            "                      memory, and the pager's own replacement\n"
            "  --rest MS           rest before and after the queries, so that a recorder tells them apart; peaks are\n"
            "                      then since the start\n"
+           "  --fetch-ahead       scans fetch their pages before they walk (trees, real pager)\n"
            "  --json              one JSON object instead of lines\n";
 }
 
@@ -137,6 +138,10 @@ std::optional<options> parse(int count, char** arguments, std::string_view what_
         }
         if (name == "--json") {
             o.json = true;
+            continue;
+        }
+        if (name == "--fetch-ahead") {
+            o.fetch_ahead = true;
             continue;
         }
         if (i + 1 == count || !apply(o, name, arguments[i + 1])) {

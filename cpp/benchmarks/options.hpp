@@ -27,6 +27,8 @@ struct options {
     pager_kind pager = pager_kind::simulated;
     /// Rest before and after the queries, milliseconds: a recorder's intervals tell them apart then.
     unsigned rest_ms = 0;
+    /// Scans fetch their pages before they walk.
+    bool fetch_ahead = false;
     bool json = false;
 
     /// Local memory split as the study does it, in whole pages of 4 KiB.

@@ -56,6 +56,8 @@ public:
     [[nodiscard]] virtual std::optional<paging> real_paging() const = 0;
     [[nodiscard]] virtual varve::page_traffic traffic() = 0;
     virtual void update(key_type key, const mapped_type& value) = 0;
+    /// Scans fetch their pages before they walk from now on.
+    virtual void fetch_ahead() = 0;
     /// Reads up to `length` elements from the key on; gives the sum of their keys.
     [[nodiscard]] virtual std::uint64_t scan(key_type key, std::size_t length) const = 0;
 };

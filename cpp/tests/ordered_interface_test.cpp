@@ -404,4 +404,56 @@ TEST(HugeElements, OnCollectiveMemory) {
     EXPECT_EQ(a.memory().swappable().pages_in_use().value, 0u);
 }
 
+template <class T>
+struct adding_up {
+    using value_type = T;
+    static inline std::size_t bytes = 0;
+    adding_up() = default;
+    template <class U>
+    adding_up(const adding_up<U>&) noexcept {}
+    T* allocate(std::size_t n) {
+        adding_up<int_pair>::bytes += n * sizeof(T);
+        return std::allocator<T>().allocate(n);
+    }
+    void deallocate(T* p, std::size_t n) noexcept {
+        adding_up<int_pair>::bytes -= n * sizeof(T);
+        std::allocator<T>().deallocate(p, n);
+    }
+    friend bool operator==(adding_up, adding_up) { return true; }
+};
+
+TEST(Space, containers_on_standard_allocators_are_small_objects) {
+    static_assert(sizeof(varve::skip_list_map<int, int>) <= 128);
+    static_assert(sizeof(varve::skip_list_multiset<std::string>) <= 128);
+    static_assert(sizeof(varve::btree_map<int, int>) <= 128);
+}
+
+TEST(Space, an_empty_list_holds_no_memory) {
+    adding_up<int_pair>::bytes = 0;
+    varve::skip_list_map<int, int, std::less<int>, adding_up<int_pair>> list;
+    EXPECT_EQ(adding_up<int_pair>::bytes, 0u);
+    for (int i = 0; i < 1000; ++i) {
+        list[i] = i;
+    }
+    EXPECT_GT(adding_up<int_pair>::bytes, 0u);
+    for (int i = 0; i < 1000; ++i) {
+        EXPECT_EQ(list.erase(i), 1u);
+    }
+    EXPECT_EQ(list.erase(0), 0u);
+    EXPECT_EQ(adding_up<int_pair>::bytes, 0u);
+}
+
+/// Splits alone leave nodes seven tenths full, which takes 12 bytes an element and more.
+TEST(Space, random_insertion_leaves_large_nodes_full) {
+    adding_up<int_pair>::bytes = 0;
+    varve::btree_map<int, int, 31, std::less<int>, adding_up<int_pair>> tree;
+    constexpr int n = 20'011;
+    for (int i = 1; i < n; ++i) {
+        tree.emplace(static_cast<int>(static_cast<long>(i) * i % n * 7 % n), i);
+    }
+    const double each = static_cast<double>(adding_up<int_pair>::bytes) / static_cast<double>(tree.size());
+    EXPECT_LT(each, 11.0);
+    varve_test::check_structure(tree, true);
+}
+
 }  // namespace

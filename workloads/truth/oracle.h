@@ -137,6 +137,16 @@ __attribute__((format(printf, 1, 2))) static inline void oracle_line(const char 
 }
 
 /* Opens the log and names the program. Call again after a fork, in the child. */
+/* Memory beside the arenas that is resident and lies idle: $ORACLE_BALLAST pages of this process alone. */
+static inline void oracle_ballast(size_t pages)
+{
+    char *ballast = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (ballast == MAP_FAILED || madvise(ballast, pages * PAGE, MADV_DONTFORK) != 0)
+        die("ballast");
+    madvise(ballast, pages * PAGE, MADV_NOHUGEPAGE);
+    memset(ballast, 1, pages * PAGE);
+}
+
 static inline void oracle_init(const char *program)
 {
     const char *path = getenv("ORACLE_LOG");
@@ -151,6 +161,8 @@ static inline void oracle_init(const char *program)
             die("mmap of the page for marks");
         oracle_marks = true;
     }
+    if (getenv("ORACLE_BALLAST"))
+        oracle_ballast(env_u64("ORACLE_BALLAST", 0));
     oracle_line("program %s %d %d %llu\n", program, getpid(), getppid(), (unsigned long long)now_ns());
 }
 

@@ -32,6 +32,14 @@ struct world {
         if (kind == "sparse") return pager::any_store(pager::sparse_store(capacity));
         if (kind == "compressed") return pager::any_store(pager::compressed_store(capacity, page));
         if (kind == "file") return pager::any_store(pager::file_store(folder.file("pages"), capacity));
+        if (kind == "direct") {
+            return pager::any_store(pager::file_store(folder.file("pages"), capacity, pager::opening::attach_or_create,
+                                                      pager::kernel_cache::none));
+        }
+        if (kind == "direct_uring") {
+            return pager::any_store(pager::uring_store(folder.file("pages"), capacity, pager::opening::attach_or_create,
+                                                       pager::kernel_cache::none));
+        }
         if (kind == "uring") return pager::any_store(pager::uring_store(folder.file("pages"), capacity));
         if (kind == "snapshot") return pager::any_store(pager::snapshot_store(folder.file("pages"), capacity, page));
         peer = std::make_unique<pager::paging_peer>(pager::any_store(pager::sparse_store(capacity)), capacity, 0, true);
@@ -132,7 +140,8 @@ TEST_P(shadow, agrees) {
 std::vector<parameters> all() {
     std::vector<parameters> list;
     unsigned seed = 1;
-    for (const char* store : {"memory", "sparse", "compressed", "file", "uring", "snapshot", "tcp"}) {
+    for (const char* store :
+         {"memory", "sparse", "compressed", "file", "direct", "uring", "direct_uring", "snapshot", "tcp"}) {
         for (const fault_path path : {fault_path::in_thread, fault_path::handlers}) {
             for (const std::size_t page : {std::size_t{4096}, std::size_t{16384}, std::size_t{2} << 20}) {
                 list.push_back({store, path, page, seed++});

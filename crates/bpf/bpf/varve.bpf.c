@@ -400,6 +400,7 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 	}
 	describe_program(rec, task, program, g);
 	rec->file = name_file(rec->text + FILE_AT, task);
+	rec->pad = 0;
 	bytes = bpf_probe_read_kernel_str(rec->text, PATH_BYTES, BPF_CORE_READ(program, filename));
 	fill(&rec->r, REC_EXEC, bytes > 0 ? bytes - 1 : 0);
 	rec->r.time = now;

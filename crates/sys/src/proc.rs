@@ -188,11 +188,8 @@ pub fn status(pid: Pid) -> io::Result<ProcStatus> {
 /// How often the first thread of a process has left the processor.
 pub fn context_switches(pid: Pid) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let count = |name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().parse().ok()
-    };
-    Some(count("voluntary_ctxt_switches:")? + count("nonvoluntary_ctxt_switches:")?)
+    let count = |name| -> Option<u64> { status_field(&text, name)?.parse().ok() };
+    Some(count("voluntary_ctxt_switches")? + count("nonvoluntary_ctxt_switches")?)
 }
 
 fn parse_stat(text: &[u8]) -> io::Result<ProcStatus> {
@@ -318,18 +315,21 @@ pub fn is_running(pid: Pid) -> bool {
     })
 }
 
+/// What the text of a `/proc/.../status` says under a name.
+pub(crate) fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim())
+}
+
 /// Whether the text of `/proc/PID/task/TID/status` is that of a thread that has memory and shall not end.
 fn has_memory(status: &str) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
-    let field = |name: &str| {
-        let mut lines = status.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-    };
     let is_killed = |name| {
-        let pending = field(name).and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        let pending = status_field(status, name).and_then(|set| u64::from_str_radix(set, 16).ok());
         pending.is_some_and(|set| set & KILL != 0)
     };
-    field("VmSize").is_some() && !is_killed("SigPnd") && !is_killed("ShdPnd")
+    status_field(status, "VmSize").is_some() && !is_killed("SigPnd") && !is_killed("ShdPnd")
 }
 
 /// The direct children of a process, all its threads' together.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use varve_model::{Pid, Tid};
 
 use crate::cgroup::Frozen;
-use crate::proc::status;
+use crate::proc::{status, status_field};
 
 /// Why a process cannot be held by ptrace.
 #[derive(Debug, thiserror::Error)]
@@ -170,8 +170,8 @@ impl Standby {
 /// Who traces a process, if anybody does.
 pub fn tracer_of(pid: Pid) -> Option<Pid> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("TracerPid:"))?;
-    line.trim().parse().ok().filter(|p| *p > 0).map(Pid)
+    let tracer = status_field(&text, "TracerPid")?.parse().ok();
+    tracer.filter(|p| *p > 0).map(Pid)
 }
 
 /// The processes that a process, by one of its threads, has traced when this is called.

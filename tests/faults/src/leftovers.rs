@@ -57,6 +57,16 @@ pub fn ring_folders(recorder: u32) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The folder in which a recorder's socket lies, once it does. Only who may list the one above it finds it.
+pub fn socket_folder(recorder: u32) -> Option<PathBuf> {
+    let above = ring_folders(recorder);
+    let below = above.iter().flat_map(fs::read_dir).flatten();
+    below
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|f| f.join("s").exists())
+}
+
 /// The watchdogs of a recorder, the first first: the one is its child, the other names it.
 pub fn watchdogs(recorder: u32) -> Vec<u32> {
     let words = |pid: &u32| {

@@ -9,7 +9,9 @@ mod stage;
 mod trace;
 mod witness;
 
-pub use leftovers::{cgroup_of, cgroup_root, is_frozen, recorder_cgroups, ring_folders, watchdogs};
+pub use leftovers::{
+    cgroup_of, cgroup_root, is_frozen, recorder_cgroups, ring_folders, socket_folder, watchdogs,
+};
 pub use stage::{Ended, Running, Stage, actor, can_trap, monotonic_ns, patiently, varve_binary};
 pub use trace::{Contents, check_trace};
 pub use witness::Witness;

@@ -183,10 +183,7 @@ fn demand(
                 continue;
             }
             verdict.covered += 1;
-            if *access == Access::Write
-                && layer.unwritten.contains(page)
-                && !layer.written.contains(page)
-            {
+            if *access == Access::Write && layer.denies_write(page) {
                 denied.push(page);
             }
         }
@@ -327,7 +324,13 @@ mod tests {
             .parse()
     }
 
-    fn touches(pages: &[(usize, u64, u64, u64, TouchSource)]) -> Touches {
+    type Row = (usize, u64, u64, u64, TouchSource);
+
+    fn touches(pages: &[Row]) -> Touches {
+        written(&pages.iter().map(|row| (*row, None)).collect::<Vec<_>>())
+    }
+
+    fn written(pages: &[(Row, Option<bool>)]) -> Touches {
         let span = |a, b| {
             (
                 Span {
@@ -342,13 +345,13 @@ mod tests {
             intervals: vec![span(1000, 100_000), span(100_000, 200_000)],
             ..Touches::default()
         };
-        for &(i, first, pages, granule, source) in pages {
+        for &((i, first, pages, granule, source), written) in pages {
             let layer = touches.layers.entry((i, PID)).or_default();
             layer.touches.push(Touch {
                 first: Page(first),
                 pages,
                 granule,
-                written: None,
+                written,
                 source,
             });
         }
@@ -395,6 +398,23 @@ mod tests {
             "{:?}",
             verdict.failures
         );
+        Ok(())
+    }
+
+    /// The loop over the border writes: what both intervals know of it decides.
+    #[test]
+    fn a_write_is_denied_only_where_no_row_leaves_it_open() -> Result<(), (usize, String)> {
+        let denied = |first: Option<bool>, second: Option<bool>| {
+            let oracle = "phase 7 7 10000 190000 p\nset w 1000 1 1\nloop 90000 110000\nend 1\n"
+                .parse::<Oracle>()?;
+            let row = |i| (i, 1000, 1, 1, SCAN);
+            let verdict = judge(&oracle, &written(&[(row(0), first), (row(1), second)]));
+            Ok(verdict.writes_denied)
+        };
+        assert_eq!(denied(Some(false), Some(false))?, 1);
+        assert_eq!(denied(Some(false), None)?, 0);
+        assert_eq!(denied(None, Some(false))?, 0);
+        assert_eq!(denied(Some(false), Some(true))?, 0);
         Ok(())
     }
 

@@ -34,6 +34,8 @@ pub struct Layer {
     pub unwritten: PageSet,
     /// The pages of which it says that they were.
     pub written: PageSet,
+    /// The pages of which it says that it does not know.
+    pub unknown: PageSet,
 }
 
 /// All touches of a trace.
@@ -148,6 +150,14 @@ impl Touches {
 }
 
 impl Layer {
+    /// Whether the trace says that a page was accessed and never written. A page may have several rows: read before the end
+    /// of an interval, for example, and gone after it, when nobody saw whether it was written meanwhile.
+    pub fn denies_write(&self, page: Page) -> bool {
+        self.unwritten.contains(page)
+            && !self.written.contains(page)
+            && !self.unknown.contains(page)
+    }
+
     fn index(&mut self) {
         let pages_of = |wanted: fn(&Touch) -> bool| {
             PageSet::from_runs(
@@ -160,5 +170,6 @@ impl Layer {
         self.pages = pages_of(|_| true);
         self.unwritten = pages_of(|t| t.written == Some(false));
         self.written = pages_of(|t| t.written == Some(true));
+        self.unknown = pages_of(|t| t.written.is_none());
     }
 }

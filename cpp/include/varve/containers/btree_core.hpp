@@ -21,6 +21,7 @@ class btree_core : public btree_search<Slot, Fanout, Compare, Allocator, Placeme
 public:
     using typename nodes::tracked;
     using typename search::destination;
+    using typename search::key_type;
     using typename search::layout;
     using typename search::node;
     using typename search::node_ptr;
@@ -45,6 +46,17 @@ public:
     position take_out(position p, Take take) {
         take(layout::slots(*p.at)[p.index]);
         return close<Next>(p);
+    }
+
+    /// Takes out the element with that key; keys are unique. False if there is none.
+    template <class Take>
+    bool take_key(const key_type& key, Take take) {
+        const position there = search::find(key);
+        if (there == search::last()) {
+            return false;
+        }
+        take_out<false>(there, take);
+        return true;
     }
 
     /// Erases `count` elements, from `p` on, and gives the place behind them.
@@ -95,7 +107,47 @@ private:
             nodes::grow(leaf, layout::grown(p->capacity));
             return put(leaf.at, i, element);
         }
+        if constexpr (!layout::exact_capacity) {
+            if (const position place = make_way(p, i); place.at != nullptr) {
+                return put(place.at, place.index, element);
+            }
+        }
         return split(leaf, i, element);
+    }
+
+    /// Hands elements of a full leaf to a neighbour that has room, so that nodes are fuller than splits leave them.
+    /// Gives where an element goes that belonged at `i`, or nothing. What lies before the place of insertion goes
+    /// left, what lies behind it right: keys that come in order then meet few full leaves.
+    position make_way(node_ptr p, std::size_t i) noexcept {
+        const node_ptr parent = p->parent;
+        if (parent == nullptr || (i == max_slots && p == nodes::last_leaf())) {
+            return {};
+        }
+        const std::size_t at = layout::index_in(*parent, p);
+        const auto share_of = [](std::size_t room, bool at_the_edge) {
+            return std::max<std::size_t>(at_the_edge ? room : room / 2, 1);
+        };
+        if (at > 0) {
+            const node_ptr left = layout::children(*parent)[at - 1];
+            const std::size_t had = left->count;
+            const std::size_t room = left->capacity - had;
+            const std::size_t n = share_of(room, i == max_slots);
+            if (room != 0 && (i >= n || n < room)) {
+                shift(*left, *p, at - 1, n, false);
+                return i >= n ? position{p, i - n} : position{left, had + 1 + i};
+            }
+        }
+        if (at < parent->count) {
+            const node_ptr right = layout::children(*parent)[at + 1];
+            const std::size_t room = right->capacity - right->count;
+            const std::size_t n = share_of(room, i == 0);
+            const std::size_t left = max_slots - n;  // elements that stay
+            if (room != 0 && (i <= left || n < room)) {
+                shift(*p, *right, at, n, true);
+                return i <= left ? position{p, i} : position{right, i - left - 1};
+            }
+        }
+        return {};
     }
 
     // ---- splitting ----
@@ -431,15 +483,22 @@ private:
 
     /// Moves elements over the separator until both neighbours have about as many.
     static void share(node& left, node& right, std::size_t separator, bool to_right, place_behind* next) noexcept {
-        slot* const middle = layout::slots(*left.parent) + separator;
-        node& from = to_right ? left : right;
-        node& to = to_right ? right : left;
+        const node& from = to_right ? left : right;
+        const node& to = to_right ? right : left;
         std::size_t n = (from.count - to.count) / 2u;
         n = n == 0 ? 1 : n;
         n = n < to.capacity - to.count + 0u ? n : to.capacity - to.count + 0u;
         if (next != nullptr) {
             next->shared(layout::pointer_to(left), left.count, layout::pointer_to(right), n, to_right);
         }
+        shift(left, right, separator, n, to_right);
+    }
+
+    /// Moves `n` elements over the separator to a neighbour that has room for them.
+    static void shift(node& left, node& right, std::size_t separator, std::size_t n, bool to_right) noexcept {
+        slot* const middle = layout::slots(*left.parent) + separator;
+        node& from = to_right ? left : right;
+        node& to = to_right ? right : left;
         slot* l = layout::slots(left);
         slot* r = layout::slots(right);
         node_ptr* lc = layout::children(left);

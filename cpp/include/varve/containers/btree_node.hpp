@@ -78,12 +78,26 @@ struct btree_layout {
                 __builtin_prefetch(start + slots_offset(1, max_slots) + k * sizeof(Slot));
             }
         } else if constexpr (sizeof(Slot) < line) {
-            for (std::size_t at = line; at < 4 * line && at < slots_offset(1, max_slots) + max_slots * sizeof(Slot);
+            for (std::size_t at = line; at < 6 * line && at < slots_offset(1, max_slots) + max_slots * sizeof(Slot);
                  at += line) {
                 __builtin_prefetch(start + at);
             }
         }
     }
+
+    /// Asks for the leaves that a walk meets next: `ahead` leaves behind child `i` of a node right above the leaves.
+    static void prefetch_leaves(node& parent, std::size_t i, std::size_t from) noexcept {
+        constexpr std::size_t line = 64;
+        const std::size_t last = i + leaves_ahead < parent.count ? i + leaves_ahead : parent.count;
+        for (std::size_t k = i + from; k <= last; ++k) {
+            const auto* leaf = reinterpret_cast<const std::byte*>(std::to_address(children(parent)[k]));
+            for (std::size_t at = 0; at < 4 * line && at < slots_offset(0, max_slots) + max_slots * sizeof(Slot);
+                 at += line) {
+                __builtin_prefetch(leaf + at);
+            }
+        }
+    }
+    static constexpr std::size_t leaves_ahead = 4;
 
     [[nodiscard]] static node_ptr pointer_to(node& n) noexcept { return std::pointer_traits<node_ptr>::pointer_to(n); }
 
@@ -115,6 +129,9 @@ struct btree_layout {
                     return;
                 }
                 index = index_in(*parent, at);
+                if (at->height == 0) {
+                    prefetch_leaves(*parent, index, leaves_ahead);
+                }
                 at = parent;
             }
         }
@@ -127,6 +144,9 @@ struct btree_layout {
                 }
             } else {
                 do {
+                    if (at->height == 1 && index == 0) {
+                        prefetch_leaves(*at, 0, 1);
+                    }
                     at = children(*at)[index];
                     index = 0;
                 } while (at->height != 0);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <type_traits>
+#include <vector>
 
 #include "varve/containers/btree_nodes.hpp"
 
@@ -53,6 +54,10 @@ public:
     }
     template <class K>
     [[nodiscard]] position find(const K& key) const {
+        if constexpr (!layout::exact_capacity) {
+            const destination d = down_to_leaf(key);
+            return d.there ? d.at : last();
+        }
         for (node_ptr p = nodes::root(); p != nullptr;) {
             node& n = *p;
             layout::prefetch(n);
@@ -71,6 +76,9 @@ public:
         bool there = false;
     };
     [[nodiscard]] destination seek(const key_type& key) const {
+        if constexpr (!layout::exact_capacity) {
+            return down_to_leaf(key);
+        }
         for (node_ptr p = nodes::root(); p != nullptr;) {
             node& n = *p;
             layout::prefetch(n);
@@ -118,6 +126,39 @@ public:
             key, [this](const key_type& element, const key_type& wanted) { return compare_(element, wanted); });
     }
 
+    static constexpr bool fetches_ahead = nodes::store_type::fetches_ahead;
+
+    /// Fetches the pages of the nodes that a walk over so many elements from `from` on meets, as far as their fill can
+    /// be guessed: level by level, so that the pages of one level come together.
+    void fetch_ahead(position from, std::size_t elements) const {
+        auto wanted = static_cast<double>(elements);
+        node_ptr top = from.at;
+        std::size_t begin = from.index + 1;
+        while (top != nullptr && wanted > 0) {
+            std::vector<node_ptr> level{top};
+            double covered = 0;
+            for (unsigned h = top->height; h-- > 0;) {
+                const double each = expected_elements(h) + 1;  // and the element behind it
+                covered = 0;
+                std::vector<node_ptr> below;
+                std::vector<const void*> addresses;
+                for (const node_ptr p : level) {
+                    for (std::size_t i = p == top ? begin : 0; i <= p->count && covered < wanted; ++i) {
+                        covered += each;
+                        below.push_back(layout::children(*p)[i]);
+                        addresses.push_back(std::to_address(below.back()));
+                    }
+                }
+                nodes::store().fetch(addresses);
+                level = std::move(below);
+            }
+            wanted -= covered;
+            const node_ptr parent = top->parent;
+            begin = parent == nullptr ? 0 : layout::index_in(*parent, top) + 1;
+            top = parent;
+        }
+    }
+
     void swap_comparison(btree_search& other) noexcept(detail::exchange_is_nothrow<Compare>) {
         detail::exchange_comparisons(compare_, other.compare_);
     }
@@ -127,6 +168,17 @@ protected:
     std::size_t size_ = 0;
 
 private:
+    /// In a subtree whose nodes are well filled: a page that is fetched for nothing costs more than one that is waited
+    /// for.
+    [[nodiscard]] static double expected_elements(unsigned height) noexcept {
+        constexpr double in_node = 0.8 * static_cast<double>(max_slots);
+        double n = in_node;
+        for (; height > 0; --height) {
+            n = in_node + (in_node + 1) * n;
+        }
+        return n;
+    }
+
     /// The same place as one where an element can be put: in a leaf.
     [[nodiscard]] static position right_before(position p) noexcept {
         if (p.at->height == 0) {
@@ -134,6 +186,26 @@ private:
         }
         const node_ptr leaf = nodes::last_at_height(layout::children(*p.at)[p.index], 0);
         return {leaf, leaf->count};
+    }
+
+    /// A search that asks for equality once, below: few keys of large nodes are above the leaves.
+    template <class K>
+    [[nodiscard]] destination down_to_leaf(const K& key) const {
+        position candidate{};  // the first element that is not before the key, as far as is known
+        for (node_ptr p = nodes::root(); p != nullptr;) {
+            node& n = *p;
+            layout::prefetch(n);
+            const std::size_t i = lower_index(n, key);
+            if (i < n.count) {
+                candidate = {p, i};
+            }
+            if (n.height == 0) {
+                const bool there = candidate.at != nullptr && !compare_(key, slot_at(candidate).key());
+                return {there ? candidate : position{p, i}, there};
+            }
+            p = layout::children(n)[i];
+        }
+        return {};
     }
 
     /// First element of the node that is not before `key`.

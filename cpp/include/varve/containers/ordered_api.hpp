@@ -387,6 +387,15 @@ public:
     /// pass is complete.
     bool reblock_step(size_type nodes) { return core_.step(std::max<size_type>(nodes, 1)); }
 
+    /// Fetches the pages of the next `elements` elements, `first` included: a walk over them then waits for few pages,
+    /// where it would stop at each in turn. For trees on memory that is paged; elsewhere there is nothing to do. A
+    /// hint: nodes may be fuller or emptier than is guessed, and of very many pages only the first are fetched.
+    void prefetch(const_iterator first, size_type elements) const {
+        if constexpr (requires { requires Core::fetches_ahead; }) {
+            core_.fetch_ahead(first.where(), elements);
+        }
+    }
+
     /// Where the links between nodes lead. Visits every node.
     [[nodiscard]] link_count count_links() const { return core_.count_links(); }
 
@@ -460,7 +469,7 @@ protected:
         }
     }
 
-    allocator_type allocator_;
+    [[no_unique_address]] allocator_type allocator_;
     Core core_;
 
 private:
@@ -502,12 +511,7 @@ private:
     template <class K>
     size_type erase_key(const K& key) {
         if constexpr (!Multi && std::same_as<K, key_type>) {
-            const auto there = core_.find(key);
-            if (there == core_.last()) {
-                return 0;
-            }
-            core_.template take_out<false>(there, destroy);
-            return 1;
+            return core_.take_key(key, destroy) ? 1 : 0;
         } else {
             const auto [first, last] = equal_range(key);
             const auto n = static_cast<size_type>(std::distance(first, last));

@@ -119,6 +119,29 @@ public:
         }
     }
 
+    /// Takes out the element with that key; keys are unique. False if there is none.
+    template <class Take>
+    bool take_key(const key_type& key, Take take) {
+        path before{};
+        const position there = nodes::descend(key, &before);
+        if (there.at == nullptr) {
+            return false;
+        }
+        layout::prefetch(layout::next(*there.at, 0));
+        const unsigned level = there.at->level;
+        node_ptr p = before[level];
+        for (unsigned l = level + 1; l-- > 0;) {
+            while (!(nodes::next_of(p, l) == there.at)) {
+                p = nodes::next_of(p, l);
+            }
+            before[l] = p;
+        }
+        take(layout::slot_of(*there.at));
+        unlink(there.at, before);
+        nodes::promote();
+        return true;
+    }
+
     /// Erases `count` elements, from `p` on, and gives the place behind them.
     position erase(position p, std::size_t count) noexcept {
         if (count == 0) {

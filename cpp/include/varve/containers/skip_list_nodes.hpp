@@ -1,11 +1,12 @@
 // The nodes of a skip list: searching, allocation, relocation, and the rule for what is in local memory.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <optional>
 
-#include "varve/containers/skip_list_node.hpp"
+#include "varve/containers/skip_list_head.hpp"
 #include "varve/core/errors.hpp"
 #include "varve/placement/node_store.hpp"
 #include "varve/placement/policies.hpp"
@@ -45,7 +46,7 @@ public:
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
     [[nodiscard]] static slot& slot_at(const position& p) noexcept { return layout::slot_of(*p.at); }
     [[nodiscard]] static value_type& value_at(const position& p) noexcept { return slot_at(p).value; }
-    [[nodiscard]] position first() const noexcept { return {head_[0], this}; }
+    [[nodiscard]] position first() const noexcept { return {head_.first(), this}; }
     [[nodiscard]] position last() const noexcept { return {node_ptr{}, this}; }
     [[nodiscard]] node_ptr last_node() const noexcept { return last_; }
 
@@ -68,7 +69,7 @@ public:
     }
 
     void clear() noexcept {
-        for (node_ptr p = head_[0]; p != nullptr;) {
+        for (node_ptr p = head_.first(); p != nullptr;) {
             const node_ptr next = layout::next(*p, 0);
             layout::slot_of(*p).destroy();
             drop(p);
@@ -80,7 +81,7 @@ public:
 
     [[nodiscard]] link_count count_links() const {
         link_count links;
-        for (node_ptr p = head_[0]; p != nullptr; p = layout::next(*p, 0)) {
+        for (node_ptr p = head_.first(); p != nullptr; p = layout::next(*p, 0)) {
             const bool here = is_local(p);
             for (unsigned l = 0; l <= p->level; ++l) {
                 const node_ptr q = layout::next(*p, l);
@@ -107,8 +108,9 @@ public:
 
     /// All but the comparison.
     void swap_content(skip_list_nodes& other) noexcept {
+        using std::swap;
         store_.swap(other.store_);
-        std::swap(head_, other.head_);
+        swap(head_, other.head_);
         std::swap(last_, other.last_);
         std::swap(top_, other.top_);
         std::swap(frontier_, other.frontier_);
@@ -226,7 +228,8 @@ protected:
         path* outer_;
     };
 
-    /// The element with that key, or the end; then `before`, if asked for, is the way to where it belongs.
+    /// The element with that key, or the end; then `before`, if asked for, is the way to where it belongs. Where keys
+    /// are unique, an element is found on its highest level: of the way to it, what is lower is not known then.
     template <class K>
     [[nodiscard]] position descend(const K& key, path* before) const {
         node_ptr p{};      // null stands for the head
@@ -237,8 +240,14 @@ protected:
                 if (q == nullptr || q == bound) {
                     break;
                 }
+                if (l != 0) {
+                    layout::prefetch(p == nullptr ? head_[l - 1] : layout::next(*p, l - 1));
+                }
                 if (!compare_(key_of(q), key)) {
                     if (!compare_(key, key_of(q))) {
+                        if (before != nullptr) {
+                            (*before)[l] = p;
+                        }
                         return {q, this};
                     }
                     bound = q;
@@ -263,6 +272,9 @@ protected:
                 if (q == nullptr || q == bound) {
                     break;
                 }
+                if (l != 0) {
+                    layout::prefetch(p == nullptr ? head_[l - 1] : layout::next(*p, l - 1));
+                }
                 if (!is_before(key_of(q), key)) {
                     bound = q;
                     break;
@@ -273,7 +285,7 @@ protected:
                 (*before)[l] = p;
             }
         }
-        return p == nullptr ? head_[0] : layout::next(*p, 0);
+        return p == nullptr ? head_.first() : layout::next(*p, 0);
     }
 
     [[nodiscard]] node_ptr& next_of(node_ptr p, unsigned level) noexcept {
@@ -289,12 +301,13 @@ protected:
         z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
         z ^= z >> 31;
         const auto level = static_cast<unsigned>(std::countl_zero(z | 1));
-        const unsigned limit = top_ < layout::levels ? top_ : layout::levels - 1;  // one level at a time
+        const unsigned limit = std::clamp(top_, 1u, layout::levels - 1);  // one level at a time
         return level < limit ? level : limit;
     }
 
     /// `before` is the path to the place of the new node, and follows what is relocated meanwhile.
     [[nodiscard]] node_ptr make(unsigned level, const key_type& key, path& before) {
+        head_.reserve(store_, level + 1);
         const std::size_t units = layout::units(level);
         void* where = nullptr;
         while (wants_local(level, key, before[0]) && (where = store_.try_local(units)) == nullptr && make_room()) {
@@ -318,10 +331,10 @@ protected:
     }
 
     void forget() noexcept {
-        head_.fill(node_ptr{});
+        head_.release(store_);
         last_ = frontier_ = resume_at_ = node_ptr{};
         frontier_level_ = everything;
-        top_ = 1;
+        top_ = 0;
         store_.stop_filling();
     }
 
@@ -333,17 +346,17 @@ protected:
         return exact(layout::next(*p, static_cast<unsigned>(frontier_level_)));
     }
 
-    store_type store_;
-    path head_{};
+    [[no_unique_address]] store_type store_;
+    skip_list_head<layout, store_type> head_;
     node_ptr last_{};
-    unsigned top_ = 1;  ///< levels in use
     node_ptr frontier_{};
-    int frontier_level_ = everything;
-    std::uint64_t random_ = 0;
-    Compare compare_;
-    std::size_t size_ = 0;
     node_ptr resume_at_{};    ///< where an interrupted re-blocking goes on
     path* finger_ = nullptr;  ///< a path that has to follow relocations
+    std::size_t size_ = 0;
+    std::uint64_t random_ = 0;
+    int frontier_level_ = everything;
+    unsigned top_ = 0;  ///< levels in use
+    [[no_unique_address]] Compare compare_;
 
 private:
     // ---- what is local ----

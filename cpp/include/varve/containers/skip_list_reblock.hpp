@@ -31,12 +31,12 @@ public:
         if constexpr (!reblocks) {
             return true;
         } else {
-            if (!filler_) {
+            if (!fillers_.nodes) {
                 while (this->promote(64)) {
                 }
                 const percent fill = fill_limit();
-                filler_.emplace(this->store(), fill);
-                index_filler_.emplace(this->store(), fill);
+                fillers_.nodes.emplace(this->store(), fill);
+                fillers_.index.emplace(this->store(), fill);
                 this->resume_at_ = this->first().at;
             }
             if (this->resume_at_ != nullptr) {
@@ -44,8 +44,7 @@ public:
             }
             const bool complete = this->resume_at_ == nullptr;
             if (complete) {
-                filler_.reset();
-                index_filler_.reset();
+                fillers_ = {};
             }
             return complete;
         }
@@ -53,10 +52,8 @@ public:
 
     void swap_content(skip_list_reblock& other) noexcept {
         core::swap_content(other);
-        filler_.reset();
-        index_filler_.reset();
-        other.filler_.reset();
-        other.index_filler_.reset();
+        fillers_ = {};
+        other.fillers_ = {};
     }
 
 private:
@@ -76,7 +73,7 @@ private:
         for (; this->resume_at_ != nullptr && nodes_wanted > 0; --nodes_wanted) {
             if (!this->is_local(this->resume_at_)) {
                 const unsigned level = this->resume_at_->level;
-                auto& chosen = level < index_level ? filler_ : index_filler_;
+                auto& chosen = level < index_level ? fillers_.nodes : fillers_.index;
                 void* where = chosen->take(this->store(), layout::units(level), evict);
                 if (where != nullptr) {
                     this->move_to(where, this->resume_at_, before);
@@ -115,8 +112,12 @@ private:
     }
 
     using filler = page_filler<typename core::store_type>;
-    std::optional<filler> filler_;
-    std::optional<filler> index_filler_;
+    struct fillers {
+        std::optional<filler> nodes;
+        std::optional<filler> index;
+    };
+    struct no_fillers {};
+    [[no_unique_address]] std::conditional_t<reblocks, fillers, no_fillers> fillers_;
 };
 
 }  // namespace varve

@@ -34,7 +34,8 @@ public:
           faults_((UFFD_FEATURE_PAGEFAULT_FLAG_WP | kernel::feature_poison |
                    (o.path == fault_path::in_thread ? UFFD_FEATURE_SIGBUS : 0)) &
                   ~o.without_features),
-          staging_({o.page.value * (o.prefetch.value + 1)}),
+          most_together_(most_together(o)),
+          staging_({o.page.value * most_together_}),
           outgoing_(table_, memory_, faults_, store_, staging_, counters_, page_, pages_) {
         const std::uint64_t needed =
             UFFD_FEATURE_PAGEFAULT_FLAG_WP | (o.path == fault_path::in_thread ? std::uint64_t{UFFD_FEATURE_SIGBUS} : 0);
@@ -102,7 +103,6 @@ public:
     /// Fetches those of [first, first + count) that are absent. False if one of them could not be had.
     bool prefetch(std::size_t first, std::size_t count) noexcept {
         bool all = true;
-        const std::size_t most = options_.prefetch.value + 1;
         for (std::size_t page = first; page < first + count;) {
             block& b = table_.at(page);
             holding hold(b);
@@ -110,7 +110,7 @@ public:
                 ++page;
                 continue;
             }
-            const std::size_t length = table_.claim_run(b, page, std::min(most, first + count - page));
+            const std::size_t length = table_.claim_run(b, page, std::min(most_together_, first + count - page));
             hold.release();
             all = fill(page, length, access::read, 0) && all;
             page += length;
@@ -539,6 +539,7 @@ private:
     residency table_;
     kernel::memory memory_;
     kernel::userfault faults_;
+    const std::size_t most_together_;  ///< pages that one transfer brings
     staging staging_;
     gate writers_;
     counters counters_;

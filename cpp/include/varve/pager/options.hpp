@@ -65,6 +65,12 @@ namespace detail {
     return o;
 }
 
+/// Pages that one transfer of `prefetch` brings at most: as many as faults fetch ahead, or 64 KiB.
+[[nodiscard]] inline std::size_t most_together(const options& o) noexcept {
+    const std::size_t several = (std::size_t{64} << 10) / o.page.value;
+    return several > o.prefetch.value + 1 ? several : o.prefetch.value + 1;
+}
+
 }  // namespace detail
 
 }  // namespace varve::pager

@@ -72,7 +72,7 @@ public:
                 ++page;
                 continue;
             }
-            page += fetch(page, std::min(options_.prefetch.value + 1, end - page), access::read, 0);
+            page += fetch(page, std::min(detail::most_together(options_), end - page), access::read, 0);
         }
         return true;
     }

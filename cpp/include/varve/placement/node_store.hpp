@@ -1,8 +1,10 @@
 // Storage for the nodes of one container: locally, near another node, or on the page being started.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <optional>
+#include <vector>
 
 #include "varve/alloc/traits.hpp"
 
@@ -56,19 +58,19 @@ public:
                     return p;
                 }
             }
-            if (filling_ && filling_->how_full().under(percent{50})) {
-                if (void* p = raw(filling_->try_allocate(units)); p != nullptr) {
+            if (page_.filling && page_.filling->how_full().under(percent{50})) {
+                if (void* p = raw(page_.filling->try_allocate(units)); p != nullptr) {
                     return p;
                 }
             }
             if (sizeof(unit) * units < page_room()) {
-                filling_.reset();
-                filling_.emplace(traits::sub(allocator_, fresh_page));
-                page_room_ = filling_->how_full().capacity.value - filling_->how_full().used.value;
-                if (void* p = raw(filling_->try_allocate(units)); p != nullptr) {
+                page_.filling.reset();
+                page_.filling.emplace(traits::sub(allocator_, fresh_page));
+                page_.room = page_.filling->how_full().capacity.value - page_.filling->how_full().used.value;
+                if (void* p = raw(page_.filling->try_allocate(units)); p != nullptr) {
                     return p;
                 }
-                filling_.reset();  // larger than a page
+                page_.filling.reset();  // larger than a page
             }
             return raw(traits::sub(allocator_, swappable_plain).allocate(units));
         }
@@ -79,7 +81,39 @@ public:
     }
 
     /// Lets the page being filled go, so that an empty structure holds no page.
-    void stop_filling() noexcept { filling_.reset(); }
+    void stop_filling() noexcept {
+        if constexpr (traits::is_collective) {
+            page_.filling.reset();
+        }
+    }
+
+    /// Whether pages can be fetched before they are touched.
+    static constexpr bool fetches_ahead = requires(const Allocator& a, page_index page, page_count count) {
+        a.memory().space().prefetch(page, count);
+    };
+    /// Fetches the pages of nodes, neighbouring ones together; of those beyond a limit none, since too many push each
+    /// other out.
+    void fetch(std::vector<const void*>& nodes) const requires(fetches_ahead) {
+        auto& memory = allocator_.memory();
+        std::vector<std::size_t> pages;
+        for (const void* node : nodes) {
+            if (memory.is_swappable(node) && pages.size() < most_fetched) {
+                const std::size_t page = to_number(memory.swappable().page_of(node));
+                if (pages.empty() || pages.back() != page) {
+                    pages.push_back(page);
+                }
+            }
+        }
+        std::sort(pages.begin(), pages.end());
+        for (std::size_t i = 0; i < pages.size();) {
+            std::size_t end = i + 1;
+            while (end < pages.size() && pages[end] <= pages[end - 1] + 1) {
+                ++end;
+            }
+            memory.space().prefetch(page_index{pages[i]}, page_count{pages[end - 1] - pages[i] + 1});
+            i = end;
+        }
+    }
 
     /// A page of the container's own that holds nothing yet. Throws what the allocator throws.
     [[nodiscard]] sub_type new_page() { return traits::sub(allocator_, fresh_page); }
@@ -87,25 +121,32 @@ public:
     void swap(node_store& other) noexcept {
         detail::exchange_allocators(allocator_, other.allocator_);
         if constexpr (traits::is_collective) {  // others fill no pages
-            std::optional<sub_type> mine(filling_);
-            filling_ = other.filling_;
-            other.filling_ = mine;
+            std::optional<sub_type> mine(page_.filling);
+            page_.filling = other.page_.filling;
+            other.page_.filling = mine;
+            std::swap(page_.room, other.page_.room);
         }
-        std::swap(page_room_, other.page_room_);
     }
 
     node_store(const node_store&) = default;
     node_store& operator=(const node_store&) = default;
 
 private:
+    static constexpr std::size_t most_fetched = 128;
+
     [[nodiscard]] static void* raw(unit_ptr p) noexcept {
         return p == nullptr ? nullptr : static_cast<void*>(std::to_address(p));
     }
     /// What fits on a fresh page; unknown, and thus anything, before the first.
-    [[nodiscard]] std::size_t page_room() const noexcept { return page_room_ == 0 ? ~std::size_t{0} : page_room_ + 1; }
-    Allocator allocator_;
-    std::optional<sub_type> filling_;
-    std::size_t page_room_ = 0;
+    [[nodiscard]] std::size_t page_room() const noexcept { return page_.room == 0 ? ~std::size_t{0} : page_.room + 1; }
+
+    struct open_page {
+        std::optional<sub_type> filling;
+        std::size_t room = 0;
+    };
+    struct no_page_of_its_own {};
+    [[no_unique_address]] Allocator allocator_;
+    [[no_unique_address]] std::conditional_t<traits::is_collective, open_page, no_page_of_its_own> page_;
 };
 
 }  // namespace varve

@@ -19,7 +19,6 @@ use varve_qemu_counter_abi::CONTROL;
 
 use crate::marker::{self, Marker};
 use crate::probes::counts::recovery::NOTE;
-use crate::target::run_folder::is_secret;
 
 /// Where run folders may lie.
 pub(crate) const BASES: [&str; 2] = ["/dev/shm", "/tmp"];
@@ -29,9 +28,18 @@ pub(crate) const PREFIX: &str = "varve-";
 /// The recorder that a folder named `varve-PID-HEX` would be of.
 pub(crate) fn recorder_of(name: &OsStr) -> Option<Pid> {
     let (pid, number) = name.to_str()?.strip_prefix(PREFIX)?.split_once('-')?;
-    let is_hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
-    (!number.is_empty() && number.chars().all(is_hex)).then_some(())?;
+    (!number.is_empty() && is_hex(number.as_bytes())).then_some(())?;
     number_of(pid)
+}
+
+/// Whether a folder within a run folder has a name of 128 bits, as that in which the socket lies.
+fn is_secret(name: &OsStr) -> bool {
+    name.len() == 32 && is_hex(name.as_bytes())
+}
+
+fn is_hex(text: &[u8]) -> bool {
+    let is_digit = |b: &u8| b.is_ascii_digit() || (b'a'..=b'f').contains(b);
+    text.iter().all(is_digit)
 }
 
 /// A process id as it is written: no sign, no zero in front.

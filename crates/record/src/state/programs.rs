@@ -34,7 +34,12 @@ impl Programs {
 
     /// The same of a process that ran before the recording. It says by its first argument or, as the kernel does, by the
     /// name of its first thread what it was run as.
-    pub(crate) fn runs_as(&mut self, pid: Pid, exe: &Path, arguments: &[String]) -> Option<String> {
+    pub(crate) fn ran_before_as(
+        &mut self,
+        pid: Pid,
+        exe: &Path,
+        arguments: &[String],
+    ) -> Option<String> {
         let first = arguments.first().filter(|a| a.starts_with('/'));
         let mut candidates: Vec<PathBuf> = first.map(PathBuf::from).into_iter().collect();
         let name = varve_sys::status(pid).ok().map(|status| status.name);
@@ -120,7 +125,7 @@ impl Processes {
         if let Some(exe) = exe {
             let run_as = match exec.map(Executed::of) {
                 Some(executed) => self.programs.run_as(pid, &exe, &executed),
-                None => self.programs.runs_as(pid, &exe, &words),
+                None => self.programs.ran_before_as(pid, &exe, &words),
             };
             let file = exe.to_string_lossy().into_owned();
             (process.row.exe, process.row.file) = match run_as {
@@ -187,9 +192,13 @@ mod tests {
             assert_eq!(run_as(&script), None);
             assert_eq!(run_as(&file), None, "it has that name anyway");
         }
-        let mut runs_as = |arguments: &[String]| programs.runs_as(pid, &exe, arguments);
-        assert_eq!(runs_as(&arguments), linked);
-        assert_eq!(runs_as(&[]), linked, "by the name of its first thread");
+        let mut ran_before_as = |arguments: &[String]| programs.ran_before_as(pid, &exe, arguments);
+        assert_eq!(ran_before_as(&arguments), linked);
+        assert_eq!(
+            ran_before_as(&[]),
+            linked,
+            "by the name of its first thread"
+        );
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -3,7 +3,6 @@
 //! Everybody may pass through it, and nobody but the recorder's user may change or list what is in it. The socket lies in a
 //! folder below it with a name that nobody can guess: who is not told it cannot flood the socket with connections.
 
-use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -79,13 +78,7 @@ fn open_to_pass(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o711))
 }
 
-/// Whether it is a name as [`unguessable_name`] makes them.
-pub(crate) fn is_secret(name: &OsStr) -> bool {
-    let is_hex = |b: &u8| b.is_ascii_digit() || (b'a'..=b'f').contains(b);
-    name.len() == 32 && name.as_encoded_bytes().iter().all(is_hex)
-}
-
-/// 128 random bits.
+/// 128 random bits, as `leftovers` knows them again.
 fn unguessable_name() -> Result<String, RecordError> {
     let mut bits = [0; 16];
     rustix::rand::getrandom(&mut bits, rustix::rand::GetRandomFlags::empty())

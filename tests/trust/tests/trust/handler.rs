@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use varve_faults::{Running, Stage, can_trap, patiently, ring_folders};
+use varve_faults::{Running, Stage, can_trap, patiently, socket_folder};
 use varve_trace::Trace;
 use varve_trace::tables::{ProcessRow, TouchRow};
 use varve_trust::{STRANGER, program};
@@ -259,7 +259,7 @@ fn who_only_says_that_it_is_a_handler_gets_nothing() {
     fs::copy(program("claimant"), &claimant).unwrap();
     fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o755)).unwrap();
     let (running, out, _) = record_dropper(&stage, STRANGER, "3000");
-    let folder = ring_folders(running.pid()).remove(0);
+    let folder = socket_folder(running.pid()).unwrap();
     for user in [STRANGER, 0] {
         let mut claim = stage.command(&claimant);
         claim.arg(&folder).uid(user).gid(user);

@@ -18,15 +18,9 @@ fn what_happens_in_a_pause_is_not_recorded() {
     words.extend(rounds(&stage, 2));
     let recorder = stage.start(stage.record(&options, &words));
     let pauses =
-        |times: usize| patiently(|| recorder.messages().matches("paused").count() == times);
+        |times: usize| patiently(|| recorder.messages().matches("paused:").count() == times);
     let goes_on = |times: usize| {
-        patiently(|| {
-            recorder
-                .messages()
-                .matches("recording from here on")
-                .count()
-                == times
-        })
+        patiently(|| recorder.messages().matches("the pause is over").count() == times)
     };
     let mut rests = Vec::new();
     for time in 1..=2 {
@@ -83,7 +77,9 @@ fn what_happens_before_a_delay_is_over_is_not_recorded() {
     let began = monotonic_ns();
     let options = ["--interval", "10ms", "--delay", "400ms"];
     let recorder = stage.start(stage.record(&options, &rounds(&stage, 1)));
-    assert!(patiently(|| recorder.messages().contains("recording from")));
+    assert!(patiently(|| recorder
+        .messages()
+        .contains("recorded from now on")));
     assert!(monotonic_ns() - began >= 400_000_000);
     go_on(&stage, 200);
     recorder.signal(Signal::TERM);

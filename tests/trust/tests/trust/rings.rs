@@ -6,20 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use varve_faults::{Running, Stage, patiently, ring_folders};
+use varve_faults::{Running, Stage, patiently, socket_folder};
 use varve_trace::Trace;
 use varve_trace::tables::{ObjectRow, ProcessRow};
 use varve_trust::{STRANGER, as_user, program};
 
-/// The folder with the socket of a recorder that has begun. Only who may list the folder above it finds it.
+/// The folder of the socket of a recorder that has begun.
 fn run_folder(recorder: &Running) -> PathBuf {
     let mut found = None;
     assert!(patiently(|| {
-        let folders = ring_folders(recorder.pid());
-        let below = folders.iter().flat_map(|f| fs::read_dir(f).unwrap());
-        found = below
-            .map(|entry| entry.unwrap().path())
-            .find(|f| f.join("s").exists());
+        found = socket_folder(recorder.pid());
         found.is_some()
     }));
     found.unwrap()

@@ -123,7 +123,7 @@ private:
     }
 
     int write_again(std::size_t b) noexcept {
-        std::array<std::byte, block> content;
+        alignas(locked_file::direct_alignment) std::array<std::byte, block> content;
         const std::uint64_t at = std::uint64_t{b} * block;
         const io_result got = file_.read(at, content);
         const bool ours = sums_.agrees(at, std::span<const std::byte>(content).first(got.bytes));
@@ -146,8 +146,10 @@ class file_store : public basic_file_store<locked_file> {
 public:
     /// Opens or creates `path`. An empty one becomes `capacity` long. Throws std::system_error, with EBUSY if another
     /// store has the file, or std::runtime_error if it is shorter than `capacity`.
-    file_store(const std::filesystem::path& path, byte_count capacity, opening how = opening::attach_or_create)
-        : basic_file_store(locked_file(path, how), capacity) {}
+    /// With kernel_cache::none, pages and buffers are aligned as `locked_file::direct_alignment` says; the pager's are.
+    file_store(const std::filesystem::path& path, byte_count capacity, opening how = opening::attach_or_create,
+               kernel_cache cache = kernel_cache::kept)
+        : basic_file_store(locked_file(path, how, cache), capacity) {}
 };
 static_assert(store<file_store> && detail::discarding<file_store> && detail::recovering<file_store>);
 
@@ -158,8 +160,9 @@ static_assert(store<file_store> && detail::discarding<file_store> && detail::rec
 class uring_store : public file_store {
 public:
     /// As file_store.
-    uring_store(const std::filesystem::path& path, byte_count capacity, opening how = opening::attach_or_create)
-        : file_store(path, capacity, how), ring_(std::make_unique<ring>()) {}
+    uring_store(const std::filesystem::path& path, byte_count capacity, opening how = opening::attach_or_create,
+                kernel_cache cache = kernel_cache::kept)
+        : file_store(path, capacity, how, cache), ring_(std::make_unique<ring>()) {}
 
     [[nodiscard]] bool uses_ring() const noexcept { return ring_->usable; }
 

@@ -43,12 +43,19 @@ concept medium = std::movable<M> &&
 /// emptied does not pass for a new one.
 enum class opening { attach_or_create, attach };
 
+/// Whether the kernel keeps copies of a file's pages too. `none` is direct I/O: local memory is then all the memory
+/// that pages take, where the kernel's copies would count against the same limit; transfers wait for the device.
+enum class kernel_cache { kept, none };
+
 /// A file that this process has to itself. While one of these exists, another for the same file, here or in another
 /// process, is refused. The lock is flock's: a forked child that lives on keeps it.
 class locked_file {
 public:
-    /// Throws std::system_error; EBUSY when somebody else has it.
-    locked_file(const std::filesystem::path& path, opening how)
+    static constexpr std::size_t direct_alignment = 4096;
+
+    /// Throws std::system_error; EBUSY when somebody else has it, EINVAL where the file system has no direct I/O. With
+    /// kernel_cache::none, offsets, lengths and buffers are multiples of `direct_alignment`.
+    locked_file(const std::filesystem::path& path, opening how, kernel_cache cache = kernel_cache::kept)
         : path_(std::filesystem::absolute(path)), state_(std::make_unique<state>()) {
         bool created = false;
         do {
@@ -74,6 +81,11 @@ public:
             }
             // Whoever had it may have put another file in its place while this one waited between the two calls.
         } while (!in_place());
+        if (cache == kernel_cache::none && ::fcntl(fd_.get(), F_SETFL, O_DIRECT) != 0) {
+            throw std::system_error(
+                errno, std::generic_category(),
+                "varve: the file system of " + name() + " has no direct I/O; hint: use kernel_cache::kept");
+        }
         if (how == opening::attach && size() == 0) {
             throw std::system_error(ENODATA, std::generic_category(), "varve: " + name() + " is empty");
         }
