@@ -3,6 +3,7 @@
 mod backlog;
 mod findings;
 mod harvest;
+mod operations;
 mod tracked;
 
 use std::io;
@@ -24,8 +25,8 @@ use crate::programs::{self, Loaded, MOVE_ASKED, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::samples::SampleMaps;
 use crate::{
-    BpfError, Capability, Dropped, Event, LoadOptions, MmId, Operations, PageFlags, Part, Region,
-    Resident, RunningPlaces, Samples, TrackFlags, VanishHooks, WalkStats, decode, raw,
+    BpfError, Capability, Dropped, Event, LoadOptions, MmId, PageFlags, Part, Region, Resident,
+    Samples, TrackFlags, VanishHooks, WalkStats, decode, raw,
 };
 
 /// The loaded and attached programs with their maps; dropping it detaches and removes everything
@@ -414,26 +415,6 @@ impl Kernel {
             period: map_fd(&self.object, "sample_period")?,
         };
         Samples::start(&self.object, ring, maps, rate)
-    }
-
-    /// Where processes say which allocator operation runs on their threads; needs [`LoadOptions::operations`]
-    ///
-    /// # Errors
-    /// [`BpfError::Load`] where the object has no such map.
-    pub fn running_places(&self) -> Result<RunningPlaces, BpfError> {
-        let map = map_fd(&self.object, "running_places")?;
-        Ok(RunningPlaces { map })
-    }
-
-    /// Begins to charge allocator operations with what the kernel does within them, and looks `rate` times per second of every
-    /// CPU whether threads are in one, until the result is dropped; needs [`LoadOptions::operations`]
-    ///
-    /// # Errors
-    /// [`BpfError::Load`] where the kernel refused the program of the clock, [`BpfError::System`] where it has no such clock.
-    pub fn operations(&self, rate: u32) -> Result<Operations, BpfError> {
-        let sums = map_fd(&self.object, "operation_sums")?;
-        let drops = self.maps.drops.try_clone().map_err(map_error("drops"))?;
-        Operations::start(&self.object, sums, drops, rate)
     }
 
     /// Whether [`Kernel::waited`] tells anything
