@@ -6,7 +6,7 @@
 //! # Layout
 //! All words are native-endian u64. A header of [`HEADER_BYTES`] bytes, then [`SHARDS`] copies of the histograms of times, then what the process takes as
 //! it needs it: a block of [`BLOCK_BYTES`] for each thread, in a list, and tables of rows of [`ROW_BYTES`] bytes, open-addressed, a power of
-//! two of them. A thread whose table fills makes one of four times the size, copies its rows and leaves the old one. When a
+//! two of them. A thread whose table is filled to a quarter makes one of twice the size, copies its rows and leaves the old one. When a
 //! thread has ended the recorder, who has read its rows then, marks its block free; the next thread takes it with the
 //! rows, which go on growing.
 //!

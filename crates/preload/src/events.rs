@@ -8,9 +8,6 @@ use crate::{pages, process, sys, unwind};
 /// A heap object was born. Small objects on owned pages, the common case, end here.
 #[inline]
 pub(crate) fn born(address: u64, bytes: usize, kind: AllocKind) {
-    if process::reports_no_objects() {
-        return;
-    }
     if bytes >= process::min_object() {
         recorded(address, bytes as u64, kind);
         return;
@@ -27,7 +24,7 @@ pub(crate) fn born(address: u64, bytes: usize, kind: AllocKind) {
 /// A heap object is about to die; true if it was a recorded one.
 #[inline]
 pub(crate) fn dying(address: u64) -> bool {
-    !process::reports_no_objects() && pages::may_start(address) && forgotten(address)
+    pages::may_start(address) && forgotten(address)
 }
 
 #[inline(never)]

@@ -13,7 +13,7 @@ use varve_preload_abi::operations::Operation;
 
 use crate::events::{born, dying};
 use crate::operations::{self, Ongoing};
-use crate::real;
+use crate::{process, real};
 
 type Pointer = *mut c_void;
 
@@ -61,8 +61,23 @@ fn reported(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
     object
 }
 
-/// An allocation: the real one, counted and reported.
+/// The same where operations are counted, and objects perhaps not wanted.
 #[inline]
+fn reported_if_wanted(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
+    match process::reports_no_objects() {
+        true => object,
+        false => reported(object, bytes, kind),
+    }
+}
+
+/// Reports an end, where objects are wanted; whether it was that of a recorded one.
+#[inline]
+fn reported_end(object: Pointer) -> bool {
+    !process::reports_no_objects() && dying(object as u64)
+}
+
+/// An allocation: the real one, counted and reported.
+#[inline(always)]
 pub(crate) fn allocate(
     (operation, site, stack): (Operation, u64, u64),
     bytes: usize,
@@ -72,8 +87,21 @@ pub(crate) fn allocate(
     if operations::is_off() {
         return reported(real(), bytes, kind);
     }
+    allocate_counted(operation, site, stack, bytes, kind, real)
+}
+
+/// Apart, for who counts nothing shall not save registers for it.
+#[inline(never)]
+fn allocate_counted(
+    operation: Operation,
+    site: u64,
+    stack: u64,
+    bytes: usize,
+    kind: AllocKind,
+    real: impl FnOnce() -> Pointer,
+) -> Pointer {
     let Some(mut ongoing) = Ongoing::begin(operation, site, stack) else {
-        return reported(real(), bytes, kind);
+        return reported_if_wanted(real(), bytes, kind);
     };
     ongoing.start();
     let object = real();
@@ -84,12 +112,12 @@ pub(crate) fn allocate(
     }
     match had_inner {
         true => object,
-        false => reported(object, bytes, kind),
+        false => reported_if_wanted(object, bytes, kind),
     }
 }
 
 /// A free: reported, then the real one, counted.
-#[inline]
+#[inline(always)]
 pub(crate) fn release(
     (operation, site, stack): (Operation, u64, u64),
     object: Pointer,
@@ -98,10 +126,23 @@ pub(crate) fn release(
     if real::is_early(object) {
         return;
     }
-    dying(object as u64);
     if operations::is_off() {
+        dying(object as u64);
         return real();
     }
+    release_counted(operation, site, stack, object, real);
+}
+
+/// See [`allocate_counted`].
+#[inline(never)]
+fn release_counted(
+    operation: Operation,
+    site: u64,
+    stack: u64,
+    object: Pointer,
+    real: impl FnOnce(),
+) {
+    reported_end(object);
     let Some(mut ongoing) = Ongoing::begin(operation, site, stack) else {
         return real();
     };
@@ -115,7 +156,7 @@ pub(crate) fn release(
 /// As for the C library's function of this name; so for all below.
 unsafe extern "C" fn counted_malloc(bytes: usize, site: u64, stack: u64) -> Pointer {
     // SAFETY: the caller's arguments, passed on; so in all functions below.
-    let real = || unsafe { real::get().malloc(bytes) };
+    let real = move || unsafe { real::get().malloc(bytes) };
     allocate(
         (Operation::Malloc, site, stack),
         bytes,
@@ -128,7 +169,7 @@ unsafe extern "C" fn counted_malloc(bytes: usize, site: u64, stack: u64) -> Poin
 /// See [`counted_malloc`].
 unsafe extern "C" fn counted_calloc(count: usize, bytes: usize, site: u64, stack: u64) -> Pointer {
     // SAFETY: see `counted_malloc`.
-    let real = || unsafe { real::get().calloc(count, bytes) };
+    let real = move || unsafe { real::get().calloc(count, bytes) };
     let total = count.wrapping_mul(bytes);
     allocate(
         (Operation::Calloc, site, stack),
@@ -142,7 +183,7 @@ unsafe extern "C" fn counted_calloc(count: usize, bytes: usize, site: u64, stack
 /// See [`counted_malloc`].
 unsafe extern "C" fn counted_free(object: Pointer, site: u64, stack: u64) {
     // SAFETY: see `counted_malloc`.
-    release((Operation::Free, site, stack), object, || unsafe {
+    release((Operation::Free, site, stack), object, move || unsafe {
         real::get().free(object);
     });
 }
@@ -151,9 +192,13 @@ unsafe extern "C" fn counted_free(object: Pointer, site: u64, stack: u64) {
 /// See [`counted_malloc`].
 unsafe extern "C" fn counted_free_sized(object: Pointer, bytes: usize, site: u64, stack: u64) {
     // SAFETY: see `counted_malloc`.
-    release((Operation::FreeSized, site, stack), object, || unsafe {
-        real::get().free_sized(object, bytes);
-    });
+    release(
+        (Operation::FreeSized, site, stack),
+        object,
+        move || unsafe {
+            real::get().free_sized(object, bytes);
+        },
+    );
 }
 
 /// # Safety
@@ -166,9 +211,13 @@ unsafe extern "C" fn counted_free_aligned_sized(
     stack: u64,
 ) {
     // SAFETY: see `counted_malloc`.
-    release((Operation::FreeSized, site, stack), object, || unsafe {
-        real::get().free_aligned_sized(object, alignment, bytes);
-    });
+    release(
+        (Operation::FreeSized, site, stack),
+        object,
+        move || unsafe {
+            real::get().free_aligned_sized(object, alignment, bytes);
+        },
+    );
 }
 
 /// # Safety
@@ -231,7 +280,7 @@ unsafe fn again(
         }
         return fresh;
     }
-    let was_recorded = !old.is_null() && dying(old as u64);
+    let was_recorded = !old.is_null() && reported_end(old);
     let mut ongoing = match operations::is_off() {
         true => None,
         false => Ongoing::begin(operation, site, stack),
@@ -252,10 +301,10 @@ unsafe fn again(
         // It failed, and the old object lives on, under a size that is known only roughly.
         // SAFETY: the object is alive.
         let usable = unsafe { real::get().malloc_usable_size(old) };
-        reported(old, usable, kind);
+        reported_if_wanted(old, usable, kind);
         return object;
     }
-    reported(object, bytes, kind)
+    reported_if_wanted(object, bytes, kind)
 }
 
 /// # Safety
@@ -267,7 +316,7 @@ unsafe extern "C" fn counted_memalign(
     stack: u64,
 ) -> Pointer {
     // SAFETY: see `counted_malloc`.
-    let real = || unsafe { real::get().memalign(alignment, bytes) };
+    let real = move || unsafe { real::get().memalign(alignment, bytes) };
     let call = (Operation::Memalign, site, stack);
     allocate(call, bytes, AllocKind::Memalign, real)
 }
@@ -281,7 +330,7 @@ unsafe extern "C" fn counted_aligned_alloc(
     stack: u64,
 ) -> Pointer {
     // SAFETY: see `counted_malloc`.
-    let real = || unsafe { real::get().aligned_alloc(alignment, bytes) };
+    let real = move || unsafe { real::get().aligned_alloc(alignment, bytes) };
     let call = (Operation::AlignedAlloc, site, stack);
     allocate(call, bytes, AllocKind::AlignedAlloc, real)
 }
@@ -314,7 +363,7 @@ unsafe extern "C" fn counted_posix_memalign(
 /// See [`counted_malloc`].
 unsafe extern "C" fn counted_valloc(bytes: usize, site: u64, stack: u64) -> Pointer {
     // SAFETY: see `counted_malloc`.
-    let real = || unsafe { real::get().valloc(bytes) };
+    let real = move || unsafe { real::get().valloc(bytes) };
     allocate(
         (Operation::Valloc, site, stack),
         bytes,
@@ -327,7 +376,7 @@ unsafe extern "C" fn counted_valloc(bytes: usize, site: u64, stack: u64) -> Poin
 /// See [`counted_malloc`].
 unsafe extern "C" fn counted_pvalloc(bytes: usize, site: u64, stack: u64) -> Pointer {
     // SAFETY: see `counted_malloc`.
-    let real = || unsafe { real::get().pvalloc(bytes) };
+    let real = move || unsafe { real::get().pvalloc(bytes) };
     allocate(
         (Operation::Pvalloc, site, stack),
         bytes,

@@ -6,6 +6,7 @@
 //! free knows it too. An operation within another one on the same thread, as `operator new` calls `malloc`, is the outer one's.
 
 mod attach;
+mod headers;
 pub(crate) mod operators;
 mod shadow;
 mod table;
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 use varve_preload_abi::operations::{COUNTING, Operation, running_word, ticks};
 
 use self::table::{Block, Change};
-use crate::real;
+
 use crate::thread::{self, Thread};
 
 type Pointer = *mut c_void;
@@ -46,7 +47,7 @@ pub(crate) struct Ongoing {
 
 impl Ongoing {
     /// Begins one, up to where the real function is to be called; none where it is not counted, or is part of one that is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(operation: Operation, site: u64, stack: u64) -> Option<Ongoing> {
         let thread = thread::current();
         let running = thread.running.word.get();
@@ -73,7 +74,7 @@ impl Ongoing {
     }
 
     /// The real function is about to be called.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start(&mut self) {
         let timed = self.block.is_timed();
         self.thread.inner.set(false);
@@ -87,7 +88,7 @@ impl Ongoing {
     }
 
     /// The real function has returned: how long it took, and what ran.
-    #[inline]
+    #[inline(always)]
     fn stop(&self) -> (Option<u64>, u64) {
         let took = self.began.map(|began| ticks().saturating_sub(began));
         compiler_fence(Ordering::SeqCst);
@@ -97,7 +98,7 @@ impl Ongoing {
     }
 
     /// The tables are whole again.
-    #[inline]
+    #[inline(always)]
     fn done(&self) {
         compiler_fence(Ordering::SeqCst);
         self.thread.running.word.set(0);
@@ -115,7 +116,7 @@ impl Ongoing {
     }
 
     /// Ends an allocation, or a change of size from what `before` says.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn allocated(&self, object: Pointer, requested: usize, before: Option<Freed>) {
         let (took, running) = self.stop();
         if object.is_null() {
@@ -151,7 +152,7 @@ impl Ongoing {
     }
 
     /// Ends a free.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn freed(&self, freed: Option<Freed>) {
         let (took, running) = self.stop();
         let known = freed.unwrap_or_default();
@@ -190,13 +191,12 @@ impl Freed {
 }
 
 /// Looks up a block before the real function takes it.
-#[inline]
+#[inline(always)]
 pub(crate) fn take(object: Pointer) -> Option<Freed> {
     if object.is_null() {
         return None;
     }
-    // SAFETY: the program hands over a block that is alive.
-    let usable = unsafe { real::get().malloc_usable_size(object) };
+    let usable = headers::usable(object);
     let at = object as u64;
     let requested = shadow::take(at, usable);
     if requested.is_none() {
@@ -212,10 +212,9 @@ pub(crate) fn take(object: Pointer) -> Option<Freed> {
 }
 
 /// How much of a block can be used.
-#[inline]
+#[inline(always)]
 fn usable(object: Pointer, requested: usize) -> usize {
-    // SAFETY: the block was just given out.
-    unsafe { real::get().malloc_usable_size(object) }.max(requested)
+    headers::usable(object).max(requested)
 }
 
 /// Whether nothing is counted.

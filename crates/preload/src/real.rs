@@ -66,7 +66,9 @@ macro_rules! real_functions {
     };
 }
 
+// The size of blocks comes first: looking up the others may allocate, and blocks are counted with their sizes.
 real_functions! {
+    malloc_usable_size as "malloc_usable_size" (object: Pointer) -> usize, else 0;
     malloc as "malloc" (bytes: usize) -> Pointer, else early(bytes, 16);
     calloc as "calloc" (count: usize, bytes: usize) -> Pointer,
         else count.checked_mul(bytes).map_or(null_mut(), |bytes| early(bytes, 16));
@@ -81,7 +83,6 @@ real_functions! {
     pvalloc as "pvalloc" (bytes: usize) -> Pointer, else early(bytes.next_multiple_of(4096), 4096);
     free_sized as "free_sized" (old: Pointer, bytes: usize) -> (), else { let _ = bytes; REAL.plain_free(old) };
     free_aligned_sized as "free_aligned_sized" (old: Pointer, alignment: usize, bytes: usize) -> (), else { let _ = (alignment, bytes); REAL.plain_free(old) };
-    malloc_usable_size as "malloc_usable_size" (object: Pointer) -> usize, else 0;
     mmap as "mmap" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer, else libc::MAP_FAILED;
     mmap64 as "mmap64" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer, else libc::MAP_FAILED;
     munmap as "munmap" (address: Pointer, bytes: usize) -> c_int, else -1;

@@ -8,6 +8,7 @@ use varve_preload_abi::channel::Kind;
 use varve_preload_abi::client::{Connection, close};
 use varve_preload_abi::operations::{MEMORY_BYTES, header, ticks};
 
+use super::headers;
 use super::table::{Block, Shared};
 use crate::process::{self, Operations};
 use crate::thread::{Nesting, Thread};
@@ -112,6 +113,7 @@ fn describe(shared: Shared) {
     if known && !found.dli_fname.is_null() {
         // SAFETY: the loader's own name of the file, which is loaded.
         let name = unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes();
+        headers::may_have(is_of_libc(name));
         let name = &name[..name.len().min(header::ALLOCATOR_BYTES - 1)];
         for (i, piece) in name.chunks(8).enumerate() {
             let mut word = [0; 8];
@@ -120,6 +122,12 @@ fn describe(shared: Shared) {
         }
     }
     set(header::START_NS, sys::now_ns());
+}
+
+/// Whether a file is the C library, by its name.
+fn is_of_libc(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    name.starts_with(b"libc.so.6")
 }
 
 /// Takes over from the parent of a forked child: its blocks are alive here too.

@@ -59,7 +59,7 @@ macro_rules! news {
                     next = find(&PLACE, name, site);
                 }
                 let call = (Operation::$operation, site, stack);
-                allocate(call, bytes, AllocKind::Malloc, || {
+                allocate(call, bytes, AllocKind::Malloc, move || {
                     if next.is_null() {
                         // SAFETY: an ordinary allocation; nobody is there to throw.
                         return unsafe { real::get().malloc(bytes) };
@@ -89,7 +89,7 @@ macro_rules! deletes {
                     next = find(&PLACE, name, site);
                 }
                 let call = (Operation::$operation, site, stack);
-                release(call, object, || {
+                release(call, object, move || {
                     if next.is_null() {
                         // SAFETY: the caller's block.
                         return unsafe { real::get().free(object) };

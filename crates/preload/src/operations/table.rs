@@ -16,6 +16,9 @@ use crate::sys;
 /// Blocks and tables begin at multiples of this: the low bits of a table's place are its size.
 const EXTENT: usize = 256;
 
+/// At most one place of so many has a row: nearly all searches end at the first place, which processors foresee.
+const MAX_LOAD: usize = 4;
+
 /// The memory that the process shares with the recorder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shared(pub(super) NonNull<u8>);
@@ -151,7 +154,7 @@ impl Block {
     }
 
     /// Adds an operation.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count(self, change: &Change) {
         let class = class_of(change.usable as usize);
         let Some(at) = self.row(row_key(change.running, class)) else {
@@ -204,7 +207,7 @@ impl Block {
     }
 
     /// The place of a row, made if need be.
-    #[inline]
+    #[inline(always)]
     fn row(self, key: u64) -> Option<usize> {
         let table = self.get(block::TABLE);
         let bits = (table & 0xff) as u32;
@@ -231,7 +234,7 @@ impl Block {
         let rows = self.get(block::ROWS) as usize;
         let mut table = self.get(block::TABLE);
         let room = 1usize << (table & 0xff);
-        if (rows + 1) * 4 > room * 3 {
+        if (rows + 1) * MAX_LOAD > room {
             match self.grow(table) {
                 Some(larger) => table = larger,
                 // The search must come to an end.
@@ -262,13 +265,13 @@ impl Block {
         }
     }
 
-    /// A table of four times the size, with all rows.
+    /// A table of twice the size, with all rows.
     fn grow(self, table: u64) -> Option<u64> {
         let bits = (table & 0xff) as u32;
         if bits >= MAX_TABLE_BITS {
             return None;
         }
-        let larger = bits + 2;
+        let larger = bits + 1;
         let at = self.shared.take(ROW_BYTES << larger)?;
         let made = at as u64 | u64::from(larger);
         for old in (0..1usize << bits).map(|i| (table & !0xff) as usize + i * ROW_BYTES) {
@@ -289,7 +292,7 @@ impl Block {
     }
 
     /// Adds to what is alive: bytes asked for, usable bytes, blocks.
-    #[inline]
+    #[inline(always)]
     pub(super) fn add_live(self, more: [i64; 3]) {
         let add = |which: usize, more: i64| {
             let now = self.get(which).cast_signed() + more;
