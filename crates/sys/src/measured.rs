@@ -84,6 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "what is tested waits for it")]
     fn a_command_is_measured_to_its_end() {
         let mut command = std::process::Command::new("sh");
         command.args(["-c", "sleep 0.05; exit 7"]);

@@ -98,9 +98,12 @@ fn time(page: &mut Page, of: &Judgement) {
         "in all",
         Tone::Plain,
         &format!(
-            "{} in operations, of which {} were waits; {} of CPU time in {}; counting took {} besides",
+            "{} in operations{}; {} of CPU time in {}; counting took {} besides",
             format::duration(t.operations_ns),
-            format::duration(t.waited_ns),
+            match t.waited_ns {
+                Duration(0) => String::new(),
+                waited => format!(", {} of it waiting", format::duration(waited)),
+            },
             format::duration(t.cpu_ns),
             format::duration(of.trace.duration_ns),
             format::duration(t.counting_ns)
@@ -139,7 +142,6 @@ fn time(page: &mut Page, of: &Judgement) {
 fn memory(page: &mut Page, of: &Judgement) {
     page.heading("Memory");
     let m = &of.memory;
-    let known = |bytes: Option<Bytes>| bytes.map_or_else(|| "not known".to_owned(), format::bytes);
     page.labelled(
         "peak",
         Tone::Plain,
@@ -154,15 +156,18 @@ fn memory(page: &mut Page, of: &Judgement) {
     let blowup = m.blowup.map_or_else(String::new, |b| {
         format!(", {b:.2} times what was asked for at the peak")
     });
-    page.labelled(
-        "resident",
-        Tone::Plain,
-        &format!(
-            "{} at the most (anonymous memory, without Varve's){blowup}; {} of that were no block's at the most",
-            known(m.peak_resident_bytes),
-            known(m.kept_bytes)
+    let resident = match m.peak_resident_bytes {
+        None => "not known: the process ended before anybody looked".to_owned(),
+        Some(resident) => format!(
+            "{} at most (anonymous memory, without Varve's){blowup}{}",
+            format::bytes(resident),
+            m.kept_bytes.map_or_else(String::new, |kept| format!(
+                "; up to {} of it belonged to no block",
+                format::bytes(kept)
+            ))
         ),
-    );
+    };
+    page.labelled("resident", Tone::Plain, &resident);
     page.labelled(
         "at the end",
         Tone::Plain,

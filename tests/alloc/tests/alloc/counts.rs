@@ -64,6 +64,37 @@ fn threads_that_allocate_at_once_are_counted_exactly() {
     }
 }
 
+/// Each of Debian's allocators takes the place of the program's own: the program ends as without it, and each call is counted.
+#[test]
+fn programs_run_with_every_allocator() {
+    let program = workload("alloc_work");
+    let command = [program.to_str().unwrap(), "churn", "4", "200", "20000"];
+    for (name, file) in [
+        ("jemalloc", "libjemalloc"),
+        ("tcmalloc", "libtcmalloc"),
+        ("mimalloc", "libmimalloc"),
+        ("tbb", "libtbbmalloc"),
+        ("scudo", "libclang_rt.scudo"),
+    ] {
+        let recorded = record(&["--allocator", name], &command);
+        assert_eq!(recorded.output.status.code(), Some(0), "{name}");
+        let from = recorded.judgement["trace"]["allocator_file"].as_str();
+        assert!(from.unwrap().contains(file), "{name}: {from:?}");
+        let (allocated, freed) = own_counts(&recorded.said());
+        let (malloc, free) = (recorded.count("malloc"), recorded.count("free"));
+        // Beside the program's, those of the C library and of the allocator's own start.
+        assert!(
+            (allocated..allocated + 100).contains(&malloc),
+            "{name}: {malloc} of {allocated}"
+        );
+        assert!(
+            (freed..freed + 200).contains(&free),
+            "{name}: {free} of {freed}"
+        );
+        assert_eq!(recorded.judgement["trace"]["lost"], 0, "{name}");
+    }
+}
+
 /// System calls of the allocator: `strace` of the same program, which makes few of these elsewhere.
 #[test]
 fn system_calls_are_those_that_strace_sees() {

@@ -48,7 +48,7 @@ pub(super) const KNOWN: [Known; 7] = [
             "libclang_rt.scudo_standalone-x86_64.so",
             "libclang_rt.scudo_standalone.so",
         ],
-        package: "libclang-rt-14-dev",
+        package: "libclang-rt-NN-dev, NN as in `clang --version`",
     },
     Known {
         name: "snmalloc",
