@@ -113,7 +113,10 @@ fn describe(shared: Shared) {
     if known && !found.dli_fname.is_null() {
         // SAFETY: the loader's own name of the file, which is loaded.
         let name = unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes();
-        headers::may_have(is_of_libc(name));
+        match is_of_libc(name) {
+            true => headers::may_have(),
+            false => wake(),
+        }
         let name = &name[..name.len().min(header::ALLOCATOR_BYTES - 1)];
         for (i, piece) in name.chunks(8).enumerate() {
             let mut word = [0; 8];
@@ -122,6 +125,20 @@ fn describe(shared: Shared) {
         }
     }
     set(header::START_NS, sys::now_ns());
+}
+
+/// Some allocators allocate for themselves when they are asked for a size for the first time, which is nothing of the program's: now, while
+/// nothing is counted.
+fn wake() {
+    let real = real::get();
+    // SAFETY: a block that is this function's alone.
+    unsafe {
+        let block = real.malloc(1);
+        if !block.is_null() && !real::is_early(block) {
+            real.malloc_usable_size(block);
+            real.free(block);
+        }
+    }
 }
 
 /// Whether a file is the C library, by its name.

@@ -14,19 +14,20 @@ use crate::real;
 const TRIALS: u32 = 256;
 /// In [`AGREED`]: the function is to be asked.
 const ASK: u32 = u32::MAX;
+/// In [`AGREED`]: whose the allocator is is not known; ask.
+const UNKNOWN: u32 = u32::MAX - 1;
 /// How many have agreed so far; [`TRIALS`]: enough.
-static AGREED: AtomicU32 = AtomicU32::new(ASK);
+static AGREED: AtomicU32 = AtomicU32::new(UNKNOWN);
 
 /// The flag of a block with a mapping of its own.
 const MAPPED: usize = 2;
 const FLAGS: usize = 7;
 const WORD: usize = size_of::<usize>();
 
-/// The allocator is the C library's own, or not.
-pub(super) fn may_have(is_of_libc: bool) {
-    if AGREED.load(Ordering::Relaxed) == ASK && is_of_libc {
-        AGREED.store(0, Ordering::Relaxed);
-    }
+/// The allocator is the C library's own.
+pub(super) fn may_have() {
+    let order = Ordering::Relaxed;
+    let _ = AGREED.compare_exchange(UNKNOWN, 0, order, order);
 }
 
 /// Bytes of a block that is alive.
@@ -60,7 +61,8 @@ fn asked(object: *mut c_void) -> usize {
             false if (header & !FLAGS).checked_sub(WORD) == Some(usable) => agreed + 1,
             false => ASK,
         };
-        AGREED.store(next, Ordering::Relaxed);
+        let order = Ordering::Relaxed;
+        let _ = AGREED.compare_exchange(agreed, next, order, order);
     }
     usable
 }
