@@ -138,6 +138,10 @@ pub(crate) fn attach_operations(ask: impl FnOnce() -> Operations) -> Option<usiz
     if !read_settings() {
         return None;
     }
+    // Nobody counts: the recorder is not asked, as asking takes a while.
+    if operations::is_off() {
+        return Some(NO_OPERATIONS);
+    }
     let state = state()?;
     while state.asks.swap(true, Ordering::AcqRel) {
         sys::yield_now();
