@@ -162,13 +162,16 @@ pub fn compare(command: Vec<String>, rounds: u32, mut all: Vec<Compared>) -> Com
     }
 }
 
+/// The figure that is not known of every run.
+const RESIDENT: &str = "resident memory for what was asked for";
+
 /// Figures of a recorded run, by name: what more of them means more work or memory.
 fn figures(of: &Judgement) -> Vec<(String, f64, String)> {
     let count: u64 = of.operations.values().map(|o| o.count).sum();
     let each = |n: u64| n as f64 / count.max(1) as f64;
     // Of little memory any ratio is chance.
     let is_much = of.memory.peak_resident_bytes.is_some_and(|r| r.0 > 8 << 20);
-    let blowup = of.memory.blowup.filter(|_| is_much).unwrap_or(0.0);
+    let blowup = of.memory.blowup.filter(|_| is_much);
     let mut found = vec![
         (
             "page faults within operations".to_owned(),
@@ -179,11 +182,6 @@ fn figures(of: &Judgement) -> Vec<(String, f64, String)> {
             "page faults elsewhere (first touches of fresh memory)".to_owned(),
             of.faults.outside as f64,
             format::count(of.faults.outside),
-        ),
-        (
-            "resident memory for what was asked for".to_owned(),
-            blowup,
-            format!("{blowup:.2} times"),
         ),
         (
             "usable memory for what was asked for".to_owned(),
@@ -204,6 +202,7 @@ fn figures(of: &Judgement) -> Vec<(String, f64, String)> {
             format::duration(of.time.waited_ns),
         ),
     ];
+    found.extend(blowup.map(|times| (RESIDENT.to_owned(), times, format!("{times:.2} times"))));
     for call in &of.syscalls {
         found.push((
             format!("time in {}", call.name),
@@ -236,6 +235,9 @@ fn why(of: &Compared, best: &Compared) -> Vec<String> {
     let mut found: Vec<(f64, String)> = Vec::new();
     for (name, value, text) in figures(own) {
         let other = others.iter().find(|(n, ..)| *n == name);
+        if other.is_none() && name == RESIDENT {
+            continue;
+        }
         let (theirs, shown) = other.map_or((0.0, "none".to_owned()), |(_, v, t)| (*v, t.clone()));
         // Of little, any ratio is chance.
         let is_much = match name.as_str() {
@@ -266,10 +268,10 @@ fn advice(all: &[Compared]) -> (String, Option<String>) {
     if !wall.differs(WORTH) {
         return (
             format!(
-                "Keep {}: {} is the fastest, by {:.1} %, which may be chance.",
+                "Keep {}: no other is faster for sure. With {} the program took {:.1} % less time, which may be chance.",
                 own.name,
                 best.name,
-                (1.0 / wall.ratio - 1.0) * 100.0
+                (1.0 - wall.ratio) * 100.0
             ),
             None,
         );

@@ -10,6 +10,9 @@ use super::table::{ABSENT, Align, Table};
 /// A difference of this much is marked.
 const DRAMATIC: f64 = 0.2;
 
+/// An interval whose end is so many times its beginning says nothing.
+const WIDE: f64 = 4.0;
+
 /// The text.
 pub fn render(of: &Comparison, width: usize, color: bool) -> String {
     let width = width.clamp(*WIDTHS.start(), *WIDTHS.end());
@@ -73,6 +76,7 @@ fn ratio(of: Option<Ratio>) -> String {
     };
     let mark = if of.differs(DRAMATIC) { "*" } else { "" };
     match of.interval {
+        Some((low, high)) if high > low * WIDE => format!("{:.2} (unsure)", of.ratio),
         Some((low, high)) if (high - low) > 0.005 => {
             format!("{:.2} ({low:.2}-{high:.2}){mark}", of.ratio)
         }
