@@ -515,7 +515,13 @@ fn memory_behind_a_library_moves_as_a_whole() {
         return;
     }
     let behind = program("behind");
-    let command = [behind.to_str().unwrap(), "/libc.so"];
+    let libraries = [
+        "/libc.so",
+        "/libgcc_s.so",
+        "/libvarve_preload.so",
+        "/ld-linux",
+    ];
+    let command = [&[behind.to_str().unwrap()], &libraries[..]].concat();
     let options = ["--backend", "fault", "--interval", "10ms"];
     let said = stage.run(stage.record(&options, &command)).require(0);
     assert_eq!(said.text(), "moved\n");
