@@ -1,23 +1,24 @@
 //! The loaded programs as the recorder uses them
 
 mod backlog;
+mod events;
 mod findings;
 mod harvest;
 mod operations;
 mod tracked;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, Object};
-use varve_model::{Address, Duration, Pid, Time};
+use varve_model::{Address, Pid, Time};
 
 use self::backlog::Backlog;
 use self::findings::describe;
 pub use self::harvest::ATOMIC_CLEARING;
 pub use self::tracked::{ExemptProcesses, TrackedProcesses};
 use crate::abi::{
-    self, FlagArgs, Plain, Region as RawRegion, Resident as RawResident, Settings, Tracked, Waits,
+    self, FlagArgs, Plain, Region as RawRegion, Resident as RawResident, Settings, Tracked,
     WalkArgs,
 };
 use crate::calibrate;
@@ -25,8 +26,8 @@ use crate::programs::{self, Loaded, MOVE_ASKED, PROGRAMS};
 use crate::ring::{Mapped, Ring};
 use crate::samples::SampleMaps;
 use crate::{
-    BpfError, Capability, Dropped, Event, LoadOptions, MmId, PageFlags, Part, Region, Resident,
-    Samples, TrackFlags, VanishHooks, WalkStats, decode, raw,
+    BpfError, Capability, Dropped, LoadOptions, MmId, PageFlags, Part, Region, Resident, Samples,
+    TrackFlags, VanishHooks, WalkStats, raw,
 };
 
 /// The loaded and attached programs with their maps; dropping it detaches and removes everything
@@ -415,69 +416,6 @@ impl Kernel {
             period: map_fd(&self.object, "sample_period")?,
         };
         Samples::start(&self.object, ring, maps, rate)
-    }
-
-    /// Whether [`Kernel::waited`] tells anything
-    pub fn tells_waits(&self) -> bool {
-        let mut rows = self.capabilities.iter();
-        rows.any(|row| row.name == "sched_switch" && row.available)
-    }
-
-    /// How long the target has waited for trapped accesses since [`Kernel::forget_waits`]: the time in which one thread at
-    /// least slept in a fault that is over by now. Needs [`LoadOptions::waits`].
-    ///
-    /// # Errors
-    /// [`BpfError::Map`] where the counter cannot be read.
-    pub fn waited(&self) -> Result<Duration, BpfError> {
-        let waits: Waits =
-            raw::map_lookup(self.maps.waits.as_fd(), 0).map_err(map_error("waits"))?;
-        Ok(Duration(waits.waited))
-    }
-
-    /// Begins to count waits at this time
-    ///
-    /// # Errors
-    /// [`BpfError::Map`] where the counter cannot be written.
-    pub fn forget_waits(&self, from: Time) -> Result<(), BpfError> {
-        let waits = Waits {
-            waited: 0,
-            covered: from.0,
-        };
-        raw::map_update(self.maps.waits.as_fd(), 0, &waits).map_err(map_error("waits"))
-    }
-
-    /// Drains the ring buffer without waiting; gives the number of records
-    ///
-    /// Records come in the order in which they were begun, which is nearly the order of time.
-    pub fn events(&mut self, sink: &mut dyn FnMut(Event<'_>)) -> Result<usize, BpfError> {
-        let mut count = 0;
-        for record in std::mem::take(&mut self.backlog).records() {
-            sink(decode::event(record)?);
-            count += 1;
-        }
-        count += self.ring.drain(&mut |record| {
-            sink(decode::event(record)?);
-            Ok::<(), BpfError>(())
-        })?;
-        Ok(count)
-    }
-
-    /// Makes room in a ring that fills, for a caller who cannot take events at the moment; the next
-    /// [`Kernel::events`] hands them out first
-    pub fn relieve(&mut self) {
-        if self.ring.is_filling() && self.backlog.bytes.len() < Backlog::MAX {
-            let backlog = &mut self.backlog;
-            let _: Result<usize, std::convert::Infallible> = self.ring.drain(&mut |record| {
-                backlog.put(record);
-                Ok(())
-            });
-        }
-    }
-
-    /// Becomes readable when the ring is a quarter full or a process ended (for epoll); records
-    /// wait there before, so look at the end of each interval too
-    pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.ring.fd()
     }
 
     /// From now on counts each `UFFDIO_MOVE` of tracked memory as a loss, which is to be called once an

@@ -109,6 +109,11 @@ impl Ring {
         written.wrapping_sub(read) > self.bytes / 4
     }
 
+    /// Whether nothing waits to be read
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reader.word(0).load(Ordering::Relaxed) >= self.writer.word(0).load(Ordering::Acquire)
+    }
+
     /// Hands out all records that are complete now, but no more than two rings full, so that a
     /// target that writes faster than the sink reads cannot hold the recorder for ever
     pub(crate) fn drain<E>(

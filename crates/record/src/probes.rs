@@ -143,6 +143,8 @@ pub(crate) struct Reading {
     pub(crate) most_regions: u32,
     /// Others who changed it meanwhile and have ended: what was read before that is not to be believed.
     pub(crate) ends: u32,
+    /// Soft-dirty bits were cleared while the target ran: some pages may have been written that show no such bit.
+    pub(crate) loses_writes: bool,
 }
 
 /// An interval whose rows are made.

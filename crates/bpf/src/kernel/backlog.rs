@@ -3,12 +3,16 @@
 /// Records that were taken out of the ring and not handed out yet, each behind its length
 #[derive(Default)]
 pub(super) struct Backlog {
-    pub(super) bytes: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl Backlog {
     /// Bytes above which no more is taken out; the ring comes on top
-    pub(super) const MAX: usize = 4 << 20;
+    const MAX: usize = 4 << 20;
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.len() >= Backlog::MAX
+    }
 
     pub(super) fn put(&mut self, record: &[u8]) {
         self.bytes.extend((record.len() as u64).to_ne_bytes());

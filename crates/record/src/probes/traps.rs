@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::Path;
 
-use varve_bpf::{Access, Event, ForkKind, Kernel, Leaf, LoadOptions, Region, TrackFlags};
+use varve_bpf::{Access, Event, Kernel, Leaf, LoadOptions, Region, TrackFlags};
 use varve_model::{Backend, Capability, Duration, Loss, Pid, Time};
 use varve_preload_abi::TRAPS_VARIABLE;
 use varve_sys::monotonic_now;
@@ -109,19 +109,12 @@ impl Probe for Traps {
                 };
                 interval.note(owner, fault.address, fault.access == Access::Write);
             }
-            Event::Fork(fork) if fork.kind == ForkKind::Thread => {
-                if let Some(tls) = fork.tls {
-                    self.news.push(TrapNews::Thread(fork.pid, fork.tid, tls));
-                }
-            }
-            Event::Exit(exit) => {
-                if exit.last && exit.wait_status & 0x7f != 0 {
-                    self.signalled.insert(exit.pid);
-                }
-                self.news.push(TrapNews::ThreadEnded(exit.pid, exit.tid));
+            Event::Exit(exit) if exit.last && exit.wait_status & 0x7f != 0 => {
+                self.signalled.insert(exit.pid);
             }
             _ => {}
         }
+        self.news.extend(TrapNews::of_thread(event));
     }
 
     fn image_ended(&mut self, pid: Pid, time: Time) {
@@ -163,9 +156,15 @@ impl Probe for Traps {
         // Before the bits are cleared: moving a page sets its own.
         if step == Step::Prepare {
             if self.moves {
+                // Threads have begun and ended since the events were taken, until all stood still.
+                let mut threads = Vec::new();
+                let knows_all = held
+                    .kernel
+                    .look_ahead(&mut |event| threads.extend(TrapNews::of_thread(&event)))?;
+                self.handlers.learn(threads);
                 // What a kernel cannot say does not lengthen intervals.
                 let waited = held.kernel.waited().unwrap_or_default();
-                self.handlers.protect(held.pids, waited);
+                self.handlers.protect(held.pids, waited, knows_all);
                 let _ = held.kernel.forget_waits(monotonic_now());
             }
             for (pid, shadow) in self.handlers.shadows() {

@@ -178,14 +178,14 @@ impl Recorder<'_> {
         all
     }
 
-    fn append(&mut self, found: &Found, source: Option<TouchSource>) {
+    fn append(&mut self, found: &Found, writes: Writes, source: Option<TouchSource>) {
         let probes = &self.events.probes;
         append_runs(
             &mut self.events.state.tables.touches,
             self.interval,
             found.pid,
             &found.regions,
-            self.writes,
+            writes,
             source,
             |region| {
                 let mut asked = probes.iter();
@@ -195,12 +195,12 @@ impl Recorder<'_> {
     }
 
     /// The vanished pages of the interval that ends; those of the next are next.
-    fn append_vanished(&mut self) {
+    fn append_vanished(&mut self, writes: Writes) {
         let state = &mut self.events.state;
         let next = std::mem::take(&mut state.vanished_next);
         let vanished = std::mem::replace(&mut state.vanished, next);
         for found in vanished.into_found() {
-            self.append(&found, Some(TouchSource::Vanish));
+            self.append(&found, writes, Some(TouchSource::Vanish));
         }
     }
 
@@ -229,9 +229,13 @@ impl Recorder<'_> {
         found: &[Found],
         rests: &Rests,
     ) {
+        let writes = match self.writes {
+            Writes::Known if reading.loses_writes => Writes::Partly,
+            writes => writes,
+        };
         let before = std::mem::take(&mut self.events.state.tables.touches);
         for found in found {
-            self.append(found, None);
+            self.append(found, writes, None);
             rests.rest();
         }
         let rows = std::mem::replace(&mut self.events.state.tables.touches, before);
@@ -243,7 +247,7 @@ impl Recorder<'_> {
         };
         self.touched_pages = rows.iter().map(|row| u64::from(row.pages)).sum();
         self.events.state.tables.touches.extend_from_slice(&rows);
-        self.append_vanished();
+        self.append_vanished(writes);
         rests.rest();
         self.events
             .tell(|probe, state| probe.closed(&closed, state));

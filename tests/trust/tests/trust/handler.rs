@@ -368,6 +368,21 @@ fn what_one_thread_moves_to_where_another_has_just_unmapped_is_all_there() {
     }
 }
 
+/// Threads begin and end until the moment at which all stand still. Where the block of one that has ended were taken for
+/// one, the mapping in its place would be cut in pieces, and could not be moved any more.
+#[test]
+fn what_takes_the_place_of_a_threads_stack_stays_in_one_piece() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let options = ["--backend", "fault", "--interval", "10ms"];
+    let ran = stage.run(stage.record(&options, &[&program("succession")]));
+    assert_eq!(ran.require(0).text(), "all there\n");
+    let manifest = Trace::open(&stage.path("trace.varve")).unwrap().manifest;
+    assert!(manifest.traps.unwrap().moved_pages > 0);
+}
+
 #[test]
 fn five_thousand_threads_go_on_and_end() {
     let stage = Stage::new();

@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration as Wait;
 
-use varve_bpf::{ExemptProcesses, Leaf, Region};
+use varve_bpf::{Event, ExemptProcesses, ForkKind, Leaf, Region};
 use varve_model::{Address, Bytes, Duration, Pid, Tid, Time, TouchSource};
 use varve_preload_abi::{MAX_WORDS, Protect, Protected, WHO};
 use varve_sys::{HandlerSocket, MovedPages, monotonic_now};
@@ -57,6 +57,19 @@ pub(crate) enum TrapNews {
     ThreadEnded(Pid, Tid),
     /// The memory that the process had until then is gone; whether a signal ended the process.
     Gone(Pid, Time, bool),
+}
+
+impl TrapNews {
+    /// What an event reports of a thread.
+    pub(crate) fn of_thread(event: &Event<'_>) -> Option<TrapNews> {
+        match event {
+            Event::Fork(fork) if fork.kind == ForkKind::Thread => {
+                Some(TrapNews::Thread(fork.pid, fork.tid, fork.tls?))
+            }
+            Event::Exit(exit) => Some(TrapNews::ThreadEnded(exit.pid, exit.tid)),
+            _ => None,
+        }
+    }
 }
 
 /// The fault handlers of all processes.
@@ -311,8 +324,9 @@ impl Handlers {
     }
 
     /// Has the pages of these processes, which are held, moved away. `waited` is how long they waited for trapped
-    /// accesses since the last time.
-    pub(crate) fn protect(&mut self, pids: &[Pid], waited: Duration) {
+    /// accesses since the last time. Where not all threads are known nothing is moved: the block of one that has begun must stay,
+    /// and that of one that has ended may be memory of the program's by now, which is to stay in one piece.
+    pub(crate) fn protect(&mut self, pids: &[Pid], waited: Duration, knows_threads: bool) {
         self.note.waited_ns = self.note.waited_ns + waited;
         self.spent.waited = waited;
         let protect = match &mut self.budget {
@@ -326,7 +340,7 @@ impl Handlers {
         // All at once, then all answers.
         for (pid, handler) in self.handlers.iter_mut().filter(ready) {
             let protect = Protect {
-                is_limited: varve_sys::has_limited_memory(*pid),
+                is_limited: !knows_threads || varve_sys::has_limited_memory(*pid),
                 ..protect
             };
             let threads = self.threads.get(pid).into_iter().flat_map(|t| t.values());
