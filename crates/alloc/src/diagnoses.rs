@@ -53,7 +53,8 @@ pub(crate) fn diagnose(judgement: &Judgement) -> Vec<Diagnosis> {
     found
 }
 
-/// Calls of these names: how many, how long they took, and that as a share of the CPU time.
+/// Calls of these names: how many, how long they took without what other programs took of the CPU, and that as a share of the CPU
+/// time.
 fn calls(judgement: &Judgement, names: &[&str]) -> (u64, Duration, f64) {
     let of = judgement
         .syscalls
@@ -143,7 +144,14 @@ fn mapping(judgement: &Judgement) -> Option<Diagnosis> {
 /// Threads wait for each other.
 fn lock(judgement: &Judgement) -> Option<Diagnosis> {
     let waited = judgement.time.waited_ns;
-    let all = judgement.time.operations_ns.0.max(1) as f64;
+    // What others' programs take of the CPUs is no wait for a lock, and not the operations' time.
+    let queued = judgement.time.queued_ns;
+    let all = judgement
+        .time
+        .operations_ns
+        .0
+        .saturating_sub(queued.0)
+        .max(1) as f64;
     let of_cpu = waited.0 as f64 / judgement.time.cpu_ns.0.max(1) as f64;
     if (waited.0 as f64) / all < WAITS_SHARE || of_cpu < WAITS_OF_CPU {
         return None;

@@ -49,11 +49,13 @@ pub struct Share {
 pub struct Times {
     /// CPU time of the processes' own work, as the clocks of CPUs saw it.
     pub cpu_ns: Duration,
-    /// How long operations took, made of those that were timed; waits are part of it.
+    /// How long operations took, made of those that were timed; waits for locks and for a CPU are part of it.
     pub operations_ns: Duration,
     /// Of that, in system calls that wait: futex, nanosleep, sched_yield.
     pub waited_ns: Duration,
-    /// The share of CPU time, by timed operations without their waits; null where CPU time is not known.
+    /// Of that, in system calls, ready to run and without a CPU: other programs' time.
+    pub queued_ns: Duration,
+    /// The share of CPU time, by timed operations without these waits; null where CPU time is not known.
     pub timed: Option<Share>,
     /// The same by clocks that found threads within operations.
     pub sampled: Option<Share>,
@@ -97,8 +99,10 @@ pub struct CallFigures {
     pub name: String,
     /// How often.
     pub count: u64,
-    /// How long in all.
+    /// How long in all its threads ran or slept in them.
     pub time_ns: Duration,
+    /// How long they were ready to run meanwhile and had no CPU.
+    pub queued_ns: Duration,
     /// Bytes of memory that they were about.
     pub bytes: Bytes,
     /// For each operation.
@@ -244,10 +248,7 @@ pub(crate) fn figures(trace: &Trace, tables: &Tables) -> Judgement {
     let operations = operations::by_name(tables);
     let count = operations.values().map(|o| o.count).sum::<u64>();
     let syscalls = operations::calls(tables, count);
-    let (faults, waited) = (
-        operations::faults(tables, count),
-        operations::waited(&syscalls),
-    );
+    let faults = operations::faults(tables, count);
     let about = About {
         command: manifest.target.command.clone(),
         duration_ns: manifest.clock.end_ns - start,
@@ -264,7 +265,7 @@ pub(crate) fn figures(trace: &Trace, tables: &Tables) -> Judgement {
         trace: about,
         verdict: Verdict::default(),
         diagnoses: Vec::new(),
-        time: time::shares(tables, &operations, waited),
+        time: time::shares(tables, &operations, &syscalls),
         operations,
         times,
         syscalls,

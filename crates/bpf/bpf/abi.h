@@ -190,7 +190,8 @@ struct operation_key {
 
 struct operation_sum {
 	u64 count;
-	u64 ns;
+	u64 ns; /* in which the thread ran or slept */
+	u64 queued; /* in which it was ready and had no CPU */
 	u64 bytes;
 };
 

@@ -22,6 +22,7 @@ struct running {
 
 struct operation_call {
 	u64 entered;
+	u64 queued;
 	u64 word;
 	u64 bytes;
 	u32 number;
@@ -43,7 +44,7 @@ struct {
 	__type(value, struct operation_sum);
 } operation_sums SEC(".maps");
 
-static __always_inline void charge(u32 pid, u64 word, u32 what, u64 ns, u64 bytes)
+static __always_inline void charge(u32 pid, u64 word, u32 what, u64 ns, u64 queued, u64 bytes)
 {
 	struct operation_key key = { .word = word, .pid = pid, .what = what };
 	struct operation_sum fresh = {}, *sum = bpf_map_lookup_elem(&operation_sums, &key);
@@ -59,6 +60,8 @@ static __always_inline void charge(u32 pid, u64 word, u32 what, u64 ns, u64 byte
 	__sync_fetch_and_add(&sum->count, 1);
 	if (ns)
 		__sync_fetch_and_add(&sum->ns, ns);
+	if (queued)
+		__sync_fetch_and_add(&sum->queued, queued);
 	if (bytes)
 		__sync_fetch_and_add(&sum->bytes, bytes);
 }
@@ -76,6 +79,19 @@ static __always_inline u64 running_operation(s64 place, u64 sp)
 	if (sp >= r.stack)
 		return 0;
 	return r.word;
+}
+
+/*
+ * How long the current thread has been ready to run without a CPU: what other programs take, which is no time of its calls.
+ * Kernels without CONFIG_SCHED_INFO do not count it.
+ */
+static __always_inline u64 queued_so_far(void)
+{
+	struct task_struct *task = current_task();
+
+	if (!bpf_core_field_exists(struct sched_info, run_delay))
+		return 0;
+	return BPF_CORE_READ(task, sched_info.run_delay);
 }
 
 #define NR_MMAP 9
@@ -103,6 +119,7 @@ int operation_call_enter(struct bpf_raw_tracepoint_args *ctx)
 		call.bytes = r.si;
 	else if (call.number == NR_MREMAP)
 		call.bytes = r.dx;
+	call.queued = queued_so_far();
 	call.entered = bpf_ktime_get_ns();
 	tid = bpf_get_current_pid_tgid();
 	if (bpf_map_update_elem(&operation_calls, &tid, &call, BPF_ANY))
@@ -115,13 +132,19 @@ int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid();
 	struct operation_call *call;
+	u64 took, queued;
 
 	if (!bpf_map_lookup_elem(&running_places, &pid))
 		return 0;
 	call = bpf_map_lookup_elem(&operation_calls, &tid);
 	if (!call)
 		return 0;
-	charge(pid, call->word, call->number, bpf_ktime_get_ns() - call->entered, call->bytes);
+	took = bpf_ktime_get_ns() - call->entered;
+	queued = queued_so_far() - call->queued;
+	/* Two clocks */
+	if (queued > took)
+		queued = took;
+	charge(pid, call->word, call->number, took - queued, queued, call->bytes);
 	bpf_map_delete_elem(&operation_calls, &tid);
 	return 0;
 }
@@ -136,7 +159,7 @@ static __always_inline int operation_fault(struct bpf_raw_tracepoint_args *ctx, 
 		return 0;
 	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
 		return 0;
-	charge(pid, running_operation(*place, r.sp), what, 0, 0);
+	charge(pid, running_operation(*place, r.sp), what, 0, 0, 0);
 	return 0;
 }
 
@@ -164,14 +187,14 @@ int operation_clock(struct bpf_perf_event_data *ctx)
 	if (!place)
 		return 0;
 	if (ctx->regs.cs & 3) {
-		charge(pid, running_operation(*place, ctx->regs.sp), what, 0, 0);
+		charge(pid, running_operation(*place, ctx->regs.sp), what, 0, 0, 0);
 		return 0;
 	}
 	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
 		return 0;
 	if ((r.cs & 3) != 3)
 		return 0;
-	charge(pid, running_operation(*place, r.sp), OPERATION_CLOCK_KERNEL, 0, 0);
+	charge(pid, running_operation(*place, r.sp), OPERATION_CLOCK_KERNEL, 0, 0, 0);
 	return 0;
 }
 

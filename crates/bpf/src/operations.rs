@@ -49,8 +49,10 @@ pub struct Charge {
     pub what: Charged,
     /// How often
     pub count: u64,
-    /// How long in all; of system calls only
+    /// How long in all the thread ran or slept; of system calls only
     pub time: Duration,
+    /// How long it was ready to run meanwhile and had no CPU; not known of kernels without `CONFIG_SCHED_INFO`: 0
+    pub queued: Duration,
     /// Bytes of memory that the calls were about
     pub bytes: u64,
 }
@@ -112,6 +114,7 @@ impl Operations {
             },
             count: sum.count,
             time: Duration(sum.ns),
+            queued: Duration(sum.queued),
             bytes: sum.bytes,
         };
         entries.into_iter().map(charge).collect()

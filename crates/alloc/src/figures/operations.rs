@@ -91,12 +91,14 @@ pub(super) fn calls(tables: &Tables, operations: u64) -> Vec<CallFigures> {
             name: name.to_owned(),
             count: 0,
             time_ns: Duration(0),
+            queued_ns: Duration(0),
             bytes: Bytes(0),
             per_operation: 0.0,
             sites: Vec::new(),
         });
         of.count += row.count;
         of.time_ns.0 += row.total_ns.0;
+        of.queued_ns.0 += row.queued_ns.0;
         of.bytes.0 += row.bytes.0;
         *sites.entry((name, row.site)).or_default() += row.count;
     }

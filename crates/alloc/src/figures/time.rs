@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use varve_model::Duration;
 use varve_trace::tables::OperationTimeRow;
 
-use super::{OperationFigures, Share, TimeFigures, Times};
+use super::operations::waited;
+use super::{CallFigures, OperationFigures, Share, TimeFigures, Times};
 use crate::read::Tables;
 
 /// Confidence of 95 %, in standard deviations.
@@ -61,8 +62,10 @@ pub(super) fn distributions(tables: &Tables) -> BTreeMap<String, TimeFigures> {
 pub(super) fn shares(
     tables: &Tables,
     operations: &BTreeMap<String, OperationFigures>,
-    waited: Duration,
+    calls: &[CallFigures],
 ) -> Times {
+    let waited = waited(calls);
+    let queued = Duration(calls.iter().map(|c| c.queued_ns.0).sum());
     let clocks = |inside: bool| {
         let rows = tables
             .charges
@@ -86,7 +89,8 @@ pub(super) fn shares(
     });
     let timed: u64 = operations.values().map(|o| o.timed).sum();
     let by_timing = (cpu_ns > 0 && timed > 0).then(|| {
-        let share = operations_ns.saturating_sub(waited.0) as f64 / cpu_ns as f64;
+        let share =
+            operations_ns.saturating_sub(waited.0.saturating_add(queued.0)) as f64 / cpu_ns as f64;
         let (mean, square) = mean_and_square(&histogram(tables.times.iter()));
         let deviation = (square - mean * mean).max(0.0).sqrt() / mean.max(1.0);
         // The whole is known as well as the clocks know it.
@@ -107,6 +111,7 @@ pub(super) fn shares(
         cpu_ns: Duration(cpu_ns),
         operations_ns: Duration(operations_ns),
         waited_ns: waited,
+        queued_ns: queued,
         counting_ns: Duration(
             tables
                 .counting

@@ -98,11 +98,15 @@ fn time(page: &mut Page, of: &Judgement) {
         "in all",
         Tone::Plain,
         &format!(
-            "{} in operations{}; {} of CPU time in {}; counting took {} besides",
+            "{} in operations{}{}; {} of CPU time in {}; counting took {} besides",
             format::duration(t.operations_ns),
             match t.waited_ns {
                 Duration(0) => String::new(),
                 waited => format!(", {} of it waiting", format::duration(waited)),
+            },
+            match t.queued_ns {
+                Duration(0..1_000_000) => String::new(),
+                queued => format!(", {} of it without a CPU", format::duration(queued)),
             },
             format::duration(t.cpu_ns),
             format::duration(of.trace.duration_ns),

@@ -75,8 +75,10 @@ table! {
         name: Cow<'static, str>,
         /// How often.
         count: u64,
-        /// How long in all, of system calls; of clocks, the time that they stand for.
+        /// How long in all the threads ran or slept in system calls; of clocks, the time that they stand for.
         total_ns: Duration,
+        /// How long they were ready to run in those calls and had no CPU, because others did.
+        queued_ns: Duration,
         /// Bytes of memory that the calls were about.
         bytes: Bytes,
     }

@@ -67,6 +67,7 @@ impl Charges {
                 name: name(charge.what),
                 count,
                 total_ns: Duration(total),
+                queued_ns: Duration(grown(charge.queued.0, before.map(|b| b.queued.0))),
                 bytes: Bytes(grown(charge.bytes, before.map(|b| b.bytes))),
             });
         }

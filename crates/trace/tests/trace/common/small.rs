@@ -249,6 +249,7 @@ fn operation_charges() -> Vec<OperationChargeRow> {
         name: name.into(),
         count: 2,
         total_ns: Duration(3_000),
+        queued_ns: Duration(500),
         bytes: Bytes(135_168),
     };
     vec![
