@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use varve_model::Duration;
-use varve_trace::tables::OperationTimeRow;
+use varve_trace::tables::{OperationChargeRow, OperationTimeRow};
 
 use super::operations::waited;
 use super::{CallFigures, OperationFigures, Share, TimeFigures, Times};
@@ -59,6 +59,11 @@ pub(super) fn distributions(tables: &Tables) -> BTreeMap<String, TimeFigures> {
     kinds.into_iter().map(figures).collect()
 }
 
+/// What the clocks of CPUs found; `clock_gettime` is a system call.
+fn is_clock(charge: &OperationChargeRow) -> bool {
+    matches!(charge.name.as_ref(), "clock_user" | "clock_kernel")
+}
+
 pub(super) fn shares(
     tables: &Tables,
     operations: &BTreeMap<String, OperationFigures>,
@@ -67,10 +72,7 @@ pub(super) fn shares(
     let waited = waited(calls);
     let queued = Duration(calls.iter().map(|c| c.queued_ns.0).sum());
     let clocks = |inside: bool| {
-        let rows = tables
-            .charges
-            .iter()
-            .filter(|c| c.name.starts_with("clock_"));
+        let rows = tables.charges.iter().filter(|c| is_clock(c));
         let rows = rows.filter(move |c| c.operation.is_some() == inside);
         rows.fold((0, 0), |(n, ns), c| (n + c.count, ns + c.total_ns.0))
     };
@@ -116,7 +118,7 @@ pub(super) fn shares(
             tables
                 .counting
                 .iter()
-                .filter(|c| c.name.starts_with("clock_"))
+                .filter(|c| is_clock(c))
                 .map(|c| c.total_ns.0)
                 .sum(),
         ),

@@ -1,5 +1,8 @@
 //! Programs with one known disease each get that diagnosis and no other; the same program with a healthy allocator gets none.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use crate::support::{Recorded, record, workload};
 
 /// The program under an allocator that was made for this test.
@@ -40,6 +43,20 @@ fn healthy(recorded: &Recorded, what: &str) {
     assert_ne!(recorded.judgement["verdict"]["answer"], "yes");
 }
 
+/// While 20 threads take all of the CPUs that they get.
+fn beside_busy_loops<T>(body: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| while !is_over.load(Relaxed) {});
+        }
+        // They end where it panics, too.
+        let result = catch_unwind(AssertUnwindSafe(body));
+        is_over.store(true, Relaxed);
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
 const LARGE_BLOCKS: [&str; 4] = ["churn", "1", "60000", "20000"];
 
 #[test]
@@ -59,6 +76,54 @@ fn needless_mapping() {
     let (mapped, unmapped) = (sick.calls("mmap"), sick.calls("munmap"));
     assert!((20_000..=20_300).contains(&mapped), "{mapped}");
     assert!((20_000..=20_300).contains(&unmapped), "{unmapped}");
+}
+
+/// What other programs take of the CPUs is no time of a call: it is the CPU time that the thread's own clock saw, however busy the machine.
+#[test]
+fn the_time_of_calls_on_a_busy_machine() {
+    const LARGER_BLOCKS: [&str; 4] = ["churn", "1", "8000000", "600"];
+    let library = workload("libsick_mapping.so");
+    let program = workload("alloc_work");
+    let command = ["/usr/bin/env", "SICK_CPU=1", program.to_str().unwrap()];
+    let command = [&command[..], &LARGER_BLOCKS].concat();
+    let options = ["--allocator", library.to_str().unwrap()];
+    let sick = beside_busy_loops(|| record(&options, &command));
+    let said = sick.said();
+    let line = said.lines().find_map(|l| l.strip_prefix("munmap "));
+    let truth: u64 = line.expect("the allocator says it").parse().unwrap();
+    let calls = sick.judgement["syscalls"].as_array().unwrap();
+    let call = calls.iter().find(|c| c["name"] == "munmap").unwrap();
+    let time = call["time_ns"].as_u64().unwrap();
+    assert!(
+        time.abs_diff(truth) < truth / 10,
+        "{time} ns, in truth {truth} ns"
+    );
+    assert_eq!(sick.diseases(), ["needless_mapping"]);
+    // The allocator's own calls of clock_gettime are no clocks that found it at work.
+    let (samples, cpu) = (
+        &sick.judgement["time"]["samples"],
+        &sick.judgement["time"]["cpu_ns"],
+    );
+    let period = cpu.as_f64().unwrap() / samples.as_f64().unwrap();
+    assert!((period - 1e9 / 997.0).abs() < 1e3, "{period} ns");
+}
+
+#[test]
+fn healthy_programs_on_a_busy_machine() {
+    for (work, allocator) in [
+        (&LARGE_BLOCKS, "none"),
+        (&["churn", "8", "64", "3000"], "none"),
+    ] {
+        let recorded = beside_busy_loops(|| under(allocator, work));
+        healthy(&recorded, &work.join(" "));
+    }
+    for work in [
+        &["churn", "1", "20000", "20000"][..],
+        &["churn", "8", "64", "3000"],
+        &["grow", "60000000", "1000"],
+    ] {
+        healthy(&beside_busy_loops(|| own(work)), &work.join(" "));
+    }
 }
 
 #[test]
