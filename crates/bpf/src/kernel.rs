@@ -45,6 +45,8 @@ pub struct Kernel {
     ring: Ring,
     sample_ring: Option<Ring>,
     backlog: Backlog,
+    /// Times that records came too late
+    late: u64,
     settings: Settings,
     capabilities: Vec<Capability>,
     vanish: VanishHooks,
@@ -142,6 +144,7 @@ impl Kernel {
             ring,
             sample_ring: Some(sample_ring),
             backlog: Backlog::default(),
+            late: 0,
             settings,
             capabilities,
             vanish,
@@ -452,7 +455,7 @@ impl Kernel {
         };
         Ok(Dropped {
             faults: read(abi::DROP_FAULT)?,
-            vanish_pages: read(abi::DROP_VANISH_PAGES)?,
+            vanish_pages: read(abi::DROP_VANISH_PAGES)? + self.late,
             vanish_walks: read(abi::DROP_VANISH_WALKS)?,
             life: read(abi::DROP_LIFE)?,
             mappings: read(abi::DROP_MAPPING)?,

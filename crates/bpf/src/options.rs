@@ -156,7 +156,8 @@ pub struct Capability {
 pub struct Dropped {
     /// Fault records that did not fit in the ring
     pub faults: u64,
-    /// Touched hardware pages of vanish records that did not fit, or could not be walked
+    /// Touched hardware pages of vanish records that did not fit, or could not be walked; and times that records came too late for
+    /// the interval that they belong to
     pub vanish_pages: u64,
     /// Times that a vanish hook could not walk at all or to the end
     pub vanish_walks: u64,

@@ -111,7 +111,17 @@ impl Ring {
 
     /// Whether nothing waits to be read
     pub(crate) fn is_empty(&self) -> bool {
-        self.reader.word(0).load(Ordering::Relaxed) >= self.writer.word(0).load(Ordering::Acquire)
+        self.has_read(self.written())
+    }
+
+    /// Up to where records were begun
+    pub(crate) fn written(&self) -> u64 {
+        self.writer.word(0).load(Ordering::Acquire)
+    }
+
+    /// Whether all up to there were handed out
+    pub(crate) fn has_read(&self, written: u64) -> bool {
+        self.reader.word(0).load(Ordering::Relaxed) >= written
     }
 
     /// Hands out all records that are complete now, but no more than two rings full, so that a

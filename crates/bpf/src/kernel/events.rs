@@ -1,12 +1,17 @@
 //! Taking the records that the programs send, and how long the target waits in faults
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
-use varve_model::{Duration, Time};
+use varve_model::{Duration as Nanoseconds, Time};
 
 use super::{Kernel, map_error};
 use crate::abi::Waits;
 use crate::{BpfError, Event, decode, raw};
+
+/// How long a record that is not complete is waited for, and how long at a time
+const MAX_WAIT: Duration = Duration::from_millis(100);
+const WAIT: Duration = Duration::from_micros(20);
 
 impl Kernel {
     /// Whether [`Kernel::waited`] tells anything
@@ -20,10 +25,10 @@ impl Kernel {
     ///
     /// # Errors
     /// [`BpfError::Map`] where the counter cannot be read.
-    pub fn waited(&self) -> Result<Duration, BpfError> {
+    pub fn waited(&self) -> Result<Nanoseconds, BpfError> {
         let waits: Waits =
             raw::map_lookup(self.maps.waits.as_fd(), 0).map_err(map_error("waits"))?;
-        Ok(Duration(waits.waited))
+        Ok(Nanoseconds(waits.waited))
     }
 
     /// Begins to count waits at this time
@@ -38,20 +43,34 @@ impl Kernel {
         raw::map_update(self.maps.waits.as_fd(), 0, &waits).map_err(map_error("waits"))
     }
 
-    /// Drains the ring buffer without waiting; gives the number of records
+    /// Hands out all records that were begun before the call; gives their number
     ///
-    /// Records come in the order in which they were begun, which is nearly the order of time.
+    /// Records come in the order in which they were begun, which is nearly the order of time. One that is begun and not
+    /// complete holds up those behind it: a processor that its host has stopped meanwhile is waited for, within reason. Where that
+    /// is not enough, [`Dropped::vanish_pages`](crate::Dropped) counts it, as what comes late counts in a later interval.
     pub fn events(&mut self, sink: &mut dyn FnMut(Event<'_>)) -> Result<usize, BpfError> {
         let mut count = 0;
         for record in std::mem::take(&mut self.backlog).records() {
             sink(decode::event(record)?);
             count += 1;
         }
-        count += self.ring.drain(&mut |record| {
-            sink(decode::event(record)?);
-            Ok::<(), BpfError>(())
-        })?;
-        Ok(count)
+        let (begun, mut waited) = (self.ring.written(), Duration::ZERO);
+        loop {
+            count += self.ring.drain(&mut |record| {
+                sink(decode::event(record)?);
+                Ok::<(), BpfError>(())
+            })?;
+            if self.ring.has_read(begun) {
+                return Ok(count);
+            }
+            if waited > MAX_WAIT {
+                self.late += 1;
+                return Ok(count);
+            }
+            let since = Instant::now();
+            std::thread::sleep(WAIT);
+            waited += since.elapsed();
+        }
     }
 
     /// Makes room in a ring that fills, for a caller who cannot take events at the moment; the next

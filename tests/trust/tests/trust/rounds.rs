@@ -148,7 +148,20 @@ pub(crate) struct Seen {
     /// Those of them after the 50th round.
     late: usize,
     /// Such with pages missing.
-    pub(crate) short: Vec<u64>,
+    pub(crate) short: Vec<Short>,
+}
+
+/// An interval in which pages are missing.
+#[derive(Debug)]
+#[expect(dead_code, reason = "for the message of a test that fails")]
+pub(crate) struct Short {
+    pub(crate) interval: u32,
+    /// By number in the target's memory.
+    missing: Vec<u64>,
+    /// Nanoseconds, as all that follows.
+    lasted: u64,
+    /// The rounds that it has a part of, since its beginning.
+    rounds: Vec<(i64, i64)>,
 }
 
 /// Compares a trace with what the target noted.
@@ -187,7 +200,22 @@ pub(crate) fn compare(recorded: &Stage, target: &Stage) -> Seen {
             seen.whole += 1;
             seen.late += usize::from(times.get(50).is_some_and(|(began, _)| start > *began));
         } else {
-            seen.short.push(u64::from(interval.interval.0));
+            let there = touched.remove(&interval.interval.0).unwrap_or_default();
+            let within = |(began, ended): &&(u64, u64)| *ended > start && *began < end;
+            seen.short.push(Short {
+                interval: interval.interval.0,
+                missing: (0..PAGES)
+                    .filter(|p| !there.contains(&(first + p)))
+                    .collect(),
+                lasted: end - start,
+                rounds: times
+                    .iter()
+                    .filter(within)
+                    .map(|(began, ended)| {
+                        (began.wrapping_sub(start) as i64, (ended - start) as i64)
+                    })
+                    .collect(),
+            });
         }
     }
     seen
@@ -198,8 +226,9 @@ impl Seen {
         let manifest = &self.trace.manifest;
         assert!(
             self.short.is_empty(),
-            "pages are missing in the intervals {:?}",
-            self.short
+            "{:#?} of a trace that says: {}",
+            self.short,
+            manifest.completeness.statement
         );
         // On a machine that has much else to do intervals are long.
         assert!(
