@@ -5,14 +5,18 @@
  *   pipe SIZE ROUNDS            one thread allocates batches, another frees them
  *   grow BYTES SIZE             allocates so many bytes and writes to them, and ends
  *   phases BYTES SIZE           the same, frees all but the last block, and works on for a second
+ *   hold BYTES SIZE             the same as grow, says so, and waits for the end of its input
+ *   plugins LIBRARY ROUNDS      loads a library, has it allocate a block, unloads it and frees the block, so many times
  *   threads COUNT               so many threads after each other and at once, each allocating a little, freed by another one
  */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define SLOTS 256
 
@@ -169,6 +173,24 @@ static void many_threads(long count)
 	freed = count + count;
 }
 
+static int plugins(const char *path)
+{
+	for (long i = 0; i < rounds; i++) {
+		void *library = dlopen(path, RTLD_NOW);
+		char *(*make)(void) = library ? (char *(*)(void))dlsym(library, "plugin_make") : NULL;
+		char *block = make ? make() : NULL;
+
+		if (!block)
+			return 0;
+		dlclose(library);
+		work(block, 100);
+		free(block);
+		allocated++;
+		freed++;
+	}
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
@@ -191,10 +213,23 @@ int main(int argc, char **argv)
 	} else if ((!strcmp(mode, "grow") || !strcmp(mode, "phases")) && argc == 4) {
 		size = strtoul(argv[3], NULL, 10);
 		grow(strtoul(argv[2], NULL, 10), mode[0] == 'p');
+	} else if (!strcmp(mode, "hold") && argc == 4) {
+		char c;
+
+		size = strtoul(argv[3], NULL, 10);
+		grow(strtoul(argv[2], NULL, 10), 0);
+		fprintf(stderr, "%lu %lu\n", allocated, freed);
+		while (read(0, &c, 1) > 0)
+			;
+		return 0;
+	} else if (!strcmp(mode, "plugins") && argc == 4) {
+		rounds = atol(argv[3]);
+		if (!plugins(argv[2]))
+			return 3;
 	} else if (!strcmp(mode, "threads") && argc == 3) {
 		many_threads(atol(argv[2]));
 	} else {
-		fprintf(stderr, "usage: alloc_work churn|pipe|grow|phases|threads ...\n");
+		fprintf(stderr, "usage: alloc_work churn|pipe|grow|phases|hold|plugins|threads ...\n");
 		return 2;
 	}
 	fprintf(stderr, "%lu %lu\n", allocated, freed);

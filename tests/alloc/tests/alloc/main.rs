@@ -3,4 +3,5 @@
 
 mod counts;
 mod diseases;
+mod situations;
 mod support;
