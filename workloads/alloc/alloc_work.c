@@ -4,7 +4,7 @@
  *   churn THREADS SIZE ROUNDS   each thread frees and allocates blocks of SIZE/2 to SIZE at random among 256 of its own
  *   pipe SIZE ROUNDS            one thread allocates batches, another frees them
  *   grow BYTES SIZE             allocates so many bytes and writes to them, and ends
- *   phases BYTES SIZE           the same, frees all but the last block, and works on for a second
+ *   phases BYTES SIZE           the same, frees all but the last block, and works on for a second of its CPU time
  *   hold BYTES SIZE             the same as grow, says so, and waits for the end of its input
  *   plugins LIBRARY ROUNDS      loads a library, has it allocate a block, unloads it and frees the block, so many times
  *   threads COUNT               so many threads after each other and at once, each allocating a little, freed by another one
@@ -105,11 +105,11 @@ static void busy(double seconds)
 {
 	struct timespec from, now;
 
-	clock_gettime(CLOCK_MONOTONIC, &from);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
 	do {
 		for (int i = 0; i < 100000; i++)
 			sink = sink * 31 + i;
-		clock_gettime(CLOCK_MONOTONIC, &now);
+		clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
 	} while (now.tv_sec - from.tv_sec + (now.tv_nsec - from.tv_nsec) / 1e9 < seconds);
 }
 

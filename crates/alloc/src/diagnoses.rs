@@ -110,7 +110,9 @@ fn mapping(judgement: &Judgement) -> Option<Diagnosis> {
     let (taken, _, _) = calls(judgement, &["mmap"]);
     let (given, _, _) = calls(judgement, &["munmap"]);
     let (moved, _, _) = calls(judgement, &["brk"]);
-    let to_and_fro = given * 2 >= taken && given >= 100 || moved >= 200;
+    let brk = judgement.syscalls.iter().find(|c| c.name == "brk");
+    let trimmed = brk.map_or(0, |brk| brk.by_frees);
+    let to_and_fro = given * 2 >= taken && given >= 100 || trimmed >= 100;
     if !to_and_fro {
         return None;
     }
@@ -224,7 +226,7 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
         return None;
     }
     let peak = memory.peak_usable_bytes.0.max(1);
-    if resident as f64 / peak as f64 >= BLOWUP {
+    if (kept + peak) as f64 / peak as f64 >= BLOWUP && resident as f64 / peak as f64 >= BLOWUP {
         return Some(Diagnosis {
             id: "blowup",
             title: "it takes much more memory than the program ever has in use".into(),

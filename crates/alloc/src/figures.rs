@@ -99,6 +99,8 @@ pub struct CallFigures {
     pub name: String,
     /// How often.
     pub count: u64,
+    /// Of these, within operations that free.
+    pub by_frees: u64,
     /// How long in all its threads ran or slept in them.
     pub time_ns: Duration,
     /// How long they were ready to run meanwhile and had no CPU.
@@ -154,9 +156,9 @@ pub struct Memory {
     pub internal_fragmentation: f64,
     /// Resident bytes at the most, for each byte asked for at the most.
     pub blowup: Option<f64>,
-    /// Resident bytes that no block's are, at the most, and when.
+    /// Resident bytes that were blocks' and are not, at the most.
     pub kept_bytes: Option<Bytes>,
-    /// The share of the time in which more than half of the resident memory was no block's.
+    /// The share of the time in which these were more than half of the resident memory.
     pub mostly_kept: Option<f64>,
     /// Memory that counting took in the process.
     pub own_bytes: Bytes,

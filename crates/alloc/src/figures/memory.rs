@@ -45,9 +45,27 @@ pub(super) fn allocator_file(tables: &Tables, of: Option<Pid>) -> String {
         .unwrap_or_default()
 }
 
-/// Resident bytes that are no block's. What was not touched of the blocks is not resident: it is at least that much.
-fn kept(row: &HeapMemoryRow) -> Option<u64> {
-    let resident = row.resident_bytes?.0;
+/// All memory that blocks ever lay in, about: those that began where none had begun before. What is resident beyond that is no
+/// memory that the program freed: it maps some itself, and has stacks and static data. Not known where operations were not counted.
+fn handed_out(tables: &Tables, of: Option<Pid>, rows: &[&HeapMemoryRow]) -> Option<u64> {
+    let operations = tables.operations.iter().filter(|row| Some(row.pid) == of);
+    let count: u64 = operations.clone().map(|row| row.count).sum();
+    let missed = rows
+        .iter()
+        .map(|row| row.uncounted.saturating_add(row.unknown_frees));
+    if missed.max().unwrap_or(0) > count / 100 {
+        return None;
+    }
+    let fresh = operations.map(|row| {
+        let mean = row.usable_bytes.0 as f64 / row.count.max(1) as f64;
+        row.fresh as f64 * mean
+    });
+    Some(fresh.sum::<f64>() as u64)
+}
+
+/// Resident bytes that were blocks' and are not. What was not touched of the blocks is not resident: it is at least that much.
+fn kept(row: &HeapMemoryRow, handed_out: Option<u64>) -> Option<u64> {
+    let resident = row.resident_bytes?.0.min(handed_out.unwrap_or(u64::MAX));
     Some(resident.saturating_sub(row.usable_bytes.0))
 }
 
@@ -60,6 +78,7 @@ pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
     let Some(last) = rows.last() else {
         return Memory::default();
     };
+    let handed_out = handed_out(tables, of, &rows);
     let since = |time: Time| Duration(time.0.saturating_sub(start.0));
     let peak = rows
         .iter()
@@ -72,7 +91,7 @@ pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
     let until = rows.iter().skip(1).chain([last]).map(|next| next.time_ns);
     let looks = rows.iter().zip(until).filter_map(|(row, until)| {
         let lasted = until.0.saturating_sub(row.time_ns.0);
-        Some((kept(row)?, row.resident_bytes?.0, lasted))
+        Some((kept(row, handed_out)?, row.resident_bytes?.0, lasted))
     });
     let looks: Vec<(u64, u64, u64)> = looks.collect();
     let lasted: u64 = looks.iter().map(|(.., lasted)| lasted).sum();

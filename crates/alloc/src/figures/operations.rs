@@ -90,6 +90,7 @@ pub(super) fn calls(tables: &Tables, operations: u64) -> Vec<CallFigures> {
         let of = found.entry(name).or_insert_with(|| CallFigures {
             name: name.to_owned(),
             count: 0,
+            by_frees: 0,
             time_ns: Duration(0),
             queued_ns: Duration(0),
             bytes: Bytes(0),
@@ -97,6 +98,10 @@ pub(super) fn calls(tables: &Tables, operations: u64) -> Vec<CallFigures> {
             sites: Vec::new(),
         });
         of.count += row.count;
+        let operation = row.operation.as_deref().unwrap_or_default();
+        if operation.starts_with("free") || operation.starts_with("delete") {
+            of.by_frees += row.count;
+        }
         of.time_ns.0 += row.total_ns.0;
         of.queued_ns.0 += row.queued_ns.0;
         of.bytes.0 += row.bytes.0;
