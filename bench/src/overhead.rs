@@ -190,7 +190,7 @@ fn pairs(common: &Common, options: &Options, program: &Program) -> Result<Measur
             .cpu
             .push(overhead.recorder_cpu_ns.0 as f64 / 1e9 / with.life_s);
         let length = trace.manifest.clock.end_ns - trace.manifest.clock.start_ns;
-        let said = varve_analyse::Slowdown::of(&trace.manifest, length);
+        let said = varve_analyse::Slowdown::of(&trace.manifest, length, 1);
         measured
             .said
             .push(said.map_or(f64::NAN, |s| 1.0 + s.measured));

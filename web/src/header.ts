@@ -35,7 +35,8 @@ function completeness(report: Report): HTMLElement {
 /** What the cost is made of, in the words of the terminal. */
 function costTitle(s: Slowdown): string {
   const parts = [["held", s.held], ["first accesses", s.first_accesses], ["samples", s.samples], ["objects", s.objects], ["recorder's CPU", s.contention]] as const;
-  return parts.map(([what, share]) => `${what} ${fmt.share(share)}`).join(", ");
+  const measured = parts.map(([what, share]) => `${what} ${fmt.share(share)}`).join(", ");
+  return s.beginnings ? `${measured}; not in it: the beginnings and ends of ${fmt.count(s.beginnings)} processes` : measured;
 }
 
 export function header(report: Report, themeButton: HTMLElement): HTMLElement {

@@ -1505,7 +1505,12 @@ contention: number,
 /**
  * Whether the recording was too short for intervals to be chosen by what was measured: under half a second.
  */
-short: boolean, };
+short: boolean, 
+/**
+ * Processes whose beginnings and ends took longer too, which nobody measured and `measured` leaves out; 0 where they are
+ * too few to matter: a hundredth of the time, by what one took where it was measured.
+ */
+beginnings: number, };
 
 /**
  * Samples of one source.

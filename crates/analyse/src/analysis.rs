@@ -18,7 +18,9 @@ pub use crate::sections::objects::{
     Usage,
 };
 pub use crate::sections::processes::{ProcessTouched, ProcessUse};
-pub use crate::sections::recording::{MachineFacts, ObjectSource, Overhead, Slowdown, TraceFacts};
+pub use crate::sections::recording::{
+    MachineFacts, ObjectSource, Overhead, Slowdown, TraceFacts, recorded_processes,
+};
 use crate::sections::samples::SampleUse;
 use crate::sections::sharing::SharingUse;
 pub use crate::sections::threads::ThreadUse;

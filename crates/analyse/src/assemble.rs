@@ -171,6 +171,7 @@ impl Whole<'_> {
         let of_processes = folded.processes.values();
         let trace = self.facts();
         let (is_whole, recorded) = (trace.complete, trace.recorded_ns());
+        let began = recorded_processes(&tables.processes, trace.start_ns);
         let of_touches = |pages: Pages| self.made_of(Capability::Touches, is_whole, pages);
         let count = |touches: u64| self.made_of(Capability::Touches, is_whole, touches);
         Analysis {
@@ -204,7 +205,7 @@ impl Whole<'_> {
                 recorder_peak_bytes: manifest.overhead.recorder_peak_bytes,
                 slowdown: match self.trace.selection() {
                     Some(_) => None,
-                    None => Slowdown::of(manifest, recorded),
+                    None => Slowdown::of(manifest, recorded, began),
                 },
             }),
             footprint: Footprint {

@@ -23,7 +23,7 @@ pub use analysis::{
     Analysis, Faulted, Finding, FindingId, Footprint, Group, GroupProcess, MachineFacts,
     ObjectProcess, ObjectSource, ObjectUse, Omitted, Overhead, ProcessTouched, ProcessUse,
     Remainder, Reuse, Slowdown, SourceUse, Tail, ThreadShare, ThreadUse, Touched, TraceFacts,
-    Usage, WorkingSet, Writes,
+    Usage, WorkingSet, Writes, recorded_processes,
 };
 
 pub use assemble::Recorded;

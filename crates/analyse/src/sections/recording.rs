@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_model::{Backend, Bytes, Capability, Duration, Time};
+use varve_model::{Backend, Bytes, Capability, Duration, Pid, Time};
+use varve_trace::tables::ProcessRow;
 use varve_trace::{ClockUnit, IntervalChoice, Manifest, State, TrapsNote};
 
 use crate::Known;
@@ -136,6 +137,16 @@ pub struct Overhead {
     pub slowdown: Option<Slowdown>,
 }
 
+/// How many processes were recorded from `start` on. Each has a row for each program that it ran, and some end before a delay
+/// is over.
+pub fn recorded_processes(rows: &[ProcessRow], start: Time) -> u64 {
+    let shown = rows
+        .iter()
+        .filter(|row| row.died_ns.is_none_or(|died| died >= start));
+    let pids: BTreeSet<Pid> = shown.map(|row| row.pid).collect();
+    pids.len() as u64
+}
+
 /// How much longer the program took for being recorded, as it was measured meanwhile: shares of the time that it would have
 /// taken by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TS)]
@@ -156,7 +167,14 @@ pub struct Slowdown {
     pub contention: f64,
     /// Whether the recording was too short for intervals to be chosen by what was measured: under half a second.
     pub short: bool,
+    /// Processes whose beginnings and ends took longer too, which nobody measured and `measured` leaves out; 0 where they are
+    /// too few to matter: a hundredth of the time, by what one took where it was measured.
+    pub beginnings: u64,
 }
+
+/// What the beginning and the end of a process take longer while it is recorded, on the machine of
+/// `bench/runs/2026-11-24-start.json`.
+const BEGINNING: Duration = Duration(600_000);
 
 /// Of a shorter recording most is its first interval and its end, which nobody could choose.
 const SHORT: Duration = Duration(500_000_000);
@@ -165,9 +183,9 @@ const SHORT: Duration = Duration(500_000_000);
 const TOO_SHORT: Duration = Duration(20_000_000);
 
 impl Slowdown {
-    /// What the manifest says of a recording of this length, pauses left out; none where nothing was measured, no
+    /// What the manifest says of a recording of this length, pauses left out, and of so many processes; none where nothing was measured, no
     /// interval ended, or the program was over too soon for a share of its time to mean anything.
-    pub fn of(manifest: &Manifest, recorded: Duration) -> Option<Slowdown> {
+    pub fn of(manifest: &Manifest, recorded: Duration, processes: u64) -> Option<Slowdown> {
         let has = |capability| manifest.has(capability);
         let is_measured = matches!(manifest.backend, Backend::Scan)
             && !has(Capability::Emulated)
@@ -202,6 +220,10 @@ impl Slowdown {
             objects,
             contention,
             short: recorded < SHORT,
+            beginnings: match processes.saturating_mul(BEGINNING.0) > recorded.0 / 100 {
+                true if processes > 1 => processes,
+                _ => 0,
+            },
         })
     }
 
@@ -218,8 +240,14 @@ impl Slowdown {
             }
             _ => "",
         };
+        let beginnings = match self.beginnings {
+            0 => String::new(),
+            n => format!(
+                "; not in it: the beginnings and ends of {n} processes (each took 0.6 ms longer where that was measured)"
+            ),
+        };
         format!(
-            "{asked}measured {} %{short}: held {}, first accesses {}, samples {}, objects {}, recorder's CPU {}",
+            "{asked}measured {} %{short}: held {}, first accesses {}, samples {}, objects {}, recorder's CPU {}{beginnings}",
             percent(self.measured),
             percent(self.held),
             percent(self.first_accesses),

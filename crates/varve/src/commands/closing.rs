@@ -1,9 +1,9 @@
 //! The lines with which a recording ends: what was recorded, whether all of it, what that cost, what stands out.
 
-use std::collections::HashSet;
-
-use varve_analyse::{AnalyseOptions, Overview, Recorded, Slowdown, analyse, format};
-use varve_model::{Capability, Pid, visible};
+use varve_analyse::{
+    AnalyseOptions, Overview, Recorded, Slowdown, analyse, format, recorded_processes,
+};
+use varve_model::{Capability, visible};
 use varve_trace::tables::{CountRow, FaultRow, ObjectRow, ProcessRow, SampleRow, TouchRow};
 use varve_trace::{Manifest, Trace, TraceError};
 
@@ -20,16 +20,12 @@ pub(super) fn lines(trace: &Trace) -> Vec<String> {
     let start = intervals
         .first()
         .map_or(manifest.clock.start_ns, |i| i.start_ns);
-    // A process has a row for each program that it ran. Some end before a delay is over.
-    let shown = rows
-        .iter()
-        .filter(|row| row.died_ns.is_none_or(|died| died >= start));
-    let processes: HashSet<Pid> = shown.map(|row| row.pid).collect();
+    let processes = recorded_processes(&rows, start);
     let of = Recorded::of(&intervals);
     vec![
-        recorded(manifest, &of, processes.len() as u64),
+        recorded(manifest, &of, processes),
         complete(manifest),
-        cost(manifest, &of),
+        cost(manifest, &of, processes),
         // What cannot be read is reported by `varve report`.
         findings(trace).unwrap_or_else(|_| "findings: `varve report` looks for them".to_owned()),
     ]
@@ -70,14 +66,14 @@ fn complete(manifest: &Manifest) -> String {
     }
 }
 
-fn cost(manifest: &Manifest, of: &Recorded) -> String {
+fn cost(manifest: &Manifest, of: &Recorded, processes: u64) -> String {
     let cpu = format::duration(manifest.overhead.recorder_cpu_ns);
     if manifest.has(Capability::Emulated) {
         return format!(
             "cost: the program ran in an emulator, many times slower than by itself; recorder used {cpu} of CPU"
         );
     }
-    if let Some(slowdown) = Slowdown::of(manifest, of.length - of.paused) {
+    if let Some(slowdown) = Slowdown::of(manifest, of.length - of.paused, processes) {
         return format!(
             "cost: {}; longest hold {}",
             slowdown.in_words(),

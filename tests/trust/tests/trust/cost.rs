@@ -118,3 +118,20 @@ fn fewer_samples_are_taken_where_they_would_cost_too_much() {
         assert!(off < 0.3 + chance, "{share} of {}", rows.len());
     }
 }
+
+/// What nobody measured is named, where it matters.
+#[test]
+fn the_beginnings_of_many_processes_are_said_to_be_left_out() {
+    let said = |script: &str| {
+        let stage = Stage::new();
+        let ended = stage.run(stage.record(&[], &["sh", "-c", script]));
+        ended.require(0).stderr
+    };
+    let many = said("for i in $(seq 60); do /bin/true; done; sleep 0.2");
+    assert!(
+        many.contains("not in it: the beginnings and ends of 6"),
+        "{many}"
+    );
+    let few = said("/bin/true; sleep 1");
+    assert!(!few.contains("not in it"), "{few}");
+}
