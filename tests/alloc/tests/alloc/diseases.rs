@@ -48,7 +48,11 @@ fn beside_busy_loops<T>(body: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..20 {
-            scope.spawn(|| while !is_over.load(Relaxed) {});
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         // They end where it panics, too.
         let result = catch_unwind(AssertUnwindSafe(body));

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -87,14 +87,8 @@ fn a_recorder_that_is_killed() {
         own_counts(&said.expect("it says what it did")),
         (MALLOCS, 0)
     );
-    let begin = Instant::now();
-    while report(&trace).is_none_or(|found| mallocs(&found) < MALLOCS) {
-        assert!(
-            begin.elapsed() < Duration::from_secs(60),
-            "nothing is written"
-        );
-        sleep(Duration::from_millis(100));
-    }
+    // A trace that is being recorded is not read: this is several of the half seconds after which what is known is written.
+    sleep(Duration::from_secs(5));
     recorder.kill().unwrap();
     recorder.wait().unwrap();
     let found = report(&trace).expect("the trace is read");
