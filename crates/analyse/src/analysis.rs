@@ -19,7 +19,7 @@ pub use crate::sections::objects::{
 };
 pub use crate::sections::processes::{ProcessTouched, ProcessUse};
 pub use crate::sections::recording::{
-    MachineFacts, ObjectSource, Overhead, Slowdown, TraceFacts, recorded_processes,
+    MachineFacts, ObjectSource, Overhead, Slowdown, TOO_SHORT, TraceFacts, recorded_processes,
 };
 use crate::sections::samples::SampleUse;
 use crate::sections::sharing::SharingUse;

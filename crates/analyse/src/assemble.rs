@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use varve_model::{Capability, Duration, Pages, Pid, Tid, Time, TouchSource};
-use varve_trace::tables::{ProcessRow, SampleRow};
+use varve_trace::tables::{IntervalRow, ProcessRow, SampleRow};
 use varve_trace::{IntervalChoice, State, Trace, TraceError};
 
 use crate::analysis::*;
@@ -237,7 +237,7 @@ impl Whole<'_> {
                         end_ns: row.end_ns,
                         pages: Pages(pages),
                         pages_per_process: Pages(sum),
-                        resident_pages: self.resident(Some(row.resident_pages)),
+                        resident_pages: self.resident_at_end(row),
                     })
                     .collect(),
             ),
@@ -336,6 +336,17 @@ impl Whole<'_> {
         match intervals.iter().any(|i| i.resident_pages > 0) {
             true => self.known(Capability::Resident, || Pages(pages.unwrap_or(0))),
             false => Known::Absent(why_lacks(self.trace, Capability::Resident)),
+        }
+    }
+
+    /// Those at the end of an interval.
+    fn resident_at_end(&self, row: &IntervalRow) -> Known<Pages> {
+        match self.resident(Some(row.resident_pages)) {
+            Known::Absent(why) => Known::Absent(why),
+            _ if row.processes == 0 => {
+                Known::Absent("all processes had ended when the memory was looked at".to_owned())
+            }
+            known => known,
         }
     }
 

@@ -22,8 +22,8 @@ mod sweep;
 pub use analysis::{
     Analysis, Faulted, Finding, FindingId, Footprint, Group, GroupProcess, MachineFacts,
     ObjectProcess, ObjectSource, ObjectUse, Omitted, Overhead, ProcessTouched, ProcessUse,
-    Remainder, Reuse, Slowdown, SourceUse, Tail, ThreadShare, ThreadUse, Touched, TraceFacts,
-    Usage, WorkingSet, Writes, recorded_processes,
+    Remainder, Reuse, Slowdown, SourceUse, TOO_SHORT, Tail, ThreadShare, ThreadUse, Touched,
+    TraceFacts, Usage, WorkingSet, Writes, recorded_processes,
 };
 
 pub use assemble::Recorded;

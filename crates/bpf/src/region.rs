@@ -67,6 +67,24 @@ impl Leaf {
 }
 
 impl Region {
+    /// A region of which nothing is known to be touched, or there
+    pub const fn untouched(base: Address, leaf: Leaf) -> Region {
+        Region {
+            base,
+            leaf,
+            hugetlb: false,
+            accessed: [0; 8],
+            young: [0; 8],
+            referenced: [0; 8],
+            pinned: [0; 8],
+            sticky: [0; 8],
+            written: [0; 8],
+            intact: [0; 8],
+            others: [0; 8],
+            present: 0,
+        }
+    }
+
     /// All pages that may have been touched, whatever the cause
     pub fn touched(&self) -> Bitmap {
         let mut all = self.accessed;

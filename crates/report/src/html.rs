@@ -22,7 +22,7 @@ use crate::map::Map;
 #[derive(Debug, thiserror::Error)]
 pub enum HtmlError {
     /// Writing failed.
-    #[error("cannot write the HTML report")]
+    #[error("cannot write the HTML report: {0}")]
     Io(#[from] std::io::Error),
     /// The data does not become JSON.
     #[error("cannot encode the data of the HTML report")]

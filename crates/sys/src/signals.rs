@@ -8,6 +8,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The signals that end a recording.
 const CAUGHT: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
+/// Signals that mean nothing to a recorder and would end it: anybody with its user may send them, its target too.
+const REFUSED: [libc::c_int; 7] = [
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGUSR2,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGSTKFLT,
+];
+
+/// Adds them to a set.
+fn add_refused(set: &mut libc::sigset_t) {
+    for signal in REFUSED
+        .into_iter()
+        .chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+    {
+        // SAFETY: the set is initialised, as it is behind a reference, and the signals are valid ones.
+        unsafe { libc::sigaddset(set, signal) };
+    }
+}
+
 /// Whether whoever started this program had it ignore SIGPIPE. Rust's runtime ignores that signal before
 /// `main`, so it has to be asked earlier.
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
@@ -48,7 +70,7 @@ pub struct Received {
     pub from_terminal: bool,
 }
 
-/// The caught signals; the previous mask returns on drop.
+/// The caught signals; the previous mask returns on drop, but for signals that are refused.
 #[derive(Debug)]
 pub struct Signals {
     file: std::fs::File,
@@ -59,7 +81,7 @@ pub struct Signals {
 
 impl Signals {
     /// Blocks SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 for this thread and those it makes, and gives
-    /// them as data. Call before any thread is made.
+    /// them as data. Blocks all others, too, that would end this program and come from nobody but another one. Call before any thread is made.
     pub fn catch() -> io::Result<Signals> {
         let mut set = MaybeUninit::uninit();
         let mut previous = MaybeUninit::uninit();
@@ -77,11 +99,12 @@ impl Signals {
             let mut pause = MaybeUninit::uninit();
             libc::sigemptyset(pause.as_mut_ptr());
             libc::sigaddset(pause.as_mut_ptr(), libc::SIGUSR1);
-            let mut both = set;
-            libc::sigaddset(both.as_mut_ptr(), libc::SIGUSR1);
+            let mut blocked = set.assume_init();
+            libc::sigaddset(&raw mut blocked, libc::SIGUSR1);
+            add_refused(&mut blocked);
             let (file, pause) = (signal_file(set.as_ptr())?, signal_file(pause.as_ptr())?);
             let error =
-                libc::pthread_sigmask(libc::SIG_BLOCK, both.as_ptr(), previous.as_mut_ptr());
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, previous.as_mut_ptr());
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
             }
@@ -224,9 +247,12 @@ impl AsFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // SAFETY: `previous` is the mask that pthread_sigmask gave.
+        // One of those that were refused may wait: it would end the program while the trace is put in order.
+        let mut mask = self.previous;
+        add_refused(&mut mask);
+        // SAFETY: the mask is local, and made of the one that pthread_sigmask gave.
         unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous, std::ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
         }
     }
 }

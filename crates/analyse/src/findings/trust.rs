@@ -51,6 +51,9 @@ fn remedies(trace: &TraceFacts) -> Vec<&'static str> {
     remedies
 }
 
+/// So few pages that count whether used or not matter to nobody.
+const FEW_STANDING: u64 = 16;
+
 /// Fewer than 20 intervals.
 pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
     let intervals = *analysis.trace.intervals.value()?;
@@ -73,42 +76,35 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         None if asked.is_some() => "more permitted by --overhead",
         None => "a shorter --interval",
     };
+    // A program that was recorded to its end cannot be recorded longer.
+    let longer = match trace.exit_code {
+        Some(_) if !trace.attached => "make the program run longer",
+        _ => "record longer",
+    };
     let found = finding(
         FindingId::ShortRecording,
         title,
         evidence,
-        &format!("Record a longer run, or with {option}."),
+        &format!("{}, or record with {option}.", format::capitalised(longer)),
         Vec::new(),
     );
     Some(Finding {
-        action: format!("record longer, or with {option}"),
+        action: format!("{longer}, or record with {option}"),
         ..found
     })
 }
 
 /// Pages that count in every interval whether used or not make at least 10 % of all page touches.
 pub(super) fn standing(f: &Facts<'_>) -> Option<Finding> {
-    let of = |source| {
-        f.analysis
-            .sources
-            .items()
-            .iter()
-            .find(move |s| s.source == source)
-    };
+    let sources = f.analysis.sources.items();
+    let of = |source| sources.iter().find(|s| s.source == source);
     let (sticky, pinned) = (of(TouchSource::Sticky), of(TouchSource::Pinned));
-    let touches = sticky
-        .into_iter()
-        .chain(pinned)
-        .map(|s| s.page_touches)
-        .sum::<u64>();
-    let all = f
-        .analysis
-        .sources
-        .items()
-        .iter()
-        .map(|s| s.page_touches)
-        .sum::<u64>();
-    if touches == 0 || touches.saturating_mul(10) < all {
+    let both = || sticky.into_iter().chain(pinned);
+    let touches: u64 = both().map(|s| s.page_touches).sum();
+    let all: u64 = sources.iter().map(|s| s.page_touches).sum();
+    let peak: u64 = both().map(|s| s.peak_pages.0).sum();
+    // The zero page alone tells nothing.
+    if peak < FEW_STANDING || touches.saturating_mul(10) < all {
         return None;
     }
     let mut parts = Vec::new();

@@ -180,7 +180,7 @@ const BEGINNING: Duration = Duration(600_000);
 const SHORT: Duration = Duration(500_000_000);
 
 /// What a recorder takes to begin and to end is most of a shorter one.
-const TOO_SHORT: Duration = Duration(20_000_000);
+pub const TOO_SHORT: Duration = Duration(20_000_000);
 
 impl Slowdown {
     /// What the manifest says of a recording of this length, pauses left out, and of so many processes; none where nothing was measured, no
@@ -243,7 +243,7 @@ impl Slowdown {
         let beginnings = match self.beginnings {
             0 => String::new(),
             n => format!(
-                "; not in it: the beginnings and ends of {n} processes (each took 0.6 ms longer where that was measured)"
+                "; not in it: the beginnings and ends of {n} processes (roughly 0.6 ms more for each, as measured on another machine)"
             ),
         };
         format!(

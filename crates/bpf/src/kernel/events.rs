@@ -76,13 +76,21 @@ impl Kernel {
     /// Makes room in a ring that fills, for a caller who cannot take events at the moment; the next
     /// [`Kernel::events`] hands them out first
     pub fn relieve(&mut self) {
-        if self.ring.is_filling() && !self.backlog.is_full() {
-            let backlog = &mut self.backlog;
-            let _: Result<usize, std::convert::Infallible> = self.ring.drain(&mut |record| {
-                backlog.put(record);
-                Ok(())
-            });
+        if self.ring.is_filling() {
+            self.set_aside();
         }
+    }
+
+    /// Takes what waits out of the ring, as far as there is room
+    fn set_aside(&mut self) {
+        let backlog = &mut self.backlog;
+        if backlog.is_full() {
+            return;
+        }
+        let _: Result<usize, std::convert::Infallible> = self.ring.drain(&mut |record| {
+            backlog.put(record);
+            Ok(())
+        });
     }
 
     /// Shows all records that wait, and keeps them for the next [`Kernel::events`]. Whether it was all: there is room for so
@@ -91,13 +99,7 @@ impl Kernel {
     /// # Errors
     /// As [`Kernel::events`]
     pub fn look_ahead(&mut self, sink: &mut dyn FnMut(Event<'_>)) -> Result<bool, BpfError> {
-        let backlog = &mut self.backlog;
-        if !backlog.is_full() {
-            let _: Result<usize, std::convert::Infallible> = self.ring.drain(&mut |record| {
-                backlog.put(record);
-                Ok(())
-            });
-        }
+        self.set_aside();
         for record in self.backlog.records() {
             sink(decode::event(record)?);
         }

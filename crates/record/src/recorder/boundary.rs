@@ -102,7 +102,7 @@ pub(super) struct Boundaries {
     /// Smoothed nanoseconds of a hold for each page that is resident.
     page_ns: f64,
     pass: Option<Pass>,
-    /// Holds of several that were longer than asked, and the longest.
+    /// Holds that were longer than asked, and the longest.
     too_long: u64,
     longest: Duration,
     /// Times that the target did not stand still in time.
@@ -368,6 +368,10 @@ impl Boundaries {
             self.unheld_boundaries += u64::from(release.unheld > 0);
         }
         worked?;
+        if holds && next_start - asked > self.max_hold {
+            self.too_long += 1;
+            self.longest = self.longest.max(next_start - asked);
+        }
         let boundary = Boundary {
             end,
             next_start,

@@ -232,18 +232,8 @@ mod tests {
         events.take(&fork(grandchild, child, 6));
         for pid in [child, grandchild] {
             let mut region = Region {
-                base: Address(0x40_0000),
-                leaf: Leaf::Small,
-                hugetlb: false,
-                accessed: [0; 8],
-                young: [0; 8],
-                referenced: [0; 8],
-                pinned: [0; 8],
-                sticky: [0; 8],
-                written: [0; 8],
-                intact: [0; 8],
-                others: [0; 8],
                 present: 4,
+                ..Region::untouched(Address(0x40_0000), Leaf::Small)
             };
             region.accessed[0] = 0b100;
             events.state.vanished.add(pid, region);

@@ -191,18 +191,11 @@ mod tests {
 
     fn region(base: u64, accessed: Bitmap, young: Bitmap, written: Bitmap) -> Region {
         Region {
-            base: Address(base << 21),
-            leaf: Leaf::Small,
-            hugetlb: false,
             accessed,
             young,
-            referenced: [0; 8],
-            pinned: [0; 8],
-            sticky: [0; 8],
             written,
-            intact: [0; 8],
-            others: [0; 8],
             present: 512,
+            ..Region::untouched(Address(base << 21), Leaf::Small)
         }
     }
 

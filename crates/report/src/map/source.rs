@@ -61,7 +61,17 @@ impl Map {
         let working_set = working_set.take(intervals.len()).collect();
         let mut grids = pass.finish();
         grids.unowned = analysis.unowned.or_zero().page_touches;
-        let resident: Vec<Pages> = intervals.iter().map(|i| Pages(i.resident_pages)).collect();
+        // Where nobody was left at the end, what was there at the beginning.
+        let mut before = Pages(0);
+        let resident: Vec<Pages> = intervals
+            .iter()
+            .map(|i| {
+                if i.processes > 0 {
+                    before = Pages(i.resident_pages);
+                }
+                before
+            })
+            .collect();
         let mut edges: Vec<Time> = intervals.iter().map(|i| since(i.start_ns)).collect();
         edges.extend(intervals.last().map(|i| since(i.end_ns)));
         Ok(Map {

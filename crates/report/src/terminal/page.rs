@@ -121,10 +121,7 @@ impl Page {
 
     /// What to do, and why, in so many lines at most.
     pub(super) fn marked(&mut self, tone: Tone, action: &str, why: &str, lines: usize) {
-        let mut letters = action.chars();
-        let first = letters.next().map(|c| c.to_ascii_uppercase());
-        let action: String = first.into_iter().chain(letters).collect();
-        let action = visible(&action).into_owned();
+        let action = visible(&format::capitalised(action)).into_owned();
         let text = within(&format!("{action}: {why}"), self.width - 2, lines);
         for (i, line) in wrap(&text, self.width - 2).iter().enumerate() {
             let mark = if i == 0 { "* " } else { "  " };

@@ -80,6 +80,12 @@ fn cost(manifest: &Manifest, of: &Recorded, processes: u64) -> String {
             format::duration(of.longest_hold)
         );
     }
+    if (of.length - of.paused) < varve_analyse::TOO_SHORT {
+        return format!(
+            "cost: too short a recording to say; target held {}, recorder used {cpu} of CPU",
+            format::duration(of.held)
+        );
+    }
     let waited = match manifest.traps.map(|traps| traps.waited_ns) {
         Some(waited) if waited.0 > 0 => format!(
             ", threads waited {} for trapped accesses",

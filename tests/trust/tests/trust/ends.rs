@@ -303,3 +303,21 @@ fn a_stopped_recorder_delays_a_new_program_by_a_tenth_of_a_second_at_most() {
     let least = times.chunks_exact(2).map(|t| t[1] - t[0]).min().unwrap();
     assert!(least < 2 * 130_000_000, "{} ms", least / 1_000_000);
 }
+
+/// A target may send its recorder any signal, as it has the same user.
+#[test]
+fn signals_that_mean_nothing_to_a_recorder_do_not_end_it() {
+    let stage = Stage::new();
+    let script = "for s in ALRM VTALRM PROF USR2 IO PWR STKFLT WINCH CHLD URG CONT PIPE RTMIN RTMAX; do kill -$s $PPID; done; \
+                  sleep 0.3; kill -ALRM $PPID; exit 7";
+    let ended = stage.run(stage.record(&[], &["bash", "-c", script]));
+    let ended = ended.require(7);
+    assert!(ended.stderr.contains("complete: "), "{}", ended.stderr);
+    // What the target is begun with is as ever.
+    let blocked = "grep SigBlk /proc/self/status";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", blocked]);
+    let plain = stage.run(shell).require(0).text();
+    let recorded = stage.run(stage.record(&[], &["sh", "-c", blocked]));
+    assert_eq!(plain, recorded.require(0).text());
+}

@@ -142,18 +142,8 @@ impl Pages {
     /// As regions, in no order.
     pub(super) fn into_regions(self) -> Vec<Region> {
         let region = |(region, accessed): (u64, Bitmap)| Region {
-            base: Address(region * REGION),
-            leaf: Leaf::Small,
-            hugetlb: false,
             accessed,
-            young: [0; 8],
-            referenced: [0; 8],
-            pinned: [0; 8],
-            sticky: [0; 8],
-            written: [0; 8],
-            intact: [0; 8],
-            others: [0; 8],
-            present: 0,
+            ..Region::untouched(Address(region * REGION), Leaf::Small)
         };
         self.0.into_iter().map(region).collect()
     }

@@ -291,18 +291,12 @@ mod tests {
     fn region(written: u64, intact: u64, pinned: u64) -> Region {
         let first = |word| [word, 0, 0, 0, 0, 0, 0, 0];
         Region {
-            base: Address(4 << 21),
-            leaf: Leaf::Small,
-            hugetlb: false,
             accessed: first(u64::MAX),
-            young: [0; 8],
-            referenced: [0; 8],
             pinned: first(pinned),
-            sticky: [0; 8],
             written: first(written),
             intact: first(intact),
-            others: [0; 8],
             present: 64,
+            ..Region::untouched(Address(4 << 21), Leaf::Small)
         }
     }
 

@@ -2,18 +2,8 @@ use super::*;
 
 fn region(base: u64, leaf: Leaf, accessed: u64) -> Region {
     Region {
-        base: Address(base),
-        leaf,
-        hugetlb: false,
         accessed: [accessed, 0, 0, 0, 0, 0, 0, 0],
-        young: [0; 8],
-        referenced: [0; 8],
-        pinned: [0; 8],
-        sticky: [0; 8],
-        written: [0; 8],
-        intact: [0; 8],
-        others: [0; 8],
-        present: 0,
+        ..Region::untouched(Address(base), leaf)
     }
 }
 
