@@ -5,6 +5,8 @@
  *   pipe SIZE ROUNDS            one thread allocates batches, another frees them
  *   grow BYTES SIZE             allocates so many bytes and writes to them, and ends
  *   phases BYTES SIZE           the same, frees all but the last block, and works on for a second of its CPU time
+ *   maps BYTES SIZE             maps so many bytes itself, SIZE at a time, uses them, and works on for a second of its CPU time
+ *   extend BYTES SIZE           lengthens a block by SIZE at a time up to so many bytes, three times, and works on likewise
  *   hold BYTES SIZE             the same as grow, says so, and waits for the end of its input
  *   plugins LIBRARY ROUNDS      loads a library, has it allocate a block, unloads it and frees the block, so many times
  *   threads COUNT               so many threads after each other and at once, each allocating a little, freed by another one
@@ -15,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -131,6 +134,40 @@ static void grow(size_t bytes, int phases)
 	busy(1.0);
 }
 
+/* Beside a little that it allocates */
+static void maps(size_t bytes)
+{
+	for (size_t have = 0; have < bytes; have += size) {
+		char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		char *beside = malloc(1000);
+
+		if (p == MAP_FAILED)
+			exit(2);
+		work(p, size);
+		work(beside, 1000);
+		free(beside);
+		allocated++;
+		freed++;
+	}
+	busy(1.0);
+}
+
+static void extend(size_t bytes)
+{
+	for (int i = 0; i < 3; i++) {
+		char *p = malloc(size);
+
+		for (size_t have = size; have < bytes; have += size) {
+			p = realloc(p, have + size);
+			work(p + have, size);
+		}
+		free(p);
+		allocated++;
+		freed++;
+	}
+	busy(1.0);
+}
+
 static void *little(void *old)
 {
 	void *p = malloc(100);
@@ -213,6 +250,12 @@ int main(int argc, char **argv)
 	} else if ((!strcmp(mode, "grow") || !strcmp(mode, "phases")) && argc == 4) {
 		size = strtoul(argv[3], NULL, 10);
 		grow(strtoul(argv[2], NULL, 10), mode[0] == 'p');
+	} else if (!strcmp(mode, "maps") && argc == 4) {
+		size = strtoul(argv[3], NULL, 10);
+		maps(strtoul(argv[2], NULL, 10));
+	} else if (!strcmp(mode, "extend") && argc == 4) {
+		size = strtoul(argv[3], NULL, 10);
+		extend(strtoul(argv[2], NULL, 10));
 	} else if (!strcmp(mode, "hold") && argc == 4) {
 		char c;
 
@@ -229,7 +272,7 @@ int main(int argc, char **argv)
 	} else if (!strcmp(mode, "threads") && argc == 3) {
 		many_threads(atol(argv[2]));
 	} else {
-		fprintf(stderr, "usage: alloc_work churn|pipe|grow|phases|hold|plugins|threads ...\n");
+		fprintf(stderr, "usage: alloc_work churn|pipe|grow|phases|maps|extend|hold|plugins|threads ...\n");
 		return 2;
 	}
 	fprintf(stderr, "%lu %lu\n", allocated, freed);

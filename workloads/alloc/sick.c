@@ -122,6 +122,15 @@ static void *map(size_t bytes)
 	return p == MAP_FAILED ? NULL : p;
 }
 
+#ifdef SICK_EARLY
+/* All memory is mapped before the first operation */
+__attribute__((constructor)) static void take_all(void)
+{
+	left = 1ul << 30;
+	chunk = map(left);
+}
+#endif
+
 static void *from_chunk(size_t bytes)
 {
 	void *p;

@@ -170,7 +170,8 @@ fn figures(of: &Judgement) -> Vec<(String, f64, String)> {
     let count: u64 = of.operations.values().map(|o| o.count).sum();
     let each = |n: u64| n as f64 / count.max(1) as f64;
     // Of little memory any ratio is chance.
-    let is_much = of.memory.peak_resident_bytes.is_some_and(|r| r.0 > 8 << 20);
+    let resident = of.memory.peak_heap_resident_bytes;
+    let is_much = resident.is_some_and(|r| r.0 > 8 << 20);
     let blowup = of.memory.blowup.filter(|_| is_much);
     let mut found = vec![
         (

@@ -35,8 +35,10 @@ const WASTE: f64 = 0.25;
 const MUCH_MEMORY: u64 = 8 << 20;
 /// So much more resident memory than blocks hold is too much.
 const BLOWUP: f64 = 1.6;
-/// Of so much of the run.
+/// Of so much of the run ...
 const LONG: f64 = 0.3;
+/// ... and so long is long.
+const LONG_AGO: Duration = Duration(500_000_000);
 
 pub(crate) fn diagnose(judgement: &Judgement) -> Vec<Diagnosis> {
     let mut found: Vec<Diagnosis> = [
@@ -211,7 +213,7 @@ fn waste(judgement: &Judgement) -> Option<Diagnosis> {
             .into(),
         share: wasted as f64
             / memory
-                .peak_resident_bytes
+                .peak_heap_resident_bytes
                 .map_or(memory.peak_usable_bytes.0, |r| r.0)
                 .max(1) as f64,
     })
@@ -220,7 +222,7 @@ fn waste(judgement: &Judgement) -> Option<Diagnosis> {
 /// Much memory is resident that is no block's.
 fn kept(judgement: &Judgement) -> Option<Diagnosis> {
     let memory = &judgement.memory;
-    let resident = memory.peak_resident_bytes?.0;
+    let resident = memory.peak_heap_resident_bytes?.0;
     let kept = memory.kept_bytes?.0;
     if kept < MUCH_MEMORY {
         return None;
@@ -231,7 +233,7 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
             id: "blowup",
             title: "it takes much more memory than the program ever has in use".into(),
             evidence: format!(
-                "{} were resident, {:.1} times the {} of all blocks at the peak: what some threads free others do not get.",
+                "{} of its memory were resident, {:.1} times the {} of all blocks at the peak: what some threads free others do not get.",
                 format::bytes(Bytes(resident)),
                 resident as f64 / peak as f64,
                 format::bytes(Bytes(peak)),
@@ -240,12 +242,12 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
             share: (resident - peak) as f64 / resident as f64,
         });
     }
-    if memory.mostly_kept? >= LONG {
+    if memory.mostly_kept? >= LONG && memory.mostly_kept_ns? >= LONG_AGO {
         return Some(Diagnosis {
             id: "idle_cache",
             title: "it keeps memory that the program freed long ago".into(),
             evidence: format!(
-                "In {} of the time more than half of the resident memory was no block's: {} at the most.",
+                "In {} of the time more than half of its resident memory was no block's: {} at the most.",
                 percent(memory.mostly_kept?),
                 format::bytes(Bytes(kept)),
             ),

@@ -135,6 +135,8 @@ pub struct Moment {
     pub usable_bytes: Bytes,
     /// Resident anonymous memory, without Varve's.
     pub resident_bytes: Option<Bytes>,
+    /// Resident memory of that which the allocator has mapped.
+    pub heap_resident_bytes: Option<Bytes>,
 }
 
 /// Memory of a process.
@@ -148,18 +150,24 @@ pub struct Memory {
     pub peak_ns: Duration,
     /// The most resident anonymous memory that was seen; null where none was.
     pub peak_resident_bytes: Option<Bytes>,
+    /// The most resident memory of that which the allocator has mapped; null where that is not known, as all that follows from it.
+    pub peak_heap_resident_bytes: Option<Bytes>,
     /// At the end of the recording, or of the process.
     pub end_requested_bytes: Bytes,
     /// Blocks then.
     pub end_blocks: u64,
     /// The share of usable bytes that nobody asked for, at the peak.
     pub internal_fragmentation: f64,
-    /// Resident bytes at the most, for each byte asked for at the most.
+    /// Resident bytes of the allocator's at the most, for each byte asked for at the most.
     pub blowup: Option<f64>,
-    /// Resident bytes that were blocks' and are not, at the most.
+    /// Resident bytes of the allocator's that lie in no block, at the most.
     pub kept_bytes: Option<Bytes>,
-    /// The share of the time in which these were more than half of the resident memory.
+    /// The share of the time in which these were more than half of its resident memory.
     pub mostly_kept: Option<f64>,
+    /// How long that was.
+    pub mostly_kept_ns: Option<Duration>,
+    /// Why it is not known what is resident of the allocator's memory; null where it is.
+    pub unknown: Option<String>,
     /// Memory that counting took in the process.
     pub own_bytes: Bytes,
     /// Over time; at most 512 moments.

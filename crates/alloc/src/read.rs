@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use varve_model::{Pid, SiteId, Tid};
+use varve_model::{Loss, Pid, SiteId, Tid};
 use varve_trace::tables::{
     HeapMemoryRow, OperationChargeRow, OperationRow, OperationTimeRow, ProcessRow, SiteRow,
     ThreadRow,
@@ -17,6 +17,8 @@ pub(crate) struct Tables {
     /// Charges of the work of counting.
     pub(crate) counting: Vec<OperationChargeRow>,
     pub(crate) memory: Vec<HeapMemoryRow>,
+    /// Changes of mappings that were not seen.
+    pub(crate) lost_mappings: u64,
     pub(crate) sites: HashMap<SiteId, SiteRow>,
     pub(crate) threads: HashMap<(Pid, Tid), String>,
     pub(crate) processes: HashMap<Pid, String>,
@@ -30,7 +32,12 @@ impl Tables {
         let charges: Vec<OperationChargeRow> = trace.rows()?;
         let is_own = |row: &OperationChargeRow| row.operation.as_deref() == Some("counting");
         let (counting, charges) = charges.into_iter().partition(is_own);
+        let losses = &trace.manifest.losses;
         Ok(Tables {
+            lost_mappings: losses
+                .get(Loss::MappingEvents.as_str())
+                .copied()
+                .unwrap_or(0),
             operations: trace.rows()?,
             times: trace.rows()?,
             charges,

@@ -30,7 +30,7 @@ pub struct Verdict {
     pub sentence: String,
     /// The share of CPU time within operations, 0 to 1; null where it is not known.
     pub time_share: Option<f64>,
-    /// The share of the most resident memory that nobody had asked for at the peak, 0 to 1; null where it is not known.
+    /// The share of the allocator's most resident memory that nobody had asked for at the peak, 0 to 1; null where it is not known.
     pub memory_share: Option<f64>,
 }
 
@@ -42,7 +42,7 @@ const FEW_OPERATIONS: u64 = 100;
 pub(crate) fn of(judgement: &Judgement) -> Verdict {
     let time_share = judgement.time.share();
     let memory = &judgement.memory;
-    let memory_share = memory.peak_resident_bytes.map(|resident| {
+    let memory_share = memory.peak_heap_resident_bytes.map(|resident| {
         let more = resident.0.saturating_sub(memory.peak_requested_bytes.0);
         more as f64 / resident.0.max(1) as f64
     });
@@ -52,9 +52,9 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
     let takes = time_share.map_or_else(String::new, |share| {
         format!(" It takes {} of the CPU time", percent(share))
     });
-    let holds = match (memory.peak_resident_bytes, takes.is_empty()) {
+    let holds = match (memory.peak_heap_resident_bytes, takes.is_empty()) {
         (Some(resident), false) => format!(
-            ", and {} of memory are resident for {} that the program asked for.",
+            ", and {} of its memory are resident for {} that the program asked for.",
             format::bytes(resident),
             format::bytes(Bytes(memory.peak_requested_bytes.0))
         ),

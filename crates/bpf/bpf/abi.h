@@ -302,6 +302,9 @@ struct rec_comm {
 #define OP_PREAD 28   /* at a position of the call's own */
 #define OP_PREADV 29
 
+#define MAPPING_HAS_STACK 1u
+#define MAPPING_OF_OPERATION 2u /* an allocator operation ran on the thread */
+
 #define STACK_MAX 16384
 struct rec_mapping {
 	struct record r; /* aux: OP_* */
@@ -312,7 +315,7 @@ struct rec_mapping {
 	u64 ip, sp, bp;
 	u64 saved[5]; /* rbx, r12 to r15 */
 	u32 stack_bytes;
-	u32 has_stack;
+	u32 flags; /* MAPPING_* */
 };
 
 /* Where a sample found the thread; in the low bits of aux, the CPU above */

@@ -6,20 +6,6 @@
 #ifndef VARVE_OPERATIONS_H
 #define VARVE_OPERATIONS_H
 
-/* Where struct running of a process's threads is, from their thread pointer on */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__type(key, u32);
-	__type(value, s64);
-} running_places SEC(".maps");
-
-/* In the thread's own memory */
-struct running {
-	u64 word;
-	u64 stack;
-};
-
 struct operation_call {
 	u64 entered;
 	u64 queued;
@@ -64,21 +50,6 @@ static __always_inline void charge(u32 pid, u64 word, u32 what, u64 ns, u64 queu
 		__sync_fetch_and_add(&sum->queued, queued);
 	if (bytes)
 		__sync_fetch_and_add(&sum->bytes, bytes);
-}
-
-/* What runs on the current thread, whose stack pointer is given; 0: no operation */
-static __always_inline u64 running_operation(s64 place, u64 sp)
-{
-	struct task_struct *task = current_task();
-	struct running r = {};
-	u64 at = BPF_CORE_READ(task, thread.fsbase) + place;
-
-	if (bpf_probe_read_user(&r, sizeof(r), (void *)at))
-		return 0;
-	/* It was left without an end, by an exception or a jump */
-	if (sp >= r.stack)
-		return 0;
-	return r.word;
 }
 
 /*

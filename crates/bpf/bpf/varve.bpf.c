@@ -11,6 +11,7 @@
 #include "harvest.h"
 #include "hooks.h"
 #include "exempt.h"
+#include "running.h"
 #include "calls.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

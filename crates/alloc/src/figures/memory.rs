@@ -45,28 +45,43 @@ pub(super) fn allocator_file(tables: &Tables, of: Option<Pid>) -> String {
         .unwrap_or_default()
 }
 
-/// All memory that blocks ever lay in, about: those that began where none had begun before. What is resident beyond that is no
-/// memory that the program freed: it maps some itself, and has stacks and static data. Not known where operations were not counted.
-fn handed_out(tables: &Tables, of: Option<Pid>, rows: &[&HeapMemoryRow]) -> Option<u64> {
-    let operations = tables.operations.iter().filter(|row| Some(row.pid) == of);
-    let count: u64 = operations.clone().map(|row| row.count).sum();
-    let missed = rows
-        .iter()
-        .map(|row| row.uncounted.saturating_add(row.unknown_frees));
-    if missed.max().unwrap_or(0) > count / 100 {
-        return None;
-    }
-    let fresh = operations.map(|row| {
-        let mean = row.usable_bytes.0 as f64 / row.count.max(1) as f64;
-        row.fresh as f64 * mean
-    });
-    Some(fresh.sum::<f64>() as u64)
+/// One look at the resident pages of what the allocator has mapped.
+struct Look {
+    resident: u64,
+    /// What of that lay in no block.
+    kept: u64,
+    /// How long until the next look.
+    lasted: u64,
 }
 
-/// Resident bytes that were blocks' and are not. What was not touched of the blocks is not resident: it is at least that much.
-fn kept(row: &HeapMemoryRow, handed_out: Option<u64>) -> Option<u64> {
-    let resident = row.resident_bytes?.0.min(handed_out.unwrap_or(u64::MAX));
-    Some(resident.saturating_sub(row.usable_bytes.0))
+/// The looks, or why there are none that say something.
+fn looks(tables: &Tables, rows: &[&HeapMemoryRow]) -> Result<Vec<Look>, String> {
+    let lost = tables.lost_mappings;
+    if lost > 0 {
+        let lost = varve_analyse::format::counted(lost, "change");
+        return Err(format!("{lost} of mappings were not seen"));
+    }
+    if rows.iter().all(|row| row.mapped_bytes.is_none()) {
+        return Err("the kernel's part did not see what the allocator maps".to_owned());
+    }
+    let mapped = rows.iter().filter_map(|row| row.mapped_bytes).max();
+    let used = rows.iter().map(|row| row.peak_usable_bytes).max();
+    if used.unwrap_or_default().0 > mapped.unwrap_or_default().0 + FEW_BYTES {
+        return Err("the allocator has memory that nobody saw it map: it took that before its first operation, or outside of operations".to_owned());
+    }
+    let looked = rows.iter().filter(|row| row.heap_resident_bytes.is_some());
+    let looked: Vec<&HeapMemoryRow> = looked.copied().collect();
+    if looked.is_empty() {
+        return Err("the process ended before anybody looked".to_owned());
+    }
+    // What stays the same is not written again.
+    let ends = looked.iter().skip(1).chain(rows.last());
+    let look = |(row, end): (&&HeapMemoryRow, &&HeapMemoryRow)| Look {
+        resident: row.heap_resident_bytes.unwrap_or_default().0,
+        kept: row.kept_bytes.unwrap_or_default().0,
+        lasted: end.time_ns.0.saturating_sub(row.time_ns.0),
+    };
+    Ok(looked.iter().zip(ends).map(look).collect())
 }
 
 pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
@@ -78,7 +93,6 @@ pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
     let Some(last) = rows.last() else {
         return Memory::default();
     };
-    let handed_out = handed_out(tables, of, &rows);
     let since = |time: Time| Duration(time.0.saturating_sub(start.0));
     let peak = rows
         .iter()
@@ -86,37 +100,38 @@ pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
         .unwrap_or(last);
     let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
     let usable = peak.peak_usable_bytes.0.max(peak.peak_requested_bytes.0);
-    let resident = rows.iter().filter_map(|row| row.resident_bytes).max();
-    // A row stands until the next one, as what stays the same is not written again.
-    let until = rows.iter().skip(1).chain([last]).map(|next| next.time_ns);
-    let looks = rows.iter().zip(until).filter_map(|(row, until)| {
-        let lasted = until.0.saturating_sub(row.time_ns.0);
-        Some((kept(row, handed_out)?, row.resident_bytes?.0, lasted))
-    });
-    let looks: Vec<(u64, u64, u64)> = looks.collect();
-    let lasted: u64 = looks.iter().map(|(.., lasted)| lasted).sum();
+    let (looks, unknown) = match looks(tables, &rows) {
+        Ok(looks) => (looks, None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
+    let resident = looks.iter().map(|look| Bytes(look.resident)).max();
+    let lasted: u64 = looks.iter().map(|look| look.lasted).sum();
     let mostly = looks
         .iter()
-        .filter(|(kept, all, _)| *kept > FEW_BYTES && *kept * 2 > *all);
-    let mostly: u64 = mostly.map(|(.., lasted)| lasted).sum();
+        .filter(|look| look.kept > FEW_BYTES && look.kept * 2 > look.resident);
+    let mostly: u64 = mostly.map(|look| look.lasted).sum();
     let step = rows.len().div_ceil(MAX_MOMENTS).max(1);
     let moment = |row: &&HeapMemoryRow| Moment {
         time_ns: since(row.time_ns),
         requested_bytes: row.requested_bytes,
         usable_bytes: row.usable_bytes,
         resident_bytes: row.resident_bytes,
+        heap_resident_bytes: row.heap_resident_bytes,
     };
     Memory {
         peak_requested_bytes: peak.peak_requested_bytes,
         peak_usable_bytes: Bytes(usable),
         peak_ns: since(peak.peak_ns),
-        peak_resident_bytes: resident,
+        peak_resident_bytes: rows.iter().filter_map(|row| row.resident_bytes).max(),
+        peak_heap_resident_bytes: resident,
         end_requested_bytes: last.requested_bytes,
         end_blocks: last.blocks,
         internal_fragmentation: share(usable - peak.peak_requested_bytes.0, usable),
         blowup: resident.map(|most| share(most.0, peak.peak_requested_bytes.0)),
-        kept_bytes: looks.iter().map(|(kept, ..)| Bytes(*kept)).max(),
+        kept_bytes: looks.iter().map(|look| Bytes(look.kept)).max(),
         mostly_kept: (lasted > 0).then(|| share(mostly, lasted)),
+        mostly_kept_ns: (lasted > 0).then_some(Duration(mostly)),
+        unknown,
         own_bytes: rows
             .iter()
             .map(|row| row.own_bytes)

@@ -2,6 +2,7 @@
 //! part with what happens within them.
 
 mod charges;
+mod mapped;
 mod memory;
 mod tables;
 
@@ -17,7 +18,7 @@ use varve_trace::tables::{HeapMemoryRow, OperationChargeRow, OperationRow, Opera
 use varve_trace::{Manifest, OperationsNote, TraceError, TraceWriter};
 
 use self::charges::Charges;
-use self::memory::resident;
+use self::mapped::Mapped;
 use self::tables::{Scale, Tables};
 use super::{Ending, Kind, Launch, Lost, Probe, Setup, Started};
 use crate::state::State;
@@ -88,6 +89,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         early: Vec::new(),
         ended: HashSet::new(),
         charges,
+        mapped: Mapped::default(),
         read: Time(0),
         looked: Time(0),
         uncounted: 0,
@@ -117,6 +119,7 @@ struct Operations {
     /// Threads that have ended, and whose blocks may be another's then.
     ended: HashSet<(Pid, Tid)>,
     charges: Option<Charges>,
+    mapped: Mapped,
     /// When tables were read last, and memory looked at.
     read: Time,
     looked: Time,
@@ -172,9 +175,10 @@ impl Operations {
     fn look(&mut self) {
         let now = monotonic_now();
         for tables in &mut self.tables {
-            let known = tables.own_memory();
-            let found = resident(tables.pid, &known);
-            tables.look(now, found, &mut self.rows.memory);
+            // What maps memory is known where the kernel's part sees which operation runs.
+            let charges = self.charges.as_ref();
+            let heap = charges.map(|_| self.mapped.heap(tables.pid));
+            tables.look(now, heap.as_ref(), &mut self.rows.memory);
         }
         self.looked = now;
     }
@@ -210,7 +214,8 @@ impl Probe for Operations {
         Ok(())
     }
 
-    fn event(&mut self, event: &Event<'_>, _: &mut State) {
+    fn event(&mut self, event: &Event<'_>, state: &mut State) {
+        self.mapped.event(event, state);
         if let Event::Exit(exit) = event
             && !exit.last
         {
@@ -228,13 +233,19 @@ impl Probe for Operations {
         let gone: Vec<Tables> = gone;
         for mut tables in gone {
             tables.read(now, &self.scale, state, &mut self.rows);
-            tables.look(now.min(time), None, &mut self.rows.memory);
+            let charges = self.charges.as_ref();
+            let heap = charges.map(|_| self.mapped.heap(pid));
+            tables.last(now.min(time), heap.as_ref(), &mut self.rows.memory);
             self.uncounted += tables.uncounted();
             if let Some(charges) = &mut self.charges {
                 charges.read(now, Some(pid), state, &mut self.rows.charges);
                 charges.forget(pid);
             }
         }
+    }
+
+    fn image_ended(&mut self, pid: Pid, _: Time) {
+        self.mapped.forget(pid);
     }
 
     fn turn(&mut self, state: &mut State) {

@@ -1,6 +1,6 @@
 //! What `varve alloc report` prints: the verdict first, then tables.
 
-use varve_alloc::{Answer, Judgement, Moment, Share};
+use varve_alloc::{Answer, Judgement, Memory, Moment, Share};
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
@@ -157,21 +157,14 @@ fn memory(page: &mut Page, of: &Judgement) {
             format::duration(m.peak_ns)
         ),
     );
-    let blowup = m.blowup.map_or_else(String::new, |b| {
-        format!(", {b:.2} times what was asked for at the peak")
-    });
-    let resident = match m.peak_resident_bytes {
-        None => "not known: the process ended before anybody looked".to_owned(),
-        Some(resident) => format!(
-            "{} at most (anonymous memory, without Varve's){blowup}{}",
-            format::bytes(resident),
-            m.kept_bytes.map_or_else(String::new, |kept| format!(
-                "; up to {} of it belonged to no block",
-                format::bytes(kept)
-            ))
-        ),
-    };
-    page.labelled("resident", Tone::Plain, &resident);
+    page.labelled("resident", Tone::Plain, &resident(m));
+    if let Some(all) = m.peak_resident_bytes {
+        let all = format::bytes(all);
+        let text = format!(
+            "{all} of all anonymous memory at most, what the program maps itself and stacks with it, Varve's left out"
+        );
+        page.labelled("", Tone::Faint, &text);
+    }
     page.labelled(
         "at the end",
         Tone::Plain,
@@ -191,8 +184,28 @@ fn memory(page: &mut Page, of: &Judgement) {
             Some(moment.requested_bytes)
         });
         line(page, "resident", &m.over_time, |moment| {
-            moment.resident_bytes
+            moment.heap_resident_bytes
         });
+    }
+}
+
+/// What was resident of the allocator's memory.
+fn resident(of: &Memory) -> String {
+    match (&of.unknown, of.peak_heap_resident_bytes) {
+        (Some(why), _) => format!("not known of the allocator's memory: {why}"),
+        (None, None) => "not known".to_owned(),
+        (None, Some(resident)) => {
+            let blowup = of.blowup.map_or_else(String::new, |b| {
+                format!(", {b:.2} times what was asked for at the peak")
+            });
+            let kept = of.kept_bytes.map_or_else(String::new, |kept| {
+                format!("; up to {} of it lay in no block", format::bytes(kept))
+            });
+            format!(
+                "{} at most of what the allocator has mapped{blowup}{kept}",
+                format::bytes(resident)
+            )
+        }
     }
 }
 
@@ -205,7 +218,7 @@ fn line(
 ) {
     let most = moments
         .iter()
-        .flat_map(|m| [Some(m.requested_bytes), m.resident_bytes])
+        .flat_map(|m| [Some(m.requested_bytes), m.heap_resident_bytes])
         .flatten()
         .max()
         .unwrap_or_default();

@@ -107,6 +107,12 @@ table! {
         peak_ns: Time,
         /// Resident anonymous memory without Varve's own; null where it could not be read.
         resident_bytes: Option<Bytes>,
+        /// Bytes of addresses that system calls within operations had mapped, at the most since the row before; null where that is not known.
+        mapped_bytes: Option<Bytes>,
+        /// Resident bytes of those; null where nobody looked.
+        heap_resident_bytes: Option<Bytes>,
+        /// Of these, at least so many that lay in no block; null likewise.
+        kept_bytes: Option<Bytes>,
         /// Memory that counting takes in the process.
         own_bytes: Bytes,
         /// Operations up to then that were not counted.

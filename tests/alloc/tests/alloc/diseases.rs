@@ -168,6 +168,76 @@ fn blocks_that_their_maker_does_not_get_back() {
     healthy(&told, "glibc");
 }
 
+/// The program has what it maps itself, and what a block left behind as it moved is nobody's: none of that is its allocator's.
+#[test]
+fn memory_that_the_allocator_does_not_have() {
+    const BYTES: u64 = 60_000_000;
+    let own_maps = own(&["maps", "60000000", "1000000"]);
+    healthy(&own_maps, "the program's own mappings");
+    assert!(own_maps.memory("peak_resident_bytes") >= BYTES);
+    let of_heap = own_maps.memory("peak_heap_resident_bytes");
+    assert!(of_heap < BYTES / 10, "{of_heap}");
+    let extends = own(&["extend", "60000000", "100000"]);
+    healthy(&extends, "blocks that move");
+    assert!(extends.calls("mremap") > 100);
+    let (of_heap, kept) = (
+        extends.memory("peak_heap_resident_bytes"),
+        extends.memory("kept_bytes"),
+    );
+    assert!(of_heap <= BYTES + BYTES / 10, "{of_heap}");
+    assert!(kept < BYTES / 10, "{kept}");
+}
+
+/// What the allocator took before its first operation cannot be told from what the program maps: nothing is claimed.
+#[test]
+fn memory_that_nobody_saw_the_allocator_map() {
+    let unseen = under("early", &["phases", "60000000", "1000"]);
+    healthy(&unseen, "what is not known is no disease");
+    let memory = &unseen.judgement["memory"];
+    for figure in [
+        "peak_heap_resident_bytes",
+        "blowup",
+        "kept_bytes",
+        "mostly_kept",
+    ] {
+        assert!(memory[figure].is_null(), "{figure}: {}", memory[figure]);
+    }
+    let why = memory["unknown"].as_str().unwrap();
+    assert!(why.contains("nobody saw it map"), "{why}");
+    // The same allocator, seen from the beginning, keeps it.
+    let seen = under("none", &["phases", "60000000", "1000"]);
+    assert_eq!(seen.diseases(), ["idle_cache"]);
+    assert!(seen.judgement["memory"]["unknown"].is_null());
+}
+
+/// Programs that everybody has, with memory of their own beside their allocator's.
+#[test]
+fn ordinary_programs() {
+    const NUMBERS: &str = "x = [str(i) for i in range(400000)]
+d = {s: i for i, s in enumerate(x)}
+print(len(d), len(sorted(x, reverse=True)))";
+    const LIST: &str = "l = []
+for i in range(2000000): l.append(i)
+print(sum(l))";
+    const TEXT: &str = "import json
+t = json.loads(json.dumps([{'a': i, 'b': [i] * 5} for i in range(100000)]))
+print(len(t))";
+    const HASH: &str = "my %h; for my $i (1..100000) { $h{\"k$i\"} = [$i, \"v$i\"]; } print scalar(keys %h), \"\\n\"";
+    const LOOP: &str =
+        "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; seq 1 300000 | sort -r | wc -l";
+    for command in [
+        ["python3", "-c", NUMBERS],
+        ["python3", "-c", LIST],
+        ["python3", "-c", TEXT],
+        ["perl", "-e", HASH],
+        ["sh", "-c", LOOP],
+    ] {
+        let recorded = record(&[], &command);
+        assert_eq!(recorded.output.status.code(), Some(0), "{command:?}");
+        healthy(&recorded, &command.join(" "));
+    }
+}
+
 #[test]
 fn memory_that_was_freed_and_is_kept() {
     const WORK: [&str; 3] = ["phases", "60000000", "1000"];

@@ -1,6 +1,7 @@
-//! How much anonymous memory a process has resident: the program's, and that in which the preload library counts.
+//! How much anonymous memory a process has resident: the program's, what its allocator has mapped of that, and that in which the
+//! preload library counts.
 //!
-//! Sources: `RssAnon` of `/proc/PID/status`, and `/proc/PID/pagemap` for the library's part
+//! Sources: `RssAnon` of `/proc/PID/status`, and `/proc/PID/pagemap` for the parts
 //! (Documentation/admin-guide/mm/pagemap.rst).
 
 use std::fs::{self, File};
@@ -12,17 +13,32 @@ use varve_model::Pid;
 const PRESENT: u64 = 1 << 63;
 const PAGE: u64 = 4096;
 
-/// Bytes of the program and of the library; none where the process is not there.
-pub(super) fn resident(pid: Pid, own: &[(u64, u64)]) -> Option<(u64, u64)> {
+/// Resident bytes of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Resident {
+    /// All anonymous memory but the library's.
+    pub(super) program: u64,
+    /// The library's.
+    pub(super) library: u64,
+}
+
+/// None where the process is not there.
+pub(super) fn resident(pid: Pid, own: &[(u64, u64)]) -> Option<Resident> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    let mut own_pages = 0;
-    if let Ok(map) = File::open(format!("/proc/{pid}/pagemap")) {
-        own_pages = own.iter().map(|piece| present_pages(&map, *piece)).sum();
-    }
-    let own_bytes = own_pages * PAGE;
-    Some(((kib * 1024).saturating_sub(own_bytes), own_bytes))
+    let library = resident_of(pid, own).unwrap_or(0);
+    Some(Resident {
+        program: (kib * 1024).saturating_sub(library),
+        library,
+    })
+}
+
+/// Resident bytes of these ranges, each an address and bytes; none where the process is not there.
+pub(super) fn resident_of(pid: Pid, ranges: &[(u64, u64)]) -> Option<u64> {
+    let map = File::open(format!("/proc/{pid}/pagemap")).ok()?;
+    let pages = ranges.iter().map(|range| present_pages(&map, *range));
+    Some(pages.sum::<u64>() * PAGE)
 }
 
 fn present_pages(map: &File, (address, bytes): (u64, u64)) -> u64 {

@@ -11,6 +11,8 @@ use varve_sys::monotonic_now;
 use varve_trace::tables::{HeapMemoryRow, OperationRow, OperationTimeRow};
 
 use super::Rows;
+use super::mapped::Heap;
+use super::memory::{Resident, resident, resident_of};
 use crate::state::State;
 
 /// What a tick of the processor's clock is worth.
@@ -49,9 +51,23 @@ pub(super) struct Tables {
     times: Vec<u64>,
     sites: HashMap<u64, Option<SiteId>>,
     last: Option<HeapMemoryRow>,
-    /// The most of the memory that was found.
-    resident: Option<(u64, u64)>,
+    /// What was found last.
+    library_bytes: u64,
+    /// When it is looked next which of the allocator's pages are there.
+    next_scan: Time,
 }
+
+/// What one look finds.
+#[derive(Clone, Copy, Default)]
+struct Look {
+    resident: Option<Resident>,
+    /// Of the allocator: the most bytes that it had mapped, resident ones, and those of them that lay in no block.
+    mapped: Option<Bytes>,
+    heap: Option<(u64, u64)>,
+}
+
+/// What the allocator has mapped is looked at again after so many times as long as it took: the target's calls on mappings wait for it.
+const SCAN_REST: u64 = 40;
 
 impl Tables {
     pub(super) fn new(pid: Pid, image: Time, reader: OperationsReader) -> Tables {
@@ -64,7 +80,8 @@ impl Tables {
             times: vec![0; TimeKind::ALL.len() * BUCKETS],
             sites: HashMap::new(),
             last: None,
-            resident: None,
+            library_bytes: 0,
+            next_scan: Time(0),
         }
     }
 
@@ -178,18 +195,53 @@ impl Tables {
         self.reader.totals().uncounted
     }
 
-    /// The library's own memory: addresses and bytes.
-    pub(super) fn own_memory(&self) -> Vec<(u64, u64)> {
-        self.reader.own_memory()
+    /// Bytes that can be used of all blocks.
+    fn usable(&self) -> u64 {
+        let blocks = self.reader.blocks();
+        let pending = blocks.iter().map(|block| block.pending[1]);
+        let usable = self.reader.totals().usable + pending.sum::<i64>();
+        u64::try_from(usable).unwrap_or(0)
     }
 
-    /// Notes how much memory there is; `resident` is the program's and the library's, where it could be found out.
-    pub(super) fn look(
-        &mut self,
-        now: Time,
-        resident: Option<(u64, u64)>,
-        rows: &mut Vec<HeapMemoryRow>,
-    ) {
+    /// Looks how much memory there is; `heap` is what the allocator has mapped, where that is known.
+    pub(super) fn look(&mut self, now: Time, heap: Option<&Heap>, rows: &mut Vec<HeapMemoryRow>) {
+        let Some(resident) = resident(self.pid, &self.reader.own_memory()) else {
+            return;
+        };
+        self.library_bytes = resident.library;
+        let look = Look {
+            resident: Some(resident),
+            mapped: heap.map(|heap| heap.most),
+            heap: heap.and_then(|heap| self.scan(&heap.ranges)),
+        };
+        self.add(now, &look, rows);
+    }
+
+    /// Notes what the tables say of a process whose memory is gone, and what its allocator had mapped.
+    pub(super) fn last(&mut self, now: Time, heap: Option<&Heap>, rows: &mut Vec<HeapMemoryRow>) {
+        let look = Look {
+            mapped: heap.map(|heap| heap.most),
+            ..Look::default()
+        };
+        self.add(now, &look, rows);
+    }
+
+    /// Resident bytes of what the allocator has mapped, and how many of them at least lay in no block.
+    fn scan(&mut self, ranges: &[(u64, u64)]) -> Option<(u64, u64)> {
+        let began = monotonic_now();
+        if began < self.next_scan {
+            return None;
+        }
+        // Blocks come and go meanwhile.
+        let before = self.usable();
+        let resident = resident_of(self.pid, ranges)?;
+        let usable = before.max(self.usable());
+        let ended = monotonic_now();
+        self.next_scan = ended + Duration((ended - began).0 * SCAN_REST);
+        Some((resident, resident.saturating_sub(usable)))
+    }
+
+    fn add(&mut self, now: Time, look: &Look, rows: &mut Vec<HeapMemoryRow>) {
         if self.reader.clock().is_none() {
             return;
         }
@@ -215,8 +267,7 @@ impl Tables {
             blocks += block.pending[2];
         }
         let bytes = |signed: i64| Bytes(u64::try_from(signed).unwrap_or(0));
-        let is_last = resident.is_none();
-        self.resident = resident.or(self.resident);
+        let is_last = look.resident.is_none();
         let allocator = self
             .allocator
             .get_or_insert_with(|| self.reader.allocator());
@@ -230,8 +281,11 @@ impl Tables {
             peak_requested_bytes: bytes(peak_requested),
             peak_usable_bytes: bytes(peak_usable),
             peak_ns: Time(peak_ns.min(now.0)),
-            resident_bytes: resident.map(|(program, _)| Bytes(program)),
-            own_bytes: Bytes(self.resident.map_or(0, |(_, own)| own) + self.reader.taken_bytes()),
+            resident_bytes: look.resident.map(|found| Bytes(found.program)),
+            mapped_bytes: look.mapped,
+            heap_resident_bytes: look.heap.map(|(resident, _)| Bytes(resident)),
+            kept_bytes: look.heap.map(|(_, kept)| Bytes(kept)),
+            own_bytes: Bytes(self.library_bytes + self.reader.taken_bytes()),
             uncounted,
             unknown_frees,
         };

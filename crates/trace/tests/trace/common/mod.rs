@@ -236,7 +236,7 @@ records! {
     OperationChargeRow { time_ns, pid, operation, site, name, count, total_ns, queued_ns, bytes }
     HeapMemoryRow {
         time_ns, pid, allocator, requested_bytes, usable_bytes, blocks, peak_requested_bytes, peak_usable_bytes, peak_ns,
-        resident_bytes, own_bytes, uncounted, unknown_frees,
+        resident_bytes, mapped_bytes, heap_resident_bytes, kept_bytes, own_bytes, uncounted, unknown_frees,
     }
 }
 
