@@ -126,8 +126,10 @@ static void *map(size_t bytes)
 /* All memory is mapped before the first operation */
 __attribute__((constructor)) static void take_all(void)
 {
-	left = 1ul << 30;
-	chunk = map(left);
+	char *all = map(1ul << 30);
+
+	chunk = all;
+	left = all ? 1ul << 30 : 0;
 }
 #endif
 

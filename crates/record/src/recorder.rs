@@ -248,10 +248,14 @@ impl Recorder<'_> {
             let meter = Meter::new(self.manifest.machine.cpus)
                 .map_err(RecordError::system("measure the cost of a first access"))?;
             self.meter = Some(meter);
-            varve_sys::thread_priority(-20);
             let missing = self.kernel.missing_promised();
             let tables = &mut self.events.state.tables;
             tables.lost_in_all(monotonic_now(), Loss::MissingMechanisms, missing);
+        }
+        // Calls of the target's wait for the lock of its mappings, which looking at them takes: others must not keep it from that.
+        let is_urgent = self.is_timed() || self.options.operations.is_some();
+        if is_urgent {
+            varve_sys::thread_priority(-20);
         }
         // Whatever the target does from here on belongs to the first interval.
         let began = monotonic_now();
@@ -265,6 +269,8 @@ impl Recorder<'_> {
         let recorded = self.follow(began);
         if self.is_timed() {
             self.target.release();
+        }
+        if is_urgent {
             // Nobody waits for what is left to be done.
             varve_sys::thread_priority(0);
         }

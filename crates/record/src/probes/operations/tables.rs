@@ -67,7 +67,7 @@ struct Look {
 }
 
 /// What the allocator has mapped is looked at again after so many times as long as it took: the target's calls on mappings wait for it.
-const SCAN_REST: u64 = 40;
+const SCAN_REST: u64 = 100;
 
 impl Tables {
     pub(super) fn new(pid: Pid, image: Time, reader: OperationsReader) -> Tables {
