@@ -26,6 +26,7 @@ pub use event::{
 pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, TrackedProcesses};
 pub use operations::{Charge, Charged, Operations, RunningPlaces};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags, VanishHooks};
+pub use programs::OPERATION_PROGRAMS;
 pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Part, Region, Resident, WalkStats};
 pub use samples::{ClockSample, Samples, SamplesTaken, Whereabouts, interrupt_time};
 

@@ -103,6 +103,8 @@ const OF_OPERATIONS: [&str; 7] = [
 ];
 /// The program of [`crate::Kernel::operations`]
 pub(crate) const OPERATION_CLOCK: &str = "operation_clock";
+/// All of them together, as a [`Capability`]
+pub const OPERATION_PROGRAMS: &str = "allocator operations";
 /// Rows of the sums of operations, where they are kept
 const OPERATION_ROWS: u32 = 1 << 16;
 
@@ -175,7 +177,7 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
         switch_off("thread_switch");
     }
     if !options.operations {
-        // Others' system calls are not to be slower for what nobody asked for: `varve doctor` does not list them either.
+        // Others' system calls are not to be slower for what nobody asked for.
         OF_OPERATIONS.iter().copied().for_each(&mut switch_off);
     }
     if options.hooks == Hooks::Portable {
@@ -318,6 +320,7 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
     let (mut links, mut harvesters) = (Vec::new(), Vec::new());
     let mut attached = HashSet::new();
     let mut capabilities = Vec::new();
+    let mut of_operations: Option<Result<(), String>> = None;
     for program in PROGRAMS.iter().filter(|p| !unused.contains(&p.name)) {
         let (available, detail) = match refused.iter().find(|(name, _)| *name == program.name) {
             Some((_, Omitted::Lacking(why))) => (false, why.clone()),
@@ -336,6 +339,13 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
                 }
             }
         };
+        if OF_OPERATIONS.contains(&program.name) {
+            let all = of_operations.get_or_insert(Ok(()));
+            if !available && all.is_ok() {
+                *all = Err(format!("{}: {detail}", program.name));
+            }
+            continue;
+        }
         capabilities.push(Capability {
             name: match program.place {
                 Place::Demand => program.name,
@@ -350,6 +360,18 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
         });
     }
     excuse_alternatives(&mut capabilities);
+    capabilities.extend(of_operations.map(|all| Capability {
+        name: OPERATION_PROGRAMS,
+        purpose: "system calls, page faults and CPU time of allocator operations (varve alloc record)",
+        available: all.is_ok(),
+        required: false,
+        promised: false,
+        detail: match all {
+            Ok(()) => "loaded".to_owned(),
+            Err(why) => why,
+        },
+        is_part: false,
+    }));
     Loaded {
         object,
         links,

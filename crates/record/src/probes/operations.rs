@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use varve_bpf::{Event, LoadOptions, TrackFlags};
+use varve_bpf::{Event, Kernel, LoadOptions, OPERATION_PROGRAMS, TrackFlags};
 use varve_model::{Capability, Duration, Loss, Pid, Tid, Time};
 use varve_preload_abi::operations::{ONLY_OPERATIONS_VARIABLE, OPERATIONS_VARIABLE};
 use varve_sys::monotonic_now;
@@ -46,10 +46,9 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         return Ok(None);
     };
     let places = setup.kernel.running_places().ok();
-    let charges = setup.kernel.operations(CLOCK_RATE);
-    let (charges, why) = match charges {
+    let (charges, why) = match charges(setup.kernel) {
         Ok(charges) => (Some(Charges::new(charges)), None),
-        Err(error) => (None, Some(RecordError::from(error).message().0)),
+        Err(why) => (None, Some(why)),
     };
     if let Some(why) = why {
         let note = format!("What the kernel did within allocator operations is not known: {why}.");
@@ -95,6 +94,17 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         uncounted: 0,
         rows: Rows::default(),
     })))
+}
+
+/// Begins to charge operations; the sentence says why that is not possible.
+fn charges(kernel: &Kernel) -> Result<varve_bpf::Operations, String> {
+    let mut known = kernel.capabilities().iter();
+    let refused = known.find(|c| c.name == OPERATION_PROGRAMS && !c.available);
+    if let Some(programs) = refused {
+        return Err(programs.detail.clone());
+    }
+    let begun = kernel.operations(CLOCK_RATE);
+    begun.map_err(|error| RecordError::from(error).message().0)
 }
 
 /// What waits to be written.

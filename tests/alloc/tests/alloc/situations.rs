@@ -97,6 +97,40 @@ fn a_recorder_that_is_killed() {
     drop(input);
 }
 
+/// Tracepoints of system calls slow the whole machine: they are there while operations are recorded, and for nothing else.
+#[test]
+fn tracepoints_of_system_calls_are_there_for_operations_alone() {
+    let traces_calls = |command: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = Command::new(varve())
+            .args(command)
+            .arg("-o")
+            .arg(folder.path().join("t.varve"))
+            .args(["--", "sh", "-c", "echo begun; read line; exit 0"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let input = recorder.stdin.take();
+        let mut output = BufReader::new(recorder.stdout.take().unwrap());
+        output.read_line(&mut String::new()).unwrap();
+        let infos = std::fs::read_dir(format!("/proc/{}/fdinfo", recorder.id())).unwrap();
+        let texts = infos.map(|info| std::fs::read_to_string(info.unwrap().path()));
+        let links: Vec<String> = texts
+            .flatten()
+            .filter(|text| text.contains("raw_tracepoint"))
+            .collect();
+        assert!(!links.is_empty(), "a recorder has tracepoints");
+        drop(input);
+        assert!(recorder.wait().unwrap().success());
+        let names = ["sys_enter", "sys_exit"];
+        names.map(|name| links.iter().any(|text| text.contains(name)))
+    };
+    assert_eq!(traces_calls(&["alloc", "record"]), [true, true]);
+    assert_eq!(traces_calls(&["record"]), [false, false]);
+}
+
 /// The recorder says that there is no room; the program does not notice.
 #[test]
 fn a_full_disk() {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, ValueEnum};
+use varve_analyse::format;
 use varve_record::{OperationsChoice, RecordOptions};
 use varve_report::quoted_path;
 use varve_trace::Trace;
@@ -78,6 +79,12 @@ fn lines(trace: &Trace) -> Vec<String> {
             let mut lines = vec![judgement.verdict.sentence.clone()];
             let reasons = judgement.diagnoses.iter().skip(1);
             lines.extend(reasons.map(|d| format!("also: {}", d.title)));
+            let (plain, with) = (judgement.trace.plain_call_ns, judgement.trace.call_ns);
+            lines.push(format!(
+                "cost: a system call of any program on this machine took {} while operations were recorded, {} before",
+                format::duration(with),
+                format::duration(plain)
+            ));
             lines
         }
         // What cannot be read is reported by `varve alloc report`.
