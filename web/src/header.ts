@@ -34,9 +34,9 @@ function completeness(report: Report): HTMLElement {
 
 /** What the cost is made of, in the words of the terminal. */
 function costTitle(s: Slowdown): string {
-  const parts = [["held", s.held], ["first accesses", s.first_accesses], ["samples", s.samples], ["objects", s.objects], ["recorder's CPU", s.contention]] as const;
+  const parts = [["held", s.held], ["first accesses", s.first_accesses], ["samples", s.samples], ["objects", s.objects], ["reports", s.reports], ["recorder's CPU", s.contention]] as const;
   const measured = parts.map(([what, share]) => `${what} ${fmt.share(share)}`).join(", ");
-  return s.beginnings ? `${measured}; not in it: the beginnings and ends of ${fmt.count(s.beginnings)} processes` : measured;
+  return s.beginnings ? `${measured}; not in it: most of the beginnings and ends of ${fmt.count(s.beginnings)} processes` : measured;
 }
 
 export function header(report: Report, themeButton: HTMLElement): HTMLElement {

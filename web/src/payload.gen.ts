@@ -1479,7 +1479,7 @@ export type Slowdown = {
  */
 asked: number | null, 
 /**
- * What it was: the sum of the five that follow.
+ * What it was: the sum of the six that follow.
  */
 measured: number, 
 /**
@@ -1498,6 +1498,10 @@ samples: number,
  * The preload library in it reported objects.
  */
 objects: number, 
+/**
+ * Programs in the kernel reported its faults, mappings, threads and processes.
+ */
+reports: number, 
 /**
  * The recorder worked where it could have.
  */

@@ -40,6 +40,7 @@ pub fn finish_trace(
     manifest.notes.extend(named.notes);
     conclude(&mut manifest, state);
     if let Destination::Trace(folder) = destination {
+        manifest.checksums = folder.checksums()?;
         folder.write_manifest(&manifest)?;
     }
     trace.manifest = manifest;

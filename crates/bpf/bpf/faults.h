@@ -25,17 +25,14 @@ static __noinline int is_guarded(struct settings *g, u64 va)
 	return 0;
 }
 
-static __always_inline int fault(struct bpf_raw_tracepoint_args *ctx, u32 kernel)
+static __always_inline int report_fault(struct bpf_raw_tracepoint_args *ctx, struct tracked *t, u32 kernel)
 {
 	struct pt_regs *registers = (struct pt_regs *)ctx->args[1];
 	struct settings *g;
-	struct tracked *t = tracked_current();
 	struct rec_fault *rec;
 	u64 ip = 0;
 	u32 next;
 
-	if (!t || !(t->flags & TRACK_FAULTS) || ctx->args[0] >> 56)
-		return 0;
 	/*
 	 * An attempt that may not sleep fails, and is made again properly. The helper that reads the
 	 * counter holds it at one more than it was.
@@ -61,6 +58,18 @@ static __always_inline int fault(struct bpf_raw_tracepoint_args *ctx, u32 kernel
 	rec->address = ctx->args[0];
 	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 	return 0;
+}
+
+static __always_inline int fault(struct bpf_raw_tracepoint_args *ctx, u32 kernel)
+{
+	struct tracked *t = tracked_current();
+	u64 began;
+
+	if (!t || !(t->flags & TRACK_FAULTS) || ctx->args[0] >> 56)
+		return 0;
+	began = report_begins();
+	report_fault(ctx, t, kernel);
+	return report_ends(began);
 }
 
 SEC("raw_tp/page_fault_user")

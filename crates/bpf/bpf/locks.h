@@ -205,16 +205,12 @@ static __noinline u32 call_of_lock(struct call *c, u64 mm, u32 writes)
 	return c->op;
 }
 
-SEC("raw_tp/mmap_lock_start_locking")
-int lock_asked(struct bpf_raw_tracepoint_args *ctx)
+static __always_inline int look_at_lock(struct bpf_raw_tracepoint_args *ctx, struct tracked *t)
 {
 	struct task_struct *task = current_task();
-	struct tracked *t = tracked_current();
 	struct call c = {};
 	u32 owner = 0, op;
 
-	if (!t && ctx->args[0] == (u64)BPF_CORE_READ(task, mm))
-		return 0;
 	if (t && !(t->flags & (TRACK_VANISH | TRACK_MAPPINGS)))
 		return 0;
 	if (t && BPF_CORE_READ(task, flags) & PF_EXITING) {
@@ -240,6 +236,19 @@ int lock_asked(struct bpf_raw_tracepoint_args *ctx)
 	if (owner)
 		vanish(c.args[0], CAUSE_KERNEL_TOUCH, c.args[1], c.args[2], owner);
 	return 0;
+}
+
+SEC("raw_tp/mmap_lock_start_locking")
+int lock_asked(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct tracked *t = tracked_current();
+	u64 began;
+
+	if (!t && ctx->args[0] == (u64)BPF_CORE_READ(current_task(), mm))
+		return 0;
+	began = t ? report_begins() : 0;
+	look_at_lock(ctx, t);
+	return report_ends(began);
 }
 
 /* ---- what a call on mappings has made of them ---- */
@@ -268,16 +277,17 @@ int tree_written(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct ma_state *state = (struct ma_state *)ctx->args[1];
 	struct pending *p = pending_call();
-	u64 tree;
+	u64 tree, began;
 
 	if (!p || p->high || !ctx->args[3])
 		return 0;
+	began = report_begins();
 	tree = (u64)BPF_CORE_READ(current_task(), mm) + bpf_core_field_offset(struct mm_struct, mm_mt);
-	if ((u64)BPF_CORE_READ(state, tree) != tree)
-		return 0;
-	p->low = BPF_CORE_READ(state, index);
-	p->high = BPF_CORE_READ(state, last);
-	return 0;
+	if ((u64)BPF_CORE_READ(state, tree) == tree) {
+		p->low = BPF_CORE_READ(state, index);
+		p->high = BPF_CORE_READ(state, last);
+	}
+	return report_ends(began);
 }
 
 /*
@@ -327,14 +337,14 @@ int lock_released(struct bpf_raw_tracepoint_args *ctx)
 	struct pending *p = pending_call();
 	struct tracked *t = tracked_current();
 	struct call c = {};
-	u64 registers = 0;
+	u64 registers = 0, began;
 
 	if (!p || !t || ctx->args[0] != (u64)BPF_CORE_READ(current_task(), mm))
 		return 0;
-	if (!current_call(&c, &registers) || c.op > OP_LAST_MAPPING)
-		return 0;
-	emit_mapping(&c, (void *)registers, result_of(&c, p), t->flags);
-	return 0;
+	began = report_begins();
+	if (current_call(&c, &registers) && c.op <= OP_LAST_MAPPING)
+		emit_mapping(&c, (void *)registers, result_of(&c, p), t->flags);
+	return report_ends(began);
 }
 
 #endif

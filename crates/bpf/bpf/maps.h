@@ -195,6 +195,36 @@ static __always_inline void drop(u32 kind, u64 count)
 		__sync_fetch_and_add(value, count);
 }
 
+/* What programs took of the time of tracked threads, nanoseconds: one run in TIMED_EVERY is timed, and stands for them all */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} report_cost SEC(".maps");
+
+#define TIMED_EVERY 16
+
+/* When this run of a program began, if it is timed; 0: it is not */
+static __always_inline u64 report_begins(void)
+{
+	/* Programs run in patterns, which a count would fall in step with */
+	return bpf_get_prandom_u32() % TIMED_EVERY ? 0 : bpf_ktime_get_ns();
+}
+
+static __always_inline int report_ends(u64 began)
+{
+	u32 zero = 0;
+	u64 *ns;
+
+	if (!began)
+		return 0;
+	ns = bpf_map_lookup_elem(&report_cost, &zero);
+	if (ns)
+		__sync_fetch_and_add(ns, (bpf_ktime_get_ns() - began) * TIMED_EVERY);
+	return 0;
+}
+
 /*
  * The recorder drains the ring once per interval by itself: waking it for each record would only
  * slow the target down. It is woken when the ring fills.

@@ -290,12 +290,10 @@ int change_flags(struct flag_args *a)
 	return 0;
 }
 
-SEC("raw_tp/sched_process_fork")
-int process_fork(struct bpf_raw_tracepoint_args *ctx)
+static __always_inline int report_fork(struct bpf_raw_tracepoint_args *ctx, struct tracked *t)
 {
 	struct task_struct *child = (struct task_struct *)ctx->args[1];
 	struct settings *g = get_settings();
-	struct tracked *t = tracked_current();
 	struct exempt *e = NULL;
 	struct rec_fork *rec;
 	struct pt_regs r = {};
@@ -368,18 +366,26 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+SEC("raw_tp/sched_process_fork")
+int process_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct tracked *t = tracked_current();
+	u64 began = t ? report_begins() : 0;
+
+	report_fork(ctx, t);
+	return report_ends(began);
+}
+
 #include "programs.h"
 
 /* The recorder is woken so often at most for programs whose beginning is known without a look at them */
 #define WAKE_EVERY_NS 8000000ull
 static volatile u64 woken_at;
 
-SEC("raw_tp/sched_process_exec")
-int process_exec(struct bpf_raw_tracepoint_args *ctx)
+static __always_inline int report_exec(struct bpf_raw_tracepoint_args *ctx, struct tracked *t)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
 	struct linux_binprm *program = (struct linux_binprm *)ctx->args[2];
-	struct tracked *t = tracked_current();
 	struct settings *g = get_settings();
 	struct rec_exec *rec;
 	u64 now = bpf_ktime_get_ns();
@@ -421,18 +427,26 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-SEC("raw_tp/sched_process_exit")
-int process_exit(struct bpf_raw_tracepoint_args *ctx)
+SEC("raw_tp/sched_process_exec")
+int process_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct tracked *t = tracked_current();
+	u64 began = t ? report_begins() : 0;
+
+	report_exec(ctx, t);
+	return report_ends(began);
+}
+
+static __always_inline int report_exit(struct bpf_raw_tracepoint_args *ctx, struct tracked *t)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
 	struct signal_struct *signal;
 	struct settings *g = get_settings();
-	struct tracked *t = tracked_current();
 	u32 tid = bpf_get_current_pid_tgid(), last = 0, read;
 	struct rec_exit *rec;
 	u64 mm;
 
-	if (!t || !g)
+	if (!g)
 		return 0;
 	if (bpf_map_delete_elem(&announced, &tid) == 0)
 		__sync_fetch_and_add(&t->announced, -1);
@@ -461,6 +475,19 @@ int process_exit(struct bpf_raw_tracepoint_args *ctx)
 	rec->pad = 0;
 	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 	return 0;
+}
+
+SEC("raw_tp/sched_process_exit")
+int process_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct tracked *t = tracked_current();
+	u64 began;
+
+	if (!t)
+		return 0;
+	began = report_begins();
+	report_exit(ctx, t);
+	return report_ends(began);
 }
 
 /* The number of a process may be used again from now on */

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, Object};
-use varve_model::{Address, Pid, Time};
+use varve_model::{Address, Duration, Pid, Time};
 
 use self::backlog::Backlog;
 use self::findings::describe;
@@ -59,6 +59,7 @@ struct Maps {
     settings: OwnedFd,
     tracked: OwnedFd,
     drops: OwnedFd,
+    report_cost: OwnedFd,
     waits: OwnedFd,
     held_group: OwnedFd,
 }
@@ -86,6 +87,7 @@ impl Kernel {
             exempt: map_fd(&object, "exempt")?,
             tracked: map_fd(&object, "tracked")?,
             drops: map_fd(&object, "drops")?,
+            report_cost: map_fd(&object, "report_cost")?,
             waits: map_fd(&object, "waits")?,
             held_group: map_fd(&object, "held_group")?,
         };
@@ -462,6 +464,17 @@ impl Kernel {
             tracking: read(abi::DROP_TRACK)?,
             skipped: 0,
         })
+    }
+
+    /// CPU time of tracked threads that the programs took to report what they do, since the load: one run in sixteen is
+    /// timed. What the kernel does around a program is not in it.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] where the counter cannot be read.
+    pub fn reports_took(&self) -> Result<Duration, BpfError> {
+        let ns: u64 =
+            raw::map_lookup(self.maps.report_cost.as_fd(), 0).map_err(map_error("report_cost"))?;
+        Ok(Duration(ns))
     }
 
     /// Times that the kernel skipped one of the programs since the load

@@ -82,6 +82,7 @@ pub fn import(
         Ok(written) => {
             manifest::finish(&mut manifest, format, &written);
             let folder = writer.into_folder();
+            manifest.checksums = folder.checksums()?;
             folder.write_manifest(&manifest)?;
             // It has had its use.
             folder.remove_empty_parts();

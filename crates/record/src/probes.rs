@@ -173,6 +173,8 @@ pub(crate) struct Took {
     pub(crate) samples: Duration,
     /// Into records of the preload library.
     pub(crate) objects: Duration,
+    /// Into reports of the kernel's part.
+    pub(crate) reports: Duration,
 }
 
 impl Took {
@@ -180,6 +182,7 @@ impl Took {
         Took {
             samples: self.samples + other.samples,
             objects: self.objects + other.objects,
+            reports: self.reports + other.reports,
         }
     }
 }

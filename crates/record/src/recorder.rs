@@ -106,6 +106,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         events: prepared.events,
         policy: IntervalPolicy::of(options),
         meter: None,
+        reports_took: Duration(0),
         metered: (Time(0), Duration(0)),
         writer: prepared.writer,
         manifest: prepared.manifest,
@@ -211,6 +212,8 @@ struct Recorder<'a> {
     policy: IntervalPolicy,
     /// What recording costs; none where the target is not held.
     meter: Option<Meter>,
+    /// What reports of the kernel's part had taken of the target by then.
+    reports_took: Duration,
     /// Up to when that was counted, and the recorder's CPU time then.
     metered: (Time, Duration),
     boundaries: Boundaries,
@@ -391,15 +394,11 @@ impl Recorder<'_> {
             }
         }
         self.begins = cleared == Cleared::NotYet;
-        // What is accessed while it is cleared in several holds is not recorded.
-        let delay = match cleared {
-            Cleared::All => self.options.delay,
-            Cleared::NotYet => self.options.delay.max(Duration(1)),
-        };
         self.manifest.clock.start_ns = start;
         self.metered = (start, cpu_time());
         guard.released(start);
-        let rest = Rest::new(start, delay);
+        // What is accessed while it is cleared in several holds is not recorded.
+        let rest = Rest::new(start, self.options.delay, cleared);
         Ok(Pace {
             start,
             deadline: self.due(start).filter(|_| !rest.is_on()),

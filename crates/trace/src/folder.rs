@@ -1,6 +1,7 @@
 //! A trace folder that is open for reading: everything in it is reached through its descriptor, under names that the
 //! format knows, and never through a link.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use std::sync::Arc;
 
 use varve_sys::{Directory, Kind};
 
-use crate::{Manifest, TraceError};
+use crate::checksum::Verified;
+use crate::{Checksum, Manifest, TraceError};
 
 /// The folder of the parts of tables.
 pub(crate) const PARTS: &str = "parts";
@@ -78,6 +80,7 @@ fn part(name: &str) -> Option<(Entry, bool)> {
 pub(crate) struct Folder {
     directory: Arc<Directory>,
     path: PathBuf,
+    verified: Verified,
 }
 
 impl Folder {
@@ -99,6 +102,7 @@ impl Folder {
         Folder {
             directory: Arc::new(directory),
             path: path.to_owned(),
+            verified: Verified::default(),
         }
     }
 
@@ -203,6 +207,23 @@ impl Folder {
             .collect())
     }
 
+    /// What the whole tables' files are.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub(crate) fn checksums(&self) -> Result<BTreeMap<String, Checksum>, TraceError> {
+        let mut sums = BTreeMap::new();
+        for table in crate::tables::ALL {
+            if self.is_whole(table.name)? {
+                let entry = Entry::Table(table.name);
+                let sum = self.file(entry).and_then(Checksum::of);
+                let sum = sum.map_err(TraceError::io("read", self.path_of(entry)))?;
+                sums.insert(table.name.to_owned(), sum);
+            }
+        }
+        Ok(sums)
+    }
+
     /// Reads the manifest.
     pub(crate) fn manifest(&self) -> Result<Manifest, TraceError> {
         let path = self.path_of(Entry::Manifest);
@@ -241,15 +262,16 @@ pub struct TablePath {
 
 #[derive(Clone, Debug)]
 enum TablePlace {
-    Folder(Folder, Entry),
+    /// What it must be where that is known.
+    Folder(Folder, Entry, Option<Checksum>),
     Unnamed(Arc<File>),
 }
 
 impl TablePath {
-    pub(crate) fn in_folder(folder: &Folder, entry: Entry) -> TablePath {
+    pub(crate) fn in_folder(folder: &Folder, entry: Entry, sum: Option<Checksum>) -> TablePath {
         TablePath {
             path: folder.path_of(entry),
-            place: TablePlace::Folder(folder.clone(), entry),
+            place: TablePlace::Folder(folder.clone(), entry, sum),
         }
     }
 
@@ -265,19 +287,49 @@ impl TablePath {
         &self.path
     }
 
-    /// Opens it, with a position of its own.
+    /// Opens it, with a position of its own. The first who does so sees whether it is what was written.
     ///
     /// # Errors
-    /// Anything but a regular file, and what the system says.
+    /// Anything but a regular file, another content than was written, and what the system says.
     pub fn open(&self) -> Result<File, TraceError> {
         let opened = match &self.place {
-            TablePlace::Folder(folder, entry) => folder.file(*entry),
+            TablePlace::Folder(folder, entry, sum) => {
+                self.verify(folder, *entry, *sum)?;
+                folder.file(*entry)
+            }
             TablePlace::Unnamed(file) => varve_sys::reopen(file),
         };
-        opened.map_err(|e| match e.kind() {
-            io::ErrorKind::InvalidInput => TraceError::table(&self.path, e),
-            _ => TraceError::io("open", &self.path)(e),
-        })
+        opened.map_err(|e| self.cannot_open(e))
+    }
+
+    fn cannot_open(&self, error: io::Error) -> TraceError {
+        match error.kind() {
+            io::ErrorKind::InvalidInput => TraceError::table(&self.path, error),
+            _ => TraceError::io("open", &self.path)(error),
+        }
+    }
+
+    fn verify(
+        &self,
+        folder: &Folder,
+        entry: Entry,
+        sum: Option<Checksum>,
+    ) -> Result<(), TraceError> {
+        let (Some(sum), Entry::Table(table)) = (sum, entry) else {
+            return Ok(());
+        };
+        if folder.verified.has(table) {
+            return Ok(());
+        }
+        let file = folder.file(entry).map_err(|e| self.cannot_open(e))?;
+        let wrong = sum
+            .differs(file)
+            .map_err(TraceError::io("read", &self.path))?;
+        if let Some(wrong) = wrong {
+            return Err(TraceError::table(&self.path, wrong));
+        }
+        folder.verified.add(table);
+        Ok(())
     }
 }
 

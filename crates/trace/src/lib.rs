@@ -13,6 +13,7 @@
 
 mod cell;
 mod check;
+mod checksum;
 mod columns;
 mod encoding;
 mod error;
@@ -28,6 +29,7 @@ mod table_file;
 pub mod tables;
 mod writer;
 
+pub use checksum::Checksum;
 pub use columns::{TouchColumns, TouchUnit, WrittenColumn};
 pub use error::TraceError;
 pub use folder::TablePath;

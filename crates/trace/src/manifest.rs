@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 use varve_model::{Backend, Bytes, Capability, Duration, Loss, SampleSource, Time};
 
-use crate::TraceError;
 use crate::folder::Folder;
+use crate::{Checksum, TraceError};
 
 /// The newest trace format that this version reads and the one that it writes.
 pub const FORMAT_VERSION: u32 = 1;
@@ -63,6 +63,8 @@ pub struct Manifest {
     pub operations: Option<OperationsNote>,
     /// What a reader should know and no counter says, such as stripped files.
     pub modules: Vec<ModuleNote>,
+    /// Of each table's file, by the table's name, once the trace is in order: readers refuse others.
+    pub checksums: BTreeMap<String, Checksum>,
     /// Remarks for the reader, one sentence each.
     pub notes: Vec<String>,
 }
@@ -240,6 +242,8 @@ pub struct Overhead {
     pub samples_ns: Duration,
     /// By how much because the preload library in it reported objects.
     pub objects_ns: Duration,
+    /// By how much because programs in the kernel reported its faults, mappings, threads and processes.
+    pub reports_ns: Duration,
     /// By how much because the recorder worked where the target could have.
     pub contention_ns: Duration,
     /// CPU time of the recorder while the target ran.
@@ -398,6 +402,7 @@ impl Manifest {
             traps: None,
             operations: None,
             modules: Vec::new(),
+            checksums: BTreeMap::new(),
             notes: Vec::new(),
         }
     }

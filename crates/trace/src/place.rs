@@ -1,5 +1,6 @@
 //! A trace folder that is being written: locked, its writer's own, and closed to others unless it is shared.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use varve_sys::{Directory, Identity, Kind};
 
 use crate::folder::{Entry, Folder, PARTS};
-use crate::{Manifest, Trace, TraceError};
+use crate::{Checksum, Manifest, Trace, TraceError};
 
 /// Who may read a trace besides its owner. Whatever the umask is, nobody else may write it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -484,6 +485,14 @@ impl TraceFolder {
         let removed = directory.remove_file(name);
         removed.map_err(|e| self.cannot("remove", self.folder.path_in(entry, name), e))?;
         Ok(())
+    }
+
+    /// What the files of its whole tables are, for its manifest.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn checksums(&self) -> Result<BTreeMap<String, Checksum>, TraceError> {
+        self.folder.checksums()
     }
 
     /// Writes the manifest under a temporary name and renames it into place.

@@ -169,7 +169,8 @@ impl Trace {
         {
             return Ok(vec![table]);
         }
-        let file = |entry| TablePath::in_folder(&self.folder, entry);
+        let sum = self.manifest.checksums.get(name).copied();
+        let file = |entry| TablePath::in_folder(&self.folder, entry, sum);
         // Whatever stands there: a directory in the table's place is damage, not an empty table.
         if self.folder.has(name)? {
             return Ok(vec![file(Entry::Table(name))]);
@@ -180,7 +181,8 @@ impl Trace {
         // Version 1 had neither samples nor counts.
         let since_2 = R::TABLE == SampleRow::TABLE || R::TABLE == CountRow::TABLE;
         let is_younger = self.manifest.version < 2 && since_2;
-        if files.is_empty() && ended && !is_younger && MERGED.contains(&name) {
+        let was_there = sum.is_some() || (ended && !is_younger && MERGED.contains(&name));
+        if files.is_empty() && was_there {
             let path = self.folder.path_of(Entry::Table(name));
             return Err(TraceError::table(path, "it is missing"));
         }

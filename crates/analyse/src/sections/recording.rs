@@ -153,7 +153,7 @@ pub fn recorded_processes(rows: &[ProcessRow], start: Time) -> u64 {
 pub struct Slowdown {
     /// What it was to be at most; null where the length of intervals was forced.
     pub asked: Option<f64>,
-    /// What it was: the sum of the five that follow.
+    /// What it was: the sum of the six that follow.
     pub measured: f64,
     /// It was held.
     pub held: f64,
@@ -163,6 +163,8 @@ pub struct Slowdown {
     pub samples: f64,
     /// The preload library in it reported objects.
     pub objects: f64,
+    /// Programs in the kernel reported its faults, mappings, threads and processes.
+    pub reports: f64,
     /// The recorder worked where it could have.
     pub contention: f64,
     /// Whether the recording was too short for intervals to be chosen by what was measured: under half a second.
@@ -199,6 +201,7 @@ impl Slowdown {
             o.first_accesses_ns,
             o.samples_ns,
             o.objects_ns,
+            o.reports_ns,
             o.contention_ns,
         ];
         let lost: f64 = parts.iter().map(|part| part.0 as f64).sum();
@@ -206,7 +209,7 @@ impl Slowdown {
         if lost <= 0.0 || plain <= 0.0 {
             return None;
         }
-        let [held, first_accesses, samples, objects, contention] =
+        let [held, first_accesses, samples, objects, reports, contention] =
             parts.map(|part| part.0 as f64 / plain);
         Some(Slowdown {
             asked: match manifest.options.interval {
@@ -218,6 +221,7 @@ impl Slowdown {
             first_accesses,
             samples,
             objects,
+            reports,
             contention,
             short: recorded < SHORT,
             beginnings: match processes.saturating_mul(BEGINNING.0) > recorded.0 / 100 {
@@ -243,16 +247,17 @@ impl Slowdown {
         let beginnings = match self.beginnings {
             0 => String::new(),
             n => format!(
-                "; not in it: the beginnings and ends of {n} processes (roughly 0.6 ms more for each, as measured on another machine)"
+                "; not in it: most of the beginnings and ends of {n} processes (roughly 0.6 ms more for each, as measured on another machine)"
             ),
         };
         format!(
-            "{asked}measured {} %{short}: held {}, first accesses {}, samples {}, objects {}, recorder's CPU {}{beginnings}",
+            "{asked}measured {} %{short}: held {}, first accesses {}, samples {}, objects {}, reports {}, recorder's CPU {}{beginnings}",
             percent(self.measured),
             percent(self.held),
             percent(self.first_accesses),
             percent(self.samples),
             percent(self.objects),
+            percent(self.reports),
             percent(self.contention)
         )
     }

@@ -109,30 +109,42 @@ impl Recorder<'_> {
                 .tell(|probe, state| probe.closed(&closed, state));
         }
         work.boundary(Duration(0));
-        self.meter(&boundary, touched, work, keeps);
+        self.meter(&boundary, touched, work, keeps)?;
         self.note_cost();
         Ok(Some(boundary))
     }
 
     /// Notes what the interval cost the target, and chooses the next one's length and the rate of samples by it.
-    fn meter(&mut self, boundary: &Boundary, touched: u64, work: Work, keeps: bool) {
+    fn meter(
+        &mut self,
+        boundary: &Boundary,
+        touched: u64,
+        work: Work,
+        keeps: bool,
+    ) -> Result<(), RecordError> {
         let Some(meter) = &mut self.meter else {
-            return;
+            return Ok(());
         };
         let cpu = cpu_time();
         let recorder_cpu = Duration((cpu - self.metered.1).0.saturating_sub(boundary.cpu.0));
+        let reports_took = self.kernel.reports_took()?;
+        let reported = Took {
+            reports: reports_took - self.reports_took,
+            ..Took::default()
+        };
+        self.reports_took = reports_took;
         let probes = self.events.probes.iter_mut();
         let done = Done {
             wall: boundary.next_start - self.metered.0,
             held: boundary.held,
             touched,
-            took: probes.fold(Took::default(), |sum, p| sum.plus(p.took())),
+            took: probes.fold(reported, |sum, p| sum.plus(p.took())),
             recorder_cpu,
         };
         self.metered = (boundary.next_start, cpu);
         let load = meter.look(&self.target.hold.processes(), &done);
         if std::mem::take(&mut self.begins) {
-            return;
+            return Ok(());
         }
         let at_the_end = Done {
             took: Took::default(),
@@ -160,6 +172,7 @@ impl Recorder<'_> {
             ran: Duration((done.wall.0 as f64 * load.threads) as u64),
         };
         self.events.tell(|probe, _| probe.limit(&limit));
+        Ok(())
     }
 
     /// What probes have read at the boundary, by whose memory it is, as all others have corrected it.
@@ -278,6 +291,7 @@ impl Recorder<'_> {
             first_accesses_ns: spent.first_accesses,
             samples_ns: spent.samples,
             objects_ns: spent.objects,
+            reports_ns: spent.reports,
             contention_ns: spent.contention,
             recorder_cpu_ns: cpu - self.cpu_began,
             recorder_peak_bytes: Bytes(0),

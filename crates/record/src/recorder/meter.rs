@@ -1,7 +1,8 @@
 //! What recording costs the target, measured while it runs.
 //!
-//! Five things cost: the target is held; the first access to each page after its bit was cleared walks the page tables and sets
-//! the bit again; samples interrupt its threads; the preload library in it reports objects; and the recorder works on CPUs that the target could use. Each is counted as the
+//! Six things cost: the target is held; the first access to each page after its bit was cleared walks the page tables and sets
+//! the bit again; samples interrupt its threads; the preload library in it reports objects; programs in the kernel report its
+//! faults, mappings, threads and processes; and the recorder works on CPUs that the target could use. Each is counted as the
 //! time by which the target ends later. What several threads share is divided by how many ran.
 
 use std::io;
@@ -27,6 +28,8 @@ pub(super) struct Spent {
     pub(super) samples: Duration,
     /// Reports of the preload library.
     pub(super) objects: Duration,
+    /// Reports of the kernel's part.
+    pub(super) reports: Duration,
     /// The recorder's work on CPUs that the target could use.
     pub(super) contention: Duration,
 }
@@ -34,7 +37,12 @@ pub(super) struct Spent {
 impl Spent {
     /// All together.
     pub(super) fn total(&self) -> Duration {
-        self.held + self.first_accesses + self.samples + self.objects + self.contention
+        self.held
+            + self.first_accesses
+            + self.samples
+            + self.objects
+            + self.reports
+            + self.contention
     }
 
     /// Both together.
@@ -44,6 +52,7 @@ impl Spent {
             first_accesses: self.first_accesses + other.first_accesses,
             samples: self.samples + other.samples,
             objects: self.objects + other.objects,
+            reports: self.reports + other.reports,
             contention: self.contention + other.contention,
         }
     }
@@ -175,6 +184,7 @@ impl Meter {
             first_accesses: shared(done.touched as f64 * self.first_access),
             samples: shared(done.took.samples.0 as f64),
             objects: shared(done.took.objects.0 as f64),
+            reports: shared(done.took.reports.0 as f64),
             contention: shared(done.recorder_cpu.0 as f64 * contention),
         }
     }
@@ -207,6 +217,7 @@ mod tests {
         took: Took {
             samples: Duration(500_000),
             objects: Duration(100_000),
+            reports: Duration(60_000),
         },
         recorder_cpu: Duration(800_000),
     };
@@ -219,10 +230,11 @@ mod tests {
             first_accesses: Duration(1_000_000),
             samples: Duration(250_000),
             objects: Duration(50_000),
+            reports: Duration(30_000),
             contention: Duration(400_000),
         };
         assert_eq!(spent, expected);
-        assert_eq!(spent.total(), Duration(2_700_000));
+        assert_eq!(spent.total(), Duration(2_730_000));
     }
 
     #[test]

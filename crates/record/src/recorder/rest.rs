@@ -3,6 +3,8 @@
 use varve_model::{Duration, Time};
 use varve_trace::Manifest;
 
+use super::boundary::Cleared;
+
 /// Whether accesses are recorded at the moment.
 #[derive(Debug)]
 pub(super) struct Rest {
@@ -10,17 +12,21 @@ pub(super) struct Rest {
     since: Option<Time>,
     /// When that ends by itself.
     until: Option<Time>,
+    /// Whether a delay was asked for; else memory is cleared in several holds first.
+    delayed: bool,
     pauses: u64,
     paused: Duration,
 }
 
 impl Rest {
-    /// From the beginning of the target on, until a delay is over.
-    pub(super) fn new(began: Time, delay: Duration) -> Rest {
+    /// From the beginning of the target on, until a delay is over and, where it is `cleared` in several holds, that is done.
+    pub(super) fn new(began: Time, delay: Duration, cleared: Cleared) -> Rest {
         let delayed = delay > Duration(0);
+        let rests = delayed || cleared == Cleared::NotYet;
         Rest {
-            since: delayed.then_some(began),
-            until: delayed.then(|| began + delay),
+            since: rests.then_some(began),
+            until: rests.then(|| began + delay),
+            delayed,
             pauses: 0,
             paused: Duration(0),
         }
@@ -52,6 +58,9 @@ impl Rest {
         let lasted = now - self.since.take().unwrap_or(now);
         let length = format!("{:.1} s", lasted.0 as f64 / 1e9);
         match self.until.take() {
+            Some(_) if !self.delayed => format!(
+                "accesses are recorded from now on, {length} after attaching: accessed bits were cleared in several short holds first"
+            ),
             Some(_) => format!(
                 "the delay is over after {length}: accesses are recorded from now on, and those before are not in the trace"
             ),
@@ -67,7 +76,12 @@ impl Rest {
     /// Notes what became of it, at the end of the recording.
     pub(super) fn describe(mut self, now: Time, manifest: &mut Manifest) {
         if self.until.is_some() {
-            let note = "The target ended before the delay was over: nothing was recorded.";
+            let note = match self.delayed {
+                true => "The recording ended before the delay was over: nothing was recorded.",
+                false => {
+                    "The recording ended before all accessed bits had been cleared once: nothing was recorded."
+                }
+            };
             manifest.notes.push(note.to_owned());
         } else if self.pauses > 0 {
             let _ = self.end(now);

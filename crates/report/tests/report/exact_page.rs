@@ -38,9 +38,9 @@ fn manifest() -> Manifest {
         "machine": {"kernel": "6.12", "architecture": "x86_64", "cpu": "test", "cpus": 2, "memory_bytes": 1_u64 << 30},
         "clock": {"start_ns": 0, "end_ns": 1_000_000, "start_unix_ns": 0, "unit": "nanoseconds"},
         "completeness": {"complete": true, "statement": ""},
-        "overhead": {"held_ns": 0, "first_accesses_ns": 0, "samples_ns": 0, "objects_ns": 0, "contention_ns": 0, "recorder_cpu_ns": 0, "recorder_peak_bytes": 0},
+        "overhead": {"held_ns": 0, "first_accesses_ns": 0, "samples_ns": 0, "objects_ns": 0, "reports_ns": 0, "contention_ns": 0, "recorder_cpu_ns": 0, "recorder_peak_bytes": 0},
         "losses": {},
-        "modules": [], "notes": [],
+        "modules": [], "checksums": {}, "notes": [],
     });
     serde_json::from_value(text).unwrap()
 }

@@ -155,6 +155,7 @@ fn manifest() -> Manifest {
         traps: None,
         operations: None,
         modules: vec![],
+        checksums: Default::default(),
         notes: vec![],
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn manifest(kind: Kind) -> Manifest {
         "completeness": {"complete": false, "statement": if kind == Kind::Imported { "Imported: some pages were touched." } else { "" }},
         "overhead": overhead(kind),
         "losses": if kind == Kind::Incomplete { serde_json::json!({"ring_overflow": 17}) } else { serde_json::json!({}) },
-        "modules": [], "notes": [],
+        "modules": [], "checksums": {}, "notes": [],
     });
     let mut manifest: Manifest = serde_json::from_value(text).unwrap();
     assert_ne!(manifest.state, State::Recording);
@@ -70,7 +70,7 @@ pub(crate) fn write(folder: &Path, kind: Kind) -> (Trace, Analysis) {
 fn overhead(kind: Kind) -> serde_json::Value {
     let part = |ns: u64| if kind == Kind::Empty { 0 } else { ns };
     serde_json::json!({
-        "held_ns": part(120_000_000), "first_accesses_ns": part(80_000_000), "samples_ns": part(40_000_000), "objects_ns": part(10_000_000),
+        "held_ns": part(120_000_000), "first_accesses_ns": part(80_000_000), "samples_ns": part(40_000_000), "objects_ns": part(10_000_000), "reports_ns": part(5_000_000),
         "contention_ns": part(20_000_000), "recorder_cpu_ns": 0, "recorder_peak_bytes": 50 << 20,
     })
 }

@@ -15,7 +15,7 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use varve_trace::tables::{Row, SiteRow, StackRow, SymbolRow, TouchRow};
 use varve_trace::{
-    Existing, Manifest, Output, Trace, TraceError, TraceFolder, TraceWriter, finish_tables,
+    Existing, Manifest, Output, State, Trace, TraceError, TraceFolder, TraceWriter, finish_tables,
     write_table,
 };
 
@@ -479,6 +479,48 @@ fn a_merge_follows_no_link_that_the_folder_holds() {
         read::<TouchRow>(&folder).unwrap(),
         rows::<TouchRow>(&[1, 2])
     );
+}
+
+/// A turned bit may leave a table that reads well and says something else.
+#[test]
+fn no_byte_of_a_finished_table_can_change_unseen() {
+    let place = folder();
+    let folder = place.path().join("t.varve");
+    let mut writer = TraceWriter::create(&folder, &manifest()).unwrap();
+    writer.append(&rows::<TouchRow>(&[1, 2, 3])).unwrap();
+    let writer = writer.into_folder();
+    finish_tables(&writer, &mut |_| ()).unwrap();
+    let mut ended = manifest();
+    ended.state = State::Finished;
+    ended.checksums = writer.checksums().unwrap();
+    writer.write_manifest(&ended).unwrap();
+    drop(writer);
+    let good = read::<TouchRow>(&folder).unwrap();
+    assert_eq!(good, rows::<TouchRow>(&[1, 2, 3]));
+    let file = folder.join("touches.parquet");
+    let bytes = fs::read(&file).unwrap();
+    let mut read_well = 0;
+    for at in 0..bytes.len() {
+        let mut turned = bytes.clone();
+        turned[at] ^= 1 << (at % 8);
+        fs::write(&file, turned).unwrap();
+        let said = refused::<TouchRow>(&folder, "touches.parquet");
+        assert!(said.contains("checksum differs"), "byte {at}: {said}");
+        // What it would have come to.
+        let mut trace = Trace::open(&folder).unwrap();
+        trace.manifest.checksums.clear();
+        read_well += u32::from(trace.rows::<TouchRow>().is_ok());
+    }
+    assert!(
+        read_well > 0,
+        "every turned bit is seen without a checksum too"
+    );
+    fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(refused::<TouchRow>(&folder, "touches.parquet").contains("bytes"));
+    fs::remove_file(&file).unwrap();
+    assert!(refused::<TouchRow>(&folder, "touches.parquet").contains("missing"));
+    fs::write(&file, &bytes).unwrap();
+    assert_eq!(read::<TouchRow>(&folder).unwrap(), good);
 }
 
 #[test]

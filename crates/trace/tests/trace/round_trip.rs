@@ -48,6 +48,7 @@ fn manifest() -> Manifest {
         traps: None,
         operations: None,
         modules: vec![],
+        checksums: Default::default(),
         notes: vec![],
     }
 }

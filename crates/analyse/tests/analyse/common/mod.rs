@@ -311,6 +311,7 @@ pub fn manifest() -> Manifest {
         traps: None,
         operations: None,
         modules: vec![],
+        checksums: Default::default(),
         notes: vec![],
     }
 }
