@@ -284,6 +284,7 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
             recorder_peak_bytes: Bytes(80 << 20),
             ..Overhead::default()
         },
+        checksums: Default::default(),
         losses: Default::default(),
         samples: None,
         traps: None,
