@@ -13,7 +13,7 @@ use varve_preload_abi::operations::Operation;
 
 use crate::events::{born, dying};
 use crate::operations::{self, Ongoing};
-use crate::{process, real};
+use crate::{process, real, thread};
 
 type Pointer = *mut c_void;
 
@@ -101,7 +101,7 @@ fn allocate_counted(
     real: impl FnOnce() -> Pointer,
 ) -> Pointer {
     let Some(mut ongoing) = Ongoing::begin(operation, site, stack) else {
-        return reported_if_wanted(real(), bytes, kind);
+        return uncounted(bytes, kind, real);
     };
     ongoing.start();
     let object = real();
@@ -111,6 +111,17 @@ fn allocate_counted(
         false => ongoing.allocated(object, bytes, None),
     }
     match had_inner {
+        true => object,
+        false => reported_if_wanted(object, bytes, kind),
+    }
+}
+
+/// One that is not counted, or is part of one that is: reported, unless an entry point within it has done so.
+fn uncounted(bytes: usize, kind: AllocKind, real: impl FnOnce() -> Pointer) -> Pointer {
+    let inner = &thread::current().inner;
+    inner.set(false);
+    let object = real();
+    match inner.replace(true) {
         true => object,
         false => reported_if_wanted(object, bytes, kind),
     }

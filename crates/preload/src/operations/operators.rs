@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use varve_preload_abi::AllocKind;
 use varve_preload_abi::operations::Operation;
 
+use super::is_off;
 use crate::heap::{allocate, entry, release};
 use crate::real;
 
@@ -58,8 +59,7 @@ macro_rules! news {
                 if next.is_null() {
                     next = find(&PLACE, name, site);
                 }
-                let call = (Operation::$operation, site, stack);
-                allocate(call, bytes, AllocKind::Malloc, move || {
+                let real = move || {
                     if next.is_null() {
                         // SAFETY: an ordinary allocation; nobody is there to throw.
                         return unsafe { real::get().malloc(bytes) };
@@ -69,7 +69,13 @@ macro_rules! news {
                         let next: unsafe extern "C-unwind" fn(usize $(, $argument: usize)*) -> Pointer = transmute(next);
                         next(bytes $(, $argument)*)
                     }
-                })
+                };
+                // It calls malloc, which reports the object.
+                if is_off() && !next.is_null() {
+                    return real();
+                }
+                let call = (Operation::$operation, site, stack);
+                allocate(call, bytes, AllocKind::Malloc, real)
             }
             entry! { $name => $counted, $site, $stack; }
         )*
