@@ -42,13 +42,15 @@ pub fn finish_trace(
     if let Destination::Trace(folder) = destination {
         manifest.checksums = folder.checksums()?;
         folder.write_manifest(&manifest)?;
+        folder.release_reserve();
     }
     trace.manifest = manifest;
     Ok(trace)
 }
 
 fn conclude(manifest: &mut Manifest, state: State) {
-    if state == State::Recovered {
+    let is_explained = manifest.losses.contains_key(Loss::EndedEarly.as_str());
+    if state == State::Recovered && !is_explained {
         manifest
             .losses
             .insert(Loss::RecorderKilled.as_str().to_owned(), 1);

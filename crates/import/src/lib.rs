@@ -84,6 +84,7 @@ pub fn import(
             let folder = writer.into_folder();
             manifest.checksums = folder.checksums()?;
             folder.write_manifest(&manifest)?;
+            folder.release_reserve();
             // It has had its use.
             folder.remove_empty_parts();
             Ok(Summary {

@@ -289,6 +289,9 @@ impl Recorder<'_> {
             self.manifest
                 .losses
                 .insert(Loss::EndedEarly.as_str().to_owned(), 1);
+            // On a full disk nothing may be written after this, and it is to be known why.
+            self.manifest.derive_completeness();
+            let _ = self.writer.folder().write_manifest(&self.manifest);
         }
         let manifest = &mut self.manifest;
         let is_whole = trouble.is_none();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,6 +10,11 @@ use varve_sys::{Directory, Identity, Kind};
 
 use crate::folder::{Entry, Folder, PARTS};
 use crate::{Checksum, Manifest, Trace, TraceError};
+
+/// A file that keeps room for the manifest while a trace is made.
+const RESERVE: &str = "reserve";
+/// The room: two manifests of the longest that are seen.
+const RESERVE_BYTES: usize = 64 << 10;
 
 /// Who may read a trace besides its owner. Whatever the umask is, nobody else may write it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -500,7 +505,13 @@ impl TraceFolder {
     /// # Errors
     /// A file that cannot be written.
     pub fn write_manifest(&self, manifest: &Manifest) -> Result<(), TraceError> {
-        use std::io::Write;
+        match self.try_manifest(manifest) {
+            Err(e) if e.is_disk_full() && self.release_reserve() => self.try_manifest(manifest),
+            written => written,
+        }
+    }
+
+    fn try_manifest(&self, manifest: &Manifest) -> Result<(), TraceError> {
         let path = self.path_of(Entry::Manifest);
         let mut text =
             serde_json::to_vec_pretty(manifest).map_err(|source| TraceError::BadManifest {
@@ -516,6 +527,20 @@ impl TraceFolder {
         self.commit(Entry::Manifest)
     }
 
+    /// Keeps room for the manifest: on a disk that is full it is to say why the recording ended.
+    pub(crate) fn reserve(&self) -> Result<(), TraceError> {
+        let path = self.path().join(RESERVE);
+        let directory = self.folder.directory();
+        let made = directory.create(RESERVE, self.access.of_files());
+        let made = made.and_then(|mut file| file.write_all(&[0; RESERVE_BYTES]));
+        made.map_err(|e| self.cannot("write", path, e))
+    }
+
+    /// Gives that room back; whether there was any.
+    pub fn release_reserve(&self) -> bool {
+        matches!(self.folder.directory().remove_file(RESERVE), Ok(true))
+    }
+
     /// Removes everything that the format names, and the folder if nothing else is in it.
     ///
     /// # Errors
@@ -525,6 +550,7 @@ impl TraceFolder {
         for name in [Entry::Manifest.temporary(), Entry::Manifest.name()] {
             self.remove(Entry::Manifest, &name)?;
         }
+        self.release_reserve();
         self.remove_empty_parts();
         let name = self.path().file_name().unwrap_or_default();
         let _ = self.above.remove_folder(name, self.identity);

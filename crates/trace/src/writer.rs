@@ -40,7 +40,10 @@ impl TraceWriter {
     /// Files that cannot be made.
     pub fn begin(folder: TraceFolder, manifest: &Manifest) -> Result<TraceWriter, TraceError> {
         let begun = folder.write_manifest(manifest);
-        if let Err(error) = begun.and_then(|()| folder.make_parts()) {
+        if let Err(error) = begun
+            .and_then(|()| folder.make_parts())
+            .and_then(|()| folder.reserve())
+        {
             let _ = folder.remove_trace();
             return Err(error);
         }

@@ -241,18 +241,23 @@ fn on_a_small_disk(options: &str, judge: impl FnOnce(&Stage, &Path, Ended)) {
 
 #[test]
 fn a_disk_that_is_full_from_the_beginning() {
-    on_a_small_disk("nr_inodes=2", |stage, trace, ended| {
-        ended
-            .require(125)
-            .require_complaint(&["cannot create", "No space left on device"]);
-        assert!(!stage.path("started").exists(), "the target was started");
-        assert!(!trace.join("manifest.json").exists());
-    });
+    for (options, what) in [
+        ("nr_inodes=2", "cannot create"),
+        ("nr_blocks=3", "cannot write"),
+    ] {
+        on_a_small_disk(options, |stage, trace, ended| {
+            ended
+                .require(125)
+                .require_complaint(&[what, "No space left on device"]);
+            assert!(!stage.path("started").exists(), "the target was started");
+            assert!(!trace.join("manifest.json").exists());
+        });
+    }
 }
 
 #[test]
 fn a_disk_that_fills_up_ends_the_recording_and_not_the_target() {
-    for options in ["nr_blocks=1", "nr_blocks=30"] {
+    for options in ["nr_blocks=20", "nr_blocks=45"] {
         on_a_small_disk(options, |stage, trace, ended| {
             let ended = ended.require(42);
             ended.require_complaint(&["ended early", "No space left on device"]);
@@ -270,8 +275,13 @@ fn a_disk_that_fills_up_ends_the_recording_and_not_the_target() {
                 .arg("report")
                 .arg(trace)
                 .output();
-            let said = String::from_utf8_lossy(&report.expect("varve report").stderr).into_owned();
+            let report = report.expect("varve report");
+            let said = String::from_utf8_lossy(&report.stderr).into_owned();
             assert!(!said.contains("panicked"), "{said}");
+            // The disk ended it, and nobody killed the recorder.
+            let shown = String::from_utf8_lossy(&report.stdout);
+            assert!(shown.contains("ended_early"), "{shown}{said}");
+            assert!(!shown.contains("recorder_killed"), "{shown}");
         });
     }
 }

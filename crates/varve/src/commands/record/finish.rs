@@ -67,11 +67,15 @@ fn write(summary: Summary, closing: Closing) {
         Ok(trace) => trace,
         Err(failure) => {
             // The target has run and its code counts; what was written can be put in order later.
-            if summary.trouble.is_none() {
+            let again = format!("`varve recover {}` tries again", quoted_path(&path));
+            if summary.trouble.is_some() {
+                varve_ui::note(format!(
+                    "what was written is in {}, not in order yet: {again}, and `varve report` reads it as it is",
+                    path.display()
+                ));
+            } else {
                 varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
-                varve_ui::hint(failure.hint.unwrap_or_else(|| {
-                    format!("`varve recover {}` tries again", quoted_path(&path))
-                }));
+                varve_ui::hint(failure.hint.unwrap_or(again));
             }
             return;
         }
