@@ -97,6 +97,7 @@ bench-smoke: build
 	$(BIN)/varve-bench capture --smoke
 	$(BIN)/varve-bench study --smoke
 	$(BIN)/varve-bench servers --smoke
+	$(BIN)/varve-bench alloc --smoke
 	$(BIN)/varve-bench start --smoke
 	$(BIN)/varve-bench memory --smoke
 	$(BIN)/varve-bench trace-size --smoke

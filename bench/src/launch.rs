@@ -1,6 +1,6 @@
 //! Running a program, plain or under `varve record`, and noting what it cost and what else ran.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -82,6 +82,21 @@ pub(crate) fn cleared(common: &Common, program: &Program, interval: Duration) ->
     })
 }
 
+/// Runs it under another program, with these arguments before its own.
+pub(crate) fn under(
+    common: &Common,
+    program: &Program,
+    other: &str,
+    arguments: &[&OsStr],
+) -> Result<Outcome> {
+    let mut command = Command::new(other);
+    command
+        .args(arguments)
+        .arg(&program.path)
+        .args(&program.arguments);
+    run(common, program, command, Peak::Ignored)
+}
+
 /// Runs the program alone and samples its peak memory.
 pub(crate) fn sampled(common: &Common, program: &Program) -> Result<Outcome> {
     let mut command = Command::new(&program.path);
@@ -97,11 +112,23 @@ pub(crate) fn recorded(
     folder: &Path,
     peak: Peak,
 ) -> Result<(Outcome, Trace)> {
+    recorded_by(common, program, (&["record"], options), folder, peak)
+}
+
+/// Runs it under a command of varve's that records, with these options.
+pub(crate) fn recorded_by(
+    common: &Common,
+    program: &Program,
+    (words, options): (&[&str], &[&str]),
+    folder: &Path,
+    peak: Peak,
+) -> Result<(Outcome, Trace)> {
     let varve = fs::canonicalize(&common.varve).map_err(Error::io("find", &common.varve))?;
     let mut command = Command::new(varve);
     // Each run replaces the trace of the one before.
     command
-        .args(["record", "--force", "-o"])
+        .args(words)
+        .args(["--force", "-o"])
         .arg(folder)
         .args(options);
     command

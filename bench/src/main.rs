@@ -1,6 +1,7 @@
 //! Benchmarks of Varve. Each prints a table of ratios taken within one run, and writes what it
 //! measured, raw, into `bench/runs/`. `docs/benchmarks.md` says how to read them.
 
+mod alloc;
 mod capture;
 mod density;
 mod error;
@@ -89,6 +90,8 @@ enum Benchmark {
     Fault(fault::Options),
     /// What servers and everyday commands lose, and somebody whom nobody records
     Servers(servers::Options),
+    /// Slowdown of programs whose allocator operations are counted, beside heaptrack, by turns
+    Alloc(alloc::Options),
     /// The time before the target begins and after its end, and what each process of a shell script costs
     Start(start::Options),
     /// How long the target is held, by threads and resident memory
@@ -136,6 +139,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Benchmark::Study(options) => study::measure(common, options),
         Benchmark::Fault(options) => fault::measure(common, options),
         Benchmark::Servers(options) => servers::measure(common, options),
+        Benchmark::Alloc(options) => alloc::measure(common, options),
         Benchmark::Start(options) => start::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),

@@ -288,6 +288,7 @@ pub(crate) fn manifest(intervals: u64) -> Manifest {
         losses: Default::default(),
         samples: None,
         traps: None,
+        operations: None,
         modules: vec![],
         notes: vec![],
     }

@@ -20,7 +20,7 @@ impl Targets {
     pub(crate) fn build(common: &Common) -> Result<Targets> {
         let folder = tempfile::tempdir_in(&common.scratch)
             .map_err(Error::io("make a folder in", &common.scratch))?;
-        for name in ["resident", "objects", "churn"] {
+        for name in ["resident", "objects", "churn", "blocks"] {
             let source = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("targets")
                 .join(format!("{name}.c"));

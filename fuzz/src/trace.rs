@@ -76,6 +76,10 @@ pub(crate) fn run(bytes: &[u8], folder: &Path) {
     read::<tables::ThreadRow>(&trace);
     read::<tables::ProcessRow>(&trace);
     read::<tables::CounterRow>(&trace);
+    read::<tables::OperationRow>(&trace);
+    read::<tables::OperationTimeRow>(&trace);
+    read::<tables::OperationChargeRow>(&trace);
+    read::<tables::HeapMemoryRow>(&trace);
     read::<tables::LossRow>(&trace);
     read::<tables::BirthRow>(&trace);
     read::<tables::DeathRow>(&trace);

@@ -174,7 +174,26 @@ struct held_group {
 #define DROP_MAPPING 4
 #define DROP_TRACK 5
 #define DROP_SAMPLE 6
+#define DROP_OPERATION 7
 #define DROP_KINDS 8
+
+/* What is charged to an allocator operation beside system calls, which have their numbers */
+#define OPERATION_FAULT 0x10000
+#define OPERATION_CLOCK_USER 0x10001   /* the clock of a CPU found it at work, in the program's code */
+#define OPERATION_CLOCK_KERNEL 0x10002 /* likewise in the kernel */
+
+struct operation_key {
+	u64 word; /* what runs, and from where; 0: no operation */
+	u32 pid;
+	u32 what;
+};
+
+struct operation_sum {
+	u64 count;
+	u64 ns; /* in which the thread ran or slept */
+	u64 queued; /* in which it was ready and had no CPU */
+	u64 bytes;
+};
 
 /* Records of the ring */
 #define REC_FAULT 1
@@ -283,6 +302,9 @@ struct rec_comm {
 #define OP_PREAD 28   /* at a position of the call's own */
 #define OP_PREADV 29
 
+#define MAPPING_HAS_STACK 1u
+#define MAPPING_OF_OPERATION 2u /* an allocator operation ran on the thread */
+
 #define STACK_MAX 16384
 struct rec_mapping {
 	struct record r; /* aux: OP_* */
@@ -293,7 +315,7 @@ struct rec_mapping {
 	u64 ip, sp, bp;
 	u64 saved[5]; /* rbx, r12 to r15 */
 	u32 stack_bytes;
-	u32 has_stack;
+	u32 flags; /* MAPPING_* */
 };
 
 /* Where a sample found the thread; in the low bits of aux, the CPU above */

@@ -163,8 +163,9 @@ static __noinline int emit_mapping(struct call *c, void *registers, s64 result, 
 	struct stack_scratch *s;
 	struct pending *p;
 	struct pt_regs r;
-	u32 tid = bpf_get_current_pid_tgid(), stack = 0;
-	u64 bytes;
+	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid(), stack = 0;
+	u64 bytes, word;
+	s64 *place;
 
 	if (!c || !g)
 		return 0;
@@ -185,18 +186,24 @@ static __noinline int emit_mapping(struct call *c, void *registers, s64 result, 
 	for (int i = 0; i < 6; i++)
 		s->m.args[i] = c->args[i];
 	s->m.result = result;
-	s->m.has_stack = 0;
-	if (flags & TRACK_STACKS && !bpf_probe_read_kernel(&r, sizeof(r), registers)) {
-		s->m.ip = r.ip;
-		s->m.sp = r.sp;
-		s->m.bp = r.bp;
-		s->m.saved[0] = r.bx;
-		s->m.saved[1] = r.r12;
-		s->m.saved[2] = r.r13;
-		s->m.saved[3] = r.r14;
-		s->m.saved[4] = r.r15;
-		s->m.has_stack = 1;
-		stack = copy_stack(s->stack, STACK_MAX, r.sp, g->stack_bytes);
+	s->m.flags = 0;
+	place = bpf_map_lookup_elem(&running_places, &pid);
+	if ((place || flags & TRACK_STACKS) && !bpf_probe_read_kernel(&r, sizeof(r), registers)) {
+		word = place ? running_operation(*place, r.sp) : 0;
+		if (word && word != COUNTING)
+			s->m.flags |= MAPPING_OF_OPERATION;
+		if (flags & TRACK_STACKS) {
+			s->m.ip = r.ip;
+			s->m.sp = r.sp;
+			s->m.bp = r.bp;
+			s->m.saved[0] = r.bx;
+			s->m.saved[1] = r.r12;
+			s->m.saved[2] = r.r13;
+			s->m.saved[3] = r.r14;
+			s->m.saved[4] = r.r15;
+			s->m.flags |= MAPPING_HAS_STACK;
+			stack = copy_stack(s->stack, STACK_MAX, r.sp, g->stack_bytes);
+		}
 	}
 	s->m.stack_bytes = stack;
 	bytes = sizeof(s->m) + (stack & ~7u);

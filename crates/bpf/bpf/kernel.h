@@ -251,8 +251,13 @@ struct cgroup {
 	struct kernfs_node *kn;
 };
 
+struct sched_info {
+	unsigned long long run_delay;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
+	struct sched_info sched_info;
 	void *stack;
 	unsigned int flags;
 	struct list_head tasks;

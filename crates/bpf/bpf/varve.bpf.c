@@ -11,6 +11,7 @@
 #include "harvest.h"
 #include "hooks.h"
 #include "exempt.h"
+#include "running.h"
 #include "calls.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -533,3 +534,4 @@ int task_rename(struct bpf_raw_tracepoint_args *ctx)
 #include "faults.h"
 #include "samples.h"
 #include "waits.h"
+#include "operations.h"

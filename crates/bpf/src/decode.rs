@@ -167,7 +167,7 @@ fn mapping(head: Record, rest: &[u8]) -> Option<Mapping<'_>> {
         },
         _ => return None,
     };
-    let stack = if raw.has_stack != 0 {
+    let stack = if raw.flags & abi::MAPPING_HAS_STACK != 0 {
         let start = size_of::<abi::RecMapping>();
         let bytes = (raw.stack_bytes & !7) as usize;
         Some(UserStack {
@@ -187,6 +187,7 @@ fn mapping(head: Record, rest: &[u8]) -> Option<Mapping<'_>> {
         tid: Tid(head.tid),
         call,
         result: raw.result,
+        by_operation: raw.flags & abi::MAPPING_OF_OPERATION != 0,
         stack,
     })
 }

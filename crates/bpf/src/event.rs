@@ -271,6 +271,8 @@ pub struct Mapping<'a> {
     pub call: MappingCall,
     /// What it returned: an address, or a negative error number
     pub result: i64,
+    /// Whether an allocator operation made the call; known with [`crate::LoadOptions::operations`] only
+    pub by_operation: bool,
     /// User registers and stack at the call, for processes tracked with `STACKS`
     pub stack: Option<UserStack<'a>>,
 }

@@ -4,6 +4,7 @@ mod backlog;
 mod events;
 mod findings;
 mod harvest;
+mod operations;
 mod tracked;
 
 use std::io;

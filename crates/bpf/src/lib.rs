@@ -10,6 +10,7 @@ mod decode;
 mod error;
 mod event;
 mod kernel;
+mod operations;
 mod options;
 mod programs;
 mod raw;
@@ -23,7 +24,9 @@ pub use event::{
     Preload, UserStack, Vanish, VanishCause,
 };
 pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, TrackedProcesses};
+pub use operations::{Charge, Charged, Operations, RunningPlaces};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags, VanishHooks};
+pub use programs::OPERATION_PROGRAMS;
 pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Part, Region, Resident, WalkStats};
 pub use samples::{ClockSample, Samples, SamplesTaken, Whereabouts, interrupt_time};
 

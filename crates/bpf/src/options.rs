@@ -26,6 +26,9 @@ pub struct LoadOptions {
     /// Whether it is reported how long threads wait in faults ([`crate::Kernel::waited`]), which costs each switch
     /// between threads a little
     pub waits: bool,
+    /// Whether what the kernel does within allocator operations is to be charged to them ([`crate::Kernel::operations`]), which makes
+    /// all system calls of the machine a little slower
+    pub operations: bool,
     /// Whether the bits that `clear_refs` takes are to be kept ([`crate::Kernel::harvests`]): then nobody needs to be held
     pub harvest: bool,
     /// Which hooks read the memory of a process that ends or runs a new program
@@ -68,6 +71,7 @@ impl Default for LoadOptions {
             page_flags: PageFlags::Check,
             faults: true,
             waits: false,
+            operations: false,
             harvest: false,
             hooks: Hooks::Best,
             vanish: VanishHooks::Locks,

@@ -1,4 +1,6 @@
-//! The list of programs, and loading those that this kernel can take
+//! What programs are, and loading those that this kernel can take
+
+mod list;
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -6,6 +8,7 @@ use std::sync::Mutex;
 use libbpf_rs::btf::{BtfType, types};
 use libbpf_rs::{Link, Object, ObjectBuilder, PrintLevel};
 
+pub(crate) use self::list::PROGRAMS;
 use crate::{BpfError, Capability, Hooks, LoadOptions, VanishHooks};
 
 #[repr(align(8))]
@@ -88,180 +91,22 @@ const BY_CALLS: [&str; 3] = ["call_enter", "call_exit", "file_collapsed"];
 /// Tracepoints that kernels have under one name or another
 const ALTERNATIVES: [[&str; 2]; 1] = [["io_uring_submit_req", "io_uring_submit_sqe"]];
 
-pub(crate) const PROGRAMS: [Program; 29] = [
-    Program {
-        name: "walk_process",
-        place: Place::Demand,
-        purpose: "reads the accessed bits of a process",
-        need: Need::Required,
-    },
-    Program {
-        name: "calibrate",
-        place: Place::Demand,
-        purpose: "finds where the kernel keeps its memory",
-        need: Need::Required,
-    },
-    Program {
-        name: "change_flags",
-        place: Place::Demand,
-        purpose: "changes what is done with the events of one process",
-        need: Need::Required,
-    },
-    // Before the other, which notes what this one is to see the end of: else a call in between looks as if it never ended.
-    program(
-        "call_exit",
-        "sys_exit",
-        "mapping events: objects of processes without the preload library",
-        Need::Optional,
-    ),
-    program(
-        "call_enter",
-        "sys_enter",
-        "reads the bits of pages before system calls remove them",
-        Need::Promised,
-    ),
-    program(
-        "lock_released",
-        "mmap_lock_released",
-        "mapping events: objects of processes without the preload library",
-        Need::Optional,
-    ),
-    program(
-        "area_found",
-        "vm_unmapped_area",
-        "where the kernel puts mappings, for mapping events",
-        Need::Optional,
-    ),
-    program(
-        "tree_written",
-        "ma_write",
-        "which mappings calls make, for mapping events",
-        Need::Optional,
-    ),
-    program(
-        "lock_asked",
-        "mmap_lock_start_locking",
-        "reads the bits of pages before what changes mappings, ends a process or reaches into it takes them",
-        Need::Promised,
-    ),
-    Program {
-        name: MOVE_ASKED,
-        place: Place::Later("sys_enter"),
-        purpose: "counts what UFFDIO_MOVE takes, once memory is registered with userfaultfd",
-        need: Need::Optional,
-    },
-    program(
-        "prepare_exec",
-        "sched_prepare_exec",
-        "reads the bits of the old memory at exec (kernel 6.10 and later; else as the memory is given up)",
-        Need::Optional,
-    ),
-    program(
-        "signal_deliver",
-        "signal_deliver",
-        "reads the bits of a process that is killed",
-        Need::Promised,
-    ),
-    program(
-        "process_fork",
-        "sched_process_fork",
-        "follows new processes and threads from their first instruction",
-        Need::Promised,
-    ),
-    program(
-        "process_exec",
-        "sched_process_exec",
-        "follows exec",
-        Need::Promised,
-    ),
-    program(
-        "process_exit",
-        "sched_process_exit",
-        "follows exits",
-        Need::Promised,
-    ),
-    program(
-        "process_free",
-        "sched_process_free",
-        "forgets process numbers before they are used again",
-        Need::Optional,
-    ),
-    program(
-        "task_rename",
-        "task_rename",
-        "names of threads",
-        Need::Optional,
-    ),
-    program(
-        "task_reaping",
-        "start_task_reaping",
-        "reads the bits of a process that the kernel reaps for want of memory",
-        Need::Optional,
-    ),
-    program(
-        "file_collapsed",
-        "mm_khugepaged_scan_file",
-        "counts what khugepaged takes of mapped files",
-        Need::Optional,
-    ),
-    program(
-        "request_submitted",
-        "io_uring_submit_req",
-        "counts what io_uring is asked to take away (kernel 6.3 and later)",
-        Need::Optional,
-    ),
-    program(
-        "entry_submitted",
-        "io_uring_submit_sqe",
-        "counts what io_uring is asked to take away (up to kernel 6.2)",
-        Need::Optional,
-    ),
-    program(
-        "group_thawed",
-        "cgroup_unfreeze",
-        "notices when somebody else lets a held cgroup go",
-        Need::Optional,
-    ),
-    program(
-        "fault_user",
-        "page_fault_user",
-        "page faults of the program: first touches with thread, CPU and instruction",
-        Need::Optional,
-    ),
-    program(
-        "fault_kernel",
-        "page_fault_kernel",
-        "page faults of the kernel on behalf of the program",
-        Need::Optional,
-    ),
-    program(
-        "thread_switch",
-        "sched_switch",
-        "measures how long threads wait for trapped accesses",
-        Need::Optional,
-    ),
-    Program {
-        name: "sample_clock",
-        place: Place::Demand,
-        purpose: "samples what each thread is doing when a CPU's clock interrupts it",
-        need: Need::Optional,
-    },
-    harvester(
-        "page_aged",
-        "ptep_test_and_clear_young",
-        "keeps the accessed bits that are cleared, so that the target need not be held",
-    ),
-    harvester(
-        "huge_page_aged",
-        "pmdp_test_and_clear_young",
-        "the same of huge pages",
-    ),
-    harvester(
-        "table_cleared",
-        "clear_refs_pte_range",
-        "keeps the soft-dirty bits that are cleared",
-    ),
+/// The programs that charge allocator operations with what the kernel does within them
+const OF_OPERATIONS: [&str; 7] = [
+    "operation_call_exit",
+    "operation_call_enter",
+    "operation_fault_user",
+    "operation_fault_kernel",
+    "operation_process_free",
+    "operation_process_exec",
+    OPERATION_CLOCK,
 ];
+/// The program of [`crate::Kernel::operations`]
+pub(crate) const OPERATION_CLOCK: &str = "operation_clock";
+/// All of them together, as a [`Capability`]
+pub const OPERATION_PROGRAMS: &str = "allocator operations";
+/// Rows of the sums of operations, where they are kept
+const OPERATION_ROWS: u32 = 1 << 16;
 
 /// The loaded object, what is attached, and what is not
 pub(crate) struct Loaded {
@@ -331,6 +176,10 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     if !options.waits {
         switch_off("thread_switch");
     }
+    if !options.operations {
+        // Others' system calls are not to be slower for what nobody asked for.
+        OF_OPERATIONS.iter().copied().for_each(&mut switch_off);
+    }
     if options.hooks == Hooks::Portable {
         switch_off("prepare_exec");
     }
@@ -349,7 +198,11 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
         take_said();
         match open(options, &refused) {
             Ok(object) => {
-                let attached = attach(object, &refused, unused);
+                let unused: Vec<&str> = match options.operations {
+                    true => unused.to_vec(),
+                    false => unused.iter().chain(&OF_OPERATIONS).copied().collect(),
+                };
+                let attached = attach(object, &refused, &unused);
                 return Ok(Loaded {
                     exit_has_memory,
                     vanish,
@@ -413,6 +266,7 @@ fn open(options: &LoadOptions, refused: &Omissions) -> Result<Object, libbpf_rs:
             Some("ring") => map.set_max_entries(ring_bytes(options))?,
             Some("tracked" | "exempt") => map.set_max_entries(options.max_processes.max(1))?,
             Some("sample_ring") => map.set_max_entries(sample_ring_bytes(options))?,
+            Some("operation_sums") if options.operations => map.set_max_entries(OPERATION_ROWS)?,
             Some("regions" | "residents") => map.set_max_entries(options.walk_regions.max(1))?,
             _ => {}
         }
@@ -466,6 +320,7 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
     let (mut links, mut harvesters) = (Vec::new(), Vec::new());
     let mut attached = HashSet::new();
     let mut capabilities = Vec::new();
+    let mut of_operations: Option<Result<(), String>> = None;
     for program in PROGRAMS.iter().filter(|p| !unused.contains(&p.name)) {
         let (available, detail) = match refused.iter().find(|(name, _)| *name == program.name) {
             Some((_, Omitted::Lacking(why))) => (false, why.clone()),
@@ -484,6 +339,13 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
                 }
             }
         };
+        if OF_OPERATIONS.contains(&program.name) {
+            let all = of_operations.get_or_insert(Ok(()));
+            if !available && all.is_ok() {
+                *all = Err(format!("{}: {detail}", program.name));
+            }
+            continue;
+        }
         capabilities.push(Capability {
             name: match program.place {
                 Place::Demand => program.name,
@@ -498,6 +360,18 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
         });
     }
     excuse_alternatives(&mut capabilities);
+    capabilities.extend(of_operations.map(|all| Capability {
+        name: OPERATION_PROGRAMS,
+        purpose: "system calls, page faults and CPU time of allocator operations (varve alloc record)",
+        available: all.is_ok(),
+        required: false,
+        promised: false,
+        detail: match all {
+            Ok(()) => "loaded".to_owned(),
+            Err(why) => why,
+        },
+        is_part: false,
+    }));
     Loaded {
         object,
         links,

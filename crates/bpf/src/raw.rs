@@ -83,5 +83,49 @@ pub(crate) fn misses(program: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(info.recursion_misses)
 }
 
+/// The same of a map whose keys are structs, with the value of each key; what comes or goes meanwhile may be in it or not
+pub(crate) fn map_entries<K: Plain, V: Plain>(map: BorrowedFd<'_>) -> Vec<(K, V)> {
+    let mut found = Vec::new();
+    let mut key: Option<K> = None;
+    // Where an entry goes meanwhile the kernel begins anew; the bound is for safety
+    for _ in 0..1 << 18 {
+        let mut next = K::default();
+        let before = key.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: keys have the size with which the map was made; a null key means the beginning
+        let result = unsafe {
+            libbpf_sys::bpf_map_get_next_key(
+                map.as_raw_fd(),
+                before.cast(),
+                std::ptr::from_mut(&mut next).cast(),
+            )
+        };
+        if result != 0 {
+            break;
+        }
+        let mut value = V::default();
+        // SAFETY: key and value have the sizes with which the map was made
+        let result = unsafe {
+            libbpf_sys::bpf_map_lookup_elem(
+                map.as_raw_fd(),
+                std::ptr::from_ref(&next).cast(),
+                std::ptr::from_mut(&mut value).cast(),
+            )
+        };
+        if result == 0 {
+            found.push((next, value));
+        }
+        key = Some(next);
+    }
+    found
+}
+
+/// Removes an entry of such a map
+pub(crate) fn map_remove<K: Plain>(map: BorrowedFd<'_>, key: &K) {
+    // SAFETY: the key has the size with which the map was made. One that is gone is gone
+    unsafe {
+        libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), std::ptr::from_ref(key).cast());
+    }
+}
+
 // SAFETY: one integer
 unsafe impl Plain for u64 {}

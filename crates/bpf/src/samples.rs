@@ -208,7 +208,7 @@ fn decode(bytes: &[u8]) -> Option<ClockSample<'_>> {
     })
 }
 
-fn period_of(rate: u32) -> Duration {
+pub(crate) fn period_of(rate: u32) -> Duration {
     Duration(1_000_000_000 / u64::from(rate.max(1)))
 }
 
@@ -262,7 +262,7 @@ fn current_cpu() -> Cpu {
 }
 
 /// Opens the software event `cpu-clock` on a CPU: a timer that interrupts whatever runs there
-fn open_clock(cpu: Cpu, period: Duration) -> io::Result<OwnedFd> {
+pub(crate) fn open_clock(cpu: Cpu, period: Duration) -> io::Result<OwnedFd> {
     let mut attributes = libbpf_sys::perf_event_attr {
         type_: libbpf_sys::PERF_TYPE_SOFTWARE,
         size: size_of::<libbpf_sys::perf_event_attr>() as u32,
@@ -289,7 +289,7 @@ fn open_clock(cpu: Cpu, period: Duration) -> io::Result<OwnedFd> {
 }
 
 /// The numbers of the CPUs that are online: `0-3,6` in the kernel's words
-fn online_cpus() -> io::Result<Vec<Cpu>> {
+pub(crate) fn online_cpus() -> io::Result<Vec<Cpu>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
     parse_cpus(text.trim())
         .ok_or_else(|| io::Error::other(format!("cannot read `{}`", text.trim())))

@@ -228,6 +228,8 @@ named! {
         KilledHandlers = "killed_handlers",
         /// What an error kept from being recorded or written.
         EndedEarly = "ended_early",
+        /// Allocator operations that were not counted, or what the kernel did within some.
+        Operations = "operations",
         /// What was not written when the recorder was killed.
         RecorderKilled = "recorder_killed",
         /// What followed the line within which an imported text ends.
@@ -278,6 +280,9 @@ impl Loss {
             Loss::KilledHandlers => {
                 "what ran while a fault handler that somebody had ended was replaced"
             }
+            Loss::Operations => {
+                "allocator operations that were not counted, or what the kernel did within some"
+            }
             Loss::EndedEarly => "what an error kept from being recorded or written",
             Loss::RecorderKilled => "what was not written when the recorder was killed",
             Loss::CutLine => "what followed the line within which an imported text ends",
@@ -307,6 +312,7 @@ impl Loss {
             Loss::Stacks => "record a part of the run (--delay, --duration)",
             Loss::SkippedPrograms | Loss::LastInterval => "record again",
             Loss::KilledHandlers => "let nobody end the fault handlers",
+            Loss::Operations => "record a part of the program, as with --no-follow",
             Loss::EndedEarly => "mend what the error names, and record again",
             Loss::RecorderKilled => "end the recorder with Ctrl-C, or let it end by itself",
             Loss::CutLine => "import the whole text",
@@ -373,6 +379,8 @@ named! {
         Traps = "traps",
         /// The program ran in an emulator: times are the emulator's.
         Emulated = "emulated",
+        /// Allocator operations, what the kernel did within them, and the memory that allocators manage.
+        AllocatorOperations = "allocator_operations",
     }
 }
 

@@ -10,8 +10,8 @@
 pub const SOCKET: &str = "s";
 /// "VARVECHN", read as a little-endian word: the first of a hello.
 pub(crate) const HELLO: u64 = u64::from_le_bytes(*b"VARVECHN");
-/// Words of a hello: [`HELLO`], the version of the layout, the kind.
-pub(crate) const HELLO_WORDS: usize = 3;
+/// Words of a hello: [`HELLO`], the version of the layout, the kind, and a number that depends on it.
+pub(crate) const HELLO_WORDS: usize = 4;
 /// Words of an answer: the kind, and a number that depends on it.
 pub(crate) const ANSWER_WORDS: usize = 2;
 /// Descriptors in one answer at most.
@@ -30,6 +30,9 @@ pub enum Kind {
     Handler,
     /// A file of counts. The answer has the time at which the program began, the file that all share and its own file.
     Counts,
+    /// Memory for the tables of allocator operations; the number of the hello is the distance from the thread pointer to what runs
+    /// ([`crate::operations::Running`]). The answer has its bytes and its memory.
+    Operations,
 }
 
 impl Kind {
@@ -38,11 +41,12 @@ impl Kind {
             Kind::Ring => 1,
             Kind::Handler => 2,
             Kind::Counts => 3,
+            Kind::Operations => 4,
         }
     }
 
     pub(crate) fn of(word: u64) -> Option<Kind> {
-        [Kind::Ring, Kind::Handler, Kind::Counts]
+        [Kind::Ring, Kind::Handler, Kind::Counts, Kind::Operations]
             .into_iter()
             .find(|kind| kind.word() == word)
     }

@@ -235,10 +235,16 @@ impl Connection {
     /// Says what is wanted, and hands a descriptor over; whether that was heard.
     #[must_use]
     pub fn say(&self, kind: Kind, descriptor: Option<i32>) -> bool {
+        self.say_with(kind, 0, descriptor)
+    }
+
+    /// The same with a number that depends on the kind.
+    #[must_use]
+    pub fn say_with(&self, kind: Kind, number: u64, descriptor: Option<i32>) -> bool {
         if !self.limit(libc::SO_SNDTIMEO) {
             return false;
         }
-        let words: [u64; HELLO_WORDS] = [HELLO, u64::from(VERSION), kind.word()];
+        let words: [u64; HELLO_WORDS] = [HELLO, u64::from(VERSION), kind.word(), number];
         let mut data = libc::iovec {
             iov_base: words.as_ptr().cast_mut().cast(),
             iov_len: size_of_val(&words),

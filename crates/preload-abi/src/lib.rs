@@ -29,6 +29,8 @@ pub mod client;
 mod error;
 pub mod journal;
 mod layout;
+mod memory;
+pub mod operations;
 mod raw;
 mod reader;
 mod record;

@@ -5,8 +5,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr::{NonNull, null_mut};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::error::RingError;
@@ -15,6 +14,7 @@ use crate::layout::{
     AT_SPENT, AT_STACKLESS, AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, Head, MAGIC,
     MAX_RECORD_WORDS, READER_ALIVE, READER_GONE, READER_NOT_YET, RESERVED, VERSION,
 };
+use crate::memory::Memory;
 use crate::record::{PAD, Record};
 use crate::writer::RingWriter;
 
@@ -48,32 +48,6 @@ pub struct Losses {
     pub waited_ns: u64,
 }
 
-/// The memory of a ring, mapped.
-#[derive(Debug)]
-struct Memory {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: all accesses to the mapping go through atomics.
-unsafe impl Send for Memory {}
-
-impl Memory {
-    fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset < self.bytes);
-        // SAFETY: within the mapping, aligned; whoever else writes there does so in shared memory, and any bits are
-        // an integer.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `create`, and nobody else in this process knows of it.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
 /// Reads one ring.
 #[derive(Debug)]
 pub struct RingReader {
@@ -94,40 +68,9 @@ impl RingReader {
     pub fn create(capacity: usize) -> io::Result<(RingReader, OwnedFd)> {
         let capacity = RingWriter::capacity_for(capacity);
         let bytes = HEADER_BYTES + capacity;
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a C string and flags; makes a descriptor.
-        let made = unsafe { libc::memfd_create(c"varve-ring".as_ptr(), flags) };
-        if made < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a fresh descriptor that nobody else has.
-        let file = unsafe { OwnedFd::from_raw_fd(made) };
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: both take integers, and a descriptor of our own.
-        let sized = unsafe {
-            libc::ftruncate(made, bytes as libc::off_t) == 0
-                && libc::fcntl(made, libc::F_ADD_SEALS, seals) == 0
-        };
-        if !sized {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new mapping of a file that is, and stays, as long as this.
-        let base = unsafe {
-            libc::mmap(
-                null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        let (memory, file) = Memory::create(c"varve-ring", bytes)?;
         let reader = RingReader {
-            memory: Memory { base, bytes },
+            memory,
             capacity: capacity as u64,
             tail: 0,
             losses: Losses::default(),
@@ -149,7 +92,7 @@ impl RingReader {
     /// Bytes of the memory, header included.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.memory.bytes
+        self.memory.bytes()
     }
 
     /// The losses as of the last drain.

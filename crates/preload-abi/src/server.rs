@@ -127,6 +127,8 @@ pub struct Peer {
 pub struct Hello {
     /// What it wants.
     pub kind: Kind,
+    /// A number that depends on the kind.
+    pub number: u64,
     /// What it hands over.
     pub descriptor: Option<OwnedFd>,
 }
@@ -205,7 +207,7 @@ impl Peer {
         // SAFETY: the kernel has just put it into this process's table.
         let descriptor = received.map(|d| unsafe { OwnedFd::from_raw_fd(*d) });
         let kind = match words {
-            [HELLO, version, kind]
+            [HELLO, version, kind, _]
                 if got as usize == size_of_val(&words) && version == u64::from(VERSION) =>
             {
                 Kind::of(kind)
@@ -213,7 +215,11 @@ impl Peer {
             _ => None,
         };
         let kind = kind.ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Some(Hello { kind, descriptor }))
+        Ok(Some(Hello {
+            kind,
+            number: words[3],
+            descriptor,
+        }))
     }
 
     /// Gives it what it wanted.

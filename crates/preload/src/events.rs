@@ -96,6 +96,9 @@ fn forgotten(address: u64) -> bool {
 
 /// The address space changed.
 pub(crate) fn mapped(time_ns: u64, event: Event<'_>) {
+    if process::reports_no_objects() {
+        return;
+    }
     let thread = thread::current();
     thread.enter(|nesting| {
         let Some(ring) = process::ring(nesting) else {

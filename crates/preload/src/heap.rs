@@ -2,16 +2,56 @@
 //!
 //! An end is reported before the real function takes the memory, a beginning after it gave it: another
 //! thread cannot get the same address in between, so each address's records are in order.
+//!
+//! Each entry point is a few instructions ([`entry`]) that note the caller and the stack pointer for [`crate::operations`].
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use varve_preload_abi::AllocKind;
+use varve_preload_abi::operations::Operation;
 
 use crate::events::{born, dying};
-use crate::real;
+use crate::operations::{self, Ongoing};
+use crate::{process, real, thread};
 
 type Pointer = *mut c_void;
+
+/// The entry point of a function whose Rust side takes, behind its arguments, the caller's address and the stack pointer there in the two
+/// registers that are named.
+macro_rules! entry {
+    ($($name:ident => $counted:path, $site:literal, $stack:literal;)*) => {$(
+        /// # Safety
+        /// As for the function of this name.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                concat!("mov ", $site, ", qword ptr [rsp]"),
+                concat!("mov ", $stack, ", rsp"),
+                "jmp {counted}",
+                counted = sym $counted,
+            )
+        }
+    )*};
+}
+pub(crate) use entry;
+
+entry! {
+    malloc => counted_malloc, "rsi", "rdx";
+    calloc => counted_calloc, "rdx", "rcx";
+    realloc => counted_realloc, "rdx", "rcx";
+    reallocarray => counted_reallocarray, "rcx", "r8";
+    memalign => counted_memalign, "rdx", "rcx";
+    aligned_alloc => counted_aligned_alloc, "rdx", "rcx";
+    posix_memalign => counted_posix_memalign, "rcx", "r8";
+    valloc => counted_valloc, "rsi", "rdx";
+    pvalloc => counted_pvalloc, "rsi", "rdx";
+    free => counted_free, "rsi", "rdx";
+    free_sized => counted_free_sized, "rdx", "rcx";
+    free_aligned_sized => counted_free_aligned_sized, "rcx", "r8";
+    malloc_usable_size => counted_usable_size, "rsi", "rdx";
+}
 
 #[inline]
 fn reported(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
@@ -21,142 +61,337 @@ fn reported(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
     object
 }
 
+/// The same where operations are counted, and objects perhaps not wanted.
+#[inline]
+fn reported_if_wanted(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
+    match process::reports_no_objects() {
+        true => object,
+        false => reported(object, bytes, kind),
+    }
+}
+
+/// Reports an end, where objects are wanted; whether it was that of a recorded one.
+#[inline]
+fn reported_end(object: Pointer) -> bool {
+    !process::reports_no_objects() && dying(object as u64)
+}
+
+/// An allocation: the real one, counted and reported.
+#[inline(always)]
+pub(crate) fn allocate(
+    (operation, site, stack): (Operation, u64, u64),
+    bytes: usize,
+    kind: AllocKind,
+    real: impl FnOnce() -> Pointer,
+) -> Pointer {
+    if operations::is_off() {
+        return reported(real(), bytes, kind);
+    }
+    allocate_counted(operation, site, stack, bytes, kind, real)
+}
+
+/// Apart, for who counts nothing shall not save registers for it.
+#[inline(never)]
+fn allocate_counted(
+    operation: Operation,
+    site: u64,
+    stack: u64,
+    bytes: usize,
+    kind: AllocKind,
+    real: impl FnOnce() -> Pointer,
+) -> Pointer {
+    let Some(mut ongoing) = Ongoing::begin(operation, site, stack) else {
+        return uncounted(bytes, kind, real);
+    };
+    ongoing.start();
+    let object = real();
+    let had_inner = ongoing.had_inner();
+    match real::is_early(object) {
+        true => ongoing.abandon(),
+        false => ongoing.allocated(object, bytes, None),
+    }
+    match had_inner {
+        true => object,
+        false => reported_if_wanted(object, bytes, kind),
+    }
+}
+
+/// One that is not counted, or is part of one that is: reported, unless an entry point within it has done so.
+fn uncounted(bytes: usize, kind: AllocKind, real: impl FnOnce() -> Pointer) -> Pointer {
+    let inner = &thread::current().inner;
+    inner.set(false);
+    let object = real();
+    match inner.replace(true) {
+        true => object,
+        false => reported_if_wanted(object, bytes, kind),
+    }
+}
+
+/// A free: reported, then the real one, counted.
+#[inline(always)]
+pub(crate) fn release(
+    (operation, site, stack): (Operation, u64, u64),
+    object: Pointer,
+    real: impl FnOnce(),
+) {
+    if real::is_early(object) {
+        return;
+    }
+    if operations::is_off() {
+        dying(object as u64);
+        return real();
+    }
+    release_counted(operation, site, stack, object, real);
+}
+
+/// See [`allocate_counted`].
+#[inline(never)]
+fn release_counted(
+    operation: Operation,
+    site: u64,
+    stack: u64,
+    object: Pointer,
+    real: impl FnOnce(),
+) {
+    reported_end(object);
+    let Some(mut ongoing) = Ongoing::begin(operation, site, stack) else {
+        return real();
+    };
+    let taken = operations::take(object);
+    ongoing.start();
+    real();
+    ongoing.freed(taken);
+}
+
 /// # Safety
 /// As for the C library's function of this name; so for all below.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn malloc(bytes: usize) -> Pointer {
+unsafe extern "C" fn counted_malloc(bytes: usize, site: u64, stack: u64) -> Pointer {
     // SAFETY: the caller's arguments, passed on; so in all functions below.
-    reported(
-        unsafe { real::get().malloc(bytes) },
+    let real = move || unsafe { real::get().malloc(bytes) };
+    allocate(
+        (Operation::Malloc, site, stack),
         bytes,
         AllocKind::Malloc,
+        real,
     )
 }
 
 /// # Safety
-/// See [`malloc`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn calloc(count: usize, bytes: usize) -> Pointer {
-    // SAFETY: see `malloc`.
-    let object = unsafe { real::get().calloc(count, bytes) };
-    reported(object, count.wrapping_mul(bytes), AllocKind::Calloc)
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_calloc(count: usize, bytes: usize, site: u64, stack: u64) -> Pointer {
+    // SAFETY: see `counted_malloc`.
+    let real = move || unsafe { real::get().calloc(count, bytes) };
+    let total = count.wrapping_mul(bytes);
+    allocate(
+        (Operation::Calloc, site, stack),
+        total,
+        AllocKind::Calloc,
+        real,
+    )
 }
 
 /// # Safety
-/// See [`malloc`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn free(object: Pointer) {
-    if real::is_early(object) {
-        return;
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_free(object: Pointer, site: u64, stack: u64) {
+    // SAFETY: see `counted_malloc`.
+    release((Operation::Free, site, stack), object, move || unsafe {
+        real::get().free(object);
+    });
+}
+
+/// # Safety
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_free_sized(object: Pointer, bytes: usize, site: u64, stack: u64) {
+    // SAFETY: see `counted_malloc`.
+    release(
+        (Operation::FreeSized, site, stack),
+        object,
+        move || unsafe {
+            real::get().free_sized(object, bytes);
+        },
+    );
+}
+
+/// # Safety
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_free_aligned_sized(
+    object: Pointer,
+    alignment: usize,
+    bytes: usize,
+    site: u64,
+    stack: u64,
+) {
+    // SAFETY: see `counted_malloc`.
+    release(
+        (Operation::FreeSized, site, stack),
+        object,
+        move || unsafe {
+            real::get().free_aligned_sized(object, alignment, bytes);
+        },
+    );
+}
+
+/// # Safety
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_usable_size(object: Pointer, site: u64, stack: u64) -> usize {
+    // SAFETY: see `counted_malloc`.
+    let real = || unsafe { real::get().malloc_usable_size(object) };
+    match operations::is_off() {
+        true => real(),
+        false => operations::asked(site, stack, real),
     }
-    dying(object as u64);
-    // SAFETY: see `malloc`.
-    unsafe { real::get().free(object) };
 }
 
 /// # Safety
-/// See [`malloc`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn realloc(old: Pointer, bytes: usize) -> Pointer {
-    // SAFETY: see `malloc`.
-    unsafe { again(old, bytes, AllocKind::Realloc) }
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_realloc(old: Pointer, bytes: usize, site: u64, stack: u64) -> Pointer {
+    // SAFETY: see `counted_malloc`.
+    unsafe {
+        again(
+            old,
+            bytes,
+            AllocKind::Realloc,
+            (Operation::Realloc, site, stack),
+        )
+    }
 }
 
 /// # Safety
-/// See [`malloc`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn reallocarray(old: Pointer, count: usize, bytes: usize) -> Pointer {
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_reallocarray(
+    old: Pointer,
+    count: usize,
+    bytes: usize,
+    site: u64,
+    stack: u64,
+) -> Pointer {
     let Some(total) = count.checked_mul(bytes) else {
-        // SAFETY: see `malloc`. The real function refuses.
+        // SAFETY: see `counted_malloc`. The real function refuses.
         return unsafe { real::get().reallocarray(old, count, bytes) };
     };
     // The C library's own would call `realloc` through this library, and the object would be reported
     // twice.
-    // SAFETY: see `malloc`.
-    unsafe { again(old, total, AllocKind::ReallocArray) }
+    let call = (Operation::ReallocArray, site, stack);
+    // SAFETY: see `counted_malloc`.
+    unsafe { again(old, total, AllocKind::ReallocArray, call) }
 }
 
 /// A reallocation to `bytes`.
-unsafe fn again(old: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
+unsafe fn again(
+    old: Pointer,
+    bytes: usize,
+    kind: AllocKind,
+    (operation, site, stack): (Operation, u64, u64),
+) -> Pointer {
     if real::is_early(old) {
         // SAFETY: an ordinary allocation.
-        let fresh = unsafe { malloc(bytes) };
+        let fresh = unsafe { counted_malloc(bytes, site, stack) };
         if !fresh.is_null() {
             real::move_early(old, fresh, bytes);
         }
         return fresh;
     }
-    let was_recorded = !old.is_null() && dying(old as u64);
-    // SAFETY: see `malloc`.
+    let was_recorded = !old.is_null() && reported_end(old);
+    let mut ongoing = match operations::is_off() {
+        true => None,
+        false => Ongoing::begin(operation, site, stack),
+    };
+    let taken = ongoing.is_some().then(|| operations::take(old)).flatten();
+    if let Some(ongoing) = &mut ongoing {
+        ongoing.start();
+    }
+    // SAFETY: see `counted_malloc`.
     let object = unsafe { real::get().realloc(old, bytes) };
+    if let Some(ongoing) = ongoing {
+        match real::is_early(object) {
+            true => ongoing.abandon(),
+            false => ongoing.allocated(object, bytes, taken),
+        }
+    }
     if object.is_null() && bytes != 0 && was_recorded {
         // It failed, and the old object lives on, under a size that is known only roughly.
         // SAFETY: the object is alive.
         let usable = unsafe { real::get().malloc_usable_size(old) };
-        reported(old, usable, kind);
+        reported_if_wanted(old, usable, kind);
         return object;
     }
-    reported(object, bytes, kind)
+    reported_if_wanted(object, bytes, kind)
 }
 
 /// # Safety
-/// See [`malloc`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memalign(alignment: usize, bytes: usize) -> Pointer {
-    // SAFETY: see `malloc`.
-    reported(
-        unsafe { real::get().memalign(alignment, bytes) },
-        bytes,
-        AllocKind::Memalign,
-    )
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_memalign(
+    alignment: usize,
+    bytes: usize,
+    site: u64,
+    stack: u64,
+) -> Pointer {
+    // SAFETY: see `counted_malloc`.
+    let real = move || unsafe { real::get().memalign(alignment, bytes) };
+    let call = (Operation::Memalign, site, stack);
+    allocate(call, bytes, AllocKind::Memalign, real)
 }
 
 /// # Safety
-/// See [`malloc`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> Pointer {
-    // SAFETY: see `malloc`.
-    reported(
-        unsafe { real::get().aligned_alloc(alignment, bytes) },
-        bytes,
-        AllocKind::AlignedAlloc,
-    )
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_aligned_alloc(
+    alignment: usize,
+    bytes: usize,
+    site: u64,
+    stack: u64,
+) -> Pointer {
+    // SAFETY: see `counted_malloc`.
+    let real = move || unsafe { real::get().aligned_alloc(alignment, bytes) };
+    let call = (Operation::AlignedAlloc, site, stack);
+    allocate(call, bytes, AllocKind::AlignedAlloc, real)
 }
 
 /// # Safety
-/// See [`malloc`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_memalign(result: *mut Pointer, alignment: usize, bytes: usize) -> c_int {
-    let mut object = null_mut();
-    // SAFETY: see `malloc`; the real function writes to a local of the right type.
-    let status = unsafe { real::get().posix_memalign(&raw mut object, alignment, bytes) };
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_posix_memalign(
+    result: *mut Pointer,
+    alignment: usize,
+    bytes: usize,
+    site: u64,
+    stack: u64,
+) -> c_int {
+    let mut status = 0;
+    let call = (Operation::PosixMemalign, site, stack);
+    let object = allocate(call, bytes, AllocKind::PosixMemalign, || {
+        let mut object = null_mut();
+        // SAFETY: see `counted_malloc`; the real function writes to a local of the right type.
+        status = unsafe { real::get().posix_memalign(&raw mut object, alignment, bytes) };
+        object
+    });
     if status == 0 {
         // SAFETY: the caller's pointer; on failure it stays untouched, as the manual promises.
-        unsafe { *result = reported(object, bytes, AllocKind::PosixMemalign) };
+        unsafe { *result = object };
     }
     status
 }
 
 /// # Safety
-/// See [`malloc`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn valloc(bytes: usize) -> Pointer {
-    // SAFETY: see `malloc`.
-    reported(
-        unsafe { real::get().valloc(bytes) },
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_valloc(bytes: usize, site: u64, stack: u64) -> Pointer {
+    // SAFETY: see `counted_malloc`.
+    let real = move || unsafe { real::get().valloc(bytes) };
+    allocate(
+        (Operation::Valloc, site, stack),
         bytes,
         AllocKind::Valloc,
+        real,
     )
 }
 
 /// # Safety
-/// See [`malloc`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pvalloc(bytes: usize) -> Pointer {
-    // SAFETY: see `malloc`.
-    reported(
-        unsafe { real::get().pvalloc(bytes) },
+/// See [`counted_malloc`].
+unsafe extern "C" fn counted_pvalloc(bytes: usize, site: u64, stack: u64) -> Pointer {
+    // SAFETY: see `counted_malloc`.
+    let real = move || unsafe { real::get().pvalloc(bytes) };
+    allocate(
+        (Operation::Pvalloc, site, stack),
         bytes,
         AllocKind::Pvalloc,
+        real,
     )
 }

@@ -26,6 +26,7 @@ mod heap;
 mod inherited;
 mod maps;
 mod modules;
+mod operations;
 mod pages;
 mod process;
 mod real;

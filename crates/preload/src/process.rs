@@ -15,6 +15,7 @@ use std::sync::atomic::{
 
 use varve_preload_abi::channel::Kind;
 use varve_preload_abi::client::{Address, Connection, close};
+use varve_preload_abi::operations::{ONLY_OPERATIONS_VARIABLE, OPERATIONS_VARIABLE};
 use varve_preload_abi::{
     DIRECTORY_VARIABLE, Event, Fullness, IDENTITY_VARIABLE, MAX_FRAMES, MAX_FRAMES_VARIABLE,
     MIN_OBJECT_VARIABLE, OwnMemory, Record, RingWriter, StartCause, TRAPS_VARIABLE,
@@ -22,12 +23,27 @@ use varve_preload_abi::{
 };
 
 use crate::thread::{Nesting, Thread};
-use crate::{ARENA, handler, inherited, sys, thread, threads, unwind, writes};
+use crate::{ARENA, handler, inherited, operations, sys, thread, threads, unwind, writes};
 
 /// State of the process's ring; wiped to zeroes in a forked child.
 struct State {
     status: AtomicU32,
     ring: UnsafeCell<MaybeUninit<RingWriter>>,
+    /// Where the tables of operations are; 0: not asked for yet, or [`NO_OPERATIONS`].
+    operations: AtomicUsize,
+    /// Whether somebody asks.
+    asks: AtomicBool,
+}
+
+/// In place of an address: operations are not counted.
+pub(crate) const NO_OPERATIONS: usize = 1;
+
+/// What became of asking for memory for the tables of operations.
+pub(crate) enum Operations {
+    /// It is here.
+    At(NonNull<u8>),
+    /// There is none.
+    None,
 }
 
 const FRESH: u32 = 0;
@@ -50,6 +66,8 @@ const UNWATCHED: u8 = 2;
 static MODE: AtomicU8 = AtomicU8::new(UNREAD);
 
 static MIN_OBJECT: AtomicUsize = AtomicUsize::new(4096);
+/// Nothing is to be reported of objects and mappings.
+static ONLY_OPERATIONS: AtomicBool = AtomicBool::new(false);
 static FRAME_LIMIT: AtomicUsize = AtomicUsize::new(64);
 /// Set once the program confines itself with seccomp: from then on no new kind of system call.
 pub(crate) static CONFINED: AtomicBool = AtomicBool::new(false);
@@ -83,6 +101,12 @@ pub(crate) fn follow_min_object(ring: &RingWriter) {
     }
 }
 
+/// Whether nothing is to be reported of objects and mappings.
+#[inline]
+pub(crate) fn reports_no_objects() -> bool {
+    ONLY_OPERATIONS.load(Ordering::Relaxed)
+}
+
 pub(crate) fn frame_limit() -> usize {
     FRAME_LIMIT.load(Ordering::Relaxed)
 }
@@ -99,6 +123,47 @@ pub(crate) fn set_confined() {
 
 pub(crate) fn is_confined() -> bool {
     CONFINED.load(Ordering::Relaxed)
+}
+
+/// Where the tables of operations are; 0: not known yet, or [`NO_OPERATIONS`].
+#[inline]
+pub(crate) fn operations_at() -> usize {
+    // SAFETY: null, or a mapping that stays.
+    let state = unsafe { STATE.load(Ordering::Acquire).as_ref() };
+    state.map_or(0, |state| state.operations.load(Ordering::Acquire))
+}
+
+/// Has the tables asked for, once; where they are, or [`NO_OPERATIONS`]. None where it is too early to know.
+pub(crate) fn attach_operations(ask: impl FnOnce() -> Operations) -> Option<usize> {
+    if !read_settings() {
+        return None;
+    }
+    // Nobody counts: the recorder is not asked, as asking takes a while.
+    if operations::is_off() {
+        return Some(NO_OPERATIONS);
+    }
+    let state = state()?;
+    while state.asks.swap(true, Ordering::AcqRel) {
+        sys::yield_now();
+    }
+    let mut at = state.operations.load(Ordering::Acquire);
+    if at == 0 {
+        at = match ask_allowed().then(ask) {
+            Some(Operations::At(memory)) => memory.as_ptr() as usize,
+            _ => NO_OPERATIONS,
+        };
+        state.operations.store(at, Ordering::Release);
+    }
+    state.asks.store(false, Ordering::Release);
+    Some(at)
+}
+
+/// Whether a connection to the recorder may be made.
+fn ask_allowed() -> bool {
+    if inherited::forbids_the_library() {
+        set_confined();
+    }
+    !is_confined()
 }
 
 /// The process's ring, made if need be; `None` if there is none to be had.
@@ -440,6 +505,12 @@ fn read_settings() -> bool {
     let listener = variable(DIRECTORY_VARIABLE)
         .zip(variable(IDENTITY_VARIABLE))
         .and_then(|(folder, identity)| Address::new(folder, identity));
+    let every = variable(OPERATIONS_VARIABLE);
+    ONLY_OPERATIONS.store(
+        every.is_some() && variable(ONLY_OPERATIONS_VARIABLE).is_some(),
+        Ordering::Relaxed,
+    );
+    operations::switch(every.is_some() && listener.is_some());
     let mode = match listener {
         Some(listener) => {
             // SAFETY: `MODE` has not moved on yet, and the first event comes before a second thread.

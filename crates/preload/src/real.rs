@@ -66,7 +66,19 @@ macro_rules! real_functions {
     };
 }
 
+// Looking one up may allocate, for the message that there is none, and an allocator's first call maps memory. So what maps comes first, then what
+// says how large a block is, which counting asks; names that most libraries lack come last.
 real_functions! {
+    mmap as "mmap" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer,
+        else raw(libc::SYS_mmap, [address as usize, bytes, protection as usize, flags as usize, fd as usize, offset as usize]) as Pointer;
+    mmap64 as "mmap64" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer,
+        else raw(libc::SYS_mmap, [address as usize, bytes, protection as usize, flags as usize, fd as usize, offset as usize]) as Pointer;
+    munmap as "munmap" (address: Pointer, bytes: usize) -> c_int,
+        else raw(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0]) as c_int;
+    mremap as "mremap" (old: Pointer, old_bytes: usize, bytes: usize, flags: c_int, address: Pointer) -> Pointer, else libc::MAP_FAILED;
+    brk as "brk" (address: Pointer) -> c_int, else -1;
+    sbrk as "sbrk" (increment: isize) -> Pointer, else libc::MAP_FAILED;
+    malloc_usable_size as "malloc_usable_size" (object: Pointer) -> usize, else 0;
     malloc as "malloc" (bytes: usize) -> Pointer, else early(bytes, 16);
     calloc as "calloc" (count: usize, bytes: usize) -> Pointer,
         else count.checked_mul(bytes).map_or(null_mut(), |bytes| early(bytes, 16));
@@ -79,13 +91,6 @@ real_functions! {
     posix_memalign as "posix_memalign" (result: *mut Pointer, alignment: usize, bytes: usize) -> c_int, else libc::ENOMEM;
     valloc as "valloc" (bytes: usize) -> Pointer, else early(bytes, 4096);
     pvalloc as "pvalloc" (bytes: usize) -> Pointer, else early(bytes.next_multiple_of(4096), 4096);
-    malloc_usable_size as "malloc_usable_size" (object: Pointer) -> usize, else 0;
-    mmap as "mmap" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer, else libc::MAP_FAILED;
-    mmap64 as "mmap64" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer, else libc::MAP_FAILED;
-    munmap as "munmap" (address: Pointer, bytes: usize) -> c_int, else -1;
-    mremap as "mremap" (old: Pointer, old_bytes: usize, bytes: usize, flags: c_int, address: Pointer) -> Pointer, else libc::MAP_FAILED;
-    brk as "brk" (address: Pointer) -> c_int, else -1;
-    sbrk as "sbrk" (increment: isize) -> Pointer, else libc::MAP_FAILED;
     pthread_create as "pthread_create" (thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: StartRoutine, argument: Pointer) -> c_int, else libc::EAGAIN;
     epoll_wait as "epoll_wait" (epoll: c_int, events: *mut libc::epoll_event, most: c_int, timeout: c_int) -> c_int, else -1;
     epoll_pwait as "epoll_pwait" (epoll: c_int, events: *mut libc::epoll_event, most: c_int, timeout: c_int, mask: *const libc::sigset_t) -> c_int, else -1;
@@ -133,6 +138,21 @@ real_functions! {
     dlclose as "dlclose" (handle: Pointer) -> c_int, else -1;
     end as "_exit" (status: c_int) -> (), else Default::default();
     prctl as "prctl" (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
+    free_sized as "free_sized" (old: Pointer, bytes: usize) -> (), else { let _ = bytes; REAL.plain_free(old) };
+    free_aligned_sized as "free_aligned_sized" (old: Pointer, alignment: usize, bytes: usize) -> (), else { let _ = (alignment, bytes); REAL.plain_free(old) };
+}
+
+impl Real {
+    /// Where the next library has no other way to free.
+    fn plain_free(&self, old: Pointer) {
+        // SAFETY: the caller's block.
+        unsafe { self.free(old) };
+    }
+
+    /// Where the next library's `malloc` is.
+    pub(crate) fn malloc_at(&self) -> *const c_void {
+        self.malloc.load(Ordering::Relaxed)
+    }
 }
 
 /// The next library's functions, looked up at their first use.

@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use varve_preload_abi::RingWriter;
+use varve_preload_abi::operations::Running;
 
 use crate::{process, sys};
 
@@ -21,10 +22,10 @@ global_asm!(
     ".globl varve_preload_thread",
     ".hidden varve_preload_thread",
     ".type varve_preload_thread, @object",
-    ".size varve_preload_thread, 64",
+    ".size varve_preload_thread, 128",
     ".balign 64",
     "varve_preload_thread:",
-    ".zero 64",
+    ".zero 128",
     ".popsection",
 );
 
@@ -44,9 +45,16 @@ pub(crate) struct Thread {
     pub(crate) stack_high: Cell<u64>,
     /// Nanoseconds spent on records that the ring does not count yet.
     spent: Cell<u64>,
+    /// The allocator operation that runs.
+    pub(crate) running: Running,
+    /// Where the tables of operations are in which the thread has a block, and that block.
+    pub(crate) tables: Cell<usize>,
+    pub(crate) block: Cell<usize>,
+    /// An operation ran within the one that runs.
+    pub(crate) inner: Cell<bool>,
 }
 
-const _: () = assert!(size_of::<Thread>() == 64);
+const _: () = assert!(size_of::<Thread>() == 128);
 
 /// The calling thread's state.
 #[inline]
@@ -62,12 +70,23 @@ pub(crate) fn current() -> &'static Thread {
             options(nostack, readonly),
         );
     }
-    // SAFETY: the block is 64 zeroed bytes, a valid `Thread`, and lives as long as the thread; the
+    // SAFETY: the block is 128 zeroed bytes, a valid `Thread`, and lives as long as the thread; the
     // reference does not leave it, since `Thread` is not `Sync`.
     unsafe { &*pointer }
 }
 
 impl Thread {
+    /// How far from the thread pointer [`Thread::running`] is; the same for all threads.
+    pub(crate) fn running_place(&self) -> i64 {
+        let pointer: u64;
+        // SAFETY: reads the thread pointer, which the x86-64 ABI keeps at fs:0.
+        unsafe {
+            asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly));
+        }
+        let at = &raw const self.running as u64;
+        at.wrapping_sub(pointer).cast_signed()
+    }
+
     /// The kernel's id of the thread.
     #[inline]
     pub(crate) fn tid(&self) -> u32 {

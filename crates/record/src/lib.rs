@@ -25,8 +25,8 @@ pub use hold::watchdog::{Order, watch};
 pub use interrupts::{Interruptible, Tell, interruptible};
 pub use leftovers::{Leftover, LeftoverKind, clean_leftovers, find_leftovers};
 pub use options::{
-    Ablation, CountsChoice, Live, RecordOptions, SamplesChoice, Show, TargetChoice, TrapsChoice,
-    VanishChoice, WritesChoice,
+    Ablation, CountsChoice, Live, OperationsChoice, RecordOptions, SamplesChoice, Show,
+    TargetChoice, TrapsChoice, VanishChoice, WritesChoice,
 };
 pub use probes::counts::recovery::{read_counts, recover_counts};
 pub use probes::samples::hardware::refusal;

@@ -134,6 +134,15 @@ pub struct CountsChoice {
     pub interval_accesses: u64,
 }
 
+/// Allocator operations are to be counted.
+#[derive(Clone, Debug)]
+pub struct OperationsChoice {
+    /// Of so many operations one is timed, 1 at least.
+    pub every: u32,
+    /// The library whose allocator the target is to use; None: its own.
+    pub allocator: Option<PathBuf>,
+}
+
 /// How a recording goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Live {
@@ -188,6 +197,10 @@ pub struct RecordOptions {
     pub traps: TrapsChoice,
     /// Whether every access is to be counted. Then nothing is scanned, trapped or sampled.
     pub counts: Option<CountsChoice>,
+    /// Whether allocator operations are to be counted.
+    pub operations: Option<OperationsChoice>,
+    /// Whether pages are recorded, and objects, faults and samples; without them only what else is asked for.
+    pub pages: bool,
     /// How long the target is to run before its accesses are recorded; its objects are known from the beginning.
     pub delay: Duration,
     /// How long to record at most; None: until the target ends or a signal arrives.
@@ -201,6 +214,11 @@ pub struct RecordOptions {
 }
 
 impl RecordOptions {
+    /// Whether the pages of the target itself are recorded as they are touched.
+    pub(crate) fn scans(&self) -> bool {
+        self.counts.is_none() && self.pages
+    }
+
     pub(crate) fn lacks(&self, mechanism: Ablation) -> bool {
         self.without.contains(&mechanism)
     }

@@ -7,6 +7,7 @@ pub(crate) mod counts;
 pub(crate) mod faults;
 pub(crate) mod generated;
 pub(crate) mod heap;
+pub(crate) mod operations;
 pub(crate) mod pressure;
 pub(crate) mod samples;
 pub(crate) mod scan;
@@ -29,9 +30,9 @@ use crate::target::channel::{Channel, Offers};
 use crate::{RecordError, RecordOptions};
 
 /// All probes, in the order in which they are asked: samples are collected before the heap's rings, which say what
-/// is needed to understand them; protection against unseen writes comes before pages are moved; the emulator wraps what
+/// is needed to understand them; operations may put an allocator behind the heap's library; protection against unseen writes comes before pages are moved; the emulator wraps what
 /// all others have prepared.
-pub(crate) const KINDS: [Kind; 10] = [
+pub(crate) const KINDS: [Kind; 11] = [
     scan::KIND,
     vanish::KIND,
     writes::KIND,
@@ -39,6 +40,7 @@ pub(crate) const KINDS: [Kind; 10] = [
     traps::KIND,
     samples::KIND,
     heap::KIND,
+    operations::KIND,
     generated::KIND,
     pressure::KIND,
     counts::KIND,

@@ -148,9 +148,9 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         }
     };
     // Of a program in an emulator nobody expects it to be held.
-    let held_by = match options.counts {
-        Some(_) => String::new(),
-        None => boundaries.sentence(&target.hold),
+    let held_by = match options.scans() {
+        false => String::new(),
+        true => boundaries.sentence(&target.hold),
     };
     // The watchdog ends last: what it cares for is gone then.
     drop((kernel, events, target.hold));
@@ -251,10 +251,14 @@ impl Recorder<'_> {
             let meter = Meter::new(self.manifest.machine.cpus)
                 .map_err(RecordError::system("measure the cost of a first access"))?;
             self.meter = Some(meter);
-            varve_sys::thread_priority(-20);
             let missing = self.kernel.missing_promised();
             let tables = &mut self.events.state.tables;
             tables.lost_in_all(monotonic_now(), Loss::MissingMechanisms, missing);
+        }
+        // Calls of the target's wait for the lock of its mappings, which looking at them takes: others must not keep it from that.
+        let is_urgent = self.is_timed() || self.options.operations.is_some();
+        if is_urgent {
+            varve_sys::thread_priority(-20);
         }
         // Whatever the target does from here on belongs to the first interval.
         let began = monotonic_now();
@@ -268,6 +272,8 @@ impl Recorder<'_> {
         let recorded = self.follow(began);
         if self.is_timed() {
             self.target.release();
+        }
+        if is_urgent {
             // Nobody waits for what is left to be done.
             varve_sys::thread_priority(0);
         }
@@ -533,7 +539,7 @@ impl Recorder<'_> {
         }
         let child = self.target.child.as_ref();
         if let Some(signal) = pass_on(&mut self.signals, child)? {
-            if self.is_timed() {
+            if self.options.counts.is_none() {
                 self.interrupted = true;
                 return Ok(Some(End::Stopped));
             }

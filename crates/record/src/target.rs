@@ -39,8 +39,8 @@ impl Target {
         watchdog: &mut Watchdog,
     ) -> Result<Target, RecordError> {
         let made = match options.hold {
-            // An emulated program is never held.
-            _ if options.counts.is_some() => None,
+            // Who is emulated, or whose pages nobody reads, is never held.
+            _ if !options.scans() => None,
             HoldChoice::Ptrace => None,
             _ => Some(make_cgroup(watchdog)),
         };

@@ -1,6 +1,8 @@
 //! The text that `varve report` prints: a first screen, or the sections that were asked for.
 
 mod access_time;
+pub mod alloc;
+pub mod alloc_compare;
 mod chart;
 mod counts;
 mod findings;

@@ -1,5 +1,7 @@
 //! Whether a trace can be read as a whole.
 
+use varve_model::Capability;
+
 use crate::tables::*;
 use crate::{Trace, TraceError};
 
@@ -21,7 +23,21 @@ impl Trace {
         self.read_through::<ThreadRow>()?;
         self.read_through::<ProcessRow>()?;
         self.read_through::<CounterRow>()?;
-        self.read_through::<LossRow>()
+        self.read_through::<LossRow>()?;
+        if self.has_operations() {
+            self.read_through::<OperationRow>()?;
+            self.read_through::<OperationTimeRow>()?;
+            self.read_through::<OperationChargeRow>()?;
+            self.read_through::<HeapMemoryRow>()?;
+        }
+        Ok(())
+    }
+
+    /// Whether it has the tables of allocator operations.
+    #[must_use]
+    pub fn has_operations(&self) -> bool {
+        let has = &self.manifest.capabilities;
+        has.contains(&Capability::AllocatorOperations)
     }
 
     fn read_through<R: Row>(&self) -> Result<(), TraceError> {

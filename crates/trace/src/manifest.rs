@@ -59,6 +59,8 @@ pub struct Manifest {
     pub samples: Option<SamplesNote>,
     /// The trapped accesses; null where none were asked for.
     pub traps: Option<TrapsNote>,
+    /// How allocator operations were counted; null where they were not.
+    pub operations: Option<OperationsNote>,
     /// What a reader should know and no counter says, such as stripped files.
     pub modules: Vec<ModuleNote>,
     /// Of each table's file, by the table's name, once the trace is in order: readers refuse others.
@@ -250,6 +252,21 @@ pub struct Overhead {
     pub recorder_peak_bytes: Bytes,
 }
 
+/// How allocator operations were counted, and what that costs beside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationsNote {
+    /// Of so many operations one was timed, on average.
+    pub every: u32,
+    /// How often the clock of each CPU looked whether a thread was within an operation, per second; 0: it did not.
+    pub clock_rate: u32,
+    /// Whether the kernel's part charged system calls and page faults to operations.
+    pub charges: bool,
+    /// What a system call of anybody took before the kernel's part was there, and with it.
+    pub plain_call_ns: Duration,
+    /// See above.
+    pub call_ns: Duration,
+}
+
 /// How samples were taken and what became of them. Lost ones do not make a trace incomplete: samples are samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct SamplesNote {
@@ -383,6 +400,7 @@ impl Manifest {
             losses: BTreeMap::new(),
             samples: None,
             traps: None,
+            operations: None,
             modules: Vec::new(),
             checksums: BTreeMap::new(),
             notes: Vec::new(),

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::tables::{
-    CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ProcessRow, Row, SampleRow,
-    ThreadRow, TouchRow,
+    CountRow, CounterRow, FaultRow, HeapMemoryRow, IntervalRow, LossRow, MappingRow,
+    OperationChargeRow, OperationRow, OperationTimeRow, ProcessRow, Row, SampleRow, ThreadRow,
+    TouchRow,
 };
 use crate::writer::{TableWriter, write_table_to};
 use crate::{Destination, Scratch, Trace, TraceError, TraceFolder};
@@ -49,7 +50,14 @@ pub fn finish_tables(folder: &TraceFolder, progress: MergeProgress<'_>) -> Resul
     merge::<CountRow>(trace, to, &mut |_| ())?;
     merge_all_latest(trace, to)?;
     merge::<CounterRow>(trace, to, &mut |_| ())?;
-    merge::<LossRow>(trace, to, &mut |_| ())
+    merge::<LossRow>(trace, to, &mut |_| ())?;
+    if trace.has_operations() {
+        merge::<OperationRow>(trace, to, &mut |_| ())?;
+        merge::<OperationTimeRow>(trace, to, &mut |_| ())?;
+        merge::<OperationChargeRow>(trace, to, &mut |_| ())?;
+        merge::<HeapMemoryRow>(trace, to, &mut |_| ())?;
+    }
+    Ok(())
 }
 
 /// Merges the tables that cannot be read from their parts as they are, and leaves the trace as it is.

@@ -94,6 +94,9 @@ macro_rules! table {
     };
 }
 
+mod operations;
+pub use self::operations::{HeapMemoryRow, OperationChargeRow, OperationRow, OperationTimeRow};
+
 table! {
     /// One interval of the recording.
     IntervalRow in "intervals" growing ["interval", "start_ns", "end_ns"] ; chosen by selection::of_interval {
@@ -490,6 +493,10 @@ pub const ALL: &[Table] = &[
     ProcessRow::TABLE,
     CounterRow::TABLE,
     LossRow::TABLE,
+    OperationRow::TABLE,
+    OperationTimeRow::TABLE,
+    OperationChargeRow::TABLE,
+    HeapMemoryRow::TABLE,
     BirthRow::TABLE,
     DeathRow::TABLE,
     StackRow::TABLE,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use varve_trace::{Access, Existing, Output};
 
+use crate::commands::alloc::Alloc;
 use crate::commands::doctor::Doctor;
 use crate::commands::export::Export;
 use crate::commands::import::Import;
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     Record(Record),
     /// Show what a recording holds
     Report(Report),
+    /// Judge a program's allocator: what it costs, why, and which would not
+    Alloc(Alloc),
     /// Write a trace's accesses for another tool
     Export(Export),
     /// Make a trace of what another tool recorded

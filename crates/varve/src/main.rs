@@ -42,6 +42,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
     let done = rights::begin(&arguments.command).and_then(|()| match arguments.command {
         Command::Record(record) => commands::record::run(&record),
+        Command::Alloc(alloc) => commands::alloc::run(&alloc),
         Command::Report(report) => commands::report::run(&report),
         Command::Export(export) => commands::export::run(&export),
         Command::Import(import) => commands::import::run(&import),

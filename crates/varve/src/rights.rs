@@ -4,6 +4,7 @@ use varve_sys::rights::{self, Capability};
 
 use crate::arguments::Command;
 use crate::commands::Failure;
+use crate::commands::alloc::AllocCommand;
 
 /// To read a trace that is another user's.
 const TO_READ: [Capability; 1] = [Capability::DacReadSearch];
@@ -26,6 +27,10 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     }
     let given_up = rights::begin().and_then(|()| match command {
         Command::Record(_) | Command::Doctor(_) | Command::Watchdog { .. } => Ok(()),
+        Command::Alloc(alloc) => match alloc.command {
+            AllocCommand::Report(_) => rights::keep_if_root(&TO_READ),
+            _ => Ok(()),
+        },
         Command::Report(report) if report.html.is_none() && report.png.is_none() => {
             rights::keep_if_root(&TO_READ)
         }

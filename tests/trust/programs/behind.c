@@ -36,8 +36,19 @@ static void *map(char *at, size_t pages) {
   return made;
 }
 
+// Whether nothing lies behind it: where libraries lie depends on their sizes.
+static int is_free(char *at) {
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+  char *made = mmap(at, MANY * PAGE, PROT_NONE, flags, -1, 0);
+  return made != MAP_FAILED && !munmap(made, MANY * PAGE);
+}
+
 int main(int count, char **words) {
-  char *at = count > 1 ? end_of(words[1]) : NULL;
+  char *at = NULL;
+  for (int i = 1; i < count && !at; i++) {
+    at = end_of(words[i]);
+    if (at && !is_free(at)) at = NULL;
+  }
   if (!at) return 2;
   map(at, FEW);
   usleep(LONG_US);

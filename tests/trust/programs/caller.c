@@ -12,7 +12,7 @@
 static const char *ask(const char *folder)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	unsigned long hello[3], answer[2];
+	unsigned long hello[4] = { 0 }, answer[2];
 	char control[64];
 	struct iovec data = { answer, sizeof(answer) };
 	struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1, .msg_control = control,

@@ -32,7 +32,7 @@ int main(int count, char **arguments)
 {
 	const char *folder = count > 1 ? arguments[1] : getenv("VARVE_PRELOAD_DIR");
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	unsigned long hello[3], words[64], answer = HELLO;
+	unsigned long hello[4] = { 0 }, words[64], answer = HELLO;
 	char control[64], before[512], after[512];
 	struct iovec data = { words, sizeof(words) };
 	struct timeval limit = { 5, 0 };

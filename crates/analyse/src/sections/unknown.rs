@@ -28,7 +28,8 @@ const fn lacking(capability: Capability) -> Option<&'static str> {
         | Capability::Counts
         | Capability::ExactCounts
         | Capability::Traps
-        | Capability::Emulated => return None,
+        | Capability::Emulated
+        | Capability::AllocatorOperations => return None,
     })
 }
 

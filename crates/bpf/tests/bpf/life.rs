@@ -5,7 +5,9 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::common::{PAGE, Puppet, kernel, kernel_with, map_small, read_page, track, write_page};
-use varve_bpf::{Access, Event, ForkKind, Kernel, LoadOptions, MappingCall, Mode, TrackFlags};
+use varve_bpf::{
+    Access, Event, ForkKind, Kernel, LoadOptions, MappingCall, Mode, OPERATION_PROGRAMS, TrackFlags,
+};
 use varve_model::{Address, Bytes};
 
 const STORM: usize = 300;
@@ -340,4 +342,25 @@ fn a_recording_without_what_the_promise_rests_on_knows_that() {
     assert_eq!(none, 0, "this machine lacks nothing");
     assert_eq!(missing(&["lock_asked", "signal_deliver"]), Some(2));
     assert_eq!(missing(&["task_rename"]), Some(0));
+}
+
+#[test]
+fn the_programs_of_operations_are_one_mechanism() {
+    let found = |operations: bool, left_out: &[&'static str]| {
+        let options = LoadOptions {
+            operations,
+            left_out: left_out.to_vec(),
+            ..LoadOptions::default()
+        };
+        let kernel = kernel_with(&options)?;
+        let mut known = kernel.capabilities().iter();
+        let of_operations = known.find(|c| c.name == OPERATION_PROGRAMS);
+        Some(of_operations.map(|c| (c.available, c.detail.clone())))
+    };
+    let Some(all) = found(true, &[]) else { return };
+    assert_eq!(all, Some((true, "loaded".to_owned())));
+    let why = "operation_call_enter: switched off".to_owned();
+    let lacking = found(true, &["operation_call_enter"]);
+    assert_eq!(lacking, Some(Some((false, why))));
+    assert_eq!(found(false, &[]), Some(None));
 }

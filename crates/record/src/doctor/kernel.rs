@@ -1,6 +1,6 @@
 //! What the kernel offers: BPF programs, samples and userfaultfd.
 
-use varve_bpf::{Kernel, LoadOptions};
+use varve_bpf::{Kernel, LoadOptions, OPERATION_PROGRAMS};
 
 use super::{Brief, Check, Standing};
 
@@ -8,13 +8,16 @@ pub(super) fn programs() -> Vec<Check> {
     let all = LoadOptions {
         waits: true,
         harvest: true,
+        operations: true,
         ..LoadOptions::default()
     };
     match Kernel::load(&all) {
         Ok(mut kernel) => {
             let clock = clock_samples(&mut kernel);
+            let operations = operations(&kernel);
             let known = kernel.capabilities().iter();
             known
+                .filter(|c| c.name != OPERATION_PROGRAMS)
                 .map(|c| {
                     let lacking = match (c.required, c.promised) {
                         (true, _) => Standing::Required,
@@ -38,7 +41,7 @@ pub(super) fn programs() -> Vec<Check> {
                         },
                     }
                 })
-                .chain([clock, hardware_samples()])
+                .chain([clock, hardware_samples(), operations])
                 .collect()
         }
         Err(e) => {
@@ -53,6 +56,30 @@ pub(super) fn programs() -> Vec<Check> {
             }]
         }
     }
+}
+
+/// Tried for a moment: every system call of the machine is slower meanwhile.
+fn operations(kernel: &Kernel) -> Check {
+    let mut known = kernel.capabilities().iter();
+    let refused = known.find(|c| c.name == OPERATION_PROGRAMS && !c.available);
+    let tried = match refused {
+        Some(programs) => Err(programs.detail.clone()),
+        None => kernel.operations(1).map(drop).map_err(|e| e.to_string()),
+    };
+    Check::new(
+        OPERATION_PROGRAMS,
+        "which system calls, page faults and CPU time allocator operations take (varve alloc record)",
+        tried
+            .map(|()| "programs see every system call while operations are recorded, and at no other time".into())
+            .map_err(|why| {
+                (
+                    why,
+                    "the kernel needs tracepoints of system calls and page faults (CONFIG_FTRACE_SYSCALLS=y) and CONFIG_PERF_EVENTS=y; operations are counted and timed without them",
+                )
+            }),
+        Standing::Missing,
+    )
+    .feature("allocator operations (varve alloc record)")
 }
 
 fn clock_samples(kernel: &mut Kernel) -> Check {

@@ -1,20 +1,21 @@
 //! Page faults: address, thread, CPU, time, instruction, read or write.
 
-use varve_bpf::{Access, Event, Mode};
+use varve_bpf::{Access, Event, LoadOptions, Mode};
 use varve_trace::tables::FaultRow;
 
-use super::{Kind, Probe, Setup, Started, load_nothing};
-use crate::RecordError;
+use super::{Kind, Probe, Setup, Started};
 use crate::state::State;
+use crate::{RecordError, RecordOptions};
 
-pub(crate) const KIND: Kind = Kind {
-    load: load_nothing,
-    start,
-};
+pub(crate) const KIND: Kind = Kind { load, start };
+
+fn load(options: &RecordOptions, load: &mut LoadOptions) {
+    load.faults &= options.scans() || options.counts.is_some();
+}
 
 /// Those of an emulated program are the emulator's.
 fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
-    let wanted = setup.options.counts.is_none();
+    let wanted = setup.options.scans();
     Ok(wanted.then(|| Box::new(Faults) as Box<dyn Probe>))
 }
 

@@ -21,7 +21,7 @@ pub(crate) const KIND: Kind = Kind {
 
 /// The times of an emulated program are the emulator's.
 fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
-    if setup.options.counts.is_some() {
+    if !setup.options.scans() {
         return Ok(None);
     }
     Ok(Some(Box::new(Pressure {

@@ -38,7 +38,7 @@ enum Taker {
 
 /// `auto` takes what the processor has, and else the clock.
 fn taker(options: &RecordOptions) -> (Taker, u32) {
-    if options.counts.is_some() {
+    if !options.scans() {
         return (Taker::None, 0);
     }
     match options.samples {

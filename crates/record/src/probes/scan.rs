@@ -24,12 +24,12 @@ const MAX_OPEN: usize = 4096;
 pub(crate) const KIND: Kind = Kind { load, start };
 
 fn load(options: &RecordOptions, load: &mut LoadOptions) {
-    if options.counts.is_some() || options.lacks(Ablation::PageFlags) {
+    if !options.scans() || options.lacks(Ablation::PageFlags) {
         load.page_flags = PageFlags::Ignore;
     }
     // Pages can be moved away, and be protected, only from who stands still.
     let may_run_on = options.hold == HoldChoice::Auto && options.traps == TrapsChoice::Off;
-    if may_run_on && options.counts.is_none() && !options.lacks(Ablation::Hold) {
+    if may_run_on && options.scans() && !options.lacks(Ablation::Hold) {
         load.harvest = true;
         load.walk_regions = HARVEST_REGIONS;
     }
@@ -49,7 +49,10 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         slices: Slices::default(),
         left: Leftovers::default(),
     };
-    Ok((setup.options.counts.is_none()).then(|| Box::new(scan) as Box<dyn Probe>))
+    Ok(setup
+        .options
+        .scans()
+        .then(|| Box::new(scan) as Box<dyn Probe>))
 }
 
 /// Room for so much that is kept while it is cleared: of 2 MiB each.

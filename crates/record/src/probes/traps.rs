@@ -37,7 +37,7 @@ const MIN_REST: Duration = Duration(1_000_000);
 pub(crate) const KIND: Kind = Kind { load, start };
 
 fn is_wanted(options: &RecordOptions) -> bool {
-    options.traps != TrapsChoice::Off && options.counts.is_none()
+    options.traps != TrapsChoice::Off && options.scans()
 }
 
 fn load(options: &RecordOptions, load: &mut LoadOptions) {

@@ -32,7 +32,7 @@ fn load(options: &RecordOptions, load: &mut LoadOptions) {
 }
 
 fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
-    if setup.options.counts.is_some() || setup.options.lacks(Ablation::Vanish) {
+    if !setup.options.scans() || setup.options.lacks(Ablation::Vanish) {
         return Ok(None);
     }
     setup.flags = setup.flags | TrackFlags::VANISH;
@@ -53,7 +53,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
 
 /// Whether what is resident at one boundary is compared with what is at the next.
 pub(crate) fn compares(options: &RecordOptions, kernel: &Kernel) -> bool {
-    let is_wanted = options.counts.is_none() && !options.lacks(Ablation::Vanish);
+    let is_wanted = options.scans() && !options.lacks(Ablation::Vanish);
     is_wanted && kernel.vanish_hooks() == VanishHooks::Locks
 }
 

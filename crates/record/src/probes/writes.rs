@@ -30,9 +30,9 @@ pub(crate) const KIND: Kind = Kind {
 /// need no probe.
 fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let options = setup.options;
-    let choice = match options.counts {
-        Some(_) => WritesChoice::Off,
-        None => options.writes,
+    let choice = match options.scans() {
+        false => WritesChoice::Off,
+        true => options.writes,
     };
     match choice {
         WritesChoice::Off => Ok(None),

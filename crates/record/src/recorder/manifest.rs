@@ -33,7 +33,7 @@ pub(crate) fn new_manifest(options: &RecordOptions) -> Manifest {
             follow: options.follow,
             delay_ns: options.delay,
             min_object_bytes: options.min_object,
-            max_hold_ns: options.counts.is_none().then_some(options.max_hold),
+            max_hold_ns: options.scans().then_some(options.max_hold),
             thp_never: options.thp == varve_sys::ThpPolicy::Never,
             without: options
                 .without

@@ -13,14 +13,14 @@ pub(super) enum IntervalPolicy {
     Fixed(Duration),
     /// As short as the permitted overhead allows.
     Budget(Budget, Duration),
-    /// Others make them: nothing is held for them.
+    /// Others make them, or there are none: nothing is held for them.
     Counted,
 }
 
 impl IntervalPolicy {
     /// As asked for.
     pub(super) fn of(options: &RecordOptions) -> IntervalPolicy {
-        if options.counts.is_some() {
+        if !options.scans() {
             return IntervalPolicy::Counted;
         }
         match options.interval {

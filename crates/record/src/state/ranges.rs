@@ -9,6 +9,7 @@ use varve_model::{Address, Bytes, PAGE_BYTES};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     ends: BTreeMap<u64, u64>,
+    bytes: u64,
 }
 
 impl Ranges {
@@ -22,11 +23,21 @@ impl Ranges {
             if its_end < start {
                 break;
             }
-            self.ends.remove(&at);
+            self.take(at, its_end);
             start = start.min(at);
             end = end.max(its_end);
         }
+        self.put(start, end);
+    }
+
+    fn put(&mut self, start: u64, end: u64) {
         self.ends.insert(start, end);
+        self.bytes += end - start;
+    }
+
+    fn take(&mut self, start: u64, end: u64) {
+        self.ends.remove(&start);
+        self.bytes -= end - start;
     }
 
     pub(crate) fn remove(&mut self, address: Address, bytes: Bytes) {
@@ -38,12 +49,12 @@ impl Ranges {
             if its_end <= start {
                 break;
             }
-            self.ends.remove(&at);
+            self.take(at, its_end);
             if its_end > end {
-                self.ends.insert(end, its_end);
+                self.put(end, its_end);
             }
             if at < start {
-                self.ends.insert(at, start);
+                self.put(at, start);
             }
         }
     }
@@ -54,8 +65,19 @@ impl Ranges {
         }
     }
 
+    /// The ranges in order: address and length.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Address, Bytes)> + '_ {
+        let range = |(start, end): (&u64, &u64)| (Address(*start), Bytes(end - start));
+        self.ends.iter().map(range)
+    }
+
+    /// Bytes of all ranges.
+    pub(crate) fn bytes(&self) -> Bytes {
+        Bytes(self.bytes)
+    }
+
     pub(crate) fn clear(&mut self) {
-        self.ends.clear();
+        *self = Ranges::default();
     }
 
     fn last_up_to(&self, address: u64) -> Option<(u64, u64)> {
@@ -126,6 +148,9 @@ mod tests {
                     pages.retain(|p| !(first..first + count).contains(p));
                 }
             }
+            let in_ranges = ranges.iter().map(|(_, bytes)| bytes.0).sum::<u64>();
+            prop_assert_eq!(in_ranges, (pages.len() as u64) << 12);
+            prop_assert_eq!(ranges.bytes(), Bytes(in_ranges));
             for region in 0..5u64 {
                 let bits = ranges.pages_of(Address(region << 21));
                 for bit in 0..512u64 {

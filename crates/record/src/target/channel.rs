@@ -18,9 +18,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration as Wait, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use varve_bpf::TrackedProcesses;
+use varve_bpf::{RunningPlaces, TrackedProcesses};
 use varve_model::{Pid, Time};
 use varve_preload_abi::channel::{Kind, SOCKET};
+use varve_preload_abi::operations::OperationsReader;
 use varve_preload_abi::server::{Hello, Listener, Peer};
 use varve_preload_abi::{DIRECTORY_VARIABLE, IDENTITY_VARIABLE, RingReader};
 
@@ -52,6 +53,12 @@ pub(crate) enum Arrival {
     },
     /// It handed over a userfaultfd.
     UserFault { pid: Pid, fault: OwnedFd },
+    /// It was given memory for its tables of allocator operations.
+    Operations {
+        pid: Pid,
+        image: Time,
+        reader: OperationsReader,
+    },
     /// Its fault handler is at the other end.
     Handler {
         pid: Pid,
@@ -69,6 +76,17 @@ pub(crate) struct Offers {
     pub(crate) handlers: bool,
     /// Files of counts are given.
     pub(crate) counts: Option<CountFiles>,
+    /// Memory for tables of allocator operations is given.
+    pub(crate) operations: Option<OperationsOffer>,
+}
+
+/// What processes need that count their allocator operations.
+#[derive(Debug)]
+pub(crate) struct OperationsOffer {
+    /// How many operations there are to each that is timed.
+    pub(crate) every: u32,
+    /// Where the kernel's part is informed of where to look; none where it does not look.
+    pub(crate) places: Option<RunningPlaces>,
 }
 
 /// Where files of counts are made.
@@ -399,6 +417,18 @@ impl Server {
                 let files = files.ok_or(io::ErrorKind::Unsupported)?;
                 let own = files.make(pid, image)?;
                 peer.give(Kind::Counts, image.0, &[files.control.as_fd(), own.as_fd()])
+            }
+            Kind::Operations => {
+                let offer = self.offers.operations.as_ref();
+                let offer = offer.ok_or(io::ErrorKind::Unsupported)?;
+                let (reader, memory) = OperationsReader::create(offer.every)?;
+                // Before the process has its memory, so that its first operation is seen.
+                if let Some(places) = &offer.places {
+                    places.set(pid, hello.number.cast_signed());
+                }
+                let bytes = varve_preload_abi::operations::MEMORY_BYTES as u64;
+                let _ = self.say.send(Arrival::Operations { pid, image, reader });
+                peer.give(Kind::Operations, bytes, &[memory.as_fd()])
             }
             Kind::Handler => return Err(io::ErrorKind::Unsupported.into()),
         };

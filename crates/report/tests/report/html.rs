@@ -153,6 +153,7 @@ fn manifest() -> Manifest {
         losses: [("reclaim".to_owned(), 0)].into(),
         samples: None,
         traps: None,
+        operations: None,
         modules: vec![],
         checksums: Default::default(),
         notes: vec![],

@@ -46,6 +46,7 @@ fn manifest() -> Manifest {
         losses: Default::default(),
         samples: None,
         traps: None,
+        operations: None,
         modules: vec![],
         checksums: Default::default(),
         notes: vec![],

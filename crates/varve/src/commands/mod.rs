@@ -1,5 +1,6 @@
 //! One module per command; each resolves its arguments and calls one function of a library.
 
+pub(crate) mod alloc;
 mod closing;
 pub(crate) mod doctor;
 pub(crate) mod export;

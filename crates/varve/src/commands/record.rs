@@ -14,8 +14,9 @@ use varve_record::{
     Ablation, CountsChoice, HoldChoice, RecordError, RecordOptions, SamplesChoice, TargetChoice,
     TrapsChoice, VanishChoice, WritesChoice,
 };
+use varve_report::quoted_path;
 use varve_sys::ThpPolicy;
-use varve_trace::{Existing, IntervalChoice};
+use varve_trace::{Existing, IntervalChoice, Trace};
 
 use self::finish::finish;
 pub(super) use self::finish::put_in_order;
@@ -221,10 +222,29 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         );
         varve_ui::hint("to see its heap objects, record a copy without the setuid and setgid bits");
     }
+    record_with(options, CLOSING)
+}
+
+/// Records, and puts the trace in order.
+pub(super) fn record_with(options: RecordOptions, closing: Closing) -> Result<ExitCode, Failure> {
     let recorded = varve_record::record(&options);
     super::live::clear();
-    finish(recorded.map_err(failure)?)
+    finish(recorded.map_err(failure)?, closing)
 }
+
+/// What is said at the end of a recording.
+#[derive(Clone, Copy)]
+pub(super) struct Closing {
+    /// What was recorded.
+    pub(super) lines: fn(&Trace) -> Vec<String>,
+    /// What reads it, as the end of a sentence.
+    pub(super) next: fn(&Path) -> String,
+}
+
+const CLOSING: Closing = Closing {
+    lines: super::closing::lines,
+    next: |folder| format!("read it with `varve report {}`", quoted_path(folder)),
+};
 
 /// What counts every access, where that is asked for.
 fn counts(arguments: &Record) -> Result<Option<CountsChoice>, Failure> {
@@ -238,7 +258,7 @@ fn counts(arguments: &Record) -> Result<Option<CountsChoice>, Failure> {
     }))
 }
 
-fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
+pub(super) fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
     let target = match arguments.pid {
         Some(pid) => TargetChoice::Attach(Pid(pid)),
         None => TargetChoice::Command(arguments.command.clone()),
@@ -297,6 +317,8 @@ fn resolve(arguments: &Record) -> Result<RecordOptions, Failure> {
             _ => TrapsChoice::Off,
         },
         counts: counts(arguments)?,
+        operations: None,
+        pages: true,
         delay: arguments.delay.0,
         show: shows(arguments).then_some(super::live::show as varve_record::Show),
         duration: arguments.duration.map(|d| d.0),

@@ -65,7 +65,7 @@ pub(crate) enum MachineArgument {
 }
 
 /// Columns of the page where standard output is no terminal.
-const DEFAULT_WIDTH: usize = 100;
+pub(super) const DEFAULT_WIDTH: usize = 100;
 
 pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
     let trace = super::open::open(&arguments.trace)?;
@@ -114,7 +114,7 @@ fn page(analysis: &Analysis, arguments: &Report) -> String {
     varve_report::terminal::render(analysis, &arguments.trace, &options)
 }
 
-fn print(text: &str) -> Result<(), Failure> {
+pub(super) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // Nobody reads any more, such as `head`; that is no failure.

@@ -309,6 +309,7 @@ pub fn manifest() -> Manifest {
         losses: Default::default(),
         samples: None,
         traps: None,
+        operations: None,
         modules: vec![],
         checksums: Default::default(),
         notes: vec![],

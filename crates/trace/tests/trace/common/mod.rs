@@ -229,6 +229,15 @@ records! {
     ProcessRow { pid, parent, exe, file, command, born_ns, died_ns, exit_code, objects, objects_why }
     CounterRow { time_ns, node, name, value }
     LossRow { time_ns, kind, count }
+    OperationRow {
+        time_ns, pid, tid, operation, class_bytes, site, count, requested_bytes, usable_bytes, fresh, parallel, timed, timed_ns,
+    }
+    OperationTimeRow { time_ns, pid, kind, from_ns, to_ns, count }
+    OperationChargeRow { time_ns, pid, operation, site, name, count, total_ns, queued_ns, bytes }
+    HeapMemoryRow {
+        time_ns, pid, allocator, requested_bytes, usable_bytes, blocks, peak_requested_bytes, peak_usable_bytes, peak_ns,
+        resident_bytes, mapped_bytes, heap_resident_bytes, kept_bytes, own_bytes, uncounted, unknown_frees,
+    }
 }
 
 /// A row of any table.
@@ -254,6 +263,10 @@ macro_rules! each_table {
             $function::<ProcessRow>($($argument),*),
             $function::<CounterRow>($($argument),*),
             $function::<LossRow>($($argument),*),
+            $function::<OperationRow>($($argument),*),
+            $function::<OperationTimeRow>($($argument),*),
+            $function::<OperationChargeRow>($($argument),*),
+            $function::<HeapMemoryRow>($($argument),*),
             $function::<BirthRow>($($argument),*),
             $function::<DeathRow>($($argument),*),
             $function::<StackRow>($($argument),*),
@@ -280,7 +293,7 @@ pub fn manifest() -> Manifest {
         backend: Backend::Scan,
         capabilities: Capability::RECORDED
             .into_iter()
-            .chain([Capability::HeapObjects])
+            .chain([Capability::HeapObjects, Capability::AllocatorOperations])
             .collect(),
         recorder_pid: None,
         target: Target {
@@ -322,6 +335,7 @@ pub fn manifest() -> Manifest {
         losses: Default::default(),
         samples: None,
         traps: None,
+        operations: None,
         modules: vec![],
         checksums: Default::default(),
         notes: vec![],

@@ -207,6 +207,79 @@ fn losses() -> Vec<LossRow> {
     }]
 }
 
+fn operations() -> Vec<OperationRow> {
+    let row = |operation: &'static str, class_bytes, site| OperationRow {
+        time_ns: Time(500_000_000),
+        pid: Pid(100),
+        tid: Tid(101),
+        operation: operation.into(),
+        class_bytes,
+        site,
+        count: 1 << 40,
+        requested_bytes: Bytes(40 << 40),
+        usable_bytes: Bytes(48 << 40),
+        fresh: 3,
+        parallel: 0,
+        timed: 1 << 34,
+        timed_ns: Duration(90 << 34),
+    };
+    vec![
+        row("malloc", Some(Bytes(48)), Some(SiteId(1))),
+        row("delete[]", None, None),
+    ]
+}
+
+fn operation_times() -> Vec<OperationTimeRow> {
+    vec![OperationTimeRow {
+        time_ns: Time(500_000_000),
+        pid: Pid(100),
+        kind: "fresh".into(),
+        from_ns: Duration(16),
+        to_ns: Duration(18),
+        count: 7,
+    }]
+}
+
+fn operation_charges() -> Vec<OperationChargeRow> {
+    let row = |operation, site, name: &'static str| OperationChargeRow {
+        time_ns: Time(500_000_000),
+        pid: Pid(100),
+        operation,
+        site,
+        name: name.into(),
+        count: 2,
+        total_ns: Duration(3_000),
+        queued_ns: Duration(500),
+        bytes: Bytes(135_168),
+    };
+    vec![
+        row(Some("malloc".into()), Some(SiteId(1)), "brk"),
+        row(None, None, "clock_user"),
+    ]
+}
+
+fn heap_memory() -> Vec<HeapMemoryRow> {
+    let row = |resident_bytes| HeapMemoryRow {
+        time_ns: Time(50_000_000),
+        pid: Pid(100),
+        allocator: "/lib/libc.so.6".into(),
+        requested_bytes: Bytes(4000),
+        usable_bytes: Bytes(4008),
+        blocks: 4,
+        peak_requested_bytes: Bytes(5000),
+        peak_usable_bytes: Bytes(5016),
+        peak_ns: Time(40_000_000),
+        resident_bytes,
+        mapped_bytes: resident_bytes,
+        heap_resident_bytes: resident_bytes,
+        kept_bytes: resident_bytes.map(|_| Bytes(4096)),
+        own_bytes: Bytes(8 << 20),
+        uncounted: 0,
+        unknown_frees: 1,
+    };
+    vec![row(None), row(Some(Bytes(135_168)))]
+}
+
 fn births() -> Vec<BirthRow> {
     let row = |object, kind, made_by: &str, tid, site, pool| BirthRow {
         object: ObjectId(object),
@@ -334,6 +407,10 @@ pub(crate) fn finished(folder: &Path) -> Value {
     append(&mut writer, &mut expected, processes());
     append(&mut writer, &mut expected, counters());
     append(&mut writer, &mut expected, losses());
+    append(&mut writer, &mut expected, operations());
+    append(&mut writer, &mut expected, operation_times());
+    append(&mut writer, &mut expected, operation_charges());
+    append(&mut writer, &mut expected, heap_memory());
     // The merge leaves these in the order of what they speak of.
     expected.insert(
         "mappings".into(),

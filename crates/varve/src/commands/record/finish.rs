@@ -6,18 +6,18 @@ use varve_record::Summary;
 use varve_report::quoted_path;
 use varve_trace::{Destination, Moved, State, Trace, TraceFolder};
 
-use super::super::{Failure, closing};
-use super::failure;
+use super::super::Failure;
+use super::{Closing, failure};
 
 /// Puts the trace in order, and waits for a target that goes on.
-pub(super) fn finish(mut summary: Summary) -> Result<ExitCode, Failure> {
+pub(super) fn finish(mut summary: Summary, closing: Closing) -> Result<ExitCode, Failure> {
     // What was attached to may be there still, with the files that it has mapped.
     varve_record::keep_for_finish(summary.exit_code.is_none());
     let ended = summary.exit_code;
     // Who is recorded no more shall not wait for its trace either. Without breaks it may, a little.
     let _breaks = ended.is_none().then(varve_sys::Breaks::begin);
     let waiting = summary.waiting.take();
-    write(summary);
+    write(summary, closing);
     let code = match waiting {
         Some(target) => target.wait().map_err(failure)?,
         None => ended.unwrap_or(0),
@@ -26,7 +26,7 @@ pub(super) fn finish(mut summary: Summary) -> Result<ExitCode, Failure> {
 }
 
 /// Puts the trace in order and says where it is, or why it is not.
-fn write(summary: Summary) {
+fn write(summary: Summary, closing: Closing) {
     if let Some(trouble) = &summary.trouble {
         let (what, hint) = trouble.message();
         varve_ui::error(format!("the recording ended early: {what}"));
@@ -80,16 +80,12 @@ fn write(summary: Summary) {
             return;
         }
     };
-    let wrote = format!(
-        "wrote {}; read it with `varve report {}`",
-        path.display(),
-        quoted_path(&path)
-    );
+    let wrote = format!("wrote {}; {}", path.display(), (closing.next)(&path));
     // It is looked at once more for what is said of it.
     let _interruptible = varve_record::interruptible(format!("interrupted: {wrote}"), |sentence| {
         varve_ui::note(sentence);
     });
-    closing::lines(&trace).iter().for_each(varve_ui::note);
+    (closing.lines)(&trace).iter().for_each(varve_ui::note);
     varve_ui::note(wrote);
 }
 

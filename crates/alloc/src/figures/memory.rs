@@ -1,0 +1,142 @@
+//! The memory of processes.
+
+use std::collections::HashMap;
+
+use varve_model::{Bytes, Duration, Pid, Time};
+use varve_trace::tables::HeapMemoryRow;
+
+use super::{Memory, Moment, ProcessFigures};
+use crate::allocator_name;
+use crate::read::Tables;
+
+/// Moments that are kept of a run.
+const MAX_MOMENTS: usize = 512;
+/// So little is kept by any allocator.
+const FEW_BYTES: u64 = 4 << 20;
+
+/// All processes, and the one with the most memory.
+pub(super) fn processes(tables: &Tables) -> (Vec<ProcessFigures>, Option<Pid>) {
+    let mut counts: HashMap<Pid, u64> = HashMap::new();
+    for row in &tables.operations {
+        *counts.entry(row.pid).or_default() += row.count;
+    }
+    let mut found: HashMap<Pid, ProcessFigures> = HashMap::new();
+    for row in &tables.memory {
+        let of = found.entry(row.pid).or_insert_with(|| ProcessFigures {
+            pid: row.pid,
+            exe: tables.processes.get(&row.pid).cloned().unwrap_or_default(),
+            allocator: String::new(),
+            count: counts.get(&row.pid).copied().unwrap_or(0),
+            peak_requested_bytes: Bytes(0),
+        });
+        allocator_name(&row.allocator).clone_into(&mut of.allocator);
+        of.peak_requested_bytes = of.peak_requested_bytes.max(row.peak_requested_bytes);
+    }
+    let mut processes: Vec<ProcessFigures> = found.into_values().collect();
+    processes.sort_by_key(|p| (std::cmp::Reverse(p.peak_requested_bytes), p.pid));
+    let largest = processes.first().map(|p| p.pid);
+    (processes, largest)
+}
+
+pub(super) fn allocator_file(tables: &Tables, of: Option<Pid>) -> String {
+    let mut rows = tables.memory.iter().filter(|row| Some(row.pid) == of);
+    rows.next_back()
+        .map(|row| row.allocator.clone())
+        .unwrap_or_default()
+}
+
+/// One look at the resident pages of what the allocator has mapped.
+struct Look {
+    resident: u64,
+    /// What of that lay in no block.
+    kept: u64,
+    /// How long until the next look.
+    lasted: u64,
+}
+
+/// The looks, or why there are none that say something.
+fn looks(tables: &Tables, rows: &[&HeapMemoryRow]) -> Result<Vec<Look>, String> {
+    let lost = tables.lost_mappings;
+    if lost > 0 {
+        let lost = varve_analyse::format::counted(lost, "change");
+        return Err(format!("{lost} of mappings were not seen"));
+    }
+    if rows.iter().all(|row| row.mapped_bytes.is_none()) {
+        return Err("the kernel's part did not see what the allocator maps".to_owned());
+    }
+    let mapped = rows.iter().filter_map(|row| row.mapped_bytes).max();
+    let used = rows.iter().map(|row| row.peak_usable_bytes).max();
+    if used.unwrap_or_default().0 > mapped.unwrap_or_default().0 + FEW_BYTES {
+        return Err("the allocator has memory that nobody saw it map: it took that before its first operation, or outside of operations".to_owned());
+    }
+    let looked = rows.iter().filter(|row| row.heap_resident_bytes.is_some());
+    let looked: Vec<&HeapMemoryRow> = looked.copied().collect();
+    if looked.is_empty() {
+        return Err("the process ended before anybody looked".to_owned());
+    }
+    // What stays the same is not written again.
+    let ends = looked.iter().skip(1).chain(rows.last());
+    let look = |(row, end): (&&HeapMemoryRow, &&HeapMemoryRow)| Look {
+        resident: row.heap_resident_bytes.unwrap_or_default().0,
+        kept: row.kept_bytes.unwrap_or_default().0,
+        lasted: end.time_ns.0.saturating_sub(row.time_ns.0),
+    };
+    Ok(looked.iter().zip(ends).map(look).collect())
+}
+
+pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
+    let rows: Vec<&HeapMemoryRow> = tables
+        .memory
+        .iter()
+        .filter(|row| Some(row.pid) == of)
+        .collect();
+    let Some(last) = rows.last() else {
+        return Memory::default();
+    };
+    let since = |time: Time| Duration(time.0.saturating_sub(start.0));
+    let peak = rows
+        .iter()
+        .max_by_key(|row| row.peak_requested_bytes)
+        .unwrap_or(last);
+    let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+    let usable = peak.peak_usable_bytes.0.max(peak.peak_requested_bytes.0);
+    let (looks, unknown) = match looks(tables, &rows) {
+        Ok(looks) => (looks, None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
+    let resident = looks.iter().map(|look| Bytes(look.resident)).max();
+    let lasted: u64 = looks.iter().map(|look| look.lasted).sum();
+    let mostly = looks
+        .iter()
+        .filter(|look| look.kept > FEW_BYTES && look.kept * 2 > look.resident);
+    let mostly: u64 = mostly.map(|look| look.lasted).sum();
+    let step = rows.len().div_ceil(MAX_MOMENTS).max(1);
+    let moment = |row: &&HeapMemoryRow| Moment {
+        time_ns: since(row.time_ns),
+        requested_bytes: row.requested_bytes,
+        usable_bytes: row.usable_bytes,
+        resident_bytes: row.resident_bytes,
+        heap_resident_bytes: row.heap_resident_bytes,
+    };
+    Memory {
+        peak_requested_bytes: peak.peak_requested_bytes,
+        peak_usable_bytes: Bytes(usable),
+        peak_ns: since(peak.peak_ns),
+        peak_resident_bytes: rows.iter().filter_map(|row| row.resident_bytes).max(),
+        peak_heap_resident_bytes: resident,
+        end_requested_bytes: last.requested_bytes,
+        end_blocks: last.blocks,
+        internal_fragmentation: share(usable - peak.peak_requested_bytes.0, usable),
+        blowup: resident.map(|most| share(most.0, peak.peak_requested_bytes.0)),
+        kept_bytes: looks.iter().map(|look| Bytes(look.kept)).max(),
+        mostly_kept: (lasted > 0).then(|| share(mostly, lasted)),
+        mostly_kept_ns: (lasted > 0).then_some(Duration(mostly)),
+        unknown,
+        own_bytes: rows
+            .iter()
+            .map(|row| row.own_bytes)
+            .max()
+            .unwrap_or_default(),
+        over_time: rows.iter().step_by(step).map(moment).collect(),
+    }
+}

@@ -1,0 +1,281 @@
+//! Operations by name, caller, class and thread, and what the kernel did within them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use varve_model::{Bytes, Duration, Pid, SiteId, Tid};
+use varve_trace::tables::OperationRow;
+
+use super::{CallFigures, ClassFigures, Faults, OperationFigures, SiteFigures, ThreadFigures};
+use crate::read::Tables;
+
+/// Rows of one thread, operation, class and caller, added up: what all took is made of what those took that were timed.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    count: u64,
+    timed: u64,
+    timed_ns: u64,
+}
+
+impl Sum {
+    fn add(&mut self, row: &OperationRow) {
+        self.count += row.count;
+        self.timed += row.timed;
+        self.timed_ns += row.timed_ns.0;
+    }
+
+    /// What all took, where `others` are similar operations: rows of which none was timed take what those did.
+    fn estimate(&self, others: &Sum) -> f64 {
+        let of = if self.timed > 0 { self } else { others };
+        match of.timed {
+            0 => 0.0,
+            timed => of.timed_ns as f64 / timed as f64 * self.count as f64,
+        }
+    }
+}
+
+/// Whether it gives memory back.
+pub(super) fn frees(operation: &str) -> bool {
+    operation.starts_with("free") || operation.starts_with("delete")
+}
+
+/// Whether it gives memory out.
+pub(super) fn allocates(operation: &str) -> bool {
+    !frees(operation) && operation != "malloc_usable_size"
+}
+
+/// Sums by operation: every n-th is timed, so that these are never empty in a run of some length.
+fn sums(tables: &Tables) -> HashMap<&str, Sum> {
+    let mut sums: HashMap<&str, Sum> = HashMap::new();
+    for row in &tables.operations {
+        sums.entry(&row.operation).or_default().add(row);
+    }
+    sums
+}
+
+pub(super) fn by_name(tables: &Tables) -> BTreeMap<String, OperationFigures> {
+    let mut found: BTreeMap<String, OperationFigures> = BTreeMap::new();
+    for row in &tables.operations {
+        let name = row.operation.to_string();
+        let of = found.entry(name).or_default();
+        of.count += row.count;
+        of.requested_bytes.0 += row.requested_bytes.0;
+        of.usable_bytes.0 += row.usable_bytes.0;
+        of.fresh += row.fresh;
+        of.parallel += row.parallel;
+        of.timed += row.timed;
+        if row.class_bytes.is_none() {
+            of.failed += row.count;
+        }
+    }
+    for (name, sum) in sums(tables) {
+        if let Some(of) = found.get_mut(name) {
+            let time = sum.estimate(&sum);
+            of.time_ns = Duration(time as u64);
+            of.mean_ns = time / sum.count.max(1) as f64;
+        }
+    }
+    found
+}
+
+/// Names of what is charged that are no system calls.
+const NO_CALLS: [&str; 3] = ["page_fault", "clock_user", "clock_kernel"];
+
+/// System calls by name.
+pub(super) fn calls(tables: &Tables, operations: u64) -> Vec<CallFigures> {
+    let mut found: BTreeMap<&str, CallFigures> = BTreeMap::new();
+    let mut sites: HashMap<(&str, Option<SiteId>), u64> = HashMap::new();
+    let inside = tables.charges.iter().filter(|c| c.operation.is_some());
+    for row in inside.filter(|c| !NO_CALLS.contains(&c.name.as_ref())) {
+        let name: &str = &row.name;
+        let of = found.entry(name).or_insert_with(|| CallFigures {
+            name: name.to_owned(),
+            count: 0,
+            by_frees: 0,
+            time_ns: Duration(0),
+            queued_ns: Duration(0),
+            bytes: Bytes(0),
+            per_operation: 0.0,
+            sites: Vec::new(),
+        });
+        of.count += row.count;
+        let operation = row.operation.as_deref().unwrap_or_default();
+        if operation.starts_with("free") || operation.starts_with("delete") {
+            of.by_frees += row.count;
+        }
+        of.time_ns.0 += row.total_ns.0;
+        of.queued_ns.0 += row.queued_ns.0;
+        of.bytes.0 += row.bytes.0;
+        *sites.entry((name, row.site)).or_default() += row.count;
+    }
+    let mut calls: Vec<CallFigures> = found.into_values().collect();
+    for call in &mut calls {
+        call.per_operation = call.count as f64 / operations.max(1) as f64;
+        let of = sites.iter().filter(|((name, _), _)| *name == call.name);
+        let mut of: Vec<(String, u64)> = of.map(|((_, s), n)| (label(tables, *s), *n)).collect();
+        of.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        of.truncate(3);
+        call.sites = of;
+    }
+    calls.sort_by(|a, b| b.time_ns.cmp(&a.time_ns).then_with(|| a.name.cmp(&b.name)));
+    calls
+}
+
+/// How long operations waited for others.
+pub(super) fn waited(calls: &[CallFigures]) -> Duration {
+    const WAITS: [&str; 4] = ["futex", "nanosleep", "clock_nanosleep", "sched_yield"];
+    let waits = calls.iter().filter(|c| WAITS.contains(&c.name.as_str()));
+    Duration(waits.map(|c| c.time_ns.0).sum())
+}
+
+pub(super) fn faults(tables: &Tables, operations: u64) -> Faults {
+    let of = |inside: bool| {
+        let rows = tables.charges.iter().filter(|c| c.name == "page_fault");
+        rows.filter(|c| c.operation.is_some() == inside)
+            .map(|c| c.count)
+            .sum::<u64>()
+    };
+    Faults {
+        inside: of(true),
+        outside: of(false),
+        per_operation: of(true) as f64 / operations.max(1) as f64,
+    }
+}
+
+pub(super) fn label(tables: &Tables, site: Option<SiteId>) -> String {
+    let row = site.and_then(|site| tables.sites.get(&site));
+    match row {
+        Some(row) if !row.label.is_empty() => row.label.clone(),
+        _ => "(unknown caller)".to_owned(),
+    }
+}
+
+/// Sites that are kept.
+const MAX_SITES: usize = 200;
+
+/// Callers: what lies at one line of one function is one.
+pub(super) fn sites(tables: &Tables) -> Vec<SiteFigures> {
+    struct Site<'a> {
+        figures: SiteFigures,
+        sums: HashMap<&'a str, Sum>,
+    }
+    let all = sums(tables);
+    let mut found: HashMap<String, Site<'_>> = HashMap::new();
+    let fresh = |site, label: &str| Site {
+        figures: SiteFigures {
+            site,
+            label: label.to_owned(),
+            operations: Vec::new(),
+            count: 0,
+            requested_bytes: Bytes(0),
+            freed_bytes: Bytes(0),
+            time_ns: Duration(0),
+            syscalls: 0,
+            syscall_ns: Duration(0),
+            faults: 0,
+        },
+        sums: HashMap::new(),
+    };
+    for row in &tables.operations {
+        let label = label(tables, row.site);
+        let of = found
+            .entry(label.clone())
+            .or_insert_with(|| fresh(row.site, &label));
+        of.figures.count += row.count;
+        match frees(&row.operation) {
+            true => of.figures.freed_bytes.0 += row.requested_bytes.0,
+            false => of.figures.requested_bytes.0 += row.requested_bytes.0,
+        }
+        of.sums.entry(&row.operation).or_default().add(row);
+    }
+    for row in tables.charges.iter().filter(|c| c.operation.is_some()) {
+        let label = label(tables, row.site);
+        let of = found
+            .entry(label.clone())
+            .or_insert_with(|| fresh(row.site, &label));
+        match row.name.as_ref() {
+            "page_fault" => of.figures.faults += row.count,
+            name if NO_CALLS.contains(&name) => {}
+            _ => {
+                of.figures.syscalls += row.count;
+                of.figures.syscall_ns.0 += row.total_ns.0;
+            }
+        }
+    }
+    let nothing = Sum::default();
+    let finished = found.into_values().map(|mut site| {
+        let mut names: Vec<(&str, Sum)> = site.sums.into_iter().collect();
+        names.sort_by(|a, b| b.1.count.cmp(&a.1.count).then_with(|| a.0.cmp(b.0)));
+        let time = names
+            .iter()
+            .map(|(name, sum)| sum.estimate(all.get(name).unwrap_or(&nothing)));
+        site.figures.time_ns = Duration(time.sum::<f64>() as u64);
+        site.figures.operations = names.iter().map(|(name, _)| (*name).to_owned()).collect();
+        site.figures
+    });
+    let mut sites: Vec<SiteFigures> = finished.collect();
+    sites.sort_by(|a, b| {
+        b.time_ns
+            .cmp(&a.time_ns)
+            .then_with(|| a.label.cmp(&b.label))
+    });
+    sites.truncate(MAX_SITES);
+    sites
+}
+
+pub(super) fn classes(tables: &Tables) -> Vec<ClassFigures> {
+    let mut found: BTreeMap<u64, ClassFigures> = BTreeMap::new();
+    for row in &tables.operations {
+        let Some(bytes) = row.class_bytes else {
+            continue;
+        };
+        let of = found.entry(bytes.0).or_insert_with(|| ClassFigures {
+            bytes,
+            ..ClassFigures::default()
+        });
+        if frees(&row.operation) {
+            of.freed += row.count;
+        } else if allocates(&row.operation) {
+            of.count += row.count;
+            of.requested_bytes.0 += row.requested_bytes.0;
+            of.usable_bytes.0 += row.usable_bytes.0;
+        }
+    }
+    found
+        .into_values()
+        .filter(|c| c.count > 0 || c.bytes.0 > 0)
+        .collect()
+}
+
+pub(super) fn threads(tables: &Tables) -> Vec<ThreadFigures> {
+    let all = sums(tables);
+    let nothing = Sum::default();
+    let mut found: HashMap<(Pid, Tid), ThreadFigures> = HashMap::new();
+    let mut of_thread: HashMap<(Pid, Tid, &str), Sum> = HashMap::new();
+    for row in &tables.operations {
+        let key = (row.pid, row.tid);
+        let of = found.entry(key).or_insert_with(|| ThreadFigures {
+            pid: row.pid,
+            tid: row.tid,
+            name: tables.threads.get(&key).cloned().unwrap_or_default(),
+            count: 0,
+            requested_bytes: Bytes(0),
+            freed_bytes: Bytes(0),
+            time_ns: Duration(0),
+        });
+        of.count += row.count;
+        match frees(&row.operation) {
+            true => of.freed_bytes.0 += row.requested_bytes.0,
+            false => of.requested_bytes.0 += row.requested_bytes.0,
+        }
+        let sum = of_thread.entry((row.pid, row.tid, &row.operation));
+        sum.or_default().add(row);
+    }
+    for ((pid, tid, name), sum) in of_thread {
+        if let Some(of) = found.get_mut(&(pid, tid)) {
+            of.time_ns.0 += sum.estimate(all.get(name).unwrap_or(&nothing)) as u64;
+        }
+    }
+    let mut threads: Vec<ThreadFigures> = found.into_values().collect();
+    threads.sort_by_key(|t| (std::cmp::Reverse(t.count), t.pid, t.tid));
+    threads
+}

@@ -1,0 +1,95 @@
+//! What a trace says of its program's allocator.
+//!
+//! [`judge`] reads the tables of allocator operations and makes one [`Judgement`]: figures ([`figures`]), the diagnoses that follow from
+//! them ([`diagnoses`]) and the verdict ([`verdict`]). It asks nothing of the machine.
+
+mod allocators;
+pub mod compare;
+mod diagnoses;
+mod figures;
+mod read;
+mod verdict;
+
+use serde::Serialize;
+use varve_model::Duration;
+use varve_trace::{Trace, TraceError};
+
+pub use allocators::allocator_name;
+pub use diagnoses::Diagnosis;
+pub use figures::{
+    CallFigures, ClassFigures, Faults, Memory, Moment, OperationFigures, ProcessFigures, Share,
+    SiteFigures, ThreadFigures, TimeFigures, Times,
+};
+pub use verdict::{Answer, Verdict};
+
+/// The version of the fields of a judgement as JSON. Fields may be added under the same version.
+pub const SCHEMA: &str = "varve-alloc/1";
+
+/// What was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct About {
+    /// The command line.
+    pub command: Vec<String>,
+    /// How long it was recorded.
+    pub duration_ns: Duration,
+    /// The name of the allocator of the process with the most memory.
+    pub allocator: String,
+    /// The file that has it.
+    pub allocator_file: String,
+    /// Of so many operations one was timed.
+    pub time_every: u32,
+    /// Operations that were not counted, and charges that found no room.
+    pub lost: u64,
+    /// What a system call of any program took before the recording.
+    pub plain_call_ns: Duration,
+    /// And while it ran.
+    pub call_ns: Duration,
+}
+
+/// What a trace says of its program's allocator.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Judgement {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// What was recorded.
+    pub trace: About,
+    /// Whether it is the allocator, in words.
+    pub verdict: Verdict,
+    /// What is wrong, the costliest first.
+    pub diagnoses: Vec<Diagnosis>,
+    /// Operations by what was called.
+    pub operations: std::collections::BTreeMap<String, OperationFigures>,
+    /// The share of the run's time.
+    pub time: Times,
+    /// The distribution of times, by kind.
+    pub times: std::collections::BTreeMap<String, TimeFigures>,
+    /// System calls within operations, those that took longest first.
+    pub syscalls: Vec<CallFigures>,
+    /// Page faults.
+    pub faults: Faults,
+    /// Memory of the process with the most.
+    pub memory: Memory,
+    /// Callers, those that cost the most time first.
+    pub sites: Vec<SiteFigures>,
+    /// Size classes, small ones first.
+    pub classes: Vec<ClassFigures>,
+    /// Threads, those with the most operations first.
+    pub threads: Vec<ThreadFigures>,
+    /// Processes, those with the most memory first.
+    pub processes: Vec<ProcessFigures>,
+}
+
+/// Reads the tables and judges. None where the trace has no allocator operations.
+///
+/// # Errors
+/// Tables that cannot be read.
+pub fn judge(trace: &Trace) -> Result<Option<Judgement>, TraceError> {
+    if !trace.has_operations() {
+        return Ok(None);
+    }
+    let tables = read::Tables::read(trace)?;
+    let mut judgement = figures::figures(trace, &tables);
+    judgement.diagnoses = diagnoses::diagnose(&judgement);
+    judgement.verdict = verdict::of(&judgement);
+    Ok(Some(judgement))
+}

@@ -1,0 +1,54 @@
+//! The tables, read once.
+
+use std::collections::HashMap;
+
+use varve_model::{Loss, Pid, SiteId, Tid};
+use varve_trace::tables::{
+    HeapMemoryRow, OperationChargeRow, OperationRow, OperationTimeRow, ProcessRow, SiteRow,
+    ThreadRow,
+};
+use varve_trace::{Trace, TraceError};
+
+/// What a judgement is made of.
+pub(crate) struct Tables {
+    pub(crate) operations: Vec<OperationRow>,
+    pub(crate) times: Vec<OperationTimeRow>,
+    pub(crate) charges: Vec<OperationChargeRow>,
+    /// Charges of the work of counting.
+    pub(crate) counting: Vec<OperationChargeRow>,
+    pub(crate) memory: Vec<HeapMemoryRow>,
+    /// Changes of mappings that were not seen.
+    pub(crate) lost_mappings: u64,
+    pub(crate) sites: HashMap<SiteId, SiteRow>,
+    pub(crate) threads: HashMap<(Pid, Tid), String>,
+    pub(crate) processes: HashMap<Pid, String>,
+}
+
+impl Tables {
+    pub(crate) fn read(trace: &Trace) -> Result<Tables, TraceError> {
+        let sites: Vec<SiteRow> = trace.rows()?;
+        let threads: Vec<ThreadRow> = trace.rows()?;
+        let processes: Vec<ProcessRow> = trace.rows()?;
+        let charges: Vec<OperationChargeRow> = trace.rows()?;
+        let is_own = |row: &OperationChargeRow| row.operation.as_deref() == Some("counting");
+        let (counting, charges) = charges.into_iter().partition(is_own);
+        let losses = &trace.manifest.losses;
+        Ok(Tables {
+            lost_mappings: losses
+                .get(Loss::MappingEvents.as_str())
+                .copied()
+                .unwrap_or(0),
+            operations: trace.rows()?,
+            times: trace.rows()?,
+            charges,
+            counting,
+            memory: trace.rows()?,
+            sites: sites.into_iter().map(|s| (s.site, s)).collect(),
+            threads: threads
+                .into_iter()
+                .map(|t| ((t.pid, t.tid), t.name))
+                .collect(),
+            processes: processes.into_iter().map(|p| (p.pid, p.exe)).collect(),
+        })
+    }
+}

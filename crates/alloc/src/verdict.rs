@@ -1,0 +1,90 @@
+//! Whether it is the allocator, in one sentence, and what that costs.
+
+use serde::Serialize;
+use varve_analyse::format;
+use varve_model::Bytes;
+
+use crate::Judgement;
+
+/// Whether it is the allocator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It is not.
+    No,
+    /// It takes much of the time, and nothing is wrong with it: fewer operations, or another allocator, may help.
+    Busy,
+    /// Something is wrong with it, or with how it is used.
+    Yes,
+    /// Too little was seen to say so.
+    #[default]
+    Unknown,
+}
+
+/// The verdict.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Whether it is the allocator.
+    pub answer: Answer,
+    /// That as a sentence.
+    pub sentence: String,
+    /// The share of CPU time within operations, 0 to 1; null where it is not known.
+    pub time_share: Option<f64>,
+    /// The share of the allocator's most resident memory that nobody had asked for at the peak, 0 to 1; null where it is not known.
+    pub memory_share: Option<f64>,
+}
+
+/// So much of the time is worth a look.
+const BUSY: f64 = 0.2;
+/// Of fewer operations nothing is said.
+const FEW_OPERATIONS: u64 = 100;
+
+pub(crate) fn of(judgement: &Judgement) -> Verdict {
+    let time_share = judgement.time.share();
+    let memory = &judgement.memory;
+    let memory_share = memory.peak_heap_resident_bytes.map(|resident| {
+        let more = resident.0.saturating_sub(memory.peak_requested_bytes.0);
+        more as f64 / resident.0.max(1) as f64
+    });
+    let count: u64 = judgement.operations.values().map(|o| o.count).sum();
+    let name = &judgement.trace.allocator;
+    let percent = |share: f64| format::percent((share * 1e6) as u64, 1_000_000);
+    let takes = time_share.map_or_else(String::new, |share| {
+        format!(" It takes {} of the CPU time", percent(share))
+    });
+    let holds = match (memory.peak_heap_resident_bytes, takes.is_empty()) {
+        (Some(resident), false) => format!(
+            ", and {} of its memory are resident for {} that the program asked for.",
+            format::bytes(resident),
+            format::bytes(Bytes(memory.peak_requested_bytes.0))
+        ),
+        _ if takes.is_empty() => String::new(),
+        _ => ".".to_owned(),
+    };
+    let (answer, what) = match judgement.diagnoses.first() {
+        _ if count < FEW_OPERATIONS => (
+            Answer::Unknown,
+            "Too few allocator operations were seen to judge.".to_owned(),
+        ),
+        Some(first) => (
+            Answer::Yes,
+            format!("The allocator ({name}) is a problem: {}.", first.title),
+        ),
+        None if time_share.is_some_and(|share| share >= BUSY) => (
+            Answer::Busy,
+            format!(
+                "The allocator ({name}) works much, and nothing is wrong with it: allocate less often, or compare others."
+            ),
+        ),
+        None => (
+            Answer::No,
+            format!("The allocator ({name}) is not your problem."),
+        ),
+    };
+    Verdict {
+        answer,
+        sentence: format!("{what}{takes}{holds}"),
+        time_share,
+        memory_share,
+    }
+}

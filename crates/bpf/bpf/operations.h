@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/*
+ * What the kernel does within allocator operations: system calls, page faults, and what CPUs' clocks find at work. The preload
+ * library says in thread-local memory which operation runs and from where; it is charged to that.
+ */
+#ifndef VARVE_OPERATIONS_H
+#define VARVE_OPERATIONS_H
+
+struct operation_call {
+	u64 entered;
+	u64 queued;
+	u64 word;
+	u64 bytes;
+	u32 number;
+	u32 pad;
+};
+
+/* System calls of operations under way, by thread */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, u32);
+	__type(value, struct operation_call);
+} operation_calls SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct operation_key);
+	__type(value, struct operation_sum);
+} operation_sums SEC(".maps");
+
+static __always_inline void charge(u32 pid, u64 word, u32 what, u64 ns, u64 queued, u64 bytes)
+{
+	struct operation_key key = { .word = word, .pid = pid, .what = what };
+	struct operation_sum fresh = {}, *sum = bpf_map_lookup_elem(&operation_sums, &key);
+
+	if (!sum) {
+		bpf_map_update_elem(&operation_sums, &key, &fresh, BPF_NOEXIST);
+		sum = bpf_map_lookup_elem(&operation_sums, &key);
+		if (!sum) {
+			drop(DROP_OPERATION, 1);
+			return;
+		}
+	}
+	__sync_fetch_and_add(&sum->count, 1);
+	if (ns)
+		__sync_fetch_and_add(&sum->ns, ns);
+	if (queued)
+		__sync_fetch_and_add(&sum->queued, queued);
+	if (bytes)
+		__sync_fetch_and_add(&sum->bytes, bytes);
+}
+
+/*
+ * How long the current thread has been ready to run without a CPU: what other programs take, which is no time of its calls.
+ * Kernels without CONFIG_SCHED_INFO do not count it.
+ */
+static __always_inline u64 queued_so_far(void)
+{
+	struct task_struct *task = current_task();
+
+	if (!bpf_core_field_exists(struct sched_info, run_delay))
+		return 0;
+	return BPF_CORE_READ(task, sched_info.run_delay);
+}
+
+#define NR_MMAP 9
+#define NR_MPROTECT 10
+#define NR_MUNMAP 11
+#define NR_MREMAP 25
+#define NR_MADVISE 28
+
+SEC("raw_tp/sys_enter")
+int operation_call_enter(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct pt_regs *registers = (struct pt_regs *)ctx->args[0];
+	u32 pid = bpf_get_current_pid_tgid() >> 32, tid;
+	s64 *place = bpf_map_lookup_elem(&running_places, &pid);
+	struct operation_call call = {};
+	struct pt_regs r;
+
+	if (!place || bpf_probe_read_kernel(&r, sizeof(r), registers))
+		return 0;
+	call.word = running_operation(*place, r.sp);
+	if (!call.word)
+		return 0;
+	call.number = ctx->args[1];
+	if (call.number == NR_MMAP || call.number == NR_MUNMAP || call.number == NR_MADVISE || call.number == NR_MPROTECT)
+		call.bytes = r.si;
+	else if (call.number == NR_MREMAP)
+		call.bytes = r.dx;
+	call.queued = queued_so_far();
+	call.entered = bpf_ktime_get_ns();
+	tid = bpf_get_current_pid_tgid();
+	if (bpf_map_update_elem(&operation_calls, &tid, &call, BPF_ANY))
+		drop(DROP_OPERATION, 1);
+	return 0;
+}
+
+SEC("raw_tp/sys_exit")
+int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid();
+	struct operation_call *call;
+	u64 took, queued;
+
+	if (!bpf_map_lookup_elem(&running_places, &pid))
+		return 0;
+	call = bpf_map_lookup_elem(&operation_calls, &tid);
+	if (!call)
+		return 0;
+	took = bpf_ktime_get_ns() - call->entered;
+	queued = queued_so_far() - call->queued;
+	/* Two clocks */
+	if (queued > took)
+		queued = took;
+	charge(pid, call->word, call->number, took - queued, queued, call->bytes);
+	bpf_map_delete_elem(&operation_calls, &tid);
+	return 0;
+}
+
+static __always_inline int operation_fault(struct bpf_raw_tracepoint_args *ctx, u32 what)
+{
+	u32 pid = bpf_get_current_pid_tgid() >> 32;
+	s64 *place = bpf_map_lookup_elem(&running_places, &pid);
+	struct pt_regs r;
+
+	if (!place || ctx->args[0] >> 56)
+		return 0;
+	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
+		return 0;
+	charge(pid, running_operation(*place, r.sp), what, 0, 0, 0);
+	return 0;
+}
+
+SEC("raw_tp/page_fault_user")
+int operation_fault_user(struct bpf_raw_tracepoint_args *ctx)
+{
+	return operation_fault(ctx, OPERATION_FAULT);
+}
+
+SEC("raw_tp/page_fault_kernel")
+int operation_fault_kernel(struct bpf_raw_tracepoint_args *ctx)
+{
+	if (BPF_CORE_READ(current_task(), pagefault_disabled) > 1)
+		return 0;
+	return operation_fault(ctx, OPERATION_FAULT);
+}
+
+SEC("perf_event")
+int operation_clock(struct bpf_perf_event_data *ctx)
+{
+	u32 pid = bpf_get_current_pid_tgid() >> 32, what = OPERATION_CLOCK_USER;
+	s64 *place = bpf_map_lookup_elem(&running_places, &pid);
+	struct pt_regs r;
+
+	if (!place)
+		return 0;
+	if (ctx->regs.cs & 3) {
+		charge(pid, running_operation(*place, ctx->regs.sp), what, 0, 0, 0);
+		return 0;
+	}
+	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
+		return 0;
+	if ((r.cs & 3) != 3)
+		return 0;
+	charge(pid, running_operation(*place, r.sp), OPERATION_CLOCK_KERNEL, 0, 0, 0);
+	return 0;
+}
+
+/* A number may be another process's from now on */
+SEC("raw_tp/sched_process_free")
+int operation_process_free(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx->args[0];
+	u32 tgid = BPF_CORE_READ(task, tgid), pid = BPF_CORE_READ(task, pid);
+
+	bpf_map_delete_elem(&operation_calls, &pid);
+	if (pid == tgid)
+		bpf_map_delete_elem(&running_places, &tgid);
+	return 0;
+}
+
+/* What another program calls its thread-local memory is not known before it asks for its tables */
+SEC("raw_tp/sched_process_exec")
+int operation_process_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 pid = bpf_get_current_pid_tgid() >> 32;
+
+	bpf_map_delete_elem(&running_places, &pid);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,146 @@
+//! What the kernel does within allocator operations
+
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+
+use libbpf_rs::{Link, Object};
+use varve_model::{Duration, Pid};
+
+use crate::abi::{self, OperationKey, OperationSum};
+use crate::kernel::{map_error, system};
+use crate::programs::OPERATION_CLOCK;
+use crate::samples::{online_cpus, open_clock, period_of};
+use crate::{BpfError, raw};
+
+/// Where the threads of a process say which allocator operation runs
+#[derive(Debug)]
+pub struct RunningPlaces {
+    pub(crate) map: OwnedFd,
+}
+
+impl RunningPlaces {
+    /// It is so far from their thread pointer, from now on
+    pub fn set(&self, pid: Pid, place: i64) {
+        // Where this fails the process is charged with nothing, as one that does not say it
+        let _ = raw::map_update(self.map.as_fd(), pid.0, &place.cast_unsigned());
+    }
+}
+
+/// What was charged
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Charged {
+    /// A system call, by its number
+    Call(u32),
+    /// A page fault
+    Fault,
+    /// The clock of a CPU found a thread at work in its own code
+    ClockUser,
+    /// Likewise in the kernel
+    ClockKernel,
+}
+
+/// What was charged to an operation since the load
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Charge {
+    /// The process
+    pub pid: Pid,
+    /// What ran and from where, in the library's words; 0: no operation
+    pub word: u64,
+    /// What was charged
+    pub what: Charged,
+    /// How often
+    pub count: u64,
+    /// How long in all the thread ran or slept; of system calls only
+    pub time: Duration,
+    /// How long it was ready to run meanwhile and had no CPU; not known of kernels without `CONFIG_SCHED_INFO`: 0
+    pub queued: Duration,
+    /// Bytes of memory that the calls were about
+    pub bytes: u64,
+}
+
+/// Charges operations for as long as it lives
+pub struct Operations {
+    sums: OwnedFd,
+    drops: OwnedFd,
+    rate: u32,
+    /// A clock of each CPU
+    _links: Vec<Link>,
+}
+
+impl Operations {
+    pub(crate) fn start(
+        object: &Object,
+        sums: OwnedFd,
+        drops: OwnedFd,
+        rate: u32,
+    ) -> Result<Operations, BpfError> {
+        let program = object
+            .progs_mut()
+            .find(|program| program.name() == OPERATION_CLOCK && program.autoload())
+            .ok_or_else(|| {
+                BpfError::Load(format!("the kernel refused the program {OPERATION_CLOCK}"))
+            })?;
+        let mut links = Vec::new();
+        for cpu in online_cpus().map_err(system("reading which CPUs are online"))? {
+            let event = open_clock(cpu, period_of(rate));
+            let event = event.map_err(system("opening the cpu-clock event"))?;
+            // The link owns the event from here on
+            let link = program.attach_perf_event(event.into_raw_fd());
+            links.push(link.map_err(|e| BpfError::Load(format!("{OPERATION_CLOCK}: {e}")))?);
+        }
+        Ok(Operations {
+            sums,
+            drops,
+            rate,
+            _links: links,
+        })
+    }
+
+    /// How often each CPU's clock looks, per second
+    pub fn rate(&self) -> u32 {
+        self.rate
+    }
+
+    /// All that was charged since the load, but for processes that were forgotten
+    pub fn charges(&self) -> Vec<Charge> {
+        let entries = raw::map_entries::<OperationKey, OperationSum>(self.sums.as_fd());
+        let charge = |(key, sum): (OperationKey, OperationSum)| Charge {
+            pid: Pid(key.pid),
+            word: key.word,
+            what: match key.what {
+                abi::OPERATION_FAULT => Charged::Fault,
+                abi::OPERATION_CLOCK_USER => Charged::ClockUser,
+                abi::OPERATION_CLOCK_KERNEL => Charged::ClockKernel,
+                number => Charged::Call(number),
+            },
+            count: sum.count,
+            time: Duration(sum.ns),
+            queued: Duration(sum.queued),
+            bytes: sum.bytes,
+        };
+        entries.into_iter().map(charge).collect()
+    }
+
+    /// Forgets what was charged to a process
+    pub fn forget(&self, pid: Pid) {
+        let entries = raw::map_entries::<OperationKey, OperationSum>(self.sums.as_fd());
+        for (key, _) in entries.iter().filter(|(key, _)| key.pid == pid.0) {
+            raw::map_remove(self.sums.as_fd(), key);
+        }
+    }
+
+    /// How much there was no room for since the load
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] where the counter cannot be read.
+    pub fn dropped(&self) -> Result<u64, BpfError> {
+        raw::map_lookup::<u64>(self.drops.as_fd(), abi::DROP_OPERATION).map_err(map_error("drops"))
+    }
+}
+
+impl std::fmt::Debug for Operations {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operations")
+            .field("rate", &self.rate)
+            .finish_non_exhaustive()
+    }
+}

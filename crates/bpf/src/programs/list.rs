@@ -1,0 +1,220 @@
+//! The programs of the object, in the order in which they are attached
+
+use super::{MOVE_ASKED, Need, OPERATION_CLOCK, Place, Program, harvester, program};
+
+pub(crate) const PROGRAMS: [Program; 36] = [
+    Program {
+        name: "walk_process",
+        place: Place::Demand,
+        purpose: "reads the accessed bits of a process",
+        need: Need::Required,
+    },
+    Program {
+        name: "calibrate",
+        place: Place::Demand,
+        purpose: "finds where the kernel keeps its memory",
+        need: Need::Required,
+    },
+    Program {
+        name: "change_flags",
+        place: Place::Demand,
+        purpose: "changes what is done with the events of one process",
+        need: Need::Required,
+    },
+    // Before the other, which notes what this one is to see the end of: else a call in between looks as if it never ended.
+    program(
+        "call_exit",
+        "sys_exit",
+        "mapping events: objects of processes without the preload library",
+        Need::Optional,
+    ),
+    program(
+        "call_enter",
+        "sys_enter",
+        "reads the bits of pages before system calls remove them",
+        Need::Promised,
+    ),
+    program(
+        "lock_released",
+        "mmap_lock_released",
+        "mapping events: objects of processes without the preload library",
+        Need::Optional,
+    ),
+    program(
+        "area_found",
+        "vm_unmapped_area",
+        "where the kernel puts mappings, for mapping events",
+        Need::Optional,
+    ),
+    program(
+        "tree_written",
+        "ma_write",
+        "which mappings calls make, for mapping events",
+        Need::Optional,
+    ),
+    program(
+        "lock_asked",
+        "mmap_lock_start_locking",
+        "reads the bits of pages before what changes mappings, ends a process or reaches into it takes them",
+        Need::Promised,
+    ),
+    Program {
+        name: MOVE_ASKED,
+        place: Place::Later("sys_enter"),
+        purpose: "counts what UFFDIO_MOVE takes, once memory is registered with userfaultfd",
+        need: Need::Optional,
+    },
+    program(
+        "prepare_exec",
+        "sched_prepare_exec",
+        "reads the bits of the old memory at exec (kernel 6.10 and later; else as the memory is given up)",
+        Need::Optional,
+    ),
+    program(
+        "signal_deliver",
+        "signal_deliver",
+        "reads the bits of a process that is killed",
+        Need::Promised,
+    ),
+    program(
+        "process_fork",
+        "sched_process_fork",
+        "follows new processes and threads from their first instruction",
+        Need::Promised,
+    ),
+    program(
+        "process_exec",
+        "sched_process_exec",
+        "follows exec",
+        Need::Promised,
+    ),
+    program(
+        "process_exit",
+        "sched_process_exit",
+        "follows exits",
+        Need::Promised,
+    ),
+    program(
+        "process_free",
+        "sched_process_free",
+        "forgets process numbers before they are used again",
+        Need::Optional,
+    ),
+    program(
+        "task_rename",
+        "task_rename",
+        "names of threads",
+        Need::Optional,
+    ),
+    program(
+        "task_reaping",
+        "start_task_reaping",
+        "reads the bits of a process that the kernel reaps for want of memory",
+        Need::Optional,
+    ),
+    program(
+        "file_collapsed",
+        "mm_khugepaged_scan_file",
+        "counts what khugepaged takes of mapped files",
+        Need::Optional,
+    ),
+    program(
+        "request_submitted",
+        "io_uring_submit_req",
+        "counts what io_uring is asked to take away (kernel 6.3 and later)",
+        Need::Optional,
+    ),
+    program(
+        "entry_submitted",
+        "io_uring_submit_sqe",
+        "counts what io_uring is asked to take away (up to kernel 6.2)",
+        Need::Optional,
+    ),
+    program(
+        "group_thawed",
+        "cgroup_unfreeze",
+        "notices when somebody else lets a held cgroup go",
+        Need::Optional,
+    ),
+    program(
+        "fault_user",
+        "page_fault_user",
+        "page faults of the program: first touches with thread, CPU and instruction",
+        Need::Optional,
+    ),
+    program(
+        "fault_kernel",
+        "page_fault_kernel",
+        "page faults of the kernel on behalf of the program",
+        Need::Optional,
+    ),
+    program(
+        "thread_switch",
+        "sched_switch",
+        "measures how long threads wait for trapped accesses",
+        Need::Optional,
+    ),
+    Program {
+        name: "sample_clock",
+        place: Place::Demand,
+        purpose: "samples what each thread is doing when a CPU's clock interrupts it",
+        need: Need::Optional,
+    },
+    program(
+        "operation_call_exit",
+        "sys_exit",
+        "times system calls within allocator operations",
+        Need::Optional,
+    ),
+    program(
+        "operation_call_enter",
+        "sys_enter",
+        "charges system calls to the allocator operations that make them",
+        Need::Optional,
+    ),
+    program(
+        "operation_fault_user",
+        "page_fault_user",
+        "charges page faults to allocator operations",
+        Need::Optional,
+    ),
+    program(
+        "operation_fault_kernel",
+        "page_fault_kernel",
+        "the same of faults of the kernel on behalf of the program",
+        Need::Optional,
+    ),
+    program(
+        "operation_process_free",
+        "sched_process_free",
+        "forgets processes whose allocator operations are counted",
+        Need::Optional,
+    ),
+    program(
+        "operation_process_exec",
+        "sched_process_exec",
+        "forgets programs whose allocator operations are counted",
+        Need::Optional,
+    ),
+    Program {
+        name: OPERATION_CLOCK,
+        place: Place::Demand,
+        purpose: "samples whether threads are within allocator operations",
+        need: Need::Optional,
+    },
+    harvester(
+        "page_aged",
+        "ptep_test_and_clear_young",
+        "keeps the accessed bits that are cleared, so that the target need not be held",
+    ),
+    harvester(
+        "huge_page_aged",
+        "pmdp_test_and_clear_young",
+        "the same of huge pages",
+    ),
+    harvester(
+        "table_cleared",
+        "clear_refs_pte_range",
+        "keeps the soft-dirty bits that are cleared",
+    ),
+];

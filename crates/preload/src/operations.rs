@@ -1,0 +1,238 @@
+//! Allocator operations, counted where they happen.
+//!
+//! One operation's way: an entry point of [`crate::heap`] or [`operators`] knows its caller and its stack pointer. [`Ongoing::begin`] writes
+//! both beside what is called to where the kernel's part looks ([`Running`]), the real function runs, and [`Ongoing`] ends
+//! by adding to one row of the thread's own table ([`table`]). What was asked for stands in a shadow of the heap ([`shadow`]), so that a
+//! free knows it too. An operation within another one on the same thread, as `operator new` calls `malloc`, is the outer one's.
+
+mod attach;
+mod headers;
+pub(crate) mod operators;
+mod shadow;
+mod table;
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
+
+use varve_preload_abi::operations::{COUNTING, Operation, running_word, ticks};
+
+use self::table::{Block, Change};
+
+use crate::thread::{self, Thread};
+
+type Pointer = *mut c_void;
+
+/// Whether operations are counted, as far as is known: entry points look here first.
+pub(crate) static SWITCH: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const ON: u8 = 1;
+/// Entry points call the real function and count nothing.
+pub(crate) const OFF: u8 = 2;
+
+/// The settings were read.
+pub(crate) fn switch(on: bool) {
+    SWITCH.store(if on { ON } else { OFF }, Ordering::Relaxed);
+}
+
+/// An operation that runs, on this thread.
+pub(crate) struct Ongoing {
+    thread: &'static Thread,
+    block: Block,
+    operation: Operation,
+    /// Where from.
+    site: u64,
+    /// When it began, where it is timed.
+    began: Option<u64>,
+}
+
+impl Ongoing {
+    /// Begins one, up to where the real function is to be called; none where it is not counted, or is part of one that is.
+    #[inline(always)]
+    pub(crate) fn begin(operation: Operation, site: u64, stack: u64) -> Option<Ongoing> {
+        let thread = thread::current();
+        let running = thread.running.word.get();
+        if running != 0 && stack < thread.running.stack.get() {
+            // A signal handler that allocates may find a table half changed.
+            if running == COUNTING {
+                attach::count_uncounted();
+            }
+            thread.inner.set(true);
+            return None;
+        }
+        let block = attach::block(thread)?;
+        thread.running.stack.set(stack);
+        compiler_fence(Ordering::SeqCst);
+        thread.running.word.set(COUNTING);
+        compiler_fence(Ordering::SeqCst);
+        Some(Ongoing {
+            thread,
+            block,
+            operation,
+            site,
+            began: None,
+        })
+    }
+
+    /// The real function is about to be called.
+    #[inline(always)]
+    pub(crate) fn start(&mut self) {
+        let timed = self.block.is_timed();
+        self.thread.inner.set(false);
+        compiler_fence(Ordering::SeqCst);
+        let word = running_word(self.operation, self.site);
+        self.thread.running.word.set(word);
+        compiler_fence(Ordering::SeqCst);
+        if timed {
+            self.began = Some(ticks());
+        }
+    }
+
+    /// The real function has returned: how long it took, and what ran.
+    #[inline(always)]
+    fn stop(&self) -> (Option<u64>, u64) {
+        let took = self.began.map(|began| ticks().saturating_sub(began));
+        compiler_fence(Ordering::SeqCst);
+        let word = self.thread.running.word.replace(COUNTING);
+        compiler_fence(Ordering::SeqCst);
+        (took, word)
+    }
+
+    /// The tables are whole again.
+    #[inline(always)]
+    fn done(&self) {
+        compiler_fence(Ordering::SeqCst);
+        self.thread.running.word.set(0);
+    }
+
+    /// Ends one that is not counted after all: no allocator was there yet.
+    pub(crate) fn abandon(&self) {
+        self.stop();
+        self.done();
+    }
+
+    /// Whether an operation ran within this one.
+    pub(crate) fn had_inner(&self) -> bool {
+        self.thread.inner.get()
+    }
+
+    /// Ends an allocation, or a change of size from what `before` says.
+    #[inline(always)]
+    pub(crate) fn allocated(&self, object: Pointer, requested: usize, before: Option<Freed>) {
+        let (took, running) = self.stop();
+        if object.is_null() {
+            self.block.failed(running);
+            if let Some(before) = before {
+                if requested == 0 {
+                    self.block.add_live(before.negative());
+                } else {
+                    // It lives on.
+                    shadow::set(before.at, before.usable, before.requested);
+                }
+            }
+            self.done();
+            return;
+        }
+        let usable = usable(object, requested);
+        let fresh = shadow::set(object as u64, usable, requested);
+        self.block.count(&Change {
+            running,
+            operation: self.operation,
+            requested: requested as u64,
+            usable: usable as u64,
+            fresh,
+            took,
+        });
+        let mut live = [requested as i64, usable as i64, 1];
+        if let Some(before) = before {
+            let less = before.negative();
+            live = [live[0] + less[0], live[1] + less[1], live[2] + less[2]];
+        }
+        self.block.add_live(live);
+        self.done();
+    }
+
+    /// Ends a free.
+    #[inline(always)]
+    pub(crate) fn freed(&self, freed: Option<Freed>) {
+        let (took, running) = self.stop();
+        let known = freed.unwrap_or_default();
+        self.block.count(&Change {
+            running,
+            operation: self.operation,
+            requested: known.requested as u64,
+            usable: known.usable as u64,
+            fresh: false,
+            took,
+        });
+        if freed.is_some() {
+            self.block.add_live(known.negative());
+        }
+        self.done();
+    }
+}
+
+/// A block that is about to go.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Freed {
+    at: u64,
+    requested: usize,
+    usable: usize,
+    /// Whether it was seen allocated.
+    known: bool,
+}
+
+impl Freed {
+    fn negative(&self) -> [i64; 3] {
+        match self.known {
+            true => [-(self.requested as i64), -(self.usable as i64), -1],
+            false => [0; 3],
+        }
+    }
+}
+
+/// Looks up a block before the real function takes it.
+#[inline(always)]
+pub(crate) fn take(object: Pointer) -> Option<Freed> {
+    if object.is_null() {
+        return None;
+    }
+    let usable = headers::usable(object);
+    let at = object as u64;
+    let requested = shadow::take(at, usable);
+    if requested.is_none() {
+        attach::count_unknown();
+    }
+    Some(Freed {
+        at,
+        requested: requested.unwrap_or(usable),
+        // Where the allocator does not say, at least what was asked for.
+        usable: usable.max(requested.unwrap_or(0)),
+        known: requested.is_some(),
+    })
+}
+
+/// How much of a block can be used.
+#[inline(always)]
+fn usable(object: Pointer, requested: usize) -> usize {
+    headers::usable(object).max(requested)
+}
+
+/// Whether nothing is counted.
+#[inline]
+pub(crate) fn is_off() -> bool {
+    SWITCH.load(Ordering::Relaxed) == OFF
+}
+
+/// The program asks how much of a block it can use.
+#[inline]
+pub(crate) fn asked(site: u64, stack: u64, real: impl FnOnce() -> usize) -> usize {
+    match Ongoing::begin(Operation::UsableSize, site, stack) {
+        None => real(),
+        Some(mut ongoing) => {
+            ongoing.start();
+            let usable = real();
+            ongoing.freed(None);
+            usable
+        }
+    }
+}

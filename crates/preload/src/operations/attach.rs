@@ -1,0 +1,216 @@
+//! How a process comes to its tables, and a thread to its block.
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use varve_preload_abi::channel::Kind;
+use varve_preload_abi::client::{Connection, close};
+use varve_preload_abi::operations::{MEMORY_BYTES, header, ticks};
+
+use super::headers;
+use super::table::{Block, Shared};
+use crate::process::{self, Operations};
+use crate::thread::{Nesting, Thread};
+use crate::{real, sys};
+
+/// The memory of this process, or of the one that it was forked from.
+static LATEST: AtomicUsize = AtomicUsize::new(0);
+/// What is alive, as the header says it, in memory of the process's own: a forked child begins with its parent's as of the fork.
+pub(super) static LIVE: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+/// Pieces of the shadow: every new process has them from its parent.
+static SHADOWS: [AtomicU64; header::SHADOWS] = [const { AtomicU64::new(0) }; header::SHADOWS];
+static SHADOW_COUNT: AtomicUsize = AtomicUsize::new(0);
+static SHADOW_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// The calling thread's block; none where operations are not counted.
+#[inline]
+pub(super) fn block(thread: &Thread) -> Option<Block> {
+    let base = process::operations_at();
+    if base > process::NO_OPERATIONS && thread.tables.get() == base {
+        let base = NonNull::new(base as *mut u8)?;
+        return Some(Block {
+            shared: Shared(base),
+            at: thread.block.get(),
+        });
+    }
+    if base == process::NO_OPERATIONS {
+        return None;
+    }
+    claim(thread)
+}
+
+/// Takes a block, in the process's memory, which is asked for first where it is not there.
+#[cold]
+fn claim(thread: &Thread) -> Option<Block> {
+    thread.enter(|nesting| {
+        if nesting == Nesting::Nested {
+            return None;
+        }
+        let base = match process::operations_at() {
+            0 => process::attach_operations(|| real::keeping_errno(|| ask(thread)))?,
+            base => base,
+        };
+        if base <= process::NO_OPERATIONS {
+            return None;
+        }
+        let shared = Shared(NonNull::new(base as *mut u8)?);
+        let block = shared.claim(thread.tid())?;
+        thread.block.set(block.at);
+        thread.tables.set(base);
+        Some(block)
+    })
+}
+
+/// Asks the recorder for the memory; an address, or that there is none to be had.
+fn ask(thread: &Thread) -> Operations {
+    let Ok(connection) = Connection::open(process::address()) else {
+        return Operations::None;
+    };
+    let place = thread.running_place();
+    let said = connection.say_with(Kind::Operations, place.cast_unsigned(), None);
+    let answer = match said {
+        true => connection.answer(Kind::Operations),
+        false => None,
+    };
+    let Some(answer) = answer else {
+        return Operations::None;
+    };
+    drop(connection);
+    let memory = match answer.number as usize {
+        MEMORY_BYTES => sys::map_shared(answer.descriptors[0], MEMORY_BYTES),
+        _ => None,
+    };
+    answer.descriptors.into_iter().for_each(close);
+    let Some(memory) = memory else {
+        return Operations::None;
+    };
+    let shared = Shared(memory);
+    describe(shared);
+    inherit(shared);
+    LATEST.store(memory.as_ptr() as usize, Ordering::Release);
+    Operations::At(memory)
+}
+
+/// Says what the process measures with, and whose allocator it has.
+fn describe(shared: Shared) {
+    let set = |which: usize, value: u64| shared.word(which).store(value, Ordering::Relaxed);
+    if !sys::CLOCK_FORBIDDEN.load(Ordering::Relaxed) {
+        let twice = (0..32).map(|_| {
+            let began = ticks();
+            ticks().saturating_sub(began)
+        });
+        set(header::CLOCK_TICKS, twice.min().unwrap_or(0));
+        set(header::START_TICKS, ticks());
+    }
+    if real::get().malloc_at().is_null() {
+        real::resolve();
+    }
+    // SAFETY: zeroes are a valid struct of pointers.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: an address of code, and a struct that lives here.
+    let known = unsafe { libc::dladdr(real::get().malloc_at(), &raw mut found) } != 0;
+    if known && !found.dli_fname.is_null() {
+        // SAFETY: the loader's own name of the file, which is loaded.
+        let name = unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes();
+        match is_of_libc(name) {
+            true => headers::may_have(),
+            false => wake(),
+        }
+        let name = &name[..name.len().min(header::ALLOCATOR_BYTES - 1)];
+        for (i, piece) in name.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..piece.len()].copy_from_slice(piece);
+            set(header::ALLOCATOR + i * 8, u64::from_ne_bytes(word));
+        }
+    }
+    set(header::START_NS, sys::now_ns());
+}
+
+/// Some allocators allocate for themselves when they are asked for a size for the first time, which is nothing of the program's: now, while
+/// nothing is counted.
+fn wake() {
+    let real = real::get();
+    // SAFETY: a block that is this function's alone.
+    unsafe {
+        let block = real.malloc(1);
+        if !block.is_null() && !real::is_early(block) {
+            real.malloc_usable_size(block);
+            real.free(block);
+        }
+    }
+}
+
+/// Whether a file is the C library, by its name.
+fn is_of_libc(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    name.starts_with(b"libc.so.6")
+}
+
+/// Takes over from the parent of a forked child: its blocks are alive here too.
+fn inherit(shared: Shared) {
+    let pieces = SHADOW_COUNT.load(Ordering::Acquire).min(SHADOWS.len());
+    for (i, piece) in SHADOWS.iter().take(pieces).enumerate() {
+        write_shadow(shared, i, piece.load(Ordering::Relaxed));
+    }
+    let set = |which: usize, value: &AtomicU64| {
+        let value = value.load(Ordering::Relaxed);
+        shared.word(which).store(value, Ordering::Relaxed);
+    };
+    set(header::LIVE_REQUESTED, &LIVE[0]);
+    set(header::LIVE_USABLE, &LIVE[1]);
+    set(header::LIVE_BLOCKS, &LIVE[2]);
+    set(header::PEAK_REQUESTED, &LIVE[0]);
+    set(header::PEAK_USABLE, &LIVE[1]);
+    let Some(parents) = NonNull::new(LATEST.load(Ordering::Acquire) as *mut u8) else {
+        return;
+    };
+    // SAFETY: a mapping of this library's own; no other thread of this child has it.
+    unsafe { sys::unmap(parents, MEMORY_BYTES) };
+}
+
+/// Notes a piece of the shadow, for the recorder to leave it out of the program's memory.
+pub(super) fn note_shadow(address: u64, bytes: u64) {
+    SHADOW_BYTES.store(bytes, Ordering::Relaxed);
+    let index = SHADOW_COUNT.fetch_add(1, Ordering::AcqRel);
+    if let Some(piece) = SHADOWS.get(index) {
+        piece.store(address, Ordering::Release);
+    }
+    if let Some(shared) = shared() {
+        write_shadow(shared, index, address);
+    }
+}
+
+fn write_shadow(shared: Shared, index: usize, address: u64) {
+    if index < header::SHADOWS {
+        let at = header::SHADOW + index * 16;
+        let bytes = SHADOW_BYTES.load(Ordering::Relaxed);
+        shared.word(at + 8).store(bytes, Ordering::Relaxed);
+        shared.word(at).store(address, Ordering::Release);
+    }
+}
+
+/// The process's memory, where it has it.
+fn shared() -> Option<Shared> {
+    let base = process::operations_at();
+    (base > process::NO_OPERATIONS).then_some(())?;
+    NonNull::new(base as *mut u8).map(Shared)
+}
+
+/// Counts an operation that was not counted.
+#[cold]
+pub(super) fn count_uncounted() {
+    if let Some(shared) = shared() {
+        let word = shared.word(header::UNCOUNTED);
+        word.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts a free of what nobody saw allocated.
+#[cold]
+pub(super) fn count_unknown() {
+    if let Some(shared) = shared() {
+        let word = shared.word(header::UNKNOWN_FREES);
+        word.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,343 @@
+//! A thread's block and its table of rows, in the memory that the recorder reads.
+//!
+//! Only the thread itself writes to them, so that adding is a load and a store. The recorder may see one figure of a row before another.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use varve_preload_abi::operations::{
+    BLOCK_BYTES, BUCKETS, FAILED_CLASS, FIRST_TABLE_BITS, FREE, HEADER_BYTES, IN_USE,
+    MAX_TABLE_BITS, MEMORY_BYTES, Operation, PENDING_BYTES, ROW_BYTES, SHARDS, TIME_KINDS,
+    TimeKind, block, bucket_of, class_of, header, row, row_key,
+};
+
+use crate::sys;
+
+/// Blocks and tables begin at multiples of this: the low bits of a table's place are its size.
+const EXTENT: usize = 256;
+
+/// At most one place of so many has a row: nearly all searches end at the first place, which processors foresee.
+const MAX_LOAD: usize = 4;
+
+/// The memory that the process shares with the recorder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shared(pub(super) NonNull<u8>);
+
+impl Shared {
+    /// A word at a place that the layout names, or that [`Shared::take`] gave.
+    #[inline]
+    pub(super) fn word(self, at: usize) -> &'static AtomicU64 {
+        debug_assert!(at < MEMORY_BYTES);
+        // SAFETY: within the mapping, which stays, and aligned; all accesses to it are atomic.
+        unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(at).cast()) }
+    }
+
+    /// Takes zeroed memory.
+    fn take(self, bytes: usize) -> Option<usize> {
+        let bytes = bytes.next_multiple_of(EXTENT);
+        let next = self.word(header::NEXT);
+        let at = next.fetch_add(bytes as u64, Ordering::Relaxed) as usize;
+        let at = at.next_multiple_of(EXTENT);
+        if at
+            .checked_add(bytes + EXTENT)
+            .is_none_or(|end| end > MEMORY_BYTES)
+        {
+            next.fetch_sub(bytes as u64, Ordering::Relaxed);
+            return None;
+        }
+        Some(at)
+    }
+
+    /// A block for the calling thread: that of one that has ended, or a new one.
+    pub(super) fn claim(self, tid: u32) -> Option<Block> {
+        let block = self.reuse().or_else(|| self.make())?;
+        block.set(block::TID, u64::from(tid));
+        block.set(block::RANDOM, u64::from(tid) << 32 | 0x9e37_79b9);
+        block.set(
+            block::COUNTDOWN,
+            1 + u64::from(tid) % self.word(header::EVERY).load(Ordering::Relaxed).max(1),
+        );
+        self.word(header::THREADS).fetch_add(1, Ordering::Relaxed);
+        Some(block)
+    }
+
+    fn reuse(self) -> Option<Block> {
+        if self.word(header::FREE_BLOCKS).load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut at = self.word(header::BLOCKS).load(Ordering::Acquire) as usize;
+        while at != 0 {
+            let state = self.word(at + block::STATE);
+            let (done, other) = (Ordering::AcqRel, Ordering::Relaxed);
+            if state.compare_exchange(FREE, IN_USE, done, other).is_ok() {
+                self.word(header::FREE_BLOCKS)
+                    .fetch_sub(1, Ordering::Relaxed);
+                return Some(Block { shared: self, at });
+            }
+            at = self.word(at + block::NEXT).load(Ordering::Acquire) as usize;
+        }
+        None
+    }
+
+    fn make(self) -> Option<Block> {
+        let at = self.take(BLOCK_BYTES)?;
+        let made = Block { shared: self, at };
+        let table = self.take(ROW_BYTES << FIRST_TABLE_BITS)?;
+        made.set(block::TABLE, table as u64 | u64::from(FIRST_TABLE_BITS));
+        made.set(block::STATE, IN_USE);
+        let first = self.word(header::BLOCKS);
+        let mut before = first.load(Ordering::Relaxed);
+        loop {
+            made.set(block::NEXT, before);
+            let (done, other) = (Ordering::Release, Ordering::Relaxed);
+            match first.compare_exchange_weak(before, at as u64, done, other) {
+                Ok(_) => return Some(made),
+                Err(now) => before = now,
+            }
+        }
+    }
+}
+
+/// What an operation adds.
+pub(super) struct Change {
+    pub(super) running: u64,
+    pub(super) operation: Operation,
+    pub(super) requested: u64,
+    pub(super) usable: u64,
+    pub(super) fresh: bool,
+    pub(super) took: Option<u64>,
+}
+
+/// A thread's block.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    pub(super) shared: Shared,
+    pub(super) at: usize,
+}
+
+impl Block {
+    #[inline]
+    fn get(self, which: usize) -> u64 {
+        self.shared.word(self.at + which).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn set(self, which: usize, value: u64) {
+        self.shared
+            .word(self.at + which)
+            .store(value, Ordering::Relaxed);
+    }
+
+    /// Whether the next operation is timed: one in so many on average, at distances that no pattern of the program's can follow.
+    #[inline]
+    pub(super) fn is_timed(self) -> bool {
+        let left = self.get(block::COUNTDOWN);
+        if left > 1 {
+            self.set(block::COUNTDOWN, left - 1);
+            return false;
+        }
+        self.restart()
+    }
+
+    #[cold]
+    fn restart(self) -> bool {
+        let every = self.shared.word(header::EVERY).load(Ordering::Relaxed);
+        let mut random = self.get(block::RANDOM);
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        self.set(block::RANDOM, random);
+        // From 1 to twice the mean less one.
+        let distance = 1 + (random >> 11) % (2 * every).saturating_sub(1).max(1);
+        self.set(block::COUNTDOWN, distance);
+        !sys::CLOCK_FORBIDDEN.load(Ordering::Relaxed)
+    }
+
+    /// Adds an operation.
+    #[inline(always)]
+    pub(super) fn count(self, change: &Change) {
+        let class = class_of(change.usable as usize);
+        let Some(at) = self.row(row_key(change.running, class)) else {
+            return;
+        };
+        let add = |which: usize, more: u64| {
+            let word = self.shared.word(at + which);
+            word.store(
+                word.load(Ordering::Relaxed).wrapping_add(more),
+                Ordering::Relaxed,
+            );
+        };
+        add(row::COUNT, 1);
+        add(row::REQUESTED, change.requested);
+        add(row::USABLE, change.usable);
+        if change.fresh {
+            add(row::FRESH, 1);
+        }
+        if self.shared.word(header::THREADS).load(Ordering::Relaxed) > 1 {
+            add(row::PARALLEL, 1);
+        }
+        if let Some(took) = change.took {
+            add(row::TIMED, 1);
+            add(row::TICKS, took);
+            self.count_time(change, took);
+        }
+    }
+
+    /// Adds one that gave nothing.
+    #[cold]
+    pub(super) fn failed(self, running: u64) {
+        if let Some(at) = self.row(row_key(running, FAILED_CLASS)) {
+            self.shared
+                .word(at + row::COUNT)
+                .fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(never)]
+    fn count_time(self, change: &Change, took: u64) {
+        let kind = match change.operation.time_kind() {
+            TimeKind::None => return,
+            TimeKind::Reused if change.fresh => TimeKind::Fresh,
+            kind => kind,
+        };
+        let shard = (self.at / EXTENT) % SHARDS;
+        let index = (shard * TIME_KINDS + kind as usize) * BUCKETS + bucket_of(took);
+        let word = self.shared.word(HEADER_BYTES + index * 8);
+        word.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The place of a row, made if need be.
+    #[inline(always)]
+    fn row(self, key: u64) -> Option<usize> {
+        let table = self.get(block::TABLE);
+        let bits = (table & 0xff) as u32;
+        let mask = (1usize << bits) - 1;
+        let base = (table & !0xff) as usize;
+        let mut place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize;
+        loop {
+            let at = base + place * ROW_BYTES;
+            match self.shared.word(at).load(Ordering::Relaxed) {
+                known if known == key => return Some(at),
+                0 => return self.insert(key),
+                _ => place = (place + 1) & mask,
+            }
+        }
+    }
+
+    fn uncounted(self) {
+        let word = self.shared.word(header::UNCOUNTED);
+        word.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn insert(self, key: u64) -> Option<usize> {
+        let rows = self.get(block::ROWS) as usize;
+        let mut table = self.get(block::TABLE);
+        let room = 1usize << (table & 0xff);
+        if (rows + 1) * MAX_LOAD > room {
+            match self.grow(table) {
+                Some(larger) => table = larger,
+                // The search must come to an end.
+                None if rows + 2 > room => {
+                    self.uncounted();
+                    return None;
+                }
+                None => {}
+            }
+        }
+        let at = self.free_place(table, key);
+        self.set(block::ROWS, rows as u64 + 1);
+        self.shared.word(at).store(key, Ordering::Release);
+        Some(at)
+    }
+
+    /// Where a key that is not in the table is to be put.
+    fn free_place(self, table: u64, key: u64) -> usize {
+        let bits = (table & 0xff) as u32;
+        let mask = (1usize << bits) - 1;
+        let mut place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize;
+        loop {
+            let at = (table & !0xff) as usize + place * ROW_BYTES;
+            if self.shared.word(at).load(Ordering::Relaxed) == 0 {
+                return at;
+            }
+            place = (place + 1) & mask;
+        }
+    }
+
+    /// A table of twice the size, with all rows.
+    fn grow(self, table: u64) -> Option<u64> {
+        let bits = (table & 0xff) as u32;
+        if bits >= MAX_TABLE_BITS {
+            return None;
+        }
+        let larger = bits + 1;
+        let at = self.shared.take(ROW_BYTES << larger)?;
+        let made = at as u64 | u64::from(larger);
+        for old in (0..1usize << bits).map(|i| (table & !0xff) as usize + i * ROW_BYTES) {
+            let word = |at: usize| self.shared.word(at).load(Ordering::Relaxed);
+            let key = word(old);
+            if key != 0 {
+                let new = self.free_place(made, key);
+                for which in (0..ROW_BYTES).step_by(8) {
+                    let to = self.shared.word(new + which);
+                    to.store(word(old + which), Ordering::Relaxed);
+                }
+            }
+        }
+        self.shared
+            .word(self.at + block::TABLE)
+            .store(made, Ordering::Release);
+        Some(made)
+    }
+
+    /// Adds to what is alive: bytes asked for, usable bytes, blocks.
+    #[inline(always)]
+    pub(super) fn add_live(self, more: [i64; 3]) {
+        let add = |which: usize, more: i64| {
+            let now = self.get(which).cast_signed() + more;
+            self.set(which, now.cast_unsigned());
+            now
+        };
+        let requested = add(block::PENDING_REQUESTED, more[0]);
+        let usable = add(block::PENDING_USABLE, more[1]);
+        add(block::PENDING_BLOCKS, more[2]);
+        if requested > self.get(block::MAX_REQUESTED).cast_signed() {
+            self.set(block::MAX_REQUESTED, requested.cast_unsigned());
+            self.set(block::MAX_USABLE, usable.cast_unsigned());
+        }
+        if requested.abs() >= PENDING_BYTES {
+            self.hand_over();
+        }
+    }
+
+    /// Adds what this thread has allocated and freed to the process's.
+    #[cold]
+    pub(super) fn hand_over(self) {
+        let take = |which: usize| {
+            let value = self.get(which);
+            self.set(which, 0);
+            value
+        };
+        let most = take(block::MAX_REQUESTED).cast_signed();
+        let most_usable = take(block::MAX_USABLE).cast_signed();
+        let word = |which: usize| self.shared.word(which);
+        let requested = take(block::PENDING_REQUESTED);
+        let usable = take(block::PENDING_USABLE);
+        let blocks = take(block::PENDING_BLOCKS);
+        let before = word(header::LIVE_REQUESTED).fetch_add(requested, Ordering::Relaxed);
+        let usable_before = word(header::LIVE_USABLE).fetch_add(usable, Ordering::Relaxed);
+        word(header::LIVE_BLOCKS).fetch_add(blocks, Ordering::Relaxed);
+        for (own, more) in super::attach::LIVE.iter().zip([requested, usable, blocks]) {
+            own.fetch_add(more, Ordering::Relaxed);
+        }
+        let reached = before.cast_signed() + most;
+        let peak = word(header::PEAK_REQUESTED);
+        if reached > peak.load(Ordering::Relaxed).cast_signed() {
+            peak.store(reached.cast_unsigned(), Ordering::Relaxed);
+            let usable = usable_before.cast_signed() + most_usable;
+            word(header::PEAK_USABLE).store(usable.cast_unsigned(), Ordering::Relaxed);
+            word(header::PEAK_NS).store(sys::now_ns(), Ordering::Relaxed);
+        }
+    }
+}

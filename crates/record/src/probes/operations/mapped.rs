@@ -1,0 +1,209 @@
+//! The memory that allocators have mapped: what system calls within operations map, and nobody unmaps since.
+//!
+//! What the program maps itself is not in it, nor are stacks and static data: no allocator can be blamed for those.
+
+use std::collections::HashMap;
+
+use varve_bpf::{Event, ForkKind, Mapping, MappingCall};
+use varve_model::{Address, Bytes, Pid};
+
+use crate::state::State;
+use crate::state::ranges::Ranges;
+
+/// The ranges of each process.
+#[derive(Default)]
+pub(super) struct Mapped {
+    processes: HashMap<Pid, Process>,
+}
+
+#[derive(Clone, Default)]
+struct Process {
+    ranges: Ranges,
+    /// The most bytes since anybody asked.
+    most: Bytes,
+}
+
+/// What a process's allocator has mapped.
+pub(super) struct Heap {
+    /// Addresses and bytes.
+    pub(super) ranges: Vec<(u64, u64)>,
+    /// The most bytes since the last time.
+    pub(super) most: Bytes,
+}
+
+impl Mapped {
+    pub(super) fn event(&mut self, event: &Event<'_>, state: &State) {
+        match event {
+            Event::Mapping(mapping) => {
+                let pid = state.processes.owner_of_memory(mapping.pid);
+                let process = self.processes.entry(pid).or_default();
+                change(&mut process.ranges, mapping);
+                process.most = process.most.max(process.ranges.bytes());
+            }
+            Event::Fork(fork) if fork.kind == ForkKind::Process => {
+                let parent = state.processes.owner_of_memory(fork.parent);
+                if let Some(process) = self.processes.get(&parent) {
+                    self.processes.insert(fork.pid, process.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What the process runs has ended.
+    pub(super) fn forget(&mut self, pid: Pid) {
+        self.processes.remove(&pid);
+    }
+
+    pub(super) fn heap(&mut self, pid: Pid) -> Heap {
+        let process = self.processes.entry(pid).or_default();
+        let range = |(at, bytes): (Address, Bytes)| (at.0, bytes.0);
+        Heap {
+            ranges: process.ranges.iter().map(range).collect(),
+            most: std::mem::replace(&mut process.most, process.ranges.bytes()),
+        }
+    }
+}
+
+/// What a call has made of the ranges of a process.
+fn change(ranges: &mut Ranges, mapping: &Mapping<'_>) {
+    let Ok(result) = u64::try_from(mapping.result) else {
+        return;
+    };
+    let result = Address(result);
+    let mut made = |at: Address, bytes: Bytes, is_memory: bool| {
+        ranges.remove(at, bytes);
+        if mapping.by_operation && is_memory {
+            ranges.insert(at, bytes);
+        }
+    };
+    match mapping.call {
+        MappingCall::Map { bytes, flags, .. } => {
+            let is_memory = flags & libc::MAP_ANONYMOUS.cast_unsigned() != 0;
+            made(result, bytes, is_memory);
+        }
+        MappingCall::Unmap { address, bytes } => ranges.remove(address, bytes),
+        MappingCall::Remap {
+            old_address,
+            old_bytes,
+            new_bytes,
+            flags,
+        } => {
+            // Moved pages are the allocator's where they were, whoever moves them.
+            let was_memory = ranges.holds(old_address, old_bytes);
+            if flags & libc::MREMAP_DONTUNMAP.cast_unsigned() == 0 {
+                ranges.remove(old_address, old_bytes);
+            }
+            ranges.remove(result, new_bytes);
+            if mapping.by_operation && was_memory {
+                ranges.insert(result, new_bytes);
+            }
+        }
+        MappingCall::Brk { before, .. } if result > before => {
+            made(before, Bytes(result.0 - before.0), true);
+        }
+        MappingCall::Brk { before, .. } => {
+            ranges.remove(result, Bytes(before.0 - result.0));
+        }
+        MappingCall::ShmAttach { .. } | MappingCall::ShmDetach { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_model::{Tid, Time};
+
+    use super::*;
+
+    const MAP: u32 = libc::MAP_ANONYMOUS.cast_unsigned();
+
+    fn call(call: MappingCall, result: i64, by_operation: bool) -> Mapping<'static> {
+        Mapping {
+            entered: Time(1),
+            time: Time(2),
+            pid: Pid(1),
+            tid: Tid(1),
+            call,
+            result,
+            by_operation,
+            stack: None,
+        }
+    }
+
+    fn map(bytes: u64, flags: u32) -> MappingCall {
+        MappingCall::Map {
+            hint: Address(0),
+            bytes: Bytes(bytes),
+            protection: 3,
+            flags,
+            fd: -1,
+            offset: 0,
+        }
+    }
+
+    fn after(calls: &[Mapping<'_>]) -> Vec<(u64, u64)> {
+        let mut ranges = Ranges::default();
+        calls.iter().for_each(|call| change(&mut ranges, call));
+        ranges.iter().map(|(at, bytes)| (at.0, bytes.0)).collect()
+    }
+
+    #[test]
+    fn what_the_program_maps_is_not_the_allocators() {
+        let own = call(map(0x4000, MAP), 0x10_0000, false);
+        let allocators = call(map(0x4000, MAP), 0x20_0000, true);
+        let file = call(map(0x4000, 0), 0x30_0000, true);
+        let failed = call(map(0x4000, MAP), -12, true);
+        assert_eq!(
+            after(&[own, allocators, file, failed]),
+            [(0x20_0000, 0x4000)]
+        );
+        // What it has given back is the program's when that maps it.
+        let unmap = MappingCall::Unmap {
+            address: Address(0x20_1000),
+            bytes: Bytes(0x1000),
+        };
+        let own = call(map(0x2000, MAP), 0x20_2000, false);
+        assert_eq!(
+            after(&[allocators, call(unmap, 0, true), own]),
+            [(0x20_0000, 0x1000)]
+        );
+    }
+
+    #[test]
+    fn a_block_that_moves_is_where_it_went() {
+        let first = call(map(0x4000, MAP), 0x10_0000, true);
+        let remap = |from, to: i64, by_operation| {
+            let remap = MappingCall::Remap {
+                old_address: Address(from),
+                old_bytes: Bytes(0x4000),
+                new_bytes: Bytes(0x8000),
+                flags: 1,
+            };
+            call(remap, to, by_operation)
+        };
+        assert_eq!(
+            after(&[first, remap(0x10_0000, 0x40_0000, true)]),
+            [(0x40_0000, 0x8000)]
+        );
+        let own = call(map(0x4000, MAP), 0x10_0000, false);
+        assert_eq!(after(&[own, remap(0x10_0000, 0x40_0000, false)]), []);
+    }
+
+    #[test]
+    fn the_end_of_the_heap_moves() {
+        let brk = |before, result: i64, by_operation| {
+            let brk = MappingCall::Brk {
+                wanted: Address(0),
+                before: Address(before),
+            };
+            call(brk, result, by_operation)
+        };
+        let grown = brk(0x50_0000, 0x54_0000, true);
+        assert_eq!(after(&[grown]), [(0x50_0000, 0x4_0000)]);
+        assert_eq!(
+            after(&[grown, brk(0x54_0000, 0x51_0000, true)]),
+            [(0x50_0000, 0x1_0000)]
+        );
+        assert_eq!(after(&[brk(0x50_0000, 0x54_0000, false)]), []);
+    }
+}

@@ -1,0 +1,304 @@
+//! The tables of one process, and what they have grown by.
+
+use std::collections::{HashMap, HashSet};
+
+use varve_model::{Address, Bytes, Duration, Pid, SiteId, Tid, Time};
+use varve_preload_abi::operations::{
+    BUCKETS, BlockState, FAILED_CLASS, OperationsReader, RowSnapshot, ThreadBlock, TimeKind,
+    Totals, bucket_start, class_bytes, of_row_key, ticks,
+};
+use varve_sys::monotonic_now;
+use varve_trace::tables::{HeapMemoryRow, OperationRow, OperationTimeRow};
+
+use super::Rows;
+use super::mapped::Heap;
+use super::memory::{Resident, resident, resident_of};
+use crate::state::State;
+
+/// What a tick of the processor's clock is worth.
+pub(super) struct Scale {
+    ticks: u64,
+    time: Time,
+}
+
+impl Scale {
+    pub(super) fn begin() -> Scale {
+        Scale {
+            ticks: ticks(),
+            time: monotonic_now(),
+        }
+    }
+
+    /// Nanoseconds of a tick.
+    fn ns(&self) -> f64 {
+        let (passed, time) = (
+            ticks().saturating_sub(self.ticks),
+            monotonic_now() - self.time,
+        );
+        time.0 as f64 / passed.max(1) as f64
+    }
+}
+
+/// The tables of one process.
+pub(super) struct Tables {
+    pub(super) pid: Pid,
+    /// When what it runs began.
+    pub(super) image: Time,
+    reader: OperationsReader,
+    allocator: Option<String>,
+    /// Rows as they were read last, by block and key.
+    known: HashMap<(usize, u64), RowSnapshot>,
+    times: Vec<u64>,
+    sites: HashMap<u64, Option<SiteId>>,
+    last: Option<HeapMemoryRow>,
+    /// What was found last.
+    library_bytes: u64,
+    /// When it is looked next which of the allocator's pages are there.
+    next_scan: Time,
+}
+
+/// What one look finds.
+#[derive(Clone, Copy, Default)]
+struct Look {
+    resident: Option<Resident>,
+    /// Of the allocator: the most bytes that it had mapped, resident ones, and those of them that lay in no block.
+    mapped: Option<Bytes>,
+    heap: Option<(u64, u64)>,
+}
+
+/// What the allocator has mapped is looked at again after so many times as long as it took: the target's calls on mappings wait for it.
+const SCAN_REST: u64 = 100;
+
+impl Tables {
+    pub(super) fn new(pid: Pid, image: Time, reader: OperationsReader) -> Tables {
+        Tables {
+            pid,
+            image,
+            reader,
+            allocator: None,
+            known: HashMap::new(),
+            times: vec![0; TimeKind::ALL.len() * BUCKETS],
+            sites: HashMap::new(),
+            last: None,
+            library_bytes: 0,
+            next_scan: Time(0),
+        }
+    }
+
+    /// Reads all rows and times; what they have grown by since the last time.
+    pub(super) fn read(&mut self, now: Time, scale: &Scale, state: &mut State, rows: &mut Rows) {
+        let ns = scale.ns();
+        for block in self.reader.blocks() {
+            if block.state == BlockState::InUse {
+                self.read_block(&block, now, ns, state, rows);
+            }
+        }
+        self.read_times(now, ns, rows);
+    }
+
+    /// Reads the blocks of threads that have ended, and gives them to others.
+    pub(super) fn release(
+        &mut self,
+        ended: &HashSet<(Pid, Tid)>,
+        now: Time,
+        scale: &Scale,
+        state: &mut State,
+        rows: &mut Rows,
+    ) {
+        let ns = scale.ns();
+        for block in self.reader.blocks() {
+            let tid = state.processes.thread_known_as(self.pid, Tid(block.tid));
+            if block.state == BlockState::InUse && ended.contains(&(self.pid, tid)) {
+                self.read_block(&block, now, ns, state, rows);
+                self.reader.release(&block);
+            }
+        }
+    }
+
+    fn clock_ticks(&self) -> u64 {
+        self.reader.clock().map_or(0, |(_, _, clock)| clock)
+    }
+
+    fn read_block(
+        &mut self,
+        block: &ThreadBlock,
+        now: Time,
+        ns: f64,
+        state: &mut State,
+        rows: &mut Rows,
+    ) {
+        let pid = self.pid;
+        let tid = state.processes.thread_known_as(pid, Tid(block.tid));
+        let clock = self.clock_ticks();
+        let (known, sites) = (&mut self.known, &mut self.sites);
+        self.reader.rows(block, |row| {
+            let before = known.entry((block.at, row.key)).or_default();
+            let grown = |now: u64, before: u64| now.wrapping_sub(before);
+            let count = grown(row.count, before.count);
+            let Some((operation, site, class)) = of_row_key(row.key) else {
+                return;
+            };
+            if count == 0 {
+                return;
+            }
+            let stacks = &mut state.stacks;
+            let site = *sites
+                .entry(site)
+                .or_insert_with(|| stacks.site(pid, now, vec![Address(site)], true));
+            let timed = grown(row.timed, before.timed);
+            let spent = grown(row.ticks, before.ticks).saturating_sub(clock.saturating_mul(timed));
+            rows.operations.push(OperationRow {
+                time_ns: now,
+                pid,
+                tid,
+                operation: operation.as_str().into(),
+                class_bytes: (class != FAILED_CLASS).then(|| Bytes(class_bytes(class))),
+                site,
+                count,
+                requested_bytes: Bytes(grown(row.requested, before.requested)),
+                usable_bytes: Bytes(grown(row.usable, before.usable)),
+                fresh: grown(row.fresh, before.fresh),
+                parallel: grown(row.parallel, before.parallel),
+                timed,
+                timed_ns: Duration((spent as f64 * ns) as u64),
+            });
+            *before = row;
+        });
+    }
+
+    fn read_times(&mut self, now: Time, ns: f64, rows: &mut Rows) {
+        let clock = self.clock_ticks();
+        let time = |bucket: usize| {
+            let ticks = bucket_start(bucket).saturating_sub(clock);
+            Duration((ticks as f64 * ns) as u64)
+        };
+        for (index, before) in self.times.iter_mut().enumerate() {
+            let (kind, bucket) = (index / BUCKETS, index % BUCKETS);
+            let found = self.reader.bucket(kind, bucket);
+            let count = found.wrapping_sub(*before);
+            if count > 0 {
+                rows.times.push(OperationTimeRow {
+                    time_ns: now,
+                    pid: self.pid,
+                    kind: TimeKind::ALL[kind].as_str().into(),
+                    from_ns: time(bucket),
+                    to_ns: time(bucket + 1),
+                    count,
+                });
+                *before = found;
+            }
+        }
+    }
+
+    /// Operations that were not counted.
+    pub(super) fn uncounted(&self) -> u64 {
+        self.reader.totals().uncounted
+    }
+
+    /// Bytes that can be used of all blocks.
+    fn usable(&self) -> u64 {
+        let blocks = self.reader.blocks();
+        let pending = blocks.iter().map(|block| block.pending[1]);
+        let usable = self.reader.totals().usable + pending.sum::<i64>();
+        u64::try_from(usable).unwrap_or(0)
+    }
+
+    /// Looks how much memory there is; `heap` is what the allocator has mapped, where that is known.
+    pub(super) fn look(&mut self, now: Time, heap: Option<&Heap>, rows: &mut Vec<HeapMemoryRow>) {
+        let Some(resident) = resident(self.pid, &self.reader.own_memory()) else {
+            return;
+        };
+        self.library_bytes = resident.library;
+        let look = Look {
+            resident: Some(resident),
+            mapped: heap.map(|heap| heap.most),
+            heap: heap.and_then(|heap| self.scan(&heap.ranges)),
+        };
+        self.add(now, &look, rows);
+    }
+
+    /// Notes what the tables say of a process whose memory is gone, and what its allocator had mapped.
+    pub(super) fn last(&mut self, now: Time, heap: Option<&Heap>, rows: &mut Vec<HeapMemoryRow>) {
+        let look = Look {
+            mapped: heap.map(|heap| heap.most),
+            ..Look::default()
+        };
+        self.add(now, &look, rows);
+    }
+
+    /// Resident bytes of what the allocator has mapped, and how many of them at least lay in no block.
+    fn scan(&mut self, ranges: &[(u64, u64)]) -> Option<(u64, u64)> {
+        let began = monotonic_now();
+        if began < self.next_scan {
+            return None;
+        }
+        // Blocks come and go meanwhile.
+        let before = self.usable();
+        let resident = resident_of(self.pid, ranges)?;
+        let usable = before.max(self.usable());
+        let ended = monotonic_now();
+        self.next_scan = ended + Duration((ended - began).0 * SCAN_REST);
+        Some((resident, resident.saturating_sub(usable)))
+    }
+
+    fn add(&mut self, now: Time, look: &Look, rows: &mut Vec<HeapMemoryRow>) {
+        if self.reader.clock().is_none() {
+            return;
+        }
+        let Totals {
+            mut requested,
+            mut usable,
+            mut blocks,
+            mut peak_requested,
+            mut peak_usable,
+            mut peak_ns,
+            uncounted,
+            unknown_frees,
+        } = self.reader.totals();
+        let (live, live_usable) = (requested, usable);
+        for block in self.reader.blocks() {
+            if live + block.most[0] > peak_requested {
+                peak_requested = live + block.most[0];
+                peak_usable = live_usable + block.most[1];
+                peak_ns = now.0;
+            }
+            requested += block.pending[0];
+            usable += block.pending[1];
+            blocks += block.pending[2];
+        }
+        let bytes = |signed: i64| Bytes(u64::try_from(signed).unwrap_or(0));
+        let is_last = look.resident.is_none();
+        let allocator = self
+            .allocator
+            .get_or_insert_with(|| self.reader.allocator());
+        let row = HeapMemoryRow {
+            time_ns: now,
+            pid: self.pid,
+            allocator: allocator.clone(),
+            requested_bytes: bytes(requested),
+            usable_bytes: bytes(usable),
+            blocks: u64::try_from(blocks).unwrap_or(0),
+            peak_requested_bytes: bytes(peak_requested),
+            peak_usable_bytes: bytes(peak_usable),
+            peak_ns: Time(peak_ns.min(now.0)),
+            resident_bytes: look.resident.map(|found| Bytes(found.program)),
+            mapped_bytes: look.mapped,
+            heap_resident_bytes: look.heap.map(|(resident, _)| Bytes(resident)),
+            kept_bytes: look.heap.map(|(_, kept)| Bytes(kept)),
+            own_bytes: Bytes(self.library_bytes + self.reader.taken_bytes()),
+            uncounted,
+            unknown_frees,
+        };
+        let is_same = self.last.as_ref().is_some_and(|last| {
+            last == &HeapMemoryRow {
+                time_ns: last.time_ns,
+                peak_ns: last.peak_ns,
+                ..row.clone()
+            }
+        });
+        if !is_same || is_last {
+            self.last = Some(row.clone());
+            rows.push(row);
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! What `varve alloc report` prints: the verdict first, then tables.
+
+use varve_alloc::{Answer, Judgement, Memory, Moment, Share};
+use varve_analyse::format;
+use varve_model::{Bytes, Duration};
+
+use super::WIDTHS;
+use super::page::{Page, Tone};
+use super::table::{ABSENT, Align, Table};
+
+/// Rows of each table, where not all are asked for.
+const ROWS: usize = 8;
+/// Bars of the time line.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// The text; `whole`: with all rows.
+pub fn render(of: &Judgement, width: usize, color: bool, whole: bool) -> String {
+    let width = width.clamp(*WIDTHS.start(), *WIDTHS.end());
+    let mut page = Page::new(width, color);
+    let rows = if whole { usize::MAX } else { ROWS };
+    verdict(&mut page, of);
+    time(&mut page, of);
+    memory(&mut page, of);
+    operations(&mut page, of);
+    kernel(&mut page, of, rows);
+    sites(&mut page, of, rows);
+    classes(&mut page, of, rows);
+    threads(&mut page, of, rows);
+    page.text
+}
+
+fn percent(share: f64) -> String {
+    format::percent((share.clamp(0.0, 1.0) * 1e9) as u64, 1_000_000_000)
+}
+
+fn time_of(ns: f64) -> String {
+    match ns {
+        ns if ns < 1000.0 => format!("{ns:.0} ns"),
+        ns => format::duration(Duration(ns as u64)),
+    }
+}
+
+fn verdict(page: &mut Page, of: &Judgement) {
+    let tone = match of.verdict.answer {
+        Answer::No => Tone::Good,
+        Answer::Busy | Answer::Unknown => Tone::Notice,
+        Answer::Yes => Tone::Bad,
+    };
+    page.wrapped(&of.verdict.sentence, tone);
+    for diagnosis in &of.diagnoses {
+        page.gap();
+        page.finding(
+            diagnosis.id,
+            Tone::Bad,
+            &diagnosis.title,
+            &diagnosis.evidence,
+            &diagnosis.advice,
+        );
+    }
+    if of.trace.lost > 0 {
+        page.gap();
+        let lost = format::counted(of.trace.lost, "operation");
+        page.wrapped(
+            &format!("{lost} were not counted, or what the kernel did within them."),
+            Tone::Notice,
+        );
+    }
+}
+
+fn share(of: Option<Share>) -> String {
+    of.map_or_else(
+        || "not known".to_owned(),
+        |s| format!("{} ± {}", percent(s.share), percent(s.error)),
+    )
+}
+
+fn time(page: &mut Page, of: &Judgement) {
+    page.heading("Time");
+    let t = &of.time;
+    page.labelled(
+        "share",
+        Tone::Plain,
+        &format!(
+            "{} of the CPU time by the clocks of CPUs, {} by timing one operation in {}",
+            share(t.sampled),
+            share(t.timed),
+            of.trace.time_every
+        ),
+    );
+    if t.differ {
+        page.labelled(
+            "",
+            Tone::Notice,
+            "The two differ by more than their errors: reading the clock twice makes an operation of a few nanoseconds longer, and timed operations that wait for a CPU seem long.",
+        );
+    }
+    page.labelled(
+        "in all",
+        Tone::Plain,
+        &format!(
+            "{} in operations{}{}; {} of CPU time in {}; counting took {} besides",
+            format::duration(t.operations_ns),
+            match t.waited_ns {
+                Duration(0) => String::new(),
+                waited => format!(", {} of it waiting", format::duration(waited)),
+            },
+            match t.queued_ns {
+                Duration(0..1_000_000) => String::new(),
+                queued => format!(", {} of it without a CPU", format::duration(queued)),
+            },
+            format::duration(t.cpu_ns),
+            format::duration(of.trace.duration_ns),
+            format::duration(t.counting_ns)
+        ),
+    );
+    page.labelled(
+        "recording",
+        Tone::Faint,
+        &format!(
+            "a system call of any program took {} meanwhile, {} before",
+            format::duration(of.trace.call_ns),
+            format::duration(of.trace.plain_call_ns)
+        ),
+    );
+    let mut table = Table::new(&[
+        ("time of", Align::Name),
+        ("timed", Align::Right),
+        ("mean", Align::Right),
+        ("p50", Align::Right),
+        ("p99", Align::Right),
+        ("max", Align::Right),
+    ]);
+    for (kind, figures) in &of.times {
+        table.row([
+            kind.clone(),
+            format::count(figures.timed),
+            time_of(figures.mean_ns),
+            format::duration(figures.p50_ns),
+            format::duration(figures.p99_ns),
+            format::duration(figures.max_ns),
+        ]);
+    }
+    page.table(&table);
+}
+
+fn memory(page: &mut Page, of: &Judgement) {
+    page.heading("Memory");
+    let m = &of.memory;
+    page.labelled(
+        "peak",
+        Tone::Plain,
+        &format!(
+            "{} asked for, in blocks of {} ({} lost within blocks), after {}",
+            format::bytes(m.peak_requested_bytes),
+            format::bytes(m.peak_usable_bytes),
+            percent(m.internal_fragmentation),
+            format::duration(m.peak_ns)
+        ),
+    );
+    page.labelled("resident", Tone::Plain, &resident(m));
+    if let Some(all) = m.peak_resident_bytes {
+        let all = format::bytes(all);
+        let text = format!(
+            "{all} of all anonymous memory at most, what the program maps itself and stacks with it, Varve's left out"
+        );
+        page.labelled("", Tone::Faint, &text);
+    }
+    page.labelled(
+        "at the end",
+        Tone::Plain,
+        &format!(
+            "{} in {}",
+            format::bytes(m.end_requested_bytes),
+            format::counted(m.end_blocks, "block")
+        ),
+    );
+    page.labelled(
+        "counting",
+        Tone::Faint,
+        &format!("took {} in the process", format::bytes(m.own_bytes)),
+    );
+    if m.over_time.len() > 2 {
+        line(page, "asked for", &m.over_time, |moment| {
+            Some(moment.requested_bytes)
+        });
+        line(page, "resident", &m.over_time, |moment| {
+            moment.heap_resident_bytes
+        });
+    }
+}
+
+/// What was resident of the allocator's memory.
+fn resident(of: &Memory) -> String {
+    match (&of.unknown, of.peak_heap_resident_bytes) {
+        (Some(why), _) => format!("not known of the allocator's memory: {why}"),
+        (None, None) => "not known".to_owned(),
+        (None, Some(resident)) => {
+            let blowup = of.blowup.map_or_else(String::new, |b| {
+                format!(", {b:.2} times what was asked for at the peak")
+            });
+            let kept = of.kept_bytes.map_or_else(String::new, |kept| {
+                format!("; up to {} of it lay in no block", format::bytes(kept))
+            });
+            format!(
+                "{} at most of what the allocator has mapped{blowup}{kept}",
+                format::bytes(resident)
+            )
+        }
+    }
+}
+
+/// A time line, as high as the most of all figures.
+fn line(
+    page: &mut Page,
+    label: &str,
+    moments: &[Moment],
+    figure: impl Fn(&Moment) -> Option<Bytes>,
+) {
+    let most = moments
+        .iter()
+        .flat_map(|m| [Some(m.requested_bytes), m.heap_resident_bytes])
+        .flatten()
+        .max()
+        .unwrap_or_default();
+    let (first, last) = match moments {
+        [first, .., last] => (first.time_ns.0, last.time_ns.0),
+        _ => return,
+    };
+    let columns = (page.width - 14).min(100);
+    let mut text = String::new();
+    let mut moments = moments.iter().peekable();
+    let mut now = None;
+    for column in 0..columns {
+        let until = first + (last - first) * (column as u64 + 1) / columns as u64;
+        let mut highest = None;
+        while let Some(moment) = moments.next_if(|m| m.time_ns.0 <= until) {
+            now = figure(moment).or(now);
+            highest = highest.max(now);
+        }
+        let height = highest.or(now).map(|b| b.0 as f64 / most.0.max(1) as f64);
+        text.push(height.map_or(' ', |h| {
+            let step = (h * BARS.len() as f64).ceil() as usize;
+            BARS[step.clamp(1, BARS.len()) - 1]
+        }));
+    }
+    page.labelled(label, Tone::Plain, &text);
+}
+
+fn operations(page: &mut Page, of: &Judgement) {
+    page.heading(&format!("Operations of {}", of.trace.allocator));
+    let mut table = Table::new(&[
+        ("called", Align::Name),
+        ("count", Align::Right),
+        ("bytes", Align::Right),
+        ("fresh", Align::Right),
+        ("parallel", Align::Right),
+        ("failed", Align::Right),
+        ("mean", Align::Right),
+        ("in all", Align::Right),
+    ]);
+    for (name, o) in &of.operations {
+        table.row([
+            name.clone(),
+            format::count(o.count),
+            format::bytes(o.requested_bytes),
+            format::percent(o.fresh, o.count),
+            format::percent(o.parallel, o.count),
+            match o.failed {
+                0 => ABSENT.to_owned(),
+                failed => format::count(failed),
+            },
+            match o.timed {
+                0 => ABSENT.to_owned(),
+                _ => time_of(o.mean_ns),
+            },
+            format::duration(o.time_ns),
+        ]);
+    }
+    page.table(&table);
+}
+
+fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
+    page.heading("In the kernel");
+    let f = &of.faults;
+    page.labelled(
+        "page faults",
+        Tone::Plain,
+        &format!(
+            "{} within operations, {} elsewhere",
+            format::count(f.inside),
+            format::count(f.outside)
+        ),
+    );
+    if of.syscalls.is_empty() {
+        page.line("No operation made a system call.");
+        return;
+    }
+    let mut table = Table::new(&[
+        ("system call", Align::Name),
+        ("count", Align::Right),
+        ("in all", Align::Right),
+        ("bytes", Align::Right),
+        ("of 1,000 operations", Align::Right),
+        ("most from", Align::Left),
+    ]);
+    for call in of.syscalls.iter().take(rows) {
+        table.row([
+            call.name.clone(),
+            format::count(call.count),
+            format::duration(call.time_ns),
+            format::bytes(call.bytes),
+            format!("{:.3}", call.per_operation * 1000.0),
+            call.sites
+                .first()
+                .map_or_else(String::new, |(site, _)| super::page::clip(site, 40)),
+        ]);
+    }
+    page.table(&table);
+    page.more(of.syscalls.len(), rows, 0);
+}
+
+fn sites(page: &mut Page, of: &Judgement, rows: usize) {
+    page.heading("Callers");
+    let mut table = Table::new(&[
+        ("caller", Align::Name),
+        ("count", Align::Right),
+        ("asked for", Align::Right),
+        ("given back", Align::Right),
+        ("in all", Align::Right),
+        ("calls", Align::Right),
+        ("faults", Align::Right),
+    ]);
+    for site in of.sites.iter().take(rows) {
+        table.row([
+            site.label.clone(),
+            format::count(site.count),
+            format::bytes(site.requested_bytes),
+            format::bytes(site.freed_bytes),
+            format::duration(site.time_ns),
+            format::count(site.syscalls),
+            format::count(site.faults),
+        ]);
+    }
+    page.table(&table);
+    page.more(of.sites.len(), rows, 0);
+}
+
+fn classes(page: &mut Page, of: &Judgement, rows: usize) {
+    let mut classes: Vec<_> = of.classes.iter().filter(|c| c.count > 0).collect();
+    classes.sort_by_key(|c| std::cmp::Reverse(c.usable_bytes));
+    let shown = rows.min(classes.len());
+    let all = classes.len();
+    classes.truncate(shown);
+    classes.sort_by_key(|c| c.bytes);
+    page.heading("Size classes");
+    let mut table = Table::new(&[
+        ("blocks up to", Align::Name),
+        ("allocated", Align::Right),
+        ("freed", Align::Right),
+        ("asked for", Align::Right),
+        ("usable", Align::Right),
+        ("lost", Align::Right),
+    ]);
+    for class in classes {
+        table.row([
+            match class.bytes.0 {
+                u64::MAX => "(larger)".to_owned(),
+                _ => format::bytes(class.bytes),
+            },
+            format::count(class.count),
+            format::count(class.freed),
+            format::bytes(class.requested_bytes),
+            format::bytes(class.usable_bytes),
+            format::percent(
+                class.usable_bytes.0.saturating_sub(class.requested_bytes.0),
+                class.usable_bytes.0,
+            ),
+        ]);
+    }
+    page.table(&table);
+    page.more(all, shown, 0);
+}
+
+fn threads(page: &mut Page, of: &Judgement, rows: usize) {
+    if of.threads.len() < 2 {
+        return;
+    }
+    page.heading("Threads");
+    let mut table = Table::new(&[
+        ("thread", Align::Name),
+        ("count", Align::Right),
+        ("asked for", Align::Right),
+        ("given back", Align::Right),
+        ("in all", Align::Right),
+    ]);
+    for thread in of.threads.iter().take(rows) {
+        table.row([
+            format!("{} {}", thread.tid.0, thread.name),
+            format::count(thread.count),
+            format::bytes(thread.requested_bytes),
+            format::bytes(thread.freed_bytes),
+            format::duration(thread.time_ns),
+        ]);
+    }
+    page.table(&table);
+    page.more(of.threads.len(), rows, 0);
+}

@@ -1,0 +1,123 @@
+//! Allocator operations, their times, what the kernel did within them, and the memory that allocators manage.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{Field, Schema, SchemaRef};
+use varve_model::{Bytes, Duration, Pid, SiteId, Tid, Time};
+
+use super::{Row, Table};
+use crate::cell::Cell;
+
+table! {
+    /// Allocator operations of a thread since the row before with the same thread, operation, class and site.
+    OperationRow in "operations" growing ["time_ns"] {
+        /// When they were read: they had ended by then.
+        time_ns: Time,
+        /// The process.
+        pid: Pid,
+        /// The thread.
+        tid: Tid,
+        /// What was called, such as `malloc` or `delete[]`.
+        operation: Cow<'static, str>,
+        /// The size class, by its largest usable size; null where there was nothing to be had. Of a free, that of what was freed.
+        class_bytes: Option<Bytes>,
+        /// The caller, in `sites`: a stack of one frame.
+        site: Option<SiteId>,
+        /// Operations.
+        count: u64,
+        /// Bytes that were asked for, or given back.
+        requested_bytes: Bytes,
+        /// Bytes that could be used in those blocks.
+        usable_bytes: Bytes,
+        /// Blocks that began where none had begun before.
+        fresh: u64,
+        /// Operations while the process had several threads that allocate.
+        parallel: u64,
+        /// Operations that were timed.
+        timed: u64,
+        /// How long these took, without what the clock takes.
+        timed_ns: Duration,
+    }
+}
+
+table! {
+    /// Times of allocator operations of a process, of those that were timed, since the row before with the same bounds.
+    OperationTimeRow in "operation_times" growing ["time_ns"] {
+        /// When they were read.
+        time_ns: Time,
+        /// The process.
+        pid: Pid,
+        /// `fresh` and `reused` (allocations, by whether a block had begun there before), `free`, `realloc` or `aligned`.
+        kind: Cow<'static, str>,
+        /// The shortest time of these.
+        from_ns: Duration,
+        /// All were shorter than this.
+        to_ns: Duration,
+        /// How many.
+        count: u64,
+    }
+}
+
+table! {
+    /// What the kernel did within allocator operations of a process, since the row before with the same operation, site and name.
+    OperationChargeRow in "operation_charges" growing ["time_ns"] {
+        /// When it was read.
+        time_ns: Time,
+        /// The process.
+        pid: Pid,
+        /// What was called; null: outside of operations (page faults and clocks alone); `counting`: the preload library was at work on its tables.
+        operation: Option<String>,
+        /// The caller, in `sites`.
+        site: Option<SiteId>,
+        /// A system call by its name, `page_fault`, or `clock_user` and `clock_kernel`: the clock of a CPU found a thread at work there.
+        name: Cow<'static, str>,
+        /// How often.
+        count: u64,
+        /// How long in all the threads ran or slept in system calls; of clocks, the time that they stand for.
+        total_ns: Duration,
+        /// How long they were ready to run in those calls and had no CPU, because others did.
+        queued_ns: Duration,
+        /// Bytes of memory that the calls were about.
+        bytes: Bytes,
+    }
+}
+
+table! {
+    /// The memory of a process that its allocator manages, at a moment.
+    HeapMemoryRow in "heap_memory" growing ["time_ns"] {
+        /// When.
+        time_ns: Time,
+        /// The process.
+        pid: Pid,
+        /// The file that has the allocator.
+        allocator: String,
+        /// Bytes that the program asked for and had not freed.
+        requested_bytes: Bytes,
+        /// Bytes that it could use in those blocks.
+        usable_bytes: Bytes,
+        /// Those blocks.
+        blocks: u64,
+        /// The most of `requested_bytes` up to then.
+        peak_requested_bytes: Bytes,
+        /// `usable_bytes` at that moment.
+        peak_usable_bytes: Bytes,
+        /// When that was.
+        peak_ns: Time,
+        /// Resident anonymous memory without Varve's own; null where it could not be read.
+        resident_bytes: Option<Bytes>,
+        /// Bytes of addresses that system calls within operations had mapped, at the most since the row before; null where that is not known.
+        mapped_bytes: Option<Bytes>,
+        /// Resident bytes of those; null where nobody looked.
+        heap_resident_bytes: Option<Bytes>,
+        /// Of these, at least so many that lay in no block; null likewise.
+        kept_bytes: Option<Bytes>,
+        /// Memory that counting takes in the process.
+        own_bytes: Bytes,
+        /// Operations up to then that were not counted.
+        uncounted: u64,
+        /// Frees up to then of blocks that nobody saw allocated.
+        unknown_frees: u64,
+    }
+}

@@ -1,0 +1,41 @@
+//! `varve alloc`: whether the allocator makes a program slow or large.
+
+mod allocators;
+mod compare;
+mod record;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use super::Failure;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  varve alloc record -- ./server            count its allocator operations, beside all else
+  varve alloc report server.varve           whether it is the allocator, and why
+  varve alloc compare -n 10 -- ./solver     every allocator that is present: time, memory, and why")]
+pub(crate) struct Alloc {
+    #[command(subcommand)]
+    pub(crate) command: AllocCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AllocCommand {
+    /// Record a program with its allocator operations
+    Record(record::AllocRecord),
+    /// Run a program under every allocator that is present, and compare
+    Compare(compare::Compare),
+    /// Judge the allocator of a recorded program
+    Report(report::AllocReport),
+}
+
+pub(crate) fn run(arguments: &Alloc) -> Result<ExitCode, Failure> {
+    match &arguments.command {
+        AllocCommand::Record(arguments) => record::run(arguments),
+        AllocCommand::Compare(arguments) => compare::run(arguments),
+        AllocCommand::Report(arguments) => report::run(arguments),
+    }
+}

@@ -1,0 +1,147 @@
+//! `varve alloc record`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, ValueEnum};
+use varve_analyse::format;
+use varve_record::{OperationsChoice, RecordOptions};
+use varve_report::quoted_path;
+use varve_trace::Trace;
+
+use super::super::record::{self, Closing};
+use super::Failure;
+use super::allocators;
+use crate::arguments::{Arguments, Command, Writing};
+
+#[derive(Debug, Args)]
+#[command(override_usage = "varve alloc record [OPTIONS] -- <COMMAND>...")]
+#[command(after_help = "\
+Every operation is counted, and one in so many is timed. System calls and page faults within operations are seen by programs in
+the kernel, which make the system calls of all programs of the machine a little slower while it is recorded; the report says by how much.")]
+pub(crate) struct AllocRecord {
+    /// Trace folder to write [default: NAME.varve, or NAME-2.varve and so on where that is there already]
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) writing: Writing,
+
+    /// Run the command with this allocator instead of its own: jemalloc, tcmalloc, mimalloc, tbb, scudo, snmalloc, rpmalloc, or
+    /// the path of a library
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) allocator: Option<String>,
+
+    /// `off`: record allocator operations alone, without pages, objects and samples
+    #[arg(long, value_name = "WHEN", default_value = "on")]
+    pub(crate) pages: Pages,
+
+    /// Time one operation in so many, on average; 1: all
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) time_every: u32,
+
+    /// Do not record children
+    #[arg(long)]
+    pub(crate) no_follow: bool,
+
+    /// Record no longer than this, such as 30s or 5m; the program goes on
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<String>,
+
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND", required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Whether pages are recorded too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pages {
+    On,
+    Off,
+}
+
+pub(super) fn run(arguments: &AllocRecord) -> Result<ExitCode, Failure> {
+    let options = resolve(arguments)?;
+    record::record_with(options, CLOSING)
+}
+
+/// What is said at the end.
+const CLOSING: Closing = Closing {
+    lines,
+    next: |folder| format!("read it with `varve alloc report {}`", quoted_path(folder)),
+};
+
+/// The verdict, and what it rests on.
+fn lines(trace: &Trace) -> Vec<String> {
+    match varve_alloc::judge(trace) {
+        Ok(Some(judgement)) => {
+            let mut lines = vec![judgement.verdict.sentence.clone()];
+            let reasons = judgement.diagnoses.iter().skip(1);
+            lines.extend(reasons.map(|d| format!("also: {}", d.title)));
+            let (plain, with) = (judgement.trace.plain_call_ns, judgement.trace.call_ns);
+            lines.push(format!(
+                "cost: a system call of any program on this machine took {} while operations were recorded, {} before",
+                format::duration(with),
+                format::duration(plain)
+            ));
+            lines
+        }
+        // What cannot be read is reported by `varve alloc report`.
+        _ => Vec::new(),
+    }
+}
+
+/// The options of `varve record` for this command, and those of its own.
+fn resolve(arguments: &AllocRecord) -> Result<RecordOptions, Failure> {
+    let mut line: Vec<OsString> = vec!["varve".into(), "record".into()];
+    if let Some(output) = &arguments.output {
+        line.extend(["--output".into(), output.into()]);
+    }
+    if arguments.writing.force {
+        line.push("--force".into());
+    }
+    if arguments.writing.share {
+        line.push("--share".into());
+    }
+    if arguments.no_follow {
+        line.push("--no-follow".into());
+    }
+    if let Some(duration) = &arguments.duration {
+        line.extend(["--duration".into(), duration.into()]);
+    }
+    line.push("--".into());
+    line.extend(arguments.command.iter().cloned());
+    let parsed = Arguments::try_parse_from(line);
+    let Command::Record(plain) = parsed.unwrap_or_else(|error| error.exit()).command else {
+        return Err(Failure::new("this is no command to record", None::<String>));
+    };
+    let mut options = record::resolve(&plain)?;
+    let allocator = match &arguments.allocator {
+        Some(text) => allocators::resolve(text)?,
+        None => None,
+    };
+    options.operations = Some(OperationsChoice {
+        every: arguments.time_every,
+        allocator,
+    });
+    options.pages = arguments.pages == Pages::On;
+    if options.preload.is_none() {
+        return Err(Failure {
+            what: format!(
+                "{} was not found beside this program: nobody can count operations without it",
+                crate::libraries::PRELOAD
+            ),
+            hint: Some("put it beside the varve program, or name it in VARVE_PRELOAD".into()),
+            code: 125,
+        });
+    }
+    if varve_record::gains_rights(&arguments.command) {
+        return Err(Failure {
+            what: "this command changes its user or group (setuid), so that nothing can be preloaded and its operations cannot be counted".into(),
+            hint: Some("record a copy without the setuid and setgid bits".into()),
+            code: 125,
+        });
+    }
+    Ok(options)
+}

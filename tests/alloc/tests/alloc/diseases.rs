@@ -1,0 +1,256 @@
+//! Programs with one known disease each get that diagnosis and no other; the same program with a healthy allocator gets none.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::support::{Recorded, record, workload};
+
+/// The program under an allocator that was made for this test.
+fn under(allocator: &str, work: &[&str]) -> Recorded {
+    let library = workload(&format!("libsick_{allocator}.so"));
+    let program = workload("alloc_work");
+    let command = [&[program.to_str().unwrap()], work].concat();
+    let recorded = record(&["--allocator", library.to_str().unwrap()], &command);
+    let file = recorded.judgement["trace"]["allocator_file"]
+        .as_str()
+        .unwrap();
+    assert!(file.contains(&format!("libsick_{allocator}")), "{file}");
+    recorded
+}
+
+/// The same with what it has.
+fn own(work: &[&str]) -> Recorded {
+    let program = workload("alloc_work");
+    record(&[], &[&[program.to_str().unwrap()], work].concat())
+}
+
+/// The same with a variable.
+fn own_with(variable: &str, value: &str, work: &[&str]) -> Recorded {
+    let program = workload("alloc_work");
+    let setting = format!("{variable}={value}");
+    let command = ["/usr/bin/env", &setting, program.to_str().unwrap()];
+    record(&[], &[&command[..], work].concat())
+}
+
+fn healthy(recorded: &Recorded, what: &str) {
+    let none: [String; 0] = [];
+    assert_eq!(
+        recorded.diseases(),
+        none,
+        "{what}: {}",
+        recorded.judgement["diagnoses"]
+    );
+    assert_ne!(recorded.judgement["verdict"]["answer"], "yes");
+}
+
+/// While 20 threads take all of the CPUs that they get.
+fn beside_busy_loops<T>(body: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        // They end where it panics, too.
+        let result = catch_unwind(AssertUnwindSafe(body));
+        is_over.store(true, Relaxed);
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+const LARGE_BLOCKS: [&str; 4] = ["churn", "1", "60000", "20000"];
+
+#[test]
+fn a_storm_of_madvise() {
+    let sick = under("storm", &LARGE_BLOCKS);
+    assert_eq!(sick.diseases(), ["madvise_storm"]);
+    // Each free makes one call: 20,000, and those of the 256 blocks at the end.
+    let calls = sick.calls("madvise");
+    assert!((20_000..=20_300).contains(&calls), "{calls}");
+    healthy(&under("none", &LARGE_BLOCKS), "without the calls");
+}
+
+#[test]
+fn needless_mapping() {
+    let sick = under("mapping", &LARGE_BLOCKS);
+    assert_eq!(sick.diseases(), ["needless_mapping"]);
+    let (mapped, unmapped) = (sick.calls("mmap"), sick.calls("munmap"));
+    assert!((20_000..=20_300).contains(&mapped), "{mapped}");
+    assert!((20_000..=20_300).contains(&unmapped), "{unmapped}");
+}
+
+/// What other programs take of the CPUs is no time of a call: it is the CPU time that the thread's own clock saw, however busy the machine.
+#[test]
+fn the_time_of_calls_on_a_busy_machine() {
+    const LARGER_BLOCKS: [&str; 4] = ["churn", "1", "8000000", "600"];
+    let library = workload("libsick_mapping.so");
+    let program = workload("alloc_work");
+    let command = ["/usr/bin/env", "SICK_CPU=1", program.to_str().unwrap()];
+    let command = [&command[..], &LARGER_BLOCKS].concat();
+    let options = ["--allocator", library.to_str().unwrap()];
+    let sick = beside_busy_loops(|| record(&options, &command));
+    let said = sick.said();
+    let line = said.lines().find_map(|l| l.strip_prefix("munmap "));
+    let truth: u64 = line.expect("the allocator says it").parse().unwrap();
+    let calls = sick.judgement["syscalls"].as_array().unwrap();
+    let call = calls.iter().find(|c| c["name"] == "munmap").unwrap();
+    let time = call["time_ns"].as_u64().unwrap();
+    assert!(
+        time.abs_diff(truth) < truth / 10,
+        "{time} ns, in truth {truth} ns"
+    );
+    assert_eq!(sick.diseases(), ["needless_mapping"]);
+    // The allocator's own calls of clock_gettime are no clocks that found it at work.
+    let (samples, cpu) = (
+        &sick.judgement["time"]["samples"],
+        &sick.judgement["time"]["cpu_ns"],
+    );
+    let period = cpu.as_f64().unwrap() / samples.as_f64().unwrap();
+    assert!((period - 1e9 / 997.0).abs() < 1e3, "{period} ns");
+}
+
+#[test]
+fn healthy_programs_on_a_busy_machine() {
+    for (work, allocator) in [
+        (&LARGE_BLOCKS, "none"),
+        (&["churn", "8", "64", "3000"], "none"),
+    ] {
+        let recorded = beside_busy_loops(|| under(allocator, work));
+        healthy(&recorded, &work.join(" "));
+    }
+    for work in [
+        &["churn", "1", "20000", "20000"][..],
+        &["churn", "8", "64", "3000"],
+        &["grow", "60000000", "1000"],
+    ] {
+        healthy(&beside_busy_loops(|| own(work)), &work.join(" "));
+    }
+}
+
+#[test]
+fn one_lock_for_all() {
+    const WORK: [&str; 4] = ["churn", "8", "64", "3000"];
+    let sick = under("lock", &WORK);
+    assert_eq!(sick.diseases(), ["lock"]);
+    healthy(&under("none", &WORK), "without the lock");
+    healthy(&own(&WORK), "glibc's arenas");
+}
+
+#[test]
+fn waste_in_size_classes() {
+    // 16 times 4 is 64, times 4 is 256: a block of 1,100 is one of 4,096.
+    const WORK: [&str; 3] = ["grow", "40000000", "1100"];
+    let sick = under("waste", &WORK);
+    assert_eq!(sick.diseases(), ["size_class_waste"]);
+    let lost = sick.judgement["memory"]["internal_fragmentation"]
+        .as_f64()
+        .unwrap();
+    let truth = 1.0 - 1100.0 / 4096.0;
+    assert!(
+        (lost - truth).abs() < truth / 10.0,
+        "{lost}, in truth {truth}"
+    );
+    healthy(&under("none", &WORK), "with finer classes");
+    healthy(&own(&WORK), "glibc");
+}
+
+#[test]
+fn blocks_that_their_maker_does_not_get_back() {
+    const WORK: [&str; 3] = ["pipe", "500", "200"];
+    let sick = under("none", &WORK);
+    assert_eq!(sick.diseases(), ["blowup"]);
+    // glibc gives blocks back to where they came from. The variable is for what is free at the heap's end, which it
+    // would give to the kernel and take again as often as batches come.
+    let told = own_with("MALLOC_TRIM_THRESHOLD_", "100000000", &WORK);
+    healthy(&told, "glibc");
+}
+
+/// The program has what it maps itself, and what a block left behind as it moved is nobody's: none of that is its allocator's.
+#[test]
+fn memory_that_the_allocator_does_not_have() {
+    const BYTES: u64 = 60_000_000;
+    let own_maps = own(&["maps", "60000000", "1000000"]);
+    healthy(&own_maps, "the program's own mappings");
+    assert!(own_maps.memory("peak_resident_bytes") >= BYTES);
+    let of_heap = own_maps.memory("peak_heap_resident_bytes");
+    assert!(of_heap < BYTES / 10, "{of_heap}");
+    let extends = own(&["extend", "60000000", "100000"]);
+    healthy(&extends, "blocks that move");
+    assert!(extends.calls("mremap") > 100);
+    let (of_heap, kept) = (
+        extends.memory("peak_heap_resident_bytes"),
+        extends.memory("kept_bytes"),
+    );
+    assert!(of_heap <= BYTES + BYTES / 10, "{of_heap}");
+    assert!(kept < BYTES / 10, "{kept}");
+}
+
+/// What the allocator took before its first operation cannot be told from what the program maps: nothing is claimed.
+#[test]
+fn memory_that_nobody_saw_the_allocator_map() {
+    let unseen = under("early", &["phases", "60000000", "1000"]);
+    healthy(&unseen, "what is not known is no disease");
+    let memory = &unseen.judgement["memory"];
+    for figure in [
+        "peak_heap_resident_bytes",
+        "blowup",
+        "kept_bytes",
+        "mostly_kept",
+    ] {
+        assert!(memory[figure].is_null(), "{figure}: {}", memory[figure]);
+    }
+    let why = memory["unknown"].as_str().unwrap();
+    assert!(why.contains("nobody saw it map"), "{why}");
+    // The same allocator, seen from the beginning, keeps it.
+    let seen = under("none", &["phases", "60000000", "1000"]);
+    assert_eq!(seen.diseases(), ["idle_cache"]);
+    assert!(seen.judgement["memory"]["unknown"].is_null());
+}
+
+/// Programs that everybody has, with memory of their own beside their allocator's.
+#[test]
+fn ordinary_programs() {
+    const NUMBERS: &str = "x = [str(i) for i in range(400000)]
+d = {s: i for i, s in enumerate(x)}
+print(len(d), len(sorted(x, reverse=True)))";
+    const LIST: &str = "l = []
+for i in range(2000000): l.append(i)
+print(sum(l))";
+    const TEXT: &str = "import json
+t = json.loads(json.dumps([{'a': i, 'b': [i] * 5} for i in range(100000)]))
+print(len(t))";
+    const HASH: &str = "my %h; for my $i (1..100000) { $h{\"k$i\"} = [$i, \"v$i\"]; } print scalar(keys %h), \"\\n\"";
+    const LOOP: &str =
+        "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; seq 1 300000 | sort -r | wc -l";
+    for command in [
+        ["python3", "-c", NUMBERS],
+        ["python3", "-c", LIST],
+        ["python3", "-c", TEXT],
+        ["perl", "-e", HASH],
+        ["sh", "-c", LOOP],
+    ] {
+        let recorded = record(&[], &command);
+        assert_eq!(recorded.output.status.code(), Some(0), "{command:?}");
+        healthy(&recorded, &command.join(" "));
+    }
+}
+
+#[test]
+fn memory_that_was_freed_and_is_kept() {
+    const WORK: [&str; 3] = ["phases", "60000000", "1000"];
+    let sick = own(&WORK);
+    assert_eq!(sick.diseases(), ["idle_cache"]);
+    let kept = sick.memory("kept_bytes");
+    assert!(kept.abs_diff(60_000_000) < 6_000_000, "{kept}");
+    healthy(&own(&["grow", "60000000", "1000"]), "what is in use");
+}
+
+#[test]
+fn a_program_that_does_little_with_it() {
+    let recorded = own(&["churn", "1", "20000", "20000"]);
+    healthy(&recorded, "churn");
+    assert_eq!(recorded.judgement["verdict"]["answer"], "no");
+}

@@ -1,0 +1,7 @@
+//! Allocator operations against an independent truth.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod counts;
+mod diseases;
+mod situations;
+mod support;

@@ -1,0 +1,112 @@
+//! Runs programs under `varve alloc record` and reads what is said of them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The folder of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
+}
+
+/// The program under test.
+pub fn varve() -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    let release = exe.ancestors().find(|p| p.ends_with("release")).unwrap();
+    let varve = release.join("varve");
+    assert!(varve.exists(), "build it first: make build");
+    varve
+}
+
+/// A workload, by name.
+pub fn workload(name: &str) -> PathBuf {
+    let path = root().join("workloads/bin").join(name);
+    assert!(path.exists(), "build it first: make -C workloads");
+    path
+}
+
+/// A recorded run.
+pub struct Recorded {
+    pub output: Output,
+    pub judgement: Value,
+    _folder: TempDir,
+}
+
+impl Recorded {
+    /// What was printed, both streams, without what the recorder says.
+    pub fn said(&self) -> String {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let errors = text(&self.output.stderr);
+        let own = errors
+            .lines()
+            .filter(|l| !l.starts_with("varve:") && !l.starts_with("hint:"));
+        text(&self.output.stdout) + &own.map(|l| format!("{l}\n")).collect::<String>()
+    }
+
+    pub fn count(&self, operation: &str) -> u64 {
+        self.judgement["operations"][operation]["count"]
+            .as_u64()
+            .unwrap_or(0)
+    }
+
+    /// Calls of a system call within operations.
+    pub fn calls(&self, name: &str) -> u64 {
+        let all = self.judgement["syscalls"].as_array().unwrap();
+        let found = all.iter().find(|c| c["name"] == name);
+        found.map_or(0, |c| c["count"].as_u64().unwrap())
+    }
+
+    pub fn memory(&self, field: &str) -> u64 {
+        self.judgement["memory"][field].as_u64().unwrap()
+    }
+
+    /// What is wrong, the costliest first.
+    pub fn diseases(&self) -> Vec<String> {
+        let all = self.judgement["diagnoses"].as_array().unwrap();
+        all.iter()
+            .map(|d| d["id"].as_str().unwrap().to_owned())
+            .collect()
+    }
+}
+
+/// Records a command.
+pub fn record(options: &[&str], command: &[&str]) -> Recorded {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("t.varve");
+    let output = Command::new(varve())
+        .args(["alloc", "record", "--pages", "off", "-o"])
+        .arg(&trace)
+        .args(options)
+        .arg("--")
+        .args(command)
+        .output()
+        .unwrap();
+    let report = Command::new(varve())
+        .args(["alloc", "report", "--json"])
+        .arg(&trace)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        report.status.success(),
+        "{errors}{}",
+        String::from_utf8_lossy(&report.stderr)
+    );
+    Recorded {
+        judgement: serde_json::from_slice(&report.stdout).unwrap(),
+        output,
+        _folder: folder,
+    }
+}
+
+/// The two numbers that `alloc_work` prints last: what it allocated and freed.
+pub fn own_counts(said: &str) -> (u64, u64) {
+    let last = said.lines().last().unwrap();
+    let (allocated, freed) = last.split_once(' ').unwrap();
+    (allocated.parse().unwrap(), freed.parse().unwrap())
+}

@@ -1,0 +1,280 @@
+/*
+ * Programs that allocate, by name; each prints how many operations it made, which is what a recorder must count.
+ *
+ *   churn THREADS SIZE ROUNDS   each thread frees and allocates blocks of SIZE/2 to SIZE at random among 256 of its own
+ *   pipe SIZE ROUNDS            one thread allocates batches, another frees them
+ *   grow BYTES SIZE             allocates so many bytes and writes to them, and ends
+ *   phases BYTES SIZE           the same, frees all but the last block, and works on for a second of its CPU time
+ *   maps BYTES SIZE             maps so many bytes itself, SIZE at a time, uses them, and works on for a second of its CPU time
+ *   extend BYTES SIZE           lengthens a block by SIZE at a time up to so many bytes, three times, and works on likewise
+ *   hold BYTES SIZE             the same as grow, says so, and waits for the end of its input
+ *   plugins LIBRARY ROUNDS      loads a library, has it allocate a block, unloads it and frees the block, so many times
+ *   threads COUNT               so many threads after each other and at once, each allocating a little, freed by another one
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SLOTS 256
+
+static unsigned long allocated, freed;
+static size_t size;
+static long rounds;
+static volatile unsigned long sink;
+
+static uint64_t next(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+/* What a program does with its memory beside allocating it */
+static void work(char *p, size_t bytes)
+{
+	unsigned long sum = 0;
+
+	memset(p, 1, bytes);
+	for (size_t i = 0; i < bytes; i += 8)
+		sum += (unsigned char)p[i] * i;
+	for (int i = 0; i < 600; i++)
+		sum = sum * 31 + i;
+	sink += sum;
+}
+
+static void *churn(void *seed)
+{
+	uint64_t state = (uintptr_t)seed * 0x9e3779b97f4a7c15 + 1;
+	char *blocks[SLOTS] = { 0 };
+	unsigned long made = 0;
+
+	for (long i = 0; i < rounds; i++) {
+		int at = next(&state) % SLOTS;
+		size_t bytes = size / 2 + next(&state) % (size / 2 + 1);
+
+		free(blocks[at]);
+		blocks[at] = malloc(bytes);
+		work(blocks[at], bytes);
+		made++;
+	}
+	for (int i = 0; i < SLOTS; i++)
+		free(blocks[i]);
+	__sync_fetch_and_add(&allocated, made);
+	__sync_fetch_and_add(&freed, made + SLOTS);
+	return NULL;
+}
+
+#define BATCH 1000
+static char *batches[2][BATCH];
+static pthread_barrier_t barrier;
+
+static void *consumer(void *unused)
+{
+	(void)unused;
+	for (long i = 0; i < rounds; i++) {
+		pthread_barrier_wait(&barrier);
+		for (int j = 0; j < BATCH; j++)
+			free(batches[i % 2][j]);
+		freed += BATCH;
+	}
+	return NULL;
+}
+
+static void pipe_through(void)
+{
+	pthread_t other;
+
+	pthread_barrier_init(&barrier, NULL, 2);
+	pthread_create(&other, NULL, consumer, NULL);
+	for (long i = 0; i < rounds; i++) {
+		for (int j = 0; j < BATCH; j++) {
+			batches[i % 2][j] = malloc(size);
+			work(batches[i % 2][j], size);
+		}
+		allocated += BATCH;
+		pthread_barrier_wait(&barrier);
+	}
+	pthread_join(other, NULL);
+}
+
+static void busy(double seconds)
+{
+	struct timespec from, now;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+	do {
+		for (int i = 0; i < 100000; i++)
+			sink = sink * 31 + i;
+		clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	} while (now.tv_sec - from.tv_sec + (now.tv_nsec - from.tv_nsec) / 1e9 < seconds);
+}
+
+static void grow(size_t bytes, int phases)
+{
+	size_t count = bytes / size;
+	char **all = malloc(count * sizeof(*all));
+
+	allocated = 1 + count;
+	for (size_t i = 0; i < count; i++) {
+		all[i] = malloc(size);
+		work(all[i], size);
+	}
+	if (!phases)
+		return;
+	for (size_t i = 0; i + 1 < count; i++)
+		free(all[i]);
+	freed = count - 1;
+	busy(1.0);
+}
+
+/* Beside a little that it allocates */
+static void maps(size_t bytes)
+{
+	for (size_t have = 0; have < bytes; have += size) {
+		char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		char *beside = malloc(1000);
+
+		if (p == MAP_FAILED)
+			exit(2);
+		work(p, size);
+		work(beside, 1000);
+		free(beside);
+		allocated++;
+		freed++;
+	}
+	busy(1.0);
+}
+
+static void extend(size_t bytes)
+{
+	for (int i = 0; i < 3; i++) {
+		char *p = malloc(size);
+
+		for (size_t have = size; have < bytes; have += size) {
+			p = realloc(p, have + size);
+			work(p + have, size);
+		}
+		free(p);
+		allocated++;
+		freed++;
+	}
+	busy(1.0);
+}
+
+static void *little(void *old)
+{
+	void *p = malloc(100);
+
+	free(old);
+	memset(p, 1, 100);
+	return p;
+}
+
+static void many_threads(long count)
+{
+	void *held = NULL;
+
+	for (long done = 0; done < count;) {
+		pthread_t group[100];
+		pthread_attr_t attributes;
+		int n = 0;
+
+		pthread_attr_init(&attributes);
+		pthread_attr_setstacksize(&attributes, 64 << 10);
+		for (; n < 100 && done < count; n++, done++) {
+			void *give = n ? NULL : held;
+
+			if (pthread_create(&group[n], &attributes, little, give))
+				exit(2);
+		}
+		held = NULL;
+		for (int i = 0; i < n; i++) {
+			void *p;
+
+			pthread_join(group[i], &p);
+			if (i == n - 1)
+				held = p;
+			else
+				free(p);
+		}
+	}
+	free(held);
+	allocated = count;
+	freed = count + count;
+}
+
+static int plugins(const char *path)
+{
+	for (long i = 0; i < rounds; i++) {
+		void *library = dlopen(path, RTLD_NOW);
+		char *(*make)(void) = library ? (char *(*)(void))dlsym(library, "plugin_make") : NULL;
+		char *block = make ? make() : NULL;
+
+		if (!block)
+			return 0;
+		dlclose(library);
+		work(block, 100);
+		free(block);
+		allocated++;
+		freed++;
+	}
+	return 1;
+}
+
+int main(int argc, char **argv)
+{
+	const char *mode = argc > 1 ? argv[1] : "";
+
+	if (!strcmp(mode, "churn") && argc == 5) {
+		long threads = atol(argv[2]);
+		pthread_t all[64];
+
+		size = strtoul(argv[3], NULL, 10);
+		rounds = atol(argv[4]);
+		for (long i = 1; i < threads; i++)
+			pthread_create(&all[i], NULL, churn, (void *)(i + 1));
+		churn((void *)1);
+		for (long i = 1; i < threads; i++)
+			pthread_join(all[i], NULL);
+	} else if (!strcmp(mode, "pipe") && argc == 4) {
+		size = strtoul(argv[2], NULL, 10);
+		rounds = atol(argv[3]);
+		pipe_through();
+	} else if ((!strcmp(mode, "grow") || !strcmp(mode, "phases")) && argc == 4) {
+		size = strtoul(argv[3], NULL, 10);
+		grow(strtoul(argv[2], NULL, 10), mode[0] == 'p');
+	} else if (!strcmp(mode, "maps") && argc == 4) {
+		size = strtoul(argv[3], NULL, 10);
+		maps(strtoul(argv[2], NULL, 10));
+	} else if (!strcmp(mode, "extend") && argc == 4) {
+		size = strtoul(argv[3], NULL, 10);
+		extend(strtoul(argv[2], NULL, 10));
+	} else if (!strcmp(mode, "hold") && argc == 4) {
+		char c;
+
+		size = strtoul(argv[3], NULL, 10);
+		grow(strtoul(argv[2], NULL, 10), 0);
+		fprintf(stderr, "%lu %lu\n", allocated, freed);
+		while (read(0, &c, 1) > 0)
+			;
+		return 0;
+	} else if (!strcmp(mode, "plugins") && argc == 4) {
+		rounds = atol(argv[3]);
+		if (!plugins(argv[2]))
+			return 3;
+	} else if (!strcmp(mode, "threads") && argc == 3) {
+		many_threads(atol(argv[2]));
+	} else {
+		fprintf(stderr, "usage: alloc_work churn|pipe|grow|phases|maps|extend|hold|plugins|threads ...\n");
+		return 2;
+	}
+	fprintf(stderr, "%lu %lu\n", allocated, freed);
+	return 0;
+}
