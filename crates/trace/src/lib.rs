@@ -11,6 +11,7 @@
 //!
 //! The columns of each table are documented on its row type in [`tables`].
 
+mod access;
 mod cell;
 mod check;
 mod checksum;
@@ -29,6 +30,7 @@ mod table_file;
 pub mod tables;
 mod writer;
 
+pub use access::Access;
 pub use checksum::Checksum;
 pub use columns::{TouchColumns, TouchUnit, WrittenColumn};
 pub use error::TraceError;
@@ -39,7 +41,7 @@ pub use manifest::{
     State, Target, TrapsNote,
 };
 pub use merge::{MergeProgress, finish_tables, finish_tables_to};
-pub use place::{Access, Existing, Moved, Output, TraceFolder};
+pub use place::{Existing, Moved, Output, TraceFolder};
 pub use reader::{Batches, Trace};
 pub use scratch::{Destination, Scratch, ScratchWriter};
 pub use selection::Selection;

@@ -9,48 +9,12 @@ use std::sync::Arc;
 use varve_sys::{Directory, Identity, Kind};
 
 use crate::folder::{Entry, Folder, PARTS};
-use crate::{Checksum, Manifest, Trace, TraceError};
+use crate::{Access, Checksum, Manifest, Trace, TraceError};
 
 /// A file that keeps room for the manifest while a trace is made.
 const RESERVE: &str = "reserve";
 /// The room: two manifests of the longest that are seen.
 const RESERVE_BYTES: usize = 64 << 10;
-
-/// Who may read a trace besides its owner. Whatever the umask is, nobody else may write it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
-    /// Nobody: a trace holds command lines and addresses.
-    #[default]
-    Private,
-    /// Everybody.
-    Shared,
-}
-
-impl Access {
-    /// The permissions of files.
-    pub const fn of_files(self) -> u32 {
-        match self {
-            Access::Private => 0o600,
-            Access::Shared => 0o644,
-        }
-    }
-
-    /// Who may read a folder of this mode.
-    pub(crate) const fn of_mode(mode: u32) -> Access {
-        if mode & 0o005 == 0o005 {
-            Access::Shared
-        } else {
-            Access::Private
-        }
-    }
-
-    const fn of_folders(self) -> u32 {
-        match self {
-            Access::Private => 0o700,
-            Access::Shared => 0o755,
-        }
-    }
-}
 
 /// What is done about a folder that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -531,9 +495,18 @@ impl TraceFolder {
     pub(crate) fn reserve(&self) -> Result<(), TraceError> {
         let path = self.path().join(RESERVE);
         let directory = self.folder.directory();
-        let made = directory.create(RESERVE, self.access.of_files());
+        // A killed recorder left it. Anything but a file stays, and is in the way.
+        let removed = directory.remove_file(RESERVE);
+        let made = removed.and_then(|_| directory.create(RESERVE, self.access.of_files()));
         let made = made.and_then(|mut file| file.write_all(&[0; RESERVE_BYTES]));
-        made.map_err(|e| self.cannot("write", path, e))
+        match made {
+            // Where no file may be that large (`ulimit -f`), room is not what lacks.
+            Err(e) if e.kind() == io::ErrorKind::FileTooLarge => {
+                self.release_reserve();
+                Ok(())
+            }
+            made => made.map_err(|e| self.cannot("write", path, e)),
+        }
     }
 
     /// Gives that room back; whether there was any.

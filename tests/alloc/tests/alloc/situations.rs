@@ -135,7 +135,7 @@ fn tracepoints_of_system_calls_are_there_for_operations_alone() {
 #[test]
 fn a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=64k none \"$0\" && exec \"$1\" alloc record --pages off -o \"$0/t.varve\" -- \"$2\" churn 2 300 300000";
+    let script = "mount -t tmpfs -o size=136k none \"$0\" && exec \"$1\" alloc record --pages off -o \"$0/t.varve\" -- \"$2\" churn 2 300 300000";
     let ran = Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
         .arg(folder.path())

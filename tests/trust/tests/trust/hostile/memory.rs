@@ -75,6 +75,8 @@ fn trace(
     mappings: &[MappingRow],
 ) {
     let mut manifest = like.clone();
+    // Those of its own tables are not known yet.
+    manifest.checksums.clear();
     manifest.state = State::Recording;
     let mut writer = TraceWriter::create(folder, &manifest).unwrap();
     for interval in 0..intervals {
