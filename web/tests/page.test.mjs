@@ -334,10 +334,10 @@ describe("the page", () => {
   });
 
   test("the cost has the words of the terminal", async t => {
-    const page = await fixture(t, d => { d.head.overhead.slowdown = { asked: 0.05, measured: 0.038, held: 0.02, first_accesses: 0.005, samples: 0.003, objects: 0.004, contention: 0.01 }; });
+    const page = await fixture(t, d => { d.head.overhead.slowdown = { asked: 0.05, measured: 0.044, held: 0.02, first_accesses: 0.005, samples: 0.003, objects: 0.004, reports: 0.002, contention: 0.01, short: false, beginnings: 502 }; });
     const tile = page.locator(".tile", { hasText: "Cost" });
-    assert.match(await tile.innerText(), /Cost\s+3\.8 %\s+measured; asked 5\.0 %/);
-    assert.match(await tile.getAttribute("title"), /^held 2\.0 %, first accesses 0\.50 %, samples 0\.30 %, objects 0\.40 %, recorder's CPU 1\.0 %$/);
+    assert.match(await tile.innerText(), /Cost\s+4\.4 %\s+measured; asked 5\.0 %/);
+    assert.match(await tile.getAttribute("title"), /^held 2\.0 %, first accesses 0\.50 %, samples 0\.30 %, objects 0\.40 %, reports 0\.20 %, recorder's CPU 1\.0 %; not in it: most of the beginnings and ends of 502 processes$/);
     assert.equal(await page.locator(".tile", { hasText: "Slowdown" }).count(), 0);
   });
 
