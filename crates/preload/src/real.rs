@@ -3,10 +3,10 @@
 //! The lookup itself may allocate. What is asked for meanwhile comes from a small static block that
 //! is never given back.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use crate::modules;
 use crate::transfers::raw;
@@ -67,7 +67,7 @@ macro_rules! real_functions {
 }
 
 // Looking one up may allocate, for the message that there is none, and an allocator's first call maps memory. So what maps comes first, then what
-// says how large a block is, which counting asks; names that most libraries lack come last.
+// says how large a block is, which counting asks. Names that most libraries lack are not here: see [`Rare`].
 real_functions! {
     mmap as "mmap" (address: Pointer, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Pointer,
         else raw(libc::SYS_mmap, [address as usize, bytes, protection as usize, flags as usize, fd as usize, offset as usize]) as Pointer;
@@ -138,20 +138,77 @@ real_functions! {
     dlclose as "dlclose" (handle: Pointer) -> c_int, else -1;
     end as "_exit" (status: c_int) -> (), else Default::default();
     prctl as "prctl" (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
-    free_sized as "free_sized" (old: Pointer, bytes: usize) -> (), else { let _ = bytes; REAL.plain_free(old) };
-    free_aligned_sized as "free_aligned_sized" (old: Pointer, alignment: usize, bytes: usize) -> (), else { let _ = (alignment, bytes); REAL.plain_free(old) };
 }
 
 impl Real {
-    /// Where the next library has no other way to free.
-    fn plain_free(&self, old: Pointer) {
-        // SAFETY: the caller's block.
-        unsafe { self.free(old) };
+    /// Calls the next library's function of this name, or `free` where it has none.
+    ///
+    /// # Safety
+    /// As for that function.
+    pub(crate) unsafe fn free_sized(&self, old: Pointer, bytes: usize) {
+        static NEXT: Rare = Rare::new(c"free_sized");
+        let next = NEXT.get();
+        // SAFETY: a C library's symbol of this name has this type; the arguments are the caller's.
+        unsafe {
+            if next.is_null() {
+                self.free(old);
+            } else {
+                let next: unsafe extern "C-unwind" fn(Pointer, usize) = transmute(next);
+                next(old, bytes);
+            }
+        }
+    }
+
+    /// Calls the next library's function of this name, or `free` where it has none.
+    ///
+    /// # Safety
+    /// As for that function.
+    pub(crate) unsafe fn free_aligned_sized(&self, old: Pointer, alignment: usize, bytes: usize) {
+        static NEXT: Rare = Rare::new(c"free_aligned_sized");
+        let next = NEXT.get();
+        // SAFETY: a C library's symbol of this name has this type; the arguments are the caller's.
+        unsafe {
+            if next.is_null() {
+                self.free(old);
+            } else {
+                let next: unsafe extern "C-unwind" fn(Pointer, usize, usize) = transmute(next);
+                next(old, alignment, bytes);
+            }
+        }
     }
 
     /// Where the next library's `malloc` is.
     pub(crate) fn malloc_at(&self) -> *const c_void {
         self.malloc.load(Ordering::Relaxed)
+    }
+}
+
+/// A function that most libraries lack. It is looked up when it is called: the message that there is none takes memory of the
+/// allocator, which a program that allocates nothing would pay for at its beginning.
+struct Rare {
+    name: &'static CStr,
+    is_known: AtomicBool,
+    found: AtomicPtr<c_void>,
+}
+
+impl Rare {
+    const fn new(name: &'static CStr) -> Rare {
+        Rare {
+            name,
+            is_known: AtomicBool::new(false),
+            found: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    fn get(&self) -> *mut c_void {
+        if !self.is_known.load(Ordering::Acquire) {
+            // SAFETY: the name is a C string; null is a valid answer.
+            let found =
+                keeping_errno(|| unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) });
+            self.found.store(found, Ordering::Relaxed);
+            self.is_known.store(true, Ordering::Release);
+        }
+        self.found.load(Ordering::Relaxed)
     }
 }
 
