@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde::Serialize;
 use varve_analyse::{AnalyseOptions, Analysis, Section};
 use varve_model::Bytes;
 use varve_report::map::Map;
@@ -65,7 +66,7 @@ pub(crate) enum MachineArgument {
 }
 
 /// Columns of the page where standard output is no terminal.
-pub(super) const DEFAULT_WIDTH: usize = 100;
+const DEFAULT_WIDTH: usize = 100;
 
 pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
     let trace = super::open::open(&arguments.trace)?;
@@ -94,13 +95,7 @@ pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
 }
 
 fn page(analysis: &Analysis, arguments: &Report) -> String {
-    let out = std::io::stdout();
-    let width = if out.is_terminal() {
-        varve_ui::terminal_width().unwrap_or(DEFAULT_WIDTH)
-    } else {
-        DEFAULT_WIDTH
-    };
-    let color = anstream::AutoStream::choice(&out) != anstream::ColorChoice::Never;
+    let (width, color) = width_and_color();
     let options = TerminalOptions {
         // The first screen is made of the others.
         sections: match arguments.all && arguments.section.is_empty() {
@@ -114,7 +109,35 @@ fn page(analysis: &Analysis, arguments: &Report) -> String {
     varve_report::terminal::render(analysis, &arguments.trace, &options)
 }
 
-pub(super) fn print(text: &str) -> Result<(), Failure> {
+/// Columns of standard output, and whether it shows colours.
+fn width_and_color() -> (usize, bool) {
+    let out = std::io::stdout();
+    let width = if out.is_terminal() {
+        varve_ui::terminal_width().unwrap_or(DEFAULT_WIDTH)
+    } else {
+        DEFAULT_WIDTH
+    };
+    let color = anstream::AutoStream::choice(&out) != anstream::ColorChoice::Never;
+    (width, color)
+}
+
+/// Prints what was found, as JSON or as it is rendered for so many columns and with or without colours.
+pub(super) fn show(
+    found: &impl Serialize,
+    as_json: bool,
+    render: impl FnOnce(usize, bool) -> String,
+) -> Result<(), Failure> {
+    if !as_json {
+        let (width, color) = width_and_color();
+        return print(&render(width, color));
+    }
+    let mut text =
+        serde_json::to_string_pretty(found).map_err(|e| Failure::new(e, None::<String>))?;
+    text.push('\n');
+    print(&varve_model::visible_json(&text))
+}
+
+fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // Nobody reads any more, such as `head`; that is no failure.

@@ -1,7 +1,7 @@
 //! `varve alloc compare`.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -76,24 +76,9 @@ pub(super) fn run(arguments: &Compare) -> Result<ExitCode, Failure> {
         .iter()
         .map(|w| w.to_string_lossy().into_owned());
     let found = compare(command.collect(), arguments.rounds, all);
-    let text = match arguments.json {
-        true => {
-            let text = serde_json::to_string_pretty(&found);
-            let mut text = text.map_err(|e| Failure::new(e, None::<String>))?;
-            text.push('\n');
-            varve_model::visible_json(&text).into_owned()
-        }
-        false => {
-            let out = std::io::stdout();
-            let width = match out.is_terminal() {
-                true => varve_ui::terminal_width().unwrap_or(report::DEFAULT_WIDTH),
-                false => report::DEFAULT_WIDTH,
-            };
-            let color = anstream::AutoStream::choice(&out) != anstream::ColorChoice::Never;
-            varve_report::terminal::alloc_compare::render(&found, width, color)
-        }
-    };
-    report::print(&text)?;
+    report::show(&found, arguments.json, |width, color| {
+        varve_report::terminal::alloc_compare::render(&found, width, color)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,5 @@
 //! `varve alloc report`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -32,23 +31,8 @@ pub(super) fn run(arguments: &AllocReport) -> Result<ExitCode, Failure> {
             Some("record them: `varve alloc record -- COMMAND`"),
         ));
     };
-    let text = match arguments.json {
-        true => {
-            let text = serde_json::to_string_pretty(&judgement);
-            let mut text = text.map_err(|e| Failure::new(e, None::<String>))?;
-            text.push('\n');
-            varve_model::visible_json(&text).into_owned()
-        }
-        false => {
-            let out = std::io::stdout();
-            let width = match out.is_terminal() {
-                true => varve_ui::terminal_width().unwrap_or(report::DEFAULT_WIDTH),
-                false => report::DEFAULT_WIDTH,
-            };
-            let color = anstream::AutoStream::choice(&out) != anstream::ColorChoice::Never;
-            varve_report::terminal::alloc::render(&judgement, width, color, arguments.all)
-        }
-    };
-    report::print(&text)?;
+    report::show(&judgement, arguments.json, |width, color| {
+        varve_report::terminal::alloc::render(&judgement, width, color, arguments.all)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
