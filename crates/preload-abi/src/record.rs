@@ -187,6 +187,12 @@ pub enum Event<'a> {
         /// Whether the text ends here.
         last: bool,
     },
+    /// The line of `/proc/self/maps` for the code of a library that is about to be unloaded: it may have come since the last
+    /// look from outside.
+    Unloads {
+        /// The line's bytes, as in [`Event::MapsText`].
+        line: Frames<'a>,
+    },
 }
 
 pub(crate) const PAD: u8 = 0xff;
@@ -199,6 +205,7 @@ const THREAD_STACK: u8 = 6;
 const MAP: u8 = 7;
 const PRELOAD_MAPPING: u8 = 8;
 const MAPS_TEXT: u8 = 9;
+const UNLOADS: u8 = 10;
 
 /// A record as words: the fixed part, then frames that are borrowed, not copied.
 pub(crate) struct Encoded<'a> {
@@ -283,6 +290,10 @@ impl<'a> Record<'a> {
                 frames = &text[..text.len().min(MAX_FRAMES)];
                 (MAPS_TEXT, u8::from(last), 0)
             }
+            Event::Unloads { line } => {
+                frames = &line[..line.len().min(MAX_FRAMES)];
+                (UNLOADS, 0, 0)
+            }
         };
         Encoded {
             kind,
@@ -337,12 +348,9 @@ impl<'a> Record<'a> {
                     last: head.detail != 0,
                 }
             }
-            STACK => {
-                if body.len() > MAX_FRAMES {
-                    return None;
-                }
-                Event::Stack { frames: body }
-            }
+            STACK | UNLOADS if body.len() > MAX_FRAMES => return None,
+            STACK => Event::Stack { frames: body },
+            UNLOADS => Event::Unloads { line: body },
             THREAD_STACK => {
                 exactly(3)?;
                 Event::ThreadStack {

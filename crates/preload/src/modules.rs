@@ -1,6 +1,6 @@
 //! Which loaded object an address lies in, and where its unwind tables are.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ops::Range;
 use std::ptr::{null, null_mut};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use framehop::{ExplicitModuleSectionInfo, Module};
 use varve_cfi::Indexed;
 
-use crate::real;
+use crate::{process, real};
 
 /// The unwind tables are read where the dynamic loader put them.
 pub(crate) type Bytes = &'static [u8];
@@ -277,12 +277,37 @@ impl Loaded {
     }
 }
 
+/// The library that a handle stands for; `None` where the loader does not say.
+///
+/// # Safety
+/// A handle that may be given to `dlclose`.
+unsafe fn library(handle: *mut c_void) -> Option<Range<u64>> {
+    /// The public head of the loader's own record.
+    #[repr(C)]
+    struct Head {
+        bias: u64,
+        name: *const c_char,
+        dynamic: u64,
+    }
+    let mut head: *const Head = null();
+    let to = (&raw mut head).cast();
+    // SAFETY: the caller's handle; the loader writes one pointer.
+    let is_known = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, to) } == 0;
+    // SAFETY: what the loader gave is there until the library is closed.
+    let head = unsafe { head.as_ref() }.filter(|_| is_known)?;
+    Some(find(head.dynamic)?.range)
+}
+
 /// Closes a library, then makes the unwinders look again.
 ///
 /// # Safety
 /// As for the C library's `dlclose`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
+    // SAFETY: as the caller promises.
+    if let Some(library) = unsafe { library(handle) } {
+        process::tell_unloading(&library);
+    }
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real::get().dlclose(handle) };
     CLOSINGS.fetch_add(1, Ordering::AcqRel);

@@ -8,6 +8,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
@@ -314,6 +315,72 @@ fn tell_mappings(ring: &RingWriter, thread: &Thread) {
             break;
         }
     }
+}
+
+/// Libraries whose end is told without a limit, and how long it is then not told again: a program may load and unload one
+/// all the time.
+const MAX_UNLOADS: u32 = 64;
+const UNLOADS_EVERY_NS: u64 = 10_000_000;
+static UNLOADS: AtomicU32 = AtomicU32::new(0);
+static UNLOADED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Tells where the code of a library lies that is about to be unloaded.
+pub(crate) fn tell_unloading(library: &Range<u64>) {
+    let now = sys::now_ns();
+    let before = UNLOADED_AT.load(Ordering::Relaxed);
+    if UNLOADS.load(Ordering::Relaxed) >= MAX_UNLOADS && now < before + UNLOADS_EVERY_NS {
+        return;
+    }
+    UNLOADS.fetch_add(1, Ordering::Relaxed);
+    UNLOADED_AT.store(now, Ordering::Relaxed);
+    let thread = thread::current();
+    thread.enter(|nesting| {
+        let (Some(ring), Some(file)) = (ring(nesting), sys::ReadFile::open(c"/proc/self/maps"))
+        else {
+            return;
+        };
+        let mut line = [0u64; MAX_FRAMES];
+        let bytes = code_line(&file, library, &mut line);
+        if bytes > 0 {
+            let line = &line[..bytes.div_ceil(8)];
+            emit(&ring, thread, now, 0, Event::Unloads { line });
+        }
+    });
+}
+
+/// The first line of executable memory in this range, of the text of mappings; its bytes, 0 where there is none.
+fn code_line(file: &sys::ReadFile, library: &Range<u64>, line: &mut [u64; MAX_FRAMES]) -> usize {
+    let mut piece = [0u64; MAX_FRAMES];
+    let mut bytes = 0;
+    loop {
+        let read = file.read(&mut piece);
+        if read == 0 {
+            return 0;
+        }
+        for byte in piece.iter().flat_map(|w| w.to_ne_bytes()).take(read) {
+            if byte == b'\n' {
+                if is_code(line, bytes, library) {
+                    return bytes;
+                }
+                *line = [0; MAX_FRAMES];
+                bytes = 0;
+            } else if let Some(word) = line.get_mut(bytes / 8) {
+                *word |= u64::from(byte) << (bytes % 8 * 8);
+                bytes += 1;
+            }
+        }
+    }
+}
+
+/// Whether such a line, which begins with `START-END PERMS`, is of executable memory that begins in this range.
+fn is_code(line: &[u64; MAX_FRAMES], bytes: usize, library: &Range<u64>) -> bool {
+    let mut text = line.iter().flat_map(|w| w.to_ne_bytes()).take(bytes);
+    let start = text
+        .by_ref()
+        .map_while(|byte| char::from(byte).to_digit(16));
+    let start = start.fold(0, |start, digit| start << 4 | u64::from(digit));
+    let mut permissions = text.skip_while(|byte| *byte != b' ').skip(1);
+    library.contains(&start) && permissions.nth(2) == Some(b'x')
 }
 
 /// Writes one record; returns whether it found room.

@@ -4,6 +4,7 @@
  * Says what came: "device", or "closed"; and whether its niceness and its cgroup are what they were.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,9 @@ int main(int count, char **arguments)
 					  .msg_controllen = sizeof(control) };
 
 		got = recvmsg(s, &message, 0);
+		/* A wait with a limit ends where the process is held */
+		if (got < 0 && errno == EINTR)
+			continue;
 		if (got <= 0)
 			break;
 		if (message.msg_controllen) {

@@ -78,6 +78,10 @@ fn is_shared(row: &MappingRow) -> bool {
 
 fn mapped(row: &MappingRow) -> Option<Mapped<'_>> {
     let path = row.path.as_str();
+    // The first segment after boot has the identifier 0.
+    if path.starts_with("/SYSV") {
+        return Some(Mapped::Segment(row.inode));
+    }
     if row.inode == 0 {
         let of_kernel = path.starts_with("[v") && !path.starts_with("[vsyscall");
         return of_kernel.then_some(Mapped::Kernel(path));
@@ -90,10 +94,7 @@ fn mapped(row: &MappingRow) -> Option<Mapped<'_>> {
     if device || path.starts_with("anon_inode:") {
         return None;
     }
-    Some(match path.starts_with("/SYSV") {
-        true => Mapped::Segment(row.inode),
-        false => Mapped::Inode(&row.device, row.inode),
-    })
+    Some(Mapped::Inode(&row.device, row.inode))
 }
 
 /// A file in a process: the process, the device and the inode.
@@ -257,8 +258,11 @@ mod tests {
         own.path = "/SYSV00000000 (deleted)".into();
         let mut file = own.clone();
         (file.pid, file.path) = (Pid(2), "/memfd:x (deleted)".into());
-        let found = places(&[own, file]);
+        let found = places(&[own.clone(), file]);
         assert_ne!(found[0], found[1]);
+        // The first segment after boot.
+        own.inode = 0;
+        assert!(places(&[own])[0].is_some());
     }
 
     #[test]

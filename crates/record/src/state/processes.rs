@@ -5,7 +5,7 @@ mod mappings;
 use std::collections::HashMap;
 
 use varve_bpf::{Exec, Fork, ForkKind, TrackedProcesses};
-use varve_model::{Duration, Pid, Tid, Time};
+use varve_model::{Address, Duration, Pid, Tid, Time};
 use varve_sys::MapEntry;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
 
@@ -73,6 +73,8 @@ pub(crate) struct Process {
     refreshes: u64,
     /// When they were last.
     refreshed: Time,
+    /// Until when libraries that it unloaded had been there, by where their code began.
+    unloaded: HashMap<Address, Time>,
 }
 
 /// Another one whenever the known mappings of a process may have changed.
@@ -106,6 +108,7 @@ impl Process {
             loads_until: Time(0),
             refreshes: 0,
             refreshed: Time(0),
+            unloaded: HashMap::new(),
         }
     }
 }
@@ -434,6 +437,35 @@ mod tests {
         assert!(known == all && all > 1, "{known} of {all}");
         // A later look knows better.
         assert_eq!(adopted(Time(8)).0, 1);
+    }
+
+    #[test]
+    fn what_is_unloaded_between_looks_had_been_there() {
+        let pid = Pid(std::process::id());
+        let mut processes = Processes::default();
+        processes.adopt(pid, Pid(1), Time(1));
+        let all = varve_sys::maps(pid).unwrap();
+        let (known, library) = (all[..1].to_vec(), all[1].clone());
+        processes.maps_seen(pid, known.clone(), Time(5));
+        processes.mapping_rows.clear();
+        for time in [4, 7, 9] {
+            processes.unloads(pid, Time(time), vec![library.clone()]);
+        }
+        // A look knows it; it tells the end as well.
+        processes.unloads(pid, Time(9), known);
+        let rows = processes.mapping_rows.iter();
+        let found: Vec<_> = rows
+            .map(|r| (r.address, r.from_ns.0, r.to_ns.map(|to| to.0)))
+            .collect();
+        let at = library.address;
+        assert_eq!(
+            found,
+            [(at, 1, Some(4)), (at, 5, Some(7)), (at, 7, Some(9))]
+        );
+        // What was told late is of the program before.
+        processes.all.get_mut(&pid).unwrap().image = Time(20);
+        processes.unloads(pid, Time(19), vec![library]);
+        assert_eq!(processes.mapping_rows.len(), 3);
     }
 
     #[test]

@@ -536,6 +536,10 @@ fn memory_behind_a_library_moves_as_a_whole() {
     let libraries = ["/libc.so", "/libvarve_preload.so"];
     let command = [&[behind.to_str().unwrap()], &libraries[..]].concat();
     let options = ["--backend", "fault", "--interval", "10ms"];
-    let said = stage.run(stage.record(&options, &command)).require(0);
+    // Where libraries lie is another place each time; at some there is no room behind them, which the program says.
+    const NO_ROOM: i32 = 2;
+    let mut runs = (0..20).map(|_| stage.run(stage.record(&options, &command)));
+    let said = runs.find(|ended| ended.code != NO_ROOM);
+    let said = said.expect("room behind a library").require(0);
     assert_eq!(said.text(), "moved\n");
 }

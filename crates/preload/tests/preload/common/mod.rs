@@ -248,6 +248,9 @@ fn leaked(record: &Record<'_>) -> Record<'static> {
             text: Vec::leak(text.to_vec()),
             last,
         },
+        Event::Unloads { line } => Event::Unloads {
+            line: Vec::leak(line.to_vec()),
+        },
         Event::Init { pid, parent, cause } => Event::Init { pid, parent, cause },
         Event::Alloc {
             address,

@@ -180,6 +180,14 @@ impl Rings {
         let now = monotonic_now();
         let mut latest = now;
         let each = |record: &Record<'_>| {
+            if let Event::Unloads { line } = record.event {
+                let line = line.iter().flat_map(|w| w.to_ne_bytes());
+                let line: Vec<u8> = line.filter(|b| *b != 0).collect();
+                // A target may date it as it likes.
+                let time = Time(record.time_ns).min(latest);
+                processes.unloads(pid, time, varve_sys::parse_maps(&line));
+                return;
+            }
             if let Event::MapsText { text: piece, last } = record.event {
                 if text.len() < MAX_MAPS_TEXT {
                     text.extend(piece.iter().flat_map(|w| w.to_ne_bytes()));
@@ -261,7 +269,7 @@ fn take(
         continues: None,
     };
     match record.event {
-        Event::Init { .. } | Event::MapsText { .. } => {}
+        Event::Init { .. } | Event::MapsText { .. } | Event::Unloads { .. } => {}
         Event::Stack { frames } => {
             let frames = frames.iter().map(|a| Address(*a)).collect();
             if let Some(site) = site {

@@ -10,6 +10,9 @@ use varve_trace::tables::MappingRow;
 use super::{FirstMaps, LOADING, Maps, MapsVersion, Processes, Seen};
 use crate::state::emulator;
 
+/// Places of unloaded libraries that are kept of one process.
+const MAX_UNLOADED: usize = 1 << 12;
+
 impl Processes {
     /// A process has just begun, and what it maps will be known without a look from outside if it is over soon: from the
     /// preload library, or from its parent.
@@ -129,6 +132,30 @@ impl Processes {
                 }
                 self.maps_seen(pid, entries, time);
             }
+        }
+    }
+
+    /// A process unloads what is mapped there: it may have come since the last look.
+    pub(crate) fn unloads(&mut self, pid: Pid, time: Time, entries: Vec<MapEntry>) {
+        let Some(process) = self.all.get_mut(&pid) else {
+            return;
+        };
+        self.build_ids.begin_look();
+        for entry in entries {
+            if process.mappings.contains_key(&entry) || time < process.image {
+                continue;
+            }
+            if process.unloaded.len() >= MAX_UNLOADED {
+                process.unloaded.clear();
+            }
+            // It was not there at the last look; and not before what was unloaded last from there.
+            let last = process.unloaded.insert(entry.address, time);
+            let looked = Some(process.refreshed).filter(|at| *at < time);
+            let since = last.max(looked).unwrap_or(process.image).max(process.image);
+            let build_id = self.build_ids.of(pid, &entry);
+            let seen = Seen { since, build_id };
+            self.mapping_rows
+                .push(mapping_row(pid, &entry, &seen, Some(time)));
         }
     }
 
