@@ -41,7 +41,7 @@ pub fn finish_trace(
     conclude(&mut manifest, state);
     if let Destination::Trace(folder) = destination {
         manifest.checksums = folder.checksums()?;
-        folder.write_manifest(&manifest)?;
+        folder.write_last_manifest(&manifest)?;
         folder.release_reserve();
     }
     trace.manifest = manifest;

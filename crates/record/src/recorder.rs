@@ -291,7 +291,7 @@ impl Recorder<'_> {
                 .insert(Loss::EndedEarly.as_str().to_owned(), 1);
             // On a full disk nothing may be written after this, and it is to be known why.
             self.manifest.derive_completeness();
-            let _ = self.writer.folder().write_manifest(&self.manifest);
+            let _ = self.writer.folder().write_last_manifest(&self.manifest);
         }
         let manifest = &mut self.manifest;
         let is_whole = trouble.is_none();

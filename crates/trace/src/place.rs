@@ -469,13 +469,6 @@ impl TraceFolder {
     /// # Errors
     /// A file that cannot be written.
     pub fn write_manifest(&self, manifest: &Manifest) -> Result<(), TraceError> {
-        match self.try_manifest(manifest) {
-            Err(e) if e.is_disk_full() && self.release_reserve() => self.try_manifest(manifest),
-            written => written,
-        }
-    }
-
-    fn try_manifest(&self, manifest: &Manifest) -> Result<(), TraceError> {
         let path = self.path_of(Entry::Manifest);
         let mut text =
             serde_json::to_vec_pretty(manifest).map_err(|source| TraceError::BadManifest {
@@ -489,6 +482,17 @@ impl TraceFolder {
             return Err(self.cannot("write", path, e));
         }
         self.commit(Entry::Manifest)
+    }
+
+    /// The same, on a full disk with the room that is kept for it: no table may be written after this.
+    ///
+    /// # Errors
+    /// As [`TraceFolder::write_manifest`].
+    pub fn write_last_manifest(&self, manifest: &Manifest) -> Result<(), TraceError> {
+        match self.write_manifest(manifest) {
+            Err(e) if e.is_disk_full() && self.release_reserve() => self.write_manifest(manifest),
+            written => written,
+        }
     }
 
     /// Keeps room for the manifest: on a disk that is full it is to say why the recording ended.
