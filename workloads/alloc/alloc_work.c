@@ -9,6 +9,8 @@
  *   extend BYTES SIZE           lengthens a block by SIZE at a time up to so many bytes, three times, and works on likewise
  *   hold BYTES SIZE             the same as grow, says so, and waits for the end of its input
  *   plugins LIBRARY ROUNDS      loads a library, has it allocate a block, unloads it and frees the block, so many times
+ *   leak ROUNDS READS           each round loses 1,000 blocks of 300 bytes, or where READS is 1 keeps them and reads them all again, and
+ *                               frees 1,000 of 1,000 bytes at once; 20 ms a round
  *   threads COUNT               so many threads after each other and at once, each allocating a little, freed by another one
  */
 #include <dlfcn.h>
@@ -228,6 +230,46 @@ static int plugins(const char *path)
 	return 1;
 }
 
+enum { LOST = 1000, LOST_BYTES = 300, BRIEF_BYTES = 1000 };
+
+__attribute__((noinline)) static char *lose(void)
+{
+	char *p = malloc(LOST_BYTES);
+
+	memset(p, 1, LOST_BYTES);
+	allocated++;
+	return p;
+}
+
+__attribute__((noinline)) static void use_briefly(void)
+{
+	char *p = malloc(BRIEF_BYTES);
+
+	memset(p, 1, BRIEF_BYTES);
+	sink += p[7];
+	free(p);
+	allocated++;
+	freed++;
+}
+
+static void leak(int reads)
+{
+	static char *kept[1000 * LOST];
+	long n = 0;
+
+	for (long round = 0; round < rounds && n + LOST <= 1000 * LOST; round++) {
+		for (int i = 0; i < LOST; i++) {
+			char *p = lose();
+
+			kept[n++] = reads ? p : NULL;
+			use_briefly();
+		}
+		for (long i = 0; reads && i < n; i++)
+			sink += kept[i][9];
+		usleep(20000);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
@@ -269,10 +311,13 @@ int main(int argc, char **argv)
 		rounds = atol(argv[3]);
 		if (!plugins(argv[2]))
 			return 3;
+	} else if (!strcmp(mode, "leak") && argc == 4) {
+		rounds = atol(argv[2]);
+		leak(argv[3][0] == '1');
 	} else if (!strcmp(mode, "threads") && argc == 3) {
 		many_threads(atol(argv[2]));
 	} else {
-		fprintf(stderr, "usage: alloc_work churn|pipe|grow|phases|maps|extend|hold|plugins|threads ...\n");
+		fprintf(stderr, "usage: alloc_work churn|pipe|grow|phases|maps|extend|hold|plugins|leak|threads ...\n");
 		return 2;
 	}
 	fprintf(stderr, "%lu %lu\n", allocated, freed);

@@ -21,6 +21,8 @@ pub struct Diagnosis {
     pub advice: String,
     /// The share of CPU time, or of the most resident memory, that it costs: 0 to 1.
     pub share: f64,
+    /// Whether it is the program's own doing: no other allocator helps.
+    pub by_program: bool,
 }
 
 /// System calls that take so much of the CPU time are too many.
@@ -35,6 +37,14 @@ const WASTE: f64 = 0.25;
 const MUCH_MEMORY: u64 = 8 << 20;
 /// So much more resident memory than blocks hold is too much.
 const BLOWUP: f64 = 1.6;
+/// What leaks is allocated in so many quarters of the run ...
+const LEAKING_QUARTERS: u32 = 3;
+/// ... and sampled so often ...
+const LEAKING_SAMPLES: u64 = 8;
+/// ... and so much of it is never freed.
+const LEAKED: f64 = 0.95;
+/// So much of what lives at the peak is worth a word.
+const LEAK_SHARE: f64 = 0.1;
 /// Of so much of the run ...
 const LONG: f64 = 0.3;
 /// ... and so long is long.
@@ -47,6 +57,7 @@ pub(crate) fn diagnose(judgement: &Judgement) -> Vec<Diagnosis> {
         lock(judgement),
         waste(judgement),
         kept(judgement),
+        leak(judgement),
     ]
     .into_iter()
     .flatten()
@@ -99,6 +110,7 @@ fn storm(judgement: &Judgement) -> Option<Diagnosis> {
         ),
         advice: "Let it keep what is free for longer (jemalloc: MALLOC_CONF=dirty_decay_ms:10000; mimalloc: MIMALLOC_PURGE_DELAY; glibc: M_TRIM_THRESHOLD), or take another allocator.".into(),
         share,
+        by_program: false,
     })
 }
 
@@ -142,6 +154,7 @@ fn mapping(judgement: &Judgement) -> Option<Diagnosis> {
         ),
         advice: advice.into(),
         share,
+        by_program: false,
     })
 }
 
@@ -178,6 +191,7 @@ fn lock(judgement: &Judgement) -> Option<Diagnosis> {
         ),
         advice: "Take an allocator with caches for each thread (jemalloc, mimalloc, tcmalloc), or have each thread reuse its own blocks.".into(),
         share: of_cpu.min(1.0),
+        by_program: false,
     })
 }
 
@@ -216,6 +230,7 @@ fn waste(judgement: &Judgement) -> Option<Diagnosis> {
                 .peak_heap_resident_bytes
                 .map_or(memory.peak_usable_bytes.0, |r| r.0)
                 .max(1) as f64,
+        by_program: false,
     })
 }
 
@@ -240,6 +255,7 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
             ),
             advice: "Take an allocator that gives freed blocks back to all threads, or limit its heaps (glibc: MALLOC_ARENA_MAX=2).".into(),
             share: (resident - peak) as f64 / resident as f64,
+            by_program: false,
         });
     }
     if memory.mostly_kept? >= LONG && memory.mostly_kept_ns? >= LONG_AGO {
@@ -253,7 +269,52 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
             ),
             advice: "Have it give free memory back: malloc_trim(0) with glibc, or an allocator that does so by itself (jemalloc with background_thread:true, mimalloc).".into(),
             share: kept as f64 / resident.max(1) as f64,
+            by_program: false,
         });
     }
     None
+}
+
+/// What is allocated throughout the run, never freed and never touched again is lost. That it is needed nobody can exclude, but nobody
+/// has needed it since.
+fn leak(judgement: &Judgement) -> Option<Diagnosis> {
+    let blocks = &judgement.blocks;
+    let is_lost = |site: &&crate::BlockSite| {
+        let (all, kept) = (site.allocated.bytes.0, site.never_freed.bytes.0);
+        let idle = site.idle.map_or(0, |idle| idle.left_alone.0);
+        site.quarters >= LEAKING_QUARTERS
+            && site.samples >= LEAKING_SAMPLES
+            && kept as f64 >= LEAKED * all as f64
+            // Of blocks that came evenly three quarters are older than a quarter of the run.
+            && idle as f64 >= 0.6 * kept as f64
+    };
+    let mut lost: Vec<&crate::BlockSite> = blocks.sites.iter().filter(is_lost).collect();
+    let bytes: u64 = lost.iter().map(|s| s.never_freed.bytes.0).sum();
+    let peak = blocks.at_peak.bytes.0.max(1);
+    let share = bytes as f64 / peak as f64;
+    if bytes < MUCH_MEMORY || share < LEAK_SHARE {
+        return None;
+    }
+    lost.sort_by_key(|s| std::cmp::Reverse(s.never_freed.bytes));
+    let most = lost.first()?;
+    let blocks: u64 = lost.iter().map(|s| s.never_freed.blocks).sum();
+    let error: u64 = lost
+        .iter()
+        .map(|s| s.never_freed.error_bytes.0.pow(2))
+        .sum();
+    Some(Diagnosis {
+        id: "leak",
+        title: "memory is allocated throughout the run, never freed, and left alone: a leak, or a store that nobody reads".into(),
+        evidence: format!(
+            "{} ± {} in about {}, {} of what lived at the peak, was never freed; of what is old enough nothing was touched later than a tenth of a second after it was allocated. Most of it: {}.",
+            format::bytes(Bytes(bytes)),
+            format::bytes(Bytes(error.isqrt())),
+            format::counted(blocks, "block"),
+            percent(share.min(1.0)),
+            most.label,
+        ),
+        advice: "Free it where its last user ends; `varve alloc report --folded never-freed` has the call stacks. This is the program's, and no other allocator helps.".into(),
+        share: share.min(1.0),
+        by_program: true,
+    })
 }

@@ -1,13 +1,15 @@
 //! Figures: sums and distributions of the tables.
 
+pub(crate) mod blocks;
 mod memory;
 mod operations;
 mod time;
 
 use serde::Serialize;
 use varve_model::{Bytes, Duration, Pid, SiteId, Tid, Time};
-use varve_trace::Trace;
+use varve_trace::{Trace, TraceError};
 
+pub use self::blocks::{BlockSite, Blocks, Estimate, Idle};
 use crate::read::Tables;
 use crate::verdict::Verdict;
 use crate::{About, Judgement, SCHEMA, allocator_name};
@@ -249,7 +251,7 @@ pub struct ProcessFigures {
 }
 
 /// All figures; what follows from them is still to be said.
-pub(crate) fn figures(trace: &Trace, tables: &Tables) -> Judgement {
+pub(crate) fn figures(trace: &Trace, tables: &Tables) -> Result<Judgement, TraceError> {
     let manifest = &trace.manifest;
     let note = manifest.operations.unwrap_or_default();
     let start: Time = manifest.clock.start_ns;
@@ -270,7 +272,7 @@ pub(crate) fn figures(trace: &Trace, tables: &Tables) -> Judgement {
         call_ns: note.call_ns,
     };
     let times = time::distributions(tables);
-    Judgement {
+    Ok(Judgement {
         schema: SCHEMA,
         trace: about,
         verdict: Verdict::default(),
@@ -282,8 +284,9 @@ pub(crate) fn figures(trace: &Trace, tables: &Tables) -> Judgement {
         faults,
         memory: memory::memory(tables, largest, start),
         sites: operations::sites(tables),
+        blocks: blocks::blocks(trace, tables)?,
         classes: operations::classes(tables),
         threads: operations::threads(tables),
         processes,
-    }
+    })
 }

@@ -17,8 +17,8 @@ use varve_trace::{Trace, TraceError};
 pub use allocators::allocator_name;
 pub use diagnoses::Diagnosis;
 pub use figures::{
-    CallFigures, ClassFigures, Faults, Memory, Moment, OperationFigures, ProcessFigures, Share,
-    SiteFigures, ThreadFigures, TimeFigures, Times,
+    BlockSite, Blocks, CallFigures, ClassFigures, Estimate, Faults, Idle, Memory, Moment,
+    OperationFigures, ProcessFigures, Share, SiteFigures, ThreadFigures, TimeFigures, Times,
 };
 pub use verdict::{Answer, Verdict};
 
@@ -71,12 +71,22 @@ pub struct Judgement {
     pub memory: Memory,
     /// Callers, those that cost the most time first.
     pub sites: Vec<SiteFigures>,
+    /// Sampled blocks: what lives, for how long, and who allocated it.
+    pub blocks: Blocks,
     /// Size classes, small ones first.
     pub classes: Vec<ClassFigures>,
     /// Threads, those with the most operations first.
     pub threads: Vec<ThreadFigures>,
     /// Processes, those with the most memory first.
     pub processes: Vec<ProcessFigures>,
+}
+
+impl Judgement {
+    /// The costliest diagnosis of the allocator itself.
+    #[must_use]
+    pub fn allocators_diagnosis(&self) -> Option<&Diagnosis> {
+        self.diagnoses.iter().find(|d| !d.by_program)
+    }
 }
 
 /// Reads the tables and judges. None where the trace has no allocator operations.
@@ -88,7 +98,7 @@ pub fn judge(trace: &Trace) -> Result<Option<Judgement>, TraceError> {
         return Ok(None);
     }
     let tables = read::Tables::read(trace)?;
-    let mut judgement = figures::figures(trace, &tables);
+    let mut judgement = figures::figures(trace, &tables)?;
     judgement.diagnoses = diagnoses::diagnose(&judgement);
     judgement.verdict = verdict::of(&judgement);
     Ok(Some(judgement))

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use varve_model::{Loss, Pid, SiteId, Tid};
+use varve_model::{Loss, Pid, SiteId, Tid, Time};
 use varve_trace::tables::{
     HeapMemoryRow, OperationChargeRow, OperationRow, OperationTimeRow, ProcessRow, SiteRow,
     ThreadRow,
@@ -22,6 +22,8 @@ pub(crate) struct Tables {
     pub(crate) sites: HashMap<SiteId, SiteRow>,
     pub(crate) threads: HashMap<(Pid, Tid), String>,
     pub(crate) processes: HashMap<Pid, String>,
+    /// When processes ended.
+    pub(crate) ends: HashMap<Pid, Time>,
 }
 
 impl Tables {
@@ -48,6 +50,7 @@ impl Tables {
                 .into_iter()
                 .map(|t| ((t.pid, t.tid), t.name))
                 .collect(),
+            ends: crate::figures::blocks::ends(&processes),
             processes: processes.into_iter().map(|p| (p.pid, p.exe)).collect(),
         })
     }

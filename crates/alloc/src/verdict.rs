@@ -61,7 +61,7 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
         _ if takes.is_empty() => String::new(),
         _ => ".".to_owned(),
     };
-    let (answer, what) = match judgement.diagnoses.first() {
+    let (answer, what) = match judgement.allocators_diagnosis() {
         _ if count < FEW_OPERATIONS => (
             Answer::Unknown,
             "Too few allocator operations were seen to judge.".to_owned(),

@@ -25,6 +25,8 @@ pub use reader::{BlockState, OperationsReader, RowSnapshot, ThreadBlock, Totals}
 pub const OPERATIONS_VARIABLE: &str = "VARVE_OPERATIONS";
 /// The environment variable that, if set, says that nothing else is to be reported: no objects, no mappings.
 pub const ONLY_OPERATIONS_VARIABLE: &str = "VARVE_ONLY_OPERATIONS";
+/// The environment variable for the bytes of allocations to each of which one block is sampled, on average.
+pub const SAMPLE_BYTES_VARIABLE: &str = "VARVE_SAMPLE_BYTES";
 /// What the kernel calls the memory in lists of mappings.
 pub const OPERATIONS_NAME: &str = "varve-operations";
 

@@ -187,6 +187,13 @@ pub enum Event<'a> {
         /// Whether the text ends here.
         last: bool,
     },
+    /// A block was allocated that is one of the sampled ones; its [`Event::Free`] follows.
+    Sampled {
+        /// Its first byte.
+        address: u64,
+        /// What was asked for.
+        bytes: u64,
+    },
     /// The line of `/proc/self/maps` for the code of a library that is about to be unloaded: it may have come since the last
     /// look from outside.
     Unloads {
@@ -206,6 +213,7 @@ const MAP: u8 = 7;
 const PRELOAD_MAPPING: u8 = 8;
 const MAPS_TEXT: u8 = 9;
 const UNLOADS: u8 = 10;
+const SAMPLED: u8 = 11;
 
 /// A record as words: the fixed part, then frames that are borrowed, not copied.
 pub(crate) struct Encoded<'a> {
@@ -290,6 +298,11 @@ impl<'a> Record<'a> {
                 frames = &text[..text.len().min(MAX_FRAMES)];
                 (MAPS_TEXT, u8::from(last), 0)
             }
+            Event::Sampled { address, bytes } => {
+                body[0] = address;
+                body[1] = bytes;
+                (SAMPLED, 0, 2)
+            }
             Event::Unloads { line } => {
                 frames = &line[..line.len().min(MAX_FRAMES)];
                 (UNLOADS, 0, 0)
@@ -329,6 +342,13 @@ impl<'a> Record<'a> {
                     address: body[0],
                     bytes: body[1],
                     kind: AllocKind::from_code(head.detail)?,
+                }
+            }
+            SAMPLED => {
+                exactly(2)?;
+                Event::Sampled {
+                    address: body[0],
+                    bytes: body[1],
                 }
             }
             FREE => {

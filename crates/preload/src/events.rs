@@ -54,6 +54,29 @@ fn recorded(address: u64, bytes: u64, kind: AllocKind) {
     });
 }
 
+/// A block is one of those that are sampled.
+pub(crate) fn sampled(address: u64, bytes: u64) {
+    let thread = thread::current();
+    thread.enter(|nesting| {
+        let Some(ring) = process::ring(nesting) else {
+            return;
+        };
+        if !pages::add_start(address) {
+            return;
+        }
+        let began = sys::now_ns();
+        let site = unwind::site(thread, nesting, &ring);
+        process::emit(
+            &ring,
+            thread,
+            began,
+            site,
+            Event::Sampled { address, bytes },
+        );
+        thread.spent_since(began, &ring);
+    });
+}
+
 #[inline(never)]
 fn pooled(address: u64) {
     let thread = thread::current();

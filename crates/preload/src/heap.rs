@@ -12,7 +12,7 @@ use varve_preload_abi::AllocKind;
 use varve_preload_abi::operations::Operation;
 
 use crate::events::{born, dying};
-use crate::operations::{self, Ongoing};
+use crate::operations::{self, Ongoing, sampling};
 use crate::{process, real, thread};
 
 type Pointer = *mut c_void;
@@ -70,12 +70,6 @@ fn reported_if_wanted(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer
     }
 }
 
-/// Reports an end, where objects are wanted; whether it was that of a recorded one.
-#[inline]
-fn reported_end(object: Pointer) -> bool {
-    !process::reports_no_objects() && dying(object as u64)
-}
-
 /// An allocation: the real one, counted and reported.
 #[inline(always)]
 pub(crate) fn allocate(
@@ -112,7 +106,10 @@ fn allocate_counted(
     }
     match had_inner {
         true => object,
-        false => reported_if_wanted(object, bytes, kind),
+        false => {
+            sampling::allocated(object, bytes);
+            reported_if_wanted(object, bytes, kind)
+        }
     }
 }
 
@@ -153,7 +150,7 @@ fn release_counted(
     object: Pointer,
     real: impl FnOnce(),
 ) {
-    reported_end(object);
+    dying(object as u64);
     let Some(mut ongoing) = Ongoing::begin(operation, site, stack) else {
         return real();
     };
@@ -291,7 +288,7 @@ unsafe fn again(
         }
         return fresh;
     }
-    let was_recorded = !old.is_null() && reported_end(old);
+    let was_recorded = !old.is_null() && dying(old as u64);
     let mut ongoing = match operations::is_off() {
         true => None,
         false => Ongoing::begin(operation, site, stack),
@@ -305,7 +302,10 @@ unsafe fn again(
     if let Some(ongoing) = ongoing {
         match real::is_early(object) {
             true => ongoing.abandon(),
-            false => ongoing.allocated(object, bytes, taken),
+            false => {
+                ongoing.allocated(object, bytes, taken);
+                sampling::allocated(object, bytes);
+            }
         }
     }
     if object.is_null() && bytes != 0 && was_recorded {

@@ -3,11 +3,12 @@
 //! One operation's way: an entry point of [`crate::heap`] or [`operators`] knows its caller and its stack pointer. [`Ongoing::begin`] writes
 //! both beside what is called to where the kernel's part looks ([`Running`]), the real function runs, and [`Ongoing`] ends
 //! by adding to one row of the thread's own table ([`table`]). What was asked for stands in a shadow of the heap ([`shadow`]), so that a
-//! free knows it too. An operation within another one on the same thread, as `operator new` calls `malloc`, is the outer one's.
+//! free knows it too. Of some blocks the whole stack is reported ([`sampling`]). An operation within another one on the same thread, as `operator new` calls `malloc`, is the outer one's.
 
 mod attach;
 mod headers;
 pub(crate) mod operators;
+pub(crate) mod sampling;
 mod shadow;
 mod table;
 

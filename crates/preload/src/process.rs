@@ -16,7 +16,9 @@ use std::sync::atomic::{
 
 use varve_preload_abi::channel::Kind;
 use varve_preload_abi::client::{Address, Connection, close};
-use varve_preload_abi::operations::{ONLY_OPERATIONS_VARIABLE, OPERATIONS_VARIABLE};
+use varve_preload_abi::operations::{
+    ONLY_OPERATIONS_VARIABLE, OPERATIONS_VARIABLE, SAMPLE_BYTES_VARIABLE,
+};
 use varve_preload_abi::{
     DIRECTORY_VARIABLE, Event, Fullness, IDENTITY_VARIABLE, MAX_FRAMES, MAX_FRAMES_VARIABLE,
     MIN_OBJECT_VARIABLE, OwnMemory, Record, RingWriter, StartCause, TRAPS_VARIABLE,
@@ -578,6 +580,7 @@ fn read_settings() -> bool {
         Ordering::Relaxed,
     );
     operations::switch(every.is_some() && listener.is_some());
+    operations::sampling::set_mean(number(SAMPLE_BYTES_VARIABLE).unwrap_or(0) as u64);
     let mode = match listener {
         Some(listener) => {
             // SAFETY: `MODE` has not moved on yet, and the first event comes before a second thread.

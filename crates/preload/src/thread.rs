@@ -52,6 +52,10 @@ pub(crate) struct Thread {
     pub(crate) block: Cell<usize>,
     /// An operation ran within the one that runs.
     pub(crate) inner: Cell<bool>,
+    /// Bytes of allocations until the next block is sampled.
+    pub(crate) until_sample: Cell<i64>,
+    /// The state of the numbers that scatter those; 0 before the first allocation.
+    pub(crate) sample_random: Cell<u64>,
 }
 
 const _: () = assert!(size_of::<Thread>() == 128);

@@ -139,6 +139,8 @@ pub struct CountsChoice {
 pub struct OperationsChoice {
     /// Of so many operations one is timed, 1 at least.
     pub every: u32,
+    /// To so many bytes of allocations one block is sampled, on average; 0: none.
+    pub sample_bytes: Bytes,
     /// The library whose allocator the target is to use; None: its own.
     pub allocator: Option<PathBuf>,
 }

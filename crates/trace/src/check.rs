@@ -29,6 +29,7 @@ impl Trace {
             self.read_through::<OperationTimeRow>()?;
             self.read_through::<OperationChargeRow>()?;
             self.read_through::<HeapMemoryRow>()?;
+            self.read_through::<SampledBlockRow>()?;
         }
         Ok(())
     }

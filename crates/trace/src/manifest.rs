@@ -261,6 +261,8 @@ pub struct OperationsNote {
     pub clock_rate: u32,
     /// Whether the kernel's part charged system calls and page faults to operations.
     pub charges: bool,
+    /// To so many bytes of allocations one block was sampled, on average; 0: none.
+    pub sample_bytes: Bytes,
     /// What a system call of anybody took before the kernel's part was there, and with it.
     pub plain_call_ns: Duration,
     /// See above.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::tables::{
     CountRow, CounterRow, FaultRow, HeapMemoryRow, IntervalRow, LossRow, MappingRow,
-    OperationChargeRow, OperationRow, OperationTimeRow, ProcessRow, Row, SampleRow, ThreadRow,
-    TouchRow,
+    OperationChargeRow, OperationRow, OperationTimeRow, ProcessRow, Row, SampleRow,
+    SampledBlockRow, ThreadRow, TouchRow,
 };
 use crate::writer::{TableWriter, write_table_to};
 use crate::{Destination, Scratch, Trace, TraceError, TraceFolder};
@@ -56,6 +56,7 @@ pub fn finish_tables(folder: &TraceFolder, progress: MergeProgress<'_>) -> Resul
         merge::<OperationTimeRow>(trace, to, &mut |_| ())?;
         merge::<OperationChargeRow>(trace, to, &mut |_| ())?;
         merge::<HeapMemoryRow>(trace, to, &mut |_| ())?;
+        merge::<SampledBlockRow>(trace, to, &mut |_| ())?;
     }
     Ok(())
 }

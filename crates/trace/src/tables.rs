@@ -95,7 +95,9 @@ macro_rules! table {
 }
 
 mod operations;
-pub use self::operations::{HeapMemoryRow, OperationChargeRow, OperationRow, OperationTimeRow};
+pub use self::operations::{
+    HeapMemoryRow, OperationChargeRow, OperationRow, OperationTimeRow, SampledBlockRow,
+};
 
 table! {
     /// One interval of the recording.
@@ -497,6 +499,7 @@ pub const ALL: &[Table] = &[
     OperationTimeRow::TABLE,
     OperationChargeRow::TABLE,
     HeapMemoryRow::TABLE,
+    SampledBlockRow::TABLE,
     BirthRow::TABLE,
     DeathRow::TABLE,
     StackRow::TABLE,

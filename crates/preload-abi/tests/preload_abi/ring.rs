@@ -322,6 +322,7 @@ fn events() -> impl Strategy<Value = (Event<'static>, u32, u32, u64)> {
             kind
         }),
         any::<u64>().prop_map(|address| Event::Free { address }),
+        any::<(u64, u64)>().prop_map(|(address, bytes)| Event::Sampled { address, bytes }),
         any::<u64>().prop_map(|page| Event::PageOwner { page }),
         prop::collection::vec(any::<u64>(), 0..MAX_FRAMES).prop_map(|frames| Event::Stack {
             frames: Vec::leak(frames)

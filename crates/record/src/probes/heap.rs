@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use varve_bpf::{Event, Exec, Kernel, MappingCall, TrackFlags};
 use varve_model::{Capability, Duration, Loss, Pid, Time};
 use varve_preload_abi::MIN_OBJECT_VARIABLE;
-use varve_trace::{IntervalChoice, Manifest};
+use varve_trace::{IntervalChoice, Manifest, TraceError, TraceWriter};
 
 use self::kernel_view::KernelView;
 use self::rings::Rings;
@@ -17,6 +17,7 @@ use self::source::WhyNot;
 use super::{Kind, Launch, Limit, Lost, Probe, Setup, Started, Took, load_nothing};
 use crate::state::State;
 use crate::state::processes::ObjectsFrom;
+use crate::state::tables::append;
 use crate::target::channel::Channel;
 use crate::target::preflight::gains_rights;
 use crate::target::{is_static, with_preload};
@@ -249,6 +250,10 @@ impl Probe for Heap {
         self.raised.get_or_insert_with(varve_sys::monotonic_now);
         // The next look shows what came of it.
         self.share = 0.0;
+    }
+
+    fn write(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {
+        append(writer, &mut self.rings.blocks)
     }
 
     fn losses(&self, lost: &mut Lost) {

@@ -11,8 +11,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use varve_bpf::{Event, Kernel, LoadOptions, OPERATION_PROGRAMS, TrackFlags};
-use varve_model::{Capability, Duration, Loss, Pid, Tid, Time};
-use varve_preload_abi::operations::{ONLY_OPERATIONS_VARIABLE, OPERATIONS_VARIABLE};
+use varve_model::{Bytes, Capability, Duration, Loss, Pid, Tid, Time};
+use varve_preload_abi::operations::{
+    ONLY_OPERATIONS_VARIABLE, OPERATIONS_VARIABLE, SAMPLE_BYTES_VARIABLE,
+};
 use varve_sys::monotonic_now;
 use varve_trace::tables::{HeapMemoryRow, OperationChargeRow, OperationRow, OperationTimeRow};
 use varve_trace::{Manifest, OperationsNote, TraceError, TraceWriter};
@@ -62,6 +64,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         every: choice.every,
         clock_rate: charges.as_ref().map_or(0, |_| CLOCK_RATE),
         charges: charges.is_some(),
+        sample_bytes: choice.sample_bytes,
         plain_call_ns: setup.system_call,
         call_ns: varve_sys::system_call_time(),
     });
@@ -82,6 +85,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     Ok(Some(Box::new(Operations {
         allocator: choice.allocator.clone(),
         every: choice.every,
+        sample_bytes: choice.sample_bytes,
         only: !setup.options.pages,
         scale: Scale::begin(),
         tables: Vec::new(),
@@ -120,6 +124,7 @@ struct Rows {
 struct Operations {
     allocator: Option<PathBuf>,
     every: u32,
+    sample_bytes: Bytes,
     /// Nothing else is recorded of the target.
     only: bool,
     scale: Scale,
@@ -199,6 +204,8 @@ impl Probe for Operations {
         let environment = &mut launch.environment;
         let every = OsString::from(self.every.to_string());
         environment.push((OPERATIONS_VARIABLE, every));
+        let mean = OsString::from(self.sample_bytes.0.to_string());
+        environment.push((SAMPLE_BYTES_VARIABLE, mean));
         if self.only {
             environment.push((ONLY_OPERATIONS_VARIABLE, "1".into()));
         }

@@ -1,6 +1,6 @@
 //! What `varve alloc report` prints: the verdict first, then tables.
 
-use varve_alloc::{Answer, Judgement, Memory, Moment, Share};
+use varve_alloc::{Answer, Estimate, Judgement, Memory, Moment, Share};
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
@@ -24,6 +24,7 @@ pub fn render(of: &Judgement, width: usize, color: bool, whole: bool) -> String 
     operations(&mut page, of);
     kernel(&mut page, of, rows);
     sites(&mut page, of, rows);
+    blocks(&mut page, of, rows);
     classes(&mut page, of, rows);
     threads(&mut page, of, rows);
     page.text
@@ -343,6 +344,84 @@ fn sites(page: &mut Page, of: &Judgement, rows: usize) {
     }
     page.table(&table);
     page.more(of.sites.len(), rows, 0);
+}
+
+fn estimate(of: &Estimate) -> String {
+    match of.bytes {
+        Bytes(0) => ABSENT.to_owned(),
+        bytes => format!(
+            "{} ± {}",
+            format::bytes(bytes),
+            format::bytes(of.error_bytes)
+        ),
+    }
+}
+
+/// What lives, by the stacks that allocated it.
+fn blocks(page: &mut Page, of: &Judgement, rows: usize) {
+    let blocks = &of.blocks;
+    if blocks.sample_bytes == Bytes(0) {
+        return;
+    }
+    page.heading("Blocks");
+    let Some(shown) = blocks.sites.first() else {
+        page.line("No block was sampled: the program allocated little.");
+        return;
+    };
+    page.labelled(
+        "sampled",
+        Tone::Faint,
+        &format!(
+            "{}, one to {} of allocations; errors hold with 95 % confidence",
+            format::counted(blocks.samples, "block"),
+            format::bytes(blocks.sample_bytes)
+        ),
+    );
+    page.labelled("allocated", Tone::Plain, &estimate(&blocks.allocated));
+    page.labelled(
+        "at the peak",
+        Tone::Plain,
+        &format!(
+            "{}, after {}",
+            estimate(&blocks.at_peak),
+            format::duration(blocks.peak_ns)
+        ),
+    );
+    page.labelled("never freed", Tone::Plain, &estimate(&blocks.never_freed));
+    let pages = shown.idle.is_some();
+    let mut columns = vec![
+        ("allocated by", Align::Name),
+        ("in all", Align::Right),
+        ("at the peak", Align::Right),
+        ("never freed", Align::Right),
+        ("lived", Align::Right),
+        ("under 1 ms", Align::Right),
+        ("freed elsewhere", Align::Right),
+    ];
+    if pages {
+        columns.push(("idle for 1 s", Align::Right));
+    }
+    let mut table = Table::new(&columns);
+    for site in blocks.sites.iter().take(rows) {
+        let mut row = vec![
+            site.label.clone(),
+            format::bytes(site.allocated.bytes),
+            format::bytes(site.at_peak.bytes),
+            estimate(&site.never_freed),
+            site.lifetime_p50_ns
+                .map_or_else(|| ABSENT.to_owned(), format::duration),
+            percent(site.short_lived),
+            percent(site.freed_elsewhere),
+        ];
+        if let Some(idle) = site.idle {
+            let bytes = [idle.ten_seconds, idle.minute, idle.longer, idle.never];
+            let bytes = Bytes(bytes.iter().map(|b| b.0).sum());
+            row.push(format::bytes(bytes));
+        }
+        table.row(row);
+    }
+    page.table(&table);
+    page.more(blocks.sites.len(), rows, 0);
 }
 
 fn classes(page: &mut Page, of: &Judgement, rows: usize) {

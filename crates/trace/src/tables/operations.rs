@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Field, Schema, SchemaRef};
-use varve_model::{Bytes, Duration, Pid, SiteId, Tid, Time};
+use varve_model::{Address, Bytes, Duration, Pid, SiteId, Tid, Time};
 
 use super::{Row, Table};
 use crate::cell::Cell;
@@ -119,5 +119,25 @@ table! {
         uncounted: u64,
         /// Frees up to then of blocks that nobody saw allocated.
         unknown_frees: u64,
+    }
+}
+
+table! {
+    /// A sampled block of memory, once as it is allocated and once as it is freed. Each byte that a thread allocates is as likely as any other to have its block sampled: one of `s` bytes is with the probability `1 - exp(-s / m)`, where `m` is `operations.sample_bytes` of the manifest. What a forked child frees of its parent's is not listed.
+    SampledBlockRow in "sampled_blocks" growing ["time_ns"] {
+        /// When.
+        time_ns: Time,
+        /// The process.
+        pid: Pid,
+        /// The thread that allocated or freed it.
+        tid: Tid,
+        /// Whether it is freed.
+        freed: bool,
+        /// Its first byte.
+        address: Address,
+        /// What was asked for.
+        bytes: Bytes,
+        /// The call stack that allocated it, in `sites`; null as it is freed, and where it is not known.
+        site: Option<SiteId>,
     }
 }

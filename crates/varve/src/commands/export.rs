@@ -17,11 +17,11 @@ Examples:
   varve export solver.varve --format firefox -o p.json   for https://profiler.firefox.com
   varve export solver.varve --format folded -o - | flamegraph.pl > flames.svg
 
-Samples are written where the trace has any, else page faults, else touched pages; of `--backend fault`
-the accesses that faulted or were trapped.
+Samples are written where the trace has any, else page faults, else touched pages; of \
+`--backend fault` the accesses that faulted or were trapped.
 
-The exit code is 0 where all was written; 1 where the trace cannot be read, any table of it is damaged, or the file cannot be
-written; 2 where the arguments are wrong.")]
+The exit code is 0 where all was written; 1 where the trace cannot be read, any table of it is damaged, or the \
+file cannot be written; 2 where the arguments are wrong.")]
 pub(crate) struct Export {
     /// Trace folder
     #[arg(value_name = "TRACE")]

@@ -40,7 +40,7 @@ const MIN_OBJECT: Bytes = Bytes(4096);
 Examples:
   varve record -- ./solver input.dat       record a command, to solver.varve
   varve record -p 1234 -o db.varve         record a running process until Ctrl-C
-  varve record --overhead 2% -- ./server   let it take 2 % longer at most, with longer intervals and fewer samples
+  varve record --overhead 2% -- ./server   let it take 2 % longer at most
   varve record --backend exact -- ./prog   count every access, many times slower
 
 Signals to the recorder: SIGINT (Ctrl-C) ends the recording, SIGUSR1 pauses it and has it go on.

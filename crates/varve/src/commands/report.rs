@@ -23,7 +23,7 @@ Examples:
   varve report solver.varve                              what it used, what is hot, what to do
   varve report solver.varve --section objects,sharing    more of these
   varve report solver.varve --section help               what there is
-  varve report solver.varve --html page.html             the map of time and addresses, for a browser
+  varve report solver.varve --html page.html             the map of time and addresses
   varve report solver.varve --json | jq .findings")]
 pub(crate) struct Report {
     /// Trace folder, as `varve record` wrote it
@@ -137,7 +137,7 @@ pub(super) fn show(
     print(&varve_model::visible_json(&text))
 }
 
-fn print(text: &str) -> Result<(), Failure> {
+pub(super) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // Nobody reads any more, such as `head`; that is no failure.

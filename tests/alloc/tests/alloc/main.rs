@@ -1,6 +1,7 @@
 //! Allocator operations against an independent truth.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod blocks;
 mod counts;
 mod diseases;
 mod situations;

@@ -34,7 +34,8 @@ pub fn workload(name: &str) -> PathBuf {
 pub struct Recorded {
     pub output: Output,
     pub judgement: Value,
-    _folder: TempDir,
+    /// Where the trace lies.
+    pub folder: TempDir,
 }
 
 impl Recorded {
@@ -79,8 +80,12 @@ pub fn record(options: &[&str], command: &[&str]) -> Recorded {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("t.varve");
     let output = Command::new(varve())
-        .args(["alloc", "record", "--pages", "off", "-o"])
+        .args(["alloc", "record", "-o"])
         .arg(&trace)
+        .args(match options.contains(&"--pages") {
+            true => &[][..],
+            false => &["--pages", "off"],
+        })
         .args(options)
         .arg("--")
         .args(command)
@@ -100,7 +105,7 @@ pub fn record(options: &[&str], command: &[&str]) -> Recorded {
     Recorded {
         judgement: serde_json::from_slice(&report.stdout).unwrap(),
         output,
-        _folder: folder,
+        folder,
     }
 }
 

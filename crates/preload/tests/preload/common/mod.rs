@@ -262,6 +262,7 @@ fn leaked(record: &Record<'_>) -> Record<'static> {
             kind,
         },
         Event::Free { address } => Event::Free { address },
+        Event::Sampled { address, bytes } => Event::Sampled { address, bytes },
         Event::PageOwner { page } => Event::PageOwner { page },
         Event::ThreadStack { low, bytes, guard } => Event::ThreadStack { low, bytes, guard },
         Event::Map {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use varve_model::{Address, Bytes, ObjectKind, Page, Pid, SiteId, Tid, Time};
 use varve_preload_abi::{Event, MapOperation, Record, RingReader};
 use varve_sys::monotonic_now;
+use varve_trace::tables::SampledBlockRow;
 
 use super::kernel_view::is_reservation;
 use crate::state::objects::{Birth, LiveObjects, STACK};
@@ -32,10 +33,15 @@ struct Ring {
     damaged: bool,
     /// What came of the text of its first mappings.
     maps_text: Vec<u8>,
+    /// Its sampled blocks that live, and their sizes.
+    sampled: HashMap<u64, Bytes>,
 }
 
 /// A program's first mappings fill less than this; a target that reports more is not believed.
 const MAX_MAPS_TEXT: usize = 1 << 20;
+
+/// Sampled blocks that are kept of one process: a target that reports more is not believed.
+const MAX_SAMPLED: usize = 1 << 22;
 
 /// A ring of a process that is not known yet.
 struct Early {
@@ -68,6 +74,8 @@ pub(crate) struct Rings {
     pub(crate) min_object: u64,
     /// Whether any process ever had a ring.
     pub(crate) any: bool,
+    /// Sampled blocks that wait to be written.
+    pub(crate) blocks: Vec<SampledBlockRow>,
     /// First mappings that nobody has taken yet.
     pub(crate) first_maps: Vec<FirstMaps>,
     /// Processes that have begun to report, which nobody has noted yet, and the beginning of what they run.
@@ -140,6 +148,7 @@ impl Rings {
                 spent: 0,
                 damaged: false,
                 maps_text: Vec::new(),
+                sampled: HashMap::new(),
             });
         }
     }
@@ -177,6 +186,10 @@ impl Rings {
         let sites = &mut ring.sites;
         let text = &mut ring.maps_text;
         let first_maps = &mut self.first_maps;
+        let mut blocks = Blocks {
+            live: &mut ring.sampled,
+            rows: &mut self.blocks,
+        };
         let now = monotonic_now();
         let mut latest = now;
         let each = |record: &Record<'_>| {
@@ -211,7 +224,7 @@ impl Rings {
                 time = time.min(latest);
             }
             let tid = processes.thread_known_as(pid, Tid(record.tid));
-            take(pid, tid, time, record, sites, objects, stacks);
+            take(pid, tid, time, record, sites, objects, stacks, &mut blocks);
         };
         let drained = match heard {
             None => ring.reader.drain_rest(each),
@@ -240,6 +253,40 @@ impl Rings {
     }
 }
 
+/// The sampled blocks of one process.
+struct Blocks<'a> {
+    live: &'a mut HashMap<u64, Bytes>,
+    rows: &'a mut Vec<SampledBlockRow>,
+}
+
+impl Blocks<'_> {
+    #[expect(clippy::too_many_arguments, reason = "the columns of a row")]
+    fn row(
+        &mut self,
+        pid: Pid,
+        tid: Tid,
+        time: Time,
+        address: u64,
+        bytes: Bytes,
+        freed: bool,
+        site: Option<SiteId>,
+    ) {
+        self.rows.push(SampledBlockRow {
+            time_ns: time,
+            pid,
+            tid,
+            freed,
+            address: Address(address),
+            bytes,
+            site,
+        });
+    }
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "parts of the state that are borrowed one by one"
+)]
 fn take(
     pid: Pid,
     tid: Tid,
@@ -248,6 +295,7 @@ fn take(
     sites: &mut HashMap<u32, SiteId>,
     objects: &mut LiveObjects,
     stacks: &mut Stacks,
+    blocks: &mut Blocks<'_>,
 ) {
     // Its stack may come after the first record that names it.
     let site = match sites.get(&record.site) {
@@ -286,7 +334,19 @@ fn take(
                 birth(ObjectKind::Heap, alloc_name(kind), address, bytes),
             );
         }
-        Event::Free { address } => objects.free(pid, Address(address), time),
+        Event::Sampled { address, bytes } => {
+            let bytes = Bytes(bytes);
+            if blocks.live.len() < MAX_SAMPLED {
+                blocks.live.insert(address, bytes);
+            }
+            blocks.row(pid, tid, time, address, bytes, false, site);
+        }
+        Event::Free { address } => {
+            if let Some(bytes) = blocks.live.remove(&address) {
+                blocks.row(pid, tid, time, address, bytes, true, None);
+            }
+            objects.free(pid, Address(address), time);
+        }
         Event::PageOwner { page } => objects.pool(pid, Page(page), time, tid, site),
         Event::ThreadStack { low, bytes, .. } => {
             objects.map(pid, birth(ObjectKind::Stack, STACK, low, bytes));

@@ -238,6 +238,7 @@ records! {
         time_ns, pid, allocator, requested_bytes, usable_bytes, blocks, peak_requested_bytes, peak_usable_bytes, peak_ns,
         resident_bytes, mapped_bytes, heap_resident_bytes, kept_bytes, own_bytes, uncounted, unknown_frees,
     }
+    SampledBlockRow { time_ns, pid, tid, freed, address, bytes, site }
 }
 
 /// A row of any table.
@@ -267,6 +268,7 @@ macro_rules! each_table {
             $function::<OperationTimeRow>($($argument),*),
             $function::<OperationChargeRow>($($argument),*),
             $function::<HeapMemoryRow>($($argument),*),
+            $function::<SampledBlockRow>($($argument),*),
             $function::<BirthRow>($($argument),*),
             $function::<DeathRow>($($argument),*),
             $function::<StackRow>($($argument),*),

@@ -258,6 +258,22 @@ fn operation_charges() -> Vec<OperationChargeRow> {
     ]
 }
 
+fn sampled_blocks() -> Vec<SampledBlockRow> {
+    let row = |time, freed, site| SampledBlockRow {
+        time_ns: Time(time),
+        pid: Pid(100),
+        tid: Tid(100),
+        freed,
+        address: Address(0x1000_0000),
+        bytes: Bytes(100),
+        site,
+    };
+    vec![
+        row(20_000_000, false, Some(SiteId(0))),
+        row(30_000_000, true, None),
+    ]
+}
+
 fn heap_memory() -> Vec<HeapMemoryRow> {
     let row = |resident_bytes| HeapMemoryRow {
         time_ns: Time(50_000_000),
@@ -411,6 +427,7 @@ pub(crate) fn finished(folder: &Path) -> Value {
     append(&mut writer, &mut expected, operation_times());
     append(&mut writer, &mut expected, operation_charges());
     append(&mut writer, &mut expected, heap_memory());
+    append(&mut writer, &mut expected, sampled_blocks());
     // The merge leaves these in the order of what they speak of.
     expected.insert(
         "mappings".into(),

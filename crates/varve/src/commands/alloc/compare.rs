@@ -19,8 +19,8 @@ use crate::commands::report;
 #[derive(Debug, Args)]
 #[command(override_usage = "varve alloc compare [OPTIONS] -- <COMMAND>...")]
 #[command(after_help = "\
-The program runs as it is, under one allocator after the other in each round. One more run of each is recorded, to say why some are
-slower. What the program prints to standard output is read for --metric, and dropped else; standard input is empty.")]
+The program runs as it is, under one allocator after the other in each round. One more run of each is recorded, to say why \
+some are slower. What the program prints to standard output is read for --metric, and dropped else; standard input is empty.")]
 pub(crate) struct Compare {
     /// How often the program runs under each allocator
     #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]

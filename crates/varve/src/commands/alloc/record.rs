@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, ValueEnum};
 use varve_analyse::format;
+use varve_model::Bytes;
 use varve_record::{OperationsChoice, RecordOptions};
 use varve_report::quoted_path;
 use varve_trace::Trace;
@@ -14,11 +15,12 @@ use super::super::record::{self, Closing};
 use super::Failure;
 use super::allocators;
 use crate::arguments::{Arguments, Command, Writing};
+use crate::values::Size;
 
 #[derive(Debug, Args)]
 #[command(override_usage = "varve alloc record [OPTIONS] -- <COMMAND>...")]
 #[command(after_help = "\
-Every operation is counted, and one in so many is timed. System calls and page faults within operations are seen by programs in
+Every operation is counted, and one in so many is timed. System calls and page faults within operations are seen by programs in \
 the kernel, which make the system calls of all programs of the machine a little slower while it is recorded; the report says by how much.")]
 pub(crate) struct AllocRecord {
     /// Trace folder to write [default: NAME.varve, or NAME-2.varve and so on where that is there already]
@@ -41,6 +43,10 @@ pub(crate) struct AllocRecord {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) time_every: u32,
 
+    /// Report one block, with its call stack and its end, to so many bytes of allocations, on average; `off`: of none
+    #[arg(long, value_name = "BYTES", default_value = "512KiB", value_parser = sampling)]
+    pub(crate) sample_every: Bytes,
+
     /// Do not record children
     #[arg(long)]
     pub(crate) no_follow: bool,
@@ -52,6 +58,14 @@ pub(crate) struct AllocRecord {
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND", required = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Bytes from one sampled block to the next; `off`: none is sampled.
+fn sampling(text: &str) -> Result<Bytes, String> {
+    match text {
+        "off" => Ok(Bytes(0)),
+        _ => text.parse::<Size>().map(|size| size.0),
+    }
 }
 
 /// Whether pages are recorded too.
@@ -77,7 +91,8 @@ fn lines(trace: &Trace) -> Vec<String> {
     match varve_alloc::judge(trace) {
         Ok(Some(judgement)) => {
             let mut lines = vec![judgement.verdict.sentence.clone()];
-            let reasons = judgement.diagnoses.iter().skip(1);
+            let said = judgement.allocators_diagnosis().map(|d| d.id);
+            let reasons = judgement.diagnoses.iter().filter(|d| Some(d.id) != said);
             lines.extend(reasons.map(|d| format!("also: {}", d.title)));
             let (plain, with) = (judgement.trace.plain_call_ns, judgement.trace.call_ns);
             lines.push(format!(
@@ -123,6 +138,7 @@ fn resolve(arguments: &AllocRecord) -> Result<RecordOptions, Failure> {
     };
     options.operations = Some(OperationsChoice {
         every: arguments.time_every,
+        sample_bytes: arguments.sample_every,
         allocator,
     });
     options.pages = arguments.pages == Pages::On;
