@@ -7,6 +7,7 @@ mod allocators;
 pub mod compare;
 mod diagnoses;
 mod figures;
+pub mod range;
 mod read;
 mod verdict;
 

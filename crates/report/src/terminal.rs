@@ -3,6 +3,7 @@
 mod access_time;
 pub mod alloc;
 pub mod alloc_compare;
+pub mod alloc_range;
 mod chart;
 mod counts;
 mod findings;

@@ -2,6 +2,7 @@
 
 mod allocators;
 mod compare;
+mod range;
 mod record;
 mod report;
 
@@ -28,6 +29,8 @@ pub(crate) enum AllocCommand {
     Record(record::AllocRecord),
     /// Run a program under every allocator that is present, and compare
     Compare(compare::Compare),
+    /// Say what is normal for allocators, of many comparisons, and where one lies in that
+    Range(range::AllocRange),
     /// Judge the allocator of a recorded program
     Report(report::AllocReport),
 }
@@ -36,6 +39,7 @@ pub(crate) fn run(arguments: &Alloc) -> Result<ExitCode, Failure> {
     match &arguments.command {
         AllocCommand::Record(arguments) => record::run(arguments),
         AllocCommand::Compare(arguments) => compare::run(arguments),
+        AllocCommand::Range(arguments) => range::run(arguments),
         AllocCommand::Report(arguments) => report::run(arguments),
     }
 }

@@ -4,5 +4,6 @@
 mod blocks;
 mod counts;
 mod diseases;
+mod ranges;
 mod situations;
 mod support;
