@@ -13,6 +13,9 @@ pub const RANGE_SCHEMA: &str = "varve-alloc-range/1";
 /// The program takes at most so many times as long as with the best allocator where one is good.
 pub const GOOD: f64 = 1.2;
 
+/// Resident memory below this says nothing of an allocator.
+const MUCH_MEMORY: u64 = 8 << 20;
+
 /// What is read of a comparison ([`crate::compare::Comparison`] as JSON).
 #[derive(Clone, Debug, Deserialize)]
 pub struct Input {
@@ -75,6 +78,7 @@ struct InputFaults {
 struct InputMemory {
     internal_fragmentation: f64,
     blowup: Option<f64>,
+    peak_heap_resident_bytes: Option<u64>,
 }
 
 /// Of numbers.
@@ -254,6 +258,8 @@ fn of_run(of: &InputJudgement) -> [Option<f64>; 6] {
     let each = |n: u64| (count > 0).then(|| n as f64 / count as f64);
     let thousand = |n: u64| each(n).map(|n| n * 1000.0);
     let calls: u64 = of.syscalls.iter().map(|c| c.count).sum();
+    // Of little memory any ratio is chance.
+    let is_much = of.memory.peak_heap_resident_bytes > Some(MUCH_MEMORY);
     let waits = of.time.waited_ns as f64 / of.time.operations_ns.max(1) as f64;
     [
         each(of.time.operations_ns),
@@ -261,7 +267,7 @@ fn of_run(of: &InputJudgement) -> [Option<f64>; 6] {
         thousand(calls),
         thousand(of.faults.inside),
         Some(1.0 / (1.0 - of.memory.internal_fragmentation).max(0.01)),
-        of.memory.blowup,
+        of.memory.blowup.filter(|_| is_much),
     ]
 }
 
@@ -306,7 +312,9 @@ mod tests {
                     "time": { "operations_ns": 50_000, "waited_ns": 0 },
                     "syscalls": [{ "count": 3 }],
                     "faults": { "inside": *faults as u64 },
-                    "memory": { "internal_fragmentation": 0.5, "blowup": null },
+                    "memory": {
+                        "internal_fragmentation": 0.5, "blowup": 3.0, "peak_heap_resident_bytes": 4096,
+                    },
                 },
             })
         };
