@@ -122,6 +122,10 @@ pub struct Comparison {
     pub start: Option<String>,
 }
 
+/// What takes less is mostly the start of a process.
+const SHORT: Duration = Duration(20_000_000);
+/// Of fewer rounds nothing is advised.
+const FEW_ROUNDS: usize = 3;
 /// So much is worth a change.
 const WORTH: f64 = 0.03;
 /// A figure that is so many times the best one's is an outlier.
@@ -195,7 +199,7 @@ fn figures(of: &Judgement) -> Vec<(String, f64, String)> {
         (
             "time of an operation".to_owned(),
             each(of.time.operations_ns.0),
-            format!("{:.0} ns", each(of.time.operations_ns.0)),
+            format::duration(Duration(each(of.time.operations_ns.0) as u64)),
         ),
         (
             "waits for other threads".to_owned(),
@@ -266,6 +270,28 @@ fn advice(all: &[Compared]) -> (String, Option<String>) {
             None,
         );
     };
+    let shortest = all.iter().flat_map(|a| &a.runs).map(|r| r.wall_ns).min();
+    if let Some(shortest) = shortest.filter(|s| *s < SHORT) {
+        return (
+            format!(
+                "Keep {}: a run takes {}, too short to say that another is faster.",
+                own.name,
+                format::duration(shortest)
+            ),
+            None,
+        );
+    }
+    if best.runs.len() < FEW_ROUNDS {
+        return (
+            format!(
+                "Keep {} for now: {} of each are too few to say that {} is faster; run it with -n 5 or more.",
+                own.name,
+                format::counted(best.runs.len() as u64, "run"),
+                best.name
+            ),
+            None,
+        );
+    }
     if !wall.differs(WORTH) {
         return (
             format!(

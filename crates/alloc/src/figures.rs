@@ -6,8 +6,8 @@ mod operations;
 mod time;
 
 use serde::Serialize;
-use varve_model::{Bytes, Duration, Pid, SiteId, Tid, Time};
-use varve_trace::{Trace, TraceError};
+use varve_model::{Bytes, Duration, Loss, Pid, SiteId, Tid, Time};
+use varve_trace::{Manifest, Trace, TraceError};
 
 pub use self::blocks::{BlockSite, Blocks, Estimate, Idle};
 use crate::read::Tables;
@@ -250,6 +250,27 @@ pub struct ProcessFigures {
     pub peak_requested_bytes: Bytes,
 }
 
+/// When the recording ended: of one whose recorder was killed, when it was written last.
+fn end_of(manifest: &Manifest, tables: &Tables) -> Time {
+    let written = tables.memory.iter().map(|row| row.time_ns).max();
+    let read = tables.operations.iter().map(|row| row.time_ns).max();
+    manifest
+        .clock
+        .end_ns
+        .max(written.max(read).unwrap_or_default())
+}
+
+/// Why only a part of the run is in the trace, if so.
+fn cut(manifest: &Manifest) -> Option<String> {
+    let has = |loss: Loss| manifest.losses.contains_key(loss.as_str());
+    if has(Loss::EndedEarly) {
+        return Some("The recording ended early, as by a full disk: what is said here is of the part that was written.".into());
+    }
+    has(Loss::RecorderKilled).then(|| {
+        "The recorder was killed: what is said here is of the part that was written before.".into()
+    })
+}
+
 /// All figures; what follows from them is still to be said.
 pub(crate) fn figures(trace: &Trace, tables: &Tables) -> Result<Judgement, TraceError> {
     let manifest = &trace.manifest;
@@ -263,7 +284,8 @@ pub(crate) fn figures(trace: &Trace, tables: &Tables) -> Result<Judgement, Trace
     let faults = operations::faults(tables, count);
     let about = About {
         command: manifest.target.command.clone(),
-        duration_ns: manifest.clock.end_ns - start,
+        duration_ns: end_of(manifest, tables) - start,
+        cut: cut(manifest),
         allocator: allocator_name(&file).to_owned(),
         allocator_file: file,
         time_every: note.every,

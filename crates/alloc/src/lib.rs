@@ -33,6 +33,8 @@ pub struct About {
     pub command: Vec<String>,
     /// How long it was recorded.
     pub duration_ns: Duration,
+    /// Why only a part of the run is in the trace; null where all of it is.
+    pub cut: Option<String>,
     /// The name of the allocator of the process with the most memory.
     pub allocator: String,
     /// The file that has it.

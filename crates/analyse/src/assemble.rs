@@ -68,13 +68,10 @@ pub(crate) fn analyse(
     };
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(tail_start);
-    whole.list(&mut analysis, options.max_objects);
-    let chosen = chosen_names(trace)?;
-    if let Some(chosen) = &chosen {
-        let is = |name: &str, kind| chosen.contains(&(name.to_owned(), kind));
-        analysis.objects.retain(|o| is(&o.name, o.kind));
-        analysis.groups.retain(|g| is(&g.name, g.kind));
-    }
+    let chosen = all.chosen(trace);
+    let chosen = chosen.map(|chosen| chosen_names(&tables.objects, &chosen));
+    let is_chosen = |name: &str, kind| chosen.as_ref().is_none_or(|c| c.contains(&(name, kind)));
+    whole.list(&mut analysis, options.max_objects, is_chosen);
     let (counts, exact) = counts::read(trace, &tables, (&all, &mut memory), own, |row| {
         sharing.counts.iter_mut().for_each(|s| s.count(row));
     })?;
@@ -110,9 +107,8 @@ pub(crate) fn analyse(
         sharing.samples.iter_mut().for_each(|s| s.sample(row));
     })?;
     analysis.sharing = sharing.finish(&whole.shares, analysis.samples.as_ref());
-    if let (Some(chosen), Some(sharing)) = (&chosen, &mut analysis.sharing) {
-        let of = &mut sharing.objects;
-        of.retain(|o| chosen.contains(&(o.name.clone(), o.kind)));
+    if let Some(sharing) = &mut analysis.sharing {
+        sharing.objects.retain(|o| is_chosen(&o.name, o.kind));
     }
     analysis.unknown.extend(unsaid(&analysis));
     analysis.findings = findings::find(&analysis, &tables, options.for_numa);

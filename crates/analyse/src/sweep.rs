@@ -117,10 +117,10 @@ pub fn sweep(
 ) -> Result<u64, TraceError> {
     let units = trace.touch_units()?;
     let total: u64 = units.iter().map(|u| u.rows).sum();
-    let chosen = Chosen::of(trace)?;
+    let mut chosen = Chosen::of(trace)?;
     let mut assembly = Assembly {
         path: trace.folder(),
-        cut: chosen.as_ref().map(Chosen::cut),
+        cut: chosen.as_mut().map(Chosen::cut),
         intervals,
         faults: Faults::new(trace.batches::<FaultRow>()?),
         open: 0,
@@ -314,7 +314,7 @@ impl Assembly<'_> {
             to: self.intervals[self.open].end_ns,
         };
         if let Some(cut) = &mut self.cut {
-            cut.advance(now.from, now.to);
+            cut.advance(now);
         }
         to.begin(now);
     }

@@ -12,14 +12,16 @@ use std::collections::HashMap;
 
 use varve_model::{Bytes, PAGE_BYTES, Page, PageRange, Pages, Pid, Time};
 
+use crate::layer::Layer;
 use crate::radix::ChunkIndex;
 use crate::span::{CHUNK_PAGES, Share, Span, SpanIndex, bounds};
 
 /// Objects over more chunks than this are kept in the list of large ones.
 const LARGE_CHUNKS: u64 = 64;
 /// Pages that the objects of more than two pages may take up in a chunk together, in one window: 8 times the chunk. Those
-/// that live on count first, then the newest; older ones go without. Objects of a layer do not overlap, so that only a
-/// program that makes and ends many in one place has as much; one that lies must not make a report slow.
+/// that live on count first, then what the program reported, then the newest; the rest goes without. Objects of a layer do
+/// not overlap at one moment, so that only a program that makes and ends many in one place has as much, or a mapping that
+/// every refresh within a long window finds at another size; one that lies must not make a report slow.
 const MAX_WIDE_PAGES: u64 = 8 * CHUNK_PAGES;
 /// Objects over several chunks, of a process, that are born and ended in one window: the newest.
 const MAX_PASSING: usize = 1024;
@@ -317,7 +319,10 @@ fn keep_newest<T>(
     let wide = |item: &T| {
         let index = index(item);
         let span = &spans[index as usize];
-        Some(((span.died > to, span.born, index), span.wide_in(number)?))
+        // A mapping that grows is another one at each refresh: these must not displace an object with a birth of its own.
+        let is_reported = span.layer >= Layer::SITE;
+        let rank = (span.died > to, is_reported, span.born, index);
+        Some((rank, span.wide_in(number)?))
     };
     let mut sum: u64 = list.iter().filter_map(wide).map(|(_, pages)| pages).sum();
     if sum <= MAX_WIDE_PAGES {

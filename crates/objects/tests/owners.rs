@@ -214,3 +214,35 @@ fn objects_without_number_in_one_place_are_the_newest() {
         assert!(found.contains(&19_998), "{bytes}: the newest");
     }
 }
+
+/// A mapping that grows is another one at each refresh within a long window. An object of the program that lived within the
+/// window has its pages all the same.
+#[test]
+fn refreshes_of_a_mapping_do_not_displace_an_object() {
+    let span = |layer, first: u64, pages: u64, born, died| Span {
+        pid: Pid(1),
+        layer,
+        address: Address(first * 4096),
+        bytes: Bytes(pages * 4096),
+        born: Time(born),
+        died: Time(died),
+    };
+    let mut spans = vec![span(Layer::SITE, 512, 2048, 10, 90)];
+    for at in 0..20 {
+        let born = 11 + 4 * at;
+        spans.push(span(Layer::MAPPING, 0, 4096 + at, born, born + 4));
+    }
+    let mut owners = Owners::new(&spans);
+    owners.advance(Time(0), Time(100));
+    let pages = PageRange {
+        first: Page(512),
+        count: Pages(2048),
+    };
+    let mut of_object = 0;
+    owners.owners(Pid(1), pages, |run, shares| {
+        if shares.iter().any(|s| s.object == SpanIndex(0)) {
+            of_object += run.count.0;
+        }
+    });
+    assert_eq!(of_object, 2048);
+}

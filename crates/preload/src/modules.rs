@@ -1,6 +1,6 @@
 //! Which loaded object an address lies in, and where its unwind tables are.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ops::Range;
 use std::ptr::{null, null_mut};
@@ -19,6 +19,14 @@ static CLOSINGS: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn epoch() -> u32 {
     CLOSINGS.load(Ordering::Acquire)
+}
+
+/// Counts libraries that were unloaded, up to a number: another may lie there next.
+static UNLOADED: AtomicU32 = AtomicU32::new(0);
+const MAX_UNLOADED: u32 = 10_000;
+
+pub(crate) fn unloaded() -> u32 {
+    UNLOADED.load(Ordering::Relaxed)
 }
 
 /// The C library's answer about an address (glibc 2.35 and later); lock-free.
@@ -242,11 +250,8 @@ impl Loaded {
         Some((hdr, self.segment_from(frame)?))
     }
 
-    /// The bytes from an address to the end of the loaded segment that it lies in.
-    fn segment_from(&self, address: u64) -> Option<Bytes> {
-        if !self.range.contains(&address) {
-            return None;
-        }
+    /// Its program headers.
+    fn headers(&self) -> Option<&'static [libc::Elf64_Phdr]> {
         // SAFETY: the first page of a loaded object is mapped, and holds its ELF header in all that
         // linkers make; the check of the magic comes before the rest is believed.
         let header = unsafe { &*(self.range.start as *const libc::Elf64_Ehdr) };
@@ -256,10 +261,28 @@ impl Loaded {
             return None;
         }
         // SAFETY: the table lies within the first page, as checked.
-        let headers = unsafe {
+        Some(unsafe {
             let table = (self.range.start + header.e_phoff) as *const libc::Elf64_Phdr;
             std::slice::from_raw_parts(table, usize::from(header.e_phnum))
-        };
+        })
+    }
+
+    /// Where its code lies in memory and in the file, whole pages of both: the first segment that can be executed.
+    fn code(&self) -> Option<(Range<u64>, u64)> {
+        let headers = self.headers()?;
+        let mut loads = headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
+        let code = loads.find(|h| h.p_flags & libc::PF_X != 0)?;
+        let start = self.bias.wrapping_add(code.p_vaddr);
+        let end = start.wrapping_add(code.p_memsz).wrapping_add(4095);
+        Some(((start & !4095)..(end & !4095), code.p_offset & !4095))
+    }
+
+    /// The bytes from an address to the end of the loaded segment that it lies in.
+    fn segment_from(&self, address: u64) -> Option<Bytes> {
+        if !self.range.contains(&address) {
+            return None;
+        }
+        let headers = self.headers()?;
         let end = headers
             .iter()
             .filter(|header| header.p_type == libc::PT_LOAD)
@@ -277,11 +300,11 @@ impl Loaded {
     }
 }
 
-/// The library that a handle stands for; `None` where the loader does not say.
+/// Tells of the library that a handle stands for, where the loader says which it is; where its code begins.
 ///
 /// # Safety
 /// A handle that may be given to `dlclose`.
-unsafe fn library(handle: *mut c_void) -> Option<Range<u64>> {
+unsafe fn tell_unloading(handle: *mut c_void) -> Option<u64> {
     /// The public head of the loader's own record.
     #[repr(C)]
     struct Head {
@@ -295,7 +318,18 @@ unsafe fn library(handle: *mut c_void) -> Option<Range<u64>> {
     let is_known = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, to) } == 0;
     // SAFETY: what the loader gave is there until the library is closed.
     let head = unsafe { head.as_ref() }.filter(|_| is_known)?;
-    Some(find(head.dynamic)?.range)
+    let (code, offset) = find(head.dynamic)?.code()?;
+    if head.name.is_null() {
+        return None;
+    }
+    let start = code.start;
+    // SAFETY: the loader's name of a library is a C string that lives as long as the library.
+    let path = unsafe { CStr::from_ptr(head.name) }.to_bytes();
+    // A line of text has no line ends.
+    if !path.is_empty() && !path.contains(&b'\n') {
+        process::tell_unloading(&process::Unloading { code, offset, path });
+    }
+    Some(start)
 }
 
 /// Closes a library, then makes the unwinders look again.
@@ -305,11 +339,13 @@ unsafe fn library(handle: *mut c_void) -> Option<Range<u64>> {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
     // SAFETY: as the caller promises.
-    if let Some(library) = unsafe { library(handle) } {
-        process::tell_unloading(&library);
-    }
+    let code = unsafe { tell_unloading(handle) };
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real::get().dlclose(handle) };
     CLOSINGS.fetch_add(1, Ordering::AcqRel);
+    // Others may have it open still.
+    if code.is_some_and(|code| find(code).is_none()) && unloaded() < MAX_UNLOADED {
+        UNLOADED.fetch_add(1, Ordering::Relaxed);
+    }
     result
 }

@@ -172,15 +172,17 @@ fn ask_allowed() -> bool {
 /// The process's ring, made if need be; `None` if there is none to be had.
 #[inline]
 pub(crate) fn ring(nesting: Nesting) -> Option<RingWriter> {
+    attached().or_else(|| attach(nesting))
+}
+
+/// The process's ring, where it has one.
+#[inline]
+fn attached() -> Option<RingWriter> {
     // SAFETY: null, or a mapping that stays.
-    if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() }
-        && state.status.load(Ordering::Acquire) == READY
-        && is_owner()
-    {
-        // SAFETY: `READY` is set after the ring was written.
-        return Some(unsafe { (*state.ring.get()).assume_init() });
-    }
-    attach(nesting)
+    let state = unsafe { STATE.load(Ordering::Acquire).as_ref() }?;
+    let is_ready = state.status.load(Ordering::Acquire) == READY && is_owner();
+    // SAFETY: `READY` is set after the ring was written.
+    is_ready.then(|| unsafe { (*state.ring.get()).assume_init() })
 }
 
 #[inline]
@@ -326,8 +328,9 @@ const UNLOADS_EVERY_NS: u64 = 10_000_000;
 static UNLOADS: AtomicU32 = AtomicU32::new(0);
 static UNLOADED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Tells where the code of a library lies that is about to be unloaded.
-pub(crate) fn tell_unloading(library: &Range<u64>) {
+/// Tells where the code of a library lies that is about to be unloaded. It makes no system call: a program that has confined
+/// itself may unload libraries.
+pub(crate) fn tell_unloading(library: &Unloading<'_>) {
     let now = sys::now_ns();
     let before = UNLOADED_AT.load(Ordering::Relaxed);
     if UNLOADS.load(Ordering::Relaxed) >= MAX_UNLOADS && now < before + UNLOADS_EVERY_NS {
@@ -335,54 +338,72 @@ pub(crate) fn tell_unloading(library: &Range<u64>) {
     }
     UNLOADS.fetch_add(1, Ordering::Relaxed);
     UNLOADED_AT.store(now, Ordering::Relaxed);
+    let mut line = Line::default();
+    line.hexadecimal(library.code.start);
+    line.bytes(b"-");
+    line.hexadecimal(library.code.end);
+    line.bytes(b" r-xp ");
+    line.hexadecimal(library.offset);
+    line.bytes(b" 00:00 0 ");
+    line.bytes(library.path);
+    if line.is_cut {
+        return;
+    }
     let thread = thread::current();
-    thread.enter(|nesting| {
-        let (Some(ring), Some(file)) = (ring(nesting), sys::ReadFile::open(c"/proc/self/maps"))
-        else {
-            return;
-        };
-        let mut line = [0u64; MAX_FRAMES];
-        let bytes = code_line(&file, library, &mut line);
-        if bytes > 0 {
-            let line = &line[..bytes.div_ceil(8)];
+    thread.enter(|_| {
+        if let Some(ring) = attached() {
+            let line = &line.words[..line.length.div_ceil(8)];
             emit(&ring, thread, now, 0, Event::Unloads { line });
         }
     });
 }
 
-/// The first line of executable memory in this range, of the text of mappings; its bytes, 0 where there is none.
-fn code_line(file: &sys::ReadFile, library: &Range<u64>, line: &mut [u64; MAX_FRAMES]) -> usize {
-    let mut piece = [0u64; MAX_FRAMES];
-    let mut bytes = 0;
-    loop {
-        let read = file.read(&mut piece);
-        if read == 0 {
-            return 0;
-        }
-        for byte in piece.iter().flat_map(|w| w.to_ne_bytes()).take(read) {
-            if byte == b'\n' {
-                if is_code(line, bytes, library) {
-                    return bytes;
-                }
-                *line = [0; MAX_FRAMES];
-                bytes = 0;
-            } else if let Some(word) = line.get_mut(bytes / 8) {
-                *word |= u64::from(byte) << (bytes % 8 * 8);
-                bytes += 1;
-            }
+/// A library that is about to be unloaded.
+pub(crate) struct Unloading<'a> {
+    /// Where its code lies.
+    pub(crate) code: Range<u64>,
+    /// Where that is in the file.
+    pub(crate) offset: u64,
+    /// The file, as the loader was asked for it.
+    pub(crate) path: &'a [u8],
+}
+
+/// Text that is made without an allocator.
+struct Line {
+    words: [u64; MAX_FRAMES],
+    length: usize,
+    /// It found no room.
+    is_cut: bool,
+}
+
+impl Default for Line {
+    fn default() -> Line {
+        Line {
+            words: [0; MAX_FRAMES],
+            length: 0,
+            is_cut: false,
         }
     }
 }
 
-/// Whether such a line, which begins with `START-END PERMS`, is of executable memory that begins in this range.
-fn is_code(line: &[u64; MAX_FRAMES], bytes: usize, library: &Range<u64>) -> bool {
-    let mut text = line.iter().flat_map(|w| w.to_ne_bytes()).take(bytes);
-    let start = text
-        .by_ref()
-        .map_while(|byte| char::from(byte).to_digit(16));
-    let start = start.fold(0, |start, digit| start << 4 | u64::from(digit));
-    let mut permissions = text.skip_while(|byte| *byte != b' ').skip(1);
-    library.contains(&start) && permissions.nth(2) == Some(b'x')
+impl Line {
+    fn bytes(&mut self, text: &[u8]) {
+        for byte in text {
+            let Some(word) = self.words.get_mut(self.length / 8) else {
+                self.is_cut = true;
+                return;
+            };
+            *word |= u64::from(*byte) << (self.length % 8 * 8);
+            self.length += 1;
+        }
+    }
+
+    fn hexadecimal(&mut self, number: u64) {
+        let digits = (0..16).rev().map(|at| number >> (4 * at) & 15);
+        for digit in digits {
+            self.bytes(&[b"0123456789abcdef"[digit as usize]]);
+        }
+    }
 }
 
 /// Writes one record; returns whether it found room.

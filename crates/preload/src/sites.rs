@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use varve_preload_abi::OwnMemory;
 
-use crate::{process, sys};
+use crate::{modules, process, sys};
 
 struct Entry {
     hash: AtomicU64,
@@ -51,8 +51,9 @@ fn table(index: usize) -> Option<&'static [Entry]> {
     Some(unsafe { std::slice::from_raw_parts(pointer, size) })
 }
 
-fn hash(frames: &[u64]) -> u64 {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ frames.len() as u64;
+/// `unloaded` tells apart stacks through libraries that took turns at one address.
+fn hash(frames: &[u64], unloaded: u32) -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ frames.len() as u64 ^ u64::from(unloaded) << 32;
     for &frame in frames {
         let product = u128::from(state ^ frame) * 0xa076_1d64_78bd_642f;
         state = (product as u64) ^ ((product >> 64) as u64).rotate_left(23);
@@ -62,7 +63,7 @@ fn hash(frames: &[u64]) -> u64 {
 
 /// The number of a stack, and whether this caller must send it. `None` when the tables are full.
 pub(crate) fn number(frames: &[u64]) -> Option<(u32, &'static AtomicU32)> {
-    let hash = hash(frames);
+    let hash = hash(frames, modules::unloaded());
     let mut base = 1u32;
     for (index, &size) in SIZES.iter().enumerate() {
         let entries = table(index)?;

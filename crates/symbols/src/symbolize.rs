@@ -94,7 +94,7 @@ impl<'a> AddressSpaces<'a> {
         Self { processes }
     }
 
-    /// The mapping at the address: the one that stood at that time, else the latest one.
+    /// The mapping at the address: the one that stood at that time, else the latest one that could be executed, else the latest.
     pub fn at(&self, pid: Pid, address: Address, time: Option<Time>) -> Option<&'a Mapping> {
         let all = self.processes.get(&pid)?;
         let after = all.partition_point(|(mapping, _)| mapping.address <= address);
@@ -109,7 +109,9 @@ impl<'a> AddressSpaces<'a> {
             if time.is_some_and(|time| mapping.stands_at(time)) {
                 return Some(mapping);
             }
-            if best.is_none_or(|best| mapping.from > best.from) {
+            // What cannot be executed is no code, whatever lay there last.
+            let rank = |m: &Mapping| (m.perms.contains('x'), m.from);
+            if best.is_none_or(|best| rank(mapping) > rank(best)) {
                 best = Some(mapping);
             }
         }

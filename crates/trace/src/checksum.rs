@@ -46,7 +46,15 @@ impl Checksum {
 
     /// What is wrong with the file, if anything.
     pub(crate) fn differs(self, file: File) -> io::Result<Option<String>> {
-        let found = Checksum::of(file)?;
+        // A file that is far too long is not read through.
+        let long = file.metadata()?.len();
+        let found = match long == self.bytes {
+            true => Checksum::of(file)?,
+            false => Checksum {
+                bytes: long,
+                crc32: 0,
+            },
+        };
         Ok(if found.bytes != self.bytes {
             Some(format!(
                 "it has {} bytes, and had {} when it was written",

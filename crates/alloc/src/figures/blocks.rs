@@ -93,6 +93,9 @@ pub struct Blocks {
     pub sites: Vec<BlockSite>,
 }
 
+/// Addresses of programs are lower.
+const MAX_ADDRESS: u64 = 1 << 57;
+
 /// A sampled block.
 struct Block {
     pid: Pid,
@@ -104,6 +107,13 @@ struct Block {
     weight: f64,
     born: Time,
     freed: Option<(Time, Tid)>,
+}
+
+impl Block {
+    /// The first byte behind it.
+    fn end(&self) -> u64 {
+        self.address.saturating_add(self.bytes)
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -138,13 +148,17 @@ pub(crate) fn blocks(trace: &Trace, tables: &Tables) -> Result<Blocks, TraceErro
         return Ok(Blocks::default());
     }
     let blocks = pair(trace.rows()?, mean);
-    let clock = manifest.clock;
+    let span = Span {
+        began: manifest.clock.start_ns,
+        ended: super::end_of(manifest, tables),
+        processes: &tables.ends,
+    };
     let touched = match trace.count::<TouchRow>()? {
         0 => None,
-        _ => Some(last_touches(trace, &blocks)?),
+        _ => Some(touches(trace, &blocks)?),
     };
-    let peak = peak(&blocks);
-    let lives_at_peak = |b: &Block| b.born <= peak && b.freed.is_none_or(|(freed, _)| freed > peak);
+    let peak = peak(&blocks, &span);
+    let lives_at_peak = |b: &Block| span.lives(b, peak);
     let mut groups: BTreeMap<Vec<String>, Vec<usize>> = BTreeMap::new();
     let mut stacks: HashMap<Option<SiteId>, Vec<String>> = HashMap::new();
     for (at, block) in blocks.iter().enumerate() {
@@ -172,13 +186,9 @@ pub(crate) fn blocks(trace: &Trace, tables: &Tables) -> Result<Blocks, TraceErro
         let short = sum(&|b| b.freed.is_some_and(|(at, _)| at - b.born < SHORT));
         let elsewhere = sum(&|b| b.freed.is_some_and(|(_, tid)| tid != b.tid));
         let site = members.first().and_then(|(_, b)| b.site);
-        let quarter = |time: Time| {
-            let all = (clock.end_ns - clock.start_ns).0.max(1);
-            (4 * (time - clock.start_ns).0 / all).min(3) as u32
-        };
         let mut quarters = [false; 4];
         for (_, block) in members.iter().filter(|(_, b)| b.freed.is_none()) {
-            if let Some(one) = quarters.get_mut(quarter(block.born) as usize) {
+            if let Some(one) = quarters.get_mut(span.quarter(block.born)) {
                 *one = true;
             }
         }
@@ -196,11 +206,7 @@ pub(crate) fn blocks(trace: &Trace, tables: &Tables) -> Result<Blocks, TraceErro
             quarters: quarters.iter().map(|q| u32::from(*q)).sum(),
             idle: touched.as_ref().map(|touched| {
                 let live = members.iter().filter(|(_, b)| b.freed.is_none());
-                idle(
-                    live.map(|(at, b)| (*b, touched.get(at))),
-                    tables,
-                    manifest_span(trace),
-                )
+                idle(live.map(|(at, b)| (*at, *b)), touched, &span)
             }),
         });
     }
@@ -218,7 +224,7 @@ pub(crate) fn blocks(trace: &Trace, tables: &Tables) -> Result<Blocks, TraceErro
         sample_bytes: mean,
         samples: blocks.len() as u64,
         allocated: sum(&|_| true),
-        peak_ns: peak - clock.start_ns,
+        peak_ns: peak - span.began,
         at_peak: sum(&lives_at_peak),
         never_freed: sum(&|b| b.freed.is_none()),
         sites,
@@ -233,6 +239,11 @@ fn pair(mut rows: Vec<SampledBlockRow>, mean: Bytes) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for row in rows {
         let key = (row.pid, row.address.0);
+        let is_absurd = row.bytes.0 > MAX_ADDRESS || row.address.0 > MAX_ADDRESS - row.bytes.0;
+        // A target that lies, or a damaged table.
+        if is_absurd {
+            continue;
+        }
         if row.freed {
             if let Some(block) = live.remove(&key).and_then(|at| blocks.get_mut(at)) {
                 block.freed = Some((row.time_ns, row.tid));
@@ -262,12 +273,15 @@ fn pair(mut rows: Vec<SampledBlockRow>, mean: Bytes) -> Vec<Block> {
 }
 
 /// When most bytes lived.
-fn peak(blocks: &[Block]) -> Time {
+fn peak(blocks: &[Block], span: &Span<'_>) -> Time {
     let mut changes: Vec<(Time, f64)> = Vec::new();
     for block in blocks {
         let bytes = block.bytes as f64 * block.weight;
         changes.push((block.born, bytes));
-        changes.extend(block.freed.map(|(at, _)| (at, -bytes)));
+        let end = block
+            .freed
+            .map_or_else(|| span.end_of(block.pid), |(at, _)| at);
+        changes.push((end, -bytes));
     }
     changes.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
     let (mut now, mut most, mut when) = (0.0, 0.0, Time(0));
@@ -324,53 +338,131 @@ fn lifetime(members: &[(usize, &Block)]) -> Option<Duration> {
     None
 }
 
-/// When the recording began and ended.
-fn manifest_span(trace: &Trace) -> (Time, Time) {
-    (trace.manifest.clock.start_ns, trace.manifest.clock.end_ns)
+/// When the recording began and ended, and its processes.
+struct Span<'a> {
+    began: Time,
+    ended: Time,
+    processes: &'a HashMap<Pid, Time>,
 }
 
-/// Of each block that was never freed, when each of its pages was touched last after it was allocated; 0: never.
-fn last_touches(trace: &Trace, blocks: &[Block]) -> Result<HashMap<usize, Vec<Time>>, TraceError> {
-    let mut ends: HashMap<u32, Time> = HashMap::new();
-    for row in trace.rows::<IntervalRow>()? {
-        ends.insert(row.interval.0, row.end_ns);
+impl Span<'_> {
+    /// When what a process had was given back at the latest.
+    fn end_of(&self, pid: Pid) -> Time {
+        let own = self.processes.get(&pid).copied();
+        own.map_or(self.ended, |at| self.ended.min(at))
     }
-    let mut of: HashMap<Pid, Vec<(u64, u64, usize)>> = HashMap::new();
-    let mut found: HashMap<usize, Vec<Time>> = HashMap::new();
+
+    /// Whether a block lived at a time.
+    fn lives(&self, block: &Block, at: Time) -> bool {
+        let end = block
+            .freed
+            .map_or_else(|| self.end_of(block.pid), |(freed, _)| freed);
+        // What was never freed lived to the end of the recording.
+        block.born <= at && (end > at || block.freed.is_none() && end >= at)
+    }
+
+    /// Which quarter of the recording a time lies in, from 0.
+    fn quarter(&self, time: Time) -> usize {
+        let all = (self.ended - self.began).0.max(1);
+        (4 * (time - self.began).0 / all).min(3) as usize
+    }
+}
+
+/// When the pages of a block that were touched after it was allocated were touched last: the numbers of intervals, a chunk for so many
+/// pages, so that a large block that is hardly touched takes little.
+type Touched = HashMap<u64, Box<[u32; CHUNK as usize]>>;
+const CHUNK: u64 = 256;
+/// Chunks at most: those of a tebibyte.
+const MAX_CHUNKS: usize = 1 << 20;
+/// No interval has this number.
+const NOT_TOUCHED: u32 = u32::MAX;
+
+/// The touches of those blocks that were never freed, and when intervals ended.
+struct Touches {
+    of: HashMap<usize, Touched>,
+    ends: Vec<Time>,
+}
+
+impl Touches {
+    fn end(&self, interval: u32) -> Time {
+        self.ends.get(interval as usize).copied().unwrap_or(Time(0))
+    }
+}
+
+/// A block that lives: its first and last page, and which it is.
+type Live = (u64, u64, usize);
+
+/// The blocks of each process that were never freed, by address.
+fn live_blocks(blocks: &[Block]) -> HashMap<Pid, Vec<Live>> {
+    let mut of: HashMap<Pid, Vec<(u64, usize)>> = HashMap::new();
     for (at, block) in blocks.iter().enumerate().filter(|(_, b)| b.freed.is_none()) {
-        let (first, last) = pages(block);
-        of.entry(block.pid).or_default().push((first, last, at));
-        found.insert(at, vec![Time(0); (last - first + 1) as usize]);
+        of.entry(block.pid).or_default().push((block.address, at));
     }
-    for list in of.values_mut() {
+    let sorted = of.into_iter().map(|(pid, mut list)| {
         list.sort_unstable();
+        let mut end = 0;
+        let mut live: Vec<Live> = Vec::with_capacity(list.len());
+        for (address, at) in list {
+            // Blocks do not overlap: of a damaged trace, or a target that lies, one is taken.
+            let Some(block) = blocks.get(at).filter(|_| address >= end) else {
+                continue;
+            };
+            end = address.saturating_add(block.bytes);
+            let (first, last) = pages(block);
+            live.push((first, last, at));
+        }
+        (pid, live)
+    });
+    sorted.collect()
+}
+
+fn touches(trace: &Trace, blocks: &[Block]) -> Result<Touches, TraceError> {
+    let mut ends: Vec<Time> = Vec::new();
+    for row in trace.rows::<IntervalRow>()? {
+        // They have no gaps.
+        if row.interval.0 as usize == ends.len() {
+            ends.push(row.end_ns);
+        }
     }
+    let live = live_blocks(blocks);
+    let mut found = Touches {
+        of: HashMap::new(),
+        ends,
+    };
+    let mut chunks = 0;
     for batch in trace.batches::<TouchRow>()? {
         for row in batch? {
-            let Some(list) = of.get(&row.pid) else {
+            let Some(list) = live.get(&row.pid) else {
                 continue;
             };
-            let Some(&time) = ends.get(&row.interval.0) else {
-                continue;
-            };
-            let (from, to) = (row.page.0, row.page.0 + u64::from(row.pages));
-            // Blocks do not overlap: they are in the order of their last pages, too.
+            let time = found.end(row.interval.0);
+            let (from, to) = (row.page.0, row.page.0.saturating_add(u64::from(row.pages)));
             let begin = list.partition_point(|(_, last, _)| *last < from);
-            for (first, last, at) in list
+            let here = list
                 .iter()
                 .skip(begin)
-                .take_while(|(first, ..)| *first < to)
-            {
-                let Some((block, times)) = blocks.get(*at).zip(found.get_mut(at)) else {
-                    continue;
-                };
-                if time < block.born {
+                .take_while(|(first, ..)| *first < to);
+            for (first, last, at) in here {
+                if blocks.get(*at).is_none_or(|block| time < block.born) {
                     continue;
                 }
-                let (low, high) = (from.max(*first) - first, to.min(last + 1) - first);
-                for one in times.iter_mut().take(high as usize).skip(low as usize) {
-                    *one = time.max(*one);
+                if chunks >= MAX_CHUNKS {
+                    break;
                 }
+                let touched = found.of.entry(*at).or_default();
+                chunks -= touched.len();
+                for page in from.max(*first)..to.min(*last + 1) {
+                    let chunk = touched
+                        .entry(page / CHUNK)
+                        .or_insert_with(|| Box::new([NOT_TOUCHED; CHUNK as usize]));
+                    if let Some(interval) = chunk.get_mut((page % CHUNK) as usize) {
+                        *interval = match *interval {
+                            NOT_TOUCHED => row.interval.0,
+                            before => before.max(row.interval.0),
+                        };
+                    }
+                }
+                chunks += touched.len();
             }
         }
     }
@@ -378,41 +470,49 @@ fn last_touches(trace: &Trace, blocks: &[Block]) -> Result<HashMap<usize, Vec<Ti
 }
 
 fn pages(block: &Block) -> (u64, u64) {
-    let last = block.address.saturating_add(block.bytes - 1);
-    (block.address / PAGE_BYTES, last / PAGE_BYTES)
+    (block.address / PAGE_BYTES, (block.end() - 1) / PAGE_BYTES)
 }
 
-/// Sorts the bytes of blocks by when they were touched last.
+/// Sorts the bytes of blocks by when they were touched last. `ended` is when the recording did.
 fn idle<'a>(
-    live: impl Iterator<Item = (&'a Block, Option<&'a Vec<Time>>)>,
-    tables: &Tables,
-    (began, ended): (Time, Time),
+    live: impl Iterator<Item = (usize, &'a Block)>,
+    touches: &Touches,
+    span: &Span<'_>,
 ) -> Idle {
     const SECOND: u64 = 1_000_000_000;
     const SETTLED: u64 = SECOND / 10;
     let mut sums = [0.0f64; 6];
-    for (block, times) in live {
-        let end = tables
-            .ends
-            .get(&block.pid)
-            .map_or(ended, |at| ended.min(*at));
-        let is_old = (end - block.born).0 > (ended - began).0 / 4;
-        let (first, _) = pages(block);
-        for (page, time) in (first..).zip(times.into_iter().flatten()) {
+    for (at, block) in live {
+        let end = span.end_of(block.pid);
+        let is_old = (end - block.born).0 > (span.ended - span.began).0 / 4;
+        let mut never = block.bytes;
+        let chunks = touches.of.get(&at).into_iter().flatten();
+        let pages = chunks.flat_map(|(chunk, intervals)| {
+            let numbered = (chunk * CHUNK..).zip(intervals.iter());
+            numbered.filter(|(_, interval)| **interval != NOT_TOUCHED)
+        });
+        for (page, interval) in pages {
+            let time = touches.end(*interval);
             let low = block.address.max(page * PAGE_BYTES);
-            let high = (block.address + block.bytes).min((page + 1) * PAGE_BYTES);
-            let bytes = high.saturating_sub(low) as f64 * block.weight;
-            let which = match (end - *time).0 {
-                _ if *time == Time(0) => 4,
+            let high = block.end().min((page + 1) * PAGE_BYTES);
+            let bytes = high.saturating_sub(low);
+            never = never.saturating_sub(bytes);
+            let bytes = bytes as f64 * block.weight;
+            let which = match (end - time).0 {
                 ago if ago < SECOND => 0,
                 ago if ago < 10 * SECOND => 1,
                 ago if ago < 60 * SECOND => 2,
                 _ => 3,
             };
             sums[which] += bytes;
-            if is_old && (*time - block.born).0 < SETTLED {
+            if is_old && (time - block.born).0 < SETTLED {
                 sums[5] += bytes;
             }
+        }
+        let never = never as f64 * block.weight;
+        sums[4] += never;
+        if is_old {
+            sums[5] += never;
         }
     }
     let [second, ten_seconds, minute, longer, never, left_alone] = sums.map(|b| Bytes(b as u64));
@@ -430,4 +530,77 @@ fn idle<'a>(
 pub(crate) fn ends(processes: &[ProcessRow]) -> HashMap<Pid, Time> {
     let ended = processes.iter().filter_map(|p| Some((p.pid, p.died_ns?)));
     ended.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_model::Address;
+
+    use super::*;
+
+    fn row(time: u64, address: u64, bytes: u64, freed: bool) -> SampledBlockRow {
+        SampledBlockRow {
+            time_ns: Time(time),
+            pid: Pid(1),
+            tid: Tid(1),
+            freed,
+            address: Address(address),
+            bytes: Bytes(bytes),
+            site: None,
+        }
+    }
+
+    #[test]
+    fn a_block_stands_for_as_many_as_its_chance_says() {
+        let mean = Bytes(1000);
+        let blocks = pair(
+            vec![row(1, 4096, 1000, false), row(2, 4096, 1000, true)],
+            mean,
+        );
+        // 1 - 1/e of the blocks that are as large as the mean are sampled.
+        assert!((blocks[0].weight - 1.0 / (1.0 - (-1.0f64).exp())).abs() < 1e-12);
+        assert_eq!(blocks[0].freed.map(|(at, _)| at), Some(Time(2)));
+        let mut sum = Sum::default();
+        let large = pair(vec![row(1, 4096, 1 << 40, false)], mean);
+        sum.add(&large[0]);
+        let estimate = sum.estimate();
+        assert_eq!(
+            (estimate.bytes, estimate.error_bytes),
+            (Bytes(1 << 40), Bytes(0))
+        );
+    }
+
+    #[test]
+    fn absurd_blocks_are_left_out() {
+        let rows = vec![
+            row(1, 4096, 1 << 62, false),
+            row(1, u64::MAX, 4096, false),
+            row(1, 4096, 0, false),
+            row(1, 1 << 30, 8 << 20, false),
+            // Within the one before.
+            row(2, (1 << 30) + 4096, 1 << 40, false),
+            row(3, 1 << 40, 1, false),
+        ];
+        let blocks = pair(rows, Bytes(512 << 10));
+        assert_eq!(blocks.len(), 3);
+        let live = live_blocks(&blocks);
+        let pages: Vec<(u64, u64)> = live[&Pid(1)].iter().map(|b| (b.0, b.1)).collect();
+        assert_eq!(pages, [(1 << 18, (1 << 18) + 2047), (1 << 28, 1 << 28)]);
+    }
+
+    #[test]
+    fn what_its_process_has_given_back_does_not_live() {
+        let processes = HashMap::from([(Pid(1), Time(50))]);
+        let span = Span {
+            began: Time(0),
+            ended: Time(100),
+            processes: &processes,
+        };
+        let mut rows = vec![row(10, 4096, 100, false), row(60, 8192, 40, false)];
+        rows[1].pid = Pid(2);
+        let blocks = pair(rows, Bytes(1));
+        assert!(span.lives(&blocks[0], Time(49)) && !span.lives(&blocks[0], Time(60)));
+        assert!(span.lives(&blocks[1], Time(100)));
+        assert_eq!(peak(&blocks, &span), Time(10));
+    }
 }

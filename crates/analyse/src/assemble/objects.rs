@@ -60,13 +60,18 @@ impl Whole<'_> {
         }
     }
 
-    /// Fills in the objects and their groups.
-    pub(super) fn list(&self, analysis: &mut Analysis, most: usize) {
-        let mut order: Vec<usize> = (0..self.tables.objects.len())
-            .filter(|&i| !self.fold.objects[i].own)
-            .collect();
+    /// Fills in the objects of the chosen names and kinds, and their groups.
+    pub(super) fn list(
+        &self,
+        analysis: &mut Analysis,
+        most: usize,
+        is_chosen: impl Fn(&str, ObjectKind) -> bool,
+    ) {
         let stats = |i: usize| &self.fold.objects[i];
         let rows = &self.tables.objects;
+        let mut order: Vec<usize> = (0..rows.len())
+            .filter(|&i| !stats(i).own && is_chosen(&rows[i].name, rows[i].kind))
+            .collect();
         order.sort_by_key(|&i| {
             (
                 Reverse(stats(i).touches),

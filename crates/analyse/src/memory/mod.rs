@@ -21,7 +21,7 @@ use varve_trace::tables::{MappingRow, ObjectRow, ProcessRow, ThreadRow};
 use varve_trace::{Trace, TraceError};
 
 use crate::sweep::{Moment, Run};
-use maps::Maps;
+use maps::{Maps, View};
 pub(crate) use names::say_whose;
 pub use objects::Objects;
 
@@ -145,35 +145,21 @@ impl Memory {
         let view = maps.view(now.from, now.to);
         let mut next = 0;
         for run in runs {
-            let mut at = run.first.0;
-            while next > 0 && view[next - 1].end > at {
-                next -= 1;
-            }
-            while at < run.end.0 {
-                while view.get(next).is_some_and(|v| v.end <= at) {
-                    next += 1;
+            pieces(view, &mut next, *run, |part, place| {
+                if place.pid == pid {
+                    own.push(part);
+                } else {
+                    others.push(place);
                 }
-                let found = view.get(next).filter(|v| v.first < run.end.0);
-                let until = found.map_or(run.end.0, |v| v.first.max(at));
-                if at < until {
-                    own.push(Run {
-                        pid,
-                        first: Page(at),
-                        end: Page(until),
-                    });
-                    at = until;
-                }
-                if let Some(v) = found {
-                    let end = run.end.0.min(v.end);
-                    let place = |page: u64| Page(page.wrapping_sub(v.first).wrapping_add(v.at));
-                    others.push(Run {
-                        pid: v.space,
-                        first: place(at),
-                        end: place(end),
-                    });
-                    at = end;
-                }
-            }
+            });
+        }
+    }
+
+    /// Calls `each` with the parts of a run of one process at a time, and the memory that each is.
+    pub(crate) fn places(&mut self, run: Run, now: Moment, mut each: impl FnMut(Run, Run)) {
+        match self.maps_of(run.pid) {
+            Some(maps) => pieces(maps.view(now.from, now.to), &mut 0, run, each),
+            None => each(run, run),
         }
     }
 
@@ -206,6 +192,53 @@ impl Memory {
                 let within = address.0 % varve_model::PAGE_BYTES;
                 (v.space, Address((page << 12).wrapping_add(within)))
             }
+        }
+    }
+}
+
+/// Calls `each` with the parts of a run, in order, and the memory that each is: the part itself where it is the process's
+/// own. `next` is where to look in the view first; it stays where the run ended.
+fn pieces(view: &[View], next: &mut usize, run: Run, mut each: impl FnMut(Run, Run)) {
+    let mut at = run.first.0;
+    while *next > 0 && view[*next - 1].end > at {
+        *next -= 1;
+    }
+    while at < run.end.0 {
+        while let Some(gone) = view.get(*next)
+            && gone.end <= at
+        {
+            *next = match *next {
+                // The first look: what ended before the run is passed over at once.
+                0 => view.partition_point(|v| v.end <= at),
+                passed => passed + 1,
+            };
+        }
+        let found = view.get(*next).filter(|v| v.first < run.end.0);
+        let until = found.map_or(run.end.0, |v| v.first.max(at));
+        if at < until {
+            let part = Run {
+                pid: run.pid,
+                first: Page(at),
+                end: Page(until),
+            };
+            each(part, part);
+            at = until;
+        }
+        if let Some(v) = found {
+            let end = run.end.0.min(v.end);
+            let place = |page: u64| Page(page.wrapping_sub(v.first).wrapping_add(v.at));
+            let part = Run {
+                pid: run.pid,
+                first: Page(at),
+                end: Page(end),
+            };
+            let of = Run {
+                pid: v.space,
+                first: place(at),
+                end: place(end),
+            };
+            each(part, of);
+            at = end;
         }
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, PAGE_BYTES, Pid, Time};
 use varve_objects::{Layer, Span};
+use varve_trace::Trace;
 use varve_trace::tables::ObjectRow;
 
 use super::Memory;
@@ -47,6 +48,24 @@ impl Objects {
     /// The object of a row of the table, by position.
     pub fn position(&self, object: ObjectId) -> Option<u32> {
         self.aliases.get(&object).copied()
+    }
+
+    /// Which objects are chosen, where not all are: those of which any row of the table is.
+    pub(crate) fn chosen(&self, trace: &Trace) -> Option<Vec<bool>> {
+        let wanted = trace.selection()?.objects.as_ref()?;
+        let mut chosen = vec![false; self.places.len()];
+        let positions = wanted.iter().filter_map(|o| self.position(*o));
+        for position in positions {
+            chosen[position as usize] = true;
+        }
+        Some(chosen)
+    }
+
+    /// Each row of the table, in the order of their numbers, and the position of the object that it is.
+    pub(crate) fn positions(&self) -> Vec<(ObjectId, u32)> {
+        let mut all: Vec<(ObjectId, u32)> = self.aliases.iter().map(|(o, p)| (*o, *p)).collect();
+        all.sort_unstable();
+        all
     }
 
     /// Whether an object lies in memory that several processes may map, or that moved.

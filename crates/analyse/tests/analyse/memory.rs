@@ -366,6 +366,7 @@ proptest! {
         mappings in prop::collection::vec((1_u32..4, 90_u64..140, 1_u64..40, 0_u64..3, 0_u64..9, 0_u32..3), 0..6),
         touches in prop::collection::vec((0..INTERVALS_OF_RANDOM, 1_u32..4, 80_u64..170, 1_u32..40, 0_u32..6), 0..60),
         faults in prop::collection::vec((0..INTERVALS_OF_RANDOM, 1_u32..4, 80_u64..170), 0..30),
+        chosen in 0_u32..4,
     ) {
         let mut made = Made::new(INTERVALS_OF_RANDOM);
         made.processes = vec![process(1, 0), process(2, 1), process(3, 1)];
@@ -401,6 +402,19 @@ proptest! {
             made.faults.push(row);
         }
         let found = made.analyse();
+        // Objects chosen by name have the figures that they have in the whole, and a part does not contradict itself either.
+        let wanted = format!("o{chosen}");
+        if let Some(part) = made.analyse_named(|name| name == wanted) {
+            let of = |a: &Analysis| {
+                let groups = a.groups.iter().filter(|g| g.name == wanted);
+                // Whether writes are known is known of the touches that are seen.
+                let written = |t| varve_analyse::Touched { written_pages: None, ..t };
+                groups.map(|g| (g.objects, written(touched(&g.usage)))).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(of(&part), of(&found));
+            prop_assert_eq!(part.groups.len(), of(&part).len());
+            prop_assert_eq!(part.unowned.or_zero().page_touches, 0);
+        }
         if made.objects.iter().all(|o| o.continues.is_none() && !o.name.starts_with("varve")) {
             let place = |pid: u32, page: u64| {
                 let of = made.mappings.iter().find(|m| {

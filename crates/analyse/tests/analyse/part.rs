@@ -1,10 +1,10 @@
 //! Figures of a part of a trace are those of a trace that has no more.
 
-use varve_analyse::Known;
+use varve_analyse::{AnalyseOptions, Known};
 use varve_model::{Interval, ObjectId, Pages, Pid, Tid, Time};
 use varve_trace::Selection;
 
-use crate::common::{Made, STEP, fault, object, process, sample, thread, touch};
+use crate::common::{Made, STEP, fault, mapping, object, process, sample, thread, touch};
 
 /// Two processes of one thread each; the first has two objects of 16 pages, of which one is touched in the first half only.
 fn made() -> Made {
@@ -82,6 +82,67 @@ fn an_object() {
     assert_eq!(part.objects.len(), 1);
     assert_eq!(part.groups.len(), 1);
     assert_eq!(part.samples.unwrap().all.samples, 50);
+}
+
+/// A list that `realloc` moved is one object, called as it was first; whoever asks for it has both of its places.
+#[test]
+fn an_object_that_moved() {
+    let mut made = Made::new(4);
+    let (mut list, mut moved) = (object(1, 10_000, 16), object(2, 20_000, 32));
+    (list.name, moved.name) = ("list".into(), "longer list".into());
+    (list.died_ns, moved.born_ns) = (Some(Time(2 * STEP)), Time(2 * STEP));
+    moved.continues = Some(list.object);
+    made.objects = vec![list, moved, object(3, 30_000, 8)];
+    made.touches = vec![
+        touch(0, 10_000, 16),
+        touch(0, 30_000, 8),
+        touch(3, 20_000, 32),
+    ];
+    let part = made.analyse_named(|name| name == "list").unwrap();
+    assert_eq!(part.footprint.page_touches.or_zero(), 48);
+    assert_eq!(part.objects.len(), 1);
+    assert_eq!(part.objects[0].name, "list");
+    assert!(made.analyse_named(|name| name == "longer list").is_none());
+    // Any of its rows stands for the whole of it.
+    let part = made.analyse_part(Selection {
+        objects: Some([ObjectId(2)].into()),
+        ..Selection::default()
+    });
+    assert_eq!(part.footprint.page_touches.or_zero(), 48);
+    assert_eq!(part.groups.len(), 1);
+}
+
+/// A size that cannot be is cut in a part too: what lies behind is not the object's.
+#[test]
+fn an_object_that_is_said_to_be_too_large() {
+    let mut made = Made::new(2);
+    made.objects = vec![object(1, 10_000, 4096)];
+    made.mappings = vec![mapping(1, 10_000, 600, "rw-p", 0, 0)];
+    made.touches = vec![touch(0, 10_000, 2000)];
+    let part = made.analyse_named(|name| name == "o1").unwrap();
+    assert_eq!(part.footprint.touched_pages.or_zero(), Pages(600));
+    assert_eq!(part.unowned.or_zero().page_touches, 0);
+}
+
+/// Objects beyond those that are listed count where they are chosen.
+#[test]
+fn more_objects_than_are_listed() {
+    let mut made = Made::new(2);
+    made.objects = (0..30)
+        .map(|i| object(i, 10_000 + 10 * i, 1 + i % 2))
+        .collect();
+    for (i, row) in made.objects.iter_mut().enumerate() {
+        row.name = ["even", "odd"][i % 2].into();
+    }
+    made.touches = vec![touch(0, 10_000, 400)];
+    let options = AnalyseOptions {
+        max_objects: 10,
+        ..AnalyseOptions::default()
+    };
+    let part = made.analyse_named_with(&options, |name| name == "even");
+    let part = part.unwrap();
+    assert_eq!((part.objects.len(), part.omitted.objects), (10, 5));
+    assert_eq!(part.footprint.touched_pages.or_zero(), Pages(15));
 }
 
 #[test]

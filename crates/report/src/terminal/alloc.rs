@@ -1,6 +1,6 @@
 //! What `varve alloc report` prints: the verdict first, then tables.
 
-use varve_alloc::{Answer, Estimate, Judgement, Memory, Moment, Share};
+use varve_alloc::{Answer, BlockSite, Estimate, Judgement, Memory, Moment, Share};
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
@@ -47,6 +47,10 @@ fn verdict(page: &mut Page, of: &Judgement) {
         Answer::Busy | Answer::Unknown => Tone::Notice,
         Answer::Yes => Tone::Bad,
     };
+    if let Some(cut) = &of.trace.cut {
+        page.wrapped(cut, Tone::Bad);
+        page.gap();
+    }
     page.wrapped(&of.verdict.sentence, tone);
     for diagnosis in &of.diagnoses {
         page.gap();
@@ -145,7 +149,15 @@ fn time(page: &mut Page, of: &Judgement) {
 }
 
 fn memory(page: &mut Page, of: &Judgement) {
-    page.heading("Memory");
+    match of.processes.as_slice() {
+        [first, _, ..] => page.heading(&format!(
+            "Memory of process {} ({}), which of {} had the highest peak",
+            first.pid.0,
+            first.exe.rsplit('/').next().unwrap_or(&first.exe),
+            of.processes.len()
+        )),
+        _ => page.heading("Memory"),
+    }
     let m = &of.memory;
     page.labelled(
         "peak",
@@ -184,9 +196,11 @@ fn memory(page: &mut Page, of: &Judgement) {
         line(page, "asked for", &m.over_time, |moment| {
             Some(moment.requested_bytes)
         });
-        line(page, "resident", &m.over_time, |moment| {
-            moment.heap_resident_bytes
-        });
+        if m.over_time.iter().any(|o| o.heap_resident_bytes.is_some()) {
+            line(page, "resident", &m.over_time, |moment| {
+                moment.heap_resident_bytes
+            });
+        }
     }
 }
 
@@ -357,6 +371,20 @@ fn estimate(of: &Estimate) -> String {
     }
 }
 
+/// Where a stack begins, and who called that.
+fn place(of: &BlockSite) -> String {
+    let name = |frame: &String| frame.split(" (").next().unwrap_or(frame).to_owned();
+    let first = of.stack.first().map(name).unwrap_or_default();
+    let caller = of.stack.iter().skip(1).map(name).find(|n| *n != first);
+    match caller {
+        Some(caller) => format!("{} < {caller}", of.label),
+        None => of.label.clone(),
+    }
+}
+
+/// Of fewer sampled blocks nothing is said by call stack.
+const FEW_SAMPLES: u64 = 20;
+
 /// What lives, by the stacks that allocated it.
 fn blocks(page: &mut Page, of: &Judgement, rows: usize) {
     let blocks = &of.blocks;
@@ -372,11 +400,21 @@ fn blocks(page: &mut Page, of: &Judgement, rows: usize) {
         "sampled",
         Tone::Faint,
         &format!(
-            "{}, one to {} of allocations; errors hold with 95 % confidence",
+            "{} of {}, one to {} of allocations; errors hold with 95 % confidence",
             format::counted(blocks.samples, "block"),
+            match of.processes.len() {
+                0 | 1 => "the process".to_owned(),
+                all => format!("all {all} processes together, each up to its end"),
+            },
             format::bytes(blocks.sample_bytes)
         ),
     );
+    if blocks.samples < FEW_SAMPLES {
+        page.wrapped(
+            "That is too few for figures by call stack: take more, such as `varve alloc record --sample-every 16KiB`.",
+            Tone::Notice,
+        );
+    }
     page.labelled("allocated", Tone::Plain, &estimate(&blocks.allocated));
     page.labelled(
         "at the peak",
@@ -388,6 +426,9 @@ fn blocks(page: &mut Page, of: &Judgement, rows: usize) {
         ),
     );
     page.labelled("never freed", Tone::Plain, &estimate(&blocks.never_freed));
+    if blocks.samples < FEW_SAMPLES {
+        return;
+    }
     let pages = shown.idle.is_some();
     let mut columns = vec![
         ("allocated by", Align::Name),
@@ -404,7 +445,7 @@ fn blocks(page: &mut Page, of: &Judgement, rows: usize) {
     let mut table = Table::new(&columns);
     for site in blocks.sites.iter().take(rows) {
         let mut row = vec![
-            site.label.clone(),
+            place(site),
             format::bytes(site.allocated.bytes),
             format::bytes(site.at_peak.bytes),
             estimate(&site.never_freed),
@@ -422,6 +463,17 @@ fn blocks(page: &mut Page, of: &Judgement, rows: usize) {
     }
     page.table(&table);
     page.more(blocks.sites.len(), rows, 0);
+    page.labelled(
+        "columns",
+        Tone::Faint,
+        &format!(
+            "lived: half of the bytes that were freed no longer; under 1 ms: the share of all bytes; freed elsewhere: by another thread, of what was freed{}. Whole call stacks: --json, or --folded for flame graphs.",
+            match pages {
+                true => "; idle for 1 s: never freed, and not touched in the last second",
+                false => "",
+            }
+        ),
+    );
 }
 
 fn classes(page: &mut Page, of: &Judgement, rows: usize) {

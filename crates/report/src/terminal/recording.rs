@@ -166,7 +166,10 @@ fn cost(a: &Analysis, cost: &Overhead) -> String {
 fn completeness(a: &Analysis) -> (&'static str, Tone) {
     match a.trace.complete {
         true => ("complete", Tone::Good),
-        false if !a.trace.has(Capability::Superset) => ("imported", Tone::Notice),
+        false if matches!(a.trace.backend, Backend::Import(_)) => ("imported", Tone::Notice),
+        false if a.trace.losses.is_empty() && !a.trace.has(Capability::Touches) => {
+            ("without pages", Tone::Notice)
+        }
         false => ("INCOMPLETE", Tone::Bad),
     }
 }

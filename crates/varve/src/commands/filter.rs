@@ -75,7 +75,12 @@ pub(crate) fn choose(trace: Trace, filter: &Filter) -> Result<Trace, Failure> {
         parts.push(format!("thread {thread}"));
     }
     if filter.object.is_some() || filter.kind.is_some() {
-        chosen.objects = Some(objects(&trace, filter)?);
+        // Of several processes that share an object each may have its own name for it.
+        let of_processes = Selection {
+            pids: chosen.pids.clone(),
+            ..Selection::default()
+        };
+        chosen.objects = Some(objects(&trace.part(of_processes), filter)?);
         parts.extend(filter.object.as_ref().map(|o| format!("objects {o}")));
         parts.extend(filter.kind.map(|k| format!("kind {}", k.as_str())));
     }

@@ -1,6 +1,6 @@
 //! Programs under filters of system calls.
 
-use varve_faults::{Stage, check_trace};
+use varve_faults::{Stage, check_trace, varve_binary};
 use varve_trace::Trace;
 use varve_trust::program;
 
@@ -60,4 +60,23 @@ fn a_wait_of_a_program_that_confined_itself_does_not_end_it() {
             .completeness
             .complete
     );
+}
+
+/// What the preload library tells of a library that is unloaded, and the clock that it reads for allocator operations, are no system call
+/// and no instruction that the program's confinement forbids.
+#[test]
+fn a_confined_program_allocates_and_unloads_a_library() {
+    let stage = Stage::new();
+    let program = program("unloads");
+    let program = program.to_str().unwrap();
+    for how in ["filter", "strict"] {
+        for command in [&["record"][..], &["alloc", "record"]] {
+            let mut varve = stage.command(varve_binary());
+            varve
+                .args(command)
+                .args(["--force", "-o", "trace.varve", "--", program, how]);
+            let ended = stage.run(varve).require(6);
+            assert_eq!(ended.text(), "unloaded\n", "{command:?} {how}");
+        }
+    }
 }

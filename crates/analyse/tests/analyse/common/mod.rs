@@ -1,8 +1,10 @@
 //! Small traces, written and read as real ones are.
 #![allow(dead_code)]
 
+use std::collections::HashSet;
+
 use tempfile::TempDir;
-use varve_analyse::{AnalyseOptions, Analysis, Touched, Usage, analyse};
+use varve_analyse::{AnalyseOptions, Analysis, Touched, Usage, analyse, object_names};
 use varve_model::{
     Address, Backend, Bytes, Capability, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid,
     Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
@@ -68,6 +70,32 @@ impl Made {
     pub fn analyse_part(&self, part: Selection) -> Analysis {
         let options = AnalyseOptions::default();
         self.analyse_of(&options, |trace| trace.part(part)).unwrap()
+    }
+
+    /// What a reader sees who chose objects by the names that reports give them; None where there are none of them.
+    pub fn analyse_named(&self, is: impl Fn(&str) -> bool) -> Option<Analysis> {
+        self.analyse_named_with(&AnalyseOptions::default(), is)
+    }
+
+    pub fn analyse_named_with(
+        &self,
+        options: &AnalyseOptions,
+        is: impl Fn(&str) -> bool,
+    ) -> Option<Analysis> {
+        let mut any = false;
+        let found = self.analyse_of(options, |trace| {
+            let names = object_names(&trace).unwrap().into_iter();
+            let objects: HashSet<ObjectId> = names
+                .filter(|(_, _, name)| is(name))
+                .map(|(object, ..)| object)
+                .collect();
+            any = !objects.is_empty();
+            trace.part(Selection {
+                objects: Some(objects),
+                ..Selection::default()
+            })
+        });
+        any.then(|| found.unwrap())
     }
 
     fn analyse_of(

@@ -1,6 +1,9 @@
 //! What processes map, by looks from outside and by what they report themselves.
 
+use std::ffi::OsStr;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use varve_model::{Bytes, Pid, Time};
 use varve_symbols::Mapping;
@@ -141,7 +144,11 @@ impl Processes {
             return;
         };
         self.build_ids.begin_look();
-        for entry in entries {
+        for mut entry in entries {
+            // A process says the path; which file that is, is looked up.
+            if !identify(pid, &mut entry) {
+                continue;
+            }
             if process.mappings.contains_key(&entry) || time < process.image {
                 continue;
             }
@@ -230,6 +237,32 @@ impl Processes {
             })
             .collect()
     }
+}
+
+/// Finds out which file a path stands for in a process, as the kernel would say it of a mapping; whether that is known.
+fn identify(pid: Pid, entry: &mut MapEntry) -> bool {
+    if entry.inode != 0 {
+        return true;
+    }
+    if !entry.path.starts_with('/') {
+        let Ok(folder) = std::fs::read_link(format!("/proc/{pid}/cwd")) else {
+            return false;
+        };
+        // As the kernel would say it, without `.` in between.
+        let parts = entry.path.split('/').filter(|part| *part != ".");
+        let whole: PathBuf = folder.iter().chain(parts.map(OsStr::new)).collect();
+        entry.path = whole.to_string_lossy().into_owned();
+    }
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let path = entry.path.trim_start_matches('/');
+    let Ok(about) = root.join(path).metadata() else {
+        return false;
+    };
+    let device = about.dev();
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    entry.device = format!("{major:02x}:{minor:02x}");
+    entry.inode = about.ino();
+    about.is_file()
 }
 
 fn mapping_row(pid: Pid, entry: &MapEntry, seen: &Seen, to: Option<Time>) -> MappingRow {
