@@ -1,6 +1,6 @@
 //! Figures: sums and distributions of the tables.
 
-pub(crate) mod blocks;
+mod blocks;
 mod memory;
 mod operations;
 mod time;

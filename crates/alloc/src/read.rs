@@ -50,7 +50,10 @@ impl Tables {
                 .into_iter()
                 .map(|t| ((t.pid, t.tid), t.name))
                 .collect(),
-            ends: crate::figures::blocks::ends(&processes),
+            ends: processes
+                .iter()
+                .filter_map(|p| Some((p.pid, p.died_ns?)))
+                .collect(),
             processes: processes.into_iter().map(|p| (p.pid, p.exe)).collect(),
         })
     }

@@ -46,25 +46,17 @@ impl Checksum {
 
     /// What is wrong with the file, if anything.
     pub(crate) fn differs(self, file: File) -> io::Result<Option<String>> {
-        // A file that is far too long is not read through.
-        let long = file.metadata()?.len();
-        let found = match long == self.bytes {
-            true => Checksum::of(file)?,
-            false => Checksum {
-                bytes: long,
-                crc32: 0,
-            },
-        };
-        Ok(if found.bytes != self.bytes {
-            Some(format!(
-                "it has {} bytes, and had {} when it was written",
-                found.bytes, self.bytes
-            ))
-        } else if found.crc32 != self.crc32 {
-            Some("its content is not what was written: its checksum differs".to_owned())
-        } else {
-            None
-        })
+        let bytes = file.metadata()?.len();
+        // One that is far too long is not read through.
+        if bytes != self.bytes {
+            return Ok(Some(format!(
+                "it has {bytes} bytes, and had {} when it was written",
+                self.bytes
+            )));
+        }
+        let is_same = Checksum::of(file)? == self;
+        Ok((!is_same)
+            .then(|| "its content is not what was written: its checksum differs".to_owned()))
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use varve_model::{Bytes, Duration, PAGE_BYTES, Pid, SiteId, Tid, Time};
-use varve_trace::tables::{Frame, IntervalRow, ProcessRow, SampledBlockRow, TouchRow};
+use varve_trace::tables::{Frame, IntervalRow, SampledBlockRow, TouchRow};
 use varve_trace::{Trace, TraceError};
 
 use crate::read::Tables;
@@ -15,7 +15,7 @@ use crate::read::Tables;
 /// Stacks that are kept.
 const MAX_SITES: usize = 200;
 /// What lives no longer than this is short-lived.
-pub(crate) const SHORT: Duration = Duration(1_000_000);
+const SHORT: Duration = Duration(1_000_000);
 
 /// A number of bytes that was found by sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -110,6 +110,11 @@ struct Block {
 }
 
 impl Block {
+    /// How many bytes it stands for.
+    fn stands_for(&self) -> f64 {
+        self.bytes as f64 * self.weight
+    }
+
     /// The first byte behind it.
     fn end(&self) -> u64 {
         self.address.saturating_add(self.bytes)
@@ -124,8 +129,14 @@ struct Sum {
 }
 
 impl Sum {
+    fn of<'a>(blocks: impl Iterator<Item = &'a Block>) -> Sum {
+        let mut sum = Sum::default();
+        blocks.for_each(|block| sum.add(block));
+        sum
+    }
+
     fn add(&mut self, block: &Block) {
-        let stands_for = block.bytes as f64 * block.weight;
+        let stands_for = block.stands_for();
         self.bytes += stands_for;
         self.variance += (1.0 - 1.0 / block.weight) * stands_for * stands_for;
         self.blocks += block.weight;
@@ -159,27 +170,18 @@ pub(crate) fn blocks(trace: &Trace, tables: &Tables) -> Result<Blocks, TraceErro
     };
     let peak = peak(&blocks, &span);
     let lives_at_peak = |b: &Block| span.lives(b, peak);
-    let mut groups: BTreeMap<Vec<String>, Vec<usize>> = BTreeMap::new();
+    let mut groups: BTreeMap<Vec<String>, Vec<(usize, &Block)>> = BTreeMap::new();
     let mut stacks: HashMap<Option<SiteId>, Vec<String>> = HashMap::new();
     for (at, block) in blocks.iter().enumerate() {
         let stack = stacks
             .entry(block.site)
             .or_insert_with(|| stack_of(tables, block.site));
-        groups.entry(stack.clone()).or_default().push(at);
+        groups.entry(stack.clone()).or_default().push((at, block));
     }
     let mut sites: Vec<BlockSite> = Vec::new();
     for (stack, members) in groups {
-        let members: Vec<(usize, &Block)> = members
-            .into_iter()
-            .filter_map(|at| Some((at, blocks.get(at)?)))
-            .collect();
         let sum = |which: &dyn Fn(&Block) -> bool| {
-            let mut sum = Sum::default();
-            members
-                .iter()
-                .filter(|(_, b)| which(b))
-                .for_each(|(_, b)| sum.add(b));
-            sum
+            Sum::of(members.iter().map(|(_, b)| *b).filter(|b| which(b)))
         };
         let allocated = sum(&|_| true);
         let freed = sum(&|b| b.freed.is_some());
@@ -215,11 +217,8 @@ pub(crate) fn blocks(trace: &Trace, tables: &Tables) -> Result<Blocks, TraceErro
         key(b).cmp(&key(a)).then_with(|| a.stack.cmp(&b.stack))
     });
     sites.truncate(MAX_SITES);
-    let sum = |which: &dyn Fn(&Block) -> bool| {
-        let mut sum = Sum::default();
-        blocks.iter().filter(|b| which(b)).for_each(|b| sum.add(b));
-        sum.estimate()
-    };
+    let sum =
+        |which: &dyn Fn(&Block) -> bool| Sum::of(blocks.iter().filter(|b| which(b))).estimate();
     Ok(Blocks {
         sample_bytes: mean,
         samples: blocks.len() as u64,
@@ -276,12 +275,8 @@ fn pair(mut rows: Vec<SampledBlockRow>, mean: Bytes) -> Vec<Block> {
 fn peak(blocks: &[Block], span: &Span<'_>) -> Time {
     let mut changes: Vec<(Time, f64)> = Vec::new();
     for block in blocks {
-        let bytes = block.bytes as f64 * block.weight;
-        changes.push((block.born, bytes));
-        let end = block
-            .freed
-            .map_or_else(|| span.end_of(block.pid), |(at, _)| at);
-        changes.push((end, -bytes));
+        let bytes = block.stands_for();
+        changes.extend([(block.born, bytes), (span.end(block), -bytes)]);
     }
     changes.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
     let (mut now, mut most, mut when) = (0.0, 0.0, Time(0));
@@ -323,7 +318,7 @@ fn frame(of: &Frame) -> String {
 fn lifetime(members: &[(usize, &Block)]) -> Option<Duration> {
     let freed = members.iter().filter_map(|(_, b)| {
         let (at, _) = b.freed?;
-        Some((at - b.born, b.bytes as f64 * b.weight))
+        Some((at - b.born, b.stands_for()))
     });
     let mut freed: Vec<(Duration, f64)> = freed.collect();
     freed.sort_by_key(|(lived, _)| *lived);
@@ -352,11 +347,16 @@ impl Span<'_> {
         own.map_or(self.ended, |at| self.ended.min(at))
     }
 
+    /// When a block was freed, or given back with its process.
+    fn end(&self, block: &Block) -> Time {
+        block
+            .freed
+            .map_or_else(|| self.end_of(block.pid), |(freed, _)| freed)
+    }
+
     /// Whether a block lived at a time.
     fn lives(&self, block: &Block, at: Time) -> bool {
-        let end = block
-            .freed
-            .map_or_else(|| self.end_of(block.pid), |(freed, _)| freed);
+        let end = self.end(block);
         // What was never freed lived to the end of the recording.
         block.born <= at && (end > at || block.freed.is_none() && end >= at)
     }
@@ -473,7 +473,7 @@ fn pages(block: &Block) -> (u64, u64) {
     (block.address / PAGE_BYTES, (block.end() - 1) / PAGE_BYTES)
 }
 
-/// Sorts the bytes of blocks by when they were touched last. `ended` is when the recording did.
+/// Sorts the bytes of blocks by when they were touched last.
 fn idle<'a>(
     live: impl Iterator<Item = (usize, &'a Block)>,
     touches: &Touches,
@@ -524,12 +524,6 @@ fn idle<'a>(
         never,
         left_alone,
     }
-}
-
-/// When processes ended.
-pub(crate) fn ends(processes: &[ProcessRow]) -> HashMap<Pid, Time> {
-    let ended = processes.iter().filter_map(|p| Some((p.pid, p.died_ns?)));
-    ended.collect()
 }
 
 #[cfg(test)]
