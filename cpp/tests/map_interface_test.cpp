@@ -208,6 +208,21 @@ TEST(MapInterface, MapsOfWhatOnlyHasLessAreOrdered) {
         EXPECT_FALSE(later < m);
         EXPECT_TRUE(later >= m);
     });
+    varve::btree_set<only_less, 16, std::less<>> tree;
+    varve::skip_list_multiset<only_less, std::less<>> list;
+    const auto grows = [](auto& set) {
+        auto later = set;
+        set.emplace(only_less{1});
+        EXPECT_TRUE(later < set);
+        later.emplace(only_less{2});
+        EXPECT_TRUE(set < later);
+        EXPECT_TRUE((set <=> set) == 0);
+        EXPECT_TRUE(later >= set);
+    };
+    grows(tree);
+    grows(list);
+    struct unordered {};
+    static_assert(!std::three_way_comparable<varve::btree_map<int, unordered>>);
 }
 
 TEST(MapInterface, ReverseIterationOverWhatMayNotChange) {

@@ -1,6 +1,8 @@
 // varve-pager-mapping: random accesses to a file larger than memory, through the pager and through a mapping of the
 // same file with MADV_RANDOM. Each runs in a process of its own under the same memory limit, which counts all that the
-// process and its page cache take, and begins with nothing of the file in memory; they take turns.
+// process and its page cache take, and begins with nothing of the file in memory; they take turns. The ways with
+// "ahead" in their name say which pages come next, some accesses at a time, as a container can: to the pager by
+// `prefetch`, to the kernel by MADV_WILLNEED. What saying it takes counts as part of the access that follows.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -10,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "measure.hpp"
@@ -23,7 +26,7 @@ using namespace varve;
 
 constexpr std::size_t page_bytes = 4096;
 /// Of the limit, what the program itself and the kernel's tables take.
-constexpr std::size_t left_to_the_program = std::size_t{24} << 20;
+constexpr std::size_t left_to_the_program = std::size_t{16} << 20;
 
 struct arguments {
     std::string file = "varve-pager-mapping.tmp";
@@ -31,6 +34,7 @@ struct arguments {
     std::size_t limit_mebibytes = 256;
     std::size_t accesses = 20000;
     std::size_t rounds = 5;
+    std::size_t ahead = 32;
 };
 
 struct outcome {
@@ -39,17 +43,29 @@ struct outcome {
     std::uint64_t sum = 0;
 };
 
-/// Uniformly random pages; each thread draws its own. `write_half`: every second access writes.
-outcome touch_at_random(std::byte* base, const arguments& a, unsigned threads, bool write_half) {
+using announcement = std::function<void(std::span<const page_index>)>;
+
+/// Uniformly random pages; each thread draws its own. `write_half`: every second access writes. `announce` gets to know
+/// the next pages, if it is one.
+outcome touch_at_random(std::byte* base, const arguments& a, unsigned threads, bool write_half,
+                        const announcement& announce) {
     const std::size_t pages = a.mebibytes * 256;
     std::vector<std::vector<std::uint32_t>> times(threads);
     std::atomic<std::uint64_t> sum{0};
     const auto work = [&](unsigned t, std::size_t count, bool timed) {
         std::mt19937_64 random(t + (timed ? 100 : 1));
         std::uint64_t mine = 0;
+        std::vector<page_index> next(a.ahead);
         for (std::size_t i = 0; i < count; ++i) {
-            auto* const word = reinterpret_cast<volatile std::uint64_t*>(base + random() % pages * page_bytes);
+            if (i % a.ahead == 0) {
+                std::generate(next.begin(), next.end(), [&] { return page_index{random() % pages}; });
+            }
+            auto* const word =
+                reinterpret_cast<volatile std::uint64_t*>(base + to_number(next[i % a.ahead]) * page_bytes);
             const std::uint64_t before = bench::now_ns();
+            if (announce && i % a.ahead == 0) {
+                announce(next);
+            }
             mine += *word & 0xff;
             if (write_half && i % 2 == 0) {
                 *word = *word + 0x100;
@@ -93,19 +109,26 @@ outcome touch_at_random(std::byte* base, const arguments& a, unsigned threads, b
     return o;
 }
 
-outcome through_mapping(const arguments& a, unsigned threads, bool write_half) {
+outcome through_mapping(const arguments& a, unsigned threads, bool write_half, bool ahead) {
     const pager::kernel::descriptor fd(::open(a.file.c_str(), O_RDWR | O_CLOEXEC));
     const std::size_t bytes = a.mebibytes << 20;
     void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
     if (base == MAP_FAILED || ::madvise(base, bytes, MADV_RANDOM) != 0) {
         throw std::system_error(errno, std::generic_category(), "mapping " + a.file);
     }
-    const outcome o = touch_at_random(static_cast<std::byte*>(base), a, threads, write_half);
+    const auto will_need = [base](std::span<const page_index> pages) {
+        for (const page_index page : pages) {
+            ::madvise(static_cast<std::byte*>(base) + to_number(page) * page_bytes, page_bytes, MADV_WILLNEED);
+        }
+    };
+    const outcome o = touch_at_random(static_cast<std::byte*>(base), a, threads, write_half,
+                                      ahead ? announcement(will_need) : announcement());
     ::munmap(base, bytes);
     return o;
 }
 
-outcome through_pager(const arguments& a, unsigned threads, bool write_half, pager::kernel_cache cache, bool ring) {
+outcome through_pager(const arguments& a, unsigned threads, bool write_half, pager::kernel_cache cache, bool ring,
+                      bool ahead) {
     const byte_count bytes{a.mebibytes << 20};
     pager::options o;
     const std::size_t limit = a.limit_mebibytes << 20;
@@ -115,7 +138,8 @@ outcome through_pager(const arguments& a, unsigned threads, bool write_half, pag
     pager::any_store store = ring ? pager::any_store(pager::uring_store(a.file, bytes, how, cache))
                                   : pager::any_store(pager::file_store(a.file, bytes, how, cache));
     pager::paged_space space(bytes, std::move(store), o);
-    return touch_at_random(space.base(), a, threads, write_half);
+    const auto fetch = [&space](std::span<const page_index> pages) { space.prefetch(pages); };
+    return touch_at_random(space.base(), a, threads, write_half, ahead ? announcement(fetch) : announcement());
 }
 
 struct contestant {
@@ -183,7 +207,8 @@ std::optional<std::size_t> number(const char* text) {
 int usage() {
     std::fprintf(stderr,
                  "usage: varve-pager-mapping [--file PATH] [--mebibytes N] [--limit MEBIBYTES] [--accesses N] "
-                 "[--rounds N]\nOne JSON object for each way of access; times are of the round with the best rate. "
+                 "[--rounds N] [--ahead ACCESSES]\nOne JSON object for each way of access; times are of the round with "
+                 "the best rate. "
                  "Needs the right to make control groups.\n");
     return 2;
 }
@@ -210,6 +235,8 @@ int main(int count, char** values) try {
             a.accesses = *value;
         } else if (flag == "--rounds") {
             a.rounds = *value;
+        } else if (flag == "--ahead") {
+            a.ahead = *value;
         } else {
             return usage();
         }
@@ -218,13 +245,19 @@ int main(int count, char** values) try {
     make_file(a);
     for (const bool write_half : {false, true}) {
         for (const unsigned threads : {1u, 2u}) {
-            std::vector<contestant> all{
-                {"mapping", through_mapping},
-                {"pager_file", [](const arguments& in, unsigned n,
-                                  bool half) { return through_pager(in, n, half, kernel_cache::kept, false); }},
-                {"pager_direct", [](const arguments& in, unsigned n,
-                                    bool half) { return through_pager(in, n, half, kernel_cache::none, true); }},
+            const auto mapping = [](bool ahead) {
+                return [=](const arguments& in, unsigned n, bool half) { return through_mapping(in, n, half, ahead); };
             };
+            const auto through = [](kernel_cache cache, bool ring, bool ahead) {
+                return [=](const arguments& in, unsigned n, bool half) {
+                    return through_pager(in, n, half, cache, ring, ahead);
+                };
+            };
+            std::vector<contestant> all{{"mapping", mapping(false)},
+                                        {"mapping_ahead", mapping(true)},
+                                        {"pager_file", through(kernel_cache::kept, false, false)},
+                                        {"pager_direct", through(kernel_cache::none, true, false)},
+                                        {"pager_ahead", through(kernel_cache::none, true, true)}};
             for (std::size_t round = 0; round < a.rounds; ++round) {
                 for (std::size_t i = 0; i < all.size(); ++i) {
                     contestant& c = all[(i + round) % all.size()];
@@ -243,7 +276,7 @@ int main(int count, char** values) try {
                     worst = std::min(worst, r.accesses_per_second);
                 }
                 std::printf(
-                    "{\"schema\":\"varve-pager-mapping/1\",\"way\":\"%s\",\"writes\":\"%s\",\"threads\":%u,"
+                    "{\"schema\":\"varve-pager-mapping/2\",\"way\":\"%s\",\"writes\":\"%s\",\"threads\":%u,"
                     "\"accesses_per_second\":%.0f,\"worst_accesses_per_second\":%.0f,\"mean_us\":%.2f,"
                     "\"p50_us\":%.2f,\"p99_us\":%.2f,\"time_over_mapping\":%.3f}\n",
                     c.name, write_half ? "half" : "none", threads, o.accesses_per_second, worst, o.mean_us, o.p50_us,

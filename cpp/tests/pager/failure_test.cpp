@@ -153,6 +153,31 @@ TEST_P(failing_store, one_bad_page_does_not_stop_the_others) {
     f.space->flush();
 }
 
+TEST_P(failing_store, a_page_that_cannot_be_prefetched_does_not_stop_the_others) {
+    fixture f(GetParam());
+    f.evict_all();
+    f.space->page_out();
+    const std::size_t bad = f.absent_page();
+    ASSERT_LT(bad, pages);
+    f.how->only_offset = bad * page;
+    std::vector<page_index> wanted;
+    for (std::size_t i = 0; i < 8; ++i) {
+        wanted.push_back(page_index{(bad + i * 3) % pages});
+    }
+    for (auto* fault : {&f.how->reads_fail, &f.how->reads_short}) {
+        *fault = true;
+        EXPECT_FALSE(f.space->prefetch(wanted));
+        *fault = false;
+        EXPECT_EQ(test::present_pages(f.space->base() + bad * page, page), 0u);
+        for (std::size_t i = 1; i < wanted.size(); ++i) {
+            EXPECT_EQ(test::present_pages(f.space->base() + to_number(wanted[i]) * page, page), 1u);
+        }
+    }
+    EXPECT_TRUE(f.space->prefetch(wanted));
+    EXPECT_EQ(test::present_pages(f.space->base() + bad * page, page), 1u);
+    EXPECT_EQ(f.space->read_statistics().read_failures, 2u);
+}
+
 TEST_P(failing_store, a_stall_holds_up_only_those_who_want_the_page) {
     fixture f(GetParam());
     const std::size_t slow = f.absent_page();

@@ -103,6 +103,81 @@ TEST(space, prefetched_pages_do_not_fault) {
     EXPECT_EQ(space.read_statistics().prefetched, 100u);
 }
 
+std::vector<page_index> scattered(std::size_t count, std::size_t among) {
+    std::vector<page_index> pages;
+    for (std::size_t i = 0; i < count; ++i) {
+        pages.push_back(page_index{i * 7919 % among});
+    }
+    return pages;
+}
+
+TEST(space, pages_that_are_prefetched_from_anywhere_do_not_fault) {
+    pager::paged_space space = make(512, 512);
+    for (std::size_t p = 0; p < 512; ++p) {
+        word(space, p) = p + 1;
+    }
+    space.page_out();
+    const pager::statistics before = space.read_statistics();
+    std::vector<page_index> pages = scattered(200, 512);
+    pages.push_back(pages.front());  // a page that is named twice is fetched once
+    EXPECT_TRUE(space.prefetch(pages));
+    EXPECT_EQ(test::present_pages(space.base(), 512 * 4096), 200u);
+    for (const page_index p : pages) {
+        EXPECT_EQ(word(space, to_number(p)), to_number(p) + 1);
+    }
+    const pager::statistics after = space.read_statistics();
+    EXPECT_EQ(after.faults, before.faults);
+    EXPECT_EQ(after.page_reads - before.page_reads, 200u);
+    EXPECT_EQ(after.prefetched - before.prefetched, 200u);
+    // The control: the others do.
+    EXPECT_EQ(word(space, 511), 512u);
+    EXPECT_EQ(space.read_statistics().faults, before.faults + (test::present_pages(space.base(), 512 * 4096) - 200));
+    // What is written to them is noticed.
+    word(space, to_number(pages.front())) = 77;
+    space.page_out();
+    EXPECT_EQ(word(space, to_number(pages.front())), 77u);
+}
+
+TEST(space, prefetching_more_than_fits_keeps_the_budget) {
+    pager::paged_space space = make(2048, 64);
+    for (std::size_t p = 0; p < 2048; ++p) {
+        word(space, p) = p + 1;
+    }
+    EXPECT_TRUE(space.prefetch(scattered(2000, 2048)));
+    EXPECT_LE(test::present_pages(space.base(), 2048 * 4096), 64u);
+    EXPECT_LE(space.read_statistics().peak_resident_pages, 64u);
+    for (std::size_t p = 0; p < 2048; ++p) {
+        EXPECT_EQ(word(space, p), p + 1);
+    }
+}
+
+TEST(space, threads_that_prefetch_where_most_is_pinned_end) {
+    pager::paged_space space = make(512, 32);
+    for (std::size_t p = 0; p < 24; ++p) {
+        space.pin(page_index{p});
+    }
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < 4; ++t) {
+        threads.emplace_back([&, t] {
+            for (std::size_t round = 0; round < 50; ++round) {
+                std::vector<page_index> pages;
+                for (std::size_t i = 0; i < 16; ++i) {
+                    pages.push_back(page_index{24 + (t * 131 + round * 17 + i * 29) % 488});
+                }
+                space.prefetch(pages);
+                space.prefetch(page_index{24 + (t * 97 + round * 31) % 400}, {16});
+            }
+        });
+    }
+    for (std::thread& t : threads) {
+        t.join();
+    }
+    EXPECT_LE(space.read_statistics().peak_resident_pages, 32u);
+    for (std::size_t p = 0; p < 24; ++p) {
+        space.unpin(page_index{p});
+    }
+}
+
 TEST(space, what_was_paged_out_comes_back_as_it_was) {
     pager::paged_space space = make(256, 128);
     for (std::size_t p = 0; p < 100; ++p) {

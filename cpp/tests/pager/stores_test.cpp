@@ -65,6 +65,16 @@ void basics(S& s, std::size_t capacity) {
         EXPECT_TRUE(requests[i].result.complete(page));
         EXPECT_EQ(read(any, (i * 37 % 100) * page), data[i]);
     }
+    std::vector<content> back(100, content(page));
+    std::vector<pager::read_request> reads;
+    for (std::size_t i = 0; i < 100; ++i) {
+        reads.push_back({store_offset{(i * 37 % 100) * page}, back[i], {}});
+    }
+    any.read_batch(reads);
+    for (std::size_t i = 0; i < 100; ++i) {
+        EXPECT_TRUE(reads[i].result.complete(page));
+        EXPECT_EQ(back[i], data[i]);
+    }
     EXPECT_EQ(any.sync(), 0);
     content beyond(page);
     EXPECT_FALSE(any.write(store_offset{capacity}, beyond).complete(page) &&
@@ -118,6 +128,25 @@ TEST(stores, uring) {
     const test::temporary_folder folder;
     pager::uring_store s(folder.file("f"), {128 * page});
     basics(s, 128 * page);
+}
+TEST(stores, uring_refuses_what_is_not_what_it_wrote) {
+    const test::temporary_folder folder;
+    pager::uring_store s(folder.file("f"), {128 * page});
+    for (std::size_t i = 0; i < 16; ++i) {
+        EXPECT_TRUE(s.write(store_offset{i * page}, noise(static_cast<unsigned>(i))).complete(page));
+    }
+    const pager::kernel::descriptor other(::open(folder.file("f").c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(other.get(), "x", 1, 5 * page + 100), 1);
+    std::vector<content> back(16, content(page));
+    std::vector<pager::read_request> reads;
+    for (std::size_t i = 0; i < 16; ++i) {
+        reads.push_back({store_offset{i * page}, back[i], {}});
+    }
+    s.read_batch(reads);
+    for (std::size_t i = 0; i < 16; ++i) {
+        EXPECT_EQ(reads[i].result.complete(page), i != 5) << i;
+    }
+    EXPECT_EQ(reads[5].result.error, EIO);
 }
 TEST(stores, tcp) {
     pager::paging_peer peer(pager::any_store(pager::sparse_store({128 * page})), {128 * page}, 0, true);

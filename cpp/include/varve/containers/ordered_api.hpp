@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <concepts>
 #include <functional>
 #include <initializer_list>
 #include <iterator>
@@ -16,6 +17,22 @@
 #include "varve/placement/policies.hpp"
 
 namespace varve {
+
+namespace detail {
+template <class Element>
+concept ordered = requires(const Element& e) {
+    { e < e } -> std::convertible_to<bool>;
+};
+/// By <=>, if there is one, else by <, as the standard's containers do.
+template <ordered Element>
+constexpr auto compare_elements(const Element& a, const Element& b) {
+    if constexpr (requires { a <=> b; }) {
+        return a <=> b;
+    } else {
+        return a < b ? std::weak_ordering::less : b < a ? std::weak_ordering::greater : std::weak_ordering::equivalent;
+    }
+}
+}  // namespace detail
 
 template <class Core, bool Multi>
 class ordered_api;
@@ -405,16 +422,14 @@ public:
     friend bool operator==(const ordered_api& a, const ordered_api& b) {
         return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
     }
-    /// Element by element, as the standard's; elements may have no ==.
-    friend auto operator<=>(const ordered_api& a, const ordered_api& b) requires requires(const value_type& v) {
-        v <=> v;
-    }
-    {
-        using category = decltype(std::declval<const value_type&>() <=> std::declval<const value_type&>());
+    /// Element by element, as the standard's; of elements, < is enough.
+    friend auto operator<=>(const ordered_api& a, const ordered_api& b) requires detail::ordered<value_type> {
+        using category =
+            decltype(detail::compare_elements(std::declval<const value_type&>(), std::declval<const value_type&>()));
         const_iterator x = a.begin();
         const_iterator y = b.begin();
         for (; x != a.end() && y != b.end(); ++x, ++y) {
-            if (const category c = *x <=> *y; c != 0) {
+            if (const category c = detail::compare_elements(*x, *y); c != 0) {
                 return c;
             }
         }

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "varve/pager/incoming.hpp"
 #include "varve/pager/options.hpp"
 #include "varve/pager/outgoing.hpp"
 #include "varve/pager/signals.hpp"
@@ -36,6 +37,7 @@ public:
                   ~o.without_features),
           most_together_(most_together(o)),
           staging_({o.page.value * most_together_}),
+          incoming_(memory_, faults_, store_, staging_, counters_, page_, most_together_),
           outgoing_(table_, memory_, faults_, store_, staging_, counters_, page_, pages_) {
         const std::uint64_t needed =
             UFFD_FEATURE_PAGEFAULT_FLAG_WP | (o.path == fault_path::in_thread ? std::uint64_t{UFFD_FEATURE_SIGBUS} : 0);
@@ -114,6 +116,31 @@ public:
             hold.release();
             all = fill(page, length, access::read, 0) && all;
             page += length;
+        }
+        return all;
+    }
+
+    /// The same for pages anywhere: those that are absent are read together, batch by batch.
+    bool prefetch(std::span<const page_index> pages) noexcept {
+        const std::size_t most = std::clamp<std::size_t>(table_.budget() / 4, 1, incoming_.gathered_at_most());
+        bool all = true;
+        std::array<std::size_t, incoming::most_gathered> claimed;
+        std::size_t count = 0;
+        for (std::size_t i = 0; i < pages.size(); ++i) {
+            const std::size_t page = to_number(pages[i]);
+            block& b = table_.at(page);
+            {
+                const holding hold(b);
+                if (((b.resident | b.busy) & residency::bit(page)) == 0) {
+                    b.busy |= residency::bit(page);
+                    claimed[count++] = page;
+                }
+            }
+            if (count == most || (count != 0 && i + 1 == pages.size())) {
+                std::sort(claimed.begin(), claimed.begin() + static_cast<std::ptrdiff_t>(count));
+                all = gather({claimed.data(), count}) && all;
+                count = 0;
+            }
         }
         return all;
     }
@@ -350,7 +377,7 @@ private:
             return give_up(page, asked != 0);
         }
         const bool writable = kind == access::write || !options_.track_writes;
-        if (!map(page, length, writable ? (options_.track_writes ? std::size_t{1} : length) : 0)) {
+        if (!incoming_.map(page, length, writable ? (options_.track_writes ? std::size_t{1} : length) : 0)) {
             table_.give_back(length);
             if (length > 1) {
                 const std::size_t kept = std::max<std::size_t>(asked, 1);
@@ -379,39 +406,42 @@ private:
         return true;
     }
 
-    /// Reads pages from the store and maps them, the first `writable` ones open for writing.
-    bool map(std::size_t page, std::size_t length, std::size_t writable) noexcept {
-        const byte_count bytes{length * page_};
-        std::span<const std::byte> content = store_.view(offset_of(page), bytes);
-        if (content.size() == bytes.value) {
-            counters_.add(counted::page_reads, length);
-            return map_copy(page, length, writable, content.data());
-        }
-        const staging::loan buffer = staging_.take();
-        if (buffer.get() == nullptr ||
-            !store_.read(offset_of(page), {buffer.get(), bytes.value}).complete(bytes.value)) {
-            return false;
-        }
-        // Before the page is mapped: whoever waits for it may ask for the counts at once.
-        counters_.add(counted::page_reads, length);
-        return map_copy(page, length, writable, buffer.get());
-    }
-
-    bool map_copy(std::size_t page, std::size_t length, std::size_t writable, const std::byte* content) noexcept {
-        if (writable != 0) {
-            if (const int error = faults_.copy(extent_of(page, writable), content, true); error != 0) {
+    /// Fetches claimed pages, which are in order, and ends the claims.
+    bool gather(std::span<const std::size_t> pages) noexcept {
+        bool all = true;
+        while (!make_room(pages.size())) {
+            // What nobody asked for is not worth failing for.
+            all = false;
+            for (std::size_t i = pages.size() / 2; i < pages.size(); ++i) {
+                abandon(pages[i], 1);
+            }
+            pages = pages.first(pages.size() / 2);
+            if (pages.empty()) {
                 return false;
             }
         }
-        if (writable == length) {
-            return true;
+        const std::uint64_t there = incoming_.map_all(pages, !options_.track_writes);
+        std::size_t failed = 0;
+        std::size_t back = 0;
+        for (std::size_t i = 0; i < pages.size(); ++i) {
+            block& b = table_.at(pages[i]);
+            const std::uint64_t bit = residency::bit(pages[i]);
+            holding hold(b);
+            if ((there >> i & 1) != 0) {
+                back += table_.arrived(b, bit, bit, !options_.track_writes);
+            } else {
+                ++failed;
+            }
+            residency::settle(b, bit, hold);
         }
-        if (faults_.copy(extent_of(page + writable, length - writable), content + writable * page_, false) == 0) {
-            return true;
+        table_.give_back(failed);
+        counters_.add(counted::read_failures, failed);
+        counters_.add(counted::prefetched, pages.size() - failed);
+        counters_.add(counted::refaults, back);
+        if (options_.evictor && table_.used() * 100 > table_.budget() * options_.high.value) {
+            call_evictor();
         }
-        const kernel::extent partly = extent_of(page, length);
-        kernel::forget({&partly, 1});
-        return false;
+        return all && failed == 0;
     }
 
     /// A fetch failed: who waits for the page shall know.
@@ -458,7 +488,8 @@ private:
             if (result.gone != 0) {
                 continue;
             }
-            if (result.failed != 0 || table_.count_busy() <= n) {
+            // Who wants several pages holds several that others may be waiting for in the same way.
+            if (result.failed != 0 || n > 1 || table_.count_busy() <= n) {
                 return false;
             }
             // What others are moving in or out can leave when they are done.
@@ -543,6 +574,7 @@ private:
     staging staging_;
     gate writers_;
     counters counters_;
+    incoming incoming_;
     outgoing outgoing_;
     std::atomic<bool> forbidden_{false};
     std::mutex snapshot_;

@@ -77,6 +77,13 @@ public:
         return true;
     }
 
+    bool prefetch(std::span<const page_index> pages) noexcept {
+        for (const page_index page : pages) {
+            prefetch(page, page_count{1});
+        }
+        return true;
+    }
+
     /// Says that the program reads or writes [address, address + size). What lies outside does not count.
     void touch(const void* address, byte_count size, access kind) noexcept {
         const auto offset = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(base());

@@ -1,6 +1,7 @@
 // Memory larger than memory: a range of addresses whose pages live in a store while they are not in use.
 #pragma once
 
+#include <span>
 #include <utility>
 
 #include "varve/core/errors.hpp"
@@ -70,6 +71,9 @@ public:
     bool prefetch(page_index first, page_count count) noexcept {
         return engine_->prefetch(to_number(first), count.value);
     }
+
+    /// The same for pages that lie anywhere: the store reads them together, if it can. Their order is of no account.
+    bool prefetch(std::span<const page_index> pages) noexcept { return engine_->prefetch(pages); }
 
     /// For code that also runs on a `simulator`: here the hardware tells.
     void touch(const void*, byte_count, access) noexcept {}

@@ -39,6 +39,13 @@ struct write_request {
     io_result result{};
 };
 
+/// One read of a batch; the store fills in `data` and `result`.
+struct read_request {
+    store_offset offset{};
+    std::span<std::byte> data;
+    io_result result{};
+};
+
 /// A store reads and writes pages; what was never written reads as zero. A store that lost a page, or cannot tell, must
 /// fail its reads: whatever it answers is taken for the page. `sync` returns when all that was written will outlive the
 /// process (0, or an errno value).
@@ -50,7 +57,7 @@ struct write_request {
 /// - `static constexpr bool recovers_sync = true`: a success covers everything, also what was written before failures.
 /// A store may also offer
 /// - `view(offset, bytes)`: a span of the content that stays valid until that page's next write, or an empty one;
-/// - `write_batch(span<write_request>)`: all of them at once;
+/// - `write_batch(span<write_request>)`, `read_batch(span<read_request>)`: all of them at once;
 /// - `discard(offset, bytes)`: reads as zero from now on; 0 or an errno value;
 /// - `commit()`: what was written so far is what a later attachment finds, whole; 0 or an errno value;
 /// - `identity()`: a number, the same for whatever has the same content, in this process or after it, including every
@@ -75,6 +82,11 @@ concept viewable = requires(S& s, store_offset at, byte_count n) {
 template <class S>
 concept batching = requires(S& s, std::span<write_request> requests) {
     { s.write_batch(requests) }
+    noexcept;
+};
+template <class S>
+concept gathering = requires(S& s, std::span<read_request> requests) {
+    { s.read_batch(requests) }
     noexcept;
 };
 template <class S>
@@ -108,6 +120,7 @@ public:
     io_result read(store_offset at, std::span<std::byte> in) noexcept { return self_->read(at, in); }
     io_result write(store_offset at, std::span<const std::byte> out) noexcept { return self_->write(at, out); }
     void write_batch(std::span<write_request> requests) noexcept { self_->write_batch(requests); }
+    void read_batch(std::span<read_request> requests) noexcept { self_->read_batch(requests); }
     std::span<const std::byte> view(store_offset at, byte_count n) noexcept { return self_->view(at, n); }
     int discard(store_offset at, byte_count n) noexcept { return self_->discard(at, n); }
     int sync() noexcept { return self_->sync(); }
@@ -122,6 +135,7 @@ private:
         virtual io_result read(store_offset, std::span<std::byte>) noexcept = 0;
         virtual io_result write(store_offset, std::span<const std::byte>) noexcept = 0;
         virtual void write_batch(std::span<write_request>) noexcept = 0;
+        virtual void read_batch(std::span<read_request>) noexcept = 0;
         virtual std::span<const std::byte> view(store_offset, byte_count) noexcept = 0;
         virtual int discard(store_offset, byte_count) noexcept = 0;
         virtual int sync() noexcept = 0;
@@ -143,6 +157,15 @@ private:
             } else {
                 for (write_request& request : requests) {
                     request.result = inner.write(request.offset, request.data);
+                }
+            }
+        }
+        void read_batch(std::span<read_request> requests) noexcept override {
+            if constexpr (detail::gathering<S>) {
+                inner.read_batch(requests);
+            } else {
+                for (read_request& request : requests) {
+                    request.result = inner.read(request.offset, request.data);
                 }
             }
         }

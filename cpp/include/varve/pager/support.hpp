@@ -62,7 +62,7 @@ public:
 
     class loan {
     public:
-        loan(staging& owner, std::byte* buffer) noexcept : owner_(owner), buffer_(buffer) {}
+        explicit loan(staging& owner) noexcept : owner_(owner), buffer_(owner.buffer()) {}
         loan(const loan&) = delete;
         loan& operator=(const loan&) = delete;
         ~loan() {
@@ -85,19 +85,21 @@ public:
         std::byte* buffer_;
     };
 
-    [[nodiscard]] loan take() noexcept {
+    [[nodiscard]] loan take() noexcept { return loan(*this); }
+
+private:
+    [[nodiscard]] std::byte* buffer() noexcept {
         for (auto& slot : slots_) {
             if (slot.load(std::memory_order_relaxed) != nullptr) {
                 if (std::byte* free = slot.exchange(nullptr); free != nullptr) {
-                    return {*this, free};
+                    return free;
                 }
             }
         }
         void* fresh = ::mmap(nullptr, size_.value, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        return {*this, fresh == MAP_FAILED ? nullptr : static_cast<std::byte*>(fresh)};
+        return fresh == MAP_FAILED ? nullptr : static_cast<std::byte*>(fresh);
     }
 
-private:
     byte_count size_;
     std::array<std::atomic<std::byte*>, 16> slots_{};
 };

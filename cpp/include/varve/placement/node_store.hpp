@@ -1,9 +1,9 @@
 // Storage for the nodes of one container: locally, near another node, or on the page being started.
 #pragma once
 
-#include <algorithm>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "varve/alloc/traits.hpp"
@@ -88,31 +88,22 @@ public:
     }
 
     /// Whether pages can be fetched before they are touched.
-    static constexpr bool fetches_ahead = requires(const Allocator& a, page_index page, page_count count) {
-        a.memory().space().prefetch(page, count);
+    static constexpr bool fetches_ahead = requires(const Allocator& a, std::span<const page_index> pages) {
+        a.memory().space().prefetch(pages);
     };
-    /// Fetches the pages of nodes, neighbouring ones together; of those beyond a limit none, since too many push each
-    /// other out.
+    /// Fetches the pages of nodes together; of those beyond a limit none, since too many push each other out.
     void fetch(std::vector<const void*>& nodes) const requires(fetches_ahead) {
         auto& memory = allocator_.memory();
-        std::vector<std::size_t> pages;
+        std::vector<page_index> pages;
         for (const void* node : nodes) {
             if (memory.is_swappable(node) && pages.size() < most_fetched) {
-                const std::size_t page = to_number(memory.swappable().page_of(node));
+                const page_index page = memory.swappable().page_of(node);
                 if (pages.empty() || pages.back() != page) {
                     pages.push_back(page);
                 }
             }
         }
-        std::sort(pages.begin(), pages.end());
-        for (std::size_t i = 0; i < pages.size();) {
-            std::size_t end = i + 1;
-            while (end < pages.size() && pages[end] <= pages[end - 1] + 1) {
-                ++end;
-            }
-            memory.space().prefetch(page_index{pages[i]}, page_count{pages[end - 1] - pages[i] + 1});
-            i = end;
-        }
+        memory.space().prefetch(pages);
     }
 
     /// A page of the container's own that holds nothing yet. Throws what the allocator throws.

@@ -94,9 +94,17 @@ protected:
     [[nodiscard]] M& file() noexcept { return file_; }
     /// For transfers that go past `write`: held during them, and `wrote` called before it is let go.
     [[nodiscard]] std::shared_lock<std::shared_mutex> transfers() noexcept { return std::shared_lock(state_->lock); }
-    [[nodiscard]] bool all_within(std::span<const write_request> requests) const noexcept {
+    template <class Request>
+    [[nodiscard]] bool all_within(std::span<Request> requests) const noexcept {
         return std::all_of(requests.begin(), requests.end(),
-                           [this](const write_request& r) { return within(r.offset, r.data.size()); });
+                           [this](const Request& r) { return within(r.offset, r.data.size()); });
+    }
+    /// For transfers that go past `read`: what is not what was written there counts as not read.
+    void accept(read_request& r) noexcept {
+        const std::size_t good = sums_.accept(to_number(r.offset), r.data.first(r.result.bytes));
+        if (good != r.result.bytes) {
+            r.result = {good, EIO};
+        }
     }
     void wrote(store_offset at, std::span<const std::byte> out, bool whole) noexcept {
         sums_.wrote(to_number(at), out, whole);
@@ -155,36 +163,23 @@ static_assert(store<file_store> && detail::discarding<file_store> && detail::rec
 
 #ifdef VARVE_PAGER_HAS_URING
 
-/// As file_store; the writes of an evicted batch go to the kernel in one call. Where io_uring is not permitted they go
-/// one by one.
+/// As file_store; the writes of an evicted batch go to the kernel in one call, and so do the reads of pages that are
+/// fetched together. Where io_uring is not permitted they go one by one.
 class uring_store : public file_store {
 public:
     /// As file_store.
     uring_store(const std::filesystem::path& path, byte_count capacity, opening how = opening::attach_or_create,
                 kernel_cache cache = kernel_cache::kept)
-        : file_store(path, capacity, how, cache), ring_(std::make_unique<ring>()) {}
+        : file_store(path, capacity, how, cache), rings_(std::make_unique<std::array<ring, ring_count>>()) {}
 
-    [[nodiscard]] bool uses_ring() const noexcept { return ring_->usable; }
+    [[nodiscard]] bool uses_ring() const noexcept { return (*rings_)[0].usable; }
 
-    void write_batch(std::span<write_request> requests) noexcept {
-        const std::lock_guard guard(ring_->lock);
-        while (!requests.empty()) {
-            const std::size_t count = std::min<std::size_t>(requests.size(), depth);
-            if (ring_->usable && requests.size() > 1 && all_within(requests.first(count))) {
-                const auto held = transfers();
-                through_ring(requests.first(count));
-            }
-            for (write_request& r : requests.first(count)) {
-                if (!r.result.complete(r.data.size())) {
-                    r.result = write(r.offset, r.data);
-                }
-            }
-            requests = requests.subspan(count);
-        }
-    }
+    void write_batch(std::span<write_request> requests) noexcept { all_of(requests); }
+    void read_batch(std::span<read_request> requests) noexcept { all_of(requests); }
 
 private:
     static constexpr unsigned depth = 128;
+    static constexpr std::size_t ring_count = 4;
     struct ring {
         ring() noexcept : open(::io_uring_queue_init(depth, &state, 0) == 0), usable(open) {}
         ring(const ring&) = delete;
@@ -200,41 +195,89 @@ private:
         std::mutex lock;
     };
 
-    /// Tries all of them; those that fail, fall short or could not be submitted are left to plain writes.
-    void through_ring(std::span<write_request> requests) noexcept {
+    io_result one(const write_request& r) noexcept { return write(r.offset, r.data); }
+    io_result one(const read_request& r) noexcept { return read(r.offset, r.data); }
+
+    /// One that nobody uses, if there is one: threads that wait for the disk do not wait for each other.
+    [[nodiscard]] std::unique_lock<std::mutex> take(ring*& chosen) noexcept {
+        for (ring& r : *rings_) {
+            if (std::unique_lock<std::mutex> guard(r.lock, std::try_to_lock); guard) {
+                chosen = &r;
+                return guard;
+            }
+        }
+        chosen = &rings_->front();
+        return std::unique_lock<std::mutex>(chosen->lock);
+    }
+
+    template <class Request>
+    void all_of(std::span<Request> requests) noexcept {
+        ring* chosen = nullptr;
+        const auto guard = take(chosen);
+        while (!requests.empty()) {
+            const std::size_t count = std::min<std::size_t>(requests.size(), depth);
+            if (chosen->usable && requests.size() > 1 && all_within(requests.first(count))) {
+                const auto held = transfers();
+                through(*chosen, requests.first(count));
+            }
+            for (Request& r : requests.first(count)) {
+                if (!r.result.complete(r.data.size())) {
+                    r.result = one(r);
+                }
+            }
+            requests = requests.subspan(count);
+        }
+    }
+
+    void prepare(io_uring_sqe* entry, const write_request& r) noexcept {
+        ::io_uring_prep_write(entry, file().fd(), r.data.data(), static_cast<unsigned>(r.data.size()),
+                              to_number(r.offset));
+    }
+    void prepare(io_uring_sqe* entry, const read_request& r) noexcept {
+        ::io_uring_prep_read(entry, file().fd(), r.data.data(), static_cast<unsigned>(r.data.size()),
+                             to_number(r.offset));
+    }
+    void completed(write_request& r) noexcept {
+        file().reach(to_number(r.offset) + r.result.bytes);
+        wrote(r.offset, r.data, r.result.complete(r.data.size()));
+    }
+    void completed(read_request& r) noexcept { accept(r); }
+
+    /// Tries all of them; those that fail, fall short or could not be submitted are left to plain transfers.
+    template <class Request>
+    void through(ring& with, std::span<Request> requests) noexcept {
         for (std::size_t i = 0; i < requests.size(); ++i) {
-            const write_request& r = requests[i];
-            io_uring_sqe* entry = ::io_uring_get_sqe(&ring_->state);
-            ::io_uring_prep_write(entry, file().fd(), r.data.data(), static_cast<unsigned>(r.data.size()),
-                                  to_number(r.offset));
+            io_uring_sqe* entry = ::io_uring_get_sqe(&with.state);
+            prepare(entry, requests[i]);
             ::io_uring_sqe_set_data64(entry, i);
         }
         std::size_t submitted = 0;
         while (submitted < requests.size()) {
-            const int n = ::io_uring_submit(&ring_->state);
+            const int n = ::io_uring_submit(&with.state);
             if (n <= 0 && n != -EINTR && n != -EAGAIN && n != -EBUSY) {
-                ring_->usable = false;  // its queue is in an unknown state: plain writes from now on
+                with.usable = false;  // its queue is in an unknown state: plain transfers from now on
                 break;
             }
             submitted += n > 0 ? static_cast<std::size_t>(n) : 0;
         }
         for (std::size_t seen = 0; seen < submitted;) {
             io_uring_cqe* done = nullptr;
-            if (::io_uring_wait_cqe(&ring_->state, &done) != 0) {
+            // It sleeps once for all of them, not once for each.
+            if (::io_uring_peek_cqe(&with.state, &done) != 0 &&
+                ::io_uring_wait_cqe_nr(&with.state, &done, static_cast<unsigned>(submitted - seen)) != 0) {
                 continue;
             }
-            write_request& r = requests[static_cast<std::size_t>(done->user_data)];
+            Request& r = requests[static_cast<std::size_t>(done->user_data)];
             r.result = done->res < 0 ? io_result{0, -done->res} : io_result{static_cast<std::size_t>(done->res), 0};
-            ::io_uring_cqe_seen(&ring_->state, done);
+            ::io_uring_cqe_seen(&with.state, done);
             ++seen;
-            file().reach(to_number(r.offset) + r.result.bytes);
-            wrote(r.offset, r.data, r.result.complete(r.data.size()));
+            completed(r);
         }
     }
 
-    std::unique_ptr<ring> ring_;
+    std::unique_ptr<std::array<ring, ring_count>> rings_;
 };
-static_assert(store<uring_store> && detail::batching<uring_store>);
+static_assert(store<uring_store> && detail::batching<uring_store> && detail::gathering<uring_store>);
 
 #endif
 
