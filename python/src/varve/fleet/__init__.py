@@ -1,0 +1,1 @@
+"""Asks many traces at once: ``python -m varve.fleet`` (docs/fleet.md)."""
