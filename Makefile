@@ -3,7 +3,7 @@
 # The types of the page's data, made of the Rust ones; `make lint` looks whether they are current.
 TYPES = cargo test --release --locked --workspace --test report -- the_types_of_the_page
 
-.PHONY: all build types demo test test-all test-fast test-vm test-vm-spread test-vm-all bench-smoke cpp-test cpp-tsan cpp-fuzz lint clean
+.PHONY: all build types demo test test-all test-fast test-vm test-vm-spread test-vm-all bench-smoke cpp-test cpp-tsan cpp-fuzz python-check python-test lint clean
 .NOTPARALLEL:
 
 BIN := target/release
@@ -15,7 +15,7 @@ all: build
 
 build:
 	scripts/setup build
-	cargo build --release --locked -p varve -p varve-preload -p varve-qemu-counter
+	cargo build --release --locked -p varve -p varve-preload -p varve-qemu-counter -p varve-snmalloc
 
 demo: build
 	$(MAKE) -s -C workloads bin/demo
@@ -43,6 +43,7 @@ test-fast: build
 	scripts/setup test
 	$(MAKE) -s -C workloads
 	cargo test --release --locked --workspace --no-fail-fast
+	$(MAKE) python-test
 	$(MAKE) -s -C web test
 
 test-vm: build
@@ -58,6 +59,25 @@ test-vm-all: build
 	scripts/setup test
 	cargo xtask vm-check
 	cargo xtask vm-truth
+
+# The Python package: the wheel is built, and what is tested is what was installed from it.
+PYTHON := target/python
+
+$(PYTHON)/ready: python/pyproject.toml
+	scripts/setup python
+	rm -rf $(PYTHON)
+	python3 -m venv $(PYTHON)
+	$(PYTHON)/bin/pip install -q --disable-pip-version-check ./python[test,lint]
+	touch $@
+
+python-check: $(PYTHON)/ready
+	cd python && ../$(PYTHON)/bin/ruff check -q . && ../$(PYTHON)/bin/ruff format -q --check . && ../$(PYTHON)/bin/mypy
+
+python-test: build $(PYTHON)/ready
+	rm -rf $(PYTHON)/dist
+	$(PYTHON)/bin/pip wheel -q --disable-pip-version-check --no-deps -w $(PYTHON)/dist ./python
+	$(PYTHON)/bin/pip install -q --disable-pip-version-check --no-deps --force-reinstall $(PYTHON)/dist/*.whl
+	cd python && VARVE=$(CURDIR)/$(BIN)/varve ../$(PYTHON)/bin/python -m pytest -q -p no:cacheprovider tests
 
 # The C++ library: everything under the address and undefined-behaviour sanitizers.
 CPP_BUILD ?= target/cpp
@@ -86,7 +106,7 @@ cpp-fuzz:
 	cmake --build $(CPP_BUILD)/fuzz
 	$(CPP_BUILD)/fuzz/fuzz/fuzz_maps -max_total_time=$(CPP_FUZZ_SECONDS) -max_len=4096 -print_final_stats=1
 
-bench-smoke: build
+bench-smoke: build $(PYTHON)/ready
 	$(MAKE) -s -C workloads
 	cargo build --release --locked -q --workspace --bins
 	$(BIN)/varve-bench overhead --smoke
@@ -99,11 +119,16 @@ bench-smoke: build
 	$(BIN)/varve-bench servers --smoke
 	$(BIN)/varve-bench alloc --smoke
 	$(BIN)/varve-bench start --smoke
+	$(BIN)/varve-bench marks --smoke
 	$(BIN)/varve-bench memory --smoke
 	$(BIN)/varve-bench trace-size --smoke
 	$(BIN)/varve-bench density --smoke
 	$(BIN)/varve-bench report --smoke
 	$(BIN)/varve-bench import --smoke
+	$(BIN)/varve-bench tier --smoke
+	$(PYTHON)/bin/python python/bench/fleet.py views --smoke
+	$(PYTHON)/bin/python python/bench/package.py import --smoke
+	VARVE=$(BIN)/varve $(PYTHON)/bin/python python/bench/package.py steady --smoke
 
 types:
 	VARVE_WRITE_TYPES=1 $(TYPES)
@@ -115,6 +140,7 @@ lint:
 		-A clippy::unwrap_used -A clippy::undocumented-unsafe-blocks -A unreachable_pub -A missing_docs
 	$(TYPES)
 	$(MAKE) -s -C web check
+	$(MAKE) -s python-check
 	scripts/setup cpp
 	find cpp -name '*.[ch]pp' | xargs clang-format --dry-run --Werror
 

@@ -45,6 +45,16 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// The run of a reader of traces, as a measurement is kept.
+    pub(crate) fn of_reader(&self) -> Value {
+        json!({
+            "command_s": self.command_s,
+            "peak_mib": self.peak_bytes as f64 / 1_048_576.0,
+            "foreign_cpus": self.foreign_cpus,
+            "stolen_cpus": self.stolen_cpus,
+        })
+    }
+
     pub(crate) fn json(&self) -> Value {
         json!({
             "command_s": self.command_s,

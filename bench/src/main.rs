@@ -10,6 +10,7 @@ mod fault;
 mod hold;
 mod importing;
 mod launch;
+mod marks;
 mod memory;
 mod minimum;
 mod overhead;
@@ -22,6 +23,7 @@ mod statistics;
 mod study;
 mod synthesis;
 mod targets;
+mod tier;
 mod trace_size;
 
 use std::path::PathBuf;
@@ -96,6 +98,8 @@ enum Benchmark {
     Start(start::Options),
     /// How long the target is held, by threads and resident memory
     Hold(hold::Options),
+    /// What the name of a phase costs, where nobody records and where somebody does
+    Marks(marks::Options),
     /// Peak memory of the recorder
     Memory(memory::Options),
     /// Bits of trace per resident page and interval
@@ -106,6 +110,8 @@ enum Benchmark {
     Report(reading::Options),
     /// Time and memory of `varve import`, and how they grow with the samples
     Import(importing::Options),
+    /// Time and memory of `varve tier simulate` under eight policies
+    Tier(tier::Options),
     /// Only make the trace that `report` reads, to look at or to profile with
     Synthesize(Synthesize),
 }
@@ -142,14 +148,16 @@ fn run(arguments: &Arguments) -> Result<()> {
         Benchmark::Alloc(options) => alloc::measure(common, options),
         Benchmark::Start(options) => start::measure(common, options),
         Benchmark::Hold(options) => hold::measure(common, options),
+        Benchmark::Marks(options) => marks::measure(common, options),
         Benchmark::Memory(options) => memory::measure(common, options),
         Benchmark::TraceSize(options) => trace_size::measure(common, options),
         Benchmark::Density(options) => density::measure(common, options),
         Benchmark::Report(options) => reading::measure(common, options),
         Benchmark::Import(options) => importing::measure(common, options),
+        Benchmark::Tier(options) => tier::measure(common, options),
         Benchmark::Synthesize(options) => {
             let size = options.size;
-            let rows = synthesis::write(&options.folder, size.rows(), size.intervals)?;
+            let rows = synthesis::write(&options.folder, size.rows(), size.intervals, 0)?;
             println!("{}: {rows} rows", options.folder.display());
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Time and memory of `varve report`, and how they grow with the trace.
+//! Time and memory of `varve report` and `varve diff`, and how they grow with the trace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,11 @@ use crate::synthesis;
 const MIB: f64 = 1_048_576.0;
 /// Parts of the size, of which the last is all of it.
 const PARTS: [u64; 3] = [4, 2, 1];
-const OUTPUTS: [&str; 4] = ["terminal", "json", "html", "png"];
+const OUTPUTS: [&str; 6] = ["terminal", "json", "html", "png", "diff", "diff-html"];
+/// Differences read two traces: made-up ones of one size that differ, or the one that is given, twice.
+const DIFFERENCES: [&str; 2] = ["diff", "diff-html"];
+/// What tells two made-up traces from one another.
+const SEEDS: [u64; 2] = [0, 1];
 /// The time per row may grow by this factor from the smallest part to all.
 const MAX_GROWTH: f64 = 1.1;
 
@@ -49,6 +53,9 @@ pub(crate) struct Options {
     /// How often each is read
     #[arg(long, default_value_t = 3)]
     repeats: u32,
+    /// What is made of traces
+    #[arg(long, value_delimiter = ',', value_parser = OUTPUTS, default_values = OUTPUTS)]
+    outputs: Vec<String>,
 }
 
 pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
@@ -62,9 +69,14 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
             options.repeats.max(1),
         ),
     };
+    let outputs: Vec<&'static str> = OUTPUTS
+        .into_iter()
+        .filter(|output| options.outputs.iter().any(|o| o == output))
+        .collect();
+    let differs = outputs.iter().any(|output| DIFFERENCES.contains(output));
     let mut run = Run {
         name: "report",
-        options: json!({"repeats": repeats}),
+        options: json!({"repeats": repeats, "outputs": outputs}),
         columns: vec![
             "trace",
             "output",
@@ -81,21 +93,39 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
     };
     let mut readings = Vec::new();
     match &options.trace {
-        Some(folder) => readings.extend(read(common, folder, "given", repeats, scratch.path())?),
+        Some(folder) => {
+            let traces = Traces {
+                name: "given".to_owned(),
+                first: folder.clone(),
+                second: folder.clone(),
+            };
+            readings.extend(read(common, &traces, &outputs, repeats, scratch.path())?);
+        }
         None => {
             for part in PARTS {
                 let name = match part {
                     1 => "whole".to_owned(),
                     _ => format!("1/{part}"),
                 };
-                let folder = scratch.path().join("synthetic.varve");
-                synthesis::write(&folder, rows / part, intervals / part)?;
-                readings.extend(read(common, &folder, &name, repeats, scratch.path())?);
-                fs::remove_dir_all(&folder).map_err(Error::io("remove", &folder))?;
+                let [first, second] = ["a.varve", "b.varve"].map(|name| scratch.path().join(name));
+                let traces = Traces {
+                    name,
+                    first,
+                    second,
+                };
+                let made = [&traces.first, &traces.second].into_iter().zip(SEEDS);
+                let made: Vec<_> = made.take(if differs { 2 } else { 1 }).collect();
+                for (folder, seed) in &made {
+                    synthesis::write(folder, rows / part, intervals / part, *seed)?;
+                }
+                readings.extend(read(common, &traces, &outputs, repeats, scratch.path())?);
+                for (folder, _) in made {
+                    fs::remove_dir_all(folder).map_err(Error::io("remove", folder))?;
+                }
             }
         }
     }
-    let last = readings.len().saturating_sub(OUTPUTS.len());
+    let last = readings.len().saturating_sub(outputs.len());
     for reading in &readings[last..] {
         reading.judge(&mut run.verdicts);
     }
@@ -112,7 +142,14 @@ pub(crate) fn measure(common: &Common, options: &Options) -> Result<Run> {
     Ok(run)
 }
 
-/// One trace, read for one output, some times.
+/// What is read: the first, or both for a difference.
+struct Traces {
+    name: String,
+    first: PathBuf,
+    second: PathBuf,
+}
+
+/// One size, read for one output, some times.
 struct Reading {
     trace: String,
     output: &'static str,
@@ -122,30 +159,40 @@ struct Reading {
     outcomes: Vec<Outcome>,
 }
 
-/// Reads a trace for each output; the outputs take turns.
+/// Reads traces for each output; the outputs take turns.
 fn read(
     common: &Common,
-    folder: &Path,
-    name: &str,
+    traces: &Traces,
+    outputs: &[&'static str],
     repeats: u32,
     scratch: &Path,
 ) -> Result<Vec<Reading>> {
-    let trace = Trace::open(folder)?;
+    let trace = Trace::open(&traces.first)?;
     let (rows, intervals) = (trace.count::<TouchRow>()?, trace.count::<IntervalRow>()?);
-    let mut readings = OUTPUTS.map(|output| Reading {
-        trace: name.to_owned(),
-        output,
-        rows,
-        intervals,
-        file_bytes: None,
-        outcomes: Vec::new(),
-    });
+    let mut readings: Vec<Reading> = outputs
+        .iter()
+        .map(|&output| Reading {
+            trace: traces.name.clone(),
+            output,
+            rows,
+            intervals,
+            file_bytes: None,
+            outcomes: Vec::new(),
+        })
+        .collect();
     for _ in 0..repeats {
         for reading in &mut readings {
             let file = scratch.join("report.out");
-            let mut arguments = vec!["report".into(), folder.as_os_str().to_owned()];
+            let command = reading.command();
+            let mut arguments = vec![command.into(), traces.first.as_os_str().to_owned()];
             match reading.output {
                 "terminal" => (),
+                "diff" => arguments.push(traces.second.as_os_str().to_owned()),
+                "diff-html" => {
+                    let html = ["--html".into(), file.clone().into_os_string()];
+                    arguments.push(traces.second.as_os_str().to_owned());
+                    arguments.extend(html);
+                }
                 "json" => arguments.push("--json".into()),
                 other => {
                     arguments.push(format!("--{other}").into());
@@ -153,7 +200,7 @@ fn read(
                 }
             }
             let program = Program {
-                name: format!("varve report, {}", reading.output),
+                name: format!("varve {command}, {}", reading.output),
                 path: common.varve.clone(),
                 arguments,
                 threads: 2,
@@ -163,7 +210,7 @@ fn read(
             let _ = fs::remove_file(&file);
         }
     }
-    Ok(readings.into())
+    Ok(readings)
 }
 
 impl Reading {
@@ -179,8 +226,17 @@ impl Reading {
         self.median(|o| o.peak_bytes as f64 / MIB)
     }
 
+    fn command(&self) -> &'static str {
+        match DIFFERENCES.contains(&self.output) {
+            true => "diff",
+            false => "report",
+        }
+    }
+
+    /// Of each row of each trace that is read.
     fn ns_per_row(&self) -> f64 {
-        self.seconds() * 1e9 / self.rows.max(1) as f64
+        let traces = if self.command() == "diff" { 2 } else { 1 };
+        self.seconds() * 1e9 / (traces * self.rows).max(1) as f64
     }
 
     fn row(&self) -> Vec<String> {
@@ -197,7 +253,8 @@ impl Reading {
 
     fn judge(&self, verdicts: &mut Vec<String>) {
         let (output, seconds) = (self.output, self.seconds());
-        verdicts.push(verdict(&format!("time, {output}"), seconds, 10.0, " s"));
+        let limit = if self.command() == "diff" { 20.0 } else { 10.0 };
+        verdicts.push(verdict(&format!("time, {output}"), seconds, limit, " s"));
         let what = format!("peak memory, {output}");
         verdicts.push(verdict(&what, self.peak_mib(), 1024.0, " MiB"));
         if let ("html", Some(bytes)) = (output, self.file_bytes) {
@@ -215,12 +272,7 @@ impl Reading {
             "seconds": self.seconds(),
             "peak_mib": self.peak_mib(),
             "ns_per_row": self.ns_per_row(),
-            "runs": self.outcomes.iter().map(|o| json!({
-                "command_s": o.command_s,
-                "peak_mib": o.peak_bytes as f64 / MIB,
-                "foreign_cpus": o.foreign_cpus,
-                "stolen_cpus": o.stolen_cpus,
-            })).collect::<Vec<_>>(),
+            "runs": self.outcomes.iter().map(Outcome::of_reader).collect::<Vec<_>>(),
         })
     }
 }

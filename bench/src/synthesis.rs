@@ -32,11 +32,11 @@ impl Dice {
     }
 }
 
-/// Writes about so many rows of touches, the same for the same arguments. Returns how many.
-pub(crate) fn write(folder: &Path, rows: u64, intervals: u64) -> Result<u64> {
+/// Writes about so many rows of touches, the same for the same arguments; traces of other seeds differ. Returns how many.
+pub(crate) fn write(folder: &Path, rows: u64, intervals: u64, seed: u64) -> Result<u64> {
     let mut manifest = manifest(intervals);
     let mut writer = TraceWriter::create(folder, &manifest)?;
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ seed);
     let objects = objects(&mut dice, intervals);
     let per_interval = (rows / intervals).max(1);
     let (mut touches, mut table, mut faults) = (Vec::new(), Vec::new(), Vec::new());
@@ -201,6 +201,8 @@ fn sites() -> Vec<SiteRow> {
             function: Some("setup".into()),
             file: Some("solver.c".into()),
             line: Some(i + 40),
+            column: None,
+            function_line: Some(30),
             module: Some("/usr/bin/solver".into()),
             address: Address(0x5555_0000 + u64::from(i)),
         }],

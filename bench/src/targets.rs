@@ -20,12 +20,14 @@ impl Targets {
     pub(crate) fn build(common: &Common) -> Result<Targets> {
         let folder = tempfile::tempdir_in(&common.scratch)
             .map_err(Error::io("make a folder in", &common.scratch))?;
-        for name in ["resident", "objects", "churn", "blocks"] {
+        for name in ["resident", "objects", "churn", "blocks", "marks"] {
             let source = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("targets")
                 .join(format!("{name}.c"));
             let mut compiler = Command::new("cc");
-            compiler.args(["-O2", "-Wall", "-Wextra", "-pthread", "-o"]);
+            compiler.args(["-O2", "-Wall", "-Wextra", "-pthread", "-I"]);
+            compiler.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../cpp/include"));
+            compiler.arg("-o");
             let built = compiler.arg(folder.path().join(name)).arg(&source).status();
             if !built
                 .map_err(Error::io("run the C compiler on", &source))?

@@ -83,6 +83,9 @@ pub(crate) fn run(bytes: &[u8], folder: &Path) {
     read::<tables::LossRow>(&trace);
     read::<tables::BirthRow>(&trace);
     read::<tables::DeathRow>(&trace);
+    read::<tables::MarkRow>(&trace);
+    read::<tables::BegunMarkRow>(&trace);
+    read::<tables::EndedMarkRow>(&trace);
     read::<tables::StackRow>(&trace);
     let columns = read_columns(&trace);
     if columns.is_ok_and(|rows| rows < 1 << 16) {

@@ -1,4 +1,4 @@
-import { cssVar, fit } from "./dom";
+import { blank, cssVar, font } from "./dom";
 import * as fmt from "./format";
 import { PAGE_BYTES, type Report } from "./payload";
 import { GUTTER, MARGIN, type View, indexAt } from "./view";
@@ -13,13 +13,9 @@ export class Curve {
   brush: [number, number] | null = null;
 
   draw(): void {
-    const { width, height, ratio } = fit(this.canvas);
-    const ctx = this.canvas.getContext("2d", { alpha: false })!;
-    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-    ctx.fillStyle = cssVar("--ground");
-    ctx.fillRect(0, 0, width, height);
+    const { ctx, width, height } = blank(this.canvas);
     const w = Math.max(1, width - GUTTER - MARGIN), base = height - BOTTOM;
-    ctx.font = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+    ctx.font = font(11);
     const { workingSet, resident } = this.report;
     const max = Math.max(1, peak(workingSet), resident ? peak(resident) : 0);
     this.drawGrid(ctx, w, base, max);

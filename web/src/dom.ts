@@ -28,6 +28,20 @@ export function fit(canvas: HTMLCanvasElement): { width: number; height: number;
   return { width: box.width, height: box.height, ratio };
 }
 
+export function font(pixels: number): string {
+  return `${pixels}px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif`;
+}
+
+/** A canvas as `fit` leaves it, empty, to be drawn on in CSS pixels. */
+export function blank(canvas: HTMLCanvasElement): { ctx: CanvasRenderingContext2D; width: number; height: number } {
+  const { width, height, ratio } = fit(canvas);
+  const ctx = canvas.getContext("2d", { alpha: false })!;
+  ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+  ctx.fillStyle = cssVar("--ground");
+  ctx.fillRect(0, 0, width, height);
+  return { ctx, width, height };
+}
+
 export function ellipsis(ctx: CanvasRenderingContext2D, text: string, width: number): string {
   if (ctx.measureText(text).width <= width) return text;
   let low = 0, high = text.length;

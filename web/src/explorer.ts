@@ -5,18 +5,20 @@ import * as fmt from "./format";
 import { legend } from "./legend";
 import { HeatMap, type Selection } from "./map";
 import type { Filters } from "./filter";
-import type { LaneData, Report } from "./payload";
+import type { LaneData, PhaseBand, Report } from "./payload";
+import { Phases, phaseTip } from "./phases";
 import { cellTip, intervalTip } from "./tip";
 import { GUTTER, MARGIN, type Order, View, indexAt } from "./view";
 
 const KEYS = "Arrow keys pan, plus and minus zoom, r resets, f fits all lanes, square brackets step through the objects.";
 
-/** The curve and the map: one view, drawn at most once per frame, and all input to it. */
+/** The curve, the phases and the map: one view, drawn at most once per frame, and all input to it. */
 export class Explorer {
   readonly element: HTMLElement;
   readonly view: View;
   readonly map: HeatMap;
   private readonly curve: Curve;
+  private readonly phases: Phases | null;
   private readonly tip = h("div", { class: "tip", role: "tooltip", hidden: true });
   private readonly cross = h("div", { class: "cross", hidden: true });
   private readonly live = h("div", { class: "sr", "aria-live": "polite" });
@@ -31,12 +33,14 @@ export class Explorer {
     const mapCanvas = h("canvas", { class: report.lanes.length ? "map" : "map none", tabindex: 0, role: "application", "aria-label": `Map of time by address, ${report.lanes.length} lanes. ${KEYS}` });
     this.curve = new Curve(curveCanvas, report, this.view);
     this.map = new HeatMap(mapCanvas, report, this.view);
-    this.stage = h("div", { class: "stage" }, curveCanvas, mapCanvas, this.cross);
+    this.phases = report.phases.length ? new Phases(report, this.view) : null;
+    this.stage = h("div", { class: "stage" }, curveCanvas, this.phases?.canvas, mapCanvas, this.cross);
     this.element = h("section", { class: "card explorer", "aria-label": "Map of time and address" },
       this.toolbar(), this.stage, this.tip, this.live);
     this.view.onChange(() => this.schedule());
     this.listenCurve(curveCanvas);
     this.listenMap(mapCanvas);
+    if (this.phases) this.listenPhases(this.phases);
     new ResizeObserver(() => { this.resize(); this.paint(); }).observe(mapCanvas);
   }
 
@@ -99,6 +103,7 @@ export class Explorer {
     cancelAnimationFrame(this.frame);
     this.frame = 0;
     this.curve.draw();
+    this.phases?.draw();
     this.map.draw();
   }
 
@@ -119,7 +124,7 @@ export class Explorer {
     }
     if (!e.altKey) this.view.zoomTime(factor, this.map.timeAt(Math.max(GUTTER, x)));
     if (lanes && !e.shiftKey) this.view.zoomLanes(factor, y);
-    this.hover(e, canvas, lanes);
+    this.hover(e, canvas);
   }
 
   private listenMap(canvas: HTMLCanvasElement): void {
@@ -131,7 +136,7 @@ export class Explorer {
       from = { x: e.clientX, y: e.clientY, moved: false };
     });
     canvas.addEventListener("pointermove", e => {
-      if (!from) { this.hover(e, canvas, true); return; }
+      if (!from) { this.hover(e, canvas); return; }
       const dx = e.clientX - from.x, dy = e.clientY - from.y;
       if (!from.moved && Math.hypot(dx, dy) < 4) return;
       from.x = e.clientX; from.y = e.clientY;
@@ -161,7 +166,7 @@ export class Explorer {
     canvas.addEventListener("wheel", e => this.wheel(e, canvas, false), { passive: false });
     canvas.addEventListener("pointerdown", e => { if (e.button === 0) { canvas.setPointerCapture(e.pointerId); from = at(e); } });
     canvas.addEventListener("pointermove", e => {
-      this.hover(e, canvas, false);
+      this.hover(e, canvas);
       if (from !== null) { this.curve.brush = [from, at(e)]; this.schedule(); }
     });
     canvas.addEventListener("pointerup", e => {
@@ -172,6 +177,32 @@ export class Explorer {
       from = null;
     });
     canvas.addEventListener("pointerleave", () => this.leave());
+    canvas.addEventListener("dblclick", () => this.view.reset());
+  }
+
+  private listenPhases(phases: Phases): void {
+    const { canvas } = phases;
+    // The run under the cursor; under a name from its first run to its last.
+    const target = (e: MouseEvent): { band: PhaseBand; span: [number, number] } | null => {
+      const box = canvas.getBoundingClientRect();
+      const x = e.clientX - box.left, band = phases.rowAt(e.clientY - box.top);
+      if (!band) return null;
+      const span = x < GUTTER ? [band.spans[0][0], band.spans[band.spans.length - 1][1]] as [number, number] : this.spanAt(band, x);
+      return span && { band, span };
+    };
+    canvas.addEventListener("wheel", e => this.wheel(e, canvas, false), { passive: false });
+    canvas.addEventListener("pointermove", e => {
+      this.hover(e, canvas);
+      canvas.style.cursor = target(e) ? "pointer" : "";
+    });
+    canvas.addEventListener("pointerleave", () => this.leave());
+    canvas.addEventListener("click", e => {
+      const found = target(e);
+      if (!found) return;
+      const [from, to] = found.span, margin = (to - from) * 0.05;
+      this.view.showTime(from - margin, to + margin);
+      this.say(`Showing ${found.band.name}`);
+    });
     canvas.addEventListener("dblclick", () => this.view.reset());
   }
 
@@ -210,21 +241,36 @@ export class Explorer {
     this.say(next.lane.title);
   }
 
-  private hover(e: MouseEvent, canvas: HTMLCanvasElement, lanes: boolean): void {
+  private hover(e: MouseEvent, canvas: HTMLCanvasElement): void {
     const box = canvas.getBoundingClientRect();
     const x = e.clientX - box.left, y = e.clientY - box.top;
-    if (x < GUTTER || x > box.width - MARGIN) {
-      const hit = lanes ? this.view.laneAt(y) : null;
-      if (hit) this.place(e, h("div", {}, h("strong", {}, hit.lane.title), h("span", { class: "sub" }, hit.lane.objects > 1 ? `${fmt.count(hit.lane.objects)} objects` : ""))); else this.tip.hidden = true;
-      this.cross.hidden = true;
-      return;
+    const isOnTime = x >= GUTTER && x <= box.width - MARGIN;
+    this.cross.hidden = !isOnTime;
+    if (isOnTime) this.cross.style.transform = `translateX(${x}px)`;
+    const tip = this.tipAt(canvas, x, y, isOnTime);
+    this.tip.hidden = !tip;
+    if (tip) this.place(e, tip);
+  }
+
+  private tipAt(canvas: HTMLCanvasElement, x: number, y: number, isOnTime: boolean): HTMLElement | null {
+    if (canvas === this.phases?.canvas) {
+      const band = this.phases.rowAt(y);
+      return band && phaseTip(band, isOnTime ? this.spanAt(band, x) : null);
     }
-    this.cross.hidden = false;
-    this.cross.style.transform = `translateX(${x}px)`;
-    const cell = lanes ? this.map.cellAt(x, y) : null;
-    const t = this.map.timeAt(x);
-    const interval = Math.max(0, Math.min(this.report.workingSet.length - 1, indexAt(this.report.edges, t)));
-    this.place(e, cell ? cellTip(this.report, cell) : intervalTip(this.report, interval));
+    const isMap = canvas === this.map.canvas;
+    if (!isOnTime) {
+      const hit = isMap ? this.view.laneAt(y) : null;
+      return hit && h("div", {}, h("strong", {}, hit.lane.title), h("span", { class: "sub" }, hit.lane.objects > 1 ? `${fmt.count(hit.lane.objects)} objects` : ""));
+    }
+    const cell = isMap ? this.map.cellAt(x, y) : null;
+    const interval = Math.max(0, Math.min(this.report.workingSet.length - 1, indexAt(this.report.edges, this.map.timeAt(x))));
+    return cell ? cellTip(this.report, cell) : intervalTip(this.report, interval);
+  }
+
+  /** The run of a phase under a CSS x, or within a few pixels of it. */
+  private spanAt(band: PhaseBand, x: number): [number, number] | null {
+    const from = this.map.timeAt(x - 4), to = this.map.timeAt(x + 4);
+    return band.spans.find(span => span[0] <= to && from <= span[1]) ?? null;
   }
 
   private place(e: MouseEvent, content: HTMLElement): void {

@@ -1,43 +1,31 @@
-import { cssVar, ellipsis, fit, h } from "./dom";
+import { blank, cssVar, ellipsis, font, h } from "./dom";
 import { Floating } from "./floating";
 import * as fmt from "./format";
-import type { SampleUse } from "./payload";
+import { type Chain, type Node, has, siblings, tree } from "./flame-tree";
 
 const ROW = 19;
-const FONT = "11.5px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+const FONT = font(11.5);
 /** Narrower boxes are drawn, but not one by one. */
 const MIN_WIDTH = 0.7;
 /** Rows in which no box is wider are not shown until somebody zooms in. */
 const ROW_WIDTH = 12;
 
-interface Node { name: string; value: number; self: number; depth: number; start: number; children: Node[]; parent: Node | null }
-
-function tree(chains: SampleUse["flame"], weight: (c: SampleUse["flame"][number]) => number): Node {
-  const make = (name: string, parent: Node | null): Node => ({ name, value: 0, self: 0, depth: parent ? parent.depth + 1 : 0, start: 0, children: [], parent });
-  const root = make("all accesses", null);
-  const index = new Map<Node, Map<string, Node>>();
-  for (const chain of chains) {
-    const value = weight(chain);
-    let node = root;
-    root.value += value;
-    for (const name of chain.stack.split(";")) {
-      let below = index.get(node);
-      if (!below) index.set(node, below = new Map());
-      let next = below.get(name);
-      if (!next) { below.set(name, next = make(name, node)); node.children.push(next); }
-      next.value += value;
-      node = next;
-    }
-    node.self += value;
-  }
-  const place = (node: Node): void => {
-    node.children.sort((a, b) => b.value - a.value);
-    let at = node.start;
-    for (const child of node.children) { child.start = at; at += child.value; place(child); }
-  };
-  place(root);
-  return root;
+/** One thing that a flame graph can show. */
+export interface FlameKind {
+  id: string;
+  /** its name among others */
+  name: string;
+  title: string;
+  /** the name of the whole */
+  root: string;
+  chains: Chain[];
+  /** a weight as a person reads it, and exactly; the same text where there is no difference */
+  show(value: number): string;
+  exact(value: number): string;
+  note: string;
 }
+
+interface Box { node: Node; x: number; y: number; w: number }
 
 function hash(text: string): number {
   let n = 2166136261;
@@ -45,46 +33,69 @@ function hash(text: string): number {
   return n >>> 0;
 }
 
-/** A flame graph, the callers above: the width of a box is the time of the accesses in it and below. */
+const KEYS = "Arrow keys go from box to box, Enter zooms in, Escape shows all.";
+
+/** A flame graph, the callers above: the width of a box is its weight with all that it calls. */
 export class Flame {
   readonly element: HTMLElement;
   private readonly canvas: HTMLCanvasElement;
+  private readonly rows = h("div", { class: "flame-rows" });
   private readonly tip = new Floating();
+  private readonly heading = h("h2", {});
   private readonly path = h("span", { class: "note grow" });
-  private readonly back = h("button", { type: "button", class: "tool", disabled: true, onclick: () => this.zoom(this.root) }, "Show all");
-  private readonly root: Node;
-  private readonly timed: boolean;
-  private shown: Node;
-  private boxes: { node: Node; x: number; y: number; w: number }[] = [];
+  private readonly found = h("span", { class: "note num", "aria-live": "polite" });
+  private readonly note = h("p", { class: "note pad" });
+  private readonly said = h("span", { class: "sr", "aria-live": "polite" });
+  private readonly back = h("button", { type: "button", class: "tool", onclick: () => this.zoom(this.root) }, "Show all");
+  private kind: FlameKind;
+  private root!: Node;
+  private shown!: Node;
+  private focus: Node | null = null;
+  private sought = "";
+  private boxes: Box[] = [];
 
-  constructor(samples: SampleUse) {
-    this.timed = samples.time_ns !== null;
-    this.root = tree(samples.flame, c => (this.timed ? c.time_ns ?? 0 : c.samples));
-    this.shown = this.root;
-    this.canvas = h("canvas", {
-      class: "flame", tabindex: 0, role: "img",
-      "aria-label": `Flame graph of ${samples.flame.length} call chains. Click a function to see it alone; Escape shows all. The table of lines below has the same figures.`,
-    });
-    this.element = h("section", { class: "card wide", "aria-label": "Flame graph" },
-      h("div", { class: "toolbar" }, h("h2", {}, this.timed ? "Flame graph of the time at accesses" : "Flame graph of samples"), this.path, this.back),
-      this.canvas, h("p", { class: "note pad" }, this.timed ? "Width is time at the instruction, not a number of accesses. Callers stand above. Click to zoom in." : samples.weight), this.tip.element);
+  constructor(readonly label: string, readonly kinds: FlameKind[], first = kinds[0]) {
+    this.kind = first;
+    this.canvas = h("canvas", { class: "flame", tabindex: 0, role: "application", "aria-roledescription": "flame graph" });
+    const choice = kinds.length > 1 && h("fieldset", { class: "choice" }, h("legend", {}, "Width"), ...kinds.map(kind =>
+      h("label", {}, h("input", { type: "radio", name: `flame-${label}`, value: kind.id, checked: kind === first, onchange: () => this.choose(kind) }), h("span", {}, kind.name))));
+    const search = h("input", { type: "search", class: "field", placeholder: "function or file", "aria-label": `Search in: ${label}`, oninput: () => { this.sought = search.value.trim().toLowerCase(); this.draw(); } });
+    this.element = h("section", { class: "card wide flames", "aria-label": label },
+      h("div", { class: "toolbar" }, this.heading, choice, h("label", { class: "named-field" }, "Search", search), this.found, h("div", { class: "tools" }, this.back)),
+      h("div", { class: "trail" }, this.path), this.rows, this.note, this.said, this.tip.element);
+    this.rows.append(this.canvas);
     this.canvas.addEventListener("pointermove", e => this.hover(e));
     this.canvas.addEventListener("pointerleave", () => this.tip.hide());
-    this.canvas.addEventListener("click", e => { const hit = this.at(e); if (hit) this.zoom(hit); });
-    this.canvas.addEventListener("keydown", e => { if (e.key === "Escape") this.zoom(this.root); });
+    this.canvas.addEventListener("click", e => { const hit = this.at(e); if (hit) { this.focus = hit; this.zoom(hit); } });
+    this.canvas.addEventListener("keydown", e => this.key(e));
+    this.canvas.addEventListener("blur", () => { this.focus = null; this.tip.hide(); this.draw(); });
+    this.choose(first);
     new ResizeObserver(() => this.draw()).observe(this.canvas);
+  }
+
+  private choose(kind: FlameKind): void {
+    this.kind = kind;
+    this.root = tree(kind.root, kind.chains);
+    this.heading.textContent = kind.title;
+    this.note.textContent = `${kind.note} Callers stand above. Click a box to zoom in. ${KEYS}`;
+    this.canvas.setAttribute("aria-label", `${kind.title}: ${fmt.count(kind.chains.length)} call stacks, ${kind.show(this.root.value)} in all. ${KEYS}`);
+    this.focus = null;
+    this.zoom(this.root);
   }
 
   private zoom(node: Node): void {
     this.shown = node;
     this.tip.hide();
-    (this.back as HTMLButtonElement).disabled = node === this.root;
-    this.path.textContent = node === this.root ? "" : `${node.name}: ${fmt.share(node.value / this.root.value)}`;
+    this.back.disabled = node === this.root;
+    const whole = this.root.value ? `${this.kind.show(this.root.value)} in all` : "Nothing of this was seen.";
+    this.path.textContent = node === this.root ? whole : `${node.name}: ${this.kind.show(node.value)}, ${fmt.share(node.value / this.root.value)}`;
+    this.path.title = node === this.root ? "" : node.name;
     this.draw();
   }
 
   private depth(node: Node): number {
-    const least = this.shown.value / Math.max(1, this.canvas.clientWidth) * ROW_WIDTH;
+    // Of the card: the canvas is narrower where its rows are scrolled, on which their number must not depend.
+    const least = this.shown.value / Math.max(1, this.element.clientWidth) * ROW_WIDTH;
     return node.children.reduce((most, c) => (c.value < least ? most : Math.max(most, 1 + this.depth(c))), 0);
   }
 
@@ -93,39 +104,58 @@ export class Flame {
     for (let n = this.shown.parent; n; n = n.parent) above.unshift(n);
     const rows = above.length + 1 + this.depth(this.shown);
     this.canvas.style.height = `${rows * ROW + 2}px`;
-    const { width, height, ratio } = fit(this.canvas);
-    const ctx = this.canvas.getContext("2d", { alpha: false })!;
-    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-    ctx.fillStyle = cssVar("--ground");
-    ctx.fillRect(0, 0, width, height);
+    const { ctx, width } = blank(this.canvas);
     ctx.font = FONT;
     ctx.textBaseline = "middle";
     this.boxes = [];
-    const dark = document.documentElement.dataset.theme === "dark";
-    above.forEach((node, i) => this.box(ctx, node, 0, i * ROW, width, dark, true));
+    this.search();
+    above.forEach((node, i) => this.box(ctx, { node, x: 0, y: i * ROW, w: width }, true));
     const scale = width / Math.max(1, this.shown.value);
     const walk = (node: Node, row: number): void => {
       const w = node.value * scale;
       if (w < MIN_WIDTH || row >= rows) return;
-      this.box(ctx, node, (node.start - this.shown.start) * scale, row * ROW, w, dark, false);
+      this.box(ctx, { node, x: (node.start - this.shown.start) * scale, y: row * ROW, w }, false);
       for (const child of node.children) walk(child, row + 1);
     };
-    walk(this.shown, above.length);
+    if (this.root.value) walk(this.shown, above.length);
   }
 
-  private box(ctx: CanvasRenderingContext2D, node: Node, x: number, y: number, w: number, dark: boolean, faint: boolean): void {
+  private search(): void {
+    if (!this.sought) { this.found.textContent = ""; return; }
+    let count = 0;
+    // A box within one that is found counts in that.
+    const sum = (node: Node, counted: boolean): number => {
+      const hit = has(node, this.sought);
+      count += Number(hit);
+      return (hit && !counted ? node.value : 0) + node.children.reduce((all, c) => all + sum(c, counted || hit), 0);
+    };
+    const value = sum(this.root, false);
+    this.found.textContent = count ? `${fmt.count(count)} ${count === 1 ? "box" : "boxes"}: ${this.kind.show(value)}, ${fmt.share(value / Math.max(1, this.root.value))}` : "not found";
+  }
+
+  private box(ctx: CanvasRenderingContext2D, box: Box, faint: boolean): void {
+    const { node, x, y, w } = box;
+    const dark = document.documentElement.dataset.theme === "dark";
     const n = hash(node.name), hue = 12 + n % 44, spread = (n >> 8) % 10;
-    const root = node === this.root;
-    ctx.globalAlpha = faint ? 0.5 : 1;
-    ctx.fillStyle = root ? cssVar("--line-2") : dark ? `hsl(${hue} 62% ${32 + spread}%)` : `hsl(${hue} 82% ${72 + spread}%)`;
+    const plain = node === this.root || node.rest;
+    const hit = this.sought !== "" && has(node, this.sought);
+    const pale = faint || (this.sought !== "" && !hit && node !== this.root);
+    ctx.globalAlpha = pale ? 0.45 : 1;
+    ctx.fillStyle = hit ? cssVar("--found") : plain ? cssVar("--line-2") : dark ? `hsl(${hue} 62% ${32 + spread}%)` : `hsl(${hue} 82% ${72 + spread}%)`;
     ctx.fillRect(x, y, Math.max(MIN_WIDTH, w - 1), ROW - 1);
     if (w > 26) {
-      ctx.fillStyle = root ? cssVar("--ink") : dark ? "#fff4e6" : "#2a1a08";
+      ctx.globalAlpha = pale ? 0.8 : 1;
+      ctx.fillStyle = hit ? cssVar("--found-ink") : plain ? cssVar("--ink") : dark ? "#fff4e6" : "#2a1a08";
       ctx.textAlign = "left";
       ctx.fillText(ellipsis(ctx, node.name, w - 9), x + 4, y + ROW / 2);
     }
     ctx.globalAlpha = 1;
-    this.boxes.push({ node, x, y, w });
+    if (node === this.focus) {
+      ctx.strokeStyle = cssVar("--accent");
+      ctx.lineWidth = 2;
+      ctx.strokeRect(x + 1, y + 1, Math.max(2, w - 3), ROW - 3);
+    }
+    this.boxes.push(box);
   }
 
   private at(e: MouseEvent): Node | null {
@@ -134,13 +164,51 @@ export class Flame {
     return this.boxes.find(b => x >= b.x && x < b.x + b.w && y >= b.y && y < b.y + ROW)?.node ?? null;
   }
 
+  private key(e: KeyboardEvent): void {
+    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    const now = this.focus ?? this.shown;
+    const drawn = (nodes: Node[]) => nodes.filter(n => this.boxes.some(b => b.node === n));
+    const beside = (step: number): Node => { const all = drawn(siblings(now)); return all[Math.max(0, Math.min(all.length - 1, all.indexOf(now) + step))] ?? now; };
+    const actions: Record<string, () => Node> = {
+      ArrowUp: () => now.parent ?? now,
+      ArrowDown: () => (this.focus ? drawn(now.children)[0] ?? now : now),
+      ArrowLeft: () => beside(-1),
+      ArrowRight: () => beside(1),
+      Home: () => this.shown,
+      Enter: () => { this.zoom(now); return now; },
+      " ": () => { this.zoom(now); return now; },
+      Escape: () => { this.zoom(this.root); return this.root; },
+    };
+    const action = actions[e.key];
+    if (!action) return;
+    e.preventDefault();
+    this.focus = action();
+    this.draw();
+    const box = this.boxes.find(b => b.node === this.focus);
+    if (!box) return;
+    this.rows.scrollTop = Math.max(box.y + 2 * ROW - this.rows.clientHeight, Math.min(this.rows.scrollTop, box.y - ROW), 0);
+    const frame = this.canvas.getBoundingClientRect();
+    this.show({ clientX: frame.left + box.x + Math.min(box.w / 2, 200), clientY: frame.top + box.y + ROW / 2 }, box.node);
+    this.said.textContent = `${box.node.name}, ${this.inAll(box.node)}`;
+  }
+
   private hover(e: PointerEvent): void {
     const node = this.at(e);
     this.canvas.style.cursor = node ? "pointer" : "default";
-    if (!node) { this.tip.hide(); return; }
-    const value = (v: number) => (this.timed ? fmt.time(v / 1000, 1000) : `${fmt.count(v)} samples`);
-    this.tip.show(e, node.name,
-      ["in all", `${value(node.value)}, ${fmt.share(node.value / this.root.value)}`],
-      ["itself", `${value(node.self)}, ${fmt.share(node.self / this.root.value)}`]);
+    if (node) this.show(e, node); else this.tip.hide();
+  }
+
+  private inAll(node: Node): string {
+    return `${this.kind.show(node.value)}, ${fmt.share(node.value / Math.max(1, this.root.value))}`;
+  }
+
+  private show(at: { clientX: number; clientY: number }, node: Node): void {
+    const { show, exact } = this.kind;
+    const figure = (value: number) => `${show(value)}, ${fmt.share(value / Math.max(1, this.root.value))}`;
+    const pairs: [string, string][] = [["in all", figure(node.value)]];
+    if (node.error !== null) pairs.push(["error", `± ${show(node.error)} with 95 % confidence`]);
+    if (exact(node.value) !== show(node.value)) pairs.push(["exactly", `${exact(node.value)}${node.error === null ? "" : ` ± ${exact(node.error)}`}`]);
+    pairs.push(["itself", figure(node.self)]);
+    this.tip.show(at, node.name, ...pairs);
   }
 }

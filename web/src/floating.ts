@@ -4,7 +4,7 @@ import { h } from "./dom";
 export class Floating {
   readonly element = h("div", { class: "tip", role: "tooltip", hidden: true });
 
-  show(e: MouseEvent, title: string, ...pairs: [string, string][]): void {
+  show(e: { clientX: number; clientY: number }, title: string, ...pairs: [string, string][]): void {
     const list = h("dl", {});
     for (const [key, value] of pairs) list.append(h("dt", {}, key), h("dd", {}, value));
     this.element.replaceChildren(h("strong", {}, title), list);

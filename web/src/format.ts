@@ -58,6 +58,16 @@ export function time(us: number, step = 1000): string {
   return `${sign}${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}:${rest} h`;
 }
 
+/** nanoseconds with three digits, as the text report has them */
+export function duration(ns: number): string {
+  if (ns === 0) return "0 s";
+  const three = (x: number) => (x >= 99.95 ? x.toFixed(0) : x.toFixed(x >= 9.995 ? 1 : 2).replace(/\.?0+$/, ""));
+  if (ns < 999.5) return `${ns.toFixed(0)} ns`;
+  if (ns < 999_500) return `${three(ns / 1e3)} µs`;
+  if (ns < 999_500_000) return `${three(ns / 1e6)} ms`;
+  return ns < 119.5e9 ? `${three(ns / 1e9)} s` : time(ns / 1e3, 1e6);
+}
+
 export function hex(n: number): string {
   return `0x${n.toString(16)}`;
 }

@@ -2,8 +2,7 @@ import { h } from "./dom";
 import * as fmt from "./format";
 import type { Known, Report, Slowdown } from "./payload";
 
-
-function tile(label: string, value: string, sub: string, why = sub): HTMLElement {
+export function tile(label: string, value: string, sub: string, why = sub): HTMLElement {
   return h("div", { class: "tile", title: why }, h("dt", {}, label), h("dd", {}, h("b", { class: "num" }, value), h("span", { class: "sub" }, sub)));
 }
 
@@ -40,6 +39,18 @@ function costTitle(s: Slowdown): string {
 }
 
 export function header(report: Report, themeButton: HTMLElement): HTMLElement {
+  return h("header", {},
+    h("div", { class: "title" },
+      h("span", { class: "mark", "aria-hidden": "true" }, h("i", {}), h("i", {}), h("i", {})),
+      h("h1", {}, "Varve"),
+      h("code", { class: "command", title: subject(report) }, subject(report)),
+      completeness(report),
+      themeButton),
+    report.trace.selected === null ? null : h("p", { class: "selected" }, `only ${report.trace.selected}`));
+}
+
+/** The figures of the whole trace. */
+export function tiles(report: Report): HTMLElement {
   const { trace, overhead, footprint } = report;
   const duration = trace.duration_ns / 1e9;
   const sorted = Float64Array.from(report.workingSet).sort();
@@ -56,25 +67,17 @@ export function header(report: Report, themeButton: HTMLElement): HTMLElement {
     const value = fmt.value(known);
     return tile(label, fmt.known(known, show), value === null ? "not recorded" : sub(value), fmt.why(known) ?? undefined);
   };
-  return h("header", {},
-    h("div", { class: "title" },
-      h("span", { class: "mark", "aria-hidden": "true" }, h("i", {}), h("i", {}), h("i", {})),
-      h("h1", {}, "Varve"),
-      h("code", { class: "command", title: subject(report) }, subject(report)),
-      completeness(report),
-      themeButton),
-    trace.selected === null ? null : h("p", { class: "selected" }, `only ${trace.selected}`),
-    h("dl", { class: "tiles" },
-      tile("Duration", length, clock === "ticks" ? "ticks of its own clock" : trace.started ?? ""),
-      tile("Intervals", touches ? fmt.count(trace.intervals) : "none", imported(report) ? `imported from ${imported(report)}` : trace.lengths ?? "not recorded", `backend ${trace.backend}`),
-      figure("Touched", footprint.touched_pages, fmt.pageBytes, pages => (several ? `${fmt.known(footprint.touched_pages_per_process, fmt.pageBytes)} summed over processes` : fmt.pages(pages))),
-      figure("Working set, peak", footprint.peak_working_set_pages, fmt.pageBytes, () => `median ${fmt.pageBytes(median)}`),
-      figure("Resident, peak", footprint.peak_resident_pages, fmt.pageBytes, pages => (several ? "summed over processes" : fmt.pages(pages))),
-      overhead.slowdown
-        ? tile("Cost", fmt.share(overhead.slowdown.measured), overhead.slowdown.asked === null ? "measured" : `measured; asked ${fmt.share(overhead.slowdown.asked)}`, costTitle(overhead.slowdown))
-        : figure("Target held", overhead.held_ns, ns => (emulated ? "never" : ofTime(ns)), () => (emulated ? "it ran in an emulator" : "of the time")),
-      figure("Recorder", overhead.recorder_cpu_ns, ns => fmt.time(ns / 1e3), ns => `of CPU, ${ofTime(ns)} of one CPU`),
-      figure("Machine", trace.machine, text => text, () => fmt.known(trace.kernel, text => text))));
+  return h("dl", { class: "tiles" },
+    tile("Duration", length, clock === "ticks" ? "ticks of its own clock" : trace.started ?? ""),
+    tile("Intervals", touches ? fmt.count(trace.intervals) : "none", imported(report) ? `imported from ${imported(report)}` : trace.lengths ?? "not recorded", `backend ${trace.backend}`),
+    figure("Touched", footprint.touched_pages, fmt.pageBytes, pages => (several ? `${fmt.known(footprint.touched_pages_per_process, fmt.pageBytes)} summed over processes` : fmt.pages(pages))),
+    figure("Working set, peak", footprint.peak_working_set_pages, fmt.pageBytes, () => `median ${fmt.pageBytes(median)}`),
+    figure("Resident, peak", footprint.peak_resident_pages, fmt.pageBytes, pages => (several ? "summed over processes" : fmt.pages(pages))),
+    overhead.slowdown
+      ? tile("Cost", fmt.share(overhead.slowdown.measured), overhead.slowdown.asked === null ? "measured" : `measured; asked ${fmt.share(overhead.slowdown.asked)}`, costTitle(overhead.slowdown))
+      : figure("Target held", overhead.held_ns, ns => (emulated ? "never" : ofTime(ns)), () => (emulated ? "it ran in an emulator" : "of the time")),
+    figure("Recorder", overhead.recorder_cpu_ns, ns => fmt.time(ns / 1e3), ns => `of CPU, ${ofTime(ns)} of one CPU`),
+    figure("Machine", trace.machine, text => text, () => fmt.known(trace.kernel, text => text)));
 }
 
 /** How it is known that a page of a cell was touched. */
@@ -94,6 +97,7 @@ export function guide(report: Report): HTMLElement {
   return h("div", { class: "guide" },
     mapped && h("p", {}, h("b", {}, "The map. "), "Time runs to the right. Each lane is the objects of one allocation site, hottest first; from top to bottom it holds their pages in the order of addresses, each page once. Address space that no object holds is left out, the coldest sites share a lane, and so do all objects without touches."),
     mapped && h("p", {}, h("b", {}, "A cell "), `is some pages over ${per === 1 ? "one interval" : `${per} intervals`} (more when zoomed out). ${marks(report)} Heat is the share of intervals in which a page of the cell was touched, averaged over its pages. An interval says that a page was touched, not how often.`),
+    report.phases.length ? h("p", {}, h("b", {}, "Phases "), "are what the program itself says of where in its work it is (docs/marks.md). A bar is a time when some thread was in the phase; click it to zoom to it. All pages of an interval that overlaps with a phase count to it.") : null,
     from ? h("p", {}, h("b", {}, "Imported. "), trace.statement.replace(/^Imported: /, "What is here: ")) : trace.is_emulated ? h("p", {}, h("b", {}, "Counted. "), trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), trace.complete
       ? "Every interval was read, and every loss counter is zero: an empty cell was not touched."
       : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),

@@ -1,5 +1,5 @@
 import type { Palette } from "./colors";
-import { cssVar, ellipsis, fit, h } from "./dom";
+import { blank, cssVar, ellipsis, font, h } from "./dom";
 import { Floating } from "./floating";
 import * as fmt from "./format";
 import type { Filters } from "./filter";
@@ -7,7 +7,7 @@ import type { ObjectSharing, SharingUse } from "./payload";
 import { type Hues, amount, marks, shortName, threadLabel } from "./sharing";
 
 const ROW = 30, TOP = 6, AXIS = 24, RIGHT = 10, MAX_ROWS = 16;
-const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+const FONT = font(12);
 
 interface Cell { key: number; weight: number }
 interface Row { label: string; mark: string; weight: number; bins: Cell[][]; most: number }
@@ -89,12 +89,8 @@ export class Lanes {
     const keys = this.by === "objects" ? this.sharing.threads.length : this.sharing.objects.length;
     const chips = Array.from({ length: Math.min(keys, 12) }, (_, i) => h("span", { class: "chip" }, h("i", { style: `background:${this.colour(i)}` }), this.name(i)));
     this.key.replaceChildren(...chips, ...(keys > 12 ? [h("span", { class: "sub" }, `and ${keys - 12} more, in the same colours again`)] : []));
-    const { width, height, ratio } = fit(this.canvas);
+    const { ctx, width } = blank(this.canvas);
     this.gutter = Math.min(208, Math.max(110, width * 0.22));
-    const ctx = this.canvas.getContext("2d", { alpha: false })!;
-    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-    ctx.fillStyle = cssVar("--ground");
-    ctx.fillRect(0, 0, width, height);
     ctx.font = FONT;
     const axis = this.sharing.axis!, w = Math.max(1, width - this.gutter - RIGHT), step = w / axis.bins;
     this.rows.forEach((row, i) => {

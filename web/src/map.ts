@@ -1,12 +1,12 @@
 import { type Mode, Palette } from "./colors";
-import { cssVar, ellipsis, fit } from "./dom";
+import { cssVar, ellipsis, fit, font } from "./dom";
 import * as fmt from "./format";
 import { type Cell, Mips, inspect, objectsOf } from "./grid";
 import type { Report } from "./payload";
 import { GUTTER, MARGIN, type Placed, type View, indexAt, isEmpty } from "./view";
 
 export interface Selection { group: number | null; object: number | null; lane: number | null }
-const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+const FONT = font(12);
 const LABEL_HEIGHT = 14;
 
 /** Draws time x address. Nothing here listens to input: see input.ts. */

@@ -1,6 +1,59 @@
 // Written by `make types` from the Rust types in crates/report/src/html/payload.rs.
 
 /**
+ * What was recorded.
+ */
+export type About = { 
+/**
+ * The command line.
+ */
+command: Array<string>, 
+/**
+ * How long it was recorded.
+ */
+duration_ns: Duration, 
+/**
+ * Why only a part of the run is in the trace; null where all of it is.
+ */
+cut: string | null, 
+/**
+ * The name of the allocator of the process with the most memory.
+ */
+allocator: string, 
+/**
+ * The file that has it.
+ */
+allocator_file: string, 
+/**
+ * Of so many operations one was timed.
+ */
+time_every: number, 
+/**
+ * What else is to be known of the recording, as sentences.
+ */
+notes: Array<string>, 
+/**
+ * Operations that were not counted, and charges that found no room.
+ */
+lost: number, 
+/**
+ * How much longer each operation took, where probes at the allocator's functions counted it; null where the preload library did.
+ */
+probe_ns: Duration | null, 
+/**
+ * Whether the program ran before it was recorded: of what it had allocated then nothing is known.
+ */
+attached: boolean, 
+/**
+ * What a system call of any program took before the recording.
+ */
+plain_call_ns: Duration, 
+/**
+ * And while it ran.
+ */
+call_ns: Duration, };
+
+/**
  * Numbers of accesses.
  */
 export type Accesses = { 
@@ -17,6 +70,32 @@ writes: number, };
  * A virtual address of a process, in bytes.
  */
 export type Address = number;
+
+/**
+ * What the page says of the allocator.
+ */
+export type AllocPage = { 
+/**
+ * The figures. Names are no longer than a person reads.
+ */
+judgement: Judgement, 
+/**
+ * A flame graph for each measure that the trace knows.
+ */
+flames: Array<FlameGraph>, 
+/**
+ * Threads that the list leaves out: those with the fewest operations.
+ */
+omitted_threads: number, 
+/**
+ * Processes that the list leaves out: those with the least memory.
+ */
+omitted_processes: number, };
+
+/**
+ * Whether it is the allocator.
+ */
+export type Answer = "no" | "busy" | "yes" | "unknown";
 
 /**
  * The time axis of flows: bins of equal length.
@@ -46,6 +125,59 @@ export type Bins = { count: number, intervals_per_bin: number, };
 export type BlockKind = "true_sharing" | "false_sharing";
 
 /**
+ * What one call stack allocated.
+ */
+export type BlockSite = { 
+/**
+ * The site, in the trace: one of those with this stack.
+ */
+site: SiteId | null, 
+/**
+ * Its name.
+ */
+label: string, 
+/**
+ * The functions of its stack, the innermost first, with files and lines.
+ */
+stack: Array<string>, 
+/**
+ * Blocks that were sampled.
+ */
+samples: number, 
+/**
+ * All that it allocated.
+ */
+allocated: Estimate, 
+/**
+ * What of it lived when most did.
+ */
+at_peak: Estimate, 
+/**
+ * What of it was never freed.
+ */
+never_freed: Estimate, 
+/**
+ * Half of what was freed lived no longer, by bytes; null where nothing was.
+ */
+lifetime_p50_ns: Duration | null, 
+/**
+ * The share of its bytes that lived for less than a millisecond.
+ */
+short_lived: number, 
+/**
+ * The share of what was freed that another thread freed.
+ */
+freed_elsewhere: number, 
+/**
+ * In how many of the recording's quarters it allocated some that was never freed.
+ */
+quarters: number, 
+/**
+ * When what was never freed was touched last; null where pages were not recorded.
+ */
+idle: Idle | null, };
+
+/**
  * A thread in a block.
  */
 export type BlockThread = { 
@@ -71,9 +203,79 @@ writes: number,
 bytes: Array<[number, number]>, };
 
 /**
+ * All sampled blocks.
+ */
+export type Blocks = { 
+/**
+ * To so many bytes one block was sampled, on average; 0: none.
+ */
+sample_bytes: Bytes, 
+/**
+ * Blocks that were sampled.
+ */
+samples: number, 
+/**
+ * All that was allocated.
+ */
+allocated: Estimate, 
+/**
+ * When most lived, from the beginning of the recording.
+ */
+peak_ns: Duration, 
+/**
+ * What lived then.
+ */
+at_peak: Estimate, 
+/**
+ * What was never freed: what lived when its process or the recording ended.
+ */
+never_freed: Estimate, 
+/**
+ * By call stack, those that never freed most first, then those that allocated most; at most 200.
+ */
+sites: Array<BlockSite>, };
+
+/**
  * A number of bytes.
  */
 export type Bytes = number;
+
+/**
+ * System calls of one name within operations.
+ */
+export type CallFigures = { 
+/**
+ * Its name.
+ */
+name: string, 
+/**
+ * How often.
+ */
+count: number, 
+/**
+ * Of these, within operations that free.
+ */
+by_frees: number, 
+/**
+ * How long in all its threads ran or slept in them.
+ */
+time_ns: Duration, 
+/**
+ * How long they were ready to run meanwhile and had no CPU.
+ */
+queued_ns: Duration, 
+/**
+ * Bytes of memory that they were about.
+ */
+bytes: Bytes, 
+/**
+ * For each operation.
+ */
+per_operation: number, 
+/**
+ * The callers whose operations made most of them, and how many.
+ */
+sites: Array<[string, number]>, };
 
 /**
  * The samples of one call chain whose access is known.
@@ -93,6 +295,56 @@ samples: number,
 time_ns: Duration | null, };
 
 /**
+ * Small blocks (1 KiB at most) that a thread allocated soon after it had freed others of their size class, in a sample.
+ */
+export type Choice = { 
+/**
+ * Blocks.
+ */
+blocks: number, 
+/**
+ * Of these, 64 KiB and more away from what had been freed and from the block before; null where there were none.
+ */
+far: Share | null, 
+/**
+ * Those that lay far away by caller, those with most first: its name, blocks.
+ */
+sites: Array<[string, number]>, };
+
+/**
+ * A size class.
+ */
+export type ClassFigures = { 
+/**
+ * Its largest usable size.
+ */
+bytes: Bytes, 
+/**
+ * Allocations.
+ */
+count: number, 
+/**
+ * Bytes that were asked for.
+ */
+requested_bytes: Bytes, 
+/**
+ * Usable bytes of those blocks; null where the allocator does not say it.
+ */
+usable_bytes: Bytes | null, 
+/**
+ * Blocks that were freed.
+ */
+freed: number, 
+/**
+ * Allocations that were timed, of those that neither clear nor copy memory: not calloc and realloc.
+ */
+timed: number, 
+/**
+ * How long all of those took, made of the timed ones.
+ */
+time_ns: Duration, };
+
+/**
  * What the numbers of the trace's clock count.
  */
 export type ClockUnit = "nanoseconds" | "accesses" | "ticks";
@@ -109,6 +361,23 @@ offset: number,
  * How many numbers.
  */
 count: number, };
+
+/**
+ * What samples found of false sharing in the allocator's memory.
+ */
+export type Confirmed = { 
+/**
+ * Cache lines.
+ */
+lines: number, 
+/**
+ * The time at accesses to them, as a share of that at all accesses.
+ */
+share: number, 
+/**
+ * The names of what lies there, those with most time first.
+ */
+names: Array<string>, };
 
 /**
  * What the counts say. A page that several objects share counts in the one that has most of it.
@@ -136,9 +405,365 @@ reads: number,
 writes: number, };
 
 /**
+ * Something that is wrong.
+ */
+export type Diagnosis = { 
+/**
+ * A word that stays the same.
+ */
+id: string, 
+/**
+ * What is wrong, as a part of a sentence.
+ */
+title: string, 
+/**
+ * How it was seen, with figures.
+ */
+evidence: string, 
+/**
+ * What helps.
+ */
+advice: string, 
+/**
+ * What it costs, as a share: 0 to 1.
+ */
+share: number, 
+/**
+ * Of what that is a share.
+ */
+share_of: string, 
+/**
+ * Whether it is the program's own doing: no other allocator helps.
+ */
+by_program: boolean, };
+
+/**
+ * What was touched of them on one side.
+ */
+export type DiffCells = { pages: number, address_bins: number, 
+/**
+ * The square root of the share of pages touched in the intervals, 0 to 255: `[address bin][column]`.
+ */
+heat: Column, };
+
+/**
+ * What became of a finding.
+ */
+export type DiffFate = "came" | "went" | "stayed" | "wavers";
+
+/**
+ * A figure of both sides.
+ */
+export type DiffFigure = { 
+/**
+ * What it is.
+ */
+measure: DiffMeasure, 
+/**
+ * What it counts.
+ */
+unit: DiffUnit, 
+/**
+ * The first side.
+ */
+a: DiffValues, 
+/**
+ * The second side.
+ */
+b: DiffValues, 
+/**
+ * From the median of the first to that of the second; null where one is not known.
+ */
+change: number | null, 
+/**
+ * The second's median for each of the first's; null where that is nothing or not known.
+ */
+ratio: number | null, 
+/**
+ * How likely chance alone makes the means differ so, by a permutation test; null without several runs a side.
+ */
+p: number | null, 
+/**
+ * The same for one of many figures: believing all up to some `q` is wrong in this share of them (Benjamini-Hochberg).
+ */
+q: number | null, 
+/**
+ * Whether it differs.
+ */
+verdict: DiffVerdict, };
+
+/**
+ * A finding of either side.
+ */
+export type DiffFindingChange = { 
+/**
+ * The rule.
+ */
+id: string, 
+/**
+ * What became of it.
+ */
+fate: DiffFate, 
+/**
+ * What it said on the first side, in the first run that has it.
+ */
+a: string | null, 
+/**
+ * What it said on the second side.
+ */
+b: string | null, 
+/**
+ * How many runs of each side have it.
+ */
+runs: [number, number], };
+
+/**
+ * The objects of a row on both sides.
+ */
+export type DiffLane = { 
+/**
+ * Which row of the objects.
+ */
+row: number, a: DiffCells | null, b: DiffCells | null, };
+
+/**
+ * Rows of a table: what changed most is first.
+ */
+export type DiffList = { 
+/**
+ * Figures of single runs are left out.
+ */
+rows: Array<DiffRow>, 
+/**
+ * Rows that are left out.
+ */
+omitted: number, };
+
+/**
+ * Two maps over one another.
+ */
+export type DiffMap = { 
+/**
+ * Into how many parts the time of each side is divided.
+ */
+columns: number, a_duration_ns: Duration, b_duration_ns: Duration, lanes: Array<DiffLane>, };
+
+/**
+ * How two were found to be the same.
+ */
+export type DiffMatch = "exact" | "moved" | "order" | "remaining" | "name";
+
+/**
+ * A figure of a program, or of its objects or code.
+ */
+export type DiffMeasure = "touched_bytes" | "peak_working_set_bytes" | "median_working_set_bytes" | "page_touches" | "peak_resident_bytes" | "faults" | "unowned_bytes" | "access_ns" | "duration_ns" | "held_share" | "objects" | "died" | "median_life_ns" | "bytes" | "peak_bytes";
+
+/**
+ * All that the page of a difference shows.
+ */
+export type DiffPage = { 
+/**
+ * Which varve wrote the page.
+ */
+generator: string, a: DiffSide, b: DiffSide, 
+/**
+ * What is known of chance, in a sentence.
+ */
+noise: string, 
+/**
+ * Whether both sides have several runs.
+ */
+noise_known: boolean, 
+/**
+ * What is unlike in the recordings, a sentence each.
+ */
+notes: Array<string>, 
+/**
+ * What a person calls the figures.
+ */
+titles: { [key in string]: string }, program: Array<DiffFigure>, objects: DiffList, functions: DiffList, lines: DiffList, findings: Array<DiffFindingChange>, 
+/**
+ * Figures and findings that are not the same on both sides.
+ */
+differences: number, 
+/**
+ * The maps of the first run of each side.
+ */
+map: DiffMap, };
+
+/**
+ * The objects of a site, a function or a line, on both sides.
+ */
+export type DiffRow = { 
+/**
+ * What the objects are; null of code.
+ */
+kind: ObjectKind | null, 
+/**
+ * What it is called on the first side; null where it is only on the second.
+ */
+a: string | null, 
+/**
+ * What it is called on the second side; null where it is only on the first.
+ */
+b: string | null, 
+/**
+ * How they were found to be the same; null where it is on one side only.
+ */
+match: DiffMatch | null, 
+/**
+ * The same in words, where they were not found by name, function and line; null elsewhere.
+ */
+how: string | null, 
+/**
+ * The figures that any side has.
+ */
+figures: Array<DiffFigure>, };
+
+/**
+ * A side.
+ */
+export type DiffSide = { 
+/**
+ * The trace, or the first and the last of several.
+ */
+traces: string, command: string, runs: number, 
+/**
+ * Of the first run.
+ */
+duration_ns: Duration, 
+/**
+ * Whether all runs are complete.
+ */
+complete: boolean, };
+
+/**
+ * What a figure counts.
+ */
+export type DiffUnit = "bytes" | "ns" | "count" | "share";
+
+/**
+ * A figure of the runs of a side.
+ */
+export type DiffValues = { 
+/**
+ * Of each run; null where not known.
+ */
+runs: Array<number | null>, 
+/**
+ * The median of those that are known.
+ */
+median: number | null, 
+/**
+ * The least.
+ */
+min: number | null, 
+/**
+ * The most.
+ */
+max: number | null, 
+/**
+ * Whether it may be more, as a trace is not complete.
+ */
+at_least: boolean, 
+/**
+ * Why it is not known, where it is not.
+ */
+why: string | null, };
+
+/**
+ * Whether a figure differs.
+ */
+export type DiffVerdict = "same" | "noise_unknown" | "more_than_noise" | "apart" | "within_noise" | "not_known";
+
+/**
  * A length of time, nanoseconds.
  */
 export type Duration = number;
+
+/**
+ * A number of bytes that was found by sampling.
+ */
+export type Estimate = { 
+/**
+ * Bytes.
+ */
+bytes: Bytes, 
+/**
+ * With 95 % confidence they are no further off than this.
+ */
+error_bytes: Bytes, 
+/**
+ * Blocks.
+ */
+blocks: number, 
+/**
+ * With 95 % confidence these are no further off than this.
+ */
+error_blocks: number, };
+
+/**
+ * Page faults.
+ */
+export type Faults = { 
+/**
+ * Within operations.
+ */
+inside: number, 
+/**
+ * Elsewhere.
+ */
+outside: number, 
+/**
+ * Of these, first touches of pages that the allocator had mapped: fresh memory whose price the program pays later. Null where it is not known which
+ * pages are the allocator's.
+ */
+behind: number | null, 
+/**
+ * Within operations, for each.
+ */
+per_operation: number, };
+
+/**
+ * How full the resident pages of what the allocator has mapped are, at a moment.
+ */
+export type Fill = { 
+/**
+ * When, from the beginning of the recording.
+ */
+time_ns: Duration, 
+/**
+ * Resident memory of what the allocator has mapped.
+ */
+resident_bytes: Bytes, 
+/**
+ * What of it is in blocks that live, each rounded up to 16 bytes.
+ */
+live_bytes: Bytes, 
+/**
+ * What of it is on pages without a block: it could be given back.
+ */
+empty_bytes: Bytes, 
+/**
+ * What of it is free on pages with a block: external fragmentation.
+ */
+pinned_bytes: Bytes, 
+/**
+ * The part of that on sparse pages, which blocks fill to a quarter at most.
+ */
+sparse_pinned_bytes: Bytes, 
+/**
+ * Sparse pages.
+ */
+sparse_pages: number, 
+/**
+ * Bytes of cache lines with a part of a block.
+ */
+line_bytes: Bytes, 
+/**
+ * Pages with blocks that several threads allocated, at least.
+ */
+shared_pages: number, };
 
 /**
  * A finding.
@@ -164,6 +789,40 @@ advice: string,
  * The groups of the objects it is about, the most affected first.
  */
 groups: Array<number>, };
+
+/**
+ * The rows of a flame graph.
+ */
+export type FlameGraph = { 
+/**
+ * What their weights are.
+ */
+measure: Measure, 
+/**
+ * Of idle bytes: nobody has touched them for so long; null of all else.
+ */
+idle_for_ns: Duration | null, 
+/**
+ * What has a weight.
+ */
+stacks: Array<FlameStack>, };
+
+/**
+ * A row of a flame graph.
+ */
+export type FlameStack = { 
+/**
+ * Which of `blocks.sites` it is, or of `sites` where it is about time; null: all that these lists leave out.
+ */
+row: number | null, 
+/**
+ * Bytes, blocks or nanoseconds.
+ */
+weight: number, 
+/**
+ * With 95 % confidence it is no further off than this; null where that is not known.
+ */
+error: number | null, };
 
 /**
  * A thread in an object in a bin of time.
@@ -390,6 +1049,137 @@ first_touches: Pages | null,
 faults: number | null, };
 
 /**
+ * Pages of the allocator.
+ */
+export type HeapPages = { 
+/**
+ * When most was resident.
+ */
+peak: Fill, 
+/**
+ * When most was free on sparse pages.
+ */
+sparsest: Fill, 
+/**
+ * By call stack, what kept sparse pages then; at most 50.
+ */
+pinned_by: Array<Pinning>, 
+/**
+ * Over time; at most 512 moments.
+ */
+over_time: Array<Fill>, };
+
+/**
+ * When the pages of blocks that were never freed were touched last, before the end: each byte in one of these.
+ */
+export type Idle = { 
+/**
+ * In the last second.
+ */
+second: Bytes, 
+/**
+ * Not in that, but in the last 10 s.
+ */
+ten_seconds: Bytes, 
+/**
+ * Not in those, but in the last 60 s.
+ */
+minute: Bytes, 
+/**
+ * Longer ago.
+ */
+longer: Bytes, 
+/**
+ * Never since they were allocated.
+ */
+never: Bytes, 
+/**
+ * Not since the interval that a block's first tenth of a second lies in, and for a quarter of the recording at least.
+ */
+left_alone: Bytes, };
+
+/**
+ * What a trace says of its program's allocator.
+ */
+export type Judgement = { 
+/**
+ * [`SCHEMA`].
+ */
+schema: string, 
+/**
+ * What was recorded.
+ */
+trace: About, 
+/**
+ * Whether it is the allocator, in words.
+ */
+verdict: Verdict, 
+/**
+ * What is wrong, the costliest first.
+ */
+diagnoses: Array<Diagnosis>, 
+/**
+ * Operations by what was called.
+ */
+operations: { [key in string]: OperationFigures }, 
+/**
+ * The share of the run's time.
+ */
+time: Times, 
+/**
+ * The distribution of times, by kind.
+ */
+times: { [key in string]: TimeFigures }, 
+/**
+ * System calls within operations, those that took longest first.
+ */
+syscalls: Array<CallFigures>, 
+/**
+ * Waits for the lock of the process's mappings; null where they were not seen.
+ */
+mmap_lock: LockWaits | null, 
+/**
+ * Page faults.
+ */
+faults: Faults, 
+/**
+ * Memory of the process with the most.
+ */
+memory: Memory, 
+/**
+ * How full its pages are; null where nobody looked, its memory is less than 1 MiB, or it is not known which is its.
+ */
+pages: HeapPages | null, 
+/**
+ * Cache lines with blocks of several threads.
+ */
+lines: SharedLines, 
+/**
+ * Which free blocks the allocator gives out, where it has a choice.
+ */
+choice: Choice, 
+/**
+ * Callers, those that cost the most time first.
+ */
+sites: Array<SiteFigures>, 
+/**
+ * Sampled blocks: what lives, for how long, and who allocated it.
+ */
+blocks: Blocks, 
+/**
+ * Size classes, small ones first.
+ */
+classes: Array<ClassFigures>, 
+/**
+ * Threads, those with the most operations first.
+ */
+threads: Array<ThreadFigures>, 
+/**
+ * Processes, those with the most memory first.
+ */
+processes: Array<ProcessFigures>, };
+
+/**
  * A figure, a bound of one, or the reason why there is none.
  */
 export type Known<T> = { "exact": T } | { "at_least": T } | { "absent": string };
@@ -430,6 +1220,27 @@ first_thread: Column,
  * The time bin of the first touch, 16 bits each.
  */
 first_time: Column, };
+
+/**
+ * When pages were touched last, before a moment: each free byte on them in one of these.
+ */
+export type LastTouch = { 
+/**
+ * In the last second.
+ */
+second: Bytes, 
+/**
+ * Not in that, but in the last 10 s.
+ */
+ten_seconds: Bytes, 
+/**
+ * Not in those, but in the last 60 s.
+ */
+minute: Bytes, 
+/**
+ * Longer ago, or never while it was recorded.
+ */
+longer: Bytes, };
 
 /**
  * How latencies are spread, in CPU cycles. Above 1024 they are exact to a thousandth.
@@ -490,6 +1301,10 @@ file: string | null,
  */
 line: number | null, 
 /**
+ * The line at which the function begins, in the same file; null where unknown.
+ */
+function_line: number | null, 
+/**
  * The executable or library.
  */
 module: string | null, 
@@ -511,9 +1326,141 @@ access_ns: Duration | null,
 write_ns: Duration | null, };
 
 /**
+ * Waits for `mmap_lock`, the lock of a process's mappings: system calls that map and unmap hold it, and page faults may ask for it.
+ */
+export type LockWaits = { 
+/**
+ * How often an operation had to wait for it, because another thread of its process held it.
+ */
+waits: number, 
+/**
+ * How long in all, without the time in which the thread was ready to run and had no CPU.
+ */
+time_ns: Duration, 
+/**
+ * Of that, in waits in which the thread kept its CPU until it had the lock.
+ */
+spun_ns: Duration, 
+/**
+ * How long they were ready to run meanwhile and had no CPU.
+ */
+queued_ns: Duration, 
+/**
+ * How long operations waited because another process held it, such as one that reads what is resident; this is not part of the others.
+ */
+others_ns: Duration, 
+/**
+ * Waits outside of operations, most of them in page faults.
+ */
+outside: number, 
+/**
+ * How long those took.
+ */
+outside_ns: Duration, 
+/**
+ * The callers whose operations waited most often, and how often.
+ */
+sites: Array<[string, number]>, };
+
+/**
+ * What the widths of a flame graph are.
+ */
+export type Measure = "allocated" | "peak" | "never-freed" | "count" | "time" | "idle";
+
+/**
+ * Memory of a process.
+ */
+export type Memory = { 
+/**
+ * The most that the program had asked for and not freed.
+ */
+peak_requested_bytes: Bytes, 
+/**
+ * Usable bytes of the blocks at that moment; null where the allocator does not say it.
+ */
+peak_usable_bytes: Bytes | null, 
+/**
+ * When that was, from the beginning of the recording.
+ */
+peak_ns: Duration, 
+/**
+ * The most resident anonymous memory that was seen; null where none was.
+ */
+peak_resident_bytes: Bytes | null, 
+/**
+ * The most resident memory of that which the allocator has mapped; null where that is not known, as all that follows from it.
+ */
+peak_heap_resident_bytes: Bytes | null, 
+/**
+ * At the end of the recording, or of the process.
+ */
+end_requested_bytes: Bytes, 
+/**
+ * Blocks then.
+ */
+end_blocks: number, 
+/**
+ * The share of usable bytes that nobody asked for, at the peak; null likewise.
+ */
+internal_fragmentation: number | null, 
+/**
+ * Resident bytes of the allocator's at the most, for each byte asked for at the most.
+ */
+blowup: number | null, 
+/**
+ * Resident bytes of the allocator's that lie in no block, at the most.
+ */
+kept_bytes: Bytes | null, 
+/**
+ * The share of the time in which these were more than half of its resident memory.
+ */
+mostly_kept: number | null, 
+/**
+ * How long that was.
+ */
+mostly_kept_ns: Duration | null, 
+/**
+ * Why it is not known what is resident of the allocator's memory; null where it is.
+ */
+unknown: string | null, 
+/**
+ * Memory that counting took in the process.
+ */
+own_bytes: Bytes, 
+/**
+ * Over time; at most 512 moments.
+ */
+over_time: Array<Moment>, };
+
+/**
  * Where the data of an access came from.
  */
 export type MemoryLevel = "l1" | "l2" | "l3" | "l4" | "fill_buffer" | "local_dram" | "remote_dram" | "remote_cache" | "dram" | "pmem" | "cxl" | "io" | "uncached";
+
+/**
+ * Memory at a moment.
+ */
+export type Moment = { 
+/**
+ * When, from the beginning of the recording.
+ */
+time_ns: Duration, 
+/**
+ * Bytes that the program asked for and had not freed.
+ */
+requested_bytes: Bytes, 
+/**
+ * Bytes that it could use in those blocks; null where the allocator does not say it.
+ */
+usable_bytes: Bytes | null, 
+/**
+ * Resident anonymous memory, without Varve's.
+ */
+resident_bytes: Bytes | null, 
+/**
+ * Resident memory of that which the allocator has mapped.
+ */
+heap_resident_bytes: Bytes | null, };
 
 /**
  * An object.
@@ -826,6 +1773,51 @@ chains: number,
 threads: number, };
 
 /**
+ * Operations of one name.
+ */
+export type OperationFigures = { 
+/**
+ * How many.
+ */
+count: number, 
+/**
+ * Bytes that were asked for, or given back.
+ */
+requested_bytes: Bytes, 
+/**
+ * Usable bytes of those blocks; null where the allocator does not say it.
+ */
+usable_bytes: Bytes | null, 
+/**
+ * Blocks that began where none had begun before; null where probes counted.
+ */
+fresh: number | null, 
+/**
+ * While several threads allocated.
+ */
+parallel: number, 
+/**
+ * There was nothing to be had.
+ */
+failed: number, 
+/**
+ * How many were timed.
+ */
+timed: number, 
+/**
+ * How long all took, made of those.
+ */
+time_ns: Duration, 
+/**
+ * How long one took on average.
+ */
+mean_ns: number, 
+/**
+ * With 95 % confidence both are no further off than this share of them, as the few that were timed stand for all.
+ */
+time_error: number, };
+
+/**
  * What recording cost.
  */
 export type Overhead = { 
@@ -873,6 +1865,14 @@ counts: CountUse | null,
  */
 sharing: SharingUse | null, 
 /**
+ * What is said of the allocator; null where no operations were recorded, or a part of the trace is shown.
+ */
+alloc: AllocPage | null, 
+/**
+ * What is shown first.
+ */
+opens: View, 
+/**
  * What this trace cannot show, a sentence each.
  */
 unknown: Array<string>, bins: Bins, 
@@ -887,7 +1887,15 @@ working_set: Column,
 /**
  * The same of resident pages; null where they were not recorded.
  */
-resident: Column | null, processes: Array<ProcessUse>, 
+resident: Column | null, 
+/**
+ * The phases and events that the program named, in the order in which they came first.
+ */
+phases: Array<PhaseBand>, 
+/**
+ * Those that the list leaves out.
+ */
+omitted_phases: number, processes: Array<ProcessUse>, 
 /**
  * All threads that others refer to by position.
  */
@@ -906,9 +1914,75 @@ objects: Array<Object>,
 omitted_groups: number, findings: Array<Finding>, };
 
 /**
+ * A phase that the program named, or all events of one name.
+ */
+export type PhaseBand = { 
+/**
+ * What the program calls it.
+ */
+name: string, 
+/**
+ * Whether it is an event, which takes no time.
+ */
+is_event: boolean, 
+/**
+ * How often it ran, or happened.
+ */
+times: number, 
+/**
+ * How many of these the program did not end.
+ */
+open: number, 
+/**
+ * The time of all of them, on all threads.
+ */
+total_ns: Duration, 
+/**
+ * Distinct pages touched in the intervals that overlap with it.
+ */
+touched_pages: Known<Pages>, 
+/**
+ * When it ran: first and last microsecond, on the clock of the map, in order, without overlap. Runs close together are one.
+ */
+spans: Array<[number, number]>, };
+
+/**
  * A process (thread group) id, as the recorder's pid namespace sees it.
  */
 export type Pid = number;
+
+/**
+ * Blocks of one call stack on sparse pages.
+ */
+export type Pinning = { 
+/**
+ * The site, in the trace: one of those with this stack.
+ */
+site: SiteId | null, 
+/**
+ * Its name.
+ */
+label: string, 
+/**
+ * The functions of its stack, the innermost first, with files and lines.
+ */
+stack: Array<string>, 
+/**
+ * Blocks that were sampled.
+ */
+samples: number, 
+/**
+ * Free memory that they keep resident.
+ */
+pinned: Estimate, 
+/**
+ * Half of that is kept by blocks that are no older.
+ */
+age_p50_ns: Duration, 
+/**
+ * When the pages were touched last; null where pages were not recorded.
+ */
+touched: LastTouch | null, };
 
 /**
  * Samples of a place in the code.
@@ -954,6 +2028,31 @@ write_ns: Duration | null,
  * That of samples in system calls.
  */
 call_ns: Duration | null, };
+
+/**
+ * A process.
+ */
+export type ProcessFigures = { 
+/**
+ * The process.
+ */
+pid: Pid, 
+/**
+ * Its program.
+ */
+exe: string, 
+/**
+ * The name of its allocator.
+ */
+allocator: string, 
+/**
+ * Operations.
+ */
+count: number, 
+/**
+ * The most that it had asked for and not freed.
+ */
+peak_requested_bytes: Bytes, };
 
 /**
  * A process.
@@ -1249,6 +2348,19 @@ page: Page,
 pages: number, };
 
 /**
+ * A share that was measured on a part of the whole.
+ */
+export type Share = { 
+/**
+ * 0 to 1.
+ */
+share: number, 
+/**
+ * With 95 % confidence it is no further off than this.
+ */
+error: number, };
+
+/**
  * A cache line or a page with several threads.
  */
 export type SharedBlock = { 
@@ -1301,6 +2413,35 @@ chance: number,
  * The two busiest threads, with the bytes (offsets in the block) that they use.
  */
 threads: [BlockThread, BlockThread], };
+
+/**
+ * Blocks that came to lie on a cache line with a block of another thread.
+ */
+export type SharedLines = { 
+/**
+ * Blocks.
+ */
+blocks: number, 
+/**
+ * Their share of all that were allocated.
+ */
+share: number, 
+/**
+ * Of them, to whom the allocator gave such memory by itself: active false sharing, if both threads write.
+ */
+active: number, 
+/**
+ * Whose memory another thread had freed than had allocated it: passive false sharing, if both threads write.
+ */
+passive: number, 
+/**
+ * By caller, those with most first: its name, blocks.
+ */
+sites: Array<[string, number]>, 
+/**
+ * Lines on which samples found two threads that use different bytes, and one that writes; null where nothing was sampled.
+ */
+confirmed: Confirmed | null, };
 
 /**
  * Pages by how many threads accessed them. Their sum is the number of accessed pages.
@@ -1470,6 +2611,56 @@ tested: number,
 missed_below: number, };
 
 /**
+ * A caller.
+ */
+export type SiteFigures = { 
+/**
+ * The site, in the trace.
+ */
+site: SiteId | null, 
+/**
+ * Its name.
+ */
+label: string, 
+/**
+ * What it calls, the most frequent first.
+ */
+operations: Array<string>, 
+/**
+ * Operations.
+ */
+count: number, 
+/**
+ * Bytes that were asked for.
+ */
+requested_bytes: Bytes, 
+/**
+ * Bytes that were given back.
+ */
+freed_bytes: Bytes, 
+/**
+ * How long its operations took, made of those that were timed.
+ */
+time_ns: Duration, 
+/**
+ * System calls within them.
+ */
+syscalls: number, 
+/**
+ * How long these took.
+ */
+syscall_ns: Duration, 
+/**
+ * Page faults within them.
+ */
+faults: number, };
+
+/**
+ * A call site: one distinct call stack of a trace.
+ */
+export type SiteId = number;
+
+/**
  * How much longer the program took for being recorded, as it was measured meanwhile: shares of the time that it would have
  * taken by itself.
  */
@@ -1511,7 +2702,7 @@ contention: number,
  */
 short: boolean, 
 /**
- * Processes whose beginnings and ends took longer too, which nobody measured and `measured` leaves out; 0 where they are
+ * Programs whose beginnings and ends took longer too, which nobody measured and `measured` leaves out; 0 where they are
  * too few to matter: a hundredth of the time, by what one took where it was measured.
  */
 beginnings: number, };
@@ -1589,6 +2780,39 @@ reads: number,
  * That wrote.
  */
 writes: number, };
+
+/**
+ * A thread.
+ */
+export type ThreadFigures = { 
+/**
+ * The process.
+ */
+pid: Pid, 
+/**
+ * The thread.
+ */
+tid: Tid, 
+/**
+ * Its name.
+ */
+name: string, 
+/**
+ * Operations.
+ */
+count: number, 
+/**
+ * Bytes that it asked for.
+ */
+requested_bytes: Bytes, 
+/**
+ * Bytes that it gave back, its own or others'.
+ */
+freed_bytes: Bytes, 
+/**
+ * How long its operations took, made of those that were timed.
+ */
+time_ns: Duration, };
 
 /**
  * A thread's part of the samples of an object.
@@ -1737,6 +2961,85 @@ export type Tid = number;
 export type Time = number;
 
 /**
+ * The distribution of the times of one kind of operations.
+ */
+export type TimeFigures = { 
+/**
+ * How many were timed.
+ */
+timed: number, 
+/**
+ * Half of them took no longer.
+ */
+p50_ns: Duration, 
+/**
+ * 99 % of them took no longer.
+ */
+p99_ns: Duration, 
+/**
+ * The longest of those that were timed took no longer.
+ */
+max_ns: Duration, 
+/**
+ * On average.
+ */
+mean_ns: number, 
+/**
+ * With 95 % confidence it is no further off than this.
+ */
+mean_error_ns: number, };
+
+/**
+ * The allocator's share of the run's time, found in two ways.
+ */
+export type Times = { 
+/**
+ * CPU time of the processes' own work, as the clocks of CPUs saw it.
+ */
+cpu_ns: Duration, 
+/**
+ * How long operations took, made of those that were timed; waits for locks and for a CPU are part of it.
+ */
+operations_ns: Duration, 
+/**
+ * Of that, in system calls that wait (futex, nanosleep, sched_yield) and asleep until `mmap_lock` was free.
+ */
+waited_ns: Duration, 
+/**
+ * Of that, in system calls, ready to run and without a CPU: other programs' time.
+ */
+queued_ns: Duration, 
+/**
+ * The share of CPU time, by timed operations without these waits; null where CPU time is not known, and where probes counted, which take longer than
+ * most operations.
+ */
+timed: Share | null, 
+/**
+ * The same by clocks that found threads within operations.
+ */
+sampled: Share | null, 
+/**
+ * The share of CPU time in loops within operations that wait for another thread, as far as they pause (the instruction `pause`); by the clocks.
+ */
+spinning: Share | null, 
+/**
+ * CPU time of allocations that neither clear nor copy memory, in the allocator's own code and not in the kernel; null where clocks saw nothing.
+ */
+allocating_ns: Duration | null, 
+/**
+ * What counting took, which is left out of `cpu_ns`: the clocks found threads at work on their tables.
+ */
+counting_ns: Duration, 
+/**
+ * Clocks that found a thread at work of the program's.
+ */
+samples: number, 
+/**
+ * Whether the two differ by more than their errors and a tenth.
+ */
+differ: boolean, };
+
+/**
  * What was recorded.
  */
 export type TraceSummary = { 
@@ -1808,6 +3111,36 @@ losses: { [key in string]: number },
  * Whether the trace distinguishes writes.
  */
 written_known: boolean, };
+
+/**
+ * The verdict.
+ */
+export type Verdict = { 
+/**
+ * Whether it is the allocator.
+ */
+answer: Answer, 
+/**
+ * That as a sentence.
+ */
+sentence: string, 
+/**
+ * The share of CPU time within operations, 0 to 1; null where it is not known.
+ */
+time_share: number | null, 
+/**
+ * With 95 % confidence that share is no further off than this; null where it is not known.
+ */
+time_share_error: number | null, 
+/**
+ * The share of the allocator's most resident memory that nobody had asked for at the peak, 0 to 1; null where it is not known.
+ */
+memory_share: number | null, };
+
+/**
+ * Which part of a page is shown first.
+ */
+export type View = "pages" | "allocator";
 
 /**
  * What weights count.

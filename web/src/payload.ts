@@ -57,22 +57,34 @@ async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<ArrayBuffer> {
   return new Response(stream).arrayBuffer();
 }
 
-export async function decode(text: string): Promise<Report> {
+/** The data of a page: what is JSON, and the columns that it refers to. */
+export interface Unpacked {
+  json: gen.Payload | gen.DiffPage;
+  u8(column: Column): Uint8Array;
+  u16(column: Column): Uint16Array;
+  /** of deltas between neighbours, so that they compress */
+  sums(column: Column): Float64Array;
+}
+
+export async function unpack(text: string): Promise<Unpacked> {
   const buffer = await inflate(fromBase64(text));
   const length = new DataView(buffer).getUint32(0, true);
-  const json = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length))) as gen.Payload;
   const base = 4 + length;
-  const u8 = (c: Column) => new Uint8Array(buffer, base + c.offset, c.count);
-  const u16 = (c: Column) => new Uint16Array(buffer.slice(base + c.offset, base + c.offset + 2 * c.count));
-  // Deltas between neighbours, so that they compress; summed here.
-  const sums = (c: Column) => {
-    const deltas = new Int32Array(buffer.slice(base + c.offset, base + c.offset + 4 * c.count));
-    const out = new Float64Array(c.count);
-    let sum = 0;
-    for (let i = 0; i < c.count; i++) out[i] = sum += deltas[i];
-    return out;
+  return {
+    json: JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length))),
+    u8: c => new Uint8Array(buffer, base + c.offset, c.count),
+    u16: c => new Uint16Array(buffer.slice(base + c.offset, base + c.offset + 2 * c.count)),
+    sums: c => {
+      const deltas = new Int32Array(buffer.slice(base + c.offset, base + c.offset + 4 * c.count));
+      const out = new Float64Array(c.count);
+      let sum = 0;
+      for (let i = 0; i < c.count; i++) out[i] = sum += deltas[i];
+      return out;
+    },
   };
+}
 
+export function decode(json: gen.Payload, { u8, u16, sums }: Unpacked): Report {
   const edges = sums(json.interval_edges);
   const binEdges = new Float64Array(json.bins.count + 1);
   for (let b = 0; b <= json.bins.count; b++) {

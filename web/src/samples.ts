@@ -1,6 +1,6 @@
 import { h } from "./dom";
 import * as fmt from "./format";
-import { Flame } from "./flame";
+import { Flame, type FlameKind } from "./flame";
 import type { Filters } from "./filter";
 import type { CountUse, LineTime, Report, SampleUse } from "./payload";
 import { shortName } from "./sharing";
@@ -91,7 +91,7 @@ export class Samples {
 
   constructor(readonly report: Report, readonly filters: Filters) {
     const { samples } = report;
-    this.flame = samples && samples.flame.length ? new Flame(samples) : null;
+    this.flame = samples && samples.flame.length ? new Flame("Flame graph", [flameOf(samples)]) : null;
     this.refresh();
     this.elements = [this.flame?.element, this.tables.childElementCount ? this.tables : null].filter(e => e != null);
   }
@@ -101,6 +101,18 @@ export class Samples {
     const { samples: s, counts } = this.report;
     this.tables.replaceChildren(...[...(s ? (s.time_ns === null ? ofSamples(s, this.filters) : ofTime(s, this.filters)) : []), ...(counts ? ofCounts(counts, this.filters) : [])].filter(e => e !== null));
   }
+}
+
+/** The call chains of samples. */
+function flameOf(s: SampleUse): FlameKind {
+  const timed = s.time_ns !== null;
+  const show = (v: number) => (timed ? fmt.time(v / 1000, 1000) : `${fmt.count(v)} samples`);
+  return {
+    id: "samples", name: "samples", root: "all accesses", show, exact: show,
+    title: timed ? "Flame graph of the time at accesses" : "Flame graph of samples",
+    chains: s.flame.map(c => ({ stack: c.stack.split(";"), value: timed ? c.time_ns ?? 0 : c.samples, error: null })),
+    note: timed ? "Width is time at the instruction, not a number of accesses." : s.weight,
+  };
 }
 
 /** The objects of a list that pass the filters. */

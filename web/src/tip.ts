@@ -11,7 +11,7 @@ export function threadName(report: Report, thread: number | null): string {
   return t.name ? `${t.name} (${t.tid})` : String(t.tid);
 }
 
-function rows(...pairs: [string, string | null][]): HTMLElement {
+export function rows(...pairs: [string, string | null][]): HTMLElement {
   const list = h("dl", {});
   for (const [key, value] of pairs) if (value !== null) list.append(h("dt", {}, key), h("dd", {}, value));
   return list;

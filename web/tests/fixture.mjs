@@ -46,7 +46,7 @@ export function report() {
       footprint: { touched_pages: { exact: 74 }, touched_pages_per_process: { exact: 74 }, page_touches: { exact: 9700 }, peak_working_set_pages: { exact: 20 }, peak_resident_pages: { absent: "the record does not say" }, possibly_others_pages: { exact: 8 }, possibly_others_page_touches: { exact: 80 } },
       unknown: ["Whether a touch was a write (null)."],
       bins: { count: intervals, intervals_per_bin: 1 },
-      samples: null, counts: null, sharing: null,
+      samples: null, counts: null, sharing: null, alloc: null, opens: "pages",
       processes: [{ pid: 7, command: "/bin/prog -x", touched_pages: 74, shared_pages: 0, page_touches: 9700, threads: 2, born_ns: null, died_ns: null, exit_code: null }],
       threads: [{ pid: 7, tid: 7, name: "main" }, { pid: 7, tid: 8, name: "worker" }],
       groups: [
@@ -63,6 +63,7 @@ export function report() {
         object(3, 0x20010, 1, 1, { lane: 2, lane_page: 2, first_touches: [] }),
       ],
       omitted_groups: 0,
+      phases: [], omitted_phases: 0,
       findings: [{ id: "x", title: "table is hot", evidence: "9,000 page touches.", advice: "Keep it near.", groups: [0] }],
     },
     columns: {

@@ -1,47 +1,18 @@
 // Opens the page in a real browser, from a file, with the network watched.
 import assert from "node:assert/strict";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
-import { existsSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { after, before, describe, test } from "node:test";
-import { chromium } from "playwright-core";
+import { writeFile } from "node:fs/promises";
+import { describe, test } from "node:test";
+import { clean, file, open } from "./browser.mjs";
 import { encode, page as build, report, samples, sharing } from "./fixture.mjs";
 
-const executablePath = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(p => p && existsSync(p));
 const GUTTER = 240;
-let browser, folder;
-
-before(async () => {
-  assert.ok(executablePath, "no browser found; hint: apt install chromium, or set CHROMIUM to one");
-  browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
-  folder = await mkdtemp(join(tmpdir(), "varve-page-"));
-});
-after(async () => {
-  await browser?.close();
-  if (folder) await rm(folder, { recursive: true });
-});
-
-/** Opens a page; fails the test at the end if it complained or asked for anything but itself. */
-async function open(t, file, options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, colorScheme: "dark", ...options });
-  const page = await context.newPage();
-  page.complaints = [];
-  page.requests = [];
-  page.on("console", m => { if (["error", "warning"].includes(m.type())) page.complaints.push(m.text()); });
-  page.on("pageerror", e => page.complaints.push(String(e)));
-  page.on("request", r => { if (!r.url().startsWith("file://") || !r.url().endsWith(".html")) page.requests.push(r.url()); });
-  t.after(() => context.close());
-  await page.goto(`file://${file}`);
-  return page;
-}
 
 async function fixture(t, change = () => {}, options) {
   const data = report();
   change(data);
-  const file = join(folder, `${Math.random().toString(36).slice(2)}.html`);
-  await writeFile(file, await build(encode(data)));
-  const page = await open(t, file, options);
+  const path = file();
+  await writeFile(path, await build(encode(data)));
+  const page = await open(t, path, options);
   await page.waitForSelector("canvas.map");
   await page.waitForTimeout(150);
   return page;
@@ -53,11 +24,6 @@ async function hover(page, y, interval) {
   const width = box.width - GUTTER - 10;
   await page.mouse.move(box.x + GUTTER + ((interval + 0.5) / 40) * width, box.y + y * box.height);
   return page.locator(".tip").innerText();
-}
-
-function clean(page) {
-  assert.deepEqual(page.complaints, []);
-  assert.deepEqual(page.requests, []);
 }
 
 describe("the page", () => {
@@ -94,10 +60,53 @@ describe("the page", () => {
     clean(marked);
   });
 
+  test("shows the phases that the program names", async t => {
+    const plain = await fixture(t);
+    assert.equal(await plain.locator("canvas.phases").count(), 0);
+    const band = (name, spans, more = {}) => ({ name, is_event: false, times: spans.length, open: 0, total_ns: 800 * 1_000_000, touched_pages: { exact: 17 }, spans, ...more });
+    const page = await fixture(t, data => {
+      data.head.phases = [
+        band("load <i>input</i>", [[0, 800_000]]),
+        band("solve", [[1_000_000, 2_000_000], [3_000_000, 4_000_000]], { open: 1 }),
+        band("half way", [[2_000_000, 2_000_000]], { is_event: true, total_ns: 0, touched_pages: { absent: "an event has no pages" } }),
+        ...Array.from({ length: 10 }, (_, i) => band(`more ${i}`, [[i, i + 1]], { total_ns: 1000 })),
+      ];
+    });
+    const canvas = page.locator("canvas.phases");
+    const box = await canvas.boundingBox();
+    assert.equal(Math.round(box.height), 11 * 18 + 8);
+    const at = (row, time) => [box.x + GUTTER + time / 4e6 * (box.width - GUTTER - 10), box.y + 4 + 18 * (row + 0.5)];
+    const colours = () => canvas.evaluate((c, places) => {
+      const ratio = window.devicePixelRatio, { left, top } = c.getBoundingClientRect();
+      const { width, height } = c;
+      const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+      copy.drawImage(c, 0, 0);
+      const { data } = copy.getImageData(0, 0, width, height);
+      return places.map(([x, y]) => {
+        const at = 4 * (Math.round((y - top + 4) * ratio) * width + Math.round((x - left) * ratio));
+        return data.slice(at, at + 4).join();
+      });
+    }, [at(0, 400_000), at(0, 900_000), at(1, 1_500_000), at(1, 2_500_000), at(1, 3_500_000)]);
+    const [load, none, first, between, second] = await colours();
+    assert.ok(load === first && first === second && none === between && load !== none);
+    await page.mouse.move(...at(1, 1_500_000));
+    const tip = await page.locator(".tip").innerText();
+    assert.match(tip, /solve[^]*1\.000 s to 2\.000 s[^]*2 times[^]*1 not ended by the program[^]*68 KiB \(17 pages\)/);
+    await page.mouse.move(...at(0, 100_000));
+    assert.match(await page.locator(".tip").innerText(), /load <i>input<\/i>/);
+    await page.mouse.click(...at(1, 1_500_000));
+    await page.waitForTimeout(100);
+    // The run fills the band now, and the other one is out of sight.
+    const [, left, , middle] = await colours();
+    assert.equal(left, none);
+    assert.equal(middle, load);
+    clean(page);
+  });
+
   test("can tell a page that asks the network (negative control)", async t => {
-    const file = join(folder, "bad.html");
-    await writeFile(file, (await build(encode(report()))).replace(/<meta http-equiv[^>]*>/, "").replace("<body>", '<body><img src="http://127.0.0.1:9/x.png">'));
-    const page = await open(t, file);
+    const path = file();
+    await writeFile(path, (await build(encode(report()))).replace(/<meta http-equiv[^>]*>/, "").replace("<body>", '<body><img src="http://127.0.0.1:9/x.png">'));
+    const page = await open(t, path);
     await page.waitForSelector("canvas.map");
     assert.throws(() => clean(page));
   });
@@ -481,9 +490,9 @@ describe("the page", () => {
   });
 
   test("says so when its data is damaged", async t => {
-    const file = join(folder, "damaged.html");
-    await writeFile(file, await build(encode(report()).slice(0, -400)));
-    const page = await open(t, file);
+    const path = file();
+    await writeFile(path, await build(encode(report()).slice(0, -400)));
+    const page = await open(t, path);
     await page.waitForSelector(".fatal[role=alert]");
     assert.match(await page.locator(".fatal[role=alert]").innerText(), /cannot be shown/);
   });

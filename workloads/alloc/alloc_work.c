@@ -3,6 +3,7 @@
  *
  *   churn THREADS SIZE ROUNDS   each thread frees and allocates blocks of SIZE/2 to SIZE at random among 256 of its own
  *   pipe SIZE ROUNDS            one thread allocates batches, another frees them
+ *   relay SIZE ROUNDS           the same by turns: neither has to wait for a lock that the other one holds
  *   grow BYTES SIZE             allocates so many bytes and writes to them, and ends
  *   phases BYTES SIZE           the same, frees all but the last block, and works on for a second of its CPU time
  *   maps BYTES SIZE             maps so many bytes itself, SIZE at a time, uses them, and works on for a second of its CPU time
@@ -11,6 +12,12 @@
  *   plugins LIBRARY ROUNDS      loads a library, has it allocate a block, unloads it and frees the block, so many times
  *   leak ROUNDS READS           each round loses 1,000 blocks of 300 bytes, or where READS is 1 keeps them and reads them all again, and
  *                               frees 1,000 of 1,000 bytes at once; 20 ms a round
+ *   pins BYTES APART            allocates so many bytes in blocks of 256 that it frees, and to 15 of them one of 64 that it keeps, where APART is 1
+ *                               before the others; says how many free bytes the pages of those have, and works on for a second of its CPU time
+ *   replace BYTES SIZE ROUNDS   allocates so many bytes in blocks of SIZE, frees every third, and ROUNDS times frees one at random and allocates
+ *                               another
+ *   counters THREADS PASSED     each thread allocates counters, where PASSED is 1 after it has freed others that the first thread had
+ *                               allocated, and counts for two seconds and a half
  *   threads COUNT               so many threads after each other and at once, each allocating a little, freed by another one
  */
 #include <dlfcn.h>
@@ -76,6 +83,13 @@ static void *churn(void *seed)
 #define BATCH 1000
 static char *batches[2][BATCH];
 static pthread_barrier_t barrier;
+static int by_turns;
+
+static void pass_on(void)
+{
+	if (by_turns)
+		pthread_barrier_wait(&barrier);
+}
 
 static void *consumer(void *unused)
 {
@@ -85,6 +99,7 @@ static void *consumer(void *unused)
 		for (int j = 0; j < BATCH; j++)
 			free(batches[i % 2][j]);
 		freed += BATCH;
+		pass_on();
 	}
 	return NULL;
 }
@@ -102,6 +117,7 @@ static void pipe_through(void)
 		}
 		allocated += BATCH;
 		pthread_barrier_wait(&barrier);
+		pass_on();
 	}
 	pthread_join(other, NULL);
 }
@@ -168,6 +184,33 @@ static void extend(size_t bytes)
 		freed++;
 	}
 	busy(1.0);
+}
+
+static void replace(size_t bytes)
+{
+	size_t count = bytes / size, live = 0;
+	char **all = malloc(count * sizeof(*all));
+	uint64_t state = 1;
+
+	for (size_t i = 0; i < count; i++) {
+		all[i] = malloc(size);
+		work(all[i], size);
+	}
+	for (size_t i = 0; i < count; i++) {
+		if (i % 3)
+			all[live++] = all[i];
+		else
+			free(all[i]);
+	}
+	for (long i = 0; i < rounds; i++) {
+		size_t at = next(&state) % live;
+
+		free(all[at]);
+		all[at] = malloc(size);
+		work(all[at], size);
+	}
+	allocated = 1 + count + rounds;
+	freed = count - live + rounds;
 }
 
 static void *little(void *old)
@@ -270,6 +313,135 @@ static void leak(int reads)
 	}
 }
 
+enum { BRIEF = 256, KEPT = 64, BRIEF_TO_ONE = 15, PAGE = 4096 };
+
+__attribute__((noinline)) static char *keep(void)
+{
+	char *p = malloc(KEPT);
+
+	memset(p, 1, KEPT);
+	allocated++;
+	return p;
+}
+
+/* glibc's chunk of a block of 64 bytes has 80; sparse pages are full to a quarter at most */
+static unsigned long pinned(char **kept, size_t count)
+{
+	uintptr_t page = 0;
+	unsigned long live = 0, free_bytes = 0;
+
+	for (size_t i = 0; i <= count; i++) {
+		uintptr_t at = i < count ? (uintptr_t)kept[i] : UINTPTR_MAX;
+
+		if (at / PAGE != page) {
+			if (live && live <= PAGE / 4)
+				free_bytes += PAGE - live;
+			live = 0;
+			page = at / PAGE;
+		}
+		if (i < count) {
+			uintptr_t here = PAGE - at % PAGE;
+
+			live += here < 80 ? here : 80;
+			if (here < 80) {
+				if (live <= PAGE / 4)
+					free_bytes += PAGE - live;
+				live = 80 - here;
+				page++;
+			}
+		}
+	}
+	return free_bytes;
+}
+
+static void pins(size_t bytes, int apart)
+{
+	size_t count = bytes / BRIEF, keeps = count / BRIEF_TO_ONE;
+	char **brief = malloc(count * sizeof(*brief)), **kept = malloc(keeps * sizeof(*kept));
+	size_t n = 0;
+
+	allocated += 2 + count;
+	if (apart)
+		while (n < keeps)
+			kept[n++] = keep();
+	for (size_t i = 0; i < count; i++) {
+		brief[i] = malloc(BRIEF);
+		work(brief[i], BRIEF);
+		if (n < keeps && i % BRIEF_TO_ONE == 0)
+			kept[n++] = keep();
+	}
+	for (size_t i = 0; i < count; i++)
+		free(brief[i]);
+	freed += count;
+	printf("pinned %lu\n", pinned(kept, n));
+	fflush(stdout);
+	busy(1.0);
+	for (size_t i = 0; i < n; i++)
+		sink += kept[i][0];
+}
+
+enum { COUNTERS = 16, BUSY = 4, MAX_THREADS = 16 };
+
+static pthread_barrier_t together;
+static int is_passed;
+static void *given[MAX_THREADS][COUNTERS];
+static volatile long *counters_of[MAX_THREADS][COUNTERS];
+
+static void *count_up(void *number)
+{
+	long thread = (long)number;
+	volatile long **own = counters_of[thread];
+	struct timespec from, now;
+
+	for (int i = 0; is_passed && i < COUNTERS; i++)
+		free(given[thread][i]);
+	/* All threads one by one in turn */
+	for (int i = 0; i < COUNTERS; i++) {
+		pthread_barrier_wait(&together);
+		own[i] = malloc(sizeof(long));
+		*own[i] = 0;
+	}
+	pthread_barrier_wait(&together);
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	do {
+		for (int i = 0; i < 100000; i++)
+			++*own[i % BUSY];
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (now.tv_sec - from.tv_sec + (now.tv_nsec - from.tv_nsec) / 1e9 < 2.5);
+	pthread_barrier_wait(&together);
+	for (int i = 0; i < COUNTERS; i++)
+		free((void *)own[i]);
+	return NULL;
+}
+
+/* Pairs of counters that begin on one line and belong to two threads: no line has more than two of 32 bytes */
+static int shared_lines(long all)
+{
+	int pairs = 0;
+
+	for (long i = 0; i < all; i++)
+		for (long j = 0; j < i; j++)
+			pairs += i / COUNTERS != j / COUNTERS &&
+				 (uintptr_t)counters_of[i / COUNTERS][i % COUNTERS] / 64 == (uintptr_t)counters_of[j / COUNTERS][j % COUNTERS] / 64;
+	return pairs;
+}
+
+static void counters(long threads)
+{
+	pthread_t all[MAX_THREADS];
+
+	pthread_barrier_init(&together, NULL, threads);
+	for (int i = 0; is_passed && i < COUNTERS; i++)
+		for (long j = 0; j < threads; j++)
+			given[j][i] = malloc(sizeof(long));
+	for (long i = 0; i < threads; i++)
+		pthread_create(&all[i], NULL, count_up, (void *)i);
+	for (long i = 0; i < threads; i++)
+		pthread_join(all[i], NULL);
+	printf("shared %d\n", shared_lines(threads * COUNTERS));
+	allocated = freed = (is_passed ? 2 : 1) * threads * COUNTERS;
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
@@ -285,7 +457,8 @@ int main(int argc, char **argv)
 		churn((void *)1);
 		for (long i = 1; i < threads; i++)
 			pthread_join(all[i], NULL);
-	} else if (!strcmp(mode, "pipe") && argc == 4) {
+	} else if ((!strcmp(mode, "pipe") || !strcmp(mode, "relay")) && argc == 4) {
+		by_turns = mode[0] == 'r';
 		size = strtoul(argv[2], NULL, 10);
 		rounds = atol(argv[3]);
 		pipe_through();
@@ -314,10 +487,19 @@ int main(int argc, char **argv)
 	} else if (!strcmp(mode, "leak") && argc == 4) {
 		rounds = atol(argv[2]);
 		leak(argv[3][0] == '1');
+	} else if (!strcmp(mode, "pins") && argc == 4) {
+		pins(strtoul(argv[2], NULL, 10), argv[3][0] == '1');
+	} else if (!strcmp(mode, "replace") && argc == 5) {
+		size = strtoul(argv[3], NULL, 10);
+		rounds = atol(argv[4]);
+		replace(strtoul(argv[2], NULL, 10));
+	} else if (!strcmp(mode, "counters") && argc == 4 && atol(argv[2]) <= MAX_THREADS) {
+		is_passed = argv[3][0] == '1';
+		counters(atol(argv[2]));
 	} else if (!strcmp(mode, "threads") && argc == 3) {
 		many_threads(atol(argv[2]));
 	} else {
-		fprintf(stderr, "usage: alloc_work churn|pipe|grow|phases|maps|extend|hold|plugins|leak|threads ...\n");
+		fprintf(stderr, "usage: alloc_work churn|pipe|relay|grow|phases|maps|extend|hold|plugins|leak|pins|replace|counters|threads ...\n");
 		return 2;
 	}
 	fprintf(stderr, "%lu %lu\n", allocated, freed);

@@ -26,9 +26,16 @@ struct block {
 	struct block *next;
 };
 
-static __thread struct block *lists[CLASSES] __attribute__((tls_model("initial-exec")));
-static __thread char *chunk __attribute__((tls_model("initial-exec")));
-static __thread size_t left __attribute__((tls_model("initial-exec")));
+#ifdef SICK_SHARED
+/* One memory for all threads, so that their blocks lie side by side */
+#define OWN
+#else
+#define OWN __thread __attribute__((tls_model("initial-exec")))
+#endif
+
+static OWN struct block *lists[CLASSES];
+static OWN char *chunk;
+static OWN size_t left;
 
 #ifdef SICK_MAPPING
 /* With the variable SICK_CPU it says at the end what CPU time its calls of munmap took, by the thread's own clock */
@@ -82,6 +89,59 @@ static void enter(void)
 static void leave(void)
 {
 	pthread_mutex_unlock(&lock);
+}
+#elif defined(SICK_SPIN)
+/* The same lock, for which threads wait in a loop; it says at the end what CPU time that took, by their own clocks */
+static char lock;
+static unsigned long spinning_ns;
+
+static unsigned long thread_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return now.tv_sec * 1000000000ul + now.tv_nsec;
+}
+
+__attribute__((destructor)) static void end(void)
+{
+	dprintf(2, "spun %lu\n", spinning_ns);
+}
+
+static void enter(void)
+{
+	static const struct timespec moment = { 0, 50000 };
+	static unsigned count;
+
+	if (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE)) {
+		unsigned long from = thread_ns();
+
+		do {
+			while (__atomic_load_n(&lock, __ATOMIC_RELAXED))
+				__builtin_ia32_pause();
+		} while (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE));
+		__sync_fetch_and_add(&spinning_ns, thread_ns() - from);
+	}
+	if (++count % 8 == 0)
+		nanosleep(&moment, NULL);
+}
+
+static void leave(void)
+{
+	__atomic_clear(&lock, __ATOMIC_RELEASE);
+}
+#elif defined(SICK_SHARED)
+static char lock;
+
+static void enter(void)
+{
+	while (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE))
+		;
+}
+
+static void leave(void)
+{
+	__atomic_clear(&lock, __ATOMIC_RELEASE);
 }
 #else
 static void enter(void)
@@ -154,6 +214,62 @@ static void *from_chunk(size_t bytes)
 	return p;
 }
 
+#ifdef SICK_RANDOM
+/*
+ * Of four allocations three get one of the free blocks of their size at random, and one what was freed last; it says how many at the end. For
+ * one thread at a time
+ */
+static struct {
+	struct block **free;
+	size_t count, room;
+} pools[CLASSES];
+static unsigned long at_random, chosen;
+
+__attribute__((destructor)) static void say(void)
+{
+	dprintf(2, "random %lu of %lu\n", at_random, chosen);
+}
+
+static void give(int class, void *p)
+{
+	if (pools[class].count == pools[class].room) {
+		size_t room = pools[class].room ? pools[class].room * 2 : 4096;
+		struct block **larger = map(room * sizeof(*larger));
+
+		if (!larger)
+			return;
+		if (pools[class].count)
+			memcpy(larger, pools[class].free, pools[class].count * sizeof(*larger));
+		pools[class].free = larger;
+		pools[class].room = room;
+	}
+	pools[class].free[pools[class].count++] = p;
+}
+
+static void *choose(int class)
+{
+	static uint64_t state = 88172645463325252;
+	struct block **free = pools[class].free;
+	size_t count = pools[class].count, at = count - 1;
+	void *p;
+
+	if (!count)
+		return NULL;
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	chosen++;
+	if (state % 4) {
+		at = (state >> 8) % count;
+		at_random++;
+	}
+	p = free[at];
+	free[at] = free[count - 1];
+	pools[class].count--;
+	return p;
+}
+#endif
+
 static void *aligned(size_t alignment, size_t size)
 {
 	size_t whole = size;
@@ -185,6 +301,11 @@ static void *aligned(size_t alignment, size_t size)
 		return h + 1;
 	}
 #endif
+#ifdef SICK_RANDOM
+	p = class < CLASSES ? choose(class) : NULL;
+	if (p)
+		return p;
+#endif
 	if (class < CLASSES * 2 && class < CLASSES && lists[class]) {
 		p = (char *)lists[class];
 		lists[class] = lists[class]->next;
@@ -205,6 +326,10 @@ void *malloc(size_t size)
 	enter();
 	p = aligned(16, size ? size : 1);
 	leave();
+#ifdef SICK_CLEARING
+	if (p && size >= 32768)
+		memset(p, 0, size);
+#endif
 	return p;
 }
 
@@ -225,10 +350,15 @@ void free(void *p)
 #endif
 	enter();
 	class = class_of(&size);
+#ifdef SICK_RANDOM
+	if (class < CLASSES)
+		give(class, p);
+#else
 	if (class < CLASSES) {
 		((struct block *)p)->next = lists[class];
 		lists[class] = p;
 	}
+#endif
 	leave();
 #ifdef SICK_STORM
 	/* Gives the pages back, and takes them again a moment later */

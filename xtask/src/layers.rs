@@ -7,7 +7,12 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crates that read traces and ask for owners.
-const READERS: [&str; 3] = ["varve-trace", "varve-objects", "varve-analyse"];
+const READERS: [&str; 4] = [
+    "varve-trace",
+    "varve-objects",
+    "varve-analyse",
+    "varve-tier",
+];
 /// What reads debug information and unwinds.
 const DEBUGGERS: [&str; 5] = ["gimli", "addr2line", "framehop", "object", "varve-symbols"];
 

@@ -175,6 +175,8 @@ fn build_varve(places: &Places) -> Result<PathBuf> {
         "varve-preload",
         "-p",
         "varve-qemu-counter",
+        "-p",
+        "varve-snmalloc",
     ]))?;
     let varve = places.target.join("release/varve");
     if varve.is_file() {

@@ -20,6 +20,8 @@ pub struct Run {
     pub peak_bytes: Bytes,
     /// Resident memory on average.
     pub mean_bytes: Bytes,
+    /// Page faults.
+    pub faults: u64,
     /// A figure that the program printed.
     pub metric: Option<f64>,
 }
@@ -169,10 +171,24 @@ pub fn compare(command: Vec<String>, rounds: u32, mut all: Vec<Compared>) -> Com
 /// The figure that is not known of every run.
 const RESIDENT: &str = "resident memory for what was asked for";
 
-/// Figures of a recorded run, by name: what more of them means more work or memory.
-fn figures(of: &Judgement) -> Vec<(String, f64, String)> {
+/// Usable bytes for each that was asked for, at the peak; runs are recorded by the preload library, which knows it.
+fn usable_for_each(of: &Judgement) -> f64 {
+    let lost = of.memory.internal_fragmentation.unwrap_or(0.0);
+    1.0 / (1.0 - lost).max(0.01)
+}
+
+/// Page faults of a run from its start to its end: the median.
+fn faults(runs: &[Run]) -> u64 {
+    let mut faults: Vec<u64> = runs.iter().map(|run| run.faults).collect();
+    faults.sort_unstable();
+    faults.get(faults.len() / 2).copied().unwrap_or(0)
+}
+
+/// Figures of its runs and of the recorded one, by name: what more of them means more work or memory.
+fn figures(runs: &[Run], of: &Judgement) -> Vec<(String, f64, String)> {
     let count: u64 = of.operations.values().map(|o| o.count).sum();
     let each = |n: u64| n as f64 / count.max(1) as f64;
+    let faults = faults(runs);
     // Of little memory any ratio is chance.
     let resident = of.memory.peak_heap_resident_bytes;
     let is_much = resident.is_some_and(|r| r.0 > 8 << 20);
@@ -184,17 +200,9 @@ fn figures(of: &Judgement) -> Vec<(String, f64, String)> {
             format::count(of.faults.inside),
         ),
         (
-            "page faults elsewhere (first touches of fresh memory)".to_owned(),
-            of.faults.outside as f64,
-            format::count(of.faults.outside),
-        ),
-        (
             "usable memory for what was asked for".to_owned(),
-            1.0 / (1.0 - of.memory.internal_fragmentation).max(0.01),
-            format!(
-                "{:.2} times",
-                1.0 / (1.0 - of.memory.internal_fragmentation).max(0.01)
-            ),
+            usable_for_each(of),
+            format!("{:.2} times", usable_for_each(of)),
         ),
         (
             "time of an operation".to_owned(),
@@ -206,7 +214,27 @@ fn figures(of: &Judgement) -> Vec<(String, f64, String)> {
             of.time.waited_ns.0 as f64 / 1e6,
             format::duration(of.time.waited_ns),
         ),
+        (
+            "page faults of a whole run (with first touches of fresh memory)".to_owned(),
+            faults as f64,
+            format::count(faults),
+        ),
     ];
+    found.extend(of.faults.behind.map(|behind| {
+        (
+            "page faults at fresh memory of the allocator's, outside of operations".to_owned(),
+            behind as f64,
+            format::count(behind),
+        )
+    }));
+    found.extend(of.mmap_lock.as_ref().map(|lock| {
+        let all = Duration(lock.time_ns.0.saturating_add(lock.outside_ns.0));
+        (
+            "waits for mmap_lock".to_owned(),
+            all.0 as f64 / 1e6,
+            format::duration(all),
+        )
+    }));
     found.extend(blowup.map(|times| (RESIDENT.to_owned(), times, format!("{times:.2} times"))));
     for call in &of.syscalls {
         found.push((
@@ -236,9 +264,9 @@ fn why(of: &Compared, best: &Compared) -> Vec<String> {
     if !worse || of.name == best.name {
         return Vec::new();
     }
-    let others = figures(others);
+    let others = figures(&best.runs, others);
     let mut found: Vec<(f64, String)> = Vec::new();
-    for (name, value, text) in figures(own) {
+    for (name, value, text) in figures(&of.runs, own) {
         let other = others.iter().find(|(n, ..)| *n == name);
         if other.is_none() && name == RESIDENT {
             continue;
@@ -260,7 +288,9 @@ fn why(of: &Compared, best: &Compared) -> Vec<String> {
 }
 
 fn advice(all: &[Compared]) -> (String, Option<String>) {
-    let own = all.iter().find(|a| a.library.is_none());
+    let own = all
+        .iter()
+        .find(|a| a.library.is_none() && a.failed.is_none());
     let Some((best, own)) = all.first().zip(own) else {
         return ("No allocator could be compared.".to_owned(), None);
     };

@@ -3,13 +3,15 @@
 //! Bounds are such that programs of each kind with a healthy allocator get none; `tests/alloc` has both.
 
 use serde::Serialize;
+use ts_rs::TS;
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
 use crate::Judgement;
+use crate::figures::allocates;
 
 /// Something that is wrong.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct Diagnosis {
     /// A word that stays the same.
     pub id: &'static str,
@@ -19,8 +21,10 @@ pub struct Diagnosis {
     pub evidence: String,
     /// What helps.
     pub advice: String,
-    /// The share of CPU time, or of the most resident memory, that it costs: 0 to 1.
+    /// What it costs, as a share: 0 to 1.
     pub share: f64,
+    /// Of what that is a share.
+    pub share_of: &'static str,
     /// Whether it is the program's own doing: no other allocator helps.
     pub by_program: bool,
 }
@@ -31,12 +35,30 @@ const CALLS_SHARE: f64 = 0.05;
 const WAITS_SHARE: f64 = 0.25;
 /// ... where they are so much of the CPU time.
 const WAITS_OF_CPU: f64 = 0.1;
+/// A block of so many bytes is large.
+const LARGE: Bytes = Bytes(32 << 10);
+/// An allocation that only finds memory takes no longer.
+const SLOW: Duration = Duration(1_000);
+/// Of fewer that were timed nothing is said.
+const FEW_TIMED: u64 = 5;
 /// Waste of so much of what blocks could hold is too much.
 const WASTE: f64 = 0.25;
 /// Memory below this is not worth a word.
 const MUCH_MEMORY: u64 = 8 << 20;
 /// So much more resident memory than blocks hold is too much.
 const BLOWUP: f64 = 1.6;
+/// So much of the resident memory on pages that are nearly empty is worth a word.
+const SPARSE: f64 = 0.25;
+/// So much of the time at accesses on lines that threads share falsely is ...
+const SHARED_TIME: f64 = 0.02;
+/// ... where at least this share of such lines has blocks that came to lie beside another thread's.
+const SHARED_LINES: f64 = 0.5;
+/// So much of what was reused lies far from what was used before ...
+const SCATTERED: f64 = 0.5;
+/// ... where so many blocks were looked at ...
+const FEW_CHOICES: u64 = 100;
+/// ... and so many are allocated in a second of CPU time.
+const OFTEN: f64 = 10_000.0;
 /// What leaks is allocated in so many quarters of the run ...
 const LEAKING_QUARTERS: u32 = 3;
 /// ... and sampled so often ...
@@ -55,8 +77,12 @@ pub(crate) fn diagnose(judgement: &Judgement) -> Vec<Diagnosis> {
         storm(judgement),
         mapping(judgement),
         lock(judgement),
+        slow_large(judgement),
         waste(judgement),
         kept(judgement),
+        sparse(judgement),
+        false_sharing(judgement),
+        random(judgement),
         leak(judgement),
     ]
     .into_iter()
@@ -110,6 +136,7 @@ fn storm(judgement: &Judgement) -> Option<Diagnosis> {
         ),
         advice: "Let it keep what is free for longer (jemalloc: MALLOC_CONF=dirty_decay_ms:10000; mimalloc: MIMALLOC_PURGE_DELAY; glibc: M_TRIM_THRESHOLD), or take another allocator.".into(),
         share,
+        share_of: "the CPU time",
         by_program: false,
     })
 }
@@ -154,13 +181,20 @@ fn mapping(judgement: &Judgement) -> Option<Diagnosis> {
         ),
         advice: advice.into(),
         share,
+        share_of: "the CPU time",
         by_program: false,
     })
 }
 
 /// Threads wait for each other.
 fn lock(judgement: &Judgement) -> Option<Diagnosis> {
-    let waited = judgement.time.waited_ns;
+    let lock = judgement.mmap_lock.as_ref();
+    let of_kernel = lock.map_or(Duration(0), |lock| lock.time_ns);
+    let cpu = judgement.time.cpu_ns.0.max(1) as f64;
+    // Loops that wait for a thread take CPU time.
+    let looping = judgement.time.spinning.map_or(0.0, |share| share.share) * cpu;
+    let spun = lock.map_or(0, |lock| lock.spun_ns.0) + looping as u64;
+    let waited = Duration(judgement.time.waited_ns.0.saturating_add(spun));
     // What others' programs take of the CPUs is no wait for a lock, and not the operations' time.
     let queued = judgement.time.queued_ns;
     let all = judgement
@@ -169,28 +203,101 @@ fn lock(judgement: &Judgement) -> Option<Diagnosis> {
         .0
         .saturating_sub(queued.0)
         .max(1) as f64;
-    let of_cpu = waited.0 as f64 / judgement.time.cpu_ns.0.max(1) as f64;
+    let of_cpu = waited.0 as f64 / cpu;
     if (waited.0 as f64) / all < WAITS_SHARE || of_cpu < WAITS_OF_CPU {
         return None;
+    }
+    let threads = judgement.threads.iter().filter(|t| t.count > 100).count() as u64;
+    let who = match threads {
+        1 => "1 thread allocates".to_owned(),
+        threads => format!("{} threads allocate", format::count(threads)),
+    };
+    let each = format::duration(Duration((of_cpu * 1e9) as u64));
+    let id = "lock";
+    let share = of_cpu.min(1.0);
+    let share_of = "the CPU time";
+    if let Some(lock) = lock.filter(|_| of_kernel.0 * 2 > waited.0) {
+        let from = lock.sites.first();
+        let from = from.map_or_else(String::new, |(site, _)| {
+            format!(" Most of them come from {site}.")
+        });
+        return Some(Diagnosis {
+            id,
+            title: "its threads wait for the lock of the process's mappings (mmap_lock), as it maps and unmaps memory again and again".into(),
+            evidence: format!(
+                "{who}; their operations waited {} for locks, {} of it {} for mmap_lock, {each} for each second of CPU time.{from}",
+                format::duration(waited),
+                format::duration(of_kernel),
+                format::counted(lock.waits, "time"),
+            ),
+            advice: "Have it map less often: let it keep what is free (glibc: MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_; jemalloc: MALLOC_CONF=retain:true,dirty_decay_ms:10000), or keep large blocks instead of freeing them.".into(),
+            share,
+            share_of,
+            by_program: false,
+        });
     }
     let (count, _, _) = calls(
         judgement,
         &["futex", "sched_yield", "nanosleep", "clock_nanosleep"],
     );
-    let threads = judgement.threads.iter().filter(|t| t.count > 100).count() as u64;
+    let mut besides = String::new();
+    if looping > 0.0 {
+        let looping = format::duration(Duration(looping as u64));
+        besides.push_str(&format!(", and {looping} in loops that pause"));
+    }
+    if of_kernel.0 > 0 {
+        let of_kernel = format::duration(of_kernel);
+        besides.push_str(&format!(", and {of_kernel} for mmap_lock"));
+    }
+    let in_kernel = lock.map_or(0, |lock| lock.time_ns.0.saturating_sub(lock.spun_ns.0));
+    let asleep = Duration(judgement.time.waited_ns.0.saturating_sub(in_kernel));
     Some(Diagnosis {
-        id: "lock",
+        id,
         title: "its threads wait for each other's locks".into(),
         evidence: format!(
-            "{} allocate; their operations waited {} in {} (futex, sched_yield, nanosleep), {} for each second of CPU time.{}",
-            format::counted(threads, "thread"),
-            format::duration(waited),
+            "{who}; their operations waited {} in {} (futex, sched_yield, nanosleep){besides}: {each} for each second of CPU time.{}",
+            format::duration(asleep),
             format::counted(count, "system call"),
-            format::duration(Duration((of_cpu * 1e9) as u64)),
             most_of(judgement, "futex"),
         ),
         advice: "Take an allocator with caches for each thread (jemalloc, mimalloc, tcmalloc), or have each thread reuse its own blocks.".into(),
-        share: of_cpu.min(1.0),
+        share,
+        share_of,
+        by_program: false,
+    })
+}
+
+/// Large blocks take the allocator long by itself.
+fn slow_large(judgement: &Judgement) -> Option<Diagnosis> {
+    let large = judgement.classes.iter().filter(|c| c.bytes >= LARGE);
+    let (mut count, mut timed, mut time) = (0, 0, 0);
+    for class in large.filter(|c| c.timed > 0) {
+        count += class.count;
+        timed += class.timed;
+        time += class.time_ns.0;
+    }
+    // A long operation may have waited for a CPU, or for the kernel: clocks know how much of it ran in the allocator.
+    let cpu = judgement.time.cpu_ns.0.max(1) as f64;
+    let own = time.min(judgement.time.allocating_ns?.0);
+    let mean = Duration(own / count.max(1));
+    let share = own as f64 / cpu;
+    if share < CALLS_SHARE || timed < FEW_TIMED || mean < SLOW {
+        return None;
+    }
+    Some(Diagnosis {
+        id: "slow_large",
+        title: "it takes long to allocate large blocks".into(),
+        evidence: format!(
+            "{} of {} and more took {} each outside of the kernel, {} of the CPU time (made of {} that were timed; calloc and realloc are not among them).",
+            format::counted(count, "block"),
+            format::bytes(LARGE),
+            format::duration(mean),
+            percent(share),
+            format::count(timed),
+        ),
+        advice: "See that it does not clear or check what it gives out (its options), keep large blocks instead of freeing them, or take another allocator.".into(),
+        share,
+        share_of: "the CPU time",
         by_program: false,
     })
 }
@@ -198,14 +305,15 @@ fn lock(judgement: &Judgement) -> Option<Diagnosis> {
 /// Blocks are much larger than what was asked for.
 fn waste(judgement: &Judgement) -> Option<Diagnosis> {
     let memory = &judgement.memory;
-    let wasted = memory.peak_usable_bytes.0 - memory.peak_requested_bytes.0;
-    if memory.internal_fragmentation < WASTE || wasted < MUCH_MEMORY {
+    let (usable, lost) = (memory.peak_usable_bytes?, memory.internal_fragmentation?);
+    let wasted = usable.0 - memory.peak_requested_bytes.0;
+    if lost < WASTE || wasted < MUCH_MEMORY {
         return None;
     }
-    let worst = judgement
-        .classes
-        .iter()
-        .max_by_key(|c| c.usable_bytes.0 - c.requested_bytes.0.min(c.usable_bytes.0));
+    let worst = judgement.classes.iter().max_by_key(|c| {
+        let usable = c.usable_bytes.unwrap_or_default();
+        usable.0.saturating_sub(c.requested_bytes.0)
+    });
     let worst = worst.map_or_else(String::new, |class| {
         let mean = class.requested_bytes.0 / class.count.max(1);
         format!(
@@ -220,16 +328,17 @@ fn waste(judgement: &Judgement) -> Option<Diagnosis> {
         evidence: format!(
             "At the peak the program had asked for {} and got blocks of {}: {} of that is lost.{worst}",
             format::bytes(memory.peak_requested_bytes),
-            format::bytes(memory.peak_usable_bytes),
-            percent(memory.internal_fragmentation),
+            format::bytes(usable),
+            percent(lost),
         ),
         advice: "Ask for sizes that its classes have, or take an allocator with finer classes."
             .into(),
         share: wasted as f64
             / memory
                 .peak_heap_resident_bytes
-                .map_or(memory.peak_usable_bytes.0, |r| r.0)
+                .map_or(usable.0, |r| r.0)
                 .max(1) as f64,
+        share_of: "the resident memory",
         by_program: false,
     })
 }
@@ -242,7 +351,7 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
     if kept < MUCH_MEMORY {
         return None;
     }
-    let peak = memory.peak_usable_bytes.0.max(1);
+    let peak = memory.peak_usable_bytes?.0.max(1);
     if (kept + peak) as f64 / peak as f64 >= BLOWUP && resident as f64 / peak as f64 >= BLOWUP {
         return Some(Diagnosis {
             id: "blowup",
@@ -255,6 +364,7 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
             ),
             advice: "Take an allocator that gives freed blocks back to all threads, or limit its heaps (glibc: MALLOC_ARENA_MAX=2).".into(),
             share: (resident - peak) as f64 / resident as f64,
+            share_of: "the resident memory",
             by_program: false,
         });
     }
@@ -269,10 +379,121 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
             ),
             advice: "Have it give free memory back: malloc_trim(0) with glibc, or an allocator that does so by itself (jemalloc with background_thread:true, mimalloc).".into(),
             share: kept as f64 / resident.max(1) as f64,
+            share_of: "the resident memory",
             by_program: false,
         });
     }
     None
+}
+
+/// Pages that cannot be given back for a few blocks on each.
+fn sparse(judgement: &Judgement) -> Option<Diagnosis> {
+    let pages = judgement.pages.as_ref()?;
+    let then = &pages.sparsest;
+    let pinned = then.sparse_pinned_bytes;
+    let share = pinned.0 as f64 / then.resident_bytes.0.max(1) as f64;
+    if pinned.0 < MUCH_MEMORY || share < SPARSE {
+        return None;
+    }
+    let most = pages.pinned_by.first().filter(|by| by.pinned.bytes.0 > 0);
+    let by = most.map_or_else(String::new, |by| {
+        format!(
+            " Most of it is kept by blocks of {}: {} ± {}, half of it by blocks of the last {}.",
+            by.label,
+            format::bytes(by.pinned.bytes),
+            format::bytes(by.pinned.error_bytes),
+            format::duration(by.age_p50_ns),
+        )
+    });
+    Some(Diagnosis {
+        id: "sparse_pages",
+        title: "a few blocks on each page keep much free memory resident".into(),
+        evidence: format!(
+            "At {} the blocks on {} filled a quarter of each at most: {} free that cannot be given back, {} of the resident memory.{by}",
+            format::duration(then.time_ns),
+            format::counted(then.sparse_pages, "page"),
+            format::bytes(pinned),
+            percent(share),
+        ),
+        advice: "Allocate what lives long apart from what is freed soon: from an arena or pool of its own, or before the rest. Allocators differ in how they mix lifetimes: `varve alloc compare` shows it.".into(),
+        share,
+        share_of: "the resident memory",
+        by_program: false,
+    })
+}
+
+/// Threads that write to different blocks on one cache line.
+fn false_sharing(judgement: &Judgement) -> Option<Diagnosis> {
+    let lines = &judgement.lines;
+    let confirmed = lines.confirmed.as_ref()?;
+    if confirmed.share < SHARED_TIME
+        || (lines.blocks as f64) < SHARED_LINES * confirmed.lines as f64
+    {
+        return None;
+    }
+    // Of what lies on the confirmed lines the names are known; of the others who allocated most.
+    let whose = match confirmed.names.as_slice() {
+        [] => {
+            let most = lines.sites.first();
+            most.map_or_else(String::new, |(name, _)| {
+                format!(" Most such blocks come from {name}.")
+            })
+        }
+        names => format!(" On them lie: {}.", names.join("; ")),
+    };
+    let how = match lines.active >= lines.passive {
+        true => "the allocator gave parts of one line to several threads by itself",
+        false => "threads reused what they had freed for others",
+    };
+    Some(Diagnosis {
+        id: "false_sharing",
+        title: "blocks of several threads lie on the same cache lines, and the threads write there".into(),
+        evidence: format!(
+            "{} came to lie on a line with a block of another thread ({} active, {} passive): {how}. Samples found {} where threads use different bytes, with {} of the time at accesses.{whose}",
+            format::counted(lines.blocks, "block"),
+            format::count(lines.active),
+            format::count(lines.passive),
+            format::counted(confirmed.lines, "line"),
+            percent(confirmed.share.min(1.0)),
+        ),
+        advice: "Take an allocator with heaps for each thread (jemalloc, mimalloc, tcmalloc), or ask for whole lines: aligned_alloc(64, ...) with sizes that are multiples of 64.".into(),
+        share: confirmed.share.min(1.0),
+        share_of: "the time at accesses",
+        by_program: false,
+    })
+}
+
+/// Blocks that the caches and the TLB hold are free, and others are given out.
+fn random(judgement: &Judgement) -> Option<Diagnosis> {
+    let choice = &judgement.choice;
+    let far = choice.far.filter(|_| choice.blocks >= FEW_CHOICES)?;
+    let allocations = judgement
+        .operations
+        .iter()
+        .filter(|(name, _)| allocates(name));
+    let allocations: u64 = allocations.map(|(_, of)| of.count).sum();
+    let seconds = judgement.time.cpu_ns.0 as f64 / 1e9;
+    if far.share - far.error < SCATTERED || (allocations as f64) < OFTEN * seconds {
+        return None;
+    }
+    let most = choice.sites.first();
+    let from = most.map_or_else(String::new, |(name, _)| {
+        format!(" Most of them are allocated by {name}.")
+    });
+    Some(Diagnosis {
+        id: "random_choice",
+        title: "it gives out free blocks from all over the heap, as if at random, and not those that were used last".into(),
+        evidence: format!(
+            "Of {} that a thread allocated soon after it had freed others of their size, {} ± {} lay 64 KiB and more away from these and from the block that it had allocated before: they are in no cache and no TLB when they are used.{from}",
+            format::counted(choice.blocks, "sampled block"),
+            percent(far.share),
+            percent(far.error),
+        ),
+        advice: "Some allocators do so for safety (DieHarder). Where that is not wanted, take one that gives out what was freed last (glibc, jemalloc, tcmalloc, mimalloc), or keep such blocks instead of freeing them.".into(),
+        share: far.share,
+        share_of: "the small blocks that are reused",
+        by_program: false,
+    })
 }
 
 /// What is allocated throughout the run, never freed and never touched again is lost. That it is needed nobody can exclude, but nobody
@@ -315,6 +536,7 @@ fn leak(judgement: &Judgement) -> Option<Diagnosis> {
         ),
         advice: "Free it where its last user ends; `varve alloc report --folded never-freed` has the call stacks. This is the program's, and no other allocator helps.".into(),
         share: share.min(1.0),
+        share_of: "the memory at the peak",
         by_program: true,
     })
 }

@@ -1,30 +1,44 @@
 //! Figures: sums and distributions of the tables.
 
 mod blocks;
+mod choice;
+mod estimate;
+mod lines;
 mod memory;
 mod operations;
+mod pages;
 mod time;
 
 use serde::Serialize;
+use ts_rs::TS;
+use varve_analyse::Analysis;
 use varve_model::{Bytes, Duration, Loss, Pid, SiteId, Tid, Time};
 use varve_trace::{Manifest, Trace, TraceError};
 
-pub use self::blocks::{BlockSite, Blocks, Estimate, Idle};
+pub use self::blocks::idle::Idle;
+pub use self::blocks::{BlockSite, Blocks};
+pub use self::choice::Choice;
+use self::estimate::CONFIDENCE;
+pub use self::estimate::Estimate;
+pub(crate) use self::lines::asks_samples;
+pub use self::lines::{Confirmed, SharedLines};
+pub(crate) use self::operations::allocates;
+pub use self::pages::{Fill, HeapPages, LastTouch, Pinning};
 use crate::read::Tables;
 use crate::verdict::Verdict;
 use crate::{About, Judgement, SCHEMA, allocator_name};
 
 /// Operations of one name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TS)]
 pub struct OperationFigures {
     /// How many.
     pub count: u64,
     /// Bytes that were asked for, or given back.
     pub requested_bytes: Bytes,
-    /// Usable bytes of those blocks.
-    pub usable_bytes: Bytes,
-    /// Blocks that began where none had begun before.
-    pub fresh: u64,
+    /// Usable bytes of those blocks; null where the allocator does not say it.
+    pub usable_bytes: Option<Bytes>,
+    /// Blocks that began where none had begun before; null where probes counted.
+    pub fresh: Option<u64>,
     /// While several threads allocated.
     pub parallel: u64,
     /// There was nothing to be had.
@@ -35,10 +49,12 @@ pub struct OperationFigures {
     pub time_ns: Duration,
     /// How long one took on average.
     pub mean_ns: f64,
+    /// With 95 % confidence both are no further off than this share of them, as the few that were timed stand for all.
+    pub time_error: f64,
 }
 
 /// A share that was measured on a part of the whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Share {
     /// 0 to 1.
     pub share: f64,
@@ -46,21 +62,39 @@ pub struct Share {
     pub error: f64,
 }
 
+impl Share {
+    /// The share of a whole of which so many were sampled, and of these so many belong to the part; None where none were.
+    pub(crate) fn of(part: u64, sampled: u64) -> Option<Share> {
+        let share = (sampled > 0).then(|| part as f64 / sampled as f64)?;
+        let error = CONFIDENCE * (share * (1.0 - share) / sampled as f64).sqrt();
+        Some(Share {
+            share,
+            // Of none, three could have been missed (the rule of three).
+            error: error.max(3.0 / sampled as f64).min(1.0),
+        })
+    }
+}
+
 /// The allocator's share of the run's time, found in two ways.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Times {
     /// CPU time of the processes' own work, as the clocks of CPUs saw it.
     pub cpu_ns: Duration,
     /// How long operations took, made of those that were timed; waits for locks and for a CPU are part of it.
     pub operations_ns: Duration,
-    /// Of that, in system calls that wait: futex, nanosleep, sched_yield.
+    /// Of that, in system calls that wait (futex, nanosleep, sched_yield) and asleep until `mmap_lock` was free.
     pub waited_ns: Duration,
     /// Of that, in system calls, ready to run and without a CPU: other programs' time.
     pub queued_ns: Duration,
-    /// The share of CPU time, by timed operations without these waits; null where CPU time is not known.
+    /// The share of CPU time, by timed operations without these waits; null where CPU time is not known, and where probes counted, which take longer than
+    /// most operations.
     pub timed: Option<Share>,
     /// The same by clocks that found threads within operations.
     pub sampled: Option<Share>,
+    /// The share of CPU time in loops within operations that wait for another thread, as far as they pause (the instruction `pause`); by the clocks.
+    pub spinning: Option<Share>,
+    /// CPU time of allocations that neither clear nor copy memory, in the allocator's own code and not in the kernel; null where clocks saw nothing.
+    pub allocating_ns: Option<Duration>,
     /// What counting took, which is left out of `cpu_ns`: the clocks found threads at work on their tables.
     pub counting_ns: Duration,
     /// Clocks that found a thread at work of the program's.
@@ -70,17 +104,20 @@ pub struct Times {
 }
 
 impl Times {
-    /// The share that is believed: the clocks' where there are enough of them, as nothing is added to the operations then.
+    /// The share that is believed: the clocks' where there are enough of them, as nothing is added to the operations then; else the one of less error, as an
+    /// operation that was timed may have waited for a CPU.
     #[must_use]
-    pub fn share(&self) -> Option<f64> {
-        let enough = self.samples >= 200;
-        let sampled = self.sampled.filter(|_| enough).or(self.timed);
-        sampled.or(self.sampled).map(|s| s.share)
+    pub fn share(&self) -> Option<Share> {
+        if self.samples >= 200 {
+            return self.sampled;
+        }
+        let both = self.sampled.into_iter().chain(self.timed);
+        both.min_by(|a, b| a.error.total_cmp(&b.error))
     }
 }
 
 /// The distribution of the times of one kind of operations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TS)]
 pub struct TimeFigures {
     /// How many were timed.
     pub timed: u64,
@@ -92,10 +129,12 @@ pub struct TimeFigures {
     pub max_ns: Duration,
     /// On average.
     pub mean_ns: f64,
+    /// With 95 % confidence it is no further off than this.
+    pub mean_error_ns: f64,
 }
 
 /// System calls of one name within operations.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct CallFigures {
     /// Its name.
     pub name: String,
@@ -116,25 +155,49 @@ pub struct CallFigures {
 }
 
 /// Page faults.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Faults {
     /// Within operations.
     pub inside: u64,
-    /// Elsewhere: most are first touches of what was allocated.
+    /// Elsewhere.
     pub outside: u64,
+    /// Of these, first touches of pages that the allocator had mapped: fresh memory whose price the program pays later. Null where it is not known which
+    /// pages are the allocator's.
+    pub behind: Option<u64>,
     /// Within operations, for each.
     pub per_operation: f64,
 }
 
+/// Waits for `mmap_lock`, the lock of a process's mappings: system calls that map and unmap hold it, and page faults may ask for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TS)]
+pub struct LockWaits {
+    /// How often an operation had to wait for it, because another thread of its process held it.
+    pub waits: u64,
+    /// How long in all, without the time in which the thread was ready to run and had no CPU.
+    pub time_ns: Duration,
+    /// Of that, in waits in which the thread kept its CPU until it had the lock.
+    pub spun_ns: Duration,
+    /// How long they were ready to run meanwhile and had no CPU.
+    pub queued_ns: Duration,
+    /// How long operations waited because another process held it, such as one that reads what is resident; this is not part of the others.
+    pub others_ns: Duration,
+    /// Waits outside of operations, most of them in page faults.
+    pub outside: u64,
+    /// How long those took.
+    pub outside_ns: Duration,
+    /// The callers whose operations waited most often, and how often.
+    pub sites: Vec<(String, u64)>,
+}
+
 /// Memory at a moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, TS)]
 pub struct Moment {
     /// When, from the beginning of the recording.
     pub time_ns: Duration,
     /// Bytes that the program asked for and had not freed.
     pub requested_bytes: Bytes,
-    /// Bytes that it could use in those blocks.
-    pub usable_bytes: Bytes,
+    /// Bytes that it could use in those blocks; null where the allocator does not say it.
+    pub usable_bytes: Option<Bytes>,
     /// Resident anonymous memory, without Varve's.
     pub resident_bytes: Option<Bytes>,
     /// Resident memory of that which the allocator has mapped.
@@ -142,12 +205,12 @@ pub struct Moment {
 }
 
 /// Memory of a process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Memory {
     /// The most that the program had asked for and not freed.
     pub peak_requested_bytes: Bytes,
-    /// Usable bytes of the blocks at that moment.
-    pub peak_usable_bytes: Bytes,
+    /// Usable bytes of the blocks at that moment; null where the allocator does not say it.
+    pub peak_usable_bytes: Option<Bytes>,
     /// When that was, from the beginning of the recording.
     pub peak_ns: Duration,
     /// The most resident anonymous memory that was seen; null where none was.
@@ -158,8 +221,8 @@ pub struct Memory {
     pub end_requested_bytes: Bytes,
     /// Blocks then.
     pub end_blocks: u64,
-    /// The share of usable bytes that nobody asked for, at the peak.
-    pub internal_fragmentation: f64,
+    /// The share of usable bytes that nobody asked for, at the peak; null likewise.
+    pub internal_fragmentation: Option<f64>,
     /// Resident bytes of the allocator's at the most, for each byte asked for at the most.
     pub blowup: Option<f64>,
     /// Resident bytes of the allocator's that lie in no block, at the most.
@@ -177,7 +240,7 @@ pub struct Memory {
 }
 
 /// A caller.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct SiteFigures {
     /// The site, in the trace.
     pub site: Option<SiteId>,
@@ -202,7 +265,7 @@ pub struct SiteFigures {
 }
 
 /// A size class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, TS)]
 pub struct ClassFigures {
     /// Its largest usable size.
     pub bytes: Bytes,
@@ -210,14 +273,18 @@ pub struct ClassFigures {
     pub count: u64,
     /// Bytes that were asked for.
     pub requested_bytes: Bytes,
-    /// Usable bytes of those blocks.
-    pub usable_bytes: Bytes,
+    /// Usable bytes of those blocks; null where the allocator does not say it.
+    pub usable_bytes: Option<Bytes>,
     /// Blocks that were freed.
     pub freed: u64,
+    /// Allocations that were timed, of those that neither clear nor copy memory: not calloc and realloc.
+    pub timed: u64,
+    /// How long all of those took, made of the timed ones.
+    pub time_ns: Duration,
 }
 
 /// A thread.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ThreadFigures {
     /// The process.
     pub pid: Pid,
@@ -236,7 +303,7 @@ pub struct ThreadFigures {
 }
 
 /// A process.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ProcessFigures {
     /// The process.
     pub pid: Pid,
@@ -272,16 +339,21 @@ fn cut(manifest: &Manifest) -> Option<String> {
 }
 
 /// All figures; what follows from them is still to be said.
-pub(crate) fn figures(trace: &Trace, tables: &Tables) -> Result<Judgement, TraceError> {
+pub(crate) fn figures(
+    trace: &Trace,
+    tables: &Tables,
+    analysis: Option<&Analysis>,
+) -> Result<Judgement, TraceError> {
     let manifest = &trace.manifest;
-    let note = manifest.operations.unwrap_or_default();
+    let note = manifest.operations.clone().unwrap_or_default();
     let start: Time = manifest.clock.start_ns;
     let (processes, largest) = memory::processes(tables);
     let file = memory::allocator_file(tables, largest);
-    let operations = operations::by_name(tables);
+    let times = time::distributions(tables);
+    let operations = operations::by_name(tables, &times);
     let count = operations.values().map(|o| o.count).sum::<u64>();
     let syscalls = operations::calls(tables, count);
-    let faults = operations::faults(tables, count);
+    let lock_waits = note.lock_waits.then(|| operations::lock_waits(tables));
     let about = About {
         command: manifest.target.command.clone(),
         duration_ns: end_of(manifest, tables) - start,
@@ -289,24 +361,44 @@ pub(crate) fn figures(trace: &Trace, tables: &Tables) -> Result<Judgement, Trace
         allocator: allocator_name(&file).to_owned(),
         allocator_file: file,
         time_every: note.every,
+        notes: note.notes,
         lost: manifest.losses.get("operations").copied().unwrap_or(0),
+        probe_ns: note.probes.map(|probes| probes.operation_ns),
+        attached: note.probes.is_some_and(|probes| probes.attached),
         plain_call_ns: note.plain_call_ns,
         call_ns: note.call_ns,
     };
-    let times = time::distributions(tables);
+    let sampled = blocks::Sampled::read(trace, tables)?;
+    let fills = pages::fills(tables, largest, start);
+    let memory = memory::memory(tables, (largest, &fills), start, about.attached);
+    let knows_heap = note.charges && memory::knows_mapped(tables, largest, about.attached);
+    let faults = operations::faults(tables, count, knows_heap);
+    let pages = match memory.unknown {
+        Some(_) => None,
+        None => pages::pages(trace, tables, &sampled, (largest, fills))?,
+    };
     Ok(Judgement {
         schema: SCHEMA,
         trace: about,
         verdict: Verdict::default(),
         diagnoses: Vec::new(),
-        time: time::shares(tables, &operations, &syscalls),
+        time: time::shares(
+            tables,
+            &operations,
+            (&syscalls, lock_waits.as_ref()),
+            note.probes.is_some(),
+        ),
         operations,
         times,
         syscalls,
+        mmap_lock: lock_waits,
         faults,
-        memory: memory::memory(tables, largest, start),
+        memory,
+        pages,
         sites: operations::sites(tables),
-        blocks: blocks::blocks(trace, tables)?,
+        lines: lines::lines(tables, analysis),
+        choice: choice::choice(tables),
+        blocks: blocks::blocks(trace, tables, &sampled)?,
         classes: operations::classes(tables),
         threads: operations::threads(tables),
         processes,

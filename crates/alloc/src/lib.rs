@@ -7,27 +7,32 @@ mod allocators;
 pub mod compare;
 mod diagnoses;
 mod figures;
+mod flames;
 pub mod range;
 mod read;
 mod verdict;
 
 use serde::Serialize;
+use ts_rs::TS;
+use varve_analyse::Analysis;
 use varve_model::Duration;
 use varve_trace::{Trace, TraceError};
 
 pub use allocators::allocator_name;
 pub use diagnoses::Diagnosis;
 pub use figures::{
-    BlockSite, Blocks, CallFigures, ClassFigures, Estimate, Faults, Idle, Memory, Moment,
-    OperationFigures, ProcessFigures, Share, SiteFigures, ThreadFigures, TimeFigures, Times,
+    BlockSite, Blocks, CallFigures, Choice, ClassFigures, Confirmed, Estimate, Faults, Fill,
+    HeapPages, Idle, LastTouch, LockWaits, Memory, Moment, OperationFigures, Pinning,
+    ProcessFigures, Share, SharedLines, SiteFigures, ThreadFigures, TimeFigures, Times,
 };
+pub use flames::{FlameGraph, FlameStack, Measure, flame_graph};
 pub use verdict::{Answer, Verdict};
 
 /// The version of the fields of a judgement as JSON. Fields may be added under the same version.
 pub const SCHEMA: &str = "varve-alloc/1";
 
 /// What was recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct About {
     /// The command line.
     pub command: Vec<String>,
@@ -41,8 +46,14 @@ pub struct About {
     pub allocator_file: String,
     /// Of so many operations one was timed.
     pub time_every: u32,
+    /// What else is to be known of the recording, as sentences.
+    pub notes: Vec<String>,
     /// Operations that were not counted, and charges that found no room.
     pub lost: u64,
+    /// How much longer each operation took, where probes at the allocator's functions counted it; null where the preload library did.
+    pub probe_ns: Option<Duration>,
+    /// Whether the program ran before it was recorded: of what it had allocated then nothing is known.
+    pub attached: bool,
     /// What a system call of any program took before the recording.
     pub plain_call_ns: Duration,
     /// And while it ran.
@@ -50,7 +61,7 @@ pub struct About {
 }
 
 /// What a trace says of its program's allocator.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct Judgement {
     /// [`SCHEMA`].
     pub schema: &'static str,
@@ -68,10 +79,18 @@ pub struct Judgement {
     pub times: std::collections::BTreeMap<String, TimeFigures>,
     /// System calls within operations, those that took longest first.
     pub syscalls: Vec<CallFigures>,
+    /// Waits for the lock of the process's mappings; null where they were not seen.
+    pub mmap_lock: Option<LockWaits>,
     /// Page faults.
     pub faults: Faults,
     /// Memory of the process with the most.
     pub memory: Memory,
+    /// How full its pages are; null where nobody looked, its memory is less than 1 MiB, or it is not known which is its.
+    pub pages: Option<HeapPages>,
+    /// Cache lines with blocks of several threads.
+    pub lines: SharedLines,
+    /// Which free blocks the allocator gives out, where it has a choice.
+    pub choice: Choice,
     /// Callers, those that cost the most time first.
     pub sites: Vec<SiteFigures>,
     /// Sampled blocks: what lives, for how long, and who allocated it.
@@ -92,16 +111,24 @@ impl Judgement {
     }
 }
 
-/// Reads the tables and judges. None where the trace has no allocator operations.
+/// Whether [`judge`] can say more with an analysis of the trace: its samples show whether threads meet on the cache lines that their blocks share.
 ///
 /// # Errors
 /// Tables that cannot be read.
-pub fn judge(trace: &Trace) -> Result<Option<Judgement>, TraceError> {
+pub fn needs_analysis(trace: &Trace) -> Result<bool, TraceError> {
+    Ok(trace.has_operations() && figures::asks_samples(trace)?)
+}
+
+/// Reads the tables and judges. None where the trace has no allocator operations. Without an analysis nothing is confirmed by samples.
+///
+/// # Errors
+/// Tables that cannot be read.
+pub fn judge(trace: &Trace, analysis: Option<&Analysis>) -> Result<Option<Judgement>, TraceError> {
     if !trace.has_operations() {
         return Ok(None);
     }
     let tables = read::Tables::read(trace)?;
-    let mut judgement = figures::figures(trace, &tables)?;
+    let mut judgement = figures::figures(trace, &tables, analysis)?;
     judgement.diagnoses = diagnoses::diagnose(&judgement);
     judgement.verdict = verdict::of(&judgement);
     Ok(Some(judgement))

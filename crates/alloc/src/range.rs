@@ -16,6 +16,9 @@ pub const GOOD: f64 = 1.2;
 /// Resident memory below this says nothing of an allocator.
 const MUCH_MEMORY: u64 = 8 << 20;
 
+/// Fewer operations than this say nothing of an allocator either.
+const MANY_OPERATIONS: u64 = 10_000;
+
 /// What is read of a comparison ([`crate::compare::Comparison`] as JSON).
 #[derive(Clone, Debug, Deserialize)]
 pub struct Input {
@@ -76,7 +79,7 @@ struct InputFaults {
 
 #[derive(Clone, Debug, Deserialize)]
 struct InputMemory {
-    internal_fragmentation: f64,
+    internal_fragmentation: Option<f64>,
     blowup: Option<f64>,
     peak_heap_resident_bytes: Option<u64>,
 }
@@ -255,18 +258,20 @@ fn cases<'a>(of: &'a Input, graded: Option<&str>) -> Vec<Case<'a>> {
 /// The figures of a recorded run.
 fn of_run(of: &InputJudgement) -> [Option<f64>; 6] {
     let count: u64 = of.operations.values().map(|o| o.count).sum();
-    let each = |n: u64| (count > 0).then(|| n as f64 / count as f64);
+    let each = |n: u64| (count >= MANY_OPERATIONS).then(|| n as f64 / count as f64);
     let thousand = |n: u64| each(n).map(|n| n * 1000.0);
     let calls: u64 = of.syscalls.iter().map(|c| c.count).sum();
     // Of little memory any ratio is chance.
     let is_much = of.memory.peak_heap_resident_bytes > Some(MUCH_MEMORY);
     let waits = of.time.waited_ns as f64 / of.time.operations_ns.max(1) as f64;
     [
-        each(of.time.operations_ns),
-        Some(waits.min(1.0)),
+        each(of.time.operations_ns).filter(|ns| *ns > 0.0),
+        each(0).map(|_| waits.min(1.0)),
         thousand(calls),
         thousand(of.faults.inside),
-        Some(1.0 / (1.0 - of.memory.internal_fragmentation).max(0.01)),
+        of.memory
+            .internal_fragmentation
+            .map(|lost| 1.0 / (1.0 - lost).max(0.01)),
         of.memory.blowup.filter(|_| is_much),
     ]
 }
@@ -308,10 +313,10 @@ mod tests {
                 "peak": { "ratio": 2.0, "interval": null },
                 "mean": null,
                 "judgement": {
-                    "operations": { "malloc": { "count": 1000 } },
-                    "time": { "operations_ns": 50_000, "waited_ns": 0 },
-                    "syscalls": [{ "count": 3 }],
-                    "faults": { "inside": *faults as u64 },
+                    "operations": { "malloc": { "count": 10_000 } },
+                    "time": { "operations_ns": 500_000, "waited_ns": 0 },
+                    "syscalls": [{ "count": 30 }],
+                    "faults": { "inside": 10 * *faults as u64 },
                     "memory": {
                         "internal_fragmentation": 0.5, "blowup": 3.0, "peak_heap_resident_bytes": 4096,
                     },
@@ -364,6 +369,16 @@ mod tests {
             .map(|a| (a.name.as_str(), a.good))
             .collect();
         assert_eq!(names, [("fast", 2), ("near", 2), ("slow", 0)]);
+    }
+
+    #[test]
+    fn of_few_operations_nothing_is_said() {
+        let mut few = comparison("a", &[("one", 1.0, 10.0)]);
+        let judgement = few.allocators[0].judgement.as_mut().unwrap();
+        judgement.operations.get_mut("malloc").unwrap().count = 500;
+        let found = range(&[few], None);
+        assert!(figure(&found, "ns an operation").all.is_none());
+        assert!(figure(&found, "time, of the best").all.is_some());
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use varve_model::{Loss, Pid, SiteId, Tid, Time};
 use varve_trace::tables::{
-    HeapMemoryRow, OperationChargeRow, OperationRow, OperationTimeRow, ProcessRow, SiteRow,
-    ThreadRow,
+    BlockChoiceRow, HeapMemoryRow, HeapPagesRow, OperationChargeRow, OperationRow,
+    OperationTimeRow, ProcessRow, SharedLineRow, SiteRow, ThreadRow,
 };
 use varve_trace::{Trace, TraceError};
 
@@ -17,6 +17,9 @@ pub(crate) struct Tables {
     /// Charges of the work of counting.
     pub(crate) counting: Vec<OperationChargeRow>,
     pub(crate) memory: Vec<HeapMemoryRow>,
+    pub(crate) pages: Vec<HeapPagesRow>,
+    pub(crate) lines: Vec<SharedLineRow>,
+    pub(crate) choices: Vec<BlockChoiceRow>,
     /// Changes of mappings that were not seen.
     pub(crate) lost_mappings: u64,
     pub(crate) sites: HashMap<SiteId, SiteRow>,
@@ -45,6 +48,9 @@ impl Tables {
             charges,
             counting,
             memory: trace.rows()?,
+            pages: trace.rows()?,
+            lines: trace.rows()?,
+            choices: trace.rows()?,
             sites: sites.into_iter().map(|s| (s.site, s)).collect(),
             threads: threads
                 .into_iter()

@@ -1,13 +1,14 @@
 //! Whether it is the allocator, in one sentence, and what that costs.
 
 use serde::Serialize;
+use ts_rs::TS;
 use varve_analyse::format;
 use varve_model::Bytes;
 
 use crate::Judgement;
 
 /// Whether it is the allocator.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// It is not.
@@ -22,7 +23,7 @@ pub enum Answer {
 }
 
 /// The verdict.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TS)]
 pub struct Verdict {
     /// Whether it is the allocator.
     pub answer: Answer,
@@ -30,12 +31,16 @@ pub struct Verdict {
     pub sentence: String,
     /// The share of CPU time within operations, 0 to 1; null where it is not known.
     pub time_share: Option<f64>,
+    /// With 95 % confidence that share is no further off than this; null where it is not known.
+    pub time_share_error: Option<f64>,
     /// The share of the allocator's most resident memory that nobody had asked for at the peak, 0 to 1; null where it is not known.
     pub memory_share: Option<f64>,
 }
 
 /// So much of the time is worth a look.
 const BUSY: f64 = 0.2;
+/// A share is given with its error where that is more than this part of it.
+const NOTABLE_ERROR: f64 = 0.1;
 /// Of fewer operations nothing is said.
 const FEW_OPERATIONS: u64 = 100;
 
@@ -50,7 +55,12 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
     let name = &judgement.trace.allocator;
     let percent = |share: f64| format::percent((share * 1e6) as u64, 1_000_000);
     let takes = time_share.map_or_else(String::new, |share| {
-        format!(" It takes {} of the CPU time", percent(share))
+        let error = if share.error > NOTABLE_ERROR * share.share {
+            format!(" (± {})", percent(share.error))
+        } else {
+            String::new()
+        };
+        format!(" It takes {}{error} of the CPU time", percent(share.share))
     });
     let holds = match (memory.peak_heap_resident_bytes, takes.is_empty()) {
         (Some(resident), false) => format!(
@@ -62,15 +72,15 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
         _ => ".".to_owned(),
     };
     let (answer, what) = match judgement.allocators_diagnosis() {
-        _ if count < FEW_OPERATIONS => (
-            Answer::Unknown,
-            "Too few allocator operations were seen to judge.".to_owned(),
-        ),
         Some(first) => (
             Answer::Yes,
             format!("The allocator ({name}) is a problem: {}.", first.title),
         ),
-        None if time_share.is_some_and(|share| share >= BUSY) => (
+        _ if count < FEW_OPERATIONS => (
+            Answer::Unknown,
+            "Too few allocator operations were seen to judge.".to_owned(),
+        ),
+        None if time_share.is_some_and(|share| share.share - share.error >= BUSY) => (
             Answer::Busy,
             format!(
                 "The allocator ({name}) works much, and nothing is wrong with it: allocate less often, or compare others."
@@ -84,7 +94,8 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
     Verdict {
         answer,
         sentence: format!("{what}{takes}{holds}"),
-        time_share,
+        time_share: time_share.map(|s| s.share),
+        time_share_error: time_share.map(|s| s.error),
         memory_share,
     }
 }

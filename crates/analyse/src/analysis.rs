@@ -17,9 +17,11 @@ pub use crate::sections::objects::{
     Faulted, Group, GroupProcess, ObjectProcess, ObjectUse, Omitted, Tail, ThreadShare, Touched,
     Usage,
 };
+use crate::sections::phases::PhaseUse;
 pub use crate::sections::processes::{ProcessTouched, ProcessUse};
 pub use crate::sections::recording::{
     MachineFacts, ObjectSource, Overhead, Slowdown, TOO_SHORT, TraceFacts, recorded_processes,
+    recorded_programs,
 };
 use crate::sections::samples::SampleUse;
 use crate::sections::sharing::SharingUse;
@@ -60,6 +62,8 @@ pub struct Analysis {
     pub omitted: Omitted,
     /// The objects by name, kind and site, omitted ones included; most page touches first.
     pub groups: Vec<Group>,
+    /// The phases that the program named, and events, by name, in the order in which they came first; empty where it named none.
+    pub phases: Vec<PhaseUse>,
     /// Touched pages that no known object lies on; null without touches.
     #[serde(serialize_with = "Known::plain")]
     pub unowned: Known<Remainder>,

@@ -15,6 +15,7 @@ use crate::analysis::*;
 use crate::cut::chosen_names;
 use crate::fold::{Fold, Folded, User};
 use crate::memory::{Memory, Objects};
+use crate::sections::phases::Phases;
 use crate::sections::sharing::Sharers;
 use crate::{Known, Together};
 
@@ -45,6 +46,7 @@ pub(crate) fn analyse(
         .partition_point(|i| i.start_ns < tail_start);
     let mut fold = Fold::new(&all, own, tables.sites(), end, options.room);
     let mut sharing = Sharers::new(trace, &tables, start, end)?;
+    let mut phases = Phases::read(trace, &tables.intervals, end)?;
     let homes = tables.homes(&all);
     let pass = stream::run(
         trace,
@@ -52,7 +54,7 @@ pub(crate) fn analyse(
         tail,
         &mut fold,
         (&mut memory, &homes),
-        &mut sharing,
+        (&mut sharing, &mut phases),
         progress,
     )?;
     let folded = fold.finish();
@@ -68,6 +70,8 @@ pub(crate) fn analyse(
     };
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(tail_start);
+    let is_whole = analysis.trace.complete;
+    analysis.phases = phases.finish(|pages| whole.made_of(Capability::Touches, is_whole, pages));
     let chosen = all.chosen(trace);
     let chosen = chosen.map(|chosen| chosen_names(&tables.objects, &chosen));
     let is_chosen = |name: &str, kind| chosen.as_ref().is_none_or(|c| c.contains(&(name, kind)));
@@ -167,7 +171,7 @@ impl Whole<'_> {
         let of_processes = folded.processes.values();
         let trace = self.facts();
         let (is_whole, recorded) = (trace.complete, trace.recorded_ns());
-        let began = recorded_processes(&tables.processes, trace.start_ns);
+        let began = recorded_programs(&tables.processes, trace.start_ns);
         let of_touches = |pages: Pages| self.made_of(Capability::Touches, is_whole, pages);
         let count = |touches: u64| self.made_of(Capability::Touches, is_whole, touches);
         Analysis {
@@ -187,6 +191,14 @@ impl Whole<'_> {
                     .map(|i| i.longest_hold_ns)
                     .max()
                     .unwrap_or_default(),
+                max_hold_ns: manifest.options.max_hold_ns,
+                long_hold_intervals: intervals
+                    .clone()
+                    .filter(|i| {
+                        let most = manifest.options.max_hold_ns;
+                        most.is_some_and(|most| i.longest_hold_ns > most)
+                    })
+                    .count() as u64,
                 // Backends that count report it of the whole run.
                 recorder_cpu_ns: Duration(
                     intervals
@@ -258,6 +270,7 @@ impl Whole<'_> {
             objects: Vec::new(),
             omitted: Omitted::default(),
             groups: Vec::new(),
+            phases: Vec::new(),
             unowned: self.made_of(
                 Capability::Touches,
                 is_whole,

@@ -11,6 +11,12 @@ use crate::assemble::OWN_MEMORY;
 use crate::memory::{Memory, Objects};
 use crate::sweep::{Moment, Run};
 
+/// Whether an object is memory of the preload library, and not the program's.
+#[must_use]
+pub fn is_own_memory(object: &ObjectRow) -> bool {
+    object.name.starts_with(OWN_MEMORY)
+}
+
 /// The program's objects as reports call them: each row of the table with the name and kind of the object that it is. Rows
 /// that are one object (it grew, it moved, several processes map it) have one name, so that a choice by name has all of it.
 ///

@@ -31,7 +31,9 @@ use crate::format;
 const MIB: u64 = 1 << 20;
 const WORTH: Bytes = Bytes(MIB);
 /// Nothing is said of time in recordings of fewer intervals.
-const FEW_INTERVALS: u64 = 20;
+pub const FEW_INTERVALS: u64 = 20;
+/// Of what is no longer used nothing is said in shorter recordings, nor in those of less than twice [`FEW_INTERVALS`].
+pub const MIN_FOR_TAIL: Duration = Duration(10_000_000_000);
 /// Names that a sentence lists.
 const NAMES: usize = 3;
 

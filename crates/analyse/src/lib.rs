@@ -23,11 +23,12 @@ pub use analysis::{
     Analysis, Faulted, Finding, FindingId, Footprint, Group, GroupProcess, MachineFacts,
     ObjectProcess, ObjectSource, ObjectUse, Omitted, Overhead, ProcessTouched, ProcessUse,
     Remainder, Reuse, Slowdown, SourceUse, TOO_SHORT, Tail, ThreadShare, ThreadUse, Touched,
-    TraceFacts, Usage, WorkingSet, Writes, recorded_processes,
+    TraceFacts, Usage, WorkingSet, Writes, recorded_processes, recorded_programs,
 };
 
 pub use assemble::Recorded;
-pub use cut::object_names;
+pub use cut::{is_own_memory, object_names};
+pub use findings::{FEW_INTERVALS, MIN_FOR_TAIL};
 pub use known::{Known, Together};
 pub use memory::{Memory, Objects};
 pub use sections::Section;
@@ -36,6 +37,7 @@ pub use sections::counts::{
     ThreadCounts,
 };
 pub use sections::overview::{Headline, HotBy, HotLine, HotObject, Overview};
+pub use sections::phases::{PhaseUse, join_ranges, overlapping};
 pub use sections::samples::{
     ChainTime, Latency, LevelShare, LineTime, ObjectSamples, OmittedSamples, PlaceSamples,
     SampleUse, Sampled, SourceShare, Steps, ThreadPart, ThreadSamples, WEIGHT,
@@ -45,6 +47,7 @@ pub use sections::sharing::{
     SharedBlock, SharingClass, SharingPart, SharingSource, SharingThread, SharingUse, ThreadPhase,
     WeightUnit,
 };
+pub use sections::unknown::MARKS_UNHEARD;
 pub use sweep::{Moment, RowFacts, Run, Sweep, intervals, sweep};
 
 use varve_model::Bytes;

@@ -4,6 +4,7 @@ pub(crate) mod counts;
 pub(crate) mod footprint;
 pub(crate) mod objects;
 pub(crate) mod overview;
+pub(crate) mod phases;
 pub(crate) mod processes;
 pub(crate) mod recording;
 pub(crate) mod samples;
@@ -24,6 +25,8 @@ pub enum Section {
     Footprint,
     /// The working set over time.
     WorkingSet,
+    /// The phases that the program names.
+    Phases,
     /// Objects, hottest and coldest first.
     Objects,
     /// Processes.
@@ -44,11 +47,12 @@ pub enum Section {
 
 impl Section {
     /// All, in the order of a report.
-    pub const ALL: [Section; 12] = [
+    pub const ALL: [Section; 13] = [
         Section::Overview,
         Section::Recording,
         Section::Footprint,
         Section::WorkingSet,
+        Section::Phases,
         Section::Objects,
         Section::Processes,
         Section::Threads,
@@ -85,6 +89,11 @@ impl Section {
                 "working-set",
                 "the memory used in each interval",
                 &["working_set"],
+            ),
+            Section::Phases => (
+                "phases",
+                "the phases that the program names, and the memory used in each",
+                &["phases"],
             ),
             Section::Objects => (
                 "objects",

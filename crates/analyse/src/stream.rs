@@ -9,6 +9,7 @@ use varve_trace::{Trace, TraceError};
 use crate::analysis::Writes;
 use crate::fold::{Fold, Mark};
 use crate::memory::{Homes, Memory, join};
+use crate::sections::phases::Phases;
 use crate::sections::sharing::Sharers;
 use crate::sweep::{Moment, RowFacts, Run, Sweep, sweep};
 
@@ -32,14 +33,14 @@ pub(crate) struct Pass {
     pub(crate) faults: u64,
 }
 
-/// Folds all touches and faults. `tail` is the first interval of the tail; `sharing` hears of the faults.
+/// Folds all touches and faults. `tail` is the first interval of the tail; `sharing` hears of the faults, `phases` of the pages.
 pub(crate) fn run(
     trace: &Trace,
     intervals: &[IntervalRow],
     tail: usize,
     fold: &mut Fold<'_>,
     (memory, homes): (&mut Memory, &Homes<'_>),
-    sharing: &mut Sharers<'_>,
+    (sharing, phases): (&mut Sharers<'_>, &mut Phases),
     progress: &mut dyn FnMut(f64),
 ) -> Result<Pass, TraceError> {
     let mut analyst = Analyst {
@@ -47,6 +48,8 @@ pub(crate) fn run(
         memory,
         homes,
         sharing,
+        phases,
+        of_program: Vec::new(),
         tail,
         now: Moment {
             position: 0,
@@ -89,6 +92,9 @@ struct Analyst<'a, 'b, 'c> {
     memory: &'a mut Memory,
     homes: &'a Homes<'a>,
     sharing: &'a mut Sharers<'c>,
+    phases: &'a mut Phases,
+    /// Pages of the interval, where a phase runs.
+    of_program: Vec<(u32, u64, u64)>,
     tail: usize,
     now: Moment,
     /// Runs of this interval that were written, are of huge pages, or count whether touched or not.
@@ -132,10 +138,17 @@ impl Sweep for Analyst<'_, '_, '_> {
 
     fn touched(&mut self, position: Option<usize>, runs: &[Run]) {
         let (mut pages, mut sum) = (0, 0);
+        let in_phase = position.filter(|position| self.phases.has(*position));
+        self.of_program.clear();
         self.others.clear();
         for runs in runs.chunk_by(|a, b| a.pid == b.pid) {
             self.split(runs);
             let own = self.fold.touch(&self.own);
+            if in_phase.is_some() {
+                let list = &mut self.of_program;
+                let each = |pid, first, end| list.push((pid, first, end));
+                self.fold.of_program(&self.own, each);
+            }
             let theirs = self.fold.used(runs[0].pid, &self.theirs, false);
             *self.pass.by_process.entry(runs[0].pid.0).or_default() += own + theirs;
             pages += own;
@@ -144,6 +157,12 @@ impl Sweep for Analyst<'_, '_, '_> {
         }
         join(&mut self.others);
         pages += self.fold.touch(&self.others);
+        if let Some(position) = in_phase {
+            let list = &mut self.of_program;
+            let each = |pid, first, end| list.push((pid, first, end));
+            self.fold.of_program(&self.others, each);
+            self.phases.touched(position, &self.of_program);
+        }
         self.mark();
         self.pass.page_touches += pages;
         match position {

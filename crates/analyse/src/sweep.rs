@@ -126,6 +126,7 @@ pub fn sweep(
         open: 0,
         number: None,
         greatest: None,
+        is_closed: false,
         runs: Vec::new(),
         sorted: true,
         possible: Vec::new(),
@@ -212,6 +213,8 @@ struct Assembly<'a> {
     number: Option<u32>,
     /// The greatest number so far: rows of a lesser one stand out of order.
     greatest: Option<u32>,
+    /// Whether its rows were handed on: what comes of it behind rows out of order is out of order too.
+    is_closed: bool,
     runs: Vec<Run>,
     sorted: bool,
     /// What others may have touched, as it came.
@@ -288,10 +291,11 @@ impl Assembly<'_> {
     /// Opens the interval of that number, and those before it, whose faults come first.
     fn go_to(&mut self, number: u32, to: &mut impl Sweep) -> Result<(), TraceError> {
         self.number = Some(number);
-        if self.greatest.is_some_and(|greatest| number < greatest) {
+        if self.greatest.is_some_and(|greatest| number <= greatest) {
             return Ok(());
         }
         self.greatest = Some(number);
+        self.is_closed = false;
         let found = self.intervals[self.open.min(self.intervals.len())..]
             .binary_search_by_key(&number, |i| i.interval.0);
         if let Ok(ahead) = found {
@@ -350,7 +354,8 @@ impl Assembly<'_> {
             merge(&mut self.runs);
         }
         let open = self.intervals.get(self.open).map(|i| i.interval.0);
-        let in_order = open.is_some() && self.number == open && self.greatest == open;
+        let is_open = open.is_some() && self.number == open && self.greatest == open;
+        let in_order = is_open && !std::mem::replace(&mut self.is_closed, true);
         let position = in_order.then_some(self.open);
         if !self.runs.is_empty() {
             to.touched(position, &self.runs);

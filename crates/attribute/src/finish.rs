@@ -1,5 +1,6 @@
 //! The last stage of a recording: what was written raw becomes objects, sites and symbols.
 
+mod marks;
 mod names;
 mod stacks;
 
@@ -12,8 +13,8 @@ use varve_symbols::{
     StaticObject, StaticsReader, mapping_objects, short_place, static_name, symbolize,
 };
 use varve_trace::tables::{
-    BirthRow, DeathRow, Frame as FrameRow, GeneratedRow, MappingRow, ObjectRow, ProcessRow, Row,
-    SiteRow, StackRow, SymbolRow,
+    BegunMarkRow, BirthRow, DeathRow, EndedMarkRow, Frame as FrameRow, GeneratedRow, MappingRow,
+    ObjectRow, ProcessRow, Row, SiteRow, StackRow, SymbolRow,
 };
 use varve_trace::{Destination, Lacks, ModuleNote, TableWriter, Trace, TraceError, write_table_to};
 
@@ -43,6 +44,7 @@ pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Fini
     if trace.is_merged::<ObjectRow>()? {
         return Ok(Finished::default());
     }
+    marks::write(trace, to)?;
     let called = called(&trace.rows::<ProcessRow>()?);
     let mappings: Vec<Mapping> = trace
         .rows::<MappingRow>()?
@@ -78,6 +80,8 @@ pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Fini
         DeathRow::TABLE,
         StackRow::TABLE,
         GeneratedRow::TABLE,
+        BegunMarkRow::TABLE,
+        EndedMarkRow::TABLE,
     ] {
         to.remove_parts(table.name)?;
     }
@@ -290,6 +294,8 @@ fn site_rows(stacks: &HashMap<SiteId, Vec<Frame>>) -> Vec<SiteRow> {
                     function: f.function.clone(),
                     file: f.file.clone(),
                     line: f.line,
+                    column: f.column,
+                    function_line: f.function_line,
                     module: f.module.clone(),
                     address: f.address,
                 })

@@ -50,6 +50,11 @@ pub fn finish_trace(
 
 fn conclude(manifest: &mut Manifest, state: State) {
     let is_explained = manifest.losses.contains_key(Loss::EndedEarly.as_str());
+    // A recorder that ended by itself has taken its number away, and had written everything.
+    let state = match manifest.recorder_pid {
+        None => State::Finished,
+        Some(_) => state,
+    };
     if state == State::Recovered && !is_explained {
         manifest
             .losses

@@ -38,6 +38,12 @@ struct settings {
 	u64 root_mount;
 };
 
+/* What programs took of the time of tracked threads, nanoseconds, and how often they ran */
+struct report_cost {
+	u64 ns;
+	u64 runs;
+};
+
 struct tracked {
 	u64 leader; /* task_struct of the thread-group leader, 0: not known */
 	u32 flags;
@@ -175,12 +181,17 @@ struct held_group {
 #define DROP_TRACK 5
 #define DROP_SAMPLE 6
 #define DROP_OPERATION 7
-#define DROP_KINDS 8
+#define DROP_MARK 8
+#define DROP_KINDS 9
 
 /* What is charged to an allocator operation beside system calls, which have their numbers */
 #define OPERATION_FAULT 0x10000
 #define OPERATION_CLOCK_USER 0x10001   /* the clock of a CPU found it at work, in the program's code */
 #define OPERATION_CLOCK_KERNEL 0x10002 /* likewise in the kernel */
+#define OPERATION_CLOCK_PAUSE 0x10006  /* in the program's code, and at an instruction by which loops that wait pause */
+#define OPERATION_LOCK_SLEPT 0x10003   /* it waited for the lock of the process's mappings, and slept */
+#define OPERATION_LOCK_SPUN 0x10004    /* likewise, and kept its CPU */
+#define OPERATION_LOCK_OTHERS 0x10005  /* likewise, for another process that held it */
 
 struct operation_key {
 	u64 word; /* what runs, and from where; 0: no operation */
@@ -195,6 +206,92 @@ struct operation_sum {
 	u64 bytes;
 };
 
+/*
+ * What is known of an allocator's function whose beginning or end runs a program: the cookie of the probe. Arguments are counted from 1, 0:
+ * there is none.
+ */
+#define PROBE_OPERATION 31u      /* what it is, as the preload library numbers them */
+#define PROBE_SIZE_SHIFT 5       /* the argument that is the size */
+#define PROBE_TIMES_SHIFT 8      /* by which that is multiplied */
+#define PROBE_OLD_SHIFT 11       /* the block that goes */
+#define PROBE_ARGUMENT 7u
+#define PROBE_STORES 0x4000u     /* the result is stored where the first argument points to */
+#define PROBE_ANNOUNCES 0x8000u  /* it calls another probed function, which ends it */
+#define PROBE_HEADERS 0x10000u   /* the word before a block is its size, as in glibc */
+#define PROBE_AT_RETURN 0x20000u /* the probe is at an instruction that returns, and not where it returns to */
+#define PROBE_STEPS 0x40000u     /* the kernel has the processor do the instruction of its beginning by itself, which takes longer */
+
+/* A process whose allocator's functions are probed */
+struct probed_process {
+	u64 image; /* when what it runs began */
+	u64 parent_image; /* of the one that it was forked from; 0: of none */
+	u64 born; /* when it was forked from that */
+	s64 requested; /* of blocks that live, in bytes */
+	s64 usable;
+	s64 blocks;
+	s64 peak_requested;
+	s64 peak_usable;
+	u64 peak_ns;
+	u64 uncounted;
+	u64 unknown_frees;
+	u64 operations;
+	u32 threads; /* that have called it */
+	u32 parent;
+};
+
+struct probed_row_key {
+	u64 word; /* what was called, and from where */
+	u64 image;
+	u32 pid;
+	u32 tid;
+	u32 class;
+	u32 pad;
+};
+
+struct probed_row {
+	u64 count;
+	u64 requested;
+	u64 usable;
+	u64 parallel;
+	u64 timed;
+	s64 ns; /* without what probes take on average: of few short ones this may be less than nothing */
+};
+
+struct probed_time_key {
+	u32 pid;
+	u32 kind;
+	u32 bucket;
+	u32 pad;
+};
+
+/* Of blocks that live */
+struct probed_block_key {
+	u64 address;
+	u64 image;
+	u32 pid;
+	u32 pad;
+};
+
+struct probed_block {
+	u64 requested;
+	u64 usable;
+	u64 born;
+};
+
+/* Context of the program that changes which processes are counted */
+#define PROBE_EVERY 0  /* one operation in so many is timed, of whatever process; what probes take of that time */
+#define PROBE_BEGIN 1  /* a tracked process is counted from now on */
+#define PROBE_FORGET 2 /* it, or what it ran then, has ended: its blocks are forgotten */
+struct probe_args {
+	u64 image;
+	u32 pid;
+	u32 what;
+	u32 every;
+	u32 done;
+	u32 within; /* nanoseconds */
+	u32 within_steps; /* the same of PROBE_STEPS */
+};
+
 /* Records of the ring */
 #define REC_FAULT 1
 #define REC_VANISH 2
@@ -204,6 +301,10 @@ struct operation_sum {
 #define REC_COMM 6
 #define REC_MAPPING 7
 #define REC_REGISTRATION 8 /* of memory with userfaultfd; a record and nothing else */
+
+#define REC_MARK 9
+#define REC_REFUSED 10
+#define REC_FIRST_TOUCH 11 /* outside of allocator operations */
 
 struct record {
 	u32 kind;
@@ -217,6 +318,18 @@ struct record {
 struct rec_fault {
 	struct record r; /* aux: FAULT_NEXT | cpu << 8 | kernel << 7 | low bits of the error code */
 	u64 ip;
+	u64 address;
+};
+
+/* A page that was not there was touched, by a process whose allocator operations are counted and outside of these */
+struct rec_first_touch {
+	struct record r;
+	u64 address;
+};
+
+/* An access that faulted was refused by a signal: nothing was touched */
+struct rec_refused {
+	struct record r;
 	u64 address;
 };
 
@@ -341,6 +454,23 @@ struct rec_sample {
 	u64 fs_base;
 	u64 gs_base;
 	u64 period; /* nanoseconds of the CPU that it stands for */
+};
+
+/*
+ * A mark of the program's: brk(0, MARK_WORD + what, name, bytes). The kernel looks at the first argument alone, and says where the
+ * break is. varve/mark.h makes it.
+ */
+#define MARK_WORD 0x56525600u
+#define MARK_WHAT 0xffu
+#define MARK_BEGIN 1u
+#define MARK_END 2u
+#define MARK_EVENT 3u
+#define MARK_NAME_BYTES 128
+struct rec_mark {
+	struct record r; /* aux: MARK_BEGIN and so on */
+	u32 bytes; /* of the name, as the program says: not all may be there */
+	u32 there; /* bytes of it that could be read */
+	char name[MARK_NAME_BYTES];
 };
 
 #define VANISH_ENTRIES 28

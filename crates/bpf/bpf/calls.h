@@ -116,6 +116,44 @@ __noinline int decode(struct call *c, u64 registers, u32 number)
 	return c->op;
 }
 
+static __always_inline int is_mark(struct call *c)
+{
+	u64 what = c->args[1] & MARK_WHAT;
+
+	return c->op == OP_BRK && !c->args[0] && (c->args[1] & ~(u64)MARK_WHAT) == MARK_WORD && what >= MARK_BEGIN && what <= MARK_EVENT;
+}
+
+/* The program says that a phase begins or ends, or that something has happened */
+__noinline int emit_mark(struct call *c)
+{
+	struct settings *g = get_settings();
+	struct rec_mark *rec;
+	u32 bytes;
+
+	if (!c || !g)
+		return 0;
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_MARK, 1);
+		return 0;
+	}
+	fill(&rec->r, REC_MARK, c->args[1] & MARK_WHAT);
+	rec->bytes = c->args[3] > 0xffffffff ? 0xffffffff : c->args[3];
+	bytes = rec->bytes;
+	if (bytes > MARK_NAME_BYTES)
+		bytes = MARK_NAME_BYTES;
+	__builtin_memset(rec->name, 0, sizeof(rec->name));
+	/* True already, but older verifiers have to be shown, in the register that is used */
+	barrier_var(bytes);
+	if (bytes > MARK_NAME_BYTES)
+		bytes = 0;
+	rec->there = bytes;
+	if (bytes && bpf_probe_read_user(rec->name, bytes, (void *)c->args[2]))
+		rec->there = 0;
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
+	return 0;
+}
+
 static __always_inline struct stack_scratch *take_stack(void)
 {
 	for (u32 slot = 0; slot < SLOTS; slot++) {
@@ -165,7 +203,6 @@ static __noinline int emit_mapping(struct call *c, void *registers, s64 result, 
 	struct pt_regs r;
 	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid(), stack = 0;
 	u64 bytes, word;
-	s64 *place;
 
 	if (!c || !g)
 		return 0;
@@ -187,10 +224,8 @@ static __noinline int emit_mapping(struct call *c, void *registers, s64 result, 
 		s->m.args[i] = c->args[i];
 	s->m.result = result;
 	s->m.flags = 0;
-	place = bpf_map_lookup_elem(&running_places, &pid);
-	if ((place || flags & TRACK_STACKS) && !bpf_probe_read_kernel(&r, sizeof(r), registers)) {
-		word = place ? running_operation(*place, r.sp) : 0;
-		if (word && word != COUNTING)
+	if ((counts_operations(pid) || flags & TRACK_STACKS) && !bpf_probe_read_kernel(&r, sizeof(r), registers)) {
+		if (find_running(pid, r.sp, &word) && word && word != COUNTING)
 			s->m.flags |= MAPPING_OF_OPERATION;
 		if (flags & TRACK_STACKS) {
 			s->m.ip = r.ip;

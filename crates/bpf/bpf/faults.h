@@ -84,4 +84,64 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 	return fault(ctx, 1);
 }
 
+#define SIGBUS 7
+#define SIGSEGV 11
+/* Codes of theirs (siginfo(2)): no mapping, or one that does not permit it, or a key; behind the end of a file */
+#define SEGV_MAPERR 1
+#define SEGV_ACCERR 2
+#define SEGV_PKUERR 4
+#define BUS_ADRERR 2
+
+static long see_userfaultfd(struct task_struct *task, struct vm_area_struct *area, u32 *watched)
+{
+	*watched = bpf_core_field_exists(area->vm_userfaultfd_ctx.ctx) && BPF_CORE_READ(area, vm_userfaultfd_ctx.ctx);
+	return 0;
+}
+
+/*
+ * Whether userfaultfd says by SIGBUS that a page is not there (UFFD_FEATURE_SIGBUS): the program fetches the page and the access is made
+ * again. Where somebody is changing the mappings it may be.
+ */
+static __noinline int may_be_fetched(u64 address)
+{
+	u32 watched = 1;
+
+	bpf_find_vma(bpf_get_current_task_btf(), address, see_userfaultfd, &watched, 0);
+	return watched;
+}
+
+/* The thread that faulted gets the signal before it runs on */
+SEC("raw_tp/signal_deliver")
+int access_refused(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct kernel_siginfo *info = (struct kernel_siginfo *)ctx->args[1];
+	u32 signal = ctx->args[0];
+	struct rec_refused *rec;
+	struct settings *g;
+	struct tracked *t;
+	u64 address;
+	int code;
+
+	if (signal != SIGSEGV && signal != SIGBUS)
+		return 0;
+	t = tracked_current();
+	g = get_settings();
+	if (!t || !g || !(t->flags & TRACK_FAULTS))
+		return 0;
+	code = BPF_CORE_READ(info, si_code);
+	if (signal == SIGBUS ? code != BUS_ADRERR : code != SEGV_MAPERR && code != SEGV_ACCERR && code != SEGV_PKUERR)
+		return 0;
+	address = (u64)BPF_CORE_READ(info, _sifields._sigfault._addr);
+	if (signal == SIGBUS && may_be_fetched(address))
+		return 0;
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	/* Where there is no room the page counts as touched. */
+	if (!rec)
+		return 0;
+	fill(&rec->r, REC_REFUSED, 0);
+	rec->address = address;
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
+	return 0;
+}
+
 #endif

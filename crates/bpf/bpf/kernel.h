@@ -26,6 +26,7 @@ typedef u32 __wsum;
 #define BPF_MAP_TYPE_ARRAY 2
 #define BPF_MAP_TYPE_PERCPU_ARRAY 6
 #define BPF_MAP_TYPE_RINGBUF 27
+#define BPF_F_NO_PREALLOC 1
 #define BPF_F_MMAPABLE 1024
 #define BPF_ANY 0
 #define BPF_NOEXIST 1
@@ -101,8 +102,26 @@ struct ma_state {
 	unsigned long last;
 };
 
+struct xol_area {
+	unsigned long vaddr;
+};
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+/* Counters are of one word; the kernel has them in structs of their own */
+struct rw_semaphore {
+	struct {
+		long long counter;
+	} count;
+	struct {
+		long long counter;
+	} owner;
+};
+
 struct mm_struct {
 	u64 *pgd;
+	struct rw_semaphore mmap_lock;
+	struct uprobes_state uprobes_state;
 	atomic_t mm_users;
 	unsigned long brk;
 	unsigned long arg_start;
@@ -169,6 +188,9 @@ struct inode {
 	struct super_block *i_sb;
 	void *i_private;
 };
+struct vm_userfaultfd_ctx {
+	struct userfaultfd_ctx *ctx;
+};
 struct vm_area_struct {
 	unsigned long vm_start;
 	unsigned long vm_end;
@@ -178,6 +200,7 @@ struct vm_area_struct {
 	struct {
 		struct rb_node rb;
 	} shared;
+	struct vm_userfaultfd_ctx vm_userfaultfd_ctx;
 };
 struct mm_walk {
 	struct mm_struct *mm;
@@ -277,6 +300,7 @@ struct task_struct {
 	struct pid *thread_pid;
 	struct hlist_node pid_links[4];
 	int pagefault_disabled;
+	unsigned long nvcsw;
 	struct thread_struct thread;
 };
 
@@ -287,6 +311,16 @@ struct linux_binprm {
 
 struct sigaction {
 	void *sa_handler;
+};
+struct sigfault {
+	void *_addr;
+};
+union __sifields {
+	struct sigfault _sigfault;
+};
+struct kernel_siginfo {
+	int si_code;
+	union __sifields _sifields;
 };
 struct k_sigaction {
 	struct sigaction sa;

@@ -175,6 +175,10 @@ static __noinline u32 call_of_lock(struct call *c, u64 mm, u32 writes)
 		return 0;
 	if (!t)
 		return is_on_others(c->op) ? c->op : 0;
+	if (is_mark(c)) {
+		emit_mark(c);
+		return 0;
+	}
 	if (mm == own && writes && t->flags & TRACK_MAPPINGS && c->op <= OP_LAST_MAPPING)
 		note_pending(c->op);
 	if (!(t->flags & TRACK_VANISH) || c->op == OP_EXIT)

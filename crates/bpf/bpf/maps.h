@@ -195,14 +195,14 @@ static __always_inline void drop(u32 kind, u64 count)
 		__sync_fetch_and_add(value, count);
 }
 
-/* What programs took of the time of tracked threads, nanoseconds: one run in TIMED_EVERY is timed, and stands for them all */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, u64);
+	__type(value, struct report_cost);
 } report_cost SEC(".maps");
 
+/* One run in so many is timed, and stands for them all */
 #define TIMED_EVERY 16
 
 /* When this run of a program began, if it is timed; 0: it is not */
@@ -212,17 +212,23 @@ static __always_inline u64 report_begins(void)
 	return bpf_get_prandom_u32() % TIMED_EVERY ? 0 : bpf_ktime_get_ns();
 }
 
+/* A run is over that stands for so many */
+static __always_inline int timed(u64 began, u32 runs)
+{
+	struct report_cost *cost;
+	u32 zero = 0;
+
+	cost = bpf_map_lookup_elem(&report_cost, &zero);
+	if (cost) {
+		__sync_fetch_and_add(&cost->ns, (bpf_ktime_get_ns() - began) * runs);
+		__sync_fetch_and_add(&cost->runs, runs);
+	}
+	return 0;
+}
+
 static __always_inline int report_ends(u64 began)
 {
-	u32 zero = 0;
-	u64 *ns;
-
-	if (!began)
-		return 0;
-	ns = bpf_map_lookup_elem(&report_cost, &zero);
-	if (ns)
-		__sync_fetch_and_add(ns, (bpf_ktime_get_ns() - began) * TIMED_EVERY);
-	return 0;
+	return began ? timed(began, TIMED_EVERY) : 0;
 }
 
 /*

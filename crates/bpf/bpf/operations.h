@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
 /*
- * What the kernel does within allocator operations: system calls, page faults, and what CPUs' clocks find at work. The preload
- * library says in thread-local memory which operation runs and from where; it is charged to that.
+ * What the kernel does within allocator operations: system calls, page faults, and what CPUs' clocks find at work. Which operation runs
+ * and from where, running.h knows; it is charged to that.
  */
 #ifndef VARVE_OPERATIONS_H
 #define VARVE_OPERATIONS_H
@@ -52,19 +52,6 @@ static __always_inline void charge(u32 pid, u64 word, u32 what, u64 ns, u64 queu
 		__sync_fetch_and_add(&sum->bytes, bytes);
 }
 
-/*
- * How long the current thread has been ready to run without a CPU: what other programs take, which is no time of its calls.
- * Kernels without CONFIG_SCHED_INFO do not count it.
- */
-static __always_inline u64 queued_so_far(void)
-{
-	struct task_struct *task = current_task();
-
-	if (!bpf_core_field_exists(struct sched_info, run_delay))
-		return 0;
-	return BPF_CORE_READ(task, sched_info.run_delay);
-}
-
 #define NR_MMAP 9
 #define NR_MPROTECT 10
 #define NR_MUNMAP 11
@@ -76,14 +63,12 @@ int operation_call_enter(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct pt_regs *registers = (struct pt_regs *)ctx->args[0];
 	u32 pid = bpf_get_current_pid_tgid() >> 32, tid;
-	s64 *place = bpf_map_lookup_elem(&running_places, &pid);
 	struct operation_call call = {};
 	struct pt_regs r;
 
-	if (!place || bpf_probe_read_kernel(&r, sizeof(r), registers))
+	if (!counts_operations(pid) || bpf_probe_read_kernel(&r, sizeof(r), registers))
 		return 0;
-	call.word = running_operation(*place, r.sp);
-	if (!call.word)
+	if (!find_running(pid, r.sp, &call.word) || !call.word)
 		return 0;
 	call.number = ctx->args[1];
 	if (call.number == NR_MMAP || call.number == NR_MUNMAP || call.number == NR_MADVISE || call.number == NR_MPROTECT)
@@ -105,7 +90,7 @@ int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 	struct operation_call *call;
 	u64 took, queued;
 
-	if (!bpf_map_lookup_elem(&running_places, &pid))
+	if (!counts_operations(pid))
 		return 0;
 	call = bpf_map_lookup_elem(&operation_calls, &tid);
 	if (!call)
@@ -120,17 +105,45 @@ int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+#define FAULT_PRESENT 1
+
+/* The recorder knows whether the allocator has mapped it: what maps memory is reported in the same ring, before it can be touched */
+static __always_inline void report_first_touch(u64 address)
+{
+	struct settings *g = get_settings();
+	struct rec_first_touch *rec;
+
+	if (!g)
+		return;
+	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
+	if (!rec) {
+		drop(DROP_OPERATION, 1);
+		return;
+	}
+	fill(&rec->r, REC_FIRST_TOUCH, 0);
+	rec->address = address;
+	bpf_ringbuf_submit(rec, wake(g->ring_wake));
+}
+
 static __always_inline int operation_fault(struct bpf_raw_tracepoint_args *ctx, u32 what)
 {
-	u32 pid = bpf_get_current_pid_tgid() >> 32;
-	s64 *place = bpf_map_lookup_elem(&running_places, &pid);
+	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid();
+	struct probed_thread *t;
 	struct pt_regs r;
+	u64 word;
 
-	if (!place || ctx->args[0] >> 56)
+	if (!counts_operations(pid) || ctx->args[0] >> 56)
 		return 0;
 	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
 		return 0;
-	charge(pid, running_operation(*place, r.sp), what, 0, 0, 0);
+	t = probe_every ? bpf_map_lookup_elem(&probed_threads, &tid) : NULL;
+	if (t)
+		t->fault = r.ip;
+	if (!find_running(pid, r.sp, &word))
+		return 0;
+	charge(pid, word, what, 0, 0, 0);
+	if (!word && !(ctx->args[2] & FAULT_PRESENT))
+		report_first_touch(ctx->args[0]);
 	return 0;
 }
 
@@ -148,24 +161,56 @@ int operation_fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 	return operation_fault(ctx, OPERATION_FAULT);
 }
 
+/* The calls by which probes come to the kernel where it has them (arch/x86/entry/syscalls/syscall_64.tbl) */
+#define NR_URETPROBE 335
+#define NR_UPROBE 336
+
+/* Whether the kernel was at work for a probe and not for the program: in a trap that is no page fault, or in a call that is made for that */
+static __always_inline u32 works_for_probe(struct pt_regs *r)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+	struct probed_thread *t = probe_every ? bpf_map_lookup_elem(&probed_threads, &tid) : NULL;
+
+	if (!t)
+		return 0;
+	if (r->orig_ax == NR_URETPROBE || r->orig_ax == NR_UPROBE)
+		return 1;
+	return (s64)r->orig_ax < 0 && t->fault != r->ip;
+}
+
+/* The instruction that says that a loop waits (pause) */
+#define PAUSE 0x90f3
+
+/* Whether a thread waits in a loop: it is at that instruction, or has just done it */
+static __always_inline u32 is_pausing(u64 ip)
+{
+	u16 code[2] = {};
+
+	return !bpf_probe_read_user(code, sizeof(code), (void *)(ip - sizeof(u16))) && (code[0] == PAUSE || code[1] == PAUSE);
+}
+
 SEC("perf_event")
 int operation_clock(struct bpf_perf_event_data *ctx)
 {
-	u32 pid = bpf_get_current_pid_tgid() >> 32, what = OPERATION_CLOCK_USER;
-	s64 *place = bpf_map_lookup_elem(&running_places, &pid);
+	u32 pid = bpf_get_current_pid_tgid() >> 32;
 	struct pt_regs r;
+	u64 word;
 
-	if (!place)
+	if (!counts_operations(pid))
 		return 0;
 	if (ctx->regs.cs & 3) {
-		charge(pid, running_operation(*place, ctx->regs.sp), what, 0, 0, 0);
+		if (!find_running(pid, ctx->regs.sp, &word))
+			return 0;
+		charge(pid, word, OPERATION_CLOCK_USER, 0, 0, 0);
+		if (word && word != COUNTING && is_pausing(ctx->regs.ip))
+			charge(pid, word, OPERATION_CLOCK_PAUSE, 0, 0, 0);
 		return 0;
 	}
 	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
 		return 0;
-	if ((r.cs & 3) != 3)
+	if ((r.cs & 3) != 3 || !find_running(pid, r.sp, &word))
 		return 0;
-	charge(pid, running_operation(*place, r.sp), OPERATION_CLOCK_KERNEL, 0, 0, 0);
+	charge(pid, works_for_probe(&r) ? COUNTING : word, OPERATION_CLOCK_KERNEL, 0, 0, 0);
 	return 0;
 }
 
@@ -177,6 +222,7 @@ int operation_process_free(struct bpf_raw_tracepoint_args *ctx)
 	u32 tgid = BPF_CORE_READ(task, tgid), pid = BPF_CORE_READ(task, pid);
 
 	bpf_map_delete_elem(&operation_calls, &pid);
+	probed_thread_ended(tgid, pid);
 	if (pid == tgid)
 		bpf_map_delete_elem(&running_places, &tgid);
 	return 0;
@@ -189,6 +235,7 @@ int operation_process_exec(struct bpf_raw_tracepoint_args *ctx)
 	u32 pid = bpf_get_current_pid_tgid() >> 32;
 
 	bpf_map_delete_elem(&running_places, &pid);
+	probed_program_began(pid);
 	return 0;
 }
 

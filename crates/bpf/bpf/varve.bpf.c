@@ -184,6 +184,8 @@ int call_enter(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	if (!decode(&c, ctx->args[0], number))
 		return 0;
+	if (is_mark(&c))
+		return t ? emit_mark(&c) : 0;
 	if ((!t || t->flags & TRACK_VANISH) && call_on_others(&c))
 		return 0;
 	if (!t)
@@ -362,7 +364,8 @@ static __always_inline int report_fork(struct bpf_raw_tracepoint_args *ctx, stru
 		rec->tls = BPF_CORE_READ(child, thread.fsbase);
 	}
 	rec->own_tid = number_at(child, BPF_CORE_READ(child, thread_pid, level));
-	bpf_ringbuf_submit(rec, wake(g->ring_wake));
+	/* A child may have to get probes of its own before it allocates */
+	bpf_ringbuf_submit(rec, probe_every && !rec->thread ? BPF_RB_FORCE_WAKEUP : wake(g->ring_wake));
 	return 0;
 }
 
@@ -485,9 +488,10 @@ int process_exit(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!t)
 		return 0;
-	began = report_begins();
+	/* Each one: the last of a large process reads all of its memory, and there is no other that it could stand for */
+	began = bpf_ktime_get_ns();
 	report_exit(ctx, t);
-	return report_ends(began);
+	return timed(began, 1);
 }
 
 /* The number of a process may be used again from now on */
@@ -534,4 +538,6 @@ int task_rename(struct bpf_raw_tracepoint_args *ctx)
 #include "faults.h"
 #include "samples.h"
 #include "waits.h"
+#include "uprobes.h"
 #include "operations.h"
+#include "contention.h"

@@ -316,9 +316,16 @@ static __always_inline void flush_batch(struct scratch *s)
 		return;
 	/* When the last of it had been read. Nothing of it goes before this is sent, so that a boundary in between reads it, too. */
 	s->batch.r.time = bpf_ktime_get_ns();
-	if (count <= VANISH_ENTRIES && bytes <= sizeof(s->batch) &&
-	    bpf_ringbuf_output(&ring, &s->batch, bytes, wake(s->ring_wake)))
+	/*
+	 * What was there, is gone and is in no range counts as touched: the reader compares. So a large process that ends need not
+	 * fit into the ring, whose last quarter is for what can be known in no other way.
+	 */
+	if (s->says_ranges && bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) > 3 * (u64)s->ring_wake) {
+		/* Said in no range */
+	} else if (count <= VANISH_ENTRIES && bytes <= sizeof(s->batch) &&
+		 bpf_ringbuf_output(&ring, &s->batch, bytes, wake(s->ring_wake)) && !s->says_ranges) {
 		drop(DROP_VANISH_PAGES, s->batch_pages);
+	}
 	s->batch.count = 0;
 	s->batch_pages = 0;
 }

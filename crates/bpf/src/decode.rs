@@ -4,8 +4,8 @@ use varve_model::{Address, Bytes, Cpu, Pid, Tid, Time};
 
 use crate::abi::{self, Plain, Record};
 use crate::{
-    Access, BpfError, Comm, Doer, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall,
-    MmId, Mode, Preload, UserStack, Vanish, VanishCause,
+    Access, BpfError, Comm, Doer, Event, Exec, Exit, Fault, FirstTouch, Fork, ForkKind, Mapping,
+    MappingCall, Mark, MarkKind, MmId, Mode, Preload, Refused, UserStack, Vanish, VanishCause,
 };
 
 /// Error-code bits of a page fault (arch/x86/include/asm/trap_pf.h)
@@ -123,6 +123,16 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
             wait_status: abi::RecExit::read(rest)?.status,
             last: head.aux != 0,
         }),
+        abi::REC_REFUSED => Event::Refused(Refused {
+            time,
+            pid,
+            tid,
+            address: Address(abi::RecRefused::read(rest)?.address),
+        }),
+        abi::REC_FIRST_TOUCH => Event::FirstTouch(FirstTouch {
+            pid,
+            address: Address(abi::RecFirstTouch::read(rest)?.address),
+        }),
         abi::REC_REGISTRATION => Event::Registration,
         abi::REC_COMM => Event::Comm(Comm {
             time,
@@ -130,6 +140,23 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
             tid,
             name: rest.get(..16)?.split(|byte| *byte == 0).next()?,
         }),
+        abi::REC_MARK => {
+            let raw = abi::RecMark::read(rest)?;
+            let name = rest.get(size_of::<abi::RecMark>()..)?;
+            Event::Mark(Mark {
+                time,
+                pid,
+                tid,
+                kind: match head.aux {
+                    abi::MARK_BEGIN => MarkKind::Begin,
+                    abi::MARK_END => MarkKind::End,
+                    abi::MARK_EVENT => MarkKind::Event,
+                    _ => return None,
+                },
+                name: name.get(..raw.there as usize)?,
+                bytes: raw.bytes,
+            })
+        }
         abi::REC_MAPPING => Event::Mapping(mapping(head, rest)?),
         _ => return None,
     })

@@ -52,6 +52,14 @@ pub enum BpfError {
         /// What the kernel said
         source: std::io::Error,
     },
+    /// Probes could not be attached to the functions of a file
+    #[error("cannot probe {}: {why}", path.display())]
+    Probe {
+        /// The file
+        path: std::path::PathBuf,
+        /// What the kernel said
+        why: String,
+    },
     /// A record of the ring buffer makes no sense
     #[error("a record of the ring buffer is malformed: kind {kind}, {bytes} bytes")]
     Record {

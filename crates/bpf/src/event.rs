@@ -15,6 +15,10 @@ use crate::{MmId, Region, Resident};
 pub enum Event<'a> {
     /// A page fault of a tracked process
     Fault(Fault),
+    /// An access that faulted was refused
+    Refused(Refused),
+    /// A process whose allocator operations are counted touched a page that was not there, outside of these
+    FirstTouch(FirstTouch),
     /// Pages that were touched since the last clear, read just before they went
     Vanish(Vanish<'a>),
     /// A tracked process made a process or a thread
@@ -29,6 +33,8 @@ pub enum Event<'a> {
     Mapping(Mapping<'a>),
     /// A tracked process registered memory for missing pages with userfaultfd ([`crate::Kernel::watch_moves`])
     Registration,
+    /// A thread of a tracked process said where in its work it is
+    Mark(Mark<'a>),
 }
 
 /// A page fault, at the moment it happens (before the kernel handles it)
@@ -52,6 +58,28 @@ pub struct Fault {
     pub mode: Mode,
     /// Whether it is in the memory of a program that `execve` is about to begin, and not in what the process had
     pub is_next: bool,
+}
+
+/// SIGSEGV or SIGBUS in place of an access: its fault, the last one of the thread at that address, was no touch
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// When the signal was delivered
+    pub time: Time,
+    /// Process
+    pub pid: Pid,
+    /// Thread
+    pub tid: Tid,
+    /// Address that was to be accessed
+    pub address: Address,
+}
+
+/// A page fault outside of allocator operations at a page that was not there
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstTouch {
+    /// Process
+    pub pid: Pid,
+    /// Address that was accessed
+    pub address: Address,
 }
 
 /// Read or write
@@ -254,6 +282,34 @@ pub struct Comm<'a> {
     pub tid: Tid,
     /// The name, without the final zero
     pub name: &'a [u8],
+}
+
+/// What a program says of its work (`varve/mark.h`)
+#[derive(Debug, Clone, Copy)]
+pub struct Mark<'a> {
+    /// When
+    pub time: Time,
+    /// Process
+    pub pid: Pid,
+    /// Thread
+    pub tid: Tid,
+    /// What
+    pub kind: MarkKind,
+    /// The name, its first 128 bytes at most; empty where it could not be read
+    pub name: &'a [u8],
+    /// How long the program says that the name is
+    pub bytes: u32,
+}
+
+/// What a mark is
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MarkKind {
+    /// A phase begins
+    Begin,
+    /// A phase ends
+    End,
+    /// Something happened
+    Event,
 }
 
 /// A finished system call that changed mappings

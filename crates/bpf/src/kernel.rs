@@ -51,6 +51,8 @@ pub struct Kernel {
     capabilities: Vec<Capability>,
     vanish: VanishHooks,
     watches_moves: bool,
+    /// Whether one link attaches many probes
+    attaches_many: bool,
 }
 
 struct Maps {
@@ -64,6 +66,15 @@ struct Maps {
     held_group: OwnedFd,
 }
 
+/// What reports have taken of the time of the threads that made them
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReportsTook {
+    /// How often a program ran
+    pub runs: u64,
+    /// How long they ran; on its way to each and back the thread loses more
+    pub time: Duration,
+}
+
 impl Kernel {
     /// Loads and attaches the programs and finds out where the kernel keeps its memory
     ///
@@ -72,6 +83,21 @@ impl Kernel {
     /// [`BpfError::Calibration`] say why nothing can be recorded on this machine. What is merely
     /// missing is reported by [`Kernel::capabilities`].
     pub fn load(options: &LoadOptions) -> Result<Kernel, BpfError> {
+        let kernel = Kernel::load_with(options, options.probes && crate::uprobes::attaches_many())?;
+        let probes = match kernel.attaches_many {
+            true => kernel.probes().ok(),
+            false => None,
+        };
+        match probes {
+            // Programs are loaded for the one kind of link or the other.
+            Some(probes) if !crate::uprobes::counts_all_threads(kernel.means(&probes)) => {
+                Kernel::load_with(options, false)
+            }
+            _ => Ok(kernel),
+        }
+    }
+
+    fn load_with(options: &LoadOptions, attaches_many: bool) -> Result<Kernel, BpfError> {
         let Loaded {
             object,
             links,
@@ -80,7 +106,7 @@ impl Kernel {
             mut capabilities,
             exit_has_memory,
             vanish,
-        } = programs::load(options)?;
+        } = programs::load(options, attaches_many)?;
         let maps = Maps {
             settings: map_fd(&object, "settings")?,
             harvest: map_fd(&object, "harvest")?,
@@ -150,6 +176,7 @@ impl Kernel {
             settings,
             capabilities,
             vanish,
+            attaches_many,
         };
         kernel.set_page_flags(options.page_flags)?;
         if options.harvest {
@@ -466,15 +493,26 @@ impl Kernel {
         })
     }
 
+    /// Marks of the program's that did not fit in the ring, since the load
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] where the counter cannot be read.
+    pub fn dropped_marks(&self) -> Result<u64, BpfError> {
+        raw::map_lookup::<u64>(self.maps.drops.as_fd(), abi::DROP_MARK).map_err(map_error("drops"))
+    }
+
     /// CPU time of tracked threads that the programs took to report what they do, since the load: one run in sixteen is
     /// timed. What the kernel does around a program is not in it.
     ///
     /// # Errors
-    /// [`BpfError::Map`] where the counter cannot be read.
-    pub fn reports_took(&self) -> Result<Duration, BpfError> {
-        let ns: u64 =
+    /// [`BpfError::Map`] where the counters cannot be read.
+    pub fn reports_took(&self) -> Result<ReportsTook, BpfError> {
+        let cost: abi::ReportCost =
             raw::map_lookup(self.maps.report_cost.as_fd(), 0).map_err(map_error("report_cost"))?;
-        Ok(Duration(ns))
+        Ok(ReportsTook {
+            runs: cost.runs,
+            time: Duration(cost.ns),
+        })
     }
 
     /// Times that the kernel skipped one of the programs since the load

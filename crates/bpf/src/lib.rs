@@ -17,18 +17,23 @@ mod raw;
 mod region;
 mod ring;
 mod samples;
+mod uprobes;
 
 pub use error::BpfError;
 pub use event::{
-    Access, Comm, Doer, Event, Exec, Exit, Fault, Fork, ForkKind, Mapping, MappingCall, Mode,
-    Preload, UserStack, Vanish, VanishCause,
+    Access, Comm, Doer, Event, Exec, Exit, Fault, FirstTouch, Fork, ForkKind, Mapping, MappingCall,
+    Mark, MarkKind, Mode, Preload, Refused, UserStack, Vanish, VanishCause,
 };
-pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, TrackedProcesses};
+pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, ReportsTook, TrackedProcesses};
 pub use operations::{Charge, Charged, Operations, RunningPlaces};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags, VanishHooks};
-pub use programs::OPERATION_PROGRAMS;
+pub use programs::{LOCK_WAIT_PROGRAMS, OPERATION_PROGRAMS, PROBE_PROGRAMS};
 pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Part, Region, Resident, WalkStats};
 pub use samples::{ClockSample, Samples, SamplesTaken, Whereabouts, interrupt_time};
+pub use uprobes::{
+    ProbeCost, ProbeLinks, ProbePlace, ProbedCall, ProbedPoint, ProbedProcess, ProbedRow,
+    ProbedTimes, Probes, is_probes_own,
+};
 
 /// An address space: two processes with the same one share their pages (`vfork`). Numbers are
 /// reused after the last process of it ended.

@@ -36,6 +36,14 @@ pub enum Charged {
     ClockUser,
     /// Likewise in the kernel
     ClockKernel,
+    /// Of [`Charged::ClockUser`], those that found it at an instruction by which loops that wait pause
+    ClockPause,
+    /// A wait for the lock of the process's mappings in which the thread slept
+    LockSlept,
+    /// Likewise, in which it kept its CPU
+    LockSpun,
+    /// Likewise, while another process held the lock
+    LockOthers,
 }
 
 /// What was charged to an operation since the load
@@ -49,7 +57,7 @@ pub struct Charge {
     pub what: Charged,
     /// How often
     pub count: u64,
-    /// How long in all the thread ran or slept; of system calls only
+    /// How long in all the thread ran or slept; of system calls and waits only
     pub time: Duration,
     /// How long it was ready to run meanwhile and had no CPU; not known of kernels without `CONFIG_SCHED_INFO`: 0
     pub queued: Duration,
@@ -110,6 +118,10 @@ impl Operations {
                 abi::OPERATION_FAULT => Charged::Fault,
                 abi::OPERATION_CLOCK_USER => Charged::ClockUser,
                 abi::OPERATION_CLOCK_KERNEL => Charged::ClockKernel,
+                abi::OPERATION_CLOCK_PAUSE => Charged::ClockPause,
+                abi::OPERATION_LOCK_SLEPT => Charged::LockSlept,
+                abi::OPERATION_LOCK_SPUN => Charged::LockSpun,
+                abi::OPERATION_LOCK_OTHERS => Charged::LockOthers,
                 number => Charged::Call(number),
             },
             count: sum.count,

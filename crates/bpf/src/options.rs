@@ -29,6 +29,9 @@ pub struct LoadOptions {
     /// Whether what the kernel does within allocator operations is to be charged to them ([`crate::Kernel::operations`]), which makes
     /// all system calls of the machine a little slower
     pub operations: bool,
+    /// Whether allocator operations can be counted by probes at the allocator's functions ([`crate::Kernel::probes`]); goes with
+    /// [`LoadOptions::operations`]
+    pub probes: bool,
     /// Whether the bits that `clear_refs` takes are to be kept ([`crate::Kernel::harvests`]): then nobody needs to be held
     pub harvest: bool,
     /// Which hooks read the memory of a process that ends or runs a new program
@@ -72,6 +75,7 @@ impl Default for LoadOptions {
             faults: true,
             waits: false,
             operations: false,
+            probes: false,
             harvest: false,
             hooks: Hooks::Best,
             vanish: VanishHooks::Locks,

@@ -105,8 +105,29 @@ const OF_OPERATIONS: [&str; 7] = [
 pub(crate) const OPERATION_CLOCK: &str = "operation_clock";
 /// All of them together, as a [`Capability`]
 pub const OPERATION_PROGRAMS: &str = "allocator operations";
+/// The programs that say how long these wait for the lock of their process's mappings
+const OF_LOCK_WAITS: [&str; 2] = ["operation_lock_taken", "operation_lock_asked"];
+/// Both together, as a [`Capability`]
+pub const LOCK_WAIT_PROGRAMS: &str = "waits for mmap_lock";
 /// Rows of the sums of operations, where they are kept
 const OPERATION_ROWS: u32 = 1 << 16;
+
+/// The programs that count allocator operations at the allocator's functions
+const OF_PROBES: [&str; 4] = [ENTERED, RETURNED, CHANGE_PROBES, "operation_process_fork"];
+/// Those of [`crate::Kernel::probes`]
+pub(crate) const ENTERED: &str = "allocator_entered";
+/// See above
+pub(crate) const RETURNED: &str = "allocator_returned";
+/// See above
+pub(crate) const CHANGE_PROBES: &str = "change_probes";
+/// All of them together, as a [`Capability`]
+pub const PROBE_PROGRAMS: &str = "allocator probes";
+/// Rows of what threads call, of times, and blocks that live, where they are kept
+const PROBED_ROWS: u32 = 1 << 17;
+const PROBED_TIMES: u32 = 1 << 16;
+const PROBED_BLOCKS: u32 = 1 << 21;
+/// Threads that may allocate at the same time
+const PROBED_THREADS: u32 = 1 << 15;
 
 /// The loaded object, what is attached, and what is not
 pub(crate) struct Loaded {
@@ -147,17 +168,17 @@ fn take_said() -> String {
 }
 
 /// Loads what can be loaded; a program that the kernel refuses is left out unless it is required
-pub(crate) fn load(options: &LoadOptions) -> Result<Loaded, BpfError> {
+pub(crate) fn load(options: &LoadOptions, attaches_many: bool) -> Result<Loaded, BpfError> {
     if !std::path::Path::new(BTF).exists() {
         return Err(BpfError::NoBtf);
     }
     let before = libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
-    let result = load_possible(options);
+    let result = load_possible(options, attaches_many);
     libbpf_rs::set_print(before);
     result
 }
 
-fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
+fn load_possible(options: &LoadOptions, attaches_many: bool) -> Result<Loaded, BpfError> {
     let mut refused: Omissions = Vec::new();
     let vanish = match options.vanish {
         VanishHooks::Locks if has_tracepoint("mmap_lock_start_locking") => VanishHooks::Locks,
@@ -172,6 +193,7 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     if !options.faults {
         switch_off("fault_user");
         switch_off("fault_kernel");
+        switch_off("access_refused");
     }
     if !options.waits {
         switch_off("thread_switch");
@@ -179,6 +201,10 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     if !options.operations {
         // Others' system calls are not to be slower for what nobody asked for.
         OF_OPERATIONS.iter().copied().for_each(&mut switch_off);
+        OF_LOCK_WAITS.iter().copied().for_each(&mut switch_off);
+    }
+    if !options.probes {
+        OF_PROBES.iter().copied().for_each(&mut switch_off);
     }
     if options.hooks == Hooks::Portable {
         switch_off("prepare_exec");
@@ -196,12 +222,16 @@ fn load_possible(options: &LoadOptions) -> Result<Loaded, BpfError> {
     }
     loop {
         take_said();
-        match open(options, &refused) {
+        match open(options, attaches_many, &refused) {
             Ok(object) => {
-                let unused: Vec<&str> = match options.operations {
-                    true => unused.to_vec(),
-                    false => unused.iter().chain(&OF_OPERATIONS).copied().collect(),
-                };
+                let mut unused: Vec<&str> = unused.to_vec();
+                if !options.operations {
+                    unused.extend(OF_OPERATIONS);
+                    unused.extend(OF_LOCK_WAITS);
+                }
+                if !options.probes {
+                    unused.extend(OF_PROBES);
+                }
                 let attached = attach(object, &refused, &unused);
                 return Ok(Loaded {
                     exit_has_memory,
@@ -259,19 +289,51 @@ fn lacking() -> Option<String> {
     (!names.is_empty()).then(|| names.join(" and "))
 }
 
-fn open(options: &LoadOptions, refused: &Omissions) -> Result<Object, libbpf_rs::Error> {
+/// Maps of allocator operations alone.
+const OPERATION_MAPS: [&str; 6] = [
+    "operation_calls",
+    "operation_sums",
+    "operation_waits",
+    "probed_rows",
+    "probed_times",
+    "probed_blocks",
+];
+
+fn open(
+    options: &LoadOptions,
+    attaches_many: bool,
+    refused: &Omissions,
+) -> Result<Object, libbpf_rs::Error> {
     let mut open = ObjectBuilder::default().open_memory(&OBJECT.0)?;
     for mut map in open.maps_mut() {
         match map.name().to_str() {
+            // Each map takes a descriptor, and only programs that are not loaded then have these.
+            Some(name) if OPERATION_MAPS.contains(&name) && !options.operations => {
+                map.set_autocreate(false)?;
+            }
             Some("ring") => map.set_max_entries(ring_bytes(options))?,
             Some("tracked" | "exempt") => map.set_max_entries(options.max_processes.max(1))?,
             Some("sample_ring") => map.set_max_entries(sample_ring_bytes(options))?,
             Some("operation_sums") if options.operations => map.set_max_entries(OPERATION_ROWS)?,
+            Some("probed") if options.probes => {
+                map.set_max_entries(options.max_processes.max(1))?;
+            }
+            Some("probed_threads") if options.probes => map.set_max_entries(PROBED_THREADS)?,
+            Some("probed_rows") if options.probes => map.set_max_entries(PROBED_ROWS)?,
+            Some("probed_times") if options.probes => map.set_max_entries(PROBED_TIMES)?,
+            Some("probed_blocks") if options.probes => map.set_max_entries(PROBED_BLOCKS)?,
             Some("regions" | "residents") => map.set_max_entries(options.walk_regions.max(1))?,
             _ => {}
         }
     }
     for mut program in open.progs_mut() {
+        if attaches_many
+            && [ENTERED, RETURNED]
+                .iter()
+                .any(|name| program.name() == *name)
+        {
+            program.set_attach_type(libbpf_rs::ProgramAttachType::TraceUprobeMulti);
+        }
         if refused.iter().any(|(name, _)| program.name() == *name) {
             program.set_autoload(false);
         }
@@ -321,6 +383,8 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
     let mut attached = HashSet::new();
     let mut capabilities = Vec::new();
     let mut of_operations: Option<Result<(), String>> = None;
+    let mut of_waits: Option<Result<(), String>> = None;
+    let mut of_probes: Option<Result<(), String>> = None;
     for program in PROGRAMS.iter().filter(|p| !unused.contains(&p.name)) {
         let (available, detail) = match refused.iter().find(|(name, _)| *name == program.name) {
             Some((_, Omitted::Lacking(why))) => (false, why.clone()),
@@ -339,8 +403,14 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
                 }
             }
         };
-        if OF_OPERATIONS.contains(&program.name) {
-            let all = of_operations.get_or_insert(Ok(()));
+        let group = match program.name {
+            name if OF_OPERATIONS.contains(&name) => Some(&mut of_operations),
+            name if OF_LOCK_WAITS.contains(&name) => Some(&mut of_waits),
+            name if OF_PROBES.contains(&name) => Some(&mut of_probes),
+            _ => None,
+        };
+        if let Some(group) = group {
+            let all = group.get_or_insert(Ok(()));
             if !available && all.is_ok() {
                 *all = Err(format!("{}: {detail}", program.name));
             }
@@ -360,18 +430,37 @@ fn attach(object: Object, refused: &Omissions, unused: &[&str]) -> Loaded {
         });
     }
     excuse_alternatives(&mut capabilities);
-    capabilities.extend(of_operations.map(|all| Capability {
-        name: OPERATION_PROGRAMS,
-        purpose: "system calls, page faults and CPU time of allocator operations (varve alloc record)",
-        available: all.is_ok(),
-        required: false,
-        promised: false,
-        detail: match all {
-            Ok(()) => "loaded".to_owned(),
-            Err(why) => why,
-        },
-        is_part: false,
-    }));
+    let groups = [
+        (
+            OPERATION_PROGRAMS,
+            "system calls, page faults and CPU time of allocator operations (varve alloc record)",
+            of_operations,
+        ),
+        (
+            LOCK_WAIT_PROGRAMS,
+            "how long allocator operations wait for mmap_lock (varve alloc record)",
+            of_waits,
+        ),
+        (
+            PROBE_PROGRAMS,
+            "allocator operations of processes that run already, and of allocators within executables (varve alloc record -p)",
+            of_probes,
+        ),
+    ];
+    for (name, purpose, all) in groups {
+        capabilities.extend(all.map(|all| Capability {
+            name,
+            purpose,
+            available: all.is_ok(),
+            required: false,
+            promised: false,
+            detail: match all {
+                Ok(()) => "loaded".to_owned(),
+                Err(why) => why,
+            },
+            is_part: false,
+        }));
+    }
     Loaded {
         object,
         links,
@@ -420,11 +509,13 @@ fn hang(object: &Object, program: &Program, links: &mut Vec<Link>) -> Result<(),
 
 /// Whether this kernel has a tracepoint
 fn has_tracepoint(name: &str) -> bool {
+    has_type(&format!("btf_trace_{name}"))
+}
+
+/// Whether this kernel knows a type
+pub(crate) fn has_type(name: &str) -> bool {
     let known = libbpf_rs::btf::Btf::from_vmlinux();
-    known.is_ok_and(|btf| {
-        btf.type_by_name::<BtfType<'_>>(&format!("btf_trace_{name}"))
-            .is_some()
-    })
+    known.is_ok_and(|btf| btf.type_by_name::<BtfType<'_>>(name).is_some())
 }
 
 /// Whether `sched_process_exit` runs before a process lets its memory go: it was moved there, and

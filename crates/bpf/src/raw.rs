@@ -129,3 +129,6 @@ pub(crate) fn map_remove<K: Plain>(map: BorrowedFd<'_>, key: &K) {
 
 // SAFETY: one integer
 unsafe impl Plain for u64 {}
+
+// SAFETY: likewise
+unsafe impl Plain for u32 {}

@@ -505,10 +505,9 @@ fn name(path: &str) -> String {
 pub(crate) fn frame(address: u64, function: Option<String>, module: Option<String>) -> Frame {
     Frame {
         function,
-        file: None,
-        line: None,
         module,
         address: Address(address),
+        ..Frame::default()
     }
 }
 

@@ -56,6 +56,8 @@ impl Stacks {
                 function: f.function,
                 file: f.file,
                 line: f.line,
+                column: f.column,
+                function_line: f.function_line,
                 address: f.address,
             });
             (stack.site, frames.collect())

@@ -381,12 +381,14 @@ named! {
         Emulated = "emulated",
         /// Allocator operations, what the kernel did within them, and the memory that allocators manage.
         AllocatorOperations = "allocator_operations",
+        /// Marks of the program, where it makes any: it could know that somebody records.
+        Marks = "marks",
     }
 }
 
 impl Capability {
-    /// What every recording of Varve's own has.
-    pub const RECORDED: [Capability; 8] = [
+    /// What recordings of Varve's own have; a probe takes away what it could not find out.
+    pub const RECORDED: [Capability; 9] = [
         Capability::Touches,
         Capability::Resident,
         Capability::Faults,
@@ -395,6 +397,7 @@ impl Capability {
         Capability::Places,
         Capability::Lives,
         Capability::Superset,
+        Capability::Marks,
     ];
 }
 

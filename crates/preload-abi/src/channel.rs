@@ -33,6 +33,11 @@ pub enum Kind {
     /// Memory for the tables of allocator operations; the number of the hello is the distance from the thread pointer to what runs
     /// ([`crate::operations::Running`]). The answer has its bytes and its memory.
     Operations,
+    /// The memory through which objects are placed ([`crate::placing`]). The answer has its bytes and its memory.
+    Placing,
+    /// Which place of a plan the call stack of an object belongs to; the number of the hello is that of the question. The answer has
+    /// the place's number plus one, or zero, and no descriptor.
+    Site,
 }
 
 impl Kind {
@@ -42,13 +47,22 @@ impl Kind {
             Kind::Handler => 2,
             Kind::Counts => 3,
             Kind::Operations => 4,
+            Kind::Placing => 5,
+            Kind::Site => 6,
         }
     }
 
     pub(crate) fn of(word: u64) -> Option<Kind> {
-        [Kind::Ring, Kind::Handler, Kind::Counts, Kind::Operations]
-            .into_iter()
-            .find(|kind| kind.word() == word)
+        [
+            Kind::Ring,
+            Kind::Handler,
+            Kind::Counts,
+            Kind::Operations,
+            Kind::Placing,
+            Kind::Site,
+        ]
+        .into_iter()
+        .find(|kind| kind.word() == word)
     }
 }
 

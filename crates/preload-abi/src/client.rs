@@ -325,7 +325,11 @@ impl Connection {
         {
             *to = *descriptor;
         }
-        let wanted = if kind == Kind::Counts { 2 } else { 1 };
+        let wanted = match kind {
+            Kind::Counts => 2,
+            Kind::Site => 0,
+            _ => 1,
+        };
         let whole = got == size_of_val(&words) as isize && words[0] == kind.word();
         if whole && answer.descriptors[..wanted].iter().all(|d| *d >= 0) {
             return Some(answer);

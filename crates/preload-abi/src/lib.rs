@@ -31,6 +31,7 @@ pub mod journal;
 mod layout;
 mod memory;
 pub mod operations;
+pub mod placing;
 mod raw;
 mod reader;
 mod record;

@@ -15,6 +15,8 @@ pub(crate) struct Memory {
 
 // SAFETY: all accesses to the mapping go through atomics.
 unsafe impl Send for Memory {}
+// SAFETY: see above.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Makes it, with the descriptor through which a process is given it. Only what is written to takes room.
@@ -36,7 +38,13 @@ impl Memory {
         if !sized {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new mapping of a file that is, and stays, as long as this.
+        let memory = Memory::of(&file, bytes)?;
+        Ok((memory, file))
+    }
+
+    /// Maps a file of memory that is, and stays, as long as this.
+    pub(crate) fn of(file: &OwnedFd, bytes: usize) -> io::Result<Memory> {
+        // SAFETY: a new mapping.
         let base = unsafe {
             libc::mmap(
                 null_mut(),
@@ -51,7 +59,7 @@ impl Memory {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok((Memory { base, bytes }, file))
+        Ok(Memory { base, bytes })
     }
 
     pub(crate) fn bytes(&self) -> usize {

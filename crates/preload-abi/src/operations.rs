@@ -15,6 +15,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod clock;
+pub mod heap;
 mod reader;
 
 #[cfg(target_arch = "x86_64")]
@@ -73,7 +74,7 @@ pub mod header {
     pub const UNCOUNTED: usize = 48;
     /// Blocks of memory that were freed and that nobody saw allocated.
     pub const UNKNOWN_FREES: usize = 56;
-    /// Own memory outside this one: address and bytes of each piece, up to [`SHADOWS`].
+    /// Pieces of the shadow of the heap: where each is and the first address that it says something of, up to [`SHADOWS`].
     pub const SHADOW: usize = 1024;
     /// Pieces of that.
     pub const SHADOWS: usize = 128;
@@ -125,7 +126,18 @@ pub mod block {
     pub const MAX_REQUESTED: usize = 88;
     /// [`PENDING_USABLE`] then.
     pub const MAX_USABLE: usize = 96;
+    /// The allocation whose successor of the same size class is looked at: its class and 1 in the low 8 bits, 0: none; above them how
+    /// many blocks of that class the thread has freed since.
+    pub const WATCH: usize = 104;
+    /// Where its block is.
+    pub const WATCHED: usize = 112;
+    /// Where those blocks were, the first [`WATCHED_FREES`](super::WATCHED_FREES) of them.
+    pub const WATCHED_FREED: usize = 120;
 }
+
+/// Frees that are remembered between an allocation and its successor.
+pub const WATCHED_FREES: usize = 8;
+const _: () = assert!(block::WATCHED_FREED + WATCHED_FREES * 8 <= BLOCK_BYTES);
 
 /// Words of a row.
 pub mod row {
@@ -295,8 +307,28 @@ pub const fn of_running_word(word: u64) -> Option<(Operation, u64)> {
     }
 }
 
+/// Whether a file is the C library, by its path.
+#[must_use]
+pub fn is_libc(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    name.starts_with(b"libc.so.6")
+}
+
 /// The size class of what could not be allocated.
 pub const FAILED_CLASS: u8 = 255;
+/// Not a size class: blocks that lie on a cache line with one of another thread. [`row::FRESH`] says of how many the allocator gave out the
+/// memory so by itself (active false sharing, if both write); the memory of the others had been freed by another thread than allocated it
+/// (passive; Berger and others, Hoard, ASPLOS 2000).
+pub const SHARED_LINE_CLASS: u8 = 254;
+/// Not a size class: small blocks that were allocated soon after the thread had freed others of their class, in a sample. [`row::FRESH`] says how
+/// many of them lie far from those and from the block that the thread had allocated before: the allocator chose neither what was used last
+/// nor what lies beside (random choice, as in DieHarder; Novark and Berger, CCS 2010).
+pub const CHOICE_CLASS: u8 = 253;
+const LAST_CLASS: u8 = 252;
+/// The largest class of which that is looked at, up to 1 KiB: what lies in one page with others.
+pub const LAST_CHOICE_CLASS: u8 = 64;
+/// Blocks that are so many bytes apart are far from each other.
+pub const FAR_BYTES: u64 = 64 << 10;
 
 /// The key of a row.
 #[inline]
@@ -325,10 +357,10 @@ pub const fn class_of(usable: usize) -> u8 {
     let bits = usize::BITS - 1 - last.leading_zeros();
     let quarter = last >> (bits - 2) & 3;
     let class = 65 + (bits as usize - 10) * 4 + quarter;
-    if class < FAILED_CLASS as usize {
+    if class < LAST_CLASS as usize {
         class as u8
     } else {
-        FAILED_CLASS - 1
+        LAST_CLASS
     }
 }
 
@@ -338,7 +370,7 @@ pub const fn class_bytes(class: u8) -> u64 {
     if class <= 64 {
         return class as u64 * 16;
     }
-    if class >= FAILED_CLASS - 1 {
+    if class >= LAST_CLASS {
         return u64::MAX;
     }
     let step = class as u64 - 65;

@@ -194,11 +194,16 @@ pub enum Event<'a> {
         /// What was asked for.
         bytes: u64,
     },
-    /// The line of `/proc/self/maps` for the code of a library that is about to be unloaded: it may have come since the last
-    /// look from outside.
+    /// A library is about to be unloaded: it may have come since the last look from outside.
     Unloads {
-        /// The line's bytes, as in [`Event::MapsText`].
-        line: Frames<'a>,
+        /// Where its code begins.
+        start: u64,
+        /// Where it ends.
+        end: u64,
+        /// Where that is in the file.
+        offset: u64,
+        /// The file's path, as the loader was asked for it, bytes as in [`Event::MapsText`].
+        path: Frames<'a>,
     },
 }
 
@@ -303,9 +308,15 @@ impl<'a> Record<'a> {
                 body[1] = bytes;
                 (SAMPLED, 0, 2)
             }
-            Event::Unloads { line } => {
-                frames = &line[..line.len().min(MAX_FRAMES)];
-                (UNLOADS, 0, 0)
+            Event::Unloads {
+                start,
+                end,
+                offset,
+                path,
+            } => {
+                body[..3].copy_from_slice(&[start, end, offset]);
+                frames = &path[..path.len().min(MAX_FRAMES)];
+                (UNLOADS, 0, 3)
             }
         };
         Encoded {
@@ -368,9 +379,20 @@ impl<'a> Record<'a> {
                     last: head.detail != 0,
                 }
             }
-            STACK | UNLOADS if body.len() > MAX_FRAMES => return None,
+            STACK if body.len() > MAX_FRAMES => return None,
             STACK => Event::Stack { frames: body },
-            UNLOADS => Event::Unloads { line: body },
+            UNLOADS => {
+                let (fixed, path) = body.split_at_checked(3)?;
+                if path.len() > MAX_FRAMES {
+                    return None;
+                }
+                Event::Unloads {
+                    start: fixed[0],
+                    end: fixed[1],
+                    offset: fixed[2],
+                    path,
+                }
+            }
             THREAD_STACK => {
                 exactly(3)?;
                 Event::ThreadStack {

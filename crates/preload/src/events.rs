@@ -3,11 +3,14 @@
 use varve_preload_abi::{AllocKind, Event};
 
 use crate::thread::{self, Nesting};
-use crate::{pages, process, sys, unwind};
+use crate::{pages, placing, process, sys, unwind};
 
 /// A heap object was born. Small objects on owned pages, the common case, end here.
 #[inline]
 pub(crate) fn born(address: u64, bytes: usize, kind: AllocKind) {
+    if placing::is_on() {
+        return placing::born(address, bytes);
+    }
     if bytes >= process::min_object() {
         recorded(address, bytes as u64, kind);
         return;
@@ -24,7 +27,16 @@ pub(crate) fn born(address: u64, bytes: usize, kind: AllocKind) {
 /// A heap object is about to die; true if it was a recorded one.
 #[inline]
 pub(crate) fn dying(address: u64) -> bool {
-    pages::may_start(address) && forgotten(address)
+    pages::may_start(address) && pages::is_start(address) && forgotten(address)
+}
+
+/// The same, with the place of one that a plan has placed.
+#[inline]
+pub(crate) fn dying_in_place(address: u64) -> (bool, Option<usize>) {
+    match placing::is_on() {
+        true => (false, placing::dying(address)),
+        false => (dying(address), None),
+    }
 }
 
 #[inline(never)]
@@ -103,6 +115,10 @@ fn pooled(address: u64) {
 
 #[inline(never)]
 fn forgotten(address: u64) -> bool {
+    if placing::is_on() {
+        placing::dying(address);
+        return false;
+    }
     if !pages::take_start(address) {
         return false;
     }
@@ -119,7 +135,7 @@ fn forgotten(address: u64) -> bool {
 
 /// The address space changed.
 pub(crate) fn mapped(time_ns: u64, event: Event<'_>) {
-    if process::reports_no_objects() {
+    if process::reports_no_objects() || placing::is_on() {
         return;
     }
     let thread = thread::current();

@@ -11,9 +11,9 @@ use std::ptr::null_mut;
 use varve_preload_abi::AllocKind;
 use varve_preload_abi::operations::Operation;
 
-use crate::events::{born, dying};
+use crate::events::{born, dying, dying_in_place};
 use crate::operations::{self, Ongoing, sampling};
-use crate::{process, real, thread};
+use crate::{placing, process, real, thread};
 
 type Pointer = *mut c_void;
 
@@ -288,7 +288,10 @@ unsafe fn again(
         }
         return fresh;
     }
-    let was_recorded = !old.is_null() && dying(old as u64);
+    let (was_recorded, place) = match old.is_null() {
+        true => (false, None),
+        false => dying_in_place(old as u64),
+    };
     let mut ongoing = match operations::is_off() {
         true => None,
         false => Ongoing::begin(operation, site, stack),
@@ -307,6 +310,17 @@ unsafe fn again(
                 sampling::allocated(object, bytes);
             }
         }
+    }
+    if let Some(number) = place {
+        // Another size of what it was, wherever that is now; where it failed the old one lives on.
+        let (at, bytes) = match object.is_null() {
+            true if bytes == 0 => return object,
+            // SAFETY: the old object is alive.
+            true => (old, unsafe { real::get().malloc_usable_size(old) }),
+            false => (object, bytes),
+        };
+        placing::moved(at as u64, bytes as u64, number);
+        return object;
     }
     if object.is_null() && bytes != 0 && was_recorded {
         // It failed, and the old object lives on, under a size that is known only roughly.

@@ -70,7 +70,7 @@ fn child_survives() -> bool {
 fn try_all() {
     let name = c"varve-probe".as_ptr() as usize;
     let socket = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    let calls: [(libc::c_long, [usize; 6]); 32] = [
+    let calls: [(libc::c_long, [usize; 6]); 35] = [
         (
             libc::SYS_prctl,
             [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0],
@@ -97,6 +97,9 @@ fn try_all() {
         (libc::SYS_mmap, [0; 6]),
         (libc::SYS_munmap, [1, 0, 0, 0, 0, 0]),
         (libc::SYS_madvise, [0; 6]),
+        (libc::SYS_mlock2, [0; 6]),
+        (libc::SYS_munlock, [0; 6]),
+        (libc::SYS_mbind, [0; 6]),
         (libc::SYS_ioctl, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_process_vm_readv, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_prlimit64, [0, NONE, 0, 0, 0, 0]),

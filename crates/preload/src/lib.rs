@@ -15,7 +15,8 @@
 //!
 //! One allocation's way: [`heap`] calls the real function, then asks [`pages`] whether the object
 //! is small and its page has an owner (done, a few nanoseconds); else [`unwind`] walks the stack,
-//! [`sites`] turns it into a number, and [`process`] writes the record.
+//! [`sites`] turns it into a number, and [`process`] writes the record. Where a plan is applied there is no record: [`placing`] looks up
+//! what is to be done with the objects of that call stack, and does it.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod arena;
@@ -28,6 +29,7 @@ mod maps;
 mod modules;
 mod operations;
 mod pages;
+mod placing;
 mod process;
 mod real;
 mod roots;
@@ -36,6 +38,7 @@ mod sys;
 mod thread;
 mod threads;
 mod transfers;
+mod unloading;
 mod unwind;
 mod waits;
 mod writes;
@@ -63,4 +66,5 @@ extern "C" fn start() {
     real::resolve();
     handler::note_statics();
     threads::announce_main();
+    placing::begin();
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use varve_preload_abi::{Event, MapOperation};
 
 use crate::events::mapped;
-use crate::{pages, process, real, sys};
+use crate::{pages, placing, process, real, sys};
 
 type Pointer = *mut c_void;
 
@@ -38,6 +38,11 @@ struct Request {
 }
 
 fn reported(result: Pointer, request: &Request) -> Pointer {
+    if result != libc::MAP_FAILED && placing::is_on() {
+        let is_file = request.flags & libc::MAP_ANONYMOUS == 0;
+        placing::mapped(result as u64, request.bytes, is_file);
+        return result;
+    }
     if result != libc::MAP_FAILED {
         mapped(
             sys::now_ns(),
@@ -122,7 +127,10 @@ unsafe extern "C" fn mmap64(
 unsafe extern "C" fn munmap(address: Pointer, bytes: usize) -> c_int {
     // Afterwards another thread may get the same range: this time must come before that one's.
     let time = sys::now_ns();
-    pages::disown(address as u64, bytes as u64);
+    match placing::is_on() {
+        true => placing::unmapped(address as u64),
+        false => pages::disown(address as u64, bytes as u64),
+    }
     // SAFETY: see `mmap`.
     let status = unsafe { real::get().munmap(address, bytes) };
     if status == 0 {
@@ -143,8 +151,17 @@ unsafe extern "C" fn mremap(
     address: Pointer,
 ) -> Pointer {
     let time = sys::now_ns();
+    let place = placing::dying(old as u64);
     // SAFETY: see `mmap`.
     let result = unsafe { real::get().mremap(old, old_bytes, bytes, flags, address) };
+    if let Some(number) = place {
+        let (at, bytes) = match result {
+            libc::MAP_FAILED => (old, old_bytes),
+            _ => (result, bytes),
+        };
+        placing::moved(at as u64, bytes as u64, number);
+        return result;
+    }
     if result != libc::MAP_FAILED {
         if result != old {
             pages::disown(old as u64, old_bytes as u64);

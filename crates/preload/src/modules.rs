@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use framehop::{ExplicitModuleSectionInfo, Module};
 use varve_cfi::Indexed;
 
-use crate::{process, real};
+use crate::{real, unloading};
 
 /// The unwind tables are read where the dynamic loader put them.
 pub(crate) type Bytes = &'static [u8];
@@ -325,9 +325,8 @@ unsafe fn tell_unloading(handle: *mut c_void) -> Option<u64> {
     let start = code.start;
     // SAFETY: the loader's name of a library is a C string that lives as long as the library.
     let path = unsafe { CStr::from_ptr(head.name) }.to_bytes();
-    // A line of text has no line ends.
-    if !path.is_empty() && !path.contains(&b'\n') {
-        process::tell_unloading(&process::Unloading { code, offset, path });
+    if !path.is_empty() {
+        unloading::tell(&unloading::Unloading { code, offset, path });
     }
     Some(start)
 }

@@ -6,6 +6,7 @@
 //! free knows it too. Of some blocks the whole stack is reported ([`sampling`]). An operation within another one on the same thread, as `operator new` calls `malloc`, is the outer one's.
 
 mod attach;
+mod choice;
 mod headers;
 pub(crate) mod operators;
 pub(crate) mod sampling;
@@ -127,22 +128,30 @@ impl Ongoing {
                     self.block.add_live(before.negative());
                 } else {
                     // It lives on.
-                    shadow::set(before.at, before.usable, before.requested);
+                    let number = self.thread.number.get();
+                    shadow::set(before.at, before.usable, before.requested, number);
                 }
             }
             self.done();
             return;
         }
         let usable = usable(object, requested);
-        let fresh = shadow::set(object as u64, usable, requested);
-        self.block.count(&Change {
+        let begun = shadow::set(object as u64, usable, requested, self.thread.number.get());
+        let class = self.block.count(&Change {
             running,
             operation: self.operation,
             requested: requested as u64,
             usable: usable as u64,
-            fresh,
+            fresh: begun.fresh,
             took,
         });
+        if before.is_none() {
+            self.block
+                .chosen(running, class, object as u64, took.is_some());
+        }
+        if begun.shares {
+            self.block.shares_line(running, begun.passed);
+        }
         let mut live = [requested as i64, usable as i64, 1];
         if let Some(before) = before {
             let less = before.negative();
@@ -157,7 +166,7 @@ impl Ongoing {
     pub(crate) fn freed(&self, freed: Option<Freed>) {
         let (took, running) = self.stop();
         let known = freed.unwrap_or_default();
-        self.block.count(&Change {
+        let class = self.block.count(&Change {
             running,
             operation: self.operation,
             requested: known.requested as u64,
@@ -166,6 +175,7 @@ impl Ongoing {
             took,
         });
         if freed.is_some() {
+            self.block.given_back(class, known.at);
             self.block.add_live(known.negative());
         }
         self.done();
@@ -199,7 +209,7 @@ pub(crate) fn take(object: Pointer) -> Option<Freed> {
     }
     let usable = headers::usable(object);
     let at = object as u64;
-    let requested = shadow::take(at, usable);
+    let requested = shadow::take(at, usable, thread::current().number.get());
     if requested.is_none() {
         attach::count_unknown();
     }

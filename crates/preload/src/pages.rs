@@ -102,6 +102,15 @@ pub(crate) fn may_start(address: u64) -> bool {
     })
 }
 
+/// Whether one does.
+#[inline]
+pub(crate) fn is_start(address: u64) -> bool {
+    region(address).is_some_and(|region| {
+        let (word, bit) = start_bit(region, address);
+        word.load(Ordering::Relaxed) & bit != 0
+    })
+}
+
 /// Forgets the recorded object at `address`; true for the one caller that did.
 pub(crate) fn take_start(address: u64) -> bool {
     let Some(region) = region(address) else {

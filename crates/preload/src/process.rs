@@ -8,7 +8,6 @@
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
@@ -19,6 +18,7 @@ use varve_preload_abi::client::{Address, Connection, close};
 use varve_preload_abi::operations::{
     ONLY_OPERATIONS_VARIABLE, OPERATIONS_VARIABLE, SAMPLE_BYTES_VARIABLE,
 };
+use varve_preload_abi::placing::PLACING_VARIABLE;
 use varve_preload_abi::{
     DIRECTORY_VARIABLE, Event, Fullness, IDENTITY_VARIABLE, MAX_FRAMES, MAX_FRAMES_VARIABLE,
     MIN_OBJECT_VARIABLE, OwnMemory, Record, RingWriter, StartCause, TRAPS_VARIABLE,
@@ -26,7 +26,7 @@ use varve_preload_abi::{
 };
 
 use crate::thread::{Nesting, Thread};
-use crate::{ARENA, handler, inherited, operations, sys, thread, threads, unwind, writes};
+use crate::{ARENA, handler, inherited, operations, placing, sys, thread, threads, unwind, writes};
 
 /// State of the process's ring; wiped to zeroes in a forked child.
 struct State {
@@ -177,7 +177,7 @@ pub(crate) fn ring(nesting: Nesting) -> Option<RingWriter> {
 
 /// The process's ring, where it has one.
 #[inline]
-fn attached() -> Option<RingWriter> {
+pub(crate) fn attached() -> Option<RingWriter> {
     // SAFETY: null, or a mapping that stays.
     let state = unsafe { STATE.load(Ordering::Acquire).as_ref() }?;
     let is_ready = state.status.load(Ordering::Acquire) == READY && is_owner();
@@ -317,91 +317,6 @@ fn tell_mappings(ring: &RingWriter, thread: &Thread) {
         };
         if !emit(ring, thread, sys::now_ns(), 0, event) || bytes == 0 {
             break;
-        }
-    }
-}
-
-/// Libraries whose end is told without a limit, and how long it is then not told again: a program may load and unload one
-/// all the time.
-const MAX_UNLOADS: u32 = 64;
-const UNLOADS_EVERY_NS: u64 = 10_000_000;
-static UNLOADS: AtomicU32 = AtomicU32::new(0);
-static UNLOADED_AT: AtomicU64 = AtomicU64::new(0);
-
-/// Tells where the code of a library lies that is about to be unloaded. It makes no system call: a program that has confined
-/// itself may unload libraries.
-pub(crate) fn tell_unloading(library: &Unloading<'_>) {
-    let now = sys::now_ns();
-    let before = UNLOADED_AT.load(Ordering::Relaxed);
-    if UNLOADS.load(Ordering::Relaxed) >= MAX_UNLOADS && now < before + UNLOADS_EVERY_NS {
-        return;
-    }
-    UNLOADS.fetch_add(1, Ordering::Relaxed);
-    UNLOADED_AT.store(now, Ordering::Relaxed);
-    let mut line = Line::default();
-    line.hexadecimal(library.code.start);
-    line.bytes(b"-");
-    line.hexadecimal(library.code.end);
-    line.bytes(b" r-xp ");
-    line.hexadecimal(library.offset);
-    line.bytes(b" 00:00 0 ");
-    line.bytes(library.path);
-    if line.is_cut {
-        return;
-    }
-    let thread = thread::current();
-    thread.enter(|_| {
-        if let Some(ring) = attached() {
-            let line = &line.words[..line.length.div_ceil(8)];
-            emit(&ring, thread, now, 0, Event::Unloads { line });
-        }
-    });
-}
-
-/// A library that is about to be unloaded.
-pub(crate) struct Unloading<'a> {
-    /// Where its code lies.
-    pub(crate) code: Range<u64>,
-    /// Where that is in the file.
-    pub(crate) offset: u64,
-    /// The file, as the loader was asked for it.
-    pub(crate) path: &'a [u8],
-}
-
-/// Text that is made without an allocator.
-struct Line {
-    words: [u64; MAX_FRAMES],
-    length: usize,
-    /// It found no room.
-    is_cut: bool,
-}
-
-impl Default for Line {
-    fn default() -> Line {
-        Line {
-            words: [0; MAX_FRAMES],
-            length: 0,
-            is_cut: false,
-        }
-    }
-}
-
-impl Line {
-    fn bytes(&mut self, text: &[u8]) {
-        for byte in text {
-            let Some(word) = self.words.get_mut(self.length / 8) else {
-                self.is_cut = true;
-                return;
-            };
-            *word |= u64::from(*byte) << (self.length % 8 * 8);
-            self.length += 1;
-        }
-    }
-
-    fn hexadecimal(&mut self, number: u64) {
-        let digits = (0..16).rev().map(|at| number >> (4 * at) & 15);
-        for digit in digits {
-            self.bytes(&[b"0123456789abcdef"[digit as usize]]);
         }
     }
 }
@@ -602,7 +517,16 @@ fn read_settings() -> bool {
     );
     operations::switch(every.is_some() && listener.is_some());
     operations::sampling::set_mean(number(SAMPLE_BYTES_VARIABLE).unwrap_or(0) as u64);
+    let placing = number(PLACING_VARIABLE);
     let mode = match listener {
+        // Nothing is recorded: there is no ring.
+        Some(listener) if placing.is_some() => {
+            // SAFETY: see below.
+            unsafe { *LISTENER.0.get() = listener };
+            operations::switch(false);
+            placing::switch_on(placing.unwrap_or(0));
+            UNWATCHED
+        }
         Some(listener) => {
             // SAFETY: `MODE` has not moved on yet, and the first event comes before a second thread.
             unsafe { *LISTENER.0.get() = listener };
@@ -633,9 +557,9 @@ fn variable(name: &str) -> Option<&'static [u8]> {
     None
 }
 
-/// Where the recorder listens, once `MODE` was seen to be `WATCHED`.
+/// Where the recorder listens, once `MODE` was seen to be `WATCHED`, or objects are placed.
 pub(crate) fn address() -> &'static Address {
-    // SAFETY: written before `MODE` became `WATCHED`, which was seen.
+    // SAFETY: written before `MODE` moved on, which was seen.
     unsafe { &*LISTENER.0.get() }
 }
 

@@ -52,6 +52,9 @@ pub(crate) struct Thread {
     pub(crate) block: Cell<usize>,
     /// An operation ran within the one that runs.
     pub(crate) inner: Cell<bool>,
+    /// Its number on cache lines of the heap, where it has one.
+    pub(crate) number: Cell<u8>,
+    pub(crate) is_numbered: Cell<bool>,
     /// Bytes of allocations until the next block is sampled.
     pub(crate) until_sample: Cell<i64>,
     /// The state of the numbers that scatter those; 0 before the first allocation.
@@ -71,7 +74,8 @@ pub(crate) fn current() -> &'static Thread {
             "mov {0}, qword ptr [rip + varve_preload_thread@GOTTPOFF]",
             "add {0}, qword ptr fs:[0]",
             out(reg) pointer,
-            options(nostack, readonly),
+            // The same for a thread all its life.
+            options(nostack, pure, readonly),
         );
     }
     // SAFETY: the block is 128 zeroed bytes, a valid `Thread`, and lives as long as the thread; the

@@ -80,9 +80,10 @@ pub(crate) fn recover_after_fork() {
     BUILDING.store(false, Ordering::Release);
 }
 
-/// The number of the caller's call stack, 0 if it cannot be had; sends a new one.
-#[inline(never)]
-pub(crate) fn site(thread: &Thread, nesting: Nesting, ring: &RingWriter) -> u32 {
+/// Where the function that asks stands: instruction, stack pointer and frame pointer. Within that function itself, or they would be
+/// of one that has returned.
+#[inline(always)]
+fn registers() -> [u64; 3] {
     let (ip, sp, bp): (u64, u64, u64);
     // SAFETY: reads registers.
     unsafe {
@@ -96,6 +97,13 @@ pub(crate) fn site(thread: &Thread, nesting: Nesting, ring: &RingWriter) -> u32 
             options(nomem, nostack, preserves_flags),
         );
     }
+    [ip, sp, bp]
+}
+
+/// The number of the caller's call stack, 0 if it cannot be had; sends a new one.
+#[inline(never)]
+pub(crate) fn site(thread: &Thread, nesting: Nesting, ring: &RingWriter) -> u32 {
+    let [ip, sp, bp] = registers();
     let number = if nesting == Nesting::Outermost {
         with_slot(thread, sp, |slot| {
             let count =
@@ -110,6 +118,17 @@ pub(crate) fn site(thread: &Thread, nesting: Nesting, ring: &RingWriter) -> u32 
         ring.count_stackless();
     }
     number
+}
+
+/// Has a look at the caller's call stack; `None` if it cannot be had.
+#[inline(never)]
+pub(crate) fn frames<T>(thread: &Thread, work: impl FnOnce(&[u64]) -> T) -> Option<T> {
+    let [ip, sp, bp] = registers();
+    with_slot(thread, sp, |slot| {
+        let count = catch_unwind(AssertUnwindSafe(|| slot.walk(thread, [ip, sp, bp]))).unwrap_or(0);
+        (count > 0).then(|| work(&slot.frames[..count]))
+    })
+    .flatten()
 }
 
 fn send(thread: &Thread, ring: &RingWriter, frames: &[u64]) -> u32 {

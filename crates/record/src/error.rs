@@ -14,9 +14,15 @@ pub enum RecordError {
     /// There is no such process.
     #[error("there is no process {0}")]
     NoProcess(Pid),
+    /// The process ended while the recorder made ready.
+    #[error("{0} ended before it could be recorded")]
+    Ended(String),
     /// The process is a part of the kernel.
     #[error("process {0} is a kernel thread: it has no memory of its own")]
     KernelThread(Pid),
+    /// The process has no memory any more.
+    #[error("process {0} is ending: it has no memory any more")]
+    Ending(Pid),
     /// The recorder was asked to record itself or what it depends on.
     #[error(
         "process {0} is this recorder, or one of its parents, which cannot be held still by it"
@@ -99,6 +105,33 @@ pub enum RecordError {
         /// Why.
         why: &'static str,
     },
+    /// Nothing can be attached to functions of programs.
+    #[error("functions of programs cannot be probed: {0}")]
+    NoProbes(String),
+    /// There is no allocator whose operations could be counted.
+    #[error("no allocator was found in {0}: no file that it has mapped defines malloc and free")]
+    NoAllocator(String),
+    /// Its functions take their arguments in another way.
+    #[error("{0} is a 32-bit program: allocator operations are counted of 64-bit programs alone")]
+    OtherBits(String),
+    /// There may be one in an executable without names.
+    #[error(
+        "the allocator of {0} is a part of its executable, which has no symbols: its functions cannot be found"
+    )]
+    NamelessAllocator(String),
+    /// The files of a process cannot be read.
+    #[error("the allocator of {whose} was not found: {why}")]
+    UnreadableAllocator {
+        /// Whose it is.
+        whose: String,
+        /// Why.
+        why: String,
+    },
+    /// The process confines itself, and this kernel would kill it.
+    #[error(
+        "process {0} confines itself (seccomp), and this kernel would kill it at the end of a probed function"
+    )]
+    Confined(Pid),
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
@@ -121,8 +154,11 @@ impl RecordError {
                 "check the spelling, or give the path of the program"
             }
             RecordError::Spawn(e) if e.exit_code() == 126 => "is it a program, and executable?",
+            RecordError::Ended(_) => {
+                "`varve alloc record -- COMMAND` records a command from its beginning"
+            }
             RecordError::NoProcess(_) => "`ps -e` lists the processes of this machine",
-            RecordError::KernelThread(_) | RecordError::Ourselves(_) => {
+            RecordError::KernelThread(_) | RecordError::Ending(_) | RecordError::Ourselves(_) => {
                 "give the id of a program that runs beside this one; `ps -e` lists them"
             }
             RecordError::Recorded { recorder, .. } => {
@@ -159,6 +195,22 @@ impl RecordError {
             }
             RecordError::NoTraps(_) => {
                 "`--backend scan` finds the same pages; `varve doctor` says what is missing (Linux 6.8 or later; CAP_SYS_PTRACE and CAP_DAC_OVERRIDE, or root)"
+            }
+            RecordError::NoProbes(_) => {
+                "`varve alloc record -- COMMAND` counts by a library in the command's process; `varve doctor` says what this kernel has"
+            }
+            RecordError::NoAllocator(_) => {
+                "a program that takes its memory from the kernel itself, as Go's do, has none"
+            }
+            RecordError::OtherBits(_) => "its pages are recorded all the same: `varve record`",
+            RecordError::NamelessAllocator(_) => {
+                "use one that was linked without -s, or stripped of debug information alone (strip --strip-debug)"
+            }
+            RecordError::UnreadableAllocator { .. } => {
+                "processes of other users take CAP_SYS_PTRACE: run as root, with sudo, or give the capability"
+            }
+            RecordError::Confined(_) => {
+                "`varve alloc record -- COMMAND` counts without that; newer kernels let it pass"
             }
             RecordError::NoEmulator(_) => "install Debian's package: apt-get install qemu-user",
             RecordError::NoPlugin(_) => {

@@ -21,7 +21,7 @@ mod target;
 pub use doctor::{Brief, Check, Leftovers, Standing, can_record, examine, examine_exact};
 pub use error::RecordError;
 pub use hold::HoldChoice;
-pub use hold::watchdog::{Order, watch};
+pub use hold::watchdog::{Order, Watchdog, watch};
 pub use interrupts::{Interruptible, Tell, interruptible};
 pub use leftovers::{Leftover, LeftoverKind, clean_leftovers, find_leftovers};
 pub use options::{
@@ -29,8 +29,10 @@ pub use options::{
     TargetChoice, TrapsChoice, VanishChoice, WritesChoice,
 };
 pub use probes::counts::recovery::{read_counts, recover_counts};
+pub use probes::operations::{OwnAllocator, own_allocator};
 pub use probes::samples::hardware::refusal;
 pub use recorder::{Summary, Waiting, record};
 pub use rights::keep_for_finish;
-pub use target::preflight::gains_rights;
+pub use target::preflight::{gains_rights, has_other_bits};
 pub use target::preload::reachable_library;
+pub use target::run_folder::RunFolder;

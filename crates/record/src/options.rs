@@ -143,6 +143,8 @@ pub struct OperationsChoice {
     pub sample_bytes: Bytes,
     /// The library whose allocator the target is to use; None: its own.
     pub allocator: Option<PathBuf>,
+    /// Whether probes at the allocator's functions count, as nothing can be preloaded.
+    pub probes: bool,
 }
 
 /// How a recording goes.

@@ -7,10 +7,12 @@ pub(crate) mod counts;
 pub(crate) mod faults;
 pub(crate) mod generated;
 pub(crate) mod heap;
+pub(crate) mod marks;
 pub(crate) mod operations;
 pub(crate) mod pressure;
 pub(crate) mod samples;
 pub(crate) mod scan;
+mod tiering;
 pub(crate) mod traps;
 pub(crate) mod vanish;
 pub(crate) mod writes;
@@ -32,7 +34,7 @@ use crate::{RecordError, RecordOptions};
 /// All probes, in the order in which they are asked: samples are collected before the heap's rings, which say what
 /// is needed to understand them; operations may put an allocator behind the heap's library; protection against unseen writes comes before pages are moved; the emulator wraps what
 /// all others have prepared.
-pub(crate) const KINDS: [Kind; 11] = [
+pub(crate) const KINDS: [Kind; 13] = [
     scan::KIND,
     vanish::KIND,
     writes::KIND,
@@ -43,6 +45,8 @@ pub(crate) const KINDS: [Kind; 11] = [
     operations::KIND,
     generated::KIND,
     pressure::KIND,
+    tiering::KIND,
+    marks::KIND,
     counts::KIND,
 ];
 
@@ -220,6 +224,11 @@ pub(crate) trait Probe {
 
     /// The target is about to begin, or was joined. `held_in` is the cgroup whose freezer holds it.
     fn begin(&mut self, _held_in: Option<&Path>) {}
+
+    /// The target stands before its first instruction, or was joined: nothing of it is recorded yet. `root` is its first process.
+    fn ready(&mut self, _root: Pid, _kernel: &Kernel) -> Result<(), RecordError> {
+        Ok(())
+    }
 
     /// The folder of the trace is there.
     fn traced(&mut self, _folder: &TraceFolder) -> Result<(), RecordError> {

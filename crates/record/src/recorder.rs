@@ -9,6 +9,7 @@ mod manifest;
 mod meter;
 mod policy;
 pub(crate) mod reclaim;
+mod refreshes;
 mod rest;
 mod setup;
 mod starvation;
@@ -18,24 +19,26 @@ mod wait;
 use std::os::fd::AsFd;
 use std::time::Duration as Wait;
 
-use varve_bpf::Kernel;
+use varve_bpf::{Kernel, ReportsTook};
 use varve_model::{Duration, Interval, Loss, Pid, Time};
 use varve_sys::{DeferredStop, Signals, Trigger, Waiter, cpu_time, monotonic_now};
 use varve_trace::{Manifest, TraceFolder, TraceWriter};
 
 use self::boundary::{Boundaries, Cleared};
 use self::events::Events;
+use self::manifest::note_of_refusals;
 use self::meter::Meter;
 use self::policy::IntervalPolicy;
 use self::reclaim::reclaim;
+use self::refreshes::plan_refreshes;
 use self::rest::Rest;
 use self::setup::prepare;
 use self::starvation::StarvationGuard;
 use self::touch_rows::Writes;
 pub use self::wait::Waiting;
-use self::wait::{SOON, pass_on};
+use self::wait::{PAUSE, RING, SIGNAL, SOON, STOP, TARGET, pass_on};
 use crate::hold::watchdog::Watchdog;
-use crate::probes::Due;
+use crate::probes::{Due, Took};
 use crate::rests::Rests;
 use crate::state::found::Unseen;
 use crate::state::processes::ObjectsFrom;
@@ -46,24 +49,6 @@ use crate::{Live, RecordError, RecordOptions, interrupts};
 const FLUSH_EVERY: Duration = Duration(500_000_000);
 /// The rings are looked at this often at least.
 const DRAIN_EVERY: Duration = Duration(50_000_000);
-/// A new program's mappings are looked at this long after its beginning, again and again: it is
-/// loading its libraries, and it may live shorter than an interval.
-const YOUNG_REFRESHES: [Duration; 4] = [
-    Duration(1_000_000),
-    Duration(4_000_000),
-    Duration(12_000_000),
-    Duration(30_000_000),
-];
-/// Where many programs begin, one look at all of them is enough in this time.
-const REFRESHES_APART: Duration = Duration(8_000_000);
-
-// What a wait distinguishes.
-const TARGET: u64 = 0;
-const SIGNAL: u64 = 1;
-const RING: u64 = 2;
-const PAUSE: u64 = 3;
-const STOP: u64 = 4;
-
 /// How a recording ended.
 #[derive(Debug)]
 pub struct Summary {
@@ -90,7 +75,8 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     crate::leftovers::clean_leftovers();
     crate::target::preflight::check(options)?;
     let mut prepared = prepare(options)?;
-    let last_resort = match interrupts::guard(options, &prepared.signals) {
+    let writing = interrupts::Writing::default();
+    let last_resort = match interrupts::guard(options, &prepared.signals, &writing) {
         Ok(guard) => guard,
         Err(error) => {
             prepared.target.release();
@@ -106,9 +92,12 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         events: prepared.events,
         policy: IntervalPolicy::of(options),
         meter: None,
-        reports_took: Duration(0),
+        reports_took: ReportsTook::default(),
+        report_way: prepared.report_way,
+        took: Took::default(),
         metered: (Time(0), Duration(0)),
         writer: prepared.writer,
+        writing,
         manifest: prepared.manifest,
         signals: prepared.signals,
         deferred_stop: prepared.deferred_stop,
@@ -170,6 +159,10 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     let waiting = waiting.filter(|_| exit_code.is_none());
     if interrupted && waiting.is_some() {
         let pid = manifest.target.pid;
+        // Who pressed Ctrl-C waits for the trace now, and the target gives no sign of having noticed.
+        (options.tell)(&format!(
+            "the recording has ended, and process {pid} runs on; its trace is put in order now"
+        ));
         let note =
             format!("The recording ended before its target: process {pid} ran on unrecorded.");
         manifest.notes.push(note);
@@ -197,6 +190,8 @@ struct Pace {
     start: Time,
     /// When it is to end.
     deadline: Option<Time>,
+    /// How long that end may take by itself, as several holds do.
+    lead: Duration,
     rest: Rest,
     /// Whether a rest is to begin, or to end, at the next boundary.
     turns: bool,
@@ -213,11 +208,16 @@ struct Recorder<'a> {
     /// What recording costs; none where the target is not held.
     meter: Option<Meter>,
     /// What reports of the kernel's part had taken of the target by then.
-    reports_took: Duration,
+    reports_took: ReportsTook,
+    /// And what a thread loses on its way to each, and back.
+    report_way: Duration,
+    /// What probes and reports have taken in the interval that runs, as far as that was counted.
+    took: Took,
     /// Up to when that was counted, and the recorder's CPU time then.
     metered: (Time, Duration),
     boundaries: Boundaries,
     writer: TraceWriter,
+    writing: interrupts::Writing,
     manifest: Manifest,
     signals: Signals,
     /// A recorder that stops in the middle of a hold would not let go.
@@ -263,11 +263,13 @@ impl Recorder<'_> {
         // Whatever the target does from here on belongs to the first interval.
         let began = monotonic_now();
         self.events.state.began = began;
+        if self.target.child.is_none() {
+            self.adopt_running();
+        }
+        let (root, kernel) = (self.target.pid, &self.kernel);
+        self.events.each(|probe, _| probe.ready(root, kernel))?;
         if let Some(child) = &mut self.target.child {
             child.start()?;
-        } else {
-            self.adopt_running();
-            (self.options.tell)(&attached(self.target.pid, self.options.follow));
         }
         let recorded = self.follow(began);
         if self.is_timed() {
@@ -335,9 +337,20 @@ impl Recorder<'_> {
         self.events.tell(|probe, _| probe.begin(held_in));
         let waiter = self.waiter()?;
         let mut pace = self.begin_intervals(began)?;
-        let mut flushed = began;
+        // Who waits for this sentence knows that what comes is recorded.
+        let mut announced = self.target.child.is_some();
+        // What was there before is written at once: who puts the trace of a recorder in order that was killed soon would not know
+        // which program it is of.
+        let mut flushed = match self.target.child {
+            None => Time(0),
+            Some(_) => began,
+        };
         let mut refreshes: Vec<Time> = Vec::new();
         loop {
+            let begins = !pace.rest.is_on() || self.options.delay > Duration(0);
+            if begins && !std::mem::replace(&mut announced, true) {
+                (self.options.tell)(&attached(self.target.pid, self.options.follow));
+            }
             let now = monotonic_now();
             if std::mem::take(&mut self.events.state.new_program) {
                 plan_refreshes(&mut refreshes, now);
@@ -388,7 +401,9 @@ impl Recorder<'_> {
     fn begin_intervals(&mut self, began: Time) -> Result<Pace, RecordError> {
         let mut guard = StarvationGuard::new(self.target.pid, began);
         let (mut start, mut cleared) = (began, Cleared::All);
-        while self.target.child.is_none() && start == began {
+        // Of whom no pages are recorded nothing is to be cleared.
+        let clears = self.target.child.is_none() && self.options.scans();
+        while clears && start == began {
             let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
             let (root, events) = (self.target.pid, &mut self.events);
             if let Some((boundary, done)) = self.boundaries.begin(root, kernel, hold, events)? {
@@ -405,6 +420,7 @@ impl Recorder<'_> {
         Ok(Pace {
             start,
             deadline: self.due(start).filter(|_| !rest.is_on()),
+            lead: Duration(0),
             turns: false,
             rest,
             guard,
@@ -437,6 +453,12 @@ impl Recorder<'_> {
             if pace.deadline.is_none_or(|at| now < at) {
                 return Ok(());
             }
+            if resumes.is_none()
+                && let Some(rest) = self.unpaid(now, pace.lead)?
+            {
+                pace.deadline = Some(now + rest);
+                return Ok(());
+            }
             // Looked at again before long: those who wait for their turn may be gone by then.
             let holds = self.boundaries.holds();
             let starving = holds.then(|| pace.guard.wanting(now, || self.target.hold.processes()));
@@ -457,11 +479,12 @@ impl Recorder<'_> {
         };
         pace.start = boundary.next_start;
         // Several holds take their time, which is the interval's.
-        let pass = match boundary.holds {
+        let next = self.policy.length().unwrap_or(length);
+        pace.lead = match boundary.holds {
             0 | 1 => Duration(0),
-            _ => boundary.overlap.min(Duration(length.0 / 2)),
+            _ => boundary.overlap.min(Duration(next.0 / 2)),
         };
-        pace.deadline = self.due(pace.start).map(|due| Time(due.0 - pass.0));
+        pace.deadline = self.due(pace.start).map(|due| Time(due.0 - pace.lead.0));
         if std::mem::take(&mut pace.turns) {
             if keeps {
                 pace.rest.begin(boundary.end);
@@ -554,31 +577,6 @@ impl Recorder<'_> {
         let is_over = self.root_ended && (is_child || self.target.hold.processes().is_empty());
         Ok(is_over.then_some(End::TargetEnded))
     }
-}
-
-/// Plans looks at the mappings of a program that has just begun, where none are planned for others about then.
-fn plan_refreshes(planned: &mut Vec<Time>, now: Time) {
-    let others = planned.clone();
-    planned.extend(YOUNG_REFRESHES.map(|d| now + d).into_iter().filter(|at| {
-        let is_near = |other: &Time| other.0.abs_diff(at.0) < REFRESHES_APART.0;
-        !others.iter().any(is_near)
-    }));
-}
-
-/// What is to be said of connections that were refused: how many were strangers', and how many of recorded processes.
-fn note_of_refusals((strangers, recorded): (u64, u64)) -> Option<String> {
-    let mut parts = Vec::new();
-    if strangers > 0 {
-        parts.push(format!("{strangers} of processes that are not recorded"));
-    }
-    if recorded > 0 {
-        parts.push(format!(
-            "{recorded} of recorded processes, which asked twice or not as the library does"
-        ));
-    }
-    let parts = parts.join(", and ");
-    (!parts.is_empty())
-        .then(|| format!("Connections to the recorder's socket that were refused: {parts}."))
 }
 
 /// What is recorded of a program that runs already, and how to end that.

@@ -72,6 +72,15 @@ pub(crate) fn hide() {
 /// at every use.
 static USE_IS_FREE: OnceLock<bool> = OnceLock::new();
 
+/// Whether attaching programs to processes takes CAP_SYS_ADMIN beside what it should: older kernels ask for that.
+static ATTACHING_TAKES_ADMIN: OnceLock<bool> = OnceLock::new();
+
+/// To be called where programs are to be attached to processes that come later, likewise.
+pub(crate) fn attaches(kernel: &Kernel) {
+    ATTACHING_TAKES_ADMIN
+        .get_or_init(|| !rights::without(&[Capability::SysAdmin], || kernel.can_attach_probes()));
+}
+
 /// To be called once the kernel's part is there, before [`keep_for_recording`] and before there are threads that use it.
 pub(crate) fn loaded(kernel: &Kernel) {
     USE_IS_FREE.get_or_init(|| {
@@ -82,12 +91,18 @@ pub(crate) fn loaded(kernel: &Kernel) {
 }
 
 /// Gives up what only the beginning needed: the kernel's part is loaded, the target is prepared. Threads that run
-/// already keep what they have; each is to call this for itself.
+/// already keep what they have; each is to call this for itself. `attaches`: programs are to be attached to processes that come later.
 ///
 /// # Errors
 /// Where the kernel does not let go of it.
-pub(crate) fn keep_for_recording() -> Result<(), RecordError> {
+pub(crate) fn keep_for_recording(attaches: bool) -> Result<(), RecordError> {
     let mut keep = WHILE_RECORDING.to_vec();
+    if attaches {
+        keep.extend([Capability::Bpf, Capability::Perfmon]);
+        if ATTACHING_TAKES_ADMIN.get() == Some(&true) {
+            keep.push(Capability::SysAdmin);
+        }
+    }
     if USE_IS_FREE.get() != Some(&true) {
         keep.extend([Capability::Bpf, Capability::SysAdmin]);
     }
@@ -106,10 +121,16 @@ pub fn keep_for_finish(remains: bool) {
 
 /// The watchdog's beginning. Somebody who runs it by hand gets no rights of the program's file for what he has it do:
 /// a recorder starts it so that it can gain nothing.
-pub(crate) fn keep_for_watchdog() {
+pub(crate) fn keep_for_watchdog(swaps: bool) {
     let by_hand = rights::gained_by_file() && !rights::gains_nothing();
-    let keep: &[Capability] = if by_hand { &[] } else { &TO_CLEAN_UP };
-    let _ = rights::keep_only(keep);
+    let mut keep = match by_hand {
+        true => Vec::new(),
+        false => TO_CLEAN_UP.to_vec(),
+    };
+    if swaps && !by_hand {
+        keep.push(Capability::SysAdmin);
+    }
+    let _ = rights::keep_only(&keep);
 }
 
 /// A thing that can be recorded, and what it takes.

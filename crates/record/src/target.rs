@@ -99,6 +99,8 @@ impl Target {
             kernel.expect_memory_files()?;
         }
         let hold = match options.hold {
+            // Whose pages nobody reads is never held.
+            _ if !options.scans() => Hold::by_ptrace(tracked, pid, None),
             HoldChoice::Ptrace => Hold::by_ptrace(tracked, pid, None),
             choice => match FoundGroup::of(pid, &tracked) {
                 Ok(found) => {
@@ -111,7 +113,8 @@ impl Target {
                 Err(why) => Hold::by_ptrace(tracked, pid, Some(why)),
             },
         };
-        if let (true, Some(tracer)) = (hold.is_by_ptrace(), tracer_of(pid)) {
+        let stops = options.scans() && hold.is_by_ptrace();
+        if let (true, Some(tracer)) = (stops, tracer_of(pid)) {
             return Err(TraceeError::Traced { pid, tracer }.into());
         }
         // The number that was looked at and tracked is that process's as long as this has not been waited for.

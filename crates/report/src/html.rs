@@ -4,13 +4,17 @@
 //! stand in the columns, little-endian, and the JSON holds their offsets. `web/src/payload.ts` reads it, with types that are
 //! made of these.
 
+mod alloc;
+mod diff;
 mod encode;
 mod payload;
 mod source;
 
+pub use alloc::{AllocPage, View};
+pub use diff::write_diff;
 pub use encode::{HtmlSize, MAX_PAGE_BYTES, write_html};
 pub use payload::{
-    Finding, Footprint, Frame, GroupRow, Object, Overhead, Stack, TraceSummary, types,
+    Finding, Footprint, Frame, GroupRow, Object, Overhead, PhaseBand, Stack, TraceSummary, types,
 };
 pub use source::from_trace;
 
@@ -45,10 +49,18 @@ pub struct HtmlReport {
     pub trace: TraceSummary,
     /// What recording cost.
     pub overhead: Overhead,
+    /// What is said of the allocator, where operations were recorded.
+    pub alloc: Option<AllocPage>,
+    /// What is shown first.
+    pub opens: View,
     /// How much memory was touched.
     pub footprint: Footprint,
     /// What this trace does not say, a sentence each.
     pub unknown: Vec<String>,
+    /// The phases and events that the program named, in the order in which they came first.
+    pub phases: Vec<PhaseBand>,
+    /// Those that the list leaves out.
+    pub omitted_phases: u64,
     /// The processes.
     pub processes: Vec<ProcessUse>,
     /// The objects by name, kind and site.

@@ -3,6 +3,7 @@
 pub mod export;
 pub mod html;
 pub mod json;
+pub mod junit;
 pub mod map;
 pub mod png;
 pub mod terminal;

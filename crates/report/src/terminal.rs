@@ -2,26 +2,35 @@
 
 mod access_time;
 pub mod alloc;
+mod alloc_blocks;
 pub mod alloc_compare;
+mod alloc_pages;
 pub mod alloc_range;
 mod chart;
+pub mod check;
 mod counts;
+pub mod diff;
 mod findings;
+pub mod fit;
 mod footprint;
 mod objects;
 mod overview;
 mod page;
+mod phases;
 mod processes;
 mod recording;
 mod samples;
 mod sharing;
 mod table;
 mod threads;
+pub mod tier;
+pub mod tier_verify;
 mod unknown;
 mod working_set;
 
 use std::path::Path;
 use varve_analyse::{Analysis, Known, Section};
+use varve_model::Capability;
 
 use crate::text::quoted_path;
 pub use page::wrap;
@@ -62,7 +71,7 @@ pub fn render(analysis: &Analysis, folder: &Path, options: &TerminalOptions) -> 
         // Whoever asked for everything does not ask why there is no more.
         if page.text.len() == before && !is_whole {
             page.gap();
-            page.labelled(section.name(), Tone::Plain, nothing_of(*section));
+            page.labelled(section.name(), Tone::Plain, &nothing_of(analysis, *section));
         }
     }
     if is_whole {
@@ -77,15 +86,20 @@ pub fn render(analysis: &Analysis, folder: &Path, options: &TerminalOptions) -> 
 }
 
 /// What is said of a section that has nothing to show.
-fn nothing_of(section: Section) -> &'static str {
-    match section {
+fn nothing_of(a: &Analysis, section: Section) -> String {
+    let text = match section {
         Section::Unknown => "nothing that the trace should say is missing",
         Section::Samples => "the trace has no samples",
         Section::Counts => "accesses were not counted",
         Section::Sharing => "no thread of an access is known",
+        Section::Phases if !a.trace.has(Capability::Marks) => {
+            return format!("not known: {}", varve_analyse::MARKS_UNHEARD);
+        }
+        Section::Phases => "the program names none",
         Section::Threads => "the trace has no page faults of these threads",
         _ => "the trace has none of that",
-    }
+    };
+    text.to_owned()
 }
 
 fn write(page: &mut Page, a: &Analysis, folder: &Path, section: Section) {
@@ -97,6 +111,7 @@ fn write(page: &mut Page, a: &Analysis, folder: &Path, section: Section) {
         Section::Footprint if has_touches => footprint::write(page, a),
         Section::WorkingSet if has_touches => working_set::write(page, a),
         Section::Objects if has_touches => objects::write(page, a),
+        Section::Phases => phases::write(page, a),
         Section::Processes => processes::write(page, a),
         Section::Threads => threads::write(page, a),
         Section::Samples => samples::write(page, a),

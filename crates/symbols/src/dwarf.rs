@@ -168,6 +168,27 @@ pub(crate) fn declared(unit: &Unit<'_, '_>, chain: &[Entry<'_>]) -> Option<Decla
     })
 }
 
+/// Where the lambda begins whose body this function is: GCC says it of its type alone, to which the hidden argument points.
+pub(crate) fn lambda_declared<'a>(unit: &Unit<'_, 'a>, chain: &[Entry<'a>]) -> Option<Declared> {
+    if name(unit, chain)? != "operator()" {
+        return None;
+    }
+    let argument = chain
+        .iter()
+        .find_map(|entry| reference(unit, entry.attr_value(gimli::DW_AT_object_pointer)?))?;
+    let mut at = entry(unit, argument)?;
+    for _ in 0..DEPTH_LIMIT {
+        match at.tag() {
+            gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type => {
+                return declared(unit, &[at]);
+            }
+            // Const, pointer, const.
+            _ => at = entry(unit, reference(unit, at.attr_value(gimli::DW_AT_type)?)?)?,
+        }
+    }
+    None
+}
+
 /// The path of a file of the unit's line table.
 pub(crate) fn file_path(unit: &Unit<'_, '_>, index: u64) -> Option<String> {
     let program = unit.line_program.as_ref()?;

@@ -12,7 +12,7 @@ use crate::input::{BuildId, Mapping};
 use crate::layout::{self, Functions, Segment};
 
 /// The unwind table and the symbols of one file.
-struct File {
+pub(crate) struct File {
     segments: Vec<Segment>,
     image: Image,
     header: Option<Section>,
@@ -71,7 +71,11 @@ impl std::fmt::Debug for FunctionBounds {
 }
 
 fn open(locator: &Locator, mapping: &Mapping) -> Option<File> {
-    let image = locator.main(mapping)?;
+    File::of(locator.main(mapping)?)
+}
+
+/// Reads where the tables of a file are.
+fn tables_of(image: Image) -> Option<File> {
     let (segments, header, frames) = {
         let file = image::parse(&image)?;
         let section = |name: &str| {
@@ -100,8 +104,16 @@ fn open(locator: &Locator, mapping: &Mapping) -> Option<File> {
 }
 
 impl File {
+    pub(crate) fn of(image: Image) -> Option<File> {
+        tables_of(image)
+    }
+
+    pub(crate) fn image(&self) -> &Image {
+        &self.image
+    }
+
     /// What the binary search table of the unwind information says.
-    fn unwound(&self, address: u64) -> Option<Range<u64>> {
+    pub(crate) fn unwound(&self, address: u64) -> Option<Range<u64>> {
         let (header, frames) = (self.header.as_ref()?, self.frames.as_ref()?);
         let bases = BaseAddresses::default()
             .set_eh_frame_hdr(header.address)

@@ -5,12 +5,14 @@
 //! - [`StaticsReader`] names what lies in mapped executables and libraries, [`mapping_objects`] the mappings themselves.
 //! - [`Unwinder`] turns registers and stack copies into call stacks, for processes without the preload library.
 //! - [`symbolize`] turns call stacks into functions, files and lines.
+//! - [`defined_functions`] finds functions of a file by name.
 //! - [`read_perf_map`] and [`read_jitdump`] read what runtimes say of the code that they generate.
 //! - [`Namer`] gives each allocation site the name that a person would.
 //!
 //! No file that it reads is trusted: broken, truncated and hostile ones cost their own names, never the report.
 
 mod arenas;
+mod defined;
 mod demangle;
 mod dwarf;
 mod families;
@@ -31,6 +33,7 @@ mod symbolize;
 mod unwind;
 mod variables;
 
+pub use defined::{CodeReader, DefinedFunction, DefinedFunctions, Stretch, defined_functions};
 pub use functions::FunctionBounds;
 pub use generated::{GeneratedFunction, in_its_language, read_jitdump, read_perf_map};
 pub use image::Locator;

@@ -9,7 +9,7 @@ use varve_model::{Address, Pid, SiteId, Time};
 use crate::demangle::demangle;
 use crate::dwarf::{self, Slice};
 use crate::image::{self, Locator, ModuleFiles};
-use crate::input::{BuildId, Mapping};
+use crate::input::{BuildId, Mapping, base_name};
 use crate::layout::{self, Functions};
 use crate::locals::Locals;
 use crate::plumbing;
@@ -47,6 +47,8 @@ pub struct Frame {
     pub line: Option<u32>,
     /// The byte in the line, from 1.
     pub column: Option<u32>,
+    /// The line at which the function begins, in the same file.
+    pub function_line: Option<u32>,
     /// The base name of the module.
     pub module: Option<String>,
     /// The address as recorded.
@@ -297,6 +299,7 @@ fn lines(context: &addr2line::Context<Slice<'_>>, locals: &mut Locals, address: 
     let Ok(mut iterator) = context.find_frames(address).skip_all_loads() else {
         return frames;
     };
+    let unit = context.find_dwarf_and_unit(address).skip_all_loads();
     while frames.len() < MAX_INLINED
         && let Ok(Some(found)) = iterator.next()
     {
@@ -312,9 +315,13 @@ fn lines(context: &addr2line::Context<Slice<'_>>, locals: &mut Locals, address: 
             ),
             None => (None, None, None),
         };
+        let begins = unit.as_ref().zip(found.dw_die_offset);
+        let begins = begins.and_then(|(unit, at)| first_line(unit, at, file.as_deref()?));
         frames.push(Frame {
             function: name.map(|name| demangle(&name)),
             file,
+            // What a macro or an included file holds has no place in the function.
+            function_line: begins.filter(|begins| line.is_some_and(|line| *begins <= line)),
             line,
             column,
             ..Frame::default()
@@ -325,11 +332,22 @@ fn lines(context: &addr2line::Context<Slice<'_>>, locals: &mut Locals, address: 
         .iter_mut()
         .find(|frame| !plumbing::is_plumbing(frame))
         && let (Some(file), Some(line)) = (&frame.file, frame.line)
-        && let Some(unit) = context.find_dwarf_and_unit(address).skip_all_loads()
+        && let Some(unit) = unit
     {
         frame.declares = locals.declared_at(unit, file, line);
     }
     frames
+}
+
+/// The line at which a function is declared, where that is in the file of its code.
+fn first_line(unit: &dwarf::Unit<'_, '_>, at: dwarf::Offset, file: &str) -> Option<u32> {
+    let chain = dwarf::chain(unit, dwarf::entry(unit, at)?);
+    let declared =
+        dwarf::declared(unit, &chain).or_else(|| dwarf::lambda_declared(unit, &chain))?;
+    let is_there = declared
+        .file
+        .is_some_and(|of| base_name(&of) == base_name(file));
+    (is_there && declared.line > 0).then_some(declared.line)
 }
 
 /// Names of kernel functions, from `/proc/kallsyms`.

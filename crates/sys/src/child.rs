@@ -4,11 +4,30 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use varve_model::Pid;
 
 use crate::limits::{Inherited, inherited};
 use crate::signals::{Signals, inherited_pipe_action};
+
+/// Which of the descriptors 0, 1 and 2 whoever started this program had closed, a bit each. Rust's runtime opens `/dev/null` in
+/// their place before `main`, so that they have to be looked at earlier; the target shall not have it.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_EARLY: extern "C" fn() = {
+    extern "C" fn look() {
+        for fd in 0..3 {
+            // SAFETY: only asks.
+            if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+                CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
+            }
+        }
+    }
+    look
+};
 
 /// Whether the target may get huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,6 +344,11 @@ unsafe fn child_main(ready: &Ready<'_>) -> ! {
         };
         if n != 1 {
             libc::_exit(125);
+        }
+        for fd in 0..3 {
+            if CLOSED.load(Ordering::Relaxed) & 1 << fd != 0 {
+                libc::close(fd);
+            }
         }
         if thp == ThpPolicy::Never {
             libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);

@@ -116,6 +116,23 @@ impl Directory {
         Ok(rustix::fs::mkdirat(&self.descriptor, name, Mode::RWXU)?)
     }
 
+    /// Makes a folder with these permissions less those that the umask takes, and fails where anything stands there.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, and what the system says.
+    pub fn make_folder_for(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<()> {
+        let (name, mode) = (entry(name.as_ref())?, Mode::from_raw_mode(mode));
+        Ok(rustix::fs::mkdirat(&self.descriptor, name, mode)?)
+    }
+
+    /// Waits until its names are on the disk.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.descriptor)?)
+    }
+
     /// Opens a regular file for reading. It is looked at before it is opened: opening a FIFO waits, and opening a
     /// device may do anything.
     ///

@@ -10,12 +10,15 @@ mod directory;
 mod handler;
 mod homes;
 mod lazy_file;
+mod limited;
 mod limits;
 mod lock;
 mod machine;
 mod measured;
 mod memory;
 mod moved;
+mod numa;
+mod paging;
 mod perf;
 mod poll;
 mod proc;
@@ -24,7 +27,10 @@ mod regular;
 pub mod rights;
 mod root_folder;
 mod signals;
+mod tiering;
+mod usage;
 mod userfault;
+mod zram;
 
 pub use breaks::Breaks;
 pub use cgroup::{
@@ -43,12 +49,18 @@ pub use handler::{
 };
 pub use homes::Shadow;
 pub use lazy_file::LazyFile;
+pub use limited::{LimitError, LimitKind, LimitPlace, LimitedGroup, dissolve_limited};
 pub use limits::{file_limit, live_with_limits};
 pub use lock::{is_locked, lock, lock_patiently, locker, try_lock};
 pub use machine::{Facts, allowed_cpus, available_memory, facts, runnable_threads, vmstat};
-pub use measured::{Used, wait_measured};
-pub use memory::{first_access_time, own_peak_bytes, release_free_memory};
+pub use measured::{
+    ChildrenUsed, Used, children_used, wait_measured, wait_measured_while, with_output,
+    without_output,
+};
+pub use memory::{fault_time, first_access_time, own_peak_bytes, release_free_memory};
 pub use moved::{Brought, MovedPages};
+pub use numa::{Node, nodes, prefer_node};
+pub use paging::{PageState, Paging};
 pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{
@@ -58,10 +70,13 @@ pub use proc::{
 };
 pub use ptrace::{Held, Standby, TraceeError, is_tracee, tracees_of, tracer_of};
 pub use regular::{
-    FileIdentity, is_local, leads_to, leads_to_program, open_mapped, open_regular,
-    open_regular_exactly, open_regular_in, within,
+    FileIdentity, file_of_path, has_our_root, is_local, leads_to, leads_to_program, open_mapped,
+    open_regular, open_regular_exactly, open_regular_in, within,
 };
 pub use rights::{Capability, Rights};
 pub use root_folder::RootFolder;
-pub use signals::{DeferredStop, Received, Signals, take_signal};
+pub use signals::{DeferredStop, Received, Signals, take_signal, was_just_taken};
+pub use tiering::{TierCounter, is_of_tiers, memory_pressure_us, tier_counters, tier_settings};
+pub use usage::{GroupUsage, have_join, kill_group, stalled, swap_devices, swap_moved};
 pub use userfault::{Protector, UserFault, try_write_protection};
+pub use zram::{ZramDevice, ZramError, ZramSwap, free_swap};

@@ -376,9 +376,23 @@ pub fn exe(pid: Pid) -> io::Result<PathBuf> {
     look(pid, |p| fs::read_link(p.join("exe")), |_| true)
 }
 
-/// Whether a process is a thread of the kernel: it has no memory of its own.
+/// `PF_KTHREAD` of the kernel's `sched.h`.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// Whether a process is a thread of the kernel: it has no memory of its own. A process that is ending has none either, and is
+/// none: so the kernel's own mark is asked for, not the executable.
 pub fn is_kernel_thread(pid: Pid) -> bool {
-    exe(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+    let stat = look(pid, |p| fs::read(p.join("stat")), |_| true);
+    stat.ok()
+        .and_then(|stat| flags(&stat))
+        .is_some_and(|flags| flags & KERNEL_THREAD != 0)
+}
+
+/// The ninth field of a stat line: proc(5).
+fn flags(stat: &[u8]) -> Option<u64> {
+    let text = String::from_utf8_lossy(stat);
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_whitespace().nth(6)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -450,6 +464,22 @@ mod tests {
             ("a) R (b", 'S', Pid(7))
         );
         assert!(parse_stat(b"12 (a").is_err());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_no_kernel_thread() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid(child.id());
+        while exe(pid).is_ok() {
+            std::thread::yield_now();
+        }
+        let is_one = is_kernel_thread(pid);
+        child.wait().unwrap();
+        assert!(!is_one && !is_kernel_thread(Pid(std::process::id())));
+        let line = "2 (a) b) S 0 0 0 0 -1 2129984 0 0";
+        assert_eq!(flags(line.as_bytes()), Some(2_129_984));
+        assert_ne!(2_129_984 & KERNEL_THREAD, 0);
+        assert_eq!(flags(b"2 (a"), None);
     }
 
     #[test]

@@ -94,6 +94,41 @@ pub fn leads_to(path: &Path, file: &Path) -> io::Result<bool> {
     Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
+/// Whether absolute paths are the same files to a process that runs as to this one.
+#[must_use]
+pub fn has_our_root(pid: Pid) -> bool {
+    let (theirs, ours) = (crate::shared_folder(pid), Path::new("/proc/self"));
+    let namespace = |of: &Path| std::fs::read_link(of.join("ns/mnt")).ok();
+    let root = |of: &Path| rustix::fs::stat(of.join("root")).ok();
+    let (Some(here), Some(there)) = (root(ours), root(&theirs)) else {
+        return false;
+    };
+    (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+        && namespace(ours) == namespace(&theirs)
+}
+
+/// Which regular file a path of a process's leads to: device and inode. Nothing is opened. Of a process that has ended nobody knows the root
+/// folder, but where it was this program's own.
+///
+/// # Errors
+/// Those of looking it up, and where it is no regular file.
+pub fn file_of_path(pid: Pid, path: &Path, has_our_root: bool) -> io::Result<(u64, u64)> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
+    let root = crate::shared_folder(pid).join("root");
+    let found = match rustix::fs::openat(CWD, root, flags, Mode::empty()) {
+        Err(_) if has_our_root => rustix::fs::stat(path)?,
+        folder => {
+            let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+            let found = rustix::fs::openat2(folder?, path, LOOK_UP, Mode::empty(), resolve)?;
+            rustix::fs::fstat(&found)?
+        }
+    };
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile => Ok((found.st_dev, found.st_ino)),
+        _ => Err(io::Error::other("no regular file")),
+    }
+}
+
 /// Opens the file of a mapping, and no other: its path may name something else by now.
 ///
 /// # Errors

@@ -3,7 +3,13 @@
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use varve_model::Duration;
+
+use crate::clock::monotonic_now;
 
 /// The signals that end a recording.
 const CAUGHT: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
@@ -61,6 +67,17 @@ pub(crate) fn inherited_pipe_action() -> libc::sighandler_t {
     }
 }
 
+/// When a signal was last taken by [`Signals::take`], nanoseconds of the monotonic clock; 0: never.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+/// Signals that follow one another so soon are one: `timeout -s INT` sends two, and who presses Ctrl-C twice means the same.
+const SAME: Duration = Duration(1_000_000_000);
+
+/// Whether a signal is no other than the one that was taken last.
+pub fn was_just_taken() -> bool {
+    let taken = TAKEN.load(Ordering::Relaxed);
+    taken > 0 && monotonic_now().0.saturating_sub(taken) < SAME.0
+}
+
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -116,6 +133,26 @@ impl Signals {
         }
     }
 
+    /// Starts a command with the signals blocked that were so before these were caught: a child has its parent's otherwise, and would not
+    /// get its own timers' signals.
+    ///
+    /// # Errors
+    /// Where it cannot be started.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        let previous = self.previous;
+        let restore = move || {
+            // SAFETY: the set is a copy of one that the kernel gave; the call takes no lock and no memory.
+            match unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const previous, std::ptr::null_mut())
+            } {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        };
+        // SAFETY: what runs between fork and exec makes one system call.
+        unsafe { command.pre_exec(restore) }.spawn()
+    }
+
     /// Where it can be seen that somebody wants a pause or its end.
     pub fn pause_fd(&self) -> BorrowedFd<'_> {
         self.pause.as_fd()
@@ -132,6 +169,9 @@ impl Signals {
         let mut raw = [0u8; size_of::<libc::signalfd_siginfo>()];
         match self.file.read(&mut raw) {
             Ok(n) if n == raw.len() => {
+                if !was_just_taken() {
+                    TAKEN.store(monotonic_now().0, Ordering::Relaxed);
+                }
                 // SAFETY: the kernel filled a whole signalfd_siginfo, which is plain data.
                 let info: libc::signalfd_siginfo =
                     unsafe { std::ptr::read_unaligned(raw.as_ptr().cast()) };
@@ -247,6 +287,10 @@ impl AsFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
+        if was_just_taken() {
+            // The same again, which would end the program.
+            while self.take().is_ok_and(|taken| taken.is_some()) {}
+        }
         // One of those that were refused may wait: it would end the program while the trace is put in order.
         let mut mask = self.previous;
         add_refused(&mut mask);

@@ -29,7 +29,7 @@ impl Access {
     }
 
     /// The permissions of folders.
-    pub(crate) const fn of_folders(self) -> u32 {
+    pub const fn of_folders(self) -> u32 {
         match self {
             Access::Private => 0o700,
             Access::Shared => 0o755,

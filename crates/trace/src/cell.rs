@@ -311,6 +311,8 @@ fn frame_fields() -> Fields {
         Field::new("function", DataType::Utf8, true),
         Field::new("file", DataType::Utf8, true),
         Field::new("line", DataType::UInt32, true),
+        Field::new("column", DataType::UInt32, true),
+        Field::new("function_line", DataType::UInt32, true),
         Field::new("module", DataType::Utf8, true),
         Field::new("address", DataType::UInt64, false),
     ])
@@ -337,6 +339,10 @@ impl Cell for Vec<Frame> {
                     frames.iter().map(|f| f.file.as_ref()),
                 )),
                 Arc::new(UInt32Array::from_iter(frames.iter().map(|f| f.line))),
+                Arc::new(UInt32Array::from_iter(frames.iter().map(|f| f.column))),
+                Arc::new(UInt32Array::from_iter(
+                    frames.iter().map(|f| f.function_line),
+                )),
                 Arc::new(StringArray::from_iter(
                     frames.iter().map(|f| f.module.as_ref()),
                 )),
@@ -368,12 +374,16 @@ impl Cell for Vec<Frame> {
         let functions = Option::<String>::from_array(column("function")?.as_ref())?;
         let files = Option::<String>::from_array(column("file")?.as_ref())?;
         let lines = Option::<u32>::from_array(column("line")?.as_ref())?;
+        let columns = Option::<u32>::from_array(column("column")?.as_ref())?;
+        let function_lines = Option::<u32>::from_array(column("function_line")?.as_ref())?;
         let modules = Option::<String>::from_array(column("module")?.as_ref())?;
         let addresses = Address::from_array(column("address")?.as_ref())?;
         let frame = |i: usize| Frame {
             function: functions[i].clone(),
             file: files[i].clone(),
             line: lines[i],
+            column: columns[i],
+            function_line: function_lines[i],
             module: modules[i].clone(),
             address: addresses[i],
         };

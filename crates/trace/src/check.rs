@@ -30,6 +30,10 @@ impl Trace {
             self.read_through::<OperationChargeRow>()?;
             self.read_through::<HeapMemoryRow>()?;
             self.read_through::<SampledBlockRow>()?;
+            self.read_through::<HeapPagesRow>()?;
+            self.read_through::<SparsePagesRow>()?;
+            self.read_through::<SharedLineRow>()?;
+            self.read_through::<BlockChoiceRow>()?;
         }
         Ok(())
     }

@@ -44,8 +44,11 @@ impl Checksum {
         })
     }
 
-    /// What is wrong with the file, if anything.
-    pub(crate) fn differs(self, file: File) -> io::Result<Option<String>> {
+    /// What is wrong with a file that should be this, if anything.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn differs(self, file: File) -> io::Result<Option<String>> {
         let bytes = file.metadata()?.len();
         // One that is far too long is not read through.
         if bytes != self.bytes {

@@ -227,6 +227,12 @@ impl Folder {
     /// Reads the manifest.
     pub(crate) fn manifest(&self) -> Result<Manifest, TraceError> {
         let path = self.path_of(Entry::Manifest);
+        Manifest::parse(&self.manifest_bytes()?, &self.path, &path)
+    }
+
+    /// The manifest as it is written.
+    pub(crate) fn manifest_bytes(&self) -> Result<Vec<u8>, TraceError> {
+        let path = self.path_of(Entry::Manifest);
         let file = match self.file(Entry::Manifest) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -239,8 +245,7 @@ impl Folder {
             }
             Err(e) => return Err(TraceError::io("read", path)(e)),
         };
-        let text = read_bounded(file).map_err(TraceError::io("read", &path))?;
-        Manifest::parse(&text, &self.path, &path)
+        read_bounded(file).map_err(TraceError::io("read", &path))
     }
 }
 

@@ -37,8 +37,8 @@ pub use error::TraceError;
 pub use folder::TablePath;
 pub use manifest::{
     Clock, ClockUnit, Completeness, FORMAT_VERSION, Features, IntervalChoice, Lacks,
-    MACHINE_UNKNOWN, Machine, Manifest, ModuleNote, OperationsNote, Options, Overhead, SamplesNote,
-    State, Target, TrapsNote,
+    MACHINE_UNKNOWN, Machine, Manifest, ModuleNote, OperationsNote, Options, Overhead, ProbesNote,
+    SamplesNote, State, Target, TrapsNote,
 };
 pub use merge::{MergeProgress, finish_tables, finish_tables_to};
 pub use place::{Existing, Moved, Output, TraceFolder};

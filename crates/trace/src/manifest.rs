@@ -253,7 +253,7 @@ pub struct Overhead {
 }
 
 /// How allocator operations were counted, and what that costs beside.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationsNote {
     /// Of so many operations one was timed, on average.
     pub every: u32,
@@ -261,12 +261,29 @@ pub struct OperationsNote {
     pub clock_rate: u32,
     /// Whether the kernel's part charged system calls and page faults to operations.
     pub charges: bool,
+    /// Whether it charged them with waits for the lock of the process's mappings.
+    pub lock_waits: bool,
     /// To so many bytes of allocations one block was sampled, on average; 0: none.
     pub sample_bytes: Bytes,
+    /// Where probes at the allocator's functions counted, and not the preload library.
+    pub probes: Option<ProbesNote>,
     /// What a system call of anybody took before the kernel's part was there, and with it.
     pub plain_call_ns: Duration,
     /// See above.
     pub call_ns: Duration,
+    /// What was not counted and why, as sentences.
+    pub notes: Vec<String>,
+}
+
+/// What it cost that probes counted allocator operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbesNote {
+    /// How much longer each operation took, as it was measured before on the same machine: `malloc` and `free` on average.
+    pub operation_ns: Duration,
+    /// How much of that was left out of the times of operations, where the processor had to step over no instruction.
+    pub within_ns: Duration,
+    /// Whether the program ran before: what it had allocated is not known.
+    pub attached: bool,
 }
 
 /// How samples were taken and what became of them. Lost ones do not make a trace incomplete: samples are samples.

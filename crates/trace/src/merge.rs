@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::tables::{
-    CountRow, CounterRow, FaultRow, HeapMemoryRow, IntervalRow, LossRow, MappingRow,
-    OperationChargeRow, OperationRow, OperationTimeRow, ProcessRow, Row, SampleRow,
-    SampledBlockRow, ThreadRow, TouchRow,
+    BlockChoiceRow, CountRow, CounterRow, FaultRow, HeapMemoryRow, HeapPagesRow, IntervalRow,
+    LossRow, MappingRow, OperationChargeRow, OperationRow, OperationTimeRow, ProcessRow, Row,
+    SampleRow, SampledBlockRow, SharedLineRow, SparsePagesRow, ThreadRow, TouchRow,
 };
 use crate::writer::{TableWriter, write_table_to};
 use crate::{Destination, Scratch, Trace, TraceError, TraceFolder};
@@ -27,7 +27,7 @@ pub(crate) const MERGED: [&str; 10] = [
 /// Called with the share of the work that is done, 0 to 1.
 pub type MergeProgress<'a> = &'a mut dyn FnMut(f64);
 
-/// Merges every table that is written as it stands; `births`, `deaths`, `stacks` and `generated` are left in
+/// Merges every table that is written as it stands; `births`, `deaths`, `stacks`, `generated` and raw marks are left in
 /// `parts/` for the attribution, which removes them when it has what it needs. Tables that
 /// are merged already are left alone, so that a merge that was cut short can be taken up again.
 ///
@@ -57,6 +57,10 @@ pub fn finish_tables(folder: &TraceFolder, progress: MergeProgress<'_>) -> Resul
         merge::<OperationChargeRow>(trace, to, &mut |_| ())?;
         merge::<HeapMemoryRow>(trace, to, &mut |_| ())?;
         merge::<SampledBlockRow>(trace, to, &mut |_| ())?;
+        merge::<HeapPagesRow>(trace, to, &mut |_| ())?;
+        merge::<SparsePagesRow>(trace, to, &mut |_| ())?;
+        merge::<SharedLineRow>(trace, to, &mut |_| ())?;
+        merge::<BlockChoiceRow>(trace, to, &mut |_| ())?;
     }
     Ok(())
 }

@@ -73,6 +73,33 @@ impl Trace {
         ))
     }
 
+    /// The user whom it belongs to.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn owner(&self) -> Result<u32, TraceError> {
+        let owner = self.folder.directory().owner();
+        owner.map_err(TraceError::io("open", self.folder()))
+    }
+
+    /// The bytes of its manifest, which another process may have written meanwhile.
+    ///
+    /// # Errors
+    /// One that is not there any more or cannot be read.
+    pub fn manifest_bytes(&self) -> Result<Vec<u8>, TraceError> {
+        self.folder.manifest_bytes()
+    }
+
+    /// The file of a whole table, as it is, for who copies it.
+    ///
+    /// # Errors
+    /// Anything but a regular file, and what the system says.
+    pub fn table_file(&self, table: &'static str) -> Result<File, TraceError> {
+        let entry = Entry::Table(table);
+        let opened = self.folder.file(entry);
+        opened.map_err(TraceError::io("read", self.folder.path_of(entry)))
+    }
+
     /// Reads the manifest again, which another process may have written.
     ///
     /// # Errors

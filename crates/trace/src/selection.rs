@@ -6,7 +6,7 @@ use std::ops::Range;
 use varve_model::{Interval, ObjectId, Pid, Tid, Time};
 
 use crate::tables::{
-    CountRow, FaultRow, IntervalRow, ObjectRow, ProcessRow, SampleRow, ThreadRow, TouchRow,
+    CountRow, FaultRow, IntervalRow, MarkRow, ObjectRow, ProcessRow, SampleRow, ThreadRow, TouchRow,
 };
 
 /// A part of a trace: whoever reads the trace sees the rows of it. A part that is not chosen is all.
@@ -20,6 +20,8 @@ pub struct Selection {
     pub time: Option<Range<Time>>,
     /// The intervals of that time.
     pub intervals: Option<Range<Interval>>,
+    /// Of these, those that count: in order, without overlap. None: all.
+    pub parts: Option<Vec<(Range<Time>, Range<Interval>)>>,
     /// The objects. Of touches, faults and counts a reader must find out the owner itself.
     pub objects: Option<HashSet<ObjectId>>,
     /// The same as a person said it; empty where all is seen.
@@ -38,6 +40,12 @@ impl Selection {
 
     fn at(&self, time: Time) -> bool {
         self.time.as_ref().is_none_or(|t| t.contains(&time))
+            && self.parts.as_ref().is_none_or(|parts| {
+                let next = parts.partition_point(|(times, _)| times.end <= time);
+                parts
+                    .get(next)
+                    .is_some_and(|(times, _)| times.contains(&time))
+            })
     }
 
     /// Whether something that began and ended then is of the time.
@@ -51,6 +59,12 @@ impl Selection {
         self.intervals
             .as_ref()
             .is_none_or(|i| i.contains(&interval))
+            && self.parts.as_ref().is_none_or(|parts| {
+                let next = parts.partition_point(|(_, of)| of.end <= interval);
+                parts
+                    .get(next)
+                    .is_some_and(|(_, of)| of.contains(&interval))
+            })
     }
 
     /// Whether an object is chosen.
@@ -95,4 +109,13 @@ pub(crate) fn of_process(row: &ProcessRow, s: &Selection) -> bool {
 
 pub(crate) fn of_thread(row: &ThreadRow, s: &Selection) -> bool {
     s.pid(row.pid) && s.tid(Some(row.tid)) && s.meets(row.born_ns, row.died_ns)
+}
+
+pub(crate) fn of_mark(row: &MarkRow, s: &Selection) -> bool {
+    // Of an event the moment counts, of a phase all of it.
+    let until = match row.kind.as_ref() {
+        "event" => Some(row.start_ns),
+        _ => row.until_ns,
+    };
+    s.pid(row.pid) && s.tid(Some(row.tid)) && s.meets(row.start_ns, until)
 }

@@ -94,9 +94,12 @@ macro_rules! table {
     };
 }
 
+mod marks;
 mod operations;
+pub use self::marks::{BegunMarkRow, EndedMarkRow, MarkRow};
 pub use self::operations::{
-    HeapMemoryRow, OperationChargeRow, OperationRow, OperationTimeRow, SampledBlockRow,
+    BlockChoiceRow, HeapMemoryRow, HeapPagesRow, OperationChargeRow, OperationRow,
+    OperationTimeRow, SampledBlockRow, SharedLineRow, SparsePagesRow,
 };
 
 table! {
@@ -346,6 +349,11 @@ pub struct Frame {
     pub file: Option<String>,
     /// The line in it.
     pub line: Option<u32>,
+    /// The byte in the line, from 1.
+    pub column: Option<u32>,
+    /// The line at which the function begins, in the same file: what is so many lines behind it is the same place in
+    /// another build.
+    pub function_line: Option<u32>,
     /// The executable or library.
     pub module: Option<String>,
     /// The instruction's address.
@@ -500,8 +508,15 @@ pub const ALL: &[Table] = &[
     OperationChargeRow::TABLE,
     HeapMemoryRow::TABLE,
     SampledBlockRow::TABLE,
+    HeapPagesRow::TABLE,
+    SparsePagesRow::TABLE,
+    SharedLineRow::TABLE,
+    BlockChoiceRow::TABLE,
+    MarkRow::TABLE,
     BirthRow::TABLE,
     DeathRow::TABLE,
     StackRow::TABLE,
     GeneratedRow::TABLE,
+    BegunMarkRow::TABLE,
+    EndedMarkRow::TABLE,
 ];

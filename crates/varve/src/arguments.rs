@@ -2,16 +2,23 @@
 
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand};
 use varve_trace::{Access, Existing, Output};
 
 use crate::commands::alloc::Alloc;
+use crate::commands::check::Check;
+use crate::commands::diff::Diff;
 use crate::commands::doctor::Doctor;
 use crate::commands::export::Export;
+use crate::commands::fit::{FitArguments, FitProbe};
+use crate::commands::fleet::Fleet;
 use crate::commands::import::Import;
+use crate::commands::push::Push;
 use crate::commands::record::Record;
 use crate::commands::recover::Recover;
 use crate::commands::report::Report;
+use crate::commands::tier::TierCommands;
 
 /// See what a Linux program does with its memory: every page, over time, down to the object, thread
 /// and line of code.
@@ -38,22 +45,50 @@ pub(crate) enum Command {
     Record(Record),
     /// Show what a recording holds
     Report(Report),
+    /// Show what differs between two traces, or between several runs of two builds
+    Diff(Diff),
+    /// Judge traces, or a command, by memory budgets
+    Check(Box<Check>),
     /// Judge a program's allocator: what it costs, why, and which would not
     Alloc(Alloc),
+    /// Find how little memory a program needs, and what that costs
+    Fit(Box<FitArguments>),
+    /// Plan where a program's memory should lie on a machine with fast and slow memory
+    Tier(TierCommands),
     /// Write a trace's accesses for another tool
     Export(Export),
     /// Make a trace of what another tool recorded
     Import(Import),
+    /// Put traces into a store of many
+    Push(Push),
+    /// Ask a store of many traces
+    Fleet(Fleet),
     /// Put the trace of a killed recorder in order
     Recover(Recover),
     /// Show what this machine can record, and how to enable the rest
     Doctor(Doctor),
     #[command(hide = true)]
+    FitProbe(FitProbe),
+    #[command(hide = true)]
     Watchdog {
         /// The recorder, for the watchdog that waits for the first to fail
         #[arg(long)]
         second_of: Option<u32>,
+
+        /// There may be a swap device to remove
+        #[arg(long)]
+        swaps: bool,
     },
+}
+
+/// Whether there is a command of this name below others.
+pub(crate) fn has_command(path: &[&str]) -> bool {
+    use clap::CommandFactory;
+    let mut at = Arguments::command();
+    path.iter().all(|name| {
+        let found = at.find_subcommand(name).cloned();
+        found.map(|next| at = next).is_some()
+    })
 }
 
 /// The command line that was meant where the command to record stands without `--` before it.
@@ -76,7 +111,12 @@ pub(crate) fn without_dashes(error: &clap::Error, arguments: &[String]) -> Optio
 /// Whether `varve record` was typed without anything to record.
 pub(crate) fn lacks_target(error: &clap::Error, arguments: &[String]) -> bool {
     let is_record = |name: &String| !name.is_empty() && "record".starts_with(name.as_str());
+    let is_missing = |value: &ContextValue| match value {
+        ContextValue::Strings(names) => names.iter().any(|name| name.contains("COMMAND")),
+        _ => false,
+    };
     error.kind() == clap::error::ErrorKind::MissingRequiredArgument
+        && error.get(ContextKind::InvalidArg).is_some_and(is_missing)
         && arguments.get(1).is_some_and(is_record)
 }
 
@@ -135,6 +175,9 @@ mod tests {
             error.is_some_and(|e| lacks_target(&e, &arguments))
         };
         assert!(lacks("varve record") && lacks("varve recor -o t.varve --"));
+        assert!(
+            !lacks("varve record --for 1s -- ls") && !lacks("varve record --every 1m --name x")
+        );
         assert!(!lacks("varve record -- ls") && !lacks("varve record -p 1x"));
         assert!(!lacks("varve recover") && !lacks("varve report"));
     }

@@ -33,11 +33,27 @@ pub(crate) fn plugin() -> Result<Option<PathBuf>, Failure> {
     find("VARVE_QEMU_COUNTER", PLUGIN)
 }
 
+/// The library of an allocator that is built with this program.
+///
+/// # Errors
+/// As for [`preload`].
+pub(crate) fn allocator(name: &str) -> Result<Option<PathBuf>, Failure> {
+    trusted(beside(name), name, "take another allocator")
+}
+
 /// A library: named by the caller, beside the program, or in the library folder of an installation. A program that
 /// its file gave rights does not believe its caller.
 fn find(variable: &str, name: &str) -> Result<Option<PathBuf>, Failure> {
     let named = std::env::var_os(variable).filter(|_| !gained_by_file());
     let found = named.map(PathBuf::from).or_else(|| beside(name));
+    trusted(found, name, "record with --no-preload")
+}
+
+fn trusted(
+    found: Option<PathBuf>,
+    name: &str,
+    otherwise: &str,
+) -> Result<Option<PathBuf>, Failure> {
     let Some(path) = found else {
         return Ok(None);
     };
@@ -46,7 +62,7 @@ fn find(variable: &str, name: &str) -> Result<Option<PathBuf>, Failure> {
         Some((what, path)) => Err(Failure {
             what: format!("{name} is not loaded into anything: {what}"),
             hint: Some(format!(
-                "take that right away (chmod go-w {0}; chown root {0}), or record with --no-preload",
+                "take that right away (chmod go-w {0}; chown root {0}), or {otherwise}",
                 path.display()
             )),
             code: 125,

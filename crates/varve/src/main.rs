@@ -43,12 +43,21 @@ fn main() -> ExitCode {
     let done = rights::begin(&arguments.command).and_then(|()| match arguments.command {
         Command::Record(record) => commands::record::run(&record),
         Command::Alloc(alloc) => commands::alloc::run(&alloc),
+        Command::Fit(fit) => commands::fit::run(&fit),
+        Command::FitProbe(probe) => commands::fit::run_probe(&probe),
+        Command::Tier(tier) => commands::tier::run(&tier),
         Command::Report(report) => commands::report::run(&report),
+        Command::Check(check) => commands::check::run(&check),
+        Command::Diff(diff) => commands::diff::run(&diff),
         Command::Export(export) => commands::export::run(&export),
         Command::Import(import) => commands::import::run(&import),
+        Command::Push(push) => commands::push::run(&push),
+        Command::Fleet(fleet) => commands::fleet::run(&fleet),
         Command::Recover(recover) => commands::recover::run(&recover),
         Command::Doctor(doctor) => commands::doctor::run(&doctor),
-        Command::Watchdog { second_of } => commands::watchdog::run(second_of.is_some()),
+        Command::Watchdog { second_of, swaps } => {
+            commands::watchdog::run(second_of.is_some(), swaps)
+        }
     });
     match done {
         Ok(code) => code,

@@ -5,6 +5,7 @@ use varve_sys::rights::{self, Capability};
 use crate::arguments::Command;
 use crate::commands::Failure;
 use crate::commands::alloc::AllocCommand;
+use crate::commands::tier::TierCommand;
 
 /// To read a trace that is another user's.
 const TO_READ: [Capability; 1] = [Capability::DacReadSearch];
@@ -27,13 +28,23 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     }
     let given_up = rights::begin().and_then(|()| match command {
         Command::Record(_) | Command::Doctor(_) | Command::Watchdog { .. } => Ok(()),
+        Command::Fit(_) | Command::FitProbe(_) => Ok(()),
         Command::Alloc(alloc) => match alloc.command {
             AllocCommand::Report(_) => rights::keep_if_root(&TO_READ),
             _ => Ok(()),
         },
+        Command::Tier(tier) => match &tier.command {
+            TierCommand::Apply(_) | TierCommand::Verify(_) | TierCommand::Watch(_) => Ok(()),
+            TierCommand::Plan(plan) if plan.output.is_some() => rights::keep_if_root(&TO_WRITE),
+            _ => rights::keep_if_root(&TO_READ),
+        },
         Command::Report(report) if report.html.is_none() && report.png.is_none() => {
             rights::keep_if_root(&TO_READ)
         }
+        // It records by another process, which needs what a recorder does.
+        Command::Check(check) if !check.command.is_empty() => Ok(()),
+        Command::Check(check) if check.junit.is_none() => rights::keep_if_root(&TO_READ),
+        Command::Diff(diff) if diff.html.is_none() => rights::keep_if_root(&TO_READ),
         _ => rights::keep_if_root(&TO_WRITE),
     });
     given_up.map_err(|e| Failure {

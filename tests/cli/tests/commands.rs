@@ -1,17 +1,10 @@
 //! What each command says, word by word: standard output is data, standard error is messages.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn varve() -> Command {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
-        PathBuf::from,
-    );
-    let built = target.join("release/varve");
-    let path = std::env::var_os("VARVE").map_or(built, PathBuf::from);
-    assert!(path.is_file(), "build varve, or name it in VARVE");
-    let mut command = Command::new(path.canonicalize().expect("the path of varve"));
+    let mut command = varve_cli_tests::varve();
     // Help is wrapped to the width of a terminal; there is none here.
     command.env_remove("COLUMNS").env_remove("CLICOLOR_FORCE");
     command
@@ -43,6 +36,9 @@ fn help() {
     insta::assert_snapshot!("record_help", message(&["record", "--help"]));
     insta::assert_snapshot!("report_help", message(&["report", "--help"]));
     insta::assert_snapshot!("doctor_help", message(&["doctor", "--help"]));
+    insta::assert_snapshot!("alloc_report_help", message(&["alloc", "report", "--help"]));
+    insta::assert_snapshot!("diff_help", message(&["diff", "--help"]));
+    insta::assert_snapshot!("check_help", message(&["check", "--help"]));
     insta::assert_snapshot!("recover_help", message(&["recover", "--help"]));
 }
 
@@ -82,6 +78,10 @@ fn refusals() {
         message(&["record", "-o", "no/such/x.varve", "--", "touch", "made"])
     );
     insta::assert_snapshot!("no_trace", message(&["report", "no-such.varve"]));
+    insta::assert_snapshot!("check_of_nothing", message(&["check", "a.varve"]));
+    insta::assert_snapshot!("diff_of_one", message(&["diff", "a.varve"]));
+    insta::assert_snapshot!("diff_of_three", message(&["diff", "a", "b", "c"]));
+    insta::assert_snapshot!("diff_of_none", message(&["diff", "a", "b"]));
 }
 
 #[test]
@@ -155,7 +155,9 @@ fn without_figures(text: &str) -> String {
         words.join(" ")
     };
     // Whether that is so differs too.
-    let text = text.replace(" (too short a recording to keep to it)", "");
+    let text = text
+        .replace(" (too short a recording to keep to it)", "")
+        .replace("more permitted by --overhead", "a shorter --interval");
     text.lines().map(|l| line(l) + "\n").collect()
 }
 

@@ -1,19 +1,12 @@
 //! What other tools recorded goes in, is read, and goes out again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
 fn varve(arguments: &[&str], folder: &Path) -> Output {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
-        PathBuf::from,
-    );
-    let built = target.join("release/varve");
-    let path = std::env::var_os("VARVE").map_or(built, PathBuf::from);
-    assert!(path.is_file(), "build varve, or name it in VARVE");
-    Command::new(path.canonicalize().expect("the path of varve"))
+    varve_cli_tests::varve()
         .args(arguments)
         .current_dir(folder)
         .env_remove("COLUMNS")

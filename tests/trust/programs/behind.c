@@ -1,5 +1,6 @@
 // behind: maps memory right behind that of a library, as the kernel may do by itself, and moves what it maps there later.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, FEW = 4, MANY = 8, LONG_US = 300000 };
+enum { PAGE = 4096, FEW = 4, MANY = 8, LONG_US = 300000, NO_ROOM = 2 };
 
 static void die(const char *what) {
   perror(what);
@@ -31,6 +32,8 @@ static char *end_of(const char *library) {
 static void *map(char *at, size_t pages) {
   int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
   char *made = mmap(at, pages * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+  // Another thread of the process has mapped something there meanwhile: no room either.
+  if (made == MAP_FAILED && errno == EEXIST) exit(NO_ROOM);
   if (made == MAP_FAILED) die("mmap");
   memset(made, 7, pages * PAGE);
   return made;
@@ -49,7 +52,7 @@ int main(int count, char **words) {
     at = end_of(words[i]);
     if (at && !is_free(at)) at = NULL;
   }
-  if (!at) return 2;
+  if (!at) return NO_ROOM;
   map(at, FEW);
   usleep(LONG_US);
   if (munmap(at, FEW * PAGE)) die("munmap");

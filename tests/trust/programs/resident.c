@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Keeps so many MiB resident and touches a thousandth of them over and over, for so many milliseconds. */
+/* Fills so many MiB, then touches a thousandth of them over and over for so many milliseconds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +16,13 @@ static double now(void)
 int main(int argc, char **argv)
 {
 	size_t bytes = argc > 2 ? (size_t)atol(argv[1]) << 20 : 0;
-	double end = argc > 2 ? now() + atof(argv[2]) : 0;
+	double end;
 	volatile char *memory = bytes ? malloc(bytes) : NULL;
 
 	if (!memory)
 		return 2;
 	memset((char *)memory, 1, bytes);
+	end = now() + atof(argv[2]);
 	while (now() < end)
 		for (size_t i = 0; i < bytes / 1000; i += 64)
 			memory[i]++;

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use varve_model::{Bytes, Duration, Pid, Time};
+use varve_model::{Bytes, Duration, PAGE_BYTES, Pid, Time};
 use varve_trace::tables::HeapMemoryRow;
 
+use super::pages::Fills;
 use super::{Memory, Moment, ProcessFigures};
 use crate::allocator_name;
 use crate::read::Tables;
@@ -48,14 +49,21 @@ pub(super) fn allocator_file(tables: &Tables, of: Option<Pid>) -> String {
 /// One look at the resident pages of what the allocator has mapped.
 struct Look {
     resident: u64,
-    /// What of that lay in no block.
-    kept: u64,
+    /// What of that lay in no block, where that is known.
+    kept: Option<u64>,
+    /// What of that lay on pages with blocks, at most.
+    pinned: u64,
     /// How long until the next look.
     lasted: u64,
 }
 
-/// The looks, or why there are none that say something.
-fn looks(tables: &Tables, rows: &[&HeapMemoryRow]) -> Result<Vec<Look>, String> {
+/// Why it is not known what the allocator has mapped, if so.
+fn mapped(tables: &Tables, rows: &[&HeapMemoryRow], attached: bool) -> Result<(), String> {
+    if attached {
+        return Err(
+            "the program ran before, and what its allocator had mapped then nobody saw".to_owned(),
+        );
+    }
     let lost = tables.lost_mappings;
     if lost > 0 {
         let lost = varve_analyse::format::counted(lost, "change");
@@ -65,26 +73,64 @@ fn looks(tables: &Tables, rows: &[&HeapMemoryRow]) -> Result<Vec<Look>, String> 
         return Err("the kernel's part did not see what the allocator maps".to_owned());
     }
     let mapped = rows.iter().filter_map(|row| row.mapped_bytes).max();
-    let used = rows.iter().map(|row| row.peak_usable_bytes).max();
+    let used = rows
+        .iter()
+        .map(|row| row.peak_usable_bytes.unwrap_or(row.peak_requested_bytes))
+        .max();
     if used.unwrap_or_default().0 > mapped.unwrap_or_default().0 + FEW_BYTES {
         return Err("the allocator has memory that nobody saw it map: it took that before its first operation, or outside of operations".to_owned());
     }
+    let most = rows.iter().filter_map(|row| row.heap_resident_bytes).max();
+    if used > Some(Bytes(0)) && most == Some(Bytes(0)) {
+        return Err("nothing that the allocator was seen to map was resident: it has its memory from before its first operation".to_owned());
+    }
+    Ok(())
+}
+
+/// Whether it is known which memory the allocator of a process has mapped.
+pub(super) fn knows_mapped(tables: &Tables, of: Option<Pid>, attached: bool) -> bool {
+    let rows = tables.memory.iter().filter(|row| Some(row.pid) == of);
+    let rows: Vec<&HeapMemoryRow> = rows.collect();
+    mapped(tables, &rows, attached).is_ok()
+}
+
+/// The looks, or why there are none that say something.
+fn looks(
+    tables: &Tables,
+    rows: &[&HeapMemoryRow],
+    fills: &Fills,
+    attached: bool,
+) -> Result<Vec<Look>, String> {
+    mapped(tables, rows, attached)?;
     let looked = rows.iter().filter(|row| row.heap_resident_bytes.is_some());
     let looked: Vec<&HeapMemoryRow> = looked.copied().collect();
     if looked.is_empty() {
         return Err("the process ended before anybody looked".to_owned());
     }
+    // How full pages are is looked at less often: what was freed since the last time the next one shows. After the last one it is not known, but
+    // a block has free bytes beside it on no more than two pages, its first and its last.
+    let pinned_at = |row: &HeapMemoryRow| match fills.range(row.time_ns..).next() {
+        Some((_, fill)) => fill.pinned_bytes.0,
+        None if fills.is_empty() => 0,
+        None => row.blocks.saturating_mul(2 * PAGE_BYTES),
+    };
     // What stays the same is not written again.
     let ends = looked.iter().skip(1).chain(rows.last());
     let look = |(row, end): (&&HeapMemoryRow, &&HeapMemoryRow)| Look {
         resident: row.heap_resident_bytes.unwrap_or_default().0,
-        kept: row.kept_bytes.unwrap_or_default().0,
+        kept: row.kept_bytes.map(|kept| kept.0),
+        pinned: pinned_at(row),
         lasted: end.time_ns.0.saturating_sub(row.time_ns.0),
     };
     Ok(looked.iter().zip(ends).map(look).collect())
 }
 
-pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
+pub(super) fn memory(
+    tables: &Tables,
+    (of, fills): (Option<Pid>, &Fills),
+    start: Time,
+    attached: bool,
+) -> Memory {
     let rows: Vec<&HeapMemoryRow> = tables
         .memory
         .iter()
@@ -99,16 +145,21 @@ pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
         .max_by_key(|row| row.peak_requested_bytes)
         .unwrap_or(last);
     let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-    let usable = peak.peak_usable_bytes.0.max(peak.peak_requested_bytes.0);
-    let (looks, unknown) = match looks(tables, &rows) {
+    let usable = peak
+        .peak_usable_bytes
+        .map(|usable| usable.max(peak.peak_requested_bytes));
+    let (looks, unknown) = match looks(tables, &rows, fills, attached) {
         Ok(looks) => (looks, None),
         Err(why) => (Vec::new(), Some(why)),
     };
     let resident = looks.iter().map(|look| Bytes(look.resident)).max();
     let lasted: u64 = looks.iter().map(|look| look.lasted).sum();
-    let mostly = looks
-        .iter()
-        .filter(|look| look.kept > FEW_BYTES && look.kept * 2 > look.resident);
+    let knows_kept = looks.iter().any(|look| look.kept.is_some());
+    // What lies on pages with blocks nobody could give back.
+    let mostly = looks.iter().filter(|look| {
+        let could_go = look.kept.unwrap_or(0).saturating_sub(look.pinned);
+        could_go > FEW_BYTES && could_go * 2 > look.resident
+    });
     let mostly: u64 = mostly.map(|look| look.lasted).sum();
     let step = rows.len().div_ceil(MAX_MOMENTS).max(1);
     let moment = |row: &&HeapMemoryRow| Moment {
@@ -120,17 +171,22 @@ pub(super) fn memory(tables: &Tables, of: Option<Pid>, start: Time) -> Memory {
     };
     Memory {
         peak_requested_bytes: peak.peak_requested_bytes,
-        peak_usable_bytes: Bytes(usable),
+        peak_usable_bytes: usable,
         peak_ns: since(peak.peak_ns),
         peak_resident_bytes: rows.iter().filter_map(|row| row.resident_bytes).max(),
         peak_heap_resident_bytes: resident,
         end_requested_bytes: last.requested_bytes,
         end_blocks: last.blocks,
-        internal_fragmentation: share(usable - peak.peak_requested_bytes.0, usable),
+        internal_fragmentation: usable
+            .map(|usable| share(usable.0 - peak.peak_requested_bytes.0, usable.0)),
         blowup: resident.map(|most| share(most.0, peak.peak_requested_bytes.0)),
-        kept_bytes: looks.iter().map(|look| Bytes(look.kept)).max(),
-        mostly_kept: (lasted > 0).then(|| share(mostly, lasted)),
-        mostly_kept_ns: (lasted > 0).then_some(Duration(mostly)),
+        kept_bytes: looks
+            .iter()
+            .map(|look| look.kept.map(Bytes))
+            .max()
+            .flatten(),
+        mostly_kept: (lasted > 0 && knows_kept).then(|| share(mostly, lasted)),
+        mostly_kept_ns: (lasted > 0 && knows_kept).then_some(Duration(mostly)),
         unknown,
         own_bytes: rows
             .iter()

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use varve_model::{Bytes, Duration, Pid, SiteId, Tid};
 use varve_trace::tables::OperationRow;
 
-use super::{CallFigures, ClassFigures, Faults, OperationFigures, SiteFigures, ThreadFigures};
+use super::{
+    CallFigures, ClassFigures, Faults, LockWaits, OperationFigures, SiteFigures, ThreadFigures,
+    TimeFigures,
+};
 use crate::read::Tables;
 
 /// Rows of one thread, operation, class and caller, added up: what all took is made of what those took that were timed.
@@ -33,13 +36,25 @@ impl Sum {
     }
 }
 
+/// A sum with one figure more: known where all of them are.
+fn with(sum: Option<u64>, more: Option<u64>, is_first: bool) -> Option<u64> {
+    match is_first {
+        true => more,
+        false => Some(sum? + more?),
+    }
+}
+
+fn with_bytes(sum: Option<Bytes>, more: Option<Bytes>, is_first: bool) -> Option<Bytes> {
+    with(sum.map(|b| b.0), more.map(|b| b.0), is_first).map(Bytes)
+}
+
 /// Whether it gives memory back.
 pub(super) fn frees(operation: &str) -> bool {
     operation.starts_with("free") || operation.starts_with("delete")
 }
 
 /// Whether it gives memory out.
-pub(super) fn allocates(operation: &str) -> bool {
+pub(crate) fn allocates(operation: &str) -> bool {
     !frees(operation) && operation != "malloc_usable_size"
 }
 
@@ -52,15 +67,19 @@ fn sums(tables: &Tables) -> HashMap<&str, Sum> {
     sums
 }
 
-pub(super) fn by_name(tables: &Tables) -> BTreeMap<String, OperationFigures> {
+pub(super) fn by_name(
+    tables: &Tables,
+    times: &BTreeMap<String, TimeFigures>,
+) -> BTreeMap<String, OperationFigures> {
     let mut found: BTreeMap<String, OperationFigures> = BTreeMap::new();
     for row in &tables.operations {
         let name = row.operation.to_string();
         let of = found.entry(name).or_default();
+        let is_first = of.count == 0;
         of.count += row.count;
         of.requested_bytes.0 += row.requested_bytes.0;
-        of.usable_bytes.0 += row.usable_bytes.0;
-        of.fresh += row.fresh;
+        of.usable_bytes = with_bytes(of.usable_bytes, row.usable_bytes, is_first);
+        of.fresh = with(of.fresh, row.fresh, is_first);
         of.parallel += row.parallel;
         of.timed += row.timed;
         if row.class_bytes.is_none() {
@@ -72,13 +91,44 @@ pub(super) fn by_name(tables: &Tables) -> BTreeMap<String, OperationFigures> {
             let time = sum.estimate(&sum);
             of.time_ns = Duration(time as u64);
             of.mean_ns = time / sum.count.max(1) as f64;
+            of.time_error = time_error(name, &sum, times);
         }
     }
     found
 }
 
+/// How far off the mean of those that were timed may be, as a share of it: they vary as the times of their kind do.
+fn time_error(name: &str, sum: &Sum, times: &BTreeMap<String, TimeFigures>) -> f64 {
+    let is_of = |kind: &str| match kind {
+        "free" => frees(name),
+        "realloc" => name.starts_with("realloc"),
+        "aligned" => name.contains("align") || matches!(name, "valloc" | "pvalloc"),
+        _ => allocates(name),
+    };
+    let error_of_one = |t: &TimeFigures| t.mean_error_ns * (t.timed as f64).sqrt();
+    let of_kind = times.iter().filter(|(kind, _)| is_of(kind));
+    let error = of_kind.map(|(_, t)| error_of_one(t)).fold(0.0, f64::max);
+    let mean = sum.timed_ns as f64 / sum.timed.max(1) as f64;
+    match sum.timed == sum.count {
+        true => 0.0,
+        false => error / (sum.timed.max(1) as f64).sqrt() / mean.max(1.0),
+    }
+}
+
 /// Names of what is charged that are no system calls.
-const NO_CALLS: [&str; 3] = ["page_fault", "clock_user", "clock_kernel"];
+const NO_CALLS: [&str; 8] = [
+    "page_fault",
+    "first_touch",
+    "clock_user",
+    "clock_kernel",
+    "clock_pause",
+    LOCK_SLEPT,
+    LOCK_SPUN,
+    LOCK_OF_OTHERS,
+];
+const LOCK_SLEPT: &str = "mmap_lock";
+const LOCK_SPUN: &str = "mmap_lock_spun";
+const LOCK_OF_OTHERS: &str = "mmap_lock_of_others";
 
 /// System calls by name.
 pub(super) fn calls(tables: &Tables, operations: u64) -> Vec<CallFigures> {
@@ -127,7 +177,37 @@ pub(super) fn waited(calls: &[CallFigures]) -> Duration {
     Duration(waits.map(|c| c.time_ns.0).sum())
 }
 
-pub(super) fn faults(tables: &Tables, operations: u64) -> Faults {
+/// Waits for the lock of mappings.
+pub(super) fn lock_waits(tables: &Tables) -> LockWaits {
+    let mut found = LockWaits::default();
+    let mut sites: Vec<(Option<SiteId>, u64)> = Vec::new();
+    for row in &tables.charges {
+        let is_inside = row.operation.is_some();
+        match row.name.as_ref() {
+            LOCK_OF_OTHERS if is_inside => found.others_ns.0 += row.total_ns.0,
+            LOCK_SLEPT | LOCK_SPUN if is_inside => {
+                found.waits += row.count;
+                found.time_ns.0 += row.total_ns.0;
+                found.queued_ns.0 += row.queued_ns.0;
+                if row.name == LOCK_SPUN {
+                    found.spun_ns.0 += row.total_ns.0;
+                }
+                sites.push((row.site, row.count));
+            }
+            LOCK_SLEPT | LOCK_SPUN => {
+                found.outside += row.count;
+                found.outside_ns.0 += row.total_ns.0;
+            }
+            _ => {}
+        }
+    }
+    found.sites = by_caller(tables, sites.into_iter());
+    found.sites.truncate(3);
+    found
+}
+
+/// Page faults; `knows_heap`: whether it is known which pages are the allocator's.
+pub(super) fn faults(tables: &Tables, operations: u64, knows_heap: bool) -> Faults {
     let of = |inside: bool| {
         let rows = tables.charges.iter().filter(|c| c.name == "page_fault");
         rows.filter(|c| c.operation.is_some() == inside)
@@ -137,6 +217,10 @@ pub(super) fn faults(tables: &Tables, operations: u64) -> Faults {
     Faults {
         inside: of(true),
         outside: of(false),
+        behind: knows_heap.then(|| {
+            let touches = tables.charges.iter().filter(|c| c.name == "first_touch");
+            touches.map(|c| c.count).sum()
+        }),
         per_operation: of(true) as f64 / operations.max(1) as f64,
     }
 }
@@ -147,6 +231,28 @@ pub(super) fn label(tables: &Tables, site: Option<SiteId>) -> String {
         Some(row) if !row.label.is_empty() => row.label.clone(),
         _ => "(unknown caller)".to_owned(),
     }
+}
+
+/// Callers of blocks that are kept.
+const MAX_CALLERS: usize = 20;
+
+/// Blocks by the name of their caller, those with most first.
+pub(super) fn by_caller(
+    tables: &Tables,
+    blocks: impl Iterator<Item = (Option<SiteId>, u64)>,
+) -> Vec<(String, u64)> {
+    let mut of: HashMap<Option<SiteId>, u64> = HashMap::new();
+    for (site, count) in blocks.filter(|(_, count)| *count > 0) {
+        *of.entry(site).or_default() += count;
+    }
+    let mut by_name: HashMap<String, u64> = HashMap::new();
+    for (site, count) in of {
+        *by_name.entry(label(tables, site)).or_default() += count;
+    }
+    let mut sites: Vec<(String, u64)> = by_name.into_iter().collect();
+    sites.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    sites.truncate(MAX_CALLERS);
+    sites
 }
 
 /// Sites that are kept.
@@ -222,8 +328,14 @@ pub(super) fn sites(tables: &Tables) -> Vec<SiteFigures> {
     sites
 }
 
+/// Whether it does nothing with the memory that it gives out, neither clear nor copy it.
+pub(super) fn only_allocates(operation: &str) -> bool {
+    allocates(operation) && operation != "calloc" && !operation.starts_with("realloc")
+}
+
 pub(super) fn classes(tables: &Tables) -> Vec<ClassFigures> {
     let mut found: BTreeMap<u64, ClassFigures> = BTreeMap::new();
+    let mut times: HashMap<u64, Sum> = HashMap::new();
     for row in &tables.operations {
         let Some(bytes) = row.class_bytes else {
             continue;
@@ -235,9 +347,18 @@ pub(super) fn classes(tables: &Tables) -> Vec<ClassFigures> {
         if frees(&row.operation) {
             of.freed += row.count;
         } else if allocates(&row.operation) {
+            of.usable_bytes = with_bytes(of.usable_bytes, row.usable_bytes, of.count == 0);
             of.count += row.count;
             of.requested_bytes.0 += row.requested_bytes.0;
-            of.usable_bytes.0 += row.usable_bytes.0;
+            if only_allocates(&row.operation) {
+                times.entry(bytes.0).or_default().add(row);
+            }
+        }
+    }
+    for (class, sum) in times {
+        if let Some(of) = found.get_mut(&class) {
+            of.timed = sum.timed;
+            of.time_ns = Duration(sum.estimate(&sum) as u64);
         }
     }
     found

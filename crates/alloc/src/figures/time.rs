@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use varve_model::Duration;
 use varve_trace::tables::{OperationChargeRow, OperationTimeRow};
 
-use super::operations::waited;
-use super::{CallFigures, OperationFigures, Share, TimeFigures, Times};
+use super::estimate::CONFIDENCE;
+use super::operations::{only_allocates, waited};
+use super::{CallFigures, LockWaits, OperationFigures, Share, TimeFigures, Times};
 use crate::read::Tables;
-
-/// Confidence of 95 %, in standard deviations.
-const CONFIDENCE: f64 = 1.96;
 
 /// Times of one kind: bounds and counts, in order.
 fn histogram<'a>(rows: impl Iterator<Item = &'a OperationTimeRow>) -> BTreeMap<(u64, u64), u64> {
@@ -47,12 +45,15 @@ pub(super) fn distributions(tables: &Tables) -> BTreeMap<String, TimeFigures> {
             });
             Duration(found.map_or(0, |((_, to), _)| *to))
         };
+        let (mean, square) = mean_and_square(&histogram);
+        let deviation = (square - mean * mean).max(0.0).sqrt();
         let of = TimeFigures {
             timed,
             p50_ns: at(0.5),
             p99_ns: at(0.99),
             max_ns: at(1.0),
-            mean_ns: mean_and_square(&histogram).0,
+            mean_ns: mean,
+            mean_error_ns: CONFIDENCE * deviation / (timed.max(1) as f64).sqrt(),
         };
         (kind.to_owned(), of)
     };
@@ -67,9 +68,12 @@ fn is_clock(charge: &OperationChargeRow) -> bool {
 pub(super) fn shares(
     tables: &Tables,
     operations: &BTreeMap<String, OperationFigures>,
-    calls: &[CallFigures],
+    (calls, lock): (&[CallFigures], Option<&LockWaits>),
+    probed: bool,
 ) -> Times {
-    let waited = waited(calls);
+    // Who keeps its CPU takes CPU time.
+    let asleep = lock.map_or(0, |lock| lock.time_ns.0.saturating_sub(lock.spun_ns.0));
+    let waited = Duration(waited(calls).0.saturating_add(asleep));
     let queued = Duration(calls.iter().map(|c| c.queued_ns.0).sum());
     let clocks = |inside: bool| {
         let rows = tables.charges.iter().filter(|c| is_clock(c));
@@ -79,18 +83,18 @@ pub(super) fn shares(
     let ((inside, inside_ns), (outside, outside_ns)) = (clocks(true), clocks(false));
     let samples = inside + outside;
     let cpu_ns = inside_ns + outside_ns;
-    let operations_ns: u64 = operations.values().map(|o| o.time_ns.0).sum();
-    let sampled = (samples > 0).then(|| {
-        let share = inside as f64 / samples as f64;
-        // Of none, three could have been missed (the rule of three).
-        let error = CONFIDENCE * (share * (1.0 - share) / samples as f64).sqrt();
-        Share {
-            share,
-            error: error.max(3.0 / samples as f64).min(1.0),
-        }
+    let in_own_code = tables.charges.iter().filter(|c| {
+        let operation = c.operation.as_deref();
+        c.name == "clock_user" && operation.is_some_and(only_allocates)
     });
+    let allocating_ns = Duration(in_own_code.map(|c| c.total_ns.0).sum());
+    let pausing = tables.charges.iter().filter(|c| c.name == "clock_pause");
+    let pausing = pausing.map(|c| c.count).sum();
+    let operations_ns: u64 = operations.values().map(|o| o.time_ns.0).sum();
+    let sampled = Share::of(inside, samples);
     let timed: u64 = operations.values().map(|o| o.timed).sum();
-    let by_timing = (cpu_ns > 0 && timed > 0).then(|| {
+    // What probes take is longer than most operations: times without it say how long long ones are, and no sum.
+    let by_timing = (cpu_ns > 0 && timed > 0 && !probed).then(|| {
         let share =
             operations_ns.saturating_sub(waited.0.saturating_add(queued.0)) as f64 / cpu_ns as f64;
         let (mean, square) = mean_and_square(&histogram(tables.times.iter()));
@@ -114,6 +118,8 @@ pub(super) fn shares(
         operations_ns: Duration(operations_ns),
         waited_ns: waited,
         queued_ns: queued,
+        spinning: Share::of(pausing, samples),
+        allocating_ns: (samples > 0).then_some(allocating_ns),
         counting_ns: Duration(
             tables
                 .counting

@@ -27,6 +27,9 @@ macro_rules! finding_ids {
         pub enum FindingId { $($(#[$doc])* #[serde(rename = $name)] $variant,)* }
 
         impl FindingId {
+            /// All.
+            pub const ALL: &[FindingId] = &[$(FindingId::$variant,)*];
+
             /// The word that reports use.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }

@@ -1,6 +1,6 @@
 //! What a trace cannot say, or says too much of.
 
-use varve_model::{Capability, Loss, TouchSource};
+use varve_model::{Capability, Duration, Loss, TouchSource};
 
 use super::{FEW_INTERVALS, Facts, NAMES, finding};
 use crate::analysis::*;
@@ -54,6 +54,11 @@ fn remedies(trace: &TraceFacts) -> Vec<&'static str> {
 /// So few pages that count whether used or not matter to nobody.
 const FEW_STANDING: u64 = 16;
 
+/// The share of what was permitted from which on intervals are as long as they are for its sake.
+const USED: f64 = 0.7;
+/// What `--interval` can be at least.
+const MIN_INTERVAL: Duration = Duration(10_000_000);
+
 /// Fewer than 20 intervals.
 pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
     let intervals = *analysis.trace.intervals.value()?;
@@ -70,28 +75,35 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
     );
     let title = "The recording is short".to_owned();
     // Intervals were as long as that took.
-    let asked = analysis.overhead.value().and_then(|o| o.slowdown?.asked);
+    let cost = analysis.overhead.value().and_then(|o| o.slowdown);
+    // What was permitted and not used does not make them shorter.
+    let limits = cost.is_some_and(|c| c.asked.is_some_and(|asked| c.measured >= USED * asked));
+    // Not even the shortest intervals would be enough.
+    let is_brief = trace.duration_ns.0 < MIN_INTERVAL.0 * FEW_INTERVALS;
     let option = match trace.interval_accesses {
-        Some(_) => "a smaller --interval-accesses",
-        None if asked.is_some() => "more permitted by --overhead",
-        None => "a shorter --interval",
+        Some(_) => Some("a smaller --interval-accesses"),
+        None if is_brief => None,
+        None if limits => Some("more permitted by --overhead"),
+        None => Some("a shorter --interval"),
     };
     // A program that was recorded to its end cannot be recorded longer.
     let longer = match trace.exit_code {
         Some(_) if !trace.attached => "make the program run longer",
         _ => "record longer",
     };
+    let action = match option {
+        Some(option) => format!("{longer}, or record with {option}"),
+        None => longer.to_owned(),
+    };
+    let advice = format!("{}.", format::capitalised(&action));
     let found = finding(
         FindingId::ShortRecording,
         title,
         evidence,
-        &format!("{}, or record with {option}.", format::capitalised(longer)),
+        &advice,
         Vec::new(),
     );
-    Some(Finding {
-        action: format!("{longer}, or record with {option}"),
-        ..found
-    })
+    Some(Finding { action, ..found })
 }
 
 /// Pages that count in every interval whether used or not make at least 10 % of all page touches.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use varve_model::{Bytes, Duration, ObjectKind, PageRange};
 
 use super::news::{is_little, is_runtimes};
-use super::{FEW_INTERVALS, Facts, MIB, WORTH, finding, list};
+use super::{FEW_INTERVALS, Facts, MIB, MIN_FOR_TAIL, WORTH, finding, list};
 use crate::analysis::*;
 use crate::format;
 
@@ -110,7 +110,7 @@ const ONLY_NEW: &str = "Touched in the first twentieth of their life and not lat
 /// touched pages were not touched in its last quarter; 4 MiB in all.
 pub(super) fn cold_tail(f: &Facts<'_>) -> Option<Finding> {
     let trace = &f.analysis.trace;
-    if trace.duration_ns.0 < 10_000_000_000 || *trace.intervals.value()? < 2 * FEW_INTERVALS {
+    if trace.duration_ns < MIN_FOR_TAIL || *trace.intervals.value()? < 2 * FEW_INTERVALS {
         return None;
     }
     let cold = f.analysis.objects.iter().filter(|o| f.is_news(o));

@@ -60,6 +60,20 @@ impl Fold<'_> {
         pages
     }
 
+    /// Calls `each` with process, first page and end of those parts of runs that are the program's.
+    pub(crate) fn of_program(&mut self, runs: &[Run], mut each: impl FnMut(u32, u64, u64)) {
+        for run in runs {
+            self.each_chunk(*run, |parts, first, end| {
+                let (pid, base) = (parts.chunk.pid, parts.chunk.number * CHUNK_PAGES);
+                for (from, to, owners) in parts.chunk.overlap(first, end) {
+                    if !is_own(parts.objects, owners) {
+                        each(pid, base + from as u64, base + to as u64);
+                    }
+                }
+            });
+        }
+    }
+
     /// Enters runs that one process touched of memory that several may map, after [`Fold::touch`]. Returns how many of
     /// their pages are the program's.
     pub(crate) fn used(&mut self, process: Pid, runs: &[Run], written: bool) -> u64 {

@@ -8,7 +8,7 @@ use varve_model::{Backend, Bytes, Capability, Duration, Pid, Time};
 use varve_trace::tables::ProcessRow;
 use varve_trace::{ClockUnit, IntervalChoice, Manifest, State, TrapsNote};
 
-use crate::Known;
+use crate::{Known, format};
 
 /// What was recorded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,7 +28,7 @@ pub struct TraceFacts {
     pub intervals: Known<u64>,
     /// From the start of the first interval to the end of the last.
     pub duration_ns: Duration,
-    /// The part of it in which the recording was paused.
+    /// The part of it in which the recording was paused, or, where a phase was selected, the program was not in it.
     pub paused_ns: Duration,
     /// From the beginning of the recording to that of what is shown, where a time was selected; else null.
     pub offset_ns: Option<Duration>,
@@ -129,6 +129,10 @@ pub struct Overhead {
     pub stood_ns: Duration,
     /// The longest single hold.
     pub longest_hold_ns: Duration,
+    /// How long one was to be at most; null where nobody was to be held.
+    pub max_hold_ns: Option<Duration>,
+    /// Intervals with a hold that was longer.
+    pub long_hold_intervals: u64,
     /// CPU time of the recorder while the target ran.
     pub recorder_cpu_ns: Duration,
     /// The recorder's peak resident memory; 0 where unknown.
@@ -137,14 +141,36 @@ pub struct Overhead {
     pub slowdown: Option<Slowdown>,
 }
 
+impl Overhead {
+    /// The longest hold; where it was longer than asked for, how often one was.
+    pub fn longest_hold(&self) -> String {
+        let longest = format::duration(self.longest_hold_ns);
+        match self.max_hold_ns {
+            Some(most) if self.long_hold_intervals > 0 => format!(
+                "{longest}, and longer than the {} asked for in {}",
+                format::duration(most),
+                format::counted(self.long_hold_intervals, "interval")
+            ),
+            _ => longest,
+        }
+    }
+}
+
 /// How many processes were recorded from `start` on. Each has a row for each program that it ran, and some end before a delay
 /// is over.
 pub fn recorded_processes(rows: &[ProcessRow], start: Time) -> u64 {
-    let shown = rows
-        .iter()
-        .filter(|row| row.died_ns.is_none_or(|died| died >= start));
-    let pids: BTreeSet<Pid> = shown.map(|row| row.pid).collect();
+    let pids: BTreeSet<Pid> = since(rows, start).map(|row| row.pid).collect();
     pids.len() as u64
+}
+
+/// How many programs they ran: a process that runs another one begins anew.
+pub fn recorded_programs(rows: &[ProcessRow], start: Time) -> u64 {
+    since(rows, start).count() as u64
+}
+
+fn since(rows: &[ProcessRow], start: Time) -> impl Iterator<Item = &ProcessRow> {
+    rows.iter()
+        .filter(move |row| row.died_ns.is_none_or(|died| died >= start))
 }
 
 /// How much longer the program took for being recorded, as it was measured meanwhile: shares of the time that it would have
@@ -169,7 +195,7 @@ pub struct Slowdown {
     pub contention: f64,
     /// Whether the recording was too short for intervals to be chosen by what was measured: under half a second.
     pub short: bool,
-    /// Processes whose beginnings and ends took longer too, which nobody measured and `measured` leaves out; 0 where they are
+    /// Programs whose beginnings and ends took longer too, which nobody measured and `measured` leaves out; 0 where they are
     /// too few to matter: a hundredth of the time, by what one took where it was measured.
     pub beginnings: u64,
 }
@@ -185,9 +211,9 @@ const SHORT: Duration = Duration(500_000_000);
 pub const TOO_SHORT: Duration = Duration(20_000_000);
 
 impl Slowdown {
-    /// What the manifest says of a recording of this length, pauses left out, and of so many processes; none where nothing was measured, no
+    /// What the manifest says of a recording of this length, pauses left out, and of so many programs; none where nothing was measured, no
     /// interval ended, or the program was over too soon for a share of its time to mean anything.
-    pub fn of(manifest: &Manifest, recorded: Duration, processes: u64) -> Option<Slowdown> {
+    pub fn of(manifest: &Manifest, recorded: Duration, programs: u64) -> Option<Slowdown> {
         let has = |capability| manifest.has(capability);
         let is_measured = matches!(manifest.backend, Backend::Scan)
             && !has(Capability::Emulated)
@@ -224,8 +250,8 @@ impl Slowdown {
             reports,
             contention,
             short: recorded < SHORT,
-            beginnings: match processes.saturating_mul(BEGINNING.0) > recorded.0 / 100 {
-                true if processes > 1 => processes,
+            beginnings: match programs.saturating_mul(BEGINNING.0) > recorded.0 / 100 {
+                true if programs > 1 => programs,
                 _ => 0,
             },
         })
@@ -238,21 +264,16 @@ impl Slowdown {
             Some(asked) => format!("asked {} %, ", percent(asked)),
             None => String::new(),
         };
-        let short = match self.asked {
-            Some(asked) if self.short && self.measured > asked => {
-                " (too short a recording to keep to it)"
-            }
-            _ => "",
-        };
         let beginnings = match self.beginnings {
             0 => String::new(),
             n => format!(
-                "; not in it: most of the beginnings and ends of {n} processes (roughly 0.6 ms more for each, as measured on another machine)"
+                "; not in it: most of the beginnings and ends of {n} programs (roughly 0.6 ms more for each, as measured on another machine)"
             ),
         };
         format!(
-            "{asked}measured {} %{short}: held {}, first accesses {}, samples {}, objects {}, reports {}, recorder's CPU {}{beginnings}",
+            "{asked}measured {} %{}: held {}, first accesses {}, samples {}, objects {}, reports {}, recorder's CPU {}{beginnings}",
             percent(self.measured),
+            self.why_more(),
             percent(self.held),
             percent(self.first_accesses),
             percent(self.samples),
@@ -260,6 +281,32 @@ impl Slowdown {
             percent(self.reports),
             percent(self.contention)
         )
+    }
+}
+
+/// What is measured may be so many times what was asked before a reason is given.
+const FAR_MORE: f64 = 1.2;
+
+impl Slowdown {
+    /// Why it was more than what was asked, where that is known, in parentheses.
+    fn why_more(&self) -> &'static str {
+        let Some(asked) = self.asked.filter(|asked| self.measured > *asked) else {
+            return "";
+        };
+        let far = self.measured > FAR_MORE * asked;
+        if self.short {
+            " (too short a recording to keep to it)"
+        } else if far && self.beginnings > 0 {
+            " (many programs begin and end: each has its price, whatever the length of intervals)"
+        } else if far && self.reports > asked / 2.0 {
+            " (what is reported of faults, mappings, forks and marks has its price, whatever the length of intervals)"
+        } else if far && self.held >= self.contention {
+            " (each hold took long, as it does with many threads or on a busy machine, and the recording ended before longer intervals had made up for that)"
+        } else if far {
+            " (what the target did gave the recorder much to do, whatever the length of intervals)"
+        } else {
+            ""
+        }
     }
 }
 
@@ -274,4 +321,65 @@ pub struct ObjectSource {
     pub programs: u64,
     /// The file name of one of them.
     pub example: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_costs_far_more_than_asked_has_a_reason() {
+        let asked = Slowdown {
+            asked: Some(0.05),
+            measured: 0.32,
+            reports: 0.075,
+            ..Slowdown::default()
+        };
+        let said = asked.in_words();
+        assert!(
+            said.contains("measured 32.0 % (what is reported of"),
+            "{said}"
+        );
+        // Ten thousand threads, which take long to stop.
+        let held = Slowdown {
+            reports: 0.01,
+            held: 0.25,
+            contention: 0.06,
+            ..asked
+        };
+        let said = held.in_words();
+        assert!(said.contains("(each hold took long"), "{said}");
+        let busy = Slowdown {
+            held: 0.01,
+            contention: 0.3,
+            ..held
+        };
+        let said = busy.in_words();
+        assert!(said.contains("gave the recorder much to do"), "{said}");
+        let many = Slowdown {
+            beginnings: 501,
+            ..asked
+        };
+        let said = many.in_words();
+        assert!(said.contains("(many programs begin and end"), "{said}");
+        let short = Slowdown {
+            short: true,
+            ..many
+        };
+        assert!(short.in_words().contains("(too short a recording"));
+        // What was kept, or was not asked for, needs none.
+        for slowdown in [
+            Slowdown {
+                measured: 0.05,
+                ..many
+            },
+            Slowdown {
+                asked: None,
+                ..many
+            },
+        ] {
+            let said = slowdown.in_words();
+            assert!(!said.contains(" %(") && !said.contains("% ("), "{said}");
+        }
+    }
 }

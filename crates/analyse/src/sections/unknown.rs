@@ -29,12 +29,17 @@ const fn lacking(capability: Capability) -> Option<&'static str> {
         | Capability::ExactCounts
         | Capability::Traps
         | Capability::Emulated
-        | Capability::AllocatorOperations => return None,
+        | Capability::AllocatorOperations
+        | Capability::Marks => return None,
     })
 }
 
 /// Why something is not known of which the source is silent.
 pub(crate) const NOT_SAID: &str = "the record does not say";
+
+/// Why nobody knows what a program names that was recorded and could not know of it.
+pub const MARKS_UNHEARD: &str =
+    "the program could not know that somebody records (docs/marks.md says how it can)";
 
 /// What it leaves open that a trace, or the part of it that is shown, lacks something.
 fn missing(trace: &Trace, capability: Capability) -> Option<String> {
@@ -47,6 +52,10 @@ fn missing(trace: &Trace, capability: Capability) -> Option<String> {
             "How many of the chosen pages were resident: it is recorded of all processes together."
                 .to_owned(),
         ),
+        // Other tools know nothing of marks.
+        Capability::Marks if trace.manifest.has(Capability::Superset) => {
+            Some(format!("Which phases the program names: {MARKS_UNHEARD}."))
+        }
         other => lacking(other).map(str::to_owned),
     }
 }
@@ -158,6 +167,8 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
     let notes = manifest.modules.iter();
     unknown.extend(notes.map(|m| format!("{}: {}: {}", m.path, of_file(m.lacks), m.note)));
     unknown.extend(manifest.notes.iter().cloned());
+    let operations = manifest.operations.iter();
+    unknown.extend(operations.flat_map(|of| of.notes.iter().cloned()));
     unknown
 }
 

@@ -179,6 +179,27 @@ fn runs_beyond_the_address_space_are_stray() {
     assert!(found.trace.stray_rows.or_zero() > 0);
 }
 
+/// Else its pages would count twice in the working set, and once in what was touched.
+#[test]
+fn an_interval_that_comes_again_is_out_of_order() {
+    let mut made = Made::new(3);
+    made.touches = vec![
+        touch(2, 10, 5),
+        touch(0, 20, 1),
+        touch(2, 12, 1),
+        touch(2, 30, 1),
+    ];
+    let found = made.analyse();
+    assert_eq!(found.footprint.touched_pages.or_zero(), Pages(7));
+    let working_set: Vec<u64> = found
+        .working_set
+        .items()
+        .iter()
+        .map(|w| w.pages.0)
+        .collect();
+    assert_eq!(working_set, [0, 0, 5]);
+}
+
 #[test]
 fn rows_out_of_order_are_counted_and_said() {
     let mut made = Made::new(3);

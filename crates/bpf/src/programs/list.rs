@@ -1,8 +1,11 @@
 //! The programs of the object, in the order in which they are attached
 
-use super::{MOVE_ASKED, Need, OPERATION_CLOCK, Place, Program, harvester, program};
+use super::{
+    CHANGE_PROBES, ENTERED, MOVE_ASKED, Need, OPERATION_CLOCK, Place, Program, RETURNED, harvester,
+    program,
+};
 
-pub(crate) const PROGRAMS: [Program; 36] = [
+pub(crate) const PROGRAMS: [Program; 43] = [
     Program {
         name: "walk_process",
         place: Place::Demand,
@@ -149,6 +152,12 @@ pub(crate) const PROGRAMS: [Program; 36] = [
         Need::Optional,
     ),
     program(
+        "access_refused",
+        "signal_deliver",
+        "accesses that end in SIGSEGV or SIGBUS and touch nothing",
+        Need::Optional,
+    ),
+    program(
         "thread_switch",
         "sched_switch",
         "measures how long threads wait for trapped accesses",
@@ -194,6 +203,43 @@ pub(crate) const PROGRAMS: [Program; 36] = [
         "operation_process_exec",
         "sched_process_exec",
         "forgets programs whose allocator operations are counted",
+        Need::Optional,
+    ),
+    program(
+        "operation_lock_taken",
+        "mmap_lock_acquire_returned",
+        "times waits for the lock of mappings within allocator operations",
+        Need::Optional,
+    ),
+    program(
+        "operation_lock_asked",
+        "mmap_lock_start_locking",
+        "charges waits for the lock of mappings to the allocator operations that wait",
+        Need::Optional,
+    ),
+    Program {
+        name: ENTERED,
+        place: Place::Demand,
+        purpose: "counts allocator operations as they begin",
+        need: Need::Optional,
+    },
+    Program {
+        name: RETURNED,
+        place: Place::Demand,
+        purpose: "counts allocator operations as they end",
+        need: Need::Optional,
+    },
+    Program {
+        name: CHANGE_PROBES,
+        place: Place::Demand,
+        purpose: "changes whose allocator operations are counted",
+        need: Need::Optional,
+    },
+    // Behind `process_fork`, which tracks the child.
+    program(
+        "operation_process_fork",
+        "sched_process_fork",
+        "follows children whose allocator operations are counted",
         Need::Optional,
     ),
     Program {

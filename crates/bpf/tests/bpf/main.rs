@@ -9,5 +9,6 @@
 mod common;
 mod flags;
 mod life;
+mod probes;
 mod vanish;
 mod walk;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::{
     BLOCK_BYTES, BUCKETS, FIRST_EXTENT, FREE, HEADER_BYTES, IN_USE, MAX_TABLE_BITS, MEMORY_BYTES,
-    ROW_BYTES, SHARDS, TIME_KINDS, block, header, row,
+    ROW_BYTES, SHARDS, TIME_KINDS, block, header, heap, row,
 };
 use crate::memory::Memory;
 
@@ -128,6 +128,13 @@ impl OperationsReader {
     /// The library's own memory beside this: addresses and bytes.
     #[must_use]
     pub fn own_memory(&self) -> Vec<(u64, u64)> {
+        let pieces = self.shadows().into_iter();
+        pieces.map(|(at, _)| (at, heap::PIECE_BYTES)).collect()
+    }
+
+    /// The pieces of the shadow of the heap: where each is, and the first of the [`heap::SPAN`] bytes that it says something of.
+    #[must_use]
+    pub fn shadows(&self) -> Vec<(u64, u64)> {
         let pieces = (0..header::SHADOWS).map(|i| {
             let at = header::SHADOW + i * 16;
             (self.read(at), self.read(at + 8))

@@ -327,9 +327,14 @@ fn events() -> impl Strategy<Value = (Event<'static>, u32, u32, u64)> {
         prop::collection::vec(any::<u64>(), 0..MAX_FRAMES).prop_map(|frames| Event::Stack {
             frames: Vec::leak(frames)
         }),
-        prop::collection::vec(any::<u64>(), 0..MAX_FRAMES).prop_map(|line| Event::Unloads {
-            line: Vec::leak(line),
-        }),
+        (any3, prop::collection::vec(any::<u64>(), 0..MAX_FRAMES)).prop_map(
+            |((start, end, offset), path)| Event::Unloads {
+                start,
+                end,
+                offset,
+                path: Vec::leak(path),
+            }
+        ),
         any3.prop_map(|(low, bytes, guard)| Event::ThreadStack { low, bytes, guard }),
         (any3, any::<(u64, u64, u32, u32, i32)>()).prop_map(
             |((address, bytes, old_address), (old_bytes, offset, protection, flags, fd))| {

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use varve_preload_abi::channel::Kind;
 use varve_preload_abi::client::{Connection, close};
-use varve_preload_abi::operations::{MEMORY_BYTES, header, ticks};
+use varve_preload_abi::operations::{MEMORY_BYTES, header, is_libc, ticks};
 
-use super::headers;
-use super::table::{Block, Shared};
+use super::table::{Block, Shared, reading_ticks};
+use super::{headers, shadow};
 use crate::process::{self, Operations};
 use crate::thread::{Nesting, Thread};
 use crate::{real, sys};
@@ -19,9 +19,9 @@ static LATEST: AtomicUsize = AtomicUsize::new(0);
 /// What is alive, as the header says it, in memory of the process's own: a forked child begins with its parent's as of the fork.
 pub(super) static LIVE: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 /// Pieces of the shadow: every new process has them from its parent.
-static SHADOWS: [AtomicU64; header::SHADOWS] = [const { AtomicU64::new(0) }; header::SHADOWS];
+static SHADOWS: [[AtomicU64; 2]; header::SHADOWS] =
+    [const { [const { AtomicU64::new(0) }; 2] }; header::SHADOWS];
 static SHADOW_COUNT: AtomicUsize = AtomicUsize::new(0);
-static SHADOW_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// The calling thread's block; none where operations are not counted.
 #[inline]
@@ -56,6 +56,9 @@ fn claim(thread: &Thread) -> Option<Block> {
         }
         let shared = Shared(NonNull::new(base as *mut u8)?);
         let block = shared.claim(thread.tid())?;
+        if !thread.is_numbered.replace(true) {
+            thread.number.set(shadow::number_thread());
+        }
         thread.block.set(block.at);
         thread.tables.set(base);
         Some(block)
@@ -96,10 +99,7 @@ fn ask(thread: &Thread) -> Operations {
 fn describe(shared: Shared) {
     let set = |which: usize, value: u64| shared.word(which).store(value, Ordering::Relaxed);
     if !sys::CLOCK_FORBIDDEN.load(Ordering::Relaxed) {
-        let twice = (0..32).map(|_| {
-            let began = ticks();
-            ticks().saturating_sub(began)
-        });
+        let twice = (0..32).map(|_| reading_ticks());
         set(header::CLOCK_TICKS, twice.min().unwrap_or(0));
         set(header::START_TICKS, ticks());
     }
@@ -113,7 +113,7 @@ fn describe(shared: Shared) {
     if known && !found.dli_fname.is_null() {
         // SAFETY: the loader's own name of the file, which is loaded.
         let name = unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes();
-        match is_of_libc(name) {
+        match is_libc(name) {
             true => headers::may_have(),
             false => wake(),
         }
@@ -141,17 +141,12 @@ fn wake() {
     }
 }
 
-/// Whether a file is the C library, by its name.
-fn is_of_libc(path: &[u8]) -> bool {
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-    name.starts_with(b"libc.so.6")
-}
-
 /// Takes over from the parent of a forked child: its blocks are alive here too.
 fn inherit(shared: Shared) {
     let pieces = SHADOW_COUNT.load(Ordering::Acquire).min(SHADOWS.len());
     for (i, piece) in SHADOWS.iter().take(pieces).enumerate() {
-        write_shadow(shared, i, piece.load(Ordering::Relaxed));
+        let at = piece.each_ref().map(|word| word.load(Ordering::Acquire));
+        write_shadow(shared, i, at);
     }
     let set = |which: usize, value: &AtomicU64| {
         let value = value.load(Ordering::Relaxed);
@@ -169,24 +164,23 @@ fn inherit(shared: Shared) {
     unsafe { sys::unmap(parents, MEMORY_BYTES) };
 }
 
-/// Notes a piece of the shadow, for the recorder to leave it out of the program's memory.
-pub(super) fn note_shadow(address: u64, bytes: u64) {
-    SHADOW_BYTES.store(bytes, Ordering::Relaxed);
+/// Notes a piece of the shadow, and the first address that it says something of: the recorder reads it, and leaves it out of the program's memory.
+pub(super) fn note_shadow(piece: u64, first: u64) {
     let index = SHADOW_COUNT.fetch_add(1, Ordering::AcqRel);
-    if let Some(piece) = SHADOWS.get(index) {
-        piece.store(address, Ordering::Release);
+    if let Some([at, of]) = SHADOWS.get(index) {
+        of.store(first, Ordering::Relaxed);
+        at.store(piece, Ordering::Release);
     }
     if let Some(shared) = shared() {
-        write_shadow(shared, index, address);
+        write_shadow(shared, index, [piece, first]);
     }
 }
 
-fn write_shadow(shared: Shared, index: usize, address: u64) {
+fn write_shadow(shared: Shared, index: usize, [piece, first]: [u64; 2]) {
     if index < header::SHADOWS {
         let at = header::SHADOW + index * 16;
-        let bytes = SHADOW_BYTES.load(Ordering::Relaxed);
-        shared.word(at + 8).store(bytes, Ordering::Relaxed);
-        shared.word(at).store(address, Ordering::Release);
+        shared.word(at + 8).store(first, Ordering::Relaxed);
+        shared.word(at).store(piece, Ordering::Release);
     }
 }
 

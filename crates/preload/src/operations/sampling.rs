@@ -58,12 +58,16 @@ fn is_due(thread: &Thread, object: *mut c_void, bytes: usize) {
     }
 }
 
-/// How many bytes to the next one: exponentially distributed.
-fn distance(thread: &Thread, mean: u64) -> i64 {
-    let mut random = thread.sample_random.get();
+/// The number after another one, neither of them 0 (Marsaglia, Xorshift RNGs, 2003).
+pub(super) fn next_random(mut random: u64) -> u64 {
     random ^= random << 13;
     random ^= random >> 7;
-    random ^= random << 17;
+    random ^ random << 17
+}
+
+/// How many bytes to the next one: exponentially distributed.
+fn distance(thread: &Thread, mean: u64) -> i64 {
+    let random = next_random(thread.sample_random.get());
     thread.sample_random.set(random);
     (minus_log2(random | 1) * std::f64::consts::LN_2 * mean as f64) as i64
 }

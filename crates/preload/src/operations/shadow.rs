@@ -1,70 +1,77 @@
-//! What was asked for, by the block's address: one byte for each 16 of the heap.
+//! What was asked for, by the block's address, and which thread's cache line it is on.
 //!
-//! Allocators say how much of a block can be used; the byte of a block's first 16 says by how much that is more than what was
-//! asked for. Where that is too much for a byte the block is large enough for its next bytes to be nobody else's, and they
-//! hold the number. Two blocks of 8 bytes share a byte, half each. Tables cover 1 GiB of addresses each and are backed
-//! only where they are touched. A block that begins where none had begun before is *fresh*.
+//! Allocators say how much of a block can be used; the shadow ([`heap`]) says what was asked for. Pieces of it cover 1 GiB of addresses each and are
+//! backed only where they are touched. A block that begins where none had been before is *fresh*.
+//!
+//! Once two threads have allocated, the shadow has a byte for each cache line too, with the number of the thread that allocated in it
+//! last: a block that gets a part of another thread's line is found where it begins.
 
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering, fence};
+
+use varve_preload_abi::operations::heap::{
+    self, FREED, FREED_ELSEWHERE, Fields, GRANULE, LARGE, LINE, MAX_EXCESS, NEVER, SPAN,
+    SPAN_GRANULES, SPAN_LINES, TAIL, halves,
+};
 
 use super::attach;
 use crate::sys;
 
-const REGION_SHIFT: u32 = 30;
-const REGIONS: usize = 1 << (47 - REGION_SHIFT);
-const GRANULES: usize = 1 << (REGION_SHIFT - 4);
-
-const NEVER: u8 = 0;
-/// Excesses below this are in the byte, as one more.
-const MAX_EXCESS: usize = 240;
-const LARGE: u8 = 254;
-const FREED: u8 = 255;
-/// Bytes of the number of a large excess.
-const NUMBER_BYTES: usize = 6;
-/// The same of half a byte.
-const HALF_FREED: u8 = 15;
+const SPANS: usize = ((1 << 47) / SPAN) as usize;
 
 #[repr(C)]
-struct Region([AtomicU8; GRANULES]);
+struct Piece {
+    granules: [AtomicU8; SPAN_GRANULES],
+    lines: [AtomicU8; SPAN_LINES],
+}
 
-static REGION_TABLE: [AtomicPtr<Region>; REGIONS] = [const { AtomicPtr::new(null_mut()) }; REGIONS];
+const _: () = assert!(size_of::<Piece>() as u64 == heap::PIECE_BYTES);
+
+static PIECES: [AtomicPtr<Piece>; SPANS] = [const { AtomicPtr::new(null_mut()) }; SPANS];
+
+/// Threads that have allocated so far.
+static THREADS: AtomicU32 = AtomicU32::new(0);
+/// Whether they are several: lines are of interest from then on.
+static HAS_LINES: AtomicBool = AtomicBool::new(false);
+
+/// The number of a thread in the bytes of lines: 0 is the first one, who alone allocates as long as nothing is written there. Of more than 256 threads
+/// some have the same, and what they share is not seen.
+pub(super) fn number_thread() -> u8 {
+    let before = THREADS.fetch_add(1, Ordering::Relaxed);
+    if before > 0 {
+        HAS_LINES.store(true, Ordering::Relaxed);
+    }
+    before as u8
+}
 
 #[inline]
-fn region(address: u64) -> Option<&'static Region> {
-    let entry = REGION_TABLE.get((address >> REGION_SHIFT) as usize)?;
-    // SAFETY: entries are null or point to a zeroed mapping of a `Region` that is never unmapped.
+fn piece(address: u64) -> Option<&'static Piece> {
+    let entry = PIECES.get((address / SPAN) as usize)?;
+    // SAFETY: entries are null or point to a zeroed mapping of a `Piece` that is never unmapped.
     unsafe { entry.load(Ordering::Acquire).as_ref() }
 }
 
 #[cold]
-fn make_region(address: u64) -> Option<&'static Region> {
+fn make_piece(address: u64) -> Option<&'static Piece> {
     const MADV_NOHUGEPAGE: usize = 15;
-    let entry = REGION_TABLE.get((address >> REGION_SHIFT) as usize)?;
-    let memory = sys::map_anonymous(size_of::<Region>())?;
-    let fresh: *mut Region = memory.as_ptr().cast();
+    let entry = PIECES.get((address / SPAN) as usize)?;
+    let memory = sys::map_anonymous(size_of::<Piece>())?;
+    let fresh: *mut Piece = memory.as_ptr().cast();
     match entry.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
             // SAFETY: advice on the mapping just made: it is touched thinly.
             unsafe {
-                let range = [
-                    fresh as usize,
-                    size_of::<Region>(),
-                    MADV_NOHUGEPAGE,
-                    0,
-                    0,
-                    0,
-                ];
+                let range = [fresh as usize, size_of::<Piece>(), MADV_NOHUGEPAGE, 0, 0, 0];
                 sys::call(libc::SYS_madvise, range);
             }
-            attach::note_shadow(fresh as u64, size_of::<Region>() as u64);
-            // SAFETY: the mapping is zeroed, page-aligned, as large as a `Region`, and stays.
+            attach::note_shadow(fresh as u64, address / SPAN * SPAN);
+            // SAFETY: the mapping is zeroed, page-aligned, as large as a `Piece`, and stays.
             Some(unsafe { &*fresh })
         }
         Err(other) => {
             // SAFETY: nobody else has seen this mapping.
-            unsafe { sys::unmap(memory, size_of::<Region>()) };
-            // SAFETY: as in `region`.
+            unsafe { sys::unmap(memory, size_of::<Piece>()) };
+            // SAFETY: as in `piece`.
             NonNull::new(other).map(|other| unsafe { other.as_ref() })
         }
     }
@@ -72,81 +79,232 @@ fn make_region(address: u64) -> Option<&'static Region> {
 
 #[inline]
 fn index(address: u64) -> usize {
-    (address >> 4) as usize & (GRANULES - 1)
+    (address % SPAN / GRANULE) as usize
 }
 
 /// Which half of a byte is a block's of 8 bytes.
 #[inline]
-fn half(address: u64) -> u32 {
-    (address >> 3 & 1) as u32 * 4
+fn half(address: u64) -> usize {
+    (address >> 3 & 1) as usize
 }
 
 /// Replaces half a byte; what it was.
-fn set_half(byte: &AtomicU8, half: u32, value: u8) -> u8 {
-    let mask = 15 << half;
+fn set_half(byte: &AtomicU8, half: usize, value: u8) -> u8 {
     let mut before = byte.load(Ordering::Relaxed);
     loop {
-        let after = before & !mask | value << half;
+        let mut both = halves::split(before);
+        let was = std::mem::replace(&mut both[half & 1], value);
+        let after = halves::join(both);
         let (done, other) = (Ordering::Relaxed, Ordering::Relaxed);
         match byte.compare_exchange_weak(before, after, done, other) {
-            Ok(_) => return before >> half & 15,
+            Ok(_) => return was,
             Err(now) => before = now,
         }
     }
 }
 
-/// Notes a block; whether none has begun there before.
-#[inline]
-pub(super) fn set(address: u64, usable: usize, requested: usize) -> bool {
-    let Some(region) = region(address).or_else(|| make_region(address)) else {
-        return false;
-    };
-    let at = index(address);
-    let byte = &region.0[at];
-    if usable <= 8 {
-        return set_half(byte, half(address), requested as u8 + 1) == NEVER;
-    }
-    let excess = usable - requested.min(usable);
-    let before = byte.load(Ordering::Relaxed);
-    if excess < MAX_EXCESS {
-        byte.store(excess as u8 + 1, Ordering::Relaxed);
-    } else {
-        byte.store(LARGE, Ordering::Relaxed);
-        let number = (requested as u64).to_le_bytes();
-        let places = region.0.iter().skip(at + 1);
-        for (place, digit) in places.zip(&number[..NUMBER_BYTES]) {
-            place.store(*digit, Ordering::Relaxed);
-        }
-    }
-    before == NEVER
+/// How a block begins.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Begun {
+    /// None had been there before.
+    pub(super) fresh: bool,
+    /// A part of its cache lines is of another thread's blocks that live.
+    pub(super) shares: bool,
+    /// What was there had been freed by another thread than allocated it.
+    pub(super) passed: bool,
 }
 
-/// Forgets a block; what was asked for, where it was noted.
-#[inline]
-pub(super) fn take(address: u64, usable: usize) -> Option<usize> {
-    let region = region(address)?;
+/// Notes a block that a thread of this number has allocated.
+#[inline(always)]
+pub(super) fn set(address: u64, usable: usize, requested: usize, thread: u8) -> Begun {
+    let Some(piece) = piece(address).or_else(|| make_piece(address)) else {
+        return Begun::default();
+    };
     let at = index(address);
-    let byte = &region.0[at];
+    let byte = &piece.granules[at];
+    let mut begun = Begun::default();
     if usable <= 8 {
-        let noted = set_half(byte, half(address), HALF_FREED);
-        return (1..=9).contains(&noted).then(|| usize::from(noted) - 1);
+        let was = set_half(byte, half(address), halves::of(requested));
+        begun.fresh = was == halves::NONE;
+    } else {
+        let before = byte.load(Ordering::Relaxed);
+        let excess = usable - requested.min(usable);
+        let fields = Fields::of(address, usable, excess > MAX_EXCESS);
+        let first = heap::of_excess(excess, fields.is_alone());
+        byte.store(first.unwrap_or(LARGE), Ordering::Relaxed);
+        if !fields.is_alone() {
+            piece.write_fields(at, fields, requested);
+        }
+        begun.fresh = before == NEVER;
+        begun.passed = before == FREED_ELSEWHERE;
+    }
+    if HAS_LINES.load(Ordering::Relaxed) {
+        begun.shares = piece.takes_lines(address, usable, thread);
+    }
+    begun
+}
+
+/// Forgets a block that a thread of this number frees; what was asked for, where it was noted.
+#[inline(always)]
+pub(super) fn take(address: u64, usable: usize, thread: u8) -> Option<usize> {
+    let piece = piece(address)?;
+    let at = index(address);
+    let byte = &piece.granules[at];
+    if usable <= 8 {
+        return halves::requested(set_half(byte, half(address), halves::GONE));
     }
     let noted = byte.load(Ordering::Relaxed);
-    match noted {
-        NEVER | FREED => None,
-        LARGE => {
-            byte.store(FREED, Ordering::Relaxed);
-            let mut number = [0; 8];
-            let places = region.0.iter().skip(at + 1);
-            for (place, digit) in places.zip(&mut number[..NUMBER_BYTES]) {
-                // What begins there later is fresh, as nothing had.
-                *digit = place.swap(NEVER, Ordering::Relaxed);
+    let excess = heap::excess_of(noted);
+    if excess.is_none() && noted != LARGE {
+        return None;
+    }
+    let freed = match HAS_LINES.load(Ordering::Relaxed) && piece.is_anothers(address, thread) {
+        true => FREED_ELSEWHERE,
+        false => FREED,
+    };
+    byte.store(freed, Ordering::Relaxed);
+    let fields = Fields::of(address, usable, noted == LARGE);
+    match excess {
+        Some(excess) => {
+            if !fields.is_alone() {
+                piece.clear_fields(at, fields);
             }
-            Some(u64::from_le_bytes(number) as usize)
+            usable.checked_sub(excess)
         }
-        excess => {
-            byte.store(FREED, Ordering::Relaxed);
-            usable.checked_sub(usize::from(excess) - 1)
+        None => Some(piece.clear_fields(at, fields)),
+    }
+}
+
+impl Piece {
+    /// Writes the bytes behind a block's first.
+    #[inline(always)]
+    fn write_fields(&self, at: usize, fields: Fields, requested: usize) {
+        if fields.count_bytes() == 1 && fields.requested_bytes() == 0 {
+            self.write(at + 1, fields.granules as u8);
+        } else {
+            self.write_long(at, fields, requested);
         }
+        if HAS_LINES.load(Ordering::Relaxed)
+            && let Some(tail) = fields.tail()
+        {
+            self.write(at + tail, TAIL);
+        }
+    }
+
+    #[inline(never)]
+    fn write_long(&self, at: usize, fields: Fields, requested: usize) {
+        let mut place = at + 1;
+        let mut put = |byte: u8| {
+            self.write(place, byte);
+            place += 1;
+        };
+        match fields.count_bytes() {
+            1 => put(fields.granules as u8),
+            _ => {
+                put(0);
+                let count = u32::try_from(fields.granules).unwrap_or(u32::MAX);
+                count.to_ne_bytes().into_iter().for_each(&mut put);
+            }
+        }
+        let number = (requested as u64).to_le_bytes().into_iter();
+        number.take(fields.requested_bytes()).for_each(put);
+    }
+
+    /// Frees the bytes behind a block's first; what was asked for, where they said it.
+    #[inline(always)]
+    fn clear_fields(&self, at: usize, fields: Fields) -> usize {
+        let requested = match fields.count_bytes() == 1 && fields.requested_bytes() == 0 {
+            true => {
+                self.write(at + 1, FREED);
+                0
+            }
+            false => self.clear_long(at, fields),
+        };
+        if HAS_LINES.load(Ordering::Relaxed)
+            && let Some(tail) = fields.tail()
+            && self
+                .granules
+                .get(at + tail)
+                .is_some_and(|b| b.load(Ordering::Relaxed) == TAIL)
+        {
+            self.write(at + tail, FREED);
+        }
+        requested
+    }
+
+    #[inline(never)]
+    fn clear_long(&self, at: usize, fields: Fields) -> usize {
+        let mut number = [0; 8];
+        let skipped = 1 + fields.count_bytes();
+        let places = self.granules.iter().skip(at + skipped);
+        for (place, digit) in places.zip(&mut number[..fields.requested_bytes()]) {
+            *digit = place.swap(FREED, Ordering::Relaxed);
+        }
+        let places = self.granules.iter().skip(at + 1);
+        places
+            .take(fields.count_bytes())
+            .for_each(|place| place.store(FREED, Ordering::Relaxed));
+        u64::from_le_bytes(number) as usize
+    }
+
+    #[inline]
+    fn write(&self, at: usize, byte: u8) {
+        // A block at the end of a span goes on in the next one, where none of this is looked for.
+        if let Some(place) = self.granules.get(at) {
+            place.store(byte, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn line(&self, address: u64) -> &AtomicU8 {
+        &self.lines[(address % SPAN / LINE) as usize]
+    }
+
+    /// Whether another thread was the last to allocate where a block begins.
+    #[inline]
+    fn is_anothers(&self, address: u64, thread: u8) -> bool {
+        self.line(address).load(Ordering::Relaxed) != thread
+    }
+
+    /// A thread takes the first and the last line of a block, which is noted; whether another block lives on one that was another thread's.
+    #[inline(always)]
+    fn takes_lines(&self, address: u64, usable: usize, thread: u8) -> bool {
+        let last = address + usable.max(1) as u64 - 1;
+        let mut shares = self.takes(address, thread) && self.has_other(address, (address, last));
+        if last / LINE != address / LINE && last / SPAN == address / SPAN {
+            shares |= self.takes(last, thread) && self.has_other(last, (address, last));
+        }
+        shares
+    }
+
+    /// Takes the line of an address; whether it was another thread's.
+    #[inline(always)]
+    fn takes(&self, address: u64, thread: u8) -> bool {
+        let line = self.line(address);
+        if line.load(Ordering::Relaxed) == thread {
+            return false;
+        }
+        line.store(thread, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether a block lives on a line beside one from its first to its last byte.
+    #[cold]
+    #[inline(never)]
+    fn has_other(&self, line: u64, (first, last): (u64, u64)) -> bool {
+        // Of two threads that note their blocks at once one sees the other's.
+        fence(Ordering::SeqCst);
+        let start = line / LINE * LINE;
+        let granules = (0..LINE / GRANULE).map(|i| start + i * GRANULE);
+        let lives = |address: u64| {
+            let byte = self.granules[index(address)].load(Ordering::Relaxed);
+            let is_own = (first / GRANULE..=last / GRANULE).contains(&(address / GRANULE));
+            match is_own {
+                // Half of it may be another's.
+                true => halves::live(byte) == 2,
+                false => heap::is_live(byte),
+            }
+        };
+        granules.into_iter().any(lives)
     }
 }

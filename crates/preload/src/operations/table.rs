@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use varve_preload_abi::operations::{
     BLOCK_BYTES, BUCKETS, FAILED_CLASS, FIRST_TABLE_BITS, FREE, HEADER_BYTES, IN_USE,
-    MAX_TABLE_BITS, MEMORY_BYTES, Operation, PENDING_BYTES, ROW_BYTES, SHARDS, TIME_KINDS,
-    TimeKind, block, bucket_of, class_of, header, row, row_key,
+    MAX_TABLE_BITS, MEMORY_BYTES, Operation, PENDING_BYTES, ROW_BYTES, SHARDS, SHARED_LINE_CLASS,
+    TIME_KINDS, TimeKind, block, bucket_of, class_of, header, row, row_key, ticks,
 };
 
 use crate::sys;
@@ -18,6 +18,15 @@ const EXTENT: usize = 256;
 
 /// At most one place of so many has a row: nearly all searches end at the first place, which processors foresee.
 const MAX_LOAD: usize = 4;
+
+/// Timed operations of a kind and length until the clock's own time is looked at again.
+const CLOCK_EVERY: u64 = 16;
+
+/// What reading the clock twice takes now.
+pub(super) fn reading_ticks() -> u64 {
+    let began = ticks();
+    ticks().saturating_sub(began)
+}
 
 /// The memory that the process shares with the recorder.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,6 +61,7 @@ impl Shared {
     pub(super) fn claim(self, tid: u32) -> Option<Block> {
         let block = self.reuse().or_else(|| self.make())?;
         block.set(block::TID, u64::from(tid));
+        block.set(block::WATCH, 0);
         block.set(block::RANDOM, u64::from(tid) << 32 | 0x9e37_79b9);
         block.set(
             block::COUNTDOWN,
@@ -117,12 +127,12 @@ pub(super) struct Block {
 
 impl Block {
     #[inline]
-    fn get(self, which: usize) -> u64 {
+    pub(super) fn get(self, which: usize) -> u64 {
         self.shared.word(self.at + which).load(Ordering::Relaxed)
     }
 
     #[inline]
-    fn set(self, which: usize, value: u64) {
+    pub(super) fn set(self, which: usize, value: u64) {
         self.shared
             .word(self.at + which)
             .store(value, Ordering::Relaxed);
@@ -142,10 +152,7 @@ impl Block {
     #[cold]
     fn restart(self) -> bool {
         let every = self.shared.word(header::EVERY).load(Ordering::Relaxed);
-        let mut random = self.get(block::RANDOM);
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+        let random = super::sampling::next_random(self.get(block::RANDOM));
         self.set(block::RANDOM, random);
         // From 1 to twice the mean less one.
         let distance = 1 + (random >> 11) % (2 * every).saturating_sub(1).max(1);
@@ -153,12 +160,12 @@ impl Block {
         !sys::CLOCK_FORBIDDEN.load(Ordering::Relaxed)
     }
 
-    /// Adds an operation.
+    /// Adds an operation, and says its size class.
     #[inline(always)]
-    pub(super) fn count(self, change: &Change) {
+    pub(super) fn count(self, change: &Change) -> u8 {
         let class = class_of(change.usable as usize);
         let Some(at) = self.row(row_key(change.running, class)) else {
-            return;
+            return class;
         };
         let add = |which: usize, more: u64| {
             let word = self.shared.word(at + which);
@@ -181,6 +188,7 @@ impl Block {
             add(row::TICKS, took);
             self.count_time(change, took);
         }
+        class
     }
 
     /// Adds one that gave nothing.
@@ -190,6 +198,24 @@ impl Block {
             self.shared
                 .word(at + row::COUNT)
                 .fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds a block on a cache line with another thread's; it may have had its memory from another one that this one freed.
+    #[cold]
+    pub(super) fn shares_line(self, running: u64, passed: bool) {
+        self.count_special(row_key(running, SHARED_LINE_CLASS), !passed);
+    }
+
+    /// Adds one to a row that is no size class's, also to its second figure where that `counts`.
+    #[cold]
+    pub(super) fn count_special(self, key: u64, counts: bool) {
+        if let Some(at) = self.row(key) {
+            let add = |which| self.shared.word(at + which).fetch_add(1, Ordering::Relaxed);
+            add(row::COUNT);
+            if counts {
+                add(row::FRESH);
+            }
         }
     }
 
@@ -203,7 +229,14 @@ impl Block {
         let shard = (self.at / EXTENT) % SHARDS;
         let index = (shard * TIME_KINDS + kind as usize) * BUCKETS + bucket_of(took);
         let word = self.shared.word(HEADER_BYTES + index * 8);
-        word.fetch_add(1, Ordering::Relaxed);
+        // A processor that has just woken, or whose other half is busy, takes longer to read its clock than it will later.
+        if word
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(CLOCK_EVERY)
+        {
+            let clock = self.shared.word(header::CLOCK_TICKS);
+            clock.fetch_min(reading_ticks(), Ordering::Relaxed);
+        }
     }
 
     /// The place of a row, made if need be.

@@ -1,6 +1,6 @@
 //! What the kernel offers: BPF programs, samples and userfaultfd.
 
-use varve_bpf::{Kernel, LoadOptions, OPERATION_PROGRAMS};
+use varve_bpf::{Kernel, LoadOptions, OPERATION_PROGRAMS, PROBE_PROGRAMS};
 
 use super::{Brief, Check, Standing};
 
@@ -9,15 +9,17 @@ pub(super) fn programs() -> Vec<Check> {
         waits: true,
         harvest: true,
         operations: true,
+        probes: true,
         ..LoadOptions::default()
     };
     match Kernel::load(&all) {
         Ok(mut kernel) => {
             let clock = clock_samples(&mut kernel);
             let operations = operations(&kernel);
+            let probes = probes(&kernel);
             let known = kernel.capabilities().iter();
             known
-                .filter(|c| c.name != OPERATION_PROGRAMS)
+                .filter(|c| ![OPERATION_PROGRAMS, PROBE_PROGRAMS].contains(&c.name))
                 .map(|c| {
                     let lacking = match (c.required, c.promised) {
                         (true, _) => Standing::Required,
@@ -41,7 +43,7 @@ pub(super) fn programs() -> Vec<Check> {
                         },
                     }
                 })
-                .chain([clock, hardware_samples(), operations])
+                .chain([clock, hardware_samples(), operations, probes])
                 .collect()
         }
         Err(e) => {
@@ -80,6 +82,44 @@ fn operations(kernel: &Kernel) -> Check {
         Standing::Missing,
     )
     .feature("allocator operations (varve alloc record)")
+}
+
+/// Tried on functions of this program, for some milliseconds.
+fn probes(kernel: &Kernel) -> Check {
+    let mut known = kernel.capabilities().iter();
+    let refused = known.find(|c| c.name == PROBE_PROGRAMS && !c.available);
+    let tried = match refused {
+        Some(programs) => Err(programs.detail.clone()),
+        None => kernel.measure_probes().map_err(|e| e.to_string()),
+    };
+    let said = tried.map(|cost| {
+        let us = |of: varve_model::Duration| of.0 as f64 / 1000.0;
+        let confined = match cost.spares_confined {
+            true => "",
+            false => "; this kernel kills programs that confine themselves (seccomp) at the end of a probed function, and they are not probed",
+        };
+        let links = match kernel.attaches_many_probes() {
+            true => "one link for all functions of a file",
+            false => "a perf event for each function",
+        };
+        format!(
+            "{links}; a probed operation takes {:.1} µs longer, {:.1} µs where the processor has to step over an instruction{confined}",
+            us(cost.operation),
+            us(cost.operation_steps)
+        )
+    });
+    Check::new(
+        PROBE_PROGRAMS,
+        "allocator operations of processes that run already, and of allocators within executables (varve alloc record -p)",
+        said.map_err(|why| {
+            (
+                why,
+                "the kernel needs CONFIG_UPROBE_EVENTS=y and CONFIG_BPF_EVENTS=y; `varve alloc record -- COMMAND` does without",
+            )
+        }),
+        Standing::Missing,
+    )
+    .feature("allocator operations of running processes (varve alloc record -p)")
 }
 
 fn clock_samples(kernel: &mut Kernel) -> Check {

@@ -22,10 +22,11 @@ pub(super) fn preloading(preload: Result<Option<PathBuf>, String>) -> Check {
     .feature("heap objects with call stacks")
 }
 
-/// What `--backend exact` needs; `plugin` is where the emulator's plugin lies.
-pub fn examine_exact(plugin: Result<Option<PathBuf>, String>) -> Check {
+/// What `--backend exact` needs; `plugin` is where the emulator's plugin lies. It is recorded by the programs in the kernel, as all is.
+pub fn examine_exact(plugin: Result<Option<PathBuf>, String>, can_record: bool) -> Check {
     let emulator = crate::probes::counts::emulator();
     let found = match (emulator, plugin) {
+        _ if !can_record => Err(("nothing can be recorded here, see above".to_owned(), "")),
         (None, _) => Err((
             format!("{} is not installed", crate::state::emulator::EMULATOR),
             "apt-get install qemu-user",

@@ -21,9 +21,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
-use varve_model::Pid;
+use varve_model::{Bytes, Pid};
 use varve_sys::rights::without_gain;
-use varve_sys::{MovedPages, PidFd};
+use varve_sys::{MovedPages, PidFd, ZramDevice, ZramError, ZramSwap};
 
 pub use self::duties::watch;
 pub use self::order::Order;
@@ -31,7 +31,7 @@ use crate::RecordError;
 
 /// How long the recorder waits for the watchdog's end.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long the second may take to say who it is.
+/// How long one may take to answer.
 const INTRODUCTION: Duration = Duration::from_secs(5);
 /// How often the recorder looks whether its watchdogs are there.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -62,13 +62,16 @@ impl Line {
         }
     }
 
-    fn start(is_second: bool) -> Result<Line, RecordError> {
+    fn start(is_second: bool, swaps: bool) -> Result<Line, RecordError> {
         let failed = || RecordError::system("start the watchdog process");
         let (ours, theirs) = UnixStream::pair().map_err(failed())?;
         let mut command = Command::new("/proc/self/exe");
         command.arg("watchdog");
         if is_second {
             command.args(["--second-of", &std::process::id().to_string()]);
+        }
+        if swaps {
+            command.arg("--swaps");
         }
         command
             .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -117,14 +120,18 @@ fn late(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::new(
             io::ErrorKind::TimedOut,
-            format!("it did not say who it is within {INTRODUCTION:?}"),
+            format!("it did not answer within {INTRODUCTION:?}"),
         ),
         _ => error,
     }
 }
 
-/// The recorder's end of both watchdogs.
-pub(crate) struct Watchdog {
+/// The recorder's end of both watchdogs. They end when it is dropped, and leave alone what they cared for.
+#[expect(
+    missing_debug_implementations,
+    reason = "it has processes and sockets alone"
+)]
+pub struct Watchdog {
     first: Line,
     second: Line,
     /// What they care for.
@@ -135,13 +142,24 @@ pub(crate) struct Watchdog {
     missed: u64,
     /// Whether one is missing still.
     fails: bool,
+    /// Whether they may have a swap device to remove.
+    swaps: bool,
 }
 
 impl Watchdog {
     pub(crate) fn start() -> Result<Watchdog, RecordError> {
+        Watchdog::start_for(false)
+    }
+
+    /// Starts both. `swaps`: they may have a swap device to remove, which takes a right that they give up otherwise.
+    ///
+    /// # Errors
+    /// Where they cannot be started.
+    pub fn start_for(swaps: bool) -> Result<Watchdog, RecordError> {
         let mut watchdog = Watchdog {
-            first: Line::start(false)?,
-            second: Line::start(true)?,
+            first: Line::start(false, swaps)?,
+            second: Line::start(true, swaps)?,
+            swaps,
             orders: Vec::new(),
             moved: Vec::new(),
             checked: Instant::now(),
@@ -164,7 +182,10 @@ impl Watchdog {
     }
 
     /// Gives them something to care for, before it exists.
-    pub(crate) fn order(&mut self, order: &Order) -> Result<(), RecordError> {
+    ///
+    /// # Errors
+    /// Where none of them hears it.
+    pub fn order(&mut self, order: &Order) -> Result<(), RecordError> {
         self.orders.push(order.clone());
         // One that has just ended is missed before long, and the next is given the order then.
         let said = self
@@ -174,6 +195,35 @@ impl Watchdog {
             [Err(error), Err(_)] => Err(unheard()(error)),
             _ => Ok(()),
         }
+    }
+
+    /// Makes a swap device in compressed memory, which they remove where this process is killed. The first watchdog makes it: what this
+    /// process made itself, nobody would know of if it were killed right then. Both must have been started for that.
+    ///
+    /// # Errors
+    /// Where the kernel has none, this process may not, or the watchdog does not answer.
+    pub fn make_swap<E>(&mut self, bytes: Bytes) -> Result<ZramSwap, E>
+    where
+        E: From<RecordError> + From<ZramError>,
+    {
+        ZramDevice::check()?;
+        let asked = RecordError::system("have the watchdog process make a zram device");
+        let mut answer = [0; order::MADE_BYTES];
+        let mut socket = &self.first.socket;
+        order::send(socket, &Order::MakeZram, &[])
+            .and_then(|()| socket.set_read_timeout(Some(INTRODUCTION)))
+            .and_then(|()| socket.read_exact(&mut answer))
+            .map_err(late)
+            .map_err(asked)?;
+        let device = order::made_of(answer).map_err(|source| ZramError::Io {
+            action: "make a zram device",
+            source,
+        })?;
+        if let Err(unheard) = self.order(&Order::Zram(device)) {
+            device.remove();
+            return Err(unheard.into());
+        }
+        Ok(ZramSwap::begin(device, bytes)?)
     }
 
     /// Gives them the pages of a process to bring back, before any is moved. Where one has just ended, the next hears it.
@@ -210,12 +260,12 @@ impl Watchdog {
             // It may not be dead: whoever closes its end is of no use either.
             let _ = self.first.child.kill();
             let _ = self.first.child.wait();
-            self.first = Line::start(false)?;
+            self.first = Line::start(false, self.swaps)?;
             self.brief(&self.first)?;
             self.missed += 1;
         }
         if missing[1] {
-            self.second = Line::start(true)?;
+            self.second = Line::start(true, self.swaps)?;
             self.brief(&self.second)?;
             self.missed += 1;
         }

@@ -4,7 +4,9 @@ mod kernel_view;
 mod rings;
 mod source;
 
-use std::path::PathBuf;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use varve_bpf::{Event, Exec, Kernel, MappingCall, TrackFlags};
 use varve_model::{Capability, Duration, Loss, Pid, Time};
@@ -26,6 +28,11 @@ use crate::{RecordError, RecordOptions, TargetChoice};
 /// How long a program may take to load its libraries before the kernel's view is taken for its objects: a program that
 /// speaks later is still heard.
 const MAX_SILENCE: Duration = Duration(200_000_000);
+/// The same where it is seen to load the library, or has come to no library yet: it waits for a CPU or for a disk, as others do. Whoever
+/// took the kernel's view meanwhile would take the library's own memory, and what the program allocates through it, for objects of the program.
+const MAX_LOADING: Duration = Duration(5_000_000_000);
+/// How soon it is looked at again.
+const RECHECK: Duration = Duration(50_000_000);
 /// How soon rings are looked at again while the library has much to report: at the highest rate of allocations a ring
 /// fills in 20 ms.
 const OFTEN: Duration = Duration(4_000_000);
@@ -76,6 +83,24 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     })))
 }
 
+/// Whether a process that has not said anything loads the library at the moment, as far as its mappings show: they have it, or
+/// none but the program and its loader.
+fn is_loading(pid: Pid, library: Option<&OsStr>) -> bool {
+    let has_run = varve_sys::cpu_time_of(pid).is_none_or(|used| used >= MAX_SILENCE);
+    if has_run {
+        return false;
+    }
+    let Ok(entries) = varve_sys::maps(pid) else {
+        return false;
+    };
+    let code = entries.iter().filter(|e| e.perms.contains('x'));
+    let files: HashSet<&Path> = code
+        .map(|e| Path::new(&*e.path))
+        .filter(|path| path.is_absolute())
+        .collect();
+    files.len() <= 2 || files.iter().any(|path| path.file_name() == library)
+}
+
 /// Whether the target will load the preload library, as far as can be said before it begins.
 fn can_preload(options: &RecordOptions) -> bool {
     match &options.target {
@@ -98,7 +123,7 @@ struct Heap {
     awaited: Vec<(Pid, Time, Time)>,
     /// Whether objects are recorded only as far as the permitted overhead allows.
     adapts: bool,
-    /// CPU time of the target that records took in the last interval.
+    /// CPU time of the target that records took in the interval that runs, as far as it was asked for.
     took: Duration,
     /// The share of its CPU time that they took, smoothed.
     share: f64,
@@ -125,8 +150,19 @@ impl Heap {
         let now = varve_sys::monotonic_now();
         self.awaited
             .retain(|(pid, image, _)| !state.processes.has_spoken(*pid, *image));
-        let late = |(_, _, until): &mut (Pid, Time, Time)| *until <= now;
-        for (pid, image, _) in self.awaited.extract_if(.., late) {
+        let library = self.library.as_deref().and_then(Path::file_name);
+        let mut late = |(pid, image, until): &mut (Pid, Time, Time)| {
+            if *until > now {
+                return false;
+            }
+            let loads = now < *image + MAX_LOADING && is_loading(*pid, library);
+            if loads {
+                *until = now + RECHECK;
+            }
+            !loads
+        };
+        let late: Vec<_> = self.awaited.extract_if(.., &mut late).collect();
+        for (pid, image, _) in late {
             let why = Some(WhyNot::Unanswered.as_str());
             let from = ObjectsFrom::Kernel;
             state.processes.objects_come_from(pid, from, why);
@@ -232,15 +268,17 @@ impl Probe for Heap {
     }
 
     fn took(&mut self) -> Took {
-        self.took = Duration(std::mem::take(&mut self.rings.spent));
+        let objects = Duration(std::mem::take(&mut self.rings.spent));
+        self.took = self.took + objects;
         Took {
-            objects: self.took,
+            objects,
             ..Took::default()
         }
     }
 
     fn limit(&mut self, limit: &Limit) {
-        let share = self.took.0 as f64 / (limit.ran.0 as f64).max(1.0);
+        let took = std::mem::take(&mut self.took);
+        let share = took.0 as f64 / (limit.ran.0 as f64).max(1.0);
         self.share = 0.5 * (self.share + share);
         let now = self.rings.min_object.max(self.min_object);
         if !self.adapts || self.share <= limit.share || now >= MAX_MIN_OBJECT {

@@ -1,32 +1,38 @@
-//! Allocator operations: counted by the preload library in tables that are shared with the recorder, and charged by the kernel's
-//! part with what happens within them.
+//! Allocator operations: counted by the preload library in tables that are shared with the recorder, or by probes at the allocator's functions, and
+//! charged by the kernel's part with what happens within them.
 
 mod charges;
 mod mapped;
 mod memory;
+mod pages;
+mod probed;
 mod tables;
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use varve_bpf::{Event, Kernel, LoadOptions, OPERATION_PROGRAMS, TrackFlags};
+use varve_bpf::{Event, Kernel, LOCK_WAIT_PROGRAMS, LoadOptions, OPERATION_PROGRAMS, TrackFlags};
 use varve_model::{Bytes, Capability, Duration, Loss, Pid, Tid, Time};
 use varve_preload_abi::operations::{
     ONLY_OPERATIONS_VARIABLE, OPERATIONS_VARIABLE, SAMPLE_BYTES_VARIABLE,
 };
 use varve_sys::monotonic_now;
-use varve_trace::tables::{HeapMemoryRow, OperationChargeRow, OperationRow, OperationTimeRow};
-use varve_trace::{Manifest, OperationsNote, TraceError, TraceWriter};
+use varve_trace::tables::{
+    BlockChoiceRow, HeapMemoryRow, HeapPagesRow, OperationChargeRow, OperationRow,
+    OperationTimeRow, SharedLineRow, SparsePagesRow,
+};
+use varve_trace::{Manifest, OperationsNote, ProbesNote, TraceError, TraceWriter};
 
 use self::charges::Charges;
 use self::mapped::Mapped;
+pub use self::probed::{OwnAllocator, own_allocator};
 use self::tables::{Scale, Tables};
 use super::{Ending, Kind, Launch, Lost, Probe, Setup, Started};
 use crate::state::State;
 use crate::state::tables::append;
 use crate::target::channel::{Arrival, Channel, OperationsOffer};
-use crate::{RecordError, RecordOptions};
+use crate::{RecordError, RecordOptions, TargetChoice};
 
 /// How often each CPU's clock looks whether a thread is within an operation, per second: in step with no timer of the program's.
 const CLOCK_RATE: u32 = 997;
@@ -41,6 +47,10 @@ pub(crate) const KIND: Kind = Kind { load, start };
 
 fn load(options: &RecordOptions, load: &mut LoadOptions) {
     load.operations |= options.operations.is_some();
+    load.probes |= options
+        .operations
+        .as_ref()
+        .is_some_and(|choice| choice.probes);
 }
 
 fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
@@ -52,21 +62,35 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         Ok(charges) => (Some(Charges::new(charges)), None),
         Err(why) => (None, Some(why)),
     };
-    if let Some(why) = why {
-        let note = format!("What the kernel did within allocator operations is not known: {why}.");
-        setup.manifest.notes.push(note);
+    let notes = why
+        .map(|why| format!("What the kernel did within allocator operations is not known: {why}."));
+    let no_waits = match &charges {
+        Some(_) => lacks_lock_waits(setup.kernel),
+        None => None,
+    };
+    let lock_waits = charges.is_some() && no_waits.is_none();
+    let no_waits = no_waits
+        .map(|why| format!("How long operations waited for mmap_lock, the lock of the process's mappings, is not known: {why}."));
+    let counts_itself = !choice.probes;
+    if counts_itself {
+        setup.offers.operations = Some(OperationsOffer {
+            every: choice.every,
+            places,
+        });
     }
-    setup.offers.operations = Some(OperationsOffer {
-        every: choice.every,
-        places,
-    });
     setup.manifest.operations = Some(OperationsNote {
         every: choice.every,
         clock_rate: charges.as_ref().map_or(0, |_| CLOCK_RATE),
         charges: charges.is_some(),
-        sample_bytes: choice.sample_bytes,
+        lock_waits,
+        sample_bytes: match counts_itself {
+            true => choice.sample_bytes,
+            false => Bytes(0),
+        },
+        probes: None,
         plain_call_ns: setup.system_call,
         call_ns: varve_sys::system_call_time(),
+        notes: notes.into_iter().chain(no_waits).collect(),
     });
     let has = &mut setup.manifest.capabilities;
     has.insert(Capability::AllocatorOperations);
@@ -82,6 +106,9 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         setup.manifest.features.objects = None;
         setup.flags = setup.flags.without(TrackFlags::FAULTS);
     }
+    if choice.probes {
+        return start_probes(setup, choice.every, charges);
+    }
     Ok(Some(Box::new(Operations {
         allocator: choice.allocator.clone(),
         every: choice.every,
@@ -93,11 +120,30 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         ended: HashSet::new(),
         charges,
         mapped: Mapped::default(),
-        read: Time(0),
-        looked: Time(0),
+        pace: Pace::default(),
         uncounted: 0,
         rows: Rows::default(),
     })))
+}
+
+/// Has probes count, and says before what that costs.
+fn start_probes(
+    setup: &mut Setup<'_>,
+    every: u32,
+    charges: Option<Charges>,
+) -> Result<Started, RecordError> {
+    let prepared = probed::prepare(setup, every, charges)?;
+    let attached = matches!(setup.options.target, TargetChoice::Attach(_));
+    prepared.say(setup.options.tell, attached);
+    if let Some(note) = &mut setup.manifest.operations {
+        note.probes = Some(ProbesNote {
+            operation_ns: prepared.operation,
+            within_ns: prepared.cost.within,
+            attached,
+        });
+        note.notes.extend(prepared.notes());
+    }
+    Ok(Some(Box::new(prepared.probe)))
 }
 
 /// Begins to charge operations; the sentence says why that is not possible.
@@ -111,6 +157,13 @@ fn charges(kernel: &Kernel) -> Result<varve_bpf::Operations, String> {
     begun.map_err(|error| RecordError::from(error).message().0)
 }
 
+/// Why waits for the lock of mappings are not seen, where they are not.
+fn lacks_lock_waits(kernel: &Kernel) -> Option<String> {
+    let mut known = kernel.capabilities().iter();
+    let refused = known.find(|c| c.name == LOCK_WAIT_PROGRAMS && !c.available);
+    refused.map(|programs| programs.detail.clone())
+}
+
 /// What waits to be written.
 #[derive(Default)]
 struct Rows {
@@ -118,6 +171,48 @@ struct Rows {
     times: Vec<OperationTimeRow>,
     charges: Vec<OperationChargeRow>,
     memory: Vec<HeapMemoryRow>,
+    pages: Vec<HeapPagesRow>,
+    sparse: Vec<SparsePagesRow>,
+    lines: Vec<SharedLineRow>,
+    choices: Vec<BlockChoiceRow>,
+}
+
+impl Rows {
+    fn write(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {
+        append(writer, &mut self.operations)?;
+        append(writer, &mut self.times)?;
+        append(writer, &mut self.charges)?;
+        append(writer, &mut self.memory)?;
+        append(writer, &mut self.pages)?;
+        append(writer, &mut self.sparse)?;
+        append(writer, &mut self.lines)?;
+        append(writer, &mut self.choices)
+    }
+}
+
+/// When everything was read last, and memory looked at.
+#[derive(Default)]
+struct Pace {
+    read: Time,
+    looked: Time,
+}
+
+/// What is due.
+struct Due {
+    read: bool,
+    look: bool,
+}
+
+impl Pace {
+    fn due(&self, processes: usize) -> Due {
+        let now = monotonic_now();
+        let read = now - self.read >= READ_EVERY;
+        let look = processes <= MAX_LOOKED_AT && now - self.looked >= LOOK_EVERY;
+        Due {
+            read,
+            look: read || look,
+        }
+    }
 }
 
 /// The probe.
@@ -135,9 +230,7 @@ struct Operations {
     ended: HashSet<(Pid, Tid)>,
     charges: Option<Charges>,
     mapped: Mapped,
-    /// When tables were read last, and memory looked at.
-    read: Time,
-    looked: Time,
+    pace: Pace,
     /// Operations of processes that have ended that were not counted.
     uncounted: u64,
     rows: Rows,
@@ -170,7 +263,8 @@ impl Operations {
         if let Some(charges) = &mut self.charges {
             charges.read(now, None, state, &mut self.rows.charges);
         }
-        self.read = now;
+        self.mapped.read(now, None, &mut self.rows.charges);
+        self.pace.read = now;
     }
 
     /// Reads the blocks of threads that have ended, and lets others have them.
@@ -193,9 +287,9 @@ impl Operations {
             // What maps memory is known where the kernel's part sees which operation runs.
             let charges = self.charges.as_ref();
             let heap = charges.map(|_| self.mapped.heap(tables.pid));
-            tables.look(now, heap.as_ref(), &mut self.rows.memory);
+            tables.look(now, heap.as_ref(), &mut self.rows);
         }
-        self.looked = now;
+        self.pace.looked = now;
     }
 }
 
@@ -252,12 +346,13 @@ impl Probe for Operations {
             tables.read(now, &self.scale, state, &mut self.rows);
             let charges = self.charges.as_ref();
             let heap = charges.map(|_| self.mapped.heap(pid));
-            tables.last(now.min(time), heap.as_ref(), &mut self.rows.memory);
+            tables.last(now.min(time), heap.as_ref(), &mut self.rows);
             self.uncounted += tables.uncounted();
             if let Some(charges) = &mut self.charges {
                 charges.read(now, Some(pid), state, &mut self.rows.charges);
                 charges.forget(pid);
             }
+            self.mapped.read(now, Some(pid), &mut self.rows.charges);
         }
     }
 
@@ -268,13 +363,11 @@ impl Probe for Operations {
     fn turn(&mut self, state: &mut State) {
         self.take_arrivals(state);
         self.release(state);
-        let now = monotonic_now();
-        let reads = now - self.read >= READ_EVERY;
-        if reads {
+        let due = self.pace.due(self.tables.len());
+        if due.read {
             self.read(state);
         }
-        let few = self.tables.len() <= MAX_LOOKED_AT;
-        if reads || (few && now - self.looked >= LOOK_EVERY) {
+        if due.look {
             self.look();
         }
     }
@@ -286,16 +379,16 @@ impl Probe for Operations {
     }
 
     fn write(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {
-        append(writer, &mut self.rows.operations)?;
-        append(writer, &mut self.rows.times)?;
-        append(writer, &mut self.rows.charges)?;
-        append(writer, &mut self.rows.memory)
+        self.rows.write(writer)
     }
 
     fn end(&mut self, ending: &mut Ending<'_>) -> Result<(), RecordError> {
         self.take_arrivals(ending.state);
         self.read(ending.state);
         self.look();
+        for tables in &mut self.tables {
+            tables.end(&mut self.rows);
+        }
         Ok(())
     }
 

@@ -170,11 +170,24 @@ impl Scan {
         Ok(())
     }
 
+    /// Others in this recorder take descriptors meanwhile: one that is kept open for later goes for one that is needed now.
+    fn open_clear(&mut self, pid: Pid) -> io::Result<ClearRefs> {
+        let opened = ClearRefs::open(pid);
+        let lacks = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+        match (opened, self.clear.keys().next().copied()) {
+            (Err(e), Some(other)) if lacks(&e) => {
+                self.clear.remove(&other);
+                ClearRefs::open(pid)
+            }
+            (opened, _) => opened,
+        }
+    }
+
     /// The same of one process.
     fn clear_one(&mut self, pid: Pid, held: &mut Held<'_>) -> Result<(), RecordError> {
         let opened = match self.clear.remove(&pid) {
             Some(file) if !self.without_first.contains(&pid) => Ok(file),
-            _ => ClearRefs::open(pid),
+            _ => self.open_clear(pid),
         };
         let done = match opened {
             Ok(file) if held.harvests => self.harvest(pid, file, held.kernel, held.reading)?,

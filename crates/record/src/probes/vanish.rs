@@ -8,8 +8,8 @@ use std::fs;
 use std::ops::Range;
 
 use varve_bpf::{
-    Doer, Event, ForkKind, Kernel, LoadOptions, Mapping, MappingCall, Resident, TrackFlags,
-    VanishCause, VanishHooks,
+    Doer, Event, ForkKind, Kernel, LoadOptions, Mapping, MappingCall, Refused, Resident,
+    TrackFlags, VanishCause, VanishHooks,
 };
 use varve_model::{Bytes, Duration, Loss, Pid, Time};
 use varve_trace::Manifest;
@@ -141,6 +141,14 @@ impl Vanish {
         space.change(change, next);
     }
 
+    /// The fault was no touch, and left nothing there.
+    fn refused(&mut self, refused: &Refused, state: &State) {
+        let pid = state.processes.owner_of_memory(refused.pid);
+        if let Some(space) = self.spaces.as_mut().and_then(|spaces| spaces.get_mut(&pid)) {
+            space.refuse(refused.address.page().address().0);
+        }
+    }
+
     fn mapping_changed(&mut self, mapping: &Mapping<'_>, state: &State) {
         if (-4095..0).contains(&mapping.result) {
             return;
@@ -230,6 +238,7 @@ impl Probe for Vanish {
                 let page = fault.address.page().address().0;
                 self.change(fault.pid, fault.time, Change::Fault(page), state);
             }
+            Event::Refused(refused) => self.refused(refused, state),
             Event::Registration => self.wants_moves = true,
             Event::Mapping(mapping) => self.mapping_changed(mapping, state),
             Event::Fork(fork) if fork.kind == ForkKind::Process && fork.tracked => {

@@ -1,15 +1,18 @@
 //! The moment between two intervals: the target is held still while the one that ends is read, or its bits are read and
 //! cleared in one step, and it runs on. Where one hold would take too long there are several, each for a part of the memory.
 
+mod steps;
+
 use std::time::Duration as Wait;
 
 use varve_bpf::Kernel;
 use varve_model::{Duration, PAGE_BYTES, Pid, Time};
 use varve_sys::{Frozen, Patient, Urgent, cpu_time, monotonic_now, resident_bytes};
 
+use self::steps::{Work, take};
 use super::events::Events;
 use crate::hold::Hold;
-use crate::probes::{Held, Reading, Slice, Step};
+use crate::probes::{Reading, Slice, Step};
 use crate::{Ablation, RecordError, RecordOptions, TrapsChoice};
 
 /// How long to wait for the target to stand still before letting it run on; doubled for the next try.
@@ -302,17 +305,14 @@ impl Boundaries {
         // Whatever goes wrong, the target runs on.
         let mut work = Work::of(kernel, events, &pids, false, slice);
         let worked = work.step(Step::Slice, &mut pass.reading);
-        let now = monotonic_now();
-        pass.cpu = pass.cpu + (cpu_time() - cpu);
+        // Who has let the target go returns late, as its threads run first: that is not the target's time.
+        let held = monotonic_now() - asked;
         if holds {
-            let release = hold.thaw()?;
-            self.let_go += u64::from(release.cut_short);
-            self.unheld += release.unheld;
-            self.unheld_boundaries += u64::from(release.unheld > 0);
+            self.release(hold)?;
         }
+        pass.cpu = pass.cpu + (cpu_time() - cpu);
         worked?;
         pass.more = slice.more;
-        let held = now - asked;
         if holds {
             pass.held = pass.held + held;
             pass.longest_hold = pass.longest_hold.max(held);
@@ -323,6 +323,15 @@ impl Boundaries {
         // It progresses as much as it is held.
         pass.resumes = monotonic_now() + held.max(MIN_PAUSE);
         Ok(Some(()))
+    }
+
+    /// Lets the target go that was held, and counts what went wrong with that.
+    fn release(&mut self, hold: &mut Hold) -> Result<(), RecordError> {
+        let release = hold.thaw()?;
+        self.let_go += u64::from(release.cut_short);
+        self.unheld += release.unheld;
+        self.unheld_boundaries += u64::from(release.unheld > 0);
+        Ok(())
     }
 
     fn make(
@@ -360,23 +369,22 @@ impl Boundaries {
             Some(error) => Err(error),
             None => take(steps, &pids, false, kernel, events, &mut reading),
         };
-        let (next_start, cpu) = (monotonic_now(), cpu_time() - cpu);
+        // As in a pass: up to the order to let it go.
+        let next_start = monotonic_now();
         if holds {
-            let release = hold.thaw()?;
-            self.let_go += u64::from(release.cut_short);
-            self.unheld += release.unheld;
-            self.unheld_boundaries += u64::from(release.unheld > 0);
+            self.release(hold)?;
         }
+        let (held, cpu) = (next_start - asked, cpu_time() - cpu);
         worked?;
-        if holds && next_start - asked > self.max_hold {
+        if holds && held > self.max_hold {
             self.too_long += 1;
-            self.longest = self.longest.max(next_start - asked);
+            self.longest = self.longest.max(held);
         }
         let boundary = Boundary {
             end,
             next_start,
-            held: next_start - asked,
-            longest_hold: next_start - asked,
+            held,
+            longest_hold: held,
             holds: u32::from(holds),
             cpu,
             cpu_between: Duration(0),
@@ -524,79 +532,6 @@ fn part_of(length: Duration, share: f64) -> Duration {
 /// Up to when the work of a hold may go on that was asked for, and came about.
 fn work_until(asked: Time, came: Time, max_hold: Duration) -> Time {
     (asked + part_of(max_hold, AIM)).max(came + part_of(max_hold, MIN_AIM))
-}
-
-/// What all probes do at a boundary.
-struct Work<'a> {
-    kernel: &'a mut Kernel,
-    events: &'a mut Events,
-    pids: &'a [Pid],
-    harvests: bool,
-    slice: &'a mut Slice,
-}
-
-impl<'a> Work<'a> {
-    fn of(
-        kernel: &'a mut Kernel,
-        events: &'a mut Events,
-        pids: &'a [Pid],
-        harvests: bool,
-        slice: &'a mut Slice,
-    ) -> Work<'a> {
-        Work {
-            kernel,
-            events,
-            pids,
-            harvests,
-            slice,
-        }
-    }
-
-    fn step(&mut self, step: Step, reading: &mut Reading) -> Result<(), RecordError> {
-        let Work {
-            kernel,
-            events,
-            pids,
-            harvests,
-            slice,
-        } = self;
-        events.each(|probe, state| {
-            let held = &mut Held {
-                kernel,
-                pids,
-                harvests: *harvests,
-                state,
-                reading,
-                slice,
-            };
-            probe.held(step, held)
-        })
-    }
-}
-
-/// Takes the steps one after the other.
-fn take(
-    steps: &[Step],
-    pids: &[Pid],
-    harvests: bool,
-    kernel: &mut Kernel,
-    events: &mut Events,
-    reading: &mut Reading,
-) -> Result<(), RecordError> {
-    let mut slice = Slice::default();
-    let mut work = Work::of(kernel, events, pids, harvests, &mut slice);
-    for step in steps {
-        let before = *reading;
-        work.step(*step, reading)?;
-        if *step == Step::Read {
-            work.step(Step::Await, reading)?;
-            if reading.ends != before.ends {
-                *reading = before;
-                work.step(Step::Read, reading)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 fn boundaries(number: u64) -> String {

@@ -16,6 +16,9 @@ use crate::probes::{Closed, Limit, Reading, Took};
 use crate::rests::Rests;
 use crate::state::found::{Found, Unseen};
 
+/// An interval that is not paid for yet is looked at again so soon: what it costs may have changed.
+const RECHECK: Duration = Duration(100_000_000);
+
 /// CPU time of the recorder while it closes an interval, the hold's apart.
 struct Work {
     since: Duration,
@@ -114,6 +117,49 @@ impl Recorder<'_> {
         Ok(Some(boundary))
     }
 
+    /// Asks what probes and the kernel's part have taken of the target in the interval that runs.
+    fn collect_costs(&mut self) -> Result<(), RecordError> {
+        if self.meter.is_none() {
+            return Ok(());
+        }
+        let reports_took = self.kernel.reports_took()?;
+        let reported = Took {
+            reports: self.took.reports
+                + (reports_took.time - self.reports_took.time)
+                + Duration((reports_took.runs - self.reports_took.runs) * self.report_way.0),
+            ..self.took
+        };
+        self.reports_took = reports_took;
+        let probes = self.events.probes.iter_mut();
+        self.took = probes.fold(reported, |sum, p| sum.plus(p.took()));
+        Ok(())
+    }
+
+    /// How much longer the interval that runs is to be, by what was spent before it and what it has cost so far; none where its
+    /// time has come. Its end takes the time `lead` by itself.
+    pub(super) fn unpaid(
+        &mut self,
+        now: Time,
+        lead: Duration,
+    ) -> Result<Option<Duration>, RecordError> {
+        if !self.policy.is_by_budget() {
+            return Ok(None);
+        }
+        self.collect_costs()?;
+        let Some(meter) = &self.meter else {
+            return Ok(None);
+        };
+        let so_far = Done {
+            wall: now - self.metered.0 + lead,
+            took: self.took,
+            recorder_cpu: cpu_time() - self.metered.1,
+            ..Done::default()
+        };
+        let running = meter.price(&so_far).total();
+        let left = self.policy.left(so_far.wall, running);
+        Ok((left > Duration(0)).then_some(left.min(RECHECK)))
+    }
+
     /// Notes what the interval cost the target, and chooses the next one's length and the rate of samples by it.
     fn meter(
         &mut self,
@@ -122,23 +168,17 @@ impl Recorder<'_> {
         work: Work,
         keeps: bool,
     ) -> Result<(), RecordError> {
+        self.collect_costs()?;
         let Some(meter) = &mut self.meter else {
             return Ok(());
         };
         let cpu = cpu_time();
         let recorder_cpu = Duration((cpu - self.metered.1).0.saturating_sub(boundary.cpu.0));
-        let reports_took = self.kernel.reports_took()?;
-        let reported = Took {
-            reports: reports_took - self.reports_took,
-            ..Took::default()
-        };
-        self.reports_took = reports_took;
-        let probes = self.events.probes.iter_mut();
         let done = Done {
             wall: boundary.next_start - self.metered.0,
             held: boundary.held,
             touched,
-            took: probes.fold(reported, |sum, p| sum.plus(p.took())),
+            took: std::mem::take(&mut self.took),
             recorder_cpu,
         };
         self.metered = (boundary.next_start, cpu);

@@ -91,11 +91,14 @@ impl Recorder<'_> {
         for probe in probes.iter_mut() {
             probe.describe(&mut self.manifest);
         }
-        tables::flush(state, &mut self.writer, |writer| {
-            probes.iter_mut().try_for_each(|p| p.write(writer))
-        })?;
-        self.manifest.losses = state.tables.totals();
-        self.manifest.derive_completeness();
-        Ok(self.writer.folder().write_manifest(&self.manifest)?)
+        let (writer, manifest) = (&mut self.writer, &mut self.manifest);
+        self.writing.during(|| {
+            tables::flush(state, writer, |writer| {
+                probes.iter_mut().try_for_each(|p| p.write(writer))
+            })?;
+            manifest.losses = state.tables.totals();
+            manifest.derive_completeness();
+            Ok(writer.folder().write_manifest(manifest)?)
+        })
     }
 }

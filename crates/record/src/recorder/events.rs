@@ -66,7 +66,12 @@ impl Events {
                 let processes = &mut self.state.processes;
                 processes.maps_changed(mapping.pid, mapping.time);
             }
-            Event::Fault(_) | Event::Vanish(_) | Event::Registration => {}
+            Event::Fault(_)
+            | Event::Refused(_)
+            | Event::FirstTouch(_)
+            | Event::Vanish(_)
+            | Event::Registration
+            | Event::Mark(_) => {}
         }
         self.tell(|probe, state| probe.event(event, state));
         self.refine_found();

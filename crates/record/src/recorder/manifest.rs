@@ -66,3 +66,19 @@ pub(crate) fn new_manifest(options: &RecordOptions) -> Manifest {
         ..Manifest::begun(Backend::Scan)
     }
 }
+
+/// What is to be said of connections that were refused: how many were strangers', and how many of recorded processes.
+pub(super) fn note_of_refusals((strangers, recorded): (u64, u64)) -> Option<String> {
+    let mut parts = Vec::new();
+    if strangers > 0 {
+        parts.push(format!("{strangers} of processes that are not recorded"));
+    }
+    if recorded > 0 {
+        parts.push(format!(
+            "{recorded} of recorded processes, which asked twice or not as the library does"
+        ));
+    }
+    let parts = parts.join(", and ");
+    (!parts.is_empty())
+        .then(|| format!("Connections to the recorder's socket that were refused: {parts}."))
+}

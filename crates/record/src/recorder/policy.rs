@@ -11,7 +11,7 @@ use crate::RecordOptions;
 pub(super) enum IntervalPolicy {
     /// As long as asked for.
     Fixed(Duration),
-    /// As short as the permitted overhead allows.
+    /// As short as the permitted overhead allows; that long at least is the one that runs.
     Budget(Budget, Duration),
     /// Others make them, or there are none: nothing is held for them.
     Counted,
@@ -34,7 +34,7 @@ impl IntervalPolicy {
         }
     }
 
-    /// The length of the interval that runs; none where nobody waits for its end.
+    /// The length of the interval that runs, or the least that it can be; none where nobody waits for its end.
     pub(super) fn length(&self) -> Option<Duration> {
         match self {
             IntervalPolicy::Fixed(length) | IntervalPolicy::Budget(_, length) => Some(*length),
@@ -45,7 +45,21 @@ impl IntervalPolicy {
     /// An interval is over, and cost this much.
     pub(super) fn ended(&mut self, cost: &Cost) {
         if let IntervalPolicy::Budget(budget, length) = self {
-            *length = budget.next(cost);
+            budget.ended(cost);
+            *length = budget.left(Duration(0), Duration(0));
+        }
+    }
+
+    /// Whether what the interval that runs costs meanwhile says how long it is to be.
+    pub(super) fn is_by_budget(&self) -> bool {
+        matches!(self, IntervalPolicy::Budget(..))
+    }
+
+    /// How much longer the interval is to be that has lasted for so long, and cost so much but for its end.
+    pub(super) fn left(&self, lasted: Duration, running: Duration) -> Duration {
+        match self {
+            IntervalPolicy::Budget(budget, _) => budget.left(lasted, running),
+            IntervalPolicy::Fixed(_) | IntervalPolicy::Counted => Duration(0),
         }
     }
 }

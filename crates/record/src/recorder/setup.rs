@@ -27,6 +27,8 @@ pub(super) struct Prepared {
     pub(super) manifest: Manifest,
     pub(super) writer: TraceWriter,
     pub(super) writes: Writes,
+    /// What a thread loses on its way to a program that reports, and back.
+    pub(super) report_way: Duration,
 }
 
 /// What probes have asked for.
@@ -48,7 +50,11 @@ pub(super) fn prepare(options: &RecordOptions) -> Result<Prepared, RecordError> 
         .iter()
         .for_each(|kind| (kind.load)(options, &mut load));
     let system_call = varve_sys::system_call_time();
+    let fault = fault_time()?;
     let mut kernel = Kernel::load(&load)?;
+    // The less of two: what others do at the moment must not count as the programs'.
+    let with_programs = fault_time()?.min(fault_time()?);
+    let report_way = Duration(with_programs.0.saturating_sub(fault.0));
     crate::rights::loaded(&kernel);
     let mut watchdog = Watchdog::start()?;
     let mut manifest = new_manifest(options);
@@ -97,7 +103,13 @@ pub(super) fn prepare(options: &RecordOptions) -> Result<Prepared, RecordError> 
         events,
         manifest,
         writer: begun?,
+        report_way,
     })
+}
+
+/// What a page fault of the recorder's own takes: with the programs, by as much more as a thread loses on the way to one and back.
+fn fault_time() -> Result<Duration, RecordError> {
+    varve_sys::fault_time().map_err(RecordError::system("measure the cost of a page fault"))
 }
 
 fn start_probes(
@@ -165,7 +177,8 @@ fn begin_trace(
         probes
             .iter_mut()
             .try_for_each(|p| p.traced(writer.folder()))?;
-        crate::rights::keep_for_recording()
+        let operations = options.operations.as_ref();
+        crate::rights::keep_for_recording(operations.is_some_and(|choice| choice.probes))
     };
     match ready() {
         Ok(()) => Ok(writer),

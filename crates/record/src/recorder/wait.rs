@@ -5,8 +5,14 @@ use std::time::{Duration, Instant};
 
 use varve_sys::{Child, PidFd, Signals, Trigger, Waiter};
 
-use super::{SIGNAL, TARGET};
 use crate::{RecordError, Tell};
+
+// What a wait distinguishes.
+pub(super) const TARGET: u64 = 0;
+pub(super) const SIGNAL: u64 = 1;
+pub(super) const RING: u64 = 2;
+pub(super) const PAUSE: u64 = 3;
+pub(super) const STOP: u64 = 4;
 
 /// A target that has not ended by then goes on: the trace does not wait for it, and a person should know.
 pub(super) const SOON: Duration = Duration::from_millis(700);

@@ -75,6 +75,8 @@ pub(crate) struct Process {
     refreshed: Time,
     /// Until when libraries that it unloaded had been there, by where their code began.
     unloaded: HashMap<Address, Time>,
+    /// Whether its root folder is the recorder's, so that its paths lead somewhere when it has ended.
+    has_our_root: bool,
 }
 
 /// Another one whenever the known mappings of a process may have changed.
@@ -109,6 +111,7 @@ impl Process {
             refreshes: 0,
             refreshed: Time(0),
             unloaded: HashMap::new(),
+            has_our_root: false,
         }
     }
 }
@@ -140,6 +143,9 @@ impl Processes {
         if self.all.len() > known {
             self.describe(pid, None);
             self.thread(pid, Tid(pid.0), born, None);
+            if let Some(process) = self.all.get_mut(&pid) {
+                process.has_our_root = varve_sys::has_our_root(pid);
+            }
         }
         self.all.entry(pid).or_insert_with(make)
     }
@@ -152,6 +158,7 @@ impl Processes {
             return;
         };
         process.image = time;
+        process.has_our_root = !exec.has_other_root;
         process.loads_until = Time(0);
         // The leader is the only thread left.
         let leader = Tid(pid.0);
@@ -202,6 +209,7 @@ impl Processes {
             self.adopt(fork.pid, fork.parent, fork.time);
         }
         let parent = self.all.get(&fork.parent);
+        let has_our_root = parent.is_some_and(|p| p.has_our_root);
         let parent = parent.map(|p| (p.objects_from, p.row.clone()));
         let Some(process) = self.all.get_mut(&fork.pid) else {
             return;
@@ -222,6 +230,7 @@ impl Processes {
             process.objects_from = ObjectsFrom::Kernel;
         }
         process.image = fork.time;
+        process.has_our_root |= has_our_root;
         if fork.kind == ForkKind::SharedMemory {
             process.shares_with = Some(fork.parent);
             return;
@@ -445,14 +454,21 @@ mod tests {
         let mut processes = Processes::default();
         processes.adopt(pid, Pid(1), Time(1));
         let all = varve_sys::maps(pid).unwrap();
-        let (known, library) = (all[..1].to_vec(), all[1].clone());
-        processes.maps_seen(pid, known.clone(), Time(5));
+        let mut code = all
+            .into_iter()
+            .filter(|m| m.perms == "r-xp" && m.inode != 0);
+        let (known, library) = (code.next().unwrap(), code.next().unwrap());
+        let unloads = |processes: &mut Processes, time, of: &MapEntry| {
+            let code = of.address.0..of.address.0 + of.bytes.0;
+            processes.unloads(pid, Time(time), (code, of.offset), of.path.as_bytes());
+        };
+        processes.maps_seen(pid, vec![known.clone()], Time(5));
         processes.mapping_rows.clear();
         for time in [4, 7, 9] {
-            processes.unloads(pid, Time(time), vec![library.clone()]);
+            unloads(&mut processes, time, &library);
         }
         // A look knows it; it tells the end as well.
-        processes.unloads(pid, Time(9), known);
+        unloads(&mut processes, 9, &known);
         let rows = processes.mapping_rows.iter();
         let found: Vec<_> = rows
             .map(|r| (r.address, r.from_ns.0, r.to_ns.map(|to| to.0)))
@@ -464,8 +480,33 @@ mod tests {
         );
         // What was told late is of the program before.
         processes.all.get_mut(&pid).unwrap().image = Time(20);
-        processes.unloads(pid, Time(19), vec![library]);
+        unloads(&mut processes, 19, &library);
         assert_eq!(processes.mapping_rows.len(), 3);
+    }
+
+    #[test]
+    fn what_a_process_that_has_ended_unloaded_is_known_where_its_paths_are_ours() {
+        let library = varve_sys::maps(Pid(std::process::id())).unwrap();
+        let mut code = library
+            .into_iter()
+            .filter(|m| m.perms == "r-xp" && m.inode != 0);
+        let library = code.next().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid(child.id());
+        child.wait().unwrap();
+        for (has_our_root, found) in [(false, 0), (true, 1)] {
+            let mut processes = Processes::default();
+            processes.adopt(pid, Pid(1), Time(1)).has_our_root = has_our_root;
+            let place = library.address.0..library.address.0 + library.bytes.0;
+            let path = library.path.as_bytes();
+            processes.unloads(pid, Time(4), (place, library.offset), path);
+            let rows = &processes.mapping_rows;
+            assert_eq!(rows.len(), found);
+            assert!(
+                rows.iter()
+                    .all(|r| r.inode == library.inode && r.device == library.device)
+            );
+        }
     }
 
     #[test]

@@ -41,6 +41,9 @@ const PATIENCE: Wait = Wait::from_secs(2);
 /// Descriptors that are left to the rest of the recorder, and for what a process is given. Who connects meanwhile waits
 /// in the kernel's queue.
 const SPARE_DESCRIPTORS: u64 = 24;
+/// Where so few are left nobody is taken: what processes have handed over waits with its descriptors until the recorder looks, which in the
+/// middle of a hold needs one itself.
+const RESERVED_DESCRIPTORS: u64 = 6;
 
 /// What a process handed over or was given. `image` is when what it runs began ([`TrackedProcesses::image`]).
 #[derive(Debug)]
@@ -250,7 +253,7 @@ impl Server {
     /// Answers until something comes through the pipe.
     fn run(mut self, stopped: &OwnedFd) {
         // Where that fails it has what the recorder began with, as before.
-        let _ = crate::rights::keep_for_recording();
+        let _ = crate::rights::keep_for_recording(false);
         // A program that starts waits for this thread.
         varve_sys::thread_priority(-20);
         // It connects, says what it wants, and only then waits: one change of threads there and one back.
@@ -298,9 +301,15 @@ impl Server {
         (is_ready(0), is_ready(1))
     }
 
-    /// Takes some of those who have connected; whether a rest is due, as only strangers have.
+    /// Takes some of those who have connected; whether a rest is due, as only strangers have, or as descriptors are short.
     fn take_new(&mut self) -> bool {
         let mut strangers = 0;
+        // Descriptors are given from the lowest number on.
+        let next = self.listener.as_fd().try_clone_to_owned();
+        let next = next.ok().and_then(|fd| u64::try_from(fd.as_raw_fd()).ok());
+        if next.is_none_or(|next| next + RESERVED_DESCRIPTORS >= self.max_descriptors) {
+            return true;
+        }
         for _ in 0..BATCH {
             let peer = match self.listener.accept() {
                 Ok(Some(peer)) => peer,
@@ -311,7 +320,6 @@ impl Server {
                     break;
                 }
             };
-            // Descriptors are given from the lowest number on.
             let number = u64::try_from(peer.as_fd().as_raw_fd()).unwrap_or(0);
             let is_scarce = number + SPARE_DESCRIPTORS >= self.max_descriptors;
             let image = match self.image_of(&peer) {
@@ -430,7 +438,9 @@ impl Server {
                 let _ = self.say.send(Arrival::Operations { pid, image, reader });
                 peer.give(Kind::Operations, bytes, &[memory.as_fd()])
             }
-            Kind::Handler => return Err(io::ErrorKind::Unsupported.into()),
+            Kind::Handler | Kind::Placing | Kind::Site => {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
         };
         answered.kinds.push(hello.kind);
         given.map_err(io::Error::other)

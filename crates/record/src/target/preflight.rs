@@ -2,7 +2,8 @@
 //! trace, nor touch a process.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +51,10 @@ pub(crate) fn check_process(pid: Pid) -> Result<(), RecordError> {
     PidFd::open(pid).map_err(|_| RecordError::NoProcess(pid))?;
     if varve_sys::is_kernel_thread(pid) {
         return Err(RecordError::KernelThread(pid));
+    }
+    // Its memory went with its executable, and it has not been waited for yet.
+    if varve_sys::exe(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+        return Err(RecordError::Ending(pid));
     }
     if crate::target::is_ancestor_of_ours(pid) {
         return Err(RecordError::Ourselves(pid));
@@ -113,6 +118,23 @@ pub fn gains_rights(command: &[OsString]) -> bool {
     let group_bits = libc::S_ISGID | libc::S_IXGRP;
     let other_group = has(group_bits) && meta.gid() != rustix::process::getgid().as_raw();
     other_user || other_group
+}
+
+/// Whether a file is a 32-bit program (`EI_CLASS` of ELF's header).
+pub(crate) fn has_32_bits(path: &Path) -> bool {
+    const CLASS: usize = 4;
+    const CLASS_32: u8 = 1;
+    let mut start = [0; CLASS + 1];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start.starts_with(b"\x7fELF") && start[CLASS] == CLASS_32
+}
+
+/// Whether the command is a 32-bit program: the dynamic linker can load no 64-bit library into it, and says so to its user.
+pub fn has_other_bits(command: &[OsString]) -> bool {
+    let program = command.first().map(Path::new);
+    program
+        .and_then(found)
+        .is_some_and(|path| has_32_bits(&path))
 }
 
 /// The file that a shell would run for that name.

@@ -12,7 +12,7 @@ use crate::RecordError;
 
 /// A folder of the recorder's, removed on drop.
 #[derive(Debug)]
-pub(crate) struct RunFolder {
+pub struct RunFolder {
     path: PathBuf,
     secret: PathBuf,
     /// Tells that the folder is in use.
@@ -24,7 +24,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// Where there is no place for it.
-    pub(crate) fn create(
+    pub fn create(
         mut tell: impl FnMut(&Path) -> Result<(), RecordError>,
     ) -> Result<RunFolder, RecordError> {
         let mut last = None;
@@ -59,12 +59,13 @@ impl RunFolder {
         })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The folder whose name only the target is told.
-    pub(crate) fn secret(&self) -> &Path {
+    pub fn secret(&self) -> &Path {
         &self.secret
     }
 }

@@ -119,10 +119,10 @@ fn pack(data: &[u8], room: usize) -> std::io::Result<Packed> {
 }
 
 #[derive(Default)]
-struct Columns(Vec<u8>);
+pub(super) struct Columns(Vec<u8>);
 
 impl Columns {
-    fn bytes(&mut self, values: impl Iterator<Item = u8>) -> Column {
+    pub(super) fn bytes(&mut self, values: impl Iterator<Item = u8>) -> Column {
         let offset = self.0.len();
         self.0.extend(values);
         Column {
@@ -181,6 +181,8 @@ fn encode(report: &HtmlReport) -> Result<Vec<u8>, HtmlError> {
         samples: report.samples.as_ref(),
         counts: report.counts.as_ref(),
         sharing: report.sharing.as_ref(),
+        alloc: report.alloc.as_ref(),
+        opens: report.opens,
         unknown,
         bins: Bins {
             count: map.grids.time_bins,
@@ -193,6 +195,8 @@ fn encode(report: &HtmlReport) -> Result<Vec<u8>, HtmlError> {
             .resident
             .as_ref()
             .map(|r| columns.deltas(r.iter().map(|p| p.0))),
+        phases: &report.phases,
+        omitted_phases: report.omitted_phases,
         processes: &report.processes,
         threads: threads.collect(),
         lanes,
@@ -201,12 +205,32 @@ fn encode(report: &HtmlReport) -> Result<Vec<u8>, HtmlError> {
         omitted_groups: report.omitted_groups,
         findings: &report.findings,
     };
-    let json = serde_json::to_vec(&head)?;
+    Ok(joined(&serde_json::to_vec(&head)?, &columns))
+}
+
+/// The length of the JSON, the JSON, and the columns.
+fn joined(json: &[u8], columns: &Columns) -> Vec<u8> {
     let mut out = Vec::with_capacity(4 + json.len() + columns.0.len());
     out.extend(u32::try_from(json.len()).unwrap_or(u32::MAX).to_le_bytes());
     out.extend(json);
-    out.extend(columns.0);
-    Ok(out)
+    out.extend(&columns.0);
+    out
+}
+
+/// Writes a page with this data, however large it is.
+pub(super) fn write_packed(
+    json: &[u8],
+    columns: &Columns,
+    out: &mut impl Write,
+) -> Result<(), HtmlError> {
+    let (head, tail) = TEMPLATE.split_once(PLACE).ok_or(HtmlError::Template)?;
+    let mut zlib = ZlibEncoder::new(Vec::new(), Compression::new(6));
+    zlib.write_all(&joined(json, columns))?;
+    let text = base64::engine::general_purpose::STANDARD.encode(zlib.finish()?);
+    for part in [head, &text, tail] {
+        out.write_all(part.as_bytes())?;
+    }
+    Ok(())
 }
 
 fn lane_head<'a>(map: &Map, lane: &'a Lane, columns: &mut Columns) -> payload::Lane<'a> {
@@ -256,7 +280,7 @@ fn lane_head<'a>(map: &Map, lane: &'a Lane, columns: &mut Columns) -> payload::L
 }
 
 /// The square root of `part / whole` on 0..=255: fine where it is cold. Never 0 where anything was touched.
-fn root_share(part: u64, whole: u64) -> u8 {
+pub(super) fn root_share(part: u64, whole: u64) -> u8 {
     if part == 0 {
         return 0;
     }

@@ -8,6 +8,8 @@ use varve_analyse::{CountUse, Group, Known, ProcessUse, SampleUse, SharingUse, S
 use varve_model::{Address, Bytes, Duration, ObjectKind, Pages, Pid, Tid, Time};
 use varve_trace::ClockUnit;
 
+use super::diff::DiffPage;
+use super::{AllocPage, View};
 use crate::map::Segment;
 
 /// All of it. Moments are nanoseconds since the start of the trace.
@@ -24,6 +26,10 @@ pub(super) struct Payload<'a> {
     pub(super) counts: Option<&'a CountUse>,
     /// Who uses what; null where no thread of an access is known.
     pub(super) sharing: Option<&'a SharingUse>,
+    /// What is said of the allocator; null where no operations were recorded, or a part of the trace is shown.
+    pub(super) alloc: Option<&'a AllocPage>,
+    /// What is shown first.
+    pub(super) opens: View,
     /// What this trace cannot show, a sentence each.
     pub(super) unknown: Vec<String>,
     pub(super) bins: Bins,
@@ -33,6 +39,10 @@ pub(super) struct Payload<'a> {
     pub(super) working_set: Column,
     /// The same of resident pages; null where they were not recorded.
     pub(super) resident: Option<Column>,
+    /// The phases and events that the program named, in the order in which they came first.
+    pub(super) phases: &'a [PhaseBand],
+    /// Those that the list leaves out.
+    pub(super) omitted_phases: u64,
     pub(super) processes: &'a [ProcessUse],
     /// All threads that others refer to by position.
     pub(super) threads: Vec<Thread>,
@@ -134,6 +144,25 @@ pub struct TraceSummary {
     pub losses: BTreeMap<String, u64>,
     /// Whether the trace distinguishes writes.
     pub written_known: bool,
+}
+
+/// A phase that the program named, or all events of one name.
+#[derive(Clone, Debug, Default, Serialize, TS)]
+pub struct PhaseBand {
+    /// What the program calls it.
+    pub name: String,
+    /// Whether it is an event, which takes no time.
+    pub is_event: bool,
+    /// How often it ran, or happened.
+    pub times: u64,
+    /// How many of these the program did not end.
+    pub open: u64,
+    /// The time of all of them, on all threads.
+    pub total_ns: Duration,
+    /// Distinct pages touched in the intervals that overlap with it.
+    pub touched_pages: Known<Pages>,
+    /// When it ran: first and last microsecond, on the clock of the map, in order, without overlap. Runs close together are one.
+    pub spans: Vec<[u64; 2]>,
 }
 
 /// What recording cost.
@@ -262,6 +291,7 @@ pub fn types() -> String {
         texts: BTreeMap::new(),
     };
     all.visit::<Payload<'static>>();
+    all.visit::<DiffPage>();
     let head =
         "// Written by `make types` from the Rust types in crates/report/src/html/payload.rs.\n";
     std::iter::once(head.to_owned())

@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use varve_analyse::{Analysis, CountUse, Group, ObjectUse, SampleUse, SharingUse, Writes, format};
+use varve_analyse::{
+    Analysis, CountUse, Group, ObjectUse, PhaseUse, SampleUse, SharingUse, Writes, format,
+};
 use varve_model::{
     Backend, Capability, ObjectId, ObjectKind, PageRange, Pages, Pid, SiteId, Tid, Time,
 };
@@ -11,7 +13,8 @@ use varve_trace::tables::{ObjectRow, SiteRow};
 use varve_trace::{Trace, TraceError};
 
 use super::{
-    Finding, Footprint, Frame, GroupRow, HtmlReport, Object, Overhead, Stack, TraceSummary,
+    AllocPage, Finding, Footprint, Frame, GroupRow, HtmlReport, Object, Overhead, PhaseBand, Stack,
+    TraceSummary, View,
 };
 use crate::map::Map;
 use crate::text::{command_line, lengths};
@@ -27,6 +30,9 @@ const STACKS: usize = 4;
 const LIST_ROWS: usize = 200;
 const CHAINS: usize = 3000;
 const SHARED_ROWS: usize = 60;
+/// Phases and events with a band above the map.
+const PHASES: usize = 24;
+const EVENTS: usize = 24;
 
 /// Threads by process and id, and where each stands in the list of the page.
 type Threads = HashMap<(Pid, Tid), u16>;
@@ -39,6 +45,16 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
     let f = &analysis.footprint;
     let listed = Listed::of(analysis);
     let (groups, objects) = tables(trace, analysis, &map, &listed)?;
+    let mut unknown = analysis.unknown.clone();
+    let alloc = match analysis.trace.selected {
+        None => AllocPage::from_trace(trace, analysis)?,
+        // Its rows are sums of all, and have no objects.
+        Some(_) => None,
+    };
+    if alloc.is_none() && trace.has_operations() {
+        unknown.push("What the allocator did in the chosen part: its figures are of whole runs, which a report without filters shows.".into());
+    }
+    let (phases, omitted_phases) = phases(analysis, &map);
     Ok(HtmlReport {
         samples: analysis.samples.as_ref().map(shown_samples),
         counts: analysis.counts.as_ref().map(shown_counts),
@@ -58,7 +74,11 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
             possibly_others_pages: f.possibly_others_pages.clone(),
             possibly_others_page_touches: f.possibly_others_page_touches.clone(),
         },
-        unknown: analysis.unknown.clone(),
+        alloc,
+        opens: View::default(),
+        unknown,
+        phases,
+        omitted_phases,
         processes: analysis.processes.clone(),
         findings: findings(analysis, &listed),
         groups,
@@ -66,6 +86,36 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
         omitted_groups: analysis.groups.len().saturating_sub(GROUPS) as u64,
         map,
     })
+}
+
+/// The phases that take longest, and the events that come first, in the order of the analysis; how many more there are in what the page shows.
+fn phases(analysis: &Analysis, map: &Map) -> (Vec<PhaseBand>, u64) {
+    let until = map.edges.last().map_or(0, |t| t.0);
+    let band = |phase: &PhaseUse| PhaseBand {
+        name: phase.name.clone(),
+        is_event: phase.kind == "event",
+        times: phase.times,
+        open: phase.open,
+        total_ns: phase.total_ns,
+        touched_pages: phase.touched_pages.clone(),
+        spans: phase
+            .spans
+            .iter()
+            .filter(|span| span.end >= map.start)
+            .map(|span| [span.start, span.end].map(|t| t.0.saturating_sub(map.start.0)))
+            .filter(|[from, _]| *from <= until)
+            .map(|span| span.map(|t| t.min(until) / 1000))
+            .collect(),
+    };
+    let all = analysis.phases.iter().map(band).enumerate();
+    let (mut events, mut phases): (Vec<_>, Vec<_>) = all
+        .filter(|(_, band)| !band.spans.is_empty())
+        .partition(|(_, band)| band.is_event);
+    phases.sort_by_key(|(_, band)| Reverse(band.total_ns));
+    let omitted = cut(&mut phases, PHASES) + cut(&mut events, EVENTS);
+    phases.append(&mut events);
+    phases.sort_by_key(|(at, _)| *at);
+    (phases.into_iter().map(|(_, band)| band).collect(), omitted)
 }
 
 /// The samples, as much as a page can show.

@@ -1,6 +1,6 @@
 //! What `varve alloc report` prints: the verdict first, then tables.
 
-use varve_alloc::{Answer, BlockSite, Estimate, Judgement, Memory, Moment, Share};
+use varve_alloc::{Answer, Judgement, Memory, Moment, Share};
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
@@ -10,6 +10,8 @@ use super::table::{ABSENT, Align, Table};
 
 /// Rows of each table, where not all are asked for.
 const ROWS: usize = 8;
+/// A share of a mean from which its error is said.
+const MUCH_ERROR: f64 = 0.1;
 /// Bars of the time line.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -21,16 +23,17 @@ pub fn render(of: &Judgement, width: usize, color: bool, whole: bool) -> String 
     verdict(&mut page, of);
     time(&mut page, of);
     memory(&mut page, of);
+    super::alloc_pages::render(&mut page, of, rows);
     operations(&mut page, of);
     kernel(&mut page, of, rows);
     sites(&mut page, of, rows);
-    blocks(&mut page, of, rows);
+    super::alloc_blocks::render(&mut page, of, rows);
     classes(&mut page, of, rows);
     threads(&mut page, of, rows);
     page.text
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format::percent((share.clamp(0.0, 1.0) * 1e9) as u64, 1_000_000_000)
 }
 
@@ -38,6 +41,14 @@ fn time_of(ns: f64) -> String {
     match ns {
         ns if ns < 1000.0 => format!("{ns:.0} ns"),
         ns => format::duration(Duration(ns as u64)),
+    }
+}
+
+/// A mean, and how far off it may be where that is much.
+fn with_error(ns: f64, error: f64) -> String {
+    match error > MUCH_ERROR {
+        true => format!("{} ± {}", time_of(ns), time_of(ns * error)),
+        false => time_of(ns),
     }
 }
 
@@ -61,6 +72,17 @@ fn verdict(page: &mut Page, of: &Judgement) {
             &diagnosis.evidence,
             &diagnosis.advice,
         );
+    }
+    if of.trace.attached {
+        page.gap();
+        page.wrapped(
+            "The program ran before it was recorded: blocks that it had then are not among its memory, and frees of them have no known size.",
+            Tone::Notice,
+        );
+    }
+    for note in &of.trace.notes {
+        page.gap();
+        page.wrapped(note, Tone::Notice);
     }
     if of.trace.lost > 0 {
         page.gap();
@@ -118,15 +140,35 @@ fn time(page: &mut Page, of: &Judgement) {
             format::duration(t.counting_ns)
         ),
     );
+    if let Some(spinning) = t.spinning.filter(|spinning| spinning.share > 0.0) {
+        page.labelled(
+            "spinning",
+            Tone::Plain,
+            &format!(
+                "{} of the CPU time in loops within operations that wait for another thread",
+                share(Some(spinning))
+            ),
+        );
+    }
     page.labelled(
         "recording",
         Tone::Faint,
         &format!(
-            "a system call of any program took {} meanwhile, {} before",
+            "{}a system call of any program took {} meanwhile, {} before",
+            of.trace.probe_ns.map_or_else(String::new, |longer| format!(
+                "each operation took {} longer, which is left out of its time, so that times below that are rough; ",
+                format::duration(longer)
+            )),
             format::duration(of.trace.call_ns),
             format::duration(of.trace.plain_call_ns)
         ),
     );
+    // What lies within what a probe takes is the error of what was left out.
+    let least = of.trace.probe_ns.unwrap_or_default();
+    let known = |time: Duration| match time < least {
+        true => format!("< {}", format::duration(least)),
+        false => format::duration(time),
+    };
     let mut table = Table::new(&[
         ("time of", Align::Name),
         ("timed", Align::Right),
@@ -139,10 +181,13 @@ fn time(page: &mut Page, of: &Judgement) {
         table.row([
             kind.clone(),
             format::count(figures.timed),
-            time_of(figures.mean_ns),
-            format::duration(figures.p50_ns),
-            format::duration(figures.p99_ns),
-            format::duration(figures.max_ns),
+            with_error(
+                figures.mean_ns,
+                figures.mean_error_ns / figures.mean_ns.max(1.0),
+            ),
+            known(figures.p50_ns),
+            known(figures.p99_ns),
+            known(figures.max_ns),
         ]);
     }
     page.table(&table);
@@ -163,10 +208,16 @@ fn memory(page: &mut Page, of: &Judgement) {
         "peak",
         Tone::Plain,
         &format!(
-            "{} asked for, in blocks of {} ({} lost within blocks), after {}",
+            "{} asked for{}, after {}",
             format::bytes(m.peak_requested_bytes),
-            format::bytes(m.peak_usable_bytes),
-            percent(m.internal_fragmentation),
+            match (m.peak_usable_bytes, m.internal_fragmentation) {
+                (Some(usable), Some(lost)) => format!(
+                    ", in blocks of {} ({} lost within blocks)",
+                    format::bytes(usable),
+                    percent(lost)
+                ),
+                _ => " (how large its blocks are the allocator does not say)".to_owned(),
+            },
             format::duration(m.peak_ns)
         ),
     );
@@ -187,11 +238,14 @@ fn memory(page: &mut Page, of: &Judgement) {
             format::counted(m.end_blocks, "block")
         ),
     );
-    page.labelled(
-        "counting",
-        Tone::Faint,
-        &format!("took {} in the process", format::bytes(m.own_bytes)),
-    );
+    match of.trace.probe_ns {
+        Some(_) => page.labelled("counting", Tone::Faint, "took no memory in the process"),
+        None => page.labelled(
+            "counting",
+            Tone::Faint,
+            &format!("took {} in the process", format::bytes(m.own_bytes)),
+        ),
+    }
     if m.over_time.len() > 2 {
         line(page, "asked for", &m.over_time, |moment| {
             Some(moment.requested_bytes)
@@ -278,7 +332,10 @@ fn operations(page: &mut Page, of: &Judgement) {
             name.clone(),
             format::count(o.count),
             format::bytes(o.requested_bytes),
-            format::percent(o.fresh, o.count),
+            o.fresh.map_or_else(
+                || ABSENT.to_owned(),
+                |fresh| format::percent(fresh, o.count),
+            ),
             format::percent(o.parallel, o.count),
             match o.failed {
                 0 => ABSENT.to_owned(),
@@ -286,7 +343,7 @@ fn operations(page: &mut Page, of: &Judgement) {
             },
             match o.timed {
                 0 => ABSENT.to_owned(),
-                _ => time_of(o.mean_ns),
+                _ => with_error(o.mean_ns, o.time_error),
             },
             format::duration(o.time_ns),
         ]);
@@ -301,11 +358,16 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
         "page faults",
         Tone::Plain,
         &format!(
-            "{} within operations, {} elsewhere",
+            "{} within operations, {} elsewhere{}",
             format::count(f.inside),
-            format::count(f.outside)
+            format::count(f.outside),
+            f.behind.map_or_else(String::new, |behind| format!(
+                ", {} of these first touches of memory that the allocator had mapped",
+                format::count(behind)
+            )),
         ),
     );
+    lock_waits(page, of);
     if of.syscalls.is_empty() {
         page.line("No operation made a system call.");
         return;
@@ -334,6 +396,44 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
     page.more(of.syscalls.len(), rows, 0);
 }
 
+fn lock_waits(page: &mut Page, of: &Judgement) {
+    let Some(lock) = &of.mmap_lock else {
+        return;
+    };
+    let inside = match lock.waits {
+        0 => "no operation waited for it".to_owned(),
+        waits => format!(
+            "operations waited for it {}, {} in all{}",
+            format::counted(waits, "time"),
+            format::duration(lock.time_ns),
+            match lock.spun_ns {
+                Duration(0) => String::new(),
+                spun => format!(" ({} of it without sleeping)", format::duration(spun)),
+            }
+        ),
+    };
+    let outside = match lock.outside {
+        0 => String::new(),
+        outside => format!(
+            "; the program elsewhere {}, {} in all",
+            format::counted(outside, "time"),
+            format::duration(lock.outside_ns)
+        ),
+    };
+    let others = match lock.others_ns {
+        Duration(0) => String::new(),
+        others => format!(
+            "; {} more while other processes held it, such as a recorder",
+            format::duration(others)
+        ),
+    };
+    page.labelled(
+        "mmap_lock",
+        Tone::Plain,
+        &format!("{inside}{outside}{others}"),
+    );
+}
+
 fn sites(page: &mut Page, of: &Judgement, rows: usize) {
     page.heading("Callers");
     let mut table = Table::new(&[
@@ -360,125 +460,9 @@ fn sites(page: &mut Page, of: &Judgement, rows: usize) {
     page.more(of.sites.len(), rows, 0);
 }
 
-fn estimate(of: &Estimate) -> String {
-    match of.bytes {
-        Bytes(0) => ABSENT.to_owned(),
-        bytes => format!(
-            "{} ± {}",
-            format::bytes(bytes),
-            format::bytes(of.error_bytes)
-        ),
-    }
-}
-
-/// Where a stack begins, and who called that.
-fn place(of: &BlockSite) -> String {
-    let name = |frame: &String| frame.split(" (").next().unwrap_or(frame).to_owned();
-    let first = of.stack.first().map(name).unwrap_or_default();
-    let caller = of.stack.iter().skip(1).map(name).find(|n| *n != first);
-    match caller {
-        Some(caller) => format!("{} < {caller}", of.label),
-        None => of.label.clone(),
-    }
-}
-
-/// Of fewer sampled blocks nothing is said by call stack.
-const FEW_SAMPLES: u64 = 20;
-
-/// What lives, by the stacks that allocated it.
-fn blocks(page: &mut Page, of: &Judgement, rows: usize) {
-    let blocks = &of.blocks;
-    if blocks.sample_bytes == Bytes(0) {
-        return;
-    }
-    page.heading("Blocks");
-    let Some(shown) = blocks.sites.first() else {
-        page.line("No block was sampled: the program allocated little.");
-        return;
-    };
-    page.labelled(
-        "sampled",
-        Tone::Faint,
-        &format!(
-            "{} of {}, one to {} of allocations; errors hold with 95 % confidence",
-            format::counted(blocks.samples, "block"),
-            match of.processes.len() {
-                0 | 1 => "the process".to_owned(),
-                all => format!("all {all} processes together, each up to its end"),
-            },
-            format::bytes(blocks.sample_bytes)
-        ),
-    );
-    if blocks.samples < FEW_SAMPLES {
-        page.wrapped(
-            "That is too few for figures by call stack: take more, such as `varve alloc record --sample-every 16KiB`.",
-            Tone::Notice,
-        );
-    }
-    page.labelled("allocated", Tone::Plain, &estimate(&blocks.allocated));
-    page.labelled(
-        "at the peak",
-        Tone::Plain,
-        &format!(
-            "{}, after {}",
-            estimate(&blocks.at_peak),
-            format::duration(blocks.peak_ns)
-        ),
-    );
-    page.labelled("never freed", Tone::Plain, &estimate(&blocks.never_freed));
-    if blocks.samples < FEW_SAMPLES {
-        return;
-    }
-    let pages = shown.idle.is_some();
-    let mut columns = vec![
-        ("allocated by", Align::Name),
-        ("in all", Align::Right),
-        ("at the peak", Align::Right),
-        ("never freed", Align::Right),
-        ("lived", Align::Right),
-        ("under 1 ms", Align::Right),
-        ("freed elsewhere", Align::Right),
-    ];
-    if pages {
-        columns.push(("idle for 1 s", Align::Right));
-    }
-    let mut table = Table::new(&columns);
-    for site in blocks.sites.iter().take(rows) {
-        let mut row = vec![
-            place(site),
-            format::bytes(site.allocated.bytes),
-            format::bytes(site.at_peak.bytes),
-            estimate(&site.never_freed),
-            site.lifetime_p50_ns
-                .map_or_else(|| ABSENT.to_owned(), format::duration),
-            percent(site.short_lived),
-            percent(site.freed_elsewhere),
-        ];
-        if let Some(idle) = site.idle {
-            let bytes = [idle.ten_seconds, idle.minute, idle.longer, idle.never];
-            let bytes = Bytes(bytes.iter().map(|b| b.0).sum());
-            row.push(format::bytes(bytes));
-        }
-        table.row(row);
-    }
-    page.table(&table);
-    page.more(blocks.sites.len(), rows, 0);
-    page.labelled(
-        "columns",
-        Tone::Faint,
-        &format!(
-            "lived: half of the bytes that were freed no longer; under 1 ms: the share of all bytes; freed elsewhere: by another thread, of what was freed{}. Whole call stacks: --json, or --folded for flame graphs.",
-            match pages {
-                true => "; idle for 1 s: never freed, and not touched in the last second",
-                false => "",
-            }
-        ),
-    );
-}
-
 fn classes(page: &mut Page, of: &Judgement, rows: usize) {
     let mut classes: Vec<_> = of.classes.iter().filter(|c| c.count > 0).collect();
-    classes.sort_by_key(|c| std::cmp::Reverse(c.usable_bytes));
+    classes.sort_by_key(|c| std::cmp::Reverse((c.usable_bytes, c.requested_bytes)));
     let shown = rows.min(classes.len());
     let all = classes.len();
     classes.truncate(shown);
@@ -501,10 +485,15 @@ fn classes(page: &mut Page, of: &Judgement, rows: usize) {
             format::count(class.count),
             format::count(class.freed),
             format::bytes(class.requested_bytes),
-            format::bytes(class.usable_bytes),
-            format::percent(
-                class.usable_bytes.0.saturating_sub(class.requested_bytes.0),
-                class.usable_bytes.0,
+            class
+                .usable_bytes
+                .map_or_else(|| ABSENT.to_owned(), format::bytes),
+            class.usable_bytes.map_or_else(
+                || ABSENT.to_owned(),
+                |usable| {
+                    let lost = usable.0.saturating_sub(class.requested_bytes.0);
+                    format::percent(lost, usable.0)
+                },
             ),
         ]);
     }

@@ -114,7 +114,7 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
     // A twentieth is worth a word.
     if unowned.touched_pages.0.saturating_mul(20) >= pages && pages > 0 {
         parts.push(format!(
-            "{} of it belong to no known object",
+            "{} of it belongs to no known object",
             format::percent(unowned.touched_pages.0, pages)
         ));
     }

@@ -107,6 +107,13 @@ impl Page {
         }
     }
 
+    /// A word in the margin and text beside it, in one line.
+    pub(super) fn marked_line(&mut self, tone: Tone, label: &str, text: &str) {
+        let margin = " ".repeat(MARGIN - label.len().min(MARGIN));
+        let line = format!("{}{margin}{text}", self.paint(label, tone));
+        self.line(&line);
+    }
+
     /// The same in so many lines at most, cut where the last ends.
     pub(super) fn labelled_within(&mut self, label: &str, tone: Tone, text: &str, lines: usize) {
         let text = within(text, self.width - MARGIN, lines);

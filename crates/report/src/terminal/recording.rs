@@ -76,9 +76,11 @@ fn how(a: &Analysis) -> String {
         let whole = format::duration(trace.whole_ns);
         time += &format!(" from {} on, of {whole}", format::duration(from));
     }
-    let paused = match trace.paused_ns.0 {
-        0 => String::new(),
-        _ => format!(" (paused for {} of it)", format::duration(trace.paused_ns)),
+    let paused = format::duration(trace.paused_ns);
+    let paused = match (trace.paused_ns.0, &trace.selected) {
+        (0, _) => String::new(),
+        (_, Some(_)) => format!(" (without {paused} within it)"),
+        (_, None) => format!(" (paused for {paused} of it)"),
     };
     format!(
         "{time} {how}{paused}{intervals}, backend {}{}",
@@ -140,7 +142,7 @@ fn cost(a: &Analysis, cost: &Overhead) -> String {
             "target held {} ({} of the time, longest {}; all threads stood still for {}){}",
             format::duration(cost.held_ns),
             format::percent(cost.held_ns.0, trace.recorded_ns().0),
-            format::duration(cost.longest_hold_ns),
+            cost.longest_hold(),
             format::duration(cost.stood_ns),
             held_by(&trace.hold)
         ),
@@ -207,7 +209,7 @@ pub(super) fn brief(page: &mut Page, a: &Analysis, lines: usize) {
             (false, Some(slowdown)) => format!(
                 "{}; longest hold {}",
                 slowdown.in_words(),
-                format::duration(cost.longest_hold_ns)
+                cost.longest_hold()
             ),
             (false, None) => format!(
                 "target held {} ({} of the time){}, recorder used {} of CPU",

@@ -31,7 +31,7 @@ fn payload(page: &[u8]) -> Value {
 fn manifest() -> Manifest {
     let text = serde_json::json!({
         "format": "varve-trace", "version": 1, "varve": "0.1.0", "state": "finished", "backend": "exact",
-        "capabilities": ["touches", "resident", "faults", "overhead", "machine", "places", "lives", "superset", "heap_objects", "counts", "exact_counts", "emulated"],
+        "capabilities": ["touches", "resident", "faults", "overhead", "machine", "places", "lives", "superset", "marks", "heap_objects", "counts", "exact_counts", "emulated"],
         "target": {"command": ["./prog"], "pid": 1, "attached": false, "exit_code": 0},
         "options": {"interval": {"fixed": 1_000_000}, "follow": true, "delay_ns": 0, "min_object_bytes": 4096, "thp_never": false, "without": []},
         "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload", "vanish": null},

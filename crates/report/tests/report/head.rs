@@ -70,7 +70,7 @@ fn the_first_screen_warns_of_what_rests_on_little() {
     let screen = first_screen(&a, 100);
     assert!(screen.contains("Hot, by pages touched"), "{screen}");
     assert!(
-        words(&screen).contains("50 % of it belong to no known object"),
+        words(&screen).contains("50 % of it belongs to no known object"),
         "{screen}"
     );
     let touched = a

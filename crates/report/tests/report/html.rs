@@ -2,20 +2,22 @@
 
 use std::fs;
 use std::io::Read;
+use std::path::Path;
 
 use base64::Engine;
 use flate2::read::ZlibDecoder;
 use serde_json::Value;
 use varve_analyse::{
-    Analysis, FindingId, Group, Known, MachineFacts, ObjectUse, Remainder, Reuse, Tail,
+    Analysis, FindingId, Group, Known, MachineFacts, ObjectUse, PhaseUse, Remainder, Reuse, Tail,
     ThreadShare, ThreadUse, Together, Touched, TraceFacts, Usage, Writes,
 };
+use varve_compare::{Run, diff};
 use varve_model::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pages, Pid, Tid, Time,
     TouchSource,
 };
 use varve_objects::Layer;
-use varve_report::html::{HtmlReport, MAX_PAGE_BYTES, from_trace, types, write_html};
+use varve_report::html::{HtmlReport, MAX_PAGE_BYTES, from_trace, types, write_diff, write_html};
 use varve_report::map::Map;
 use varve_trace::tables::{
     FaultRow, IntervalRow, MappingRow, ObjectRow, ProcessRow, ThreadRow, TouchRow,
@@ -78,6 +80,11 @@ impl Decoded {
             .collect()
     }
 
+    /// How often the page ends a script.
+    pub(crate) fn scripts(&self) -> usize {
+        self.page.matches("</script>").count()
+    }
+
     pub(crate) fn lane(&self, title: &str) -> &Value {
         let lanes = self.json["lanes"].as_array().unwrap();
         lanes
@@ -106,6 +113,26 @@ fn the_types_of_the_page_are_those_of_the_data() {
         committed == types(),
         "web/src/payload.gen.ts is older than the Rust types; hint: make types"
     );
+}
+
+fn phase(name: &str, spans: Vec<(u64, u64)>) -> PhaseUse {
+    let is_event = spans.iter().all(|(from, to)| from == to);
+    let not_counted = || Known::Absent("not counted".to_owned());
+    PhaseUse {
+        name: name.into(),
+        kind: if is_event { "event" } else { "phase" }.into(),
+        times: spans.len() as u64,
+        open: 0,
+        first_ns: Time(spans[0].0),
+        total_ns: Duration(spans.iter().map(|(from, to)| to - from).sum()),
+        processes: 1,
+        threads: 1,
+        intervals: 1,
+        touched_pages: not_counted(),
+        peak_working_set_pages: not_counted(),
+        mean_working_set_pages: not_counted(),
+        spans: spans.iter().map(|&(a, b)| Time(a)..Time(b)).collect(),
+    }
 }
 
 fn manifest() -> Manifest {
@@ -278,6 +305,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         threads: Known::Exact(vec![thread(1, "main"), thread(2, "worker")]),
         objects: objects.map(object).into(),
         omitted: varve_analyse::Omitted::default(),
+        phases: Vec::new(),
         groups: objects.map(object).iter().map(group).collect(),
         unowned: Known::Exact(Remainder {
             touched_pages: Pages(2),
@@ -396,7 +424,20 @@ fn a_trace_becomes_cells() {
     write_table::<MappingRow>(writer.folder(), &[]).unwrap();
     write_table::<ProcessRow>(writer.folder(), &[]).unwrap();
 
-    let analysis = analysis(&intervals);
+    let mut analysis = analysis(&intervals);
+    let end = intervals.last().unwrap().end_ns.0;
+    let long = vec![(2 * ms, 4 * ms), (6 * ms, end + ms)];
+    analysis.phases = vec![
+        phase("load <b>", long),
+        phase("later", vec![(end + 1, end + ms)]),
+    ];
+    // The page has room for so many, the longest; the first event is over before the first interval.
+    analysis
+        .phases
+        .extend((0..30).map(|i| phase(&format!("short {i}"), vec![(9 * ms + i, 9 * ms + i + 1)])));
+    analysis
+        .phases
+        .extend((0..30).map(|i| phase(&format!("event {i}"), vec![(i * ms, i * ms)])));
     let mut last = 0.0;
     let trace = Trace::open(&path).unwrap();
     let map = Map::of(&trace, &analysis, |share| last = share).unwrap();
@@ -407,8 +448,28 @@ fn a_trace_becomes_cells() {
         "a page with two sources counts once"
     );
     assert_eq!(map.grids.unowned, 2);
+    a_difference_becomes_cells(&path, &trace, &analysis, &map);
     let report = from_trace(&trace, &analysis, map).unwrap();
     let decoded = page_of(report);
+
+    let phases = decoded.json["phases"].as_array().unwrap();
+    assert_eq!(phases[0]["name"], "load <b>");
+    assert_eq!(
+        phases[0]["spans"],
+        serde_json::json!([[1000, 3000], [5000, (end - ms) / 1000]])
+    );
+    let named = |prefix| {
+        let has = |p: &&Value| p["name"].as_str().unwrap().starts_with(prefix);
+        phases.iter().filter(has).count()
+    };
+    assert_eq!(
+        (named("short"), named("event"), named("later")),
+        (23, 24, 0)
+    );
+    // Seven of the short ones, five of the events: one happened before the first interval.
+    assert_eq!(decoded.json["omitted_phases"], 7 + 5);
+    assert_eq!(phases[47]["name"], "event 24");
+    assert_eq!(phases[47]["spans"], serde_json::json!([[23_000, 23_000]]));
 
     assert_eq!(decoded.json["trace"]["command"], "./prog '</script><b>'");
     assert_eq!(
@@ -459,6 +520,42 @@ fn a_trace_becomes_cells() {
     assert_eq!(listed["first_touches"], serde_json::json!([[1, 1]]));
     assert!(listed["written_pages"].is_null());
     assert_eq!(listed["reuse"], serde_json::json!([5, 2, 1, 0]));
+}
+
+/// The same trace on both sides.
+fn a_difference_becomes_cells(path: &Path, trace: &Trace, analysis: &Analysis, map: &Map) {
+    let run = Run::new(path, trace, analysis).unwrap();
+    let sides = std::slice::from_ref(&run);
+    let found = diff(sides, sides);
+    let mut out = Vec::new();
+    write_diff(&found, [map, map], &mut out).unwrap();
+    let page = Decoded::of(out);
+    assert_eq!(page.scripts(), 2, "no text of the traces ends a script");
+    assert_eq!(page.json["differences"], 0);
+    assert_eq!(page.json["titles"]["touched_bytes"], "touched");
+    let columns = page.json["map"]["columns"].as_u64().unwrap() as usize;
+    assert_eq!(page.json["map"]["a_duration_ns"], 40_000_000);
+    let lanes = page.json["map"]["lanes"].as_array().unwrap();
+    assert_eq!(lanes.len(), 3);
+    for lane in lanes {
+        assert_eq!(
+            page.bytes(&lane["a"]["heat"], 1),
+            page.bytes(&lane["b"]["heat"], 1)
+        );
+    }
+    // Eight pages that are all touched in interval 5 of 40: a column is a twelfth of an interval.
+    let rows = page.json["objects"]["rows"].as_array().unwrap();
+    let is_young = |lane: &&Value| rows[lane["row"].as_u64().unwrap() as usize]["a"] == "young";
+    let young = &lanes.iter().find(is_young).unwrap()["a"];
+    assert_eq!(
+        (&young["pages"], &young["address_bins"]),
+        (&8.into(), &8.into())
+    );
+    let heat = page.bytes(&young["heat"], 1);
+    let touched = |column: usize| (0..8).all(|row| heat[row * columns + column] == 255);
+    let which: Vec<usize> = (0..columns).filter(|c| touched(*c)).collect();
+    assert_eq!(which, (60..72).collect::<Vec<_>>());
+    assert_eq!(heat.iter().filter(|v| **v > 0).count(), 8 * 12);
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(crate) fn manifest(kind: Kind) -> Manifest {
         "format": "varve-trace", "version": 1, "varve": "0.1.0",
         "state": if kind == Kind::Incomplete { "recovered" } else { "finished" },
         "backend": if kind == Kind::Imported { "import/damon" } else { "scan" },
-        "capabilities": if kind == Kind::Imported { serde_json::json!(["touches", "places", "lives"]) } else { serde_json::json!(["touches", "resident", "faults", "overhead", "machine", "places", "lives", "superset", "heap_objects"]) },
+        "capabilities": if kind == Kind::Imported { serde_json::json!(["touches", "places", "lives"]) } else { serde_json::json!(["touches", "resident", "faults", "overhead", "machine", "places", "lives", "superset", "marks", "heap_objects"]) },
         "target": {"command": ["./solver", "--grid", "64"], "pid": 42, "attached": false, "exit_code": 0},
         "options": {"interval": {"fixed": STEP}, "follow": true, "delay_ns": 0, "min_object_bytes": 4096, "thp_never": false, "without": []},
         "features": {"writes": null, "page_flags": true, "hold": "cgroup", "objects": "preload", "vanish": null},

@@ -6,6 +6,7 @@
     clippy::undocumented_unsafe_blocks
 )]
 
+mod alloc_page;
 mod exact_page;
 mod head;
 mod html;

@@ -101,6 +101,7 @@ pub(crate) fn changed(kind: Kind, change: impl Fn(&mut Analysis)) -> String {
 #[test]
 fn lines_of_code_are_shown_where_no_access_is_known() {
     let line = || LineTime {
+        function_line: None,
         function: Some("fill".into()),
         file: Some("/src/solver.c".into()),
         line: Some(7),

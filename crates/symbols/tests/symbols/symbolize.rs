@@ -143,6 +143,93 @@ fn lines_and_inlined_calls_agree_with_addr2line() {
     assert!(compared > 40 && inlined > 3, "{compared} {inlined}");
 }
 
+const LAMBDAS: &str = r#"
+#include <cstdlib>
+static char *volatile kept;
+
+struct Counter {
+    int base;
+    [[gnu::noinline]] int operator()(int n) const {
+        kept = (char *)malloc(n + base); // method
+        return base;
+    }
+};
+
+template <class F> [[gnu::noinline]] int twice(F f) { return f(1) + f(2); }
+
+int main(int argc, char **) {
+    auto outer = [&](int n) { // outer
+        kept = (char *)malloc(n); // in outer
+        auto inner = [argc] { // inner
+
+            kept = (char *)malloc(argc); // in inner
+            return argc;
+        };
+        return inner();
+    };
+    return twice(outer) + Counter{argc}(3);
+}
+"#;
+
+/// GCC says where a lambda begins of its type alone. The lines are those of the source.
+#[test]
+fn lambdas_begin_where_they_are_written() {
+    let line = |mark: &str| {
+        let at = LAMBDAS.lines().position(|line| line.ends_with(mark));
+        at.unwrap() as u32 + 1
+    };
+    let folder = tempfile::tempdir().unwrap();
+    for compiler in ["g++", "clang++"].into_iter().filter(|c| exists(c)) {
+        for optimize in ["-O0", "-O2"] {
+            let source = folder.path().join("lambdas.cc");
+            std::fs::write(&source, LAMBDAS).unwrap();
+            let path = folder.path().join("lambdas");
+            must(
+                compiler,
+                &["-g", optimize, text(&source), "-o", text(&path)],
+            );
+            let all = mappings(&path, BIAS);
+            let backs: Vec<u64> = calls(&path, &["main", "operator()", "clE", "twice"])
+                .into_iter()
+                .map(|(_, back)| back + BIAS)
+                .collect();
+            let stacks: Vec<Stack> = backs
+                .iter()
+                .map(|back| Stack {
+                    site: SiteId(0),
+                    pid: Pid(1),
+                    at: None,
+                    frames: vec![Address(0x10), Address(*back)],
+                })
+                .collect();
+            let found: Vec<Frame> =
+                symbolize(&Locator::default(), &AddressSpaces::new(&all), &stacks)
+                    .stacks
+                    .into_iter()
+                    .flatten()
+                    .collect();
+            for (code, begins) in [
+                ("// in outer", line("// outer")),
+                ("// in inner", line("// inner")),
+                ("// method", line("// method") - 1),
+            ] {
+                let there: Vec<&Frame> = found
+                    .iter()
+                    .filter(|frame| frame.line == Some(line(code)))
+                    .collect();
+                assert!(!there.is_empty(), "{compiler} {optimize} {code}: {found:?}");
+                for frame in there {
+                    assert_eq!(
+                        frame.function_line,
+                        Some(begins),
+                        "{compiler} {optimize} {code}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn return_addresses_belong_to_the_call_before_them() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Field, Schema, SchemaRef};
-use varve_model::{Address, Bytes, Duration, Pid, SiteId, Tid, Time};
+use varve_model::{Address, Bytes, Duration, Page, Pid, SiteId, Tid, Time};
 
 use super::{Row, Table};
 use crate::cell::Cell;
@@ -29,10 +29,10 @@ table! {
         count: u64,
         /// Bytes that were asked for, or given back.
         requested_bytes: Bytes,
-        /// Bytes that could be used in those blocks.
-        usable_bytes: Bytes,
-        /// Blocks that began where none had begun before.
-        fresh: u64,
+        /// Bytes that could be used in those blocks; null where the allocator does not say it.
+        usable_bytes: Option<Bytes>,
+        /// Blocks that began where none had begun before; null where probes counted, which do not know it.
+        fresh: Option<u64>,
         /// Operations while the process had several threads that allocate.
         parallel: u64,
         /// Operations that were timed.
@@ -49,7 +49,7 @@ table! {
         time_ns: Time,
         /// The process.
         pid: Pid,
-        /// `fresh` and `reused` (allocations, by whether a block had begun there before), `free`, `realloc` or `aligned`.
+        /// `fresh` and `reused` (allocations, by whether a block had begun there before; `allocation` where probes counted, which do not know it), `free`, `realloc` or `aligned`.
         kind: Cow<'static, str>,
         /// The shortest time of these.
         from_ns: Duration,
@@ -67,15 +67,15 @@ table! {
         time_ns: Time,
         /// The process.
         pid: Pid,
-        /// What was called; null: outside of operations (page faults and clocks alone); `counting`: the preload library was at work on its tables.
+        /// What was called; null: outside of operations (page faults, waits for the lock of mappings and clocks alone); `counting`: the preload library was at work on its tables, or the kernel on its probes.
         operation: Option<String>,
         /// The caller, in `sites`.
         site: Option<SiteId>,
-        /// A system call by its name, `page_fault`, or `clock_user` and `clock_kernel`: the clock of a CPU found a thread at work there.
+        /// A system call by its name; `page_fault`; `first_touch`: a page fault outside of operations at a page of the allocator's that was not there; `mmap_lock`, `mmap_lock_spun` and `mmap_lock_of_others`: waits for the lock of the process's mappings in which the thread slept, kept its CPU, or waited for another process; `clock_user` and `clock_kernel`: the clock of a CPU found a thread at work there; `clock_pause`: of `clock_user`, those at the instruction by which loops that wait pause.
         name: Cow<'static, str>,
         /// How often.
         count: u64,
-        /// How long in all the threads ran or slept in system calls; of clocks, the time that they stand for.
+        /// How long in all the threads ran or slept in system calls and waits; of clocks, the time that they stand for.
         total_ns: Duration,
         /// How long they were ready to run in those calls and had no CPU, because others did.
         queued_ns: Duration,
@@ -95,14 +95,14 @@ table! {
         allocator: String,
         /// Bytes that the program asked for and had not freed.
         requested_bytes: Bytes,
-        /// Bytes that it could use in those blocks.
-        usable_bytes: Bytes,
+        /// Bytes that it could use in those blocks; null where the allocator does not say it.
+        usable_bytes: Option<Bytes>,
         /// Those blocks.
         blocks: u64,
         /// The most of `requested_bytes` up to then.
         peak_requested_bytes: Bytes,
-        /// `usable_bytes` at that moment.
-        peak_usable_bytes: Bytes,
+        /// `usable_bytes` at that moment; null likewise.
+        peak_usable_bytes: Option<Bytes>,
         /// When that was.
         peak_ns: Time,
         /// Resident anonymous memory without Varve's own; null where it could not be read.
@@ -139,5 +139,82 @@ table! {
         bytes: Bytes,
         /// The call stack that allocated it, in `sites`; null as it is freed, and where it is not known.
         site: Option<SiteId>,
+    }
+}
+
+table! {
+    /// How full the resident pages of what an allocator has mapped are with blocks that live, at a moment: all that are full up to the same bound.
+    HeapPagesRow in "heap_pages" growing ["time_ns"] {
+        /// When.
+        time_ns: Time,
+        /// The process.
+        pid: Pid,
+        /// Eighths of a page that are in blocks, at most: 0, 1, 2, 4, 6 or 8; more than the bound before it.
+        eighths: u32,
+        /// Resident pages of 4 KiB.
+        pages: u64,
+        /// Bytes of blocks on them, each block rounded up to 16.
+        live_bytes: Bytes,
+        /// Cache lines with a part of a block.
+        lines: u64,
+        /// Of these pages, those with blocks that several threads allocated, at least: of blocks that begin on one cache line the last one's thread is known.
+        shared_pages: u64,
+    }
+}
+
+table! {
+    /// Resident pages of what an allocator has mapped that blocks fill to a quarter at most, but not to nothing, at the moment when they kept most free memory.
+    SparsePagesRow in "sparse_pages" growing ["page"] {
+        /// When.
+        time_ns: Time,
+        /// The process.
+        pid: Pid,
+        /// The first page.
+        page: Page,
+        /// How many, one behind the other.
+        pages: u32,
+        /// Bytes of blocks on each of them, each block rounded up to 16.
+        live_bytes: u32,
+    }
+}
+
+table! {
+    /// Blocks of a thread that came to lie on a cache line with one of another thread, since the row before with the same thread, operation and site.
+    SharedLineRow in "shared_lines" growing ["time_ns"] {
+        /// When they were read.
+        time_ns: Time,
+        /// The process.
+        pid: Pid,
+        /// The thread.
+        tid: Tid,
+        /// What was called.
+        operation: Cow<'static, str>,
+        /// The caller, in `sites`: a stack of one frame.
+        site: Option<SiteId>,
+        /// Blocks.
+        blocks: u64,
+        /// Of these, in memory that no other thread than the one that had allocated it had freed: the allocator gave the line to both by itself.
+        active: u64,
+    }
+}
+
+table! {
+    /// Small blocks (1 KiB at most) that a thread allocated after it had freed others of their size class, in a sample, since the row before with
+    /// the same thread, operation and site.
+    BlockChoiceRow in "block_choices" growing ["time_ns"] {
+        /// When they were read.
+        time_ns: Time,
+        /// The process.
+        pid: Pid,
+        /// The thread.
+        tid: Tid,
+        /// What was called.
+        operation: Cow<'static, str>,
+        /// The caller, in `sites`: a stack of one frame.
+        site: Option<SiteId>,
+        /// Blocks.
+        blocks: u64,
+        /// Of these, 64 KiB and more away from what was freed since the thread's allocation of that class before, and from that one's block.
+        far: u64,
     }
 }

@@ -214,7 +214,7 @@ proptest! {
         }
         finish_tables(writer.folder(), &mut |_| ()).unwrap();
         each_table!(check_merged(&seeds, &folder));
-        for raw in ["births", "deaths", "stacks", "generated", "objects", "sites", "symbols"] {
+        for raw in ["births", "deaths", "stacks", "generated", "objects", "sites", "symbols", "begun_marks", "ended_marks", "marks"] {
             Destination::from(writer.folder()).remove_parts(raw).unwrap();
         }
         prop_assert!(!folder.join("parts").exists());

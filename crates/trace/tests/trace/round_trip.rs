@@ -126,6 +126,8 @@ fn nested_columns_round_trip() {
         function: Some("f".into()),
         file: None,
         line,
+        column: line.map(|line| line + 1),
+        function_line: None,
         module: Some("m".into()),
         address: Address(9),
     };

@@ -9,6 +9,9 @@ mod report;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use varve_alloc::Judgement;
+use varve_analyse::Analysis;
+use varve_trace::Trace;
 
 use super::Failure;
 
@@ -33,6 +36,15 @@ pub(crate) enum AllocCommand {
     Range(range::AllocRange),
     /// Judge the allocator of a recorded program
     Report(report::AllocReport),
+}
+
+/// What a trace says of its program's allocator; none where it has no operations.
+fn judge(trace: &Trace, analysis: Option<&Analysis>) -> Result<Option<Judgement>, Failure> {
+    if analysis.is_some() || !varve_alloc::needs_analysis(trace)? {
+        return Ok(varve_alloc::judge(trace, analysis)?);
+    }
+    let made = super::report::analyse(trace, false)?;
+    Ok(varve_alloc::judge(trace, Some(&made))?)
 }
 
 pub(crate) fn run(arguments: &Alloc) -> Result<ExitCode, Failure> {

@@ -2,6 +2,7 @@
 
 use varve_analyse::{
     AnalyseOptions, Overview, Recorded, Slowdown, analyse, format, recorded_processes,
+    recorded_programs,
 };
 use varve_model::{Capability, visible};
 use varve_trace::tables::{CountRow, FaultRow, ObjectRow, ProcessRow, SampleRow, TouchRow};
@@ -21,11 +22,12 @@ pub(super) fn lines(trace: &Trace) -> Vec<String> {
         .first()
         .map_or(manifest.clock.start_ns, |i| i.start_ns);
     let processes = recorded_processes(&rows, start);
+    let programs = recorded_programs(&rows, start);
     let of = Recorded::of(&intervals);
     vec![
         recorded(manifest, &of, processes),
         complete(manifest),
-        cost(manifest, &of, processes),
+        cost(manifest, &of, programs),
         // What cannot be read is reported by `varve report`.
         findings(trace).unwrap_or_else(|_| "findings: `varve report` looks for them".to_owned()),
     ]
@@ -66,18 +68,26 @@ fn complete(manifest: &Manifest) -> String {
     }
 }
 
-fn cost(manifest: &Manifest, of: &Recorded, processes: u64) -> String {
+fn cost(manifest: &Manifest, of: &Recorded, programs: u64) -> String {
     let cpu = format::duration(manifest.overhead.recorder_cpu_ns);
     if manifest.has(Capability::Emulated) {
         return format!(
             "cost: the program ran in an emulator, many times slower than by itself; recorder used {cpu} of CPU"
         );
     }
-    if let Some(slowdown) = Slowdown::of(manifest, of.length - of.paused, processes) {
+    if let Some(slowdown) = Slowdown::of(manifest, of.length - of.paused, programs) {
         return format!(
-            "cost: {}; longest hold {}",
+            "cost: {}; longest hold {}{}",
             slowdown.in_words(),
-            format::duration(of.longest_hold)
+            format::duration(of.longest_hold),
+            match manifest
+                .options
+                .max_hold_ns
+                .filter(|most| of.longest_hold > *most)
+            {
+                Some(most) => format!(" ({} permitted)", format::duration(most)),
+                None => String::new(),
+            }
         );
     }
     if (of.length - of.paused) < varve_analyse::TOO_SHORT {

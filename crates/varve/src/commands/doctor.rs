@@ -44,8 +44,8 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
     };
     let found = |library: Result<Option<PathBuf>, Failure>| library.map_err(|failure| failure.what);
     let mut checks = examine(found(preload()), choice);
-    checks.push(examine_exact(found(plugin())));
     let can_record = can_record(&checks);
+    checks.push(examine_exact(found(plugin()), can_record));
     let written = if arguments.json {
         let findings = Findings {
             schema: "varve-doctor/1",

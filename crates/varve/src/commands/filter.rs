@@ -1,17 +1,18 @@
 //! What of a trace is to be shown: from what a person typed to a selection, or to what there is instead.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use clap::Args;
+use varve_compare::pattern::{glob, is_named};
 use varve_model::{Capability, Duration, Interval, ObjectId, ObjectKind, Pid, Tid, Time};
-use varve_trace::tables::{ObjectRow, ProcessRow, ThreadRow};
+use varve_trace::tables::{MarkRow, ObjectRow, ProcessRow, ThreadRow};
 use varve_trace::{ClockUnit, Selection, Trace};
 
 use super::Failure;
 use crate::values::Moment;
 
 /// What of a trace is shown.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Filter {
     /// Only objects of this name; `*` and `?` stand for letters
     #[arg(long, value_name = "NAME")]
@@ -36,6 +37,10 @@ pub(crate) struct Filter {
     /// Only up to this time
     #[arg(long, value_name = "TIME")]
     pub(crate) to: Option<Moment>,
+
+    /// Only the intervals that overlap with a phase of this name, as the program calls it (docs/marks.md)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) phase: Option<String>,
 }
 
 impl Filter {
@@ -47,6 +52,7 @@ impl Filter {
             && self.thread.is_none()
             && self.from.is_none()
             && self.to.is_none()
+            && self.phase.is_none()
     }
 }
 
@@ -58,6 +64,8 @@ fn object_kind(word: &str) -> Result<ObjectKind, String> {
 
 /// Names that a message lists.
 const NAMES: usize = 12;
+/// Names of phases that are looked at for it.
+const MAX_NAMES: usize = 4096;
 
 /// The part of the trace that was asked for.
 pub(crate) fn choose(trace: Trace, filter: &Filter) -> Result<Trace, Failure> {
@@ -89,7 +97,11 @@ pub(crate) fn choose(trace: Trace, filter: &Filter) -> Result<Trace, Failure> {
         parts.extend(filter.from.map(|t| format!("from {}", show(t.0))));
         parts.extend(filter.to.map(|t| format!("to {}", show(t.0))));
     }
-    if filter.from.is_some() {
+    if let Some(name) = &filter.phase {
+        during(&trace, name, &mut chosen)?;
+        parts.push(format!("phase {}", varve_model::visible(name)));
+    }
+    if filter.from.is_some() || filter.phase.is_some() {
         parts.push("in whole intervals, times counted from the first on".to_owned());
     }
     chosen.description = parts.join(", ");
@@ -197,38 +209,6 @@ fn objects(trace: &Trace, filter: &Filter) -> Result<HashSet<ObjectId>, Failure>
     ))
 }
 
-/// Whether a name is meant: all of it, without its place (`plate` for `plate (solver.c:3)`), or by `*` and `?`.
-fn is_named(wanted: &str, name: &str) -> bool {
-    let short = name.split(" (").next().unwrap_or(name);
-    glob(wanted, name) || glob(wanted, short)
-}
-
-/// Whether a pattern is all of a text; `*` stands for any letters, `?` for one.
-fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), text.chars().collect());
-    let (mut p, mut t) = (0, 0);
-    // Where to go on when the last star has to take one letter more.
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p + 1, t));
-                p += 1;
-            }
-            Some(&c) if c == '?' || c == text[t] => (p, t) = (p + 1, t + 1),
-            _ => {
-                let Some((after, taken)) = star else {
-                    return false;
-                };
-                star = Some((after, taken + 1));
-                (p, t) = (after, taken + 1);
-            }
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
-}
-
 /// The intervals of a time.
 fn window(trace: &Trace, filter: &Filter, chosen: &mut Selection) -> Result<(), Failure> {
     if trace.manifest.clock.unit != ClockUnit::Nanoseconds {
@@ -262,19 +242,78 @@ fn window(trace: &Trace, filter: &Filter, chosen: &mut Selection) -> Result<(), 
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The part of a trace in which a phase ran.
+pub(crate) fn choose_phase(trace: Trace, name: &str) -> Result<Trace, Failure> {
+    let mut chosen = Selection {
+        description: format!("phase {}, in whole intervals", varve_model::visible(name)),
+        ..Selection::default()
+    };
+    during(&trace, name, &mut chosen)?;
+    Ok(trace.part(chosen))
+}
 
-    #[test]
-    fn names_are_found_by_all_of_them_their_beginning_and_patterns() {
-        let name = "plate (solver.cpp:34, in Solver::setup)";
-        for wanted in [name, "plate", "pl*", "*solver.cpp*", "p?ate", "*"] {
-            assert!(is_named(wanted, name), "{wanted}");
-        }
-        for wanted in ["plat", "late", "?", "", "next_*"] {
-            assert!(!is_named(wanted, name), "{wanted}");
-        }
-        assert!(glob("a*b*c", "aXbYbZc") && !glob("a*b*c", "aXbYbZ"));
+/// The intervals, of those that are chosen, that overlap with a phase.
+fn during(trace: &Trace, name: &str, chosen: &mut Selection) -> Result<(), Failure> {
+    let mut intervals = varve_analyse::intervals(trace)?;
+    if let Some(within) = &chosen.intervals {
+        intervals.retain(|i| within.contains(&i.interval));
     }
+    let mut ran = Vec::new();
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    for rows in trace.batches::<MarkRow>()? {
+        for row in rows?.into_iter().filter(|row| row.kind == "phase") {
+            if row.name == name {
+                let all = varve_analyse::overlapping(&intervals, row.start_ns, row.until_ns);
+                ran.push(all);
+            } else if names.len() < MAX_NAMES {
+                names.insert(row.name);
+            }
+        }
+    }
+    if ran.is_empty() {
+        if names.is_empty() && !trace.manifest.has(Capability::Marks) {
+            return Err(Failure::new(
+                format!(
+                    "it is not known whether the program has a phase `{}`: its marks were not heard",
+                    varve_model::visible(name)
+                ),
+                Some(
+                    "a program that runs already, or is recorded with `--no-preload`, makes marks where VARVE_MARKS is in its environment (docs/marks.md)",
+                ),
+            ));
+        }
+        let names = names
+            .iter()
+            .map(|n| format!("`{}`", varve_model::visible(n)));
+        return Err(none(
+            format!("the trace has no phase `{}`", varve_model::visible(name)),
+            names.collect(),
+        ));
+    }
+    varve_analyse::join_ranges(&mut ran, |end, start| start <= end);
+    let rows = ran.into_iter().filter_map(|range| {
+        let rows = &intervals[range];
+        Some((rows.first()?, rows.last()?))
+    });
+    let parts: Vec<_> = rows
+        .map(|(first, last)| {
+            (
+                first.start_ns..Time(last.end_ns.0.saturating_add(1)),
+                first.interval..Interval(last.interval.0.saturating_add(1)),
+            )
+        })
+        .collect();
+    let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
+        return Err(Failure::new(
+            format!(
+                "no interval of the trace overlaps with phase `{}`",
+                varve_model::visible(name)
+            ),
+            None::<String>,
+        ));
+    };
+    chosen.time = Some(first.0.start..last.0.end);
+    chosen.intervals = Some(first.1.start..last.1.end);
+    chosen.parts = Some(parts);
+    Ok(())
 }

@@ -18,6 +18,15 @@ pub(super) fn write_file(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    write_with_mode(trace.access()?.of_files(), path, write)
+}
+
+/// The same of what several traces hold.
+pub(super) fn write_with_mode(
+    mode: u32,
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let cannot = |e: io::Error| {
         Failure::new(
             format!("cannot write {}: {e}", path.display()),
@@ -26,7 +35,6 @@ pub(super) fn write_file(
             ),
         )
     };
-    let mode = trace.access()?.of_files();
     let place = Place::of(path).map_err(cannot)?;
     let mut file = BufWriter::new(
         place

@@ -1,7 +1,8 @@
 //! `varve record`.
 
 mod finish;
-mod values;
+mod repeated;
+pub(super) mod values;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -20,9 +21,11 @@ use varve_trace::{Existing, IntervalChoice, Trace};
 
 use self::finish::finish;
 pub(super) use self::finish::put_in_order;
+use self::repeated::Repeated;
+pub(super) use self::values::SamplesArgument;
 use self::values::{
-    DEFAULT_RATE, HoldArgument, IntervalArgument, MAX_HOLD, MaxHoldArgument, SHORT_INTERVAL,
-    SamplesArgument, Thp, Vanish, Writes, ablation, backends,
+    DEFAULT_RATE, HoldArgument, IntervalArgument, MAX_HOLD, MaxHoldArgument, SHORT_INTERVAL, Thp,
+    Vanish, Writes, ablation, backends,
 };
 use super::Failure;
 use crate::arguments::Writing;
@@ -34,7 +37,7 @@ const MIN_OBJECT: Bytes = Bytes(4096);
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "varve record [OPTIONS] -- <COMMAND>...\n       varve record [OPTIONS] -p <PID>"
+    override_usage = "varve record [OPTIONS] -- <COMMAND>...\n       varve record [OPTIONS] -p <PID>\n       varve record [OPTIONS] --every <TIME> --for <TIME> --to <STORE> --name <NAME>"
 )]
 #[command(after_help = "\
 Examples:
@@ -42,6 +45,8 @@ Examples:
   varve record -p 1234 -o db.varve         record a running process until Ctrl-C
   varve record --overhead 2% -- ./server   let it take 2 % longer at most
   varve record --backend exact -- ./prog   count every access, many times slower
+  varve record --name redis-server --every 10m --for 10s --to /srv/traces
+                                           record a service over and over, into a store
 
 Signals to the recorder: SIGINT (Ctrl-C) ends the recording, SIGUSR1 pauses it and has it go on.
 The exit code is the command's own; 125 where nothing could be recorded, 126 and 127 as in a shell.")]
@@ -139,14 +144,20 @@ pub(crate) struct Record {
     pub(crate) without: Vec<Ablation>,
 
     /// The command and its arguments
-    #[arg(last = true, value_name = "COMMAND", required_unless_present = "pid")]
+    #[arg(last = true, value_name = "COMMAND", required_unless_present_any = ["pid", "every", "each", "selected", "to"])]
     pub(crate) command: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) repeated: Box<Repeated>,
 }
 
 /// The exit code where nothing could be recorded.
 const NOTHING_RECORDED: u8 = 125;
 
 pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
+    if let Some(every) = arguments.repeated.every {
+        return repeated::run(arguments, every);
+    }
     if let Some(SamplesArgument::Hardware(source)) = arguments.samples
         && let Some(what) = varve_record::refusal(source)
     {
@@ -221,6 +232,12 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
              objects come from the kernel's view alone",
         );
         varve_ui::hint("to see its heap objects, record a copy without the setuid and setgid bits");
+    }
+    if is_preloaded && varve_record::has_other_bits(&arguments.command) {
+        options.preload = None;
+        varve_ui::warning(
+            "this is a 32-bit program, into which nothing can be preloaded: objects come from the kernel's view alone",
+        );
     }
     record_with(options, CLOSING)
 }

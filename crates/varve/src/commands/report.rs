@@ -1,13 +1,14 @@
 //! `varve report`.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
 use varve_analyse::{AnalyseOptions, Analysis, Section};
 use varve_model::Bytes;
+use varve_report::html::View;
 use varve_report::map::Map;
 use varve_report::terminal::TerminalOptions;
 use varve_trace::Trace;
@@ -71,16 +72,7 @@ const DEFAULT_WIDTH: usize = 100;
 pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
     let trace = super::open::open(&arguments.trace)?;
     let trace = super::filter::choose(trace, &arguments.filter)?;
-    let options = AnalyseOptions {
-        for_numa: arguments.advice.is_some(),
-        // What else runs needs some, too.
-        room: Bytes(varve_sys::available_memory().0 / 2),
-        ..AnalyseOptions::default()
-    };
-    let analysis = {
-        let progress = Progress::new("Reading the trace");
-        varve_analyse::analyse(&trace, &options, &mut |share| progress.set(share))?
-    };
+    let analysis = analyse(&trace, arguments.advice.is_some())?;
     if arguments.html.is_some() || arguments.png.is_some() {
         draw(&trace, &analysis, arguments)?;
     }
@@ -92,6 +84,19 @@ pub(crate) fn run(arguments: &Report) -> Result<ExitCode, Failure> {
         print(&page(&analysis, arguments))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn analyse(trace: &Trace, for_numa: bool) -> Result<Analysis, Failure> {
+    let options = AnalyseOptions {
+        for_numa,
+        // What else runs needs some, too.
+        room: Bytes(varve_sys::available_memory().0 / 2),
+        ..AnalyseOptions::default()
+    };
+    let progress = Progress::new("Reading the trace");
+    Ok(varve_analyse::analyse(trace, &options, &mut |share| {
+        progress.set(share);
+    })?)
 }
 
 fn page(analysis: &Analysis, arguments: &Report) -> String {
@@ -150,10 +155,7 @@ pub(super) fn print(text: &str) -> Result<(), Failure> {
 
 /// Writes the page and the picture, of one map.
 fn draw(trace: &Trace, analysis: &Analysis, arguments: &Report) -> Result<(), Failure> {
-    let map = {
-        let progress = Progress::new("Drawing the map");
-        Map::of(trace, analysis, |share| progress.set(share))?
-    };
+    let map = map(trace, analysis)?;
     if let Some(path) = &arguments.png {
         let options = varve_report::png::PngOptions::default();
         write_file(trace, path, |out| {
@@ -164,8 +166,34 @@ fn draw(trace: &Trace, analysis: &Analysis, arguments: &Report) -> Result<(), Fa
     let Some(path) = &arguments.html else {
         return Ok(());
     };
-    let report = varve_report::html::from_trace(trace, analysis, map)
+    write_html(trace, analysis, map, path, View::Pages)
+}
+
+pub(super) fn map(trace: &Trace, analysis: &Analysis) -> Result<Map, Failure> {
+    let progress = Progress::new("Drawing the map");
+    Ok(Map::of(trace, analysis, |share| progress.set(share))?)
+}
+
+/// Writes the page of a whole trace, which shows what is said of its allocator first.
+pub(super) fn write_allocators_page(
+    trace: &Trace,
+    analysis: &Analysis,
+    path: &Path,
+) -> Result<(), Failure> {
+    let map = map(trace, analysis)?;
+    write_html(trace, analysis, map, path, View::Allocator)
+}
+
+fn write_html(
+    trace: &Trace,
+    analysis: &Analysis,
+    map: Map,
+    path: &Path,
+    opens: View,
+) -> Result<(), Failure> {
+    let mut report = varve_report::html::from_trace(trace, analysis, map)
         .map_err(|e| Failure::new(e, None::<String>))?;
+    report.opens = opens;
     write_file(trace, path, |out| {
         varve_report::html::write_html(report, out)
             .map(drop)

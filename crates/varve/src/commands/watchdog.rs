@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use super::Failure;
 
-pub(crate) fn run(is_second: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run(is_second: bool, swaps: bool) -> Result<ExitCode, Failure> {
     let orders = io::stdin().as_fd().try_clone_to_owned();
     let orders =
         orders.map_err(|e| Failure::new(format!("cannot read orders: {e}"), None::<String>))?;
-    varve_record::watch(orders, is_second);
+    varve_record::watch(orders, is_second, swaps);
     Ok(ExitCode::SUCCESS)
 }

@@ -64,7 +64,7 @@ fn threads_that_allocate_at_once_are_counted_exactly() {
     }
 }
 
-/// Each of Debian's allocators takes the place of the program's own: the program ends as without it, and each call is counted.
+/// Each allocator that is known takes the place of the program's own: the program ends as without it, and each call is counted.
 #[test]
 fn programs_run_with_every_allocator() {
     let program = workload("alloc_work");
@@ -75,6 +75,7 @@ fn programs_run_with_every_allocator() {
         ("mimalloc", "libmimalloc"),
         ("tbb", "libtbbmalloc"),
         ("scudo", "libclang_rt.scudo"),
+        ("snmalloc", "libvarve_snmalloc"),
     ] {
         let recorded = record(&["--allocator", name], &command);
         assert_eq!(recorded.output.status.code(), Some(0), "{name}");
@@ -138,7 +139,22 @@ fn system_calls_are_those_that_strace_sees() {
     }
 }
 
-/// Bytes and peaks: heaptrack adds up the same program's.
+/// A number of bytes as heaptrack prints it.
+fn bytes_of(figure: &str) -> f64 {
+    let number: f64 = figure
+        .trim_end_matches(char::is_alphabetic)
+        .parse()
+        .unwrap();
+    let unit = match figure.chars().last().unwrap() {
+        'K' => 1e3,
+        'M' => 1e6,
+        'G' => 1e9,
+        _ => 1.0,
+    };
+    number * unit
+}
+
+/// Bytes and peaks, calls and what is left: heaptrack adds up the same program's.
 #[test]
 fn the_peak_is_that_of_heaptrack() {
     if Command::new("heaptrack").arg("--version").output().is_err() {
@@ -178,21 +194,31 @@ fn the_peak_is_that_of_heaptrack() {
     let figure = after
         .and_then(|l| l.split(' ').next())
         .expect("it says the peak");
-    let number: f64 = figure
-        .trim_end_matches(char::is_alphabetic)
-        .parse()
-        .unwrap();
-    let unit = match figure.chars().last().unwrap() {
-        'K' => 1e3,
-        'M' => 1e6,
-        'G' => 1e9,
-        _ => 1.0,
-    };
-    let theirs = number * unit;
+    let theirs = bytes_of(figure);
     // It prints three digits.
     assert!(
         (theirs - peak as f64).abs() < theirs / 50.0,
         "{peak}, heaptrack {figure}"
+    );
+    let said = |what: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(what));
+        let figure = line.and_then(|l| l.split_whitespace().next());
+        figure.expect(what).to_owned()
+    };
+    let calls: u64 = said("calls to allocation functions:").parse().unwrap();
+    let operations = recorded.judgement["operations"].as_object().unwrap();
+    let is_free = |name: &str| name.starts_with("free") || name.starts_with("delete");
+    let allocations = operations.iter().filter(|(name, _)| !is_free(name));
+    let ours: u64 = allocations
+        .map(|(_, of)| of["count"].as_u64().unwrap())
+        .sum();
+    // Each has a handful of its own libraries' beginning.
+    assert!(ours.abs_diff(calls) < 20, "{ours}, heaptrack {calls}");
+    let left = bytes_of(&said("total memory leaked:"));
+    let ours = recorded.memory("end_requested_bytes") as f64;
+    assert!(
+        (ours - left).abs() < left / 50.0,
+        "{ours}, heaptrack {left}"
     );
 }
 
@@ -219,4 +245,26 @@ fn what_was_not_recorded_is_refused() {
         said.contains("has no allocator operations") && said.contains("hint:"),
         "{said}"
     );
+}
+
+/// The dynamic linker would say among the program's output that it cannot load a 64-bit library.
+#[test]
+fn a_program_of_32_bits_is_said_to_be_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("p.c"), folder.path().join("p"));
+    std::fs::write(&source, "void _start(void) { for (;;) ; }").unwrap();
+    let compiled = Command::new("gcc")
+        .args(["-m32", "-nostdlib", "-static", "-o"])
+        .args([&program, &source])
+        .status();
+    assert!(compiled.unwrap().success());
+    let output = Command::new(crate::support::varve())
+        .args(["alloc", "record", "--"])
+        .arg(&program)
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("this is a 32-bit program"), "{said}");
 }

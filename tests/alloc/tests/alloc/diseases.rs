@@ -82,7 +82,15 @@ fn needless_mapping() {
     assert!((20_000..=20_300).contains(&unmapped), "{unmapped}");
 }
 
+/// CPU time that the host of this virtual machine took from it, in ns; to 10 ms.
+fn stolen_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    let mut all = text.lines().next().unwrap().split_whitespace();
+    all.nth(8).unwrap().parse::<u64>().unwrap() * 10_000_000
+}
+
 /// What other programs take of the CPUs is no time of a call: it is the CPU time that the thread's own clock saw, however busy the machine.
+/// What a host takes from a virtual machine in the middle of a call only that clock knows: then the program runs again.
 #[test]
 fn the_time_of_calls_on_a_busy_machine() {
     const LARGER_BLOCKS: [&str; 4] = ["churn", "1", "8000000", "600"];
@@ -91,25 +99,34 @@ fn the_time_of_calls_on_a_busy_machine() {
     let command = ["/usr/bin/env", "SICK_CPU=1", program.to_str().unwrap()];
     let command = [&command[..], &LARGER_BLOCKS].concat();
     let options = ["--allocator", library.to_str().unwrap()];
-    let sick = beside_busy_loops(|| record(&options, &command));
-    let said = sick.said();
-    let line = said.lines().find_map(|l| l.strip_prefix("munmap "));
-    let truth: u64 = line.expect("the allocator says it").parse().unwrap();
-    let calls = sick.judgement["syscalls"].as_array().unwrap();
-    let call = calls.iter().find(|c| c["name"] == "munmap").unwrap();
-    let time = call["time_ns"].as_u64().unwrap();
-    assert!(
-        time.abs_diff(truth) < truth / 10,
-        "{time} ns, in truth {truth} ns"
-    );
-    assert_eq!(sick.diseases(), ["needless_mapping"]);
-    // The allocator's own calls of clock_gettime are no clocks that found it at work.
-    let (samples, cpu) = (
-        &sick.judgement["time"]["samples"],
-        &sick.judgement["time"]["cpu_ns"],
-    );
-    let period = cpu.as_f64().unwrap() / samples.as_f64().unwrap();
-    assert!((period - 1e9 / 997.0).abs() < 1e3, "{period} ns");
+    for round in 1.. {
+        let stolen = stolen_ns();
+        let sick = beside_busy_loops(|| record(&options, &command));
+        let stolen = stolen_ns() - stolen;
+        let said = sick.said();
+        let line = said.lines().find_map(|l| l.strip_prefix("munmap "));
+        let truth: u64 = line.expect("the allocator says it").parse().unwrap();
+        let calls = sick.judgement["syscalls"].as_array().unwrap();
+        let call = calls.iter().find(|c| c["name"] == "munmap").unwrap();
+        let time = call["time_ns"].as_u64().unwrap();
+        if time > truth + truth / 10 && time - truth < stolen && round < 5 {
+            eprintln!("{time} ns, in truth {truth} ns, while the host took {stolen} ns: once more");
+            continue;
+        }
+        assert!(
+            time.abs_diff(truth) < truth / 10,
+            "{time} ns, in truth {truth} ns; the host took {stolen} ns"
+        );
+        assert_eq!(sick.diseases(), ["needless_mapping"]);
+        // The allocator's own calls of clock_gettime are no clocks that found it at work.
+        let (samples, cpu) = (
+            &sick.judgement["time"]["samples"],
+            &sick.judgement["time"]["cpu_ns"],
+        );
+        let period = cpu.as_f64().unwrap() / samples.as_f64().unwrap();
+        assert!((period - 1e9 / 997.0).abs() < 1e3, "{period} ns");
+        return;
+    }
 }
 
 #[test]
@@ -131,12 +148,44 @@ fn healthy_programs_on_a_busy_machine() {
 }
 
 #[test]
+fn large_blocks_that_are_cleared() {
+    // Where a block takes 1.6 µs, clocks find the allocator at work a hundred times; sixty are enough.
+    const WORK: [&str; 4] = ["churn", "1", "120000", "60000"];
+    let sick = under("clearing", &WORK);
+    assert_eq!(sick.diseases(), ["slow_large"]);
+    healthy(&under("none", &WORK), "as they are");
+    healthy(&own(&["churn", "1", "60000", "20000"]), "glibc");
+}
+
+#[test]
 fn one_lock_for_all() {
     const WORK: [&str; 4] = ["churn", "8", "64", "3000"];
     let sick = under("lock", &WORK);
     assert_eq!(sick.diseases(), ["lock"]);
     healthy(&under("none", &WORK), "without the lock");
     healthy(&own(&WORK), "glibc's arenas");
+}
+
+/// Threads that wait in a loop say by their own clocks what that took.
+#[test]
+fn one_lock_for_all_to_spin_on() {
+    const WORK: [&str; 4] = ["churn", "4", "64", "6000"];
+    let sick = under("spin", &WORK);
+    assert_eq!(sick.diseases(), ["lock"]);
+    let said = sick.said();
+    let line = said.lines().find_map(|l| l.strip_prefix("spun "));
+    let truth: f64 = line.unwrap().parse().unwrap();
+    let time = &sick.judgement["time"];
+    let cpu = time["cpu_ns"].as_f64().unwrap();
+    let (share, error) = (&time["spinning"]["share"], &time["spinning"]["error"]);
+    let (found, error) = (share.as_f64().unwrap() * cpu, error.as_f64().unwrap() * cpu);
+    assert!(
+        (found - truth).abs() < truth / 10.0 + error,
+        "{found} ± {error}, in truth {truth}"
+    );
+    let asleep = under("lock", &["churn", "8", "64", "3000"]);
+    let share = asleep.judgement["time"]["spinning"]["share"].as_f64();
+    assert!(share.unwrap() < 0.01, "{share:?}");
 }
 
 #[test]
@@ -159,11 +208,16 @@ fn waste_in_size_classes() {
 
 #[test]
 fn blocks_that_their_maker_does_not_get_back() {
-    const WORK: [&str; 3] = ["pipe", "500", "200"];
+    const WORK: [&str; 3] = ["relay", "500", "200"];
     let sick = under("none", &WORK);
     assert_eq!(sick.diseases(), ["blowup"]);
-    // glibc gives blocks back to where they came from. The variable is for what is free at the heap's end, which it
-    // would give to the kernel and take again as often as batches come.
+    assert_eq!(
+        under("none", &["pipe", "500", "200"]).diseases(),
+        ["blowup"]
+    );
+    // glibc gives blocks back to where they came from; where both threads work at once they may wait for the lock of its arena for a
+    // fifth of their time. The variable is for what is free at the heap's end, which it would give to the kernel and take again
+    // as often as batches come.
     let told = own_with("MALLOC_TRIM_THRESHOLD_", "100000000", &WORK);
     healthy(&told, "glibc");
 }
@@ -238,6 +292,27 @@ print(len(t))";
     }
 }
 
+/// The allocator says of how many blocks it chose at random; by chance such a block is close to what was used last in one case of 60.
+#[test]
+fn random_choice_of_blocks() {
+    const WORK: [&str; 4] = ["replace", "16000000", "200", "300000"];
+    let sick = under("random", &WORK);
+    assert_eq!(sick.diseases(), ["random_choice"]);
+    let said = sick.said();
+    let line = said.lines().find_map(|l| l.strip_prefix("random "));
+    let (random, all) = line.unwrap().split_once(" of ").unwrap();
+    let truth = random.parse::<f64>().unwrap() / all.parse::<f64>().unwrap();
+    let far = sick.judgement["choice"]["far"]["share"].as_f64().unwrap();
+    assert!(
+        (far - truth).abs() < truth / 10.0,
+        "{far}, in truth {truth}"
+    );
+    healthy(&under("none", &WORK), "what was freed last");
+    let own = own(&WORK);
+    healthy(&own, "glibc's choice");
+    assert!(own.judgement["choice"]["blocks"].as_u64().unwrap() > 1000);
+}
+
 #[test]
 fn memory_that_was_freed_and_is_kept() {
     const WORK: [&str; 3] = ["phases", "60000000", "1000"];
@@ -253,4 +328,90 @@ fn a_program_that_does_little_with_it() {
     let recorded = own(&["churn", "1", "20000", "20000"]);
     healthy(&recorded, "churn");
     assert_eq!(recorded.judgement["verdict"]["answer"], "no");
+}
+
+/// Pages with a block or two that stay: the kernel's count of resident pages and the program's own of what is free on them are the truth.
+#[test]
+fn pages_that_a_few_blocks_keep() {
+    let program = workload("alloc_work");
+    let options = ["--sample-every", "8KiB", "--pages", "on"];
+    let sick = record(
+        &options,
+        &[program.to_str().unwrap(), "pins", "60000000", "0"],
+    );
+    assert_eq!(sick.diseases(), ["sparse_pages"]);
+    let said = sick.said();
+    let truth = said.lines().find_map(|l| l.strip_prefix("pinned "));
+    let truth: u64 = truth.unwrap().parse().unwrap();
+    let pages = &sick.judgement["pages"];
+    let pinned = pages["sparsest"]["sparse_pinned_bytes"].as_u64().unwrap();
+    assert!(
+        pinned.abs_diff(truth) < truth / 100,
+        "{pinned}, in truth {truth}"
+    );
+    let by = pages["pinned_by"].as_array().unwrap();
+    assert!(
+        by[0]["label"].as_str().unwrap().contains("in keep"),
+        "{by:?}"
+    );
+    let of_keep = by[0]["pinned"]["bytes"].as_u64().unwrap();
+    assert!(of_keep > truth * 95 / 100, "{of_keep}");
+    // They are read at the end alone, a second later.
+    let touched = &by[0]["touched"];
+    assert!(touched["second"].as_u64().is_some(), "{touched}");
+
+    let apart = own(&["pins", "60000000", "1"]);
+    let fill = &apart.judgement["pages"]["sparsest"];
+    let pinned = fill["sparse_pinned_bytes"].as_u64().unwrap();
+    assert!(pinned < 1 << 20, "{fill}");
+    // What is free at the heap's end glibc gives back, or it is an idle cache: no block keeps it.
+    assert!(!apart.diseases().contains(&"sparse_pages".to_owned()));
+}
+
+#[test]
+fn counters_of_several_threads_on_one_line() {
+    // Without a rate of its own the overhead would lower it beside other tests, and few samples confirm nothing.
+    const PAGES: [&str; 4] = ["--pages", "on", "--samples", "1000/s"];
+    let counters = |allocator: Option<&str>, passed: &str| {
+        let program = workload("alloc_work");
+        let command = [program.to_str().unwrap(), "counters", "4", passed];
+        let library = allocator.map(|name| workload(&format!("libsick_{name}.so")));
+        match library {
+            None => record(&PAGES, &command),
+            Some(library) => {
+                let options = ["--allocator", library.to_str().unwrap()];
+                record(&[&options[..], &PAGES].concat(), &command)
+            }
+        }
+    };
+    let blocks = |of: &Recorded| {
+        let lines = &of.judgement["lines"];
+        let figure = |name: &str| lines[name].as_u64().unwrap();
+        (figure("active"), figure("passive"))
+    };
+    let truth = |of: &Recorded| -> u64 {
+        let said = of.said();
+        let pairs = said.lines().find_map(|l| l.strip_prefix("shared "));
+        pairs.unwrap().parse().unwrap()
+    };
+    // Those at both ends may have a block of the C library's beside them.
+    let is_right = |found: u64, truth: u64| truth > 8 && (truth..=truth + 2).contains(&found);
+    let active = counters(Some("shared"), "0");
+    let (by_itself, passed) = blocks(&active);
+    assert!(is_right(by_itself, truth(&active)), "{by_itself}");
+    assert_eq!(passed, 0);
+    assert_eq!(active.diseases(), ["false_sharing"]);
+    let passive = counters(Some("none"), "1");
+    let (by_itself, passed) = blocks(&passive);
+    assert!(is_right(passed, truth(&passive)), "{passed}");
+    assert_eq!(by_itself, 0);
+    assert_eq!(passive.diseases(), ["false_sharing"]);
+    for (allocator, what) in [
+        (Some("none"), "lists of each thread's own"),
+        (None, "glibc's arenas"),
+    ] {
+        let apart = counters(allocator, "0");
+        assert_eq!(blocks(&apart), (0, 0), "{what}");
+        healthy(&apart, what);
+    }
 }

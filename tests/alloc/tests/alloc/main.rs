@@ -1,9 +1,12 @@
 //! Allocator operations against an independent truth.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod attached;
 mod blocks;
+mod built;
 mod counts;
 mod diseases;
+mod kernel;
 mod ranges;
 mod situations;
 mod support;

@@ -50,7 +50,7 @@ fn libraries_that_come_and_go() {
     assert_eq!(count("plugin_make"), ROUNDS, "{sites:#?}");
 }
 
-/// Nothing can stand in front of it: the program ends as ever, and nothing is claimed.
+/// Nothing that is preloaded can stand in front of it: probes count, and the program ends as ever.
 #[test]
 fn a_program_with_its_own_allocator() {
     let program = workload("alloc_own");
@@ -60,8 +60,11 @@ fn a_program_with_its_own_allocator() {
     );
     assert_eq!(recorded.output.status.code(), Some(0));
     assert_eq!(own_counts(&recorded.said()), (40_000, 40_512));
-    assert_eq!(recorded.judgement["verdict"]["answer"], "unknown");
-    assert!(recorded.diseases().is_empty());
+    // The C library allocates for itself: threads and what it prints through.
+    let (malloc, free) = (recorded.count("malloc"), recorded.count("free"));
+    assert!((40_000..40_050).contains(&malloc), "{malloc}");
+    assert!((40_512..40_600).contains(&free), "{free}");
+    assert!(recorded.judgement["trace"]["probe_ns"].is_u64());
 }
 
 /// What was read up to the last half second is in the trace of a recorder that was killed, and the target goes on.

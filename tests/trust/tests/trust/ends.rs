@@ -312,7 +312,11 @@ fn signals_that_mean_nothing_to_a_recorder_do_not_end_it() {
                   sleep 0.3; kill -ALRM $PPID; exit 7";
     let ended = stage.run(stage.record(&[], &["bash", "-c", script]));
     let ended = ended.require(7);
-    assert!(ended.stderr.contains("complete: "), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("varve: complete: "),
+        "{}",
+        ended.stderr
+    );
     // What the target is begun with is as ever.
     let blocked = "grep SigBlk /proc/self/status";
     let mut shell = std::process::Command::new("sh");

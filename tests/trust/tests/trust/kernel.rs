@@ -5,11 +5,45 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use varve_faults::{Stage, check_trace, varve_binary};
-use varve_trace::tables::{IntervalRow, ProcessRow, TouchRow};
+use varve_trace::tables::{FaultRow, IntervalRow, ProcessRow, TouchRow};
 use varve_trace::{State, Trace};
 use varve_trust::program;
 
 use crate::reports::{number, objects_with};
+
+// ---- accesses that a signal refuses ----
+
+/// Three hundred of them, 4 MiB apart: nothing there was touched, neither the page nor what the kernel maps along with one.
+#[test]
+fn accesses_that_are_refused_touch_nothing() {
+    for options in [&[][..], &["--no-preload"], &["--vanish", "exact"]] {
+        let stage = Stage::new();
+        let words = [program("refused").to_str().unwrap().to_owned()];
+        let ended = stage.run(stage.record(options, &words)).require(0);
+        let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+        assert!(trace.manifest.completeness.complete);
+        let printed = String::from_utf8(ended.stdout).unwrap();
+        let addresses: Vec<u64> = printed
+            .split_whitespace()
+            .map(|a| u64::from_str_radix(a.trim_start_matches("0x"), 16).unwrap())
+            .collect();
+        assert_eq!(addresses.len(), 3);
+        let is_there = |first: u64, bytes: u64| {
+            let end = first + bytes;
+            let mut ways = addresses.iter().map(|a| *a..*a + (100 << 22));
+            ways.any(|way| first < way.end && end > way.start)
+        };
+        let touches: Vec<TouchRow> = trace.rows().unwrap();
+        let touched = touches
+            .iter()
+            .filter(|t| is_there(t.page.address().0, u64::from(t.pages) << 12));
+        assert_eq!(touched.count(), 0, "{options:?}");
+        let faults: Vec<FaultRow> = trace.rows().unwrap();
+        let faulted = faults.iter().filter(|f| is_there(f.address.0, 1));
+        assert_eq!(faulted.count(), 0, "{options:?}");
+        assert!(touches.len() > 10 && faults.len() > 10);
+    }
+}
 
 // ---- khugepaged ----
 

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use varve_faults::{Running, Stage, patiently, socket_folder};
 use varve_trace::Trace;
 use varve_trace::tables::{ObjectRow, ProcessRow};
-use varve_trust::{STRANGER, as_user, program};
+use varve_trust::{STRANGER, as_user, build, program};
 
 /// The folder of the socket of a recorder that has begun.
 fn run_folder(recorder: &Running) -> PathBuf {
@@ -177,4 +177,30 @@ fn a_stopped_recorder_does_not_keep_programs_from_starting() {
     recorder.signal(Signal::CONT);
     recorder.end().require(0);
     assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+/// A program whose libraries take half a second to load: what is the library's own, and what the program allocates through it, are no
+/// mappings of the program's.
+#[test]
+fn a_program_that_loads_slowly_is_waited_for() {
+    let slow = build("late", &["-shared", "-fPIC", "-DLIBRARY", "-O1", "-g"]);
+    let slow = slow.to_str().unwrap();
+    let late = build("late", &["-O1", "-g", "-Wl,--no-as-needed", slow]);
+    let stage = Stage::new();
+    stage.run(stage.record(&[], &[&late])).require(0);
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let processes: Vec<ProcessRow> = trace.rows().unwrap();
+    let from = processes.last().unwrap().objects.as_deref();
+    assert_eq!(from, Some("preload"));
+    let objects: Vec<ObjectRow> = trace.rows().unwrap();
+    let named = |name: &str| objects.iter().filter(|o| o.name.contains(name)).count();
+    assert_eq!(
+        (
+            named("table (late.c"),
+            named("system_call"),
+            named("varve-ring")
+        ),
+        (1, 0, 0),
+        "{objects:#?}"
+    );
 }

@@ -1,9 +1,12 @@
 //! Accesses that leave no accessed bit behind: each is in the trace all the same, or the trace does not say complete.
 
+use std::collections::HashSet;
 use std::fs;
 
+use rustix::process::Signal;
 use varve_faults::{Stage, patiently};
 use varve_trace::Trace;
+use varve_trace::tables::TouchRow;
 use varve_trust::program;
 
 use crate::rounds::{Group, attach, compare, go_on, stop};
@@ -58,6 +61,41 @@ fn missed_from_what_is_there(how: &str) {
 
 /// A look at every system call.
 const EXACT: &[&str] = &["--vanish", "exact"];
+
+/// What a large process had as it ended need not be in the records of its end: it was there, and it is gone.
+#[test]
+fn a_large_process_that_ends_while_the_recorder_stands() {
+    const REGION: u64 = 2 << 20;
+    let stage = Stage::new();
+    let (ready, go) = (stage.path("ready"), stage.path("go"));
+    let words = [
+        program("sparse").into_os_string(),
+        ready.clone().into(),
+        go.clone().into(),
+    ];
+    let options = ["--interval", "2s", "--samples", "off"];
+    let recorder = stage.start(stage.record(&options, &words));
+    assert!(patiently(|| ready.exists()), "{}", recorder.messages());
+    // Between two holds.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    recorder.signal(Signal::STOP);
+    fs::write(&go, "").unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    recorder.signal(Signal::CONT);
+    let ended = recorder.end().require(0);
+    let first = u64::from_str_radix(ended.text().trim().trim_start_matches("0x"), 16).unwrap();
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    assert!(trace.manifest.completeness.complete, "{}", ended.stderr);
+    let touches: Vec<TouchRow> = trace.rows().unwrap();
+    let last = touches.iter().map(|t| t.interval).max().unwrap();
+    let touched: HashSet<u64> = touches
+        .iter()
+        .filter(|t| t.interval == last)
+        .map(|t| t.page.address().0)
+        .collect();
+    let missed = (80_920..81_920).filter(|i| !touched.contains(&(first + i * REGION)));
+    assert_eq!(missed.count(), 0);
+}
 
 #[test]
 fn process_vm_readv_of_itself() {

@@ -24,6 +24,8 @@ pub struct LineTime {
     pub file: Option<String>,
     /// The line in it.
     pub line: Option<u32>,
+    /// The line at which the function begins, in the same file; null where unknown.
+    pub function_line: Option<u32>,
     /// The executable or library.
     pub module: Option<String>,
     /// All samples that stood there, the kernel's work on its behalf included.
@@ -86,6 +88,7 @@ type Key<'a> = (
 
 #[derive(Default)]
 struct Sum {
+    function_line: Option<u32>,
     samples: u64,
     time: Option<u64>,
     access: Option<u64>,
@@ -121,6 +124,7 @@ pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
             f.module.as_deref(),
         );
         let (sum, all) = (lines.entry(key).or_default(), tally.done());
+        sum.function_line = sum.function_line.or(f.function_line);
         sum.samples += all.samples;
         for (sum, more) in [
             (&mut sum.time, all.time_ns),
@@ -150,6 +154,7 @@ pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
             function: function.map(str::to_owned),
             file: file.map(str::to_owned),
             line,
+            function_line: sum.function_line,
             module: module.map(str::to_owned),
             samples: sum.samples,
             time_ns: sum.time.map(Duration),

@@ -5,10 +5,18 @@ use varve_trace::SamplesNote;
 
 use crate::format;
 
+/// Of fewer samples no mean rate is said.
+const MIN_FOR_MEAN: u64 = 30;
+
 /// At which rate samples were taken: `1,000/s of each CPU`.
 pub(super) fn rate_in_words(note: &SamplesNote) -> String {
     let asked = format!("{}/s of each CPU", format::count(note.rate.into()));
     match note.by_overhead && note.least_rate < note.rate {
+        // Of a few samples the mean is chance.
+        true if note.taken < MIN_FOR_MEAN => format!(
+            "{asked} at most, of which the permitted overhead chose fewer (at times {}/s)",
+            format::count(note.least_rate.into())
+        ),
         true => format!(
             "{}/s of CPU time on average, which the permitted overhead chose (at times {}/s; {asked} at most)",
             format::count(note.mean_rate.into()),
@@ -53,6 +61,11 @@ mod tests {
         // 10 samples of 1 ms, and 30 of 3 ms.
         (0..10).for_each(|_| note.take(Duration(1_000_000)));
         assert_eq!(note.mean_rate, 1000);
+        note.least_rate = 31;
+        assert_eq!(
+            rate_in_words(&note),
+            "1,000/s of each CPU at most, of which the permitted overhead chose fewer (at times 31/s)"
+        );
         (0..30).for_each(|_| note.take(Duration(3_000_000)));
         note.least_rate = 333;
         assert_eq!(

@@ -5,21 +5,14 @@ use std::collections::HashSet;
 
 use tempfile::TempDir;
 use varve_analyse::{AnalyseOptions, Analysis, Touched, Usage, analyse, object_names};
-use varve_model::{
-    Address, Backend, Bytes, Capability, Cpu, Duration, Interval, ObjectId, ObjectKind, Page, Pid,
-    Resolved, SampleMode, SampleSource, SiteId, Tid, Time, TouchSource,
-};
+pub use varve_made::{STEP, interval, manifest, object, sample, table, touch};
+use varve_model::{Address, Bytes, Cpu, Interval, ObjectId, Page, Pid, Tid, Time};
 use varve_trace::tables::{
-    CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow, Row,
+    CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,
     SampleRow, ThreadRow, TouchRow,
 };
-use varve_trace::{
-    Clock, Completeness, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options,
-    Overhead, Selection, State, Target, Trace, TraceError, TraceWriter, write_table,
-};
+use varve_trace::{Manifest, Selection, Trace, TraceError, TraceWriter, write_table};
 
-/// The length of an interval.
-pub const STEP: u64 = 50_000_000;
 /// Intervals of traces that are made up at random.
 pub const INTERVALS_OF_RANDOM: u32 = 8;
 
@@ -113,21 +106,21 @@ impl Made {
         let (a, b) = self.touches.split_at(self.touches.len() / 2);
         writer.append(a).unwrap();
         writer.append(b).unwrap();
-        table(&mut writer, &self.faults);
-        table(&mut writer, &self.objects);
-        table(&mut writer, &self.threads);
+        table(&writer, &self.faults);
+        table(&writer, &self.objects);
+        table(&writer, &self.threads);
         if self.intervals.is_empty() {
-            table(&mut writer, &self.intervals);
+            table(&writer, &self.intervals);
         }
         if self.touches.is_empty() {
-            table(&mut writer, &self.touches);
+            table(&writer, &self.touches);
         }
-        table(&mut writer, &self.mappings);
-        table(&mut writer, &self.processes);
+        table(&writer, &self.mappings);
+        table(&writer, &self.processes);
         write_table::<CounterRow>(writer.folder(), &[]).unwrap();
         write_table::<LossRow>(writer.folder(), &[]).unwrap();
-        table(&mut writer, &self.samples);
-        table(&mut writer, &self.counts);
+        table(&writer, &self.samples);
+        table(&writer, &self.counts);
         let trace = choose(Trace::open(&path).unwrap());
         let found = analyse(&trace, options, &mut |_| ())?;
         assert_eq!(found.contradictions, Vec::<String>::new());
@@ -135,42 +128,9 @@ impl Made {
     }
 }
 
-/// A finished trace has all its tables, empty ones too.
-fn table<R: Row>(writer: &mut TraceWriter, rows: &[R]) {
-    write_table(writer.folder(), rows).unwrap();
-}
-
 /// What touches say of an object or a group.
 pub fn touched(usage: &Usage) -> Touched {
     *usage.touched.get().expect("a trace with touches")
-}
-
-pub fn interval(i: u32) -> IntervalRow {
-    IntervalRow {
-        interval: Interval(i),
-        start_ns: Time(u64::from(i) * STEP),
-        end_ns: Time((u64::from(i) + 1) * STEP - 1000),
-        held_ns: Duration(1000),
-        longest_hold_ns: Duration(1000),
-        holds: 1,
-        overlap_ns: Duration(0),
-        resident_pages: 100,
-        processes: 1,
-        threads: 1,
-        recorder_cpu_ns: Duration(500),
-    }
-}
-
-pub fn touch(i: u32, page: u64, pages: u32) -> TouchRow {
-    TouchRow {
-        interval: Interval(i),
-        pid: Pid(1),
-        page: Page(page),
-        pages,
-        page_bytes: 4096,
-        written: None,
-        source: TouchSource::Scan,
-    }
 }
 
 pub fn fault(i: u32, page: u64, tid: u32) -> FaultRow {
@@ -193,28 +153,6 @@ pub fn thread(tid: u32) -> ThreadRow {
         name: format!("t{tid}"),
         born_ns: Time(0),
         died_ns: None,
-    }
-}
-
-/// A clock sample of an access to 8 bytes of an object, one for each millisecond.
-pub fn sample(at: u64, tid: u32, object: u64, address: u64, write: bool) -> SampleRow {
-    SampleRow {
-        time_ns: Time(at * 1_000_000),
-        pid: Pid(1),
-        tid: Some(Tid(tid)),
-        cpu: None,
-        ip: Some(Address(0x1000)),
-        address: Some(Address(address)),
-        bytes: Some(Bytes(8)),
-        write: Some(write),
-        object: Some(ObjectId(object)),
-        source: SampleSource::CpuClock,
-        latency_cycles: None,
-        level: None,
-        resolved: Some(Resolved::Behind),
-        mode: Some(SampleMode::User),
-        weight_ns: Some(Duration(1_000_000)),
-        site: None,
     }
 }
 
@@ -264,82 +202,5 @@ pub fn process(pid: u32, parent: u32) -> ProcessRow {
         exit_code: None,
         objects: None,
         objects_why: None,
-    }
-}
-
-/// A heap object that lives from the beginning to the end.
-pub fn object(id: u64, page: u64, pages: u64) -> ObjectRow {
-    ObjectRow {
-        object: ObjectId(id),
-        pid: Pid(1),
-        kind: ObjectKind::Heap,
-        name: format!("o{id}"),
-        site: Some(SiteId(0)),
-        address: Address(page * 4096),
-        bytes: Bytes(pages * 4096),
-        born_ns: Time(0),
-        died_ns: None,
-        tid: Some(Tid(1)),
-        pool: false,
-        layer: 5,
-        continues: None,
-    }
-}
-
-pub fn manifest() -> Manifest {
-    Manifest {
-        format: "varve-trace".into(),
-        version: FORMAT_VERSION,
-        varve: "0.1.0".into(),
-        state: State::Finished,
-        recorder_pid: None,
-        backend: Backend::Scan,
-        capabilities: Capability::RECORDED
-            .into_iter()
-            .chain([Capability::HeapObjects])
-            .collect(),
-        target: Target {
-            command: vec!["./program".into()],
-            pid: 1,
-            attached: false,
-            exit_code: Some(0),
-        },
-        options: Options {
-            interval: IntervalChoice::Fixed(Duration(STEP)),
-            follow: true,
-            delay_ns: Duration(0),
-            min_object_bytes: Bytes(4096),
-            max_hold_ns: None,
-            thp_never: false,
-            without: vec![],
-        },
-        features: Features {
-            writes: None,
-            page_flags: true,
-            hold: "cgroup".into(),
-            objects: Some("preload".into()),
-            vanish: Some("locks".into()),
-        },
-        machine: Machine {
-            kernel: "6.12.0".into(),
-            architecture: "x86_64".into(),
-            cpu: "made up".into(),
-            cpus: 2,
-            memory_bytes: Bytes(8 << 30),
-            nodes: Some(2),
-        },
-        clock: Clock::default(),
-        completeness: Completeness {
-            complete: true,
-            statement: String::new(),
-        },
-        overhead: Overhead::default(),
-        losses: Default::default(),
-        samples: None,
-        traps: None,
-        operations: None,
-        modules: vec![],
-        checksums: Default::default(),
-        notes: vec![],
     }
 }

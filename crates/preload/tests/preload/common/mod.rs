@@ -248,8 +248,16 @@ fn leaked(record: &Record<'_>) -> Record<'static> {
             text: Vec::leak(text.to_vec()),
             last,
         },
-        Event::Unloads { line } => Event::Unloads {
-            line: Vec::leak(line.to_vec()),
+        Event::Unloads {
+            start,
+            end,
+            offset,
+            path,
+        } => Event::Unloads {
+            start,
+            end,
+            offset,
+            path: Vec::leak(path.to_vec()),
         },
         Event::Init { pid, parent, cause } => Event::Init { pid, parent, cause },
         Event::Alloc {

@@ -2,17 +2,19 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::net::SendFlags;
 use varve_model::Pid;
 use varve_preload_abi::shadow;
-use varve_sys::{CgroupMark, MovedPages, PidFd, Shadow};
+use varve_sys::{CgroupMark, MovedPages, PidFd, Shadow, ZramDevice};
 
-use super::order::{Came, Incoming, Order};
+use super::order::{Came, Incoming, Order, made_bytes};
 use crate::leftovers::LeftFolder;
 use crate::marker::Marker;
 
@@ -87,6 +89,10 @@ struct Duties {
     made: Vec<(PathBuf, PathBuf)>,
     found: Vec<PathBuf>,
     folders: Vec<PathBuf>,
+    limited: Vec<(PathBuf, PathBuf)>,
+    zrams: Vec<ZramDevice>,
+    /// Those that it has made, and of which the recorder has not said that it knows.
+    unknown: Vec<ZramDevice>,
 }
 
 impl Duties {
@@ -165,6 +171,11 @@ impl Duties {
         for (path, parent) in &self.made {
             varve_sys::dissolve(path, parent);
         }
+        for (path, home) in &self.limited {
+            varve_sys::dissolve_limited(path, home);
+        }
+        // What is swapped has to find room: without the limit.
+        self.zrams.iter().copied().for_each(ZramDevice::remove);
         for folder in &self.folders {
             if crate::probes::counts::recovery::recover_into_trace(
                 folder,
@@ -194,9 +205,9 @@ fn have_tracees_let_go(recorder: Pid) {
 }
 
 /// A watchdog's whole life: `varve watchdog` runs this on its standard input, a socket. `is_second` is for the one that waits
-/// for the first to fail.
-pub fn watch(socket: OwnedFd, is_second: bool) {
-    crate::rights::keep_for_watchdog();
+/// for the first to fail, `swaps` for those that may have a swap device to remove.
+pub fn watch(socket: OwnedFd, is_second: bool, swaps: bool) {
+    crate::rights::keep_for_watchdog(swaps);
     if is_second {
         let own = || std::process::id().to_ne_bytes();
         if varve_sys::detach().is_err() || rustix::io::write(&socket, &own()).is_err() {
@@ -205,12 +216,19 @@ pub fn watch(socket: OwnedFd, is_second: bool) {
     }
     // It holds what leads into the target's memory.
     crate::rights::hide();
+    let Ok(back) = socket.try_clone().map(UnixStream::from) else {
+        return;
+    };
     let (incoming, came) = Incoming::new(socket);
-    follow(BufReader::new(incoming), &came);
+    follow(BufReader::new(incoming), &came, |bytes| {
+        // Where nobody hears it, the recorder is gone.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let _ = rustix::net::send(&back, bytes, flags);
+    });
 }
 
-/// Follows orders until they end.
-fn follow(mut orders: impl BufRead + Send + 'static, came: &Came) {
+/// Follows orders until they end; `answer` goes to who gives them.
+fn follow(mut orders: impl BufRead + Send + 'static, came: &Came, answer: impl Fn(&[u8])) {
     let mut duties = Duties::default();
     let (say, heard) = channel();
     // Ends with the orders, or with this process.
@@ -230,6 +248,16 @@ fn follow(mut orders: impl BufRead + Send + 'static, came: &Came) {
             Ok(Order::Found(path)) => duties.found.push(path),
             Ok(Order::RunFolder(path)) => duties.folders.push(path),
             Ok(Order::Moved(journal)) => duties.moved.extend(came.take(journal).map(Moved::new)),
+            Ok(Order::Limited(path, home)) => duties.limited.push((path, home)),
+            Ok(Order::MakeZram) => {
+                let made = ZramDevice::make();
+                duties.unknown.extend(made.as_ref().ok().copied());
+                answer(&made_bytes(&made));
+            }
+            Ok(Order::Zram(device)) => {
+                duties.unknown.retain(|made| *made != device);
+                duties.zrams.push(device);
+            }
             Ok(Order::End) => break true,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break false,
@@ -251,6 +279,7 @@ fn follow(mut orders: impl BufRead + Send + 'static, came: &Came) {
     if !is_ended {
         duties.clean_up();
     }
+    duties.unknown.into_iter().for_each(ZramDevice::remove);
 }
 
 #[cfg(test)]
@@ -270,6 +299,12 @@ mod tests {
             Order::Found(odd(b"e\n")),
             Order::Moved(1 << 46),
             Order::RunFolder(odd(b"")),
+            Order::Limited(odd(b"/a"), odd(b"/")),
+            Order::MakeZram,
+            Order::Zram(ZramDevice {
+                number: 3,
+                sequence: u64::MAX,
+            }),
             Order::End,
         ];
         let bytes: Vec<u8> = orders.iter().flat_map(Order::encode).collect();
@@ -287,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_recorder_that_dies_has_its_folder_removed_and_one_that_ends_does_not() {
-        let watch = |orders: Vec<u8>| follow(Cursor::new(orders), &Came::default());
+        let watch = |orders: Vec<u8>| follow(Cursor::new(orders), &Came::default(), |_| {});
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("run");
         std::fs::create_dir(&folder).unwrap();

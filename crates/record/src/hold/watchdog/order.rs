@@ -18,7 +18,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use varve_model::Pid;
-use varve_sys::MovedPages;
+use varve_sys::{MovedPages, ZramDevice};
 
 const ROOM: usize = rustix::cmsg_space!(ScmRights(MovedPages::DESCRIPTORS));
 
@@ -33,6 +33,12 @@ pub enum Order {
     Found(PathBuf),
     /// The run folder.
     RunFolder(PathBuf),
+    /// A cgroup with a limit of memory that the recorder makes, and the one to which its processes return.
+    Limited(PathBuf, PathBuf),
+    /// Make a zram device, and say which ([`made_bytes`]): whoever may be killed at any moment cannot make one, as nobody would know of it.
+    MakeZram,
+    /// A zram device that the recorder swaps to.
+    Zram(ZramDevice),
     /// The process of the first watchdog, for the second.
     First(Pid),
     /// Pages that a fault handler moves, and where its journal lies; the descriptors of a [`varve_sys::MovedPages`] come with
@@ -46,6 +52,7 @@ impl Order {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let number;
+        let sequence;
         let (letter, fields): (u8, Vec<&OsStr>) = match self {
             Order::Recorder(pid) => {
                 number = OsString::from(pid.to_string());
@@ -61,6 +68,13 @@ impl Order {
             Order::Moved(journal) => {
                 number = OsString::from(journal.to_string());
                 (b'h', vec![&number])
+            }
+            Order::Limited(path, home) => (b'l', vec![path.as_os_str(), home.as_os_str()]),
+            Order::MakeZram => (b'n', Vec::new()),
+            Order::Zram(device) => {
+                number = OsString::from(device.number.to_string());
+                sequence = OsString::from(device.sequence.to_string());
+                (b'z', vec![&number, &sequence])
             }
             Order::End => (b'e', Vec::new()),
         };
@@ -88,6 +102,12 @@ impl Order {
             b'r' => Some(Order::RunFolder(field()?)),
             b'w' => Some(Order::First(Pid(field()?.to_str()?.parse().ok()?))),
             b'h' => Some(Order::Moved(field()?.to_str()?.parse().ok()?)),
+            b'l' => Some(Order::Limited(field()?, field()?)),
+            b'n' => Some(Order::MakeZram),
+            b'z' => Some(Order::Zram(ZramDevice {
+                number: field()?.to_str()?.parse().ok()?,
+                sequence: field()?.to_str()?.parse().ok()?,
+            })),
             b'e' => Some(Order::End),
             _ => None,
         }
@@ -113,6 +133,37 @@ pub(super) fn send(
         Ok(())
     } else {
         Err(io::ErrorKind::WriteZero.into())
+    }
+}
+
+/// Bytes of [`made_bytes`].
+pub(super) const MADE_BYTES: usize = 16;
+
+/// What a watchdog answers to [`Order::MakeZram`]: the error number, or 0; the device's number; that of the disk.
+pub(super) fn made_bytes(made: &io::Result<ZramDevice>) -> [u8; MADE_BYTES] {
+    let mut bytes = [0; MADE_BYTES];
+    match made {
+        Ok(device) => {
+            bytes[4..8].copy_from_slice(&device.number.to_ne_bytes());
+            bytes[8..].copy_from_slice(&device.sequence.to_ne_bytes());
+        }
+        Err(e) => {
+            let error = e.raw_os_error().unwrap_or(libc::EIO);
+            bytes[..4].copy_from_slice(&error.to_ne_bytes());
+        }
+    }
+    bytes
+}
+
+/// The reverse of [`made_bytes`].
+pub(super) fn made_of(bytes: [u8; MADE_BYTES]) -> io::Result<ZramDevice> {
+    let [a, b, c, d, e, f, g, h, sequence @ ..] = bytes;
+    match i32::from_ne_bytes([a, b, c, d]) {
+        0 => Ok(ZramDevice {
+            number: u32::from_ne_bytes([e, f, g, h]),
+            sequence: u64::from_ne_bytes(sequence),
+        }),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 

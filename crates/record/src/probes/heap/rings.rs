@@ -193,12 +193,18 @@ impl Rings {
         let now = monotonic_now();
         let mut latest = now;
         let each = |record: &Record<'_>| {
-            if let Event::Unloads { line } = record.event {
-                let line = line.iter().flat_map(|w| w.to_ne_bytes());
-                let line: Vec<u8> = line.filter(|b| *b != 0).collect();
+            if let Event::Unloads {
+                start,
+                end,
+                offset,
+                path,
+            } = record.event
+            {
+                let path = path.iter().flat_map(|w| w.to_ne_bytes());
+                let path: Vec<u8> = path.take_while(|b| *b != 0).collect();
                 // A target may date it as it likes.
                 let time = Time(record.time_ns).min(latest);
-                processes.unloads(pid, time, varve_sys::parse_maps(&line));
+                processes.unloads(pid, time, (start..end, offset), &path);
                 return;
             }
             if let Event::MapsText { text: piece, last } = record.event {

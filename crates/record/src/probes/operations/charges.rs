@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use varve_bpf::{Charge, Charged, Operations};
+use varve_bpf::{Charge, Charged, Operations, is_probes_own};
 use varve_model::{Address, Bytes, Duration, Pid, Time};
 use varve_preload_abi::operations::{COUNTING, of_running_word};
 use varve_trace::tables::OperationChargeRow;
@@ -33,7 +33,9 @@ impl Charges {
         rows: &mut Vec<OperationChargeRow>,
     ) {
         let period = 1_000_000_000 / u64::from(self.kernel.rate().max(1));
-        let wanted = |charge: &Charge| of.is_none_or(|pid| pid == charge.pid);
+        let is_programs = |what| !matches!(what, Charged::Call(n) if is_probes_own(n));
+        let wanted =
+            |charge: &Charge| of.is_none_or(|pid| pid == charge.pid) && is_programs(charge.what);
         for charge in self.kernel.charges().into_iter().filter(wanted) {
             let key = (charge.pid, charge.word, charge.what);
             let before = self.known.insert(key, charge);
@@ -53,7 +55,7 @@ impl Charges {
                 state.stacks.site(pid, now, frame, true)
             });
             let total = match charge.what {
-                Charged::ClockUser | Charged::ClockKernel => count * period,
+                Charged::ClockUser | Charged::ClockKernel | Charged::ClockPause => count * period,
                 _ => grown(charge.time.0, before.map(|b| b.time.0)),
             };
             rows.push(OperationChargeRow {
@@ -93,6 +95,10 @@ fn name(what: Charged) -> Cow<'static, str> {
         Charged::Fault => "page_fault".into(),
         Charged::ClockUser => "clock_user".into(),
         Charged::ClockKernel => "clock_kernel".into(),
+        Charged::ClockPause => "clock_pause".into(),
+        Charged::LockSlept => "mmap_lock".into(),
+        Charged::LockSpun => "mmap_lock_spun".into(),
+        Charged::LockOthers => "mmap_lock_of_others".into(),
         Charged::Call(number) => match CALLS.iter().find(|(n, _)| *n == i64::from(number)) {
             Some((_, name)) => (*name).into(),
             None => format!("syscall_{number}").into(),
@@ -101,7 +107,9 @@ fn name(what: Charged) -> Cow<'static, str> {
 }
 
 /// System calls that allocators are known to make.
-const CALLS: [(i64, &str); 27] = [
+const CALLS: [(i64, &str); 29] = [
+    (libc::SYS_wait4, "wait4"),
+    (libc::SYS_rt_sigreturn, "rt_sigreturn"),
     (libc::SYS_mmap, "mmap"),
     (libc::SYS_munmap, "munmap"),
     (libc::SYS_madvise, "madvise"),

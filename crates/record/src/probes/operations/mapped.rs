@@ -1,11 +1,13 @@
 //! The memory that allocators have mapped: what system calls within operations map, and nobody unmaps since.
 //!
-//! What the program maps itself is not in it, nor are stacks and static data: no allocator can be blamed for those.
+//! What the program maps itself is not in it, nor are stacks and static data: no allocator can be blamed for those. First touches of these
+//! pages outside of operations are counted: they are the price of fresh memory that the program pays later.
 
 use std::collections::HashMap;
 
 use varve_bpf::{Event, ForkKind, Mapping, MappingCall};
-use varve_model::{Address, Bytes, Pid};
+use varve_model::{Address, Bytes, Duration, Pid, Time};
+use varve_trace::tables::OperationChargeRow;
 
 use crate::state::State;
 use crate::state::ranges::Ranges;
@@ -21,7 +23,12 @@ struct Process {
     ranges: Ranges,
     /// The most bytes since anybody asked.
     most: Bytes,
+    /// First touches of these pages outside of operations that are not written yet.
+    touched: u64,
 }
+
+/// The name of such touches in the table of charges.
+const FIRST_TOUCH: &str = "first_touch";
 
 /// What a process's allocator has mapped.
 pub(super) struct Heap {
@@ -40,10 +47,22 @@ impl Mapped {
                 change(&mut process.ranges, mapping);
                 process.most = process.most.max(process.ranges.bytes());
             }
+            Event::FirstTouch(touch) => {
+                let pid = state.processes.owner_of_memory(touch.pid);
+                if let Some(process) = self.processes.get_mut(&pid)
+                    && process.ranges.holds(touch.address, Bytes(1))
+                {
+                    process.touched += 1;
+                }
+            }
             Event::Fork(fork) if fork.kind == ForkKind::Process => {
                 let parent = state.processes.owner_of_memory(fork.parent);
                 if let Some(process) = self.processes.get(&parent) {
-                    self.processes.insert(fork.pid, process.clone());
+                    let child = Process {
+                        touched: 0,
+                        ..process.clone()
+                    };
+                    self.processes.insert(fork.pid, child);
                 }
             }
             _ => {}
@@ -53,6 +72,27 @@ impl Mapped {
     /// What the process runs has ended.
     pub(super) fn forget(&mut self, pid: Pid) {
         self.processes.remove(&pid);
+    }
+
+    /// First touches since the last time, of one process or all.
+    pub(super) fn read(&mut self, now: Time, of: Option<Pid>, rows: &mut Vec<OperationChargeRow>) {
+        let processes = self.processes.iter_mut();
+        for (pid, process) in processes.filter(|(pid, _)| of.is_none_or(|of| of == **pid)) {
+            let count = std::mem::take(&mut process.touched);
+            if count > 0 {
+                rows.push(OperationChargeRow {
+                    time_ns: now,
+                    pid: *pid,
+                    operation: None,
+                    site: None,
+                    name: FIRST_TOUCH.into(),
+                    count,
+                    total_ns: Duration(0),
+                    queued_ns: Duration(0),
+                    bytes: Bytes(0),
+                });
+            }
+        }
     }
 
     pub(super) fn heap(&mut self, pid: Pid) -> Heap {

@@ -7,7 +7,9 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use varve_model::Pid;
+use varve_model::{Duration, Pid, Time};
+use varve_sys::{monotonic_now, thread_cpu_time};
+use varve_trace::tables::HeapMemoryRow;
 
 /// Bit 63 of an entry: the page is present.
 const PRESENT: u64 = 1 << 63;
@@ -20,6 +22,53 @@ pub(super) struct Resident {
     pub(super) program: u64,
     /// The library's.
     pub(super) library: u64,
+}
+
+/// Looks at which of the pages that an allocator has mapped are there, now and then.
+#[derive(Clone, Default)]
+pub(super) struct Scan {
+    next: Time,
+}
+
+impl Scan {
+    pub(super) fn is_due(&self) -> bool {
+        monotonic_now() >= self.next
+    }
+
+    /// Resident bytes of these ranges; none where the process is not there.
+    pub(super) fn look(&mut self, pid: Pid, ranges: &[(u64, u64)]) -> Option<u64> {
+        let began = thread_cpu_time();
+        let resident = resident_of(pid, ranges)?;
+        self.next = after_rest(began);
+        Some(resident)
+    }
+}
+
+/// When it is looked again at what the allocator has mapped, after a look that began at that time of this thread's CPU: after so many times as long as it
+/// worked, for the target's calls on mappings wait for it. On a busy machine a look takes longer than it works, and the next one must not be far.
+pub(super) fn after_rest(began: Duration) -> Time {
+    const REST: u64 = 100;
+    monotonic_now() + Duration((thread_cpu_time() - began).0 * REST)
+}
+
+/// Adds a row unless it says what the last one did, which it becomes.
+pub(super) fn add_changed(
+    last: &mut Option<HeapMemoryRow>,
+    row: HeapMemoryRow,
+    rows: &mut Vec<HeapMemoryRow>,
+) {
+    let is_same = last.as_ref().is_some_and(|last| {
+        last == &HeapMemoryRow {
+            time_ns: last.time_ns,
+            peak_ns: last.peak_ns,
+            ..row.clone()
+        }
+    });
+    // What says the end stands there in any case.
+    if !is_same || row.resident_bytes.is_none() {
+        *last = Some(row.clone());
+        rows.push(row);
+    }
 }
 
 /// None where the process is not there.
@@ -35,26 +84,32 @@ pub(super) fn resident(pid: Pid, own: &[(u64, u64)]) -> Option<Resident> {
 }
 
 /// Resident bytes of these ranges, each an address and bytes; none where the process is not there.
-pub(super) fn resident_of(pid: Pid, ranges: &[(u64, u64)]) -> Option<u64> {
+fn resident_of(pid: Pid, ranges: &[(u64, u64)]) -> Option<u64> {
     let map = File::open(format!("/proc/{pid}/pagemap")).ok()?;
     let pages = ranges.iter().map(|range| present_pages(&map, *range));
     Some(pages.sum::<u64>() * PAGE)
 }
 
 fn present_pages(map: &File, (address, bytes): (u64, u64)) -> u64 {
-    const AT_ONCE: usize = 1 << 14;
-    let mut entries = vec![0u8; AT_ONCE * 8];
+    const AT_ONCE: u64 = 1 << 14;
     let (mut page, end) = (address / PAGE, address.saturating_add(bytes) / PAGE);
-    let mut present = 0;
+    let mut found = 0;
     while page < end {
-        let wanted = (end - page).min(AT_ONCE as u64) as usize * 8;
-        let Ok(read @ 8..) = map.read_at(&mut entries[..wanted], page * 8) else {
+        let read = present(map, page, end.min(page + AT_ONCE));
+        if read.is_empty() {
             break;
-        };
-        let words = entries[..read].chunks_exact(8);
-        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-        present += words.filter(|w| word(w) & PRESENT != 0).count() as u64;
-        page += read as u64 / 8;
+        }
+        found += read.iter().filter(|is| **is).count() as u64;
+        page += read.len() as u64;
     }
-    present
+    found
+}
+
+/// Which of these pages are there; fewer where the process's addresses end, or it has.
+pub(super) fn present(map: &File, page: u64, until: u64) -> Vec<bool> {
+    let mut entries = vec![0u8; (until - page) as usize * 8];
+    let read = map.read_at(&mut entries, page * 8).unwrap_or(0);
+    let words = entries[..read].chunks_exact(8);
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+    words.map(|w| word(w) & PRESENT != 0).collect()
 }

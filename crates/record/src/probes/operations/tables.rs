@@ -4,15 +4,19 @@ use std::collections::{HashMap, HashSet};
 
 use varve_model::{Address, Bytes, Duration, Pid, SiteId, Tid, Time};
 use varve_preload_abi::operations::{
-    BUCKETS, BlockState, FAILED_CLASS, OperationsReader, RowSnapshot, ThreadBlock, TimeKind,
-    Totals, bucket_start, class_bytes, of_row_key, ticks,
+    BUCKETS, BlockState, CHOICE_CLASS, FAILED_CLASS, OperationsReader, RowSnapshot,
+    SHARED_LINE_CLASS, ThreadBlock, TimeKind, Totals, bucket_start, class_bytes, is_libc,
+    of_row_key, ticks,
 };
-use varve_sys::monotonic_now;
-use varve_trace::tables::{HeapMemoryRow, OperationRow, OperationTimeRow};
+use varve_sys::{monotonic_now, thread_cpu_time};
+use varve_trace::tables::{
+    BlockChoiceRow, HeapMemoryRow, OperationRow, OperationTimeRow, SharedLineRow,
+};
 
 use super::Rows;
 use super::mapped::Heap;
-use super::memory::{Resident, resident, resident_of};
+use super::memory::{Resident, Scan, add_changed, after_rest, resident};
+use super::pages::{self, Fills};
 use crate::state::State;
 
 /// What a tick of the processor's clock is worth.
@@ -53,8 +57,10 @@ pub(super) struct Tables {
     last: Option<HeapMemoryRow>,
     /// What was found last.
     library_bytes: u64,
-    /// When it is looked next which of the allocator's pages are there.
-    next_scan: Time,
+    scan: Scan,
+    fills: Fills,
+    /// When it is looked next how full they are.
+    next_fill: Time,
 }
 
 /// What one look finds.
@@ -66,8 +72,8 @@ struct Look {
     heap: Option<(u64, u64)>,
 }
 
-/// What the allocator has mapped is looked at again after so many times as long as it took: the target's calls on mappings wait for it.
-const SCAN_REST: u64 = 100;
+/// It is looked how full the allocator's pages are no more often than this.
+const FILL_EVERY: Duration = Duration(200_000_000);
 
 impl Tables {
     pub(super) fn new(pid: Pid, image: Time, reader: OperationsReader) -> Tables {
@@ -81,7 +87,9 @@ impl Tables {
             sites: HashMap::new(),
             last: None,
             library_bytes: 0,
-            next_scan: Time(0),
+            scan: Scan::default(),
+            fills: Fills::default(),
+            next_fill: Time(0),
         }
     }
 
@@ -145,23 +153,49 @@ impl Tables {
             let site = *sites
                 .entry(site)
                 .or_insert_with(|| stacks.site(pid, now, vec![Address(site)], true));
-            let timed = grown(row.timed, before.timed);
-            let spent = grown(row.ticks, before.ticks).saturating_sub(clock.saturating_mul(timed));
-            rows.operations.push(OperationRow {
-                time_ns: now,
-                pid,
-                tid,
-                operation: operation.as_str().into(),
-                class_bytes: (class != FAILED_CLASS).then(|| Bytes(class_bytes(class))),
-                site,
-                count,
-                requested_bytes: Bytes(grown(row.requested, before.requested)),
-                usable_bytes: Bytes(grown(row.usable, before.usable)),
-                fresh: grown(row.fresh, before.fresh),
-                parallel: grown(row.parallel, before.parallel),
-                timed,
-                timed_ns: Duration((spent as f64 * ns) as u64),
-            });
+            let operation = operation.as_str().into();
+            // Of rows that are no size class's, the part of their blocks that counts apart.
+            let part = grown(row.fresh, before.fresh).min(count);
+            match class {
+                SHARED_LINE_CLASS => rows.lines.push(SharedLineRow {
+                    time_ns: now,
+                    pid,
+                    tid,
+                    operation,
+                    site,
+                    blocks: count,
+                    active: part,
+                }),
+                CHOICE_CLASS => rows.choices.push(BlockChoiceRow {
+                    time_ns: now,
+                    pid,
+                    tid,
+                    operation,
+                    site,
+                    blocks: count,
+                    far: part,
+                }),
+                class => {
+                    let timed = grown(row.timed, before.timed);
+                    let spent =
+                        grown(row.ticks, before.ticks).saturating_sub(clock.saturating_mul(timed));
+                    rows.operations.push(OperationRow {
+                        time_ns: now,
+                        pid,
+                        tid,
+                        operation,
+                        class_bytes: (class != FAILED_CLASS).then(|| Bytes(class_bytes(class))),
+                        site,
+                        count,
+                        requested_bytes: Bytes(grown(row.requested, before.requested)),
+                        usable_bytes: Some(Bytes(grown(row.usable, before.usable))),
+                        fresh: Some(grown(row.fresh, before.fresh)),
+                        parallel: grown(row.parallel, before.parallel),
+                        timed,
+                        timed_ns: Duration((spent as f64 * ns) as u64),
+                    });
+                }
+            }
             *before = row;
         });
     }
@@ -204,7 +238,7 @@ impl Tables {
     }
 
     /// Looks how much memory there is; `heap` is what the allocator has mapped, where that is known.
-    pub(super) fn look(&mut self, now: Time, heap: Option<&Heap>, rows: &mut Vec<HeapMemoryRow>) {
+    pub(super) fn look(&mut self, now: Time, heap: Option<&Heap>, rows: &mut Rows) {
         let Some(resident) = resident(self.pid, &self.reader.own_memory()) else {
             return;
         };
@@ -212,32 +246,55 @@ impl Tables {
         let look = Look {
             resident: Some(resident),
             mapped: heap.map(|heap| heap.most),
-            heap: heap.and_then(|heap| self.scan(&heap.ranges)),
+            heap: heap.and_then(|heap| self.scanned(&heap.ranges)),
         };
-        self.add(now, &look, rows);
+        self.add(now, &look, &mut rows.memory);
+        if let Some(heap) = heap {
+            self.fill(now, &heap.ranges, rows);
+        }
+    }
+
+    /// Looks how full the pages of what the allocator has mapped are.
+    fn fill(&mut self, now: Time, ranges: &[(u64, u64)], rows: &mut Rows) {
+        if now < self.next_fill || self.reader.clock().is_none() {
+            return;
+        }
+        let is_glibc = self
+            .allocator
+            .as_deref()
+            .is_some_and(|a| is_libc(a.as_bytes()));
+        let began = thread_cpu_time();
+        let fill = pages::look(self.pid, &self.reader.shadows(), ranges, is_glibc);
+        self.next_fill = after_rest(began).max(now + FILL_EVERY);
+        if let Some(fill) = fill {
+            self.fills.add(now, self.pid, fill, &mut rows.pages);
+        }
     }
 
     /// Notes what the tables say of a process whose memory is gone, and what its allocator had mapped.
-    pub(super) fn last(&mut self, now: Time, heap: Option<&Heap>, rows: &mut Vec<HeapMemoryRow>) {
+    pub(super) fn last(&mut self, now: Time, heap: Option<&Heap>, rows: &mut Rows) {
         let look = Look {
             mapped: heap.map(|heap| heap.most),
             ..Look::default()
         };
-        self.add(now, &look, rows);
+        self.add(now, &look, &mut rows.memory);
+        self.end(rows);
+    }
+
+    /// What is kept to the end.
+    pub(super) fn end(&mut self, rows: &mut Rows) {
+        self.fills.end(self.pid, &mut rows.pages, &mut rows.sparse);
     }
 
     /// Resident bytes of what the allocator has mapped, and how many of them at least lay in no block.
-    fn scan(&mut self, ranges: &[(u64, u64)]) -> Option<(u64, u64)> {
-        let began = monotonic_now();
-        if began < self.next_scan {
+    fn scanned(&mut self, ranges: &[(u64, u64)]) -> Option<(u64, u64)> {
+        if !self.scan.is_due() {
             return None;
         }
         // Blocks come and go meanwhile.
         let before = self.usable();
-        let resident = resident_of(self.pid, ranges)?;
+        let resident = self.scan.look(self.pid, ranges)?;
         let usable = before.max(self.usable());
-        let ended = monotonic_now();
-        self.next_scan = ended + Duration((ended - began).0 * SCAN_REST);
         Some((resident, resident.saturating_sub(usable)))
     }
 
@@ -267,7 +324,6 @@ impl Tables {
             blocks += block.pending[2];
         }
         let bytes = |signed: i64| Bytes(u64::try_from(signed).unwrap_or(0));
-        let is_last = look.resident.is_none();
         let allocator = self
             .allocator
             .get_or_insert_with(|| self.reader.allocator());
@@ -276,10 +332,10 @@ impl Tables {
             pid: self.pid,
             allocator: allocator.clone(),
             requested_bytes: bytes(requested),
-            usable_bytes: bytes(usable),
+            usable_bytes: Some(bytes(usable)),
             blocks: u64::try_from(blocks).unwrap_or(0),
             peak_requested_bytes: bytes(peak_requested),
-            peak_usable_bytes: bytes(peak_usable),
+            peak_usable_bytes: Some(bytes(peak_usable)),
             peak_ns: Time(peak_ns.min(now.0)),
             resident_bytes: look.resident.map(|found| Bytes(found.program)),
             mapped_bytes: look.mapped,
@@ -289,16 +345,6 @@ impl Tables {
             uncounted,
             unknown_frees,
         };
-        let is_same = self.last.as_ref().is_some_and(|last| {
-            last == &HeapMemoryRow {
-                time_ns: last.time_ns,
-                peak_ns: last.peak_ns,
-                ..row.clone()
-            }
-        });
-        if !is_same || is_last {
-            self.last = Some(row.clone());
-            rows.push(row);
-        }
+        add_changed(&mut self.last, row, rows);
     }
 }

@@ -4,6 +4,7 @@
 //! a clear bit was not touched, and what is gone and was not looked at as it went may have been.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use varve_bpf::{Bitmap, Leaf, Region};
@@ -90,16 +91,30 @@ impl Pages {
 
     /// Takes away the pages of a range, and returns them.
     fn take(&mut self, start: u64, end: u64) -> Pages {
-        let mut taken = Pages::default();
         let regions = start / REGION..end.div_ceil(REGION);
-        for (region, bits) in self.0.iter().filter(|(r, _)| regions.contains(r)) {
-            let within = within(*region, start, end);
+        let mut taken = Pages::default();
+        let mut take = |region: u64, bits: &mut Bitmap| {
+            let within = within(region, start, end);
             let of: Bitmap = std::array::from_fn(|i| bits[i] & within[i]);
             if of != [0; 8] {
-                taken.0.insert(*region, of);
+                taken.0.insert(region, of);
+                bits.iter_mut().zip(of).for_each(|(a, b)| *a &= !b);
+            }
+            *bits != [0; 8]
+        };
+        // A range may be the whole address space; and of a large process that ends there are thousands of small ones.
+        if regions.end - regions.start > self.0.len() as u64 {
+            self.0
+                .retain(|region, bits| !regions.contains(region) || take(*region, bits));
+        } else {
+            for region in regions {
+                if let Some(bits) = self.0.get_mut(&region)
+                    && !take(region, bits)
+                {
+                    self.0.remove(&region);
+                }
             }
         }
-        self.take_away(&taken);
         taken
     }
 
@@ -111,12 +126,23 @@ impl Pages {
     }
 
     pub(super) fn take_away(&mut self, others: &Pages) {
-        self.0.retain(|region, bits| {
-            if let Some(others) = others.0.get(region) {
-                bits.iter_mut().zip(others).for_each(|(a, b)| *a &= !b);
-            }
-            *bits != [0; 8]
-        });
+        others
+            .0
+            .iter()
+            .for_each(|(region, bits)| self.take_away_bits(*region, bits));
+    }
+
+    fn take_away_bits(&mut self, region: u64, others: &Bitmap) {
+        let Entry::Occupied(mut bits) = self.0.entry(region) else {
+            return;
+        };
+        bits.get_mut()
+            .iter_mut()
+            .zip(others)
+            .for_each(|(a, b)| *a &= !b);
+        if *bits.get() == [0; 8] {
+            bits.remove();
+        }
     }
 
     /// Takes away pages that were found touched.
@@ -124,8 +150,7 @@ impl Pages {
         for region in regions {
             let start = region.base.0;
             if region.leaf == Leaf::Small {
-                let touched = Pages([(start / REGION, region.touched())].into());
-                self.take_away(&touched);
+                self.take_away_bits(start / REGION, &region.touched());
             } else {
                 self.remove_all(start, start + region.leaf.bytes().0);
             }
@@ -207,9 +232,20 @@ impl Space {
         } else {
             &mut self.changes
         };
-        // A loop of faults at one page.
-        if changes.last() != Some(&change) {
+        // A loop of faults at one page. Of two the last may be refused.
+        if !changes.ends_with(&[change.clone(), change.clone()]) {
             changes.push(change);
+        }
+    }
+
+    /// The last fault at a page found no page there that it may access.
+    pub(super) fn refuse(&mut self, address: u64) {
+        for changes in [&mut self.next, &mut self.changes] {
+            let at = changes.iter().rposition(|c| *c == Change::Fault(address));
+            if let Some(at) = at {
+                changes.remove(at);
+                return;
+            }
         }
     }
 
@@ -354,20 +390,19 @@ impl Replay<'_> {
 
     /// What is touched at its new address before it goes is touched there.
     fn moved(&mut self, from: u64, to: u64, bytes: u64) {
-        let mut moving = self.old.clone();
-        moving.add(&self.faulted);
-        let range = (from / REGION)..=((from + bytes) / REGION);
-        let regions = self.before.iter().filter(|(r, _)| range.contains(r));
+        let end = from + bytes;
+        let mut moving = self.old.take(from, end);
+        moving.add(&self.faulted.take(from, end));
         if !self.is_new {
-            moving.add(&Pages(regions.copied().collect()));
+            let first = self.before.partition_point(|(r, _)| *r < from / REGION);
+            let there = self.before[first..].iter();
+            for (region, bits) in there.take_while(|(r, _)| r * REGION < end) {
+                let within = within(*region, from, end);
+                let of = std::array::from_fn(|i| bits[i] & within[i]);
+                moving.add(&Pages([(*region, of)].into()));
+            }
         }
-        let pages: Vec<u64> = moving
-            .addresses()
-            .filter(|a| *a >= from && *a < from + bytes)
-            .collect();
-        self.old.remove_all(from, from + bytes);
-        self.faulted.remove_all(from, from + bytes);
-        for address in pages {
+        for address in moving.addresses() {
             self.old.insert(address - from + to);
         }
     }
@@ -382,19 +417,27 @@ fn mapped_along(
     huge: bool,
 ) -> Pages {
     let mut along = Pages::default();
-    let hit: Vec<&Area> = areas
-        .iter()
-        .filter(|a| {
-            gone.addresses()
-                .any(|address| a.addresses.contains(&address))
-        })
-        .collect();
     let mut faulted = Pages::default();
     for change in changes {
         if let Change::Fault(address) = change {
             faulted.insert(*address);
         }
     }
+    let sorted = |pages: &Pages| {
+        let mut all: Vec<u64> = pages.addresses().collect();
+        all.sort_unstable();
+        all
+    };
+    let (lost, asked) = (sorted(gone), sorted(&faulted));
+    let in_area = |of: &[u64], area: &Range<u64>| {
+        let first = of.partition_point(|address| *address < area.start);
+        first..of.partition_point(|address| *address < area.end).max(first)
+    };
+    let mut hit: Vec<&Area> = areas
+        .iter()
+        .filter(|a| !in_area(&lost, &a.addresses).is_empty())
+        .collect();
+    hit.sort_unstable_by_key(|a| a.addresses.start);
     let mut take = |address: u64, bounds: Range<u64>, is_file: bool| {
         let (start, end) = (bounds.start, bounds.end);
         if is_file {
@@ -417,18 +460,20 @@ fn mapped_along(
         }
     };
     for area in &hit {
-        let own = faulted.addresses();
-        for address in own.filter(|a| area.addresses.contains(a)) {
-            take(address, area.addresses.clone(), area.is_file);
+        for address in &asked[in_area(&asked, &area.addresses)] {
+            take(*address, area.addresses.clone(), area.is_file);
         }
     }
     // Of a mapping that is gone too it is not known what it was.
-    let is_known = |address: &u64| hit.iter().any(|area| area.addresses.contains(address));
-    for address in faulted
-        .addresses()
-        .filter(|a| !is_known(a) && gone.contains(*a))
+    let is_known = |address: u64| {
+        let above = hit.partition_point(|area| area.addresses.start <= address);
+        above > 0 && address < hit[above - 1].addresses.end
+    };
+    for address in asked
+        .iter()
+        .filter(|a| !is_known(**a) && gone.contains(**a))
     {
-        take(address, 0..u64::MAX, true);
+        take(*address, 0..u64::MAX, true);
     }
     along
 }
@@ -474,6 +519,19 @@ mod tests {
             space.close(residents(&[2]), Vec::new, false),
             Gone::default()
         );
+    }
+
+    #[test]
+    fn what_was_refused_was_not_touched() {
+        let mut space = Space::default();
+        space.change(Change::Fault(at(5)), false);
+        space.change(Change::Fault(at(9)), false);
+        space.change(Change::Fault(at(9)), false);
+        space.refuse(at(9));
+        space.refuse(at(5));
+        space.refuse(at(7));
+        let gone = space.close(residents(&[]), anonymous, true);
+        assert_eq!(pages(&gone.accessed), [9]);
     }
 
     #[test]

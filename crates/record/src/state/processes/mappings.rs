@@ -2,10 +2,11 @@
 
 use std::ffi::OsStr;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, PathBuf};
+use std::time::Duration;
 
-use varve_model::{Bytes, Pid, Time};
+use varve_model::{Address, Bytes, Pid, Time};
 use varve_symbols::Mapping;
 use varve_sys::MapEntry;
 use varve_trace::tables::MappingRow;
@@ -13,6 +14,8 @@ use varve_trace::tables::MappingRow;
 use super::{FirstMaps, LOADING, Maps, MapsVersion, Processes, Seen};
 use crate::state::emulator;
 
+/// How long a file system may take: that of a target's user may never answer.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Places of unloaded libraries that are kept of one process.
 const MAX_UNLOADED: usize = 1 << 12;
 
@@ -138,32 +141,40 @@ impl Processes {
         }
     }
 
-    /// A process unloads what is mapped there: it may have come since the last look.
-    pub(crate) fn unloads(&mut self, pid: Pid, time: Time, entries: Vec<MapEntry>) {
-        let Some(process) = self.all.get_mut(&pid) else {
+    /// A process unloads a library, of which it says where its code lies, where that is in the file, and the path: it may have come
+    /// since the last look.
+    pub(crate) fn unloads(
+        &mut self,
+        pid: Pid,
+        time: Time,
+        (code, offset): (Range<u64>, u64),
+        path: &[u8],
+    ) {
+        let Some(process) = self.all.get_mut(&pid).filter(|p| time >= p.image) else {
             return;
         };
-        self.build_ids.begin_look();
-        for mut entry in entries {
-            // A process says the path; which file that is, is looked up.
-            if !identify(pid, &mut entry) {
-                continue;
-            }
-            if process.mappings.contains_key(&entry) || time < process.image {
-                continue;
-            }
-            if process.unloaded.len() >= MAX_UNLOADED {
-                process.unloaded.clear();
-            }
-            // It was not there at the last look; and not before what was unloaded last from there.
-            let last = process.unloaded.insert(entry.address, time);
-            let looked = Some(process.refreshed).filter(|at| *at < time);
-            let since = last.max(looked).unwrap_or(process.image).max(process.image);
-            let build_id = self.build_ids.of(pid, &entry);
-            let seen = Seen { since, build_id };
-            self.mapping_rows
-                .push(mapping_row(pid, &entry, &seen, Some(time)));
+        if code.is_empty() {
+            return;
         }
+        // Which file the path is, the process does not say.
+        let Some(entry) = entry_of(pid, code, offset, path, process.has_our_root) else {
+            return;
+        };
+        if process.mappings.contains_key(&entry) {
+            return;
+        }
+        if process.unloaded.len() >= MAX_UNLOADED {
+            process.unloaded.clear();
+        }
+        // It was not there at the last look; and not before what was unloaded last from there.
+        let last = process.unloaded.insert(entry.address, time);
+        let looked = Some(process.refreshed).filter(|at| *at < time);
+        let since = last.max(looked).unwrap_or(process.image).max(process.image);
+        self.build_ids.begin_look();
+        let build_id = self.build_ids.of(pid, &entry);
+        let seen = Seen { since, build_id };
+        self.mapping_rows
+            .push(mapping_row(pid, &entry, &seen, Some(time)));
     }
 
     /// Notes the mappings that a forked child had of its parent's: those that it touched and that no look has found. It may
@@ -239,30 +250,38 @@ impl Processes {
     }
 }
 
-/// Finds out which file a path stands for in a process, as the kernel would say it of a mapping; whether that is known.
-fn identify(pid: Pid, entry: &mut MapEntry) -> bool {
-    if entry.inode != 0 {
-        return true;
+/// The mapping of a library's code as the kernel would say it; none where the path is no file's in the process.
+fn entry_of(
+    pid: Pid,
+    code: Range<u64>,
+    offset: u64,
+    path: &[u8],
+    has_our_root: bool,
+) -> Option<MapEntry> {
+    let mut path = PathBuf::from(OsStr::from_bytes(path));
+    if !path.is_absolute() {
+        let folder = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+        // Without `.` in between.
+        path = folder
+            .components()
+            .chain(path.components().filter(|part| *part != Component::CurDir))
+            .collect();
     }
-    if !entry.path.starts_with('/') {
-        let Ok(folder) = std::fs::read_link(format!("/proc/{pid}/cwd")) else {
-            return false;
-        };
-        // As the kernel would say it, without `.` in between.
-        let parts = entry.path.split('/').filter(|part| *part != ".");
-        let whole: PathBuf = folder.iter().chain(parts.map(OsStr::new)).collect();
-        entry.path = whole.to_string_lossy().into_owned();
-    }
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
-    let path = entry.path.trim_start_matches('/');
-    let Ok(about) = root.join(path).metadata() else {
-        return false;
-    };
-    let device = about.dev();
+    let name = path.to_string_lossy().into_owned();
+    let found = varve_sys::within(PATIENCE, move || {
+        varve_sys::file_of_path(pid, &path, has_our_root)
+    });
+    let (device, inode) = found.ok()?;
     let (major, minor) = (libc::major(device), libc::minor(device));
-    entry.device = format!("{major:02x}:{minor:02x}");
-    entry.inode = about.ino();
-    about.is_file()
+    Some(MapEntry {
+        address: Address(code.start),
+        bytes: Bytes(code.end - code.start),
+        perms: "r-xp".to_owned(),
+        offset,
+        device: format!("{major:02x}:{minor:02x}"),
+        inode,
+        path: name,
+    })
 }
 
 fn mapping_row(pid: Pid, entry: &MapEntry, seen: &Seen, to: Option<Time>) -> MappingRow {

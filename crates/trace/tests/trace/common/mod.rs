@@ -220,7 +220,7 @@ records! {
         continues,
     }
     SiteRow { site, label, frames }
-    Frame { function, file, line, module, address }
+    Frame { function, file, line, column, function_line, module, address }
     SymbolRow { pid, address, bytes, name, module, file, line }
     MappingRow {
         pid, address, bytes, perms, offset, path, device, inode, build_id, from_ns, to_ns,
@@ -239,6 +239,13 @@ records! {
         resident_bytes, mapped_bytes, heap_resident_bytes, kept_bytes, own_bytes, uncounted, unknown_frees,
     }
     SampledBlockRow { time_ns, pid, tid, freed, address, bytes, site }
+    HeapPagesRow { time_ns, pid, eighths, pages, live_bytes, lines, shared_pages }
+    SparsePagesRow { time_ns, pid, page, pages, live_bytes }
+    SharedLineRow { time_ns, pid, tid, operation, site, blocks, active }
+    BlockChoiceRow { time_ns, pid, tid, operation, site, blocks, far }
+    MarkRow { pid, tid, kind, name, start_ns, end_ns, until_ns }
+    BegunMarkRow { mark, time_ns, pid, tid, kind, name }
+    EndedMarkRow { mark, time_ns, said }
 }
 
 /// A row of any table.
@@ -269,10 +276,17 @@ macro_rules! each_table {
             $function::<OperationChargeRow>($($argument),*),
             $function::<HeapMemoryRow>($($argument),*),
             $function::<SampledBlockRow>($($argument),*),
+            $function::<HeapPagesRow>($($argument),*),
+            $function::<SparsePagesRow>($($argument),*),
+            $function::<SharedLineRow>($($argument),*),
+            $function::<BlockChoiceRow>($($argument),*),
+            $function::<MarkRow>($($argument),*),
             $function::<BirthRow>($($argument),*),
             $function::<DeathRow>($($argument),*),
             $function::<StackRow>($($argument),*),
             $function::<GeneratedRow>($($argument),*),
+            $function::<BegunMarkRow>($($argument),*),
+            $function::<EndedMarkRow>($($argument),*),
         ]
     }};
 }

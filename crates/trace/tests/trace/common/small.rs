@@ -217,8 +217,8 @@ fn operations() -> Vec<OperationRow> {
         site,
         count: 1 << 40,
         requested_bytes: Bytes(40 << 40),
-        usable_bytes: Bytes(48 << 40),
-        fresh: 3,
+        usable_bytes: Some(Bytes(48 << 40)),
+        fresh: Some(3),
         parallel: 0,
         timed: 1 << 34,
         timed_ns: Duration(90 << 34),
@@ -274,16 +274,75 @@ fn sampled_blocks() -> Vec<SampledBlockRow> {
     ]
 }
 
+fn heap_pages() -> Vec<HeapPagesRow> {
+    vec![HeapPagesRow {
+        time_ns: Time(50_000_000),
+        pid: Pid(100),
+        eighths: 2,
+        pages: 3,
+        live_bytes: Bytes(1500),
+        lines: 24,
+        shared_pages: 1,
+    }]
+}
+
+fn sparse_pages() -> Vec<SparsePagesRow> {
+    vec![SparsePagesRow {
+        time_ns: Time(50_000_000),
+        pid: Pid(100),
+        page: Page(0x1_0000),
+        pages: 3,
+        live_bytes: 500,
+    }]
+}
+
+fn shared_lines() -> Vec<SharedLineRow> {
+    vec![SharedLineRow {
+        time_ns: Time(500_000_000),
+        pid: Pid(100),
+        tid: Tid(101),
+        operation: "malloc".into(),
+        site: Some(SiteId(1)),
+        blocks: 4,
+        active: 3,
+    }]
+}
+
+fn block_choices() -> Vec<BlockChoiceRow> {
+    vec![BlockChoiceRow {
+        time_ns: Time(500_000_000),
+        pid: Pid(100),
+        tid: Tid(101),
+        operation: "malloc".into(),
+        site: Some(SiteId(1)),
+        blocks: 5,
+        far: 2,
+    }]
+}
+
+fn marks() -> Vec<MarkRow> {
+    let row = |kind: &'static str, end: Option<u64>| MarkRow {
+        pid: Pid(100),
+        tid: Tid(101),
+        kind: kind.into(),
+        name: "load".into(),
+        start_ns: Time(2_000),
+        end_ns: end.map(Time),
+        until_ns: end.map(Time),
+    };
+    vec![row("phase", Some(50_000_000)), row("event", None)]
+}
+
 fn heap_memory() -> Vec<HeapMemoryRow> {
     let row = |resident_bytes| HeapMemoryRow {
         time_ns: Time(50_000_000),
         pid: Pid(100),
         allocator: "/lib/libc.so.6".into(),
         requested_bytes: Bytes(4000),
-        usable_bytes: Bytes(4008),
+        usable_bytes: Some(Bytes(4008)),
         blocks: 4,
         peak_requested_bytes: Bytes(5000),
-        peak_usable_bytes: Bytes(5016),
+        peak_usable_bytes: Some(Bytes(5016)),
         peak_ns: Time(40_000_000),
         resident_bytes,
         mapped_bytes: resident_bytes,
@@ -372,6 +431,8 @@ fn sites() -> Vec<SiteRow> {
         function: Some("Solver::setup<日本>".into()),
         file: Some("solver.c".into()),
         line: Some(42),
+        column: Some(7),
+        function_line: Some(40),
         module: Some("/usr/bin/solver".into()),
         address: Address(0x5555_5555_51ff),
     };
@@ -428,6 +489,10 @@ pub(crate) fn finished(folder: &Path) -> Value {
     append(&mut writer, &mut expected, operation_charges());
     append(&mut writer, &mut expected, heap_memory());
     append(&mut writer, &mut expected, sampled_blocks());
+    append(&mut writer, &mut expected, heap_pages());
+    append(&mut writer, &mut expected, sparse_pages());
+    append(&mut writer, &mut expected, shared_lines());
+    append(&mut writer, &mut expected, block_choices());
     // The merge leaves these in the order of what they speak of.
     expected.insert(
         "mappings".into(),
@@ -438,6 +503,7 @@ pub(crate) fn finished(folder: &Path) -> Value {
     whole(&folder_of, &mut expected, objects());
     whole(&folder_of, &mut expected, sites());
     whole(&folder_of, &mut expected, symbols());
+    whole(&folder_of, &mut expected, marks());
     let mut ended = manifest();
     ended.state = State::Finished;
     ended.losses.insert("faults".into(), 2);

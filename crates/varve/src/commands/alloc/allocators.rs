@@ -3,12 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use crate::commands::Failure;
+use crate::libraries;
 
 /// An allocator: its name, its files and the package of Debian that has it.
 pub(super) struct Known {
     pub(super) name: &'static str,
     files: &'static [&'static str],
-    package: &'static str,
+    pub(super) package: &'static str,
+    /// The library that is built with this program, where there is one.
+    built: Option<&'static str>,
 }
 
 /// What is known beside glibc's.
@@ -17,6 +20,7 @@ pub(super) const KNOWN: [Known; 7] = [
         name: "jemalloc",
         files: &["libjemalloc.so.2", "libjemalloc.so"],
         package: "libjemalloc2",
+        built: None,
     },
     Known {
         name: "tcmalloc",
@@ -26,6 +30,7 @@ pub(super) const KNOWN: [Known; 7] = [
             "libtcmalloc_minimal.so",
         ],
         package: "libtcmalloc-minimal4",
+        built: None,
     },
     Known {
         name: "mimalloc",
@@ -36,11 +41,13 @@ pub(super) const KNOWN: [Known; 7] = [
             "libmimalloc.so",
         ],
         package: "libmimalloc2.0",
+        built: None,
     },
     Known {
         name: "tbb",
         files: &["libtbbmalloc_proxy.so.2"],
         package: "libtbbmalloc2",
+        built: None,
     },
     Known {
         name: "scudo",
@@ -49,26 +56,35 @@ pub(super) const KNOWN: [Known; 7] = [
             "libclang_rt.scudo_standalone.so",
         ],
         package: "libclang-rt-NN-dev, NN as in `clang --version`",
+        built: None,
     },
     Known {
         name: "snmalloc",
         files: &["libsnmallocshim.so"],
-        package: "none: build it, and give its path",
+        package: "none; `make build` builds it beside this program",
+        built: Some("libvarve_snmalloc.so"),
     },
     Known {
         name: "rpmalloc",
         files: &["librpmallocwrap.so", "librpmalloc.so"],
-        package: "none: build it, and give its path",
+        package: "none; give the path of one that you built",
+        built: None,
     },
 ];
 
 impl Known {
-    /// Where it is on this machine.
-    pub(super) fn find(&self) -> Option<PathBuf> {
+    /// Where it is on this machine, or beside this program.
+    ///
+    /// # Errors
+    /// Where others could have put something else in its place.
+    pub(super) fn find(&self) -> Result<Option<PathBuf>, Failure> {
         let folders = folders();
         let places = self.files.iter();
         let mut places = places.flat_map(|file| folders.iter().map(move |f| f.join(file)));
-        places.find(|path| path.is_file())
+        match (places.find(|path| path.is_file()), self.built) {
+            (None, Some(built)) => libraries::allocator(built),
+            (found, _) => Ok(found),
+        }
     }
 }
 
@@ -108,7 +124,7 @@ pub(super) fn resolve(text: &str) -> Result<Option<PathBuf>, Failure> {
         return Ok(None);
     }
     let path = match KNOWN.iter().find(|known| known.name == text) {
-        Some(known) => known.find().ok_or_else(|| {
+        Some(known) => known.find()?.ok_or_else(|| {
             Failure::new(
                 format!(
                     "{text} is not on this machine: none of {} was found",

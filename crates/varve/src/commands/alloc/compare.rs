@@ -3,18 +3,21 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use clap::Args;
 use regex::Regex;
+use varve_alloc::Judgement;
 use varve_alloc::compare::{Compared, Run, compare};
+use varve_sys::{Signals, Used};
 use varve_trace::Trace;
 use varve_ui::Progress;
 
 use super::Failure;
 use super::allocators::{KNOWN, resolve};
-use crate::commands::report;
+use crate::commands::scratch::Scratch;
+use crate::commands::{catch_signals, report};
 
 #[derive(Debug, Args)]
 #[command(override_usage = "varve alloc compare [OPTIONS] -- <COMMAND>...")]
@@ -47,9 +50,20 @@ pub(crate) struct Compare {
     pub(crate) command: Vec<OsString>,
 }
 
+/// The place of the program's own allocator among all.
+const OWN: usize = 0;
+/// Exit codes from here on say that a shell or a signal ended the program, or that it did not run.
+const NOT_ITS_OWN: i32 = 126;
+
 pub(super) fn run(arguments: &Compare) -> Result<ExitCode, Failure> {
     let mut all = candidates(arguments)?;
-    let runs = arguments.rounds as usize * all.len();
+    let present = all.iter().filter(|one| one.failed.is_none()).count();
+    let runs = arguments.rounds as usize * present;
+    let mut runner = Runner {
+        arguments,
+        signals: catch_signals()?,
+        expected: None,
+    };
     let progress = Progress::new("Comparing");
     let mut done = 0;
     for round in 0..arguments.rounds as usize {
@@ -57,19 +71,22 @@ pub(super) fn run(arguments: &Compare) -> Result<ExitCode, Failure> {
             // Each allocator comes at each place, so that what changes while time passes meets all.
             let at = (turn + round) % all.len();
             if all[at].failed.is_none() {
-                match once(arguments, all[at].library.as_deref()) {
+                match runner.once(all[at].library.as_deref()) {
                     Ok(run) => all[at].runs.push(run),
-                    Err(failure) if all[at].library.is_none() => return Err(failure),
-                    Err(failure) => all[at].failed = Some(failure.what),
+                    Err(Ended::Badly(failure)) if at != OWN => all[at].failed = Some(failure.what),
+                    Err(Ended::Badly(failure) | Ended::Interrupted(failure)) => {
+                        return Err(failure);
+                    }
                 }
+                done += 1;
+                progress.set(done as f64 / runs.max(1) as f64);
             }
-            done += 1;
-            progress.set(done as f64 / runs.max(1) as f64);
         }
     }
     drop(progress);
     if !arguments.no_record {
-        record(arguments, &mut all)?;
+        let scratch = Scratch::new("compare", "set TMPDIR to a folder with room")?;
+        runner.record(scratch.path(), &mut all)?;
     }
     let command = arguments
         .command
@@ -99,8 +116,17 @@ fn candidates(arguments: &Compare) -> Result<Vec<Compared>, Failure> {
     };
     let mut all = vec![of("own", None)];
     if arguments.allocators.is_empty() {
-        for known in KNOWN.iter().filter(|known| known.find().is_some()) {
-            all.push(of(known.name, resolve(known.name)?));
+        for known in &KNOWN {
+            all.push(match known.find()? {
+                Some(path) => of(known.name, Some(path)),
+                None => Compared {
+                    failed: Some(format!(
+                        "it is not on this machine (package: {})",
+                        known.package
+                    )),
+                    ..of(known.name, None)
+                },
+            });
         }
     }
     for text in &arguments.allocators {
@@ -113,7 +139,7 @@ fn candidates(arguments: &Compare) -> Result<Vec<Compared>, Failure> {
             all.push(of(name, Some(path)));
         }
     }
-    if all.len() == 1 {
+    if all.iter().filter(|one| one.failed.is_none()).count() == 1 {
         return Err(Failure::new(
             "there is no allocator on this machine to compare with",
             Some(
@@ -134,63 +160,158 @@ fn preload(library: &str) -> OsString {
     list
 }
 
-/// One run as it is.
-fn once(arguments: &Compare, library: Option<&str>) -> Result<Run, Failure> {
-    let (program, words) = arguments
-        .command
-        .split_first()
-        .ok_or_else(|| Failure::new("there is no command", None::<String>))?;
-    let mut command = Command::new(program);
-    command
-        .args(words)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
-    if let Some(library) = library {
-        command.env("LD_PRELOAD", preload(library));
+/// Why a run gives no figures.
+enum Ended {
+    Badly(Failure),
+    /// Somebody wants all of it to end.
+    Interrupted(Failure),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Ended {
+        Ended::Badly(failure)
     }
-    command.stdout(match arguments.metric {
-        Some(_) => Stdio::piped(),
-        None => Stdio::null(),
-    });
-    let shown = program.to_string_lossy().into_owned();
-    let problem = |what: &str, error: &std::io::Error| {
-        Failure::new(
-            format!("cannot {what} {shown}: {error}"),
-            Some("give the path of a program that runs by itself"),
-        )
-    };
-    let began = Instant::now();
-    let mut child = command.spawn().map_err(|e| problem("run", &e))?;
-    let output = child.stdout.take();
-    let reader = output.map(|mut output| {
-        std::thread::spawn(move || {
-            let mut text = Vec::new();
-            let _ = output.read_to_end(&mut text);
-            String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Runs the program, one time after the other.
+struct Runner<'a> {
+    arguments: &'a Compare,
+    signals: Signals,
+    /// How the program ended with its own allocator: with others it is to end so too.
+    expected: Option<i32>,
+}
+
+impl Runner<'_> {
+    /// What a child used, to its end.
+    fn wait(&mut self, child: &Child, began: Instant) -> Result<Used, Ended> {
+        let used = varve_sys::wait_measured(child, began, &mut self.signals);
+        let used =
+            used.map_err(|e| Failure::new(format!("cannot wait for a run: {e}"), None::<String>))?;
+        match used.interrupted {
+            None => Ok(used),
+            Some(signal) => Err(Ended::Interrupted(Failure::interrupted(
+                signal,
+                "the comparison is not complete, and nothing of it is kept",
+            ))),
+        }
+    }
+
+    /// One run as it is, which ends with the exit code that the first had.
+    fn once(&mut self, library: Option<&str>) -> Result<Run, Ended> {
+        let arguments = self.arguments;
+        let (program, words) = arguments
+            .command
+            .split_first()
+            .ok_or_else(|| Failure::new("there is no command", None::<String>))?;
+        let mut command = Command::new(program);
+        command
+            .args(words)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        if let Some(library) = library {
+            command.env("LD_PRELOAD", preload(library));
+        }
+        command.stdout(match arguments.metric {
+            Some(_) => Stdio::piped(),
+            None => Stdio::null(),
+        });
+        let shown = program.to_string_lossy().into_owned();
+        let began = Instant::now();
+        let mut child = self.signals.spawn(&mut command).map_err(|e| {
+            Failure::new(
+                format!("cannot run {shown}: {e}"),
+                Some("give the path of a program that runs by itself"),
+            )
+        })?;
+        let output = child.stdout.take();
+        let reader = output.map(|mut output| {
+            std::thread::spawn(move || {
+                let mut text = Vec::new();
+                let _ = output.read_to_end(&mut text);
+                String::from_utf8_lossy(&text).into_owned()
+            })
+        });
+        let used = self.wait(&child, began)?;
+        let text = reader.and_then(|r| r.join().ok()).unwrap_or_default();
+        let is_refused = used.code >= NOT_ITS_OWN;
+        if is_refused || *self.expected.get_or_insert(used.code) != used.code {
+            let what = match (is_refused, self.expected) {
+                (false, Some(before)) => format!(", and with {before} before"),
+                _ => String::new(),
+            };
+            return Err(Ended::Badly(Failure::new(
+                format!("{shown} ended with exit code {}{what}", used.code),
+                Some("compare runs that end by themselves, always in the same way"),
+            )));
+        }
+        let metric = match &arguments.metric {
+            None => None,
+            Some(pattern) => Some(figure(pattern, &text)?),
+        };
+        Ok(Run {
+            wall_ns: used.wall,
+            cpu_ns: used.cpu,
+            peak_bytes: used.peak,
+            mean_bytes: used.mean,
+            faults: used.faults,
+            metric,
         })
-    });
-    let used = varve_sys::wait_measured(&child, began).map_err(|e| problem("wait for", &e))?;
-    let text = reader.and_then(|r| r.join().ok()).unwrap_or_default();
-    if used.code != 0 {
-        return Err(Failure::new(
-            format!(
-                "{shown} ended with exit code {} where it was to be measured",
-                used.code
-            ),
-            Some("compare runs that end by themselves and succeed"),
-        ));
     }
-    let metric = match &arguments.metric {
-        None => None,
-        Some(pattern) => Some(figure(pattern, &text)?),
-    };
-    Ok(Run {
-        wall_ns: used.wall,
-        cpu_ns: used.cpu,
-        peak_bytes: used.peak,
-        mean_bytes: used.mean,
-        metric,
-    })
+
+    /// Records one more run of each, by this program itself.
+    fn record(&mut self, folder: &Path, all: &mut [Compared]) -> Result<(), Failure> {
+        let progress = Progress::new("Recording");
+        let count = all.len();
+        for (i, of) in all.iter_mut().enumerate() {
+            if of.failed.is_none() {
+                of.judgement = match self.recorded(of.library.as_deref(), folder) {
+                    Err(Ended::Interrupted(failure)) => return Err(failure),
+                    // What a run cannot say is missing in the table.
+                    Err(Ended::Badly(_)) => None,
+                    Ok(judgement) => judgement,
+                };
+                if let Some(judgement) = &of.judgement
+                    && of.library.is_none()
+                {
+                    of.name.clone_from(&judgement.trace.allocator);
+                }
+            }
+            progress.set((i + 1) as f64 / count as f64);
+        }
+        Ok(())
+    }
+
+    fn recorded(
+        &mut self,
+        library: Option<&str>,
+        folder: &Path,
+    ) -> Result<Option<Judgement>, Ended> {
+        let failed = |e| {
+            Failure::new(
+                format!("cannot run this program again: {e}"),
+                None::<String>,
+            )
+        };
+        let trace = folder.join("run.varve");
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command
+            .args(["alloc", "record", "--pages", "off", "--force", "--output"])
+            .arg(&trace);
+        if let Some(library) = library {
+            command.args(["--allocator", library]);
+        }
+        command.arg("--").args(&self.arguments.command);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let began = Instant::now();
+        let child = self.signals.spawn(&mut command).map_err(failed)?;
+        self.wait(&child, began)?;
+        // Without pages there are no samples to be asked.
+        let trace = Trace::open(&trace).ok();
+        Ok(trace.and_then(|trace| varve_alloc::judge(&trace, None).ok()?))
+    }
 }
 
 /// The figure in what the program printed.
@@ -204,58 +325,4 @@ fn figure(pattern: &Regex, text: &str) -> Result<f64, Failure> {
             Some("put the number in a group, such as --metric '([0-9.]+) requests per second'"),
         )
     })
-}
-
-/// Records one more run of each, by this program itself.
-fn record(arguments: &Compare, all: &mut [Compared]) -> Result<(), Failure> {
-    let folder = tempfile_folder()?;
-    let progress = Progress::new("Recording");
-    let count = all.len();
-    for (i, of) in all.iter_mut().enumerate() {
-        if of.failed.is_none() {
-            of.judgement = recorded(arguments, of.library.as_deref(), &folder);
-            if let Some(judgement) = &of.judgement
-                && of.library.is_none()
-            {
-                of.name.clone_from(&judgement.trace.allocator);
-            }
-        }
-        progress.set((i + 1) as f64 / count as f64);
-    }
-    let _ = std::fs::remove_dir_all(&folder);
-    Ok(())
-}
-
-fn tempfile_folder() -> Result<PathBuf, Failure> {
-    let name = format!("varve-compare-{}", std::process::id());
-    let folder = std::env::temp_dir().join(name);
-    std::fs::create_dir(&folder).map_err(|e| {
-        Failure::new(
-            format!("cannot make {}: {e}", folder.display()),
-            Some("set TMPDIR to a folder with room"),
-        )
-    })?;
-    Ok(folder)
-}
-
-fn recorded(
-    arguments: &Compare,
-    library: Option<&str>,
-    folder: &Path,
-) -> Option<varve_alloc::Judgement> {
-    let trace = folder.join("run.varve");
-    let mut command = Command::new(std::env::current_exe().ok()?);
-    command
-        .args(["alloc", "record", "--pages", "off", "--force", "--output"])
-        .arg(&trace);
-    if let Some(library) = library {
-        command.args(["--allocator", library]);
-    }
-    command.arg("--").args(&arguments.command);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command.status().ok()?;
-    varve_alloc::judge(&Trace::open(&trace).ok()?).ok()?
 }

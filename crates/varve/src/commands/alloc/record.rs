@@ -7,19 +7,24 @@ use std::process::ExitCode;
 use clap::{Args, Parser, ValueEnum};
 use varve_analyse::format;
 use varve_model::Bytes;
-use varve_record::{OperationsChoice, RecordOptions};
+use varve_record::{OperationsChoice, OwnAllocator, RecordOptions, own_allocator};
 use varve_report::quoted_path;
 use varve_trace::Trace;
 
-use super::super::record::{self, Closing};
+use super::super::record::{self, Closing, SamplesArgument};
 use super::Failure;
 use super::allocators;
 use crate::arguments::{Arguments, Command, Writing};
-use crate::values::Size;
+use crate::values::{Share, Size, process};
 
 #[derive(Debug, Args)]
-#[command(override_usage = "varve alloc record [OPTIONS] -- <COMMAND>...")]
+#[command(
+    override_usage = "varve alloc record [OPTIONS] -- <COMMAND>...\n       varve alloc record [OPTIONS] -p <PID>"
+)]
 #[command(after_help = "\
+A command's operations are counted by a library in its process, at some nanoseconds each. Of a process that runs already, and of a command that has its \
+allocator in itself, programs in the kernel count them (uprobes): each operation takes microseconds longer then, and how many is said before.
+
 Every operation is counted, and one in so many is timed. System calls and page faults within operations are seen by programs in \
 the kernel, which make the system calls of all programs of the machine a little slower while it is recorded; the report says by how much.")]
 pub(crate) struct AllocRecord {
@@ -29,6 +34,10 @@ pub(crate) struct AllocRecord {
 
     #[command(flatten)]
     pub(crate) writing: Writing,
+
+    /// Record a process that runs already, until it ends or Ctrl-C; it goes on
+    #[arg(short, long, value_name = "PID", conflicts_with_all = ["command", "allocator"], value_parser = process)]
+    pub(crate) pid: Option<u32>,
 
     /// Run the command with this allocator instead of its own: jemalloc, tcmalloc, mimalloc, tbb, scudo, snmalloc, rpmalloc, or
     /// the path of a library
@@ -47,6 +56,16 @@ pub(crate) struct AllocRecord {
     #[arg(long, value_name = "BYTES", default_value = "512KiB", value_parser = sampling)]
     pub(crate) sample_every: Bytes,
 
+    /// How much longer the program may take for its pages and samples: intervals, from 50ms up, and the rate of samples are
+    /// chosen by what they are measured to cost
+    #[arg(long, value_name = "SHARE", default_value = "5%")]
+    pub(crate) overhead: Share,
+
+    /// Samples of what each thread waits for, per second of each CPU: a rate such as `4000/s`, whatever it costs, or `off`
+    /// [default: up to 1000/s, as `--overhead` allows]
+    #[arg(long, value_name = "RATE")]
+    pub(crate) samples: Option<SamplesArgument>,
+
     /// Do not record children
     #[arg(long)]
     pub(crate) no_follow: bool,
@@ -56,7 +75,7 @@ pub(crate) struct AllocRecord {
     pub(crate) duration: Option<String>,
 
     /// The command and its arguments
-    #[arg(last = true, value_name = "COMMAND", required = true)]
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "pid")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -88,13 +107,19 @@ const CLOSING: Closing = Closing {
 
 /// The verdict, and what it rests on.
 fn lines(trace: &Trace) -> Vec<String> {
-    match varve_alloc::judge(trace) {
+    match super::judge(trace, None) {
         Ok(Some(judgement)) => {
             let mut lines = vec![judgement.verdict.sentence.clone()];
             let said = judgement.allocators_diagnosis().map(|d| d.id);
             let reasons = judgement.diagnoses.iter().filter(|d| Some(d.id) != said);
             lines.extend(reasons.map(|d| format!("also: {}", d.title)));
             let (plain, with) = (judgement.trace.plain_call_ns, judgement.trace.call_ns);
+            if let Some(longer) = judgement.trace.probe_ns {
+                lines.push(format!(
+                    "cost: each allocator operation took {} longer",
+                    format::duration(longer)
+                ));
+            }
             lines.push(format!(
                 "cost: a system call of any program on this machine took {} while operations were recorded, {} before",
                 format::duration(with),
@@ -125,23 +150,38 @@ fn resolve(arguments: &AllocRecord) -> Result<RecordOptions, Failure> {
     if let Some(duration) = &arguments.duration {
         line.extend(["--duration".into(), duration.into()]);
     }
-    line.push("--".into());
-    line.extend(arguments.command.iter().cloned());
+    match arguments.pid {
+        Some(pid) => line.extend(["--pid".into(), pid.to_string().into()]),
+        None => {
+            line.push("--".into());
+            line.extend(arguments.command.iter().cloned());
+        }
+    }
     let parsed = Arguments::try_parse_from(line);
-    let Command::Record(plain) = parsed.unwrap_or_else(|error| error.exit()).command else {
+    let Command::Record(mut plain) = parsed.unwrap_or_else(|error| error.exit()).command else {
         return Err(Failure::new("this is no command to record", None::<String>));
     };
+    plain.overhead = arguments.overhead;
+    plain.samples = arguments.samples;
     let mut options = record::resolve(&plain)?;
     let allocator = match &arguments.allocator {
         Some(text) => allocators::resolve(text)?,
         None => None,
     };
+    let probes = match arguments.pid {
+        Some(_) => true,
+        None => has_own_allocator(arguments)?,
+    };
     options.operations = Some(OperationsChoice {
         every: arguments.time_every,
         sample_bytes: arguments.sample_every,
         allocator,
+        probes,
     });
     options.pages = arguments.pages == Pages::On;
+    if probes {
+        return Ok(options);
+    }
     if options.preload.is_none() {
         return Err(Failure {
             what: format!(
@@ -149,6 +189,13 @@ fn resolve(arguments: &AllocRecord) -> Result<RecordOptions, Failure> {
                 crate::libraries::PRELOAD
             ),
             hint: Some("put it beside the varve program, or name it in VARVE_PRELOAD".into()),
+            code: 125,
+        });
+    }
+    if varve_record::has_other_bits(&arguments.command) {
+        return Err(Failure {
+            what: "this is a 32-bit program: allocator operations are counted of 64-bit programs alone".into(),
+            hint: Some("its pages are recorded all the same: `varve record`".into()),
             code: 125,
         });
     }
@@ -160,4 +207,27 @@ fn resolve(arguments: &AllocRecord) -> Result<RecordOptions, Failure> {
         });
     }
     Ok(options)
+}
+
+/// Whether the command has its allocator in itself, so that probes have to count.
+fn has_own_allocator(arguments: &AllocRecord) -> Result<bool, Failure> {
+    match own_allocator(&arguments.command) {
+        OwnAllocator::No => Ok(false),
+        OwnAllocator::Yes if arguments.allocator.is_some() => Err(Failure {
+            what: "this command has its allocator in itself: no other one can be put in its place"
+                .into(),
+            hint: Some("leave `--allocator` out".into()),
+            code: 125,
+        }),
+        OwnAllocator::Yes => Ok(true),
+        OwnAllocator::Nameless => {
+            varve_ui::warning(
+                "this command loads no libraries and has no symbols: if it has an allocator in itself, that cannot be found, and its operations are not counted",
+            );
+            varve_ui::hint(
+                "use one that was linked without -s, or stripped of debug information alone (strip --strip-debug)",
+            );
+            Ok(false)
+        }
+    }
 }

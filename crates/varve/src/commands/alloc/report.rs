@@ -3,13 +3,20 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
-use varve_alloc::Blocks;
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use varve_alloc::{Judgement, Measure, flame_graph};
+use varve_analyse::format;
 
 use super::Failure;
 use crate::commands::{open, report};
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  varve alloc report server.varve                          whether it is the allocator, and why
+  varve alloc report server.varve --html page.html         the same as one offline page, with flame graphs
+  varve alloc report server.varve --folded peak | flamegraph.pl --countname bytes > peak.svg")]
 pub(crate) struct AllocReport {
     /// Trace folder, as `varve alloc record` wrote it
     #[arg(value_name = "TRACE")]
@@ -23,60 +30,93 @@ pub(crate) struct AllocReport {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Write call stacks with bytes to standard output, for flame graphs: of all that was allocated, of what lived when most did, or of
-    /// what was never freed
-    #[arg(long, value_name = "OF", conflicts_with_all = ["json", "all"])]
-    pub(crate) folded: Option<Folded>,
+    /// Write one offline page: that of `varve report --html`, with the allocator first
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Write folded call stacks to standard output, for flamegraph.pl and speedscope: of sampled blocks with bytes or their number, or
+    /// of callers with nanoseconds
+    #[arg(long, value_name = "OF", conflicts_with_all = ["json", "all", "html"], value_parser = measures())]
+    pub(crate) folded: Option<Measure>,
 }
 
-/// Which bytes folded stacks have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Folded {
-    Allocated,
-    Peak,
-    NeverFreed,
+/// The names of what folded stacks weigh.
+fn measures() -> impl TypedValueParser<Value = Measure> {
+    let names =
+        Measure::ALL.map(|measure| PossibleValue::new(measure.as_str()).help(about(measure)));
+    PossibleValuesParser::new(names).map(|name| {
+        let of = |measure: &Measure| measure.as_str() == name;
+        Measure::ALL.into_iter().find(of).unwrap_or(Measure::Peak)
+    })
+}
+
+const fn about(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Allocated => "bytes of all that was allocated",
+        Measure::Peak => "bytes of what lived when most did",
+        Measure::NeverFreed => "bytes of what was never freed",
+        Measure::Count => "blocks that were allocated",
+        Measure::Time => "nanoseconds within operations, by caller: one frame deep",
+        Measure::Idle => "bytes that were never freed and not touched for long; needs pages",
+    }
 }
 
 /// A line for each call stack, the outermost function first.
-fn folded(blocks: &Blocks, of: Folded) -> String {
-    let mut text = String::new();
-    for site in &blocks.sites {
-        let bytes = match of {
-            Folded::Allocated => site.allocated.bytes,
-            Folded::Peak => site.at_peak.bytes,
-            Folded::NeverFreed => site.never_freed.bytes,
-        };
-        if bytes.0 == 0 {
-            continue;
-        }
-        let names = site
-            .stack
-            .iter()
-            .rev()
-            .map(|name| varve_model::visible(name).replace(';', ":"));
-        let stack: Vec<String> = match site.stack.is_empty() {
-            true => vec!["unknown caller".to_owned()],
-            false => names.collect(),
-        };
-        text.push_str(&format!("{} {}\n", stack.join(";"), bytes.0));
+fn folded(judgement: &Judgement, measure: Measure) -> Result<String, Failure> {
+    let Some(graph) = flame_graph(judgement, measure) else {
+        return Err(match measure {
+            Measure::Idle if judgement.blocks.samples > 0 => Failure::new(
+                "nobody knows what is idle: pages were not recorded",
+                Some("record them: `varve alloc record` without `--pages off`"),
+            ),
+            _ => Failure::new(
+                "no blocks were sampled, so that there are no call stacks",
+                Some(
+                    "record without `--sample-every off`; `--folded time` has the callers of operations",
+                ),
+            ),
+        });
+    };
+    if let Some(idle_for) = graph.idle_for_ns {
+        varve_ui::note(format!(
+            "idle: never freed, and not touched in the last {} of its process",
+            format::duration(idle_for)
+        ));
     }
-    text
+    let mut text = String::new();
+    for row in &graph.stacks {
+        let names = graph.frames(judgement, row).into_iter();
+        let names = names.map(|name| varve_model::visible(name).replace(';', ":"));
+        let stack: Vec<String> = names.collect();
+        text.push_str(&format!("{} {}\n", stack.join(";"), row.weight));
+    }
+    Ok(text)
 }
 
 pub(super) fn run(arguments: &AllocReport) -> Result<ExitCode, Failure> {
     let trace = open::open(&arguments.trace)?;
-    let Some(judgement) = varve_alloc::judge(&trace)? else {
-        return Err(Failure::new(
+    let nothing = || {
+        Failure::new(
             format!("{} has no allocator operations", arguments.trace.display()),
             Some("record them: `varve alloc record -- COMMAND`"),
-        ));
+        )
     };
-    if let Some(of) = arguments.folded {
-        report::print(&folded(&judgement.blocks, of))?;
-        return Ok(ExitCode::SUCCESS);
+    if !trace.has_operations() {
+        return Err(nothing());
     }
-    report::show(&judgement, arguments.json, |width, color| {
-        varve_report::terminal::alloc::render(&judgement, width, color, arguments.all)
-    })?;
+    let mut analysis = None;
+    if let Some(path) = &arguments.html {
+        let made = analysis.insert(report::analyse(&trace, false)?);
+        report::write_allocators_page(&trace, made, path)?;
+    }
+    if let Some(measure) = arguments.folded {
+        let judgement = varve_alloc::judge(&trace, None)?.ok_or_else(nothing)?;
+        report::print(&folded(&judgement, measure)?)?;
+    } else if arguments.html.is_none() || arguments.json {
+        let judgement = super::judge(&trace, analysis.as_ref())?.ok_or_else(nothing)?;
+        report::show(&judgement, arguments.json, |width, color| {
+            varve_report::terminal::alloc::render(&judgement, width, color, arguments.all)
+        })?;
+    }
     Ok(ExitCode::SUCCESS)
 }

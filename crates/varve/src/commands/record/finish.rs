@@ -46,10 +46,16 @@ fn write(summary: Summary, closing: Closing) {
         ),
         |sentence| varve_ui::note(sentence),
     );
+    let mut manifest = summary.manifest;
     let ordered = folder.trace().map_err(Failure::from).and_then(|mut trace| {
-        trace.manifest = summary.manifest;
+        trace.manifest = manifest.clone();
         put_in_order(&folder, trace, State::Finished)
     });
+    if ordered.is_err() {
+        // Whoever puts it in order later knows that nothing is missing. Where not even that can be written it is as if killed.
+        manifest.recorder_pid = None;
+        let _ = folder.write_last_manifest(&manifest);
+    }
     drop(interruptible);
     // Somebody may have moved it while it was written.
     let path = match folder.moved() {
@@ -75,7 +81,11 @@ fn write(summary: Summary, closing: Closing) {
                 ));
             } else {
                 varve_ui::error(format!("the trace is not in order yet: {}", failure.what));
-                varve_ui::hint(failure.hint.unwrap_or(again));
+                varve_ui::hint(match failure.hint {
+                    // Another folder does not help any more.
+                    Some(hint) if !hint.contains("-o") => format!("{hint}; {again}"),
+                    _ => format!("once there is room, {again}"),
+                });
             }
             return;
         }

@@ -59,6 +59,9 @@ fn a_trace_does_not_wait_for_a_target_that_ignores_signals() {
         assert!(patiently(is_finished), "{}", recorder.messages());
         let took = began.elapsed();
         assert!(took < WITHIN, "the trace was in order after {took:?}");
+        // The first interrupt is answered before the trace is in order, as the target gives no sign of having noticed.
+        let said = recorder.messages();
+        assert!(said.contains("its trace is put in order now"), "{said}");
         let notes = manifest().unwrap().notes;
         let is_said = notes
             .iter()
@@ -70,6 +73,29 @@ fn a_trace_does_not_wait_for_a_target_that_ignores_signals() {
             .contains("an interrupt leaves it")));
         recorder.signal(signal);
         recorder.end().require(128 + signal.as_raw());
+    }
+}
+
+/// `timeout -s INT` sends one to the recorder and one to its group, and people press Ctrl-C twice.
+#[test]
+fn a_signal_that_comes_twice_is_one() {
+    for milliseconds in [0, 2, 20, 80, 300] {
+        let stage = Stage::new();
+        let recorder = stage.start(stage.record(&[], &["sleep", "60"]));
+        let begun = || stage.path("trace.varve/manifest.json").exists();
+        assert!(patiently(begun));
+        std::thread::sleep(Duration::from_millis(500));
+        recorder.signal(Signal::INT);
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        recorder.signal(Signal::INT);
+        let ended = recorder.end();
+        assert!(
+            ended.stderr.contains("wrote "),
+            "{milliseconds} ms: {}",
+            ended.stderr
+        );
+        check_trace(&stage.path("trace.varve")).unwrap();
+        readable(&stage);
     }
 }
 

@@ -1,0 +1,160 @@
+//! Sampled blocks by call stack.
+
+use varve_alloc::{BlockSite, Estimate, Judgement};
+use varve_analyse::format;
+use varve_model::Bytes;
+
+use super::alloc::percent;
+use super::page::{Page, Tone};
+use super::table::{ABSENT, Align, Table};
+
+pub(super) fn estimate(of: &Estimate) -> String {
+    match of.bytes {
+        Bytes(0) => ABSENT.to_owned(),
+        bytes => format!(
+            "{} ± {}",
+            format::bytes(bytes),
+            format::bytes(of.error_bytes)
+        ),
+    }
+}
+
+/// Who allocates, and who called that: a label leaves out what wraps the allocator.
+fn place(of: &BlockSite) -> String {
+    let own = function(&of.label);
+    let frames = of.stack.iter().rev().map(|frame| function(frame));
+    let callers: Vec<&str> = frames.take_while(|name| *name != own).collect();
+    match callers.last() {
+        Some(caller) => format!("{} < {caller}", of.label),
+        None => of.label.clone(),
+    }
+}
+
+/// The function of a frame or a label, without its place.
+fn function(name: &str) -> &str {
+    let name = name.rsplit_once(", in ").map_or(name, |(_, name)| name);
+    match name.rsplit_once(" (") {
+        Some((function, place)) if place.ends_with(')') => function,
+        _ => name,
+    }
+}
+
+/// Of fewer sampled blocks nothing is said by call stack.
+const FEW_SAMPLES: u64 = 20;
+
+/// What lives, by the stacks that allocated it.
+pub(super) fn render(page: &mut Page, of: &Judgement, rows: usize) {
+    let blocks = &of.blocks;
+    if blocks.sample_bytes == Bytes(0) {
+        if of.trace.probe_ns.is_some() {
+            page.heading("Blocks");
+            page.wrapped(
+                "No block was sampled: the preload library takes their call stacks, and probes count without it.",
+                Tone::Faint,
+            );
+        }
+        return;
+    }
+    page.heading("Blocks");
+    let Some(shown) = blocks.sites.first() else {
+        page.line("No block was sampled: the program allocated little.");
+        return;
+    };
+    page.labelled(
+        "sampled",
+        Tone::Faint,
+        &format!(
+            "{} of {}, one to {} of allocations; errors hold with 95 % confidence",
+            format::counted(blocks.samples, "block"),
+            match of.processes.len() {
+                0 | 1 => "the process".to_owned(),
+                all => format!("all {all} processes together, each up to its end"),
+            },
+            format::bytes(blocks.sample_bytes)
+        ),
+    );
+    if blocks.samples < FEW_SAMPLES {
+        page.wrapped(
+            "That is too few for figures by call stack: take more, such as `varve alloc record --sample-every 16KiB`.",
+            Tone::Notice,
+        );
+    }
+    page.labelled("allocated", Tone::Plain, &estimate(&blocks.allocated));
+    page.labelled(
+        "at the peak",
+        Tone::Plain,
+        &format!(
+            "{}, after {}",
+            estimate(&blocks.at_peak),
+            format::duration(blocks.peak_ns)
+        ),
+    );
+    page.labelled("never freed", Tone::Plain, &estimate(&blocks.never_freed));
+    if blocks.samples < FEW_SAMPLES {
+        return;
+    }
+    let pages = shown.idle.is_some();
+    let mut columns = vec![
+        ("allocated by", Align::Name),
+        ("in all", Align::Right),
+        ("at the peak", Align::Right),
+        ("never freed", Align::Right),
+        ("lived", Align::Right),
+        ("under 1 ms", Align::Right),
+        ("freed elsewhere", Align::Right),
+    ];
+    if pages {
+        columns.push(("idle for 1 s", Align::Right));
+    }
+    let mut table = Table::new(&columns);
+    for site in blocks.sites.iter().take(rows) {
+        let mut row = vec![
+            place(site),
+            format::bytes(site.allocated.bytes),
+            format::bytes(site.at_peak.bytes),
+            estimate(&site.never_freed),
+            site.lifetime_p50_ns
+                .map_or_else(|| ABSENT.to_owned(), format::duration),
+            percent(site.short_lived),
+            percent(site.freed_elsewhere),
+        ];
+        if let Some(idle) = site.idle {
+            let bytes = [idle.ten_seconds, idle.minute, idle.longer, idle.never];
+            let bytes = Bytes(bytes.iter().map(|b| b.0).sum());
+            row.push(format::bytes(bytes));
+        }
+        table.row(row);
+    }
+    page.table(&table);
+    page.more(blocks.sites.len(), rows, 0);
+    page.labelled(
+        "columns",
+        Tone::Faint,
+        &format!(
+            "lived: half of the bytes that were freed no longer; under 1 ms: the share of all bytes; freed elsewhere: by another thread, of what was freed{}. Whole call stacks: --json, or --folded for flame graphs.",
+            match pages {
+                true => "; idle for 1 s: never freed, and not touched in the last second",
+                false => "",
+            }
+        ),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_told_from_its_place() {
+        let pairs = [
+            ("list.c:81, in grow", "grow"),
+            ("grow (prog+0x7b)", "grow"),
+            ("Map::operator() (a.cpp:7)", "Map::operator()"),
+            ("f(int, char) (a.cpp:7)", "f(int, char)"),
+            ("prog+0x7b", "prog+0x7b"),
+        ];
+        for (name, expected) in pairs {
+            assert_eq!(function(name), expected);
+        }
+    }
+}

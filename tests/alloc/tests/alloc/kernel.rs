@@ -1,0 +1,196 @@
+//! What the kernel does for an allocator: waits for the lock of mappings, first touches behind operations, resident pages and who shares them.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Recorded, record, varve, workload};
+
+fn under(library: Option<&str>, options: &[&str], work: &[&str]) -> Recorded {
+    let program = workload("alloc_kernel");
+    let library = library.map(|name| workload(&format!("libsick_{name}.so")));
+    let library = library.as_ref().map(|path| path.to_str().unwrap());
+    let allocator = library.map_or_else(Vec::new, |path| vec!["--allocator", path]);
+    let command = [&[program.to_str().unwrap()], work].concat();
+    record(&[&allocator, options].concat(), &command)
+}
+
+/// What the program says of itself.
+fn truth(of: &Recorded, name: &str) -> u64 {
+    let said = of.said();
+    let line = said.lines().find_map(|l| l.strip_prefix(name));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// The thread's own clocks say how long its operations slept, and they sleep for nothing else.
+#[test]
+fn waits_for_the_lock_of_mappings() {
+    let every = ["--time-every", "1"];
+    let sick = under(None, &every, &["waits", "3000", "1"]);
+    let lock = &sick.judgement["mmap_lock"];
+    let figure = |name: &str| lock[name].as_u64().unwrap();
+    let (least, most) = (truth(&sick, "slept"), truth(&sick, "at most"));
+    // The recorder looks what is resident, and holds the lock for that now and then. Who keeps its CPU while it waits does not sleep.
+    let found = figure("time_ns") - figure("spun_ns") + figure("others_ns");
+    assert!(
+        (least - least / 20..most + most / 20).contains(&found),
+        "{found}, in truth {least} to {most}: {lock}"
+    );
+    assert!(figure("waits") > 0 && least > 50_000_000, "{lock}");
+    let diagnosis = sick.judgement["diagnoses"].as_array().unwrap();
+    let diagnosis = diagnosis
+        .iter()
+        .find(|d| d["id"] == "lock")
+        .expect("it is found");
+    assert!(
+        diagnosis["title"].as_str().unwrap().contains("mmap_lock"),
+        "{diagnosis}"
+    );
+    let waited = sick.judgement["time"]["waited_ns"].as_u64().unwrap();
+    assert!(waited <= found, "{waited}, in truth {most} at most");
+
+    let alone = under(None, &every, &["waits", "3000", "0"]);
+    // The recorder looks what is resident now and then, and of several readers of a lock only the last one is known: a wait for
+    // the recorder may count as one for the program itself.
+    let control = &alone.judgement["mmap_lock"];
+    assert_eq!(control["outside"], 0);
+    for name in ["waits", "time_ns"] {
+        let (without, with) = (control[name].as_u64().unwrap(), figure(name));
+        assert!(
+            without <= with / 100,
+            "{name}: {without} without a holder, {with} with one"
+        );
+    }
+    assert!(!alone.diseases().contains(&"lock".to_owned()));
+}
+
+/// The kernel's own count of the faults of the two loops that touch blocks; what the program maps itself is not among them.
+#[test]
+fn first_touches_of_what_was_allocated() {
+    for options in [&[][..], &["--pages", "on"]] {
+        let recorded = under(None, options, &["fresh", "40000000"]);
+        let behind = recorded.judgement["faults"]["behind"].as_u64().unwrap();
+        let touched = truth(&recorded, "touched");
+        // The array of the blocks, and what the C library prints through.
+        assert!(
+            (touched..touched + 10).contains(&behind),
+            "{options:?}: {behind}, in truth {touched}"
+        );
+        let outside = recorded.judgement["faults"]["outside"].as_u64().unwrap();
+        assert!(outside >= behind + 40_000_000 / 4096, "{outside}");
+    }
+}
+
+/// Of an allocator whose memory nobody saw it map it is not known what is behind its operations.
+#[test]
+fn first_touches_of_what_nobody_saw_mapped() {
+    let program = workload("alloc_work");
+    let library = workload("libsick_early.so");
+    let recorded = record(
+        &["--allocator", library.to_str().unwrap()],
+        &[program.to_str().unwrap(), "grow", "60000000", "1000"],
+    );
+    assert!(recorded.judgement["faults"]["behind"].is_null());
+}
+
+/// The program knows whose blocks lie where.
+#[test]
+fn pages_with_blocks_of_several_threads() {
+    const WORK: [&str; 3] = ["sides", "4", "1000"];
+    let together = under(Some("shared"), &[], &WORK);
+    let shared = &together.judgement["pages"]["peak"]["shared_pages"];
+    let truth = truth(&together, "shared");
+    // Its first MiB it maps as it is woken, before the first operation.
+    let seen = truth - 260..=truth;
+    assert!(truth > 1000);
+    assert!(
+        seen.contains(&shared.as_u64().unwrap()),
+        "{shared}, in truth {truth}"
+    );
+    let apart = under(Some("none"), &[], &WORK);
+    assert_eq!(apart.judgement["pages"]["peak"]["shared_pages"], 0);
+}
+
+/// Resident bytes of a process as the kernel's smaps has them: those of its heap, and all that are anonymous.
+fn resident(pid: &str) -> (u64, u64) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let (mut heap, mut anonymous, mut is_heap) = (0, 0, false);
+    for line in text.lines() {
+        let kilobytes = |name: &str| -> Option<u64> {
+            let rest = line.strip_prefix(name)?;
+            rest.trim().strip_suffix(" kB")?.parse().ok()
+        };
+        if let Some(kb) = kilobytes("Rss:") {
+            heap += if is_heap { kb * 1024 } else { 0 };
+        } else if let Some(kb) = kilobytes("Anonymous:") {
+            anonymous += kb * 1024;
+        } else if line.split(' ').next().is_some_and(|w| w.contains('-')) {
+            is_heap = line.ends_with("[heap]");
+        }
+    }
+    (heap, anonymous)
+}
+
+/// The process with this command line.
+fn running(command: &str) -> String {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut found = processes.filter(|process| {
+        let words = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = words.split(|b| *b == 0).filter(|w| !w.is_empty()).collect();
+        words.join(&b' ') == command.as_bytes()
+    });
+    let process = found.next().expect("it runs").file_name();
+    process.to_str().unwrap().to_owned()
+}
+
+/// While the program waits with all of its blocks, the kernel says what is resident of its heap; all of that is what glibc took by `brk`.
+#[test]
+fn resident_memory_is_what_smaps_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("t.varve");
+    let program = workload("alloc_work");
+    let mut recorder = Command::new(varve())
+        .args(["alloc", "record", "--pages", "off", "-o"])
+        .arg(&trace)
+        .arg("--")
+        .arg(&program)
+        .args(["hold", "50001000", "1000"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(recorder.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("50002 ") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
+    }
+    let pid = running(&format!("{} hold 50001000 1000", program.display()));
+    let (heap, anonymous) = resident(&pid);
+    // It is looked several times a second.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    drop(recorder.stdin.take());
+    std::io::copy(&mut said, &mut std::io::sink()).unwrap();
+    assert!(recorder.wait().unwrap().success());
+    let report = Command::new(varve())
+        .args(["alloc", "report", "--json"])
+        .arg(&trace)
+        .output()
+        .unwrap();
+    let judgement: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let memory = |name: &str| judgement["memory"][name].as_u64().unwrap();
+    let found = memory("peak_heap_resident_bytes");
+    assert!(heap > 50_000_000, "{heap}");
+    // The array of the blocks has a mapping of its own.
+    let of_array = 50_001 * 8 + 8192;
+    assert!(
+        (heap..=heap + of_array).contains(&found),
+        "{found}, in truth {heap} and {of_array}"
+    );
+    let (all, own) = (memory("peak_resident_bytes"), memory("own_bytes"));
+    assert!(
+        all <= anonymous && anonymous - all <= own + (1 << 20),
+        "{all}, in truth {anonymous} with {own} of counting"
+    );
+}
