@@ -14,6 +14,7 @@ use super::ranges::Range;
 use crate::sys;
 
 const EVENT_PAGEFAULT: u8 = 0x12;
+pub(super) const EVENT_FORK: u8 = 0x13;
 const FAULT_WRITE: u64 = 1;
 
 /// Room for so many of each kind. A thread waits for one thing at a time.
@@ -95,6 +96,8 @@ pub(super) struct Backlog {
     accesses: List<Access>,
     /// Changes are noted where others find them, should this process be ended.
     journal: &'static mut Journal,
+    /// Forks among the changes that wait.
+    forks: u64,
     /// Some accesses were forgotten.
     has_forgotten: bool,
 }
@@ -109,6 +112,7 @@ impl Backlog {
         Some(Backlog {
             accesses,
             journal,
+            forks: 0,
             has_forgotten: false,
         })
     }
@@ -153,6 +157,7 @@ impl Backlog {
                 *place = Change { event, words };
                 order_writes();
                 self.journal.count += 1;
+                self.forks += u64::from(event as u8 == EVENT_FORK);
             }
             order_writes();
             if let Some(heard) = self.journal.heard.get_mut(index) {
@@ -189,8 +194,40 @@ impl Backlog {
         place.copied().filter(|_| journal.count > 0)
     }
 
+    /// The changes that wait, in their order.
+    pub(super) fn changes(&self) -> impl Iterator<Item = Change> {
+        let journal = &self.journal;
+        (0..journal.count).filter_map(|behind| {
+            let place = (journal.first + behind) as usize % WAITING;
+            journal.waiting.get(place).copied()
+        })
+    }
+
+    /// How many changes wait before the first fork; `None` where no fork waits.
+    pub(super) fn before_fork(&self) -> Option<usize> {
+        if self.forks == 0 {
+            return None;
+        }
+        self.changes().position(|c| c.event as u8 == EVENT_FORK)
+    }
+
+    /// The child of the fork that `behind` changes wait before has been filled: nothing is left to do for it.
+    pub(super) fn finish_fork(&mut self, behind: usize) {
+        let place = (self.journal.first as usize + behind) % WAITING;
+        if let Some(fork) = self.journal.waiting.get_mut(place) {
+            fork.event = 0;
+            self.forks = self.forks.saturating_sub(1);
+        }
+    }
+
     /// The next change was followed.
     pub(super) fn finish_change(&mut self) {
+        if self
+            .next_change()
+            .is_some_and(|c| c.event as u8 == EVENT_FORK)
+        {
+            self.forks = self.forks.saturating_sub(1);
+        }
         self.journal.count = self.journal.count.saturating_sub(1);
         order_writes();
         self.journal.first = (self.journal.first + 1) % WAITING as u64;

@@ -2,7 +2,7 @@
 
 use varve_preload_abi::journal::Change;
 
-use super::backlog::{Access, Backlog};
+use super::backlog::{Access, Backlog, EVENT_FORK};
 use super::exempt::Exempt;
 use super::mover::{PAGE, Pagemap, Refusal, Watch};
 use super::place::{Changes, halves, home_of, range_of, shadow_of};
@@ -12,7 +12,6 @@ use super::rights::Taken;
 use super::steady::Steady;
 use crate::sys;
 
-const EVENT_FORK: u8 = 0x13;
 const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
@@ -173,6 +172,34 @@ impl Handler {
     fn listen(&mut self) {
         // With so many changes waiting, their makers wait for once; all that is read gets done in between.
         while self.backlog.has_room_for_changes() && self.backlog.hear(self.front) {}
+        self.fill_children();
+    }
+
+    /// Fills the children of the forks that wait, before any more pages move.
+    ///
+    /// A change is heard before it is followed, and its thread goes on as soon as it is heard. So a program may fork while memory
+    /// that it has moved comes home page by page: what comes home after the fork the child has neither from its parent
+    /// nor from the shadow. The kernel refuses to move pages from the fork until it is heard, so nothing is missed before that.
+    fn fill_children(&mut self) {
+        while let Some(behind) = self.backlog.before_fork() {
+            let mut since = Changes::new();
+            let mut descriptor = None;
+            for Change { event, words } in self.backlog.changes().take(behind + 1) {
+                let [a, b, c] = words;
+                match event as u8 {
+                    EVENT_FORK => descriptor = Some(a as i32),
+                    EVENT_REMAP => since.moved(range_of(a, c), b),
+                    EVENT_REMOVE | EVENT_UNMAP => since.went(Range { start: a, end: b }),
+                    _ => {}
+                }
+            }
+            // Too many to know where everything is: it is filled when they have been followed.
+            let Some(descriptor) = descriptor.filter(|_| since.is_whole()) else {
+                return;
+            };
+            self.fill_child(Watch { descriptor }, &mut since, 0);
+            self.backlog.finish_fork(behind);
+        }
     }
 
     /// Takes what the kernel has to say and follows changes of mappings, in their order. That comes before any access
