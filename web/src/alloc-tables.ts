@@ -154,7 +154,7 @@ export function choice({ choice }: Judgement): HTMLElement | null {
 export function lines({ lines }: Judgement): HTMLElement | null {
   if (!lines.blocks) return null;
   const use = !lines.confirmed ? "Whether their threads meet there is not known: there are no samples, or too few."
-    : lines.confirmed.lines ? `Samples found ${fmt.count(lines.confirmed.lines)} ${lines.confirmed.lines === 1 ? "line" : "lines"} where threads use different bytes and write, with ${fmt.share(Math.min(1, lines.confirmed.share))} of the time at accesses.`
+    : lines.confirmed.lines ? `Samples found ${fmt.count(lines.confirmed.lines)} ${lines.confirmed.lines === 1 ? "line" : "lines"} where threads use different bytes and write, with ${fmt.share(Math.min(1, lines.confirmed.share))} ± ${fmt.share(lines.confirmed.error)} of the time at accesses.`
     : "Samples found no line where threads use different bytes and write.";
   return table("Cache lines with blocks of several threads", ["allocated by", "blocks"], lines.sites.map(([name, count]) => ({ cells: [name, fmt.count(count)] })),
     `${fmt.count(lines.blocks)} blocks began on a line with a block of another thread: ${fmt.count(lines.active)} by the allocator alone (active), ${fmt.count(lines.passive)} in memory that was freed for another thread (passive). ${use}`);

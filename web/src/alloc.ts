@@ -7,7 +7,7 @@ import { MemoryChart } from "./memory-chart";
 import type { AllocPage, Answer, FlameGraph, Judgement, Measure, Share } from "./payload";
 
 const ANSWERS: Record<Answer, [string, string]> = {
-  no: ["good", "It is not the allocator"], busy: ["note", "It works much"], yes: ["bad", "It is the allocator"], unknown: ["note", "Too little was seen"],
+  no: ["good", "It is not the allocator"], busy: ["note", "It works much"], yes: ["bad", "It is the allocator"], unknown: ["note", "Not known"],
 };
 
 function share(of: Share | null): string {
@@ -43,7 +43,7 @@ function verdict(of: Judgement): HTMLElement {
     time.differ && h("p", { class: "warning" }, "The two shares differ by more than their errors: reading the clock twice makes an operation of a few nanoseconds longer, and timed operations that wait for a CPU seem long."));
 }
 
-function diagnoses({ diagnoses }: Judgement): HTMLElement {
+function diagnoses({ diagnoses, undecided }: Judgement): HTMLElement {
   return h("section", { class: "card wide diagnoses", "aria-label": "Diagnoses" },
     h("h2", {}, diagnoses.length ? `Diagnoses (${diagnoses.length})` : "Diagnoses"),
     diagnoses.length
@@ -51,7 +51,8 @@ function diagnoses({ diagnoses }: Judgement): HTMLElement {
         h("h3", {}, d.title[0].toUpperCase() + d.title.slice(1), h("span", { class: "sub" }, ` ${d.id}, costs ${fmt.share(d.share)} of ${d.share_of}${d.by_program ? "; the program's own doing" : ""}`)),
         h("p", {}, d.evidence),
         h("p", { class: "advice" }, d.advice))))
-      : h("p", { class: "hint" }, "None: no disease that is known of allocators was seen."));
+      : h("p", { class: "hint" }, undecided.length ? "None is known." : "None: no disease that is known of allocators was seen."),
+    ...undecided.map(d => h("p", { class: "warning" }, `Perhaps ${d.title} (${d.id}): that is not known, as the run is too short. ${d.evidence} Record a longer run.`)));
 }
 
 const BYTES = { show: fmt.bytes, exact: (n: number) => `${fmt.count(n)} bytes` };

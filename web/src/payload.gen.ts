@@ -375,6 +375,10 @@ lines: number,
  */
 share: number, 
 /**
+ * With 95 % confidence that share is no further off than this.
+ */
+error: number, 
+/**
  * The names of what lies there, those with most time first.
  */
 names: Array<string>, };
@@ -1118,6 +1122,10 @@ verdict: Verdict,
  * What is wrong, the costliest first.
  */
 diagnoses: Array<Diagnosis>, 
+/**
+ * What seems to be wrong, and is not known: by its error it may be less than its bound. A longer run says it.
+ */
+undecided: Array<Diagnosis>, 
 /**
  * Operations by what was called.
  */

@@ -26,6 +26,7 @@ export function alloc(change = () => {}) {
     verdict: { answer: "yes", sentence: "The allocator (glibc) is a problem: its threads wait for each other's locks. It takes 31 % of the CPU time.", time_share: 0.31, time_share_error: 0.02, memory_share: 0.2 },
     diagnoses: [{ id: "lock", title: "its threads wait for each other's locks", evidence: "4 threads allocate; their operations waited 2.1 s.", advice: "Take an allocator with caches for each thread.", share: 0.4, share_of: "the CPU time", by_program: false },
       { id: "leak", title: "memory is never freed", evidence: "30 MiB were left alone.", advice: "Free it.", share: 0.1, share_of: "the memory at the peak", by_program: true }],
+    undecided: [],
     operations: { free: op(4000), malloc: op(5000) },
     time: { cpu_ns: 6 * S, operations_ns: 2 * S, waited_ns: S, queued_ns: 0, timed: { share: 0.33, error: 0.02 }, sampled: { share: 0.31, error: 0.01 }, allocating_ns: S, counting_ns: S / 10, samples: 6000, differ: false },
     times: { fresh: { timed: 70, p50_ns: 45, p99_ns: 1200, max_ns: 8_100_000, mean_ns: 61.4, mean_error_ns: 20 }, free: { timed: 60, p50_ns: 20, p99_ns: 300, max_ns: 5000, mean_ns: 25, mean_error_ns: 1 } },
@@ -39,7 +40,7 @@ export function alloc(change = () => {}) {
     pages: { peak: fill(8 * S, 40, 36), sparsest: fill(10 * S, 40, 5), over_time: [fill(8 * S, 40, 36), fill(10 * S, 40, 5)], pinned_by: [
       { site: 4, label: "list.c:12, in grow", stack: ["grow (list.c:12)", "main (main.c:7)"], samples: 60, pinned: estimate(30 * MIB, 2 * MIB, 4000), age_p50_ns: 3 * S, touched: { second: 0, ten_seconds: 10 * MIB, minute: 20 * MIB, longer: 0 } },
     ] },
-    lines: { blocks: 42, share: 0.01, active: 30, passive: 12, sites: [["grow (list.c:12)", 40], ["copy (text.c:3)", 2]], confirmed: { lines: 3, share: 0.25, names: ["grow"] } },
+    lines: { blocks: 42, share: 0.01, active: 30, passive: 12, sites: [["grow (list.c:12)", 40], ["copy (text.c:3)", 2]], confirmed: { lines: 3, share: 0.25, error: 0.02, names: ["grow"] } },
     choice: { blocks: 1234, far: { share: 0.6, error: 0.03 }, sites: [["grow (list.c:12)", 700], ["copy (text.c:3)", 40]] },
     sites: [caller("grow (list.c:12)", 1.5 * S), caller("copy (text.c:3)", 0.5 * S)],
     blocks: { sample_bytes: MIB / 2, samples: 120, allocated: estimate(92 * MIB, 2 * MIB, 1300), peak_ns: 8 * S, at_peak: estimate(45 * MIB, MIB, 600), never_freed: estimate(45 * MIB, MIB, 600), sites },

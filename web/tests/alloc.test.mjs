@@ -56,6 +56,18 @@ describe("the allocator's part", () => {
     clean(page);
   });
 
+  test("says what is not known, as the run is too short", async t => {
+    const page = await fixture(t, { change: ({ judgement }) => {
+      judgement.undecided = [judgement.diagnoses[0]];
+      judgement.diagnoses = [];
+      judgement.verdict.answer = "unknown";
+    } });
+    const text = await page.locator(".diagnoses").innerText();
+    assert.match(text, /None is known\.\s+Perhaps its threads wait for each other's locks \(lock\): that is not known, as the run is too short\. 4 threads/);
+    assert.match(await page.locator(".verdict .badge").innerText(), /Not known/);
+    clean(page);
+  });
+
   test("is a part beside the map, whichever is first", async t => {
     const page = await fixture(t, { opens: "pages" });
     assert.ok(await page.locator("canvas.map").isVisible());

@@ -2,11 +2,12 @@
  * What the kernel does for a program's allocator, and what the program pays for it later; each prints the truth by its own means.
  *
  *   waits ROUNDS BESIDE    maps and unmaps a block of 1 MiB by malloc and free, so many times, where BESIDE is 1 while another thread holds the lock of
- *                          the mappings (mmap_lock) for milliseconds at a time; says how long malloc and free slept at least and at most: their time without the
+ *                          the mappings (mmap_lock) for milliseconds at a time, and as often as it takes to have slept 0.2 s; says how long malloc and free slept at least and at most: their time without the
  *                          thread's CPU time and without that in which it had no CPU
  *   fresh BYTES            allocates so many bytes in blocks of 1 MiB, touches each page of half of them itself and has the kernel read into the others;
  *                          then as many bytes that it maps itself; says how many page faults the first two were
- *   sides THREADS ROUNDS   the threads in turn allocate 8 blocks of 256 bytes each, so many times; says how many pages have blocks of several threads
+ *   sides THREADS ROUNDS   the threads in turn allocate 8 blocks of 256 bytes each, so many times; says how many pages have blocks of several threads,
+ *                          and waits for the end of its input
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -96,7 +97,7 @@ static void waits(long rounds, int beside)
 	mallopt(M_MMAP_THRESHOLD, MIB / 2);
 	if (beside)
 		pthread_create(&other, NULL, hold, NULL);
-	for (long i = 0; i < rounds; i++)
+	for (long i = 0; i < rounds || (beside && least < 200000000); i++)
 		asleep(file, asleep(file, NULL));
 	is_over = 1;
 	if (beside)
@@ -183,7 +184,7 @@ static void sides(void)
 	pthread_t all[MAX_THREADS];
 	size_t each = rounds * TURN, count = 0, shared = 0;
 	struct place *places = mmap(NULL, threads * each * 2 * sizeof(*places), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	static const struct timespec moment = { 0, 700000000 };
+	char c;
 
 	pthread_barrier_init(&turns, NULL, threads);
 	for (long i = 0; i < threads; i++)
@@ -212,7 +213,8 @@ static void sides(void)
 	printf("shared %zu\n", shared);
 	fflush(stdout);
 	/* As long as they are looked at */
-	nanosleep(&moment, NULL);
+	while (read(0, &c, 1) > 0)
+		;
 	for (long i = 0; i < threads; i++)
 		sink += blocks[i][0][0];
 }

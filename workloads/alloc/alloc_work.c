@@ -16,8 +16,9 @@
  *                               before the others; says how many free bytes the pages of those have, and works on for a second of its CPU time
  *   replace BYTES SIZE ROUNDS   allocates so many bytes in blocks of SIZE, frees every third, and ROUNDS times frees one at random and allocates
  *                               another
+ *   seldom ROUNDS               frees a block of 100 bytes and allocates another so many times, with half a millisecond of CPU time of other work between
  *   counters THREADS PASSED     each thread allocates counters, where PASSED is 1 after it has freed others that the first thread had
- *                               allocated, and counts for two seconds and a half
+ *                               allocated, and counts until the process has had three seconds of CPU time
  *   threads COUNT               so many threads after each other and at once, each allocating a little, freed by another one
  */
 #include <dlfcn.h>
@@ -128,10 +129,24 @@ static void busy(double seconds)
 
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
 	do {
-		for (int i = 0; i < 100000; i++)
+		for (int i = 0; i < 10000; i++)
 			sink = sink * 31 + i;
 		clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
 	} while (now.tv_sec - from.tv_sec + (now.tv_nsec - from.tv_nsec) / 1e9 < seconds);
+}
+
+static void seldom(void)
+{
+	char *block = NULL;
+
+	for (long i = 0; i < rounds; i++) {
+		free(block);
+		block = malloc(100);
+		work(block, 100);
+		busy(0.0005);
+		allocated++;
+		freed++;
+	}
 }
 
 static void grow(size_t bytes, int phases)
@@ -391,7 +406,7 @@ static void *count_up(void *number)
 {
 	long thread = (long)number;
 	volatile long **own = counters_of[thread];
-	struct timespec from, now;
+	struct timespec now;
 
 	for (int i = 0; is_passed && i < COUNTERS; i++)
 		free(given[thread][i]);
@@ -402,12 +417,11 @@ static void *count_up(void *number)
 		*own[i] = 0;
 	}
 	pthread_barrier_wait(&together);
-	clock_gettime(CLOCK_MONOTONIC, &from);
 	do {
 		for (int i = 0; i < 100000; i++)
 			++*own[i % BUSY];
-		clock_gettime(CLOCK_MONOTONIC, &now);
-	} while (now.tv_sec - from.tv_sec + (now.tv_nsec - from.tv_nsec) / 1e9 < 2.5);
+		clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	} while (now.tv_sec < 3);
 	pthread_barrier_wait(&together);
 	for (int i = 0; i < COUNTERS; i++)
 		free((void *)own[i]);
@@ -493,13 +507,16 @@ int main(int argc, char **argv)
 		size = strtoul(argv[3], NULL, 10);
 		rounds = atol(argv[4]);
 		replace(strtoul(argv[2], NULL, 10));
+	} else if (!strcmp(mode, "seldom") && argc == 3) {
+		rounds = atol(argv[2]);
+		seldom();
 	} else if (!strcmp(mode, "counters") && argc == 4 && atol(argv[2]) <= MAX_THREADS) {
 		is_passed = argv[3][0] == '1';
 		counters(atol(argv[2]));
 	} else if (!strcmp(mode, "threads") && argc == 3) {
 		many_threads(atol(argv[2]));
 	} else {
-		fprintf(stderr, "usage: alloc_work churn|pipe|relay|grow|phases|maps|extend|hold|plugins|leak|pins|replace|counters|threads ...\n");
+		fprintf(stderr, "usage: alloc_work churn|pipe|relay|grow|phases|maps|extend|hold|plugins|leak|pins|replace|seldom|counters|threads ...\n");
 		return 2;
 	}
 	fprintf(stderr, "%lu %lu\n", allocated, freed);

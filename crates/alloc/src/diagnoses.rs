@@ -1,14 +1,18 @@
 //! What is wrong: each diagnosis names a disease that is known of allocators, its size, and what helps.
 //!
-//! Bounds are such that programs of each kind with a healthy allocator get none; `tests/alloc` has both.
+//! Bounds are such that programs of each kind with a healthy allocator get none; `tests/alloc` has both. What was measured with an error
+//! must lie above its bound by more than that: else it is not known, which is said.
+
+mod lock;
 
 use serde::Serialize;
 use ts_rs::TS;
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
-use crate::Judgement;
-use crate::figures::allocates;
+use crate::bounds::Side;
+use crate::figures::{CONFIDENCE, allocates};
+use crate::{Judgement, Share};
 
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Serialize, TS)]
@@ -31,16 +35,12 @@ pub struct Diagnosis {
 
 /// System calls that take so much of the CPU time are too many.
 const CALLS_SHARE: f64 = 0.05;
-/// Waits of so much of the time of all operations are too long ...
-const WAITS_SHARE: f64 = 0.25;
-/// ... where they are so much of the CPU time.
-const WAITS_OF_CPU: f64 = 0.1;
 /// A block of so many bytes is large.
 const LARGE: Bytes = Bytes(32 << 10);
 /// An allocation that only finds memory takes no longer.
 const SLOW: Duration = Duration(1_000);
 /// Of fewer that were timed nothing is said.
-const FEW_TIMED: u64 = 5;
+const FEW_TIMED: u64 = 30;
 /// Waste of so much of what blocks could hold is too much.
 const WASTE: f64 = 0.25;
 /// Memory below this is not worth a word.
@@ -72,11 +72,15 @@ const LONG: f64 = 0.3;
 /// ... and so long is long.
 const LONG_AGO: Duration = Duration(500_000_000);
 
-pub(crate) fn diagnose(judgement: &Judgement) -> Vec<Diagnosis> {
-    let mut found: Vec<Diagnosis> = [
+/// What seems to be wrong, and on which side of its bounds it lies: not below.
+type Found = Option<(Side, Diagnosis)>;
+
+/// What is wrong, and what seems to be and is not known; each with the costliest first.
+pub(crate) fn diagnose(judgement: &Judgement) -> (Vec<Diagnosis>, Vec<Diagnosis>) {
+    let mut found: Vec<(Side, Diagnosis)> = [
         storm(judgement),
         mapping(judgement),
-        lock(judgement),
+        lock::lock(judgement),
         slow_large(judgement),
         waste(judgement),
         kept(judgement),
@@ -88,20 +92,22 @@ pub(crate) fn diagnose(judgement: &Judgement) -> Vec<Diagnosis> {
     .into_iter()
     .flatten()
     .collect();
-    found.sort_by(|a, b| b.share.total_cmp(&a.share));
-    found
+    found.sort_by(|(_, a), (_, b)| b.share.total_cmp(&a.share));
+    let (sure, unsure): (Vec<_>, Vec<_>) =
+        (found.into_iter()).partition(|(side, _)| *side == Side::Above);
+    let without_sides = |found: Vec<(Side, Diagnosis)>| found.into_iter().map(|(_, d)| d).collect();
+    (without_sides(sure), without_sides(unsure))
 }
 
 /// Calls of these names: how many, how long they took without what other programs took of the CPU, and that as a share of the CPU
 /// time.
-fn calls(judgement: &Judgement, names: &[&str]) -> (u64, Duration, f64) {
+fn calls(judgement: &Judgement, names: &[&str]) -> (u64, Duration, Share) {
     let of = judgement
         .syscalls
         .iter()
         .filter(|c| names.contains(&c.name.as_str()));
     let (count, ns) = of.fold((0, 0), |(n, ns), c| (n + c.count, ns + c.time_ns.0));
-    let cpu = judgement.time.cpu_ns.0.max(1) as f64;
-    (count, Duration(ns), ns as f64 / cpu)
+    (count, Duration(ns), judgement.time.of_cpu(ns))
 }
 
 fn percent(share: f64) -> String {
@@ -117,13 +123,15 @@ fn most_of(judgement: &Judgement, name: &str) -> String {
 }
 
 /// Memory is given back to the kernel only to be taken again.
-fn storm(judgement: &Judgement) -> Option<Diagnosis> {
-    let (count, time, share) = calls(judgement, &["madvise"]);
-    if share < CALLS_SHARE || count < 100 {
+fn storm(judgement: &Judgement) -> Found {
+    let (count, time, of_cpu) = calls(judgement, &["madvise"]);
+    let side = Side::all([of_cpu.side(CALLS_SHARE), Side::exact(count >= 100)]);
+    if side == Side::Below {
         return None;
     }
+    let share = of_cpu.share;
     let operations: u64 = judgement.operations.values().map(|o| o.count).sum();
-    Some(Diagnosis {
+    Some((side, Diagnosis {
         id: "madvise_storm",
         title: "it gives memory back to the kernel (madvise) again and again, and takes it anew".into(),
         evidence: format!(
@@ -138,15 +146,17 @@ fn storm(judgement: &Judgement) -> Option<Diagnosis> {
         share,
         share_of: "the CPU time",
         by_program: false,
-    })
+    }))
 }
 
 /// Blocks are mapped and unmapped one by one, or the heap's end moves to and fro.
-fn mapping(judgement: &Judgement) -> Option<Diagnosis> {
-    let (count, time, share) = calls(judgement, &["mmap", "munmap", "mremap", "brk"]);
-    if share < CALLS_SHARE || count < 200 {
+fn mapping(judgement: &Judgement) -> Found {
+    let (count, time, of_cpu) = calls(judgement, &["mmap", "munmap", "mremap", "brk"]);
+    let side = Side::all([of_cpu.side(CALLS_SHARE), Side::exact(count >= 200)]);
+    if side == Side::Below {
         return None;
     }
+    let share = of_cpu.share;
     // Who only ever takes more needs it.
     let (taken, _, _) = calls(judgement, &["mmap"]);
     let (given, _, _) = calls(judgement, &["munmap"]);
@@ -169,106 +179,28 @@ fn mapping(judgement: &Judgement) -> Option<Diagnosis> {
             "Keep such blocks instead of freeing them, or take an allocator that keeps large blocks."
         }
     };
-    Some(Diagnosis {
-        id: "needless_mapping",
-        title: "it maps and unmaps memory of the kernel's again and again".into(),
-        evidence: format!(
-            "{} of mmap, munmap, mremap and brk within operations took {}, {} of the CPU time; each first touch of a page after that is a fault.{}",
-            format::counted(count, "call"),
-            format::duration(time),
-            percent(share),
-            most_of(judgement, name),
-        ),
-        advice: advice.into(),
-        share,
-        share_of: "the CPU time",
-        by_program: false,
-    })
-}
-
-/// Threads wait for each other.
-fn lock(judgement: &Judgement) -> Option<Diagnosis> {
-    let lock = judgement.mmap_lock.as_ref();
-    let of_kernel = lock.map_or(Duration(0), |lock| lock.time_ns);
-    let cpu = judgement.time.cpu_ns.0.max(1) as f64;
-    // Loops that wait for a thread take CPU time.
-    let looping = judgement.time.spinning.map_or(0.0, |share| share.share) * cpu;
-    let spun = lock.map_or(0, |lock| lock.spun_ns.0) + looping as u64;
-    let waited = Duration(judgement.time.waited_ns.0.saturating_add(spun));
-    // What others' programs take of the CPUs is no wait for a lock, and not the operations' time.
-    let queued = judgement.time.queued_ns;
-    let all = judgement
-        .time
-        .operations_ns
-        .0
-        .saturating_sub(queued.0)
-        .max(1) as f64;
-    let of_cpu = waited.0 as f64 / cpu;
-    if (waited.0 as f64) / all < WAITS_SHARE || of_cpu < WAITS_OF_CPU {
-        return None;
-    }
-    let threads = judgement.threads.iter().filter(|t| t.count > 100).count() as u64;
-    let who = match threads {
-        1 => "1 thread allocates".to_owned(),
-        threads => format!("{} threads allocate", format::count(threads)),
-    };
-    let each = format::duration(Duration((of_cpu * 1e9) as u64));
-    let id = "lock";
-    let share = of_cpu.min(1.0);
-    let share_of = "the CPU time";
-    if let Some(lock) = lock.filter(|_| of_kernel.0 * 2 > waited.0) {
-        let from = lock.sites.first();
-        let from = from.map_or_else(String::new, |(site, _)| {
-            format!(" Most of them come from {site}.")
-        });
-        return Some(Diagnosis {
-            id,
-            title: "its threads wait for the lock of the process's mappings (mmap_lock), as it maps and unmaps memory again and again".into(),
+    Some((
+        side,
+        Diagnosis {
+            id: "needless_mapping",
+            title: "it maps and unmaps memory of the kernel's again and again".into(),
             evidence: format!(
-                "{who}; their operations waited {} for locks, {} of it {} for mmap_lock, {each} for each second of CPU time.{from}",
-                format::duration(waited),
-                format::duration(of_kernel),
-                format::counted(lock.waits, "time"),
+                "{} of mmap, munmap, mremap and brk within operations took {}, {} of the CPU time; each first touch of a page after that is a fault.{}",
+                format::counted(count, "call"),
+                format::duration(time),
+                percent(share),
+                most_of(judgement, name),
             ),
-            advice: "Have it map less often: let it keep what is free (glibc: MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_; jemalloc: MALLOC_CONF=retain:true,dirty_decay_ms:10000), or keep large blocks instead of freeing them.".into(),
+            advice: advice.into(),
             share,
-            share_of,
+            share_of: "the CPU time",
             by_program: false,
-        });
-    }
-    let (count, _, _) = calls(
-        judgement,
-        &["futex", "sched_yield", "nanosleep", "clock_nanosleep"],
-    );
-    let mut besides = String::new();
-    if looping > 0.0 {
-        let looping = format::duration(Duration(looping as u64));
-        besides.push_str(&format!(", and {looping} in loops that pause"));
-    }
-    if of_kernel.0 > 0 {
-        let of_kernel = format::duration(of_kernel);
-        besides.push_str(&format!(", and {of_kernel} for mmap_lock"));
-    }
-    let in_kernel = lock.map_or(0, |lock| lock.time_ns.0.saturating_sub(lock.spun_ns.0));
-    let asleep = Duration(judgement.time.waited_ns.0.saturating_sub(in_kernel));
-    Some(Diagnosis {
-        id,
-        title: "its threads wait for each other's locks".into(),
-        evidence: format!(
-            "{who}; their operations waited {} in {} (futex, sched_yield, nanosleep){besides}: {each} for each second of CPU time.{}",
-            format::duration(asleep),
-            format::counted(count, "system call"),
-            most_of(judgement, "futex"),
-        ),
-        advice: "Take an allocator with caches for each thread (jemalloc, mimalloc, tcmalloc), or have each thread reuse its own blocks.".into(),
-        share,
-        share_of,
-        by_program: false,
-    })
+        },
+    ))
 }
 
 /// Large blocks take the allocator long by itself.
-fn slow_large(judgement: &Judgement) -> Option<Diagnosis> {
+fn slow_large(judgement: &Judgement) -> Found {
     let large = judgement.classes.iter().filter(|c| c.bytes >= LARGE);
     let (mut count, mut timed, mut time) = (0, 0, 0);
     for class in large.filter(|c| c.timed > 0) {
@@ -278,13 +210,36 @@ fn slow_large(judgement: &Judgement) -> Option<Diagnosis> {
     }
     // A long operation may have waited for a CPU, or for the kernel: clocks know how much of it ran in the allocator.
     let cpu = judgement.time.cpu_ns.0.max(1) as f64;
-    let own = time.min(judgement.time.allocating_ns?.0);
-    let mean = Duration(own / count.max(1));
-    let share = own as f64 / cpu;
-    if share < CALLS_SHARE || timed < FEW_TIMED || mean < SLOW {
+    let samples = judgement.time.samples;
+    let allocating = judgement.time.allocating_ns?.0 as f64 / cpu;
+    let allocating = Share::of((allocating * samples as f64).round() as u64, samples)?;
+    let by_timing = judgement.time.of_cpu(time);
+    let by_timing = Share {
+        share: by_timing.share,
+        // Times of large blocks vary by about as much as they are long.
+        error: by_timing.error + by_timing.share * CONFIDENCE / (timed.max(1) as f64).sqrt(),
+    };
+    let share = by_timing.share.min(allocating.share);
+    let least = |of: Share| of.share - of.error;
+    let of_cpu = Share {
+        share,
+        error: share - least(by_timing).min(least(allocating)),
+    };
+    let mean_of = |share: f64| share * cpu / count.max(1) as f64;
+    let each = Share {
+        share: mean_of(share),
+        error: mean_of(of_cpu.error),
+    };
+    let side = Side::all([
+        of_cpu.side(CALLS_SHARE),
+        each.side(SLOW.0 as f64),
+        Side::exact(timed >= FEW_TIMED),
+    ]);
+    if side == Side::Below {
         return None;
     }
-    Some(Diagnosis {
+    let mean = Duration(each.share as u64);
+    Some((side, Diagnosis {
         id: "slow_large",
         title: "it takes long to allocate large blocks".into(),
         evidence: format!(
@@ -299,11 +254,11 @@ fn slow_large(judgement: &Judgement) -> Option<Diagnosis> {
         share,
         share_of: "the CPU time",
         by_program: false,
-    })
+    }))
 }
 
 /// Blocks are much larger than what was asked for.
-fn waste(judgement: &Judgement) -> Option<Diagnosis> {
+fn waste(judgement: &Judgement) -> Found {
     let memory = &judgement.memory;
     let (usable, lost) = (memory.peak_usable_bytes?, memory.internal_fragmentation?);
     let wasted = usable.0 - memory.peak_requested_bytes.0;
@@ -322,29 +277,32 @@ fn waste(judgement: &Judgement) -> Option<Diagnosis> {
             format::bytes(Bytes(mean))
         )
     });
-    Some(Diagnosis {
-        id: "size_class_waste",
-        title: "its blocks are much larger than what the program asks for".into(),
-        evidence: format!(
-            "At the peak the program had asked for {} and got blocks of {}: {} of that is lost.{worst}",
-            format::bytes(memory.peak_requested_bytes),
-            format::bytes(usable),
-            percent(lost),
-        ),
-        advice: "Ask for sizes that its classes have, or take an allocator with finer classes."
-            .into(),
-        share: wasted as f64
-            / memory
-                .peak_heap_resident_bytes
-                .map_or(usable.0, |r| r.0)
-                .max(1) as f64,
-        share_of: "the resident memory",
-        by_program: false,
-    })
+    Some((
+        Side::Above,
+        Diagnosis {
+            id: "size_class_waste",
+            title: "its blocks are much larger than what the program asks for".into(),
+            evidence: format!(
+                "At the peak the program had asked for {} and got blocks of {}: {} of that is lost.{worst}",
+                format::bytes(memory.peak_requested_bytes),
+                format::bytes(usable),
+                percent(lost),
+            ),
+            advice: "Ask for sizes that its classes have, or take an allocator with finer classes."
+                .into(),
+            share: wasted as f64
+                / memory
+                    .peak_heap_resident_bytes
+                    .map_or(usable.0, |r| r.0)
+                    .max(1) as f64,
+            share_of: "the resident memory",
+            by_program: false,
+        },
+    ))
 }
 
 /// Much memory is resident that is no block's.
-fn kept(judgement: &Judgement) -> Option<Diagnosis> {
+fn kept(judgement: &Judgement) -> Found {
     let memory = &judgement.memory;
     let resident = memory.peak_heap_resident_bytes?.0;
     let kept = memory.kept_bytes?.0;
@@ -353,7 +311,7 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
     }
     let peak = memory.peak_usable_bytes?.0.max(1);
     if (kept + peak) as f64 / peak as f64 >= BLOWUP && resident as f64 / peak as f64 >= BLOWUP {
-        return Some(Diagnosis {
+        return Some((Side::Above, Diagnosis {
             id: "blowup",
             title: "it takes much more memory than the program ever has in use".into(),
             evidence: format!(
@@ -366,10 +324,10 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
             share: (resident - peak) as f64 / resident as f64,
             share_of: "the resident memory",
             by_program: false,
-        });
+        }));
     }
     if memory.mostly_kept? >= LONG && memory.mostly_kept_ns? >= LONG_AGO {
-        return Some(Diagnosis {
+        return Some((Side::Above, Diagnosis {
             id: "idle_cache",
             title: "it keeps memory that the program freed long ago".into(),
             evidence: format!(
@@ -381,13 +339,13 @@ fn kept(judgement: &Judgement) -> Option<Diagnosis> {
             share: kept as f64 / resident.max(1) as f64,
             share_of: "the resident memory",
             by_program: false,
-        });
+        }));
     }
     None
 }
 
 /// Pages that cannot be given back for a few blocks on each.
-fn sparse(judgement: &Judgement) -> Option<Diagnosis> {
+fn sparse(judgement: &Judgement) -> Found {
     let pages = judgement.pages.as_ref()?;
     let then = &pages.sparsest;
     let pinned = then.sparse_pinned_bytes;
@@ -405,7 +363,7 @@ fn sparse(judgement: &Judgement) -> Option<Diagnosis> {
             format::duration(by.age_p50_ns),
         )
     });
-    Some(Diagnosis {
+    Some((Side::Above, Diagnosis {
         id: "sparse_pages",
         title: "a few blocks on each page keep much free memory resident".into(),
         evidence: format!(
@@ -419,16 +377,20 @@ fn sparse(judgement: &Judgement) -> Option<Diagnosis> {
         share,
         share_of: "the resident memory",
         by_program: false,
-    })
+    }))
 }
 
 /// Threads that write to different blocks on one cache line.
-fn false_sharing(judgement: &Judgement) -> Option<Diagnosis> {
+fn false_sharing(judgement: &Judgement) -> Found {
     let lines = &judgement.lines;
     let confirmed = lines.confirmed.as_ref()?;
-    if confirmed.share < SHARED_TIME
-        || (lines.blocks as f64) < SHARED_LINES * confirmed.lines as f64
-    {
+    let of_time = Share {
+        share: confirmed.share,
+        error: confirmed.error,
+    };
+    let has_blocks = lines.blocks as f64 >= SHARED_LINES * confirmed.lines as f64;
+    let side = Side::all([of_time.side(SHARED_TIME), Side::exact(has_blocks)]);
+    if side == Side::Below {
         return None;
     }
     // Of what lies on the confirmed lines the names are known; of the others who allocated most.
@@ -445,7 +407,7 @@ fn false_sharing(judgement: &Judgement) -> Option<Diagnosis> {
         true => "the allocator gave parts of one line to several threads by itself",
         false => "threads reused what they had freed for others",
     };
-    Some(Diagnosis {
+    Some((side, Diagnosis {
         id: "false_sharing",
         title: "blocks of several threads lie on the same cache lines, and the threads write there".into(),
         evidence: format!(
@@ -460,11 +422,11 @@ fn false_sharing(judgement: &Judgement) -> Option<Diagnosis> {
         share: confirmed.share.min(1.0),
         share_of: "the time at accesses",
         by_program: false,
-    })
+    }))
 }
 
 /// Blocks that the caches and the TLB hold are free, and others are given out.
-fn random(judgement: &Judgement) -> Option<Diagnosis> {
+fn random(judgement: &Judgement) -> Found {
     let choice = &judgement.choice;
     let far = choice.far.filter(|_| choice.blocks >= FEW_CHOICES)?;
     let allocations = judgement
@@ -472,15 +434,19 @@ fn random(judgement: &Judgement) -> Option<Diagnosis> {
         .iter()
         .filter(|(name, _)| allocates(name));
     let allocations: u64 = allocations.map(|(_, of)| of.count).sum();
-    let seconds = judgement.time.cpu_ns.0 as f64 / 1e9;
-    if far.share - far.error < SCATTERED || (allocations as f64) < OFTEN * seconds {
+    // At the bound they take all of the CPU time.
+    let time_of_all = judgement
+        .time
+        .of_cpu((allocations as f64 / OFTEN * 1e9) as u64);
+    let side = Side::all([far.side(SCATTERED), time_of_all.side(1.0)]);
+    if side == Side::Below {
         return None;
     }
     let most = choice.sites.first();
     let from = most.map_or_else(String::new, |(name, _)| {
         format!(" Most of them are allocated by {name}.")
     });
-    Some(Diagnosis {
+    Some((side, Diagnosis {
         id: "random_choice",
         title: "it gives out free blocks from all over the heap, as if at random, and not those that were used last".into(),
         evidence: format!(
@@ -493,12 +459,12 @@ fn random(judgement: &Judgement) -> Option<Diagnosis> {
         share: far.share,
         share_of: "the small blocks that are reused",
         by_program: false,
-    })
+    }))
 }
 
 /// What is allocated throughout the run, never freed and never touched again is lost. That it is needed nobody can exclude, but nobody
 /// has needed it since.
-fn leak(judgement: &Judgement) -> Option<Diagnosis> {
+fn leak(judgement: &Judgement) -> Found {
     let blocks = &judgement.blocks;
     let is_lost = |site: &&crate::BlockSite| {
         let (all, kept) = (site.allocated.bytes.0, site.never_freed.bytes.0);
@@ -513,23 +479,33 @@ fn leak(judgement: &Judgement) -> Option<Diagnosis> {
     let bytes: u64 = lost.iter().map(|s| s.never_freed.bytes.0).sum();
     let peak = blocks.at_peak.bytes.0.max(1);
     let share = bytes as f64 / peak as f64;
-    if bytes < MUCH_MEMORY || share < LEAK_SHARE {
+    let error: u64 = lost
+        .iter()
+        .map(|s| s.never_freed.error_bytes.0.pow(2))
+        .sum();
+    let error = error.isqrt();
+    let of_peak = Share {
+        share,
+        error: (error as f64 + share * blocks.at_peak.error_bytes.0 as f64) / peak as f64,
+    };
+    let in_all = Share {
+        share: bytes as f64,
+        error: error as f64,
+    };
+    let side = Side::all([of_peak.side(LEAK_SHARE), in_all.side(MUCH_MEMORY as f64)]);
+    if side == Side::Below {
         return None;
     }
     lost.sort_by_key(|s| std::cmp::Reverse(s.never_freed.bytes));
     let most = lost.first()?;
     let blocks: u64 = lost.iter().map(|s| s.never_freed.blocks).sum();
-    let error: u64 = lost
-        .iter()
-        .map(|s| s.never_freed.error_bytes.0.pow(2))
-        .sum();
-    Some(Diagnosis {
+    Some((side, Diagnosis {
         id: "leak",
         title: "memory is allocated throughout the run, never freed, and left alone: a leak, or a store that nobody reads".into(),
         evidence: format!(
             "{} ± {} in about {}, {} of what lived at the peak, was never freed; of what is old enough nothing was touched later than a tenth of a second after it was allocated. Most of it: {}.",
             format::bytes(Bytes(bytes)),
-            format::bytes(Bytes(error.isqrt())),
+            format::bytes(Bytes(error)),
             format::counted(blocks, "block"),
             percent(share.min(1.0)),
             most.label,
@@ -538,5 +514,5 @@ fn leak(judgement: &Judgement) -> Option<Diagnosis> {
         share: share.min(1.0),
         share_of: "the memory at the peak",
         by_program: true,
-    })
+    }))
 }

@@ -18,7 +18,7 @@ use varve_trace::{Manifest, Trace, TraceError};
 pub use self::blocks::idle::Idle;
 pub use self::blocks::{BlockSite, Blocks};
 pub use self::choice::Choice;
-use self::estimate::CONFIDENCE;
+pub(crate) use self::estimate::CONFIDENCE;
 pub use self::estimate::Estimate;
 pub(crate) use self::lines::asks_samples;
 pub use self::lines::{Confirmed, SharedLines};
@@ -104,15 +104,11 @@ pub struct Times {
 }
 
 impl Times {
-    /// The share that is believed: the clocks' where there are enough of them, as nothing is added to the operations then; else the one of less error, as an
-    /// operation that was timed may have waited for a CPU.
+    /// The share that is believed, the clocks': nothing is added to operations then, and its error is known whatever the times are like. The mean of a
+    /// few that were timed is not: one that waited for a CPU outweighs all others.
     #[must_use]
     pub fn share(&self) -> Option<Share> {
-        if self.samples >= 200 {
-            return self.sampled;
-        }
-        let both = self.sampled.into_iter().chain(self.timed);
-        both.min_by(|a, b| a.error.total_cmp(&b.error))
+        self.sampled
     }
 }
 
@@ -382,6 +378,7 @@ pub(crate) fn figures(
         trace: about,
         verdict: Verdict::default(),
         diagnoses: Vec::new(),
+        undecided: Vec::new(),
         time: time::shares(
             tables,
             &operations,

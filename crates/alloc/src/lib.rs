@@ -4,6 +4,7 @@
 //! them ([`diagnoses`]) and the verdict ([`verdict`]). It asks nothing of the machine.
 
 mod allocators;
+mod bounds;
 pub mod compare;
 mod diagnoses;
 mod figures;
@@ -71,6 +72,8 @@ pub struct Judgement {
     pub verdict: Verdict,
     /// What is wrong, the costliest first.
     pub diagnoses: Vec<Diagnosis>,
+    /// What seems to be wrong, and is not known: by its error it may be less than its bound. A longer run says it.
+    pub undecided: Vec<Diagnosis>,
     /// Operations by what was called.
     pub operations: std::collections::BTreeMap<String, OperationFigures>,
     /// The share of the run's time.
@@ -109,6 +112,12 @@ impl Judgement {
     pub fn allocators_diagnosis(&self) -> Option<&Diagnosis> {
         self.diagnoses.iter().find(|d| !d.by_program)
     }
+
+    /// The costliest that is not known, likewise.
+    #[must_use]
+    pub fn undecided_of_allocator(&self) -> Option<&Diagnosis> {
+        self.undecided.iter().find(|d| !d.by_program)
+    }
 }
 
 /// Whether [`judge`] can say more with an analysis of the trace: its samples show whether threads meet on the cache lines that their blocks share.
@@ -129,7 +138,7 @@ pub fn judge(trace: &Trace, analysis: Option<&Analysis>) -> Result<Option<Judgem
     }
     let tables = read::Tables::read(trace)?;
     let mut judgement = figures::figures(trace, &tables, analysis)?;
-    judgement.diagnoses = diagnoses::diagnose(&judgement);
+    (judgement.diagnoses, judgement.undecided) = diagnoses::diagnose(&judgement);
     judgement.verdict = verdict::of(&judgement);
     Ok(Some(judgement))
 }

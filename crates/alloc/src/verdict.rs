@@ -5,7 +5,8 @@ use ts_rs::TS;
 use varve_analyse::format;
 use varve_model::Bytes;
 
-use crate::Judgement;
+use crate::bounds::Side;
+use crate::{Judgement, Share};
 
 /// Whether it is the allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, TS)]
@@ -17,7 +18,7 @@ pub enum Answer {
     Busy,
     /// Something is wrong with it, or with how it is used.
     Yes,
-    /// Too little was seen to say so.
+    /// Too little was seen to say so, or the run was too short.
     #[default]
     Unknown,
 }
@@ -43,6 +44,11 @@ const BUSY: f64 = 0.2;
 const NOTABLE_ERROR: f64 = 0.1;
 /// Of fewer operations nothing is said.
 const FEW_OPERATIONS: u64 = 100;
+
+/// Whether the bound lies within its error.
+fn is_unsure(share: Share) -> bool {
+    share.side(BUSY) != Side::Above && share.share + share.error >= BUSY
+}
 
 pub(crate) fn of(judgement: &Judgement) -> Verdict {
     let time_share = judgement.time.share();
@@ -71,8 +77,12 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
         _ if takes.is_empty() => String::new(),
         _ => ".".to_owned(),
     };
-    let (answer, what) = match judgement.allocators_diagnosis() {
-        Some(first) => (
+    let (first, unsure) = (
+        judgement.allocators_diagnosis(),
+        judgement.undecided_of_allocator(),
+    );
+    let (answer, what) = match (first, unsure) {
+        (Some(first), _) => (
             Answer::Yes,
             format!("The allocator ({name}) is a problem: {}.", first.title),
         ),
@@ -80,13 +90,34 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
             Answer::Unknown,
             "Too few allocator operations were seen to judge.".to_owned(),
         ),
-        None if time_share.is_some_and(|share| share.share - share.error >= BUSY) => (
+        (None, Some(first)) => (
+            Answer::Unknown,
+            format!(
+                "Whether the allocator ({name}) is a problem is not known, as the run is too short: it may be that {}. A longer run says it.",
+                first.title
+            ),
+        ),
+        (None, None) if time_share.is_none() => (
+            Answer::Unknown,
+            format!(
+                "Whether the allocator ({name}) works much is not known: no clock of a CPU found the program at work. A longer run says more."
+            ),
+        ),
+        (None, None) if time_share.is_some_and(is_unsure) => (
+            Answer::Unknown,
+            format!(
+                "Whether the allocator ({name}) works much is not known, as the run is too short: {} of the CPUs' clocks cannot tell its share of the time from {}. A longer run says it.",
+                format::counted(judgement.time.samples, "sample"),
+                percent(BUSY)
+            ),
+        ),
+        (None, None) if time_share.is_some_and(|share| share.side(BUSY) == Side::Above) => (
             Answer::Busy,
             format!(
                 "The allocator ({name}) works much, and nothing is wrong with it: allocate less often, or compare others."
             ),
         ),
-        None => (
+        (None, None) => (
             Answer::No,
             format!("The allocator ({name}) is not your problem."),
         ),

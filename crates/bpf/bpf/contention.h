@@ -41,11 +41,16 @@ static __always_inline u32 is_taken(struct mm_struct *mm, u32 writes)
 	return writes ? !!count : !!(count & (RWSEM_WRITER | RWSEM_HANDOFF | RWSEM_READ_FAILED));
 }
 
-/* Whether another process holds it, such as one that reads what is resident; of several readers the last one is known */
-static __always_inline u32 others_hold(struct mm_struct *mm)
+/*
+ * Whether another process holds it, such as one that reads what is resident; of several readers the last one is known, which may be who asks,
+ * and nobody waits for oneself: a process of one thread waits for others alone
+ */
+static __always_inline u32 others_hold(struct task_struct *task, struct mm_struct *mm)
 {
 	struct task_struct *owner;
 
+	if (BPF_CORE_READ(task, signal, nr_threads) == 1)
+		return 1;
 	if (!bpf_core_field_exists(struct rw_semaphore, owner))
 		return 0;
 	owner = (struct task_struct *)(BPF_CORE_READ(mm, mmap_lock.owner.counter) & ~RWSEM_OWNER_FLAGS);
@@ -75,7 +80,7 @@ int operation_lock_asked(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!counts_operations(pid) || mm != BPF_CORE_READ(task, mm) || !is_taken(mm, is_for_writing(ctx)))
 		return 0;
-	wait.by_others = others_hold(mm);
+	wait.by_others = others_hold(task, mm);
 	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)bpf_task_pt_regs(bpf_get_current_task_btf())) ||
 	    !find_running(pid, r.sp, &wait.word))
 		return 0;

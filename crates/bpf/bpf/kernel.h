@@ -137,6 +137,7 @@ struct mm_struct {
 
 struct signal_struct {
 	atomic_t live;
+	int nr_threads;
 	struct list_head thread_head;
 	struct task_struct *group_exec_task;
 	int group_exit_code;

@@ -18,7 +18,7 @@ pub struct Estimate {
 }
 
 /// 95 % of a normal distribution lie within so many deviations.
-pub(super) const CONFIDENCE: f64 = 1.96;
+pub(crate) const CONFIDENCE: f64 = 1.96;
 
 /// What sampled blocks stand for together.
 #[derive(Clone, Copy, Default)]

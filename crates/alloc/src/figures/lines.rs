@@ -11,6 +11,7 @@ use varve_model::ObjectKind;
 use varve_trace::tables::{SampleRow, SharedLineRow};
 use varve_trace::{Trace, TraceError};
 
+use super::estimate::CONFIDENCE;
 use super::operations::{allocates, by_caller};
 use crate::read::Tables;
 
@@ -38,6 +39,8 @@ pub struct Confirmed {
     pub lines: u64,
     /// The time at accesses to them, as a share of that at all accesses.
     pub share: f64,
+    /// With 95 % confidence that share is no further off than this.
+    pub error: f64,
     /// The names of what lies there, those with most time first.
     pub names: Vec<String>,
 }
@@ -83,12 +86,15 @@ fn confirmed(analysis: &Analysis) -> Option<Confirmed> {
         line.kind == BlockKind::FalseSharing && line.threads.iter().any(|t| t.writes > 0)
     });
     let mut found = Confirmed::default();
+    let mut variance = 0.0;
     for line in lines.filter(|line| is_heap(line.object)) {
         found.lines += 1;
         found.share += line.share;
+        variance += line.share_error.powi(2);
         if !line.name.is_empty() && !found.names.contains(&line.name) && found.names.len() < 3 {
             found.names.push(line.name.clone());
         }
     }
+    found.error = CONFIDENCE * variance.sqrt();
     Some(found)
 }

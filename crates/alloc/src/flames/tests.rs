@@ -70,6 +70,7 @@ fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
         },
         verdict: Verdict::default(),
         diagnoses: vec![],
+        undecided: vec![],
         operations: BTreeMap::from([(
             "malloc".to_owned(),
             OperationFigures {

@@ -305,7 +305,13 @@ fn a_process_whose_first_thread_ended_is_still_found() {
         std::thread::scope(|scope| {
             let stage = &mut *stage;
             scope.spawn(move || {
-                std::thread::sleep(std::time::Duration::from_millis(50));
+                // SAFETY: cannot fail
+                let first = unsafe { libc::getpid() };
+                // A first thread that has ended stays, as a zombie, until the others have
+                let stat = format!("/proc/{first}/task/{first}/stat");
+                while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+                    std::thread::yield_now();
+                }
                 write_page(base, 5);
                 stage.step(base);
                 // SAFETY: ends the whole child

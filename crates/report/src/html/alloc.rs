@@ -76,7 +76,8 @@ fn shorten(judgement: &mut Judgement) {
     about.command.iter_mut().for_each(shown);
     shown(&mut about.allocator);
     shown(&mut about.allocator_file);
-    for diagnosis in &mut judgement.diagnoses {
+    let seeming = judgement.undecided.iter_mut();
+    for diagnosis in judgement.diagnoses.iter_mut().chain(seeming) {
         shown(&mut diagnosis.evidence);
     }
     judgement.sites.iter_mut().for_each(|s| shown(&mut s.label));

@@ -52,6 +52,10 @@ fn with_error(ns: f64, error: f64) -> String {
     }
 }
 
+/// What helps where a diagnosis lies above its bound by less than its error.
+const UNDECIDED: &str =
+    "Record a longer run: this one has too few samples to tell it from less than is worth a word.";
+
 fn verdict(page: &mut Page, of: &Judgement) {
     let tone = match of.verdict.answer {
         Answer::No => Tone::Good,
@@ -71,6 +75,19 @@ fn verdict(page: &mut Page, of: &Judgement) {
             &diagnosis.title,
             &diagnosis.evidence,
             &diagnosis.advice,
+        );
+    }
+    for diagnosis in &of.undecided {
+        page.gap();
+        page.finding(
+            diagnosis.id,
+            Tone::Notice,
+            &format!(
+                "perhaps {}: that is not known, as the run is too short",
+                diagnosis.title
+            ),
+            &diagnosis.evidence,
+            UNDECIDED,
         );
     }
     if of.trace.attached {

@@ -40,7 +40,19 @@ fn healthy(recorded: &Recorded, what: &str) {
         "{what}: {}",
         recorded.judgement["diagnoses"]
     );
-    assert_ne!(recorded.judgement["verdict"]["answer"], "yes");
+    assert_eq!(recorded.judgement["verdict"]["answer"], answer(recorded));
+}
+
+/// The verdict without a diagnosis: what the clocks decide, where their error does not reach across the bound and nothing else is open.
+fn answer(of: &Recorded) -> &'static str {
+    let sampled = &of.judgement["time"]["sampled"];
+    let figure = |name: &str| sampled[name].as_f64();
+    match (figure("share"), figure("error")) {
+        _ if !of.judgement["undecided"].as_array().unwrap().is_empty() => "unknown",
+        (Some(share), Some(error)) if share - error >= 0.2 => "busy",
+        (Some(share), Some(error)) if share + error < 0.2 => "no",
+        _ => "unknown",
+    }
 }
 
 /// While 20 threads take all of the CPUs that they get.
@@ -62,6 +74,8 @@ fn beside_busy_loops<T>(body: impl FnOnce() -> T) -> T {
 }
 
 const LARGE_BLOCKS: [&str; 4] = ["churn", "1", "60000", "20000"];
+/// Threads that allocate at once.
+const LOCK_WORK: [&str; 4] = ["churn", "8", "64", "3000"];
 
 #[test]
 fn a_storm_of_madvise() {
@@ -83,14 +97,15 @@ fn needless_mapping() {
 }
 
 /// CPU time that the host of this virtual machine took from it, in ns; to 10 ms.
-fn stolen_ns() -> u64 {
+pub fn stolen_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap();
     let mut all = text.lines().next().unwrap().split_whitespace();
     all.nth(8).unwrap().parse::<u64>().unwrap() * 10_000_000
 }
 
-/// What other programs take of the CPUs is no time of a call: it is the CPU time that the thread's own clock saw, however busy the machine.
-/// What a host takes from a virtual machine in the middle of a call only that clock knows: then the program runs again.
+/// What other programs take of the CPUs is no time of a call: it is no more than the CPU time that the thread's own clock saw, however busy the
+/// machine, but for what a host takes from a virtual machine in the middle of a call, which only that clock knows. How near it is
+/// `benches/goals.rs` has.
 #[test]
 fn the_time_of_calls_on_a_busy_machine() {
     const LARGER_BLOCKS: [&str; 4] = ["churn", "1", "8000000", "600"];
@@ -99,48 +114,39 @@ fn the_time_of_calls_on_a_busy_machine() {
     let command = ["/usr/bin/env", "SICK_CPU=1", program.to_str().unwrap()];
     let command = [&command[..], &LARGER_BLOCKS].concat();
     let options = ["--allocator", library.to_str().unwrap()];
-    for round in 1.. {
-        let stolen = stolen_ns();
-        let sick = beside_busy_loops(|| record(&options, &command));
-        let stolen = stolen_ns() - stolen;
-        let said = sick.said();
-        let line = said.lines().find_map(|l| l.strip_prefix("munmap "));
-        let truth: u64 = line.expect("the allocator says it").parse().unwrap();
-        let calls = sick.judgement["syscalls"].as_array().unwrap();
-        let call = calls.iter().find(|c| c["name"] == "munmap").unwrap();
-        let time = call["time_ns"].as_u64().unwrap();
-        if time > truth + truth / 10 && time - truth < stolen && round < 5 {
-            eprintln!("{time} ns, in truth {truth} ns, while the host took {stolen} ns: once more");
-            continue;
-        }
-        assert!(
-            time.abs_diff(truth) < truth / 10,
-            "{time} ns, in truth {truth} ns; the host took {stolen} ns"
-        );
-        assert_eq!(sick.diseases(), ["needless_mapping"]);
-        // The allocator's own calls of clock_gettime are no clocks that found it at work.
-        let (samples, cpu) = (
-            &sick.judgement["time"]["samples"],
-            &sick.judgement["time"]["cpu_ns"],
-        );
-        let period = cpu.as_f64().unwrap() / samples.as_f64().unwrap();
-        assert!((period - 1e9 / 997.0).abs() < 1e3, "{period} ns");
-        return;
-    }
+    let stolen = stolen_ns();
+    let sick = beside_busy_loops(|| record(&options, &command));
+    // The kernel's figure has steps of 10 ms.
+    let stolen = stolen_ns() - stolen + 10_000_000;
+    let said = sick.said();
+    let line = said.lines().find_map(|l| l.strip_prefix("munmap "));
+    let truth: u64 = line.expect("the allocator says it").parse().unwrap();
+    let calls = sick.judgement["syscalls"].as_array().unwrap();
+    let call = calls.iter().find(|c| c["name"] == "munmap").unwrap();
+    let time = call["time_ns"].as_u64().unwrap();
+    assert!(
+        (truth / 2..=truth + stolen).contains(&time),
+        "{time} ns, in truth {truth} ns; the host took {stolen} ns"
+    );
+    assert_eq!(sick.diseases(), ["needless_mapping"]);
+    // The allocator's own calls of clock_gettime are no clocks that found it at work.
+    let (samples, cpu) = (
+        &sick.judgement["time"]["samples"],
+        &sick.judgement["time"]["cpu_ns"],
+    );
+    let period = cpu.as_f64().unwrap() / samples.as_f64().unwrap();
+    assert!((period - 1e9 / 997.0).abs() < 1e3, "{period} ns");
 }
 
 #[test]
 fn healthy_programs_on_a_busy_machine() {
-    for (work, allocator) in [
-        (&LARGE_BLOCKS, "none"),
-        (&["churn", "8", "64", "3000"], "none"),
-    ] {
+    for (work, allocator) in [(&LARGE_BLOCKS, "none"), (&LOCK_WORK, "none")] {
         let recorded = beside_busy_loops(|| under(allocator, work));
         healthy(&recorded, &work.join(" "));
     }
     for work in [
         &["churn", "1", "20000", "20000"][..],
-        &["churn", "8", "64", "3000"],
+        &LOCK_WORK,
         &["grow", "60000000", "1000"],
     ] {
         healthy(&beside_busy_loops(|| own(work)), &work.join(" "));
@@ -149,8 +155,8 @@ fn healthy_programs_on_a_busy_machine() {
 
 #[test]
 fn large_blocks_that_are_cleared() {
-    // Where a block takes 1.6 µs, clocks find the allocator at work a hundred times; sixty are enough.
-    const WORK: [&str; 4] = ["churn", "1", "120000", "60000"];
+    // Clearing takes a third of the time and more, the bound is a twentieth, and clocks look a thousand times and more.
+    const WORK: [&str; 4] = ["churn", "1", "120000", "30000"];
     let sick = under("clearing", &WORK);
     assert_eq!(sick.diseases(), ["slow_large"]);
     healthy(&under("none", &WORK), "as they are");
@@ -174,18 +180,21 @@ fn one_lock_for_all_to_spin_on() {
     assert_eq!(sick.diseases(), ["lock"]);
     let said = sick.said();
     let line = said.lines().find_map(|l| l.strip_prefix("spun "));
-    let truth: f64 = line.unwrap().parse().unwrap();
+    let (spun, all) = line.unwrap().split_once(" of ").unwrap();
+    let (spun, all): (f64, f64) = (spun.parse().unwrap(), all.parse().unwrap());
     let time = &sick.judgement["time"];
-    let cpu = time["cpu_ns"].as_f64().unwrap();
-    let (share, error) = (&time["spinning"]["share"], &time["spinning"]["error"]);
-    let (found, error) = (share.as_f64().unwrap() * cpu, error.as_f64().unwrap() * cpu);
+    // Shares, as what a host takes from a virtual machine is time to the threads' clocks, and no samples.
+    let truth = spun / (all - time["counting_ns"].as_f64().unwrap());
+    let figure = |name: &str| time["spinning"][name].as_f64().unwrap();
+    let (found, error) = (figure("share"), figure("error"));
+    // An error is 1.96 deviations of the number of samples, three times it 5.9: once in a hundred million times. Nothing else pauses; of a
+    // loop's own time clocks find a part beside the instruction that does, and how much that is `benches/goals.rs` has.
     assert!(
-        (found - truth).abs() < truth / 10.0 + error,
+        found < truth + 3.0 * error && found > truth / 2.0 - 3.0 * error,
         "{found} ± {error}, in truth {truth}"
     );
     let asleep = under("lock", &["churn", "8", "64", "3000"]);
-    let share = asleep.judgement["time"]["spinning"]["share"].as_f64();
-    assert!(share.unwrap() < 0.01, "{share:?}");
+    assert_eq!(asleep.judgement["time"]["spinning"]["share"], 0.0);
 }
 
 #[test]
@@ -302,11 +311,15 @@ fn random_choice_of_blocks() {
     let line = said.lines().find_map(|l| l.strip_prefix("random "));
     let (random, all) = line.unwrap().split_once(" of ").unwrap();
     let truth = random.parse::<f64>().unwrap() / all.parse::<f64>().unwrap();
-    let far = sick.judgement["choice"]["far"]["share"].as_f64().unwrap();
+    let far = &sick.judgement["choice"]["far"];
+    let (far, error) = (far["share"].as_f64(), far["error"].as_f64());
+    let (far, error) = (far.unwrap(), error.unwrap());
+    // One in 60 is close by chance. An error is 1.96 deviations, and three times it 5.9: once in a hundred million times.
     assert!(
-        (far - truth).abs() < truth / 10.0,
-        "{far}, in truth {truth}"
+        far <= truth + 3.0 * error && far >= truth * (1.0 - 1.0 / 60.0) - 3.0 * error,
+        "{far} ± {error}, in truth {truth}"
     );
+    assert!(error < 0.05, "{error}");
     healthy(&under("none", &WORK), "what was freed last");
     let own = own(&WORK);
     healthy(&own, "glibc's choice");
@@ -325,9 +338,27 @@ fn memory_that_was_freed_and_is_kept() {
 
 #[test]
 fn a_program_that_does_little_with_it() {
-    let recorded = own(&["churn", "1", "20000", "20000"]);
-    healthy(&recorded, "churn");
+    // Two seconds of CPU time, of which operations take a thousandth or so: of 2,000 samples, or of the few hundred that a host leaves, it never is a fifth.
+    let recorded = own(&["seldom", "4000"]);
+    healthy(&recorded, "seldom");
     assert_eq!(recorded.judgement["verdict"]["answer"], "no");
+}
+
+/// Clocks that looked a few times cannot tell a share from a fifth, whatever the few operations took that were timed.
+#[test]
+fn a_program_that_is_too_short_to_judge() {
+    let recorded = own(&["churn", "1", "100", "500"]);
+    healthy(&recorded, "churn");
+    let time = &recorded.judgement["time"];
+    // Of so few samples three could have been missed: that is a fifth and more.
+    assert!(time["samples"].as_u64() < Some(15), "{time}");
+    let verdict = &recorded.judgement["verdict"];
+    assert_eq!(verdict["answer"], "unknown");
+    let sentence = verdict["sentence"].as_str().unwrap();
+    assert!(
+        sentence.contains("is not known") && sentence.contains("longer run"),
+        "{sentence}"
+    );
 }
 
 /// Pages with a block or two that stay: the kernel's count of resident pages and the program's own of what is free on them are the truth.

@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Recorded, record, varve, workload};
+use crate::diseases::stolen_ns;
+use crate::support::{Recorded, record, record_until, varve, wait_for, workload};
 
 fn under(library: Option<&str>, options: &[&str], work: &[&str]) -> Recorded {
     let program = workload("alloc_kernel");
@@ -27,17 +28,21 @@ fn truth(of: &Recorded, name: &str) -> u64 {
 #[test]
 fn waits_for_the_lock_of_mappings() {
     let every = ["--time-every", "1"];
+    let stolen = stolen_ns();
     let sick = under(None, &every, &["waits", "3000", "1"]);
+    let stolen = stolen_ns() - stolen;
     let lock = &sick.judgement["mmap_lock"];
     let figure = |name: &str| lock[name].as_u64().unwrap();
     let (least, most) = (truth(&sick, "slept"), truth(&sick, "at most"));
     // The recorder looks what is resident, and holds the lock for that now and then. Who keeps its CPU while it waits does not sleep.
+    // What a host takes from a virtual machine is no sleep either, and the program cannot tell it from one. How exact times are
+    // `benches/goals.rs` has: here half of the sleep is enough to see that they are those of the waits, and all of it is the most.
     let found = figure("time_ns") - figure("spun_ns") + figure("others_ns");
     assert!(
-        (least - least / 20..most + most / 20).contains(&found),
-        "{found}, in truth {least} to {most}: {lock}"
+        (least.saturating_sub(stolen) / 2..=most).contains(&found),
+        "{found}, in truth {least} to {most}, {stolen} stolen: {lock}"
     );
-    assert!(figure("waits") > 0 && least > 50_000_000, "{lock}");
+    assert!(figure("waits") > 0 && least >= 200_000_000, "{lock}");
     let diagnosis = sick.judgement["diagnoses"].as_array().unwrap();
     let diagnosis = diagnosis
         .iter()
@@ -51,16 +56,10 @@ fn waits_for_the_lock_of_mappings() {
     assert!(waited <= found, "{waited}, in truth {most} at most");
 
     let alone = under(None, &every, &["waits", "3000", "0"]);
-    // The recorder looks what is resident now and then, and of several readers of a lock only the last one is known: a wait for
-    // the recorder may count as one for the program itself.
+    // The recorder looks what is resident now and then, and so may others: a process of one thread never waits for itself.
     let control = &alone.judgement["mmap_lock"];
-    assert_eq!(control["outside"], 0);
-    for name in ["waits", "time_ns"] {
-        let (without, with) = (control[name].as_u64().unwrap(), figure(name));
-        assert!(
-            without <= with / 100,
-            "{name}: {without} without a holder, {with} with one"
-        );
+    for name in ["waits", "time_ns", "spun_ns", "outside", "outside_ns"] {
+        assert_eq!(control[name], 0, "{name}: {control}");
     }
     assert!(!alone.diseases().contains(&"lock".to_owned()));
 }
@@ -98,7 +97,27 @@ fn first_touches_of_what_nobody_saw_mapped() {
 #[test]
 fn pages_with_blocks_of_several_threads() {
     const WORK: [&str; 3] = ["sides", "4", "1000"];
-    let together = under(Some("shared"), &[], &WORK);
+    let under = |allocator: &str| {
+        let (program, library) = (
+            workload("alloc_kernel"),
+            workload(&format!("libsick_{allocator}.so")),
+        );
+        let command = [&[program.to_str().unwrap()], &WORK[..]].concat();
+        let options = ["--allocator", library.to_str().unwrap()];
+        // 4 threads have 1,000 times 8 blocks of 256 bytes and a header of 16 each: it is looked when all of them are there, but for the first
+        // MiB that is mapped, or that each thread maps.
+        const PAGES: u64 = 4 * 1000 * 8 * (256 + 16) / 4096;
+        let is_looked_at = |of: &Value| {
+            let peak = &of["pages"]["peak"];
+            let figure = |name: &str| peak[name].as_u64().unwrap_or(0);
+            match allocator {
+                "shared" => figure("shared_pages") >= PAGES - 261,
+                _ => figure("live_bytes") >= (PAGES - 4 * 275) * 4096,
+            }
+        };
+        record_until(&options, &command, "it is looked", is_looked_at)
+    };
+    let together = under("shared");
     let shared = &together.judgement["pages"]["peak"]["shared_pages"];
     let truth = truth(&together, "shared");
     // Its first MiB it maps as it is woken, before the first operation.
@@ -108,7 +127,7 @@ fn pages_with_blocks_of_several_threads() {
         seen.contains(&shared.as_u64().unwrap()),
         "{shared}, in truth {truth}"
     );
-    let apart = under(Some("none"), &[], &WORK);
+    let apart = under("none");
     assert_eq!(apart.judgement["pages"]["peak"]["shared_pages"], 0);
 }
 
@@ -169,7 +188,8 @@ fn resident_memory_is_what_smaps_says() {
     let pid = running(&format!("{} hold 50001000 1000", program.display()));
     let (heap, anonymous) = resident(&pid);
     // It is looked several times a second.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    let peak = |of: &Value| of["memory"]["peak_heap_resident_bytes"].as_u64();
+    wait_for(&trace, "it is looked", |of| peak(of) >= Some(heap));
     drop(recorder.stdin.take());
     std::io::copy(&mut said, &mut std::io::sink()).unwrap();
     assert!(recorder.wait().unwrap().success());

@@ -3,12 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{own_counts, record, varve, workload};
+use crate::support::{own_counts, record, varve, wait_for, workload};
 
 fn report(trace: &Path) -> Option<Value> {
     let mut report = Command::new(varve());
@@ -67,7 +65,7 @@ fn a_program_with_its_own_allocator() {
     assert!(recorded.judgement["trace"]["probe_ns"].is_u64());
 }
 
-/// What was read up to the last half second is in the trace of a recorder that was killed, and the target goes on.
+/// What was written by then is in the trace of a recorder that was killed, and the target goes on.
 #[test]
 fn a_recorder_that_is_killed() {
     const MALLOCS: u64 = 1 + 20_000_000 / 1000;
@@ -90,8 +88,8 @@ fn a_recorder_that_is_killed() {
         own_counts(&said.expect("it says what it did")),
         (MALLOCS, 0)
     );
-    // A trace that is being recorded is not read: this is several of the half seconds after which what is known is written.
-    sleep(Duration::from_secs(5));
+    // What is known is written every half second or so.
+    wait_for(&trace, "all are written", |found| mallocs(found) >= MALLOCS);
     recorder.kill().unwrap();
     recorder.wait().unwrap();
     let found = report(&trace).expect("the trace is read");

@@ -1,7 +1,8 @@
 //! Runs programs under `varve alloc record` and reads what is said of them.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -72,6 +73,72 @@ impl Recorded {
         all.iter()
             .map(|d| d["id"].as_str().unwrap().to_owned())
             .collect()
+    }
+}
+
+/// What is said of a trace that is still being recorded, by a copy of it; none where it has nothing yet.
+pub fn so_far(trace: &Path) -> Option<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.varve");
+    let copied = Command::new("cp").arg("-r").args([trace, &copy]).output();
+    copied.unwrap();
+    let output = |words: &[&str]| {
+        let mut command = Command::new(varve());
+        command.args(words).arg(&copy).output().unwrap()
+    };
+    output(&["recover"]);
+    let report = output(&["alloc", "report", "--json"]);
+    let is_read = report.status.success();
+    is_read.then(|| serde_json::from_slice(&report.stdout).unwrap())
+}
+
+/// Waits until that is so of what is recorded so far.
+pub fn wait_for(trace: &Path, what: &str, is_so: impl Fn(&Value) -> bool) {
+    // What never comes is not waited for without end.
+    let begin = Instant::now();
+    loop {
+        let found = so_far(trace);
+        if found.as_ref().is_some_and(&is_so) {
+            return;
+        }
+        let found = found.map(|f| f["memory"].clone());
+        assert!(
+            begin.elapsed() < Duration::from_secs(180),
+            "{what}: {found:?}"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Records a command that waits for the end of its input, which comes once that is so of what is recorded.
+pub fn record_until(
+    options: &[&str],
+    command: &[&str],
+    what: &str,
+    is_so: impl Fn(&Value) -> bool,
+) -> Recorded {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("t.varve");
+    let mut recorder = Command::new(varve())
+        .args(["alloc", "record", "--pages", "off", "-o"])
+        .arg(&trace)
+        .args(options)
+        .arg("--")
+        .args(command)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let input = recorder.stdin.take();
+    wait_for(&trace, what, is_so);
+    drop(input);
+    let output = recorder.wait_with_output().unwrap();
+    let judgement = so_far(&trace).expect("the trace is read");
+    Recorded {
+        judgement,
+        output,
+        folder,
     }
 }
 

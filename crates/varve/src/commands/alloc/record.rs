@@ -113,6 +113,10 @@ fn lines(trace: &Trace) -> Vec<String> {
             let said = judgement.allocators_diagnosis().map(|d| d.id);
             let reasons = judgement.diagnoses.iter().filter(|d| Some(d.id) != said);
             lines.extend(reasons.map(|d| format!("also: {}", d.title)));
+            let seeming = judgement.undecided.iter();
+            lines.extend(
+                seeming.map(|d| format!("perhaps: {} (the run is too short to say so)", d.title)),
+            );
             let (plain, with) = (judgement.trace.plain_call_ns, judgement.trace.call_ns);
             if let Some(longer) = judgement.trace.probe_ns {
                 lines.push(format!(
