@@ -14,8 +14,13 @@ KEYS = {
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
-    "VARVE_S3_TIMEOUT": "1",
+    # A server that is well may take long where the machine has much else to do.
+    "VARVE_S3_TIMEOUT": "300",
 }
+#: Where a request stalls, and the next one is answered.
+IMPATIENT = {**KEYS, "VARVE_S3_TIMEOUT": "5"}
+#: Where all stall: each try, and each of the library's own in it, waits for so long.
+HASTY = {**KEYS, "VARVE_S3_TIMEOUT": "1"}
 
 
 def client(server):
@@ -100,7 +105,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.body()
         rule = self.server.rule(f"{self.command} {self.path}")
         if rule == "stall":
-            self.server.end.wait(60)
+            self.server.end.wait(600)
             self.close_connection = True
             return
         if rule == "fail":
@@ -109,7 +114,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         headers = {name: value for name, value in self.headers.items() if name.lower() not in HOPS}
         asked = urllib.request.Request(self.server.behind + self.path, body, headers, method=self.command)
         try:
-            with urllib.request.urlopen(asked, timeout=30) as got:
+            with urllib.request.urlopen(asked, timeout=300) as got:
                 self.reply(got.status, got.headers, got.read())
         except urllib.error.HTTPError as error:
             self.reply(error.code, error.headers, error.read())

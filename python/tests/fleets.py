@@ -54,8 +54,8 @@ def push(trace, store, *, service, build="ab12", host="here", date="2026-09-22",
     return made.named(folder)
 
 
-def fleet(*arguments, code=0, environment=None, timeout=240):
-    """Run the command to its end."""
+def fleet(*arguments, code=0, environment=None, timeout=900):
+    """Run the command to its end. The limit is a guard only: the machine may have much else to do."""
     done = subprocess.run(
         [sys.executable, "-m", "varve.fleet", *map(str, arguments)],
         capture_output=True,
@@ -95,7 +95,7 @@ class Program:
             self._lines.put(line)
         self._lines.put(None)
 
-    def wait_for(self, words, timeout=60):
+    def wait_for(self, words, timeout=600):
         """Wait for a line with these words."""
         while True:
             line = self._lines.get(timeout=timeout)
@@ -107,16 +107,16 @@ class Program:
 
     def kill(self):
         self._process.kill()
-        return self._process.wait(30)
+        return self._process.wait(600)
 
     def stop(self):
         self._process.terminate()
         try:
-            self._process.wait(20)
+            self._process.wait(120)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(20)
-        self._reader.join(20)
+            self._process.wait(120)
+        self._reader.join(120)
 
 
 @contextlib.contextmanager

@@ -135,7 +135,7 @@ def hostile(store):
 
 def test_traces_that_cannot_be_true_are_skipped(tmp_path):
     bad = hostile(tmp_path)
-    found = report(tmp_path, "--memory", "500MB", timeout=60)
+    found = report(tmp_path, "--memory", "500MB")
     assert {entry["path"]: entry["kind"] for entry in found["skipped"]["traces"]} == dict.fromkeys(bad, "damaged")
     assert found["runs"]["used"] == 1
     done = fleet("compact", tmp_path, "--json")
@@ -208,7 +208,7 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path):
     link.symlink_to(victim)
     os.mkfifo(fifo)
     for path in (link, fifo, tmp_path, tmp_path / "none" / "page.html"):
-        said = fleet("report", store, "--html", path, code=2, timeout=60).stderr
+        said = fleet("report", store, "--html", path, code=2).stderr
         assert "cannot be written" in said
         assert "\nhint: " in said
     assert victim.read_text() == "kept"
@@ -446,7 +446,7 @@ def on_full_disk(folder, command):
     script = f"mount -t tmpfs -o size=64k none {folder} && echo before > {folder}/page.html && {command}; echo $?; "
     script += f"cat {folder}/page.html; ls -A {folder}"
     return subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=240
+        ["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=900
     )
 
 
@@ -489,8 +489,9 @@ take(lock)
 
 def wait_for_futex(pid):
     """Wait until the main thread waits for a lock, twice in a row: the interpreter's own is held for moments."""
-    seen, deadline = 0, time.monotonic() + 60
-    while seen < 2 and time.monotonic() < deadline:
+    seen, deadline = 0, time.monotonic() + 600
+    while seen < 2:
+        assert time.monotonic() < deadline
         time.sleep(0.2)
         number = Path(f"/proc/{pid}/syscall").read_text().split()[0]
         seen = seen + 1 if number in ("202", "98") else 0
@@ -507,7 +508,7 @@ def test_a_command_that_does_not_come_to_its_handlers_is_ended_and_leaves_nothin
         wait_for_futex(process.pid)
         process.send_signal(number)
         if kind == "watched":
-            assert process.wait(30) == 128 + number
+            assert process.wait(600) == 128 + number
             assert left(tmp_path) == []
         else:
             # Who ends the others is the watching thread.
@@ -532,15 +533,15 @@ def test_signals_end_a_query_and_leave_nothing(tmp_path, number):
     command = [*default, sys.executable, "-m", "varve.fleet", "query", str(store), str(query), "--threads", "1"]
     environment = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        deadline = time.monotonic() + 60
-        while len(left(folder)) < 2 and time.monotonic() < deadline:
+        deadline = time.monotonic() + 600
+        while len(left(folder)) < 2:
+            assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(1)
         assert process.poll() is None
         process.send_signal(number)
-        begun = time.monotonic()
-        _, said = process.communicate(timeout=30)
-    assert time.monotonic() - begun < 12
+        # The query itself has no end: that it ends is what the signal did.
+        _, said = process.communicate(timeout=600)
     assert said == ""
     if number == signal.SIGKILL:
         # What a killed one left, the next one removes; what is in use, or is no folder of a run, stays.

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from buckets import KEYS, copy
+from buckets import HASTY, IMPATIENT, KEYS, copy
 from fleets import fleet, made_store, report
 
 
@@ -50,7 +50,7 @@ def test_a_bucket_is_read_and_compacted_as_a_folder_is(server, bucket, folder):
 
 def test_a_server_that_fails_for_a_while_is_asked_again(proxy, bucket, folder):
     proxy.rules = [("fail", "touches.parquet", 2), ("fail", "manifest.json", 2), ("stall", "objects.parquet", 1)]
-    environment = {**KEYS, "AWS_ENDPOINT_URL": proxy.url}
+    environment = {**IMPATIENT, "AWS_ENDPOINT_URL": proxy.url}
     assert views(f"s3://{bucket}/fleet/store", environment=environment) == views(folder)
     assert proxy.failed == 5
 
@@ -58,8 +58,8 @@ def test_a_server_that_fails_for_a_while_is_asked_again(proxy, bucket, folder):
 @pytest.mark.parametrize(("kind", "words"), [("fail", "list-type"), ("stall", "list-type"), ("fail", "sites.parquet")])
 def test_a_server_that_fails_or_stalls_for_good_is_said(proxy, bucket, kind, words):
     proxy.rules = [(kind, words, 1 << 30)]
-    environment = {**KEYS, "AWS_ENDPOINT_URL": proxy.url}
-    done = fleet("report", f"s3://{bucket}/fleet/store", code=2, environment=environment, timeout=60)
+    environment = {**HASTY, "AWS_ENDPOINT_URL": proxy.url}
+    done = fleet("report", f"s3://{bucket}/fleet/store", code=2, environment=environment)
     assert f"varve fleet: s3://{bucket}/fleet/store" in done.stderr
     assert "hint: what may pass was tried 3 times" in done.stderr
     assert done.stdout == ""

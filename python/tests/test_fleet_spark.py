@@ -8,7 +8,7 @@ import made
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from buckets import KEYS, client, copy
+from buckets import HASTY, IMPATIENT, KEYS, client, copy
 from fleets import START_NS, Program, fleet, made_store, push, report, run_id, spark_cluster
 
 from varve.fleet._remote import Server, failure, said
@@ -154,7 +154,7 @@ def test_what_spark_compacts_in_s3_duckdb_reads(server, empty_bucket, master, tm
 
 
 def test_a_server_that_fails_workers_for_a_while_is_asked_again(remote, proxy, master):
-    environment = {**KEYS, "AWS_ENDPOINT_URL": proxy.url}
+    environment = {**IMPATIENT, "AWS_ENDPOINT_URL": proxy.url}
     arguments = ("query", remote, "working_set", "--json")
     plain = json.loads(fleet(*arguments, environment=environment).stdout)
     # Only workers read tables.
@@ -167,9 +167,9 @@ def test_a_server_that_fails_workers_for_a_while_is_asked_again(remote, proxy, m
 @pytest.mark.parametrize("kind", ["fail", "stall"])
 def test_a_server_that_fails_workers_for_good_is_said(remote, proxy, master, kind):
     proxy.rules = [(kind, "touches.parquet", 1 << 30)]
-    environment = {**KEYS, "AWS_ENDPOINT_URL": proxy.url}
+    environment = {**HASTY, "AWS_ENDPOINT_URL": proxy.url}
     done = fleet("query", remote, "working_set", "--engine", "spark", "--master", master, code=2,
-                 environment=environment, timeout=120)  # fmt: skip
+                 environment=environment)  # fmt: skip
     assert f"varve fleet: {remote}/service=" in done.stderr
     assert "touches.parquet cannot be read or written: " in done.stderr
     assert "hint: what may pass was tried 3 times" in done.stderr

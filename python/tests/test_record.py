@@ -47,7 +47,7 @@ def test_this_process_and_its_phases():
 
 
 def test_a_process_that_runs_runs_on():
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         with varve.record(pid=process.pid, interval="20ms"):
             time.sleep(0.1)
         assert process.poll() is None
@@ -56,9 +56,10 @@ def test_a_process_that_runs_runs_on():
 
 def test_an_exception_ends_the_recording():
     began = time.monotonic()
-    with pytest.raises(KeyError), varve.record(["sleep", "60"]):
+    with pytest.raises(KeyError), varve.record(["sleep", "3600"]):
         raise KeyError
-    assert time.monotonic() - began < 30
+    # It did not come to its own end.
+    assert time.monotonic() - began < 3600
 
 
 def test_what_cannot_be_recorded_is_said(monkeypatch):

@@ -38,16 +38,22 @@ static void by_readv(char *b)
 }
 
 /* `single`: one transfer only, so that one touch must be seen; else the transfer is repeated. */
-static void run(const char *name, transfer *transfer, bool single)
+struct use {
+    const char *name;
+    transfer *transfer;
+    bool single;
+    char *buffer;
+};
+
+static void run(const struct use *use)
 {
-    char *buffer = resident_arena(name, 2 * PAGES);
-    rest("idle");
-    struct oracle_phase *phase = oracle_begin(name);
+    char *buffer = use->buffer;
+    struct oracle_phase *phase = oracle_begin(use->name);
     oracle_set(phase, 'k', buffer, BYTES);
     while (oracle_again(phase)) {
-        transfer(buffer);
+        use->transfer(buffer);
         oracle_looped(phase);
-        if (single) {
+        if (use->single) {
             sleep_ms(phase_ms());
             break;
         }
@@ -120,30 +126,40 @@ int main(void)
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     direct = open(path, O_RDWR | O_DIRECT);
 
-    run("read", by_read, false);
-    run("read once", by_read, true);
-    run("write", by_write, false);
-    run("readv", by_readv, false);
-    if (direct >= 0) {
-        run("O_DIRECT read once", by_direct_read, true);
-        run("O_DIRECT write once", by_direct_write, true);
-        run("O_DIRECT read", by_direct_read, false);
-        run("O_DIRECT write", by_direct_write, false);
-    } else {
+    if (direct < 0)
         oracle_skip("The file system of the scratch file has no O_DIRECT: those phases are left out.");
-    }
-    int got = io_uring_queue_init(8, &ring, 0);
-    if (got < 0) {
+    bool has_ring = io_uring_queue_init(8, &ring, 0) >= 0;
+    if (!has_ring)
         oracle_skip("io_uring is not available: those phases are left out.");
-    } else {
-        run("io_uring read", by_uring_read, false);
-        if (direct >= 0) {
-            run("io_uring O_DIRECT read once", by_uring_direct, true);
-            run("io_uring O_DIRECT read", by_uring_direct, false);
-        }
-        run("io_uring registered buffer", by_uring_fixed, false);
-        io_uring_queue_exit(&ring);
+
+    struct use uses[16];
+    size_t count = 0;
+    uses[count++] = (struct use){ "read", by_read, false, NULL };
+    uses[count++] = (struct use){ "read once", by_read, true, NULL };
+    uses[count++] = (struct use){ "write", by_write, false, NULL };
+    uses[count++] = (struct use){ "readv", by_readv, false, NULL };
+    if (direct >= 0) {
+        uses[count++] = (struct use){ "O_DIRECT read once", by_direct_read, true, NULL };
+        uses[count++] = (struct use){ "O_DIRECT write once", by_direct_write, true, NULL };
+        uses[count++] = (struct use){ "O_DIRECT read", by_direct_read, false, NULL };
+        uses[count++] = (struct use){ "O_DIRECT write", by_direct_write, false, NULL };
     }
+    if (has_ring) {
+        uses[count++] = (struct use){ "io_uring read", by_uring_read, false, NULL };
+        if (direct >= 0) {
+            uses[count++] = (struct use){ "io_uring O_DIRECT read once", by_uring_direct, true, NULL };
+            uses[count++] = (struct use){ "io_uring O_DIRECT read", by_uring_direct, false, NULL };
+        }
+        uses[count++] = (struct use){ "io_uring registered buffer", by_uring_fixed, false, NULL };
+    }
+    /* All buffers age in one rest. */
+    for (size_t i = 0; i < count; i++)
+        uses[i].buffer = resident_arena(uses[i].name, 2 * PAGES);
+    rest("idle");
+    for (size_t i = 0; i < count; i++)
+        run(&uses[i]);
+    if (has_ring)
+        io_uring_queue_exit(&ring);
     puts("kernelbuf done");
     return 0;
 }

@@ -12,8 +12,10 @@ use crate::Places;
 use crate::error::{Doing, Error, Result, make_dir};
 use crate::vm::Machine;
 
-/// Seconds from qemu's start to the command's start, at most.
-const BOOT_SECONDS: u64 = 60;
+/// Seconds from qemu's start to the command's start, at most: some five on a quiet machine, so that this is a guard only.
+const BOOT_SECONDS: u64 = 240;
+/// Seconds that the programs around the guest have to open their sockets, a guard too.
+const SOCKET_SECONDS: u64 = 120;
 const VIRTIOFSD: [&str; 3] = [
     "/usr/lib/qemu/virtiofsd",
     "/usr/libexec/virtiofsd",
@@ -130,7 +132,7 @@ impl Guest {
     }
 
     fn wait_for(&mut self, socket: &Path) -> Result<()> {
-        for _ in 0..500 {
+        for _ in 0..SOCKET_SECONDS * 100 {
             if socket.exists() {
                 return Ok(());
             }
@@ -247,7 +249,7 @@ impl Guest {
         listener
             .set_nonblocking(true)
             .doing(|| "prepare a socket".to_owned())?;
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(SOCKET_SECONDS);
         let stream = loop {
             match listener.accept() {
                 Ok((stream, _)) => break stream,

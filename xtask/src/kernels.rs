@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::error::{Doing, Error, Result, make_dir, read, run, text_of, write};
 
@@ -38,10 +39,37 @@ pub(crate) struct Kernel {
 pub(crate) fn kernel(target: &Path, series: &str) -> Result<Kernel> {
     let cache = target.join("kernels");
     let unpacked = cache.join(series);
-    if !unpacked.is_dir() {
-        fetch(&cache, series, &unpacked)?;
+    let mut waits = WAITS.iter();
+    while !unpacked.is_dir() {
+        let Err(error) = fetch(&cache, series, &unpacked) else {
+            break;
+        };
+        // Mirrors fail now and then; without a network waiting does not help.
+        let Some(&seconds) = waits.next().filter(|_| has_network()) else {
+            return Err(error);
+        };
+        eprintln!("the kernel {series} was not fetched; it is tried again in {seconds} s: {error}");
+        std::thread::sleep(Duration::from_secs(seconds));
     }
     describe(&unpacked)
+}
+
+/// Seconds between attempts to fetch a kernel.
+const WAITS: [u64; 3] = [5, 20, 60];
+
+/// Whether there is a default route. Where there is none a mirror elsewhere cannot be reached, whatever its state.
+pub(crate) fn has_network() -> bool {
+    // Destinations are in hexadecimal; the kernel's own unreachable default of IPv6 is on the loopback device.
+    let has_default = |path: &str, destination: usize, device: usize| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().any(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let zero = |f: &&str| !f.is_empty() && f.bytes().all(|b| b == b'0');
+            fields.get(destination).is_some_and(zero)
+                && fields.get(device).is_some_and(|d| *d != "lo")
+        })
+    };
+    has_default("/proc/net/route", 1, 0) || has_default("/proc/net/ipv6_route", 0, 9)
 }
 
 fn describe(unpacked: &Path) -> Result<Kernel> {
@@ -168,6 +196,7 @@ impl Apt {
             format!("Dir::Cache={home}/cache"),
             "Dir::State::status=/dev/null".to_owned(),
             "Acquire::Languages=none".to_owned(),
+            "Acquire::Retries=5".to_owned(),
             // The cache belongs to whoever runs this, not to apt's own user.
             "APT::Sandbox::User=root".to_owned(),
         ] {

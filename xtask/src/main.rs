@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod cases;
 mod chroot;
 mod error;
 mod guest;
@@ -13,9 +14,11 @@ mod initramfs;
 mod kernels;
 #[cfg(test)]
 mod layers;
+mod report;
 mod truth;
 mod vm;
 
+use cases::Wanted;
 use error::{Error, Result};
 
 /// Chores of the repository
@@ -40,16 +43,26 @@ enum Chore {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Run `varve doctor` and the truth suite under each kernel
+    /// Run `varve doctor` and cases of the truth suites under each kernel
+    ///
+    /// Without --all or names: those that differ by kernel. Exits with 77 where kernels cannot be fetched because this machine
+    /// has no network.
     VmTruth {
         #[command(flatten)]
         kernels: Kernels,
-        /// A third of the executables under each kernel: the next commits run the others
-        #[arg(long)]
-        spread: bool,
-        /// Words for the test executables: a filter, --nocapture
+        /// Every case; half an hour for each kernel
+        #[arg(long, conflicts_with = "cases")]
+        all: bool,
+        /// These cases, by exact name: CASE, or 'SUITE CASE'
         #[arg(last = true)]
-        filter: Vec<String>,
+        cases: Vec<String>,
+    },
+    /// Fetch the kernels, so that they are there when they are needed
+    ///
+    /// Exits with 77 where that cannot be because this machine has no network.
+    VmFetch {
+        #[command(flatten)]
+        kernels: Kernels,
     },
     /// Print what each kernel offers to a recorder
     VmFacts {
@@ -151,18 +164,31 @@ fn chore(chore: Chore) -> Result<u8> {
         }
         Chore::VmTruth {
             kernels,
-            spread,
-            filter,
+            all,
+            cases,
         } => {
-            let turn = spread.then(|| truth::turn_of_commit(&places)).transpose()?;
+            if !fetched(&places, &kernels)? {
+                return Ok(SKIPPED);
+            }
+            let wanted = if all {
+                Wanted::All
+            } else if cases.is_empty() {
+                Wanted::Chosen
+            } else {
+                Wanted::Named(cases)
+            };
             Ok(code(truth::truth(
                 &places,
                 &kernels.machine,
                 &kernels.kernels,
-                turn,
-                &filter,
+                &wanted,
             )?))
         }
+        Chore::VmFetch { kernels } => Ok(if fetched(&places, &kernels)? {
+            0
+        } else {
+            SKIPPED
+        }),
         Chore::VmFacts { kernels } => Ok(code(truth::facts(
             &places,
             &kernels.machine,
@@ -173,6 +199,26 @@ fn chore(chore: Chore) -> Result<u8> {
             Ok(code(chroot::clean_chroot(&places, &packages, &targets)?))
         }
     }
+}
+
+/// What other test programs exit with where they cannot run.
+const SKIPPED: u8 = 77;
+
+/// Whether all kernels are here; if not, because this machine has no network, which is said.
+fn fetched(places: &Places, wanted: &Kernels) -> Result<bool> {
+    for series in &wanted.kernels {
+        match kernels::kernel(&places.target, series) {
+            Ok(_) => {}
+            Err(error) if !kernels::has_network() => {
+                println!(
+                    "skipped: the kernel {series}: it is fetched once, and this machine has no network ({error})"
+                );
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 fn code(passed: bool) -> u8 {

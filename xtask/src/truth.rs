@@ -1,24 +1,55 @@
-//! Runs the truth suite, `varve doctor` and the facts under the kernels that Varve must live with.
+//! Runs the truth suites, `varve doctor` and the facts under the kernels that Varve must live with.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cases::{Case, Wanted, choose};
 use crate::error::{Error, Result, make_dir, run, text_of};
 use crate::guest::Output;
+use crate::report::Watched;
 use crate::vm::{Machine, Mebibytes, run_in};
 use crate::{Places, error};
 
 /// The kernels of Debian 12 and 13.
 pub(crate) const KERNELS: [&str; 2] = ["6.1", "6.12"];
 
-/// What a whole suite may take at most, on a machine that does other things too.
-const SUITE_SECONDS: u64 = 3600;
+/// What all cases under one kernel may take at most: a guard only, every case has a limit of its own.
+const GUEST_SECONDS: u64 = 4 * 3600;
 
 /// The longest that a case was silent is a minute and a half. Twice in some forty runs the guest of 6.1 locked up, with both
 /// processors busy, while the machine was loaded; twelve of the same cases on an idle one did not show it.
-const SILENCE_SECONDS: u64 = 420;
+const SILENCE_SECONDS: u64 = 600;
 /// Has a guest that locks up say so on its console.
 const SAYS_LOCKUPS: &str = "watchdog_thresh=20 softlockup_all_cpu_backtrace=1";
+
+/// How a guest runs its cases; `$1` is the kernel, and arguments come in threes: suite, executable, case. Each case is a
+/// process of its own and ends with one line, by which the host knows how far the guest came.
+const IN_THE_GUEST: &str = r##"
+kernel=$1
+shift
+all=0
+while [ $# -gt 0 ]; do
+    label="$1 '$3' on $kernel"
+    read -r began _ </proc/uptime
+    if [ "$1" = doctor ]; then "$2" doctor --all; else "$2" --exact "$3"; fi >"$TMPDIR/said" 2>&1
+    code=$?
+    read -r ended _ </proc/uptime
+    cat "$TMPDIR/said"
+    skipped=$(sed -n "s/^skip  *//p" "$TMPDIR/said")
+    skipped=$(echo "${skipped#"$3"}" | sed "s/^ *//")
+    if [ $code -ne 0 ]; then
+        all=1
+        echo "FAILED: $label, exit code $code"
+    elif [ -n "$skipped" ] && [ "$1" != doctor ]; then
+        echo "skipped: $label: $skipped"
+    else
+        echo "passed: $label, $((${ended%.*} - ${began%.*})) s"
+    fi
+    shift 3
+done
+exit $all
+"##;
 
 /// Prints what each kernel offers, see tests/kernel/facts.c.
 pub(crate) fn facts(places: &Places, machine: &Machine, kernels: &[String]) -> Result<bool> {
@@ -32,66 +63,51 @@ pub(crate) fn facts(places: &Places, machine: &Machine, kernels: &[String]) -> R
     let mut all_ran = true;
     for kernel in kernels {
         println!("# {kernel}");
-        all_ran &= step(
-            places,
-            &on(machine, kernel),
-            "facts",
-            &[program.display().to_string()],
-        )?;
+        let command = [program.display().to_string()];
+        let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+        let mut output = Output {
+            out: &mut out,
+            err: &mut err,
+        };
+        let outcome = run_in(places, &on(machine, kernel), &command, &mut output)?;
+        all_ran &= outcome.code == 0;
     }
     Ok(all_ran)
 }
 
-/// Of so many turns each runs an executable under a kernel once.
-const TURNS: usize = 3;
-
-/// Runs `varve doctor` and every executable of the truth suite under each kernel; true if all passed. With `turn` a third of
-/// them under each kernel, and the others in the next turns.
+/// Runs `varve doctor` and the wanted cases of the truth suites under each kernel, which is booted once; true if all passed.
 pub(crate) fn truth(
     places: &Places,
     machine: &Machine,
     kernels: &[String],
-    turn: Option<usize>,
-    filter: &[String],
+    wanted: &Wanted,
 ) -> Result<bool> {
     let varve = build_varve(places)?;
-    let tests = build_tests(places)?;
+    let suites = build_tests(places)?;
+    let mut cases = vec![Case {
+        suite: "doctor".to_owned(),
+        executable: varve.clone(),
+        name: "--all".to_owned(),
+    }];
+    cases.extend(choose(&suites, wanted)?);
     // An emulated machine would take many minutes for what is out of date.
     run(Command::new("make")
         .args(["-s", "-C"])
         .arg(places.repository.join("workloads")))?;
+    let workloads = places.repository.join("workloads/bin");
     let mut passed = true;
-    for (k, kernel) in kernels.iter().enumerate() {
+    for kernel in kernels {
         let mut machine = on(machine, kernel);
         // A real file system, so that O_DIRECT and hole punching mean what they mean outside.
         machine.disk.get_or_insert(Mebibytes(4096));
         machine.env.push(format!("VARVE={}", varve.display()));
-        passed &= step(
-            places,
-            &machine,
-            "varve doctor",
-            &[
-                varve.display().to_string(),
-                "doctor".to_owned(),
-                "--all".to_owned(),
-            ],
-        )?;
-        // Every case has a limit of its own.
-        machine.timeout = machine.timeout.max(SUITE_SECONDS);
+        machine
+            .env
+            .push(format!("VARVE_WORKLOADS={}", workloads.display()));
+        machine.timeout = machine.timeout.max(GUEST_SECONDS);
         machine.silence.get_or_insert(SILENCE_SECONDS);
         machine.append = format!("{} {SAYS_LOCKUPS}", machine.append);
-        for (t, test) in tests.iter().enumerate() {
-            let name = test
-                .file_name()
-                .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-            if turn.is_some_and(|turn| (turn + k + t) % TURNS != 0) {
-                eprintln!("in another turn: {name} on {kernel}");
-                continue;
-            }
-            let mut command = vec![test.display().to_string(), "--test-threads=1".to_owned()];
-            command.extend(filter.iter().cloned());
-            passed &= step(places, &machine, &name, &command)?;
-        }
+        passed &= under(places, &machine, &cases)?;
     }
     Ok(passed)
 }
@@ -103,56 +119,62 @@ fn on(machine: &Machine, kernel: &str) -> Machine {
     }
 }
 
-/// The turn of this commit: one more than that of its parent.
-pub(crate) fn turn_of_commit(places: &Places) -> Result<usize> {
-    let count = text_of(
-        Command::new("git")
-            .arg("-C")
-            .arg(&places.repository)
-            .args(["rev-list", "--count", "HEAD"]),
-    )?;
-    let count = count.trim().parse();
-    count.map_err(|_| Error::failed("git does not count the commits of this checkout"))
+/// The cases under one kernel. Emulation loses a machine now and then, which is no fault of a case: once for each kernel
+/// another one is booted for what had not ended, and the output names the case at which that was. A machine that is lost
+/// again is a failure.
+fn under(places: &Places, machine: &Machine, cases: &[Case]) -> Result<bool> {
+    let mut left: Vec<&Case> = cases.iter().collect();
+    let mut passed = true;
+    let mut lost: Option<String> = None;
+    loop {
+        let (said, result) = boot(places, machine, &left)?;
+        passed &= said.failed.is_empty();
+        left.retain(|case| !said.ended.contains(&case.label(&machine.kernel)));
+        let Some(first) = left.first().map(|case| case.label(&machine.kernel)) else {
+            return Ok(passed);
+        };
+        let why = match result {
+            Ok(code) => format!("the guest ended with exit code {code} before all cases had"),
+            Err(error) => error.to_string(),
+        };
+        if let Some(before) = lost {
+            println!("FAILED: {first}, its guest was lost: {why} (and before: {before})");
+            for case in left.iter().skip(1) {
+                println!("FAILED: {}, not run", case.label(&machine.kernel));
+            }
+            return Ok(false);
+        }
+        eprintln!("once more, in another guest: {first}: {why}");
+        lost = Some(format!("{first}: {why}"));
+    }
 }
 
-/// One command under one kernel. A machine that fails is a failure of this step, not of those after it.
-fn step(places: &Places, machine: &Machine, name: &str, command: &[String]) -> Result<bool> {
-    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
-    let mut attempt = || {
-        run_in(
-            places,
-            machine,
-            command,
-            &mut Output {
-                out: &mut out,
-                err: &mut err,
-            },
-        )
-    };
-    let mut outcome = attempt();
-    if let Err(error @ Error::Failed { .. }) = &outcome {
-        // The machine itself was lost, not the test: emulation does that now and then.
-        eprintln!("once more: {name} on {}: {error}", machine.kernel);
-        outcome = attempt();
+/// What the guest said of its cases, and how it ended: the exit code, or how it was lost.
+fn boot(
+    places: &Places,
+    machine: &Machine,
+    cases: &[&Case],
+) -> Result<(Watched<std::io::Stdout>, Result<u32>)> {
+    let mut command: Vec<String> = ["sh", "-c", IN_THE_GUEST, "sh"].map(str::to_owned).to_vec();
+    command.push(machine.kernel.clone());
+    for case in cases {
+        command.extend([
+            case.suite.clone(),
+            case.executable.display().to_string(),
+            case.name.clone(),
+        ]);
     }
-    match outcome {
-        Ok(outcome) => {
-            let ran = outcome.ran.as_secs_f64();
-            let verdict = if outcome.code == 0 {
-                "passed"
-            } else {
-                "FAILED"
-            };
-            eprintln!(
-                "{verdict}: {name} on {}, exit code {}, {ran:.1} s",
-                machine.kernel, outcome.code
-            );
-            Ok(outcome.code == 0)
-        }
-        Err(error @ Error::Failed { .. }) => {
-            eprintln!("FAILED: {name} on {}: {error}", machine.kernel);
-            Ok(false)
-        }
+    let labels: BTreeSet<String> = cases.iter().map(|c| c.label(&machine.kernel)).collect();
+    let mut out = Watched::new(std::io::stdout(), labels);
+    let mut err = std::io::stderr();
+    let mut output = Output {
+        out: &mut out,
+        err: &mut err,
+    };
+    match run_in(places, machine, &command, &mut output) {
+        Ok(outcome) => Ok((out, Ok(outcome.code))),
+        Err(error @ Error::Failed { .. }) => Ok((out, Err(error))),
+        // Another guest would fail the same way.
         Err(error) => Err(error),
     }
 }
@@ -186,8 +208,8 @@ fn build_varve(places: &Places) -> Result<PathBuf> {
     }
 }
 
-/// The executables of the truth suite, as cargo reports them.
-fn build_tests(places: &Places) -> Result<Vec<PathBuf>> {
+/// The executables of the truth suites, as cargo reports them, by name.
+fn build_tests(places: &Places) -> Result<Vec<(String, PathBuf)>> {
     let text = text_of(cargo(places).args([
         // As `make test` builds them: for one package alone cargo would build its dependencies anew.
         "test",
@@ -197,8 +219,7 @@ fn build_tests(places: &Places) -> Result<Vec<PathBuf>> {
         "--no-run",
         "--message-format=json",
     ]))?;
-    let mut tests: Vec<PathBuf> = text.lines().filter_map(test_executable).collect();
-    // Cargo names them in the order in which they come about; turns are taken in one that stays.
+    let mut tests: Vec<_> = text.lines().filter_map(test_executable).collect();
     tests.sort();
     if tests.is_empty() {
         // Nothing to run must not look like everything passed.
@@ -209,24 +230,19 @@ fn build_tests(places: &Places) -> Result<Vec<PathBuf>> {
     Ok(tests)
 }
 
-/// The path in one of cargo's messages, if it is about an integration test.
-fn test_executable(line: &str) -> Option<PathBuf> {
+/// The suite and its path in one of cargo's messages, if it is about an integration test.
+fn test_executable(line: &str) -> Option<(String, PathBuf)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let manifest = message["manifest_path"].as_str()?;
     let of_test = message["profile"]["test"] == true
         && message["target"]["kind"][0] == "test"
         && Path::new(manifest).ends_with("tests/truth/Cargo.toml");
+    let name = message["target"]["name"].as_str()?;
     // Valgrind, to which the full traces compare the oracles, and the emulator that counts accesses are the same under
     // every kernel, and slow.
-    let name = message["target"]["name"].as_str();
-    let here_only = matches!(name, Some("full_trace" | "exact"));
-    (of_test && !here_only)
-        .then(|| {
-            message["executable"]
-                .as_str()
-                .map(|p| Path::new(p).to_owned())
-        })
-        .flatten()
+    let here_only = matches!(name, "full_trace" | "exact");
+    let path = message["executable"].as_str()?;
+    (of_test && !here_only).then(|| (name.to_owned(), Path::new(path).to_owned()))
 }
 
 /// Runs the harness's own checks, tests/kernel/run.
@@ -247,7 +263,7 @@ mod tests {
     fn only_integration_tests_count() {
         let of = |package: &str, kind: &str, test: bool| {
             let line = format!(
-                r#"{{"executable":"/t","manifest_path":"/r/{package}/Cargo.toml","target":{{"kind":["{kind}"]}},"profile":{{"test":{test}}}}}"#
+                r#"{{"executable":"/t","manifest_path":"/r/{package}/Cargo.toml","target":{{"name":"oracles","kind":["{kind}"]}},"profile":{{"test":{test}}}}}"#
             );
             test_executable(&line)
         };

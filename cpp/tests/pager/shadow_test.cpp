@@ -43,7 +43,7 @@ struct world {
         if (kind == "uring") return pager::any_store(pager::uring_store(folder.file("pages"), capacity));
         if (kind == "snapshot") return pager::any_store(pager::snapshot_store(folder.file("pages"), capacity, page));
         peer = std::make_unique<pager::paging_peer>(pager::any_store(pager::sparse_store(capacity)), capacity, 0, true);
-        return pager::any_store(pager::tcp_store("127.0.0.1", peer->port(), capacity));
+        return pager::any_store(pager::tcp_store("127.0.0.1", peer->port(), capacity, test::patient()));
     }
 };
 

@@ -150,7 +150,7 @@ TEST(stores, uring_refuses_what_is_not_what_it_wrote) {
 }
 TEST(stores, tcp) {
     pager::paging_peer peer(pager::any_store(pager::sparse_store({128 * page})), {128 * page}, 0, true);
-    pager::tcp_store s("127.0.0.1", peer.port(), {128 * page});
+    pager::tcp_store s("127.0.0.1", peer.port(), {128 * page}, test::patient());
     basics(s, 128 * page);
 }
 

@@ -16,10 +16,21 @@
 
 #include "varve/pager/space.hpp"
 #include "varve/pager/stores/memory.hpp"
+#include "varve/pager/stores/tcp.hpp"
 
 namespace test {
 
 using namespace varve;
+
+/// For peers that are well: on a machine that has much else to do they may take long to answer, and to see that an
+/// earlier client has gone. No test is judged by that.
+inline pager::persistence patient() {
+    pager::persistence p;
+    p.stall = {300'000};
+    p.tries = 200;
+    p.pause = std::chrono::milliseconds(1);
+    return p;
+}
 
 /// A folder that is removed at the end.
 class temporary_folder {

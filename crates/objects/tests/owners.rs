@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use varve_model::{Address, Bytes, Page, PageRange, Pages, Pid, Time};
 use varve_objects::{Layer, Owners, Span, SpanIndex, owners_at};
 
@@ -62,7 +63,7 @@ fn span() -> impl Strategy<Value = Span> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+    #![proptest_config(ProptestConfig { failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::with_cases(300) })]
 
     #[test]
     fn runs_agree_with_the_model(

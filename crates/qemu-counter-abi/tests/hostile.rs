@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use varve_qemu_counter_abi::{Counts, CountsError, Entry, layout as at};
 
 /// A file as long as the plugin's, with these segments in its list: where each lies, and its table's word.
@@ -121,7 +122,7 @@ fn what_leads_nowhere_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig { failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::with_cases(300) })]
 
     /// Words that look like offsets and tables, wherever they are read.
     #[test]

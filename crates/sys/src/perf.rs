@@ -354,7 +354,8 @@ mod tests {
         let mut ring = PerfRing::map(event.as_fd(), Bytes(16 * page), None).unwrap();
         event.enable().unwrap();
         let mut bytes = Vec::new();
-        for _ in 0..20_000 {
+        // A guard against hanging: it comes within milliseconds.
+        for _ in 0..300_000 {
             ring.read(&mut bytes);
             if !bytes.is_empty() {
                 break;

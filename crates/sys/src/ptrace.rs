@@ -415,7 +415,8 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(10);
+    /// A guard against hanging: the machine may be busy.
+    const LONG: Duration = Duration::from_secs(300);
 
     /// Ends when the test does.
     struct Sleeper(Child);

@@ -368,10 +368,10 @@ mod tests {
     #[test]
     fn nobody_waits_for_ever() {
         let late = within(Duration::from_millis(10), || {
-            std::thread::sleep(Duration::from_secs(60));
+            std::thread::sleep(Duration::MAX);
             Ok(())
         });
         assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(within(Duration::from_secs(30), || Ok(7)).unwrap(), 7);
+        assert_eq!(within(Duration::from_secs(300), || Ok(7)).unwrap(), 7);
     }
 }

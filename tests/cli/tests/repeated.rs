@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 /// Touches a page of its own every millisecond.
 const SERVICE: &str = "import time\nb = bytearray(4 << 20)\ni = 0\nwhile True:\n    i = (i + 4096) % len(b)\n    b[i] = 1\n    time.sleep(0.001)\n";
 
+/// What does not end at all fails so late: no test is about how long something takes.
+const PATIENCE: Duration = Duration::from_secs(180);
+
 fn varve(arguments: &[&str], folder: &Path) -> Command {
     let mut command = varve_cli_tests::varve();
     command
@@ -48,7 +51,7 @@ impl Running {
 
     fn end(&mut self) -> ExitStatus {
         let begin = Instant::now();
-        while begin.elapsed() < Duration::from_secs(60) {
+        while begin.elapsed() < PATIENCE {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;
             }
@@ -58,22 +61,27 @@ impl Running {
     }
 }
 
-/// A service with a name of its own: a Python with a link of that name.
+/// A service with a name of its own: a Python in a file of that name.
 fn service(folder: &Path, name: &str) -> Running {
     let program = folder.join(name);
     if !program.exists() {
-        fs::copy("/usr/bin/python3", &program).unwrap();
+        // A process of its own writes the file: had this one it open, a child that another test forks meanwhile would have it open until it
+        // executes its program, and a file that is open for writing cannot be executed (ETXTBSY).
+        let copied = Command::new("cp")
+            .args([Path::new("/usr/bin/python3"), &program])
+            .status();
+        assert!(copied.unwrap().success());
     }
     let child = Command::new(&program)
         .args(["-c", SERVICE])
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
-    // It is called so once it runs its own program.
+    // `spawn` returns a moment before the kernel calls it so.
     let comm = format!("/proc/{}/comm", child.id());
-    while fs::read_to_string(&comm).unwrap().trim() != name {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("it has its name", || {
+        fs::read_to_string(&comm).unwrap().trim() == name
+    });
     Running(child)
 }
 
@@ -90,16 +98,33 @@ fn traces(folder: &Path) -> Vec<PathBuf> {
     paths.map(|path| folder.join("store").join(path)).collect()
 }
 
-fn pid_of(trace: &Path) -> String {
+fn manifest(trace: &Path) -> serde_json::Value {
     let text = fs::read_to_string(trace.join("manifest.json")).unwrap();
-    let manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
-    manifest["target"]["pid"].to_string()
+    serde_json::from_str(&text).unwrap()
+}
+
+fn pid_of(trace: &Path) -> String {
+    manifest(trace)["target"]["pid"].to_string()
+}
+
+/// What has this extension in the spool.
+fn spooled(folder: &Path, extension: &str) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder.join("store/.spool"));
+    let mut paths = entries.into_iter().flatten().flatten().map(|e| e.path());
+    paths.find(|p| p.extension().is_some_and(|e| e == extension))
+}
+
+/// Whether a recorder says that it records, which it does after its trace has a manifest.
+fn is_recording(folder: &Path) -> bool {
+    let log = spooled(folder, "log").and_then(|log| fs::read_to_string(log).ok());
+    let says_so = log.is_some_and(|log| log.contains("recording process"));
+    says_so && spooled(folder, "varve").is_some_and(|trace| trace.join("manifest.json").exists())
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+        assert!(begin.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -115,23 +140,32 @@ fn processes_are_looked_for_anew_each_time() {
     wait_until("it waits", || {
         said().contains("no processes called varve-test-a")
     });
+    let pids = || -> Vec<String> { traces(folder).iter().map(|t| pid_of(t)).collect() };
     let mut first = service(folder, "varve-test-a");
-    wait_until("one trace", || traces(folder).len() == 1);
-    assert_eq!(pid_of(&traces(folder)[0]), first.pid());
+    wait_until("one trace", || !pids().is_empty());
     assert!(first.is_there());
+    let gone = first.pid();
     drop(first);
     let mut others = [
         service(folder, "varve-test-a"),
         service(folder, "varve-test-a"),
     ];
-    wait_until("three traces", || traces(folder).len() >= 3);
+    let wanted = others.each_ref().map(Running::pid);
+    // A round may have begun between the two, or while the first was still there: what is asked is that each is found, and nothing else.
+    wait_until("traces of all", || {
+        let pids = pids();
+        wanted.iter().all(|pid| pids.contains(pid))
+    });
     recorder.signal("-TERM");
     assert_eq!(recorder.end().code(), Some(0), "{}", said());
-    let mut pids: Vec<String> = traces(folder)[1..3].iter().map(|t| pid_of(t)).collect();
-    let mut wanted = others.each_ref().map(Running::pid).to_vec();
-    pids.sort();
-    wanted.sort();
-    assert_eq!(pids, wanted);
+    let pids = pids();
+    let of_first = pids.iter().take_while(|pid| **pid == gone).count();
+    assert!(of_first > 0, "{pids:?}, first {gone}");
+    let later = &pids[of_first..];
+    assert!(
+        later.iter().all(|pid| wanted.contains(pid)),
+        "{pids:?}, first {gone}, then {wanted:?}"
+    );
     assert!(others.iter_mut().all(Running::is_there));
     let trace = traces(folder).remove(0);
     assert!(
@@ -202,26 +236,18 @@ fn what_is_recorded_when_it_is_ended_is_kept() {
             .spawn()
             .unwrap(),
     );
-    let is_recording = || {
-        let entries = fs::read_dir(folder.join("store/.spool"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        entries.map(|e| e.path()).any(|p| {
-            p.extension().is_some_and(|e| e == "varve") && p.join("manifest.json").exists()
-        })
-    };
-    wait_until("it records", is_recording);
-    std::thread::sleep(Duration::from_millis(1500));
+    wait_until("it records", || is_recording(folder));
     recorder.signal("-INT");
     assert_eq!(recorder.end().code(), Some(0));
     assert_eq!(traces(folder).len(), 1);
     assert!(target.is_there());
 
     // Whoever is killed cannot end its recorder, which ends by itself; its trace is put into the store by the next one.
-    let short = by_name("varve-test-c", "60s", "3s");
+    let short = by_name("varve-test-c", "60s", "5s");
     let mut killed = Running(varve(&short, folder).stderr(Stdio::null()).spawn().unwrap());
-    wait_until("it records", is_recording);
+    wait_until("it records", || is_recording(folder));
+    let manifest = manifest(&spooled(folder, "varve").unwrap());
+    let inner = PathBuf::from(format!("/proc/{}", manifest["recorder_pid"]));
     let second = run(&[&short[..], &["--times", "1"]].concat(), folder);
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(
@@ -230,7 +256,7 @@ fn what_is_recorded_when_it_is_ended_is_kept() {
     );
     killed.signal("-KILL");
     killed.end();
-    std::thread::sleep(Duration::from_secs(6));
+    wait_until("its recorder ends", || !inner.exists());
     let next = [
         "record",
         "--name",
@@ -294,22 +320,9 @@ fn a_recorder_that_is_killed_is_said_and_its_trace_has_its_build() {
     ]
     .concat();
     let mut recorder = Running(varve(&options, folder).stderr(said).spawn().unwrap());
-    let spooled = |extension: &str| {
-        let entries = fs::read_dir(folder.join("store/.spool"))
-            .into_iter()
-            .flatten();
-        let mut paths = entries.flatten().map(|e| e.path());
-        paths.find(|p| p.extension().is_some_and(|e| e == extension))
-    };
-    wait_until("it records", || {
-        let log = spooled("log").and_then(|log| fs::read_to_string(log).ok());
-        log.is_some_and(|log| log.contains("recording process"))
-    });
-    std::thread::sleep(Duration::from_millis(500));
-    let trace = spooled("varve").unwrap();
-    let text = fs::read_to_string(trace.join("manifest.json")).unwrap();
-    let manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let inner = manifest["recorder_pid"].to_string();
+    wait_until("it records", || is_recording(folder));
+    let trace = spooled(folder, "varve").unwrap();
+    let inner = manifest(&trace)["recorder_pid"].to_string();
     let killed = Command::new("kill").args(["-KILL", &inner]).status();
     assert!(killed.unwrap().success());
     assert_eq!(recorder.end().code(), Some(0));

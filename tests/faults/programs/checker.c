@@ -1,5 +1,6 @@
-/* Knows what stands in its memory, and looks again and again for a while while threads, forks, system calls and
-   changes of mappings go on. Writes "begun" to a file, and "kept" in its place if all of it was always there. */
+/* SAID OVER: knows what stands in its memory, and looks again and again while threads, forks, system calls and changes of
+   mappings go on, until the file OVER is there. Writes "begun" to SAID, in the end "kept" in its place if all of it was
+   always there. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -9,24 +10,25 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, PAGES = 600, THREADS = 3 };
 
-static uint64_t end;
-
-static uint64_t now(void)
-{
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
+static _Atomic int over;
 
 static void die(const char *what)
 {
   perror(what);
   exit(3);
+}
+
+/* Puts a text under a name in one step, so that a reader sees all or nothing. */
+static void put(const char *path, const char *text)
+{
+  char temporary[4096];
+  snprintf(temporary, sizeof temporary, "%s.new", path);
+  FILE *out = fopen(temporary, "w");
+  if (!out || fputs(text, out) < 0 || fclose(out) || rename(temporary, path)) die(path);
 }
 
 static char *fresh(size_t pages)
@@ -55,7 +57,7 @@ static void *walk(void *argument)
   uint64_t salt = (uint64_t)(uintptr_t)argument;
   char *memory = fresh(PAGES);
   fill(memory, salt);
-  while (now() < end) {
+  while (!over) {
     look(memory, salt);
     fill(memory, salt += 10);
     usleep(1000);
@@ -73,9 +75,7 @@ static void *nothing(void *argument)
 int main(int count, char **arguments)
 {
   if (count != 3) return 2;
-  FILE *out = fopen(arguments[1], "w");
-  if (!out || fputs("begun\n", out) < 0 || fclose(out)) die("out");
-  end = now() + strtoull(arguments[2], NULL, 10);
+  put(arguments[1], "begun\n");
   pthread_t threads[THREADS];
   for (uintptr_t i = 0; i < THREADS; i++)
     if (pthread_create(&threads[i], NULL, walk, (void *)(i + 1))) die("pthread_create");
@@ -83,7 +83,9 @@ int main(int count, char **arguments)
   fill(memory, 77);
   int ends[2];
   if (pipe(ends)) die("pipe");
-  for (int turn = 0; now() < end; turn++) {
+  /* All of it once more after that. */
+  for (int turn = 0, left = 2; left; turn++) {
+    left -= over = !access(arguments[2], F_OK);
     look(memory, 77);
     char *moved = mremap(memory, PAGES * PAGE, PAGES * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, fresh(PAGES));
     if (moved == MAP_FAILED) die("mremap");
@@ -116,7 +118,6 @@ int main(int count, char **arguments)
   }
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
   look(memory, 77);
-  out = fopen(arguments[1], "w");
-  if (!out || fputs("kept\n", out) < 0 || fclose(out)) die("out");
+  put(arguments[1], "kept\n");
   return 0;
 }

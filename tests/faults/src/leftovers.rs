@@ -101,8 +101,8 @@ pub fn watchdogs(recorder: u32) -> Vec<u32> {
     first.chain(all.iter().filter(is_second)).copied().collect()
 }
 
-/// The processes that carry a mark; zombies have no environment and do not count.
-pub(crate) fn marked_processes(mark: &str) -> Vec<u32> {
+/// The processes that carry a [`MARK`]; zombies have no environment and do not count.
+pub fn marked_processes(mark: &str) -> Vec<u32> {
     let wanted = format!("{MARK}={mark}").into_bytes();
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     pids.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())

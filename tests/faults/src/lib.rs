@@ -5,13 +5,16 @@
 //! else is touched. [`Stage::leftovers`] tells what a recorder left.
 
 mod leftovers;
+mod programs;
 mod stage;
 mod trace;
-mod witness;
 
 pub use leftovers::{
-    cgroup_of, cgroup_root, is_frozen, recorder_cgroups, ring_folders, socket_folder, watchdogs,
+    cgroup_of, cgroup_root, is_frozen, marked_processes, recorder_cgroups, ring_folders,
+    socket_folder, watchdogs,
 };
-pub use stage::{Ended, Running, Stage, actor, can_trap, monotonic_ns, patiently, varve_binary};
-pub use trace::{Contents, check_trace};
-pub use witness::Witness;
+pub use programs::compiled;
+pub use stage::{
+    Ended, MARK, Running, Stage, actor, build, can_trap, monotonic_ns, patiently, varve_binary,
+};
+pub use trace::{Contents, check_trace, intervals_by_part};

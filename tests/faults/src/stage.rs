@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::leftovers::{dissolve, marked_processes, recorder_cgroups, ring_folders};
+use crate::programs::compiled;
 
 /// The variable that marks a stage's processes.
-pub(crate) const MARK: &str = "FAULTS_STAGE";
+pub const MARK: &str = "FAULTS_STAGE";
 
-/// How long anything may take on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A guard against hanging, and nothing that is judged: a machine may have much else to do.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -49,25 +50,17 @@ pub fn can_trap(stage: &Stage) -> bool {
     line.expect("a line of userfaultfd").starts_with("yes")
 }
 
+/// A program of `programs/`, compiled with these options, unless that was done.
+pub fn build(name: &str, options: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("programs/{name}.c"));
+    let options = [options, &["-pthread"]].concat();
+    compiled(&source, &target_folder().join("faults"), &options)
+}
+
 /// The program that plays every target, built once.
 pub fn actor() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let folder = target_folder().join("faults");
-        fs::create_dir_all(&folder).expect("a folder for programs");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/actor.c");
-        let temporary = folder.join(format!("actor-{}", std::process::id()));
-        let compiled = Command::new("cc")
-            .args(["-O2", "-g", "-pthread", "-o"])
-            .arg(&temporary)
-            .arg(source)
-            .status()
-            .expect("a C compiler");
-        assert!(compiled.success(), "the target program does not compile");
-        let program = folder.join("actor");
-        fs::rename(&temporary, &program).expect("the target program in its place");
-        program.canonicalize().expect("the target program's path")
-    })
+    BUILT.get_or_init(|| build("actor", &["-O2", "-g"]))
 }
 
 /// CLOCK_MONOTONIC, as traces have it.
@@ -276,6 +269,23 @@ impl Running {
         let _ = rustix::process::kill_process_group(self.id(), signal);
     }
 
+    /// Stops it, and waits until all of its threads stand or it has ended; tells whether they stand.
+    pub fn stop(&mut self) -> bool {
+        self.signal(rustix::process::Signal::STOP);
+        let pid = self.pid();
+        let all_stand = || {
+            let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+            let mut states = tasks.flatten().flatten().map(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                stat.rsplit_once(") ")
+                    .and_then(|(_, rest)| rest.chars().next())
+            });
+            states.all(|state| matches!(state, None | Some('T' | 't' | 'Z' | 'X')))
+        };
+        assert!(patiently(all_stand), "it does not stop");
+        !self.has_ended()
+    }
+
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
@@ -284,6 +294,11 @@ impl Running {
     /// What it has said on standard error so far.
     pub fn messages(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.err).unwrap_or_default()).into_owned()
+    }
+
+    /// What it has said on standard output so far, and its children.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.out).unwrap_or_default()).into_owned()
     }
 
     /// Waits for its end.

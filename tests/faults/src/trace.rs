@@ -1,5 +1,6 @@
 //! Whether a trace can be read, whatever happened to its recorder.
 
+use std::fs;
 use std::path::Path;
 
 use varve_trace::tables::{
@@ -58,6 +59,32 @@ pub fn check_trace(folder: &Path) -> Result<Contents, String> {
         losses,
         notes: trace.manifest.notes,
     })
+}
+
+/// The intervals of a trace that was not finished, flush by flush.
+///
+/// # Errors
+/// A sentence about what cannot be read.
+pub fn intervals_by_part(folder: &Path) -> Result<Vec<Vec<IntervalRow>>, String> {
+    let entries = fs::read_dir(folder.join("parts")).map_err(|e| e.to_string())?;
+    let names = entries.flatten().map(|e| e.file_name());
+    let mut names: Vec<_> = names
+        .filter(|name| {
+            let name = name.to_string_lossy();
+            name.starts_with("intervals-") && name.ends_with(".parquet")
+        })
+        .collect();
+    names.sort();
+    let copy = |name: &Path| -> Result<Vec<IntervalRow>, String> {
+        let alone = tempfile::tempdir().map_err(|e| e.to_string())?;
+        fs::create_dir(alone.path().join("parts")).map_err(|e| e.to_string())?;
+        for file in [Path::new("manifest.json"), name] {
+            fs::copy(folder.join(file), alone.path().join(file)).map_err(|e| e.to_string())?;
+        }
+        rows(&Trace::open(alone.path()).map_err(|e| e.to_string())?)
+    };
+    let paths = names.iter().map(|name| Path::new("parts").join(name));
+    paths.map(|path| copy(&path)).collect()
 }
 
 fn rows<R: Row>(trace: &Trace) -> Result<Vec<R>, String> {

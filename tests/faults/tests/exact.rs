@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use rustix::process::Signal;
 use varve_faults::{Running, Stage, patiently, ring_folders, varve_binary, watchdogs};
@@ -12,31 +11,10 @@ use varve_model::Page;
 use varve_trace::tables::CountRow;
 use varve_trace::{State, Trace};
 
-/// A recorder cleans up after dead ones as it starts: a test that leaves something for another to find must not
-/// meet the recorders of others.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The program, built once.
+/// The program, built once. Where it lies it lies alone: the program that it becomes lies where such programs do.
 fn counted() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let folder = varve_faults::actor().parent().expect("a folder");
-        let program = folder.join(format!("counted-{}", std::process::id()));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/counted.c");
-        // Where it lies it lies alone: the program that it becomes lies where such programs do.
-        let compiled = Command::new("cc")
-            .args(["-O1", "-g", "-pthread", "-no-pie", "-o"])
-            .args([&program, &source])
-            .status()
-            .expect("a C compiler");
-        assert!(compiled.success(), "the target program does not compile");
-        let built = folder.join("counted");
-        fs::rename(&program, &built).expect("the target program in its place");
-        built.canonicalize().expect("the target program's path")
-    })
+    BUILT.get_or_init(|| varve_faults::build("counted", &["-O1", "-g", "-no-pie"]))
 }
 
 /// Words of the program's command line after its own name.
@@ -149,7 +127,6 @@ fn kill_with_watchdog(recorder: &Running) -> u32 {
 
 #[test]
 fn a_recorder_that_lives_has_all_counts() {
-    let _alone = alone();
     let stage = Stage::new();
     let recorder = half_done(&stage);
     fs::write(stage.path("go"), "").expect("a file");
@@ -161,7 +138,6 @@ fn a_recorder_that_lives_has_all_counts() {
 
 #[test]
 fn what_was_counted_survives_the_recorder() {
-    let _alone = alone();
     let stage = Stage::new();
     let recorder = half_done(&stage);
     recorder.signal(Signal::KILL);
@@ -175,24 +151,38 @@ fn what_was_counted_survives_the_recorder() {
     assert_eq!(recovered(&stage), rows);
 }
 
+/// How often other recorders of this machine, which clean up as they start, may have been quicker.
+const MAX_OVERTAKEN: usize = 20;
+
 /// The control too: while neither recorder nor watchdog lives there are no counts in the trace, until somebody
 /// puts it in order.
 #[test]
 fn what_was_counted_survives_the_watchdog_too() {
-    let _alone = alone();
+    let alone = (0..MAX_OVERTAKEN).any(|_| survives_the_watchdog());
+    assert!(alone, "what was left was always gone");
+}
+
+/// False where another recorder has found what was left.
+fn survives_the_watchdog() -> bool {
     let stage = Stage::new();
     let recorder = half_done(&stage);
     let pid = kill_with_watchdog(&recorder);
-    assert_eq!(counts(&stage.path("trace.varve")), []);
+    let before = counts(&stage.path("trace.varve"));
     let rows = recovered(&stage);
     assert_eq!(sums(&rows, first_page(&stage)), HALF);
     let folders = ring_folders(pid);
+    if folders.is_empty() {
+        runs_on(&stage, recorder);
+        return false;
+    }
+    assert_eq!(before, []);
     assert_eq!(folders.len(), 1, "{folders:?}");
     // The next recorder finds what is left, and does not touch the trace any more.
     let next = Stage::new();
     next.run(next.record(&[], &["true"])).require(0);
     assert_eq!(counts(&stage.path("trace.varve")), rows);
     runs_on(&stage, recorder);
+    true
 }
 
 /// Whether a process is gone, or waits only to be waited for.
@@ -204,13 +194,13 @@ fn gone(pid: u32) -> bool {
 /// The next recorder writes what it finds of a trace that nobody has put in order.
 #[test]
 fn what_was_counted_is_found_by_the_next_recorder() {
-    let _alone = alone();
     let stage = Stage::new();
     let recorder = half_done(&stage);
     let pid = kill_with_watchdog(&recorder);
     let next = Stage::new();
     next.run(next.record(&[], &["true"])).require(0);
-    assert!(ring_folders(pid).is_empty(), "the rings are still there");
+    let is_gone = patiently(|| ring_folders(pid).is_empty());
+    assert!(is_gone, "the rings are still there");
     let rows = counts(&stage.path("trace.varve"));
     assert_eq!(sums(&rows, first_page(&stage)), HALF);
     runs_on(&stage, recorder);
@@ -219,7 +209,6 @@ fn what_was_counted_is_found_by_the_next_recorder() {
 
 #[test]
 fn a_crowd_of_threads_is_counted() {
-    let _alone = alone();
     let stage = Stage::new();
     // No more of them: the emulator is slow to make a thread.
     let arguments = arguments(&stage, "crowd", &["2000", "1000"]);
@@ -244,7 +233,6 @@ fn a_crowd_of_threads_is_counted() {
 /// The kernel takes the emulator for what such a process runs.
 #[test]
 fn a_program_that_runs_itself_again_is_counted() {
-    let _alone = alone();
     let stage = Stage::new();
     let script = "cd /; exec /proc/self/exe -c 'exec /proc/$$/exe -c \"echo twice; exit 9\"'";
     let options = ["--backend", "exact"];
@@ -262,7 +250,6 @@ fn a_program_that_runs_itself_again_is_counted() {
 
 #[test]
 fn a_program_that_is_run_by_a_descriptor_is_counted() {
-    let _alone = alone();
     let stage = Stage::new();
     let command = stage.record_actor(&["--backend", "exact"], &["execs_at", "4"]);
     let ended = stage.run(command).require(9);

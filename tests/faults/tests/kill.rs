@@ -1,30 +1,29 @@
 //! `kill -9` of the recorder at 200 random moments, and of its watchdog too.
+//!
+//! The target runs until the recorder is dead, however long that takes. A state that passes quickly is met by stopping
+//! the recorder, which dies where it is in that state and goes on where it is not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use varve_faults::{
-    Contents, Running, Stage, Witness, actor, check_trace, is_frozen, monotonic_ns, patiently,
-    recorder_cgroups, watchdogs,
+    Contents, Running, Stage, actor, check_trace, intervals_by_part, is_frozen, monotonic_ns,
+    patiently, recorder_cgroups, ring_folders, watchdogs,
 };
 
 /// How many recorders are killed.
 const KILLS: usize = 200;
 /// How many at a time: the machine is to be busy, not swamped.
 const AT_ONCE: usize = 4;
-/// What is promised to survive.
-const FLUSH_NS: u64 = 600_000_000;
-
-/// A recorder cleans up after dead ones as it starts: a test that leaves something for one to find must not
-/// meet the recorders of another.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// How often a recorder writes what it has.
+const FLUSH_NS: u64 = 500_000_000;
+/// A merge is the one state that a recorder comes to once. Where it was over before it was seen, nothing was killed, and
+/// another recorder is started: this many at most for one kill.
+const MAX_MISSED: usize = 50;
 
 /// When a recorder is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,21 +81,8 @@ fn seed() -> u64 {
 #[derive(Debug)]
 struct Outcome {
     moment: Moment,
-    /// Whether the state that the kill aims at was seen when it was sent.
-    hit: bool,
     started: bool,
     state: Option<varve_trace::State>,
-}
-
-fn wait_until(recorder: &mut Running, mut come: impl FnMut() -> bool) -> bool {
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(20) && !recorder.has_ended() {
-        if come() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_micros(100));
-    }
-    false
 }
 
 fn is_being_written(folder: &Path) -> bool {
@@ -107,112 +93,171 @@ fn is_being_written(folder: &Path) -> bool {
         .any(|e| e.path().extension().is_some_and(|x| x == "new"))
 }
 
-fn cgroup_of_recorder(recorder: &mut Running) -> Option<PathBuf> {
+/// Waits for something while the recorder lives; tells whether it came.
+fn wait_until(recorder: &mut Running, mut come: impl FnMut() -> bool) -> bool {
+    let mut has_come = false;
+    let decided = patiently(|| {
+        has_come = come();
+        has_come || recorder.has_ended()
+    });
+    assert!(decided, "waited in vain: {}", recorder.messages());
+    has_come
+}
+
+/// Waits for what must come.
+fn require(recorder: &mut Running, what: &str, come: impl FnMut() -> bool) {
+    assert!(
+        wait_until(recorder, come),
+        "it ended before {what}: {}",
+        recorder.messages()
+    );
+}
+
+/// Stops the recorder in a state; false where it ended first.
+fn stop_in(recorder: &mut Running, mut state: impl FnMut() -> bool) -> bool {
+    while wait_until(recorder, &mut state) {
+        if recorder.stop() && state() {
+            return true;
+        }
+        recorder.signal(Signal::CONT);
+    }
+    false
+}
+
+fn cgroup_of_recorder(recorder: &mut Running) -> PathBuf {
     let pid = recorder.pid();
     let mut found = None;
-    wait_until(recorder, || {
+    require(recorder, "its cgroup", || {
         found = recorder_cgroups(pid).pop();
         found.is_some()
     });
-    found
+    found.expect("a cgroup")
 }
 
-/// Waits for the moment; tells whether it was met.
-fn await_moment(stage: &Stage, recorder: &mut Running, moment: Moment, dice: &mut Dice) -> bool {
-    let started = stage.path("started");
-    let trace = stage.path("trace.varve");
-    let after_start = |recorder: &mut Running| wait_until(recorder, || started.exists());
-    match moment {
-        Moment::StartUp => {
-            std::thread::sleep(dice.up_to(Duration::from_millis(500)));
-            true
+/// The files of a stage that a target and a test tell each other by.
+struct Signs {
+    started: PathBuf,
+    result: PathBuf,
+    go: PathBuf,
+}
+
+impl Signs {
+    fn of(stage: &Stage) -> Signs {
+        let [started, result, go] = ["started", "result", "go"].map(|name| stage.path(name));
+        Signs {
+            started,
+            result,
+            go,
         }
-        Moment::FirstInterval => {
-            let hit = after_start(recorder);
-            std::thread::sleep(dice.up_to(Duration::from_millis(50)));
-            hit
-        }
-        Moment::Running => {
-            let hit = after_start(recorder);
-            std::thread::sleep(dice.up_to(Duration::from_millis(900)));
-            hit && !recorder.has_ended()
-        }
-        Moment::Held => {
-            let hit = after_start(recorder);
-            let cgroup = cgroup_of_recorder(recorder);
-            std::thread::sleep(dice.up_to(Duration::from_millis(300)));
-            hit && cgroup.is_some_and(|c| wait_until(recorder, || is_frozen(&c)))
-        }
-        Moment::BetweenHolds => {
-            let hit = after_start(recorder);
-            let cgroup = cgroup_of_recorder(recorder);
-            std::thread::sleep(dice.up_to(Duration::from_millis(300)));
-            hit && cgroup.is_some_and(|c| {
-                wait_until(recorder, || is_frozen(&c)) && wait_until(recorder, || !is_frozen(&c))
-            })
-        }
-        Moment::Flush => {
-            after_start(recorder);
-            let parts = trace.join("parts");
-            std::thread::sleep(dice.up_to(Duration::from_millis(100)));
-            let hit = wait_until(recorder, || is_being_written(&parts));
-            std::thread::sleep(dice.up_to(Duration::from_millis(3)));
-            hit
-        }
-        Moment::Merge => {
-            let hit = wait_until(recorder, || {
-                is_being_written(&trace) && stage.path("result").exists()
-            });
-            std::thread::sleep(dice.up_to(Duration::from_millis(30)));
-            hit
-        }
+    }
+
+    fn arguments<'a>(&'a self, mib: &'a str) -> [&'a str; 6] {
+        let path = |path: &'a PathBuf| path.to_str().expect("a plain path");
+        let (started, result, go) = (path(&self.started), path(&self.result), path(&self.go));
+        ["checksum", mib, "20", started, result, go]
+    }
+
+    /// Lets the target do the rest.
+    fn go(&self) {
+        fs::write(&self.go, "").expect("a file");
     }
 }
 
-fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String) -> Outcome {
+/// Waits for the moment, after which the recorder may be stopped; tells whether it was met.
+fn await_moment(
+    stage: &Stage,
+    signs: &Signs,
+    recorder: &mut Running,
+    moment: Moment,
+    dice: &mut Dice,
+) -> bool {
+    if moment == Moment::StartUp {
+        let (pid, which) = (recorder.pid(), dice.roll() % 3);
+        match which {
+            0 => {}
+            1 => require(recorder, "its rings", || !ring_folders(pid).is_empty()),
+            _ => drop(cgroup_of_recorder(recorder)),
+        }
+        let longest = if which == 0 { 500 } else { 30 };
+        std::thread::sleep(dice.up_to(Duration::from_millis(longest)));
+        return true;
+    }
+    let mut after = |ms| std::thread::sleep(dice.up_to(Duration::from_millis(ms)));
+    require(recorder, "its target began", || signs.started.exists());
+    let trace = stage.path("trace.varve");
+    let parts = trace.join("parts");
+    let flushed = |count| parts.join(format!("intervals-{:06}.parquet", count - 1));
+    match moment {
+        Moment::StartUp => {}
+        Moment::FirstInterval => after(50),
+        Moment::Running => {
+            require(recorder, "the second flush", || flushed(2).exists());
+            after(500);
+        }
+        Moment::Held => {
+            let cgroup = cgroup_of_recorder(recorder);
+            after(300);
+            assert!(stop_in(recorder, || is_frozen(&cgroup)));
+        }
+        Moment::BetweenHolds => {
+            let cgroup = cgroup_of_recorder(recorder);
+            after(300);
+            require(recorder, "a hold", || is_frozen(&cgroup));
+            require(recorder, "its end", || !is_frozen(&cgroup));
+        }
+        Moment::Flush => {
+            after(100);
+            assert!(stop_in(recorder, || is_being_written(&parts)));
+            // Somewhere later in it, perhaps.
+            if dice.roll().is_multiple_of(2) {
+                recorder.signal(Signal::CONT);
+                std::thread::sleep(dice.up_to(Duration::from_millis(3)));
+            }
+        }
+        Moment::Merge => {
+            require(recorder, "the first flush", || flushed(1).exists());
+            signs.go();
+            let merges = || signs.result.exists() && is_being_written(&trace);
+            return stop_in(recorder, merges);
+        }
+    }
+    true
+}
+
+/// Kills one; none where the moment was missed.
+fn kill_once(
+    moment: Moment,
+    dice: &mut Dice,
+    expected: &dyn Fn(&str) -> String,
+) -> Option<Outcome> {
     let stage = Stage::new();
     let (mib, interval, max_hold) = match moment {
         Moment::Held => ("96", "10ms", "10s"),
         Moment::BetweenHolds => ("96", "10ms", "200us"),
         _ => ("8", "20ms", "10ms"),
     };
-    let started = stage.path("started");
-    let result = stage.path("result");
-    let arguments = [
-        "checksum",
-        mib,
-        "40",
-        started.to_str().expect("a plain path"),
-        result.to_str().expect("a plain path"),
-    ];
-    let witness = Witness::start(stage.folder().to_owned());
-    let mut recorder = stage.start(stage.record_actor(
-        &["--interval", interval, "--max-hold", max_hold],
-        &arguments,
-    ));
+    let signs = Signs::of(&stage);
+    let options = ["--interval", interval, "--max-hold", max_hold];
+    let mut recorder = stage.start(stage.record_actor(&options, &signs.arguments(mib)));
     let pid = recorder.pid();
-    let hit = await_moment(&stage, &mut recorder, moment, dice);
+    let hit = await_moment(&stage, &signs, &mut recorder, moment, dice);
+    let trace = stage.path("trace.varve");
+    let flushed = whole_parts(&trace);
     recorder.signal(Signal::KILL);
-    let killed = monotonic_ns();
-    // A target that has ended has no further intervals: its recorder may be long at its tables.
-    let ended_ago = fs::metadata(&result).and_then(|m| m.modified()).ok();
-    let ended_ago = ended_ago.and_then(|at| at.elapsed().ok());
-    let worked = killed.saturating_sub(ended_ago.map_or(0, |ago| ago.as_nanos() as u64));
-    let late = witness.latest_ns();
-    drop(witness);
+    // The recorder is dead, and the target is to run on, whatever held it.
     let ended = recorder.end();
+    signs.go();
 
     // Only what was never started may be missing; nothing may be left of either.
     stage.require_clean(pid);
-    let has_started = started.exists();
+    let has_started = signs.started.exists();
     if has_started {
-        let sum = fs::read_to_string(&result)
+        let sum = fs::read_to_string(&signs.result)
             .unwrap_or_else(|e| panic!("the target did not end: {e}; {}", ended.stderr));
         assert_eq!(sum, expected(mib), "the target went wrong");
         let printed = fs::read_to_string(ended.output()).expect("its output");
         assert_eq!(printed, sum);
     }
-    let trace = stage.path("trace.varve");
     let contents = trace
         .join("manifest.json")
         .exists()
@@ -222,68 +267,85 @@ fn kill_once(moment: Moment, dice: &mut Dice, expected: &dyn Fn(&str) -> String)
         "the target ran and there is no trace"
     );
     if let Some(contents) = &contents {
-        require_flushed(contents, moment, worked, late);
+        require_flushed(&trace, contents, moment, &flushed);
     }
-    Outcome {
+    hit.then(|| Outcome {
         moment,
-        hit,
         started: has_started,
         state: contents.map(|c| c.state),
-    }
+    })
 }
 
-/// What the target did longer than a flush before the kill, or before its end, is there. How late the recorder itself was scheduled by a
-/// busy machine shows in its intervals, and in what befell a witness.
-fn require_flushed(contents: &Contents, moment: Moment, worked: u64, late: u64) {
-    let (Some(first), Some(last)) = (contents.intervals.first(), contents.intervals.last()) else {
-        return;
-    };
-    assert!(contents.touches > 0, "intervals without touches");
-    if moment == Moment::Merge {
-        return;
-    }
-    let slowest = contents.intervals.iter();
-    let slowest = slowest
-        .map(|i| i.end_ns.0 - i.start_ns.0)
-        .max()
-        .unwrap_or(0);
-    let promised = worked.saturating_sub(FLUSH_NS + 2 * slowest + late);
+/// The names of what was written as a whole.
+fn whole_parts(trace: &Path) -> Vec<String> {
+    let entries = fs::read_dir(trace.join("parts")).into_iter().flatten();
+    let names = entries
+        .flatten()
+        .map(|e| e.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.ends_with(".parquet")).collect()
+}
+
+/// What was flushed is there, and what was not is less than a flush: the recorder writes at the first turn at which that
+/// time is over, of the turn before it may still close an interval, and so may the one that flushes.
+fn require_flushed(trace: &Path, contents: &Contents, moment: Moment, flushed: &[String]) {
     assert!(
-        last.end_ns.0 >= promised || first.start_ns.0 >= promised,
-        "{moment:?}: recorded until {} ms before the kill or the target's end; the slowest interval took {} ms, a witness was {} ms late",
-        worked.saturating_sub(last.end_ns.0) / 1_000_000,
-        slowest / 1_000_000,
-        late / 1_000_000,
+        contents.touches > 0 || contents.intervals.is_empty(),
+        "intervals without touches"
     );
+    // From there on parts are taken away, as they are merged.
+    if moment == Moment::Merge {
+        assert!(!contents.intervals.is_empty());
+        return;
+    }
+    let after = whole_parts(trace);
+    for part in flushed {
+        assert!(after.contains(part), "{part} is gone: {after:?}");
+    }
+    let parts = intervals_by_part(trace).expect("the parts can be read");
+    assert_eq!(parts.concat(), contents.intervals);
+    if moment == Moment::Running {
+        assert!(parts.len() >= 2, "{} flushes", parts.len());
+    }
+    for part in parts.iter().skip(1) {
+        let [first, .., last, _, _] = part.as_slice() else {
+            continue;
+        };
+        let held_back = last.end_ns.0.saturating_sub(first.end_ns.0);
+        assert!(held_back < FLUSH_NS, "{moment:?}: {held_back} ns in a part");
+    }
 }
 
-/// What the target prints when nobody records it.
+/// What the target prints without a recorder.
 fn unrecorded(mib: &str) -> String {
     let stage = Stage::new();
-    let started = stage.path("started");
-    let result = stage.path("result");
-    let arguments = [
-        "checksum",
-        mib,
-        "40",
-        started.to_str().expect("a plain path"),
-        result.to_str().expect("a plain path"),
-    ];
-    stage.run(stage.actor(&arguments)).require(0).text()
+    let signs = Signs::of(&stage);
+    signs.go();
+    let alone = stage.actor(&signs.arguments(mib));
+    stage.run(alone).require(0).text()
 }
 
 #[test]
 fn the_target_and_the_trace_survive_the_recorder() {
-    let _alone = alone();
     let seed = seed();
     println!("FAULTS_SEED={seed}");
     actor();
     let (small, large) = (unrecorded("8"), unrecorded("96"));
     let expected = |mib: &str| if mib == "8" { &small } else { &large }.clone();
     let next = AtomicUsize::new(0);
+    let missed = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
     let failures = Mutex::new(Vec::new());
-    let began = Instant::now();
+    let kill = |i: usize| {
+        let mut dice = Dice(seed.wrapping_add(i as u64 * 0x9E37_79B9_7F4A_7C15) | 1);
+        let moment = MOMENTS[i % MOMENTS.len()];
+        for _ in 0..MAX_MISSED {
+            if let Some(outcome) = kill_once(moment, &mut dice, &expected) {
+                return outcome;
+            }
+            missed.fetch_add(1, Ordering::Relaxed);
+        }
+        panic!("{moment:?} was never met");
+    };
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
@@ -292,36 +354,32 @@ fn the_target_and_the_trace_survive_the_recorder() {
                     if i >= KILLS {
                         return;
                     }
-                    let mut dice = Dice(seed.wrapping_add(i as u64 * 0x9E37_79B9_7F4A_7C15) | 1);
-                    let moment = MOMENTS[i % MOMENTS.len()];
-                    let kill = || kill_once(moment, &mut dice, &expected);
-                    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(kill)) {
+                    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| kill(i))) {
                         Ok(outcome) => outcomes.lock().expect("outcomes").push(outcome),
-                        Err(_) => failures.lock().expect("failures").push((i, moment)),
+                        Err(_) => failures.lock().expect("failures").push(i),
                     }
                 }
             });
         }
     });
     let outcomes = outcomes.into_inner().expect("outcomes");
-    println!("{} kills in {:.0?}", outcomes.len(), began.elapsed());
+    println!("{} merges were missed", missed.into_inner());
     for moment in MOMENTS {
         let of = || outcomes.iter().filter(|o| o.moment == moment);
         println!(
-            "{moment:?}: {} kills, {} at the very moment, {} targets had started, {} traces were whole",
+            "{moment:?}: {} kills, {} targets had started, {} traces were whole",
             of().count(),
-            of().filter(|o| o.hit).count(),
             of().filter(|o| o.started).count(),
             of().filter(|o| o.state == Some(varve_trace::State::Finished))
                 .count(),
         );
-        // A suite that never meets the moment that it aims at shows nothing.
-        let hits = of().filter(|o| o.hit).count();
-        assert!(hits * 2 >= of().count(), "{moment:?} was met {hits} times");
     }
     let failures = failures.into_inner().expect("failures");
     assert!(failures.is_empty(), "seed {seed}: {failures:?}");
 }
+
+/// How often other recorders of this machine may have been quicker.
+const MAX_OVERTAKEN: usize = 20;
 
 #[test]
 fn a_leftover_frozen_cgroup_is_found_by_the_next_recorder() {
@@ -332,48 +390,49 @@ fn a_leftover_frozen_cgroup_is_found_by_the_next_recorder() {
 
 #[test]
 fn a_leftover_frozen_cgroup_is_found_by_the_doctor() {
-    a_leftover_frozen_cgroup(|next| {
-        let mut doctor = next.command(varve_faults::varve_binary());
-        doctor.args(["doctor", "--clean"]);
-        let said = next.run(doctor).require(0).text();
-        let line = said.lines().find(|l| l.contains("leftovers"));
-        assert!(line.is_some_and(|l| l.contains("varve-")), "{said}");
+    let found = (0..MAX_OVERTAKEN).any(|_| {
+        let mut found = false;
+        a_leftover_frozen_cgroup(|next| {
+            let mut doctor = next.command(varve_faults::varve_binary());
+            doctor.args(["doctor", "--clean"]);
+            let said = next.run(doctor).require(0).text();
+            let line = said.lines().find(|l| l.contains("leftovers"));
+            found = line.is_some_and(|l| l.contains("varve-"));
+        });
+        found
     });
+    assert!(found, "it says nothing of what it cleans up");
 }
 
-/// Leaves a frozen target whose recorder and watchdog are dead, has `clean` clean up, and looks.
+/// Leaves a frozen target whose recorder and watchdog are dead, has `clean` clean up, and looks. Every recorder that
+/// starts on this machine cleans up, one of another test's too.
 fn a_leftover_frozen_cgroup(clean: impl FnOnce(&Stage)) {
-    let _alone = alone();
     let stage = Stage::new();
     let started = stage.path("started");
     let arguments = ["serve", started.to_str().expect("a plain path")];
     let mut recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &arguments));
-    assert!(wait_until(&mut recorder, || started.exists()));
-    let cgroup = cgroup_of_recorder(&mut recorder).expect("a cgroup");
-    recorder.signal(Signal::STOP);
+    require(&mut recorder, "its target began", || started.exists());
+    let cgroup = cgroup_of_recorder(&mut recorder);
+    // As if it had been killed between freeze and thaw.
+    assert!(recorder.stop());
     for watchdog in watchdogs(recorder.pid()) {
         let id = rustix::process::Pid::from_raw(watchdog as i32).expect("a watchdog");
         let _ = rustix::process::kill_process(id, Signal::KILL);
     }
+    fs::write(cgroup.join("cgroup.freeze"), "1").expect("frozen");
+    let stands =
+        || fs::read_to_string(cgroup.join("cgroup.events")).is_ok_and(|t| t.contains("frozen 1"));
+    assert!(patiently(stands), "the test's own premise");
+    let beats = stage.path("started.beats");
+    let before = fs::read(&beats).expect("beats");
     recorder.signal(Signal::KILL);
     let pid = recorder.end().pid;
-    fs::write(cgroup.join("cgroup.freeze"), "1").expect("frozen");
-    assert!(is_frozen(&cgroup), "the test's own premise");
-    let beats = stage.path("started.beats");
-    std::thread::sleep(Duration::from_millis(50));
-    let before = fs::read(&beats).expect("beats");
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(before, fs::read(&beats).expect("beats"), "it is frozen");
 
     let next = Stage::new();
     clean(&next);
-    assert!(
-        recorder_cgroups(pid).is_empty(),
-        "the cgroup is still there"
-    );
-    assert!(
-        varve_faults::ring_folders(pid).is_empty(),
-        "the rings are still there"
-    );
+    let is_gone = patiently(|| recorder_cgroups(pid).is_empty());
+    assert!(is_gone, "the cgroup is still there");
+    let are_gone = patiently(|| ring_folders(pid).is_empty());
+    assert!(are_gone, "the rings are still there");
     assert!(patiently(|| fs::read(&beats).expect("beats") != before));
 }

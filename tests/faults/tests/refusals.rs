@@ -161,7 +161,7 @@ fn a_failed_start_does_not_cost_an_earlier_trace() {
         .run(stage.record(&[], &["no-such-program"]))
         .require(127);
     stage
-        .run(stage.record::<&str>(&["-p", "4000000"], &[]))
+        .run(stage.record::<&str>(&["-p", "4194305"], &[]))
         .require(125);
     let after = check_trace(&stage.path("trace.varve")).expect("still a trace");
     assert_eq!(before.intervals, after.intervals);

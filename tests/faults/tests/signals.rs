@@ -1,19 +1,21 @@
 //! Signals: a terminal's Ctrl-C, and what is sent to the recorder alone.
 
 use std::fs;
-use std::time::Duration;
 
 use rustix::process::Signal;
 use varve_faults::{Running, Stage, check_trace, patiently, recorder_cgroups};
 
-/// A recording of the target program, which has started.
+/// What is there when a recorder has written the first intervals.
+const FLUSHED: &str = "trace.varve/parts/intervals-000000.parquet";
+
+/// A recording of the target program in its midst: intervals have been written.
 fn recording(stage: &Stage, what: &str, more: &[&str]) -> Running {
-    let started = stage.path("started");
+    let (started, flushed) = (stage.path("started"), stage.path(FLUSHED));
     let mut words = vec![what, started.to_str().expect("a path")];
     words.extend(more);
     let recorder = stage.start(stage.record_actor(&["--interval", "10ms"], &words));
-    assert!(patiently(|| started.exists()), "{}", recorder.messages());
-    std::thread::sleep(Duration::from_millis(80));
+    let begun = patiently(|| started.exists() && flushed.exists());
+    assert!(begun, "{}", recorder.messages());
     recorder
 }
 
@@ -51,8 +53,8 @@ fn ctrl_c_in_a_terminal_reaches_the_target_once() {
     command.stdin(std::process::Stdio::piped());
     command.stdout(std::process::Stdio::piped());
     let mut child = command.spawn().expect("script");
-    assert!(patiently(|| started.exists()));
-    std::thread::sleep(Duration::from_millis(100));
+    let flushed = stage.path(FLUSHED);
+    assert!(patiently(|| started.exists() && flushed.exists()));
     let mut input = child.stdin.take().expect("a pipe");
     std::io::Write::write_all(&mut input, b"\x03").expect("Ctrl-C");
     let output = child.wait_with_output().expect("its end");
@@ -77,8 +79,10 @@ fn signals_to_the_recorder_are_passed_on() {
 #[test]
 fn a_target_that_ignores_ctrl_c_ends_by_itself() {
     let stage = Stage::new();
-    let recorder = recording(&stage, "ignore", &["600"]);
+    let go = stage.path("go");
+    let recorder = recording(&stage, "ignore", &[go.to_str().expect("a path")]);
     recorder.signal_group(Signal::INT);
+    fs::write(go, "").expect("a file");
     let ended = finished(&stage, recorder, 6);
     assert_eq!(ended.text(), "ended by itself\n");
 }
@@ -87,17 +91,15 @@ fn a_target_that_ignores_ctrl_c_ends_by_itself() {
 #[test]
 fn a_stopped_recorder_does_not_hold_the_target() {
     let stage = Stage::new();
-    let recorder = recording(&stage, "serve", &[]);
+    let mut recorder = recording(&stage, "serve", &[]);
     let cgroup = recorder_cgroups(recorder.pid()).pop().expect("a cgroup");
     let beats = || fs::read(stage.path("started.beats")).expect("beats");
-    recorder.signal(Signal::STOP);
-    std::thread::sleep(Duration::from_millis(20));
+    assert!(recorder.stop());
     // As if it had been stopped between freeze and thaw, which needs luck.
     fs::write(cgroup.join("cgroup.freeze"), "1").expect("frozen");
     let before = beats();
     assert!(patiently(|| beats() != before), "it is still frozen");
     recorder.signal(Signal::CONT);
-    std::thread::sleep(Duration::from_millis(100));
     recorder.signal(Signal::TERM);
     finished(&stage, recorder, 11);
 }

@@ -3,33 +3,103 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use varve_faults::{Stage, can_trap, patiently, varve_binary};
+use varve_faults::{Running, Stage, can_trap, patiently, watchdogs};
 
+/// The program, built once.
 fn checker() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let varve = varve_binary();
-        let folder = varve.parent().unwrap();
-        let program = folder.join(format!("varve-checker-{}", std::process::id()));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/checker.c");
-        let compiled = Command::new("cc")
-            .args(["-O2", "-pthread", "-o"])
-            .arg(&program)
-            .arg(source)
-            .status();
-        assert!(compiled.unwrap().success());
-        program
-    })
+    BUILT.get_or_init(|| varve_faults::build("checker", &["-O2"]))
 }
 
-fn recording(stage: &Stage, options: &[&str], life_ms: &str) -> (Command, PathBuf) {
-    let out = stage.path("kept");
-    let mut all = vec![
+/// A recording of the checker, which goes on until it is to end.
+struct Checked {
+    stage: Stage,
+    running: Running,
+}
+
+impl Checked {
+    fn start(options: &[&str]) -> Option<Checked> {
+        let stage = Stage::new();
+        if !can_trap(&stage) {
+            return None;
+        }
+        let mut all = vec![
+            "--backend",
+            "fault",
+            "--interval",
+            "10ms",
+            "--samples",
+            "off",
+        ];
+        all.extend(options);
+        let words = [checker().to_owned(), stage.path("said"), stage.path("over")];
+        let running = stage.start(stage.record(&all, &words));
+        let checked = Checked { stage, running };
+        assert!(patiently(|| checked.said() == "begun\n"));
+        Some(checked)
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.stage.path("said")).unwrap_or_default()
+    }
+
+    /// Waits until the recorder has written what it has so often.
+    fn flushed(&self, times: u32) {
+        let part = format!("trace.varve/parts/intervals-{:06}.parquet", times - 1);
+        let part = self.stage.path(&part);
+        assert!(patiently(|| part.exists()), "{}", self.running.messages());
+    }
+
+    fn end_checker(&self) {
+        fs::write(self.stage.path("over"), "").unwrap();
+    }
+}
+
+#[test]
+fn memory_is_kept_while_pages_are_moved() {
+    for options in [&[][..], &["--hold", "ptrace"], &["--fault-budget", "5%"]] {
+        let Some(checked) = Checked::start(options) else {
+            return;
+        };
+        checked.flushed(2);
+        checked.end_checker();
+        let Checked { stage, running } = checked;
+        let ended = running.end().require(0);
+        assert_eq!(fs::read_to_string(stage.path("said")).unwrap(), "kept\n");
+        stage.require_clean(ended.pid);
+    }
+}
+
+#[test]
+fn memory_is_kept_when_the_recorder_is_killed() {
+    for after in [13, 120, 333, 571] {
+        let Some(checked) = Checked::start(&[]) else {
+            return;
+        };
+        std::thread::sleep(Duration::from_millis(after));
+        checked.running.signal(Signal::KILL);
+        assert!(patiently(|| watchdogs(checked.running.pid()).is_empty()));
+        checked.end_checker();
+        let is_over = || checked.said() != "begun\n";
+        assert!(patiently(is_over), "killed after {after} ms");
+        assert_eq!(checked.said(), "kept\n", "killed after {after} ms");
+        let Checked { stage, running } = checked;
+        stage.require_clean(running.end().pid);
+    }
+}
+
+#[test]
+fn a_child_finds_memory_that_is_still_coming_home() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let program = varve_faults::build("moved_fork", &["-O2"]);
+    let options = [
         "--backend",
         "fault",
         "--interval",
@@ -37,48 +107,10 @@ fn recording(stage: &Stage, options: &[&str], life_ms: &str) -> (Command, PathBu
         "--samples",
         "off",
     ];
-    all.extend(options);
-    let program = checker().to_str().unwrap();
-    let command = stage.record(&all, &[program, out.to_str().unwrap(), life_ms]);
-    (command, out)
-}
-
-#[test]
-fn memory_is_kept_while_pages_are_moved() {
-    for options in [&[][..], &["--hold", "ptrace"], &["--fault-budget", "5%"]] {
-        let stage = Stage::new();
-        if !can_trap(&stage) {
-            return;
-        }
-        let (command, out) = recording(&stage, options, "1500");
-        let running = stage.start(command);
-        let pid = running.pid();
-        running.end().require(0);
-        assert_eq!(fs::read_to_string(out).unwrap(), "kept\n");
-        stage.require_clean(pid);
-    }
-}
-
-#[test]
-fn memory_is_kept_when_the_recorder_is_killed() {
-    for after in [13, 120, 333, 571] {
-        let stage = Stage::new();
-        if !can_trap(&stage) {
-            return;
-        }
-        let (command, out) = recording(&stage, &[], "2000");
-        let running = stage.start(command);
-        let pid = running.pid();
-        assert!(patiently(
-            || fs::read_to_string(&out).is_ok_and(|t| t == "begun\n")
-        ));
-        std::thread::sleep(Duration::from_millis(after));
-        running.signal(Signal::KILL);
-        // As long as the checker lives, with some patience.
-        std::thread::sleep(Duration::from_millis(1500));
-        let kept = || fs::read_to_string(&out).is_ok_and(|t| t == "kept\n");
-        assert!(patiently(kept), "killed after {after} ms");
-        drop(running);
-        stage.require_clean(pid);
-    }
+    let ended = stage
+        .start(stage.record(&options, &[program, stage.path("said")]))
+        .end();
+    let ended = ended.require(0);
+    assert_eq!(fs::read_to_string(stage.path("said")).unwrap(), "kept\n");
+    stage.require_clean(ended.pid);
 }

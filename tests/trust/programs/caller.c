@@ -17,7 +17,7 @@ static const char *ask(const char *folder)
 	struct iovec data = { answer, sizeof(answer) };
 	struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1, .msg_control = control,
 				  .msg_controllen = sizeof(control) };
-	struct timeval limit = { 5, 0 };
+	struct timeval limit = { 300, 0 };
 	const char *said = "closed";
 	int s = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 	ssize_t got;

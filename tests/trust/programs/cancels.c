@@ -85,7 +85,8 @@ static void by_terminal(void) {
 }
 
 int main(void) {
-  alarm(60);
+  // A guard against hanging
+  alarm(600);
   listening = socket(AF_INET, SOCK_STREAM, 0);
   epoll = epoll_create1(0);
   if (pipe(pipes) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) || listen(listening, 1) || epoll < 0) die("make");

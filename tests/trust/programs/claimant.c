@@ -1,7 +1,7 @@
 /*
  * Says that it is a fault handler and waits for what that gets it: claimant FOLDER
  *
- * Says what came: "device", or "closed"; and whether its niceness and its cgroup are what they were.
+ * Says what came: "device", "closed", or "nothing" in minutes; and whether its niceness and its cgroup are what they were.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -36,7 +36,8 @@ int main(int count, char **arguments)
 	unsigned long hello[4] = { 0 }, words[64], answer = HELLO;
 	char control[64], before[512], after[512];
 	struct iovec data = { words, sizeof(words) };
-	struct timeval limit = { 5, 0 };
+	/* A guard against hanging */
+	struct timeval limit = { 250, 0 };
 	const char *said = "closed";
 	int nice = getpriority(PRIO_PROCESS, 0), s = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 	ssize_t got;
@@ -62,6 +63,8 @@ int main(int count, char **arguments)
 		/* A wait with a limit ends where the process is held */
 		if (got < 0 && errno == EINTR)
 			continue;
+		if (got < 0 && errno == EAGAIN)
+			said = "nothing";
 		if (got <= 0)
 			break;
 		if (message.msg_controllen) {

@@ -1,11 +1,14 @@
 /*
- * Many threads that all wait for pages at once: crowd THREADS ROUNDS FILE
+ * Many threads that all wait for pages at once: crowd THREADS ROUNDS|until FILE
  *
  * In each round every thread adds to a page of its own and reads one of its neighbour's. Meanwhile the first thread
  * unmaps, moves and gives back memory, so that changes of mappings wait to be heard among the accesses.
- * FILE gets "begun" when all threads run, and "kept" or what was wrong at the end.
+ * FILE gets "begun" when all threads run, and "kept" or what was wrong at the end. FILE.rounds grows by a byte in each
+ * round. With "until" it goes on until there is FILE.over.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,7 +20,11 @@
 
 #define PAGE 4096
 
-static long threads, rounds;
+static long threads, done;
+/* The last round is known before the barrier at which it begins. */
+static atomic_long rounds;
+static char over[PATH_MAX];
+static int progress;
 static volatile long *pages;
 static pthread_barrier_t barrier;
 static atomic_long wrong;
@@ -48,6 +55,8 @@ static void *churn(void *nothing)
 
 	(void)nothing;
 	for (long r = 0; r < rounds; r++) {
+		if (access(over, F_OK) == 0)
+			rounds = r + 1;
 		memset(fixed, (int)r + 1, 64 * PAGE);
 		char *moved = mremap(fixed, 64 * PAGE, 80 * PAGE, MREMAP_MAYMOVE);
 		if (moved == MAP_FAILED || moved[63 * PAGE] != (char)(r + 1))
@@ -58,6 +67,9 @@ static void *churn(void *nothing)
 			atomic_fetch_add(&wrong, 1);
 		munmap(moved + 64 * PAGE, 16 * PAGE);
 		fixed = moved;
+		done = r + 1;
+		if (write(progress, "", 1) != 1)
+			atomic_fetch_add(&wrong, 1);
 	}
 	pthread_barrier_wait(&barrier);
 	return NULL;
@@ -81,7 +93,10 @@ int main(int argc, char **argv)
 	if (argc != 4)
 		return 2;
 	threads = atol(argv[1]);
-	rounds = atol(argv[2]);
+	rounds = strcmp(argv[2], "until") ? atol(argv[2]) : LONG_MAX;
+	snprintf(over, sizeof(over), "%s.rounds", argv[3]);
+	progress = open(over, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+	snprintf(over, sizeof(over), "%s.over", argv[3]);
 	pages = mmap(NULL, threads * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	all = calloc(threads + 1, sizeof(*all));
 	pthread_barrier_init(&barrier, NULL, threads + 1);
@@ -97,7 +112,7 @@ int main(int argc, char **argv)
 	for (long i = 0; i <= threads; i++)
 		pthread_join(all[i], NULL);
 	for (long i = 0; i < threads; i++)
-		sum += *page(i) == i + rounds;
+		sum += *page(i) == i + done;
 	if (sum == threads && wrong == 0)
 		say(argv[3], "kept");
 	else

@@ -1,16 +1,20 @@
 /*
- * A program that gives up its rights: dropper USER FILE MILLISECONDS
+ * A program that gives up its rights: dropper USER FILE
  *
- * Touches memory as root, becomes USER for good, declares itself dumpable as it was, forks a child, and goes on. FILE gets
- * a line for each of both: who, process id, dumpable at the beginning and after the change of user; at last "kept".
+ * Touches memory as root, becomes USER for good, declares itself dumpable as it was, forks a child, and goes on until there
+ * is something in FILE.over, which is there from the beginning. FILE gets a line for each of both: who, process id, dumpable at
+ * the beginning and after the change of user; at last "kept".
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,32 +32,35 @@ static int is_whole(int add)
 	return 1;
 }
 
-static int churn(long ms)
+static int churn(int over)
 {
 	struct timespec t = { 0, 1000000 };
+	struct stat about;
 
-	for (long i = 0; i < ms; i++) {
-		if (!is_whole(1))
+	do {
+		if (fstat(over, &about) || !is_whole(1))
 			return 0;
 		nanosleep(&t, NULL);
-	}
+	} while (!about.st_size);
 	return 1;
 }
 
 int main(int argc, char **argv)
 {
-	int before, between, status = 0;
+	int before, between, over, status = 0;
+	char path[PATH_MAX];
 	unsigned user;
-	long ms;
 	FILE *f;
 	pid_t child;
 
-	if (argc != 4)
+	if (argc != 3)
 		return 2;
 	before = prctl(PR_GET_DUMPABLE);
 	user = atoi(argv[1]);
-	ms = atol(argv[3]);
 	f = fopen(argv[2], "w");
+	/* Open before the rights are gone that this takes */
+	snprintf(path, sizeof(path), "%s.over", argv[2]);
+	over = open(path, O_RDONLY);
 	memory = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	for (int i = 0; i < PAGES; i++)
 		memory[i * PAGE] = i + 1;
@@ -68,8 +75,8 @@ int main(int argc, char **argv)
 	fprintf(f, "%s %d %d %d\n", child ? "parent" : "child", getpid(), before, between);
 	fflush(f);
 	if (!child)
-		_exit(!churn(ms));
-	if (!churn(ms) || waitpid(child, &status, 0) != child || status)
+		_exit(!churn(over));
+	if (!churn(over) || waitpid(child, &status, 0) != child || status)
 		return 1;
 	fprintf(f, "kept\n");
 	return 0;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define STACK (256 << 10)
@@ -38,7 +39,8 @@ static int between(void *nothing)
 		clone(run, stack + STACK, CLONE_VM, NULL);
 	}
 	/* What this one makes does not run on if it is not there */
-	sleep(1);
+	while (waitpid(-1, NULL, __WALL) > 0)
+		;
 	_exit(0);
 }
 

@@ -1,5 +1,8 @@
-// heirs: a second thread forks, and the child lives for a while beside its parent.
+// heirs FILE: a second thread forks, and the child makes FILE and lives beside its parent until there is FILE.over.
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -10,11 +13,16 @@ static void nap(long ms) {
   nanosleep(&t, NULL);
 }
 
+static const char *file;
+
 static void *work(void *unused) {
+  char over[PATH_MAX];
   char space[64 << 10];
   memset(space, 1, sizeof space);
   pid_t child = fork();
-  for (int i = 0; i < 60; i++) {
+  snprintf(over, sizeof over, "%s.over", file);
+  if (!child && open(file, O_CREAT | O_WRONLY, 0600) < 0) _exit(1);
+  for (int i = 0; access(over, F_OK); i++) {
     memset(space, i, sizeof space);
     nap(5);
   }
@@ -23,8 +31,10 @@ static void *work(void *unused) {
   return unused;
 }
 
-int main(void) {
+int main(int count, char **words) {
   pthread_t thread;
+  if (count < 2) return 98;
+  file = words[1];
   if (pthread_create(&thread, NULL, work, NULL)) return 1;
   return pthread_join(thread, NULL);
 }

@@ -1,6 +1,8 @@
-// leader FILE [alone]: its first thread ends at once; another, or the only one, touches one block for 300 ms, and then only a second one for 700 ms.
-// FILE gets the address of each block, and when the second began, in nanoseconds of the monotonic clock. Ends with 9.
+// leader FILE [alone]: its first thread ends at once; another, or the only one, touches one block until there is FILE.two, and then only a second one
+// until there is FILE.over. FILE gets the address of each block, when the second began, and when that was over, in nanoseconds of the monotonic
+// clock. Ends with 9.
 #define _GNU_SOURCE
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +15,16 @@
 
 static const char *path;
 
-static void touch(volatile char *block, int rounds) {
-  for (int round = 0; round < rounds; round++) {
+static long long now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static void touch_until(volatile char *block, const char *ending) {
+  char end[PATH_MAX];
+  snprintf(end, sizeof end, "%s%s", path, ending);
+  while (access(end, F_OK)) {
     for (int i = 0; i < PAGES; i++) block[i * PAGE]++;
     usleep(10000);
   }
@@ -22,20 +32,19 @@ static void touch(volatile char *block, int rounds) {
 
 static void *work(void *unused) {
   char *blocks[2];
-  struct timespec now;
   FILE *out;
   (void)unused;
   for (int i = 0; i < 2; i++) {
     blocks[i] = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     madvise(blocks[i], PAGES * PAGE, MADV_NOHUGEPAGE);
   }
-  touch(blocks[0], 30);
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  touch(blocks[1], 70);
+  touch_until(blocks[0], ".two");
   out = fopen(path, "w");
   if (!out) exit(1);
-  fprintf(out, "%lu %lu %lld\n", (unsigned long)blocks[0], (unsigned long)blocks[1],
-          now.tv_sec * 1000000000ll + now.tv_nsec);
+  fprintf(out, "%lu %lu %lld ", (unsigned long)blocks[0], (unsigned long)blocks[1], now());
+  fflush(out);
+  touch_until(blocks[1], ".over");
+  fprintf(out, "%lld\n", now());
   fclose(out);
   exit(9);
 }

@@ -47,18 +47,29 @@ static int share(const char *kind, const char *path) {
     if (!strcmp(kind, "sysv")) segment = shmget(IPC_PRIVATE, SIZE, 0600);
     if (!strcmp(kind, "anonymous"))
         inherited = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    // One after the other, and all are there until the last one is done.
+    int turns[USERS + 1][2], over[2];
+    for (int turn = 0; turn <= USERS; turn++)
+        if (pipe(turns[turn])) die("pipe");
+    if (pipe(over)) die("pipe");
     pid_t users[USERS];
     for (int user = 0; user < USERS; user++) {
         users[user] = fork();
         if (users[user] == 0) {
-            char *memory = attach(kind, fd, segment, inherited, user);
-            // One after the other.
-            pause_ms(150 + user * 200);
+            char *memory = attach(kind, fd, segment, inherited, user), turn;
+            close(over[1]);
+            if (read(turns[user][0], &turn, 1) != 1) die("read");
+            // Intervals later
+            pause_ms(200);
             touch(memory, SIZE, user == 0);
-            pause_ms(150 + (USERS - user) * 200);
-            _exit(0);
+            if (write(turns[user + 1][1], "", 1) != 1) die("write");
+            _exit((int)read(over[0], &turn, 1));
         }
     }
+    char turn;
+    if (write(turns[0][1], "", 1) != 1 || read(turns[USERS][0], &turn, 1) != 1) die("turns");
+    pause_ms(200);
+    close(over[1]);
     for (int user = 0; user < USERS; user++) waitpid(users[user], NULL, 0);
     if (segment >= 0) shmctl(segment, IPC_RMID, NULL);
     return 0;

@@ -15,7 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ROUNDS 20000
+// Minutes: what waits for it may be slow.
+#define ROUNDS 150000
 
 static volatile sig_atomic_t over;
 static size_t pages;

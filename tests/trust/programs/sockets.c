@@ -1,5 +1,6 @@
 // sockets: transfers and waits that end before all is done, each by a rule of its own (socket(7), unix(7), tcp(7)), and reads
-// of devices that always give all; says what each call returned. Nothing of that differs from run to run.
+// of devices that always give all; says what each call returned, and whether it did so before what it waited for. Nothing of that differs from
+// run to run: how much later a call returns is the machine's.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -36,15 +37,19 @@ static double seconds(void) {
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-// Half seconds, rounded: machines are slow, and never early.
-#define SAY(name, call)                                                                             \
-  do {                                                                                              \
-    double before = seconds();                                                                      \
-    long result = (call);                                                                           \
-    int error = errno;                                                                              \
-    printf("%s: %ld %s, after %ld half seconds\n", name, result, result < 0 ? strerror(error) : "", \
-           (long)((seconds() - before) * 2 + 0.1));                                                 \
-    fflush(stdout);                                                                                 \
+// What the other end does last: set before it does that.
+static volatile int other_end;
+
+// The call is to return at the time limit, which takes so many half seconds, or not before the other end has done so much. The clock of the
+// kernel's limits ticks each 10 ms at the slowest.
+#define SAY(name, half_seconds, done, call)                                                              \
+  do {                                                                                                   \
+    double before = seconds();                                                                           \
+    long result = (call);                                                                                \
+    int error = errno;                                                                                   \
+    int is_early = seconds() - before < (half_seconds) * 0.5 - 0.01 || other_end < (done);               \
+    printf("%s: %ld %s%s\n", name, result, result < 0 ? strerror(error) : "", is_early ? ", early" : ""); \
+    fflush(stdout);                                                                                      \
   } while (0)
 
 static void connected(int ends[2]) {
@@ -70,14 +75,21 @@ static void limit(int end, int which, int half_seconds) {
 static void *reset(void *end) {
   usleep(500000);
   struct linger at_once = {1, 0};
+  other_end = 1;
   setsockopt(*(int *)end, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   close(*(int *)end);
   return NULL;
 }
 
-// An end that sends a byte each half second.
+// The same after something has come.
+static void *reset_after_some(void *end) {
+  recv(*(int *)end, &(char){0}, 1, MSG_PEEK);
+  return reset(end);
+}
+
+// An end that sends a byte each half second, the first of which is there already.
 static void *trickle(void *end) {
-  for (int i = 0; i < 5; i++) {
+  for (int i = 0; i < 4; i++) {
     usleep(500000);
     send(*(int *)end, "x", 1, MSG_NOSIGNAL);
   }
@@ -89,10 +101,10 @@ static void datagrams(int kind) {
   check(socketpair(AF_UNIX, kind, 0, ends), "socketpair");
   send(ends[1], "one", 3, 0);
   send(ends[1], "two", 3, 0);
-  SAY("one of two datagrams", recv(ends[0], some, 6, MSG_WAITALL));
+  SAY("one of two datagrams", 0, 0, recv(ends[0], some, 6, MSG_WAITALL));
   limit(ends[1], SO_SNDTIMEO, 2);
   while (send(ends[1], some, sizeof some, MSG_DONTWAIT) > 0) {}
-  SAY("a datagram for which there is no room", send(ends[1], some, sizeof some, 0));
+  SAY("a datagram for which there is no room", 2, 0, send(ends[1], some, sizeof some, 0));
 }
 
 static void to_a_full_queue(void) {
@@ -104,8 +116,8 @@ static void to_a_full_queue(void) {
   int first = socket(AF_UNIX, SOCK_STREAM, 0), second = socket(AF_UNIX, SOCK_STREAM, 0);
   check(connect(first, (struct sockaddr *)&at, sizeof at), "connect");
   limit(second, SO_SNDTIMEO, 2);
-  SAY("connect where nobody accepts", connect(second, (struct sockaddr *)&at, sizeof at));
-  SAY("send at who is not connected", send(second, "x", 1, MSG_NOSIGNAL));
+  SAY("connect where nobody accepts", 2, 0, connect(second, (struct sockaddr *)&at, sizeof at));
+  SAY("send at who is not connected", 0, 0, send(second, "x", 1, MSG_NOSIGNAL));
 
   struct sockaddr_un there = {.sun_family = AF_UNIX};
   snprintf(there.sun_path + 1, sizeof there.sun_path - 1, "varve-datagrams-%d", (int)getpid());
@@ -113,7 +125,7 @@ static void to_a_full_queue(void) {
   check(bind(receiver, (struct sockaddr *)&there, sizeof there), "bind");
   while (sendto(sender, "x", 1, MSG_DONTWAIT, (struct sockaddr *)&there, sizeof there) > 0) {}
   limit(sender, SO_SNDTIMEO, 2);
-  SAY("sendto where nobody reads", sendto(sender, "x", 1, 0, (struct sockaddr *)&there, sizeof there));
+  SAY("sendto where nobody reads", 2, 0, sendto(sender, "x", 1, 0, (struct sockaddr *)&there, sizeof there));
 }
 
 static void devices(void) {
@@ -142,29 +154,34 @@ int main(void) {
   to_a_full_queue();
 
   connected(ends);
+  other_end = 0;
   send(ends[1], "part", 4, 0);
   pthread_create(&thread, NULL, reset, &ends[1]);
-  SAY("all of what is reset", recv(ends[0], some, 100, MSG_WAITALL));
-  SAY("and then", recv(ends[0], some, 100, 0));
+  SAY("all of what is reset", 0, 1, recv(ends[0], some, 100, MSG_WAITALL));
+  SAY("and then", 0, 1, recv(ends[0], some, 100, 0));
   pthread_join(thread, NULL);
 
   connected(ends);
-  pthread_create(&thread, NULL, reset, &ends[1]);
+  other_end = 0;
+  pthread_create(&thread, NULL, reset_after_some, &ends[1]);
   long sent = write(ends[0], much, MUCH);
-  printf("a part of it: %d\n", sent > 0 && sent < MUCH);
-  SAY("and then", write(ends[0], much, 10));
+  printf("a part of it: %d%s\n", sent > 0 && sent < MUCH, other_end ? "" : ", early");
+  SAY("and then", 0, 1, write(ends[0], much, 10));
   pthread_join(thread, NULL);
 
   connected(ends);
   limit(ends[0], SO_SNDTIMEO, 2);
+  double before = seconds();
   sent = send(ends[0], much, MUCH, 0);
-  printf("a part of it until the limit: %d\n", sent > 0 && sent < MUCH);
+  int is_early = seconds() - before < 1 - 0.01;
+  printf("a part of it until the limit: %d%s\n", sent > 0 && sent < MUCH, is_early ? ", early" : "");
 
   connected(ends);
   limit(ends[0], SO_RCVTIMEO, 2);
-  SAY("all within a limit", recv(ends[0], some, 100, MSG_WAITALL));
+  SAY("all within a limit", 2, 0, recv(ends[0], some, 100, MSG_WAITALL));
+  send(ends[1], "x", 1, 0);
   pthread_create(&thread, NULL, trickle, &ends[1]);
-  SAY("all of what trickles", recv(ends[0], some, 100, MSG_WAITALL) > 0);
+  SAY("all of what trickles", 2, 0, recv(ends[0], some, 100, MSG_WAITALL) > 0);
   pthread_join(thread, NULL);
 
   connected(ends);
@@ -172,7 +189,7 @@ int main(void) {
   send(ends[1], "!", 1, MSG_OOB);
   send(ends[1], "defghi", 6, 0);
   usleep(200000);
-  SAY("all up to the urgent byte", recv(ends[0], some, 8, MSG_WAITALL));
+  SAY("all up to the urgent byte", 0, 0, recv(ends[0], some, 8, MSG_WAITALL));
 
   // As a program calls it that is built with -D_FORTIFY_SOURCE=2.
   connected(ends);
@@ -184,7 +201,7 @@ int main(void) {
     _exit(0);
   }
   volatile size_t wanted = 8;
-  SAY("all, with the size checked", recv(ends[0], some, wanted, MSG_WAITALL));
+  SAY("all, with the size checked", 0, 0, recv(ends[0], some, wanted, MSG_WAITALL));
   wait(NULL);
 
   devices();

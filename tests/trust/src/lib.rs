@@ -3,8 +3,13 @@
 //! A case plays one attack or one unusual machine against a real recorder and looks at what came of it. Processes
 //! and folders belong to a [`varve_faults::Stage`], which removes whatever is left.
 
+mod flushed;
+mod whole;
+
+pub use flushed::{flushed, wait_for_flushes};
+pub use whole::unless_reclaimed;
+
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +24,26 @@ pub fn as_user(command: &mut Command, user: u32) -> &mut Command {
     command.uid(user).gid(user)
 }
 
-/// A C program of `programs/`, built once for this process.
+/// How often a recorder has written what it has seen so far. It does so twice a second, each time after an interval has ended.
+pub fn flushes(trace: &Path) -> usize {
+    let entries = fs::read_dir(trace.join("parts")).into_iter();
+    let names = entries.flatten().flatten().map(|e| e.file_name());
+    names
+        .filter(|name| {
+            let name = name.to_string_lossy();
+            name.starts_with("intervals-") && name.ends_with(".parquet")
+        })
+        .count()
+}
+
+/// Waits until an interval has begun and ended since this was called; tells whether that came about.
+pub fn see_an_interval(trace: &Path) -> bool {
+    let before = flushes(trace);
+    // What is written first may have ended before, and what is written then have begun before.
+    varve_faults::patiently(|| flushes(trace) >= before + 3)
+}
+
+/// A C program of `programs/`.
 ///
 /// # Panics
 /// Where it does not compile.
@@ -35,34 +59,6 @@ pub fn build(name: &str, options: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root.join("../../target"), PathBuf::from);
-    let folder = target.join("trust");
-    fs::create_dir_all(&folder).expect("a folder for programs");
-    let id = format!("{name}-{:x}", fingerprint(options));
-    let fresh = tempfile::Builder::new()
-        .prefix(&id)
-        .tempfile_in(&folder)
-        .expect("a place for the program")
-        .into_temp_path();
-    let compiled = Command::new("cc")
-        .args(options)
-        .arg("-o")
-        .arg(&fresh)
-        .arg(root.join("programs").join(format!("{name}.c")))
-        .status()
-        .expect("a C compiler");
-    assert!(compiled.success(), "programs/{name}.c does not compile");
-    // A program that its user may not read is one that guards itself.
-    let everybody = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(&fresh, everybody).expect("a program for everybody");
-    let program = folder.join(&id);
-    // Replaced, not rewritten: another case may be running it.
-    fresh.persist(&program).expect("the program in its place");
-    program.canonicalize().expect("the program's path")
-}
-
-fn fingerprint(options: &[&str]) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    options.hash(&mut hasher);
-    hasher.finish()
+    let source = root.join("programs").join(format!("{name}.c"));
+    varve_faults::compiled(&source, &target.join("trust"), options)
 }

@@ -21,7 +21,8 @@ pub use oracle::{Access, Arena, Once, Oracle, Pattern, Phase, Span};
 pub use pages::{PageSet, describe};
 pub use problem::Problem;
 pub use run::{
-    Finished, Plan, Recorded, finish, is_emulated, make_workloads, record, varve_binary, workload,
+    Finished, Plan, Recorded, finish, is_emulated, make_workloads, only_reclaim_was_lost, record,
+    varve_binary, workload,
 };
 pub use suite::{Case, Outcome, run_suite};
 pub use touches::{Layer, Touch, Touches};

@@ -37,19 +37,34 @@ impl Case {
     }
 }
 
-/// Runs the cases whose names contain any of the program's arguments (all, without arguments); the
-/// exit code says whether all of them passed. `--list` lists them.
+/// Runs the cases whose names contain any of the program's arguments, or with `--exact` are one of them (all, without
+/// arguments); the exit code says whether all of them passed. An argument that no case answers to is an error: otherwise a
+/// misspelt one would pass. `--list` lists them, as `cargo nextest` asks for it.
 pub fn run_suite(suite: &str, cases: &[Case]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.iter().any(|a| a == "--list") {
-        for case in cases {
+    let has = |flag: &str| arguments.iter().any(|a| a == flag);
+    if has("--list") {
+        // None is left out unless asked for.
+        for case in cases.iter().filter(|_| !has("--ignored")) {
             println!("{}: test", case.name);
         }
         return ExitCode::SUCCESS;
     }
+    let exact = has("--exact");
+    let matches = |case: &Case, filter: &str| {
+        if exact {
+            case.name == filter
+        } else {
+            case.name.contains(filter)
+        }
+    };
     let filters: Vec<&String> = arguments.iter().filter(|a| !a.starts_with('-')).collect();
-    let wanted =
-        |case: &&Case| filters.is_empty() || filters.iter().any(|f| case.name.contains(*f));
+    let unknown = |filter: &&&String| !cases.iter().any(|case| matches(case, filter));
+    if let Some(filter) = filters.iter().find(unknown) {
+        println!("FAIL {suite} has no case `{filter}`; --list names them");
+        return ExitCode::FAILURE;
+    }
+    let wanted = |case: &&Case| filters.is_empty() || filters.iter().any(|f| matches(case, f));
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
     for case in cases.iter().filter(wanted) {
         let started = Instant::now();

@@ -198,24 +198,33 @@ fn main() -> ExitCode {
     run_suite("oracles", &cases)
 }
 
-/// How often a case is recorded at most, each time with phases twice as long, until it has demands enough to be judged.
-const LONGER: u32 = 3;
+/// How often a case is recorded at most, each time with phases twice as long, until it has demands enough to be judged. What
+/// decides is how much there is to judge, and never what was found: a missed page is judged at once.
+const LONGER: u32 = 6;
 
-fn check(plan: &Plan, strong: u64) -> Result<Outcome, Problem> {
+/// A recording with demands enough, or why there is none on this machine.
+fn long_enough(plan: &Plan, strong: u64) -> Result<Result<Recorded, String>, Problem> {
     let mut plan = plan.clone();
     for longer in (0..LONGER).rev() {
         let recorded = record(&plan)?;
         if recorded.finished.code == CANNOT {
-            return Ok(Outcome::Skip(recorded.finished.stderr.trim().to_owned()));
+            return Ok(Err(recorded.finished.stderr.trim().to_owned()));
         }
         // On a busy machine intervals are long and few demands lie within one: then the phases last longer too.
         let found = judge(&recorded.oracle, &recorded.touches);
         if longer == 0 || found.strong >= strong || found.missed() > 0 {
-            return verdict(recorded, strong);
+            return Ok(Ok(recorded));
         }
         plan.phase *= 2;
     }
     Err(Problem::Other("nothing was recorded".to_owned()))
+}
+
+fn check(plan: &Plan, strong: u64) -> Result<Outcome, Problem> {
+    match long_enough(plan, strong)? {
+        Ok(recorded) => verdict(recorded, strong),
+        Err(why) => Ok(Outcome::Skip(why)),
+    }
 }
 
 /// Idle memory of the program besides, so that a boundary takes more than one of the shortest holds that can be asked for.
@@ -226,9 +235,13 @@ fn in_slices(plan: &Plan, strong: u64) -> Result<Outcome, Problem> {
     let mut plan = plan.clone();
     plan.environment
         .push(("ORACLE_BALLAST", BALLAST_PAGES.to_string()));
-    let rows: Vec<IntervalRow> = record(&plan)?.trace.rows()?;
+    let recorded = match long_enough(&plan, strong)? {
+        Ok(recorded) => recorded,
+        Err(why) => return Ok(Outcome::Skip(why)),
+    };
+    let rows: Vec<IntervalRow> = recorded.trace.rows()?;
     let most = rows.iter().map(|row| row.holds).max().unwrap_or(0);
-    Ok(match check(&plan, strong)? {
+    Ok(match verdict(recorded, strong)? {
         Outcome::Pass(line) if most < 2 => Outcome::Fail(
             line,
             vec!["no boundary had several holds: the case shows nothing".to_owned()],

@@ -19,7 +19,7 @@ fn word() -> impl Strategy<Value = u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn words_and_registers(registers in vec(any::<u64>(), 16), words in vec(word(), 1..60)) {

@@ -15,7 +15,7 @@ fn packet() -> impl Strategy<Value = u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 5000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(5000))]
 
     #[test]
     fn records(form in any::<u32>(), bodies in vec((0u32..20, any::<u16>(), vec(prop_oneof![0u64..9, any::<u64>()], 0..20)), 0..8)) {

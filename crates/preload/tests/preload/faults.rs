@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
-use crate::common::{Bench, library, lines};
+use crate::common::{Bench, Reader, library, lines};
 
 /// Runs a shell command without and with the library; both must do the same.
 fn does_the_same(script: &str) {
@@ -142,7 +141,7 @@ fn without_a_ring_calls_pass_through() {
 fn a_confined_program_is_not_killed() {
     let bench = Bench::new()
         .set(crate::common::RING_BYTES, 16384)
-        .without_reader();
+        .read_by(Reader::Late);
     let program = bench.compile("confined", r#"
     #include <linux/seccomp.h>
     #include <linux/filter.h>
@@ -212,14 +211,16 @@ fn a_confined_child_that_is_not_heard_of_is_counted() {
 fn what_a_full_ring_loses_is_counted() {
     let bench = Bench::new()
         .set(crate::common::RING_BYTES, 65536)
-        .without_reader();
+        .read_by(Reader::Late);
     let program = bench.compile(
         "flood",
         r#"
-    int main(void) { for (int i = 0; i < 20000; i++) malloc(4096); return 0; }"#,
+    int main(void) {
+        for (int i = 0; i < 20000; i++) malloc(4096);
+        struct rusage used; getrusage(RUSAGE_SELF, &used); say("%ld\n", used.ru_nvcsw); return 0;
+    }"#,
         &[],
     );
-    let begin = Instant::now();
     let (output, rings) = bench.run(&mut Command::new(program));
     assert!(output.status.success());
     let births = rings[0].births().count() as u64;
@@ -227,15 +228,19 @@ fn what_a_full_ring_loses_is_counted() {
     // Whatever else was lost is counted too: a few stacks or mappings at most.
     let total = births + rings[0].losses.dropped;
     assert!((20000..20100).contains(&total), "{total}");
-    assert!(
-        begin.elapsed().as_millis() < 1500,
-        "waited too long for a reader that never came"
-    );
+    // Some twelve records wait for a reader that never comes, 20 ms each in naps of 50 µs: 400 of them at most. If all
+    // waited, it would be tens of thousands.
+    let naps: u64 = lines(&output)[0].parse().unwrap();
+    assert!(naps <= 12 * 401 + 500, "{naps}");
 }
 
+/// A reader that looks only when the program waits: the ring is full each time. How much is lost depends on how soon it
+/// looks, which is the machine's to say; that all of it is counted does not.
 #[test]
-fn a_slow_reader_makes_the_program_wait_and_loses_little() {
-    let bench = Bench::new().set(crate::common::RING_BYTES, 65536);
+fn a_slow_reader_makes_the_program_wait_and_losses_are_counted() {
+    let bench = Bench::new()
+        .set(crate::common::RING_BYTES, 65536)
+        .read_by(Reader::Sleepy);
     let program = bench.compile(
         "slow",
         r#"
@@ -255,12 +260,13 @@ fn a_slow_reader_makes_the_program_wait_and_loses_little() {
         reported + dropped <= 100_100 && reported + 2 * dropped >= 100_000,
         "{reported} reported, {dropped} lost"
     );
-    assert!(births > 40_000, "{births}");
+    // The ring holds some hundreds, and was read.
+    assert!(births > 1000, "{births}");
 }
 
 #[test]
 fn threads_forks_and_libraries_in_a_storm() {
-    let bench = Bench::new();
+    let bench = Bench::new().set(crate::common::RING_BYTES, 1 << 20);
     let library = bench.compile(
         "storm_library.so",
         "void *get(size_t n) { return malloc(n); }",
@@ -286,14 +292,14 @@ fn threads_forks_and_libraries_in_a_storm() {
         for (long i = 8; i < 10; i++) pthread_create(&threads[i], 0, load, 0);
         for (int i = 0; i < 150; i++) {
             pid_t child = fork();
-            if (!child) { alarm(20); for (int k = 0; k < 50; k++) free(malloc(5000)); pthread_t t; stop = 1;
+            if (!child) { alarm(300); for (int k = 0; k < 50; k++) free(malloc(5000)); pthread_t t; stop = 1;
                 if (pthread_create(&t, 0, allocate, 0) || pthread_join(t, 0)) _exit(2); _exit(0); }
             int status; while (waitpid(child, &status, 0) < 0); if (status) { say("status %x\n", status); return 1; }
         }
         stop = 1; for (int i = 0; i < 10; i++) pthread_join(threads[i], 0);
         say("done\n"); return 0;
     }"#, &[]);
-    let (output, rings) = bench.run(Command::new("timeout").arg("60").arg(program).arg(library));
+    let (output, rings) = bench.run(Command::new("timeout").arg("600").arg(program).arg(library));
     assert_eq!(
         (output.status.code(), lines(&output)),
         (Some(0), vec!["done".to_owned()])

@@ -9,4 +9,3 @@
 mod common;
 mod events;
 mod faults;
-mod overhead;

@@ -202,6 +202,28 @@ mod tests {
         assert!(length > Duration(900_000_000), "{length:?}");
     }
 
+    /// What recordings of programs are looked at for, whatever a machine's prices are.
+    #[test]
+    fn an_interval_ends_when_the_ends_before_it_are_paid_for() {
+        let mut budget = Budget::new(0.05);
+        let (mut wall, mut boundaries) = (Duration(0), Duration(0));
+        let mut price = 1;
+        for _ in 0..1000 {
+            let length = next(&budget, 0.001);
+            wall = wall + length;
+            let paid = budget.of(wall);
+            assert!(boundaries.0 as f64 <= paid, "{boundaries:?} of {paid}");
+            // Up to 0.2 s, in no order: these numbers repeat after a thousand.
+            price = price * 13 % 1009;
+            let ended = Cost {
+                wall: length,
+                ..cost(0, price * 200, length.0 / 1_000_000)
+            };
+            boundaries = boundaries + ended.boundary.total();
+            budget.ended(&ended);
+        }
+    }
+
     #[test]
     fn a_boundary_comes_though_the_rest_costs_too_much() {
         let (length, _) = settled(1_000, 0.5);

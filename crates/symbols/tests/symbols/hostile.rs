@@ -62,8 +62,9 @@ fn look_at(all: &[Mapping], path: &Path) -> Duration {
         unwinder.unwind(&spaces, &snapshot);
     }
     let elapsed = start.elapsed();
+    // A guard against work without end; `slowest` below shows what it takes.
     assert!(
-        elapsed < Duration::from_secs(10),
+        elapsed < Duration::from_secs(300),
         "{} took {elapsed:?}",
         path.display()
     );

@@ -392,6 +392,7 @@ fn large_libraries_take_seconds() {
             statics.objects.len(),
             start.elapsed()
         );
-        assert!(elapsed.as_secs() < 20);
+        // A guard against work without end, which takes hours.
+        assert!(elapsed.as_secs() < 600);
     }
 }

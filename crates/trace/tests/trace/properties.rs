@@ -140,7 +140,7 @@ fn every_table_is_tested() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn rows_round_trip(seeds in vec(any::<u64>(), 0..40)) {

@@ -2,13 +2,15 @@
 //! more is given up; what others control is not believed by a program that its file gave rights.
 
 use std::fs;
+use std::io::{PipeReader, PipeWriter, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde_json::Value;
 use varve_faults::{Ended, Running, Stage, cgroup_of, patiently, varve_binary};
-use varve_trust::{SECOND_STRANGER, STRANGER, as_user, program};
+use varve_trust::{SECOND_STRANGER, STRANGER, as_user, program, see_an_interval};
 
 /// `SECURITY.md`: the user's own processes.
 const OWN: [&str; 2] = ["bpf", "perfmon"];
@@ -73,7 +75,7 @@ impl Guest {
     /// A program of another user's that touches pages for a long time.
     fn bystander(&self, user: u32) -> Bystander {
         let mut command = self.stage.command(program("pages"));
-        command.args(["50", "60000"]);
+        command.args(["50", "3600000"]);
         let running = self.stage.start(command_of(command, user));
         let pid = running.pid();
         assert!(patiently(|| {
@@ -186,8 +188,7 @@ fn others_processes_take_four_capabilities_and_no_less() {
         bystander.require_unharmed();
     }
     let recorder = guest.stage.start(guest.record(&ANYBODY, &["--pid", &pid]));
-    assert!(patiently(|| guest.trace().join("manifest.json").is_file()));
-    std::thread::sleep(std::time::Duration::from_millis(400));
+    assert!(see_an_interval(&guest.trace()), "{}", recorder.messages());
     recorder.signal(rustix::process::Signal::INT);
     recorder.end().require(0);
     bystander.require_unharmed();
@@ -200,7 +201,7 @@ fn others_processes_take_four_capabilities_and_no_less() {
 fn a_recorder_gives_up_what_it_needs_no_more_and_its_target_does_not() {
     let guest = Guest::new();
     let pages = program("pages");
-    let words = [pages.as_os_str().to_owned(), "20".into(), "60000".into()];
+    let words = [pages.as_os_str().to_owned(), "20".into(), "3600000".into()];
     let recorder = guest.stage.start(guest.stage.record(&[], &words));
     let pid = recorder.pid();
     assert!(patiently(|| guest
@@ -340,21 +341,33 @@ fn what_reads_traces_has_no_rights_but_for_files() {
         "100".into(),
     ];
     guest.stage.run(guest.stage.record(&[], &words)).require(7);
-    let seen = patiently(|| {
-        let mut report = guest.stage.command(&guest.varve);
-        report.args(["report", "trace.varve", "--html", "page.html"]);
-        let mut running = guest.stage.start(report);
-        let pid = running.pid();
-        let mut limited = false;
-        while !running.has_ended() {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            limited |= value(&status, "NoNewPrivs") == "1"
-                && mask(&status, "CapPrm").is_some_and(|m| m & !FOR_FILES == 0 && m != 0);
-        }
-        running.end().require(0);
-        limited
+    // It has read the trace when it waits for room for what it says.
+    let (mut reader, writer) = full_pipe();
+    let mut report = guest.stage.command(&guest.varve);
+    report
+        .args(["report", "trace.varve", "--json"])
+        .stdout(writer);
+    let mut running = report.spawn().unwrap();
+    drop(report);
+    let is_limited = patiently(|| {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", running.id())).unwrap_or_default();
+        value(&status, "NoNewPrivs") == "1"
+            && mask(&status, "CapPrm").is_some_and(|m| m & !FOR_FILES == 0 && m != 0)
     });
-    assert!(seen, "a report of a trace runs with all rights");
+    std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+    assert!(running.wait().unwrap().success());
+    assert!(is_limited, "a report of a trace runs with all rights");
+}
+
+/// A pipe without room.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let before = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, before | OFlags::NONBLOCK).unwrap();
+    while writer.write(&[0]).is_ok() {}
+    fcntl_setfl(&writer, before).unwrap();
+    (reader, writer)
 }
 
 #[test]
@@ -392,7 +405,7 @@ fn the_kernel_part_stays_with_the_recorder() {
         "--",
         pages.to_str().unwrap(),
         "9",
-        "60000",
+        "3600000",
     ]);
     let recorder = guest.stage.start(varve);
     assert!(patiently(|| guest.trace().join("manifest.json").is_file()));

@@ -2,14 +2,15 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use varve_faults::{Ended, Stage, varve_binary};
+use varve_faults::{Ended, Stage, patiently, varve_binary};
 use varve_trace::Trace;
 use varve_trace::tables::{ObjectRow, ProcessRow, ThreadRow};
-use varve_trust::{STRANGER, program};
+use varve_trust::{STRANGER, program, see_an_interval};
 
 /// A recording that is over.
 struct Recorded {
@@ -17,12 +18,36 @@ struct Recorded {
     trace: Trace,
 }
 
-fn record<S: AsRef<OsStr>>(stage: &Stage, command: &[S]) -> Recorded {
-    finish(stage, stage.record(&["--interval", "20ms"], command))
+fn record<S: AsRef<OsStr>>(stage: &Stage, programs: usize, command: &[S]) -> Recorded {
+    let command = stage.record(&["--interval", "20ms"], command);
+    finish(stage, programs, command)
 }
 
-fn finish(stage: &Stage, command: Command) -> Recorded {
-    let ended = stage.run(command).require(0);
+/// Runs what has so many programs of `phases` in it: each goes on when `ready` comes true after it has made its first block, and once
+/// more after its second. What stands still shows when it ends, or else after minutes.
+fn run(stage: &Stage, programs: usize, mut command: Command, ready: impl Fn() -> bool) -> Ended {
+    let (theirs, ours) = std::io::pipe().unwrap();
+    command.stdin(theirs);
+    let mut running = stage.start(command);
+    for word in ["one", "two"] {
+        let all_said =
+            patiently(|| running.said().matches(word).count() >= programs || running.has_ended());
+        if !all_said || running.has_ended() {
+            break;
+        }
+        assert!(ready(), "{}", running.messages());
+        let _ = (&ours).write_all(b"+");
+    }
+    // Still open: it has the bytes as long as somebody could write more.
+    let ended = running.end();
+    drop(ours);
+    ended
+}
+
+fn finish(stage: &Stage, programs: usize, command: Command) -> Recorded {
+    let trace = stage.path("trace.varve");
+    // The recorder has looked at what it is by then.
+    let ended = run(stage, programs, command, || see_an_interval(&trace)).require(0);
     // The loader complains of what it cannot preload.
     assert!(!ended.stderr.contains("preload"), "{}", ended.stderr);
     let trace = Trace::open(&stage.path("trace.varve")).unwrap();
@@ -32,7 +57,7 @@ fn finish(stage: &Stage, command: Command) -> Recorded {
 /// A copy of the program with objects, where every user can run it.
 fn heap(stage: &Stage) -> PathBuf {
     let copy = stage.path("heap");
-    fs::copy(program("heap"), &copy).unwrap();
+    fs::copy(program("phases"), &copy).unwrap();
     fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o755)).unwrap();
     copy
 }
@@ -124,7 +149,7 @@ fn objects_are_named_in_a_pid_namespace() {
         let mut words = vec![OsStr::new("unshare")];
         words.extend(options.iter().map(OsStr::new));
         words.push(heap.as_os_str());
-        record(&stage, &words).require(1, "preload", None);
+        record(&stage, 1, &words).require(1, "preload", None);
     }
 }
 
@@ -133,10 +158,10 @@ fn two_containers_with_the_same_numbers_are_two() {
     let stage = Stage::new();
     let heap = heap(&stage);
     let script = format!(
-        "unshare -pf {0} & unshare -pf --mount-proc {0} & wait",
+        "exec 3<&0; unshare -pf {0} <&3 & unshare -pf --mount-proc {0} <&3 & wait",
         heap.display()
     );
-    record(&stage, &["sh", "-c", &script]).require(2, "preload", None);
+    record(&stage, 2, &["sh", "-c", &script]).require(2, "preload", None);
 }
 
 #[test]
@@ -155,7 +180,7 @@ fn a_user_namespace_that_does_not_know_the_recorders_user_is_answered() {
         "-Ur",
         heap.to_str().unwrap(),
     ];
-    record(&stage, &command).require(1, "preload", None);
+    record(&stage, 1, &command).require(1, "preload", None);
 }
 
 /// A root folder with the program and the libraries that it needs, and nothing else.
@@ -182,7 +207,7 @@ fn a_root_folder_without_the_library_has_the_kernels_objects_and_no_complaint() 
     let stage = Stage::new();
     let root = root_folder(&stage);
     let command = [OsStr::new("chroot"), root.as_os_str(), OsStr::new("/heap")];
-    record(&stage, &command).require(1, "kernel", Some("root"));
+    record(&stage, 1, &command).require(1, "kernel", Some("root"));
     let report = stage.run({
         let mut report = stage.command(varve_binary());
         report.args(["report", "trace.varve", "--all"]);
@@ -197,7 +222,7 @@ fn a_cleaned_environment_has_the_kernels_objects() {
     let stage = Stage::new();
     let heap = heap(&stage);
     let command = [OsStr::new("env"), OsStr::new("-i"), heap.as_os_str()];
-    record(&stage, &command).require(1, "kernel", Some("environment"));
+    record(&stage, 1, &command).require(1, "kernel", Some("environment"));
 }
 
 #[test]
@@ -223,7 +248,7 @@ fn a_library_where_the_loader_cannot_find_it_is_found() {
     ];
     let mut varve = stage.record(&["--interval", "20ms"], &command);
     varve.env("VARVE_PRELOAD", &library);
-    finish(&stage, varve).require(1, "preload", None);
+    finish(&stage, 1, varve).require(1, "preload", None);
 }
 
 /// A container's folder for this runtime, or why it made none.
@@ -283,13 +308,13 @@ fn a_container_of_a_runtime_has_the_kernels_objects() {
         let words = contained(&stage, &bundle, runtime, "plain");
         let mut plain = stage.command(&words[0]);
         plain.args(&words[1..]);
-        let plain = stage.run(plain);
+        let plain = run(&stage, 1, plain, || true);
         if plain.code != 0 {
             reasons.push(format!("{runtime}: {}", plain.stderr));
             continue;
         }
         let words = contained(&stage, &bundle, runtime, "recorded");
-        record(&stage, &words).require(1, "kernel", Some("root"));
+        record(&stage, 1, &words).require(1, "kernel", Some("root"));
         return;
     }
     panic!(

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::Signal;
 use varve_faults::{
@@ -13,8 +12,14 @@ use varve_faults::{
 use varve_trace::{State, Trace};
 use varve_trust::STRANGER;
 
-/// Above any process id that is in use, and below the largest.
-const NOBODY: u32 = 4_194_299;
+/// The number of a process that there is not, of this test alone: another checkout may be tested at the same time.
+fn nobody() -> u32 {
+    const LARGEST: u32 = 4_194_303;
+    let own = LARGEST - 4 * std::process::id() % (LARGEST / 2);
+    let mut numbers = (LARGEST / 2..=own).rev();
+    let is_free = |pid: &u32| !Path::new(&format!("/proc/{pid}")).exists();
+    numbers.find(is_free).expect("a number that is free")
+}
 
 /// A folder that is somebody's own, removed with the test.
 struct Own(PathBuf);
@@ -44,12 +49,6 @@ impl Drop for Own {
     }
 }
 
-/// What a test leaves for a recorder to find must not meet the recorders of another test.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn doctor(stage: &Stage, options: &[&str]) -> Ended {
     let mut doctor = stage.command(varve_binary());
     doctor.arg("doctor").args(options);
@@ -70,22 +69,22 @@ fn mark_of_the_dead(pid: u32) -> String {
 
 #[test]
 fn what_is_others_survives_every_command() {
-    let _alone = alone();
     let outside = Stage::new();
+    let (nobody, own_pid) = (nobody(), std::process::id());
     let kept = outside.path("kept.ring");
     fs::write(&kept, "").expect("a file");
     let mut own = Vec::new();
     for base in ["/tmp", "/dev/shm"] {
         let base = Path::new(base);
-        own.push(Own::folder(base.join("varve-2024-thesis")).with("thesis.tex", ""));
-        own.push(Own::folder(base.join("varve-2024-draft-2")).with("a.ring", ""));
+        own.push(Own::folder(base.join(format!("varve-{own_pid}-thesis"))).with("thesis.tex", ""));
+        own.push(Own::folder(base.join(format!("varve-{own_pid}-draft-2"))).with("a.ring", ""));
         // The form is right and the mark is not.
-        own.push(Own::folder(base.join(format!("varve-{NOBODY}-c0ffee"))).with("a.ring", ""));
-        let other = format!("varve-{NOBODY}-1");
-        own.push(Own::folder(base.join(other)).with("recorder", &mark_of_the_dead(NOBODY - 1)));
+        own.push(Own::folder(base.join(format!("varve-{nobody}-c0ffee"))).with("a.ring", ""));
+        let other = format!("varve-{nobody}-1");
+        own.push(Own::folder(base.join(other)).with("recorder", &mark_of_the_dead(nobody - 1)));
         // A stranger's, with a mark that would do.
-        let strange = Own::folder(base.join(format!("varve-{NOBODY}-2")))
-            .with("recorder", &mark_of_the_dead(NOBODY))
+        let strange = Own::folder(base.join(format!("varve-{nobody}-2")))
+            .with("recorder", &mark_of_the_dead(nobody))
             .with("a.ring", "");
         for path in [
             strange.0.clone(),
@@ -96,22 +95,22 @@ fn what_is_others_survives_every_command() {
         }
         own.push(strange);
         // A recorder's without doubt, with something of somebody else's in it, and a link to elsewhere.
-        let mixed = Own::folder(base.join(format!("varve-{NOBODY}-3")))
-            .with("recorder", &mark_of_the_dead(NOBODY))
+        let mixed = Own::folder(base.join(format!("varve-{nobody}-3")))
+            .with("recorder", &mark_of_the_dead(nobody))
             .with("notes.txt", "");
         symlink(outside.folder(), mixed.0.join("b.ring")).expect("a link");
         own.push(mixed);
         // A link of the right name, to a folder that would do.
         let target = outside.path(&format!("linked{}", own.len()));
         fs::create_dir(&target).expect("a folder");
-        fs::write(target.join("recorder"), mark_of_the_dead(NOBODY)).expect("a mark");
+        fs::write(target.join("recorder"), mark_of_the_dead(nobody)).expect("a mark");
         fs::write(target.join("a.ring"), "").expect("a file");
-        let link = base.join(format!("varve-{NOBODY}-4"));
+        let link = base.join(format!("varve-{nobody}-4"));
         symlink(&target, &link).expect("a link");
         own.push(Own(target));
         own.push(Own(link));
     }
-    for name in ["varve-2024-thesis".to_owned(), format!("varve-{NOBODY}")] {
+    for name in [format!("varve-{own_pid}-thesis"), format!("varve-{nobody}")] {
         own.push(Own::folder(cgroup_root().join(name)));
     }
     let files = |folder: &Own| -> Vec<PathBuf> {
@@ -170,7 +169,6 @@ fn kill(pid: u32) {
 
 #[test]
 fn what_a_dead_recorder_left_is_listed_and_then_removed() {
-    let _alone = alone();
     // Any recording of another test removes it too, and then it is left once more.
     for _ in 0..20 {
         if listed_and_then_removed() {
@@ -210,7 +208,6 @@ fn listed_and_then_removed() -> bool {
 
 #[test]
 fn the_next_recording_removes_what_a_dead_recorder_left() {
-    let _alone = alone();
     let stage = Stage::new();
     let (recorder, group) = leave(&stage);
     let next = Stage::new();
@@ -309,7 +306,7 @@ fn the_target_keeps_its_own_limit_of_open_files() {
 /// The name alone must not have the nested check refuse either.
 #[test]
 fn a_cgroup_that_is_called_like_a_recorders_is_no_recording() {
-    let group = Own::folder(cgroup_root().join(format!("varve-{}", NOBODY - 7)));
+    let group = Own::folder(cgroup_root().join(format!("varve-{}", nobody() - 2)));
     let stage = Stage::new();
     let mut command = stage.command("sh");
     command

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use rustix::process::Signal;
 use varve_faults::{Stage, monotonic_ns, patiently};
 use varve_trace::tables::{FaultRow, IntervalRow, SampleRow};
+use varve_trust::wait_for_flushes;
 
 use crate::rounds::{compare, go_on, rounds, rounds_done};
 
@@ -58,7 +59,9 @@ fn what_happens_in_a_pause_is_not_recorded() {
 fn a_recording_that_is_ended_in_a_pause_has_what_came_before() {
     let stage = Stage::new();
     let recorder = stage.start(stage.record(&["--interval", "10ms"], &rounds(&stage, 1)));
-    assert!(patiently(|| rounds_done(&stage) > 200));
+    assert!(patiently(|| rounds_done(&stage) > 50));
+    // So that there are intervals that begin only now.
+    wait_for_flushes(&stage, &recorder, "intervals", 3);
     recorder.signal(Signal::USR1);
     assert!(patiently(|| recorder.messages().contains("paused")));
     go_on(&stage, 50);

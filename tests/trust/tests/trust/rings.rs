@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use varve_faults::{Running, Stage, patiently, socket_folder};
@@ -21,10 +20,10 @@ fn run_folder(recorder: &Running) -> PathBuf {
     found.unwrap()
 }
 
-/// A recording of the program with objects, once it has a ring.
-fn recording(stage: &Stage, milliseconds: &str) -> (Running, PathBuf) {
+/// A recording of the program with objects, once it has a ring. It ends when there is a file `over` in the stage's folder.
+fn recording(stage: &Stage) -> (Running, PathBuf) {
     let heap = program("heap");
-    let command = [heap.as_os_str(), milliseconds.as_ref()];
+    let command = [heap.as_os_str(), "over".as_ref()];
     let recorder = stage.start(stage.record(&["--interval", "20ms"], &command));
     let folder = run_folder(&recorder);
     (recorder, folder)
@@ -61,7 +60,7 @@ fn blocks(trace: &Trace) -> usize {
 #[test]
 fn who_is_not_recorded_gets_no_ring_and_costs_nothing() {
     let stage = Stage::new();
-    let (recorder, folder) = recording(&stage, "3000");
+    let (recorder, folder) = recording(&stage);
     let metadata = fs::metadata(&folder).unwrap();
     assert_eq!((metadata.mode() & 0o7777, metadata.uid()), (0o711, 0));
     // Strangers cannot find it, to begin with.
@@ -83,13 +82,24 @@ fn who_is_not_recorded_gets_no_ring_and_costs_nothing() {
     assert_eq!(ask(&stage, &folder, "1", None), "closed");
     let before = descriptors(recorder.pid());
     assert_eq!(ask(&stage, &folder, "3000", Some(STRANGER)), "3000 closed");
-    let after = descriptors(recorder.pid());
-    assert!(after <= before + 4, "{before} descriptors, then {after}");
+    // What it has open for a moment, as it works, comes and goes.
+    let after = || descriptors(recorder.pid());
+    assert!(
+        patiently(|| after() <= before + 4),
+        "{before} descriptors, then {}",
+        after()
+    );
+    fs::write(stage.path("over"), "").unwrap();
     recorder.end().require(0);
 
     let trace = Trace::open(&stage.path("trace.varve")).unwrap();
     let losses = &trace.manifest.losses;
-    assert!(losses.values().all(|count| *count == 0), "{losses:?}");
+    // Reclaim is the machine's.
+    let mut lost = losses.iter().filter(|(_, count)| **count > 0);
+    assert!(
+        lost.all(|(kind, _)| kind == "reclaim_scanned_pages"),
+        "{losses:?}"
+    );
     let notes = trace.manifest.notes.join("\n");
     assert!(
         notes.contains("3002 of processes that are not recorded"),
@@ -115,15 +125,20 @@ fn a_recorded_process_gets_one_ring() {
     );
 }
 
-/// A shell that waits for a file of the stage's and then becomes the program with objects.
+/// A shell that waits for a file of the stage's and then runs the program with objects.
 fn waiting(stage: &Stage, options: &[&str]) -> (Running, PathBuf) {
     let heap = program("heap");
     let script = format!(
-        "while [ ! -e go ]; do sleep 0.02; done; {} 10; echo $? > done",
+        "touch begun; while [ ! -e go ]; do sleep 0.02; done; {} 10; echo $? > code; mv code done",
         heap.display()
     );
     let recorder = stage.start(stage.record(options, &["sh", "-c", &script]));
     let folder = run_folder(&recorder);
+    assert!(
+        patiently(|| stage.path("begun").exists()),
+        "{}",
+        recorder.messages()
+    );
     (recorder, folder)
 }
 
@@ -133,7 +148,6 @@ fn who_remakes_the_folder_of_a_dead_recorder_hears_nothing() {
         let stage = Stage::new();
         fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o755)).unwrap();
         let (recorder, folder) = waiting(&stage, options);
-        std::thread::sleep(Duration::from_millis(300));
         recorder.signal(Signal::KILL);
         recorder.end();
         let outer = folder.parent().unwrap();
@@ -166,17 +180,15 @@ fn who_remakes_the_folder_of_a_dead_recorder_hears_nothing() {
 #[test]
 fn a_stopped_recorder_does_not_keep_programs_from_starting() {
     let stage = Stage::new();
-    let (recorder, _) = waiting(&stage, &[]);
-    std::thread::sleep(Duration::from_millis(300));
-    recorder.signal(Signal::STOP);
-    let began = Instant::now();
+    let (mut recorder, _) = waiting(&stage, &[]);
+    assert!(recorder.stop());
     fs::write(stage.path("go"), "").unwrap();
+    // It has run and ended before the recorder goes on.
     assert!(patiently(|| stage.path("done").exists()));
-    // A program waits 200 ms; the watchdog looks every 300 ms whether the target is held by a recorder that stands.
-    let took = began.elapsed();
+    let code = fs::read_to_string(stage.path("done")).unwrap();
     recorder.signal(Signal::CONT);
     recorder.end().require(0);
-    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert_eq!(code.trim(), "0");
 }
 
 /// A program whose libraries take half a second to load: what is the library's own, and what the program allocates through it, are no

@@ -30,6 +30,10 @@ fn differences(plain: &str, recorded: &str) -> usize {
         .count()
 }
 
+/// Holds that come more often than any wait ends by itself: one that began anew after each would never end. How much later
+/// than asked for a wait ends is the machine's too, and a benchmark, `goals`.
+const OFTEN: [&str; 2] = ["--interval", "20ms"];
+
 #[test]
 fn transfers_are_whole_and_waits_as_long_as_asked_for() {
     let (stage, program) = (Stage::new(), program("transfers"));
@@ -39,9 +43,10 @@ fn transfers_are_whole_and_waits_as_long_as_asked_for() {
         8,
         "{plain}"
     );
-    assert_eq!(plain.matches("in time").count(), 7, "{plain}");
+    assert_eq!(plain.matches(", not early").count(), 7, "{plain}");
     for hold in ["cgroup", "ptrace"] {
-        let recorded = recorded(&stage, &["--hold", hold], &program);
+        let options = [&OFTEN[..], &["--hold", hold]].concat();
+        let recorded = recorded(&stage, &options, &program);
         assert_eq!(recorded, plain, "{hold}");
     }
 }
@@ -52,23 +57,12 @@ fn what_ends_before_all_is_done_ends_so_and_errors_are_the_programs() {
     let plain = plain(&stage, &program);
     assert_eq!(plain.lines().count(), 19, "{plain}");
     assert_eq!(plain.matches("gave less: 0").count(), 3, "{plain}");
+    assert!(!plain.contains("early"), "{plain}");
     for hold in ["cgroup", "ptrace"] {
-        let options = ["--hold", hold, "--interval", "20ms"];
-        // How long calls take is the machine's too, which may stand still for a while.
-        let is_as_long = (0..3).any(|_| {
-            let recorded = recorded(&stage, &options, &program);
-            assert_eq!(without_times(&recorded), without_times(&plain), "{hold}");
-            recorded == plain
-        });
-        assert!(is_as_long, "{hold}");
+        let options = [&OFTEN[..], &["--hold", hold]].concat();
+        let recorded = recorded(&stage, &options, &program);
+        assert_eq!(recorded, plain, "{hold}");
     }
-}
-
-/// What the calls returned.
-fn without_times(said: &str) -> Vec<&str> {
-    said.lines()
-        .map(|line| line.split(", after").next().unwrap_or(line))
-        .collect()
 }
 
 #[test]
@@ -86,14 +80,16 @@ fn threads_are_cancelled_where_they_wait() {
     }
 }
 
+/// The negative control of all of the above.
 #[test]
 fn without_the_library_a_hold_cuts_transfers_short() {
     let stage = Stage::new();
-    let said = recorded(&stage, &["--no-preload"], &program("transfers"));
-    assert!(said.contains("early"), "{said}");
+    let options = [&OFTEN[..], &["--no-preload"]].concat();
+    let said = recorded(&stage, &options, &program("transfers"));
+    assert!(said.contains(", early"), "{said}");
     assert_ne!(said.matches(": 2097152, other end 0").count(), 8, "{said}");
     let program = sockets();
-    let said = recorded(&stage, &["--no-preload", "--interval", "20ms"], &program);
+    let said = recorded(&stage, &options, &program);
     let found = differences(&plain(&stage, &program), &said);
     assert!(found > 6, "{said}");
 }

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -13,25 +13,26 @@ use varve_preload_abi::channel::Kind;
 use varve_preload_abi::server::{self, Listener, Peer};
 use varve_preload_abi::{Event, Frames, Losses, Record, RingReader, StartCause};
 
-/// The library under test, built on first use.
+/// The library under test: `$VARVE_PRELOAD_LIB`, or that of the build that this test is of. It is not built here: it
+/// may be what another test uses at the moment.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        if let Some(path) = std::env::var_os("VARVE_PRELOAD_LIB") {
-            return path.into();
-        }
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--release", "-p", "varve-preload"])
-            .stderr(Stdio::null())
-            .status()
-            .unwrap();
-        assert!(status.success(), "the library does not build");
-        let exe = std::env::current_exe().unwrap();
-        let target = exe
-            .ancestors()
-            .find(|path| path.ends_with("release"))
-            .unwrap();
-        target.join("libvarve_preload.so")
+        let path = std::env::var_os("VARVE_PRELOAD_LIB").map_or_else(
+            || {
+                let exe = std::env::current_exe().unwrap();
+                let mut above = exe.ancestors();
+                let target = above.find(|path| path.ends_with("release")).unwrap();
+                target.join("libvarve_preload.so")
+            },
+            PathBuf::from,
+        );
+        assert!(
+            path.is_file(),
+            "there is no library at {}: build it, or name it in VARVE_PRELOAD_LIB",
+            path.display()
+        );
+        path
     })
 }
 
@@ -82,14 +83,28 @@ impl Ring {
     }
 }
 
+/// A ring that is being read.
+type Open = (RingReader, Ring);
+
 /// The setting of a bench for the size of rings, in bytes.
 pub const RING_BYTES: &str = "RING_BYTES";
+
+/// When rings are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    /// Every millisecond.
+    Steady,
+    /// When the program that writes sleeps, as it does while it waits for room.
+    Sleepy,
+    /// At the end.
+    Late,
+}
 
 /// A folder for sources, programs and the socket.
 pub struct Bench {
     pub folder: TempDir,
     pub settings: Vec<(String, String)>,
-    pub reader: bool,
+    pub reader: Reader,
 }
 
 impl Bench {
@@ -102,7 +117,7 @@ impl Bench {
         Bench {
             folder,
             settings: Vec::new(),
-            reader: true,
+            reader: Reader::Steady,
         }
     }
 
@@ -115,8 +130,8 @@ impl Bench {
         self
     }
 
-    pub fn without_reader(mut self) -> Self {
-        self.reader = false;
+    pub fn read_by(mut self, reader: Reader) -> Self {
+        self.reader = reader;
         self
     }
 
@@ -160,23 +175,34 @@ impl Bench {
         for (name, value) in &self.settings {
             command.env(name, value);
         }
-        let over = AtomicBool::new(false);
+        let (answers_over, reads_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let answered = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
-            let reader = scope.spawn(|| self.read(&listener, &over));
+            let answering = scope.spawn(|| self.answer(&listener, &answered, &answers_over));
+            let reading = scope.spawn(|| self.read(&answered, &reads_over));
             let output = command.output().unwrap();
-            over.store(true, Ordering::Release);
-            (output, reader.join().unwrap())
+            answers_over.store(true, Ordering::Release);
+            answering.join().unwrap();
+            reads_over.store(true, Ordering::Release);
+            (output, reading.join().unwrap())
         })
     }
 
-    /// Bytes of a ring.
+    /// Bytes of a ring: where a test does not say, more than its program fills, however late its reader is.
     fn ring_bytes(&self) -> usize {
         let asked = self.settings.iter().find(|(name, _)| name == RING_BYTES);
-        asked.map_or(1 << 20, |(_, bytes)| bytes.parse().unwrap())
+        asked.map_or(32 << 20, |(_, bytes)| bytes.parse().unwrap())
     }
 
-    fn read(&self, listener: &Listener, over: &AtomicBool) -> Vec<Ring> {
-        let mut open: Vec<(RingReader, Ring)> = Vec::new();
+    /// Gives rings to the processes that ask. They wait a tenth of a second for that, then go without one: like a recorder,
+    /// this does not stand in a queue with them.
+    fn answer(&self, listener: &Listener, answered: &Mutex<Vec<Open>>, over: &AtomicBool) {
+        let first = libc::sched_param { sched_priority: 1 };
+        // SAFETY: the calling thread, and a parameter that lives for the call.
+        if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) } != 0 {
+            // SAFETY: numbers alone. Without rights for either it stands in the queue.
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+        }
         let mut waiting: Vec<Peer> = Vec::new();
         loop {
             let last = over.load(Ordering::Acquire);
@@ -194,14 +220,32 @@ impl Bench {
                             losses: Losses::default(),
                             unfinished: 0,
                         };
-                        open.push((reader, ring));
+                        answered.lock().unwrap().push((reader, ring));
                     }
                     false
                 }
                 _ => false,
             });
+            if last {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn read(&self, answered: &Mutex<Vec<Open>>, over: &AtomicBool) -> Vec<Ring> {
+        let mut open: Vec<Open> = Vec::new();
+        for turn in 1u64.. {
+            let last = over.load(Ordering::Acquire);
+            open.append(&mut answered.lock().unwrap());
             for (reader, ring) in &mut open {
-                if !self.reader && !last {
+                let is_due = match self.reader {
+                    Reader::Steady => true,
+                    // And often enough that the program does not take it for gone.
+                    Reader::Sleepy => sleeps(ring.pid) || turn % 1000 == 0,
+                    Reader::Late => false,
+                };
+                if !is_due && !last {
                     continue;
                 }
                 let records = &mut ring.records;
@@ -216,10 +260,14 @@ impl Bench {
                 ring.losses = reader.losses();
             }
             if last {
-                return open.into_iter().map(|(_, ring)| ring).collect();
+                break;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(match self.reader {
+                Reader::Sleepy => Duration::from_micros(100),
+                Reader::Steady | Reader::Late => Duration::from_millis(1),
+            });
         }
+        open.into_iter().map(|(_, ring)| ring).collect()
     }
 
     /// Runs a program that must succeed in one process without any loss.
@@ -236,6 +284,12 @@ impl Bench {
         assert_eq!((ring.losses.dropped, ring.unfinished), (0, 0));
         (lines(&output), ring)
     }
+}
+
+/// Whether a process has nothing to do.
+fn sleeps(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.contains(") S ")
 }
 
 /// A test's records live as long as the test process.

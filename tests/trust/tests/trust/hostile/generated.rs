@@ -2,6 +2,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
+use std::fs;
+
 use varve_faults::{Stage, varve_binary};
 
 /// The report of a program that reported its code in this way.
@@ -13,6 +15,8 @@ fn report_of(kind: &str) -> String {
     let ended = stage
         .run(stage.record(&["--samples", "300/s"], &command))
         .require(0);
+    // The recorder reads it when it hears of the end.
+    let _ = fs::remove_file(format!("/tmp/perf-{}.map", ended.text().trim()));
     let mut report = stage.command(varve_binary());
     report.args(["report", "trace.varve", "--all"]);
     let text = stage.run(report).require(0).text();
