@@ -13,7 +13,8 @@
  *   leak ROUNDS READS           each round loses 1,000 blocks of 300 bytes, or where READS is 1 keeps them and reads them all again, and
  *                               frees 1,000 of 1,000 bytes at once; 20 ms a round
  *   pins BYTES APART            allocates so many bytes in blocks of 256 that it frees, and to 15 of them one of 64 that it keeps, where APART is 1
- *                               before the others; says how many free bytes the pages of those have, and works on for a second of its CPU time
+ *                               before the others; says how many free bytes the pages of those have, and works on for a second of its CPU time and
+ *                               until its input ends
  *   replace BYTES SIZE ROUNDS   allocates so many bytes in blocks of SIZE, frees every third, and ROUNDS times frees one at random and allocates
  *                               another
  *   seldom ROUNDS               frees a block of 100 bytes and allocates another so many times, with half a millisecond of CPU time of other work between
@@ -22,6 +23,7 @@
  *   threads COUNT               so many threads after each other and at once, each allocating a little, freed by another one
  */
 #include <dlfcn.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -133,6 +135,14 @@ static void busy(double seconds)
 			sink = sink * 31 + i;
 		clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
 	} while (now.tv_sec - from.tv_sec + (now.tv_nsec - from.tv_nsec) / 1e9 < seconds);
+}
+
+/* Whether nobody will write to the standard input any more */
+static int is_input_over(void)
+{
+	struct pollfd input = { .fd = 0, .events = POLLIN };
+
+	return poll(&input, 1, 0) != 0;
 }
 
 static void seldom(void)
@@ -390,7 +400,9 @@ static void pins(size_t bytes, int apart)
 	freed += count;
 	printf("pinned %lu\n", pinned(kept, n));
 	fflush(stdout);
-	busy(1.0);
+	do
+		busy(1.0);
+	while (!is_input_over());
 	for (size_t i = 0; i < n; i++)
 		sink += kept[i][0];
 }

@@ -296,7 +296,16 @@ fn threads_that_allocate_at_once_are_counted_exactly_by_probes() {
 /// No other process has the file: its probes are there for a child's first instruction.
 #[test]
 fn a_child_is_counted_from_its_beginning() {
-    let mut program = Program::start(&workload("alloc_attached_static"), &["fork", "2000"]);
+    // Other tests run the program as well, so that its file is this one's alone. Another process writes it: a file that is open for writing in
+    // a child of this one cannot be executed.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("own");
+    let copied = Command::new("cp")
+        .arg(workload("alloc_attached_static"))
+        .arg(&file)
+        .status();
+    assert!(copied.unwrap().success());
+    let mut program = Program::start(&file, &["fork", "2000"]);
     let mut recorder = Recorder::attach(&program, &[]);
     program.work();
     assert_eq!(program.end(), Some(0));

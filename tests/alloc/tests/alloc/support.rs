@@ -110,6 +110,14 @@ pub fn wait_for(trace: &Path, what: &str, is_so: impl Fn(&Value) -> bool) {
     }
 }
 
+/// Pages are recorded only where a test asks for them.
+fn of_pages(options: &[&str]) -> &'static [&'static str] {
+    match options.contains(&"--pages") {
+        true => &[],
+        false => &["--pages", "off"],
+    }
+}
+
 /// Records a command that waits for the end of its input, which comes once that is so of what is recorded.
 pub fn record_until(
     options: &[&str],
@@ -120,8 +128,9 @@ pub fn record_until(
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("t.varve");
     let mut recorder = Command::new(varve())
-        .args(["alloc", "record", "--pages", "off", "-o"])
+        .args(["alloc", "record", "-o"])
         .arg(&trace)
+        .args(of_pages(options))
         .args(options)
         .arg("--")
         .args(command)
@@ -149,13 +158,11 @@ pub fn record(options: &[&str], command: &[&str]) -> Recorded {
     let output = Command::new(varve())
         .args(["alloc", "record", "-o"])
         .arg(&trace)
-        .args(match options.contains(&"--pages") {
-            true => &[][..],
-            false => &["--pages", "off"],
-        })
+        .args(of_pages(options))
         .args(options)
         .arg("--")
         .args(command)
+        .stdin(Stdio::null())
         .output()
         .unwrap();
     let report = Command::new(varve())
