@@ -226,9 +226,22 @@ fn what_the_program_reads_by_its_mapping_is_seen() {
     let intervals = said.pages(first, end);
     // Where much else is to be run, the program may not have run in an interval.
     let mut read = intervals.iter().filter(|i| has_whole(i.0, &rounds));
-    let missed = read.clone().find(|(_, touched, _)| *touched != PAGES);
+    // Of a bit that DAMON took the page's own flag is left, which does not say whose access it was.
+    let damon = damon_runs();
+    let missed = read.clone().find(|(_, touched, possibly)| {
+        let seen = if damon { touched + possibly } else { *touched };
+        seen != PAGES
+    });
     assert!(missed.is_none(), "{missed:?} of {intervals:?}");
+    assert!(read.clone().any(|(_, touched, _)| *touched > 0));
     assert!(read.next().is_some(), "{intervals:?}");
+}
+
+/// Whether a thread of DAMON's runs, which clears accessed bits of any process.
+fn damon_runs() -> bool {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut names = processes.filter_map(|p| fs::read_to_string(p.path().join("comm")).ok());
+    names.any(|name| name.starts_with("kdamond"))
 }
 
 #[test]
