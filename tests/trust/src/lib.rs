@@ -9,7 +9,6 @@ mod whole;
 pub use flushed::{flushed, wait_for_flushes};
 pub use whole::unless_reclaimed;
 
-use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,23 +23,11 @@ pub fn as_user(command: &mut Command, user: u32) -> &mut Command {
     command.uid(user).gid(user)
 }
 
-/// How often a recorder has written what it has seen so far. It does so twice a second, each time after an interval has ended.
-pub fn flushes(trace: &Path) -> usize {
-    let entries = fs::read_dir(trace.join("parts")).into_iter();
-    let names = entries.flatten().flatten().map(|e| e.file_name());
-    names
-        .filter(|name| {
-            let name = name.to_string_lossy();
-            name.starts_with("intervals-") && name.ends_with(".parquet")
-        })
-        .count()
-}
-
 /// Waits until an interval has begun and ended since this was called; tells whether that came about.
 pub fn see_an_interval(trace: &Path) -> bool {
-    let before = flushes(trace);
+    let before = flushed(trace, "intervals");
     // What is written first may have ended before, and what is written then have begun before.
-    varve_faults::patiently(|| flushes(trace) >= before + 3)
+    varve_faults::patiently(|| flushed(trace, "intervals") >= before + 3)
 }
 
 /// A C program of `programs/`.

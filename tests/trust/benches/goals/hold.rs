@@ -89,7 +89,7 @@ fn stubborn(stage: &Stage) -> Running {
     let recorder = stage.start(stage.record(&[], &["sh", "-c", script]));
     let trace = stage.path("trace.varve");
     assert!(
-        patiently(|| varve_trust::flushes(&trace) > 0),
+        patiently(|| varve_trust::flushed(&trace, "intervals") > 0),
         "{}",
         recorder.messages()
     );

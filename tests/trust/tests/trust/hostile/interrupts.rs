@@ -23,7 +23,7 @@ fn record_stubborn(stage: &Stage) -> Running {
 
 fn wait_for_a_part(stage: &Stage, recorder: &Running) {
     let trace = stage.path("trace.varve");
-    let is_there = || varve_trust::flushes(&trace) > 0;
+    let is_there = || varve_trust::flushed(&trace, "intervals") > 0;
     assert!(patiently(is_there), "{}", recorder.messages());
 }
 
