@@ -12,6 +12,8 @@ const PAGE: usize = 4096;
 const MAX: usize = 512;
 /// Pages that are taken at once.
 const AT_ONCE: usize = 32;
+/// Pages among which one that is present is looked for: most of a stack or of a reserved heap never was touched.
+const REACH: u64 = 512;
 const EVERY: Duration = Duration::from_millis(50);
 /// Bits of `/proc/PID/pagemap`.
 const PRESENT: u64 = 1 << 63;
@@ -68,19 +70,22 @@ impl Sampler {
         }
         for _ in 0..AT_ONCE {
             let mut at = self.random() % all;
-            let Some(address) = ranges.iter().find_map(|(from, to)| {
+            let Some(span) = ranges.iter().find_map(|(from, to)| {
                 let pages = (to - from) / PAGE as u64;
-                let here = (at < pages).then(|| from + at * PAGE as u64);
+                let here = (at < pages).then(|| from / PAGE as u64 + at..to / PAGE as u64);
                 at = at.saturating_sub(pages);
                 here
             }) else {
                 continue;
             };
-            let mut entry = [0; 8];
-            map.read_exact_at(&mut entry, address / PAGE as u64 * 8)?;
-            if u64::from_ne_bytes(entry) & PRESENT == 0 {
+            let mut entries = vec![0; (span.end - span.start).min(REACH) as usize * 8];
+            map.read_exact_at(&mut entries, span.start * 8)?;
+            let (entries, _) = entries.as_chunks::<8>();
+            let mut entries = entries.iter().map(|bytes| u64::from_ne_bytes(*bytes));
+            let Some(behind) = entries.position(|entry| entry & PRESENT != 0) else {
                 continue;
-            }
+            };
+            let address = (span.start + behind as u64) * PAGE as u64;
             let mut page = vec![0; PAGE];
             memory.read_exact_at(&mut page, address)?;
             match self.pages.len() < MAX {
@@ -114,7 +119,8 @@ mod tests {
 
     #[test]
     fn pages_of_this_process_are_sampled() {
-        let own = vec![7u8; 64 * PAGE];
+        // So much that every place is near a page that is present, wherever the others lie.
+        let own = std::hint::black_box(vec![7u8; 8192 * PAGE]);
         let mut sampler = Sampler::default();
         sampler.look(&[Pid(std::process::id())]);
         assert!(!sampler.pages().is_empty());
