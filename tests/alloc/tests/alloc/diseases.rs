@@ -1,5 +1,6 @@
 //! Programs with one known disease each get that diagnosis and no other; the same program with a healthy allocator gets none.
 
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -58,11 +59,12 @@ fn answer(of: &Recorded) -> &'static str {
     }
 }
 
-/// While 20 threads take all of the CPUs that they get.
+/// While two threads for each CPU take all of the time that they get: a program has a third of it.
 fn beside_busy_loops<T>(body: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
+    let loops = 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
     std::thread::scope(|scope| {
-        for _ in 0..20 {
+        for _ in 0..loops {
             scope.spawn(|| {
                 while !is_over.load(Relaxed) {
                     std::hint::spin_loop();
