@@ -75,7 +75,7 @@ export function tiles(report: Report): HTMLElement {
     figure("Resident, peak", footprint.peak_resident_pages, fmt.pageBytes, pages => (several ? "summed over processes" : fmt.pages(pages))),
     overhead.slowdown
       ? tile("Cost", fmt.share(overhead.slowdown.measured), overhead.slowdown.asked === null ? "measured" : `measured; asked ${fmt.share(overhead.slowdown.asked)}`, costTitle(overhead.slowdown))
-      : figure("Target held", overhead.held_ns, ns => (emulated ? "never" : ofTime(ns)), () => (emulated ? "it ran in an emulator" : "of the time")),
+      : figure("Target held", overhead.held_share, share => (emulated ? "never" : fmt.share(share)), () => (emulated ? "it ran in an emulator" : "of the time")),
     figure("Recorder", overhead.recorder_cpu_ns, ns => fmt.time(ns / 1e3), ns => `of CPU, ${ofTime(ns)} of one CPU`),
     figure("Machine", trace.machine, text => text, () => fmt.known(trace.kernel, text => text)));
 }

@@ -1830,9 +1830,9 @@ time_error: number, };
  */
 export type Overhead = { 
 /**
- * How long the target was held.
+ * The share of the time in which the target was held, 0 to 1.
  */
-held_ns: Known<Duration>, 
+held_share: Known<number>, 
 /**
  * CPU time of the recorder.
  */

@@ -311,7 +311,7 @@ describe("the page", () => {
   test("says what an imported record is, and what it does not tell", async t => {
     const page = await fixture(t, d => {
       Object.assign(d.head.trace, { command: "", backend: "import/lackey", imported_from: "lackey", complete: false, statement: "Imported: every access.", machine: { absent: "the record does not say" }, kernel: { absent: "the record does not say" }, duration_ns: 220_865, clock_unit: "accesses" });
-      Object.assign(d.head, { overhead: { held_ns: { absent: "the record does not say" }, recorder_cpu_ns: { absent: "the record does not say" } }, objects: [], groups: [], findings: [] });
+      Object.assign(d.head, { overhead: { held_share: { absent: "the record does not say" }, recorder_cpu_ns: { absent: "the record does not say" } }, objects: [], groups: [], findings: [] });
       d.lanes = [];
     });
     assert.equal(await page.locator(".badge").innerText(), "imported");

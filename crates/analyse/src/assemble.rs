@@ -168,6 +168,7 @@ impl Whole<'_> {
         let own = self.fold.objects.iter().filter(|s| s.own);
         let nobody = self.fold.nobody();
         let intervals = tables.intervals.iter();
+        let of_intervals = Recorded::of(&tables.intervals);
         let of_processes = folded.processes.values();
         let trace = self.facts();
         let (is_whole, recorded) = (trace.complete, trace.recorded_ns());
@@ -179,18 +180,10 @@ impl Whole<'_> {
             sharing: None,
             trace,
             overhead: self.known(Capability::Overhead, || Overhead {
-                held_ns: Duration(
-                    intervals
-                        .clone()
-                        .map(|i| i.held_ns.0)
-                        .fold(0, u64::saturating_add),
-                ),
+                held_ns: of_intervals.held,
+                held_of_ns: of_intervals.held_of,
                 stood_ns: tables.between_intervals(),
-                longest_hold_ns: intervals
-                    .clone()
-                    .map(|i| i.longest_hold_ns)
-                    .max()
-                    .unwrap_or_default(),
+                longest_hold_ns: of_intervals.longest_hold,
                 max_hold_ns: manifest.options.max_hold_ns,
                 long_hold_intervals: intervals
                     .clone()

@@ -232,7 +232,7 @@ fn of_program(measure: Measure, a: &Analysis) -> Known<f64> {
         Measure::Duration => Known::Exact(a.trace.duration_ns.0 as f64),
         Measure::Held => a
             .overhead
-            .map(|o| o.held_ns.0 as f64 / (a.trace.duration_ns.0 as f64).max(1.0)),
+            .map(|o| o.held_ns.0 as f64 / (o.held_of_ns.0 as f64).max(1.0)),
         Measure::MedianLife | Measure::Bytes | Measure::PeakBytes => {
             Known::Absent("it is known of objects alone".to_owned())
         }

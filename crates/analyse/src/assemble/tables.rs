@@ -32,6 +32,8 @@ pub struct Recorded {
     pub paused: Duration,
     /// How long the target was held.
     pub held: Duration,
+    /// The time of which that is a part: what was recorded, and the last hold, which comes behind the last interval.
+    pub held_of: Duration,
     /// The longest single hold.
     pub longest_hold: Duration,
 }
@@ -43,10 +45,12 @@ impl Recorded {
             return Recorded::default();
         };
         let held = intervals.iter().map(|i| i.held_ns.0);
+        let (length, paused) = (last.end_ns - first.start_ns, paused(intervals));
         Recorded {
-            length: last.end_ns - first.start_ns,
-            paused: paused(intervals),
+            length,
+            paused,
             held: Duration(held.fold(0, u64::saturating_add)),
+            held_of: Duration((length - paused).0.saturating_add(last.held_ns.0)),
             longest_hold: intervals
                 .iter()
                 .map(|i| i.longest_hold_ns)

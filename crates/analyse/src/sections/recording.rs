@@ -125,6 +125,8 @@ pub struct Overhead {
     /// How long the target was held, all intervals together: from the order to stand still, which some threads follow before
     /// others, to its release. What runs until all stand still is in the interval too.
     pub held_ns: Duration,
+    /// The time of which that is a part: what was recorded, and the last hold, which comes behind the last interval.
+    pub held_of_ns: Duration,
     /// The part of it between the intervals, in which all threads stood still.
     pub stood_ns: Duration,
     /// The longest single hold.

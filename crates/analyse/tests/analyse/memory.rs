@@ -200,9 +200,24 @@ fn intervals_that_became_longer_are_said_to_be() {
     assert_eq!(found.overhead.value().unwrap().stood_ns.0, 11_000);
     made.intervals[3].held_ns.0 += 1000;
     assert_eq!(made.analyse().overhead.value().unwrap().stood_ns.0, 12_000);
-    // A pause is no hold.
+    // A pause is no hold, and no time in which one could have been.
+    let before = *made.analyse().overhead.value().unwrap();
     made.intervals[8].start_ns.0 += 5000;
-    assert_eq!(made.analyse().overhead.value().unwrap().stood_ns.0, 12_000);
+    let paused = *made.analyse().overhead.value().unwrap();
+    assert_eq!(paused.stood_ns.0, 12_000);
+    assert_eq!(paused.held_of_ns.0, before.held_of_ns.0 - 5000);
+}
+
+/// A hold comes behind its interval: of a short recording the last one may be longer than all intervals together.
+#[test]
+fn no_more_than_all_of_the_time_is_held() {
+    let mut made = Made::new(2);
+    made.intervals[0].held_ns = Duration(1000);
+    made.intervals[1].held_ns = Duration(40 * STEP);
+    let overhead = *made.analyse().overhead.value().unwrap();
+    assert_eq!(overhead.held_ns, Duration(40 * STEP + 1000));
+    // From the first interval to the last, and the last hold.
+    assert_eq!(overhead.held_of_ns, Duration(2 * STEP - 1000 + 40 * STEP));
 }
 
 #[test]

@@ -168,8 +168,8 @@ pub struct PhaseBand {
 /// What recording cost.
 #[derive(Clone, Debug, Default, Serialize, TS)]
 pub struct Overhead {
-    /// How long the target was held.
-    pub held_ns: Known<Duration>,
+    /// The share of the time in which the target was held, 0 to 1.
+    pub held_share: Known<f64>,
     /// CPU time of the recorder.
     pub recorder_cpu_ns: Known<Duration>,
     /// How much longer the program took for being recorded, and of what that is made; null where nobody measured it.

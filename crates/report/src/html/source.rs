@@ -61,7 +61,9 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
         sharing: analysis.sharing.as_ref().map(shown_sharing),
         trace: summary(analysis, &map),
         overhead: Overhead {
-            held_ns: analysis.overhead.map(|o| o.held_ns),
+            held_share: analysis
+                .overhead
+                .map(|o| o.held_ns.0 as f64 / o.held_of_ns.0.max(1) as f64),
             recorder_cpu_ns: analysis.overhead.map(|o| o.recorder_cpu_ns),
             slowdown: analysis.overhead.value().and_then(|o| o.slowdown),
         },

@@ -141,7 +141,7 @@ fn cost(a: &Analysis, cost: &Overhead) -> String {
         false => format!(
             "target held {} ({} of the time, longest {}; all threads stood still for {}){}",
             format::duration(cost.held_ns),
-            format::percent(cost.held_ns.0, trace.recorded_ns().0),
+            format::percent(cost.held_ns.0, cost.held_of_ns.0),
             cost.longest_hold(),
             format::duration(cost.stood_ns),
             held_by(&trace.hold)
@@ -214,7 +214,7 @@ pub(super) fn brief(page: &mut Page, a: &Analysis, lines: usize) {
             (false, None) => format!(
                 "target held {} ({} of the time){}, recorder used {} of CPU",
                 format::duration(cost.held_ns),
-                format::percent(cost.held_ns.0, a.trace.recorded_ns().0),
+                format::percent(cost.held_ns.0, cost.held_of_ns.0),
                 waited(a),
                 format::duration(cost.recorder_cpu_ns)
             ),

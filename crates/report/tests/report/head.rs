@@ -1,7 +1,7 @@
 //! What the head and the first screen say of a recording that is not the usual one.
 
 use tempfile::TempDir;
-use varve_analyse::{Analysis, Known, Remainder};
+use varve_analyse::{Analysis, Known, Overhead, Remainder};
 use varve_model::{Duration, Pages};
 
 use crate::made::{Kind, write};
@@ -28,6 +28,10 @@ fn a_delay_a_part_and_a_pause_are_named() {
     assert!(part.contains("20 s from 5 s on, of 60 s recorded from its start, 400 intervals"));
     let paused = said(|a| {
         a.trace.paused_ns = Duration(10 * SECOND);
+        a.overhead = a.overhead.map(|o| Overhead {
+            held_of_ns: Duration(10 * SECOND),
+            ..*o
+        });
     });
     assert!(paused.contains("20 s recorded from its start (paused for 10 s of it), 400"));
     // Of the time in which it was recorded.

@@ -106,7 +106,7 @@ fn cost(manifest: &Manifest, of: &Recorded, programs: u64) -> String {
     format!(
         "cost: target held {} ({} of the time){waited}, recorder used {cpu} of CPU",
         format::duration(of.held),
-        format::percent(of.held.0, (of.length - of.paused).0),
+        format::percent(of.held.0, of.held_of.0),
     )
 }
 
