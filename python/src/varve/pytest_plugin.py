@@ -6,6 +6,7 @@ touched meanwhile: also those of the interpreter and its libraries. Processes th
 
 import os
 from collections.abc import Generator, Mapping
+from decimal import Decimal
 
 import pytest
 
@@ -82,9 +83,14 @@ def _options(mark: pytest.Mark) -> tuple[list[str], str]:
     given = dict(mark.kwargs)
     interval = str(given.pop("interval", "10ms"))
     objects = given.pop("max_object", {})
-    options = [word for name, limit in given.items() for word in (f"--{name.replace('_', '-')}", str(limit))]
-    options += [word for name, limit in objects.items() for word in ("--max-object", f"{name}={limit}")]
+    options = [word for name, limit in given.items() for word in (f"--{name.replace('_', '-')}", _limit(limit))]
+    options += [word for name, limit in objects.items() for word in ("--max-object", f"{name}={_limit(limit)}")]
     return options, interval
+
+
+def _limit(limit: object) -> str:
+    """Write the limit as `varve check` takes it: without the exponent of a small or a large number."""
+    return format(Decimal(str(limit)), "f") if isinstance(limit, float) else str(limit)
 
 
 @pytest.hookimpl(wrapper=True)
