@@ -3,7 +3,7 @@
 # The types of the page's data, made of the Rust ones; `make lint` looks whether they are current.
 TYPES = cargo test --release --locked --workspace --test report -- the_types_of_the_page
 
-.PHONY: all build types demo check test test-all test-rust test-docs test-python test-web test-cpp test-cpp-tsan test-kernels bench-smoke bench-check cpp-fuzz python-check lint clean
+.PHONY: all ahead build types demo check test test-all test-rust test-docs test-python test-web build-cpp test-cpp build-cpp-tsan test-cpp-tsan test-kernels bench-smoke bench-check cpp-fuzz python-check lint clean
 .NOTPARALLEL:
 
 BIN := target/release
@@ -74,6 +74,9 @@ GOALS = cargo bench --locked --workspace --bench goals --
 # The Python package: the wheel is built, and what is tested is what was installed from it.
 PYTHON := target/python
 
+# What scripts/test has built while the Rust tests run.
+ahead: build-cpp build-cpp-tsan
+
 $(PYTHON)/ready: python/pyproject.toml
 	scripts/setup python
 	rm -rf $(PYTHON)
@@ -94,16 +97,20 @@ test-python: build $(PYTHON)/ready
 CPP_BUILD ?= target/cpp
 CPP_CONFIGURE = cmake -S cpp -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1
 
-test-cpp:
+build-cpp:
 	scripts/setup cpp
 	$(CPP_CONFIGURE) -B $(CPP_BUILD)/asan -DVARVE_SANITIZE=address,undefined
 	cmake --build $(CPP_BUILD)/asan
+
+test-cpp: build-cpp
 	ctest --test-dir $(CPP_BUILD)/asan --output-on-failure --output-junit $(CURDIR)/target/test/cpp.xml
 
-test-cpp-tsan:
+build-cpp-tsan:
 	scripts/setup cpp
 	$(CPP_CONFIGURE) -B $(CPP_BUILD)/tsan -DVARVE_SANITIZE=thread -DVARVE_EXAMPLES=OFF -DVARVE_BENCHMARKS=OFF
 	cmake --build $(CPP_BUILD)/tsan --target allocator_test concurrency_test varve-pager-tests
+
+test-cpp-tsan: build-cpp-tsan
 	$(CPP_BUILD)/tsan/tests/allocator_test
 	$(CPP_BUILD)/tsan/tests/concurrency_test
 	ctest --test-dir $(CPP_BUILD)/tsan -R '^pager\.' --output-on-failure --output-junit $(CURDIR)/target/test/cpp-tsan.xml
