@@ -31,6 +31,8 @@ use crate::{Ablation, RecordError, RecordOptions, TargetChoice, TrapsChoice, Wri
 
 /// An interval is at most so many times as long as asked for where the program waits for trapped accesses.
 const MAX_PROLONGATION: u64 = 100;
+/// How soon a handler that is being met is heard again.
+const MEETS_EVERY: Duration = Duration(1_000_000);
 /// A rest of an interval that is not worth waiting for.
 const MIN_REST: Duration = Duration(1_000_000);
 
@@ -137,6 +139,11 @@ impl Probe for Traps {
         }
         self.handlers.refresh();
         state.moved_pages.extend(self.handlers.take_pages());
+    }
+
+    /// A handler that is not ready at the end of an interval protects nothing for the next.
+    fn urgency(&self) -> Option<Duration> {
+        self.handlers.is_meeting().then_some(MEETS_EVERY)
     }
 
     /// Otherwise, the longer the program waits for trapped accesses the more often all pages would be moved again, and it

@@ -37,6 +37,9 @@ const STEP: Wait = Wait::from_millis(50);
 /// How long a handler may take until it is met: whoever waits for it in the program gives up earlier.
 const MAX_MEETING: Duration = Duration(10_000_000_000);
 
+/// How long a handler is heard more often than anything else: one that says nothing is to cost little.
+const SOON: Duration = Duration(1_000_000_000);
+
 /// How long a process may take to show that it ends, or runs another program.
 const MAX_DOUBT: Duration = Duration(1_000_000_000);
 
@@ -163,6 +166,7 @@ impl Handlers {
         let handler = Handler {
             socket,
             since: image,
+            connected: monotonic_now(),
             state: State::Connected,
             moved: false,
             shadow: Ranges::default(),
@@ -173,6 +177,13 @@ impl Handlers {
         if let Some(old) = self.handlers.insert(pid, handler) {
             old.quit();
         }
+    }
+
+    /// Whether some process has connected a short while ago whose handler is not ready yet.
+    pub(crate) fn is_meeting(&self) -> bool {
+        let now = monotonic_now();
+        let mut handlers = self.handlers.values();
+        handlers.any(|h| !h.is_ready() && now.0.saturating_sub(h.connected.0) < SOON.0)
     }
 
     /// Takes up handlers that have said who they are, and those that are ready, and misses those that have ended.

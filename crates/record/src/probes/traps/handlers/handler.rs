@@ -37,6 +37,8 @@ pub(super) struct Handshake {
 pub(super) struct Handler {
     pub(super) socket: HandlerSocket,
     pub(super) since: Time,
+    /// When the recorder took the connection.
+    pub(super) connected: Time,
     pub(super) state: State,
     /// Whether it has moved pages.
     pub(super) moved: bool,
