@@ -136,7 +136,6 @@ __attribute__((format(printf, 1, 2))) static inline void oracle_line(const char 
     oracle_write(line, (size_t)bytes);
 }
 
-/* Opens the log and names the program. Call again after a fork, in the child. */
 /* Memory beside the arenas that is resident and lies idle: $ORACLE_BALLAST pages of this process alone. */
 static inline void oracle_ballast(size_t pages)
 {
@@ -147,6 +146,35 @@ static inline void oracle_ballast(size_t pages)
     memset(ballast, 1, pages * PAGE);
 }
 
+/*
+ * With $ORACLE_AWAITS_MOVES: waits until a page of this process was moved away. The handler that moves pages is a process of its
+ * own, which is ready when the machine has let it run; from then on pages are moved at the end of each interval.
+ */
+static inline void oracle_await_moves(void)
+{
+    enum { LIMIT_MS = 120000 };
+    const uint64_t present_or_swapped = (uint64_t)3 << 62;
+    char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    if (page == MAP_FAILED || pagemap < 0)
+        die("/proc/self/pagemap");
+    madvise(page, PAGE, MADV_NOHUGEPAGE);
+    *page = 1;
+    uint64_t entry = 0;
+    for (int ms = 0; ms < LIMIT_MS; ms++) {
+        if (pread(pagemap, &entry, sizeof entry, (off_t)(page_of(page) * sizeof entry)) != (ssize_t)sizeof entry)
+            die("/proc/self/pagemap");
+        if (!(entry & present_or_swapped)) {
+            close(pagemap);
+            return;
+        }
+        sleep_ms(1);
+    }
+    errno = ETIMEDOUT;
+    die("no page was moved");
+}
+
+/* Opens the log and names the program. Call again after a fork, in the child. */
 static inline void oracle_init(const char *program)
 {
     const char *path = getenv("ORACLE_LOG");
@@ -163,6 +191,8 @@ static inline void oracle_init(const char *program)
     }
     if (getenv("ORACLE_BALLAST"))
         oracle_ballast(env_u64("ORACLE_BALLAST", 0));
+    if (getenv("ORACLE_AWAITS_MOVES"))
+        oracle_await_moves();
     oracle_line("program %s %d %d %llu\n", program, getpid(), getppid(), (unsigned long long)now_ns());
 }
 

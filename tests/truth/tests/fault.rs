@@ -19,7 +19,8 @@ const CANNOT: i32 = 77;
 const CANNOT_TRAP: &str = "accesses cannot be trapped";
 
 /// The workloads, and of how many percent of its loops' demands of anonymous memory the first access must have
-/// trapped. Less than all where pages are shared with a forked process, which cannot be moved.
+/// trapped; those of which any must begin when their handler has moved a page. Less than all where pages are shared with a
+/// forked process, which cannot be moved.
 const WORKLOADS: &[(&str, u64)] = &[
     ("readonly", 100),
     ("writeonly", 100),
@@ -70,6 +71,7 @@ fn run(
     interval: u64,
     options: &[&'static str],
     without: Option<&'static str>,
+    awaits_moves: bool,
 ) -> Result<Recorded, Problem> {
     let mut plan = Plan::workload(workload, Duration::from_millis(interval));
     plan.options = ["--backend", "fault", "--samples", "off"]
@@ -78,6 +80,9 @@ fn run(
         .map(Into::into)
         .collect();
     plan.without = without;
+    if awaits_moves {
+        plan.environment = vec![("ORACLE_AWAITS_MOVES", "1".to_owned())];
+    }
     if workload == "sweep" {
         // Each access traps, and no demand is made of how many: a few sweeps of a few MiB show that none is missed.
         plan.environment = [("SWEEP_MB", "16"), ("SWEEPS", "4")]
@@ -222,7 +227,7 @@ fn trapped(
     share: u64,
     options: &[&'static str],
 ) -> Result<Outcome, Problem> {
-    let recorded = run(workload, interval, options, None)?;
+    let recorded = run(workload, interval, options, None, share > 0)?;
     if recorded.finished.code == CANNOT {
         return Ok(Outcome::Skip(recorded.finished.stderr.trim().to_owned()));
     }
@@ -286,7 +291,7 @@ fn where_it_can_trap(case: Case) -> Case {
 
 /// Where nothing is moved, nothing traps again.
 fn control() -> Result<Outcome, Problem> {
-    let recorded = run("hot64", 50, &[], Some("protect"))?;
+    let recorded = run("hot64", 50, &[], Some("protect"), false)?;
     let found = Found::in_trace(&recorded)?;
     let line = format!("trapped {} of {} demands", found.trapped, found.demanded);
     if found.demanded > 0 && found.trapped * 10 < found.demanded {
