@@ -276,6 +276,67 @@ TEST(failing_store_without_poison, read_raises_sigsegv_until_retry) {
     EXPECT_EQ(word(*f.space, bad), bad + 1000);
 }
 
+/// Its reads wait at a gate.
+struct gated_store {
+    struct gate {
+        std::atomic<bool> closed{false};
+        std::atomic<int> waiting{0};
+    };
+    pager::sparse_store inner;
+    std::shared_ptr<gate> at_gate;
+
+    pager::io_result read(pager::store_offset at, std::span<std::byte> in) noexcept {
+        if (at_gate->closed) {
+            ++at_gate->waiting;
+            at_gate->closed.wait(true);
+            --at_gate->waiting;
+        }
+        return inner.read(at, in);
+    }
+    pager::io_result write(pager::store_offset at, std::span<const std::byte> out) noexcept {
+        return inner.write(at, out);
+    }
+    int sync() noexcept { return 0; }
+};
+
+// All of local memory is on its way in and arrives while one more thread looks for a page that may leave: in a space so
+// large that it has passed them by then in one of ten rounds.
+TEST(full_of_pages_on_their_way, one_more_waits_for_them) {
+    constexpr std::size_t many = 4096 * pager::detail::block_pages;
+    constexpr std::size_t last = many - pager::detail::block_pages;
+    pager::options o;
+    o.local = {pager::least_pages.value * page};
+    o.batch = {1};
+    auto gate = std::make_shared<gated_store::gate>();
+    pager::paged_space space({many * page}, pager::any_store(gated_store{pager::sparse_store({many * page}), gate}), o);
+    const auto touch = [&](std::size_t p) { (void)*static_cast<volatile std::uint64_t*>(&word(space, last + p)); };
+    for (unsigned round = 0; round < 100; ++round) {
+        space.page_out();
+        EXPECT_EQ(space.read_statistics().resident_pages, 0u);
+        gate->closed = true;
+        std::vector<std::thread> threads;
+        for (std::size_t p = 0; p < pager::least_pages.value; ++p) {
+            threads.emplace_back(touch, p);
+        }
+        while (gate->waiting != static_cast<int>(pager::least_pages.value)) {
+            std::this_thread::yield();
+        }
+        const std::uint64_t faults = space.read_statistics().faults;
+        threads.emplace_back(touch, pager::least_pages.value);
+        while (space.read_statistics().faults == faults) {
+            std::this_thread::yield();
+        }
+        for (unsigned i = 0; i < round * 10; ++i) {
+            std::this_thread::yield();
+        }
+        gate->closed = false;
+        gate->closed.notify_all();
+        for (std::thread& t : threads) {
+            t.join();
+        }
+    }
+}
+
 TEST(failing_store_by_default, ends_the_process) {
     ::fflush(nullptr);
     const pid_t child = ::fork();

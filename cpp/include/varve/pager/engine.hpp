@@ -205,13 +205,14 @@ public:
 
     /// Takes out everything that may leave. 0 or an errno value.
     int page_out() noexcept {
+        standstill nothing(table_, 0);
         for (std::size_t left = table_.used(); left != 0;) {
             const eviction result = outgoing_.evict(most_victims);
             if (result.failed != 0) {
                 return EIO;
             }
             if (result.gone == 0) {
-                if (table_.count_busy() == 0) {
+                if (nothing.lasts()) {
                     break;
                 }
                 // A page is there for its reader a moment before the thread that fetched it is done with it.
@@ -292,8 +293,8 @@ public:
             b.resident &= ~mask;
             b.dirty &= ~mask;
             b.ghost &= ~mask;
-            residency::settle(b, mask, hold);
             table_.give_back(freed);
+            residency::settle(b, mask, hold);
             page += here;
         }
         return error;
@@ -431,10 +432,10 @@ private:
                 back += table_.arrived(b, bit, bit, !options_.track_writes);
             } else {
                 ++failed;
+                table_.give_back(1);
             }
             residency::settle(b, bit, hold);
         }
-        table_.give_back(failed);
         counters_.add(counted::read_failures, failed);
         counters_.add(counted::prefetched, pages.size() - failed);
         counters_.add(counted::refaults, back);
@@ -483,13 +484,13 @@ private:
 
     /// Reserves room for the `n` pages that the caller has claimed. False if nothing can leave.
     bool make_room(std::size_t n) noexcept {
-        while (!table_.reserve(n)) {
+        for (standstill nothing(table_, n); !table_.reserve(n);) {
             const eviction result = outgoing_.evict(std::max(n, batch()));
             if (result.gone != 0) {
                 continue;
             }
             // Who wants several pages holds several that others may be waiting for in the same way.
-            if (result.failed != 0 || n > 1 || table_.count_busy() <= n) {
+            if (result.failed != 0 || n > 1 || nothing.lasts()) {
                 return false;
             }
             // What others are moving in or out can leave when they are done.

@@ -172,7 +172,6 @@ private:
             result.gone += depart(table_, out[i], out[i].pages & ~kept[i], between[i]);
             result.failed += static_cast<std::size_t>(std::popcount(kept[i]));
         }
-        table_.give_back(result.gone);
         counters_.add(counted::evictions, result.gone);
         return result;
     }

@@ -178,14 +178,20 @@ public:
         b.epoch.notify_all();
     }
 
-    /// Pages that somebody is moving now. Goes over all blocks: for when there is nothing else to do.
-    [[nodiscard]] std::size_t count_busy() noexcept {
-        std::size_t n = 0;
+    /// The pages that are on their way now, and how often such a way has ended until now.
+    struct movement {
+        std::size_t busy = 0;
+        std::uint64_t ended = 0;
+    };
+    /// Goes over all blocks, one after the other: for when there is nothing else to do.
+    [[nodiscard]] movement look_for_movement() noexcept {
+        movement m;
         for (std::size_t i = 0; i < count_; ++i) {
             const holding hold(blocks_[i]);
-            n += static_cast<std::size_t>(std::popcount(blocks_[i].busy));
+            m.busy += static_cast<std::size_t>(std::popcount(blocks_[i].busy));
+            m.ended += blocks_[i].epoch.load(std::memory_order_relaxed);
         }
-        return n;
+        return m;
     }
 
     /// Moves the hand until it has at least `goal` pages, or nothing more is to be had. Returns how many entries of
@@ -260,15 +266,38 @@ private:
     bool stay_ = false;
 };
 
-/// Ends an eviction in the masks: `gone` left, the rest of `v` stays. Returns how many left.
+/// Says when nothing can leave: the hand finds no page also where all that could leave are on their way for a moment.
+class standstill {
+public:
+    /// The caller itself keeps `own` pages busy.
+    standstill(residency& table, std::size_t own) noexcept : table_(table), own_(own) {}
+
+    /// Whether no page but the caller's was busy at any moment since the call before. The first one says no.
+    [[nodiscard]] bool lasts() noexcept {
+        const residency::movement now = table_.look_for_movement();
+        const bool still = before_.busy <= own_ && now.busy <= own_ && now.ended == before_.ended;
+        before_ = now;
+        return still;
+    }
+
+private:
+    residency& table_;
+    std::size_t own_;
+    residency::movement before_{~std::size_t{0}, 0};  ///< at first as if all moved
+};
+
+/// Ends an eviction in the masks: `gone` left and their room is free, the rest of `v` stays. Returns how many left.
 inline std::size_t depart(residency& table, const victims& v, std::uint64_t gone, std::uint64_t also_busy) noexcept {
     block& b = table.block_at(v.block);
     holding hold(b);
     b.resident &= ~gone;
     b.dirty &= ~gone;
     b.ghost |= gone;
+    const auto left = static_cast<std::size_t>(std::popcount(gone));
+    // Before the pages cease to be busy: room is in a page or free, unless something is busy.
+    table.give_back(left);
     residency::settle(b, v.pages | also_busy, hold);
-    return static_cast<std::size_t>(std::popcount(gone));
+    return left;
 }
 
 }  // namespace detail

@@ -182,7 +182,6 @@ private:
         for (std::size_t i = 0; i < count; ++i) {
             counters_.add(detail::counted::page_writes, static_cast<std::size_t>(std::popcount(taken[i].dirty)));
             const std::size_t gone = detail::depart(table_, taken[i], taken[i].pages, 0);
-            table_.give_back(gone);
             counters_.add(detail::counted::evictions, gone);
             all_gone += gone;
         }
