@@ -178,6 +178,24 @@ TEST_P(failing_store, a_page_that_cannot_be_prefetched_does_not_stop_the_others)
     EXPECT_EQ(f.space->read_statistics().read_failures, 2u);
 }
 
+TEST_P(failing_store, a_page_that_cannot_be_prefetched_does_not_stop_its_neighbours) {
+    fixture f(GetParam());
+    f.space->page_out();
+    constexpr std::size_t first = 20;
+    for (const std::size_t bad : {first, first + 3, first + 7}) {
+        f.how->only_offset = bad * page;
+        f.how->reads_fail = true;
+        EXPECT_FALSE(f.space->prefetch(page_index{first}, {8}));
+        for (std::size_t p = first; p < first + 8; ++p) {
+            EXPECT_EQ(test::present_pages(f.space->base() + p * page, page), p == bad ? 0u : 1u) << p;
+        }
+        f.how->reads_fail = false;
+        EXPECT_TRUE(f.space->prefetch(page_index{first}, {8}));
+        EXPECT_EQ(word(*f.space, bad), bad + 1000);
+        f.space->page_out();
+    }
+}
+
 TEST_P(failing_store, a_stall_holds_up_only_those_who_want_the_page) {
     fixture f(GetParam());
     const std::size_t slow = f.absent_page();

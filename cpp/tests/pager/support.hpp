@@ -60,8 +60,9 @@ struct misbehaviour {
     std::atomic<std::uint64_t> only_offset{~std::uint64_t{0}};     ///< if set, only this page misbehaves
     std::atomic<std::uint64_t> stalled_offset{~std::uint64_t{0}};  ///< its read waits until this changes
     std::atomic<int> stalled_now{0};
-    [[nodiscard]] bool concerns(pager::store_offset at) const {
-        return only_offset.load() == ~std::uint64_t{0} || only_offset.load() == to_number(at);
+    [[nodiscard]] bool concerns(pager::store_offset at, std::size_t bytes) const {
+        const std::uint64_t only = only_offset.load();
+        return only == ~std::uint64_t{0} || only - to_number(at) < bytes;
     }
 };
 
@@ -74,17 +75,17 @@ public:
             how_->stalled_offset.wait(to_number(at));
             how_->stalled_now.fetch_sub(1);
         }
-        if (how_->concerns(at) && how_->reads_fail) {
+        if (how_->concerns(at, in.size()) && how_->reads_fail) {
             return {0, EIO};
         }
         const pager::io_result r = inner_.read(at, in);
-        return how_->concerns(at) && how_->reads_short ? pager::io_result{r.bytes / 2, 0} : r;
+        return how_->concerns(at, in.size()) && how_->reads_short ? pager::io_result{r.bytes / 2, 0} : r;
     }
     pager::io_result write(pager::store_offset at, std::span<const std::byte> out) noexcept {
-        if (how_->concerns(at) && how_->writes_fail) {
+        if (how_->concerns(at, out.size()) && how_->writes_fail) {
             return {0, ENOSPC};
         }
-        if (how_->concerns(at) && how_->writes_short) {
+        if (how_->concerns(at, out.size()) && how_->writes_short) {
             // Half of it arrives, and it says so.
             return inner_.write(at, out.first(out.size() / 2));
         }

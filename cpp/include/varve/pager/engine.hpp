@@ -114,8 +114,9 @@ public:
             }
             const std::size_t length = table_.claim_run(b, page, std::min(most_together_, first + count - page));
             hold.release();
-            all = fill(page, length, access::read, 0) && all;
-            page += length;
+            const std::size_t there = fill(page, length, access::read, 0);
+            all = all && there != 0;
+            page += std::max<std::size_t>(there, 1);
         }
         return all;
     }
@@ -329,7 +330,7 @@ private:
                 const std::size_t length =
                     table_.claim_run(b, page, std::min(1 + table_.ahead(b, page, options_.prefetch), pages_ - page));
                 hold.release();
-                return fill(page, length, kind, 1);
+                return fill(page, length, kind, 1) != 0;
             }
             if (kind == access::read) {
                 // Another thread was faster.
@@ -366,27 +367,28 @@ private:
         residency::settle(b, span_mask(page % block_pages, length), hold);
     }
 
-    /// Fetches a claimed run; the first `asked` pages of it were asked for. Ends the claim.
-    bool fill(std::size_t page, std::size_t length, access kind, std::size_t asked) noexcept {
+    /// Fetches a claimed run; the first `asked` pages of it, 0 or 1, were asked for. Ends the claim. Returns how many
+    /// are there: all, the first one where the others could not be had with it, or 0 if that one failed.
+    std::size_t fill(std::size_t page, std::size_t length, access kind, std::size_t asked) noexcept {
         if (!make_room(length)) {
             if (length > 1) {
                 // What nobody asked for is not worth failing for.
-                const std::size_t kept = std::max<std::size_t>(asked, 1);
-                abandon(page + kept, length - kept);
-                return fill(page, kept, kind, asked);
+                abandon(page + 1, length - 1);
+                return fill(page, 1, kind, asked);
             }
-            return give_up(page, asked != 0);
+            give_up(page, asked != 0);
+            return 0;
         }
         const bool writable = kind == access::write || !options_.track_writes;
         if (!incoming_.map(page, length, writable ? (options_.track_writes ? std::size_t{1} : length) : 0)) {
             table_.give_back(length);
             if (length > 1) {
-                const std::size_t kept = std::max<std::size_t>(asked, 1);
-                abandon(page + kept, length - kept);
-                return fill(page, kept, kind, asked);
+                abandon(page + 1, length - 1);
+                return fill(page, 1, kind, asked);
             }
             counters_.add(counted::read_failures);
-            return give_up(page, asked != 0);
+            give_up(page, asked != 0);
+            return 0;
         }
         if (length > asked) {
             counters_.add(counted::prefetched, length - asked);
@@ -404,7 +406,7 @@ private:
         if (options_.evictor && table_.used() * 100 > table_.budget() * options_.high.value) {
             call_evictor();
         }
-        return true;
+        return length;
     }
 
     /// Fetches claimed pages, which are in order, and ends the claims.
@@ -446,7 +448,7 @@ private:
     }
 
     /// A fetch failed: who waits for the page shall know.
-    bool give_up(std::size_t page, bool asked) noexcept {
+    void give_up(std::size_t page, bool asked) noexcept {
         if (asked && options_.path == fault_path::handlers) {
             if (!faults_.able().has(kernel::feature_poison) || faults_.poison(extent_of(page)) != 0) {
                 kernel::memory::forbid(extent_of(page), true);
@@ -455,7 +457,6 @@ private:
             }
         }
         abandon(page, 1);
-        return false;
     }
 
     /// Takes back what `give_up` did to a page, if it is still absent.
