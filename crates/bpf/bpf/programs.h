@@ -16,22 +16,47 @@ static __always_inline u32 is_static(struct task_struct *task, struct mm_struct 
 	       (r.ip >= BPF_CORE_READ(mm, start_code) && r.ip < BPF_CORE_READ(mm, end_code));
 }
 
+struct variables {
+	char *text;
+	u64 at, end, value;
+	u32 unreadable;
+};
+
+/* The loops of this file are bpf_loop's: the verifier looks at their bodies once, where it took 30 ms to unroll them */
+static long variable_step(u32 i, struct variables *v)
+{
+	char *text = v->text;
+	long bytes;
+
+	if (v->at >= v->end)
+		return 1;
+	bytes = bpf_probe_read_user_str(text, ARGUMENT_BYTES, (void *)v->at);
+	if (bytes <= 0) {
+		v->unreadable = 1;
+		return 1;
+	}
+	if (*(u64 *)text == LD_PRELO && text[8] == 'A' && text[9] == 'D' && text[10] == '=') {
+		v->value = v->at + 11;
+		return 1;
+	}
+	/* Of a longer one this is a part, and the zero byte behind it is not there */
+	v->at += bytes < ARGUMENT_BYTES ? bytes : ARGUMENT_BYTES - 1;
+	return 0;
+}
+
 /* Looks for LD_PRELOAD among the variables; where its value is, 1: it is not among them, 0: there are too many */
 static __always_inline u64 find_preload(char *text, struct mm_struct *mm)
 {
-	u64 at = BPF_CORE_READ(mm, env_start), end = BPF_CORE_READ(mm, env_end);
+	struct variables v = {
+		.text = text,
+		.at = BPF_CORE_READ(mm, env_start),
+		.end = BPF_CORE_READ(mm, env_end),
+	};
 
-	for (int i = 0; i < MAX_VARIABLES && at < end; i++) {
-		long bytes = bpf_probe_read_user_str(text, ARGUMENT_BYTES, (void *)at);
-
-		if (bytes <= 0)
-			return 0;
-		if (*(u64 *)text == LD_PRELO && text[8] == 'A' && text[9] == 'D' && text[10] == '=')
-			return at + 11;
-		/* Of a longer one this is a part, and the zero byte behind it is not there */
-		at += bytes < ARGUMENT_BYTES ? bytes : ARGUMENT_BYTES - 1;
-	}
-	return at >= end;
+	bpf_loop(MAX_VARIABLES, variable_step, &v, 0);
+	if (v.value)
+		return v.value;
+	return !v.unreadable && v.at >= v.end;
 }
 
 /* What it was given, and whether it will load our library */
@@ -71,6 +96,48 @@ static __always_inline void describe_program(struct rec_exec *rec, struct task_s
 
 #define MAX_FOLDERS 24
 
+struct folders {
+	char *text;
+	struct dentry *root, *at;
+	struct vfsmount *root_mount, *mount;
+	u32 used, whole;
+};
+
+static long folder_step(u32 i, struct folders *f)
+{
+	struct dentry *at = f->at, *above = BPF_CORE_READ(at, d_parent);
+	struct vfsmount *mount = f->mount;
+	u64 used = f->used;
+	long bytes;
+
+	if (at == f->root && mount == f->root_mount) {
+		f->whole = 1;
+		return 1;
+	}
+	if (at == BPF_CORE_READ(mount, mnt_root)) {
+		struct mount *whole = (void *)((u64)mount - bpf_core_field_offset(struct mount, mnt));
+		struct mount *below = BPF_CORE_READ(whole, mnt_parent);
+
+		if (below == whole)
+			return 1;
+		f->at = BPF_CORE_READ(whole, mnt_mountpoint);
+		f->mount = (void *)((u64)below + bpf_core_field_offset(struct mount, mnt));
+		return 0;
+	}
+	if (at == above)
+		return 1;
+	/* A number that the verifier sees to fit */
+	barrier_var(used);
+	if (used >= FILE_BYTES - NAME_BYTES)
+		return 1;
+	bytes = bpf_probe_read_kernel_str(f->text + used, NAME_BYTES, BPF_CORE_READ(at, d_name.name));
+	if (bytes <= 0 || bytes == NAME_BYTES)
+		return 1;
+	f->used = used + bytes;
+	f->at = above;
+	return 0;
+}
+
 /*
  * Writes the names of the file that runs and of its folders, the innermost first and each with a zero byte behind it, as
  * they are below the process's root. Returns their bytes; 0 where the path is long, or leads to no root as that of a
@@ -78,41 +145,17 @@ static __always_inline void describe_program(struct rec_exec *rec, struct task_s
  */
 static __always_inline u32 name_file(char *text, struct task_struct *task)
 {
-	struct dentry *root = BPF_CORE_READ(task, fs, root.dentry);
-	struct vfsmount *root_mount = BPF_CORE_READ(task, fs, root.mnt);
-	struct dentry *at = BPF_CORE_READ(task, mm, exe_file, f_path.dentry);
-	struct vfsmount *mount = BPF_CORE_READ(task, mm, exe_file, f_path.mnt);
-	u32 used = 0;
+	struct dentry *file = BPF_CORE_READ(task, mm, exe_file, f_path.dentry);
+	struct folders f = {
+		.text = text,
+		.root = BPF_CORE_READ(task, fs, root.dentry),
+		.root_mount = BPF_CORE_READ(task, fs, root.mnt),
+		.at = file,
+		.mount = BPF_CORE_READ(task, mm, exe_file, f_path.mnt),
+	};
 
-	if (!BPF_CORE_READ(at, d_hash.pprev))
+	if (!BPF_CORE_READ(file, d_hash.pprev))
 		return 0;
-	for (int i = 0; i < MAX_FOLDERS; i++) {
-		struct dentry *above = BPF_CORE_READ(at, d_parent);
-		long bytes;
-
-		if (at == root && mount == root_mount)
-			return used;
-		if (at == BPF_CORE_READ(mount, mnt_root)) {
-			struct mount *whole = (void *)((u64)mount - bpf_core_field_offset(struct mount, mnt));
-			struct mount *below = BPF_CORE_READ(whole, mnt_parent);
-
-			if (below == whole)
-				return 0;
-			at = BPF_CORE_READ(whole, mnt_mountpoint);
-			mount = (void *)((u64)below + bpf_core_field_offset(struct mount, mnt));
-			continue;
-		}
-		if (at == above)
-			return 0;
-		/* A number that the verifier sees to fit */
-		barrier_var(used);
-		if (used >= FILE_BYTES - NAME_BYTES)
-			return 0;
-		bytes = bpf_probe_read_kernel_str(text + used, NAME_BYTES, BPF_CORE_READ(at, d_name.name));
-		if (bytes <= 0 || bytes == NAME_BYTES)
-			return 0;
-		used += bytes;
-		at = above;
-	}
-	return 0;
+	bpf_loop(MAX_FOLDERS, folder_step, &f, 0);
+	return f.whole ? f.used : 0;
 }
