@@ -1,7 +1,7 @@
-//! The four BPF system calls that are made while recording
+//! BPF system calls that are made without libbpf's objects
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::abi::Plain;
 
@@ -70,6 +70,40 @@ pub(crate) fn run<C: Plain>(program: BorrowedFd<'_>, context: &mut C) -> io::Res
     };
     // SAFETY: the context is writable and of the stated size; the kernel copies it back into it
     check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })
+}
+
+/// Whether the kernel permits no program on any of its functions: it says so before it looks at the program or for the
+/// function
+pub(crate) fn forbids_programs_on_functions() -> bool {
+    // r0 = 0; exit
+    let code = [(0xb7, 0), (0x95, 0)].map(|(code, imm)| libbpf_sys::bpf_insn {
+        code,
+        imm,
+        ..Default::default()
+    });
+    let options = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
+        expected_attach_type: libbpf_sys::BPF_TRACE_FEXIT,
+        // Of a type that is no function
+        attach_btf_id: 1,
+        ..Default::default()
+    };
+    // SAFETY: the strings, the instructions and the options live until the call returns
+    let result = unsafe {
+        libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_TRACING,
+            std::ptr::null(),
+            c"GPL".as_ptr(),
+            code.as_ptr(),
+            code.len() as libbpf_sys::size_t,
+            std::ptr::from_ref(&options).cast_mut(),
+        )
+    };
+    if result >= 0 {
+        // SAFETY: the descriptor is new and nobody else's
+        drop(unsafe { OwnedFd::from_raw_fd(result) });
+    }
+    result == -libc::EPERM
 }
 
 /// How often the kernel skipped a program because it was running already
