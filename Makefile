@@ -87,11 +87,15 @@ $(PYTHON)/ready: python/pyproject.toml
 python-check: $(PYTHON)/ready
 	cd python && ../$(PYTHON)/bin/ruff check -q . && ../$(PYTHON)/bin/ruff format -q --check . && ../$(PYTHON)/bin/mypy
 
+# Spark's come first: they take as long as all the others, beside which they run.
+SPARK_TESTS := tests/test_fleet_spark.py
+PYTHON_TESTS := $(SPARK_TESTS) $(filter-out $(SPARK_TESTS),$(patsubst python/%,%,$(wildcard python/tests/test_*.py)))
 test-python: build $(PYTHON)/ready
 	rm -rf $(PYTHON)/dist
 	$(PYTHON)/bin/pip wheel -q --disable-pip-version-check --no-deps -w $(PYTHON)/dist ./python
 	$(PYTHON)/bin/pip install -q --disable-pip-version-check --no-deps --force-reinstall $(PYTHON)/dist/*.whl
-	cd python && VARVE=$(CURDIR)/$(BIN)/varve ../$(PYTHON)/bin/python -m pytest -q -p no:cacheprovider --junitxml=$(CURDIR)/target/test/python.xml $(TESTS) tests
+	cd python && VARVE=$(CURDIR)/$(BIN)/varve ../$(PYTHON)/bin/python -m pytest -q -p no:cacheprovider -n 2 --dist loadfile --no-loadscope-reorder \
+		--junitxml=$(CURDIR)/target/test/python.xml $(TESTS) $(PYTHON_TESTS)
 
 # The C++ library: everything under the address and undefined-behaviour sanitizers.
 CPP_BUILD ?= target/cpp
@@ -103,7 +107,7 @@ build-cpp:
 	cmake --build $(CPP_BUILD)/asan
 
 test-cpp: build-cpp
-	ctest --test-dir $(CPP_BUILD)/asan --output-on-failure --output-junit $(CURDIR)/target/test/cpp.xml
+	ctest --test-dir $(CPP_BUILD)/asan -j 2 --output-on-failure --output-junit $(CURDIR)/target/test/cpp.xml
 
 build-cpp-tsan:
 	scripts/setup cpp
@@ -113,7 +117,7 @@ build-cpp-tsan:
 test-cpp-tsan: build-cpp-tsan
 	$(CPP_BUILD)/tsan/tests/allocator_test
 	$(CPP_BUILD)/tsan/tests/concurrency_test
-	ctest --test-dir $(CPP_BUILD)/tsan -R '^pager\.' --output-on-failure --output-junit $(CURDIR)/target/test/cpp-tsan.xml
+	ctest --test-dir $(CPP_BUILD)/tsan -j 2 -R '^pager\.' --output-on-failure --output-junit $(CURDIR)/target/test/cpp-tsan.xml
 
 CPP_FUZZ_SECONDS ?= 60
 cpp-fuzz:
