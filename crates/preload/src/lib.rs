@@ -33,6 +33,7 @@ mod placing;
 mod process;
 mod real;
 mod roots;
+mod scope;
 mod sites;
 mod sys;
 mod thread;
@@ -64,6 +65,7 @@ extern "C" fn start() {
     // A panic would print. There should be none; if there is one, it is caught where it happens.
     std::panic::set_hook(Box::new(|_| {}));
     real::resolve();
+    scope::note_start();
     handler::note_statics();
     threads::announce_main();
     placing::begin();

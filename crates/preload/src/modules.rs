@@ -14,11 +14,18 @@ use crate::{real, unloading};
 /// The unwind tables are read where the dynamic loader put them.
 pub(crate) type Bytes = &'static [u8];
 
-/// Counts `dlclose`: what was known about modules before may no longer hold.
+/// Counts `dlclose`, before and after: what was known about modules before may no longer hold.
 static CLOSINGS: AtomicU32 = AtomicU32::new(0);
+/// How many threads are in `dlclose`.
+static CLOSING: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn epoch() -> u32 {
     CLOSINGS.load(Ordering::Acquire)
+}
+
+/// Whether a thread is closing a library.
+pub(crate) fn is_closing() -> bool {
+    CLOSING.load(Ordering::Acquire) != 0
 }
 
 /// Counts libraries that were unloaded, up to a number: another may lie there next.
@@ -339,9 +346,12 @@ unsafe fn tell_unloading(handle: *mut c_void) -> Option<u64> {
 unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
     // SAFETY: as the caller promises.
     let code = unsafe { tell_unloading(handle) };
+    CLOSING.fetch_add(1, Ordering::AcqRel);
+    CLOSINGS.fetch_add(1, Ordering::AcqRel);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real::get().dlclose(handle) };
     CLOSINGS.fetch_add(1, Ordering::AcqRel);
+    CLOSING.fetch_sub(1, Ordering::AcqRel);
     // Others may have it open still.
     if code.is_some_and(|code| find(code).is_none()) && unloaded() < MAX_UNLOADED {
         UNLOADED.fetch_add(1, Ordering::Relaxed);

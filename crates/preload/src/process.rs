@@ -25,6 +25,7 @@ use varve_preload_abi::{
     WRITES_VARIABLE,
 };
 
+use crate::operations::operators;
 use crate::thread::{Nesting, Thread};
 use crate::{ARENA, handler, inherited, operations, placing, sys, thread, threads, unwind, writes};
 
@@ -235,6 +236,7 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
     if is_plain_fork {
         ARENA.recover_after_fork();
         unwind::recover_after_fork();
+        operators::recover_after_fork();
     }
     let stale = (
         NonNull::new(RING_AT.load(Ordering::Relaxed)),

@@ -1,50 +1,176 @@
 //! `operator new` and `operator delete`.
 //!
-//! The next library's do the work, exceptions included: they pass through frames that have nothing to drop. A library that was loaded for itself
-//! alone has its operators out of this library's sight; those are looked up from where the caller sees them.
+//! The operators of the C++ library do the work, exceptions included: they pass through frames that have nothing to drop. A library
+//! that was loaded for itself alone has its C++ library out of sight of others: which operators it finds is known by module.
 
 use std::ffi::{CStr, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 use varve_preload_abi::AllocKind;
 use varve_preload_abi::operations::Operation;
 
 use super::is_off;
 use crate::heap::{allocate, entry, release};
-use crate::real;
+use crate::{modules, real, scope};
 
 type Pointer = *mut c_void;
 
-/// The next library's operator, or the one that the caller would call.
+/// The operators, by the names that compilers give them.
+const NAMES: [&CStr; 20] = [
+    c"_Znwm",
+    c"_ZnwmRKSt9nothrow_t",
+    c"_ZnwmSt11align_val_t",
+    c"_ZnwmSt11align_val_tRKSt9nothrow_t",
+    c"_Znam",
+    c"_ZnamRKSt9nothrow_t",
+    c"_ZnamSt11align_val_t",
+    c"_ZnamSt11align_val_tRKSt9nothrow_t",
+    c"_ZdlPv",
+    c"_ZdlPvm",
+    c"_ZdlPvRKSt9nothrow_t",
+    c"_ZdlPvSt11align_val_t",
+    c"_ZdlPvmSt11align_val_t",
+    c"_ZdlPvSt11align_val_tRKSt9nothrow_t",
+    c"_ZdaPv",
+    c"_ZdaPvm",
+    c"_ZdaPvRKSt9nothrow_t",
+    c"_ZdaPvSt11align_val_t",
+    c"_ZdaPvmSt11align_val_t",
+    c"_ZdaPvSt11align_val_tRKSt9nothrow_t",
+];
+
+/// The operators of what was loaded with the program, which all callers find; null where there is none, or not known yet.
+static FOR_ALL: [AtomicPtr<c_void>; NAMES.len()] =
+    [const { AtomicPtr::new(null_mut()) }; NAMES.len()];
+
+/// What the code of one module finds. Written by one thread at a time; who reads it while it is written sees an odd version,
+/// or another one afterwards.
+struct Known {
+    version: AtomicU32,
+    /// Of [`modules::epoch`]: after that the module may be another.
+    epoch: AtomicU32,
+    start: AtomicU64,
+    end: AtomicU64,
+    operators: [AtomicPtr<c_void>; NAMES.len()],
+}
+
+const KNOWN: usize = 256;
+static MODULES: [Known; KNOWN] = [const {
+    Known {
+        version: AtomicU32::new(0),
+        epoch: AtomicU32::new(0),
+        start: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+        operators: [const { AtomicPtr::new(null_mut()) }; NAMES.len()],
+    }
+}; KNOWN];
+/// How many of them are used, and where the next one goes when all are.
+static USED: AtomicUsize = AtomicUsize::new(0);
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
+
+/// The operator that code at an address would call; null where it finds none.
+#[inline]
+fn operator(which: usize, site: u64) -> *mut c_void {
+    let for_all = FOR_ALL[which].load(Ordering::Relaxed);
+    if !for_all.is_null() {
+        return for_all;
+    }
+    operator_of_module(which, site)
+}
+
+fn operator_of_module(which: usize, site: u64) -> *mut c_void {
+    /// The module of the last call of a thread: most calls of one operator come from one module.
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    let epoch = modules::epoch();
+    let last = LAST.load(Ordering::Relaxed);
+    if let Some(found) = MODULES[last].read(epoch, site, which) {
+        return found;
+    }
+    let used = USED.load(Ordering::Acquire);
+    for (index, module) in MODULES[..used].iter().enumerate() {
+        if let Some(found) = module.read(epoch, site, which) {
+            LAST.store(index, Ordering::Relaxed);
+            return found;
+        }
+    }
+    look_up(which, site, epoch)
+}
+
+impl Known {
+    fn read(&self, epoch: u32, site: u64, which: usize) -> Option<*mut c_void> {
+        let version = self.version.load(Ordering::Acquire);
+        let is_it = self.epoch.load(Ordering::Relaxed) == epoch
+            && (self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed))
+                .contains(&site);
+        if !is_it || version & 1 != 0 {
+            return None;
+        }
+        let found = self.operators[which].load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        (self.version.load(Ordering::Relaxed) == version).then_some(found)
+    }
+
+    /// Only one thread at a time calls this.
+    fn write(&self, epoch: u32, findings: &scope::Findings) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version
+            .store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.epoch.store(epoch, Ordering::Relaxed);
+        self.start.store(findings.module.start, Ordering::Relaxed);
+        self.end.store(findings.module.end, Ordering::Relaxed);
+        for (place, definition) in self.operators.iter().zip(&findings.definitions) {
+            place.store(definition.function, Ordering::Relaxed);
+        }
+        self.version
+            .store(version.wrapping_add(2), Ordering::Release);
+    }
+}
+
 #[cold]
-fn find(place: &AtomicPtr<c_void>, name: &CStr, site: u64) -> *mut c_void {
-    real::keeping_errno(|| {
-        // SAFETY: a C string; null is a valid answer.
-        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        if !next.is_null() {
-            place.store(next, Ordering::Relaxed);
-            return next;
+fn look_up(which: usize, site: u64, epoch: u32) -> *mut c_void {
+    let findings = scope::look_up(site, &NAMES);
+    for (place, definition) in FOR_ALL.iter().zip(&findings.definitions) {
+        if definition.for_all {
+            place.store(definition.function, Ordering::Relaxed);
         }
-        // SAFETY: zeroes are a valid struct of pointers.
-        let mut caller: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: an address of code, and a struct that lives here.
-        if unsafe { libc::dladdr(site as *const c_void, &raw mut caller) } == 0 {
-            return null_mut();
-        }
-        // SAFETY: the loader's own name of a file that is loaded; the handle is given back, and the file stays as its code called this.
-        unsafe {
-            let flags = libc::RTLD_NOLOAD | libc::RTLD_LAZY;
-            let handle = libc::dlopen(caller.dli_fname, flags);
-            if handle.is_null() {
-                return null_mut();
+    }
+    // While a library is closed nothing is kept: what lies there may be gone before the epoch says so.
+    let is_certain = !findings.module.is_empty() && !modules::is_closing();
+    if is_certain && !IS_WRITTEN.swap(true, Ordering::Acquire) {
+        let used = USED.load(Ordering::Relaxed);
+        let old = |module: &&Known| module.epoch.load(Ordering::Relaxed) != epoch;
+        match MODULES[..used].iter().find(old) {
+            Some(module) => module.write(epoch, &findings),
+            None if used < KNOWN => {
+                MODULES[used].write(epoch, &findings);
+                USED.store(used + 1, Ordering::Release);
             }
-            let found = libc::dlsym(handle, name.as_ptr());
-            libc::dlclose(handle);
-            found
+            None => {
+                let next = NEXT.fetch_add(1, Ordering::Relaxed) % KNOWN;
+                MODULES[next].write(epoch, &findings);
+            }
         }
-    })
+        IS_WRITTEN.store(false, Ordering::Release);
+    }
+    findings.definitions[which].function
+}
+
+/// In a forked child: a thread that does not exist here may have been writing.
+pub(crate) fn recover_after_fork() {
+    if IS_WRITTEN.swap(false, Ordering::AcqRel) {
+        for module in &MODULES {
+            if module.version.load(Ordering::Relaxed) & 1 != 0 {
+                module.end.store(0, Ordering::Relaxed);
+                module.version.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
 }
 
 macro_rules! news {
@@ -53,12 +179,8 @@ macro_rules! news {
             /// # Safety
             /// As for the operator of this name.
             unsafe extern "C-unwind" fn $counted(bytes: usize, $($argument: usize,)* site: u64, stack: u64) -> Pointer {
-                static PLACE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-                let name = const { c_name(concat!(stringify!($name), "\0")) };
-                let mut next = PLACE.load(Ordering::Relaxed);
-                if next.is_null() {
-                    next = find(&PLACE, name, site);
-                }
+                const WHICH: usize = which(concat!(stringify!($name), "\0"));
+                let next = operator(WHICH, site);
                 let real = move || {
                     if next.is_null() {
                         // SAFETY: an ordinary allocation; nobody is there to throw.
@@ -88,12 +210,8 @@ macro_rules! deletes {
             /// # Safety
             /// As for the operator of this name.
             unsafe extern "C-unwind" fn $counted(object: Pointer, $($argument: usize,)* site: u64, stack: u64) {
-                static PLACE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-                let name = const { c_name(concat!(stringify!($name), "\0")) };
-                let mut next = PLACE.load(Ordering::Relaxed);
-                if next.is_null() {
-                    next = find(&PLACE, name, site);
-                }
+                const WHICH: usize = which(concat!(stringify!($name), "\0"));
+                let next = operator(WHICH, site);
                 let call = (Operation::$operation, site, stack);
                 release(call, object, move || {
                     if next.is_null() {
@@ -112,12 +230,29 @@ macro_rules! deletes {
     };
 }
 
-/// A name as a C string.
-const fn c_name(name: &str) -> &CStr {
-    match CStr::from_bytes_with_nul(name.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => c"",
+/// The number of a name.
+const fn which(name: &str) -> usize {
+    let mut which = 0;
+    loop {
+        if is_same(NAMES[which].to_bytes_with_nul(), name.as_bytes()) {
+            return which;
+        }
+        which += 1;
     }
+}
+
+const fn is_same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut at = 0;
+    while at < a.len() {
+        if a[at] != b[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
 }
 
 news! {

@@ -9,3 +9,4 @@
 mod common;
 mod events;
 mod faults;
+mod operators;
