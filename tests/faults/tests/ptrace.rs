@@ -39,9 +39,11 @@ impl Server {
 fn attach(stage: &Stage, pid: u32) -> Running {
     let pid = pid.to_string();
     let options: Vec<&str> = OPTIONS.into_iter().chain(["-p", &pid]).collect();
-    let recorder = stage.start(stage.record::<&str>(&options, &[]));
+    let mut recorder = stage.start(stage.record::<&str>(&options, &[]));
     let parts = stage.path("trace.varve/parts/intervals-000000.parquet");
-    assert!(patiently(|| parts.exists()), "{}", recorder.messages());
+    let is_at_work = patiently(|| parts.exists() || recorder.has_ended());
+    let has_ended = recorder.has_ended();
+    assert!(is_at_work && !has_ended, "{}", recorder.messages());
     recorder
 }
 

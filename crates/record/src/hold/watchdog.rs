@@ -31,8 +31,9 @@ use crate::RecordError;
 
 /// How long the recorder waits for the watchdog's end.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long one may take to answer.
-const INTRODUCTION: Duration = Duration::from_secs(5);
+/// How long one may take to answer: a guard against one that somebody has stopped. One that ends is not waited for, as its end of
+/// the socket is closed then; one that lives may have to wait for its own code from a disk that others keep busy.
+const INTRODUCTION: Duration = Duration::from_secs(60);
 /// How often the recorder looks whether its watchdogs are there.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// The same where one could not be started.
@@ -82,6 +83,8 @@ impl Line {
             .process_group(0);
         // By that it knows that a recorder started it, not a person whom the program's file gave rights.
         let mut child = without_gain(&mut command).spawn().map_err(failed())?;
+        // With it goes this process's copy of the other end.
+        drop(command);
         let mut pid = Pid(child.id());
         if is_second {
             // It goes on in a process that is not this one's child, and says which.
