@@ -43,7 +43,12 @@ pub(crate) fn header_word(state: u64, kind: u8, detail: u8, words: usize) -> u64
     (state << 56) | (u64::from(detail) << 40) | (u64::from(kind) << 32) | (words as u64 * 8)
 }
 
-/// A record's first word, taken apart.
+/// The first word of a record that a thread has made room for and is writing.
+pub(crate) fn reserved_word(tid: u32, words: usize) -> u64 {
+    (RESERVED << 56) | ((words as u64 & 0xff_ffff) << 32) | u64::from(tid)
+}
+
+/// A record's first word, taken apart. Of one that is being written the size alone is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) state: u64,
@@ -54,8 +59,17 @@ pub(crate) struct Head {
 
 impl Head {
     pub(crate) fn parse(word: u64) -> Self {
+        let state = word >> 56;
+        if state == RESERVED {
+            return Head {
+                state,
+                kind: 0,
+                detail: 0,
+                bytes: (word >> 32) as usize % (1 << 24) * 8,
+            };
+        }
         Head {
-            state: word >> 56,
+            state,
             kind: (word >> 32) as u8,
             detail: (word >> 40) as u8,
             bytes: word as u32 as usize,

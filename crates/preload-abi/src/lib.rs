@@ -52,7 +52,7 @@ pub use traps::{
     DEVICE, ENDING, HELLO, MAX_WORDS, PLACES, PROTECT, PROTECTED, Protect, Protected, QUIT, READY,
     RESOLVED, SHARED_USER, THREADS, TRAPS_VARIABLE, WHO, is_chosen,
 };
-pub use writer::{Fullness, RingWriter};
+pub use writer::{Fullness, Reservation, RingWriter};
 
 /// The environment variable that names the folder in which the recorder listens. Must be an absolute path.
 pub const DIRECTORY_VARIABLE: &str = "VARVE_PRELOAD_DIR";

@@ -15,7 +15,7 @@ use crate::layout::{
     MAX_RECORD_WORDS, READER_ALIVE, READER_GONE, READER_NOT_YET, RESERVED, VERSION,
 };
 use crate::memory::Memory;
-use crate::record::{PAD, Record};
+use crate::record::{PAD, Record, VOID};
 use crate::writer::RingWriter;
 
 /// What the kernel calls the memory in lists of mappings.
@@ -236,7 +236,7 @@ impl RingReader {
             let Some(words) = self.words.get(at..at + count) else {
                 return (at, Some("a record reaches past the end"));
             };
-            if head.state == RESERVED {
+            if head.state == RESERVED || head.kind == VOID {
                 drained.unfinished += 1;
             } else if head.kind == PAD {
                 if count != to_end {

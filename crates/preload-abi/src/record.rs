@@ -208,6 +208,8 @@ pub enum Event<'a> {
 }
 
 pub(crate) const PAD: u8 = 0xff;
+/// Room that a thread made for a record and left.
+pub(crate) const VOID: u8 = 0xfe;
 const INIT: u8 = 1;
 const ALLOC: u8 = 2;
 const FREE: u8 = 3;

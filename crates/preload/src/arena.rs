@@ -4,8 +4,8 @@
 //! the program maps there afterwards.
 //!
 //! It serves few, long-lived objects (unwinder tables, start routines of threads), so simplicity
-//! wins over density. Nested slow paths never come here, so the spin lock cannot be waited for by
-//! the thread that holds it.
+//! wins over density. No signal reaches a thread that holds the spin lock, so that it is not waited for by
+//! that thread, nor kept by a handler that jumps away.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -68,17 +68,19 @@ impl Arena {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Inner) -> T) -> T {
-        while self
-            .locked
-            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
-            sys::yield_now();
-        }
-        // SAFETY: the lock is held.
-        let result = work(unsafe { &mut *self.inner.get() });
-        self.locked.store(false, Ordering::Release);
-        result
+        sys::without_signals(|| {
+            while self
+                .locked
+                .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+            {
+                sys::yield_now();
+            }
+            // SAFETY: the lock is held.
+            let result = work(unsafe { &mut *self.inner.get() });
+            self.locked.store(false, Ordering::Release);
+            result
+        })
     }
 }
 

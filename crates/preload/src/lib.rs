@@ -32,6 +32,7 @@ mod pages;
 mod placing;
 mod process;
 mod real;
+mod reservations;
 mod roots;
 mod scope;
 mod sites;

@@ -27,7 +27,10 @@ use varve_preload_abi::{
 
 use crate::operations::operators;
 use crate::thread::{Nesting, Thread};
-use crate::{ARENA, handler, inherited, operations, placing, sys, thread, threads, unwind, writes};
+use crate::{
+    ARENA, handler, inherited, operations, placing, reservations, sys, thread, threads, unwind,
+    writes,
+};
 
 /// State of the process's ring; wiped to zeroes in a forked child.
 struct State {
@@ -237,6 +240,7 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
         ARENA.recover_after_fork();
         unwind::recover_after_fork();
         operators::recover_after_fork();
+        reservations::recover_after_fork();
     }
     let stale = (
         NonNull::new(RING_AT.load(Ordering::Relaxed)),
@@ -339,7 +343,14 @@ pub(crate) fn emit(
         event,
     };
     let mut patience = Patience::default();
-    let written = ring.write(&record, time_ns, |fullness| patience.wait(fullness));
+    let mut write = || {
+        let wait = |fullness| patience.wait(fullness, ring);
+        ring.write(&record, time_ns, reservations::of(thread, ring), wait)
+    };
+    let written = match JUMPS.load(Ordering::Relaxed) {
+        true => sys::without_signals(write),
+        false => write(),
+    };
     if patience.since != 0 {
         ring.count_waited(sys::now_ns() - patience.since);
     }
@@ -347,6 +358,19 @@ pub(crate) fn emit(
         give_up();
     }
     written
+}
+
+/// A handler of the program has jumped out of a slow path: from now on no signal reaches a thread that writes a record. That
+/// costs two system calls a record, which most programs need not pay.
+static JUMPS: AtomicBool = AtomicBool::new(false);
+
+/// The thread has left a slow path by a jump.
+#[cold]
+pub(crate) fn recover_after_jump(thread: &Thread) {
+    JUMPS.store(true, Ordering::Relaxed);
+    if let Some(ring) = attached() {
+        reservations::give_up_own(thread, &ring);
+    }
 }
 
 /// The recorder is gone: from now on calls are only passed on.
@@ -376,7 +400,7 @@ static FIRST_WAITS: AtomicU32 = AtomicU32::new(0);
 
 impl Patience {
     #[cold]
-    fn wait(&mut self, fullness: Fullness) -> bool {
+    fn wait(&mut self, fullness: Fullness, ring: &RingWriter) -> bool {
         let now = sys::now_ns();
         if self.since == 0 {
             self.since = now;
@@ -392,7 +416,11 @@ impl Patience {
             Fullness::ReaderNotYet => MAX_FIRST_WAIT_NS,
             Fullness::ReaderGone => return false,
         };
-        if now - self.since >= longest || is_confined() {
+        if is_confined() {
+            return false;
+        }
+        reservations::give_up_for_others(ring);
+        if now - self.since >= longest {
             return false;
         }
         sys::sleep_ns(PAUSE_NS);

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
+
+use crate::process;
 
 /// Makes a system call; a negative result is an error number.
 pub(crate) use varve_preload_abi::system_call as call;
@@ -170,6 +172,67 @@ pub(crate) fn sleep_ns(nanoseconds: i64) {
             [&raw const time as usize, 0, 0, 0, 0, 0],
         )
     };
+}
+
+/// Whether the thread runs on its alternate signal stack.
+pub(crate) fn is_on_signal_stack() -> bool {
+    // SAFETY: all fields may be zero.
+    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes the struct, which lives here.
+    unsafe {
+        call(
+            libc::SYS_sigaltstack,
+            [0, &raw mut stack as usize, 0, 0, 0, 0],
+        )
+    };
+    stack.ss_flags & libc::SS_ONSTACK != 0
+}
+
+/// Whether a thread of this process is gone, as far as that may be asked for.
+pub(crate) fn is_gone(tid: u32) -> bool {
+    if process::is_confined() {
+        return false;
+    }
+    // SAFETY: signal 0 is sent to nobody.
+    let result = unsafe {
+        call(
+            libc::SYS_tgkill,
+            [process_id() as usize, tid as usize, 0, 0, 0, 0],
+        )
+    };
+    result == -(libc::ESRCH as isize)
+}
+
+/// Signals that a thread's own instruction raises: where they are blocked, they end the program.
+const FAULTS: [i32; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
+
+/// Runs something without any signal that comes from elsewhere: no handler finds it half done, nor leaves it so by a jump.
+pub(crate) fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    if process::is_confined() {
+        return work();
+    }
+    const BYTES: usize = 8;
+    let faults = FAULTS
+        .iter()
+        .fold(0u64, |set, number| set | 1 << (number - 1));
+    let (all, mut before) = (!faults, 0u64);
+    let change = |set: *const u64, old: *mut u64| {
+        let how = libc::SIG_SETMASK as usize;
+        let arguments = [how, set as usize, old as usize, BYTES, 0, 0];
+        // SAFETY: words that live for the call; the mask is of this thread alone.
+        unsafe { call(libc::SYS_rt_sigprocmask, arguments) }
+    };
+    change(&raw const all, &raw mut before);
+    let result = work();
+    change(&raw const before, null_mut());
+    result
 }
 
 pub(crate) fn yield_now() {

@@ -12,7 +12,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use varve_preload_abi::RingWriter;
 use varve_preload_abi::operations::Running;
 
-use crate::{process, sys};
+use crate::{process, sys, unwind};
 
 /// So much is counted in the ring at once.
 const SPENT_AT_ONCE_NS: u64 = 20_000;
@@ -32,9 +32,9 @@ global_asm!(
 /// What the library knows about the calling thread. Starts as zeroes.
 #[repr(C, align(64))]
 pub(crate) struct Thread {
-    /// How many of this library's slow paths are active on the thread: more than one means that a
+    /// Where the frame of the slow path lies that is active on the thread; 0: none is. One that begins meanwhile means that a
     /// signal handler, or a C library function called from here, came back in.
-    depth: Cell<u32>,
+    entry: Cell<u64>,
     tid: Cell<u32>,
     /// The generation of the process (see [`process::generation`]) that `tid` belongs to.
     tid_generation: Cell<u32>,
@@ -43,6 +43,10 @@ pub(crate) struct Thread {
     /// The bounds of the thread's stack; 0 while unknown.
     pub(crate) stack_low: Cell<u64>,
     pub(crate) stack_high: Cell<u64>,
+    /// The number of its reservation, plus one; 0: it has none yet.
+    pub(crate) reservation: Cell<u32>,
+    /// How many records it has written.
+    pub(crate) records: Cell<u32>,
     /// Nanoseconds spent on records that the ring does not count yet.
     spent: Cell<u64>,
     /// The allocator operation that runs.
@@ -122,18 +126,52 @@ impl Thread {
     /// Runs a slow path; tells it whether it is the only one active on this thread.
     #[inline]
     pub(crate) fn enter<T>(&self, work: impl FnOnce(Nesting) -> T) -> T {
-        let depth = self.depth.get();
-        self.depth.set(depth + 1);
+        let mark = Cell::new(0u64);
+        let place = &raw const mark as u64;
+        if self.entry.get() != 0 && !self.has_left(place) {
+            return work(Nesting::Nested);
+        }
+        // SAFETY: a word of this frame. It is read where it lies, if at all.
+        unsafe { mark.as_ptr().write_volatile(mark_at(place)) };
         compiler_fence(Ordering::SeqCst);
-        let result = work(if depth == 0 {
-            Nesting::Outermost
-        } else {
-            Nesting::Nested
-        });
+        self.entry.set(place);
         compiler_fence(Ordering::SeqCst);
-        self.depth.set(depth);
+        let result = work(Nesting::Outermost);
+        compiler_fence(Ordering::SeqCst);
+        self.entry.set(0);
+        std::hint::black_box(&mark);
         result
     }
+
+    /// Whether the thread has left the slow path that it was in, by a jump out of a signal handler, where another one begins
+    /// with its frame at `place`. What it held is given back.
+    #[cold]
+    fn has_left(&self, place: u64) -> bool {
+        let entry = self.entry.get();
+        let stack = self.stack_low.get()..self.stack_high.get();
+        // Of other stacks nobody knows in what order they are used.
+        if !stack.contains(&entry) || !stack.contains(&place) || process::is_confined() {
+            return false;
+        }
+        let has_left = if place < entry {
+            // SAFETY: in the thread's stack, above the stack pointer.
+            unsafe { (entry as *const u64).read_volatile() != mark_at(entry) }
+        } else {
+            // A signal stack may lie in an array of the thread's own stack.
+            !sys::is_on_signal_stack()
+        };
+        if has_left {
+            self.entry.set(0);
+            unwind::recover_after_jump(self.tid());
+            process::recover_after_jump(self);
+        }
+        has_left
+    }
+}
+
+/// What the frame of a slow path has at its place: hardly a number that a program has on its stack.
+const fn mark_at(place: u64) -> u64 {
+    place.rotate_left(32) ^ 0x9d0c_4f2b_73e6_a581
 }
 
 /// Whether a slow path interrupted another one on the same thread.

@@ -1,13 +1,14 @@
 //! Call stacks, without frame pointers, bounded by the thread's stack.
 //!
 //! An unwinder with its caches is a *slot*. A thread takes one for the time of one walk; there are
-//! as many as walks ever ran at the same time. Nothing is shared between slots, so nothing is locked.
+//! as many as walks ever ran at the same time. Nothing is shared between slots, so nothing is locked. A slot that a thread left
+//! by a jump, or by its end, is found again: by the thread when it comes back, and by whoever lacks one.
 
 use std::arch::asm;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, compiler_fence};
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, MustNotAllocateDuringUnwind, Unwinder};
@@ -39,16 +40,19 @@ struct Slot {
     known: [u64; KNOWN],
     frames: [u64; MAX_FRAMES],
     copy: Vec<u64>,
+    /// The tables of modules are being changed: who leaves them so has lost the slot.
+    is_changing: AtomicBool,
 }
 
 struct Place {
-    busy: AtomicBool,
+    /// The thread that walks with it; 0: none.
+    user: AtomicU32,
     slot: AtomicPtr<Slot>,
 }
 
 static PLACES: [Place; SLOTS] = [const {
     Place {
-        busy: AtomicBool::new(false),
+        user: AtomicU32::new(0),
         slot: AtomicPtr::new(null_mut()),
     }
 }; SLOTS];
@@ -72,13 +76,74 @@ unsafe extern "C" {
 /// In a forked child: slots that other threads held are lost, maybe half changed.
 pub(crate) fn recover_after_fork() {
     for place in &PLACES {
-        if place.busy.load(Ordering::Acquire) {
+        if place.user.load(Ordering::Acquire) != 0 {
             place.slot.store(null_mut(), Ordering::Relaxed);
-            place.busy.store(false, Ordering::Release);
+            place.user.store(0, Ordering::Release);
         }
     }
     BUILDING.store(false, Ordering::Release);
 }
+
+/// A thread has left its walk by a jump.
+#[cold]
+pub(crate) fn recover_after_jump(tid: u32) {
+    for place in &PLACES {
+        if place.user.load(Ordering::Relaxed) == tid {
+            place.recover();
+            place.give_back();
+        }
+    }
+}
+
+impl Place {
+    /// Takes it for a thread, if no other has it.
+    fn take(&self, tid: u32) -> bool {
+        let taken = self
+            .user
+            .compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok()
+    }
+
+    /// Takes it over for a thread from one that is gone.
+    #[cold]
+    fn inherit(&self, tid: u32) -> bool {
+        let user = self.user.load(Ordering::Relaxed);
+        let is_mine = user != 0
+            && sys::is_gone(user)
+            && self
+                .user
+                .compare_exchange(user, tid, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        if is_mine {
+            self.recover();
+        }
+        is_mine
+    }
+
+    /// Makes the slot fit for use after a walk that did not come to its end. The caller has it.
+    fn recover(&self) {
+        let slot = self.slot.load(Ordering::Relaxed);
+        // SAFETY: null, or a slot, which is never freed and which the caller has for itself.
+        if let Some(slot) = unsafe { slot.as_mut() } {
+            if slot.is_changing.load(Ordering::Relaxed) {
+                // Its memory is lost: nobody knows what of it is whole.
+                self.slot.store(null_mut(), Ordering::Relaxed);
+            } else {
+                slot.forget();
+            }
+        }
+    }
+
+    fn give_back(&self) {
+        self.user.store(0, Ordering::Release);
+        if WAITED_IN_VAIN.load(Ordering::Relaxed) {
+            WAITED_IN_VAIN.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// No slot has become free while a thread waited for one: others need not wait until one does.
+static WAITED_IN_VAIN: AtomicBool = AtomicBool::new(false);
 
 /// Where the function that asks stands: instruction, stack pointer and frame pointer. Within that function itself, or they would be
 /// of one that has returned.
@@ -166,40 +231,35 @@ fn with_slot<T>(thread: &Thread, sp: u64, work: impl FnOnce(&mut Slot) -> T) -> 
     if room(thread, sp) < ROOM_TO_WALK {
         return None;
     }
-    let (index, slot) = take_slot(thread.slot.get() as usize)?;
+    let (index, slot) = take_slot(thread)?;
     thread.slot.set(index as u32);
-    // SAFETY: `busy` gives this thread the slot to itself; it is never freed.
+    // SAFETY: the place is this thread's, and the slot with it; it is never freed.
     let result = work(unsafe { &mut *slot });
-    PLACES[index].busy.store(false, Ordering::Release);
+    PLACES[index].give_back();
     Some(result)
 }
 
 /// Takes a slot that nobody uses, the thread's last one first; makes one if there is none.
 ///
-/// The wait is bounded: a walk that a signal handler left by a jump never gives its slot back.
-fn take_slot(first: usize) -> Option<(usize, *mut Slot)> {
+/// The wait is bounded: a thread that has left its walk by a jump gives the slot back when it comes here again, if it does.
+fn take_slot(thread: &Thread) -> Option<(usize, *mut Slot)> {
+    let (tid, first) = (thread.tid(), thread.slot.get() as usize);
     for round in 0..YIELDS + NAPS {
-        for index in (first..first + SLOTS).map(|index| index % SLOTS) {
-            let place = &PLACES[index];
-            if place
-                .busy
-                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_err()
-            {
-                continue;
-            }
-            let mut slot = place.slot.load(Ordering::Relaxed);
-            if slot.is_null() {
-                slot = build();
-                place.slot.store(slot, Ordering::Relaxed);
-            }
-            if !slot.is_null() {
-                return Some((index, slot));
-            }
-            place.busy.store(false, Ordering::Release);
+        let free = |place: &Place| place.take(tid);
+        if let Some(found) = slot_in(first, free) {
+            return Some(found);
         }
         if process::is_confined() {
             return None;
+        }
+        if round == YIELDS {
+            let left = |place: &Place| place.inherit(tid);
+            if let Some(found) = slot_in(first, left) {
+                return Some(found);
+            }
+            if WAITED_IN_VAIN.load(Ordering::Relaxed) {
+                return None;
+            }
         }
         if round < YIELDS {
             sys::yield_now();
@@ -207,12 +267,37 @@ fn take_slot(first: usize) -> Option<(usize, *mut Slot)> {
             sys::sleep_ns(NAP_NS);
         }
     }
+    WAITED_IN_VAIN.store(true, Ordering::Relaxed);
+    None
+}
+
+/// The slot of a place that can be taken.
+fn slot_in(first: usize, take: impl Fn(&Place) -> bool) -> Option<(usize, *mut Slot)> {
+    for index in (first..first + SLOTS).map(|index| index % SLOTS) {
+        let place = &PLACES[index];
+        if !take(place) {
+            continue;
+        }
+        let mut slot = place.slot.load(Ordering::Relaxed);
+        if slot.is_null() {
+            slot = build();
+            place.slot.store(slot, Ordering::Relaxed);
+        }
+        if !slot.is_null() {
+            return Some((index, slot));
+        }
+        place.give_back();
+    }
     None
 }
 
 /// A new slot; null while another thread makes one.
 #[cold]
 fn build() -> *mut Slot {
+    sys::without_signals(build_alone)
+}
+
+fn build_alone() -> *mut Slot {
     extern "C" fn make(result: &mut *mut Slot) {
         *result = Box::into_raw(Slot::new());
     }
@@ -252,7 +337,26 @@ impl Slot {
             known: [0; KNOWN],
             frames: [0; MAX_FRAMES],
             copy: vec![0; COPY],
+            is_changing: AtomicBool::new(false),
         })
+    }
+
+    /// Forgets the modules, and what was found in them.
+    fn forget(&mut self) {
+        self.change(|slot| {
+            slot.unwinder = UnwinderX86_64::new();
+            slot.starts.clear();
+            slot.known = [0; KNOWN];
+        });
+    }
+
+    /// Changes the tables of modules.
+    fn change(&mut self, work: impl FnOnce(&mut Self)) {
+        self.is_changing.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        work(self);
+        compiler_fence(Ordering::SeqCst);
+        self.is_changing.store(false, Ordering::Relaxed);
     }
 
     /// Walks the stack from the given instruction, stack and frame pointers; returns the number of
@@ -261,9 +365,7 @@ impl Slot {
         let epoch = modules::epoch();
         if epoch != self.epoch {
             self.epoch = epoch;
-            self.unwinder = UnwinderX86_64::new();
-            self.starts.clear();
-            self.known = [0; KNOWN];
+            self.forget();
         }
         let (low, high) = (thread.stack_low.get(), thread.stack_high.get());
         if (low..high).contains(&sp) {
@@ -279,6 +381,8 @@ impl Slot {
             0
         } else {
             let mut copy = std::mem::take(&mut self.copy);
+            // A walk that was left by a jump has lost it.
+            copy.resize(COPY, 0);
             let words = sys::peek(sp, &mut copy) / 8;
             let count = self.follow([ip, sp, bp], |address| {
                 let index = address.checked_sub(sp).ok_or(())? as usize / 8;
@@ -340,8 +444,11 @@ impl Slot {
             return true;
         };
         if let Err(place) = self.starts.binary_search(&loaded.range.start) {
-            self.starts.insert(place, loaded.range.start);
-            self.unwinder.add_module(loaded.module());
+            let (start, module) = (loaded.range.start, loaded.module());
+            self.change(|slot| {
+                slot.starts.insert(place, start);
+                slot.unwinder.add_module(module);
+            });
         }
         loaded.is_bounded_at(address)
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 use varve_preload_abi::{
     AllocKind, Event, Fullness, HEADER_BYTES, MAX_FRAMES, MapOperation, OwnMemory, Record,
-    RingError, RingReader, RingWriter, StartCause,
+    Reservation, RingError, RingReader, RingWriter, StartCause,
 };
 
 struct Ring {
@@ -97,7 +97,7 @@ fn many_writers_lose_and_reorder_nothing() {
                             std::thread::yield_now();
                             true
                         };
-                        assert!(writer.write(&record, 0, wait));
+                        assert!(writer.write(&record, 0, &Reservation::default(), wait));
                     }
                 })
             })
@@ -143,11 +143,16 @@ fn a_full_ring_drops_counts_and_recovers() {
     let mut asked = 0;
     let mut written = 0;
     for number in 0..1000 {
-        written += u64::from(ring.writer.write(&free(number, 1), 0, |fullness| {
-            assert_eq!(fullness, Fullness::ReaderNotYet);
-            asked += 1;
-            false
-        }));
+        written += u64::from(ring.writer.write(
+            &free(number, 1),
+            0,
+            &Reservation::default(),
+            |fullness| {
+                assert_eq!(fullness, Fullness::ReaderNotYet);
+                asked += 1;
+                false
+            },
+        ));
     }
     assert_eq!((written, asked), (512, 488));
     let drained = reader.drain(|_| {}).unwrap();
@@ -155,7 +160,10 @@ fn a_full_ring_drops_counts_and_recovers() {
         (drained.records, drained.fill_percent, reader.dropped()),
         (512, 100, 488)
     );
-    assert!(ring.writer.write(&free(1, 1), 0, |_| false));
+    assert!(
+        ring.writer
+            .write(&free(1, 1), 0, &Reservation::default(), |_| false)
+    );
     assert_eq!(
         reader
             .drain(|record| assert_eq!(record, &free(1, 1)))
@@ -183,7 +191,10 @@ fn writers_know_whether_somebody_reads() {
 fn what_is_later_is_left_for_the_next_drain() {
     let (ring, mut reader) = ring(0);
     for time in [3, 5, 7, 4, 90] {
-        assert!(ring.writer.write(&free(time, 1), 0, |_| false));
+        assert!(
+            ring.writer
+                .write(&free(time, 1), 0, &Reservation::default(), |_| false)
+        );
     }
     let mut seen = Vec::new();
     let mut drain = |moments| {
@@ -203,10 +214,13 @@ fn what_is_later_is_left_for_the_next_drain() {
 fn a_record_that_was_never_finished_is_waited_for_then_skipped() {
     let (ring, mut reader) = ring(0);
     for number in 0..4 {
-        assert!(ring.writer.write(&free(number, 1), 0, |_| false));
+        assert!(
+            ring.writer
+                .write(&free(number, 1), 0, &Reservation::default(), |_| false)
+        );
     }
     // The second died after it wrote its first word, the third before.
-    let word = u64::from(0x5au8) << 56 | 3 << 32 | 32;
+    let word = u64::from(0x5au8) << 56 | 4 << 32 | 99;
     put(&ring, FIRST + 32, word);
     ring.file.write_all_at(&[0; 32], FIRST + 64).unwrap();
     let mut seen = Vec::new();
@@ -241,7 +255,10 @@ fn damage_is_said_once_and_for_all_after_what_was_good() {
     for word in nonsense {
         let (ring, mut reader) = ring(0);
         for number in 0..3 {
-            assert!(ring.writer.write(&free(number, 1), 0, |_| false));
+            assert!(
+                ring.writer
+                    .write(&free(number, 1), 0, &Reservation::default(), |_| false)
+            );
         }
         put(&ring, FIRST + 32, word);
         let mut seen = 0;
@@ -261,7 +278,10 @@ fn damage_is_said_once_and_for_all_after_what_was_good() {
 #[test]
 fn nobody_changes_the_size_of_a_ring() {
     let (ring, mut reader) = ring(0);
-    assert!(ring.writer.write(&free(1, 1), 0, |_| false));
+    assert!(
+        ring.writer
+            .write(&free(1, 1), 0, &Reservation::default(), |_| false)
+    );
     for length in [10, ring.bytes as u64 + 4096] {
         let error = ring.file.set_len(length).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
@@ -372,7 +392,7 @@ proptest! {
             .collect();
         let mut read = 0;
         for record in &records {
-            let written = ring.writer.write(record, 0, |_| {
+            let written = ring.writer.write(record, 0, &Reservation::default(), |_| {
                 reader.drain(|record| { assert_eq!(record, &records[read]); read += 1; }).unwrap();
                 true
             });
@@ -390,7 +410,7 @@ proptest! {
         let (ring, mut reader) = ring(0);
         for (number, (offset, word, small)) in scribbles.into_iter().enumerate() {
             for k in 0..20 {
-                ring.writer.write(&free(number as u64 * 20 + k, 1), 0, |_| false);
+                ring.writer.write(&free(number as u64 * 20 + k, 1), 0, &Reservation::default(), |_| false);
             }
             // The tail belongs to the reader, which keeps its own; the writer's mask is its own too.
             let word = if small { word % 65536 } else { word };

@@ -9,4 +9,5 @@
 mod common;
 mod events;
 mod faults;
+mod jumps;
 mod operators;
