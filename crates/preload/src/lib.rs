@@ -22,12 +22,16 @@
 mod arena;
 mod ends;
 mod events;
+mod gate;
 mod handler;
 mod heap;
 mod inherited;
+mod loader;
 mod maps;
+mod memory;
 mod modules;
 mod operations;
+mod own;
 mod pages;
 mod placing;
 mod process;
@@ -36,6 +40,7 @@ mod reservations;
 mod roots;
 mod scope;
 mod sites;
+mod symbols;
 mod sys;
 mod thread;
 mod threads;
@@ -65,6 +70,7 @@ static END: extern "C" fn() = handler::leave;
 extern "C" fn start() {
     // A panic would print. There should be none; if there is one, it is caught where it happens.
     std::panic::set_hook(Box::new(|_| {}));
+    gate::passed();
     real::resolve();
     scope::note_start();
     handler::note_statics();

@@ -1,6 +1,6 @@
 //! Which loaded object an address lies in, and where its unwind tables are.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ops::Range;
 use std::ptr::{null, null_mut};
@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use framehop::{ExplicitModuleSectionInfo, Module};
 use varve_cfi::Indexed;
 
-use crate::{real, unloading};
+use crate::loader::{self, LinkMap, Whose};
+use crate::{own, real, unloading};
 
 /// The unwind tables are read where the dynamic loader put them.
 pub(crate) type Bytes = &'static [u8];
@@ -47,19 +48,12 @@ struct FoundObject {
     reserved: [u64; 7],
 }
 
-/// The public head of the loader's own record.
-#[repr(C)]
-struct LinkMap {
-    bias: u64,
-}
-
 type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> c_int;
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Looks the C library's lookup function up, once, at the start.
 pub(crate) fn resolve() {
-    // SAFETY: a C string; no such symbol is a valid answer.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+    let found = loader::look_up(Whose::CLibrary, c"_dl_find_object");
     FIND_OBJECT.store(found, Ordering::Release);
 }
 
@@ -137,7 +131,7 @@ pub(crate) fn note_statics(codes: [u64; 2]) {
         0
     }
     // SAFETY: the callback gets the pointer to the local, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw const codes).cast_mut().cast()) };
+    unsafe { own::dl_iterate_phdr(Some(look), (&raw const codes).cast_mut().cast()) };
 }
 
 /// What [`note_statics`] has found, in its order.
@@ -197,7 +191,7 @@ fn find_by_iteration(address: u64) -> Option<Loaded> {
         found: None,
     };
     // SAFETY: the callback gets the pointer to the local, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    unsafe { own::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     search.found
 }
 
@@ -312,26 +306,16 @@ impl Loaded {
 /// # Safety
 /// A handle that may be given to `dlclose`.
 unsafe fn tell_unloading(handle: *mut c_void) -> Option<u64> {
-    /// The public head of the loader's own record.
-    #[repr(C)]
-    struct Head {
-        bias: u64,
-        name: *const c_char,
-        dynamic: u64,
-    }
-    let mut head: *const Head = null();
+    let mut head: *const LinkMap = null();
     let to = (&raw mut head).cast();
     // SAFETY: the caller's handle; the loader writes one pointer.
-    let is_known = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, to) } == 0;
+    let is_known = unsafe { own::dlinfo(handle, libc::RTLD_DI_LINKMAP, to) } == 0;
     // SAFETY: what the loader gave is there until the library is closed.
     let head = unsafe { head.as_ref() }.filter(|_| is_known)?;
-    let (code, offset) = find(head.dynamic)?.code()?;
-    if head.name.is_null() {
-        return None;
-    }
+    let (code, offset) = find(head.section_at())?.code()?;
     let start = code.start;
     // SAFETY: the loader's name of a library is a C string that lives as long as the library.
-    let path = unsafe { CStr::from_ptr(head.name) }.to_bytes();
+    let path = unsafe { head.name() };
     if !path.is_empty() {
         unloading::tell(&unloading::Unloading { code, offset, path });
     }

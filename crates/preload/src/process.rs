@@ -6,7 +6,7 @@
 //! parent's, and so, rightly, are the ring and what the child does to that memory.
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{
@@ -28,8 +28,8 @@ use varve_preload_abi::{
 use crate::operations::operators;
 use crate::thread::{Nesting, Thread};
 use crate::{
-    ARENA, handler, inherited, operations, placing, reservations, sys, thread, threads, unwind,
-    writes,
+    ARENA, handler, inherited, operations, own, placing, reservations, sys, thread, threads,
+    unwind, writes,
 };
 
 /// State of the process's ring; wiped to zeroes in a forked child.
@@ -88,10 +88,6 @@ static LISTENER: Listener = Listener(UnsafeCell::new(Address::NONE));
 static OWN: [(AtomicU64, AtomicU64, AtomicU8); 256] =
     [const { (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(0)) }; 256];
 static OWN_COUNT: AtomicUsize = AtomicUsize::new(0);
-
-unsafe extern "C" {
-    static environ: *const *const c_char;
-}
 
 /// The smallest heap object that is recorded on its own.
 #[inline]
@@ -518,7 +514,7 @@ fn read_settings() -> bool {
     }
     // SAFETY: null until the C library has started; the program has had no chance to change it
     // when this runs for the first time.
-    if unsafe { environ.is_null() } {
+    if unsafe { own::environment().is_null() } {
         return false;
     }
     let number = |name| {
@@ -572,8 +568,8 @@ fn read_settings() -> bool {
 fn variable(name: &str) -> Option<&'static [u8]> {
     // SAFETY: the environment is a null-terminated list of C strings, unchanged at this point.
     unsafe {
-        let mut at = environ;
-        while !(*at).is_null() {
+        let mut at = own::environment();
+        while !at.is_null() && !(*at).is_null() {
             let entry = CStr::from_ptr(*at).to_bytes();
             if let Some(value) = entry
                 .strip_prefix(name.as_bytes())

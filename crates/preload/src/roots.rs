@@ -5,11 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use crate::{process, real, sys};
-
-unsafe extern "C" {
-    static environ: *mut *mut c_char;
-}
+use crate::{loader, own, process, real, sys};
 
 const NAME: &[u8] = b"LD_PRELOAD=";
 const PAGE: usize = 4096;
@@ -18,20 +14,11 @@ const PAGE: usize = 4096;
 #[cold]
 fn check() {
     real::keeping_errno(|| {
-        // SAFETY: all fields may be zero.
-        let mut own: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: the struct is writable; the address is one of this library's.
-        let found = unsafe { libc::dladdr(process::some_code() as *const _, &raw mut own) };
-        if found == 0 || own.dli_fname.is_null() {
+        let Some(path) = loader::file_of(process::some_code()) else {
             return;
-        }
-        // SAFETY: the loader's string, which lives as long as the library.
-        let path = unsafe { CStr::from_ptr(own.dli_fname) };
-        let at = libc::AT_FDCWD as usize;
-        let arguments = [at, path.as_ptr() as usize, libc::R_OK as usize, 0, 0, 0];
-        // SAFETY: a C string.
-        let reached = unsafe { sys::call(libc::SYS_faccessat, arguments) };
-        if reached < 0 {
+        };
+        // Some rules, as Landlock's, only hold where a file is opened.
+        if sys::ReadFile::open(path).is_none() {
             // SAFETY: the program is in a call of its own that nobody makes from two threads with an environment
             // that changes.
             unsafe { drop_from_list(path.to_bytes()) };
@@ -44,7 +31,7 @@ fn check() {
 unsafe fn drop_from_list(own: &[u8]) {
     // SAFETY: the environment is a list of C strings that ends in null, and its slots are writable.
     unsafe {
-        let mut slot = environ;
+        let mut slot = own::environment();
         while !slot.is_null() && !(*slot).is_null() {
             let entry = CStr::from_ptr(*slot).to_bytes();
             if let Some(list) = entry.strip_prefix(NAME) {
@@ -66,6 +53,17 @@ unsafe fn drop_from_list(own: &[u8]) {
     }
 }
 
+/// Whether an item of the list stands for this file: what the loader puts in place of a token is not compared.
+pub(crate) fn is_file(item: &[u8], file: &[u8]) -> bool {
+    const TOKEN: &[u8] = b"$LIB";
+    let token = item.windows(TOKEN.len()).position(|piece| piece == TOKEN);
+    let Some(at) = token else {
+        return item == file;
+    };
+    let (before, behind) = (&item[..at], &item[at + TOKEN.len()..]);
+    before.len() + behind.len() <= file.len() && file.starts_with(before) && file.ends_with(behind)
+}
+
 /// What is left of a list.
 enum Shorter {
     /// All.
@@ -78,11 +76,11 @@ enum Shorter {
 
 fn without(list: &[u8], own: &[u8]) -> Shorter {
     let items = || list.split(|b| matches!(b, b':' | b' '));
-    if items().all(|item| item != own) {
+    if items().all(|item| !is_file(item, own)) {
         return Shorter::Same;
     }
     let mut others = items()
-        .filter(|item| !item.is_empty() && *item != own)
+        .filter(|item| !item.is_empty() && !is_file(item, own))
         .peekable();
     if others.peek().is_none() {
         return Shorter::Nothing;

@@ -6,10 +6,13 @@
 //! what that one needs, breadth first.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::own;
+use crate::symbols::{DT_NEEDED, DT_SONAME, Symbols, bytes_at};
 
 /// How many modules were loaded with the program: the first ones of the loader's list, which stay. 0: not known yet.
 static AT_START: AtomicUsize = AtomicUsize::new(0);
@@ -23,7 +26,7 @@ pub(crate) fn note_start() {
     }
     let mut modules = 0usize;
     // SAFETY: the callback gets the pointer to the local, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(count), (&raw mut modules).cast()) };
+    unsafe { own::dl_iterate_phdr(Some(count), (&raw mut modules).cast()) };
     AT_START.store(modules, Ordering::Release);
 }
 
@@ -72,7 +75,7 @@ pub(crate) fn look_up(site: u64, names: &[&CStr]) -> Findings {
     ) -> c_int {
         // SAFETY: as above; the outer call uses it again when this one is over.
         unsafe {
-            libc::dl_iterate_phdr(Some(collect), search);
+            own::dl_iterate_phdr(Some(collect), search);
             let search = &mut *search.cast::<Search<'_>>();
             search.findings = Some(choose(&search.modules, search.site, search.names));
         }
@@ -85,7 +88,7 @@ pub(crate) fn look_up(site: u64, names: &[&CStr]) -> Findings {
         findings: None,
     };
     // SAFETY: the callbacks get the pointer to the local, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(within), (&raw mut search).cast()) };
+    unsafe { own::dl_iterate_phdr(Some(within), (&raw mut search).cast()) };
     search.findings.unwrap_or_else(|| Findings {
         module: 0..0,
         definitions: names.iter().map(|_| Definition::NONE).collect(),
@@ -116,7 +119,7 @@ fn choose(modules: &[Module], site: u64, names: &[&CStr]) -> Findings {
     order.retain(|module| Some(*module) != own);
     let definition = |name: &&CStr| {
         // SAFETY: the module is loaded, and the loader keeps it for as long as this runs.
-        let defined = |module: &usize| unsafe { modules[*module].define(name) };
+        let defined = |module: &usize| unsafe { modules[*module].symbols.define(name) };
         let mut found = order.iter().filter_map(|at| Some((*at, defined(at)?)));
         found
             .next()
@@ -185,27 +188,12 @@ fn base_name(path: &[u8]) -> &[u8] {
 /// A module, as far as names are looked up in it. What it refers to is there for as long as the loader keeps its list.
 struct Module {
     range: Range<u64>,
-    bias: u64,
     /// The file, as the loader has it.
     name: &'static [u8],
     soname: Option<&'static [u8]>,
     needed: Vec<&'static [u8]>,
-    symbols: u64,
-    strings: u64,
-    gnu_hash: u64,
-    hash: u64,
+    symbols: Symbols,
 }
-
-const DT_NULL: u64 = 0;
-const DT_NEEDED: u64 = 1;
-const DT_HASH: u64 = 4;
-const DT_STRTAB: u64 = 5;
-const DT_SYMTAB: u64 = 6;
-const DT_SONAME: u64 = 14;
-const DT_GNU_HASH: u64 = 0x6fff_fef5;
-/// A symbol that is defined elsewhere.
-const UNDEFINED: u16 = 0;
-const STT_FUNC: u8 = 2;
 
 impl Module {
     /// # Safety
@@ -218,150 +206,29 @@ impl Module {
         let loads = headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
         let start = loads.clone().map(|h| h.p_vaddr).min().unwrap_or(0);
         let end = loads.map(|h| h.p_vaddr.saturating_add(h.p_memsz)).max();
-        let mut module = Module {
+        let (mut needed, mut soname) = (Vec::new(), None);
+        let symbols = match headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC) {
+            None => Symbols::default(),
+            Some(dynamic) => {
+                let section = bias.wrapping_add(dynamic.p_vaddr) as *const [u64; 2];
+                let name = |tag, value| match tag {
+                    DT_NEEDED => needed.push(value),
+                    DT_SONAME => soname = Some(value),
+                    _ => {}
+                };
+                // SAFETY: a segment that is loaded.
+                unsafe { Symbols::read(bias, section, dynamic.p_memsz as usize / 16, name) }
+            }
+        };
+        // SAFETY: offsets of C strings in the string table.
+        let string = |offset| unsafe { symbols.string(offset) };
+        Module {
             range: bias.wrapping_add(start)..bias.wrapping_add(end.unwrap_or(0)),
-            bias,
             // SAFETY: the loader's name is a C string or null.
             name: unsafe { bytes_at(info.dlpi_name as u64) },
-            soname: None,
-            needed: Vec::new(),
-            symbols: 0,
-            strings: 0,
-            gnu_hash: 0,
-            hash: 0,
-        };
-        let Some(dynamic) = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC) else {
-            return module;
-        };
-        let mut entry = bias.wrapping_add(dynamic.p_vaddr) as *const [u64; 2];
-        let last = entry.wrapping_add(dynamic.p_memsz as usize / 16);
-        let (mut names, mut soname) = (Vec::new(), None);
-        while entry < last {
-            // SAFETY: within the segment, which is loaded.
-            let [tag, value] = unsafe { *entry };
-            entry = entry.wrapping_add(1);
-            // The loader has made addresses of the offsets, but in modules whose section cannot be written, as the vDSO's.
-            let address = match value < bias {
-                true => bias.wrapping_add(value),
-                false => value,
-            };
-            match tag {
-                DT_NULL => break,
-                DT_NEEDED => names.push(value),
-                DT_SONAME => soname = Some(value),
-                DT_STRTAB => module.strings = address,
-                DT_SYMTAB => module.symbols = address,
-                DT_HASH => module.hash = address,
-                DT_GNU_HASH => module.gnu_hash = address,
-                _ => {}
-            }
+            soname: soname.map(string),
+            needed: needed.into_iter().map(string).collect(),
+            symbols,
         }
-        if module.strings != 0 {
-            let strings = module.strings;
-            // SAFETY: offsets of C strings in the string table.
-            let at = |offset| unsafe { bytes_at(strings.wrapping_add(offset)) };
-            module.needed = names.into_iter().map(at).collect();
-            module.soname = soname.map(at);
-        }
-        module
-    }
-
-    /// The function that it defines under a name.
-    ///
-    /// # Safety
-    /// The module is loaded.
-    unsafe fn define(&self, name: &CStr) -> Option<*mut c_void> {
-        if self.symbols == 0 || self.strings == 0 {
-            return None;
-        }
-        // SAFETY: the tables of a loaded module.
-        let index = unsafe {
-            match (self.gnu_hash, self.hash) {
-                (0, 0) => None,
-                (0, _) => self.find_by_hash(name),
-                _ => self.find_by_gnu_hash(name),
-            }
-        }?;
-        // SAFETY: as above.
-        let symbol = unsafe { &*self.symbol(index) };
-        Some(self.bias.wrapping_add(symbol.st_value) as *mut c_void)
-    }
-
-    fn symbol(&self, index: u32) -> *const libc::Elf64_Sym {
-        (self.symbols as *const libc::Elf64_Sym).wrapping_add(index as usize)
-    }
-
-    /// Whether a symbol is a definition of that name.
-    ///
-    /// # Safety
-    /// The index of a symbol of a loaded module.
-    unsafe fn is(&self, index: u32, name: &CStr) -> bool {
-        // SAFETY: as the caller promises; its name is a C string of the string table.
-        unsafe {
-            let symbol = &*self.symbol(index);
-            symbol.st_shndx != UNDEFINED
-                && symbol.st_info & 0xf == STT_FUNC
-                && bytes_at(self.strings.wrapping_add(u64::from(symbol.st_name))) == name.to_bytes()
-        }
-    }
-
-    /// See "GNU hash ELF sections" (`DT_GNU_HASH`): four words, a Bloom filter, buckets, and chains that end in a hash whose
-    /// lowest bit is set.
-    ///
-    /// # Safety
-    /// The module is loaded and has such a table.
-    unsafe fn find_by_gnu_hash(&self, name: &CStr) -> Option<u32> {
-        let bytes = name.to_bytes().iter();
-        let hash = bytes.fold(5381u32, |hash, byte| {
-            hash.wrapping_mul(33).wrapping_add(u32::from(*byte))
-        });
-        let table = self.gnu_hash as *const u32;
-        // SAFETY: the table's own numbers say where its parts are.
-        unsafe {
-            let [buckets, first, filters, _] = *table.cast::<[u32; 4]>();
-            if buckets == 0 {
-                return None;
-            }
-            let bucket = table.add(4 + 2 * filters as usize);
-            let chain = bucket.add(buckets as usize);
-            let mut index = *bucket.add((hash % buckets) as usize);
-            if index < first {
-                return None;
-            }
-            loop {
-                let other = *chain.add((index - first) as usize);
-                if (other ^ hash) >> 1 == 0 && self.is(index, name) {
-                    return Some(index);
-                }
-                if other & 1 != 0 {
-                    return None;
-                }
-                index += 1;
-            }
-        }
-    }
-
-    /// The table of the System V ABI ("Hash Table"). It says how many symbols there are: all are looked at.
-    ///
-    /// # Safety
-    /// The module is loaded and has such a table.
-    unsafe fn find_by_hash(&self, name: &CStr) -> Option<u32> {
-        // SAFETY: the second word of the table; symbols up to that number.
-        unsafe {
-            let symbols = *(self.hash as *const u32).add(1);
-            (1..symbols).find(|index| self.is(*index, name))
-        }
-    }
-}
-
-/// The bytes of a C string; none of a null pointer.
-///
-/// # Safety
-/// The address of a C string that stays for as long as the result is used, or 0.
-unsafe fn bytes_at(address: u64) -> &'static [u8] {
-    match address {
-        0 => b"",
-        // SAFETY: as the caller promises.
-        _ => unsafe { CStr::from_ptr(address as *const c_char) }.to_bytes(),
     }
 }

@@ -8,7 +8,7 @@ use varve_preload_abi::Event;
 
 use crate::real::{self, StartRoutine};
 use crate::thread::{self, Nesting, Thread};
-use crate::{process, sys};
+use crate::{own, process, sys};
 
 /// What a new thread is to run.
 struct Task {
@@ -67,13 +67,13 @@ fn announce(thread: &Thread, nesting: Nesting) {
     let known = real::keeping_errno(|| {
         // SAFETY: fills locals; the attributes are destroyed if and only if they were made.
         unsafe {
-            if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+            if own::pthread_getattr_np(own::thread_self(), attributes.as_mut_ptr()) != 0 {
                 return false;
             }
             let found =
-                libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut low, &raw mut bytes) == 0;
-            libc::pthread_attr_getguardsize(attributes.as_ptr(), &raw mut guard);
-            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+                own::pthread_attr_getstack(attributes.as_ptr(), &raw mut low, &raw mut bytes) == 0;
+            own::pthread_attr_getguardsize(attributes.as_ptr(), &raw mut guard);
+            own::pthread_attr_destroy(attributes.as_mut_ptr());
             found
         }
     });
@@ -100,7 +100,7 @@ pub(crate) fn learn_main_bounds(thread: &Thread) {
         return;
     }
     // SAFETY: takes no pointers; the result is checked.
-    let name = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const c_char;
+    let name = unsafe { own::auxiliary_value(libc::AT_EXECFN) } as *const c_char;
     if name.is_null() {
         return;
     }

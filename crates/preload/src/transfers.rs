@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_short, c_uint, c_void};
 use std::ptr::null_mut;
 
 use crate::waits::{has_no_reason_to_expect, was_held};
-use crate::{process, real, sys};
+use crate::{own, process, real, sys};
 
 /// Makes a system call as the C library does: for those who come before its functions are known.
 pub(crate) fn raw(number: libc::c_long, arguments: [usize; 6]) -> isize {
@@ -264,7 +264,7 @@ impl Waiting {
                     Ok(0) => break,
                     Ok(some) => done += some,
                     // SAFETY: the calling thread's own errno.
-                    Err(_) => match unsafe { *libc::__errno_location() } {
+                    Err(_) => match unsafe { *own::errno() } {
                         libc::EAGAIN | libc::EINTR => {}
                         _ => break,
                     },

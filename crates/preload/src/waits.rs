@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::ptr::null;
 
-use crate::{process, real, sys};
+use crate::{own, process, real, sys};
 
 /// Signals that the C library handles for itself, to cancel threads and to change user ids in all of them.
 const INTERNAL: u64 = 1 << (32 - 1) | 1 << (33 - 1);
@@ -17,7 +17,7 @@ const LINE: &[u8] = b"\nSigCgt:\t";
 /// not by a handler of the program's.
 pub(crate) fn was_held() -> bool {
     // SAFETY: the calling thread's own errno.
-    let errno = unsafe { *libc::__errno_location() };
+    let errno = unsafe { *own::errno() };
     errno == libc::EINTR && has_no_reason_to_expect()
 }
 

@@ -2,7 +2,7 @@
 
 use super::mover::PAGE;
 use super::ranges::{Range, Ranges};
-use crate::{modules, process};
+use crate::{modules, own, process};
 
 /// Bytes from a thread pointer on that hold what the kernel reads and writes at the thread's end, when nobody can resolve faults
 /// it any more: the thread's id and the head of its robust mutexes, which lie at 720 and 736 in glibc's `struct pthread`
@@ -76,7 +76,7 @@ impl Exempt {
 /// Finds the variables of the libraries whose code the handler runs: this one, and the C library for copying, which looks at
 /// variables of its own; nothing else of the C library is used. At the start of the program.
 pub(crate) fn note_statics() {
-    modules::note_statics([process::some_code(), libc::memmove as *const () as u64]);
+    modules::note_statics([process::some_code(), own::some_code_of_the_c_library()]);
 }
 
 fn pages(start: u64, bytes: u64) -> Range {

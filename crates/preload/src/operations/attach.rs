@@ -1,6 +1,5 @@
 //! How a process comes to its tables, and a thread to its block.
 
-use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -12,7 +11,7 @@ use super::table::{Block, Shared, reading_ticks};
 use super::{headers, shadow};
 use crate::process::{self, Operations};
 use crate::thread::{Nesting, Thread};
-use crate::{real, sys};
+use crate::{loader, real, sys};
 
 /// The memory of this process, or of the one that it was forked from.
 static LATEST: AtomicUsize = AtomicUsize::new(0);
@@ -106,13 +105,8 @@ fn describe(shared: Shared) {
     if real::get().malloc_at().is_null() {
         real::resolve();
     }
-    // SAFETY: zeroes are a valid struct of pointers.
-    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: an address of code, and a struct that lives here.
-    let known = unsafe { libc::dladdr(real::get().malloc_at(), &raw mut found) } != 0;
-    if known && !found.dli_fname.is_null() {
-        // SAFETY: the loader's own name of the file, which is loaded.
-        let name = unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes();
+    if let Some(name) = loader::file_of(real::get().malloc_at() as u64) {
+        let name = name.to_bytes();
         match is_libc(name) {
             true => headers::may_have(),
             false => wake(),

@@ -10,4 +10,8 @@ mod common;
 mod events;
 mod faults;
 mod jumps;
+mod loading;
+#[path = "../../src/memory.rs"]
+mod memory;
+mod of_memory;
 mod operators;
