@@ -9,7 +9,7 @@ use varve_analyse::format;
 use varve_model::Bytes;
 use varve_preload_abi::placing::{Action, PLACING_VARIABLE, Placements, header, place, place_at};
 use varve_preload_abi::{DIRECTORY_VARIABLE, IDENTITY_VARIABLE};
-use varve_record::{Order, RunFolder, Watchdog, reachable_library};
+use varve_record::{Order, RunFolder, Watchdog, listed_library};
 use varve_sys::{
     Child, Launch, LimitPlace, LimitedGroup, PidFd, Signals, ThpPolicy, ZramSwap, free_swap, nodes,
     prefer_node,
@@ -168,7 +168,7 @@ pub fn apply(
     }
     planned.notes.iter().for_each(|note| tell(note));
     let library = options.library.as_deref().ok_or(PlaceError::NoLibrary)?;
-    let library = reachable_library(library).map_err(PlaceError::Unreachable)?;
+    let library = listed_library(library).map_err(PlaceError::Unreachable)?;
     let placements = Arc::new(Placements::create().map_err(PlaceError::system("share memory"))?);
     write_places(&placements, &planned);
     let mut matcher = Matcher::new(&options.plan);

@@ -33,6 +33,6 @@ pub use probes::operations::{OwnAllocator, own_allocator};
 pub use probes::samples::hardware::refusal;
 pub use recorder::{Summary, Waiting, record};
 pub use rights::keep_for_finish;
-pub use target::preflight::{gains_rights, has_other_bits};
-pub use target::preload::reachable_library;
+pub use target::preflight::{gains_rights, why_not_loaded};
+pub use target::preload::{listed_library, reachable_library};
 pub use target::run_folder::RunFolder;

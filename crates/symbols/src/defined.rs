@@ -41,6 +41,46 @@ pub struct DefinedFunctions {
     pub is_stripped: bool,
 }
 
+/// Whether a program, by its file, is built with a sanitizer that stands in front of the allocator: it exports the sanitizer's start, or needs a
+/// library that is one. False where the file cannot be read.
+pub fn is_sanitized(path: &Path) -> bool {
+    let Ok(image) = Image::open(path) else {
+        return false;
+    };
+    let Some(file) = image::parse(&image) else {
+        return false;
+    };
+    let needed = libraries(&file).0;
+    let mut needs = needed
+        .iter()
+        .flat_map(|name| SANITIZERS.map(|of| name.starts_with(of)));
+    needs.any(|is_one| is_one)
+        || file.dynamic_symbols().any(|symbol| {
+            !symbol.is_undefined() && symbol.name().is_ok_and(|name| STARTS.contains(&name))
+        })
+}
+
+/// The libraries of gcc's and clang's sanitizers, with versions or names of machines behind.
+const SANITIZERS: [&str; 8] = [
+    "libasan.so",
+    "libhwasan.so",
+    "liblsan.so",
+    "libtsan.so",
+    "libclang_rt.asan",
+    "libclang_rt.hwasan",
+    "libclang_rt.memprof",
+    "libclang_rt.tsan",
+];
+/// What these define, and what clang puts into programs.
+const STARTS: [&str; 6] = [
+    "__asan_init",
+    "__hwasan_init",
+    "__lsan_init",
+    "__memprof_init",
+    "__msan_init",
+    "__tsan_init",
+];
+
 /// Reads the symbol tables of an ELF file for x86-64.
 ///
 /// # Errors

@@ -9,6 +9,8 @@ use object::{Endianness, pod};
 
 /// Program headers are looked for in this much of a file's beginning.
 const HEAD_BYTES: u64 = 64 << 10;
+/// `ELFCLASS32`.
+const CLASS_32: u8 = 1;
 
 /// Whether an executable names a dynamic loader, so that preloaded libraries come along. False for
 /// static programs, for what is not a 64-bit ELF file and for what cannot be read.
@@ -22,7 +24,44 @@ pub fn loads_libraries(path: &Path) -> bool {
     {
         return false;
     }
-    has_interpreter(&head).unwrap_or(false)
+    interpreter_in(&head).is_some()
+}
+
+/// A loader that cannot load libraries for the GNU C library on x86-64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherLoader {
+    /// That of 32-bit programs.
+    Short,
+    /// That of musl.
+    Musl,
+}
+
+/// Whether a program is loaded by another loader than that of the 64-bit GNU C library, by its file; none also where it loads no
+/// libraries, or is not to be read.
+pub fn other_loader(path: &Path) -> Option<OtherLoader> {
+    let mut head = Vec::new();
+    let file = varve_sys::open_regular(path).ok()?;
+    file.take(HEAD_BYTES).read_to_end(&mut head).ok()?;
+    if head.starts_with(&[0x7f, b'E', b'L', b'F', CLASS_32]) {
+        return Some(OtherLoader::Short);
+    }
+    let loader = interpreter_in(&head)?;
+    let name = loader.rsplit(|byte| *byte == b'/').next()?;
+    name.starts_with(b"ld-musl").then_some(OtherLoader::Musl)
+}
+
+/// The path that the program header of the loader leads to.
+fn interpreter_in(head: &[u8]) -> Option<&[u8]> {
+    let header = FileHeader64::<Endianness>::parse(head).ok()?;
+    let endian = header.endian().ok()?;
+    let offset = usize::try_from(header.e_phoff(endian)).ok()?;
+    let count = usize::from(header.e_phnum(endian));
+    let (headers, _) =
+        pod::slice_from_bytes::<ProgramHeader64<Endianness>>(head.get(offset..)?, count).ok()?;
+    let loader = headers.iter().find(|h| h.p_type(endian) == PT_INTERP)?;
+    let start = usize::try_from(loader.p_offset(endian)).ok()?;
+    let bytes = head.get(start..)?;
+    bytes.split(|byte| *byte == 0).next()
 }
 
 /// Whether a program is itself a dynamic loader, which loads what is to be preloaded when it is run as a command
@@ -36,16 +75,6 @@ pub fn is_loader(path: &Path) -> bool {
 
 /// How the files of dynamic loaders are called, with versions behind.
 pub(crate) const LOADERS: [&str; 3] = ["ld-linux", "ld-musl", "ld.so"];
-
-fn has_interpreter(head: &[u8]) -> Option<bool> {
-    let header = FileHeader64::<Endianness>::parse(head).ok()?;
-    let endian = header.endian().ok()?;
-    let offset = usize::try_from(header.e_phoff(endian)).ok()?;
-    let count = usize::from(header.e_phnum(endian));
-    let (headers, _) =
-        pod::slice_from_bytes::<ProgramHeader64<Endianness>>(head.get(offset..)?, count).ok()?;
-    Some(headers.iter().any(|h| h.p_type(endian) == PT_INTERP))
-}
 
 #[cfg(test)]
 mod tests {

@@ -457,7 +457,7 @@ table! {
         exit_code: Option<i32>,
         /// Who reported its heap objects and mappings: `preload`, the library in it, or `kernel`, system calls alone; null where nobody did.
         objects: Option<String>,
-        /// Why not the library: `static` (it loads no libraries), `rights` (it gained rights by setuid or setgid bits), `environment` (LD_PRELOAD was dropped), `root` (the library is not to be found in its root folder, or not to be read), `unanswered` (it did not connect in time).
+        /// Why not the library: `static` (it loads no libraries), `rights` (it gained rights by setuid or setgid bits), `environment` (LD_PRELOAD was dropped), `root` (the library is not to be found in its root folder, or not to be read), `bits` (it is a 32-bit program), `musl` (its C library is musl), `sanitizer` (it is built with a sanitizer, which must stand in front of the allocator alone), `unanswered` (it did not connect in time).
         objects_why: Option<String>,
     }
 }

@@ -26,7 +26,7 @@ use crate::state::State;
 use crate::state::found::Found;
 use crate::target::channel::{Arrival, Channel};
 use crate::target::is_static;
-use crate::target::preflight::gains_rights;
+use crate::target::preflight::{gains_rights, why_not_loaded};
 use crate::{Ablation, RecordError, RecordOptions, TargetChoice, TrapsChoice, WritesChoice};
 
 /// An interval is at most so many times as long as asked for where the program waits for trapped accesses.
@@ -239,6 +239,13 @@ fn refusal(why: impl Into<String>) -> RecordError {
 }
 
 fn check(options: &RecordOptions) -> Result<(), RecordError> {
+    if let TargetChoice::Command(command) = &options.target
+        && let Some(why) = why_not_loaded(command)
+    {
+        return Err(refusal(format!(
+            "the program {why}, so it does not load the preload library"
+        )));
+    }
     let why = match &options.target {
         TargetChoice::Attach(_) => Some("only programs that varve starts can be asked to"),
         TargetChoice::Command(_) if options.preload.is_none() => Some(NO_PRELOAD),

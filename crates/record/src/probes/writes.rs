@@ -18,7 +18,7 @@ use crate::state::State;
 use crate::state::found::Found;
 use crate::target::channel::{Arrival, Channel};
 use crate::target::is_static;
-use crate::target::preflight::gains_rights;
+use crate::target::preflight::{gains_rights, why_not_loaded};
 use crate::{RecordError, RecordOptions, TargetChoice, WritesChoice};
 
 pub(crate) const KIND: Kind = Kind {
@@ -154,12 +154,23 @@ fn check(options: &RecordOptions) -> Result<(), RecordError> {
                 "the program is static, so it loads no library that asks for a userfaultfd",
             );
         }
+        TargetChoice::Command(command) if let Some(why) = why_not_loaded(command) => {
+            return refused(&format!(
+                "the program {why}, so it loads no library that asks for a userfaultfd"
+            ));
+        }
         TargetChoice::Command(command) if gains_rights(command) => {
             return refused(
                 "the program gains rights, so it loads no library that asks for a userfaultfd",
             );
         }
-        TargetChoice::Command(_) => {}
+        TargetChoice::Command(command) => {
+            if let Some(why) = why_not_loaded(command) {
+                return refused(&format!(
+                    "the program {why}, so it loads no library that asks for a userfaultfd"
+                ));
+            }
+        }
     }
     varve_sys::try_write_protection().map_err(|e| {
         RecordError::NoWrites(format!(

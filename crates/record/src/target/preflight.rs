@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use varve_model::Pid;
+use varve_symbols::{OtherLoader, is_sanitized, other_loader};
 use varve_sys::{PidFd, SpawnError};
 
 use crate::hold::{Recorder, recorder_of};
@@ -129,12 +130,24 @@ pub(crate) fn has_32_bits(path: &Path) -> bool {
     read.is_ok() && start.starts_with(b"\x7fELF") && start[CLASS] == CLASS_32
 }
 
-/// Whether the command is a 32-bit program: the dynamic linker can load no 64-bit library into it, and says so to its user.
-pub fn has_other_bits(command: &[OsString]) -> bool {
+/// Whether the command is a 32-bit program.
+pub(crate) fn has_other_bits(command: &[OsString]) -> bool {
     let program = command.first().map(Path::new);
     program
         .and_then(found)
         .is_some_and(|path| has_32_bits(&path))
+}
+
+/// Why the command cannot have the library preloaded, as far as its file says: the end of a sentence about the program.
+pub fn why_not_loaded(command: &[OsString]) -> Option<&'static str> {
+    let path = command.first().map(Path::new).and_then(found)?;
+    match other_loader(&path) {
+        Some(OtherLoader::Short) => Some("has 32 bits"),
+        Some(OtherLoader::Musl) => Some("has musl as its C library"),
+        None => is_sanitized(&path).then_some(
+            "is built with a sanitizer, which must stand in front of the allocator alone",
+        ),
+    }
 }
 
 /// The file that a shell would run for that name.

@@ -11,6 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::layout;
+
 /// Where copies are kept, one of each version.
 const CACHE: &str = "/var/cache/varve";
 
@@ -30,10 +32,47 @@ pub fn reachable_library(library: &Path) -> Result<PathBuf, String> {
         .map_err(|e| format!("{why}, and it cannot be copied to {cache}: {e}"))
 }
 
+/// The path to be preloaded, under which all processes of the target's find what they can load, whatever loads them: see [`layout`].
+///
+/// # Errors
+/// As for [`reachable_library`].
+pub fn listed_library(library: &Path) -> Result<PathBuf, String> {
+    let file = reachable_library(library)?;
+    let made = || -> io::Result<PathBuf> {
+        let cache = own_cache().ok_or(io::ErrorKind::NotFound)?;
+        if cache.as_os_str().as_bytes().iter().any(splits) {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
+        let file = fs::canonicalize(&file)?;
+        let mut hasher = DefaultHasher::new();
+        file.hash(&mut hasher);
+        own_folder(&cache)?;
+        layout::make(&cache.join(format!("{:016x}-lib", hasher.finish())), &file)
+    };
+    // Without such a folder, programs that cannot load the library say so.
+    Ok(made().unwrap_or(file))
+}
+
+/// The folder of what is kept for the calling user's recordings.
+fn own_cache() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(CACHE.into());
+    }
+    let named = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = named.filter(|path| path.is_absolute()).or_else(|| {
+        let home = PathBuf::from(std::env::var_os("HOME")?);
+        home.is_absolute().then(|| home.join(".cache"))
+    })?;
+    Some(cache.join("varve"))
+}
+
+/// Where lists of libraries are split, and what else a path in them cannot have. The comma is where the emulator splits its options.
+fn splits(byte: &u8) -> bool {
+    matches!(byte, b' ' | b':' | b'$' | b',' | b'\n')
+}
+
 /// Why the library cannot be preloaded where it is.
 fn why_not_there(library: &Path) -> Option<&'static str> {
-    // The last is where the emulator splits its options.
-    let splits = |b: &u8| matches!(b, b' ' | b':' | b'$' | b',' | b'\n');
     if library.as_os_str().as_bytes().iter().any(splits) {
         return Some("its path has a character at which lists of libraries are split");
     }
@@ -86,7 +125,7 @@ fn copy_into(cache: &Path, library: &Path) -> io::Result<PathBuf> {
 }
 
 /// Makes a folder, or makes sure that the one that is there is this user's and nobody else may write to it.
-fn own_folder(path: &Path) -> io::Result<()> {
+pub(super) fn own_folder(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(path) {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o755))?,
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}

@@ -318,6 +318,9 @@ fn object_sources(sources: &[ObjectSource]) -> String {
             Some("rights") => "it gained rights by its file",
             Some("environment") => "LD_PRELOAD was dropped",
             Some("root") => "its root folder lacks the library",
+            Some("bits") => "32 bits",
+            Some("musl") => "its C library is musl",
+            Some("sanitizer") => "a sanitizer stands in front of its allocator",
             Some("unanswered") => "the library did not connect",
             _ => return format!("kernel's view in {programs}"),
         };

@@ -173,7 +173,7 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
     let library_is_missing =
         options.preload.is_none() && !arguments.no_preload && arguments.pid.is_none();
     if let Some(library) = options.preload.take_if(|_| arguments.pid.is_none()) {
-        match varve_record::reachable_library(&library) {
+        match varve_record::listed_library(&library) {
             Ok(path) => options.preload = Some(path),
             Err(why) => {
                 varve_ui::warning(format!(
@@ -233,11 +233,10 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         );
         varve_ui::hint("to see its heap objects, record a copy without the setuid and setgid bits");
     }
-    if is_preloaded && varve_record::has_other_bits(&arguments.command) {
-        options.preload = None;
-        varve_ui::warning(
-            "this is a 32-bit program, into which nothing can be preloaded: objects come from the kernel's view alone",
-        );
+    if is_preloaded && let Some(why) = varve_record::why_not_loaded(&arguments.command) {
+        varve_ui::warning(format!(
+            "this program {why}, so that nothing is preloaded into it: its objects come from the kernel's view alone",
+        ));
     }
     record_with(options, CLOSING)
 }

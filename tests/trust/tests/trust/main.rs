@@ -12,6 +12,7 @@ mod hold;
 mod hostile;
 mod kernel;
 mod killed;
+mod loaders;
 mod others;
 mod reports;
 mod rests;

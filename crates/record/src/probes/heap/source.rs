@@ -1,10 +1,13 @@
 //! Why the preload library does not report a process's objects.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use varve_bpf::{Exec, Preload};
 use varve_model::Pid;
+use varve_symbols::{OtherLoader, is_sanitized, other_loader};
+
+use crate::target::layout;
 
 /// What keeps the library from a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,12 @@ pub(crate) enum WhyNot {
     Environment,
     /// The library is not to be found in its root folder, or its user may not read it.
     Root,
+    /// It is a 32-bit program.
+    Bits,
+    /// Its C library is musl.
+    Musl,
+    /// It is built with a sanitizer, which must stand in front of the allocator alone.
+    Sanitizer,
     /// It did not ask for a ring in time, or got none.
     Unanswered,
 }
@@ -29,12 +38,23 @@ impl WhyNot {
             WhyNot::Rights => "rights",
             WhyNot::Environment => "environment",
             WhyNot::Root => "root",
+            WhyNot::Bits => "bits",
+            WhyNot::Musl => "musl",
+            WhyNot::Sanitizer => "sanitizer",
             WhyNot::Unanswered => "unanswered",
         }
     }
 
     /// What keeps the library from the program that a process has just begun, as far as that can be seen from outside.
     pub(crate) fn of(exec: &Exec<'_>, library: &Path) -> Option<WhyNot> {
+        // The process may have gone on to another program, or ended.
+        let named = exec.file().filter(|_| !exec.has_other_root);
+        let program = named.unwrap_or_else(|| format!("/proc/{}/exe", exec.pid).into());
+        match other_loader(&program) {
+            Some(OtherLoader::Short) => return Some(WhyNot::Bits),
+            Some(OtherLoader::Musl) => return Some(WhyNot::Musl),
+            None => {}
+        }
         if exec.is_static && !is_loader(exec.pid) {
             return Some(WhyNot::Static);
         }
@@ -52,6 +72,8 @@ impl WhyNot {
         };
         match (has_library, preloads) {
             (true, true) => None,
+            // Then it has begun again without the library.
+            (true, false) if is_sanitized(&program) => Some(WhyNot::Sanitizer),
             (true, false) => Some(WhyNot::Environment),
             (false, _) => Some(WhyNot::Root),
         }
@@ -94,14 +116,15 @@ fn is_listed(list: &[u8], library: &Path) -> bool {
 
 /// Whether a process finds the library at its path. Where that cannot be seen it does.
 fn in_its_root(pid: Pid, library: &Path) -> bool {
-    let Ok(inside) = library.strip_prefix("/") else {
-        return true;
-    };
     let root = format!("/proc/{pid}/root");
     if fs::symlink_metadata(&root).is_err() {
         return true;
     }
-    fs::symlink_metadata(Path::new(&root).join(inside)).is_ok()
+    let is_there = |place: &PathBuf| {
+        let inside = place.strip_prefix("/").unwrap_or(place);
+        fs::symlink_metadata(Path::new(&root).join(inside)).is_ok()
+    };
+    layout::places(library).iter().all(is_there)
 }
 
 #[cfg(test)]

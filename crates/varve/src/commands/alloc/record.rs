@@ -196,9 +196,11 @@ fn resolve(arguments: &AllocRecord) -> Result<RecordOptions, Failure> {
             code: 125,
         });
     }
-    if varve_record::has_other_bits(&arguments.command) {
+    if let Some(why) = varve_record::why_not_loaded(&arguments.command) {
         return Err(Failure {
-            what: "this is a 32-bit program: allocator operations are counted of 64-bit programs alone".into(),
+            what: format!(
+                "this program {why}, so that the library that counts allocator operations is not loaded into it"
+            ),
             hint: Some("its pages are recorded all the same: `varve record`".into()),
             code: 125,
         });

@@ -1,0 +1,142 @@
+//! Programs that cannot have the preload library: they do what they do alone, as the command and as a child that inherits the list, and
+//! the trace says why their objects are seen by the kernel alone.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use varve_faults::{Stage, check_trace};
+use varve_trace::Trace;
+use varve_trace::tables::ProcessRow;
+
+const SOURCE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(int count, char **words) {
+    char *block = memset(malloc(1 << 20), 1, 1 << 20);
+    printf("%d %d\n", count, block[1234]);
+    fflush(stdout);
+    fprintf(stderr, "%s\n", words[count - 1]);
+    free(block);
+    return 5;
+}
+"#;
+
+/// The same for a 32-bit C library, of which there are no headers here.
+const SHORT_SOURCE: &str = r#"
+extern int puts(const char *), write(int, const void *, unsigned), fflush(void *);
+extern void exit(int);
+void _start(void) {
+    puts("2 1");
+    fflush(0);
+    write(2, "word\n", 5);
+    exit(5);
+}
+"#;
+
+fn build(stage: &Stage, compiler: &str, options: &[&str], source: &str) -> PathBuf {
+    let (file, program) = (stage.path("program.c"), stage.path("program"));
+    std::fs::write(&file, source).unwrap();
+    let done = Command::new(compiler)
+        .args(["-O1", "-fno-builtin"])
+        .arg(&file)
+        .arg("-o")
+        .arg(&program)
+        .args(options)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{compiler} {options:?}: {said}");
+    program
+}
+
+/// Who saw the objects of the program, which is the last image of its process, and why not the library.
+fn sources(stage: &Stage, program: &Path) -> (String, Option<String>) {
+    check_trace(&stage.path("trace.varve")).expect("a trace");
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let rows: Vec<ProcessRow> = trace.rows().unwrap();
+    let mut of_program = rows
+        .into_iter()
+        .filter(|row| Path::new(&row.exe) == program);
+    let last = of_program.next_back().expect("a row of the program");
+    (last.objects.unwrap(), last.objects_why)
+}
+
+/// Records it twice: as the command, and as the child of a shell.
+fn as_alone(stage: &Stage, program: &Path, options: &[&str], from: &str, why: Option<&str>) {
+    let path = program.to_str().unwrap();
+    let record = |words: &[&str]| {
+        let _ = std::fs::remove_dir_all(stage.path("trace.varve"));
+        stage.run(stage.record(options, words))
+    };
+    let right = (from.to_owned(), why.map(str::to_owned));
+    let ended = record(&[path, "word"]).require(5);
+    assert_eq!(ended.text(), "2 1\n");
+    assert!(!ended.stderr.contains("ERROR: ld.so"), "{}", ended.stderr);
+    assert_eq!(sources(stage, program), right);
+    // What it says itself goes into a file.
+    let script = format!("{path} word 2>said; code=$?; cat said; exit $code");
+    let ended = record(&["sh", "-c", &script]).require(5);
+    assert_eq!(ended.text(), "2 1\nword\n");
+    assert_eq!(sources(stage, program), right);
+}
+
+#[test]
+fn a_program_of_musl() {
+    let stage = Stage::new();
+    let program = build(&stage, "musl-gcc", &[], SOURCE);
+    as_alone(&stage, &program, &[], "kernel", Some("musl"));
+}
+
+#[test]
+fn a_32_bit_program() {
+    let stage = Stage::new();
+    let options = [
+        "-m32",
+        "-fno-pie",
+        "-no-pie",
+        "-nostdlib",
+        "/usr/lib32/libc.so.6",
+        "-Wl,-dynamic-linker,/lib/ld-linux.so.2",
+    ];
+    let program = build(&stage, "gcc", &options, SHORT_SOURCE);
+    as_alone(&stage, &program, &[], "kernel", Some("bits"));
+}
+
+#[test]
+fn programs_with_an_address_sanitizer() {
+    for compiler in ["gcc", "clang"] {
+        let stage = Stage::new();
+        let program = build(&stage, compiler, &["-fsanitize=address"], SOURCE);
+        as_alone(&stage, &program, &[], "kernel", Some("sanitizer"));
+    }
+}
+
+#[test]
+fn static_programs() {
+    for how in ["-static", "-static-pie"] {
+        let stage = Stage::new();
+        let program = build(&stage, "gcc", &[how], SOURCE);
+        as_alone(&stage, &program, &[], "kernel", Some("static"));
+    }
+}
+
+/// The control: what can have the library has it.
+#[test]
+fn a_program_of_the_same_c_library() {
+    let stage = Stage::new();
+    let program = build(&stage, "gcc", &[], SOURCE);
+    as_alone(&stage, &program, &[], "preload", None);
+    as_alone(&stage, &program, &["--backend", "fault"], "preload", None);
+}
+
+/// `--backend fault` needs the library in the command itself, and says so.
+#[test]
+fn pages_of_a_program_that_cannot_have_the_library_are_not_moved() {
+    let stage = Stage::new();
+    let program = build(&stage, "musl-gcc", &[], SOURCE);
+    let words = [program.to_str().unwrap(), "word"];
+    let ended = stage.run(stage.record(&["--backend", "fault"], &words));
+    assert_ne!(ended.code, 5);
+    ended.require_complaint(&["musl"]);
+}
