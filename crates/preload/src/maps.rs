@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use varve_preload_abi::{Event, MapOperation};
 
 use crate::events::mapped;
-use crate::{pages, placing, process, real, sys};
+use crate::{pages, placing, process, real, roots, sys};
 
 type Pointer = *mut c_void;
 
@@ -258,6 +258,16 @@ unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(number: c_long) -> c_long {
     naked_asm!(
+        "cmp rdi, {landlock}",
+        "je 7f",
+        "cmp rdi, {pivot_root}",
+        "je 7f",
+        "cmp rdi, {chroot}",
+        "je 7f",
+        "cmp rdi, {unshare}",
+        "je 7f",
+        "cmp rdi, {setns}",
+        "je 7f",
         "cmp rdi, {seccomp}",
         "je 5f",
         "cmp rdi, {prctl}",
@@ -303,6 +313,14 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "mov rax, -1",
         "4:",
         "ret",
+        "7:",
+        "jmp {narrowing}",
+        landlock = const libc::SYS_landlock_restrict_self,
+        pivot_root = const libc::SYS_pivot_root,
+        chroot = const libc::SYS_chroot,
+        unshare = const libc::SYS_unshare,
+        setns = const libc::SYS_setns,
+        narrowing = sym roots::narrowing_call,
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
         set_seccomp = const libc::PR_SET_SECCOMP,

@@ -2,7 +2,7 @@
 //!
 //! What the program allocates before they are known comes from a small static block that is never given back.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
@@ -130,6 +130,10 @@ real_functions! {
     chroot as c"chroot" (path: *const c_char) -> c_int, else -1;
     setns as c"setns" (descriptor: c_int, kind: c_int) -> c_int, else -1;
     unshare as c"unshare" (flags: c_int) -> c_int, else -1;
+    mount as c"mount" (source: *const c_char, target: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int,
+        else raw(libc::SYS_mount, [source as usize, target as usize, kind as usize, flags as usize, data as usize, 0]) as c_int;
+    umount2 as c"umount2" (target: *const c_char, flags: c_int) -> c_int,
+        else raw(libc::SYS_umount2, [target as usize, flags as usize, 0, 0, 0, 0]) as c_int;
     dlclose as c"dlclose" (handle: Pointer) -> c_int, else -1;
     end as c"_exit" (status: c_int) -> (), else Default::default();
     free_sized as c"free_sized" (old: Pointer, bytes: usize) -> (), else free(old);

@@ -1,10 +1,11 @@
-//! Programs that change their root folder or mount namespace.
+//! Programs that change their root folder or what is mounted, or forbid themselves files (Landlock).
 //!
 //! Their children would not find the library any more, and the loader would say so on their standard error. So the
 //! library takes itself out of the list of those to be preloaded where it is out of reach.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 
+use crate::transfers::raw;
 use crate::{loader, own, process, real, sys};
 
 const NAME: &[u8] = b"LD_PRELOAD=";
@@ -13,6 +14,10 @@ const PAGE: usize = 4096;
 /// Takes this library out of the list, if it is not where the list says any more.
 #[cold]
 fn check() {
+    // It may end the program to open a file.
+    if process::is_confined() {
+        return;
+    }
     real::keeping_errno(|| {
         let Some(path) = loader::file_of(process::some_code()) else {
             return;
@@ -143,6 +148,49 @@ unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let result = unsafe { real::get().unshare(flags) };
     if result == 0 && flags & libc::CLONE_NEWNS != 0 {
+        check();
+    }
+    result
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn mount(
+    source: *const c_char,
+    target: *const c_char,
+    kind: *const c_char,
+    flags: c_ulong,
+    data: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real::get().mount(source, target, kind, flags, data) };
+    if result == 0 {
+        check();
+    }
+    result
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn umount2(target: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real::get().umount2(target, flags) };
+    if result == 0 {
+        check();
+    }
+    result
+}
+
+/// What `syscall` does for system calls after which files may be out of reach. They have two arguments at most.
+pub(crate) extern "C" fn narrowing_call(number: c_long, first: usize, second: usize) -> isize {
+    let result = raw(number, [first, second, 0, 0, 0, 0]);
+    if result == 0 {
         check();
     }
     result

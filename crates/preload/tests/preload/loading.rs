@@ -190,3 +190,67 @@ fn a_program_that_begins_again_keeps_the_rest_of_its_list() {
         assert_eq!(output.status.code(), Some(3));
     }
 }
+
+/// It makes the library's folder unreachable in one of these ways, then runs a program.
+const NARROWING: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/landlock.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static int landlock(void) {
+    struct landlock_ruleset_attr what = { .handled_access_fs = LANDLOCK_ACCESS_FS_READ_FILE };
+    int rules = syscall(SYS_landlock_create_ruleset, &what, sizeof what, 0);
+    if (rules < 0) return 77;
+    const char *folders[] = { "/usr", "/lib", "/lib64", "/bin", "/etc" };
+    for (int i = 0; i < 5; i++) {
+        struct landlock_path_beneath_attr beneath = { LANDLOCK_ACCESS_FS_READ_FILE, open(folders[i], O_PATH) };
+        if (beneath.parent_fd >= 0) syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0);
+    }
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    return syscall(SYS_landlock_restrict_self, rules, 0) ? 78 : 0;
+}
+static int over(const char *folder) {
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) return 77;
+    return mount("none", folder, "tmpfs", 0, NULL) ? 78 : 0;
+}
+int main(int count, char **words) {
+    int code = strcmp(words[1], "landlock") ? over(words[2]) : landlock();
+    if (code) return code;
+    execlp("sh", "sh", "-c", "echo ran; echo ${LD_PRELOAD-no list}; exit 5", NULL);
+    return 79;
+}
+"#;
+
+/// Programs that shut themselves in start others without a word of the loader's.
+#[test]
+fn a_program_that_shuts_the_library_out_drops_it_from_its_list() {
+    let bench = Bench::new();
+    let program = bench.compile("narrowing.c", NARROWING, &[]);
+    // Not where the rest of what programs load lies.
+    let folder = bench.folder.path().join("library");
+    std::fs::create_dir(&folder).unwrap();
+    let copy = folder.join("libvarve_preload.so");
+    std::fs::copy(library(), &copy).unwrap();
+    for how in ["landlock", "mount"] {
+        let output = Command::new(&program)
+            .arg(how)
+            .arg(&folder)
+            .env("LD_PRELOAD", &copy)
+            .output()
+            .unwrap();
+        // A kernel without Landlock, or a user that may not mount.
+        if output.status.code() == Some(77) {
+            println!("skipped: this machine has no {how}");
+            continue;
+        }
+        assert_eq!(lines(&output), ["ran", "no list"], "{how}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*said), (Some(5), ""), "{how}");
+    }
+}
