@@ -7,11 +7,13 @@ mod folder;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use varve_model::Pid;
+use varve_preload_abi::DIRECTORY_VARIABLE;
 use varve_sys::{Cgroup, CgroupMark};
 
 pub(crate) use self::folder::{BASES, LeftFolder, PREFIX, candidates, recorder_of};
@@ -41,6 +43,9 @@ pub enum LeftoverKind {
     Cgroup,
     /// A cgroup of somebody else's that a recorder froze.
     FrozenCgroup,
+    /// The process that resolves a target's page faults (`--backend fault`). It ends by itself, once it has brought the
+    /// target's pages back.
+    Handler,
 }
 
 /// Finds all of them; changes nothing.
@@ -61,7 +66,41 @@ pub fn find_leftovers() -> Vec<Leftover> {
             doubt,
         });
     }
+    found.extend(handlers());
     found
+}
+
+/// The fault handlers of recorders that are gone.
+fn handlers() -> Vec<Leftover> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| number_of(entry.file_name().to_str()?));
+    pids.filter_map(|pid| {
+        let place = PathBuf::from(format!("/proc/{pid}"));
+        if fs::read(place.join("comm")).ok()? != b"varve-handler\n" {
+            return None;
+        }
+        let variables = fs::read(place.join("environ")).ok()?;
+        let prefix = format!("{DIRECTORY_VARIABLE}=");
+        let mut named = variables.split(|byte| *byte == 0);
+        let folder = named.find_map(|one| one.strip_prefix(prefix.as_bytes()))?;
+        let mut above = Path::new(OsStr::from_bytes(folder)).ancestors();
+        let is_in_use = |path: &Path| {
+            matches!(LeftFolder::left(path), Err(Doubt::InUse | Doubt::Owner(_)))
+        };
+        if above.any(is_in_use) {
+            return None;
+        }
+        let program = fs::read_link(place.join("exe")).unwrap_or_default();
+        Some(Leftover {
+            path: place,
+            kind: LeftoverKind::Handler,
+            doubt: Some(format!(
+                "the fault handler of {}: it ends once it has brought the program's pages back, without which the program cannot go on",
+                program.display()
+            )),
+        })
+    })
+    .collect()
 }
 
 /// Removes what is a dead recorder's without doubt, and lets go what it still holds. Gives what was found; whatever
@@ -81,6 +120,8 @@ pub fn clean_leftovers() -> Vec<Leftover> {
                 varve_sys::thaw(path);
                 varve_sys::mark_cgroup(path, None).is_ok()
             }
+            // Its program needs it.
+            LeftoverKind::Handler => false,
             // Looked at anew: nothing is deleted on the strength of an earlier look.
             LeftoverKind::RunFolder => {
                 crate::probes::counts::recovery::recover_into_trace(path, Duration::ZERO)

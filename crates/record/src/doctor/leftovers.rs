@@ -35,7 +35,7 @@ pub(super) fn leftovers(left: &[Leftover], choice: Leftovers) -> Check {
     };
     let mut check = Check::note(
         "leftovers",
-        "cgroups and run folders of recorders that were killed",
+        "cgroups, run folders and fault handlers of recorders that were killed",
         detail,
     );
     if !left.is_empty() || choice == Leftovers::Clean {

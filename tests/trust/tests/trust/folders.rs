@@ -319,3 +319,36 @@ fn a_cgroup_that_is_called_like_a_recorders_is_no_recording() {
         || fs::remove_dir(&group.0).is_ok() || !group.0.exists()
     ));
 }
+
+/// One whose recorder is gone brings pages back, or hangs: it is named and not ended. One in use is none.
+#[test]
+fn handlers_without_a_recorder_are_named() {
+    let stage = Stage::new();
+    let copy = stage.path("varve-handler");
+    fs::copy("/bin/sleep", &copy).unwrap();
+    let (running, said) = super::handler::record(&stage, "crowd", &["3", "until", "FILE"]);
+    assert!(patiently(
+        || fs::read_to_string(&said).is_ok_and(|s| s.contains("begun"))
+    ));
+    let handler = super::handler::handler_of(super::handler::target_of(&running));
+    let mut left = stage.command(&copy);
+    left.arg("1000")
+        .env("VARVE_PRELOAD_DIR", stage.path("gone"));
+    let left = stage.start(left);
+    let place = format!("/proc/{}", left.pid());
+    let is_named =
+        || fs::read(format!("{place}/comm")).is_ok_and(|name| name == b"varve-handler\n");
+    assert!(patiently(is_named));
+    for options in [&["--all"][..], &["--clean"]] {
+        let line = leftovers_line(&doctor(&stage, options).text());
+        assert!(
+            line.contains(&place) && line.contains("the fault handler of"),
+            "{line}"
+        );
+        assert!(!line.contains(&format!("/proc/{handler} ")), "{line}");
+        assert!(is_named());
+    }
+    fs::write(said.with_extension("over"), "over").unwrap();
+    drop(left);
+    running.end().require(0);
+}
