@@ -214,7 +214,7 @@ impl Kernel {
     pub fn track(&self, pid: Pid, flags: TrackFlags) -> Result<(), BpfError> {
         let entry = Tracked {
             flags: flags.0,
-            image: now().0,
+            image: varve_sys::monotonic_now().0,
             ..Default::default()
         };
         raw::map_update(self.maps.tracked.as_fd(), pid.0, &entry).map_err(map_error("tracked"))
@@ -534,17 +534,6 @@ impl std::fmt::Debug for Kernel {
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
-}
-
-/// CLOCK_MONOTONIC, as the programs have it
-fn now() -> Time {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the pointer is to a local that the call fills; this clock always exists
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    Time(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> BpfError {

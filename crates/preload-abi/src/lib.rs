@@ -26,6 +26,7 @@
 pub mod channel;
 #[cfg(target_arch = "x86_64")]
 pub mod client;
+pub mod clock;
 mod error;
 pub mod journal;
 mod layout;

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crate::clock::of_machine;
 use crate::error::RingError;
 use crate::layout::{
     AT_CAPACITY, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_MIN_OBJECT, AT_READER_ALIVE,
@@ -15,6 +16,7 @@ use crate::layout::{
     MAX_RECORD_WORDS, READER_ALIVE, READER_GONE, READER_NOT_YET, RESERVED, VERSION,
 };
 use crate::memory::Memory;
+use crate::raw::system_call;
 use crate::record::{PAD, Record, VOID};
 use crate::writer::RingWriter;
 
@@ -322,7 +324,16 @@ fn monotonic_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a local that the call fills; CLOCK_MONOTONIC always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    let arguments = [
+        libc::CLOCK_MONOTONIC as usize,
+        &raw mut time as usize,
+        0,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the pointer is to a local that the call fills; CLOCK_MONOTONIC always exists. Not the C library's, in front of which a
+    // preloaded library may stand that gives another time.
+    unsafe { system_call(libc::SYS_clock_gettime, arguments) };
+    of_machine(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }

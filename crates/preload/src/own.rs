@@ -8,7 +8,7 @@ use std::arch::{asm, global_asm};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use crate::loader::{self, Whose};
 use crate::symbols::Symbols;
@@ -263,6 +263,20 @@ unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::time
             transmute(function);
         function(clock, time)
     }
+}
+
+/// How far the process's clock is ahead of the machine's, nanoseconds.
+static AHEAD: AtomicI64 = AtomicI64::new(0);
+
+/// Finds out how far that is. For a process that may open files.
+pub(crate) fn learn_clock() {
+    AHEAD.store(varve_preload_abi::clock::ahead_ns(), Ordering::Relaxed);
+}
+
+/// The machine's time, by what the process read from its clock; both in nanoseconds.
+#[inline]
+pub(crate) fn of_machine(own_ns: u64) -> u64 {
+    own_ns.wrapping_sub(AHEAD.load(Ordering::Relaxed).cast_unsigned())
 }
 
 unsafe extern "C" fn errno_location() -> *mut c_int {

@@ -231,6 +231,7 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
         state.status.store(UNUSABLE, Ordering::Release);
         return None;
     }
+    own::learn_clock();
     let is_plain_fork = cause == StartCause::Fork && nesting == Nesting::Outermost;
     if is_plain_fork {
         ARENA.recover_after_fork();

@@ -11,6 +11,15 @@ use crate::{loader, own, process, real, sys};
 const NAME: &[u8] = b"LD_PRELOAD=";
 const PAGE: usize = 4096;
 
+/// Looks at what a system call has changed.
+fn after_narrowing(number: c_long) {
+    check();
+    // It may have been the time namespace.
+    if number == libc::SYS_setns && !process::is_confined() {
+        own::learn_clock();
+    }
+}
+
 /// Takes this library out of the list, if it is not where the list says any more.
 #[cold]
 fn check() {
@@ -134,7 +143,7 @@ unsafe extern "C-unwind" fn setns(descriptor: c_int, kind: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let result = unsafe { real::get().setns(descriptor, kind) };
     if result == 0 {
-        check();
+        after_narrowing(libc::SYS_setns);
     }
     result
 }
@@ -191,7 +200,7 @@ unsafe extern "C-unwind" fn umount2(target: *const c_char, flags: c_int) -> c_in
 pub(crate) extern "C" fn narrowing_call(number: c_long, first: usize, second: usize) -> isize {
     let result = raw(number, [first, second, 0, 0, 0, 0]);
     if result == 0 {
-        check();
+        after_narrowing(number);
     }
     result
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use std::ptr::{NonNull, null_mut};
 
-use crate::process;
+use crate::{own, process};
 
 /// Makes a system call; a negative result is an error number.
 pub(crate) use varve_preload_abi::system_call as call;
@@ -250,7 +250,7 @@ pub(crate) fn note_time() {
     LAST_TIME.store(now_ns(), Ordering::Relaxed);
 }
 
-/// CLOCK_MONOTONIC, through the vDSO.
+/// `CLOCK_MONOTONIC` of the machine, through the vDSO.
 ///
 /// Under strict seccomp the kernel lets no thread read the time stamp counter (`disable_TSC`), and the
 /// vDSO would end the program: the time stands still then.
@@ -265,7 +265,7 @@ pub(crate) fn now_ns() -> u64 {
     };
     // SAFETY: fills a local; with this clock and a valid pointer it neither fails nor sets errno.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    own::of_machine(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// A soft resource limit; `None` for none.

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use varve_preload_abi::clock::of_machine;
 
 use varve_qemu_counter_abi::layout as at;
 
@@ -56,7 +57,7 @@ pub(crate) fn now() -> u64 {
     };
     // SAFETY: `time` is writable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    of_machine(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// A time that nobody else was given and that is later than all that were given before.

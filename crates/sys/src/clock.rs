@@ -2,15 +2,16 @@
 
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 use varve_model::{Duration, Pid, Time};
+use varve_preload_abi::clock::of_machine;
 
 fn read(clock: ClockId) -> u64 {
     let t = clock_gettime(clock);
     (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// `CLOCK_MONOTONIC`.
+/// `CLOCK_MONOTONIC` of the machine, which the kernel's events have, whatever time namespace this process is in.
 pub fn monotonic_now() -> Time {
-    Time(read(ClockId::Monotonic))
+    Time(of_machine(read(ClockId::Monotonic)))
 }
 
 /// `CLOCK_REALTIME`, nanoseconds since 1970.
@@ -56,7 +57,7 @@ pub fn idle_time() -> Option<Duration> {
 /// How far `CLOCK_BOOTTIME`, in which `/proc/PID/stat` gives start times, is ahead of
 /// `CLOCK_MONOTONIC`: the time the machine was suspended.
 pub fn boot_offset() -> Duration {
-    Duration(read(ClockId::Boottime).saturating_sub(read(ClockId::Monotonic)))
+    Duration(read(ClockId::Boottime).saturating_sub(monotonic_now().0))
 }
 
 /// How often the kernel looks whether another thread should run: its tick, which the coarse clocks count.

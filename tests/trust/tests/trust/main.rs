@@ -1,6 +1,7 @@
 //! The trust suite: a module for each part of the threat model in `SECURITY.md`.
 
 mod capabilities;
+mod clocks;
 mod containers;
 mod cost;
 mod ends;
