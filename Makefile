@@ -49,7 +49,7 @@ test-rust: build
 	scripts/setup test
 	scripts/setup nextest
 	$(MAKE) -s -C workloads
-	$(NEXTEST)
+	$(NEXTEST) --test-threads=$$(($$(nproc) * 3 / 2))
 
 # Examples in the documentation; cargo-nextest does not run them.
 test-docs:
