@@ -67,6 +67,13 @@ static START: extern "C" fn() = start;
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = handler::leave;
 
+/// Panics, and says whether that was caught, as where the call stacks of programs are walked. It can be looked up.
+#[unsafe(no_mangle)]
+extern "C" fn varve_preload_catches_panics() -> bool {
+    let panics = || assert!(std::hint::black_box(false));
+    std::panic::catch_unwind(panics).is_err()
+}
+
 extern "C" fn start() {
     // A panic would print. There should be none; if there is one, it is caught where it happens.
     std::panic::set_hook(Box::new(|_| {}));

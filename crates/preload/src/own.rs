@@ -59,7 +59,9 @@ macro_rules! constant {
 }
 
 // The locks of the unwinder's list of registered frames, which is empty; values of threads that have destructors, of which there are none.
-constant! { "0": "pthread_mutex_lock" "pthread_mutex_unlock" "pthread_once" "__pthread_key_create" "__cxa_thread_atexit_impl" }
+constant! { "0": "pthread_mutex_lock" "pthread_mutex_unlock" "__pthread_key_create" "__cxa_thread_atexit_impl" }
+// The unwinder fills its table of registers itself where this fails; whoever comes meanwhile fills it with the same.
+constant! { "-1": "pthread_once" }
 // Rust's standard library asks these for the backtrace of a panic's message, of which there is none.
 constant! { "0": "getcwd" "getenv" "realpath" }
 constant! { "-1": "open64" "close" "fstat64" "stat64" "statx" "lseek64" "readlink" "pthread_key_create" "pthread_key_delete" "pthread_setspecific" }

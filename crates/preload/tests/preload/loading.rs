@@ -254,3 +254,28 @@ fn a_program_that_shuts_the_library_out_drops_it_from_its_list() {
         assert_eq!((output.status.code(), &*said), (Some(5), ""), "{how}");
     }
 }
+
+/// The unwinder that is linked in finds its tables and fills its registers without the C library. A panic prints nothing.
+#[test]
+fn a_panic_within_the_library_is_caught() {
+    const SOURCE: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+    _Bool (*catches)(void) = (_Bool (*)(void))dlsym(RTLD_DEFAULT, "varve_preload_catches_panics");
+    for (int i = 0; i < 3; i++) printf("%d\n", catches());
+    return malloc(100000) == NULL;
+}
+"#;
+    let bench = Bench::new();
+    let program = bench.compile("panics.c", SOURCE, &["-ldl"]);
+    let (output, rings) = bench.run(&mut Command::new(&program));
+    assert_eq!(lines(&output), ["1", "1", "1"], "{output:?}");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    assert!(!rings.is_empty());
+}
