@@ -84,7 +84,7 @@ fn put(path: &Path, content: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension(format!("{}.tmp", std::process::id()));
     let write = || -> io::Result<()> {
         let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true);
+        let options = options.write(true).create_new(true);
         options.mode(0o644).open(&fresh)?.write_all(content)?;
         fs::rename(&fresh, path)
     };

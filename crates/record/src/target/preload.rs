@@ -58,6 +58,10 @@ fn own_cache() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(CACHE.into());
     }
+    // Rights that the program has and its caller has not write to no folder of the caller's choice.
+    if varve_sys::rights::gained_by_file() {
+        return None;
+    }
     let named = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = named.filter(|path| path.is_absolute()).or_else(|| {
         let home = PathBuf::from(std::env::var_os("HOME")?);
