@@ -182,12 +182,20 @@ mod tests {
 
     #[test]
     fn the_empty_library_is_one() {
-        use object::{Object, read::elf::ElfFile32};
+        use object::Object;
+        use object::read::elf::{ElfFile32, ProgramHeader};
         let bytes = empty_library(EM_386);
         let file = ElfFile32::<object::Endianness>::parse(&*bytes).unwrap();
         assert_eq!(file.kind(), object::ObjectKind::Dynamic);
         assert_eq!(file.architecture(), object::Architecture::I386);
         assert_eq!(file.dynamic_symbols().count(), 0);
-        assert!(file.dynamic_symbol_table().is_some());
+        let headers = file.elf_program_headers().iter();
+        let kinds: Vec<_> = headers.map(|header| header.p_type(file.endian())).collect();
+        let [load, dynamic, stack] = [
+            object::elf::PT_LOAD,
+            object::elf::PT_DYNAMIC,
+            object::elf::PT_GNU_STACK,
+        ];
+        assert_eq!(kinds, [load, dynamic, stack]);
     }
 }
