@@ -137,6 +137,12 @@ fn is_vdso(soname: &[u8]) -> bool {
     soname.starts_with(b"linux-vdso.so")
 }
 
+/// The program headers of a module that the loader describes.
+pub(crate) fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    // SAFETY: the loader's own description, which lives as long as the module's.
+    unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
+}
+
 /// A search through the modules in the loader's order.
 struct Search<'a> {
     whose: Whose,
@@ -193,9 +199,7 @@ pub(crate) fn later(whose: Whose, name: &CStr) -> *mut c_void {
     ) -> c_int {
         // SAFETY: the loader passes a valid record, and back the pointer given to it below.
         let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
-        // SAFETY: the loader's own description of its program headers.
-        let headers =
-            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let headers = headers(info);
         let Some(dynamic) = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC) else {
             return 0;
         };
@@ -232,9 +236,7 @@ pub(crate) fn file_of(address: u64) -> Option<&'static CStr> {
     ) -> c_int {
         // SAFETY: the loader passes a valid record, and back the pointer given to it below.
         let (info, holder) = unsafe { (&*info, &mut *holder.cast::<Holder>()) };
-        // SAFETY: the loader's own description of its program headers.
-        let headers =
-            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let headers = headers(info);
         let at = holder.address.wrapping_sub(info.dlpi_addr);
         let mut loads = headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
         if !loads.any(|h| (h.p_vaddr..h.p_vaddr.saturating_add(h.p_memsz)).contains(&at)) {

@@ -39,13 +39,13 @@ pub(crate) fn unloaded() -> u32 {
 
 /// The C library's answer about an address (glibc 2.35 and later); lock-free.
 #[repr(C)]
-struct FoundObject {
-    flags: u64,
-    map_start: *const u8,
-    map_end: *const u8,
-    link_map: *const LinkMap,
-    eh_frame_hdr: *const u8,
-    reserved: [u64; 7],
+pub(crate) struct FoundObject {
+    pub(crate) flags: u64,
+    pub(crate) map_start: *const u8,
+    pub(crate) map_end: *const u8,
+    pub(crate) link_map: *const LinkMap,
+    pub(crate) eh_frame_hdr: *const u8,
+    pub(crate) reserved: [u64; 7],
 }
 
 type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> c_int;
@@ -111,9 +111,7 @@ pub(crate) fn note_statics(codes: [u64; 2]) {
     ) -> c_int {
         // SAFETY: the loader passes a valid record, and back the pointer given to it below.
         let (info, codes) = unsafe { (&*info, &*codes.cast::<[u64; 2]>()) };
-        // SAFETY: the loader's own description of its program headers.
-        let headers =
-            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let headers = loader::headers(info);
         let loads = headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
         for (code, noted) in codes.iter().zip(&STATICS) {
             let at = code.wrapping_sub(info.dlpi_addr);
@@ -157,9 +155,7 @@ fn find_by_iteration(address: u64) -> Option<Loaded> {
     ) -> c_int {
         // SAFETY: the loader passes a valid record, and back the pointer given to it below.
         let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-        // SAFETY: the loader's own description of its program headers.
-        let headers =
-            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let headers = loader::headers(info);
         let loads = headers
             .iter()
             .filter(|header| header.p_type == libc::PT_LOAD);

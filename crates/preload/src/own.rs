@@ -7,10 +7,12 @@
 use std::arch::{asm, global_asm};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use crate::loader::{self, Whose};
+use crate::modules::FoundObject;
 use crate::symbols::Symbols;
 use crate::sys;
 
@@ -352,31 +354,26 @@ extern "C" fn abort() -> ! {
     }
 }
 
-/// What `_dl_find_object` gives (glibc's `dlfcn.h`).
-#[repr(C)]
-struct FoundObject {
-    flags: u64,
-    map_start: *const u8,
-    map_end: *const u8,
-    link_map: *const c_void,
-    eh_frame_hdr: *const u8,
-    reserved: [u64; 7],
-}
-
 unsafe extern "C" {
+    /// The bounds of this library, from the linker.
     static __ehdr_start: u8;
     static _end: u8;
+}
+
+/// Where this library lies.
+pub(crate) fn bounds() -> Range<u64> {
+    &raw const __ehdr_start as u64..&raw const _end as u64
 }
 
 /// The unwinder that is linked into this library looks for its tables: panics unwind within the library only.
 unsafe extern "C" fn find_own_object(address: *const u8, to: *mut FoundObject) -> c_int {
     // SAFETY: the linker's own symbols; the first page of this library has its headers; the caller's struct has this layout.
     unsafe {
-        let start = &raw const __ehdr_start;
-        let end = &raw const _end;
-        if !(start..end).contains(&address) {
+        let own = bounds();
+        if !own.contains(&(address as u64)) {
             return -1;
         }
+        let start = own.start as *const u8;
         let header = &*start.cast::<libc::Elf64_Ehdr>();
         let table = start
             .add(header.e_phoff as usize)
@@ -388,7 +385,7 @@ unsafe extern "C" fn find_own_object(address: *const u8, to: *mut FoundObject) -
         to.write(FoundObject {
             flags: 0,
             map_start: start,
-            map_end: end,
+            map_end: own.end as *const u8,
             link_map: std::ptr::null(),
             eh_frame_hdr: start.add(tables.p_vaddr as usize),
             reserved: [0; 7],

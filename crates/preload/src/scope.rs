@@ -11,8 +11,8 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::own;
 use crate::symbols::{DT_NEEDED, DT_SONAME, Symbols, bytes_at};
+use crate::{loader, own};
 
 /// How many modules were loaded with the program: the first ones of the loader's list, which stay. 0: not known yet.
 static AT_START: AtomicUsize = AtomicUsize::new(0);
@@ -200,9 +200,7 @@ impl Module {
     /// The description of a module that is loaded and stays so for as long as the result is used.
     unsafe fn read(info: &libc::dl_phdr_info) -> Module {
         let bias = info.dlpi_addr;
-        // SAFETY: the loader's own description of its program headers.
-        let headers =
-            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let headers = loader::headers(info);
         let loads = headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
         let start = loads.clone().map(|h| h.p_vaddr).min().unwrap_or(0);
         let end = loads.map(|h| h.p_vaddr.saturating_add(h.p_memsz)).max();

@@ -16,7 +16,7 @@ use varve_preload_abi::{Event, MAX_FRAMES, RingWriter};
 
 use crate::modules::{self, Bytes};
 use crate::thread::{Nesting, Thread};
-use crate::{process, sites, sys};
+use crate::{own, process, sites, sys};
 
 const SLOTS: usize = 64;
 /// Code addresses whose module a slot has looked up.
@@ -66,12 +66,6 @@ unsafe impl Sync for BuildStack {}
 
 static BUILD_STACK: BuildStack = BuildStack(UnsafeCell::new([0; ROOM_TO_BUILD]));
 static BUILDING: AtomicBool = AtomicBool::new(false);
-
-unsafe extern "C" {
-    /// The bounds of this library, from the linker.
-    static __ehdr_start: u8;
-    static _end: u8;
-}
 
 /// In a forked child: slots that other threads held are lost, maybe half changed.
 pub(crate) fn recover_after_fork() {
@@ -398,7 +392,7 @@ impl Slot {
         [ip, sp, bp]: [u64; 3],
         mut read: impl FnMut(u64) -> Result<u64, ()>,
     ) -> usize {
-        let own = &raw const __ehdr_start as u64..&raw const _end as u64;
+        let own = own::bounds();
         let limit = process::frame_limit();
         let mut registers = UnwindRegsX86_64::new(ip, sp, bp);
         let mut address = FrameAddress::from_instruction_pointer(ip);
