@@ -20,7 +20,7 @@ pub(crate) mod writes;
 use std::ffi::OsString;
 use std::path::Path;
 
-use varve_bpf::{Event, Exec, Kernel, LoadOptions, Region, TrackFlags};
+use varve_bpf::{Bitmap, Event, Exec, Kernel, LoadOptions, Region, TrackFlags};
 use varve_model::{Duration, Loss, Pid, Time};
 use varve_trace::tables::TouchRow;
 use varve_trace::{Manifest, TraceError, TraceFolder, TraceWriter};
@@ -294,6 +294,11 @@ pub(crate) trait Probe {
     /// Of 512 pages in an interval: those whose first access is known by itself.
     fn first_accesses(&self, _pid: Pid, _region: &Region) -> Option<FirstAccesses> {
         None
+    }
+
+    /// Of 512 pages in an interval: those that may have been written though what was found does not say so.
+    fn perhaps_written(&self, _pid: Pid, _region: &Region) -> Bitmap {
+        [0; 8]
     }
 
     /// How much of the target's CPU time it has taken since the last call, beside holds.

@@ -6,6 +6,7 @@ pub(crate) mod found;
 mod inheritance;
 pub(crate) mod live_heap;
 pub(crate) mod objects;
+pub(crate) mod pages;
 pub(crate) mod processes;
 mod programs;
 pub(crate) mod ranges;
@@ -19,10 +20,10 @@ use varve_sys::MovedPages;
 
 use self::found::{Found, Vanished};
 use self::objects::LiveObjects;
+use self::pages::Residents;
 use self::processes::Processes;
 use self::stacks::Stacks;
 use self::tables::Tables;
-use crate::probes::vanish::Residents;
 use crate::target::channel::{Arrival, Channel};
 
 /// All of it.
@@ -49,6 +50,8 @@ pub(crate) struct State {
     pub(crate) began: Time,
     /// Events up to here belong to the interval that runs.
     pub(crate) boundary: Option<Time>,
+    /// When the end of the interval began to be worked at: bits are cleared from here on.
+    pub(crate) boundary_began: Time,
     /// The target was held from `boundary` up to here, or read while it ran on.
     pub(crate) released: Option<Time>,
     /// It ran on.
@@ -61,6 +64,11 @@ impl State {
     /// Whether what happens at this moment belongs to the next interval.
     pub(crate) fn is_next(&self, time: Time) -> bool {
         self.boundary.is_some_and(|b| time > b)
+    }
+
+    /// Whether bits may have been cleared at this moment, or since, for the end of the interval that runs.
+    pub(crate) fn is_within_boundary(&self, time: Time) -> bool {
+        self.boundary.is_some() && time >= self.boundary_began
     }
 }
 

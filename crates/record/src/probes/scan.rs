@@ -11,11 +11,12 @@ use varve_sys::ClearRefs;
 use varve_trace::Manifest;
 
 use self::slices::{Leftovers, Pass, Slices};
-use super::vanish::{self, Residents};
+use super::vanish;
 use super::{Held, Kind, Probe, Reading, Setup, Started, Step};
 use crate::rests::Rests;
 use crate::state::State;
 use crate::state::found::{Found, When};
+use crate::state::pages::Residents;
 use crate::{Ablation, HoldChoice, RecordError, RecordOptions, TrapsChoice};
 
 /// Files of processes that are kept open from one boundary to the next, at most.

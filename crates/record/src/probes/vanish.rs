@@ -8,18 +8,18 @@ use std::fs;
 use std::ops::Range;
 
 use varve_bpf::{
-    Doer, Event, ForkKind, Kernel, LoadOptions, Mapping, MappingCall, Refused, Resident,
-    TrackFlags, VanishCause, VanishHooks,
+    Bitmap, Doer, Event, ForkKind, Kernel, LoadOptions, Mapping, MappingCall, Refused, Region,
+    Resident, TrackFlags, VanishCause, VanishHooks,
 };
 use varve_model::{Bytes, Duration, Loss, Pid, Time};
 use varve_trace::Manifest;
 
-pub(crate) use self::gone::Residents;
 use self::gone::{Area, Change, Space};
 use super::{Held, Kind, Lost, Probe, Setup, Started, Step};
 use crate::rests::Rests;
 use crate::state::State;
 use crate::state::found::{Found, Unseen, When};
+use crate::state::pages::{Pages, Residents};
 use crate::{Ablation, RecordError, RecordOptions, TrapsChoice, VanishChoice};
 
 pub(crate) const KIND: Kind = Kind { load, start };
@@ -40,6 +40,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let compares = compares(setup.options, setup.kernel);
     Ok(Some(Box::new(Vanish {
         spaces: compares.then(HashMap::new),
+        went: HashMap::new(),
         huge: has_huge_pages(),
         has_begun: false,
         wants_moves: false,
@@ -91,6 +92,8 @@ fn has_userfaultfd(pid: Pid) -> bool {
 struct Vanish {
     /// By whose memory it is; none where the kernel part sees everything go.
     spaces: Option<HashMap<Pid, Space>>,
+    /// Pages that went unseen, or may have, in the interval that ends. Of what was found of them it is not known whether it is all.
+    went: HashMap<Pid, Pages>,
     huge: bool,
     /// Whether the processes that ran before the recording were looked at.
     has_begun: bool,
@@ -309,6 +312,7 @@ impl Probe for Vanish {
             .collect();
         let mut unseen = Vec::new();
         let mut over = HashSet::new();
+        self.went.clear();
         let rests = Rests::begin();
         for (pid, space) in spaces.iter_mut() {
             rests.rest();
@@ -325,7 +329,9 @@ impl Probe for Vanish {
             if gone.accessed.is_empty() && gone.perhaps.is_empty() {
                 continue;
             }
+            let went = self.went.entry(*pid).or_default();
             for pages in [&mut gone.accessed, &mut gone.perhaps] {
+                went.add(pages);
                 let at_boundary = found.iter().filter(|f| f.pid == *pid);
                 pages.take_away_regions(at_boundary.flat_map(|f| &f.regions));
                 pages.take_away_regions(state.vanished.of(*pid));
@@ -338,6 +344,12 @@ impl Probe for Vanish {
         }
         spaces.retain(|pid, _| !over.contains(pid));
         unseen
+    }
+
+    /// They were read, and may have been written before they went.
+    fn perhaps_written(&self, pid: Pid, region: &Region) -> Bitmap {
+        let went = self.went.get(&pid);
+        went.map_or([0; 8], |went| went.of_region(region))
     }
 
     fn discard(&mut self, _until: Time) {

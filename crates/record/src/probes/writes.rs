@@ -1,5 +1,6 @@
 //! Which pages were written: by soft-dirty bits where the kernel has them, else by userfaultfd's write protection.
 
+mod faults;
 mod watch;
 
 use std::collections::HashSet;
@@ -11,6 +12,7 @@ use varve_preload_abi::WRITES_VARIABLE;
 use varve_sys::Protector;
 use varve_trace::Manifest;
 
+use self::faults::WriteFaults;
 use self::watch::WriteWatch;
 use super::{Closed, Held, Kind, Launch, Probe, Setup, Started, Step, load_nothing};
 use crate::recorder::touch_rows::Writes;
@@ -26,8 +28,8 @@ pub(crate) const KIND: Kind = Kind {
     start,
 };
 
-/// Chooses what reports writes, as asked for, and prepares the kernel part. Soft-dirty bits come with the scan and
-/// need no probe.
+/// Chooses what reports writes, as asked for, and prepares the kernel part. Soft-dirty bits come with the scan, and faults tell where
+/// those may have gone.
 fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
     let options = setup.options;
     let choice = match options.scans() {
@@ -40,7 +42,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
             setup.writes = Writes::Known;
             setup.manifest.features.writes = Some("soft-dirty".into());
             setup.manifest.capabilities.insert(Capability::Writes);
-            Ok(None)
+            Ok(Some(Box::new(WriteFaults::default())))
         }
         WritesChoice::Auto => Ok(None),
         WritesChoice::On => {
@@ -153,11 +155,6 @@ fn check(options: &RecordOptions) -> Result<(), RecordError> {
             return refused(
                 "the program is static, so it loads no library that asks for a userfaultfd",
             );
-        }
-        TargetChoice::Command(command) if let Some(why) = why_not_loaded(command) => {
-            return refused(&format!(
-                "the program {why}, so it loads no library that asks for a userfaultfd"
-            ));
         }
         TargetChoice::Command(command) if gains_rights(command) => {
             return refused(

@@ -10,7 +10,7 @@ use super::boundary::Boundary;
 use super::budget::{Budget, Cost};
 use super::meter::Done;
 use super::reclaim::reclaim;
-use super::touch_rows::{Writes, append_runs};
+use super::touch_rows::{Details, Writes, append_runs};
 use crate::RecordError;
 use crate::probes::{Closed, Limit, Reading, Took};
 use crate::rests::Rests;
@@ -67,6 +67,8 @@ impl Recorder<'_> {
         work.boundary(boundary.cpu_last);
         work.of_boundary = work.of_boundary + boundary.cpu_between;
         self.events.state.boundary = Some(boundary.end);
+        self.events.state.boundary_began =
+            Time((boundary.read.0).saturating_sub(boundary.overlap.0));
         self.events.state.released = Some(boundary.read);
         self.events.state.ran_on = boundary.overlap != Duration(0);
         self.drain()?;
@@ -242,7 +244,18 @@ impl Recorder<'_> {
             source,
             |region| {
                 let mut asked = probes.iter();
-                asked.find_map(|p| p.first_accesses(found.pid, region))
+                let first = asked.find_map(|p| p.first_accesses(found.pid, region));
+                let mut details = Details {
+                    first: first.unwrap_or_default(),
+                    ..Details::default()
+                };
+                for probe in probes {
+                    let more = probe.perhaps_written(found.pid, region);
+                    for (bits, more) in details.perhaps_written.iter_mut().zip(more) {
+                        *bits |= more;
+                    }
+                }
+                details
             },
         );
     }
@@ -268,7 +281,7 @@ impl Recorder<'_> {
                 let (interval, pid) = (self.interval, unseen.pid);
                 let unknown = Writes::Unknown;
                 append_runs(rows, interval, pid, regions, unknown, Some(source), |_| {
-                    None
+                    Details::default()
                 });
             }
         }

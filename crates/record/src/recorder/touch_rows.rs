@@ -7,7 +7,7 @@ use varve_trace::tables::TouchRow;
 /// What the bitmaps tell of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writes {
-    /// Every page that was not written was read.
+    /// Every page that was not written was read, but for those of which a probe says otherwise ([`Details::perhaps_written`]).
     Known,
     /// Pages that are neither written nor intact are not known.
     Partly,
@@ -20,6 +20,14 @@ pub(crate) struct FirstAccesses {
     pub(crate) pages: Bitmap,
     /// Those of them to which it was a write.
     pub(crate) written: Bitmap,
+}
+
+/// What probes know of a region beside what it says itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Details {
+    pub(crate) first: FirstAccesses,
+    /// Pages that may have been written though nothing shows it any more.
+    pub(crate) perhaps_written: Bitmap,
 }
 
 /// Appends the runs of the regions of one process in one interval, sorted by page.
@@ -35,12 +43,12 @@ pub(crate) fn append_runs(
     regions: &[Region],
     writes: Writes,
     source: Option<TouchSource>,
-    first_accesses: impl Fn(&Region) -> Option<FirstAccesses>,
+    details: impl Fn(&Region) -> Details,
 ) {
     let from = rows.len();
     for region in regions {
-        let first = first_accesses(region).unwrap_or_default();
-        let (caught, wrote) = (first.pages, first.written);
+        let details = details(region);
+        let (caught, wrote) = (details.first.pages, details.first.written);
         let young: Bitmap = std::array::from_fn(|i| {
             // Whoever set the flag: what was written through this mapping was touched.
             let wrote = region.others[i] & region.written[i];
@@ -96,9 +104,14 @@ pub(crate) fn append_runs(
                 }
                 Writes::Known => {
                     let written = std::array::from_fn(|i| fresh[i] & region.written[i]);
-                    let read = std::array::from_fn(|i| fresh[i] & !region.written[i]);
-                    push(rows, interval, pid, region, &written, Some(true), cause);
-                    push(rows, interval, pid, region, &read, Some(false), cause);
+                    let rest = not(&fresh, &region.written);
+                    let read = not(&rest, &details.perhaps_written);
+                    let unknown = not(&rest, &read);
+                    for (bits, written) in
+                        [(written, Some(true)), (read, Some(false)), (unknown, None)]
+                    {
+                        push(rows, interval, pid, region, &bits, written, cause);
+                    }
                 }
             }
         }
@@ -211,7 +224,7 @@ mod tests {
             &[huge],
             Writes::Unknown,
             None,
-            |_| None,
+            |_| Details::default(),
         );
         assert_eq!(
             (rows.len(), rows[0].pages, rows[0].page_bytes),
@@ -234,7 +247,7 @@ mod tests {
             &regions,
             Writes::Unknown,
             None,
-            |_| None,
+            |_| Details::default(),
         );
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].page, rows[0].pages), (Page(4 * 512), 1024));
@@ -252,10 +265,32 @@ mod tests {
             &[r],
             Writes::Partly,
             None,
-            |_| None,
+            |_| Details::default(),
         );
         let known: Vec<_> = rows.iter().map(|r| (r.pages, r.written)).collect();
         assert_eq!(known, [(1, Some(true)), (1, Some(false)), (1, None)]);
+    }
+
+    #[test]
+    fn what_may_have_been_written_is_not_said_to_have_been_read() {
+        let mut r = region(2, [0b111, 0, 0, 0, 0, 0, 0, 0], [0; 8], [0b001; 8]);
+        r.intact = [0b100; 8];
+        let details = Details {
+            perhaps_written: [0b011; 8],
+            ..Details::default()
+        };
+        let mut rows = Vec::new();
+        append_runs(
+            &mut rows,
+            Interval(0),
+            Pid(1),
+            &[r],
+            Writes::Known,
+            None,
+            |_| details,
+        );
+        let known: Vec<_> = rows.iter().map(|r| (r.pages, r.written)).collect();
+        assert_eq!(known, [(1, Some(true)), (1, None), (1, Some(false))]);
     }
 
     #[test]
@@ -283,7 +318,7 @@ mod tests {
                 &[r],
                 Writes::Known,
                 replaced,
-                |_| None,
+                |_| Details::default(),
             );
             let sources: Vec<TouchSource> = rows
                 .iter()
@@ -308,7 +343,7 @@ mod tests {
                 region(3, young, accessed, written),
             ];
             let mut rows = Vec::new();
-            append_runs(&mut rows, Interval(3), Pid(1), &regions, Writes::Known, None, |_| None);
+            append_runs(&mut rows, Interval(3), Pid(1), &regions, Writes::Known, None, |_| Details::default());
             let mut got = BTreeMap::new();
             let mut last = 0;
             for row in &rows {

@@ -3,20 +3,15 @@
 //! What has a new page-table entry has its accessed bit set, and a move keeps the bit. So a page that is there at a boundary with
 //! a clear bit was not touched, and what is gone and was not looked at as it went may have been.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-use varve_bpf::{Bitmap, Leaf, Region};
-use varve_model::{Address, PAGE_BYTES};
+use varve_bpf::Bitmap;
+use varve_model::PAGE_BYTES;
 
-/// Bytes of a region.
-const REGION: u64 = 1 << 21;
+use crate::state::pages::{Pages, REGION, Residents, within};
+
 /// How much of a file the kernel maps around a page that is read first, aligned (`fault_around_bytes`).
 const AROUND: u64 = 16 * PAGE_BYTES;
-
-/// What is resident, by number of the region; sorted.
-pub(crate) type Residents = Vec<(u64, Bitmap)>;
 
 /// What happened to the memory of a process in an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,165 +33,6 @@ pub(super) enum Change {
 pub(super) struct Area {
     pub(super) addresses: Range<u64>,
     pub(super) is_file: bool,
-}
-
-/// Pages by region.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pages(HashMap<u64, Bitmap>);
-
-impl Pages {
-    fn of(residents: &Residents) -> Pages {
-        Pages(residents.iter().copied().collect())
-    }
-
-    pub(super) fn insert(&mut self, address: u64) {
-        let bits = self.0.entry(address / REGION).or_default();
-        let page = address % REGION / PAGE_BYTES;
-        bits[(page / 64) as usize] |= 1 << (page % 64);
-    }
-
-    fn contains(&self, address: u64) -> bool {
-        let page = address % REGION / PAGE_BYTES;
-        let bits = self.0.get(&(address / REGION));
-        bits.is_some_and(|bits| bits[(page / 64) as usize] >> (page % 64) & 1 != 0)
-    }
-
-    fn insert_all(&mut self, start: u64, end: u64) {
-        for region in start / REGION..end.div_ceil(REGION) {
-            let bits = self.0.entry(region).or_default();
-            let within = within(region, start, end);
-            bits.iter_mut().zip(within).for_each(|(a, b)| *a |= b);
-        }
-    }
-
-    fn remove_all(&mut self, start: u64, end: u64) {
-        let clear = |region: u64, bits: &mut Bitmap| {
-            let within = within(region, start, end);
-            bits.iter_mut().zip(within).for_each(|(a, b)| *a &= !b);
-            *bits != [0; 8]
-        };
-        // A range may be the whole address space.
-        if (end - start) / REGION > self.0.len() as u64 {
-            self.0.retain(|region, bits| clear(*region, bits));
-            return;
-        }
-        for region in start / REGION..end.div_ceil(REGION) {
-            if let Some(bits) = self.0.get_mut(&region)
-                && !clear(region, bits)
-            {
-                self.0.remove(&region);
-            }
-        }
-    }
-
-    /// Takes away the pages of a range, and returns them.
-    fn take(&mut self, start: u64, end: u64) -> Pages {
-        let regions = start / REGION..end.div_ceil(REGION);
-        let mut taken = Pages::default();
-        let mut take = |region: u64, bits: &mut Bitmap| {
-            let within = within(region, start, end);
-            let of: Bitmap = std::array::from_fn(|i| bits[i] & within[i]);
-            if of != [0; 8] {
-                taken.0.insert(region, of);
-                bits.iter_mut().zip(of).for_each(|(a, b)| *a &= !b);
-            }
-            *bits != [0; 8]
-        };
-        // A range may be the whole address space; and of a large process that ends there are thousands of small ones.
-        if regions.end - regions.start > self.0.len() as u64 {
-            self.0
-                .retain(|region, bits| !regions.contains(region) || take(*region, bits));
-        } else {
-            for region in regions {
-                if let Some(bits) = self.0.get_mut(&region)
-                    && !take(region, bits)
-                {
-                    self.0.remove(&region);
-                }
-            }
-        }
-        taken
-    }
-
-    pub(super) fn add(&mut self, more: &Pages) {
-        for (region, more) in &more.0 {
-            let bits = self.0.entry(*region).or_default();
-            bits.iter_mut().zip(more).for_each(|(a, b)| *a |= b);
-        }
-    }
-
-    pub(super) fn take_away(&mut self, others: &Pages) {
-        others
-            .0
-            .iter()
-            .for_each(|(region, bits)| self.take_away_bits(*region, bits));
-    }
-
-    fn take_away_bits(&mut self, region: u64, others: &Bitmap) {
-        let Entry::Occupied(mut bits) = self.0.entry(region) else {
-            return;
-        };
-        bits.get_mut()
-            .iter_mut()
-            .zip(others)
-            .for_each(|(a, b)| *a &= !b);
-        if *bits.get() == [0; 8] {
-            bits.remove();
-        }
-    }
-
-    /// Takes away pages that were found touched.
-    pub(super) fn take_away_regions<'a>(&mut self, regions: impl Iterator<Item = &'a Region>) {
-        for region in regions {
-            let start = region.base.0;
-            if region.leaf == Leaf::Small {
-                self.take_away_bits(start / REGION, &region.touched());
-            } else {
-                self.remove_all(start, start + region.leaf.bytes().0);
-            }
-        }
-    }
-
-    fn addresses(&self) -> impl Iterator<Item = u64> + '_ {
-        self.0.iter().flat_map(|(region, bits)| {
-            let set = (0..512).filter(|page| bits[page / 64] >> (page % 64) & 1 != 0);
-            set.map(move |page| region * REGION + page as u64 * PAGE_BYTES)
-        })
-    }
-
-    /// As regions, in no order.
-    pub(super) fn into_regions(self) -> Vec<Region> {
-        let region = |(region, accessed): (u64, Bitmap)| Region {
-            accessed,
-            ..Region::untouched(Address(region * REGION), Leaf::Small)
-        };
-        self.0.into_iter().map(region).collect()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn sorted(self) -> Residents {
-        let mut all: Residents = self.0.into_iter().collect();
-        all.sort_unstable_by_key(|(region, _)| *region);
-        all
-    }
-}
-
-/// The pages of a region from `start` to `end`.
-fn within(region: u64, start: u64, end: u64) -> Bitmap {
-    let page = |address: u64| {
-        let offset = address.saturating_sub(region * REGION);
-        offset.div_ceil(PAGE_BYTES).min(512)
-    };
-    let (first, past) = (page(start), page(end));
-    std::array::from_fn(|word| {
-        let low = first.clamp(word as u64 * 64, word as u64 * 64 + 64) - word as u64 * 64;
-        let high = past.clamp(word as u64 * 64, word as u64 * 64 + 64) - word as u64 * 64;
-        let below = |n: u64| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
-        below(high) & !below(low)
-    })
 }
 
 /// What is known of the memory of a process.
@@ -328,7 +164,7 @@ fn missing(before: &Residents, here: &Residents) -> Pages {
         };
         let gone: Bitmap = std::array::from_fn(|i| bits[i] & !there[i]);
         if gone != [0; 8] {
-            missing.0.insert(*region, gone);
+            missing.insert_bits(*region, gone);
         }
     }
     missing
@@ -399,7 +235,7 @@ impl Replay<'_> {
             for (region, bits) in there.take_while(|(r, _)| r * REGION < end) {
                 let within = within(*region, from, end);
                 let of = std::array::from_fn(|i| bits[i] & within[i]);
-                moving.add(&Pages([(*region, of)].into()));
+                moving.insert_bits(*region, of);
             }
         }
         for address in moving.addresses() {
@@ -449,11 +285,7 @@ fn mapped_along(
         let was_empty = before
             .binary_search_by_key(&(first / REGION), |(region, _)| *region)
             .is_err();
-        let alone = faulted.0[&(first / REGION)]
-            .iter()
-            .map(|word| word.count_ones())
-            .sum::<u32>()
-            == 1;
+        let alone = faulted.count_in(first / REGION) == 1;
         let fits = first >= start && first + REGION <= end;
         if huge && was_empty && alone && gone.contains(address) && fits {
             along.insert_all(first, first + REGION);
