@@ -28,6 +28,8 @@ pub(super) struct Resident {
 #[derive(Clone, Default)]
 pub(super) struct Scan {
     next: Time,
+    /// Whether there were blocks at the last look.
+    has_blocks: bool,
 }
 
 impl Scan {
@@ -35,12 +37,29 @@ impl Scan {
         monotonic_now() >= self.next
     }
 
-    /// Resident bytes of these ranges; none where the process is not there.
-    pub(super) fn look(&mut self, pid: Pid, ranges: &[(u64, u64)]) -> Option<u64> {
+    /// Resident bytes of these ranges, and the most that `used` says before and after of blocks. None where the process is not there.
+    ///
+    /// Nothing at all counts only from the second look at blocks: those that came just now may lie where nobody knows yet that
+    /// something is mapped.
+    pub(super) fn look(
+        &mut self,
+        pid: Pid,
+        ranges: &[(u64, u64)],
+        used: impl Fn() -> u64,
+    ) -> Option<(u64, u64)> {
         let began = thread_cpu_time();
+        // Blocks come and go meanwhile.
+        let before = used();
         let resident = resident_of(pid, ranges)?;
+        let after = used();
         self.next = after_rest(began);
-        Some(resident)
+        self.counts(resident, before.min(after))
+            .then(|| (resident, before.max(after)))
+    }
+
+    fn counts(&mut self, resident: u64, used: u64) -> bool {
+        let had_blocks = std::mem::replace(&mut self.has_blocks, used > 0);
+        resident > 0 || had_blocks && self.has_blocks
     }
 }
 
@@ -112,4 +131,19 @@ pub(super) fn present(map: &File, page: u64, until: u64) -> Vec<bool> {
     let words = entries[..read].chunks_exact(8);
     let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
     words.map(|w| word(w) & PRESENT != 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_nothing_is_there_counts_for_blocks_that_were_seen_before() {
+        let mut scan = Scan::default();
+        assert!(!scan.counts(0, 0), "there may be nothing yet");
+        assert!(!scan.counts(0, 9), "they came since");
+        assert!(scan.counts(0, 9));
+        assert!(!scan.counts(0, 0), "they are gone");
+        assert!(scan.counts(4096, 0));
+    }
 }

@@ -291,10 +291,10 @@ impl Tables {
         if !self.scan.is_due() {
             return None;
         }
-        // Blocks come and go meanwhile.
-        let before = self.usable();
-        let resident = self.scan.look(self.pid, ranges)?;
-        let usable = before.max(self.usable());
+        let mut scan = std::mem::take(&mut self.scan);
+        let found = scan.look(self.pid, ranges, || self.usable());
+        self.scan = scan;
+        let (resident, usable) = found?;
         Some((resident, resident.saturating_sub(usable)))
     }
 

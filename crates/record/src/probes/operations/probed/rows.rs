@@ -225,16 +225,16 @@ impl Reader {
         };
         let known = self.processes.get_mut(&process.pid);
         let due = known.map(|known| &mut known.scan).filter(|s| s.is_due());
+        let bytes = |signed: i64| u64::try_from(signed).unwrap_or(0);
+        let used = || {
+            let now = probes.process(process.pid);
+            bytes(now.map_or(process.usable, |now| now.usable))
+        };
         let scanned = due
             .zip(heap)
-            .and_then(|(scan, heap)| scan.look(process.pid, &heap.ranges));
+            .and_then(|(scan, heap)| scan.look(process.pid, &heap.ranges, used));
         let most = heap.map(|heap| heap.most);
         let resident = Some(Bytes(found.program));
-        let scanned = scanned.map(|bytes| {
-            // Blocks come and go meanwhile.
-            let after = probes.process(process.pid).map_or(0, |after| after.usable);
-            (bytes, process.usable.max(after))
-        });
         self.add_memory(now, process, resident, most, scanned, rows);
     }
 
@@ -244,7 +244,7 @@ impl Reader {
         process: &ProbedProcess,
         resident: Option<Bytes>,
         mapped: Option<Bytes>,
-        scanned: Option<(u64, i64)>,
+        scanned: Option<(u64, u64)>,
         rows: &mut Vec<HeapMemoryRow>,
     ) {
         let Some(known) = self.processes.get_mut(&process.pid) else {
@@ -256,10 +256,9 @@ impl Reader {
         known.uncounted = process.uncounted;
         let bytes = |signed: i64| Bytes(u64::try_from(signed).unwrap_or(0));
         let usable = |signed: i64| known.headers.then(|| bytes(signed));
-        let kept = scanned.and_then(|(resident, used)| {
-            let used = usable(used)?;
-            Some(Bytes(resident.saturating_sub(used.0)))
-        });
+        let kept = scanned
+            .filter(|_| known.headers)
+            .map(|(resident, used)| Bytes(resident.saturating_sub(used)));
         let row = HeapMemoryRow {
             time_ns: now,
             pid: process.pid,
