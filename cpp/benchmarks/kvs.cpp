@@ -33,6 +33,7 @@ void query(const bench::built_store& built, const bench::options& chosen) {
     }
     std::uint64_t scans = 0;
     store.start_counting(chosen.buffer(), chosen.replacement);
+    const std::uint64_t paged_out = monotonic_ns();
     rest(chosen);
     const std::uint64_t began = monotonic_ns();
     const bench::stopwatch querying;
@@ -50,6 +51,7 @@ void query(const bench::built_store& built, const bench::options& chosen) {
     const std::optional<bench::paging> real = store.real_paging();
     const varve::page_traffic traffic = store.traffic();
     rest(chosen);
+    const std::uint64_t rested = monotonic_ns();
 
     bench::report out("varve-kvs/1", chosen.json);
     out.add("structure", chosen.structure);
@@ -73,8 +75,10 @@ void query(const bench::built_store& built, const bench::options& chosen) {
         out.add("write_traps", real->write_traps);
         out.add("paged_start", std::uint64_t{reinterpret_cast<std::uintptr_t>(real->start)});
         out.add("paged_end", std::uint64_t{reinterpret_cast<std::uintptr_t>(real->end)});
+        out.add("paged_out_ns", paged_out);
         out.add("query_began_ns", began);
         out.add("query_ended_ns", ended);
+        out.add("rested_ns", rested);
     }
     bench::add_construction(out, built);
     out.add("query_ns", query_ns);
