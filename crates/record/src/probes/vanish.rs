@@ -318,7 +318,8 @@ impl Probe for Vanish {
             rests.rest();
             let residents = residents.remove(pid);
             // It could not be read, and goes on.
-            if residents.is_none() && !space.is_over() {
+            let goes_on = state.processes.all.contains_key(pid) && !space.is_over();
+            if residents.is_none() && goes_on {
                 continue;
             }
             if residents.is_none() {

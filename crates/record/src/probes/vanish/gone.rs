@@ -100,9 +100,12 @@ impl Space {
         Space::of(copied.sorted())
     }
 
-    /// Whether all of it went, and nothing came after.
+    /// Whether all of it went, and nothing came after. Two threads that end at the same time may both read the memory, one of them after the
+    /// other has said that the process ended.
     pub(super) fn is_over(&self) -> bool {
-        self.changes.last() == Some(&Change::Ended)
+        let mut backwards = self.changes.iter().rev();
+        let last = backwards.find(|change| !matches!(change, Change::Removed(..)));
+        last == Some(&Change::Ended)
     }
 
     /// Forgets what happened, which is not to be recorded.
@@ -411,6 +414,27 @@ mod tests {
             (pages(&gone.perhaps), pages(&gone.accessed)),
             (vec![1, 2], vec![5])
         );
+    }
+
+    #[test]
+    fn a_program_that_another_thread_reads_as_it_ends_is_over() {
+        let mut space = Space::of(residents(&[1]));
+        space.change(Change::Fault(at(5)), false);
+        assert!(!space.is_over());
+        let all = Change::Removed(0, 1 << 47, residents(&[]));
+        space.change(all.clone(), false);
+        assert!(!space.is_over(), "it may have given all of it back");
+        space.change(Change::Ended, false);
+        space.change(all, false);
+        assert!(space.is_over());
+        let gone = space.close(residents(&[]), anonymous, false);
+        assert_eq!(
+            (pages(&gone.perhaps), pages(&gone.accessed)),
+            (vec![1], vec![5])
+        );
+        space.change(Change::Ended, false);
+        space.change(Change::Fault(at(5)), false);
+        assert!(!space.is_over(), "another program has begun");
     }
 
     #[test]
