@@ -249,7 +249,9 @@ impl Recorder<'_> {
                     first: first.unwrap_or_default(),
                     ..Details::default()
                 };
-                for probe in probes {
+                // Elsewhere a page that was not seen to be written is left open anyway.
+                let asked = probes.iter().filter(|_| writes == Writes::Known);
+                for probe in asked {
                     let more = probe.perhaps_written(found.pid, region);
                     for (bits, more) in details.perhaps_written.iter_mut().zip(more) {
                         *bits |= more;

@@ -212,20 +212,30 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_huge_page_is_one_run_of_its_own_size() {
-        let mut huge = region(1, [1, 0, 0, 0, 0, 0, 0, 0], [0; 8], [0; 8]);
-        huge.leaf = Leaf::Huge2M;
+    fn rows_of(
+        regions: &[Region],
+        writes: Writes,
+        source: Option<TouchSource>,
+        details: Details,
+    ) -> Vec<TouchRow> {
         let mut rows = Vec::new();
         append_runs(
             &mut rows,
             Interval(0),
             Pid(1),
-            &[huge],
-            Writes::Unknown,
-            None,
-            |_| Details::default(),
+            regions,
+            writes,
+            source,
+            |_| details,
         );
+        rows
+    }
+
+    #[test]
+    fn a_huge_page_is_one_run_of_its_own_size() {
+        let mut huge = region(1, [1, 0, 0, 0, 0, 0, 0, 0], [0; 8], [0; 8]);
+        huge.leaf = Leaf::Huge2M;
+        let rows = rows_of(&[huge], Writes::Unknown, None, Details::default());
         assert_eq!(
             (rows.len(), rows[0].pages, rows[0].page_bytes),
             (1, 512, 2 << 20)
@@ -239,16 +249,7 @@ mod tests {
             region(4, full, [0; 8], [0; 8]),
             region(5, full, [0; 8], [0; 8]),
         ];
-        let mut rows = Vec::new();
-        append_runs(
-            &mut rows,
-            Interval(0),
-            Pid(1),
-            &regions,
-            Writes::Unknown,
-            None,
-            |_| Details::default(),
-        );
+        let rows = rows_of(&regions, Writes::Unknown, None, Details::default());
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].page, rows[0].pages), (Page(4 * 512), 1024));
     }
@@ -257,16 +258,7 @@ mod tests {
     fn what_is_neither_written_nor_intact_is_not_known() {
         let mut r = region(2, [0b111, 0, 0, 0, 0, 0, 0, 0], [0; 8], [0b001; 8]);
         r.intact = [0b010; 8];
-        let mut rows = Vec::new();
-        append_runs(
-            &mut rows,
-            Interval(0),
-            Pid(1),
-            &[r],
-            Writes::Partly,
-            None,
-            |_| Details::default(),
-        );
+        let rows = rows_of(&[r], Writes::Partly, None, Details::default());
         let known: Vec<_> = rows.iter().map(|r| (r.pages, r.written)).collect();
         assert_eq!(known, [(1, Some(true)), (1, Some(false)), (1, None)]);
     }
@@ -279,16 +271,7 @@ mod tests {
             perhaps_written: [0b011; 8],
             ..Details::default()
         };
-        let mut rows = Vec::new();
-        append_runs(
-            &mut rows,
-            Interval(0),
-            Pid(1),
-            &[r],
-            Writes::Known,
-            None,
-            |_| details,
-        );
+        let rows = rows_of(&[r], Writes::Known, None, details);
         let known: Vec<_> = rows.iter().map(|r| (r.pages, r.written)).collect();
         assert_eq!(known, [(1, Some(true)), (1, None), (1, Some(false))]);
     }
@@ -310,16 +293,7 @@ mod tests {
             ),
             (Some(TouchSource::Vanish), [TouchSource::Vanish; 3]),
         ] {
-            let mut rows = Vec::new();
-            append_runs(
-                &mut rows,
-                Interval(0),
-                Pid(1),
-                &[r],
-                Writes::Known,
-                replaced,
-                |_| Details::default(),
-            );
+            let rows = rows_of(&[r], Writes::Known, replaced, Details::default());
             let sources: Vec<TouchSource> = rows
                 .iter()
                 .flat_map(|r| (0..r.pages).map(|_| r.source))
@@ -342,8 +316,7 @@ mod tests {
                 region(2, accessed.map(thin), young, written),
                 region(3, young, accessed, written),
             ];
-            let mut rows = Vec::new();
-            append_runs(&mut rows, Interval(3), Pid(1), &regions, Writes::Known, None, |_| Details::default());
+            let rows = rows_of(&regions, Writes::Known, None, Details::default());
             let mut got = BTreeMap::new();
             let mut last = 0;
             for row in &rows {

@@ -59,9 +59,7 @@ impl Pages {
 
     pub(crate) fn insert_all(&mut self, start: u64, end: u64) {
         for region in start / REGION..end.div_ceil(REGION) {
-            let bits = self.0.entry(region).or_default();
-            let within = within(region, start, end);
-            bits.iter_mut().zip(within).for_each(|(a, b)| *a |= b);
+            self.insert_bits(region, within(region, start, end));
         }
     }
 

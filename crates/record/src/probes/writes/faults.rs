@@ -35,11 +35,6 @@ impl WriteFaults {
         }
     }
 
-    fn of(&self, pid: Pid, region: &Region) -> Bitmap {
-        let pages = self.now.get(&pid);
-        pages.map_or([0; 8], |pages| pages.of_region(region))
-    }
-
     fn turn_over(&mut self) {
         self.now = std::mem::take(&mut self.next);
     }
@@ -61,7 +56,8 @@ impl Probe for WriteFaults {
     }
 
     fn perhaps_written(&self, pid: Pid, region: &Region) -> Bitmap {
-        self.of(pid, region)
+        let pages = self.now.get(&pid);
+        pages.map_or([0; 8], |pages| pages.of_region(region))
     }
 
     fn closed(&mut self, _: &Closed<'_>, _: &mut State) {
@@ -80,7 +76,7 @@ mod tests {
 
     fn of(faults: &WriteFaults) -> u64 {
         let region = Region::untouched(Address(BASE), Leaf::Small);
-        faults.of(PID, &region)[0]
+        faults.perhaps_written(PID, &region)[0]
     }
 
     #[test]
@@ -92,8 +88,8 @@ mod tests {
         faults.fault(PID, page(2), true, true);
         assert_eq!(of(&faults), 0b011);
         let huge = Region::untouched(Address(BASE), Leaf::Huge2M);
-        assert_eq!(faults.of(PID, &huge)[0], 1);
-        assert_eq!(faults.of(Pid(8), &huge)[0], 0);
+        assert_eq!(faults.perhaps_written(PID, &huge)[0], 1);
+        assert_eq!(faults.perhaps_written(Pid(8), &huge)[0], 0);
         faults.turn_over();
         assert_eq!(of(&faults), 0b110);
         faults.turn_over();
