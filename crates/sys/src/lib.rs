@@ -27,6 +27,7 @@ mod regular;
 pub mod rights;
 mod root_folder;
 mod signals;
+mod stops;
 mod tiering;
 mod usage;
 mod userfault;
@@ -64,11 +65,11 @@ pub use paging::{PageState, Paging};
 pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{
-    MapEntry, ProcStatus, ThreadInfo, boot_id, children_of, cmdline, command_words,
-    context_switches, exe, is_kernel_thread, is_running, maps, parse_maps, runnable_threads_of,
-    shared_folder, start_ticks, status, threads, try_maps, try_stop,
+    MapEntry, ProcStatus, ThreadInfo, boot_id, children_of, cmdline, command_words, exe,
+    is_kernel_thread, is_running, maps, parse_maps, runnable_threads_of, shared_folder,
+    start_ticks, status, threads, try_maps, try_stop,
 };
-pub use ptrace::{Held, Standby, TraceeError, is_tracee, tracees_of, tracer_of};
+pub use ptrace::{Held, Standby, TraceeError, tracer_of};
 pub use regular::{
     FileIdentity, file_of_path, has_our_root, is_local, leads_to, leads_to_program, open_mapped,
     open_regular, open_regular_exactly, open_regular_in, within,
@@ -76,6 +77,7 @@ pub use regular::{
 pub use rights::{Capability, Rights};
 pub use root_folder::RootFolder;
 pub use signals::{DeferredStop, Received, Signals, take_signal, was_just_taken};
+pub use stops::{SharedStops, share_stops};
 pub use tiering::{TierCounter, is_of_tiers, memory_pressure_us, tier_counters, tier_settings};
 pub use usage::{GroupUsage, have_join, kill_group, stalled, swap_devices, swap_moved};
 pub use userfault::{Protector, UserFault, try_write_protection};

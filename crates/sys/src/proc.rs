@@ -185,13 +185,6 @@ pub fn status(pid: Pid) -> io::Result<ProcStatus> {
     parse_stat(&fs::read(format!("/proc/{pid}/stat"))?)
 }
 
-/// How often the first thread of a process has left the processor.
-pub fn context_switches(pid: Pid) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let count = |name| -> Option<u64> { status_field(&text, name)?.parse().ok() };
-    Some(count("voluntary_ctxt_switches")? + count("nonvoluntary_ctxt_switches")?)
-}
-
 fn parse_stat(text: &[u8]) -> io::Result<ProcStatus> {
     let text = String::from_utf8_lossy(text);
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "the stat line is malformed");

@@ -21,6 +21,7 @@ use varve_model::{Pid, Tid};
 
 use crate::cgroup::Frozen;
 use crate::proc::{status, status_field};
+use crate::stops::Holding;
 
 /// Why a process cannot be held by ptrace.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +105,9 @@ pub struct Standby {
 /// Processes that stand still until this is dropped.
 #[derive(Debug)]
 pub struct Held {
+    // Lets go before the hold is over.
     _holder: Holder,
+    _holding: Holding,
     refused: Vec<TraceeError>,
 }
 
@@ -144,21 +147,25 @@ impl Standby {
         limit: Duration,
         mut meanwhile: impl FnMut(),
     ) -> Option<Held> {
+        // Dropped last: declared before what lets go.
+        let holding = Holding::begin();
+        let Standby { holder, said } = self;
         let order = Order {
             processes: Box::new(processes),
             limit,
         };
-        if let Some(orders) = &self.holder.orders {
+        if let Some(orders) = &holder.orders {
             // A thread that ended without a word holds nothing.
             let _ = orders.send(order);
         }
         loop {
-            match self.said.recv_timeout(LOOK_EVERY) {
+            match said.recv_timeout(LOOK_EVERY) {
                 Err(RecvTimeoutError::Timeout) => meanwhile(),
                 Err(RecvTimeoutError::Disconnected) | Ok(None) => return None,
                 Ok(Some(refused)) => {
                     return Some(Held {
-                        _holder: self.holder,
+                        _holder: holder,
+                        _holding: holding,
                         refused,
                     });
                 }
@@ -172,26 +179,6 @@ pub fn tracer_of(pid: Pid) -> Option<Pid> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let tracer = status_field(&text, "TracerPid")?.parse().ok();
     tracer.filter(|p| *p > 0).map(Pid)
-}
-
-/// The processes that a process, by one of its threads, has traced when this is called.
-pub fn tracees_of(tracer: Pid) -> Vec<Pid> {
-    let Ok(all) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let pids = all
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid));
-    pids.filter(|pid| is_tracee(*pid, tracer)).collect()
-}
-
-/// Whether a process has another, or one of its threads, as the tracer.
-pub fn is_tracee(pid: Pid, tracer: Pid) -> bool {
-    // That of any thread: the first may have ended before the others.
-    thread_ids(pid)
-        .into_iter()
-        .filter_map(|tid| tracer_of(Pid(tid.0)))
-        .any(|thread| fs::metadata(format!("/proc/{tracer}/task/{thread}")).is_ok())
 }
 
 /// What the thread does; it lets go by ending, and says before whether everything stands, and what cannot be made to.

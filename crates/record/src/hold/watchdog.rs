@@ -14,7 +14,7 @@ mod duties;
 mod order;
 
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -139,6 +139,8 @@ pub struct Watchdog {
     second: Line,
     /// What they care for.
     orders: Vec<Order>,
+    /// What this process says to them about its stops.
+    stops: BorrowedFd<'static>,
     moved: Vec<MovedPages>,
     checked: Instant,
     /// How often one was missed.
@@ -159,7 +161,9 @@ impl Watchdog {
     /// # Errors
     /// Where they cannot be started.
     pub fn start_for(swaps: bool) -> Result<Watchdog, RecordError> {
+        let shared = RecordError::system("share memory with the watchdog process");
         let mut watchdog = Watchdog {
+            stops: varve_sys::share_stops().map_err(shared)?,
             first: Line::start(false, swaps)?,
             second: Line::start(true, swaps)?,
             swaps,
@@ -184,6 +188,14 @@ impl Watchdog {
         order::send(&self.second.socket, &first, &[]).map_err(unheard())
     }
 
+    /// Tells one of them, with the descriptors that belong to it.
+    fn say(&self, line: &Line, order: &Order) -> io::Result<()> {
+        match order {
+            Order::Recorder(_) => order::send(&line.socket, order, &[self.stops]),
+            _ => order::send(&line.socket, order, &[]),
+        }
+    }
+
     /// Gives them something to care for, before it exists.
     ///
     /// # Errors
@@ -191,9 +203,7 @@ impl Watchdog {
     pub fn order(&mut self, order: &Order) -> Result<(), RecordError> {
         self.orders.push(order.clone());
         // One that has just ended is missed before long, and the next is given the order then.
-        let said = self
-            .both()
-            .map(|line| order::send(&line.socket, order, &[]));
+        let said = self.both().map(|line| self.say(line, order));
         match said {
             [Err(error), Err(_)] => Err(unheard()(error)),
             _ => Ok(()),
@@ -282,7 +292,7 @@ impl Watchdog {
     fn brief(&self, line: &Line) -> Result<(), RecordError> {
         let say = || -> io::Result<()> {
             for order in &self.orders {
-                order::send(&line.socket, order, &[])?;
+                self.say(line, order)?;
             }
             for pages in &self.moved {
                 order::send(

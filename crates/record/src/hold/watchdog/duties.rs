@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::net::SendFlags;
 use varve_model::Pid;
 use varve_preload_abi::shadow;
-use varve_sys::{CgroupMark, MovedPages, PidFd, Shadow, ZramDevice};
+use varve_sys::{CgroupMark, MovedPages, PidFd, Shadow, SharedStops, ZramDevice};
 
 use super::order::{Came, Incoming, Order, made_bytes};
 use crate::leftovers::LeftFolder;
@@ -20,8 +20,6 @@ use crate::marker::Marker;
 
 /// How often a watchdog looks whether the recorder is stopped, and whether fault handlers have ended.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
-/// How long a recorder that was stopped may take to let go what it traces.
-const MAX_LETTING_GO: Duration = Duration::from_secs(2);
 /// How long fault handlers may take to bring everything back when their recorder is gone.
 const MAX_RETURN: Duration = Duration::from_secs(60);
 /// How long the second watchdog waits for the first to clean up.
@@ -81,8 +79,8 @@ impl Moved {
 #[derive(Default)]
 struct Duties {
     recorder: Option<Pid>,
-    /// How often it had left the processor when it was last found stopped: as long as that is so, it holds nobody new.
-    stopped_at: Option<u64>,
+    /// What it says about its stops.
+    stops: Option<SharedStops>,
     /// The first watchdog, where this is the second.
     first: Option<PidFd>,
     moved: Vec<Moved>,
@@ -98,16 +96,15 @@ struct Duties {
 impl Duties {
     /// Lets the target run if the recorder is stopped.
     fn thaw_if_stopped(&mut self) {
-        let state = self.recorder.and_then(|pid| varve_sys::status(pid).ok());
-        let Some(state) = state.map(|s| s.state).filter(|s| matches!(s, 'T' | 't')) else {
+        let Some(recorder) = self.recorder else {
             return;
         };
+        if !varve_sys::status(recorder).is_ok_and(|s| matches!(s.state, 'T' | 't')) {
+            return;
+        }
         // Only the recorder can let go what it traces; where a debugger has stopped it, it is the debugger's.
-        if let (Some(recorder), 'T', false) = (self.recorder, state, self.is_spare())
-            && self.stopped_at != varve_sys::context_switches(recorder)
-        {
-            have_tracees_let_go(recorder);
-            self.stopped_at = varve_sys::context_switches(recorder);
+        if let (Some(stops), false) = (&self.stops, self.is_spare()) {
+            stops.have_let_go(recorder);
         }
         for (path, _) in &self.made {
             varve_sys::thaw(path);
@@ -188,22 +185,6 @@ impl Duties {
     }
 }
 
-/// Has a stopped recorder go on for as long as it holds anybody by ptrace, and stops it again.
-fn have_tracees_let_go(recorder: Pid) {
-    let tracees = varve_sys::tracees_of(recorder);
-    let Ok(process) = PidFd::open(recorder) else {
-        return;
-    };
-    if tracees.is_empty() || process.signal(libc::SIGCONT).is_err() {
-        return;
-    }
-    let until = Instant::now() + MAX_LETTING_GO;
-    while Instant::now() < until && tracees.iter().any(|t| varve_sys::is_tracee(*t, recorder)) {
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    let _ = process.signal(libc::SIGSTOP);
-}
-
 /// A watchdog's whole life: `varve watchdog` runs this on its standard input, a socket. `is_second` is for the one that waits
 /// for the first to fail, `swaps` for those that may have a swap device to remove.
 pub fn watch(socket: OwnedFd, is_second: bool, swaps: bool) {
@@ -242,7 +223,10 @@ fn follow(mut orders: impl BufRead + Send + 'static, came: &Came, answer: impl F
     let mut refreshed = Instant::now();
     let is_ended = loop {
         match heard.recv_timeout(CHECK_EVERY) {
-            Ok(Order::Recorder(pid)) => duties.recorder = Some(pid),
+            Ok(Order::Recorder(pid)) => {
+                duties.recorder = Some(pid);
+                duties.stops = came.take_stops();
+            }
             Ok(Order::First(pid)) => duties.first = PidFd::open(pid).ok(),
             Ok(Order::Made(path, parent)) => duties.made.push((path, parent)),
             Ok(Order::Found(path)) => duties.found.push(path),

@@ -18,14 +18,14 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use varve_model::Pid;
-use varve_sys::{MovedPages, ZramDevice};
+use varve_sys::{MovedPages, SharedStops, ZramDevice};
 
 const ROOM: usize = rustix::cmsg_space!(ScmRights(MovedPages::DESCRIPTORS));
 
 /// What the watchdog is to care for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The process of the recorder.
+    /// The process of the recorder; the descriptor of [`varve_sys::share_stops`] comes with it.
     Recorder(Pid),
     /// A cgroup that the recorder makes, and the one to which its processes return.
     Made(PathBuf, PathBuf),
@@ -181,6 +181,12 @@ impl Came {
         let some: Vec<OwnedFd> = all.drain(..MovedPages::DESCRIPTORS).collect();
         let all = some.try_into().ok()?;
         Some(MovedPages::from_descriptors(all, journal))
+    }
+
+    /// The memory in which the recorder says what it holds, whose descriptor comes with its process.
+    pub(super) fn take_stops(&self) -> Option<SharedStops> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        SharedStops::open(all.pop_front()?).ok()
     }
 }
 
