@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use varve_model::{Page, Pid, Tid, TouchSource};
+use varve_model::{Page, Pid, Tid, Time, TouchSource};
 use varve_trace::tables::FaultRow;
 use varve_truth::{
     Access, Case, Outcome, Phase, Plan, Problem, Recorded, Span, finish, judge, make_workloads,
@@ -122,10 +122,12 @@ fn pages_of<'a>(phase: &'a Phase) -> impl Iterator<Item = (Access, Page)> + 'a {
 impl Found {
     fn in_trace(recorded: &Recorded) -> Result<Found, Problem> {
         let mut found = Found::default();
-        let anonymous = |pid: Pid, page: Page| {
+        // What has gone is no arena: the workload's next memory may lie there.
+        let anonymous = |pid: Pid, page: Page, at: Option<Time>| {
             recorded.oracle.arenas.iter().any(|a| {
                 let pages = a.pages.first.0..a.pages.first.0 + a.pages.pages;
-                a.pid == pid && a.kind == "anon" && pages.contains(&page.0)
+                let lives = at.is_none_or(|at| (a.life.from..a.life.to).contains(&at));
+                a.pid == pid && a.kind == "anon" && pages.contains(&page.0) && lives
             })
         };
         for phase in &recorded.oracle.phases {
@@ -145,7 +147,7 @@ impl Found {
                     .collect();
                 let sets = phase.sets.iter().flat_map(|(_, p)| p.runs());
                 for page in sets.flat_map(|(first, n)| (0..n).map(move |i| first.0 + i)) {
-                    if anonymous(phase.pid, Page(page)) {
+                    if anonymous(phase.pid, Page(page), None) {
                         found.demanded += 1;
                         found.trapped += u64::from(caught.contains(&page));
                     }
@@ -161,10 +163,10 @@ impl Found {
     fn check_who(
         &mut self,
         recorded: &Recorded,
-        anonymous: impl Fn(Pid, Page) -> bool,
+        anonymous: impl Fn(Pid, Page, Option<Time>) -> bool,
     ) -> Result<(), Problem> {
         let mut faults: Vec<FaultRow> = recorded.trace.rows()?;
-        faults.retain(|f| !f.kernel && anonymous(f.pid, f.address.page()));
+        faults.retain(|f| !f.kernel && anonymous(f.pid, f.address.page(), Some(f.time_ns)));
         for (at, (span, _, _)) in recorded.touches.intervals.iter().enumerate() {
             let mut first: BTreeMap<(Pid, Page), &FaultRow> = BTreeMap::new();
             for fault in &faults {
