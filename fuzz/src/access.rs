@@ -1,4 +1,4 @@
-use varve_access::{Steps, aarch64, x86};
+use varve_access::{Copies, Steps, aarch64, x86};
 use varve_model::Address;
 
 /// Bytes of registers before the code.
@@ -31,11 +31,14 @@ pub(crate) fn run(bytes: &[u8]) {
         sp: values[4],
         flags: values[5],
     };
+    // Some of the stack lies where some registers point.
+    let parts = [(Address(values[4].unwrap_or(0)), code)];
+    let stack = Copies { parts: &parts };
     let (x86_code, arm_code) = (x86::Code::decode(code, at), aarch64::Code::decode(code, at));
     for offset in 0..code.len() as u64 {
         let ip = Address(at.0.wrapping_add(offset));
         for steps in [Steps::All, Steps::NotBehind] {
-            let _ = x86_code.locate(ip, &x86_registers, steps);
+            let _ = x86_code.locate(ip, &x86_registers, &stack, steps);
             if let Ok(found) = arm_code.locate(ip, &arm_registers, steps) {
                 assert!(found.accesses.iter().all(|a| (1..=64).contains(&a.bytes.0)));
             }

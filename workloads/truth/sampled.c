@@ -14,6 +14,7 @@
 #define PART (1u << 21) /* words: 16 MiB */
 #define FAR (1u << 24)	/* words: 128 MiB */
 #define NEAR 512	/* words: 4 KiB */
+#define LINKS (1u << 19) /* words: 4 MiB */
 
 static uint64_t hot[9 * PART] __attribute__((aligned(4096)));
 static uint64_t cold[PART] __attribute__((aligned(4096)));
@@ -23,6 +24,7 @@ static uint64_t walked[3 * NEAR] __attribute__((aligned(4096)));
 static uint64_t strolled[NEAR] __attribute__((aligned(4096)));
 static char from[1 << 20] __attribute__((aligned(4096)));
 static char to[1 << 20] __attribute__((aligned(4096)));
+static uint64_t *links[LINKS] __attribute__((aligned(4096)));
 static uint32_t lanes[8] __attribute__((aligned(32)));
 
 static uint64_t next(uint64_t *s)
@@ -75,12 +77,12 @@ static __attribute__((noinline)) uint64_t chain(long count)
 
 /*
  * Strides of a line and a word through four parts, by chance, of which three are one array: within the first cache, each
- * read waiting for the one before, which overwrites the register that it was addressed by
+ * read waiting for the one before
  */
 static __attribute__((noinline)) uint64_t stride(long count)
 {
 	const uint64_t *parts[4] = { walked, walked + NEAR, walked + 2 * NEAR, strolled };
-	uint64_t s = 88172645463325252ull, at = 0;
+	uint64_t s = 88172645463325252ull, at = 0, read;
 
 	asm volatile("" : : "r"(parts) : "memory");
 	for (long i = 0; i < count; i++) {
@@ -88,10 +90,47 @@ static __attribute__((noinline)) uint64_t stride(long count)
 
 		for (int j = 0; j < 64; j++) {
 			at = (at + 9) & (NEAR - 1);
-			asm volatile("addq (%1,%0,8), %0" : "+r"(at) : "r"(array) : "cc", "memory");
+			asm volatile("movq (%2,%0,8), %1\n\taddq %1, %0"
+				     : "+r"(at), "=&r"(read) : "r"(array) : "cc", "memory");
 		}
 	}
 	return at;
+}
+
+/* A list of all elements of `links` in the order of chance, which ends where it began */
+static void link(void)
+{
+	uint64_t s = 88172645463325252ull;
+
+	/* Sattolo's way of making a permutation of one cycle */
+	for (uint64_t i = 0; i < LINKS; i++)
+		links[i] = (uint64_t *)&links[i];
+	for (uint64_t i = LINKS - 1; i > 0; i--) {
+		uint64_t other = (next(&s) >> 8) % i, *kept = links[i];
+
+		links[i] = links[other];
+		links[other] = kept;
+	}
+}
+
+/* Each step replaces the pointer that it followed, and counts itself on the stack */
+static __attribute__((noipa)) uint64_t list(long count)
+{
+	uint64_t *at = (uint64_t *)links, steps = 0;
+
+	for (long i = 0; i < count; i++)
+		asm volatile("movq (%0), %0\n\tincq %1" : "+r"(at), "+m"(steps) : : "cc", "memory");
+	return steps;
+}
+
+/* The same with the pointer on the stack, as in code that is not optimised */
+static __attribute__((noipa)) uint64_t spilled(long count)
+{
+	uint64_t *at = (uint64_t *)links, read;
+
+	for (long i = 0; i < count; i++)
+		asm volatile("movq %1, %0\n\tmovq (%0), %0\n\tmovq %0, %1" : "=&r"(read), "+m"(at) : : "memory");
+	return (uint64_t)at;
 }
 
 /* One write for nine reads, at random, all of one array */
@@ -194,7 +233,13 @@ int main(int count, char **words)
 		chain(120000000);
 	else if (!strcmp(name, "stride"))
 		stride(8000000);
-	else if (!strcmp(name, "readmostly"))
+	else if (!strcmp(name, "list") || !strcmp(name, "spilled")) {
+		link();
+		if (*name == 'l')
+			list(12000000);
+		else
+			spilled(12000000);
+	} else if (!strcmp(name, "readmostly"))
 		readmostly(60000000);
 	else if (!strcmp(name, "threads"))
 		threads(160000000);

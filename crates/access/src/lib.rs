@@ -4,12 +4,14 @@
 //! A timer stops a thread *behind* the instruction that it waited for. So [`x86::Code::locate`] and
 //! [`aarch64::Code::locate`] look one
 //! instruction back first; registers that the instruction overwrote are recomputed from those that
-//! are still intact. Where that says nothing, it is the instruction itself that is about to access, or the next one
-//! that will.
+//! are still intact, or read from a copy of the thread's stack. Where the address is gone, it is said to be: the next access is another one. Where no access
+//! came before, it is the instruction itself that is about to access, or the next one that will.
 
 pub mod aarch64;
+mod memory;
 pub mod x86;
 
+pub use memory::{Copies, Memory, Unknown};
 use varve_model::{Address, Bytes};
 
 /// One access of an instruction.
@@ -59,6 +61,8 @@ pub enum Undecoded {
     Invalid,
     /// An address depends on a register whose value is not known.
     Register,
+    /// The thread waited for the instruction before, which has replaced the register that its address came from.
+    Overwritten,
     /// The access depends on a mask, or on the processor's state, which no sample carries.
     Vector,
     /// Its addresses stand in a vector register, which no sample carries.
@@ -76,4 +80,6 @@ pub enum Steps {
     NotBehind,
     /// Back even where a branch may have led here instead.
     Blind,
+    /// Memory is read even where instructions may have written to it since the load that it stands for.
+    Forgetful,
 }

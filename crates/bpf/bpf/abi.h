@@ -437,6 +437,7 @@ struct rec_mapping {
 #define SAMPLE_CALL 1u  /* in the kernel, in a system call */
 #define SAMPLE_TRAP 2u  /* in the kernel, for a fault or an interrupt */
 #define SAMPLE_COMPAT 4u /* flag: 32-bit code */
+#define SAMPLE_RED_ZONE 8u /* flag: the red zone could be read */
 #define SAMPLE_STACK_MAX 4096
 
 /* What samples have taken of the time of those that they were taken of, since the load */
@@ -454,6 +455,7 @@ struct rec_sample {
 	u64 fs_base;
 	u64 gs_base;
 	u64 period; /* nanoseconds of the CPU that it stands for */
+	u64 red_zone[16]; /* 128 bytes below the stack pointer, which leaf functions use (System V ABI of x86-64, 3.2.2) */
 };
 
 /*

@@ -65,6 +65,8 @@ int sample_clock(struct bpf_perf_event_data *ctx)
 		return 0;
 	if (r.cs == 0x23)
 		where |= SAMPLE_COMPAT;
+	if (!bpf_probe_read_user(s->s.red_zone, sizeof(s->s.red_zone), (void *)(r.sp - sizeof(s->s.red_zone))))
+		where |= SAMPLE_RED_ZONE;
 	fill(&s->s.r, 0, bpf_get_smp_processor_id() << 8 | where);
 	s->s.ip = r.ip;
 	s->s.flags = r.flags;

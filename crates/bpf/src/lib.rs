@@ -29,7 +29,7 @@ pub use operations::{Charge, Charged, Operations, RunningPlaces};
 pub use options::{Capability, Dropped, Hooks, LoadOptions, PageFlags, TrackFlags, VanishHooks};
 pub use programs::{LOCK_WAIT_PROGRAMS, OPERATION_PROGRAMS, PROBE_PROGRAMS};
 pub use region::{Bitmap, Harvest, HarvestStats, Leaf, Part, Region, Resident, WalkStats};
-pub use samples::{ClockSample, Samples, SamplesTaken, Whereabouts, interrupt_time};
+pub use samples::{ClockSample, RedZone, Samples, SamplesTaken, Whereabouts, interrupt_time};
 pub use uprobes::{
     ProbeCost, ProbeLinks, ProbePlace, ProbedCall, ProbedPoint, ProbedProcess, ProbedRow,
     ProbedTimes, Probes, is_probes_own,

@@ -45,7 +45,12 @@ pub struct ClockSample<'a> {
     pub period: Duration,
     /// Memory from the stack pointer on, as far as could be copied
     pub stack: &'a [u8],
+    /// The 128 bytes below the stack pointer, which functions that call no others may use; none where they could not be copied
+    pub red_zone: Option<RedZone>,
 }
+
+/// Memory that ends at the stack pointer
+pub type RedZone = [u8; 128];
 
 /// Which code a sample interrupted
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,10 +207,19 @@ fn decode(bytes: &[u8]) -> Option<ClockSample<'_>> {
         fs_base: sample.fs_base,
         gs_base: sample.gs_base,
         period: Duration(sample.period),
+        red_zone: (head.aux & abi::SAMPLE_RED_ZONE != 0).then(|| red_zone(&sample.red_zone)),
         stack: rest
             .get(size_of::<RecSample>()..)?
             .get(..head.kind as usize)?,
     })
+}
+
+fn red_zone(words: &[u64; 16]) -> RedZone {
+    let mut bytes = [0; 128];
+    for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *to = word.to_ne_bytes();
+    }
+    bytes
 }
 
 pub(crate) fn period_of(rate: u32) -> Duration {

@@ -154,6 +154,8 @@ named! {
         Ahead = "ahead",
         /// The hardware said which.
         Hardware = "hardware",
+        /// That of the one before, whose address is not known: it replaced the register that the address came from.
+        Overwritten = "overwritten",
     }
 }
 

@@ -317,7 +317,10 @@ pub struct SamplesNote {
     pub hardware: u64,
     /// The program was at work, and the access could not be resolved for certain.
     pub undecoded: u64,
-    /// Of those: gathers and scatters, whose addresses stand in vector registers that no sample carries.
+    /// Of those: the instruction that the thread waited for has replaced the register that its address came from, as each
+    /// step of a walk over a linked list does.
+    pub overwritten: u64,
+    /// Of `undecoded`: gathers and scatters, whose addresses stand in vector registers that no sample carries.
     pub gathers: u64,
     /// Beyond all these: samples that did not fit the ring.
     pub dropped: u64,
@@ -341,6 +344,7 @@ impl SamplesNote {
             ahead: 0,
             hardware: 0,
             undecoded: 0,
+            overwritten: 0,
             gathers: 0,
             dropped: 0,
         }

@@ -201,7 +201,7 @@ table! {
         latency_cycles: Option<u32>,
         /// Where the data came from.
         level: Option<MemoryLevel>,
-        /// Which instruction's access it is.
+        /// Which instruction's access it is. Of `overwritten` the address is null.
         resolved: Option<Resolved>,
         /// Which code was at work, where the source says.
         mode: Option<SampleMode>,

@@ -4,12 +4,12 @@
 //! A sample's weight is time. The workload is built so that the accesses that are compared cost the same: shares of time
 //! are shares of accesses there.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use varve_model::{ObjectId, Page, Resolved, SampleMode, Time};
-use varve_trace::tables::{MappingRow, ObjectRow, SampleRow};
+use varve_model::{ObjectId, Page, Resolved, SampleMode, SiteId, Time};
+use varve_trace::tables::{MappingRow, ObjectRow, SampleRow, SiteRow};
 use varve_truth::{
     Case, Outcome, Plan, Problem, Recorded, Span, is_emulated, make_workloads, record, run_suite,
 };
@@ -42,6 +42,8 @@ fn main() -> ExitCode {
             Case::new("threads", own_arrays),
             Case::new("copy", copies),
             Case::new("push", stack),
+            Case::new("list", list),
+            Case::new("spilled", spilled),
             Case::new("gather", gathers),
             Case::new("without behind", without_behind),
         ],
@@ -287,6 +289,77 @@ fn stack() -> Result<Outcome, Problem> {
     let on_stack = on_stack.count();
     let line = format!("{line}; {on_stack} of {} on the stack", decoded.len());
     outcome(line, holds && on_stack * 100 >= decoded.len() * 80)
+}
+
+/// The samples of a walk over `links`, told from those before it by the function in which they were taken.
+struct Walk {
+    line: String,
+    sound: bool,
+    /// Samples at user code whose address is gone.
+    gone: usize,
+    /// Reads of the list.
+    links: usize,
+    /// Accesses that are named and are of something else.
+    others: usize,
+}
+
+fn walk(case: &str) -> Result<Walk, Problem> {
+    let run = Run::of(case, &[])?;
+    let (line, sound) = run.sound_with(0)?;
+    let sites = run.recorded.trace.rows::<SiteRow>()?;
+    let within: HashSet<SiteId> = sites
+        .iter()
+        .filter(|site| {
+            let innermost = site.frames.first();
+            innermost.is_some_and(|f| f.function.as_deref() == Some(case))
+        })
+        .map(|site| site.site)
+        .collect();
+    let rows: Vec<&SampleRow> = run
+        .samples
+        .iter()
+        .filter(|r| r.mode == Some(SampleMode::User))
+        .filter(|r| r.site.is_some_and(|site| within.contains(&site)))
+        .collect();
+    let gone = rows
+        .iter()
+        .filter(|r| r.resolved == Some(Resolved::Overwritten))
+        .count();
+    let named = rows.iter().filter(|r| r.address.is_some());
+    let (links, others): (Vec<&SampleRow>, Vec<&SampleRow>) =
+        named.partition(|r| run.is_in(r, "links"));
+    let (links, others) = (links.len(), others.len());
+    Ok(Walk {
+        line: format!(
+            "{line}; of {} samples of the walk {gone} at addresses that are gone, {links} in the list, {others} elsewhere",
+            rows.len()
+        ),
+        sound,
+        gone,
+        links,
+        others,
+    })
+}
+
+/// A step of a list replaces the pointer that it followed: where it read is not known, and the counter on the stack that
+/// comes next is not what the thread waited for.
+fn list() -> Result<Outcome, Problem> {
+    if is_emulated() {
+        return Ok(Outcome::Skip(LONG.to_owned()));
+    }
+    let walk = walk("list")?;
+    let is_said = walk.gone > 300 && walk.others * 50 <= walk.gone;
+    outcome(walk.line, walk.sound && is_said)
+}
+
+/// A pointer that was loaded from the stack is read there.
+fn spilled() -> Result<Outcome, Problem> {
+    if is_emulated() {
+        return Ok(Outcome::Skip(LONG.to_owned()));
+    }
+    let walk = walk("spilled")?;
+    let is_found = walk.links > 300 && walk.others * 50 <= walk.links;
+    outcome(walk.line, walk.sound && is_found)
 }
 
 /// Where an index sits in a vector register no sample carries it: nothing may be said, and nothing wrong.

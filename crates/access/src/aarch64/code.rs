@@ -87,13 +87,11 @@ impl Code {
     ) -> Result<Located, Undecoded> {
         let at = self.position(ip.0).ok_or(Undecoded::Invalid)?;
         self.at(at).ok_or(Undecoded::Invalid)?;
-        if steps != Steps::NotBehind {
-            match self.behind(at, registers, steps) {
-                Some(Ok(access)) => return Ok(located(Place::Behind, access)),
-                // It is known what the thread waited for, though not where that lies: the next access is not it.
-                Some(Err(why @ (Undecoded::Vector | Undecoded::Gather))) => return Err(why),
-                Some(Err(_)) | None => {}
-            }
+        if steps != Steps::NotBehind
+            && let Some(found) = self.behind(at, registers, steps)
+        {
+            // It is known what the thread waited for, even where it is not known where that lies: the next access is not it.
+            return found.map(|access| located(Place::Behind, access));
         }
         self.ahead(at, registers)
     }
@@ -121,7 +119,7 @@ impl Code {
         }
         block.reverse();
         let before = History::new(&block, registers).before_last();
-        Some(operand.access(&before).ok_or(Undecoded::Register))
+        Some(operand.access(&before).ok_or(Undecoded::Overwritten))
     }
 
     /// The instruction before a position, if that one surely ran before it.

@@ -9,7 +9,7 @@ use super::evaluate::{holds, step};
 use super::history::History;
 use super::operands::{accesses, touches_memory};
 use super::registers::Registers;
-use crate::{Located, Place, Steps, Undecoded};
+use crate::{Located, Memory, Place, Steps, Undecoded};
 
 /// Instructions up to the next access that are looked at.
 const AHEAD: usize = 48;
@@ -78,7 +78,8 @@ impl Code {
         self.targets.binary_search(&ip).is_ok()
     }
 
-    /// Finds the access that a thread which stands before the instruction at `ip` waits for.
+    /// Finds the access that a thread which stands before the instruction at `ip` waits for. `memory` is what the thread's
+    /// memory held when it stood there.
     ///
     /// # Errors
     /// Why there is no answer that is certain.
@@ -86,16 +87,15 @@ impl Code {
         &self,
         ip: Address,
         registers: &Registers,
+        memory: &dyn Memory,
         steps: Steps,
     ) -> Result<Located, Undecoded> {
         let at = self.position(ip.0).ok_or(Undecoded::Invalid)?;
-        if steps != Steps::NotBehind {
-            match self.behind(at, registers, steps) {
-                Some(Ok(located)) => return Ok(located),
-                // It is known what the thread waited for, though not where that lies: the next access is not it.
-                Some(Err(why @ (Undecoded::Vector | Undecoded::Gather))) => return Err(why),
-                Some(Err(_)) | None => {}
-            }
+        if steps != Steps::NotBehind
+            && let Some(found) = self.behind(at, registers, memory, steps)
+        {
+            // It is known what the thread waited for, even where it is not known where that lies: the next access is not it.
+            return found;
         }
         self.ahead(at, registers)
     }
@@ -105,6 +105,7 @@ impl Code {
         &self,
         at: usize,
         registers: &Registers,
+        memory: &dyn Memory,
         steps: Steps,
     ) -> Option<Result<Located, Undecoded>> {
         let is_target = |ip: u64| steps != Steps::Blind && self.is_target(ip);
@@ -131,13 +132,16 @@ impl Code {
             }
             first -= 1;
         }
-        let before = History::new(&self.instructions[first..at], registers).before_last();
+        let block = &self.instructions[first..at];
+        let before = History::new(block, registers, memory, steps).before_last();
         match accesses(last, &before, &mut factory) {
             Ok(accesses) if accesses.is_empty() => None,
             Ok(accesses) => Some(Ok(Located {
                 place: Place::Behind,
                 accesses,
             })),
+            // The address came from registers, and what they held then is not known.
+            Err(Undecoded::Register) => Some(Err(Undecoded::Overwritten)),
             Err(why) => Some(Err(why)),
         }
     }

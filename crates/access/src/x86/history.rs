@@ -1,42 +1,76 @@
-//! The registers as they were before instructions that have run: undone, or computed anew.
+//! The registers as they were before instructions that have run: undone, or computed again.
 
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use varve_model::Address;
 
 use super::evaluate::{evaluate, written};
-use super::operands::string_step;
-use super::registers::{Registers, number, truncated};
+use super::operands::{string_step, tests_bit_of_register};
+use super::registers::{Registers, extended, number, truncated};
+use crate::{Memory, Steps};
 
 /// Questions that may follow from one.
-const FUEL: u32 = 200;
+const FUEL: u32 = 400;
+/// General registers.
+const REGISTERS: usize = 16;
 
-/// A straight run of instructions, and the registers after the last.
+/// What is known of a register before an instruction.
+#[derive(Clone, Copy)]
+enum Answer {
+    NotAsked,
+    /// The question is being answered: asked within its own answer it leads to nothing.
+    Open,
+    Is(Option<u64>),
+}
+
+/// A straight run of instructions, and the registers and memory after the last.
 pub(crate) struct History<'a> {
-    pub(crate) block: &'a [Instruction],
-    pub(crate) after: &'a Registers,
+    block: &'a [Instruction],
+    after: &'a Registers,
+    memory: &'a dyn Memory,
+    steps: Steps,
     factory: InstructionInfoFactory,
     written: Vec<Option<Vec<Register>>>,
+    /// Of each instruction and register.
+    answers: Vec<[Answer; REGISTERS]>,
     fuel: u32,
 }
 
 impl<'a> History<'a> {
-    pub(crate) fn new(block: &'a [Instruction], after: &'a Registers) -> Self {
+    pub(crate) fn new(
+        block: &'a [Instruction],
+        after: &'a Registers,
+        memory: &'a dyn Memory,
+        steps: Steps,
+    ) -> Self {
         History {
             block,
             after,
+            memory,
+            steps,
             factory: InstructionInfoFactory::new(),
             written: vec![None; block.len()],
+            answers: vec![[Answer::NotAsked; REGISTERS]; block.len()],
             fuel: FUEL,
         }
     }
 
-    /// The registers before the last instruction.
+    /// The registers before the last instruction, as far as it reads them: others are left unknown.
     pub(crate) fn before_last(&mut self) -> Registers {
         let mut registers = self.after.clone();
         let Some(last) = self.block.len().checked_sub(1) else {
             return registers;
         };
-        for number in 0..16 {
-            registers.general[number] = self.before(last, number);
+        let info = self.factory.info(&self.block[last]);
+        let mut is_read = [false; REGISTERS];
+        for used in info.used_registers() {
+            if let Some(number) = number(used.register()) {
+                is_read[number] |= used.access() != OpAccess::Write;
+            }
+        }
+        for number in 0..REGISTERS {
+            self.fuel = FUEL;
+            let value = is_read[number].then(|| self.before(last, number));
+            registers.general[number] = value.flatten();
         }
         if self.block[last].rflags_modified() != 0 {
             registers.flags = None;
@@ -55,10 +89,26 @@ impl<'a> History<'a> {
 
     /// The whole of a register before an instruction ran.
     fn before(&mut self, at: usize, register: usize) -> Option<u64> {
-        self.fuel = self.fuel.checked_sub(1)?;
         if at == self.block.len() {
             return self.after.general[register];
         }
+        match self.answers[at][register] {
+            Answer::Is(value) => return value,
+            Answer::Open => return None,
+            Answer::NotAsked => {}
+        }
+        self.fuel = self.fuel.checked_sub(1)?;
+        self.answers[at][register] = Answer::Open;
+        let value = self.concluded(at, register);
+        self.answers[at][register] = match value {
+            // With more fuel there may be an answer.
+            None if self.fuel == 0 => Answer::NotAsked,
+            value => Answer::Is(value),
+        };
+        value
+    }
+
+    fn concluded(&mut self, at: usize, register: usize) -> Option<u64> {
         if !self.writes(at, register) {
             return self
                 .before(at + 1, register)
@@ -71,16 +121,77 @@ impl<'a> History<'a> {
 
     /// What the last instruction before this one that wrote the register wrote to it.
     fn made_before(&mut self, at: usize, register: usize) -> Option<u64> {
-        self.fuel = self.fuel.checked_sub(1)?;
         let maker = (0..at).rev().find(|i| self.writes(*i, register))?;
         let instruction = self.block[maker];
-        let outcome = evaluate(&instruction, &mut |wanted| {
-            let whole = self.before(maker, number(wanted)?)?;
-            part(whole, wanted)
-        })?;
+        if is_load(&instruction) {
+            return self.loaded(maker, register);
+        }
+        let outcome = evaluate(&instruction, &mut |wanted| self.read(maker, wanted))?;
         let (written, value) = outcome.register?;
         // A part of a register says nothing of the rest.
         (number(written) == Some(register) && written.size() >= 4).then_some(value)
+    }
+
+    /// A register before an instruction ran, its own width; segment registers give their bases.
+    fn read(&mut self, at: usize, register: Register) -> Option<u64> {
+        if register.is_segment_register() {
+            return self.after.read(register);
+        }
+        let whole = self.before(at, number(register)?)?;
+        part(whole, register)
+    }
+
+    /// The whole of a register after it was loaded: its memory still holds it where nothing has written there since.
+    fn loaded(&mut self, maker: usize, register: usize) -> Option<u64> {
+        let load = self.block[maker];
+        let destination = load.op0_register();
+        // A part of a register says nothing of the rest.
+        if number(destination) != Some(register) || destination.size() < 4 {
+            return None;
+        }
+        let bytes = load.memory_size().size();
+        let address = load.virtual_address(1, 0, |wanted, _, _| self.read(maker, wanted))?;
+        let is_kept = self.steps == Steps::Forgetful
+            || (maker + 1..self.block.len()).all(|at| self.keeps(at, address, bytes));
+        if !is_kept {
+            return None;
+        }
+        let value = self.memory.read(Address(address), bytes)?;
+        Some(match load.mnemonic() {
+            Mnemonic::Movsx | Mnemonic::Movsxd => {
+                truncated(extended(value, bytes), destination.size())
+            }
+            _ => value,
+        })
+    }
+
+    /// Whether an instruction surely wrote to none of the bytes from an address on.
+    fn keeps(&mut self, at: usize, address: u64, bytes: usize) -> bool {
+        let instruction = self.block[at];
+        let stores: Vec<_> = self
+            .factory
+            .info(&instruction)
+            .used_memory()
+            .iter()
+            .filter(|used| is_write(used.access()))
+            .copied()
+            .collect();
+        stores.iter().all(|store| {
+            let size = store.memory_size().size();
+            // How far these reach the operand does not say.
+            let is_open = size == 0
+                || instruction.is_string_instruction()
+                || instruction.is_vsib()
+                || tests_bit_of_register(&instruction);
+            if is_open {
+                return false;
+            }
+            let begin = store.virtual_address(0, |wanted, _, _| self.read(at, wanted));
+            begin.is_some_and(|begin| {
+                let (up, down) = (begin.wrapping_sub(address), address.wrapping_sub(begin));
+                up >= bytes as u64 && down >= size as u64
+            })
+        })
     }
 
     /// Undoes an instruction that has an inverse.
@@ -141,6 +252,21 @@ impl<'a> History<'a> {
             _ => None,
         }
     }
+}
+
+/// Whether an instruction fills a general register from memory, and does no more.
+fn is_load(instruction: &Instruction) -> bool {
+    use Mnemonic::{Mov, Movsx, Movsxd, Movzx};
+    matches!(instruction.mnemonic(), Mov | Movsx | Movsxd | Movzx)
+        && instruction.op0_kind() == OpKind::Register
+        && instruction.op1_kind() == OpKind::Memory
+}
+
+fn is_write(access: OpAccess) -> bool {
+    !matches!(
+        access,
+        OpAccess::None | OpAccess::NoMemAccess | OpAccess::Read | OpAccess::CondRead
+    )
 }
 
 fn wide(register: usize) -> Register {

@@ -92,9 +92,7 @@ fn is_masked(instruction: &Instruction) -> bool {
 /// How far from its operand an instruction accesses memory: those that test a bit whose number a register holds
 /// go to the word with that bit, forward or back.
 fn bit_distance(instruction: &Instruction, registers: &Registers) -> Option<u64> {
-    use iced_x86::Mnemonic::{Bt, Btc, Btr, Bts};
-    let tests_bit = matches!(instruction.mnemonic(), Bt | Btc | Btr | Bts);
-    if !tests_bit || instruction.op1_kind() != OpKind::Register {
+    if !tests_bit_of_register(instruction) {
         return Some(0);
     }
     let register = instruction.op1_register();
@@ -106,6 +104,13 @@ fn bit_distance(instruction: &Instruction, registers: &Registers) -> Option<u64>
     let bit = extended(registers.read(register)?, bytes) as i64;
     let words = bit >> (8 * bytes).ilog2();
     Some(words.wrapping_mul(bytes as i64) as u64)
+}
+
+/// Whether an instruction tests a bit whose number a register holds.
+pub(crate) fn tests_bit_of_register(instruction: &Instruction) -> bool {
+    use iced_x86::Mnemonic::{Bt, Btc, Btr, Bts};
+    matches!(instruction.mnemonic(), Bt | Btc | Btr | Bts)
+        && instruction.op1_kind() == OpKind::Register
 }
 
 /// Whether a string instruction counts in ECX: it has an address-size prefix.

@@ -73,7 +73,7 @@ fn what_is_lost_is_not_guessed() {
     let r = registers();
     // ldr x1,[x1]; nop; ret
     let lost = [0xf940_0021, NOP, 0xd65f_03c0];
-    assert_eq!(locate(&lost, 1, &r), Err(Undecoded::Path));
+    assert_eq!(locate(&lost, 1, &r), Err(Undecoded::Overwritten));
     assert_eq!(
         locate(&lost, 0, &r),
         found(Place::At, 0x2000, 8, Kind::Read)

@@ -1,7 +1,7 @@
 //! Instructions as GNU as makes them, and where a thread that stands in them accesses memory.
 
 use varve_access::x86::{Code, Registers, Vectors, boundary_before};
-use varve_access::{Access, Kind, Located, Place, Steps, Undecoded};
+use varve_access::{Access, Copies, Kind, Located, Place, Steps, Undecoded, Unknown};
 use varve_model::{Address, Bytes};
 
 const BASE: u64 = 0x40_0000;
@@ -27,7 +27,12 @@ fn bytes(hex: &str) -> Vec<u8> {
 }
 
 fn locate(hex: &str, offset: u64, registers: &Registers) -> Result<Located, Undecoded> {
-    Code::decode(&bytes(hex), Address(BASE)).locate(Address(BASE + offset), registers, Steps::All)
+    Code::decode(&bytes(hex), Address(BASE)).locate(
+        Address(BASE + offset),
+        registers,
+        &Unknown,
+        Steps::All,
+    )
 }
 
 fn read(address: u64, bytes: u64) -> Access {
@@ -144,16 +149,28 @@ fn overwritten_registers_are_computed_anew() {
 }
 
 #[test]
-fn what_is_lost_is_not_guessed() {
-    // mov rax,[rax]; mov rax,[rax]: of the first only what it loaded is known, and that is where the second reads
+fn a_long_chain_of_loads_leaves_the_last_one_resolved() {
+    // mov rdx,[rdi+rax*8]; mov rax,[rdi+rdx*8]; and so on; nop: where the first ones read is gone, and does not matter
+    let chain = "488b14c7 488b04d7".repeat(12) + "90";
     assert_eq!(
-        locate("488b00 488b00 90", 3, &registers()),
-        at(Place::At, &[read(0x1000, 8)])
+        locate(&chain, 12 * 8, &registers()),
+        at(Place::Behind, &[read(0x8000 + 0x3000 * 8, 8)])
     );
-    // ... and nothing follows the second
+}
+
+#[test]
+fn what_is_lost_is_not_guessed() {
+    // mov rax,[rax]; mov rax,[rax]: the thread waited for the first, whose base is gone. Where the second reads is known, but is no answer
+    for offset in [3, 6] {
+        assert_eq!(
+            locate("488b00 488b00 90", offset, &registers()),
+            Err(Undecoded::Overwritten)
+        );
+    }
+    // mov eax,[rbx+rax*4]: likewise, where only the index is gone
     assert_eq!(
-        locate("488b00 488b00 90", 6, &registers()),
-        Err(Undecoded::Path)
+        locate("8b0483 488b13 90", 3, &registers()),
+        Err(Undecoded::Overwritten)
     );
     // vmovdqu32 zmm0{k1},[rax]; nop: which elements are read depends on a mask
     assert_eq!(
@@ -178,6 +195,102 @@ fn what_is_lost_is_not_guessed() {
     );
 }
 
+/// A thread that stands at the end of code, its stack at 0x5000: below it lie eight bytes of 0x77, at it `top`.
+fn on_stack(hex: &str, top: u64, steps: Steps) -> Result<Located, Undecoded> {
+    let mut registers = registers();
+    registers.general[5] = Some(0x5008);
+    registers.general[8] = None;
+    let top = top.to_le_bytes();
+    let parts = [
+        (Address(0x4ff8), [0x77; 8].as_slice()),
+        (Address(0x5000), top.as_slice()),
+    ];
+    let code = bytes(hex);
+    // Behind them stands a nop.
+    let end = BASE + code.len() as u64 - 1;
+    Code::decode(&code, Address(BASE)).locate(
+        Address(end),
+        &registers,
+        &Copies { parts: &parts },
+        steps,
+    )
+}
+
+const BELOW: u64 = 0x7777_7777_7777_7777;
+
+#[test]
+fn a_base_that_was_loaded_from_the_stack_is_read_there() {
+    // mov rax,[rsp-8]; ...; mov rax,[rax+16]; nop
+    let load = |between: &str| format!("488b4424f8 {between} 488b4010 90");
+    let found = at(Place::Behind, &[read(BELOW + 16, 8)]);
+    // Nothing; mov [rsp-16],rcx; mov [rsp],rcx: neither writes to the slot
+    for between in ["", "48894c24f0", "48890c24"] {
+        assert_eq!(on_stack(&load(between), 0, Steps::All), found, "{between}");
+    }
+    // mov eax,[rsp+4]; mov rax,[rax]: 32 bits, the rest is zero. movsxd rax: with their sign
+    let top = 0x8765_4321_0000_0000;
+    assert_eq!(
+        on_stack("8b442404 488b00 90", top, Steps::All),
+        at(Place::Behind, &[read(0x8765_4321, 8)])
+    );
+    assert_eq!(
+        on_stack("4863442404 488b00 90", top, Steps::All),
+        at(Place::Behind, &[read(0xffff_ffff_8765_4321, 8)])
+    );
+    // movzx ax,byte [rsp]; mov rax,[rax]: a part of a register says nothing of the rest
+    assert_eq!(
+        on_stack("660fb60424 488b00 90", 0, Steps::All),
+        Err(Undecoded::Overwritten)
+    );
+    // mov rax,[rsp+8]: beyond what was copied
+    assert_eq!(
+        on_stack("488b442408 488b00 90", 0, Steps::All),
+        Err(Undecoded::Overwritten)
+    );
+}
+
+#[test]
+fn a_slot_that_may_have_been_written_to_is_not_read() {
+    let stores = [
+        ("mov [rsp-8],rcx", "48894c24f8"),
+        ("mov [rsp-4],ecx", "894c24fc"),
+        ("mov byte [rsp-1],cl", "884c24ff"),
+        ("mov [rbp-16],rcx", "48894df0"),
+        ("movups [rsp-16],xmm0", "0f114424f0"),
+        ("add qword [rsp-8],1", "48834424f801"),
+        ("xchg [rsp-8],rcx", "48874c24f8"),
+        ("bts [rsp-64],rcx", "480fab4c24c0"),
+        ("stosq", "48ab"),
+        ("mov [r8],rcx, r8 unknown", "498908"),
+        ("fnsave [rsp-108]", "dd742494"),
+        ("vpscatterdd [rsp+zmm1]{k1},zmm2", "62f27d49a0140c"),
+    ];
+    for (name, store) in stores {
+        let code = format!("488b4424f8 {store} 488b4010 90");
+        assert_eq!(
+            on_stack(&code, 0, Steps::All),
+            Err(Undecoded::Overwritten),
+            "{name}"
+        );
+        // Without the look for stores an answer would be given.
+        assert_eq!(
+            on_stack(&code, 0, Steps::Forgetful),
+            at(Place::Behind, &[read(BELOW + 16, 8)]),
+            "{name}"
+        );
+    }
+    // mov rax,[rsp-8]; push rcx; mov rax,[rax+16]: the slot is the one that was pushed to
+    let pushed = "488b4424f8 51 488b4010 90";
+    assert_eq!(
+        on_stack(pushed, 0x2000, Steps::All),
+        Err(Undecoded::Overwritten)
+    );
+    assert_eq!(
+        on_stack(pushed, 0x2000, Steps::Forgetful),
+        at(Place::Behind, &[read(0x2010, 8)])
+    );
+}
+
 #[test]
 fn a_branch_target_has_no_certain_predecessor() {
     // mov rax,[rbx]; 1: add rdx,1; cmp rdx,rcx; jne 1b; mov rsi,[rdi+8]; nop
@@ -198,7 +311,7 @@ fn a_branch_target_has_no_certain_predecessor() {
     // Without the step back there is nothing more in this code.
     let code = Code::decode(&bytes(loop_), Address(BASE));
     assert_eq!(
-        code.locate(Address(BASE + 16), &registers(), Steps::NotBehind),
+        code.locate(Address(BASE + 16), &registers(), &Unknown, Steps::NotBehind),
         Err(Undecoded::Path)
     );
 }

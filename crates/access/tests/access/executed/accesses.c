@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A plugin of the emulator that logs every access of the program: `@ R|W address bytes`, after the registers that
- * the emulator itself logs before each instruction. Debian does not package qemu-plugin.h, so what is used of it is
+ * A plugin of the emulator that logs every access of the program and what lies there afterwards, `@ R|W address bytes contents`,
+ * after the registers that the emulator itself logs before each instruction. Addresses are the emulator's own: it is started with
+ * `-B 0`. Debian does not package qemu-plugin.h, so what is used of it is
  * declared here.
  */
+#define _GNU_SOURCE
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 int qemu_plugin_version = 1;
 
@@ -22,12 +26,19 @@ extern void qemu_plugin_outs(const char *text);
 
 static void accessed(unsigned cpu, uint32_t info, uint64_t address, void *data)
 {
-	char line[64];
+	unsigned bytes = 1u << qemu_plugin_mem_size_shift(info), length;
+	unsigned char contents[64];
+	struct iovec to = {contents, bytes}, from = {(void *)address, bytes};
+	char line[64 + 2 * sizeof(contents)];
 
 	(void)cpu;
 	(void)data;
-	snprintf(line, sizeof(line), "@ %c %" PRIx64 " %u\n", qemu_plugin_mem_is_store(info) ? 'W' : 'R', address,
-		 1u << qemu_plugin_mem_size_shift(info));
+	length = snprintf(line, sizeof(line), "@ %c %" PRIx64 " %u ", qemu_plugin_mem_is_store(info) ? 'W' : 'R', address,
+			  bytes);
+	if (bytes <= sizeof(contents) && process_vm_readv(getpid(), &to, 1, &from, 1, 0) == (ssize_t)bytes)
+		for (unsigned i = 0; i < bytes; i++)
+			length += snprintf(line + length, sizeof(line) - length, "%02x", contents[i]);
+	snprintf(line + length, sizeof(line) - length, "\n");
 	qemu_plugin_outs(line);
 }
 

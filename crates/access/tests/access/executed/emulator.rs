@@ -85,6 +85,8 @@ pub(crate) fn trace<R: Logged + Clone>(
         .args([
             "-cpu",
             "max",
+            "-B",
+            "0",
             "-singlestep",
             "-d",
             "cpu,nochain,plugin",
@@ -138,12 +140,19 @@ pub(crate) fn trace<R: Logged + Clone>(
 
 fn access_in(text: &str) -> Made {
     let mut words = text.split(' ');
-    let mut word = || words.next().expect("three words");
+    let mut word = || words.next().expect("four words");
     let write = word() == "W";
+    let address = u64::from_str_radix(word(), 16).expect("an address");
+    let bytes = word().parse().expect("a length");
+    let contents = word().as_bytes().chunks(2).map(|pair| {
+        let digits = std::str::from_utf8(pair).expect("digits");
+        u8::from_str_radix(digits, 16).expect("a byte")
+    });
     Made {
         write,
-        address: u64::from_str_radix(word(), 16).expect("an address"),
-        bytes: word().parse().expect("a length"),
+        address,
+        bytes,
+        contents: contents.collect(),
     }
 }
 

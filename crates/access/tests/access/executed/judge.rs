@@ -1,16 +1,46 @@
 //! Whether what is said of accesses is what was executed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use varve_access::{Access, Kind, Located, Place, Steps, Undecoded};
+use varve_access::{Access, Kind, Located, Memory, Place, Steps, Undecoded};
+use varve_model::Address;
 
 /// An access that the emulator made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Made {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
     pub(crate) write: bool,
+    /// What lay there afterwards, where it could be read.
+    pub(crate) contents: Vec<u8>,
+}
+
+/// What the program's memory holds, as far as it has been accessed.
+#[derive(Debug, Default)]
+pub(crate) struct Contents(HashMap<u64, u8>);
+
+impl Contents {
+    fn after(&mut self, made: &[Made]) {
+        for access in made {
+            for n in 0..access.bytes {
+                let at = access.address.wrapping_add(n);
+                match access.contents.get(n as usize) {
+                    Some(byte) => self.0.insert(at, *byte),
+                    None => self.0.remove(&at),
+                };
+            }
+        }
+    }
+}
+
+impl Memory for Contents {
+    fn read(&self, address: Address, bytes: usize) -> Option<u64> {
+        let byte = |n| self.0.get(&address.0.wrapping_add(n as u64));
+        (0..bytes)
+            .rev()
+            .try_fold(0, |value, n| Some(value << 8 | u64::from(*byte(n)?)))
+    }
 }
 
 /// An instruction that was executed: where it lies, the registers before it, and what it accessed.
@@ -70,13 +100,17 @@ impl fmt::Display for Tally {
 }
 
 /// What is tested; none for code that is not looked at.
-pub(crate) type Locate<'a, R> = dyn Fn(u64, &R, Steps) -> Option<Result<Located, Undecoded>> + 'a;
+pub(crate) type Locate<'a, R> =
+    dyn Fn(u64, &R, &dyn Memory, Steps) -> Option<Result<Located, Undecoded>> + 'a;
 
 /// Asks at every instruction, and compares.
 pub(crate) fn judge<R>(run: &[Executed<R>], steps: Steps, locate: &Locate<'_, R>) -> Tally {
-    let mut tally = Tally::default();
+    let (mut tally, mut contents) = (Tally::default(), Contents::default());
     for (n, step) in run.iter().enumerate() {
-        let Some(here) = locate(step.ip, &step.registers, Steps::NotBehind) else {
+        if let Some(before) = n.checked_sub(1) {
+            contents.after(&run[before].made);
+        }
+        let Some(here) = locate(step.ip, &step.registers, &contents, Steps::NotBehind) else {
             continue;
         };
         tally.steps += 1;
@@ -87,7 +121,7 @@ pub(crate) fn judge<R>(run: &[Executed<R>], steps: Steps, locate: &Locate<'_, R>
                 other => tally.unresolved.push(format!("{:#x}: {other:?}", step.ip)),
             }
         }
-        let answer = locate(step.ip, &step.registers, steps).expect("the code is known");
+        let answer = locate(step.ip, &step.registers, &contents, steps).expect("the code is known");
         match &answer {
             Ok(found) => match found.place {
                 Place::Behind => tally.behind += 1,
@@ -98,6 +132,7 @@ pub(crate) fn judge<R>(run: &[Executed<R>], steps: Steps, locate: &Locate<'_, R>
                 let why = match why {
                     Undecoded::Invalid => "invalid",
                     Undecoded::Register => "register",
+                    Undecoded::Overwritten => "overwritten",
                     Undecoded::Vector => "vector",
                     Undecoded::Gather => "gather",
                     Undecoded::Path => "path",

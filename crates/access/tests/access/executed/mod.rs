@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use self::emulator::{Arm, X86, around, build, functions, trace};
 use self::judge::{Executed, Tally, judge};
-use varve_access::{Steps, aarch64, x86};
+use varve_access::{Steps, Unknown, aarch64, x86};
 use varve_model::Address;
 
 /// Instructions of a run that are looked at.
@@ -33,14 +33,21 @@ fn x86_codes(functions: &[(u64, Vec<u8>)]) -> Codes<x86::Code> {
 }
 
 fn judge_arm(codes: &Codes<aarch64::Code>, run: &[Executed<Arm>], steps: Steps) -> Tally {
-    judge(run, steps, &|ip, registers: &Arm, steps| {
+    judge(run, steps, &|ip, registers: &Arm, _, steps| {
         Some(around(codes, ip)?.locate(Address(ip), &registers.0, steps))
     })
 }
 
 fn judge_x86(codes: &Codes<x86::Code>, run: &[Executed<X86>], steps: Steps) -> Tally {
-    judge(run, steps, &|ip, registers: &X86, steps| {
-        Some(around(codes, ip)?.locate(Address(ip), &registers.0, steps))
+    judge(run, steps, &|ip, registers: &X86, memory, steps| {
+        Some(around(codes, ip)?.locate(Address(ip), &registers.0, memory, steps))
+    })
+}
+
+/// The same without the program's memory.
+fn judge_x86_by_registers(codes: &Codes<x86::Code>, run: &[Executed<X86>]) -> Tally {
+    judge(run, Steps::All, &|ip, registers: &X86, _, steps| {
+        Some(around(codes, ip)?.locate(Address(ip), &registers.0, &Unknown, steps))
     })
 }
 
@@ -126,5 +133,15 @@ fn compiled_code_of_x86_is_resolved() {
         let blind = judge_x86(&codes, &run, Steps::Blind);
         println!("  without asking for branches: {} wrong", blind.wrong.len());
         assert!(!blind.wrong.is_empty());
+        let without = judge_x86_by_registers(&codes, &run);
+        let lost = |tally: &Tally| tally.none.get("overwritten").copied().unwrap_or(0);
+        println!(
+            "  overwritten: {}, without memory {}",
+            lost(&tally),
+            lost(&without)
+        );
+        none_is_wrong("without memory", &without);
+        // What is not optimised keeps its variables on the stack.
+        assert!(options[0] != "-O0" || 2 * lost(&tally) < lost(&without));
     }
 }

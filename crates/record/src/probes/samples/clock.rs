@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use varve_access::x86::Registers;
-use varve_access::{Kind, Located, Place, Steps, Undecoded};
-use varve_bpf::{ClockSample, Kernel, Samples, Whereabouts};
+use varve_access::{Copies, Kind, Located, Place, Steps, Undecoded};
+use varve_bpf::{ClockSample, Kernel, RedZone, Samples, Whereabouts};
 use varve_model::{
     Address, Cpu, Duration, Pid, Resolved, SampleMode, SampleSource, SiteId, Tid, Time,
 };
@@ -21,7 +21,7 @@ use crate::state::processes::Processes;
 use crate::state::stacks::Stacks;
 
 use super::USER_END;
-use super::code::CodeReader;
+use super::code::{CodeReader, Stopped};
 use super::pace::Pace;
 use super::space::Space;
 
@@ -37,6 +37,13 @@ struct Waiting {
     ip: Address,
     registers: Registers,
     stack: std::ops::Range<usize>,
+    red_zone: Option<RedZone>,
+}
+
+impl Waiting {
+    fn stack_pointer(&self) -> Address {
+        Address(self.registers.general[4].unwrap_or(0))
+    }
 }
 
 /// Takes samples and turns them into rows.
@@ -96,6 +103,7 @@ impl ClockSampler {
                     vectors: None,
                 },
                 stack: from..stacks.len(),
+                red_zone: sample.red_zone,
             });
         })?;
         self.note.dropped = self.source.dropped()?;
@@ -126,7 +134,7 @@ impl ClockSampler {
             for sample in samples.into_iter().filter(|s| s.time >= born) {
                 let stack = stacks.get(sample.stack.clone()).unwrap_or_default();
                 let site = self.site(owner, sample, stack, &spaces, sites);
-                self.row(owner, sample, &space, site);
+                self.row(owner, sample, stack, &space, site);
             }
             drop(spaces);
             self.spaces.insert(owner, space);
@@ -172,13 +180,12 @@ impl ClockSampler {
         spaces: &AddressSpaces<'_>,
         sites: &mut Stacks,
     ) -> Option<SiteId> {
-        let general = |number: usize| sample.registers.general[number].unwrap_or(0);
         let snapshot = Snapshot {
             pid,
             at: sample.time,
             ip: sample.ip,
-            sp: Address(general(4)),
-            bp: Address(general(5)),
+            sp: sample.stack_pointer(),
+            bp: Address(sample.registers.general[5].unwrap_or(0)),
             stack,
         };
         let frames = self.unwinder.unwind(spaces, &snapshot);
@@ -188,9 +195,16 @@ impl ClockSampler {
         sites.site(pid, sample.time, frames, false)
     }
 
-    fn row(&mut self, pid: Pid, sample: &Waiting, space: &Space, site: Option<SiteId>) {
+    fn row(
+        &mut self,
+        pid: Pid,
+        sample: &Waiting,
+        stack: &[u8],
+        space: &Space,
+        site: Option<SiteId>,
+    ) {
         self.note.take(sample.period);
-        let row = SampleRow {
+        let mut row = SampleRow {
             time_ns: sample.time,
             pid,
             tid: Some(sample.tid),
@@ -218,10 +232,14 @@ impl ClockSampler {
                 None
             }
             Whereabouts::User => {
-                let located = self.located(sample, space);
+                let located = self.located(sample, stack, space);
                 if let Err(why) = located {
                     self.note.undecoded += 1;
                     self.note.gathers += u64::from(why == Undecoded::Gather);
+                    if why == Undecoded::Overwritten {
+                        self.note.overwritten += 1;
+                        row.resolved = Some(Resolved::Overwritten);
+                    }
                 }
                 located.ok()
             }
@@ -263,14 +281,28 @@ impl ClockSampler {
         }
     }
 
-    fn located(&mut self, sample: &Waiting, space: &Space) -> Result<Located, Undecoded> {
+    fn located(
+        &mut self,
+        sample: &Waiting,
+        stack: &[u8],
+        space: &Space,
+    ) -> Result<Located, Undecoded> {
         // Of 32-bit code nothing is known.
         if sample.compat {
             return Err(Undecoded::Invalid);
         }
-        let found = self
-            .code
-            .locate(space, sample.ip, &sample.registers, self.steps)?;
+        let pointer = sample.stack_pointer();
+        let mut parts = vec![(pointer, stack)];
+        if let Some(red_zone) = &sample.red_zone {
+            let begin = pointer.0.saturating_sub(red_zone.len() as u64);
+            parts.push((Address(begin), red_zone));
+        }
+        let stopped = Stopped {
+            ip: sample.ip,
+            registers: &sample.registers,
+            memory: &Copies { parts: &parts },
+        };
+        let found = self.code.locate(space, &stopped, self.steps)?;
         let mapped = found.accesses.iter().all(|a| a.address.0 < USER_END);
         let is_known = mapped && !found.accesses.is_empty();
         is_known.then_some(found).ok_or(Undecoded::Register)

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use varve_access::x86::{Code, Registers, boundary_before};
-use varve_access::{Located, Steps, Undecoded};
+use varve_access::{Located, Memory, Steps, Undecoded};
 use varve_model::{Address, Pid};
 use varve_symbols::{FunctionBounds, Locator, Mapping};
 
@@ -43,6 +43,14 @@ struct Piece {
     code: Code,
 }
 
+/// A thread as it was when it was stopped.
+pub(super) struct Stopped<'a> {
+    /// Its next instruction.
+    pub(super) ip: Address,
+    pub(super) registers: &'a Registers,
+    pub(super) memory: &'a dyn Memory,
+}
+
 /// Reads and decodes code.
 pub(super) struct CodeReader {
     bounds: FunctionBounds,
@@ -65,30 +73,34 @@ impl CodeReader {
         self.pieces.retain(|(of, ..), _| *of != pid);
     }
 
-    /// The access that a thread at `ip` waits for.
+    /// The access that a thread waits for.
     pub(super) fn locate(
         &mut self,
         space: &Space,
-        ip: Address,
-        registers: &Registers,
+        thread: &Stopped<'_>,
         steps: Steps,
     ) -> Result<Located, Undecoded> {
+        let Stopped {
+            ip,
+            registers,
+            memory,
+        } = *thread;
         let mapping = space.code_at(ip).ok_or(Undecoded::Invalid)?;
         let found = match self.function(space.pid, mapping, ip) {
-            Some(code) => code.locate(ip, registers, steps),
+            Some(code) => code.locate(ip, registers, memory, steps),
             None => self
                 .piece(mapping, ip, Stretch::Around)
                 .ok_or(Undecoded::Invalid)?
-                .locate(ip, registers, steps),
+                .locate(ip, registers, memory, steps),
         };
         match found {
             // It is known what the thread waits for, though not where that lies.
-            Err(Undecoded::Vector | Undecoded::Gather) => found,
+            Err(Undecoded::Overwritten | Undecoded::Vector | Undecoded::Gather) => found,
             // What cannot be decoded from its beginning may be data in between: forward it is still certain.
             Err(_) => self
                 .piece(mapping, ip, Stretch::Onward)
                 .ok_or(Undecoded::Invalid)?
-                .locate(ip, registers, Steps::NotBehind),
+                .locate(ip, registers, memory, Steps::NotBehind),
             Ok(_) => found,
         }
     }
