@@ -1656,6 +1656,10 @@ time_ns: Duration | null,
  */
 access_ns: Duration | null, 
 /**
+ * That of samples at accesses whose address is gone: the instruction replaced the register that it came from.
+ */
+overwritten_ns: Duration | null, 
+/**
  * That of accesses that write.
  */
 write_ns: Duration | null, 
@@ -2029,6 +2033,10 @@ time_ns: Duration | null,
  */
 access_ns: Duration | null, 
 /**
+ * That of samples at accesses whose address is gone: the instruction replaced the register that it came from.
+ */
+overwritten_ns: Duration | null, 
+/**
  * That of accesses that write.
  */
 write_ns: Duration | null, 
@@ -2257,6 +2265,10 @@ time_ns: Duration | null,
  */
 access_ns: Duration | null, 
 /**
+ * That of samples at accesses whose address is gone: the instruction replaced the register that it came from.
+ */
+overwritten_ns: Duration | null, 
+/**
  * That of accesses that write.
  */
 write_ns: Duration | null, 
@@ -2326,7 +2338,12 @@ hardware: number,
  */
 undecoded: number, 
 /**
- * Of those: gathers and scatters, whose addresses stand in vector registers that no sample carries.
+ * Of those: the instruction that the thread waited for has replaced the register that its address came from, as each
+ * step of a walk over a linked list does.
+ */
+overwritten: number, 
+/**
+ * Of `undecoded`: gathers and scatters, whose addresses stand in vector registers that no sample carries.
  */
 gathers: number, 
 /**
@@ -2859,6 +2876,10 @@ time_ns: Duration | null,
  */
 access_ns: Duration | null, 
 /**
+ * That of samples at accesses whose address is gone: the instruction replaced the register that it came from.
+ */
+overwritten_ns: Duration | null, 
+/**
  * That of accesses that write.
  */
 write_ns: Duration | null, 
@@ -2932,6 +2953,10 @@ time_ns: Duration | null,
  * That of samples whose access is known.
  */
 access_ns: Duration | null, 
+/**
+ * That of samples at accesses whose address is gone: the instruction replaced the register that it came from.
+ */
+overwritten_ns: Duration | null, 
 /**
  * That of accesses that write.
  */

@@ -67,15 +67,19 @@ function place(l: LineTime): string {
 function ofTime(s: SampleUse, filters: Filters): (HTMLElement | null)[] {
   const part = (of: number | null, whole: number | null) => (of === null || !whole ? ABSENT : fmt.share(of / whole));
   const n = s.note;
+  const gone = s.overwritten_ns ?? 0;
+  const accesses = s.access_ns === null ? null : s.access_ns + gone;
+  const lost = [[n?.overwritten, "at addresses that are gone"], [n?.gathers, "gathers"]] as const;
+  const why = lost.filter(([count]) => count).map(([count, what]) => `${fmt.count(count!)} ${what}`).join(", ");
   const resolved = n && n.behind + n.at + n.ahead + n.hardware;
   return [
     h("section", { class: "card sampled wide", "aria-label": "Time at accesses" },
       h("h2", {}, "Time at accesses"),
       h("p", { class: "note" }, s.weight),
-      n && h("p", { class: "note" }, `${fmt.count(n.taken)} samples at ${s.rate}: ${fmt.count(resolved!)} resolved, ${fmt.count(n.undecoded)} not decoded, ${fmt.count(n.in_calls)} in system calls, ${fmt.count(n.in_traps)} in faults and interrupts; ${fmt.count(n.dropped)} dropped.`)),
+      n && h("p", { class: "note" }, `${fmt.count(n.taken)} samples at ${s.rate}: ${fmt.count(resolved!)} resolved, ${fmt.count(n.undecoded)} not decoded${why && ` (${why})`}, ${fmt.count(n.in_calls)} in system calls, ${fmt.count(n.in_traps)} in faults and interrupts; ${fmt.count(n.dropped)} dropped.`)),
     grid("Objects by time", ["object", "time", "of it writes", "steps", "upward"], objectsOf(filters, s.objects).slice(0, ROWS).map(o => [
-      counted(o.name, o.objects), part(o.time_ns, s.access_ns), part(o.write_ns, o.time_ns),
-      o.steps === null ? ABSENT : `of ${fmt.count(o.steps.stride_bytes)} B`, o.steps === null ? ABSENT : fmt.share(o.steps.upward)]), s.objects.length + s.omitted.objects),
+      counted(o.name, o.objects), part(o.time_ns, accesses), part(o.write_ns, o.time_ns),
+      o.steps === null ? ABSENT : `of ${fmt.count(o.steps.stride_bytes)} B`, o.steps === null ? ABSENT : fmt.share(o.steps.upward)]).concat(gone ? [["(address gone: the instruction replaced the register that held it)", part(gone, accesses), ABSENT, ABSENT, ABSENT]] : []), s.objects.length + s.omitted.objects),
     grid("Lines of code by time", ["line", "time", "at accesses", "of it writes"], s.lines.slice(0, ROWS).map(l => [
       place(l), part(l.time_ns, s.time_ns), part(l.access_ns, s.time_ns), part(l.write_ns, l.access_ns)]), s.lines.length + s.omitted.lines),
     grid("Threads by time", ["thread", "time", "at accesses", "in system calls"], s.threads.filter(t => filters.thread(t.pid, t.tid)).slice(0, ROWS).map(t => [

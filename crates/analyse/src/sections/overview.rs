@@ -16,6 +16,8 @@ const OBJECTS: usize = 5;
 const LINES: usize = 3;
 /// Samples of known accesses from which on they say what is hot.
 const ENOUGH_SAMPLES: u64 = 100;
+/// Below this share of the time at accesses, addresses that are gone are not mentioned.
+const MIN_GONE: f64 = 0.05;
 
 /// The first screen.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -36,6 +38,9 @@ pub struct Overview {
     pub hot_samples: Option<u64>,
     /// The hottest objects, those of one name together.
     pub hot: Vec<HotObject>,
+    /// The share of the time at accesses whose address is gone, 0 to 1, where it is worth a word: which objects these accesses
+    /// concern is not known. Null where it is small, or samples have no weight in time.
+    pub gone: Option<f64>,
     /// The hottest lines of code; empty where no sample says.
     pub hot_lines: Vec<HotLine>,
     /// The samples that `hot_lines` rests on.
@@ -129,6 +134,7 @@ impl Overview {
                 HotBy::Accesses | HotBy::PageTouches => None,
             },
             hot,
+            gone: gone(a),
             hot_lines: hot_lines(a),
             line_samples: a.samples.as_ref().map_or(0, |s| s.all.samples),
             findings: headlines(a),
@@ -156,7 +162,7 @@ fn weights(a: &Analysis) -> Option<Weights> {
         return None;
     }
     let of = samples.objects.iter();
-    Some(match samples.all.access_ns {
+    Some(match samples.all.at_accesses() {
         Some(all) => {
             let of = of.map(|o| (o.object, o.sampled.access_ns.unwrap_or_default().0));
             (HotBy::Time, of.collect(), all.0)
@@ -166,6 +172,14 @@ fn weights(a: &Analysis) -> Option<Weights> {
             (HotBy::Samples, of.collect(), samples.all.samples)
         }
     })
+}
+
+/// The share of the time at accesses whose address is gone, where it could change which object is the hottest.
+fn gone(a: &Analysis) -> Option<f64> {
+    let all = &a.samples.as_ref()?.all;
+    let (gone, of) = (all.overwritten_ns?, all.at_accesses()?);
+    let share = gone.0 as f64 / of.0.max(1) as f64;
+    (share >= MIN_GONE).then_some(share)
 }
 
 fn hot(a: &Analysis) -> (HotBy, Vec<HotObject>) {

@@ -83,6 +83,8 @@ pub struct Sampled {
     pub time_ns: Option<Duration>,
     /// That of samples whose access is known.
     pub access_ns: Option<Duration>,
+    /// That of samples at accesses whose address is gone: the instruction replaced the register that it came from.
+    pub overwritten_ns: Option<Duration>,
     /// That of accesses that write.
     pub write_ns: Option<Duration>,
     /// That of samples in system calls.
@@ -93,6 +95,12 @@ impl Sampled {
     /// What lists are sorted by.
     fn rank(&self) -> Reverse<(Option<Duration>, u64)> {
         Reverse((self.time_ns, self.samples))
+    }
+
+    /// The time at accesses, whether their address is known or gone; none where samples have no weight in time.
+    pub fn at_accesses(&self) -> Option<Duration> {
+        let known = self.access_ns?;
+        Some(known + self.overwritten_ns.unwrap_or_default())
     }
 }
 

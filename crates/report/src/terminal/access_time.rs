@@ -17,11 +17,17 @@ const LINES: usize = 5;
 const STEPS: &str = "steps: from one sample of an instruction to its next so many went up, all by multiples of so many bytes where that is \
                      known: near 100 % or 0 % is a walk, near 50 % random access or a walk that began anew in between";
 
+/// The row of accesses whose address is not known.
+const GONE: &str = "(address gone)";
+const GONE_MEANS: &str = "address gone: the instruction replaced the register that its address came from, as each step of a linked list does, \
+                          before the sample was taken; whose memory it read is not known";
+
 /// What samples with a weight in time say.
 pub(super) fn write(page: &mut Page, samples: &SampleUse, note: &SamplesNote) {
     page.heading("Time at accesses (samples)");
     page.wrapped(&what(samples, note), Tone::Faint);
-    let (all, accesses) = (time(&samples.all), access(&samples.all));
+    let all = time(&samples.all);
+    let accesses = samples.all.at_accesses().unwrap_or_default();
     if accesses.0 > 0 {
         objects(page, samples, accesses);
     }
@@ -49,8 +55,22 @@ fn objects(page: &mut Page, samples: &SampleUse, accesses: Duration) {
             object.steps.as_ref().map_or_else(String::new, steps),
         ]);
     }
+    let gone = samples.all.overwritten_ns.unwrap_or_default();
+    if gone.0 > 0 {
+        let share = format::percent(gone.0, accesses.0);
+        table.row([
+            GONE.to_owned(),
+            share,
+            String::new(),
+            String::new(),
+            String::new(),
+        ]);
+    }
     page.table(&table);
     page.more(samples.objects.len(), OBJECTS, samples.omitted.objects);
+    if gone.0 > 0 {
+        page.wrapped(GONE_MEANS, Tone::Faint);
+    }
     if samples
         .objects
         .iter()
@@ -83,10 +103,6 @@ fn time(of: &Sampled) -> Duration {
     of.time_ns.unwrap_or_default()
 }
 
-fn access(of: &Sampled) -> Duration {
-    of.access_ns.unwrap_or_default()
-}
-
 /// How they were taken, and what became of them.
 fn what(samples: &SampleUse, note: &SamplesNote) -> String {
     let resolved = note.behind + note.at + note.ahead + note.hardware;
@@ -116,14 +132,29 @@ fn what(samples: &SampleUse, note: &SamplesNote) -> String {
             .map_or_else(String::new, |rate| format!(" at {rate}")),
         format::count(resolved),
         format::count(note.undecoded),
-        match note.gathers {
-            0 => String::new(),
-            gathers => format!(" ({} of them gathers)", format::count(gathers)),
-        },
+        not_decoded(note),
         format::count(note.in_calls),
         format::count(note.in_traps),
         format::count(note.dropped),
     )
+}
+
+/// Why accesses were not decoded, where that is known.
+fn not_decoded(note: &SamplesNote) -> String {
+    let mut why = Vec::new();
+    if note.overwritten > 0 {
+        why.push(format!(
+            "{} at addresses that are gone",
+            format::count(note.overwritten)
+        ));
+    }
+    if note.gathers > 0 {
+        why.push(format!("{} gathers", format::count(note.gathers)));
+    }
+    match why.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", why.join(", ")),
+    }
 }
 
 fn steps(steps: &Steps) -> String {

@@ -166,6 +166,12 @@ fn resting_on(samples: u64) -> String {
 
 fn hot(page: &mut Page, a: &Analysis, o: &Overview) {
     objects(page, a, o);
+    if let Some(gone) = o.gone {
+        page.line(&format!(
+            "{} of the time at accesses: the address is gone, and with it the object.",
+            format::share(gone)
+        ));
+    }
     lines(page, o);
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use varve_model::{Duration, SampleMode};
+use varve_model::{Duration, Resolved, SampleMode};
 use varve_trace::tables::SampleRow;
 
 use super::{Latency, Sampled};
@@ -19,6 +19,7 @@ pub(super) struct Tally {
     timed: u64,
     time: u64,
     access: u64,
+    overwritten: u64,
     write: u64,
     call: u64,
 }
@@ -41,6 +42,9 @@ impl Tally {
         if row.address.is_some() {
             self.access += weight.0;
         }
+        if row.resolved == Some(Resolved::Overwritten) {
+            self.overwritten += weight.0;
+        }
         if row.write == Some(true) {
             self.write += weight.0;
         }
@@ -59,6 +63,7 @@ impl Tally {
             (&mut self.timed, other.timed),
             (&mut self.time, other.time),
             (&mut self.access, other.access),
+            (&mut self.overwritten, other.overwritten),
             (&mut self.write, other.write),
             (&mut self.call, other.call),
         ] {
@@ -78,6 +83,7 @@ impl Tally {
             latency_cycles: self.latency(),
             time_ns: self.weight(self.time),
             access_ns: self.weight(self.access),
+            overwritten_ns: self.weight(self.overwritten),
             write_ns: self.weight(self.write),
             call_ns: self.weight(self.call),
         }
