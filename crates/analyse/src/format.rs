@@ -33,6 +33,43 @@ fn three(value: f64) -> String {
     }
 }
 
+/// `exit code 3`, `exit code 139 (as of a program killed by signal 11, SIGSEGV)`: the code is that of a shell.
+pub fn exit_code(code: i32) -> String {
+    // A shell shows a signal as 128 more; a program may end with such a code by itself.
+    match signal_name(code.saturating_sub(128)) {
+        Some(name) => format!(
+            "exit code {code} (as of a program killed by signal {}, {name})",
+            code - 128
+        ),
+        None => format!("exit code {code}"),
+    }
+}
+
+/// The name of a signal that ends programs (signal(7), x86 and ARM).
+fn signal_name(number: i32) -> Option<&'static str> {
+    Some(match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return None,
+    })
+}
+
 /// `1.2 GiB`, `480 KiB`, `7 B`.
 pub fn bytes(amount: Bytes) -> String {
     let mut value = amount.0 as f64;

@@ -186,6 +186,29 @@ fn a_recording_says_where_it_is_and_prints_nothing_else() {
 }
 
 #[test]
+fn a_program_that_failed_is_said_to_have() {
+    for (script, code, said) in [
+        ("exit 3", 3, ", exit code 3\n"),
+        (
+            "kill -SEGV $$",
+            139,
+            ", exit code 139 (as of a program killed by signal 11, SIGSEGV)\n",
+        ),
+        ("exit 0", 0, ""),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let words = ["record", "-o", "t.varve", "--", "sh", "-c", script];
+        let output = run(&words, folder.path());
+        assert_eq!(output.status.code(), Some(code), "{script}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        let first = printed.lines().next().expect("a line").to_owned() + "\n";
+        assert!(first.starts_with("varve: recorded sh: "), "{printed}");
+        assert_eq!(first.contains("exit code"), code != 0, "{printed}");
+        assert!(first.ends_with(said), "{printed}");
+    }
+}
+
+#[test]
 fn colours_are_for_terminals_that_want_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let on_a_terminal = |no_color: bool| {

@@ -59,7 +59,7 @@ const USED: f64 = 0.7;
 /// What `--interval` can be at least.
 const MIN_INTERVAL: Duration = Duration(10_000_000);
 
-/// Fewer than 20 intervals.
+/// Fewer than 20 intervals. What helps is shorter ones, unless the program was over before even the shortest had been enough.
 pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
     let intervals = *analysis.trace.intervals.value()?;
     let trace = &analysis.trace;
@@ -73,7 +73,6 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         format::counted(intervals, "interval"),
         format::duration(trace.duration_ns)
     );
-    let title = "The recording is short".to_owned();
     // Intervals were as long as that took.
     let cost = analysis.overhead.value().and_then(|o| o.slowdown);
     // What was permitted and not used does not make them shorter.
@@ -86,19 +85,22 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         None if limits => Some("more permitted by --overhead"),
         None => Some("a shorter --interval"),
     };
-    // A program that was recorded to its end cannot be recorded longer.
-    let longer = match trace.exit_code {
-        Some(_) if !trace.attached => "make the program run longer",
-        _ => "record longer",
+    let title = match is_brief {
+        true => "The recording is short",
+        false => "The intervals are few",
     };
-    let action = match option {
-        Some(option) => format!("{longer}, or record with {option}"),
-        None => longer.to_owned(),
+    let has_ended = trace.exit_code.is_some() && !trace.attached;
+    let action = match (option, has_ended) {
+        // A program that was recorded to its end cannot be recorded longer.
+        (None, true) => "make the program run longer".to_owned(),
+        (None, false) => "record longer".to_owned(),
+        (Some(option), true) => format!("record with {option}"),
+        (Some(option), false) => format!("record longer, or with {option}"),
     };
     let advice = format!("{}.", format::capitalised(&action));
     let found = finding(
         FindingId::ShortRecording,
-        title,
+        title.to_owned(),
         evidence,
         &advice,
         Vec::new(),

@@ -38,6 +38,27 @@ fn incomplete_and_short() {
 }
 
 #[test]
+fn only_a_program_of_a_moment_is_called_short() {
+    let of = |step: u64| {
+        let mut made = busy(5);
+        made.manifest.target.exit_code = Some(0);
+        for interval in &mut made.intervals {
+            let at = |time: Time| Time(time.0 / STEP * step);
+            (interval.start_ns, interval.end_ns) = (at(interval.start_ns), at(interval.end_ns));
+        }
+        let found = made.analyse().findings.into_iter();
+        let mut short = found.filter(|f| f.id == FindingId::ShortRecording);
+        short.next().expect("five intervals are few")
+    };
+    let (brief, long) = (of(30_000_000), of(2_000_000_000));
+    assert_eq!(brief.title, "The recording is short");
+    assert_eq!(brief.action, "make the program run longer");
+    // It was recorded to its end, and ran long enough.
+    assert_eq!(long.title, "The intervals are few");
+    assert_eq!(long.action, "record with a shorter --interval");
+}
+
+#[test]
 fn each_loss_has_its_own_remedy() {
     let incomplete = |losses: &[Loss]| {
         let mut made = busy(300);

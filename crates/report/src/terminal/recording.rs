@@ -91,42 +91,8 @@ fn how(a: &Analysis) -> String {
 
 /// How the program ended, where that was seen.
 fn ending(trace: &TraceFacts) -> String {
-    match trace.exit_code {
-        // A shell shows a signal as 128 more; a program may end with such a code by itself.
-        Some(code) => match signal_name(code - 128) {
-            Some(name) => format!(
-                ", exit code {code} (as of a program killed by signal {}, {name})",
-                code - 128
-            ),
-            None => format!(", exit code {code}"),
-        },
-        None => String::new(),
-    }
-}
-
-/// The name of a signal that ends programs (signal(7), x86 and ARM).
-fn signal_name(number: i32) -> Option<&'static str> {
-    Some(match number {
-        1 => "SIGHUP",
-        2 => "SIGINT",
-        3 => "SIGQUIT",
-        4 => "SIGILL",
-        5 => "SIGTRAP",
-        6 => "SIGABRT",
-        7 => "SIGBUS",
-        8 => "SIGFPE",
-        9 => "SIGKILL",
-        10 => "SIGUSR1",
-        11 => "SIGSEGV",
-        12 => "SIGUSR2",
-        13 => "SIGPIPE",
-        14 => "SIGALRM",
-        15 => "SIGTERM",
-        24 => "SIGXCPU",
-        25 => "SIGXFSZ",
-        31 => "SIGSYS",
-        _ => return None,
-    })
+    let code = trace.exit_code.map(format::exit_code);
+    code.map_or_else(String::new, |code| format!(", {code}"))
 }
 
 /// What recording cost.

@@ -51,8 +51,13 @@ fn recorded(manifest: &Manifest, of: &Recorded, processes: u64) -> String {
         1 => "1 process".to_owned(),
         n => format!("{} processes", format::count(n)),
     };
+    // A program that could not do its work must not look as if it had.
+    let ending = match manifest.target.exit_code {
+        None | Some(0) => String::new(),
+        Some(code) => format!(", {}", format::exit_code(code)),
+    };
     format!(
-        "recorded {}: {}{paused}, {processes}",
+        "recorded {}: {}{paused}, {processes}{ending}",
         visible(program),
         format::duration(of.length)
     )
