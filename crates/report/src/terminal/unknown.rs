@@ -7,8 +7,8 @@ use varve_analyse::Analysis;
 use super::page::Page;
 use crate::text::quoted_path;
 
-/// More files than this of which something is not known are counted, not listed.
-const MAX_FILES: usize = 3;
+/// Files of which something is not known that are listed; more are counted.
+const MAX_FILES: usize = 12;
 
 pub(super) fn write(page: &mut Page, a: &Analysis, folder: &Path) {
     if a.unknown.is_empty() {
@@ -18,13 +18,14 @@ pub(super) fn write(page: &mut Page, a: &Analysis, folder: &Path) {
     // What is said of a file begins with its path.
     let (files, rest): (Vec<&String>, Vec<&String>) =
         a.unknown.iter().partition(|s| s.starts_with('/'));
-    match files.len() > MAX_FILES {
-        true => page.item(&format!(
-            "Names of objects or functions in {} files: `varve report {} --json --section unknown` lists them.",
-            files.len(),
+    for sentence in files.iter().take(MAX_FILES) {
+        page.item(sentence);
+    }
+    if let more @ 1.. = files.len().saturating_sub(MAX_FILES) {
+        page.item(&format!(
+            "Names in {more} more files: `varve report {} --json --section unknown` lists them.",
             quoted_path(folder)
-        )),
-        false => files.iter().for_each(|sentence| page.item(sentence)),
+        ));
     }
     for sentence in rest {
         page.item(sentence);
