@@ -167,10 +167,13 @@ fn resting_on(samples: u64) -> String {
 fn hot(page: &mut Page, a: &Analysis, o: &Overview) {
     objects(page, a, o);
     if let Some(gone) = o.gone {
-        page.line(&format!(
-            "{} of the time at accesses: the address is gone, and with it the object.",
-            format::share(gone)
-        ));
+        let share = format::share(gone);
+        page.wrapped(
+            &format!(
+                "{share} of the time at accesses is at loads that replaced their own address, as steps of lists do: their objects are not known."
+            ),
+            Tone::Faint,
+        );
     }
     lines(page, o);
 }
