@@ -103,14 +103,17 @@ fn candidates(program: &Path) -> Option<Vec<PathBuf>> {
     Some(folders.map(|folder| folder.join(program)).collect())
 }
 
-/// Whether the command gains rights from its file (setuid, setgid): the dynamic linker then takes no
+/// Whether the command gains rights from its file (setuid, setgid, capabilities): the dynamic linker then takes no
 /// preload library from the caller.
 pub fn gains_rights(command: &[OsString]) -> bool {
-    let program = command.first().map_or(Path::new(""), Path::new);
-    let found = candidates(program).unwrap_or_default();
-    let Some(file) = found.iter().find(|p| can_run(p).is_ok()) else {
-        return false;
-    };
+    let program = command.first().map(Path::new);
+    program
+        .and_then(found)
+        .is_some_and(|file| has_further_rights(&file))
+}
+
+/// The same of a file.
+pub(crate) fn has_further_rights(file: &Path) -> bool {
     let Ok(meta) = file.metadata() else {
         return false;
     };
@@ -118,7 +121,14 @@ pub fn gains_rights(command: &[OsString]) -> bool {
     let other_user = has(libc::S_ISUID) && meta.uid() != rustix::process::getuid().as_raw();
     let group_bits = libc::S_ISGID | libc::S_IXGRP;
     let other_group = has(group_bits) && meta.gid() != rustix::process::getgid().as_raw();
-    other_user || other_group
+    // Root has all capabilities anyway: the kernel does not count it as a gain (`cap_bprm_creds_from_file`).
+    let is_root = rustix::process::getuid().is_root();
+    other_user || other_group || (!is_root && has_capabilities(file))
+}
+
+/// Whether a file gives capabilities to those who run it.
+fn has_capabilities(file: &Path) -> bool {
+    rustix::fs::getxattr(file, "security.capability", &mut [0u8; 64]).is_ok()
 }
 
 /// Whether a file is a 32-bit program (`EI_CLASS` of ELF's header).
@@ -138,15 +148,19 @@ pub(crate) fn has_other_bits(command: &[OsString]) -> bool {
         .is_some_and(|path| has_32_bits(&path))
 }
 
+/// What keeps libraries from a program, as the end of a sentence about it.
+pub(crate) const SHORT: &str = "has 32 bits";
+pub(crate) const MUSL: &str = "has musl as its C library";
+pub(crate) const SANITIZED: &str =
+    "is built with a sanitizer, which must stand in front of the allocator alone";
+
 /// Why the command cannot have the library preloaded, as far as its file says: the end of a sentence about the program.
 pub fn why_not_loaded(command: &[OsString]) -> Option<&'static str> {
     let path = command.first().map(Path::new).and_then(found)?;
     match other_loader(&path) {
-        Some(OtherLoader::Short) => Some("has 32 bits"),
-        Some(OtherLoader::Musl) => Some("has musl as its C library"),
-        None => is_sanitized(&path).then_some(
-            "is built with a sanitizer, which must stand in front of the allocator alone",
-        ),
+        Some(OtherLoader::Short) => Some(SHORT),
+        Some(OtherLoader::Musl) => Some(MUSL),
+        None => is_sanitized(&path).then_some(SANITIZED),
     }
 }
 

@@ -228,10 +228,12 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
         options.preload.is_some() && arguments.pid.is_none() && options.counts.is_none();
     if is_preloaded && varve_record::gains_rights(&arguments.command) {
         varve_ui::warning(
-            "this command changes its user or group (setuid), so that nothing can be preloaded: \
+            "this command gains rights by its file (setuid, setgid or capabilities), so that nothing can be preloaded: \
              objects come from the kernel's view alone",
         );
-        varve_ui::hint("to see its heap objects, record a copy without the setuid and setgid bits");
+        varve_ui::hint(
+            "to see its heap objects, record a copy without these bits and capabilities",
+        );
     }
     if is_preloaded && let Some(why) = varve_record::why_not_loaded(&arguments.command) {
         varve_ui::warning(format!(

@@ -207,8 +207,8 @@ fn resolve(arguments: &AllocRecord) -> Result<RecordOptions, Failure> {
     }
     if varve_record::gains_rights(&arguments.command) {
         return Err(Failure {
-            what: "this command changes its user or group (setuid), so that nothing can be preloaded and its operations cannot be counted".into(),
-            hint: Some("record a copy without the setuid and setgid bits".into()),
+            what: "this command gains rights by its file (setuid, setgid or capabilities), so that nothing can be preloaded and its operations cannot be counted".into(),
+            hint: Some("record a copy without these bits and capabilities".into()),
             code: 125,
         });
     }
