@@ -1,6 +1,7 @@
 //! The target: started in a cgroup of its own, or joined where it is.
 
 pub(crate) mod channel;
+pub(crate) mod exchange;
 pub(crate) mod layout;
 pub(crate) mod preflight;
 pub(crate) mod preload;

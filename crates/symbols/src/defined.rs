@@ -81,6 +81,20 @@ const STARTS: [&str; 6] = [
     "__tsan_init",
 ];
 
+/// Whether an executable is made by Go's compiler, whose runtime has an allocator of its own; also where it is stripped. False where the file cannot be read.
+pub fn is_go(path: &Path) -> bool {
+    let Ok(image) = Image::open(path) else {
+        return false;
+    };
+    image::parse(&image).is_some_and(|file| {
+        let mut sections = GO_SECTIONS.iter();
+        sections.any(|name| file.section_by_name(name).is_some())
+    })
+}
+
+/// What Go's linker writes about the build, which no tool strips.
+const GO_SECTIONS: [&str; 2] = [".go.buildinfo", ".note.go.buildid"];
+
 /// Reads the symbol tables of an ELF file for x86-64.
 ///
 /// # Errors

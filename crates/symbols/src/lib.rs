@@ -34,7 +34,7 @@ mod unwind;
 mod variables;
 
 pub use defined::{
-    CodeReader, DefinedFunction, DefinedFunctions, Stretch, defined_functions, is_sanitized,
+    CodeReader, DefinedFunction, DefinedFunctions, Stretch, defined_functions, is_go, is_sanitized,
 };
 pub use functions::FunctionBounds;
 pub use generated::{GeneratedFunction, in_its_language, read_jitdump, read_perf_map};

@@ -26,6 +26,7 @@ use varve_trace::{Manifest, OperationsNote, ProbesNote, TraceError, TraceWriter}
 
 use self::charges::Charges;
 use self::mapped::Mapped;
+pub(crate) use self::probed::allocator_within;
 pub use self::probed::{OwnAllocator, own_allocator};
 use self::tables::{Scale, Tables};
 use super::{Ending, Kind, Launch, Lost, Probe, Setup, Started};

@@ -60,6 +60,13 @@ pub fn own_allocator(command: &[std::ffi::OsString]) -> OwnAllocator {
     }
 }
 
+/// What the allocator that a program has in itself is called: its file, and the allocator in parentheses where its names say which it is. None where
+/// the program finds it in a library, or has no names by which it could be found.
+pub(crate) fn allocator_within(program: &Path) -> Option<String> {
+    let found = Files::default().of_program(program).ok().flatten();
+    found.map(|allocator| allocator.name)
+}
+
 /// What a command needs to know before it starts.
 pub(super) struct Prepared {
     pub(super) probe: Probed,
