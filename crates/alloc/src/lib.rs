@@ -7,6 +7,7 @@ mod allocators;
 mod bounds;
 pub mod compare;
 mod diagnoses;
+mod exchange;
 mod figures;
 mod flames;
 pub mod range;
@@ -21,6 +22,7 @@ use varve_trace::{Trace, TraceError};
 
 pub use allocators::allocator_name;
 pub use diagnoses::Diagnosis;
+pub use exchange::{Exchange, exchange};
 pub use figures::{
     BlockSite, Blocks, CallFigures, Choice, ClassFigures, Confirmed, Estimate, Faults, Fill,
     HeapPages, Idle, LastTouch, LockWaits, Memory, Moment, OperationFigures, Pinning,

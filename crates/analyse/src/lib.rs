@@ -24,6 +24,7 @@ pub use analysis::{
     ObjectProcess, ObjectSource, ObjectUse, Omitted, Overhead, ProcessTouched, ProcessUse,
     Remainder, Reuse, Slowdown, SourceUse, TOO_SHORT, Tail, ThreadShare, ThreadUse, Touched,
     TraceFacts, Usage, WorkingSet, Writes, recorded_processes, recorded_programs,
+    why_not_preloaded,
 };
 
 pub use assemble::Recorded;

@@ -325,6 +325,22 @@ pub struct ObjectSource {
     pub example: String,
 }
 
+/// Why the preload library reported nothing of a program, in words; none where the word is not known.
+#[must_use]
+pub fn why_not_preloaded(word: &str) -> Option<&'static str> {
+    Some(match word {
+        "static" => "it loads no libraries",
+        "rights" => "it gained rights by its file",
+        "environment" => "LD_PRELOAD was dropped",
+        "root" => "its root folder lacks the library",
+        "bits" => "32 bits",
+        "musl" => "its C library is musl",
+        "sanitizer" => "a sanitizer stands in front of its allocator",
+        "unanswered" => "the library did not connect",
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! What was recorded, whether all of it, and what that cost.
 
-use varve_analyse::{Analysis, ObjectSource, Overhead, TraceFacts, format};
+use varve_analyse::{Analysis, ObjectSource, Overhead, TraceFacts, format, why_not_preloaded};
 use varve_model::{Backend, Capability, Duration};
 use varve_trace::TrapsNote;
 
@@ -279,16 +279,9 @@ fn object_sources(sources: &[ObjectSource]) -> String {
         if source.from == "preload" {
             return format!("preload in {programs}");
         }
-        let why = match source.why.as_deref() {
-            Some("static") => "it loads no libraries",
-            Some("rights") => "it gained rights by its file",
-            Some("environment") => "LD_PRELOAD was dropped",
-            Some("root") => "its root folder lacks the library",
-            Some("bits") => "32 bits",
-            Some("musl") => "its C library is musl",
-            Some("sanitizer") => "a sanitizer stands in front of its allocator",
-            Some("unanswered") => "the library did not connect",
-            _ => return format!("kernel's view in {programs}"),
+        let why = source.why.as_deref().and_then(why_not_preloaded);
+        let Some(why) = why else {
+            return format!("kernel's view in {programs}");
         };
         format!("kernel's view in {programs} ({}: {why})", source.example)
     });
