@@ -4,6 +4,7 @@
 mod attached;
 mod blocks;
 mod built;
+mod comparisons;
 mod counts;
 mod diseases;
 mod kernel;

@@ -10,6 +10,7 @@ use clap::Args;
 use regex::Regex;
 use varve_alloc::Judgement;
 use varve_alloc::compare::{Compared, Run, compare};
+use varve_record::WhyFixed;
 use varve_sys::{Signals, Used};
 use varve_trace::Trace;
 use varve_ui::Progress;
@@ -23,7 +24,8 @@ use crate::commands::{catch_signals, report};
 #[command(override_usage = "varve alloc compare [OPTIONS] -- <COMMAND>...")]
 #[command(after_help = "\
 The program runs as it is, under one allocator after the other in each round. One more run of each is recorded, to say why \
-some are slower. What the program prints to standard output is read for --metric, and dropped else; standard input is empty.")]
+some are slower. What the program prints to standard output is read for --metric, and dropped else; standard input is empty. A program that has its allocator in itself, as static and Go \
+programs have, is refused.")]
 pub(crate) struct Compare {
     /// How often the program runs under each allocator
     #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -56,6 +58,7 @@ const OWN: usize = 0;
 const NOT_ITS_OWN: i32 = 126;
 
 pub(super) fn run(arguments: &Compare) -> Result<ExitCode, Failure> {
+    check_exchange(&arguments.command)?;
     let mut all = candidates(arguments)?;
     let present = all.iter().filter(|one| one.failed.is_none()).count();
     let runs = arguments.rounds as usize * present;
@@ -148,6 +151,34 @@ fn candidates(arguments: &Compare) -> Result<Vec<Compared>, Failure> {
         ));
     }
     Ok(all)
+}
+
+/// Refuses a program whose allocator stays the same whatever is preloaded.
+fn check_exchange(command: &[OsString]) -> Result<(), Failure> {
+    let Some(fixed) = varve_record::fixed_allocator(command) else {
+        return Ok(());
+    };
+    let program = fixed.program.display();
+    let program = match &fixed.script {
+        Some(script) => format!("{program}, which runs {},", script.display()),
+        None => program.to_string(),
+    };
+    let hint = match fixed.why {
+        WhyFixed::Static => "link it dynamically, with the C library's allocator",
+        WhyFixed::Short | WhyFixed::Musl => "build it for 64 bits and the GNU C library",
+        WhyFixed::Rights => "compare a copy without these bits and capabilities",
+        WhyFixed::Sanitizer => "build it without the sanitizer",
+        WhyFixed::Go | WhyFixed::Own(_) => {
+            "`varve alloc record` says what its own allocator does, where that can be counted; `varve record` shows its memory"
+        }
+    };
+    Err(Failure::new(
+        format!(
+            "{program} {}: no other allocator can be put in its place, and each run would measure the same one",
+            fixed.why.in_words()
+        ),
+        Some(hint),
+    ))
 }
 
 /// The library first, then what the caller preloads.
