@@ -116,6 +116,8 @@ pub struct Comparison {
     pub command: Vec<String>,
     /// Rounds.
     pub rounds: u32,
+    /// How much each run could read from its standard input.
+    pub input_bytes: Bytes,
     /// The allocators, the fastest first.
     pub allocators: Vec<Compared>,
     /// What to do, in words.
@@ -135,7 +137,12 @@ const OUTLYING: f64 = 1.5;
 
 /// Compares runs of allocators, the first of which is the program's own.
 #[must_use]
-pub fn compare(command: Vec<String>, rounds: u32, mut all: Vec<Compared>) -> Comparison {
+pub fn compare(
+    command: Vec<String>,
+    rounds: u32,
+    input_bytes: Bytes,
+    mut all: Vec<Compared>,
+) -> Comparison {
     let own: Vec<Run> = all.first().map(|a| a.runs.clone()).unwrap_or_default();
     for of in &mut all {
         let pairs = |figure: fn(&Run) -> f64| {
@@ -162,6 +169,7 @@ pub fn compare(command: Vec<String>, rounds: u32, mut all: Vec<Compared>) -> Com
         schema: COMPARISON_SCHEMA,
         command,
         rounds,
+        input_bytes,
         allocators: all,
         advice,
         start,
@@ -388,10 +396,10 @@ mod tests {
         let own = of("glibc", None, [100, 102, 101, 99]);
         let fast = of("fast", Some("/lib/fast.so"), [50, 51, 49, 50]);
         let same = of("same", Some("/lib/same.so"), [98, 103, 99, 100]);
-        let found = compare(vec![], 4, vec![own.clone(), fast, same.clone()]);
+        let found = compare(vec![], 4, Bytes(0), vec![own.clone(), fast, same.clone()]);
         assert_eq!(found.allocators[0].name, "fast");
         assert_eq!(found.start.as_deref(), Some("LD_PRELOAD=/lib/fast.so "));
-        let found = compare(vec![], 4, vec![own, same]);
+        let found = compare(vec![], 4, Bytes(0), vec![own, same]);
         assert_eq!(found.start, None, "{}", found.advice);
         assert!(found.advice.starts_with("Keep glibc"), "{}", found.advice);
     }

@@ -1,9 +1,12 @@
-//! `varve alloc compare`: what it refuses.
+//! `varve alloc compare`: what its runs read, and what it refuses.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
 
 use crate::support::{varve, workload};
 
@@ -20,6 +23,134 @@ fn compare(options: &[&str], command: &[&str]) -> Command {
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Bytes that are nowhere the same.
+fn bytes(count: u32) -> Vec<u8> {
+    (0..count / 4).flat_map(u32::to_le_bytes).collect()
+}
+
+/// What `cksum` says of bytes.
+fn checksum(bytes: &[u8]) -> String {
+    let mut child = Command::new("cksum")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(bytes).unwrap();
+    String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+}
+
+/// What each run read, as it says itself: two that are measured and two that are recorded.
+fn read_by_runs(input: impl FnOnce(Command) -> Output) -> (Value, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let script = ["sh", "-c", "cksum >> \"$0\"", log.to_str().unwrap()];
+    let output = input(compare(&["--json"], &script));
+    assert!(output.status.success(), "{}", said(&output));
+    let lines = fs::read_to_string(&log).unwrap();
+    let lines = lines.lines().map(|line| format!("{line}\n"));
+    let found = serde_json::from_slice(&output.stdout).unwrap();
+    (found, lines.collect())
+}
+
+#[test]
+fn each_run_reads_a_file_from_where_it_stood() {
+    const START: u64 = 1001;
+    let data = bytes(300_000);
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&data).unwrap();
+    file.seek(SeekFrom::Start(START)).unwrap();
+    let given = file.try_clone().unwrap();
+    let (found, read) = read_by_runs(|mut command| command.stdin(given).output().unwrap());
+    let rest = &data[START as usize..];
+    assert_eq!(read, vec![checksum(rest); 4]);
+    assert_eq!(found["input_bytes"], rest.len());
+    // The place of whoever opened it does not move.
+    assert_eq!(file.stream_position().unwrap(), START);
+
+    // Runs that shared the place would have read something once and nothing then.
+    let shared = |file: &File| {
+        let mut command = Command::new("cksum");
+        command.stdin(file.try_clone().unwrap()).output().unwrap()
+    };
+    assert_eq!(shared(&file).stdout, checksum(rest).into_bytes());
+    assert_eq!(shared(&file).stdout, checksum(b"").into_bytes());
+}
+
+#[test]
+fn each_run_reads_all_that_came_from_a_pipe() {
+    // More than a pipe holds.
+    let data = bytes(300_000);
+    let (found, read) = read_by_runs(|mut command| {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&data).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(said(&output).contains("standard input is read to its end"));
+        output
+    });
+    assert_eq!(read, vec![checksum(&data); 4]);
+    assert_eq!(found["input_bytes"], data.len());
+}
+
+#[test]
+fn without_an_input_each_run_reads_nothing() {
+    let (found, read) = read_by_runs(|mut command| command.output().unwrap());
+    assert_eq!(read, vec![checksum(b""); 4]);
+    assert_eq!(found["input_bytes"], 0);
+    // A file of the kernel says that it has no length.
+    let status = File::open("/proc/version").unwrap();
+    let version = fs::read("/proc/version").unwrap();
+    let (_, read) = read_by_runs(|mut command| command.stdin(status).output().unwrap());
+    assert_eq!(read, vec![checksum(&version); 4]);
+}
+
+#[test]
+fn a_terminal_is_no_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let line = format!(
+        "{} alloc compare -n 1 --no-record --allocators jemalloc -- sh -c 'cksum >> {}'",
+        varve().display(),
+        log.display()
+    );
+    let output = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        shown.contains("standard input is a terminal: each run gets an empty one"),
+        "{shown}"
+    );
+    let read = fs::read_to_string(&log).unwrap();
+    assert_eq!(read, checksum(b"").repeat(2));
+}
+
+#[test]
+fn an_input_that_cannot_be_read_is_an_error() {
+    let with = |path: &str| {
+        let mut command = compare(&["--no-record"], &["true"]);
+        command.stdin(File::open(path).unwrap()).output().unwrap()
+    };
+    for (path, what) in [
+        ("/", "cannot read standard input: Is a directory"),
+        ("/dev/zero", "standard input is a device"),
+    ] {
+        let output = with(path);
+        let errors = said(&output);
+        assert!(
+            !output.status.success() && errors.contains(what),
+            "{errors}"
+        );
+        assert!(errors.contains("hint: give a file"), "{errors}");
+    }
 }
 
 /// A copy of `touch`, in a folder that others may look into.

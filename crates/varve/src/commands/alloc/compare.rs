@@ -1,5 +1,7 @@
 //! `varve alloc compare`.
 
+mod input;
+
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,7 @@ use varve_sys::{Signals, Used};
 use varve_trace::Trace;
 use varve_ui::Progress;
 
+use self::input::Input;
 use super::Failure;
 use super::allocators::{KNOWN, resolve};
 use crate::commands::scratch::Scratch;
@@ -24,8 +27,12 @@ use crate::commands::{catch_signals, report};
 #[command(override_usage = "varve alloc compare [OPTIONS] -- <COMMAND>...")]
 #[command(after_help = "\
 The program runs as it is, under one allocator after the other in each round. One more run of each is recorded, to say why \
-some are slower. What the program prints to standard output is read for --metric, and dropped else; standard input is empty. A program that has its allocator in itself, as static and Go \
-programs have, is refused.")]
+some are slower. What the program prints to standard output is read for --metric, and dropped else.
+
+Each run reads the same standard input: a file from the place where it stands, or all that comes from a pipe, which is read to its end before. Where that \
+is a terminal the runs get an empty one.
+
+A program that has its allocator in itself, as static and Go programs have, is refused.")]
 pub(crate) struct Compare {
     /// How often the program runs under each allocator
     #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -62,9 +69,12 @@ pub(super) fn run(arguments: &Compare) -> Result<ExitCode, Failure> {
     let mut all = candidates(arguments)?;
     let present = all.iter().filter(|one| one.failed.is_none()).count();
     let runs = arguments.rounds as usize * present;
+    let input = Input::new()?;
+    let input_bytes = input.bytes();
     let mut runner = Runner {
         arguments,
         signals: catch_signals()?,
+        input,
         expected: None,
     };
     let progress = Progress::new("Comparing");
@@ -95,7 +105,7 @@ pub(super) fn run(arguments: &Compare) -> Result<ExitCode, Failure> {
         .command
         .iter()
         .map(|w| w.to_string_lossy().into_owned());
-    let found = compare(command.collect(), arguments.rounds, all);
+    let found = compare(command.collect(), arguments.rounds, input_bytes, all);
     report::show(&found, arguments.json, |width, color| {
         varve_report::terminal::alloc_compare::render(&found, width, color)
     })?;
@@ -208,6 +218,7 @@ impl From<Failure> for Ended {
 struct Runner<'a> {
     arguments: &'a Compare,
     signals: Signals,
+    input: Input,
     /// How the program ended with its own allocator: with others it is to end so too.
     expected: Option<i32>,
 }
@@ -237,7 +248,7 @@ impl Runner<'_> {
         let mut command = Command::new(program);
         command
             .args(words)
-            .stdin(Stdio::null())
+            .stdin(self.input.of_run()?)
             .stderr(Stdio::null());
         if let Some(library) = library {
             command.env("LD_PRELOAD", preload(library));
@@ -333,7 +344,7 @@ impl Runner<'_> {
         }
         command.arg("--").args(&self.arguments.command);
         command
-            .stdin(Stdio::null())
+            .stdin(self.input.of_run()?)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let began = Instant::now();
