@@ -1,5 +1,7 @@
 //! Allocators compared by runs of one program: ratios with intervals, and why some are slower.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
@@ -24,6 +26,8 @@ pub struct Run {
     pub faults: u64,
     /// A figure that the program printed.
     pub metric: Option<f64>,
+    /// The exit code, or 128 and the signal.
+    pub exit_code: i32,
 }
 
 /// A ratio of figures of runs that went side by side.
@@ -87,10 +91,12 @@ pub struct Compared {
     pub name: String,
     /// The library; null for the program's own.
     pub library: Option<String>,
-    /// Why it could not be compared.
+    /// Why it could not be compared: it has no ratios then.
     pub failed: Option<String>,
-    /// Its runs, in the order of rounds.
+    /// Its runs, in the order of rounds; of one that failed those before.
     pub runs: Vec<Run>,
+    /// All exit codes with which runs ended, also the one that was recorded and the one for which it was left out; each once, the lowest first.
+    pub exit_codes: BTreeSet<i32>,
     /// Time from start to end, compared with the program's own allocator.
     pub wall: Option<Ratio>,
     /// CPU time.
@@ -105,6 +111,33 @@ pub struct Compared {
     pub why: Vec<String>,
     /// What its recorded run says; null where it was not recorded.
     pub judgement: Option<Judgement>,
+    /// Why its recorded run says nothing, where one was made.
+    pub unrecorded: Option<String>,
+    /// Programs of its recorded run into which it could not be preloaded, and why.
+    pub unreached: Vec<String>,
+}
+
+impl Compared {
+    /// An allocator without runs; `library` is none for the program's own.
+    #[must_use]
+    pub fn new(name: &str, library: Option<String>) -> Compared {
+        Compared {
+            name: name.to_owned(),
+            library,
+            failed: None,
+            runs: Vec::new(),
+            exit_codes: BTreeSet::new(),
+            wall: None,
+            cpu: None,
+            peak: None,
+            mean: None,
+            metric: None,
+            why: Vec::new(),
+            judgement: None,
+            unrecorded: None,
+            unreached: Vec::new(),
+        }
+    }
 }
 
 /// A comparison.
@@ -118,7 +151,7 @@ pub struct Comparison {
     pub rounds: u32,
     /// How much each run could read from its standard input.
     pub input_bytes: Bytes,
-    /// The allocators, the fastest first.
+    /// The allocators, the fastest first, those that could not be compared last.
     pub allocators: Vec<Compared>,
     /// What to do, in words.
     pub advice: String,
@@ -144,7 +177,7 @@ pub fn compare(
     mut all: Vec<Compared>,
 ) -> Comparison {
     let own: Vec<Run> = all.first().map(|a| a.runs.clone()).unwrap_or_default();
-    for of in &mut all {
+    for of in all.iter_mut().filter(|of| of.failed.is_none()) {
         let pairs = |figure: fn(&Run) -> f64| {
             let pairs = of.runs.iter().zip(&own);
             Ratio::of(pairs.map(|(run, own)| (figure(run), figure(own))))
@@ -302,6 +335,15 @@ fn advice(all: &[Compared]) -> (String, Option<String>) {
     let Some((best, own)) = all.first().zip(own) else {
         return ("No allocator could be compared.".to_owned(), None);
     };
+    if all
+        .iter()
+        .all(|a| a.library.is_none() || a.failed.is_some())
+    {
+        return (
+            format!("No other allocator could be compared with {}.", own.name),
+            None,
+        );
+    }
     let Some((wall, library)) = best.wall.zip(best.library.as_ref()) else {
         return (
             format!("Keep {}: none of the others is faster.", own.name),
@@ -381,26 +423,31 @@ mod tests {
             ms.into_iter().map(run).collect()
         };
         let of = |name: &str, library: Option<&str>, ms| Compared {
-            name: name.into(),
-            library: library.map(str::to_owned),
-            failed: None,
             runs: runs(ms),
-            wall: None,
-            cpu: None,
-            peak: None,
-            mean: None,
-            metric: None,
-            why: Vec::new(),
-            judgement: None,
+            ..Compared::new(name, library.map(str::to_owned))
         };
+        let compare = |all| compare(vec![], 4, Bytes(0), all);
         let own = of("glibc", None, [100, 102, 101, 99]);
         let fast = of("fast", Some("/lib/fast.so"), [50, 51, 49, 50]);
         let same = of("same", Some("/lib/same.so"), [98, 103, 99, 100]);
-        let found = compare(vec![], 4, Bytes(0), vec![own.clone(), fast, same.clone()]);
+        let found = compare(vec![own.clone(), fast.clone(), same.clone()]);
         assert_eq!(found.allocators[0].name, "fast");
         assert_eq!(found.start.as_deref(), Some("LD_PRELOAD=/lib/fast.so "));
-        let found = compare(vec![], 4, Bytes(0), vec![own, same]);
+        let found = compare(vec![own.clone(), same.clone()]);
         assert_eq!(found.start, None, "{}", found.advice);
         assert!(found.advice.starts_with("Keep glibc"), "{}", found.advice);
+        // One that failed after fast runs is neither advised nor a measure of others.
+        let crashed = Compared {
+            failed: Some("it crashed".to_owned()),
+            ..fast
+        };
+        let found = compare(vec![own.clone(), crashed.clone(), same]);
+        assert_eq!((found.allocators[2].wall, found.start), (None, None));
+        assert!(found.advice.starts_with("Keep glibc"), "{}", found.advice);
+        let found = compare(vec![own, crashed]);
+        assert_eq!(
+            found.advice,
+            "No other allocator could be compared with glibc."
+        );
     }
 }

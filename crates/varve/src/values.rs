@@ -1,5 +1,6 @@
 //! Values that several commands take: times, shares and sizes.
 
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use varve_model::{Bytes, Duration};
@@ -129,6 +130,40 @@ impl FromStr for Size {
     }
 }
 
+/// Exit codes, given as `0,1,3-5`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExitCodes(Vec<RangeInclusive<u8>>);
+
+impl ExitCodes {
+    /// Whether a code is among them.
+    pub(crate) fn has(&self, code: i32) -> bool {
+        let code = u8::try_from(code);
+        code.is_ok_and(|code| self.0.iter().any(|range| range.contains(&code)))
+    }
+}
+
+impl FromStr for ExitCodes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let code = |text: &str| text.trim().parse::<u8>().ok();
+            let range = code(first)?..=code(last)?;
+            (!range.is_empty()).then_some(range)
+        };
+        let ranges = text.split(',').map(|part| {
+            range(part).ok_or_else(|| {
+                format!(
+                    "`{}` is no exit code: give numbers from 0 to 255 and ranges of them, such as 0,1,3-5",
+                    part.trim()
+                )
+            })
+        });
+        ranges.collect::<Result<_, _>>().map(ExitCodes)
+    }
+}
+
 /// The number of a process.
 pub(crate) fn process(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|n| *n > 0);
@@ -182,6 +217,13 @@ mod tests {
             "-5",
         ] {
             assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+        let codes: ExitCodes = "0,1, 3-5".parse().unwrap();
+        let has = [0, 1, 2, 3, 5, 6, 256].map(|code| codes.has(code));
+        assert_eq!(has, [true, true, false, true, true, false, false]);
+        for text in ["", "x", "0,", "-1", "5-3", "256", "1-2-3"] {
+            let why = text.parse::<ExitCodes>().unwrap_err();
+            assert!(why.contains("0 to 255"), "{text}: {why}");
         }
         assert_eq!(process("1234"), Ok(1234));
         for text in ["1x", "0", "-1", "", "99999999999"] {

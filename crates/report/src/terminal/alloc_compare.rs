@@ -1,5 +1,7 @@
 //! What `varve alloc compare` prints.
 
+use std::collections::BTreeSet;
+
 use varve_alloc::compare::{Comparison, Ratio};
 use varve_model::visible;
 
@@ -55,11 +57,6 @@ pub fn render(of: &Comparison, width: usize, color: bool) -> String {
         table.row(cells);
     }
     page.table(&table);
-    for one in &of.allocators {
-        if let Some(why) = &one.failed {
-            page.item(&format!("{} was left out: {}", one.name, visible(why)));
-        }
-    }
     let explained: Vec<_> = of.allocators.iter().filter(|a| !a.why.is_empty()).collect();
     if !explained.is_empty() {
         page.heading("Why");
@@ -67,7 +64,54 @@ pub fn render(of: &Comparison, width: usize, color: bool) -> String {
             page.labelled(&one.name, Tone::Plain, &one.why.join("; "));
         }
     }
+    if let Some(line) = left_out(of) {
+        page.gap();
+        page.line(&visible(&line));
+    }
     page.text
+}
+
+/// What is not in the tables, and why, on one line; none where all is there.
+fn left_out(of: &Comparison) -> Option<String> {
+    let failed = of.allocators.iter().filter_map(|one| {
+        let why = one.failed.as_ref()?;
+        Some(format!("{} ({why})", one.name))
+    });
+    let mut parts: Vec<String> = failed.collect();
+    // Where nothing can be recorded the reason is always the same.
+    let mut unrecorded: Vec<(&str, Vec<&str>)> = Vec::new();
+    for one in of.allocators.iter().filter(|one| one.failed.is_none()) {
+        let Some(why) = one.unrecorded.as_deref() else {
+            continue;
+        };
+        match unrecorded.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, names)) => names.push(&one.name),
+            None => unrecorded.push((why, vec![&one.name])),
+        }
+    }
+    parts.extend(
+        unrecorded
+            .iter()
+            .map(|(why, names)| format!("the recording of {} ({why})", names.join(" and "))),
+    );
+    let unreached: BTreeSet<&str> = of
+        .allocators
+        .iter()
+        .filter(|one| one.failed.is_none())
+        .flat_map(|one| one.unreached.iter().map(String::as_str))
+        .collect();
+    let mut sentences = Vec::new();
+    if !parts.is_empty() {
+        sentences.push(format!("Left out: {}.", parts.join(", ")));
+    }
+    if !unreached.is_empty() {
+        let programs: Vec<&str> = unreached.into_iter().collect();
+        sentences.push(format!(
+            "With its own allocator in all runs: {}.",
+            programs.join(", ")
+        ));
+    }
+    (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
 fn ratio(of: Option<Ratio>) -> String {

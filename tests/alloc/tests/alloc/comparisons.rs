@@ -1,4 +1,4 @@
-//! `varve alloc compare`: what its runs read, and what it refuses.
+//! `varve alloc compare`: what its runs read, how they may end, what it refuses, and what it leaves out.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Seek, SeekFrom, Write};
@@ -23,6 +23,25 @@ fn compare(options: &[&str], command: &[&str]) -> Command {
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(mut command: Command) -> Value {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn of<'a>(found: &'a Value, name: &str) -> &'a Value {
+    let all = found["allocators"].as_array().unwrap();
+    all.iter().find(|one| one["name"] == name).unwrap()
+}
+
+/// The last line that a person sees.
+fn last_line(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().last().unwrap().to_owned()
 }
 
 /// Bytes that are nowhere the same.
@@ -150,6 +169,77 @@ fn an_input_that_cannot_be_read_is_an_error() {
             "{errors}"
         );
         assert!(errors.contains("hint: give a file"), "{errors}");
+    }
+}
+
+/// Ends with 1, and with 3 where something is preloaded.
+const BY_ALLOCATOR: [&str; 3] = ["sh", "-c", "[ -z \"$LD_PRELOAD\" ] || exit 3; exit 1"];
+
+#[test]
+fn every_run_ends_as_the_first() {
+    let same = ["/bin/grep", "-c", "no such line", "/etc/passwd"];
+    let found = json(compare(&["--no-record", "--json"], &same));
+    for name in ["own", "jemalloc"] {
+        assert_eq!(of(&found, name)["exit_codes"], serde_json::json!([1]));
+        assert!(of(&found, name)["wall"].is_object());
+    }
+    let found = json(compare(&["--no-record", "--json"], &BY_ALLOCATOR));
+    let jemalloc = of(&found, "jemalloc");
+    let why = "ended with exit code 3, 1 with the program's own";
+    assert_eq!(jemalloc["failed"], why);
+    assert_eq!(jemalloc["exit_codes"], serde_json::json!([3]));
+    assert!(jemalloc["wall"].is_null());
+    let line = last_line(compare(&["--no-record"], &BY_ALLOCATOR));
+    assert_eq!(line, format!("Left out: jemalloc ({why})."));
+    let killed = compare(&["--no-record"], &["sh", "-c", "kill -9 $$"]).output();
+    let killed = killed.unwrap();
+    let errors = said(&killed);
+    assert!(
+        !killed.status.success() && errors.contains("exit code 137"),
+        "{errors}"
+    );
+    assert!(errors.contains("`--allow-exit 137`"), "{errors}");
+}
+
+#[test]
+fn runs_may_end_as_the_list_says() {
+    let with = |list: &str, command: &[&str]| {
+        let options = ["--no-record", "--json", "--allow-exit", list];
+        compare(&options, command)
+    };
+    let found = json(with("0-1,3", &BY_ALLOCATOR));
+    for (name, code) in [("own", 1), ("jemalloc", 3)] {
+        let one = of(&found, name);
+        assert_eq!(one["exit_codes"], serde_json::json!([code]));
+        assert_eq!(one["runs"][0]["exit_code"], code);
+        assert!(one["failed"].is_null() && one["wall"].is_object(), "{one}");
+    }
+    let found = json(with("1", &BY_ALLOCATOR));
+    assert_eq!(
+        of(&found, "jemalloc")["failed"],
+        "ended with exit code 3, which `--allow-exit` does not list"
+    );
+    let found = json(with("137", &["sh", "-c", "kill -9 $$"]));
+    assert_eq!(of(&found, "own")["exit_codes"], serde_json::json!([137]));
+    for (list, command, what) in [
+        (
+            "3",
+            &BY_ALLOCATOR[..],
+            "sh ended with exit code 1, which `--allow-exit` does not list",
+        ),
+        (
+            "5-3",
+            &["true"],
+            "`5-3` is no exit code: give numbers from 0 to 255",
+        ),
+        ("0,256", &["true"], "`256` is no exit code"),
+    ] {
+        let output = with(list, command).output().unwrap();
+        let errors = said(&output);
+        assert!(
+            !output.status.success() && errors.contains(what),
+            "{errors}"
+        );
     }
 }
 
@@ -289,4 +379,70 @@ fn a_program_that_gains_rights_is_refused() {
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(&touch.program, "security.capability", &capability, flags).unwrap();
     touch.require_refused(&as_other_user(), why);
+}
+
+#[test]
+fn an_exchange_without_effect_is_seen_in_the_recorded_run() {
+    let program = workload("alloc_work");
+    let work = [program.to_str().unwrap(), "churn", "1", "200", "20000"];
+    let with = |before: &[&str]| json(compare(&["--json"], &[before, &work[..]].concat()));
+    let found = with(&["env"]);
+    let jemalloc = of(&found, "jemalloc");
+    assert!(jemalloc["failed"].is_null() && jemalloc["wall"].is_object());
+    assert_eq!(jemalloc["judgement"]["trace"]["allocator"], "jemalloc");
+    // It drops what is to be preloaded.
+    let found = with(&["env", "-i"]);
+    let jemalloc = of(&found, "jemalloc");
+    let why = "the exchange had no effect on alloc_work: LD_PRELOAD was dropped";
+    assert_eq!(jemalloc["failed"], why);
+    assert!(jemalloc["wall"].is_null());
+    let advice = found["advice"].as_str().unwrap();
+    assert!(
+        advice.starts_with("No other allocator could be compared with"),
+        "{advice}"
+    );
+    let line = last_line(compare(&[], &[&["env", "-i"], &work[..]].concat()));
+    assert_eq!(line, format!("Left out: jemalloc ({why})."));
+
+    // A library without malloc.
+    let plugin = workload("liballoc_plugin.so");
+    let plugin = plugin.to_str().unwrap();
+    let found = json(compare(&["--json", "--allocators", plugin], &work));
+    assert_eq!(
+        of(&found, "liballoc_plugin.so")["failed"],
+        "the exchange had no effect: glibc served the program"
+    );
+}
+
+#[test]
+fn children_that_keep_their_own_allocator_are_named() {
+    let program = workload("alloc_attached_static");
+    let script = ["sh", "-c", "\"$0\"; true", program.to_str().unwrap()];
+    let found = json(compare(&["--json"], &script));
+    let jemalloc = of(&found, "jemalloc");
+    let child = "alloc_attached_static (it loads no libraries)";
+    assert_eq!(jemalloc["unreached"], serde_json::json!([child]));
+    assert!(jemalloc["failed"].is_null());
+    let line = last_line(compare(&[], &script));
+    assert_eq!(
+        line,
+        format!("With its own allocator in all runs: {child}.")
+    );
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_is_left_out_before_any_run() {
+    let touch = Touch::new();
+    let library = touch.folder.path().join("libtext.so");
+    fs::write(&library, "this is no library".repeat(100)).unwrap();
+    let (marker, library) = (touch.marker(), library.to_str().unwrap());
+    let allocators = format!("jemalloc,{library}");
+    let options = ["--no-record", "--json", "--allocators", &allocators];
+    let command = [touch.program.to_str().unwrap(), marker.to_str().unwrap()];
+    let found = json(compare(&options, &command));
+    let text = of(&found, "libtext.so");
+    let why = text["failed"].as_str().unwrap();
+    assert_eq!(why, "it cannot be loaded: invalid ELF header");
+    assert_eq!(text["exit_codes"], serde_json::json!([]));
+    assert!(of(&found, "jemalloc")["failed"].is_null());
 }

@@ -125,34 +125,3 @@ fn what_is_no_comparison_is_refused() {
         "{errors}"
     );
 }
-
-/// A program may have its own way to end; only that it is always the same is asked.
-#[test]
-fn programs_that_end_with_a_code_of_their_own() {
-    let compare = |command: &[&str]| {
-        let options = [
-            "compare",
-            "-n",
-            "1",
-            "--no-record",
-            "--allocators",
-            "jemalloc",
-            "--json",
-            "--",
-        ];
-        run(&[&options[..], command].concat())
-    };
-    let same = compare(&["/bin/grep", "-c", "no such line", "/etc/passwd"]);
-    let errors = String::from_utf8_lossy(&same.stderr).into_owned();
-    assert!(same.status.success(), "{errors}");
-    let other = compare(&["/bin/sh", "-c", "[ -n \"$LD_PRELOAD\" ]"]);
-    let found: Value = serde_json::from_slice(&other.stdout).unwrap();
-    let allocators = found["allocators"].as_array().unwrap();
-    let jemalloc = allocators.iter().find(|a| a["name"] == "jemalloc").unwrap();
-    let why = jemalloc["failed"].as_str().unwrap();
-    assert!(why.contains("exit code 0, and with 1 before"), "{why}");
-    let killed = compare(&["/bin/sh", "-c", "kill -9 $$"]);
-    assert!(!killed.status.success());
-    let errors = String::from_utf8_lossy(&killed.stderr).into_owned();
-    assert!(errors.contains("exit code 137"), "{errors}");
-}

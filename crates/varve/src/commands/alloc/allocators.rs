@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use crate::commands::Failure;
 use crate::libraries;
 
-/// An allocator: its name, its files and the package of Debian that has it.
+/// An allocator: its name, its files and where one gets it.
 pub(super) struct Known {
     pub(super) name: &'static str,
     files: &'static [&'static str],
-    pub(super) package: &'static str,
+    /// What to do to have it, for a person.
+    pub(super) source: &'static str,
     /// The library that is built with this program, where there is one.
     built: Option<&'static str>,
 }
@@ -19,7 +20,7 @@ pub(super) const KNOWN: [Known; 7] = [
     Known {
         name: "jemalloc",
         files: &["libjemalloc.so.2", "libjemalloc.so"],
-        package: "libjemalloc2",
+        source: "apt-get install libjemalloc2",
         built: None,
     },
     Known {
@@ -29,7 +30,7 @@ pub(super) const KNOWN: [Known; 7] = [
             "libtcmalloc.so.4",
             "libtcmalloc_minimal.so",
         ],
-        package: "libtcmalloc-minimal4",
+        source: "apt-get install libtcmalloc-minimal4",
         built: None,
     },
     Known {
@@ -40,13 +41,13 @@ pub(super) const KNOWN: [Known; 7] = [
             "libmimalloc.so.2.0",
             "libmimalloc.so",
         ],
-        package: "libmimalloc2.0",
+        source: "apt-get install libmimalloc2.0",
         built: None,
     },
     Known {
         name: "tbb",
         files: &["libtbbmalloc_proxy.so.2"],
-        package: "libtbbmalloc2",
+        source: "apt-get install libtbbmalloc2",
         built: None,
     },
     Known {
@@ -55,19 +56,19 @@ pub(super) const KNOWN: [Known; 7] = [
             "libclang_rt.scudo_standalone-x86_64.so",
             "libclang_rt.scudo_standalone.so",
         ],
-        package: "libclang-rt-NN-dev, NN as in `clang --version`",
+        source: "apt-get install libclang-rt-NN-dev, NN as in `clang --version`",
         built: None,
     },
     Known {
         name: "snmalloc",
         files: &["libsnmallocshim.so"],
-        package: "none; `make build` builds it beside this program",
+        source: "`make build` builds it beside this program",
         built: Some("libvarve_snmalloc.so"),
     },
     Known {
         name: "rpmalloc",
         files: &["librpmallocwrap.so", "librpmalloc.so"],
-        package: "none; give the path of one that you built",
+        source: "no package has it, give the path of one that you built",
         built: None,
     },
 ];
@@ -130,7 +131,7 @@ pub(super) fn resolve(text: &str) -> Result<Option<PathBuf>, Failure> {
                     "{text} is not on this machine: none of {} was found",
                     known.files.join(", ")
                 ),
-                Some(format!("Debian's package of it: {}", known.package)),
+                Some(known.source),
             )
         })?,
         None if text.contains('/') => PathBuf::from(text),
