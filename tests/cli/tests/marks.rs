@@ -38,10 +38,42 @@ fn recorded(folder: &Path, command: &[&str]) -> (Option<i32>, Value) {
 }
 
 fn recorded_with(folder: &Path, options: &[&str], command: &[&str]) -> (Option<i32>, Value) {
-    let record = ["record", "--force", "-o", "t.varve"];
-    let output = run(&[&record[..], options, &["--"], command].concat(), folder);
+    let trace = folder.join("t.varve");
+    // What was recorded here before has intervals of its own.
+    if trace.exists() {
+        std::fs::remove_dir_all(&trace).expect("no older trace");
+    }
+    let mut record = varve_cli_tests::varve();
+    record.args(["record", "-o", "t.varve"]).args(options);
+    // Where every access is counted an interval is some accesses, and none ends while a program waits.
+    if !options.contains(&"exact") {
+        record.env(TRACE, "t.varve");
+    }
+    record.arg("--").args(command).current_dir(folder);
+    let output = record.output().expect("varve runs");
     let report = report(folder, &[]);
     (output.status.code(), report)
+}
+
+/// Names the trace whose intervals a program waits for.
+const TRACE: &str = "TRACE";
+
+/// What `an_interval_ends` of [`TOUCH`] does.
+fn wait_for_an_interval() {
+    let Some(trace) = std::env::var_os(TRACE) else {
+        return;
+    };
+    let flushed = || {
+        let parts = std::fs::read_dir(Path::new(&trace).join("parts"));
+        let parts = parts.into_iter().flatten().flatten();
+        let names = parts.map(|e| e.file_name().to_string_lossy().into_owned());
+        let is_part = |n: &String| n.starts_with("intervals-") && n.ends_with(".parquet");
+        names.filter(is_part).count()
+    };
+    let before = flushed();
+    while flushed() < before + 3 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 fn report(folder: &Path, more: &[&str]) -> Value {
@@ -68,8 +100,12 @@ fn notes(folder: &Path) -> String {
     manifest["notes"].to_string()
 }
 
+/// What programs have in common. Which pages a phase touched is known by intervals: where the pages of two phases must be
+/// told apart, an interval ends between them.
 const TOUCH: &str = r#"
+#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -80,11 +116,12 @@ const TOUCH: &str = r#"
 #define varve_end(name)
 #define varve_mark(name)
 #endif
-static char *map(unsigned long pages)
+#define MAYBE __attribute__((unused)) static
+MAYBE char *map(unsigned long pages)
 {
     return (char *)mmap(0, pages << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
-static void touch(char *at, unsigned long pages)
+MAYBE void touch(char *at, unsigned long pages)
 {
     for (int round = 0; round < 6; round++) {
         for (unsigned long i = 0; i < pages; i++)
@@ -92,19 +129,44 @@ static void touch(char *at, unsigned long pages)
         usleep(40000);
     }
 }
+/* How often intervals were flushed into the trace. */
+MAYBE int flushed(const char *trace)
+{
+    char path[512];
+    DIR *parts;
+    int count = 0;
+    snprintf(path, sizeof(path), "%s/parts", trace);
+    if (!(parts = opendir(path)))
+        return 0;
+    for (struct dirent *part; (part = readdir(parts));) {
+        size_t length = strlen(part->d_name);
+        count += !strncmp(part->d_name, "intervals-", 10) && length > 8 && !strcmp(part->d_name + length - 8, ".parquet");
+    }
+    closedir(parts);
+    return count;
+}
+/* Waits until an interval has begun and ended, where the program is recorded by intervals of time. The first flush may have only
+   older ones, and the second begins with one that runs now. */
+MAYBE void an_interval_ends(void)
+{
+    const char *trace = getenv("TRACE");
+    int before = trace ? flushed(trace) : 0;
+    while (trace && flushed(trace) < before + 3)
+        usleep(1000);
+}
 "#;
 
 const PHASES: &str = r#"
 int main(void)
 {
     char *a = map(3000), *b = map(1000);
-    usleep(150000);
+    an_interval_ends();
     madvise(a, 3000 << 12, MADV_NOHUGEPAGE);
     madvise(b, 1000 << 12, MADV_NOHUGEPAGE);
     varve_begin("load");
     touch(a, 3000);
     varve_end("load");
-    usleep(200000);
+    an_interval_ends();
     varve_mark("half");
     for (int i = 0; i < 2; i++) {
         varve_begin("solve");
@@ -227,7 +289,7 @@ int main()
 {
     char *a = map(2000);
     madvise(a, 2000 << 12, MADV_NOHUGEPAGE);
-    usleep(150000);
+    an_interval_ends();
     try {
         varve::phase outer("outer");
         varve::phase load("load");
@@ -235,9 +297,8 @@ int main()
         throw 1;
     } catch (int) {
     }
-    usleep(150000);
+    an_interval_ends();
     varve::phase rest("rest");
-    usleep(150000);
 }
 "#;
     let source = format!("#define MARKED\n{TOUCH}{main}");
@@ -301,7 +362,7 @@ fn the_rust_program() {
         return;
     }
     let mut pages = vec![0_u8; 2000 << 12];
-    std::thread::sleep(std::time::Duration::from_millis(150));
+    wait_for_an_interval();
     let load = varve_mark::phase(c"load");
     for round in 0..6 {
         pages
@@ -313,9 +374,7 @@ fn the_rust_program() {
     std::hint::black_box(&pages);
     drop(load);
     varve_mark::event(c"loaded");
-    std::thread::sleep(std::time::Duration::from_millis(150));
     let _rest = varve_mark::phase(c"rest");
-    std::thread::sleep(std::time::Duration::from_millis(150));
 }
 
 #[test]
@@ -371,14 +430,6 @@ int main(void)
 }
 "#;
     let source = format!("#define MARKED\n{TOUCH}{main}");
-    let source = source.replace(
-        "static char *map",
-        "__attribute__((unused)) static char *map",
-    );
-    let source = source.replace(
-        "static void touch",
-        "__attribute__((unused)) static void touch",
-    );
     let program = build(folder.path(), "threads.c", &source, &[]);
     let (code, report) = recorded(folder.path(), &[&program]);
     assert_eq!(code, Some(0));
@@ -398,10 +449,8 @@ fn phases_end_with_what_runs_and_are_not_its_childrens() {
 #include <sys/wait.h>
 int main(int n, char **words)
 {
-    char *a = map(100);
-    touch(a, 100);
     if (n > 1) {
-        usleep(200000);
+        varve_mark("runs next");
         return 0;
     }
     varve_begin("forks");
@@ -415,6 +464,7 @@ int main(int n, char **words)
     }
     while (wait(0) > 0)
         ;
+    varve_mark("both are gone");
     return 0;
 }
 "#;
@@ -427,17 +477,17 @@ int main(int n, char **words)
         let is = ["times", "open", "processes"].map(|field| number(&phase[field]));
         assert_eq!(is, [1, 1, 1], "{name}");
     }
-    // What the child ran next took 0.2 s and more, and its phase was over.
-    let time = |name: &str| number(&phase(&report, name)["total_ns"]);
-    assert!(time("child") + 200_000_000 <= time("forks"), "{report}");
-    assert!(time("killed") + 200_000_000 <= time("forks"));
+    let first = |name: &str| number(&phase(&report, name)["first_ns"]);
+    let end = |name: &str| first(name) + number(&phase(&report, name)["total_ns"]);
+    assert!(end("child") <= first("runs next"), "{report}");
+    assert!(end("killed") <= first("both are gone"), "{report}");
+    assert!(end("forks") >= first("both are gone"), "{report}");
 }
 
 #[test]
 fn hostile_names_are_bounded_and_shown_harmlessly() {
     let folder = tempfile::tempdir().expect("a folder");
     let main = r#"
-#include <stdlib.h>
 int main(void)
 {
     static char large[1 << 20], name[32];
@@ -457,14 +507,6 @@ int main(void)
 }
 "#;
     let source = format!("#define MARKED\n{TOUCH}{main}");
-    let source = source.replace(
-        "static char *map",
-        "__attribute__((unused)) static char *map",
-    );
-    let source = source.replace(
-        "static void touch",
-        "__attribute__((unused)) static void touch",
-    );
     let program = build(folder.path(), "names.c", &source, &[]);
     let (code, report) = recorded(folder.path(), &[&program]);
     assert_eq!(code, Some(3));
