@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
+use varve_truth::Scratch;
 
 use crate::leftovers::{dissolve, marked_processes, recorder_cgroups, ring_folders};
 use crate::programs::compiled;
@@ -83,10 +83,10 @@ pub fn patiently(mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// A test's folder, and whatever it starts.
+/// A test's folder, and whatever it starts. The folder stays where the test fails.
 #[derive(Debug)]
 pub struct Stage {
-    folder: TempDir,
+    folder: Scratch,
     mark: String,
     runs: AtomicU32,
 }
@@ -111,7 +111,7 @@ impl Stage {
             NEXT.fetch_add(1, Ordering::Relaxed)
         );
         Stage {
-            folder: TempDir::new().expect("a temporary folder"),
+            folder: Scratch::new("stage-").expect("a temporary folder"),
             mark,
             runs: AtomicU32::new(0),
         }

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use varve_faults::{marked_processes, patiently, varve_binary};
+use varve_truth::Scratch;
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -74,7 +75,7 @@ struct Running {
     apply: Child,
     lines: BufReader<std::process::ChildStdout>,
     report: PathBuf,
-    _folder: tempfile::TempDir,
+    _folder: Scratch,
 }
 
 /// Where something is, as the program said.
@@ -94,7 +95,7 @@ impl Running {
     }
 
     fn start_on(plan: &str, options: &[&str], arguments: &[&str]) -> Running {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Scratch::new("apply-").unwrap();
         let file = folder.path().join("plan.toml");
         let report = folder.path().join("report.json");
         fs::write(&file, plan).unwrap();
@@ -510,7 +511,7 @@ fn children_of(pid: u32) -> Vec<u32> {
 
 #[test]
 fn what_cannot_work_is_said_in_a_sentence() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Scratch::new("apply-").unwrap();
     let file = folder.path().join("plan.toml");
     let said = |text: &str, options: &[&str]| {
         fs::write(&file, text).unwrap();

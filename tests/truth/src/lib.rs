@@ -11,6 +11,7 @@ mod oracle;
 mod pages;
 mod problem;
 mod run;
+mod scratch;
 mod suite;
 mod touches;
 
@@ -22,7 +23,8 @@ pub use pages::{PageSet, describe};
 pub use problem::Problem;
 pub use run::{
     Finished, Plan, Recorded, finish, is_emulated, make_workloads, only_reclaim_was_lost, record,
-    varve_binary, workload,
+    temporary, varve_binary, workload,
 };
+pub use scratch::Scratch;
 pub use suite::{Case, Outcome, run_suite};
 pub use touches::{Layer, Touch, Touches};

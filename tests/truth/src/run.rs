@@ -8,11 +8,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use tempfile::TempDir;
 use varve_model::Loss;
 use varve_trace::{Manifest, Trace};
 
-use crate::{Oracle, Problem, Touches};
+use crate::{Oracle, Problem, Scratch, Touches};
 
 /// How often a running program is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -52,7 +51,7 @@ pub fn make_workloads() -> Result<(), Problem> {
     make.arg(&workloads)
         .args(["make", "-s", "-C"])
         .arg(&workloads);
-    let folder = TempDir::new().map_err(Problem::file("make", Path::new("a temporary folder")))?;
+    let folder = temporary()?;
     let finished = finish(make, folder.path(), LIMIT)?;
     finished.require(0).map(|_| ())
 }
@@ -219,22 +218,24 @@ pub struct Recorded {
     /// How the recorder, and so the program, ended.
     pub finished: Finished,
     /// Holds the trace and the log until the case is done.
-    pub folder: TempDir,
+    pub folder: Scratch,
+}
+
+/// A temporary folder of a case.
+pub fn temporary() -> Result<Scratch, Problem> {
+    Scratch::new("truth-").map_err(Problem::file("make", Path::new("a temporary folder")))
 }
 
 /// A folder for one case on a real disk, where O_DIRECT works: beside the build's output; in a virtual machine, whose
 /// checkout lies on the host's file system, on its own disk.
-fn scratch() -> Result<TempDir, Problem> {
+fn scratch() -> Result<Scratch, Problem> {
     let parent = repository().join("target");
     let parent = if parent.is_dir() && !is_emulated() {
         parent
     } else {
         std::env::temp_dir()
     };
-    tempfile::Builder::new()
-        .prefix("truth-")
-        .tempdir_in(&parent)
-        .map_err(Problem::file("make a folder in", &parent))
+    Scratch::new_in(&parent, "truth-").map_err(Problem::file("make a folder in", &parent))
 }
 
 /// How often a recording is made again at most, each time because the machine itself spoilt it.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::Problem;
+use crate::scratch::judged;
 
 /// How a case ended.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl Case {
 }
 
 /// Runs the cases whose names contain any of the program's arguments, or with `--exact` are one of them (all, without
-/// arguments); the exit code says whether all of them passed. An argument that no case answers to is an error: otherwise a
+/// arguments); the exit code says whether all of them passed. What a case that fails has recorded last is kept. An argument that no case answers to is an error: otherwise a
 /// misspelt one would pass. `--list` lists them, as `cargo nextest` asks for it.
 pub fn run_suite(suite: &str, cases: &[Case]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -68,7 +69,10 @@ pub fn run_suite(suite: &str, cases: &[Case]) -> ExitCode {
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
     for case in cases.iter().filter(wanted) {
         let started = Instant::now();
-        let outcome = (case.run)();
+        let has_failed = |outcome: &Result<Outcome, Problem>| {
+            !matches!(outcome, Ok(Outcome::Pass(_) | Outcome::Skip(_)))
+        };
+        let (outcome, kept) = judged(&case.run, has_failed);
         let seconds = started.elapsed().as_secs_f64();
         match outcome {
             Ok(Outcome::Pass(line)) => {
@@ -90,6 +94,9 @@ pub fn run_suite(suite: &str, cases: &[Case]) -> ExitCode {
                 failed.push(case.name.as_str());
                 println!("FAIL {:<28} {problem}", case.name);
             }
+        }
+        for folder in kept {
+            println!("       kept: {}", folder.display());
         }
     }
     println!(

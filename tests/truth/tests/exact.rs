@@ -13,7 +13,8 @@ use varve_model::{PAGE_BYTES, Page, Tid};
 use varve_trace::Trace;
 use varve_trace::tables::{CountRow, IntervalRow, ObjectRow, ProcessRow};
 use varve_truth::{
-    Plan, Recorded, Touches, finish, has_valgrind, make_workloads, record, run_lackey, workload,
+    Plan, Recorded, Touches, finish, has_valgrind, make_workloads, record, run_lackey, temporary,
+    workload,
 };
 
 /// Reads and writes by page of an array, counted from its first.
@@ -254,7 +255,7 @@ fn the_same_of_a_static_program() {
 
 #[test]
 fn a_script_is_followed_to_its_interpreter() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temporary().unwrap();
     let script = folder.path().join("script");
     let program = workload("exact_family");
     fs::write(
@@ -355,7 +356,7 @@ fn the_pages_of_a_scan_are_among_the_counted() {
 fn output_is_the_same_and_what_cannot_be_counted_is_refused() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| make_workloads().unwrap());
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temporary().unwrap();
     let run = |words: &[&str]| {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);

@@ -9,7 +9,7 @@ use varve_model::{Page, Pid, Tid, Time, TouchSource};
 use varve_trace::tables::FaultRow;
 use varve_truth::{
     Access, Case, Outcome, Phase, Plan, Problem, Recorded, Span, finish, judge, make_workloads,
-    record, run_suite, workload,
+    record, run_suite, temporary, workload,
 };
 
 /// The exit code of a workload that cannot run on this machine.
@@ -210,11 +210,7 @@ impl Found {
 
 /// What the workload prints without a recorder.
 fn alone(name: &str, phase: Duration) -> Result<String, Problem> {
-    let folder = tempfile::TempDir::new().map_err(|e| Problem::File {
-        what: "make",
-        path: "a temporary folder".into(),
-        source: e,
-    })?;
+    let folder = temporary()?;
     let mut command = Command::new(workload(name));
     command
         .env("ORACLE_LOG", folder.path().join("oracle.log"))

@@ -24,7 +24,7 @@ use varve_model::{Address, PAGE_BYTES, Time};
 use varve_trace::tables::MappingRow;
 use varve_truth::{
     Access, Case, Mapped, Oracle, Outcome, PageSet, Phase, Plan, Problem, Span, by_file, describe,
-    has_valgrind, make_workloads, record, run_lackey, run_suite, workload,
+    has_valgrind, make_workloads, record, run_lackey, run_suite, temporary, workload,
 };
 
 /// Workloads whose every access to an arena is the program's own, in one thread: checked by phase.
@@ -88,12 +88,8 @@ fn needs_valgrind(run: impl Fn() -> Result<Outcome, Problem>) -> Result<Outcome,
     ))
 }
 
-fn scratch() -> Result<tempfile::TempDir, Problem> {
-    tempfile::tempdir().map_err(Problem::file("make", Path::new("a temporary folder")))
-}
-
 fn oracle(name: &str, by_phase: bool) -> Result<Outcome, Problem> {
-    let folder = scratch()?;
+    let folder = temporary()?;
     let log = folder.path().join("oracle.log");
     let mut environment = vec![
         ("ORACLE_LOG", log.display().to_string()),
@@ -240,7 +236,7 @@ fn reach(path: &str) -> u64 {
 }
 
 fn real(program: &Path, arguments: &[&str]) -> Result<Outcome, Problem> {
-    let folder = scratch()?;
+    let folder = temporary()?;
     let input = folder.path().join("input");
     let lines: String = (0..4000u64)
         .map(|i| format!("{}\n", i.wrapping_mul(2654435761) % 100_003))
