@@ -1,5 +1,6 @@
 //! Programs of tests: compiled once for all tests that are run, each of which is a process of its own.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,7 +15,7 @@ use std::process::Command;
 pub fn compiled(source: &Path, folder: &Path, options: &[&str]) -> PathBuf {
     let text = fs::read(source).unwrap_or_else(|e| panic!("{}: {e}", source.display()));
     let mut hasher = DefaultHasher::new();
-    (text, options, compiler()).hash(&mut hasher);
+    (text, headers(source), options, compiler()).hash(&mut hasher);
     let folder = folder.join(format!("{:016x}", hasher.finish()));
     let program = folder.join(source.file_stem().expect("a name"));
     if !program.is_file() {
@@ -37,6 +38,15 @@ pub fn compiled(source: &Path, folder: &Path, options: &[&str]) -> PathBuf {
         assert!(placed.is_ok() || program.is_file(), "{placed:?}");
     }
     program.canonicalize().expect("the program's path")
+}
+
+/// The headers beside a source, any of which it may include.
+fn headers(source: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = fs::read_dir(source.parent().expect("a folder")).expect("the folder of programs");
+    let paths = files.flatten().map(|file| file.path());
+    let is_header = |path: &PathBuf| path.extension().is_some_and(|e| e == "h");
+    let read = |path: PathBuf| fs::read(&path).ok().map(|text| (path, text));
+    paths.filter(is_header).filter_map(read).collect()
 }
 
 /// What tells one compiler from another: its place, size and date.

@@ -1,6 +1,8 @@
-// behind: maps memory right behind that of a library, as the kernel may do by itself, and moves what it maps there later.
+// behind LIBRARY...: maps memory right behind that of a library, as the kernel may do by itself, and moves what it maps there later.
+// It says `few` and `many` by files of these names in the current folder, and goes on when there is `few.over` and `many.over`.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, FEW = 4, MANY = 8, LONG_US = 300000, NO_ROOM = 2 };
+enum { PAGE = 4096, FEW = 4, MANY = 8, NO_ROOM = 2 };
 
 static void die(const char *what) {
   perror(what);
@@ -46,6 +48,12 @@ static int is_free(char *at) {
   return made != MAP_FAILED && !munmap(made, MANY * PAGE);
 }
 
+static void say(const char *what, const char *over) {
+  int file = open(what, O_CREAT | O_WRONLY, 0600);
+  if (file < 0 || close(file)) die(what);
+  while (access(over, F_OK)) usleep(1000);
+}
+
 int main(int count, char **words) {
   char *at = NULL;
   for (int i = 1; i < count && !at; i++) {
@@ -54,10 +62,10 @@ int main(int count, char **words) {
   }
   if (!at) return NO_ROOM;
   map(at, FEW);
-  usleep(LONG_US);
+  say("few", "few.over");
   if (munmap(at, FEW * PAGE)) die("munmap");
   map(at, MANY);
-  usleep(LONG_US);
+  say("many", "many.over");
   char *moved = mremap(at, MANY * PAGE, 2 * MANY * PAGE, MREMAP_MAYMOVE);
   if (moved == MAP_FAILED) die("mremap");
   for (size_t i = 0; i < MANY * PAGE; i++) {

@@ -1,7 +1,8 @@
 /*
- * Says that it is a fault handler and waits for what that gets it: claimant FOLDER
+ * Says that it is a fault handler and waits for what that gets it: claimant OVER [FOLDER]
  *
- * Says what came: "device", "closed", or "nothing" in minutes; and whether its niceness and its cgroup are what they were.
+ * Says what came: "device", "closed", or "nothing" in minutes; and, when there is a file OVER, whether its niceness and its
+ * cgroup are what they were.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -11,7 +12,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #define WHO 5ul
@@ -31,7 +31,7 @@ static char *own_cgroup(char *text, int bytes)
 
 int main(int count, char **arguments)
 {
-	const char *folder = count > 1 ? arguments[1] : getenv("VARVE_PRELOAD_DIR");
+	const char *folder = count > 2 ? arguments[2] : getenv("VARVE_PRELOAD_DIR");
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
 	unsigned long hello[4] = { 0 }, words[64], answer = HELLO;
 	char control[64], before[512], after[512];
@@ -42,7 +42,7 @@ int main(int count, char **arguments)
 	int nice = getpriority(PRIO_PROCESS, 0), s = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 	ssize_t got;
 
-	if (!folder)
+	if (!folder || count < 2)
 		return 2;
 	own_cgroup(before, sizeof(before));
 	snprintf(to.sun_path, sizeof(to.sun_path), "%s/s", folder);
@@ -76,10 +76,12 @@ int main(int count, char **arguments)
 			send(s, &answer, sizeof(answer), MSG_NOSIGNAL);
 		}
 	}
-	/* Whatever the recorder would do for a handler, it would do soon */
-	nanosleep(&(struct timespec){ 0, 200000000 }, NULL);
+	printf("%s\n", said);
+	fflush(stdout);
+	while (access(arguments[1], F_OK))
+		usleep(1000);
 	own_cgroup(after, sizeof(after));
-	printf("%s, %s, %s\n", said, getpriority(PRIO_PROCESS, 0) == nice ? "as nice" : "not as nice",
+	printf("%s, %s\n", getpriority(PRIO_PROCESS, 0) == nice ? "as nice" : "not as nice",
 	       strcmp(before, after) ? "in another cgroup" : "in its cgroup");
 	return 0;
 }

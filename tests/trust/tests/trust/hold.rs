@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::process::Signal;
 use varve_faults::{
@@ -15,7 +14,9 @@ use varve_trace::Trace;
 use varve_trace::tables::{ObjectRow, TouchRow};
 use varve_trust::{program, see_an_interval};
 
-use crate::rounds::{Group, attach, compare, go_on, rounds, rounds_done, start_rounds, stop};
+use crate::rounds::{
+    Freezer, Group, attach, compare, go_on, rounds, rounds_done, start_rounds, stop,
+};
 
 #[test]
 fn a_target_that_moves_to_another_cgroup_is_still_seen() {
@@ -67,11 +68,16 @@ fn a_process_that_runs_stays_in_its_cgroup_with_its_limits() {
     group.take(target.pid());
     let limits = group.limits();
     let recorder = attach(&recorders, target.pid(), &[]);
-    for _ in 0..50 {
+    let freezer = Freezer::of(&group);
+    let began = rounds_done(&targets);
+    let goes_on = patiently(|| {
         assert_eq!(cgroup_of(target.pid()).as_ref(), Some(&group.0));
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    go_on(&targets, 100);
+        rounds_done(&targets) > began + 100
+    });
+    assert!(goes_on, "it stands still");
+    assert!(see_an_interval(&recorders.path("trace.varve")));
+    // The control of the cases that hear nothing.
+    assert!(freezer.was_written());
     assert!(recorder_cgroups(recorder.pid()).is_empty());
     let pid = recorder.pid();
     let said = stop(recorder, target);
@@ -91,11 +97,10 @@ fn others_in_the_cgroup_are_not_frozen_for_the_target() {
     let (target, other) = (start_rounds(&targets, 2), start_rounds(&others, 1));
     group.take(target.pid());
     group.take(other.pid());
+    let freezer = Freezer::of(&group);
     let recorder = attach(&recorders, target.pid(), &[]);
-    for _ in 0..300 {
-        assert!(!is_frozen(&group.0), "the cgroup of others is frozen");
-        std::thread::sleep(Duration::from_micros(300));
-    }
+    assert!(see_an_interval(&recorders.path("trace.varve")));
+    assert!(!freezer.was_written(), "the cgroup of others is frozen");
     let said = stop(recorder, target);
     assert!(said.contains("other processes are in its cgroup"), "{said}");
     compare(&recorders, &targets).require_all("ptrace");
@@ -113,11 +118,12 @@ fn who_joins_the_cgroup_is_neither_held_nor_scanned() {
     go_on(&targets, 60);
     let stranger = other.pid();
     group.take(stranger);
-    go_on(&targets, 60);
-    for _ in 0..300 {
-        assert!(!is_frozen(&group.0), "it is still held with the target");
-        std::thread::sleep(Duration::from_micros(300));
-    }
+    // The recorder looks at the end of an interval.
+    let trace = recorders.path("trace.varve");
+    assert!(see_an_interval(&trace));
+    let freezer = Freezer::of(&group);
+    assert!(see_an_interval(&trace));
+    assert!(!freezer.was_written(), "it is still held with the target");
     stop(recorder, target);
     let seen = compare(&recorders, &targets);
     seen.require_all("own cgroup, ptrace");
@@ -169,9 +175,9 @@ fn what_somebody_else_froze_stays_frozen() {
     );
     recorders.require_clean(ended.pid);
     assert!(is_frozen(&group.0));
-    let before = rounds_done(&targets);
-    std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(rounds_done(&targets), before, "it runs");
+    // And the kernel says that all of it stands.
+    let events = fs::read_to_string(group.0.join("cgroup.events")).expect("its events");
+    assert!(events.contains("frozen 1"), "{events}");
     group.set("cgroup.freeze", "0");
     target.signal(Signal::TERM);
     target.end().require(7);

@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
 use rustix::process::Signal;
 use varve_faults::{Running, Stage, cgroup_root, check_trace, patiently};
 use varve_trace::Trace;
@@ -65,6 +68,29 @@ impl Group {
                 (name, text)
             })
             .collect()
+    }
+}
+
+/// Hears what is written to the freezer of a cgroup, by whoever.
+pub(crate) struct Freezer(OwnedFd);
+
+impl Freezer {
+    pub(crate) fn of(group: &Group) -> Freezer {
+        let flags = CreateFlags::NONBLOCK | CreateFlags::CLOEXEC;
+        let heard = inotify::init(flags).expect("inotify");
+        let file = group.0.join("cgroup.freeze");
+        inotify::add_watch(&heard, file, WatchFlags::MODIFY).expect("a watch");
+        Freezer(heard)
+    }
+
+    /// Whether it was asked to freeze or to thaw since it was asked last.
+    pub(crate) fn was_written(&self) -> bool {
+        let mut events = [0; 4096];
+        match rustix::io::read(&self.0, &mut events) {
+            Ok(bytes) => bytes > 0,
+            Err(Errno::AGAIN) => false,
+            Err(problem) => panic!("inotify: {problem}"),
+        }
     }
 }
 

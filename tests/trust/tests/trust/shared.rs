@@ -9,8 +9,12 @@ use crate::reports::{number, objects_with, recorded};
 /// What `programs/memory.c` shares: 8 MiB.
 const PAGES: u64 = 2048;
 const USERS: u64 = 4;
-/// Pages at the borders of intervals that only a flag shows, which others may have set: they count nowhere.
-const POSSIBLY: u64 = 64;
+
+/// Pages of an object that only a flag shows in some interval, which others may have set: the page counts there as touched by nobody,
+/// and the report says how often that was. It happens where an interval ends while they are touched.
+fn possibly(object: &Value) -> u64 {
+    number(object, "possibly_others_page_touches")
+}
 
 /// Records four processes that touch one memory in turn, mapped at four addresses.
 fn four_users(kind: &str) {
@@ -24,23 +28,22 @@ fn four_users(kind: &str) {
     let large = objects_with(&report, |o| number(o, "bytes") >= PAGES * 4096);
     let buffers: Vec<&Value> = large
         .into_iter()
-        .filter(|o| number(o, "touched_pages") + POSSIBLY >= PAGES)
+        .filter(|o| number(o, "touched_pages") + possibly(o) >= PAGES)
         .collect();
     assert_eq!(buffers.len(), 1, "{kind}: {buffers:#?}");
     let buffer = buffers[0];
+    let possibly = possibly(buffer);
     assert!(number(buffer, "touched_pages") <= PAGES, "{buffer:#}");
     let users = buffer["processes"].as_array().unwrap();
     assert_eq!(users.len() as u64, USERS, "{users:#?}");
+    let by_all: u64 = users.iter().map(|u| number(u, "touched_pages")).sum();
+    assert!(by_all + possibly >= USERS * PAGES, "{buffer:#}");
     for user in users {
-        assert!(
-            number(user, "touched_pages") + POSSIBLY >= PAGES,
-            "{users:#?}"
-        );
         assert!(user["first_touch_tid"].is_u64(), "{user}");
     }
     // Each process touched all of it, once: together they used it four times.
     assert!(
-        number(&buffer["reuse"], "more") + POSSIBLY >= PAGES,
+        number(&buffer["reuse"], "more") + possibly >= PAGES,
         "{buffer:#}"
     );
     let once = report["findings"].as_array().unwrap();
@@ -51,8 +54,8 @@ fn four_users(kind: &str) {
         number(footprint, "touched_pages"),
         number(footprint, "touched_pages_per_process"),
     );
-    let shared = (USERS - 1) * (PAGES - POSSIBLY);
-    assert!(memory + shared <= sum, "{memory} and {sum}");
+    let shared = (USERS - 1) * PAGES;
+    assert!(memory + shared <= sum + possibly, "{memory} and {sum}");
     assert!(memory < 2 * PAGES, "{memory}");
 }
 
@@ -86,10 +89,12 @@ fn copies_of_a_fork_are_memory_of_their_own() {
         &[program.to_str().unwrap(), "copies"],
     );
     let own = objects_with(&report, |o| {
-        number(o, "bytes") == PAGES * 4096 && number(o, "touched_pages") == PAGES
+        number(o, "bytes") == PAGES * 4096 && number(o, "touched_pages") + possibly(o) >= PAGES
     });
     assert_eq!(own.len(), 3, "{own:#?}");
-    assert!(number(&report["footprint"], "touched_pages") >= 3 * PAGES);
+    let possibly: u64 = own.iter().map(|o| possibly(o)).sum();
+    let touched = number(&report["footprint"], "touched_pages");
+    assert!(touched + possibly >= 3 * PAGES, "{touched}, {own:#?}");
 }
 
 #[test]
