@@ -63,13 +63,7 @@ fn wait_for_an_interval() {
     let Some(trace) = std::env::var_os(TRACE) else {
         return;
     };
-    let flushed = || {
-        let parts = std::fs::read_dir(Path::new(&trace).join("parts"));
-        let parts = parts.into_iter().flatten().flatten();
-        let names = parts.map(|e| e.file_name().to_string_lossy().into_owned());
-        let is_part = |n: &String| n.starts_with("intervals-") && n.ends_with(".parquet");
-        names.filter(is_part).count()
-    };
+    let flushed = || varve_truth::flushed(Path::new(&trace), "intervals");
     let before = flushed();
     while flushed() < before + 3 {
         std::thread::sleep(std::time::Duration::from_millis(1));

@@ -121,15 +121,6 @@ fn is_recording(folder: &Path) -> bool {
     says_so && spooled(folder, "varve").is_some_and(|trace| trace.join("manifest.json").exists())
 }
 
-/// Whether a part of a table has been written: `mappings-` for the table `mappings`.
-fn has_part(trace: &Path, table: &str) -> bool {
-    let parts = fs::read_dir(trace.join("parts"));
-    let mut names = parts.into_iter().flatten().flatten().map(|e| e.file_name());
-    names.any(|n| {
-        n.to_string_lossy().starts_with(table) && n.to_string_lossy().ends_with(".parquet")
-    })
-}
-
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -332,7 +323,9 @@ fn a_recorder_that_is_killed_is_said_and_its_trace_has_its_build() {
     wait_until("it records", || is_recording(folder));
     let trace = spooled(folder, "varve").unwrap();
     // The build is that of the mappings, which are written with the first flush.
-    wait_until("the mappings are written", || has_part(&trace, "mappings-"));
+    wait_until("the mappings are written", || {
+        varve_truth::flushed(&trace, "mappings") > 0
+    });
     let inner = manifest(&trace)["recorder_pid"].to_string();
     let killed = Command::new("kill").args(["-KILL", &inner]).status();
     assert!(killed.unwrap().success());

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::stage::MARK;
+use crate::stat::stat;
 
 /// Where cgroup v2 is mounted.
 pub fn cgroup_root() -> PathBuf {
@@ -77,15 +78,7 @@ pub fn watchdogs(recorder: u32) -> Vec<u32> {
         words.collect::<Vec<_>>()
     };
     let is_watchdog = |pid: &u32| words(pid).get(1).is_some_and(|w| w == "watchdog");
-    let parent = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit(") ")
-            .next()?
-            .split(' ')
-            .nth(1)?
-            .parse::<u32>()
-            .ok()
-    };
+    let parent = |pid: &u32| stat(pid).map(|stat| stat.parent);
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
     let all: Vec<u32> = pids.filter(is_watchdog).collect();

@@ -7,6 +7,7 @@
 mod leftovers;
 mod programs;
 mod stage;
+mod stat;
 mod trace;
 
 pub use leftovers::{
@@ -17,4 +18,5 @@ pub use programs::compiled;
 pub use stage::{
     Ended, MARK, Running, Stage, actor, build, can_trap, monotonic_ns, patiently, varve_binary,
 };
+pub use stat::{Stat, stat};
 pub use trace::{Contents, check_trace, intervals_by_part};

@@ -13,6 +13,7 @@ use varve_truth::Scratch;
 
 use crate::leftovers::{dissolve, marked_processes, recorder_cgroups, ring_folders};
 use crate::programs::compiled;
+use crate::stat::stat;
 
 /// The variable that marks a stage's processes.
 pub const MARK: &str = "FAULTS_STAGE";
@@ -276,9 +277,8 @@ impl Running {
         let all_stand = || {
             let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
             let mut states = tasks.flatten().flatten().map(|task| {
-                let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                stat.rsplit_once(") ")
-                    .and_then(|(_, rest)| rest.chars().next())
+                let task = task.file_name();
+                stat(format!("{pid}/task/{}", task.display())).map(|stat| stat.state)
             });
             states.all(|state| matches!(state, None | Some('T' | 't' | 'Z' | 'X')))
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use varve_faults::{
-    Running, Stage, cgroup_of, check_trace, is_frozen, patiently, recorder_cgroups,
+    Running, Stage, cgroup_of, check_trace, is_frozen, patiently, recorder_cgroups, stat,
 };
 
 /// A program that runs and counts its life.
@@ -92,8 +92,8 @@ fn a_stopped_target_stays_stopped() {
     let ended = recorder.end().require(0);
     recorders.require_clean(ended.pid);
     check_trace(&recorders.path("trace.varve")).expect("a trace");
-    let stat = fs::read_to_string(format!("/proc/{}/stat", target.pid())).expect("its status");
-    assert!(stat.contains(") T "), "{stat}");
+    let stat = stat(target.pid()).expect("its status");
+    assert_eq!(stat.state, 'T', "{stat:?}");
     target.signal(Signal::CONT);
     assert!(beats_on(&targets));
     target.signal(Signal::TERM);
@@ -161,9 +161,7 @@ fn processes_that_cannot_be_recorded() {
         .expect("/proc")
         .flatten()
         .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
-        .find(|pid| {
-            fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| s.contains("(kthreadd)"))
-        });
+        .find(|pid| stat(pid).is_some_and(|stat| stat.name == "kthreadd"));
     let mut cases = vec![
         (gone, "there is no process"),
         // More than any kernel gives.

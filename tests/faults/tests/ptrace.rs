@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use varve_faults::{Running, Stage, check_trace, patiently};
+use varve_faults::{Running, Stage, check_trace, patiently, stat};
 
 const OPTIONS: [&str; 4] = ["--interval", "10ms", "--hold", "ptrace"];
 
@@ -60,9 +60,8 @@ fn is_traced(pid: u32) -> bool {
 }
 
 /// The letter of a process's state.
-fn state_of(pid: u32) -> String {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("its status");
-    stat.rsplit_once(") ").expect("a stat line").1[..1].to_owned()
+fn state_of(pid: u32) -> char {
+    stat(pid).expect("its status").state
 }
 
 #[test]
@@ -99,10 +98,10 @@ fn a_stopped_recorder_lets_go() {
         for _ in 0..12 {
             assert!(patiently(|| is_traced(server.running.pid())));
             recorder.signal(signal);
-            assert!(patiently(|| state_of(recorder.pid()) == "T"), "{signal:?}");
+            assert!(patiently(|| state_of(recorder.pid()) == 'T'), "{signal:?}");
             assert!(patiently(|| !is_traced(server.running.pid())));
             assert!(server.beats_on());
-            assert!(patiently(|| state_of(recorder.pid()) == "T"), "{signal:?}");
+            assert!(patiently(|| state_of(recorder.pid()) == 'T'), "{signal:?}");
             recorder.signal(Signal::CONT);
         }
         recorder.signal(Signal::INT);
@@ -122,7 +121,7 @@ fn a_stopped_recorder_goes_on_when_it_is_told_to() {
     let mut lost = 0;
     for step in 0..150 {
         let goes_on = patiently(|| {
-            let is_stopped = state_of(recorder.pid()) == "T";
+            let is_stopped = state_of(recorder.pid()) == 'T';
             if is_stopped {
                 lost += 1;
                 recorder.signal(Signal::CONT);
@@ -167,9 +166,7 @@ fn a_stopped_target_stays_stopped() {
     let recorder = attach(&recorders, server.running.pid());
     recorder.signal(Signal::INT);
     recorder.end().require(0);
-    let stat = fs::read_to_string(format!("/proc/{}/stat", server.running.pid()));
-    let stat = stat.expect("its status");
-    assert!(stat.contains(") T "), "{stat}");
+    assert_eq!(state_of(server.running.pid()), 'T');
     server.running.signal(Signal::CONT);
     assert!(server.beats_on());
     server.end();

@@ -6,7 +6,8 @@
 mod flushed;
 mod whole;
 
-pub use flushed::{flushed, wait_for_flushes};
+pub use flushed::wait_for_flushes;
+pub use varve_truth::flushed;
 pub use whole::unless_reclaimed;
 
 use std::os::unix::process::CommandExt;

@@ -1,9 +1,8 @@
 //! Recordings that only the machine's own reclaim has made incomplete.
 
 use varve_trace::Trace;
+use varve_truth::only_reclaim_was_lost;
 
-/// The loss that is the machine's: its reclaim looks at pages of all programs, and takes their accessed bits.
-const RECLAIM: &str = "reclaim_scanned_pages";
 /// A machine that reclaims in each of so many recordings in a row has too little memory for these tests.
 const MOST: usize = 20;
 
@@ -21,13 +20,7 @@ pub fn unless_reclaimed<R>(
         let Some(trace) = trace(&recorded) else {
             return recorded;
         };
-        let losses = &trace.manifest.losses;
-        let lost: Vec<&str> = losses
-            .iter()
-            .filter(|(_, count)| **count > 0)
-            .map(|(kind, _)| kind.as_str())
-            .collect();
-        if lost != [RECLAIM] {
+        if !only_reclaim_was_lost(&trace.manifest) {
             return recorded;
         }
         eprintln!("recorded again: the machine has reclaimed memory meanwhile");

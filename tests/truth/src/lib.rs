@@ -4,6 +4,7 @@
 //! [`record`]s a workload, which gives its [`Oracle`] log and the trace's [`Touches`], and [`judge`]s
 //! the one by the other: every demanded page must be there, every page beyond is counted and explained.
 
+mod flushed;
 mod judge;
 mod lackey;
 mod machine;
@@ -15,6 +16,7 @@ mod scratch;
 mod suite;
 mod touches;
 
+pub use flushed::flushed;
 pub use judge::{Extra, Verdict, judge};
 pub use lackey::{FullTrace, Mapped, by_file, has_valgrind, run_lackey};
 pub use machine::HugePages;

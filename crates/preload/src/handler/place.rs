@@ -2,6 +2,9 @@
 
 pub(super) use varve_preload_abi::shadow::{MIDDLE, TOP, home_of, shadow_of};
 
+use varve_preload_abi::journal::Change;
+
+use super::backlog::{EVENT_FORK, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP};
 use super::ranges::{Range, Ranges};
 
 pub(super) fn range_of(start: u64, bytes: u64) -> Range {
@@ -63,6 +66,18 @@ impl Changes {
             copy.is_whole &= copy.gone.as_mut().is_some_and(|gone| gone.push(*range));
         }
         copy
+    }
+
+    /// Follows a change; that it forked gives the descriptor of its child.
+    pub(super) fn follow(&mut self, change: &Change) -> Option<i32> {
+        let [a, b, c] = change.words;
+        match change.event as u8 {
+            EVENT_FORK => return Some(a as i32),
+            EVENT_REMAP => self.moved(range_of(a, c), b),
+            EVENT_REMOVE | EVENT_UNMAP => self.went(Range { start: a, end: b }),
+            _ => {}
+        }
+        None
     }
 
     /// How many changes there were.

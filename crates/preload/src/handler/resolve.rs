@@ -2,7 +2,7 @@
 
 use varve_preload_abi::journal::Change;
 
-use super::backlog::{Access, Backlog, EVENT_FORK};
+use super::backlog::{Access, Backlog, EVENT_FORK, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP};
 use super::exempt::Exempt;
 use super::mover::{PAGE, Pagemap, Refusal, Watch};
 use super::place::{Changes, halves, home_of, range_of, shadow_of};
@@ -11,10 +11,6 @@ use super::ranges::{Range, Ranges};
 use super::rights::Taken;
 use super::steady::Steady;
 use crate::sys;
-
-const EVENT_REMAP: u8 = 0x14;
-const EVENT_REMOVE: u8 = 0x15;
-const EVENT_UNMAP: u8 = 0x16;
 
 /// From so many waiting accesses on, those who wait are woken in groups.
 const CROWD: usize = 32;
@@ -184,14 +180,8 @@ impl Handler {
         while let Some(behind) = self.backlog.before_fork() {
             let mut since = Changes::new();
             let mut descriptor = None;
-            for Change { event, words } in self.backlog.changes().take(behind + 1) {
-                let [a, b, c] = words;
-                match event as u8 {
-                    EVENT_FORK => descriptor = Some(a as i32),
-                    EVENT_REMAP => since.moved(range_of(a, c), b),
-                    EVENT_REMOVE | EVENT_UNMAP => since.went(Range { start: a, end: b }),
-                    _ => {}
-                }
+            for change in self.backlog.changes().take(behind + 1) {
+                descriptor = since.follow(&change).or(descriptor);
             }
             // Too many to know where everything is: it is filled when they have been followed.
             let Some(descriptor) = descriptor.filter(|_| since.is_whole()) else {
@@ -376,17 +366,9 @@ impl Handler {
     fn listen_to(&mut self, child: Watch, since: &mut Changes, generation: u32) {
         let mut messages = [Change::default(); 1];
         while child.read(&mut messages) == 1 {
-            let [a, b, c] = messages[0].words;
-            match messages[0].event as u8 {
-                EVENT_FORK => {
-                    let grandchild = Watch {
-                        descriptor: a as i32,
-                    };
-                    self.fill_child(grandchild, &mut since.copy(), generation + 1);
-                }
-                EVENT_REMAP => since.moved(range_of(a, c), b),
-                EVENT_REMOVE | EVENT_UNMAP => since.went(Range { start: a, end: b }),
-                _ => {}
+            if let Some(descriptor) = since.follow(&messages[0]) {
+                let grandchild = Watch { descriptor };
+                self.fill_child(grandchild, &mut since.copy(), generation + 1);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
-use varve_faults::{Running, Stage, can_trap, patiently, socket_folder};
+use varve_faults::{Running, Stage, can_trap, patiently, socket_folder, stat};
 use varve_trace::Trace;
 use varve_trace::tables::{ProcessRow, TouchRow};
 use varve_trust::{STRANGER, program, see_an_interval};
@@ -136,12 +136,6 @@ fn require_kept(stage: &Stage, running: Running, out: &Path) {
     stage.require_clean(pid);
 }
 
-fn niceness(process: &str) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    let (_, fields) = stat.rsplit_once(") ")?;
-    fields.split(' ').nth(16).map(str::to_owned)
-}
-
 #[test]
 fn a_handler_has_no_rights_whatever_its_target_had() {
     let stage = Stage::new();
@@ -191,8 +185,8 @@ fn a_handler_has_no_rights_whatever_its_target_had() {
         }
         // The recorder's is higher than that of this test, which is the target's.
         assert_eq!(
-            niceness(&handler.to_string()),
-            niceness("self"),
+            stat(handler).unwrap().niceness,
+            stat("self").unwrap().niceness,
             "the niceness of the {who}'s handler"
         );
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 
 use rustix::process::Signal;
-use varve_faults::{Stage, patiently};
+use varve_faults::{Stage, patiently, stat};
 use varve_trace::Trace;
 use varve_trace::tables::TouchRow;
 use varve_trust::{program, unless_reclaimed, wait_for_flushes};
@@ -89,11 +89,7 @@ fn a_large_process_that_ends_while_the_recorder_stands() {
         assert!(recorder.stop());
         fs::write(&go, "").unwrap();
         // Nobody has waited for it yet.
-        let has_ended = || {
-            let stat = fs::read_to_string(format!("/proc/{target}/stat")).unwrap_or_default();
-            stat.rsplit_once(") ")
-                .is_none_or(|(_, rest)| rest.starts_with('Z'))
-        };
+        let has_ended = || stat(target).is_none_or(|stat| stat.state == 'Z');
         assert!(patiently(has_ended), "{}", recorder.messages());
         recorder.signal(Signal::CONT);
         let ended = recorder.end().require(0);
