@@ -67,9 +67,9 @@ impl<'a> History<'a> {
                 is_read[number] |= used.access() != OpAccess::Write;
             }
         }
-        for number in 0..REGISTERS {
+        for (number, is_read) in is_read.into_iter().enumerate() {
             self.fuel = FUEL;
-            let value = is_read[number].then(|| self.before(last, number));
+            let value = is_read.then(|| self.before(last, number));
             registers.general[number] = value.flatten();
         }
         if self.block[last].rflags_modified() != 0 {
