@@ -77,7 +77,12 @@ pub(crate) fn evaluate(
         })
     };
     match mnemonic {
-        Mnemonic::Mov if destination.is_gpr() => moved(value(1)?),
+        // Of a segment register its base is known, and what is moved is its selector.
+        Mnemonic::Mov
+            if destination.is_gpr() && !instruction.op1_register().is_segment_register() =>
+        {
+            moved(value(1)?)
+        }
         Mnemonic::Movzx => moved(value(1)?),
         Mnemonic::Movsx | Mnemonic::Movsxd => {
             let source = instruction.op1_register().size();
@@ -258,6 +263,13 @@ pub(crate) fn written(
         .collect()
 }
 
+/// Whether an instruction pops the stack pointer itself: what it is then comes from memory.
+pub(crate) fn is_popped(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Pop
+        && instruction.op0_kind() == OpKind::Register
+        && number(instruction.op0_register()) == number(Register::RSP)
+}
+
 /// Runs an instruction on registers: what cannot be computed is unknown afterwards.
 pub(crate) fn step(
     instruction: &Instruction,
@@ -287,7 +299,10 @@ pub(crate) fn step(
     if instruction.is_stack_instruction()
         && let Some(sp) = before.read(Register::RSP)
     {
-        let moved = instruction.stack_pointer_increment();
+        let moved = match is_popped(instruction) {
+            true => 0,
+            false => instruction.stack_pointer_increment(),
+        };
         // `leave` and `enter` say 0 and set the pointer from another register.
         if moved != 0 {
             registers.general[4] = Some(sp.wrapping_add_signed(i64::from(moved)));

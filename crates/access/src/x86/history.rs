@@ -1,9 +1,11 @@
 //! The registers as they were before instructions that have run: undone, or computed again.
 
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{
+    Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
+};
 use varve_model::Address;
 
-use super::evaluate::{evaluate, written};
+use super::evaluate::{evaluate, is_popped, written};
 use super::operands::{string_step, tests_bit_of_register};
 use super::registers::{Registers, extended, number, truncated};
 use crate::{Memory, Steps};
@@ -198,6 +200,10 @@ impl<'a> History<'a> {
     fn undone(&mut self, instruction: &Instruction, at: usize, register: usize) -> Option<u64> {
         let full = wide(register);
         let after = |history: &mut Self| history.before(at + 1, register);
+        // What was popped into it came from memory.
+        if is_popped(instruction) && register == 4 {
+            return None;
+        }
         if instruction.is_stack_instruction() && register == 4 {
             let moved = i64::from(instruction.stack_pointer_increment());
             return (moved != 0 && instruction.mnemonic() != Mnemonic::Leave)
@@ -207,6 +213,13 @@ impl<'a> History<'a> {
         if instruction.is_string_instruction() {
             let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
             let pointer = matches!(register, 6 | 7);
+            // The flag says which way it went then, where nothing has set it since.
+            let is_set = self.block[at..]
+                .iter()
+                .any(|later| later.rflags_modified() & RflagsBits::DF != 0);
+            if is_set {
+                return None;
+            }
             let step = string_step(instruction, self.after.flags)?;
             return (pointer && !repeats)
                 .then(|| after(self))?

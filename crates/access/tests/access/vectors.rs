@@ -292,6 +292,18 @@ fn a_slot_that_may_have_been_written_to_is_not_read() {
 }
 
 #[test]
+fn what_has_no_inverse_is_not_undone() {
+    // pop rsp; nop: what it is came from memory. mov eax,fs; mov rax,[rax]; nop: a selector is no base
+    for (code, ip) in [("5c 90", 1), ("8ce0 488b00 90", 5)] {
+        let said = locate(code, ip, &registers());
+        assert_eq!(said, Err(Undecoded::Overwritten), "{code}");
+    }
+    // std; mov rbx,rsi; movsb; cld; mov rbx,[rbx]; nop: the flag that said which way it moved has been set since
+    let said = locate("fd 4889f3 a4 fc 488b1b 90", 9, &registers());
+    assert_eq!(said, Err(Undecoded::Overwritten));
+}
+
+#[test]
 fn a_branch_target_has_no_certain_predecessor() {
     // mov rax,[rbx]; 1: add rdx,1; cmp rdx,rcx; jne 1b; mov rsi,[rdi+8]; nop
     let loop_ = "488b03 4883c201 4839ca 75f7 488b7708 90";
