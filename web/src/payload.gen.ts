@@ -1329,6 +1329,10 @@ time_ns: Duration | null,
  */
 access_ns: Duration | null, 
 /**
+ * The time of those at accesses whose address is gone.
+ */
+overwritten_ns: Duration | null, 
+/**
  * The time of those that write.
  */
 write_ns: Duration | null, };

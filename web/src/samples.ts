@@ -63,12 +63,17 @@ function place(l: LineTime): string {
   return [l.function, l.module && `(${l.module.split("/").pop()})`].filter(Boolean).join(" ") || "unknown";
 }
 
+/** The time at accesses, whether their address is known or gone. */
+function atAccesses(of: { access_ns: number | null, overwritten_ns: number | null }): number | null {
+  return of.access_ns === null ? null : of.access_ns + (of.overwritten_ns ?? 0);
+}
+
 /** What samples with a weight in time say: where the time goes. */
 function ofTime(s: SampleUse, filters: Filters): (HTMLElement | null)[] {
   const part = (of: number | null, whole: number | null) => (of === null || !whole ? ABSENT : fmt.share(of / whole));
   const n = s.note;
   const gone = s.overwritten_ns ?? 0;
-  const accesses = s.access_ns === null ? null : s.access_ns + gone;
+  const accesses = atAccesses(s);
   const lost = [[n?.overwritten, "at addresses that are gone"], [n?.gathers, "gathers"]] as const;
   const why = lost.filter(([count]) => count).map(([count, what]) => `${fmt.count(count!)} ${what}`).join(", ");
   const resolved = n && n.behind + n.at + n.ahead + n.hardware;
@@ -81,9 +86,9 @@ function ofTime(s: SampleUse, filters: Filters): (HTMLElement | null)[] {
       counted(o.name, o.objects), part(o.time_ns, accesses), part(o.write_ns, o.time_ns),
       o.steps === null ? ABSENT : `of ${fmt.count(o.steps.stride_bytes)} B`, o.steps === null ? ABSENT : fmt.share(o.steps.upward)]).concat(gone ? [["(address gone: the instruction replaced the register that held it)", part(gone, accesses), ABSENT, ABSENT, ABSENT]] : []), s.objects.length + s.omitted.objects),
     grid("Lines of code by time", ["line", "time", "at accesses", "of it writes"], s.lines.slice(0, ROWS).map(l => [
-      place(l), part(l.time_ns, s.time_ns), part(l.access_ns, s.time_ns), part(l.write_ns, l.access_ns)]), s.lines.length + s.omitted.lines),
+      place(l), part(l.time_ns, s.time_ns), part(atAccesses(l), s.time_ns), part(l.write_ns, l.access_ns)]), s.lines.length + s.omitted.lines),
     grid("Threads by time", ["thread", "time", "at accesses", "in system calls"], s.threads.filter(t => filters.thread(t.pid, t.tid)).slice(0, ROWS).map(t => [
-      t.name ? `${t.name} (${t.tid})` : String(t.tid), part(t.time_ns, s.time_ns), part(t.access_ns, s.time_ns), part(t.call_ns, s.time_ns)]), s.threads.length + s.omitted.threads),
+      t.name ? `${t.name} (${t.tid})` : String(t.tid), part(t.time_ns, s.time_ns), part(atAccesses(t), s.time_ns), part(t.call_ns, s.time_ns)]), s.threads.length + s.omitted.threads),
   ];
 }
 

@@ -106,7 +106,7 @@ impl Run {
         let (objects, omitted) = objects(analysis, &places);
         let (lines, functions, lacks_lines) = code(analysis);
         let samples = analysis.samples.as_ref();
-        let has_times = samples.is_some_and(|s| s.all.access_ns.is_some_and(|t| t.0 > 0));
+        let has_times = samples.is_some_and(|s| s.all.at_accesses().is_some_and(|t| t.0 > 0));
         let names: HashMap<_, &str> = analysis
             .objects
             .iter()
@@ -220,7 +220,7 @@ fn of_program(measure: Measure, a: &Analysis) -> Known<f64> {
         Measure::Unowned => a.unowned.map(|u| u.touched_pages.bytes().0 as f64),
         Measure::AccessTime => match &a.samples {
             None => lacks("samples"),
-            Some(samples) => match samples.all.access_ns {
+            Some(samples) => match samples.all.at_accesses() {
                 None => Known::Absent("its samples have no weight in time".to_owned()),
                 // Few samples, as those of a short run: the program accessed memory all the same.
                 Some(Duration(0)) => Known::Absent("no access of its samples is known".to_owned()),
@@ -255,6 +255,8 @@ fn objects(a: &Analysis, places: &Places) -> (Vec<Item>, u64) {
     let time = |group: &Group| {
         let key = (group.kind, group.name.as_str());
         let samples = samples.filter(|s| s.all.access_ns.is_some_and(|t| t.0 > 0))?;
+        // Any object may have the time at addresses that are gone.
+        samples.all.gone().is_none().then_some(())?;
         // Samples know objects by their names alone.
         (names.get(&key) == Some(&1)).then_some(())?;
         match times.get(&key) {
@@ -334,7 +336,9 @@ fn code(a: &Analysis) -> (Vec<Item>, Vec<Item>, bool) {
     let mut lines: BTreeMap<Identity, Item> = BTreeMap::new();
     let mut functions: BTreeMap<Identity, Item> = BTreeMap::new();
     for line in &samples.lines {
-        let Some(time) = line.access_ns else { continue };
+        let Some(time) = line.at_accesses() else {
+            continue;
+        };
         let number = line.line.map(u64::from);
         let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
         let of_function = Place {

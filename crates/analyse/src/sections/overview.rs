@@ -16,8 +16,6 @@ const OBJECTS: usize = 5;
 const LINES: usize = 3;
 /// Samples of known accesses from which on they say what is hot.
 const ENOUGH_SAMPLES: u64 = 100;
-/// Below this share of the time at accesses, addresses that are gone are not mentioned.
-const MIN_GONE: f64 = 0.05;
 
 /// The first screen.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -176,10 +174,7 @@ fn weights(a: &Analysis) -> Option<Weights> {
 
 /// The share of the time at accesses whose address is gone, where it could change which object is the hottest.
 fn gone(a: &Analysis) -> Option<f64> {
-    let all = &a.samples.as_ref()?.all;
-    let (gone, of) = (all.overwritten_ns?, all.at_accesses()?);
-    let share = gone.0 as f64 / of.0.max(1) as f64;
-    (share >= MIN_GONE).then_some(share)
+    a.samples.as_ref()?.all.gone()
 }
 
 fn hot(a: &Analysis) -> (HotBy, Vec<HotObject>) {

@@ -25,6 +25,8 @@ use crate::assemble::Tables;
 
 /// What the weight of a sample is where samples have a weight in time, wherever it is shown.
 pub const WEIGHT: &str = "time at the instruction, not a number of accesses";
+/// Below this share of the time at accesses, addresses that are gone are not mentioned.
+const MIN_GONE: f64 = 0.05;
 /// Rows of each list; what is beyond is counted.
 const MAX: usize = 1000;
 /// Steps between two samples that a stride is concluded from, at least.
@@ -95,6 +97,13 @@ impl Sampled {
     /// What lists are sorted by.
     fn rank(&self) -> Reverse<(Option<Duration>, u64)> {
         Reverse((self.time_ns, self.samples))
+    }
+
+    /// The share of the time at accesses whose address is gone, where it is so large that another object could be the hottest.
+    pub fn gone(&self) -> Option<f64> {
+        let (gone, of) = (self.overwritten_ns?, self.at_accesses()?);
+        let share = gone.0 as f64 / of.0.max(1) as f64;
+        (share >= MIN_GONE).then_some(share)
     }
 
     /// The time at accesses, whether their address is known or gone; none where samples have no weight in time.

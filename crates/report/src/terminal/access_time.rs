@@ -91,7 +91,7 @@ fn lines(page: &mut Page, samples: &SampleUse, all: Duration) {
         table.row([
             line.place(),
             format::percent(line.time_ns.unwrap_or_default().0, all.0),
-            format::percent(line.access_ns.unwrap_or_default().0, all.0),
+            format::percent(line.at_accesses().unwrap_or_default().0, all.0),
         ]);
     }
     page.gap();

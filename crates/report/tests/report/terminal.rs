@@ -109,6 +109,7 @@ fn lines_of_code_are_shown_where_no_access_is_known() {
         samples: 3,
         time_ns: Some(Duration(3_000_000)),
         access_ns: Some(Duration(0)),
+        overwritten_ns: None,
         write_ns: Some(Duration(0)),
     };
     let text = changed(Kind::Sampled, |a| {

@@ -34,11 +34,18 @@ pub struct LineTime {
     pub time_ns: Option<Duration>,
     /// The time of those whose access is known.
     pub access_ns: Option<Duration>,
+    /// The time of those at accesses whose address is gone.
+    pub overwritten_ns: Option<Duration>,
     /// The time of those that write.
     pub write_ns: Option<Duration>,
 }
 
 impl LineTime {
+    /// The time at accesses, whether their address is known or gone; none where samples have no weight in time.
+    pub fn at_accesses(&self) -> Option<Duration> {
+        Some(self.access_ns? + self.overwritten_ns.unwrap_or_default())
+    }
+
     /// The place as a person reads it: `solver.cpp:68, in step`, or what is known instead.
     pub fn place(&self) -> String {
         let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -92,6 +99,7 @@ struct Sum {
     samples: u64,
     time: Option<u64>,
     access: Option<u64>,
+    overwritten: Option<u64>,
     write: Option<u64>,
 }
 
@@ -129,6 +137,7 @@ pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
         for (sum, more) in [
             (&mut sum.time, all.time_ns),
             (&mut sum.access, all.access_ns),
+            (&mut sum.overwritten, all.overwritten_ns),
             (&mut sum.write, all.write_ns),
         ] {
             if let Some(more) = more {
@@ -159,6 +168,7 @@ pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
             samples: sum.samples,
             time_ns: sum.time.map(Duration),
             access_ns: sum.access.map(Duration),
+            overwritten_ns: sum.overwritten.map(Duration),
             write_ns: sum.write.map(Duration),
         })
         .collect();
