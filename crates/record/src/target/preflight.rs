@@ -117,6 +117,13 @@ pub(crate) fn has_further_rights(file: &Path) -> bool {
     let Ok(meta) = file.metadata() else {
         return false;
     };
+    // The kernel gives none there (`mnt_may_suid`, `task_no_new_privs`).
+    let is_ignored = rustix::thread::no_new_privs().unwrap_or(false)
+        || rustix::fs::statvfs(file)
+            .is_ok_and(|of| of.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
+    if is_ignored {
+        return false;
+    }
     let has = |bit: u32| meta.mode() & bit == bit;
     let other_user = has(libc::S_ISUID) && meta.uid() != rustix::process::getuid().as_raw();
     let group_bits = libc::S_ISGID | libc::S_IXGRP;
