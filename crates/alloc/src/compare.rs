@@ -350,7 +350,8 @@ fn advice(all: &[Compared]) -> (String, Option<String>) {
             None,
         );
     };
-    let shortest = all.iter().flat_map(|a| &a.runs).map(|r| r.wall_ns).min();
+    let compared = all.iter().filter(|a| a.failed.is_none());
+    let shortest = compared.flat_map(|a| &a.runs).map(|r| r.wall_ns).min();
     if let Some(shortest) = shortest.filter(|s| *s < SHORT) {
         return (
             format!(

@@ -33,7 +33,7 @@ pub use probes::operations::{OwnAllocator, own_allocator};
 pub use probes::samples::hardware::refusal;
 pub use recorder::{Summary, Waiting, record};
 pub use rights::keep_for_finish;
-pub use target::exchange::{FixedAllocator, WhyFixed, fixed_allocator};
+pub use target::exchange::{FixedAllocator, WhyFixed, can_ask_loader, fixed_allocator};
 pub use target::preflight::{gains_rights, why_not_loaded};
 pub use target::preload::{listed_library, reachable_library};
 pub use target::run_folder::RunFolder;

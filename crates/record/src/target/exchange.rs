@@ -5,7 +5,9 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use varve_symbols::{OtherLoader, is_go, is_loader, is_sanitized, loads_libraries, other_loader};
+use varve_symbols::{
+    OtherLoader, is_go, is_loader, is_sanitized, loads_libraries, names_gnu_loader, other_loader,
+};
 
 use super::preflight::{MUSL, SANITIZED, SHORT, found, has_further_rights};
 use crate::probes::operations::allocator_within;
@@ -73,7 +75,21 @@ pub fn fixed_allocator(command: &[OsString]) -> Option<FixedAllocator> {
     })
 }
 
+/// Whether the loader can be asked what it would load into a command, which does not run then (`LD_TRACE_LOADED_OBJECTS`, ld.so(8)). A program
+/// that another loader loads, or none, would run; and one that gains rights, of which the loader takes no such wish.
+pub fn can_ask_loader(command: &[OsString]) -> bool {
+    let Some(file) = command.first().map(Path::new).and_then(found) else {
+        return false;
+    };
+    let program = interpreted(&file).unwrap_or(file);
+    names_gnu_loader(&program) && !has_further_rights(&program)
+}
+
 fn why_fixed(program: &Path) -> Option<WhyFixed> {
+    // It need not be readable for that.
+    if has_further_rights(program) {
+        return Some(WhyFixed::Rights);
+    }
     // A text without an interpreter's name is run by the shell.
     if !starts_with(program, ELF) {
         return None;
@@ -87,10 +103,8 @@ fn why_fixed(program: &Path) -> Option<WhyFixed> {
         return Some(WhyFixed::Go);
     }
     if !loads_libraries(program) && !is_loader(program) {
-        return Some(WhyFixed::Static);
-    }
-    if has_further_rights(program) {
-        return Some(WhyFixed::Rights);
+        // What is packed names its loader only once it is unpacked.
+        return (!is_packed(program)).then_some(WhyFixed::Static);
     }
     if is_sanitized(program) {
         return Some(WhyFixed::Sanitizer);
@@ -118,6 +132,11 @@ fn head(file: &Path) -> Vec<u8> {
 
 fn starts_with(file: &Path, magic: &[u8]) -> bool {
     head(file).starts_with(magic)
+}
+
+/// Whether a program is packed by UPX, whose mark stands behind the program headers.
+fn is_packed(file: &Path) -> bool {
+    head(file).windows(4).any(|bytes| bytes == b"UPX!")
 }
 
 /// The program that runs a script; none where the file is none.

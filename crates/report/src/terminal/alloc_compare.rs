@@ -92,7 +92,7 @@ fn left_out(of: &Comparison) -> Option<String> {
     parts.extend(
         unrecorded
             .iter()
-            .map(|(why, names)| format!("the recording of {} ({why})", names.join(" and "))),
+            .map(|(why, names)| format!("the recording of {} ({why})", listed(names))),
     );
     let unreached: BTreeSet<&str> = of
         .allocators
@@ -107,11 +107,19 @@ fn left_out(of: &Comparison) -> Option<String> {
     if !unreached.is_empty() {
         let programs: Vec<&str> = unreached.into_iter().collect();
         sentences.push(format!(
-            "With its own allocator in all runs: {}.",
+            "These kept their own allocator in all runs: {}.",
             programs.join(", ")
         ));
     }
     (!sentences.is_empty()).then(|| sentences.join(" "))
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names.split_last() {
+        Some((last, others @ [_, ..])) => format!("{} and {last}", others.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 fn ratio(of: Option<Ratio>) -> String {

@@ -426,7 +426,7 @@ fn children_that_keep_their_own_allocator_are_named() {
     let line = last_line(compare(&[], &script));
     assert_eq!(
         line,
-        format!("With its own allocator in all runs: {child}.")
+        format!("These kept their own allocator in all runs: {child}.")
     );
 }
 

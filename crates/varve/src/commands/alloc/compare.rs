@@ -77,7 +77,10 @@ pub(super) fn run(arguments: &Compare) -> Result<ExitCode, Failure> {
         input,
         expected: None,
     };
-    runner.check_loaded(&mut all)?;
+    if varve_record::can_ask_loader(&arguments.command) {
+        runner.check_loaded(&mut all)?;
+    }
+    check_rest(&all)?;
     rounds(&mut runner, &mut all)?;
     if !arguments.no_record {
         let scratch = Scratch::new("compare", "set TMPDIR to a folder with room")?;
@@ -161,6 +164,19 @@ fn candidates(arguments: &Compare) -> Result<Vec<Compared>, Failure> {
     Ok(all)
 }
 
+/// Ends where nothing is left to compare.
+fn check_rest(all: &[Compared]) -> Result<(), Failure> {
+    let others = all.iter().filter(|one| one.library.is_some());
+    let failed = others.map(|one| Some(format!("{} ({})", one.name, one.failed.as_ref()?)));
+    match failed.collect::<Option<Vec<String>>>() {
+        None => Ok(()),
+        Some(why) => Err(Failure::new(
+            format!("no allocator is left to compare with: {}", why.join(", ")),
+            None::<String>,
+        )),
+    }
+}
+
 /// Refuses a program whose allocator stays the same whatever is preloaded.
 fn check_exchange(command: &[OsString]) -> Result<(), Failure> {
     let Some(fixed) = varve_record::fixed_allocator(command) else {
@@ -172,12 +188,14 @@ fn check_exchange(command: &[OsString]) -> Result<(), Failure> {
         None => program.to_string(),
     };
     let hint = match fixed.why {
-        WhyFixed::Static => "link it dynamically, with the C library's allocator",
+        WhyFixed::Static => {
+            "link it dynamically, with the C library's allocator; where it only starts another program, give that one"
+        }
         WhyFixed::Short | WhyFixed::Musl => "build it for 64 bits and the GNU C library",
         WhyFixed::Rights => "compare a copy without these bits and capabilities",
         WhyFixed::Sanitizer => "build it without the sanitizer",
         WhyFixed::Go | WhyFixed::Own(_) => {
-            "`varve alloc record` says what its own allocator does, where that can be counted; `varve record` shows its memory"
+            "`varve record` shows its memory; where it only starts another program, give that one"
         }
     };
     Err(Failure::new(

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -17,6 +17,10 @@ use varve_ui::Progress;
 use super::input::Input;
 use super::{Compare, Failure};
 
+/// The exit code of `varve alloc record` where nothing could be recorded.
+const NOT_RECORDED: i32 = 125;
+/// Of what a run printed to its standard error at most so many bytes are looked at, the last ones.
+const MAX_TEXT: u64 = 64 << 10;
 /// Exit codes from here on say that a shell or a signal ended the program, or that it did not run.
 const NOT_ITS_OWN: i32 = 126;
 
@@ -115,7 +119,10 @@ impl Runner<'_> {
         Ok(Some(
             match said.lines().find_map(|l| loaders_reason(l, library)) {
                 Some(reason) => format!("it cannot be loaded: {reason}"),
-                None => "the loader does not load it into the program".to_owned(),
+                None => match said.lines().rfind(|line| !line.trim().is_empty()) {
+                    Some(last) => format!("the loader does not load it: {}", last.trim()),
+                    None => "the loader does not load it into the program".to_owned(),
+                },
             },
         ))
     }
@@ -254,12 +261,16 @@ impl Runner<'_> {
             .stderr(errors.try_clone().map_err(failed)?);
         // That of the last one is not this one's.
         let _ = std::fs::remove_dir_all(&place);
-        self.output(&mut command).map_err(|e| match e {
+        let (used, _) = self.output(&mut command).map_err(|e| match e {
             Ran::Not(e) => Ended::Badly(failed(e)),
             Ran::Ended(ended) => ended,
         })?;
         let trace = Trace::open(&place).map_err(|e| {
-            let said = text_of(errors);
+            // With another code these are the program's words.
+            let said = match used.code {
+                NOT_RECORDED => text_of(errors),
+                _ => String::new(),
+            };
             let said = said.lines().rev().find_map(|l| l.strip_prefix("error: "));
             Failure::new(
                 said.map_or_else(|| e.to_string(), str::to_owned),
@@ -297,10 +308,14 @@ fn loaders_reason<'a>(line: &'a str, library: &str) -> Option<&'a str> {
     reason.split_once(')').map(|(reason, _)| reason)
 }
 
-/// All that was written to a file.
+/// What was written to a file, of much its end.
 fn text_of(mut file: File) -> String {
     let mut bytes = Vec::new();
-    let read = std::io::Seek::rewind(&mut file).and_then(|()| file.read_to_end(&mut bytes));
+    let length = file.metadata().map_or(0, |about| about.len());
+    let start = SeekFrom::Start(length.saturating_sub(MAX_TEXT));
+    let read = file
+        .seek(start)
+        .and_then(|_| file.take(MAX_TEXT).read_to_end(&mut bytes));
     match read {
         Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(_) => String::new(),
