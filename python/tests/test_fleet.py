@@ -134,8 +134,10 @@ trace, start = sys.argv[1:]
 def flushed():
     return len(glob.glob(trace + "/parts/intervals-*.parquet"))
 def until_an_interval_has_passed(work):
-    before = flushed()
+    before, ppid = flushed(), os.getppid()
     while flushed() < before + 3:
+        if os.getppid() != ppid:
+            os._exit(1)
         work()
 kept = mmap.mmap(-1, 2000 << 12, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 shared = mmap.mmap(-1, 1000 << 12)
@@ -199,8 +201,9 @@ for _ in sys.stdin:
             assert process.stdout.readline() == "ready\n"
             with varve.record(pid=process.pid, output=tmp_path / "t.varve", interval="50ms"):
                 # An interval in which all of it is touched has begun and ended after three flushes.
-                before = flushed(tmp_path / "t.varve")
+                before, began = flushed(tmp_path / "t.varve"), time.monotonic()
                 while flushed(tmp_path / "t.varve") < before + 3:
+                    assert time.monotonic() < began + 300, "no interval ends"
                     process.stdin.write("touch\n")
                     process.stdin.flush()
                     assert process.stdout.readline() == "touched\n"

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define PART (1u << 21) /* words: 16 MiB */
 #define FAR (1u << 24)	/* words: 128 MiB */
@@ -235,10 +236,9 @@ int main(int count, char **words)
 		stride(8000000);
 	else if (!strcmp(name, "list") || !strcmp(name, "spilled")) {
 		link();
-		if (*name == 'l')
-			list(12000000);
-		else
-			spilled(12000000);
+		/* As much of the processor's time wherever the links lie in its caches */
+		while (clock() < 2 * CLOCKS_PER_SEC)
+			(*name == 'l' ? list : spilled)(100000);
 	} else if (!strcmp(name, "readmostly"))
 		readmostly(60000000);
 	else if (!strcmp(name, "threads"))

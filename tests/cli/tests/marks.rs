@@ -56,7 +56,7 @@ fn recorded_with(folder: &Path, options: &[&str], command: &[&str]) -> (Option<i
 }
 
 /// Names the trace whose intervals a program waits for.
-const TRACE: &str = "TRACE";
+const TRACE: &str = "VARVE_TEST_TRACE";
 
 /// What `an_interval_ends` of [`TOUCH`] does.
 fn wait_for_an_interval() {
@@ -64,8 +64,9 @@ fn wait_for_an_interval() {
         return;
     };
     let flushed = || varve_truth::flushed(Path::new(&trace), "intervals");
-    let before = flushed();
+    let (before, began) = (flushed(), std::time::Instant::now());
     while flushed() < before + 3 {
+        assert!(began.elapsed().as_secs() < 300, "no interval ends");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
@@ -143,10 +144,13 @@ MAYBE int flushed(const char *trace)
    older ones, and the second begins with one that runs now. */
 MAYBE void an_interval_ends(void)
 {
-    const char *trace = getenv("TRACE");
+    const char *trace = getenv("VARVE_TEST_TRACE");
     int before = trace ? flushed(trace) : 0;
+    /* Nobody may record any more */
+    alarm(300);
     while (trace && flushed(trace) < before + 3)
         usleep(1000);
+    alarm(0);
 }
 "#;
 

@@ -139,6 +139,7 @@ fn a_terminal_is_no_input() {
         log.display()
     );
     let output = Command::new("script")
+        .env("SHELL", "/bin/sh")
         .args(["-qec", &line, "/dev/null"])
         .stdin(Stdio::null())
         .output()
