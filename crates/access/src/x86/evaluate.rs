@@ -1,10 +1,8 @@
 //! What simple instructions compute, and conditions.
 
-use iced_x86::{
-    ConditionCode, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
-};
+use iced_x86::{ConditionCode, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-use super::operands::string_step;
+use super::operands::{is_write, string_step};
 use super::registers::{
     CARRY, OVERFLOW, PARITY, Registers, SIGN, ZERO, extended, merged, number, truncated,
 };
@@ -249,15 +247,7 @@ pub(crate) fn written(
         .info(instruction)
         .used_registers()
         .iter()
-        .filter(|used| {
-            matches!(
-                used.access(),
-                OpAccess::Write
-                    | OpAccess::CondWrite
-                    | OpAccess::ReadWrite
-                    | OpAccess::ReadCondWrite
-            )
-        })
+        .filter(|used| is_write(used.access()))
         .map(|used| used.register())
         .filter(|register| number(*register).is_some())
         .collect()

@@ -6,7 +6,7 @@ use iced_x86::{
 use varve_model::Address;
 
 use super::evaluate::{evaluate, is_popped, written};
-use super::operands::{string_step, tests_bit_of_register};
+use super::operands::{is_write, string_step, tests_bit_of_register};
 use super::registers::{Registers, extended, number, truncated};
 use crate::{Memory, Steps};
 
@@ -273,13 +273,6 @@ fn is_load(instruction: &Instruction) -> bool {
     matches!(instruction.mnemonic(), Mov | Movsx | Movsxd | Movzx)
         && instruction.op0_kind() == OpKind::Register
         && instruction.op1_kind() == OpKind::Memory
-}
-
-fn is_write(access: OpAccess) -> bool {
-    !matches!(
-        access,
-        OpAccess::None | OpAccess::NoMemAccess | OpAccess::Read | OpAccess::CondRead
-    )
 }
 
 fn wide(register: usize) -> Register {

@@ -20,6 +20,14 @@ pub(crate) fn touches_memory(
         .any(|used| used.access() != OpAccess::NoMemAccess && used.access() != OpAccess::None)
 }
 
+/// Whether a register or memory is written to, or may be.
+pub(crate) fn is_write(access: OpAccess) -> bool {
+    matches!(
+        access,
+        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+    )
+}
+
 /// The accesses of an instruction that is about to run with these registers; none where it accesses nothing.
 pub(crate) fn accesses(
     instruction: &Instruction,

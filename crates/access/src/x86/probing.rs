@@ -5,9 +5,11 @@
 //! microseconds.
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
-    OpKind, Register,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
 };
+
+use super::operands::is_write;
 
 /// Instructions of a function's beginning that are looked at.
 const BEGINNING: usize = 8;
@@ -41,19 +43,14 @@ pub fn probe_place(code: &[u8]) -> (usize, bool) {
             break;
         }
         let info = information.info(instruction);
-        let changes = info.used_registers().iter().any(|used| {
-            let writes = !matches!(
-                used.access(),
-                OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess
-            );
-            writes && KEPT.contains(&used.register().full_register())
-        });
-        let stores = info.used_memory().iter().any(|used| {
-            !matches!(
-                used.access(),
-                OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess
-            )
-        });
+        let changes = info
+            .used_registers()
+            .iter()
+            .any(|used| is_write(used.access()) && KEPT.contains(&used.register().full_register()));
+        let stores = info
+            .used_memory()
+            .iter()
+            .any(|used| is_write(used.access()));
         if changes || stores {
             break;
         }
