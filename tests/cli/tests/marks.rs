@@ -97,7 +97,8 @@ fn notes(folder: &Path) -> String {
 
 /// What programs have in common. Which pages a phase touched is known by intervals: where the pages of two phases must be
 /// told apart, an interval ends between them.
-const TOUCH: &str = r#"
+const TOUCH: &str = concat!(
+    r#"
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,47 +125,21 @@ MAYBE void touch(char *at, unsigned long pages)
         usleep(40000);
     }
 }
-/* How often intervals were flushed into the trace. */
-MAYBE int flushed(const char *trace)
-{
-    char path[512];
-    DIR *parts;
-    int count = 0;
-    snprintf(path, sizeof(path), "%s/parts", trace);
-    if (!(parts = opendir(path)))
-        return 0;
-    for (struct dirent *part; (part = readdir(parts));) {
-        size_t length = strlen(part->d_name);
-        count += !strncmp(part->d_name, "intervals-", 10) && length > 8 && !strcmp(part->d_name + length - 8, ".parquet");
-    }
-    closedir(parts);
-    return count;
-}
-/* Waits until an interval has begun and ended, where the program is recorded by intervals of time. The first flush may have only
-   older ones, and the second begins with one that runs now. */
-MAYBE void an_interval_ends(void)
-{
-    const char *trace = getenv("VARVE_TEST_TRACE");
-    int before = trace ? flushed(trace) : 0;
-    /* Nobody may record any more */
-    alarm(300);
-    while (trace && flushed(trace) < before + 3)
-        usleep(1000);
-    alarm(0);
-}
-"#;
+"#,
+    include_str!("../../trust/programs/intervals.h")
+);
 
 const PHASES: &str = r#"
 int main(void)
 {
     char *a = map(3000), *b = map(1000);
-    an_interval_ends();
+    an_interval_ends(getenv("VARVE_TEST_TRACE"));
     madvise(a, 3000 << 12, MADV_NOHUGEPAGE);
     madvise(b, 1000 << 12, MADV_NOHUGEPAGE);
     varve_begin("load");
     touch(a, 3000);
     varve_end("load");
-    an_interval_ends();
+    an_interval_ends(getenv("VARVE_TEST_TRACE"));
     varve_mark("half");
     for (int i = 0; i < 2; i++) {
         varve_begin("solve");
@@ -287,7 +262,7 @@ int main()
 {
     char *a = map(2000);
     madvise(a, 2000 << 12, MADV_NOHUGEPAGE);
-    an_interval_ends();
+    an_interval_ends(getenv("VARVE_TEST_TRACE"));
     try {
         varve::phase outer("outer");
         varve::phase load("load");
@@ -295,7 +270,7 @@ int main()
         throw 1;
     } catch (int) {
     }
-    an_interval_ends();
+    an_interval_ends(getenv("VARVE_TEST_TRACE"));
     varve::phase rest("rest");
 }
 "#;

@@ -62,7 +62,7 @@ static int share(const char *kind, const char *path) {
             close(over[1]);
             if (read(turns[user][0], &turn, 1) != 1) die("read");
             // Each in intervals of its own
-            an_interval_ends();
+            an_interval_ends("trace.varve");
             touch(memory, SIZE, user == 0);
             if (write(turns[user + 1][1], "", 1) != 1) die("write");
             _exit((int)read(over[0], &turn, 1));
@@ -70,7 +70,7 @@ static int share(const char *kind, const char *path) {
     }
     char turn;
     if (write(turns[0][1], "", 1) != 1 || read(turns[USERS][0], &turn, 1) != 1) die("turns");
-    an_interval_ends();
+    an_interval_ends("trace.varve");
     close(over[1]);
     for (int user = 0; user < USERS; user++) waitpid(users[user], NULL, 0);
     if (segment >= 0) shmctl(segment, IPC_RMID, NULL);
@@ -84,7 +84,7 @@ static int copies(void) {
     for (int user = 0; user < 2; user++) {
         if (fork() == 0) {
             touch(memory, SIZE, 1);
-            an_interval_ends();
+            an_interval_ends("trace.varve");
             _exit(0);
         }
     }
