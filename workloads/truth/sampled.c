@@ -4,6 +4,7 @@
  * a memory far larger than the caches is visited as often as any other, whichever array it belongs to: of two arrays
  * of one size, the one that is visited less often is in the caches less often, and each of its accesses takes longer.
  * Loops are in assembly where the compiler might turn one access into another.
+ * Each case takes as much of the processor's time on every machine, so that as many samples meet it.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#define SECONDS 2.0 /* of a case's work */
 #define PART (1u << 21) /* words: 16 MiB */
 #define FAR (1u << 24)	/* words: 128 MiB */
 #define NEAR 512	/* words: 4 KiB */
@@ -36,6 +38,15 @@ static uint64_t next(uint64_t *s)
 	return *s;
 }
 
+/* Seconds of the processor's time that the calling thread has taken */
+static double taken(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+	return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
 static void fill(uint64_t *array, uint64_t words)
 {
 	for (uint64_t i = 0; i < words; i += 512)
@@ -45,8 +56,9 @@ static void fill(uint64_t *array, uint64_t words)
 /* Random reads of ten parts, of which nine are one array: far beyond the caches */
 static __attribute__((noinline)) uint64_t mix(long count)
 {
+	static uint64_t s = 88172645463325252ull;
 	const uint64_t *parts[10] = { [9] = cold };
-	uint64_t s = 88172645463325252ull, sum = 0;
+	uint64_t sum = 0;
 
 	for (int i = 0; i < 9; i++)
 		parts[i] = hot + i * PART;
@@ -82,8 +94,9 @@ static __attribute__((noinline)) uint64_t chain(long count)
  */
 static __attribute__((noinline)) uint64_t stride(long count)
 {
+	static uint64_t s = 88172645463325252ull;
 	const uint64_t *parts[4] = { walked, walked + NEAR, walked + 2 * NEAR, strolled };
-	uint64_t s = 88172645463325252ull, at = 0, read;
+	uint64_t at = 0, read;
 
 	asm volatile("" : : "r"(parts) : "memory");
 	for (long i = 0; i < count; i++) {
@@ -137,7 +150,8 @@ static __attribute__((noipa)) uint64_t spilled(long count)
 /* One write for nine reads, at random, all of one array */
 static __attribute__((noinline)) uint64_t readmostly(long count)
 {
-	uint64_t s = 88172645463325252ull, sum = 0;
+	static uint64_t s = 88172645463325252ull;
+	uint64_t sum = 0;
 
 	for (long i = 0; i < count; i++) {
 		uint64_t r = next(&s), at = (r >> 8) & (FAR - 1);
@@ -150,32 +164,26 @@ static __attribute__((noinline)) uint64_t readmostly(long count)
 	return sum;
 }
 
-struct own {
-	uint64_t *array;
-	long count;
-};
-
 /* Each thread reads an array of its own */
-static void *reader(void *argument)
+static void *reader(void *array)
 {
-	struct own *own = argument;
 	uint64_t s = 88172645463325252ull, sum = 0;
 
-	for (long i = 0; i < own->count; i++) {
-		uint64_t at = (next(&s) >> 8) & (PART - 1);
+	for (double begun = taken(); taken() < begun + SECONDS;)
+		for (long i = 0; i < 1000000; i++) {
+			uint64_t at = (next(&s) >> 8) & (PART - 1);
 
-		asm volatile("addq (%1,%2,8), %0" : "+r"(sum) : "r"(own->array), "r"(at) : "cc", "memory");
-	}
+			asm volatile("addq (%1,%2,8), %0" : "+r"(sum) : "r"(array), "r"(at) : "cc", "memory");
+		}
 	return (void *)sum;
 }
 
-static void threads(long count)
+static void threads(void)
 {
-	struct own owns[2] = { { hot, count }, { cold, count } };
 	pthread_t other;
 
-	pthread_create(&other, 0, reader, &owns[1]);
-	reader(&owns[0]);
+	pthread_create(&other, 0, reader, cold);
+	reader(hot);
 	pthread_join(other, 0);
 }
 
@@ -199,7 +207,7 @@ static __attribute__((noinline)) void push(long count)
 
 __attribute__((target("avx2"), noinline)) static void gather(long count)
 {
-	uint64_t s = 88172645463325252ull;
+	static uint64_t s = 88172645463325252ull;
 
 	for (long i = 0; i < count; i++) {
 		for (int j = 0; j < 8; j++)
@@ -228,32 +236,36 @@ int main(int count, char **words)
 	memset(strolled, 0, sizeof(strolled));
 	memset(from, 1, sizeof(from));
 	memset(to, 1, sizeof(to));
-	if (!strcmp(name, "mix"))
-		mix(60000000);
-	else if (!strcmp(name, "chain"))
-		chain(120000000);
-	else if (!strcmp(name, "stride"))
-		stride(8000000);
-	else if (!strcmp(name, "list") || !strcmp(name, "spilled")) {
-		link();
-		/* As much of the processor's time wherever the links lie in its caches */
-		while (clock() < 2 * CLOCKS_PER_SEC)
-			(*name == 'l' ? list : spilled)(100000);
-	} else if (!strcmp(name, "readmostly"))
-		readmostly(60000000);
-	else if (!strcmp(name, "threads"))
-		threads(160000000);
-	else if (!strcmp(name, "copy"))
-		copy(60000);
-	else if (!strcmp(name, "push"))
-		push(2000000000);
-	else if (!strcmp(name, "gather")) {
-		if (!__builtin_cpu_supports("avx2")) {
-			fprintf(stderr, "this processor has no AVX2\n");
-			return 77;
-		}
-		gather(5000000);
-	} else
-		return 2;
+	if (!strcmp(name, "threads")) {
+		threads();
+		return 0;
+	}
+	if (!strcmp(name, "gather") && !__builtin_cpu_supports("avx2")) {
+		fprintf(stderr, "this processor has no AVX2\n");
+		return 77;
+	}
+	link();
+	for (double begun = taken(); taken() < begun + SECONDS;) {
+		if (!strcmp(name, "mix"))
+			mix(1000000);
+		else if (!strcmp(name, "chain"))
+			chain(1000000);
+		else if (!strcmp(name, "stride"))
+			stride(100000);
+		else if (!strcmp(name, "list"))
+			list(100000);
+		else if (!strcmp(name, "spilled"))
+			spilled(100000);
+		else if (!strcmp(name, "readmostly"))
+			readmostly(1000000);
+		else if (!strcmp(name, "copy"))
+			copy(1000);
+		else if (!strcmp(name, "push"))
+			push(10000000);
+		else if (!strcmp(name, "gather"))
+			gather(100000);
+		else
+			return 2;
+	}
 	return 0;
 }
