@@ -6,6 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::SystemTime;
 
+/// What the page is made of, in `web/`.
+const SOURCES: [&str; 6] = [
+    "src",
+    "build.mjs",
+    "package.json",
+    "package-lock.json",
+    "tsconfig.json",
+    "Makefile",
+];
+
 fn main() -> ExitCode {
     match template() {
         Ok(path) => {
@@ -25,17 +35,12 @@ fn template() -> Result<PathBuf, String> {
     let here = env::var("CARGO_MANIFEST_DIR").map_err(|e| format!("CARGO_MANIFEST_DIR: {e}"))?;
     let web = Path::new(&here).join("../../web");
     let page = web.join("dist/report.html");
-    for source in [
-        "src",
-        "build.mjs",
-        "package.json",
-        "package-lock.json",
-        "Makefile",
-    ] {
+    for source in SOURCES {
         println!("cargo::rerun-if-changed={}", web.join(source).display());
     }
     println!("cargo::rerun-if-changed={}", page.display());
-    if fresh(&page, &web.join("src")) {
+    let newest = newest(&web);
+    if is_fresh(&page, newest) {
         return Ok(page);
     }
     let missing = |what: &str| {
@@ -55,7 +60,16 @@ fn template() -> Result<PathBuf, String> {
         .output()
         .map_err(|_| missing("make"))?;
     if make.status.success() && page.is_file() {
-        return Ok(page);
+        // As old as its sources: cargo runs this script again, and compiles again, for a file that is newer than its beginning.
+        let dated = newest.map_or(Ok(()), |time| {
+            fs::OpenOptions::new()
+                .write(true)
+                .open(&page)?
+                .set_modified(time)
+        });
+        return dated
+            .map(|()| page)
+            .map_err(|e| format!("the time of the page of the HTML report: {e}"));
     }
     let last = |text: &[u8]| {
         let text = String::from_utf8_lossy(text).into_owned();
@@ -69,17 +83,23 @@ fn template() -> Result<PathBuf, String> {
     ))
 }
 
-/// Whether the page is there and no older than any of its sources. A page without sources counts.
-fn fresh(page: &Path, sources: &Path) -> bool {
+/// When the youngest source of the page changed. A page without sources has none.
+fn newest(web: &Path) -> Option<SystemTime> {
     let changed = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
-    let Some(built) = changed(page) else {
-        return false;
-    };
-    let newest: Option<SystemTime> = fs::read_dir(sources)
+    let inside = fs::read_dir(web.join("src"))
         .into_iter()
         .flatten()
-        .flatten()
-        .filter_map(|entry| changed(&entry.path()))
-        .max();
-    newest.is_none_or(|newest| newest <= built)
+        .flatten();
+    let beside = SOURCES.iter().map(|source| web.join(source));
+    inside
+        .map(|entry| entry.path())
+        .chain(beside.filter(|path| path.is_file()))
+        .filter_map(|path| changed(&path))
+        .max()
+}
+
+/// Whether the page is there and no older than its youngest source.
+fn is_fresh(page: &Path, newest: Option<SystemTime>) -> bool {
+    let built = fs::metadata(page).and_then(|m| m.modified());
+    built.is_ok_and(|built| newest.is_none_or(|newest| newest <= built))
 }
