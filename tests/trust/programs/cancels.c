@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <pty.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -16,6 +17,7 @@ enum { MUCH = 4 << 20, LINES = 600000, PIECE = 1000 };
 static int pipes[2], sockets[2], listening, epoll;
 static char much[MUCH];
 static int cleaned;
+static sem_t ready;
 
 static void die(const char *what) {
   perror(what);
@@ -45,6 +47,7 @@ static void in_send(void) {
 
 static void *wait_in(void *what) {
   pthread_cleanup_push(clean, NULL);
+  sem_post(&ready);
   (*(void (**)(void))what)();
   pthread_cleanup_pop(0);
   return NULL;
@@ -55,6 +58,8 @@ static void cancel(const char *name, void (*what)(void)) {
   void *result;
   cleaned = 0;
   if (pthread_create(&thread, NULL, wait_in, &what)) die("pthread_create");
+  while (sem_wait(&ready)) {}
+  // So that several holds find it in the call. Where the call has not begun, it is where the thread is cancelled all the same.
   usleep(150000);
   pthread_cancel(thread);
   pthread_join(thread, &result);
@@ -89,7 +94,7 @@ int main(void) {
   alarm(600);
   listening = socket(AF_INET, SOCK_STREAM, 0);
   epoll = epoll_create1(0);
-  if (pipe(pipes) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) || listen(listening, 1) || epoll < 0) die("make");
+  if (sem_init(&ready, 0, 0) || pipe(pipes) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) || listen(listening, 1) || epoll < 0) die("make");
   cancel("read", in_read);
   cancel("recv of all", in_recv);
   cancel("readv", in_readv);
