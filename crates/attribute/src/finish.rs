@@ -9,8 +9,9 @@ use std::collections::{HashMap, HashSet};
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
 use varve_objects::{Deaths, Layer};
 use varve_symbols::{
-    AddressSpaces, BuildId, Frame, Locator, Mapping, ModuleReport, ModuleStatus, Place, Stack,
-    StaticObject, StaticsReader, mapping_objects, short_place, static_name, symbolize,
+    AddressSpaces, BuildId, FileIdentity, Frame, KeptFiles, Locator, Mapping, ModuleReport,
+    ModuleStatus, Place, Stack, StaticObject, StaticsReader, mapping_objects, short_place,
+    static_name, symbolize,
 };
 use varve_trace::tables::{
     BegunMarkRow, BirthRow, DeathRow, EndedMarkRow, Frame as FrameRow, GeneratedRow, MappingRow,
@@ -40,7 +41,13 @@ pub struct Finished {
 
 /// Writes `objects`, `sites` and `symbols` of a trace whose other tables are merged, from the raw
 /// births, deaths and stacks, and removes those where they are its own. A trace that has its objects is left alone.
-pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Finished, TraceError> {
+/// `kept` are files that the recorder has open still.
+pub fn finish(
+    trace: &Trace,
+    to: &Destination,
+    min_object: Bytes,
+    kept: KeptFiles,
+) -> Result<Finished, TraceError> {
     if trace.is_merged::<ObjectRow>()? {
         return Ok(Finished::default());
     }
@@ -51,7 +58,10 @@ pub fn finish(trace: &Trace, to: &Destination, min_object: Bytes) -> Result<Fini
         .into_iter()
         .map(|row| mapping(row, &called))
         .collect();
-    let locator = Locator::default();
+    let locator = Locator {
+        kept,
+        ..Locator::default()
+    };
     let mut reports: Vec<ModuleReport> = Vec::new();
 
     let (stacks, notes) = symbolized(trace, &locator, &mappings, &mut reports)?;
@@ -113,6 +123,7 @@ fn called(processes: &[ProcessRow]) -> HashMap<String, String> {
 fn mapping(row: MappingRow, called: &HashMap<String, String>) -> Mapping {
     Mapping {
         called: called.get(&row.path).cloned(),
+        file: FileIdentity::of_text(&row.device, row.inode),
         pid: row.pid,
         address: row.address,
         bytes: row.bytes,

@@ -143,6 +143,7 @@ mod tests {
             offset: Bytes(0),
             path: path.into(),
             called: None,
+            file: None,
             build_id: None,
             from: Time(0),
             to: None,

@@ -75,6 +75,7 @@ fn identified(row: &MappingRow) -> Option<Mapping> {
         offset: Bytes(row.offset),
         path: row.path.clone(),
         called: None,
+        file: None,
         build_id: Some(BuildId::from_hex(row.build_id.as_deref()?)?),
         from: row.from_ns,
         to: row.to_ns,

@@ -21,6 +21,7 @@ use std::time::Duration as Wait;
 
 use varve_bpf::{Kernel, ReportsTook};
 use varve_model::{Duration, Interval, Loss, Pid, Time};
+use varve_symbols::KeptFiles;
 use varve_sys::{DeferredStop, Signals, Trigger, Waiter, cpu_time, monotonic_now};
 use varve_trace::{Manifest, TraceFolder, TraceWriter};
 
@@ -60,6 +61,8 @@ pub struct Summary {
     pub manifest: Manifest,
     /// What cut the recording short, if anything did.
     pub trouble: Option<RecordError>,
+    /// The files of the target's code that are open still.
+    pub files: KeptFiles,
     /// What held the target, as a sentence; empty where there is nothing unusual to say.
     pub held_by: String,
     /// The target, where it goes on.
@@ -123,7 +126,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         deferred_stop,
         interrupted,
         kernel,
-        events,
+        mut events,
         target,
         watchdog,
         boundaries,
@@ -141,6 +144,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         false => String::new(),
         true => boundaries.sentence(&target.hold),
     };
+    let files = events.state.processes.take_files();
     // The watchdog ends last: what it cares for is gone then.
     drop((kernel, events, target.hold));
     drop(watchdog);
@@ -172,6 +176,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         folder: writer.into_folder(),
         manifest,
         trouble,
+        files,
         held_by,
         waiting,
     })

@@ -4,6 +4,7 @@ pub(crate) mod build_ids;
 pub(crate) mod emulator;
 pub(crate) mod found;
 mod inheritance;
+mod keeper;
 pub(crate) mod live_heap;
 pub(crate) mod objects;
 pub(crate) mod pages;

@@ -11,6 +11,7 @@ use object::{Object, ObjectSection, ReadRef};
 use varve_sys::LazyFile;
 
 use crate::input::{BuildId, Mapping, undeleted};
+use crate::kept::KeptFiles;
 use crate::status::{DebugInfo, ModuleStatus, Unusable};
 
 /// A mini debug file (`.gnu_debugdata`) may not unpack to more than this.
@@ -110,6 +111,8 @@ pub struct Locator {
     /// Try `/proc/PID/root` and `/proc/PID/map_files` of the process, which reach containers and deleted
     /// files for as long as it lives.
     pub live_processes: bool,
+    /// Files that were kept open since they were mapped.
+    pub kept: KeptFiles,
     /// The image of the vDSO, when the caller has it. `None`: that of this machine's kernel.
     pub vdso: Option<Vec<u8>>,
 }
@@ -120,6 +123,7 @@ impl Default for Locator {
             roots: vec![PathBuf::new()],
             debug_folders: vec![PathBuf::from("/usr/lib/debug")],
             live_processes: true,
+            kept: KeptFiles::default(),
             vdso: None,
         }
     }
@@ -276,18 +280,29 @@ impl Locator {
                 all.push(Candidate {
                     path: very,
                     root: None,
+                    kept: None,
                     same_file,
                 });
             }
             all.push(Candidate {
                 path: under(&process.join("root"), path),
                 root: Some((process.join("root"), PathBuf::from(path))),
+                kept: None,
                 same_file: false,
+            });
+        }
+        if let Some(file) = mapping.file.and_then(|file| self.kept.get(file)) {
+            all.push(Candidate {
+                path: PathBuf::from(path),
+                root: None,
+                kept: Some(file),
+                same_file: true,
             });
         }
         all.extend(self.roots.iter().map(|root| Candidate {
             path: under(root, path),
             root: (!root.as_os_str().is_empty()).then(|| (root.clone(), PathBuf::from(path))),
+            kept: None,
             same_file: false,
         }));
         all
@@ -395,6 +410,8 @@ struct Candidate {
     path: PathBuf,
     /// The folder that the file must lie in, and the path as it is seen from there.
     root: Option<(PathBuf, PathBuf)>,
+    /// The file itself, where it is open.
+    kept: Option<File>,
     /// The kernel vouches that this is the mapped file.
     same_file: bool,
 }
@@ -403,6 +420,10 @@ impl Candidate {
     /// Opens it. Without a build id, which proves that it is the file, nothing may have changed what its path means:
     /// the kernel gave it without symbolic links.
     fn open(&self, proven: bool) -> std::io::Result<Image> {
+        if let Some(file) = &self.kept {
+            let again = file.try_clone()?;
+            return Image::by(move || Ok(again));
+        }
         let path = self.path.clone();
         match self.root.clone() {
             Some((root, path)) => Image::by(move || varve_sys::open_regular_in(&root, &path)),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use varve_model::{Address, Bytes, Pid, Time};
+use varve_sys::FileIdentity;
 
 /// The `NT_GNU_BUILD_ID` note of an ELF file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,6 +57,8 @@ pub struct Mapping {
     pub path: String,
     /// What the file is called where that is not the end of its path: a program that was run through a link.
     pub called: Option<String>,
+    /// Which file that was, where known.
+    pub file: Option<FileIdentity>,
     /// The build id of the file, where known.
     pub build_id: Option<BuildId>,
     /// Since when it stood.

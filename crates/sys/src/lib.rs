@@ -71,8 +71,8 @@ pub use proc::{
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};
 pub use regular::{
-    FileIdentity, file_of_path, has_our_root, is_local, leads_to, leads_to_program, open_mapped,
-    open_regular, open_regular_exactly, open_regular_in, within,
+    FileIdentity, file_of_path, has_our_root, is_local, leads_to, leads_to_program, mount_at,
+    mount_of, open_mapped, open_regular, open_regular_exactly, open_regular_in, within,
 };
 pub use rights::{Capability, Rights};
 pub use root_folder::RootFolder;

@@ -35,12 +35,7 @@ pub struct MapEntry {
 impl MapEntry {
     /// Which file is mapped; None where the kernel's text says none.
     pub fn identity(&self) -> Option<FileIdentity> {
-        let (major, minor) = self.device.split_once(':')?;
-        let number = |text| u32::from_str_radix(text, 16).ok();
-        (self.inode != 0).then_some(FileIdentity {
-            device: (number(major)?, number(minor)?),
-            inode: self.inode,
-        })
+        FileIdentity::of_text(&self.device, self.inode)
     }
 }
 

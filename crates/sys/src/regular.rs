@@ -13,7 +13,9 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{
+    AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags,
+};
 use varve_model::Pid;
 
 /// Which file a mapping is of, as `/proc/PID/maps` says.
@@ -23,6 +25,36 @@ pub struct FileIdentity {
     pub device: (u32, u32),
     /// The inode.
     pub inode: u64,
+}
+
+impl FileIdentity {
+    /// From a device as `/proc/PID/maps` has it, `major:minor` in hexadecimal, and an inode; none where that is 0, which is no file's.
+    pub fn of_text(device: &str, inode: u64) -> Option<Self> {
+        let (major, minor) = device.split_once(':')?;
+        let number = |text| u32::from_str_radix(text, 16).ok();
+        (inode != 0).then_some(Self {
+            device: (number(major)?, number(minor)?),
+            inode,
+        })
+    }
+}
+
+/// The number of the mount through which a file was opened; none on kernels that do not say it (statx(2), Linux 5.8).
+pub fn mount_of(file: impl AsFd) -> Option<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    mount(rustix::fs::statx(file, "", flags, StatxFlags::MNT_ID))
+}
+
+/// The same for what a path leads to.
+pub fn mount_at(path: &Path) -> Option<u64> {
+    let flags = AtFlags::STATX_DONT_SYNC;
+    mount(rustix::fs::statx(CWD, path, flags, StatxFlags::MNT_ID))
+}
+
+fn mount(about: rustix::io::Result<Statx>) -> Option<u64> {
+    let about = about.ok()?;
+    let is_said = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::MNT_ID);
+    is_said.then_some(about.stx_mnt_id)
 }
 
 /// Opens a regular file for reading, through symbolic links.

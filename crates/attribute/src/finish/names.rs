@@ -168,6 +168,7 @@ mod tests {
             offset: Bytes(0),
             path: path.into(),
             called: None,
+            file: None,
             build_id: None,
             from: Time(5),
             to,

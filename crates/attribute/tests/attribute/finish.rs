@@ -49,7 +49,12 @@ fn recorded(
     }
     let folder = writer.into_folder();
     finish_tables(&folder, &mut |_| ()).unwrap();
-    finish(&folder.trace()?, &(&folder).into(), Bytes(4096))?;
+    finish(
+        &folder.trace()?,
+        &(&folder).into(),
+        Bytes(4096),
+        varve_attribute::KeptFiles::default(),
+    )?;
     folder.trace()?.rows()
 }
 

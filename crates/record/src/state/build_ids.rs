@@ -11,6 +11,8 @@ use varve_model::Pid;
 use varve_symbols::read_build_id;
 use varve_sys::{FileIdentity, MapEntry};
 
+use super::keeper::Keeper;
+
 /// How long a file system may take: that of a target's user may never answer. The recorder does nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -45,6 +47,8 @@ pub(crate) struct BuildIds {
     looked_at: HashMap<FileIdentity, Option<String>>,
     /// When the first of them was.
     since: Option<Instant>,
+    /// Those that are kept open.
+    pub(crate) keeper: Keeper,
 }
 
 impl BuildIds {
@@ -90,6 +94,9 @@ impl BuildIds {
             }
         };
         let (file, meta) = opened.ok()?;
+        if patient {
+            self.keeper.offer(pid, entry, &file);
+        }
         let known = self.known.entry(Edition::of(&meta));
         let read = || match patient {
             true => Some(read_build_id(file)?.to_string()),

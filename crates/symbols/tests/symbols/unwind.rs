@@ -43,6 +43,7 @@ fn mapping(line: &str, pid: Pid) -> Option<Mapping> {
         offset: Bytes(offset),
         path,
         called: None,
+        file: None,
         build_id: None,
         from: Time(0),
         to: None,

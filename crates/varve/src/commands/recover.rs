@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use varve_attribute::KeptFiles;
 use varve_trace::{State, Trace, TraceError, TraceFolder};
 
 use super::Failure;
@@ -39,7 +40,12 @@ pub(crate) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
         return nothing_to_do(arguments, &trace);
     }
     varve_record::recover_counts(&folder).map_err(super::record::failure)?;
-    super::record::put_in_order(&folder, folder.trace()?, State::Recovered)?;
+    super::record::put_in_order(
+        &folder,
+        folder.trace()?,
+        State::Recovered,
+        KeptFiles::default(),
+    )?;
     varve_ui::note(format!(
         "put {} in order; read it with `varve report {}`",
         path.display(),

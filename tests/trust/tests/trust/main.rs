@@ -11,6 +11,7 @@ mod folders;
 mod handler;
 mod hold;
 mod hostile;
+mod kept;
 mod kernel;
 mod killed;
 mod loaders;

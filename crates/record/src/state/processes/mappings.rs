@@ -7,7 +7,7 @@ use std::path::{Component, PathBuf};
 use std::time::Duration;
 
 use varve_model::{Address, Bytes, Pid, Time};
-use varve_symbols::Mapping;
+use varve_symbols::{KeptFiles, Mapping};
 use varve_sys::MapEntry;
 use varve_trace::tables::MappingRow;
 
@@ -222,6 +222,11 @@ impl Processes {
         Some(MapsVersion(process.row.born_ns, process.refreshes))
     }
 
+    /// The files of code that were kept open.
+    pub(crate) fn take_files(&mut self) -> KeptFiles {
+        self.build_ids.keeper.take()
+    }
+
     /// The mappings of a process as last seen.
     pub(crate) fn mappings(&self, pid: Pid) -> impl Iterator<Item = (&MapEntry, Time)> {
         let process = self.all.get(&pid);
@@ -241,6 +246,7 @@ impl Processes {
                 offset: Bytes(entry.offset),
                 path: entry.path.clone(),
                 called: None,
+                file: entry.identity(),
                 build_id: None,
                 // What was drained late is older than the look at the mappings.
                 from: Time(0),

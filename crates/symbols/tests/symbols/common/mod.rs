@@ -192,6 +192,7 @@ pub(crate) fn mappings(path: &Path, bias: u64) -> Vec<Mapping> {
                 offset: Bytes(offset & !4095),
                 path: text(path).to_owned(),
                 called: None,
+                file: None,
                 build_id: None,
                 from: Time(0),
                 to: None,

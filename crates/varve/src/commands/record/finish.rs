@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use varve_attribute::KeptFiles;
 use varve_record::Summary;
 use varve_report::quoted_path;
 use varve_trace::{Destination, Moved, State, Trace, TraceFolder};
@@ -47,9 +48,10 @@ fn write(summary: Summary, closing: Closing) {
         |sentence| varve_ui::note(sentence),
     );
     let mut manifest = summary.manifest;
+    let files = summary.files;
     let ordered = folder.trace().map_err(Failure::from).and_then(|mut trace| {
         trace.manifest = manifest.clone();
-        put_in_order(&folder, trace, State::Finished)
+        put_in_order(&folder, trace, State::Finished, files)
     });
     if ordered.is_err() {
         // Whoever puts it in order later knows that nothing is missing. Where not even that can be written it is as if killed.
@@ -104,6 +106,7 @@ pub(in crate::commands) fn put_in_order(
     folder: &TraceFolder,
     trace: Trace,
     state: State,
+    kept: KeptFiles,
 ) -> Result<Trace, Failure> {
     let progress = varve_ui::Progress::new("Writing the trace");
     let to = Destination::from(folder);
@@ -111,6 +114,7 @@ pub(in crate::commands) fn put_in_order(
         trace,
         &to,
         state,
+        kept,
         &mut |share| progress.set(share),
     )?)
 }
