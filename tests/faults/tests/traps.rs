@@ -23,6 +23,10 @@ struct Checked {
 
 impl Checked {
     fn start(options: &[&str]) -> Option<Checked> {
+        Checked::start_of(checker(), options)
+    }
+
+    fn start_of(program: &Path, options: &[&str]) -> Option<Checked> {
         let stage = Stage::new();
         if !can_trap(&stage) {
             return None;
@@ -36,7 +40,7 @@ impl Checked {
             "off",
         ];
         all.extend(options);
-        let words = [checker().to_owned(), stage.path("said"), stage.path("over")];
+        let words = [program.to_owned(), stage.path("said"), stage.path("over")];
         let running = stage.start(stage.record(&all, &words));
         let checked = Checked { stage, running };
         assert!(patiently(|| checked.said() == "begun\n"));
@@ -90,6 +94,49 @@ fn memory_is_kept_when_the_recorder_is_killed() {
         let Checked { stage, running } = checked;
         stage.require_clean(running.end().pid);
     }
+}
+
+/// Wherever it lies: a program may map memory at any address.
+#[test]
+fn memory_anywhere_is_kept_when_the_recorder_is_killed() {
+    let program = varve_faults::build("far", &["-O2"]);
+    // When that has begun, all of it is where it was moved to.
+    let Some(checked) = Checked::start_of(&program, &[]) else {
+        return;
+    };
+    checked.running.signal(Signal::KILL);
+    assert!(patiently(|| watchdogs(checked.running.pid()).is_empty()));
+    checked.end_checker();
+    assert!(patiently(|| checked.said() == "kept\n"));
+    let Checked { stage, running } = checked;
+    running.end();
+    drop(stage);
+}
+
+/// Those of which the processor has not given the kernel all of its list yet, too.
+#[test]
+fn pages_that_are_put_back_at_the_end_look_untouched() {
+    let stage = Stage::new();
+    if !can_trap(&stage) {
+        return;
+    }
+    let program = varve_faults::build("cooled", &["-O2"]);
+    let options = [
+        "--backend",
+        "fault",
+        // Long enough that hardly ever another boundary clears what is looked at.
+        "--interval",
+        "300ms",
+        "--samples",
+        "off",
+    ];
+    let ended = stage
+        .start(stage.record(&options, &[program, stage.path("said")]))
+        .end();
+    let ended = ended.require(0);
+    let said = fs::read_to_string(stage.path("said")).unwrap();
+    assert_eq!(said, "56 kB, 0 of them touched\n");
+    stage.require_clean(ended.pid);
 }
 
 #[test]
