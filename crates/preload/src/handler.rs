@@ -20,6 +20,7 @@
 //! wait of its own has a bound, or ends with the memory itself.
 
 mod backlog;
+mod drain;
 mod ending;
 mod exempt;
 mod filter;

@@ -41,6 +41,8 @@ const CALLS: [libc::c_long; 15] = [
     libc::SYS_exit_group,
     libc::SYS_getpid,
 ];
+/// Calls of a thread for itself.
+const OF_THREADS: [libc::c_long; 2] = [libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity];
 /// Requests to userfaultfds and to the page table.
 const REQUESTS: [usize; 10] = [
     UFFDIO_MOVE,
@@ -59,6 +61,8 @@ const ADVICE: [usize; 3] = [
     libc::MADV_DONTFORK as usize,
     libc::MADV_COLD as usize,
 ];
+/// Of calls that act on a thread: the caller.
+const OWN: [usize; 1] = [0];
 const PROTECTION: [usize; 1] = [(libc::PROT_READ | libc::PROT_WRITE) as usize];
 const PLACED: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 const FLAGS: [usize; 2] = [
@@ -136,6 +140,14 @@ const fn write() -> Program {
     p.step(LOAD, argument(2), 0, 0);
     p.permit(&ADVICE);
     p.refuse();
+    let mut i = 0;
+    while i < OF_THREADS.len() {
+        p.only_for(OF_THREADS[i], checked(OWN.len()));
+        p.step(LOAD, argument(0), 0, 0);
+        p.permit(&OWN);
+        p.refuse();
+        i += 1;
+    }
     p.only_for(libc::SYS_mmap, 3 + checked(FLAGS.len()));
     p.step(LOAD, argument(2), 0, 0);
     p.step(EQUAL, PROTECTION[0] as u32, 1, 0);

@@ -2,6 +2,7 @@
 
 use varve_preload_abi::{Protect, Protected, is_chosen};
 
+use super::drain::drain;
 use super::maps;
 use super::mover::{PAGE, Refusal, Watch};
 use super::place::{MIDDLE, TOP, home_of, range_of, shadow_of};
@@ -210,6 +211,9 @@ impl Handler {
     /// the handler ends is lost. What was [`resolved`](Handler::resolved) until then.
     pub(super) fn release(mut self) -> (u64, u64) {
         self.resolve_batch();
+        if self.cools {
+            drain(self.stack);
+        }
         let mut patience = Patience::new(Patience::LONG);
         // Twice at least, as memory may move from where it is yet to be looked for to where it was.
         self.put_back();
@@ -286,7 +290,7 @@ pub(super) fn discard(range: Range) {
     advise(range, libc::MADV_DONTNEED);
 }
 
-fn advise(range: Range, advice: i32) {
+pub(super) fn advise(range: Range, advice: i32) {
     if range.is_empty() {
         return;
     }
