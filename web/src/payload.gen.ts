@@ -219,11 +219,11 @@ samples: number,
  */
 allocated: Estimate, 
 /**
- * When most lived, from the beginning of the recording.
+ * When most lived by the exact counts, from the beginning of the recording; of several processes to within a look at their counts.
  */
 peak_ns: Duration, 
 /**
- * What lived then.
+ * What of the sample lived then.
  */
 at_peak: Estimate, 
 /**
@@ -1431,6 +1431,10 @@ mostly_kept: number | null,
  * How long that was.
  */
 mostly_kept_ns: Duration | null, 
+/**
+ * Blocks that were handed out where one lived, which nobody saw freed. Such a block counts as living until then.
+ */
+unseen_frees: number, 
 /**
  * Why it is not known what is resident of the allocator's memory; null where it is.
  */

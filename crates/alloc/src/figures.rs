@@ -227,6 +227,8 @@ pub struct Memory {
     pub mostly_kept: Option<f64>,
     /// How long that was.
     pub mostly_kept_ns: Option<Duration>,
+    /// Blocks that were handed out where one lived, which nobody saw freed. Such a block counts as living until then.
+    pub unseen_frees: u64,
     /// Why it is not known what is resident of the allocator's memory; null where it is.
     pub unknown: Option<String>,
     /// Memory that counting took in the process.
@@ -357,7 +359,11 @@ pub(crate) fn figures(
         allocator: allocator_name(&file).to_owned(),
         allocator_file: file,
         time_every: note.every,
-        notes: note.notes,
+        notes: note
+            .notes
+            .into_iter()
+            .chain(memory::unseen(tables))
+            .collect(),
         lost: manifest.losses.get("operations").copied().unwrap_or(0),
         probe_ns: note.probes.map(|probes| probes.operation_ns),
         attached: note.probes.is_some_and(|probes| probes.attached),

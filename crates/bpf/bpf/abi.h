@@ -234,6 +234,7 @@ struct probed_process {
 	u64 peak_ns;
 	u64 uncounted;
 	u64 unknown_frees;
+	u64 unseen_frees; /* blocks that were handed out where one lived */
 	u64 operations;
 	u32 threads; /* that have called it */
 	u32 parent;

@@ -213,6 +213,7 @@ int operation_process_fork(struct bpf_raw_tracepoint_args *ctx)
 	fresh.peak_ns = fresh.born;
 	fresh.uncounted = 0;
 	fresh.unknown_frees = 0;
+	fresh.unseen_frees = 0;
 	fresh.operations = 0;
 	fresh.threads = 0;
 	if (bpf_map_update_elem(&probed, &pid, &fresh, BPF_ANY))
@@ -284,7 +285,13 @@ static __always_inline void note_block(struct probed_process *p, u32 pid, u64 at
 {
 	struct probed_block_key key = { .address = at, .image = p->image, .pid = pid };
 	struct probed_block block = { .requested = requested, .usable = usable, .born = bpf_ktime_get_ns() };
+	struct probed_block *before = bpf_map_lookup_elem(&probed_blocks, &key);
 
+	/* Nobody saw it freed */
+	if (before) {
+		__sync_fetch_and_add(&p->unseen_frees, 1);
+		add_live(p, -before->requested, -before->usable, -1);
+	}
 	if (bpf_map_update_elem(&probed_blocks, &key, &block, BPF_ANY)) {
 		drop(DROP_OPERATION, 1);
 		return;

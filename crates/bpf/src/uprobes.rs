@@ -210,6 +210,8 @@ pub struct ProbedProcess {
     pub uncounted: u64,
     /// Frees of what nobody saw allocated
     pub unknown_frees: u64,
+    /// Blocks that were handed out where one lived, which nobody saw freed
+    pub unseen_frees: u64,
     /// Operations
     pub operations: u64,
 }
@@ -266,6 +268,7 @@ fn process(pid: Pid, of: &RawProcess) -> ProbedProcess {
         peak: Time(of.peak_ns),
         uncounted: of.uncounted,
         unknown_frees: of.unknown_frees,
+        unseen_frees: of.unseen_frees,
         operations: of.operations,
     }
 }

@@ -74,6 +74,8 @@ pub mod header {
     pub const UNCOUNTED: usize = 48;
     /// Blocks of memory that were freed and that nobody saw allocated.
     pub const UNKNOWN_FREES: usize = 56;
+    /// Blocks that were handed out where one lived: that nobody saw freed.
+    pub const UNSEEN_FREES: usize = 64;
     /// Pieces of the shadow of the heap: where each is and the first address that it says something of, up to [`SHADOWS`].
     pub const SHADOW: usize = 1024;
     /// Pieces of that.

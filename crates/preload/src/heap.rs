@@ -102,7 +102,8 @@ fn allocate_counted(
     let had_inner = ongoing.had_inner();
     match real::is_early(object) {
         true => ongoing.abandon(),
-        false => ongoing.allocated(object, bytes, None),
+        // Whoever freed it did so by another way.
+        false => _ = ongoing.allocated(object, bytes, None) && dying(object as u64),
     }
     match had_inner {
         true => object,
@@ -306,7 +307,7 @@ unsafe fn again(
         match real::is_early(object) {
             true => ongoing.abandon(),
             false => {
-                ongoing.allocated(object, bytes, taken);
+                let _ = ongoing.allocated(object, bytes, taken) && dying(object as u64);
                 sampling::allocated(object, bytes);
             }
         }

@@ -117,9 +117,14 @@ impl Ongoing {
         self.thread.inner.get()
     }
 
-    /// Ends an allocation, or a change of size from what `before` says.
+    /// Ends an allocation, or a change of size from what `before` says. Tells whether a block lived there that nobody saw freed.
     #[inline(always)]
-    pub(crate) fn allocated(&self, object: Pointer, requested: usize, before: Option<Freed>) {
+    pub(crate) fn allocated(
+        &self,
+        object: Pointer,
+        requested: usize,
+        before: Option<Freed>,
+    ) -> bool {
         let (took, running) = self.stop();
         if object.is_null() {
             self.block.failed(running);
@@ -133,7 +138,7 @@ impl Ongoing {
                 }
             }
             self.done();
-            return;
+            return false;
         }
         let usable = usable(object, requested);
         let begun = shadow::set(object as u64, usable, requested, self.thread.number.get());
@@ -157,8 +162,15 @@ impl Ongoing {
             let less = before.negative();
             live = [live[0] + less[0], live[1] + less[1], live[2] + less[2]];
         }
+        if let Some(unseen) = begun.unseen {
+            attach::count_unseen();
+            live[0] -= unseen.requested as i64;
+            live[1] -= unseen.usable as i64;
+            live[2] -= unseen.blocks as i64;
+        }
         self.block.add_live(live);
         self.done();
+        begun.unseen.is_some()
     }
 
     /// Ends a free.

@@ -59,9 +59,9 @@ pub struct Blocks {
     pub samples: u64,
     /// All that was allocated.
     pub allocated: Estimate,
-    /// When most lived, from the beginning of the recording.
+    /// When most lived by the exact counts, from the beginning of the recording; of several processes to within a look at their counts.
     pub peak_ns: Duration,
-    /// What lived then.
+    /// What of the sample lived then.
     pub at_peak: Estimate,
     /// What was never freed: what lived when its process or the recording ended.
     pub never_freed: Estimate,
@@ -111,7 +111,8 @@ pub(super) fn blocks(
         0 => None,
         _ => Some(touches(trace, blocks)?),
     };
-    let peak = peak(blocks, span);
+    // The most of an estimate would be too much: it is where chance adds to it.
+    let peak = super::memory::peak(tables).unwrap_or_else(|| peak(blocks, span));
     let lives_at_peak = |b: &Block| span.lives(b, peak);
     let mut groups: BTreeMap<Vec<String>, Vec<(usize, &Block)>> = BTreeMap::new();
     let mut stacks: HashMap<Option<SiteId>, Vec<String>> = HashMap::new();
@@ -169,14 +170,14 @@ pub(super) fn blocks(
         sample_bytes: *mean,
         samples: blocks.len() as u64,
         allocated: sum(&|_| true),
-        peak_ns: peak - span.began,
+        peak_ns: Duration(peak.0.saturating_sub(span.began.0)),
         at_peak: sum(&lives_at_peak),
         never_freed: sum(&|b| b.freed.is_none()),
         sites,
     })
 }
 
-/// When most bytes lived.
+/// When most bytes lived, as far as the sample shows.
 fn peak(blocks: &[Block], span: &Span<'_>) -> Time {
     let mut changes: Vec<(Time, f64)> = Vec::new();
     for block in blocks {

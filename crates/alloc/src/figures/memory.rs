@@ -46,6 +46,47 @@ pub(super) fn allocator_file(tables: &Tables, of: Option<Pid>) -> String {
         .unwrap_or_default()
 }
 
+/// What is to be said where frees went unseen.
+pub(super) fn unseen(tables: &Tables) -> Option<String> {
+    let mut last: HashMap<Pid, u64> = HashMap::new();
+    for row in &tables.memory {
+        let of = last.entry(row.pid).or_default();
+        *of = row.unseen_frees.max(*of);
+    }
+    let blocks: u64 = last.into_values().sum();
+    (blocks > 0).then(|| format!(
+        "{} came where one lived that was not seen freed: the program frees by a way of its own, such as a library that binds to the allocator's functions itself (RTLD_DEEPBIND). A block of which the end was not seen counts as living until its address comes again: what lives, and the peak, are at most what is said here.",
+        varve_analyse::format::counted(blocks, "block")
+    ))
+}
+
+/// When most that was asked for lived in all processes together; none where nothing was counted. Of one process its own peak, of several the look at
+/// which their sum was the largest.
+pub(super) fn peak(tables: &Tables) -> Option<Time> {
+    let first = tables.memory.first()?.pid;
+    if tables.memory.iter().all(|row| row.pid == first) {
+        let most = tables
+            .memory
+            .iter()
+            .max_by_key(|row| row.peak_requested_bytes);
+        return most.map(|row| row.peak_ns);
+    }
+    let rows = tables.memory.iter();
+    let rows = rows.map(|row| (row.time_ns, row.pid, row.requested_bytes.0));
+    let ends = tables.ends.iter().map(|(pid, end)| (*end, *pid, 0));
+    let mut changes: Vec<(Time, Pid, u64)> = rows.chain(ends).collect();
+    changes.sort_by_key(|(time, ..)| *time);
+    let mut live: HashMap<Pid, u64> = HashMap::new();
+    let (mut sum, mut most, mut when) = (0, 0, None);
+    for (time, pid, now) in changes {
+        sum = sum + now - live.insert(pid, now).unwrap_or(0);
+        if sum > most {
+            (most, when) = (sum, Some(time));
+        }
+    }
+    when
+}
+
 /// One look at the resident pages of what the allocator has mapped.
 struct Look {
     resident: u64,
@@ -187,6 +228,7 @@ pub(super) fn memory(
             .flatten(),
         mostly_kept: (lasted > 0 && knows_kept).then(|| share(mostly, lasted)),
         mostly_kept_ns: (lasted > 0 && knows_kept).then_some(Duration(mostly)),
+        unseen_frees: last.unseen_frees,
         unknown,
         own_bytes: rows
             .iter()

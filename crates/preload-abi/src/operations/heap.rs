@@ -117,6 +117,17 @@ pub const fn is_live(byte: u8) -> bool {
     }
 }
 
+/// Whether a block of more than 8 bytes that lives begins there, and whether it has no further bytes.
+#[inline]
+#[must_use]
+pub const fn begins(byte: u8) -> Option<bool> {
+    match byte {
+        FIRST_ALONE..FIRST => Some(true),
+        FIRST..=LARGE => Some(false),
+        _ => None,
+    }
+}
+
 /// The byte of a first granule; none where what was asked for needs further bytes.
 #[inline]
 #[must_use]
@@ -243,6 +254,7 @@ mod tests {
                 if let Some(byte) = of_excess(excess, is_alone) {
                     assert!(seen.insert(byte), "{excess}");
                     assert_eq!(excess_of(byte), Some(excess));
+                    assert_eq!(begins(byte), Some(is_alone));
                     assert!(is_live(byte));
                 }
             }
@@ -253,10 +265,17 @@ mod tests {
                 assert!(seen.insert(byte), "{low} {high}");
                 assert_eq!(halves::split(byte), [low, high]);
                 assert_eq!(excess_of(byte), None);
+                assert_eq!(begins(byte), None);
                 let lives = (1..=9).contains(&low) || (1..=9).contains(&high);
                 assert_eq!(is_live(byte), lives);
             }
         }
+        assert_eq!(begins(LARGE), Some(false));
+        assert!(
+            [NEVER, TAIL, FREED, FREED_ELSEWHERE]
+                .iter()
+                .all(|byte| begins(*byte).is_none())
+        );
         assert!(!is_live(NEVER) && !is_live(FREED) && !is_live(FREED_ELSEWHERE));
     }
 

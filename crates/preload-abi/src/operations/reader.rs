@@ -77,6 +77,8 @@ pub struct Totals {
     pub uncounted: u64,
     /// Frees of what nobody saw allocated.
     pub unknown_frees: u64,
+    /// Blocks that were handed out where one lived, which nobody saw freed. That one is no part of the sums any more.
+    pub unseen_frees: u64,
 }
 
 /// Reads the tables of one process.
@@ -160,6 +162,7 @@ impl OperationsReader {
             peak_ns: self.read(header::PEAK_NS),
             uncounted: self.read(header::UNCOUNTED),
             unknown_frees: self.read(header::UNKNOWN_FREES),
+            unseen_frees: self.read(header::UNSEEN_FREES),
         }
     }
 

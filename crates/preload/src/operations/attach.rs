@@ -194,6 +194,15 @@ pub(super) fn count_uncounted() {
     }
 }
 
+/// Counts a block that was handed out where one lived.
+#[cold]
+pub(super) fn count_unseen() {
+    if let Some(shared) = shared() {
+        let word = shared.word(header::UNSEEN_FREES);
+        word.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Counts a free of what nobody saw allocated.
 #[cold]
 pub(super) fn count_unknown() {

@@ -112,6 +112,17 @@ pub(super) struct Begun {
     pub(super) shares: bool,
     /// What was there had been freed by another thread than allocated it.
     pub(super) passed: bool,
+    /// What lived there, which nobody saw freed.
+    pub(super) unseen: Option<Unseen>,
+}
+
+/// A block of which nobody saw the end. The sizes are right to within a granule where the block after it is of another size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unseen {
+    pub(super) requested: usize,
+    pub(super) usable: usize,
+    /// Two of 8 bytes may have shared a granule.
+    pub(super) blocks: usize,
 }
 
 /// Notes a block that a thread of this number has allocated.
@@ -124,10 +135,24 @@ pub(super) fn set(address: u64, usable: usize, requested: usize, thread: u8) -> 
     let byte = &piece.granules[at];
     let mut begun = Begun::default();
     if usable <= 8 {
+        let before = byte.load(Ordering::Relaxed);
+        if heap::begins(before).is_some() {
+            begun.unseen = Some(piece.forget(address, before, usable));
+        }
         let was = set_half(byte, half(address), halves::of(requested));
         begun.fresh = was == halves::NONE;
+        if let Some(requested) = halves::requested(was) {
+            begun.unseen = Some(Unseen {
+                requested,
+                usable: 8,
+                blocks: 1,
+            });
+        }
     } else {
         let before = byte.load(Ordering::Relaxed);
+        if heap::begins(before).is_some() || halves::live(before) > 0 {
+            begun.unseen = Some(piece.forget(address, before, usable));
+        }
         let excess = usable - requested.min(usable);
         let fields = Fields::of(address, usable, excess > MAX_EXCESS);
         let first = heap::of_excess(excess, fields.is_alone());
@@ -176,6 +201,55 @@ pub(super) fn take(address: u64, usable: usize, thread: u8) -> Option<usize> {
 }
 
 impl Piece {
+    /// Forgets the block that lives where one of so many usable bytes begins now.
+    #[cold]
+    #[inline(never)]
+    fn forget(&self, address: u64, noted: u8, next_usable: usize) -> Unseen {
+        let at = index(address);
+        let Some(is_alone) = heap::begins(noted) else {
+            let sizes = halves::split(noted).map(halves::requested);
+            let blocks = sizes.iter().flatten().count();
+            return Unseen {
+                requested: sizes.iter().flatten().sum(),
+                usable: blocks * 8,
+                blocks,
+            };
+        };
+        let next = Fields::of(address, next_usable, false);
+        let is_of_one_size = match is_alone {
+            true => next.is_alone(),
+            false => self.granules_at(at) == next.granules,
+        };
+        let usable = match (is_of_one_size, is_alone) {
+            (true, _) => next_usable,
+            (false, true) => GRANULE as usize,
+            (false, false) => self.granules_at(at) * GRANULE as usize,
+        };
+        let fields = Fields::of(address, usable, noted == LARGE);
+        let cleared = match is_alone {
+            true => 0,
+            false => self.clear_fields(at, fields),
+        };
+        let requested = match heap::excess_of(noted) {
+            Some(excess) => usable.saturating_sub(excess),
+            None => cleared,
+        };
+        Unseen {
+            requested,
+            usable,
+            blocks: 1,
+        }
+    }
+
+    /// The granules that the further bytes of a block say it has.
+    fn granules_at(&self, at: usize) -> usize {
+        let mut bytes = [0; 1 + heap::MAX_FIELDS];
+        for (byte, granule) in bytes.iter_mut().zip(&self.granules[at..]) {
+            *byte = granule.load(Ordering::Relaxed);
+        }
+        heap::granules_at(&bytes, 1).unwrap_or(1) as usize
+    }
+
     /// Writes the bytes behind a block's first.
     #[inline(always)]
     fn write_fields(&self, at: usize, fields: Fields, requested: usize) {

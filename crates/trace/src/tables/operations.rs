@@ -119,6 +119,8 @@ table! {
         uncounted: u64,
         /// Frees up to then of blocks that nobody saw allocated.
         unknown_frees: u64,
+        /// Blocks up to then that were handed out where one lived: nobody saw that one freed. It is no part of the other figures from then on.
+        unseen_frees: u64,
     }
 }
 

@@ -37,6 +37,7 @@ fn every_entry_point_is_counted_and_nothing_changes() {
     }
     assert_eq!(recorded.judgement["operations"]["realloc"]["failed"], 1);
     assert_eq!(recorded.judgement["trace"]["lost"], 0);
+    assert_eq!(recorded.memory("unseen_frees"), 0);
 }
 
 #[test]
@@ -61,7 +62,75 @@ fn threads_that_allocate_at_once_are_counted_exactly() {
         let threads = if mode[0] == "threads" { 10_000 } else { 8 };
         assert!(own < 25 * threads, "{mode:?}: {found} of {freed}");
         assert_eq!(recorded.judgement["trace"]["lost"], 0, "{mode:?}");
+        assert_eq!(recorded.memory("unseen_frees"), 0, "{mode:?}");
     }
+}
+
+/// Frees by its library, which is loaded as its second word says; says how often it got the block that it had freed last.
+const TAKER: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef LIBRARY
+void take(void *block) { free(block); }
+#else
+int main(int count, char **words) {
+    void *library = dlopen(words[1], RTLD_NOW | (!strcmp(words[2], "deep") ? RTLD_DEEPBIND : 0));
+    void (*take)(void *) = library ? (void (*)(void *))dlsym(library, "take") : 0;
+    static const size_t sizes[] = {3, 8, 24, 100, 1000, 60000, 5 << 20};
+    char *last = 0;
+    long again = 0;
+    if (!take) return 1;
+    for (int i = 0; i < 7; i++) {
+        for (int round = 0; round < 1000; round++) {
+            char *block = malloc(sizes[i]);
+            again += block == last;
+            last = memset(block, 1, sizes[i]);
+            take(block);
+        }
+    }
+    printf("%ld\n", again);
+    return 0;
+}
+#endif
+"#;
+
+#[test]
+fn frees_that_nobody_sees_are_found_where_their_blocks_come_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("taker.c"), TAKER).unwrap();
+    for (name, options) in [
+        ("taker", &["-ldl"][..]),
+        ("taker.so", &["-shared", "-fPIC", "-DLIBRARY"]),
+    ] {
+        let mut compiler = Command::new("gcc");
+        compiler
+            .arg("-O1")
+            .arg(path("taker.c"))
+            .arg("-o")
+            .arg(path(name));
+        assert!(compiler.args(options).status().unwrap().success());
+    }
+    let (program, library) = (path("taker"), path("taker.so"));
+    let recorded = |how| {
+        let command = [program.to_str().unwrap(), library.to_str().unwrap(), how];
+        let recorded = record(&[], &command);
+        let again: u64 = recorded.said().trim().parse().unwrap();
+        assert!(again >= 6000, "{again}");
+        (again, recorded)
+    };
+    let (again, deep) = recorded("deep");
+    // Those that the C library allocates for itself come there, too.
+    let unseen = deep.memory("unseen_frees");
+    assert!((again..again + 8).contains(&unseen), "{unseen} of {again}");
+    // What came at no block's address again lives on, as far as is known.
+    let at_most = (1 << 20) + (7001 - again) * (5 << 20);
+    assert!(deep.memory("peak_requested_bytes") < at_most, "{again}");
+    let (_, plain) = recorded("plain");
+    assert_eq!(plain.memory("unseen_frees"), 0);
 }
 
 /// Each allocator that is known takes the place of the program's own: the program ends as without it, and each call is counted.

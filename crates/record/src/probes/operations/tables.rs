@@ -311,6 +311,7 @@ impl Tables {
             mut peak_ns,
             uncounted,
             unknown_frees,
+            unseen_frees,
         } = self.reader.totals();
         let (live, live_usable) = (requested, usable);
         for block in self.reader.blocks() {
@@ -344,6 +345,7 @@ impl Tables {
             own_bytes: Bytes(self.library_bytes + self.reader.taken_bytes()),
             uncounted,
             unknown_frees,
+            unseen_frees,
         };
         add_changed(&mut self.last, row, rows);
     }

@@ -237,6 +237,7 @@ records! {
     HeapMemoryRow {
         time_ns, pid, allocator, requested_bytes, usable_bytes, blocks, peak_requested_bytes, peak_usable_bytes, peak_ns,
         resident_bytes, mapped_bytes, heap_resident_bytes, kept_bytes, own_bytes, uncounted, unknown_frees,
+        unseen_frees,
     }
     SampledBlockRow { time_ns, pid, tid, freed, address, bytes, site }
     HeapPagesRow { time_ns, pid, eighths, pages, live_bytes, lines, shared_pages }

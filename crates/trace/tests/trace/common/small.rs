@@ -351,6 +351,7 @@ fn heap_memory() -> Vec<HeapMemoryRow> {
         own_bytes: Bytes(8 << 20),
         uncounted: 0,
         unknown_frees: 1,
+        unseen_frees: 2,
     };
     vec![row(None), row(Some(Bytes(135_168)))]
 }

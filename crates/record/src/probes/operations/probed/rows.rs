@@ -276,6 +276,7 @@ impl Reader {
             own_bytes: Bytes(0),
             uncounted: process.uncounted,
             unknown_frees: process.unknown_frees,
+            unseen_frees: process.unseen_frees,
         };
         add_changed(&mut known.last, row, rows);
     }
