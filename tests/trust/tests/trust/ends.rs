@@ -29,8 +29,8 @@ fn moved_pages(pid: u32) -> u64 {
         if let Some((start, _)) = line.split_once('-')
             && let Ok(start) = u64::from_str_radix(start, 16)
         {
-            // Where handlers put pages of the upper half: below the program and its heap.
-            is_shadow = (0x5700_0000_0000..0x6000_0000_0000).contains(&start);
+            // Where handlers put what lies at 0x7700_0000_0000 and above, as memory does for which no address is asked.
+            is_shadow = (0x3700_0000_0000..0x4000_0000_0000).contains(&start);
         } else if let Some(rest) = line.strip_prefix("Rss:")
             && is_shadow
         {
