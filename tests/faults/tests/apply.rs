@@ -144,11 +144,14 @@ impl Running {
         all
     }
 
-    /// Has the program end by itself; the report.
+    /// Has the program end by itself, after which the machine is as it was; the report.
     fn end(mut self) -> String {
         drop(self.apply.stdin.take());
         let status = self.apply.wait().unwrap();
         assert!(status.success(), "{status}");
+        let others: Vec<String> = zram_devices().into_iter().map(|(name, _)| name).collect();
+        let left = || leftovers(self.apply.id(), &others);
+        assert!(patiently(|| left().is_empty()), "{:?}", left());
         fs::read_to_string(&self.report).unwrap()
     }
 }

@@ -137,6 +137,30 @@ fn a_cold_tail_needs_time() {
     assert!(!has(&cold(100), FindingId::ColdTail), "5 s are too few");
 }
 
+/// Nobody can give back what is not there any more, whatever came in its place.
+#[test]
+fn what_has_ended_has_no_cold_tail() {
+    let half = Time(150 * STEP);
+    for is_replaced in [false, true] {
+        let mut made = busy(300);
+        made.objects[1].died_ns = Some(half);
+        if is_replaced {
+            let mut next = object(3, 20_000, 1024);
+            next.born_ns = half;
+            made.objects.push(next);
+        } else {
+            made.touches
+                .retain(|t| t.page.0 != 20_000 || t.interval.0 < 150);
+        }
+        let found = made.analyse();
+        assert!(!has(&found, FindingId::ColdTail));
+        assert_eq!(found.tail.or_zero().cold_pages.0, 0);
+        let ended = found.objects.iter().find(|o| o.name == "o2").unwrap();
+        let touched = ended.usage.touched.get().unwrap();
+        assert_eq!((touched.touched_pages.0, touched.cold_pages.0), (1024, 0));
+    }
+}
+
 #[test]
 fn one_thread_first_needs_another_thread() {
     let mut made = busy(300);

@@ -146,6 +146,29 @@ fn more_than_noise_is_said_of_enough_runs_alone() {
     assert!(found.noise.known && found.noise.statement.contains("too few"));
 }
 
+/// One of many figures differs by chance as much as this one does.
+#[test]
+fn among_many_figures_it_takes_more_to_be_more_than_noise() {
+    let run = |plate: u32, field: u32, grid: u32| {
+        let site = |name, line, touched| Site::new(name, "setup", line).touching(touched);
+        let sites = vec![
+            site("plate", 12, plate),
+            site("field", 14, field),
+            site("grid", 16, grid),
+        ];
+        Made::new(sites).run()
+    };
+    let a = [(30, 20, 5), (31, 21, 6), (32, 22, 7), (31, 23, 8)];
+    let b = [(50, 24, 7), (51, 20, 9), (50, 22, 5), (52, 21, 6)];
+    let side = |of: [(u32, u32, u32); 4]| of.map(|(plate, field, grid)| run(plate, field, grid));
+    let found = diff(&side(a), &side(b));
+    let plate = found.objects.iter().find(|r| r.name().starts_with("plate"));
+    let touched = plate.unwrap().figure(Measure::Touched).unwrap();
+    assert!((touched.p.unwrap() - 2.0 / 70.0).abs() < 1e-9);
+    assert!(touched.q.unwrap() > 0.05, "{touched:?}");
+    assert_eq!(touched.verdict, Verdict::Apart);
+}
+
 #[test]
 fn findings_come_and_go() {
     let idle = Site {

@@ -142,10 +142,14 @@ fn damage_is_told_with_its_place() {
         ),
         Place::Line(3)
     );
-    assert_eq!(
-        place(&with("small.lackey.txt", " L zz,8\n"), None),
-        Place::Line(10)
-    );
+    // No access has no bytes, or more than a page of them.
+    for line in [" L zz,8\n", " L 1000,0\n", " S 1000,4097\n"] {
+        assert_eq!(
+            place(&with("small.lackey.txt", line), None),
+            Place::Line(10),
+            "{line}"
+        );
+    }
     assert_eq!(
         place(
             &with("trace.moca.csv", "0x1, 0x1, 1, 1, 1, 30, 20, 0\n"),

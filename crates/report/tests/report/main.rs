@@ -8,6 +8,7 @@
 
 mod alloc_page;
 mod exact_page;
+mod export;
 mod head;
 mod html;
 mod lanes;

@@ -23,13 +23,16 @@ use varve_trace::{
 /// and an allocator may reserve more than it uses.
 const ADDRESS_SPACE: u64 = 3 << 20;
 
-/// Runs a test in a process of its own that gets no more memory than it may need, and no more time:
-/// what cannot be allocated aborts, and a test that was aborted or hangs has failed.
+/// Runs a test of this module in a process of its own that gets no more memory than it may need, and no more time:
+/// what cannot be allocated aborts, and a test that was aborted, hangs or was not found by its name has failed.
 fn bounded(test: &str, body: impl FnOnce()) {
     const INSIDE: &str = "VARVE_TEST_BOUNDED";
+    const DONE: i32 = 71;
     if std::env::var_os(INSIDE).is_some() {
-        return body();
+        body();
+        std::process::exit(DONE);
     }
+    let test = &format!("hostile::{test}");
     let mut child = Command::new("sh")
         .args(["-c", "ulimit -v $0 && exec \"$1\" --exact \"$2\""])
         .arg(ADDRESS_SPACE.to_string())
@@ -41,10 +44,10 @@ fn bounded(test: &str, body: impl FnOnce()) {
     let began = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
-            assert!(status.success(), "{test}: {status}");
+            assert_eq!(status.code(), Some(DONE), "{test}: {status}");
             return;
         }
-        if began.elapsed() > Duration::from_secs(120) {
+        if began.elapsed() > Duration::from_secs(600) {
             child.kill().unwrap();
             panic!("{test} hangs");
         }
@@ -138,7 +141,7 @@ fn mutations_of_every_table() {
             let path = dir.path().join(&name);
             let whole = fs::read(&path).unwrap();
             let (mut refusals, mut panics) = (0, 0);
-            for _ in 0..400 {
+            for _ in 0..100 {
                 let mut bytes = whole.clone();
                 for _ in 0..1 + source.below(3) {
                     if bytes.len() > 1 {
@@ -157,10 +160,7 @@ fn mutations_of_every_table() {
         }
         let found = each_table!(mutations());
         for (refusals, _) in found {
-            assert!(
-                refusals > 130,
-                "the mutations hardly do anything: {found:?}"
-            );
+            assert!(refusals > 30, "the mutations hardly do anything: {found:?}");
         }
         println!("refused, of which by a panic that was caught: {found:?}");
     });

@@ -133,6 +133,22 @@ fn frees_that_nobody_sees_are_found_where_their_blocks_come_again() {
     assert_eq!(plain.memory("unseen_frees"), 0);
 }
 
+/// A class has 16 bytes up to 1 KiB, and there are four to each power of two above: `malloc` of the C library rounds up to 16 and has 8 more.
+#[test]
+fn blocks_are_in_the_class_of_their_size() {
+    let program = workload("alloc_work");
+    let program = program.to_str().unwrap();
+    for (size, class) in [(100, 112), (1000, 1008), (1300, 1536), (5000, 5120)] {
+        let words = [2000 * size, size].map(|word: u64| word.to_string());
+        let recorded = record(&[], &[program, "grow", &words[0], &words[1]]);
+        let classes = recorded.judgement["classes"].as_array().unwrap();
+        let found = classes.iter().find(|c| c["bytes"] == class);
+        let count = found.map_or(0, |c| c["count"].as_u64().unwrap());
+        // The list of the blocks is of another class, and few blocks of the C library's are of this one.
+        assert!((2000..2050).contains(&count), "{size}: {classes:#?}");
+    }
+}
+
 /// Each allocator that is known takes the place of the program's own: the program ends as without it, and each call is counted.
 #[test]
 fn programs_run_with_every_allocator() {

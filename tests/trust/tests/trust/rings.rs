@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 use varve_faults::{Running, Stage, patiently, socket_folder};
+use varve_model::{Loss, ObjectKind};
 use varve_trace::Trace;
 use varve_trace::tables::{ObjectRow, ProcessRow};
-use varve_trust::{STRANGER, as_user, build, program};
+use varve_trust::{STRANGER, as_user, build, program, see_an_interval};
 
 /// The folder of the socket of a recorder that has begun.
 fn run_folder(recorder: &Running) -> PathBuf {
@@ -225,5 +226,68 @@ fn a_program_that_loads_slowly_is_waited_for() {
         ),
         (1, 0, 0),
         "{objects:#?}"
+    );
+}
+
+/// What `malloc` gave out, as the preload library told of it.
+fn given_out(trace: &Trace) -> Vec<ObjectRow> {
+    let objects: Vec<ObjectRow> = trace.rows().unwrap();
+    let is_heap = |o: &ObjectRow| o.kind == ObjectKind::Heap && o.site.is_some();
+    objects.into_iter().filter(is_heap).collect()
+}
+
+/// Those of a size.
+fn of_bytes(objects: &[ObjectRow], bytes: u64) -> Vec<&ObjectRow> {
+    objects.iter().filter(|o| o.bytes.0 == bytes).collect()
+}
+
+/// The program knows its blocks by their sizes. Each is there once, in the order of their making, and ended where it was freed.
+#[test]
+fn every_block_has_its_beginning_and_its_end() {
+    const BLOCKS: u64 = 1000;
+    let stage = Stage::new();
+    let command = [program("blocks"), BLOCKS.to_string().into()];
+    let recorded = stage.run(stage.record(&["--interval", "50ms"], &command));
+    recorded.require(0);
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let objects = given_out(&trace);
+    let last = of_bytes(&objects, 3 << 20)[0].born_ns;
+    let mut before = trace.manifest.clock.start_ns;
+    for i in 0..BLOCKS {
+        let found = of_bytes(&objects, 10_008 + 16 * i);
+        let [block] = found[..] else {
+            panic!("block {i}: {found:?}");
+        };
+        assert!(before <= block.born_ns, "block {i}: {block:?}");
+        before = block.born_ns;
+        let is_freed = block.died_ns.is_some_and(|died| died <= last);
+        assert_eq!(is_freed, i % 2 == 1, "block {i}: {block:?}, {last:?}");
+    }
+    assert!(before <= last);
+}
+
+/// While the recorder stands nobody empties the ring. The trace says how much is missing.
+#[test]
+fn blocks_for_which_the_ring_has_no_room_are_counted() {
+    const BLOCKS: u64 = 200_000;
+    let stage = Stage::new();
+    let words = [&BLOCKS.to_string(), "go", "done"].map(PathBuf::from);
+    let command = [&[program("blocks")], &words[..]].concat();
+    let mut recorder = stage.start(stage.record(&["--interval", "20ms"], &command));
+    assert!(see_an_interval(&stage.path("trace.varve")));
+    assert!(recorder.stop());
+    fs::write(stage.path("go"), "").unwrap();
+    let is_done = patiently(|| stage.path("done").exists());
+    recorder.signal(Signal::CONT);
+    assert!(is_done);
+    recorder.end().require(0);
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let found = of_bytes(&given_out(&trace), 10_008).len() as u64;
+    let losses = &trace.manifest.losses;
+    let lost = losses.get(Loss::PreloadRecords.as_str()).copied();
+    assert!(found < BLOCKS, "{found} blocks: the ring had room for all");
+    assert!(
+        lost.is_some_and(|lost| lost >= BLOCKS - found),
+        "{found} of {BLOCKS} blocks: {losses:?}"
     );
 }
