@@ -330,6 +330,22 @@ mod tests {
         );
     }
 
+    /// As those of a function that calls itself. Others that began later go on.
+    #[test]
+    fn of_phases_of_one_name_the_innermost_ends() {
+        let mut marks = Marks::default();
+        for name in ["solve", "solve", "step"] {
+            mark(&mut marks, MarkKind::Begin, name);
+        }
+        for _ in 0..3 {
+            mark(&mut marks, MarkKind::End, "solve");
+        }
+        mark(&mut marks, MarkKind::End, "step");
+        let ended: Vec<u64> = marks.ended.iter().map(|row| row.mark).collect();
+        assert_eq!(ended, [1, 0, 2]);
+        assert_eq!(marks.left_out.ends, 1);
+    }
+
     #[test]
     fn the_price_of_marks_is_said_where_it_matters() {
         let second = Duration(1_000_000_000);
