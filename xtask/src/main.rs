@@ -14,6 +14,7 @@ mod initramfs;
 mod kernels;
 #[cfg(test)]
 mod layers;
+mod programs;
 mod report;
 mod truth;
 mod vm;
@@ -75,6 +76,11 @@ enum Chore {
         #[arg(default_values_t = truth::KERNELS.map(str::to_owned))]
         kernels: Vec<String>,
     },
+    /// Run programs of Debian alone and under each kind of recording, and compare what they do
+    ///
+    /// Each runs twice alone, then under `record`, `record --backend fault` and `alloc record` of $VARVE or the release build: output,
+    /// exit code and files are to be the same. Exits with 1 where something differs.
+    Programs(programs::Options),
     /// Run make in a fresh minimal Debian 12, with the host's Rust
     CleanChroot {
         /// Debian packages to install beside the minimal system
@@ -195,6 +201,7 @@ fn chore(chore: Chore) -> Result<u8> {
             &kernels.kernels,
         )?)),
         Chore::VmCheck { kernels } => Ok(code(truth::check_harness(&places, &kernels)?)),
+        Chore::Programs(options) => Ok(code(programs::programs(&places, &options)?)),
         Chore::CleanChroot { packages, targets } => {
             Ok(code(chroot::clean_chroot(&places, &packages, &targets)?))
         }
