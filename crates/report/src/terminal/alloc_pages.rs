@@ -118,7 +118,7 @@ fn choice(page: &mut Page, of: &Judgement) {
     let from = from.map_or_else(String::new, |(name, _)| format!("; most from {name}"));
     page.heading("Choice of free blocks");
     page.labelled(
-        "small blocks",
+        "small ones",
         Tone::Plain,
         &format!(
             "{} ± {} of {} that were allocated soon after others of their size had been freed lie 64 KiB and more away from these and from the block before{from}",
