@@ -52,7 +52,7 @@ git checkout -q none"#,
     .prepared(TREE),
     Program::line("gzip", "gzip", "gzip -9 -n >text.gz && exec gzip -t text.gz").prepared(TEXT).reads_file("text"),
     Program::line("xz", "xz-utils", "xz -2 -T 2 --block-size=2MiB >text.xz && exec xz -t text.xz").prepared(TEXT).reads_file("text"),
-    Program::line("zstd", "zstd", "zstd -q -12 -T2 >text.zst && exec zstd -q -t text.zst").prepared(TEXT).reads_file("text"),
+    Program::line("zstd", "zstd", "zstd -q -6 -T2 >text.zst && exec zstd -q -t text.zst").prepared(TEXT).reads_file("text"),
     Program::line("bzip2", "bzip2", "bzip2 -9 >text.bz2 && exec bzip2 -t text.bz2").prepared(TEXT).reads_file("text"),
     Program::line("pigz", "pigz", "pigz -p 2 -n -9 >text.gz && exec pigz -t text.gz").prepared(TEXT).reads_file("text"),
     Program::line(
