@@ -94,17 +94,21 @@ pub(super) fn shares(
     let sampled = Share::of(inside, samples);
     let timed: u64 = operations.values().map(|o| o.timed).sum();
     // What probes take is longer than most operations: times without it say how long long ones are, and no sum.
-    let by_timing = (cpu_ns > 0 && timed > 0 && !probed).then(|| {
-        let share =
-            operations_ns.saturating_sub(waited.0.saturating_add(queued.0)) as f64 / cpu_ns as f64;
+    // Waits are all known, and of operations only some were timed: where the waits are more, those that were timed are no sample of those that waited.
+    let without_cpu = waited.0.saturating_add(queued.0);
+    let is_known = cpu_ns > 0 && timed > 0 && operations_ns >= without_cpu;
+    let by_timing = (is_known && !probed).then(|| {
+        let of_cpu = |ns: u64| ns as f64 / cpu_ns as f64;
+        let share = of_cpu(operations_ns - without_cpu);
         let (mean, square) = mean_and_square(&histogram(tables.times.iter()));
         let deviation = (square - mean * mean).max(0.0).sqrt() / mean.max(1.0);
         // The whole is known as well as the clocks know it.
         let of_whole = 1.0 / (samples as f64).sqrt();
         let of_times = deviation / (timed as f64).sqrt();
+        let error = (of_cpu(operations_ns) * of_times).hypot(share * of_whole);
         Share {
             share: share.min(1.0),
-            error: (share * CONFIDENCE * of_times.hypot(of_whole)).min(1.0),
+            error: (CONFIDENCE * error).min(1.0),
         }
     });
     let differ = match (by_timing, sampled) {
