@@ -7,6 +7,7 @@ mod harvest;
 mod operations;
 mod tracked;
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -29,6 +30,9 @@ use crate::{
     BpfError, Capability, Dropped, LoadOptions, MmId, PageFlags, Part, Region, Resident, Samples,
     TrackFlags, VanishHooks, WalkStats, raw,
 };
+
+/// Reads the target's memory, which may not be there: that fault of its own the kernel does not report to it
+const FAULTS_ITSELF: &str = "operation_fault_kernel";
 
 /// The loaded and attached programs with their maps; dropping it detaches and removes everything
 pub struct Kernel {
@@ -515,11 +519,13 @@ impl Kernel {
         })
     }
 
-    /// Times that the kernel skipped one of the programs since the load
+    /// Times that the kernel skipped one of the programs since the load. What nests in [`FAULTS_ITSELF`] is no event of the target's
     pub fn skipped(&self) -> Result<u64, BpfError> {
         let mut skipped = 0;
+        let counts =
+            |name: &OsStr| name != FAULTS_ITSELF && PROGRAMS.iter().any(|known| name == known.name);
         for program in self.object.progs() {
-            if PROGRAMS.iter().any(|known| program.name() == known.name) && program.autoload() {
+            if counts(program.name()) && program.autoload() {
                 skipped += raw::misses(program.as_fd())
                     .map_err(system("reading the counters of a program"))?;
             }
