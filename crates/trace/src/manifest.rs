@@ -18,6 +18,7 @@ const FORMAT_NAME: &str = "varve-trace";
 
 /// The statement of completeness of a trace that is being made.
 const NOT_ENDED: &str = "The recording has not ended.";
+const NO_PAGES: &str = "Which pages the program accessed was not recorded.";
 
 /// What a machine field says where the machine does not say.
 pub const MACHINE_UNKNOWN: &str = "unknown";
@@ -479,6 +480,9 @@ impl Manifest {
     /// made them says what is missing.
     pub fn derive_completeness(&mut self) {
         if !self.has(Capability::Superset) {
+            if self.state != State::Recording && self.completeness.statement == NOT_ENDED {
+                NO_PAGES.clone_into(&mut self.completeness.statement);
+            }
             return;
         }
         let lost: Vec<String> = self
