@@ -37,7 +37,7 @@ use self::setup::prepare;
 use self::starvation::StarvationGuard;
 use self::touch_rows::Writes;
 pub use self::wait::Waiting;
-use self::wait::{PAUSE, RING, SIGNAL, SOON, STOP, TARGET, pass_on};
+use self::wait::{PAUSE, RING, SIGNAL, SOON, STOP, TARGET, left_behind, pass_on};
 use crate::hold::watchdog::Watchdog;
 use crate::probes::{Due, Took};
 use crate::rests::Rests;
@@ -144,6 +144,8 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         false => String::new(),
         true => boundaries.sentence(&target.hold),
     };
+    let left = target.child.as_ref().filter(|_| !interrupted);
+    let left = left.and_then(|_| left_behind(&target.hold.processes(), target.pid));
     let files = events.state.processes.take_files();
     // The watchdog ends last: what it cares for is gone then.
     drop((kernel, events, target.hold));
@@ -161,6 +163,13 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
     }
     let exit_code = manifest.target.exit_code;
     let waiting = waiting.filter(|_| exit_code.is_none());
+    if let Some(left) = left.filter(|_| exit_code.is_some()) {
+        (options.tell)(&format!(
+            "the recording ended with its command: {left}; `varve record --pid` records what runs already"
+        ));
+        let note = format!("The recording ended with its command: {left}.");
+        manifest.notes.push(note);
+    }
     if interrupted && waiting.is_some() {
         let pid = manifest.target.pid;
         // Who pressed Ctrl-C waits for the trace now, and the target gives no sign of having noticed.

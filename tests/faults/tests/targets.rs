@@ -13,6 +13,8 @@ fn exit_codes_are_the_targets_own() {
         let ended = stage.run(stage.record_actor(&[], &["exit", &code.to_string()]));
         stage.require_clean(ended.require(code).pid);
     }
+    let alone = stage.run(stage.record_actor(&[], &["exit", "3"]));
+    assert!(!alone.stderr.contains("unrecorded"), "{}", alone.stderr);
     // A shell's way of telling of a signal.
     for (signal, code) in [("9", 137), ("15", 143), ("segv", 139), ("6", 134)] {
         let ended = stage.run(stage.record_actor(&[], &["crash", signal]));
@@ -87,6 +89,21 @@ fn a_child_that_outlives_the_command_is_let_go() {
     assert!(left.is_empty(), "the recorder left {left:?} at its end");
     assert!(patiently(|| result.exists()), "the child did not run on");
     stage.require_clean(ended.pid);
+    check_trace(&stage.path("trace.varve")).expect("a trace");
+}
+
+#[test]
+fn processes_that_the_command_leaves_behind_are_named() {
+    let stage = Stage::new();
+    let script = "sleep 300 >/dev/null 2>&1 </dev/null & echo $!; exit 3";
+    let ended = stage
+        .run(stage.record(&[], &["sh", "-c", script]))
+        .require(3);
+    let left: i32 = ended.text().trim().parse().expect("a process id");
+    let named = format!("a process that it left behind runs on unrecorded, {left} (sleep)");
+    assert!(ended.stderr.contains(&named), "{}", ended.stderr);
+    let left = rustix::process::Pid::from_raw(left).expect("a process id");
+    rustix::process::kill_process(left, Signal::KILL).expect("it runs on");
     check_trace(&stage.path("trace.varve")).expect("a trace");
 }
 

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use varve_model::Pid;
 use varve_sys::{Child, PidFd, Signals, Trigger, Waiter};
 
 use crate::{RecordError, Tell};
@@ -17,6 +18,32 @@ pub(super) const STOP: u64 = 4;
 /// A target that has not ended by then goes on: the trace does not wait for it, and a person should know.
 pub(super) const SOON: Duration = Duration::from_millis(700);
 const LONG: Duration = Duration::from_secs(3600);
+
+/// Processes that a sentence names.
+const NAMED: usize = 3;
+
+/// The end of a sentence about the processes that a command leaves behind as it ends, as one that starts a server does; none where all have ended.
+pub(super) fn left_behind(processes: &[Pid], command: Pid) -> Option<String> {
+    let left = processes.iter().filter(|pid| **pid != command);
+    let left: Vec<Pid> = left
+        .copied()
+        .filter(|pid| varve_sys::is_running(*pid))
+        .collect();
+    let named = |pid: &Pid| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("{pid} ({})", varve_model::visible(name.trim_end()))
+    };
+    let mut names: Vec<String> = left.iter().take(NAMED).map(named).collect();
+    if left.len() > NAMED {
+        names.push("...".to_owned());
+    }
+    let (what, runs) = match left.len() {
+        0 => return None,
+        1 => ("a process that it left behind", "runs"),
+        _ => ("processes that it left behind", "run"),
+    };
+    Some(format!("{what} {runs} on unrecorded, {}", names.join(", ")))
+}
 
 /// A target that goes on after its recording, and is waited for as a shell would.
 #[derive(Debug)]
