@@ -28,7 +28,7 @@ impl Checked {
 
     fn start_of(program: &Path, options: &[&str]) -> Option<Checked> {
         let stage = Stage::new();
-        if !can_trap(&stage) {
+        if !can_trap() {
             return None;
         }
         let mut all = vec![
@@ -117,7 +117,7 @@ fn memory_anywhere_is_kept_when_the_recorder_is_killed() {
 #[test]
 fn pages_that_are_put_back_at_the_end_look_untouched() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let program = varve_faults::build("cooled", &["-O2"]);
@@ -142,7 +142,7 @@ fn pages_that_are_put_back_at_the_end_look_untouched() {
 #[test]
 fn a_child_finds_memory_that_is_still_coming_home() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let program = varve_faults::build("moved_fork", &["-O2"]);

@@ -86,7 +86,7 @@ fn looked(stage: &Stage) -> String {
 #[test]
 fn a_handler_that_somebody_ends_is_missed_and_its_pages_are_back() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let (running, _, handler) = moved(&stage);
@@ -109,7 +109,7 @@ fn a_handler_that_somebody_ends_is_missed_and_its_pages_are_back() {
 #[test]
 fn a_watchdog_that_somebody_has_stopped_brings_pages_back_all_the_same() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let (running, _, handler) = moved(&stage);
@@ -124,7 +124,7 @@ fn a_watchdog_that_somebody_has_stopped_brings_pages_back_all_the_same() {
 #[test]
 fn a_program_that_cannot_change_its_user_gets_no_device() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let user = format!("--reuid={STRANGER}");
@@ -155,7 +155,7 @@ fn a_program_that_cannot_change_its_user_gets_no_device() {
 fn a_handler_that_is_killed_while_its_program_uses_the_memory_loses_nothing() {
     for _ in 0..5 {
         let stage = Stage::new();
-        if !can_trap(&stage) {
+        if !can_trap() {
             return;
         }
         let (running, _, handler) = moved(&stage);
@@ -173,7 +173,7 @@ fn a_handler_that_is_killed_while_its_program_uses_the_memory_loses_nothing() {
 fn a_program_that_moves_its_memory_while_pages_are_brought_back_goes_on() {
     for moves in ["2", "40", "2000"] {
         let stage = Stage::new();
-        if !can_trap(&stage) {
+        if !can_trap() {
             return;
         }
         let (running, _, handler) = moved_holder(&stage, moves);
@@ -187,7 +187,7 @@ fn a_program_that_moves_its_memory_while_pages_are_brought_back_goes_on() {
 fn a_recorder_and_a_handler_that_are_killed_at_once_lose_nothing() {
     for with_watchdog in [false, true] {
         let stage = Stage::new();
-        if !can_trap(&stage) {
+        if !can_trap() {
             return;
         }
         let (running, _, handler) = moved(&stage);

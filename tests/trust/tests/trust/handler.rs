@@ -139,7 +139,7 @@ fn require_kept(stage: &Stage, running: Running, out: &Path) {
 #[test]
 fn a_handler_has_no_rights_whatever_its_target_had() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let (running, out, said) = record_dropper(&stage, STRANGER);
@@ -196,7 +196,7 @@ fn a_handler_has_no_rights_whatever_its_target_had() {
 #[test]
 fn a_user_cannot_trace_the_handler_of_a_program_that_has_become_that_user() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let (running, out, said) = record_dropper(&stage, STRANGER);
@@ -219,7 +219,7 @@ fn a_user_cannot_trace_the_handler_of_a_program_that_has_become_that_user() {
 #[test]
 fn code_that_a_target_puts_into_its_handler_gains_nothing() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     // Only root can write to the folder, and the program has become somebody else.
@@ -259,7 +259,7 @@ fn code_that_a_target_puts_into_its_handler_gains_nothing() {
 #[test]
 fn who_only_says_that_it_is_a_handler_gets_nothing() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     // In a place that every user can reach.
@@ -308,7 +308,7 @@ fn who_only_says_that_it_is_a_handler_gets_nothing() {
 #[test]
 fn a_thousand_threads_that_wait_at_once_go_on() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let (running, out) = record(&stage, "crowd", &["1000", "10", "FILE"]);
@@ -320,7 +320,7 @@ fn a_thousand_threads_that_wait_at_once_go_on() {
 fn a_child_that_gives_back_much_memory_at_once_has_the_rest() {
     for pieces in ["10", "3000"] {
         let stage = Stage::new();
-        if !can_trap(&stage) {
+        if !can_trap() {
             return;
         }
         let (running, out) = record(&stage, "giver", &[pieces, "FILE"]);
@@ -333,7 +333,7 @@ fn a_child_that_gives_back_much_memory_at_once_has_the_rest() {
 fn a_program_finds_its_own_children_and_no_other() {
     for mode in ["own", "orphans"] {
         let stage = Stage::new();
-        if !can_trap(&stage) {
+        if !can_trap() {
             return;
         }
         let (running, out) = record(&stage, "reaper", &[mode, "FILE"]);
@@ -350,7 +350,7 @@ fn a_program_finds_its_own_children_and_no_other() {
 #[test]
 fn the_first_process_of_a_namespace_finds_its_own_children_and_no_other() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let out = stage.path("said");
@@ -375,7 +375,7 @@ fn what_one_thread_moves_to_where_another_has_just_unmapped_is_all_there() {
     let remaps = program("remaps");
     for _ in 0..3 {
         let stages: [Stage; 3] = std::array::from_fn(|_| Stage::new());
-        if !can_trap(&stages[0]) {
+        if !can_trap() {
             return;
         }
         let options = ["--backend", "fault", "--interval", "10ms"];
@@ -393,7 +393,7 @@ fn what_one_thread_moves_to_where_another_has_just_unmapped_is_all_there() {
 #[test]
 fn what_takes_the_place_of_a_threads_stack_stays_in_one_piece() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let options = ["--backend", "fault", "--interval", "10ms"];
@@ -406,7 +406,7 @@ fn what_takes_the_place_of_a_threads_stack_stays_in_one_piece() {
 #[test]
 fn five_thousand_threads_go_on_and_end() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let (running, out) = record(&stage, "crowd", &["5000", "3", "FILE"]);
@@ -437,7 +437,7 @@ fn wait_for_word(out: &Path, word: &str) -> bool {
 fn threads_go_on_when_the_recorder_is_killed_among_their_waits() {
     for (threads, after) in [("1000", 0), ("1000", 5), ("5000", 1)] {
         let stage = Stage::new();
-        if !can_trap(&stage) {
+        if !can_trap() {
             return;
         }
         let (running, out) = record(&stage, "crowd", &[threads, "until", "FILE"]);
@@ -468,7 +468,7 @@ fn threads_go_on_when_the_recorder_is_killed_among_their_waits() {
 #[test]
 fn whoever_takes_a_handlers_place_does_not_run_programs_unseen() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let (escapee, pages) = (program("escapee"), program("pages"));
@@ -507,7 +507,7 @@ fn whoever_takes_a_handlers_place_does_not_run_programs_unseen() {
 #[test]
 fn a_handler_that_somebody_stops_goes_on() {
     let stage = Stage::new();
-    if !can_trap(&stage) {
+    if !can_trap() {
         return;
     }
     let (running, out) = record(&stage, "crowd", &["50", "until", "FILE"]);
@@ -564,7 +564,7 @@ pub(crate) fn has_userfaultfd(handler: u32) -> bool {
 /// What the program maps right behind a library is the program's, whatever lies beside it when the first interval ends.
 #[test]
 fn memory_behind_a_library_moves_as_a_whole() {
-    if !can_trap(&Stage::new()) {
+    if !can_trap() {
         return;
     }
     let behind = program("behind");
