@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
 use varve_objects::{Deaths, Layer};
 use varve_symbols::{
-    AddressSpaces, BuildId, FileIdentity, Frame, KeptFiles, Locator, Mapping, ModuleReport,
-    ModuleStatus, Place, Stack, StaticObject, StaticsReader, mapping_objects, short_place,
+    AddressSpaces, BuildId, FileIdentity, Frame, Locator, Mapping, ModuleReport, ModuleStatus,
+    OpenFiles, Place, Stack, StaticObject, StaticsReader, mapping_objects, short_place,
     static_name, symbolize,
 };
 use varve_trace::tables::{
@@ -41,12 +41,12 @@ pub struct Finished {
 
 /// Writes `objects`, `sites` and `symbols` of a trace whose other tables are merged, from the raw
 /// births, deaths and stacks, and removes those where they are its own. A trace that has its objects is left alone.
-/// `kept` are files that the recorder has open still.
+/// `open_files` are files that the recorder has open still.
 pub fn finish(
     trace: &Trace,
     to: &Destination,
     min_object: Bytes,
-    kept: KeptFiles,
+    open_files: OpenFiles,
 ) -> Result<Finished, TraceError> {
     if trace.is_merged::<ObjectRow>()? {
         return Ok(Finished::default());
@@ -59,7 +59,7 @@ pub fn finish(
         .map(|row| mapping(row, &called))
         .collect();
     let locator = Locator {
-        kept,
+        open_files,
         ..Locator::default()
     };
     let mut reports: Vec<ModuleReport> = Vec::new();

@@ -1,7 +1,7 @@
 //! Putting a trace in order: its tables are merged, its objects named, and its manifest says what came of it.
 
 use varve_model::Loss;
-use varve_symbols::KeptFiles;
+use varve_symbols::OpenFiles;
 use varve_trace::{
     Destination, Manifest, State, Trace, TraceError, finish_tables, finish_tables_to,
 };
@@ -13,7 +13,7 @@ const MERGING: f64 = 0.9;
 
 /// Puts a trace in order, as its manifest in memory has it, and gives it back as it is then. Where the destination is
 /// not the trace itself, nothing of the trace is changed; only what cannot be read as it is goes to the destination.
-/// `state` says whether its recorder ended in order, and `kept` are the files that it has open still. What was cut short can be taken up again.
+/// `state` says whether its recorder ended in order, and `open_files` are the files that it has open still. What was cut short can be taken up again.
 ///
 /// # Errors
 /// Tables that are damaged, and files that cannot be written.
@@ -21,7 +21,7 @@ pub fn finish_trace(
     source: Trace,
     destination: &Destination,
     state: State,
-    kept: KeptFiles,
+    open_files: OpenFiles,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Trace, TraceError> {
     let mut manifest = source.manifest.clone();
@@ -36,7 +36,12 @@ pub fn finish_trace(
             trace
         }
     };
-    let named = finish(&trace, destination, manifest.options.min_object_bytes, kept)?;
+    let named = finish(
+        &trace,
+        destination,
+        manifest.options.min_object_bytes,
+        open_files,
+    )?;
     progress(1.0);
     manifest.modules.extend(named.modules);
     manifest.notes.extend(named.notes);

@@ -15,4 +15,4 @@ mod sampled;
 
 pub use finish::{Finished, finish};
 pub use finish_trace::finish_trace;
-pub use varve_symbols::KeptFiles;
+pub use varve_symbols::OpenFiles;

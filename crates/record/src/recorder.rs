@@ -21,7 +21,7 @@ use std::time::Duration as Wait;
 
 use varve_bpf::{Kernel, ReportsTook};
 use varve_model::{Duration, Interval, Loss, Pid, Time};
-use varve_symbols::KeptFiles;
+use varve_symbols::OpenFiles;
 use varve_sys::{DeferredStop, Signals, Trigger, Waiter, cpu_time, monotonic_now};
 use varve_trace::{Manifest, TraceFolder, TraceWriter};
 
@@ -62,7 +62,7 @@ pub struct Summary {
     /// What cut the recording short, if anything did.
     pub trouble: Option<RecordError>,
     /// The files of the target's code that are open still.
-    pub files: KeptFiles,
+    pub files: OpenFiles,
     /// What held the target, as a sentence; empty where there is nothing unusual to say.
     pub held_by: String,
     /// The target, where it goes on.

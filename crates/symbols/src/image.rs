@@ -11,7 +11,7 @@ use object::{Object, ObjectSection, ReadRef};
 use varve_sys::LazyFile;
 
 use crate::input::{BuildId, Mapping, undeleted};
-use crate::kept::KeptFiles;
+use crate::open_files::OpenFiles;
 use crate::status::{DebugInfo, ModuleStatus, Unusable};
 
 /// A mini debug file (`.gnu_debugdata`) may not unpack to more than this.
@@ -111,8 +111,8 @@ pub struct Locator {
     /// Try `/proc/PID/root` and `/proc/PID/map_files` of the process, which reach containers and deleted
     /// files for as long as it lives.
     pub live_processes: bool,
-    /// Files that were kept open since they were mapped.
-    pub kept: KeptFiles,
+    /// Files that are open since they were mapped.
+    pub open_files: OpenFiles,
     /// The image of the vDSO, when the caller has it. `None`: that of this machine's kernel.
     pub vdso: Option<Vec<u8>>,
 }
@@ -123,7 +123,7 @@ impl Default for Locator {
             roots: vec![PathBuf::new()],
             debug_folders: vec![PathBuf::from("/usr/lib/debug")],
             live_processes: true,
-            kept: KeptFiles::default(),
+            open_files: OpenFiles::default(),
             vdso: None,
         }
     }
@@ -263,7 +263,7 @@ impl Locator {
         }
     }
 
-    fn candidates(&self, mapping: &Mapping, path: &str) -> Vec<Candidate> {
+    fn candidates(&self, mapping: &Mapping, path: &str) -> Vec<Candidate<'_>> {
         let mut all = Vec::new();
         if self.live_processes {
             let process = PathBuf::from(format!("/proc/{}", mapping.pid.0));
@@ -280,29 +280,29 @@ impl Locator {
                 all.push(Candidate {
                     path: very,
                     root: None,
-                    kept: None,
+                    file: None,
                     same_file,
                 });
             }
             all.push(Candidate {
                 path: under(&process.join("root"), path),
                 root: Some((process.join("root"), PathBuf::from(path))),
-                kept: None,
+                file: None,
                 same_file: false,
             });
         }
-        if let Some(file) = mapping.file.and_then(|file| self.kept.get(file)) {
+        if let Some(file) = mapping.file.and_then(|file| self.open_files.get(file)) {
             all.push(Candidate {
                 path: PathBuf::from(path),
                 root: None,
-                kept: Some(file),
+                file: Some(file),
                 same_file: true,
             });
         }
         all.extend(self.roots.iter().map(|root| Candidate {
             path: under(root, path),
             root: (!root.as_os_str().is_empty()).then(|| (root.clone(), PathBuf::from(path))),
-            kept: None,
+            file: None,
             same_file: false,
         }));
         all
@@ -406,21 +406,21 @@ impl Locator {
     }
 }
 
-struct Candidate {
+struct Candidate<'a> {
     path: PathBuf,
     /// The folder that the file must lie in, and the path as it is seen from there.
     root: Option<(PathBuf, PathBuf)>,
     /// The file itself, where it is open.
-    kept: Option<File>,
+    file: Option<&'a File>,
     /// The kernel vouches that this is the mapped file.
     same_file: bool,
 }
 
-impl Candidate {
+impl Candidate<'_> {
     /// Opens it. Without a build id, which proves that it is the file, nothing may have changed what its path means:
     /// the kernel gave it without symbolic links.
     fn open(&self, proven: bool) -> std::io::Result<Image> {
-        if let Some(file) = &self.kept {
+        if let Some(file) = self.file {
             let again = file.try_clone()?;
             return Image::by(move || Ok(again));
         }

@@ -53,7 +53,7 @@ fn recorded(
         &folder.trace()?,
         &(&folder).into(),
         Bytes(4096),
-        varve_attribute::KeptFiles::default(),
+        varve_attribute::OpenFiles::default(),
     )?;
     folder.trace()?.rows()
 }

@@ -11,7 +11,7 @@ use varve_model::Pid;
 use varve_symbols::read_build_id;
 use varve_sys::{FileIdentity, MapEntry};
 
-use super::keeper::Keeper;
+use super::open_modules::OpenModules;
 
 /// How long a file system may take: that of a target's user may never answer. The recorder does nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -47,8 +47,8 @@ pub(crate) struct BuildIds {
     looked_at: HashMap<FileIdentity, Option<String>>,
     /// When the first of them was.
     since: Option<Instant>,
-    /// Those that are kept open.
-    pub(crate) keeper: Keeper,
+    /// Those that stay open.
+    pub(crate) open_modules: OpenModules,
 }
 
 impl BuildIds {
@@ -95,7 +95,7 @@ impl BuildIds {
         };
         let (file, meta) = opened.ok()?;
         if patient {
-            self.keeper.offer(pid, entry, &file);
+            self.open_modules.offer(pid, entry, &file);
         }
         let known = self.known.entry(Edition::of(&meta));
         let read = || match patient {
@@ -129,10 +129,11 @@ fn very_file(pid: Pid, entry: &MapEntry) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn own_program() -> MapEntry {
+    /// How this program maps its own file.
+    pub(in crate::state) fn own_program() -> MapEntry {
         let exe = std::env::current_exe().unwrap();
         let maps = varve_sys::maps(Pid(std::process::id())).unwrap();
         maps.into_iter()

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use varve_attribute::KeptFiles;
+use varve_attribute::OpenFiles;
 use varve_trace::{Destination, Scratch, State, Trace, TraceError};
 
 use super::Failure;
@@ -36,7 +36,7 @@ pub(crate) fn open(path: &Path) -> Result<Trace, Failure> {
         trace,
         &to,
         State::Recovered,
-        KeptFiles::default(),
+        OpenFiles::default(),
         &mut |share| progress.set(share),
     )?)
 }

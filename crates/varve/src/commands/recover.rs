@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use varve_attribute::KeptFiles;
+use varve_attribute::OpenFiles;
 use varve_trace::{State, Trace, TraceError, TraceFolder};
 
 use super::Failure;
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
         &folder,
         folder.trace()?,
         State::Recovered,
-        KeptFiles::default(),
+        OpenFiles::default(),
     )?;
     varve_ui::note(format!(
         "put {} in order; read it with `varve report {}`",

@@ -7,7 +7,7 @@ use std::path::{Component, PathBuf};
 use std::time::Duration;
 
 use varve_model::{Address, Bytes, Pid, Time};
-use varve_symbols::{KeptFiles, Mapping};
+use varve_symbols::{Mapping, OpenFiles};
 use varve_sys::MapEntry;
 use varve_trace::tables::MappingRow;
 
@@ -222,9 +222,9 @@ impl Processes {
         Some(MapsVersion(process.row.born_ns, process.refreshes))
     }
 
-    /// The files of code that were kept open.
-    pub(crate) fn take_files(&mut self) -> KeptFiles {
-        self.build_ids.keeper.take()
+    /// The files of code that stay open.
+    pub(crate) fn take_files(&mut self) -> OpenFiles {
+        self.build_ids.open_modules.take()
     }
 
     /// The mappings of a process as last seen.

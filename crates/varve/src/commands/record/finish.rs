@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use varve_attribute::KeptFiles;
+use varve_attribute::OpenFiles;
 use varve_record::Summary;
 use varve_report::quoted_path;
 use varve_trace::{Destination, Moved, State, Trace, TraceFolder};
@@ -106,7 +106,7 @@ pub(in crate::commands) fn put_in_order(
     folder: &TraceFolder,
     trace: Trace,
     state: State,
-    kept: KeptFiles,
+    open_files: OpenFiles,
 ) -> Result<Trace, Failure> {
     let progress = varve_ui::Progress::new("Writing the trace");
     let to = Destination::from(folder);
@@ -114,7 +114,7 @@ pub(in crate::commands) fn put_in_order(
         trace,
         &to,
         state,
-        kept,
+        open_files,
         &mut |share| progress.set(share),
     )?)
 }

@@ -9,16 +9,16 @@ use varve_sys::FileIdentity;
 /// Files that were opened while programs had them mapped, by what the kernel calls them. An open file keeps its inode, so that the
 /// same number is the same file. Copies share the files.
 #[derive(Clone, Debug, Default)]
-pub struct KeptFiles(Arc<HashMap<FileIdentity, File>>);
+pub struct OpenFiles(Arc<HashMap<FileIdentity, File>>);
 
-impl KeptFiles {
+impl OpenFiles {
     /// These files.
     pub fn new(files: HashMap<FileIdentity, File>) -> Self {
         Self(Arc::new(files))
     }
 
-    /// The file of that identity, opened once more.
-    pub(crate) fn get(&self, identity: FileIdentity) -> Option<File> {
-        self.0.get(&identity)?.try_clone().ok()
+    /// The file of that identity.
+    pub(crate) fn get(&self, identity: FileIdentity) -> Option<&File> {
+        self.0.get(&identity)
     }
 }
