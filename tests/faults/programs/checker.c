@@ -12,24 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, PAGES = 600, THREADS = 3 };
+#include "moved.h"
+
+enum { PAGES = 600, THREADS = 3 };
 
 static _Atomic int over;
-
-static void die(const char *what)
-{
-  perror(what);
-  exit(3);
-}
-
-/* Puts a text under a name in one step, so that a reader sees all or nothing. */
-static void put(const char *path, const char *text)
-{
-  char temporary[4096];
-  snprintf(temporary, sizeof temporary, "%s.new", path);
-  FILE *out = fopen(temporary, "w");
-  if (!out || fputs(text, out) < 0 || fclose(out) || rename(temporary, path)) die(path);
-}
 
 static char *fresh(size_t pages)
 {

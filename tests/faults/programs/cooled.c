@@ -13,16 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Few enough for all of them to be where their processor keeps those that it has handed out last. */
-enum { PAGE = 4096, PAGES = 14 };
-#define PLACE ((char *)0x200000000000)
-static const uint64_t PRESENT_OR_SWAPPED = 3ull << 62;
+#include "moved.h"
 
-static void die(const char *what)
-{
-  perror(what);
-  exit(3);
-}
+/* Few enough for all of them to be where their processor keeps those that it has handed out last. */
+enum { PAGES = 14 };
+#define PLACE ((char *)0x200000000000)
 
 /* Where there is no such processor everything stays as it is. */
 static void stay_on(pid_t who, int processor)
@@ -31,16 +26,6 @@ static void stay_on(pid_t who, int processor)
   CPU_ZERO(&set);
   CPU_SET(processor, &set);
   sched_setaffinity(who, sizeof set, &set);
-}
-
-/* Whether no page is where it was. */
-static int is_moved(int pagemap)
-{
-  uint64_t entries[PAGES];
-  if (pread(pagemap, entries, sizeof entries, (off_t)((uintptr_t)PLACE / PAGE * 8)) != sizeof entries) die("pagemap");
-  for (int i = 0; i < PAGES; i++)
-    if (entries[i] & PRESENT_OR_SWAPPED) return 0;
-  return 1;
 }
 
 static int child(void)
@@ -56,7 +41,7 @@ static int child(void)
   char *memory = mmap(PLACE, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   if (memory != PLACE || madvise(memory, PAGES * PAGE, MADV_NOHUGEPAGE)) die("mmap");
   for (int i = 0; i < PAGES; i++) memory[i * PAGE] = 1;
-  while (!is_moved(pagemap)) usleep(500);
+  while (!is_moved(pagemap, PLACE, PAGES)) usleep(500);
   return 0;
 }
 

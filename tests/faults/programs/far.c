@@ -8,26 +8,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, PAGES = 30 };
+#include "moved.h"
+
+enum { PAGES = 30 };
 /* In TiB. No two are as far apart as the halves of the address space. */
 static const uint64_t PLACES[] = {1, 12, 15, 17, 20, 31, 33, 36, 47, 50, 63, 66, 78, 85, 110};
 enum { FAR = sizeof PLACES / sizeof *PLACES };
-static const uint64_t PRESENT_OR_SWAPPED = 3ull << 62;
-
-static void die(const char *what)
-{
-  perror(what);
-  exit(3);
-}
-
-/* Puts a text under a name in one step, so that a reader sees all or nothing. */
-static void put(const char *path, const char *text)
-{
-  char temporary[4096];
-  snprintf(temporary, sizeof temporary, "%s.new", path);
-  FILE *out = fopen(temporary, "w");
-  if (!out || fputs(text, out) < 0 || fclose(out) || rename(temporary, path)) die(path);
-}
 
 static char *memory(int place)
 {
@@ -37,15 +23,6 @@ static char *memory(int place)
 static uint64_t *word(int place, uint64_t page)
 {
   return (uint64_t *)(memory(place) + page * PAGE + 8 * (page + 1));
-}
-
-static int is_moved(int pagemap, int place)
-{
-  uint64_t entries[PAGES];
-  if (pread(pagemap, entries, sizeof entries, (off_t)((uintptr_t)memory(place) / PAGE * 8)) != sizeof entries) die("pagemap");
-  for (int page = 0; page < PAGES; page++)
-    if (entries[page] & PRESENT_OR_SWAPPED) return 0;
-  return 1;
 }
 
 int main(int count, char **arguments)
@@ -61,7 +38,7 @@ int main(int count, char **arguments)
   }
   alarm(300);
   for (int place = 0; place < FAR; place++)
-    while (!is_moved(pagemap, place)) usleep(500);
+    while (!is_moved(pagemap, memory(place), PAGES)) usleep(500);
   alarm(0);
   put(arguments[1], "begun\n");
   while (access(arguments[2], F_OK)) usleep(1000);

@@ -12,14 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, PAGES = 3000, TURNS = 20 };
-static const uint64_t PRESENT_OR_SWAPPED = 3ull << 62;
+#include "moved.h"
 
-static void die(const char *what)
-{
-  perror(what);
-  exit(3);
-}
+enum { PAGES = 3000, TURNS = 20 };
 
 static char *fresh(void)
 {
@@ -42,17 +37,6 @@ static void look(char *memory, uint64_t salt, const char *whose)
     }
 }
 
-/* Whether no page is where it was. */
-static int is_moved(int pagemap, char *memory)
-{
-  static uint64_t entries[PAGES];
-  off_t place = (off_t)((uintptr_t)memory / PAGE * 8);
-  if (pread(pagemap, entries, sizeof entries, place) != sizeof entries) die("pagemap");
-  for (int i = 0; i < PAGES; i++)
-    if (entries[i] & PRESENT_OR_SWAPPED) return 0;
-  return 1;
-}
-
 int main(int count, char **arguments)
 {
   if (count != 2) return 2;
@@ -61,7 +45,7 @@ int main(int count, char **arguments)
   char *memory = fresh();
   for (uint64_t turn = 1; turn <= TURNS; turn++) {
     for (uint64_t i = 0; i < PAGES; i++) *word(memory, i) = (turn << 32) + i;
-    while (!is_moved(pagemap, memory)) usleep(500);
+    while (!is_moved(pagemap, memory, PAGES)) usleep(500);
     char *place = fresh();
     memory = mremap(memory, PAGES * PAGE, PAGES * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place);
     if (memory == MAP_FAILED) die("mremap");
