@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use varve_faults::{
     Running, Stage, can_trap, is_frozen, patiently, recorder_cgroups, ring_folders, watchdogs,
 };
+use varve_preload_abi::shadow::{TOP, shadow_of};
 use varve_trace::Trace;
 use varve_trust::{STRANGER, program, unless_reclaimed};
 
@@ -20,6 +21,9 @@ fn kill(pid: u32) {
     let _ = rustix::process::kill_process(id, Signal::KILL);
 }
 
+/// Memory for which no address is asked lies above this.
+const UNASKED: u64 = 0x7700_0000_0000;
+
 /// Pages of a process that are in memory at a shadow address.
 fn moved_pages(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
@@ -29,8 +33,7 @@ fn moved_pages(pid: u32) -> u64 {
         if let Some((start, _)) = line.split_once('-')
             && let Ok(start) = u64::from_str_radix(start, 16)
         {
-            // Where handlers put what lies at 0x7700_0000_0000 and above, as memory does for which no address is asked.
-            is_shadow = (0x3700_0000_0000..0x4000_0000_0000).contains(&start);
+            is_shadow = (shadow_of(UNASKED)..shadow_of(TOP - 1)).contains(&start);
         } else if let Some(rest) = line.strip_prefix("Rss:")
             && is_shadow
         {
