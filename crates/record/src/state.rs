@@ -5,6 +5,7 @@ pub(crate) mod emulator;
 pub(crate) mod found;
 mod inheritance;
 pub(crate) mod live_heap;
+pub(crate) mod mapped_again;
 pub(crate) mod objects;
 mod open_modules;
 pub(crate) mod pages;

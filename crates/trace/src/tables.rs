@@ -119,8 +119,7 @@ table! {
         holds: u32,
         /// How long the target ran on while its bits were taken, about `end_ns`: what it accessed in this time before `end_ns` may stand in the next interval as well, and what in this time after, in this one. 0 where it was held once, for all of its memory.
         overlap_ns: Duration,
-        /// Pages resident in all recorded processes at the end, in 4 KiB pages; a page that several
-        /// processes share counts in each.
+        /// Pages resident in all recorded processes at the end, in 4 KiB pages; a page of shared memory (`MAP_SHARED`) counts once, any other that several processes map in each.
         resident_pages: u64,
         /// Processes alive at the end.
         processes: u32,

@@ -15,8 +15,8 @@ pub struct Footprint {
     /// The sum over processes of the distinct pages that each touched: a page that several touched counts in each.
     #[serde(serialize_with = "Known::plain")]
     pub touched_pages_per_process: Known<Pages>,
-    /// The most pages resident at the end of any interval. A page that several processes map counts in each, so that this
-    /// compares with `touched_pages_per_process`, not with `touched_pages`.
+    /// The most pages resident at the end of any interval. A page of shared memory (`MAP_SHARED`) counts once, wherever it is mapped;
+    /// any other that several processes map, as code and what a fork copies are, counts in each.
     /// Null where unknown.
     #[serde(serialize_with = "Known::plain")]
     pub peak_resident_pages: Known<Pages>,
@@ -75,7 +75,7 @@ pub struct WorkingSet {
     pub pages: Pages,
     /// The sum over processes of the pages that each touched in it.
     pub pages_per_process: Pages,
-    /// Pages resident at its end; a page that several processes map counts in each. Null where unknown.
+    /// Pages resident at its end, counted as in [`Footprint::peak_resident_pages`]. Null where unknown.
     #[serde(serialize_with = "Known::plain")]
     pub resident_pages: Known<Pages>,
 }

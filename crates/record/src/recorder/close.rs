@@ -15,6 +15,7 @@ use crate::RecordError;
 use crate::probes::{Closed, Limit, Reading, Took};
 use crate::rests::Rests;
 use crate::state::found::{Found, Unseen};
+use crate::state::mapped_again::mapped_again;
 
 /// An interval that is not paid for yet is looked at again so soon: what it costs may have changed.
 const RECHECK: Duration = Duration(100_000_000);
@@ -61,7 +62,7 @@ impl Recorder<'_> {
         let (kernel, hold) = (&mut self.kernel, &mut self.target.hold);
         let events = &mut self.events;
         let made = self.boundaries.close(kernel, hold, events, last)?;
-        let Some((boundary, reading)) = made else {
+        let Some((boundary, mut reading)) = made else {
             return Ok(None);
         };
         work.boundary(boundary.cpu_last);
@@ -78,6 +79,8 @@ impl Recorder<'_> {
         state.boundary = None;
         state.processes.refresh_maps(boundary.read);
         state.inherit_pending();
+        let again = mapped_again(&state.residents, &state.processes);
+        reading.resident_pages = reading.resident_pages.saturating_sub(again);
         rests.rest();
         let found = self.refined(&rests);
         let touched = found

@@ -57,6 +57,9 @@ fn four_users(kind: &str) {
     let shared = (USERS - 1) * PAGES;
     assert!(memory + shared <= sum + possibly, "{memory} and {sum}");
     assert!(memory < 2 * PAGES, "{memory}");
+    // Five processes have some 400 pages each of their own; the memory would count four times.
+    let resident = number(footprint, "peak_resident_pages");
+    assert!((PAGES..PAGES * 3).contains(&resident), "{resident}");
 }
 
 #[test]
