@@ -26,6 +26,7 @@ pub use crate::sections::recording::{
 use crate::sections::samples::SampleUse;
 use crate::sections::sharing::SharingUse;
 pub use crate::sections::threads::ThreadUse;
+use crate::sections::unknown_files::UnknownFiles;
 
 /// What a trace says about its program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -89,6 +90,8 @@ pub struct Analysis {
     pub findings: Vec<Finding>,
     /// What this trace cannot show, or shows only in part: a sentence each.
     pub unknown: Vec<String>,
+    /// Executables and libraries of which not all names and lines are known.
+    pub unknown_files: Vec<UnknownFiles>,
     /// Figures here that cannot be true together, a sentence each. There are none, unless the trace is damaged or the
     /// analysis is wrong.
     pub contradictions: Vec<String>,

@@ -20,6 +20,7 @@ use crate::sections::sharing::Sharers;
 use crate::{Known, Together};
 
 use crate::sections::unknown::{NOT_SAID, unknown, unsaid, why_lacks};
+use crate::sections::unknown_files::unknown_files;
 use crate::sections::{counts, samples};
 use crate::stream::{self, Pass};
 use crate::sweep::Moment;
@@ -302,6 +303,7 @@ impl Whole<'_> {
             ),
             findings: Vec::new(),
             unknown: unknown(self.trace, tables, pass, self.fold.refused),
+            unknown_files: unknown_files(&self.trace.manifest.modules),
             contradictions: Vec::new(),
         }
     }

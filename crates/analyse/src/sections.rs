@@ -11,6 +11,7 @@ pub(crate) mod samples;
 pub(crate) mod sharing;
 pub(crate) mod threads;
 pub(crate) mod unknown;
+pub(crate) mod unknown_files;
 
 use std::str::FromStr;
 
@@ -121,7 +122,7 @@ impl Section {
             Section::Unknown => (
                 "unknown",
                 "what this trace cannot say",
-                &["unknown", "contradictions"],
+                &["unknown", "unknown_files", "contradictions"],
             ),
         }
     }

@@ -5,13 +5,14 @@ mod names;
 mod stacks;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
 use varve_objects::{Deaths, Layer};
 use varve_symbols::{
-    AddressSpaces, BuildId, FileIdentity, Frame, Locator, Mapping, ModuleReport, ModuleStatus,
-    OpenFiles, Place, Stack, StaticObject, StaticsReader, mapping_objects, short_place,
-    static_name, symbolize,
+    AddressSpaces, BuildId, DebugInfo, DebugServer, FileIdentity, Frame, Locator, Mapping,
+    ModuleReport, ModuleStatus, NoClient, OpenFiles, Place, Stack, StaticObject, StaticsReader,
+    mapping_objects, short_place, static_name, symbolize,
 };
 use varve_trace::tables::{
     BegunMarkRow, BirthRow, DeathRow, EndedMarkRow, Frame as FrameRow, GeneratedRow, MappingRow,
@@ -22,6 +23,7 @@ use varve_trace::{Destination, Lacks, ModuleNote, TableWriter, Trace, TraceError
 use self::names::{COPIED_STACK, Files, Names};
 use self::stacks::MainStacks;
 use crate::generated::Generated;
+use crate::packages::{debug_servers, packages_of};
 use crate::sampled::Sampled;
 
 /// The name of whatever the recorder itself put into the target.
@@ -58,8 +60,11 @@ pub fn finish(
         .into_iter()
         .map(|row| mapping(row, &called))
         .collect();
+    let servers = DebugServer::of_environment();
+    let has_servers = servers.as_ref().map(Option::is_some).map_err(|e| *e);
     let locator = Locator {
         open_files,
+        debug_server: servers.unwrap_or_default().map(Arc::new),
         ..Locator::default()
     };
     let mut reports: Vec<ModuleReport> = Vec::new();
@@ -96,7 +101,7 @@ pub fn finish(
         to.remove_parts(table.name)?;
     }
     Ok(Finished {
-        modules: module_notes(reports),
+        modules: module_notes(reports, has_servers),
         notes,
     })
 }
@@ -325,8 +330,36 @@ fn lacks(status: &ModuleStatus) -> Lacks {
     }
 }
 
+/// What to do about a module whose debug file was not found, besides installing it; `has_servers` says whether the environment named servers
+/// that were asked for it.
+fn ask_servers(has_servers: Result<bool, NoClient>) -> String {
+    match has_servers {
+        Ok(false) => format!(
+            "record with DEBUGINFOD_URLS={} and debuginfod-find installed",
+            debug_servers()
+        ),
+        Ok(true) => "name other servers: those of DEBUGINFOD_URLS do not have it".to_owned(),
+        Err(NoClient) => {
+            "install debuginfod-find, which asks the servers of DEBUGINFOD_URLS".to_owned()
+        }
+    }
+}
+
 /// What a reader should know of the modules, each once.
-fn module_notes(reports: Vec<ModuleReport>) -> Vec<ModuleNote> {
+fn module_notes(
+    reports: Vec<ModuleReport>,
+    has_servers: Result<bool, NoClient>,
+) -> Vec<ModuleNote> {
+    let stripped = |report: &'_ ModuleReport| match &report.status {
+        ModuleStatus::Found(DebugInfo::Stripped { build_id }) => build_id.clone(),
+        _ => None,
+    };
+    let ids: Vec<(String, BuildId)> = reports
+        .iter()
+        .filter_map(|report| Some((report.path.clone(), stripped(report)?)))
+        .collect();
+    let files = ids.iter().map(|(path, id)| (path.as_str(), id)).collect();
+    let packages = packages_of(&files);
     let mut notes: Vec<ModuleNote> = Vec::new();
     for report in reports {
         // Memory without a file is no module of which something could be missing.
@@ -337,10 +370,16 @@ fn module_notes(reports: Vec<ModuleReport>) -> Vec<ModuleNote> {
         let Some(hint) = hint.filter(|_| !is_own(&report.path) && !is_memory) else {
             continue;
         };
+        let hint = match stripped(&report) {
+            Some(_) => format!("{hint}, or {}", ask_servers(has_servers)),
+            None => hint,
+        };
         let note = ModuleNote {
+            package: packages.get(&report.path).cloned(),
             path: report.path,
             lacks: lacks(&report.status),
-            note: format!("{}; {hint}", report.status),
+            why: report.status.to_string(),
+            hint,
         };
         if !notes.contains(&note) {
             notes.push(note);

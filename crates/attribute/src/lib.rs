@@ -11,6 +11,7 @@
 mod finish;
 mod finish_trace;
 mod generated;
+mod packages;
 mod sampled;
 
 pub use finish::{Finished, finish};

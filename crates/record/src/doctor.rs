@@ -15,7 +15,7 @@ use varve_bpf::ATOMIC_CLEARING;
 pub(crate) use self::kernel::split_hint;
 use self::kernel::{programs, trapping, write_protection};
 pub use self::libraries::examine_exact;
-use self::libraries::{preloading, rings};
+use self::libraries::{debug_servers, preloading, rings};
 use crate::leftovers::{clean_leftovers, find_leftovers};
 
 /// How a mechanism stands.
@@ -138,6 +138,7 @@ pub fn examine(preload: Result<Option<PathBuf>, String>, choice: Leftovers) -> V
     checks.push(trapping());
     checks.push(preloading(preload));
     checks.push(rings());
+    checks.push(debug_servers());
     checks.extend([
         machine::ageing(),
         machine::reclaim(),

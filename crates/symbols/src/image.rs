@@ -5,11 +5,13 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use object::{Object, ObjectSection, ReadRef};
 use varve_sys::LazyFile;
 
+use crate::debug_server::DebugServer;
 use crate::input::{BuildId, Mapping, undeleted};
 use crate::open_files::OpenFiles;
 use crate::status::{DebugInfo, ModuleStatus, Unusable};
@@ -108,6 +110,8 @@ pub struct Locator {
     pub roots: Vec<PathBuf>,
     /// Folders of separate debug files, each with `.build-id/xx/yyyy.debug` inside.
     pub debug_folders: Vec<PathBuf>,
+    /// Servers that are asked for debug files that lie in none of those folders.
+    pub debug_server: Option<Arc<DebugServer>>,
     /// Try `/proc/PID/root` and `/proc/PID/map_files` of the process, which reach containers and deleted
     /// files for as long as it lives.
     pub live_processes: bool,
@@ -122,6 +126,7 @@ impl Default for Locator {
         Self {
             roots: vec![PathBuf::new()],
             debug_folders: vec![PathBuf::from("/usr/lib/debug")],
+            debug_server: None,
             live_processes: true,
             open_files: OpenFiles::default(),
             vdso: None,
@@ -344,9 +349,25 @@ impl Locator {
 
     fn debug_file(&self, file: &Elf<'_>, path: &Path, at: &Path) -> Option<(PathBuf, Image)> {
         let id = build_id(file);
+        self.local_debug_file(file, id.as_ref(), path, at)
+            .or_else(|| {
+                let path = self.debug_server.as_ref()?.fetch(id.as_ref()?)?;
+                let image = accept_debug(&path, id.as_ref())?;
+                let same = parse(&image).and_then(|file| build_id(&file)) == id;
+                same.then_some((path, image))
+            })
+    }
+
+    fn local_debug_file(
+        &self,
+        file: &Elf<'_>,
+        id: Option<&BuildId>,
+        path: &Path,
+        at: &Path,
+    ) -> Option<(PathBuf, Image)> {
         for folder in &self.debug_folders {
-            if let Some(path) = id.as_ref().and_then(|id| id.debug_path(folder))
-                && let Some(image) = accept_debug(&path, id.as_ref())
+            if let Some(path) = id.and_then(|id| id.debug_path(folder))
+                && let Some(image) = accept_debug(&path, id)
             {
                 return Some((path, image));
             }
@@ -370,7 +391,7 @@ impl Locator {
             places.push(under_path(debug, folder).join(link));
         }
         places.into_iter().find_map(|place| {
-            let image = accept_debug(&place, id.as_ref())?;
+            let image = accept_debug(&place, id)?;
             // Where both files carry a build id, it was compared already and is worth more than the sum.
             let proven = id.is_some() && parse(&image).and_then(|file| build_id(&file)).is_some();
             (proven || image.whole().map(crc32) == Some(sum)).then_some((place, image))

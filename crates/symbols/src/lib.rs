@@ -12,6 +12,7 @@
 //! No file that it reads is trusted: broken, truncated and hostile ones cost their own names, never the report.
 
 mod arenas;
+mod debug_server;
 mod defined;
 mod demangle;
 mod dwarf;
@@ -34,6 +35,7 @@ mod symbolize;
 mod unwind;
 mod variables;
 
+pub use debug_server::{DebugServer, NoClient};
 pub use defined::{
     CodeReader, DefinedFunction, DefinedFunctions, Stretch, defined_functions, is_go, is_sanitized,
 };

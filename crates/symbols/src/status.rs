@@ -85,13 +85,9 @@ impl ModuleStatus {
             Self::Found(DebugInfo::SymbolsOnly) => {
                 Some("rebuild with -g to see files and lines".to_owned())
             }
-            Self::Found(DebugInfo::Mini | DebugInfo::Stripped { build_id: None }) => {
-                Some("install its debug package, or use a build that is not stripped".to_owned())
+            Self::Found(DebugInfo::Mini | DebugInfo::Stripped { .. }) => {
+                Some("install its debug package".to_owned())
             }
-            Self::Found(DebugInfo::Stripped { build_id: Some(id) }) => Some(format!(
-                "install its debug package, or put its debug file in /usr/lib/debug/.build-id/{}",
-                id.path()
-            )),
             Self::Unusable(Unusable::Unreadable(_)) => {
                 Some("report on the machine of the recording, while the file is there".to_owned())
             }

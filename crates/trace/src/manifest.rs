@@ -369,8 +369,12 @@ pub struct ModuleNote {
     pub path: String,
     /// What is not known of it.
     pub lacks: Lacks,
-    /// Why, and what to do about it.
-    pub note: String,
+    /// Why.
+    pub why: String,
+    /// What to do about it.
+    pub hint: String,
+    /// The package that has installed the file, by its name in the database of the recording's machine; null where none has.
+    pub package: Option<String>,
 }
 
 /// What is not known of a file.

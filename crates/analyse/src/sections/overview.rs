@@ -9,7 +9,7 @@ use varve_model::{Bytes, ObjectId, ObjectKind, Pages};
 use crate::Known;
 use crate::analysis::{Analysis, FindingId, Group, TraceFacts};
 use crate::format;
-use crate::sections::unknown::files_topics;
+use crate::sections::unknown_files;
 
 /// Objects and lines of code that are listed.
 const OBJECTS: usize = 5;
@@ -136,7 +136,10 @@ impl Overview {
             hot_lines: hot_lines(a),
             line_samples: a.samples.as_ref().map_or(0, |s| s.all.samples),
             findings: headlines(a),
-            unknown: topics(&a.unknown),
+            unknown: unknown_files::topics(&a.unknown_files)
+                .into_iter()
+                .chain(topics(&a.unknown))
+                .collect(),
         }
     }
 }
@@ -292,13 +295,12 @@ const QUESTIONS: [&str; 9] = [
     "Whether ", "Which ", "Where ", "When ", "Whose ", "What ", "How ", "Objects ", "The ",
 ];
 
-/// The sentences in a few words each: what is said of files is counted, and remarks are.
+/// The sentences in a few words each; remarks are counted.
 fn topics(sentences: &[String]) -> Vec<String> {
-    let (mut remarks, mut topics) = (0, files_topics(sentences));
+    let (mut remarks, mut topics) = (0, Vec::new());
     for sentence in sentences {
         let question = QUESTIONS.iter().any(|q| sentence.starts_with(q));
         match sentence.split_once(": ") {
-            _ if sentence.starts_with('/') => (),
             Some((topic, _)) if question => {
                 let mut letters = topic.chars();
                 let first = letters.next().map(|c| c.to_ascii_lowercase());
@@ -320,22 +322,12 @@ mod tests {
     #[test]
     fn what_is_not_known_is_a_few_words() {
         let sentences = [
-            "/usr/bin/gzip: exported names only, no lines of code: stripped, no debug file found",
-            "/usr/bin/make: no lines of code: names, no lines",
-            "/usr/lib/libz.so.1: exported names only, no lines of code: stripped, no debug file found",
-            "/tmp/old: no names: cannot be read",
             "Whether a touch was a write: this kernel has no soft-dirty bits.",
             "5 intervals were made longer, so that each thread had its turn.",
         ];
         assert_eq!(
             topics(&sentences.map(str::to_owned)),
-            [
-                "all names in 1 file (not readable)",
-                "local names and lines in 2 files (no debug information)",
-                "lines in 1 file (no debug information)",
-                "whether a touch was a write",
-                "1 remark"
-            ]
+            ["whether a touch was a write", "1 remark"]
         );
     }
 }

@@ -1,7 +1,7 @@
 //! What a trace does not say, above all an imported one.
 
 use varve_model::{Capability, Duration};
-use varve_trace::{IntervalChoice, Lacks, Trace};
+use varve_trace::{IntervalChoice, Trace};
 
 use crate::analysis::{Analysis, Writes};
 use crate::assemble::Tables;
@@ -75,40 +75,6 @@ pub(crate) fn why_lacks(trace: &Trace, capability: Capability) -> String {
 const COPIES: &str = "Which private pages of a forked process are copies: one that it only reads is still its parent's memory, and the \
                       trace does not say so. They count as its own, so that the memory touched is at most what the figures say.";
 
-/// What is not known of a file, in the sentence that begins with its path.
-const fn of_file(lacks: Lacks) -> &'static str {
-    match lacks {
-        Lacks::Lines => "no lines of code",
-        Lacks::LocalNames => "exported names only, no lines of code",
-        Lacks::Names => "no names",
-    }
-}
-
-/// What is not known of files, in a few words, of the sentences that begin with their paths.
-pub(crate) fn files_topics(sentences: &[String]) -> Vec<String> {
-    let kinds = [
-        (Lacks::Names, "all names in", "not readable"),
-        (
-            Lacks::LocalNames,
-            "local names and lines in",
-            "no debug information",
-        ),
-        (Lacks::Lines, "lines in", "no debug information"),
-    ];
-    let of = |lacks: Lacks| {
-        let says = format!(": {}: ", of_file(lacks));
-        let files = sentences.iter().filter(|s| s.starts_with('/'));
-        files.filter(|s| s.contains(&says)).count() as u64
-    };
-    let found = kinds
-        .into_iter()
-        .map(|(kind, what, why)| (of(kind), what, why));
-    let found = found.filter(|(files, ..)| *files > 0);
-    found
-        .map(|(files, what, why)| format!("{what} {} ({why})", counted(files, "file")))
-        .collect()
-}
-
 /// What the figures of a trace leave open. `refused` counts runs that were not entered.
 pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64) -> Vec<String> {
     let manifest = &trace.manifest;
@@ -164,8 +130,6 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
             counted(stray, "row")
         ));
     }
-    let notes = manifest.modules.iter();
-    unknown.extend(notes.map(|m| format!("{}: {}: {}", m.path, of_file(m.lacks), m.note)));
     unknown.extend(manifest.notes.iter().cloned());
     let operations = manifest.operations.iter();
     unknown.extend(operations.flat_map(|of| of.notes.iter().cloned()));

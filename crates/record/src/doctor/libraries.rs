@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use varve_symbols::{DebugServer, NoClient};
+
 use super::{Check, Standing};
 
 pub(super) fn preloading(preload: Result<Option<PathBuf>, String>) -> Check {
@@ -47,6 +49,25 @@ pub fn examine_exact(plugin: Result<Option<PathBuf>, String>, can_record: bool) 
         Standing::Missing,
     )
     .feature("every access counted (--backend exact)")
+}
+
+/// Where names of stripped programs come from besides this machine's debug files.
+pub(super) fn debug_servers() -> Check {
+    let found = match DebugServer::of_environment() {
+        Ok(Some(_)) => Ok("those of DEBUGINFOD_URLS are asked as names are looked for".to_owned()),
+        Ok(None) => Ok("DEBUGINFOD_URLS names none".to_owned()),
+        Err(NoClient) => Err((
+            "DEBUGINFOD_URLS names some, and debuginfod-find, which asks them, is not installed"
+                .to_owned(),
+            "apt-get install debuginfod",
+        )),
+    };
+    Check::new(
+        "debug file servers",
+        "names and lines of stripped programs",
+        found,
+        Standing::Missing,
+    )
 }
 
 pub(super) fn rings() -> Check {

@@ -37,6 +37,9 @@ const EVENTS: usize = 24;
 /// Threads by process and id, and where each stands in the list of the page.
 type Threads = HashMap<(Pid, Tid), u16>;
 
+/// Files that a sentence about them lists.
+const MAX_UNKNOWN_FILES: usize = 12;
+
 /// Makes what the page shows of a trace, its analysis and its map.
 ///
 /// # Errors
@@ -45,7 +48,9 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
     let f = &analysis.footprint;
     let listed = Listed::of(analysis);
     let (groups, objects) = tables(trace, analysis, &map, &listed)?;
-    let mut unknown = analysis.unknown.clone();
+    let files = analysis.unknown_files.iter();
+    let mut unknown: Vec<String> = files.map(|of| of.sentence(MAX_UNKNOWN_FILES)).collect();
+    unknown.extend(analysis.unknown.iter().cloned());
     let alloc = match analysis.trace.selected {
         None => AllocPage::from_trace(trace, analysis)?,
         // Its rows are sums of all, and have no objects.

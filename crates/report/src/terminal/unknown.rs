@@ -7,27 +7,24 @@ use varve_analyse::Analysis;
 use super::page::Page;
 use crate::text::quoted_path;
 
-/// Files of which something is not known that are listed; more are counted.
+/// Files that a sentence lists; more are counted.
 const MAX_FILES: usize = 12;
 
 pub(super) fn write(page: &mut Page, a: &Analysis, folder: &Path) {
-    if a.unknown.is_empty() {
+    if a.unknown.is_empty() && a.unknown_files.is_empty() {
         return;
     }
     page.heading("Not known");
-    // What is said of a file begins with its path.
-    let (files, rest): (Vec<&String>, Vec<&String>) =
-        a.unknown.iter().partition(|s| s.starts_with('/'));
-    for sentence in files.iter().take(MAX_FILES) {
-        page.item(sentence);
+    for files in &a.unknown_files {
+        page.item(&files.sentence(MAX_FILES));
     }
-    if let more @ 1.. = files.len().saturating_sub(MAX_FILES) {
+    if a.unknown_files.iter().any(|of| of.files.len() > MAX_FILES) {
         page.item(&format!(
-            "Names in {more} more files: `varve report {} --json --section unknown` lists them.",
+            "All files: `varve report {} --json --section unknown` lists them.",
             quoted_path(folder)
         ));
     }
-    for sentence in rest {
+    for sentence in &a.unknown {
         page.item(sentence);
     }
 }

@@ -327,6 +327,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         }],
         sharing: None,
         unknown: vec![],
+        unknown_files: Vec::new(),
     }
 }
 

@@ -255,7 +255,7 @@ fn separate_debug_files_are_found_and_proven() {
             "{:?}",
             status(&statics)
         );
-        assert!(status(&statics).hint().unwrap().contains(".build-id"));
+        assert!(status(&statics).hint().unwrap().contains("debug package"));
         assert!(variables(&statics).is_empty());
         every_page_has_an_owner(&path, &statics, BIAS);
     }
