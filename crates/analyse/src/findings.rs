@@ -111,6 +111,8 @@ struct Facts<'a> {
     outer: HashSet<ObjectId>,
     /// Processes whose memory a runtime's collector manages.
     collected: HashSet<Pid>,
+    /// Mappings that a library made.
+    from_libraries: HashSet<ObjectId>,
     /// Objects of which is known which threads use them later, so that first touches are no news.
     reported: HashSet<ObjectId>,
 }
@@ -130,6 +132,7 @@ impl<'a> Facts<'a> {
             ),
             outer: outer(tables),
             collected: news::collected(tables),
+            from_libraries: news::from_libraries(tables),
             reported: HashSet::new(),
         }
     }

@@ -173,7 +173,7 @@ fn place_among(frames: &[Frame], frame: &Frame) -> String {
         .and_then(|caller| caller.function.as_deref());
     match (caller, frame.module.as_deref()) {
         (Some(caller), Some(module)) => format!(
-            "a function that {} calls ({})",
+            "a callee of {} ({})",
             short_function(caller),
             within(module, frame)
         ),
@@ -472,7 +472,7 @@ mod tests {
         ];
         assert_eq!(
             namer.site(heap, &stack),
-            "heap from a function that CONF_modules_load_file_ex calls (libcrypto.so.3+0x1582b7)"
+            "heap from a callee of CONF_modules_load_file_ex (libcrypto.so.3+0x1582b7)"
         );
         let of_other = [
             unnamed("libcrypto.so.3", 0x1582b7),

@@ -38,6 +38,10 @@ impl FromStr for Share {
         let share = share_of_whole(text).ok_or("give a share such as 3%")?;
         if share > 0.0 && share <= 1.0 {
             Ok(Share(share))
+        } else if share > 1.0 && share <= 100.0 && !text.ends_with('%') {
+            Err(format!(
+                "{text} is more than the whole; {text} percent is {text}%"
+            ))
         } else {
             Err("a share lies above 0 % and is 100 % at most".into())
         }
@@ -194,6 +198,7 @@ mod tests {
         assert_eq!("3%".parse(), Ok(Share(0.03)));
         assert_eq!("0.03".parse(), Ok(Share(0.03)));
         assert!("0".parse::<Share>().is_err());
+        assert!("30".parse::<Share>().unwrap_err().ends_with("30%"));
         assert_eq!("0%".parse(), Ok(MostShare(0.0)));
         assert_eq!("250%".parse(), Ok(MostGrowth(2.5)));
         assert_eq!("0.05".parse(), Ok(MostGrowth(0.05)));

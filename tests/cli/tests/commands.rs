@@ -141,6 +141,11 @@ fn without_figures(text: &str) -> String {
     let units = ["ns", "µs", "ms", "s", "%"];
     let is_unit = |word: &str| units.contains(&word.trim_end_matches([',', ':', ')', ';']));
     let line = |line: &str| {
+        // What makes more intervals depends on what they cost here.
+        const FEW: &str = "varve: findings: The intervals are few (";
+        if line.starts_with(FEW) {
+            return format!("{FEW}N)");
+        }
         let mut words: Vec<String> = Vec::new();
         let mut all = line.split(' ').peekable();
         while let Some(word) = all.next() {
@@ -155,9 +160,7 @@ fn without_figures(text: &str) -> String {
         words.join(" ")
     };
     // Whether that is so differs too.
-    let text = text
-        .replace(" (too short a recording to keep to it)", "")
-        .replace("more permitted by --overhead", "a shorter --interval");
+    let text = text.replace(" (too short a recording to keep to it)", "");
     // A hold that took longer than is permitted on a busy machine is said to have.
     let lines = text.lines().map(|l| line(l) + "\n");
     lines.collect::<String>().replace(" N permitted)", "")

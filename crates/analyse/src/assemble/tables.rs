@@ -1,6 +1,6 @@
 //! The small tables of a trace.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use varve_model::{Duration, ObjectKind, Pid, SiteId, Time};
 use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
@@ -65,6 +65,8 @@ pub(crate) struct Tables {
     pub(crate) intervals: Vec<IntervalRow>,
     pub(crate) objects: Vec<ObjectRow>,
     pub(crate) sites: HashMap<SiteId, String>,
+    /// Call stacks that begin in a library, below the C library's own functions.
+    pub(crate) library_sites: HashSet<SiteId>,
     pub(crate) threads: Vec<ThreadRow>,
     /// Only a time of the recording is seen: what was touched outside of it is not known.
     pub(crate) is_window: bool,
@@ -75,17 +77,30 @@ pub(crate) struct Tables {
 impl Tables {
     /// `objects` are those of the trace, each once.
     pub(super) fn read(trace: &Trace, objects: Vec<ObjectRow>) -> Result<Tables, TraceError> {
-        let mut sites = HashMap::new();
+        let processes: Vec<ProcessRow> = trace.rows()?;
+        let programs: HashSet<&str> = processes
+            .iter()
+            .flat_map(|row| [Some(row.exe.as_str()), row.file.as_deref()])
+            .flatten()
+            .map(base_name)
+            .collect();
+        let (mut sites, mut library_sites) = (HashMap::new(), HashSet::new());
         for batch in trace.batches::<SiteRow>()? {
-            sites.extend(batch?.into_iter().map(|row| (row.site, row.label)));
+            for row in batch? {
+                if is_librarys(&row, &programs) {
+                    library_sites.insert(row.site);
+                }
+                sites.insert(row.site, row.label);
+            }
         }
         Ok(Tables {
             intervals: intervals(trace)?,
             objects,
             sites,
+            library_sites,
             threads: trace.rows()?,
             is_window: trace.selection().is_some_and(|s| s.time.is_some()),
-            processes: trace.rows()?,
+            processes,
             losses: trace.rows()?,
         })
     }
@@ -173,4 +188,19 @@ impl Tables {
             .last()
             .map_or(manifest.clock.end_ns, |i| i.end_ns)
     }
+}
+
+/// The last part of a path.
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Whether a call stack begins in a library, below functions of the C library and of what stands in front of it.
+fn is_librarys(row: &SiteRow, programs: &HashSet<&str>) -> bool {
+    const FRONT: [&str; 5] = ["libc.so", "libc-", "libpthread", "ld-", "libvarve_"];
+    let modules = row.frames.iter().filter_map(|f| f.module.as_deref());
+    let mut own = modules
+        .map(base_name)
+        .filter(|name| !FRONT.iter().any(|front| name.starts_with(front)));
+    own.next().is_some_and(|name| !programs.contains(name))
 }

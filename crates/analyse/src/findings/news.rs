@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use varve_model::{Bytes, ObjectKind, Pid};
+use varve_model::{Bytes, ObjectId, ObjectKind, Pid};
+use varve_trace::tables::ObjectRow;
 
 use super::MIB;
 use crate::analysis::*;
@@ -64,6 +65,16 @@ pub(super) fn collected(tables: &Tables) -> HashSet<Pid> {
         .iter()
         .filter(|o| matches!(o.kind, ObjectKind::File | ObjectKind::Static));
     of_files.filter(|o| is(&o.name)).map(|o| o.pid).collect()
+}
+
+/// Mappings that a library made. What it does not touch of them is a reserve, which the program did not ask for.
+pub(super) fn from_libraries(tables: &Tables) -> HashSet<ObjectId> {
+    let is_librarys = |o: &&ObjectRow| {
+        let site = o.site.filter(|site| tables.library_sites.contains(site));
+        o.kind == ObjectKind::Mapping && site.is_some()
+    };
+    let objects = tables.objects.iter().filter(is_librarys);
+    objects.map(|o| o.object).collect()
 }
 
 /// Whether a person wants to hear how an object is used.

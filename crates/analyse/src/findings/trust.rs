@@ -56,6 +56,8 @@ const FEW_STANDING: u64 = 16;
 
 /// The share of what was permitted from which on intervals are as long as they are for its sake.
 const USED: f64 = 0.7;
+/// More than this is not suggested as an overhead, percent.
+const MAX_SUGGESTED: u64 = 50;
 /// What `--interval` can be at least.
 const MIN_INTERVAL: Duration = Duration(10_000_000);
 
@@ -73,29 +75,32 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         format::counted(intervals, "interval"),
         format::duration(trace.duration_ns)
     );
-    // Intervals were as long as that took.
-    let cost = analysis.overhead.value().and_then(|o| o.slowdown);
-    // What was permitted and not used does not make them shorter.
-    let limits = cost.is_some_and(|c| c.asked.is_some_and(|asked| c.measured >= USED * asked));
     // Not even the shortest intervals would be enough.
     let is_brief = trace.duration_ns.0 < MIN_INTERVAL.0 * FEW_INTERVALS;
     let option = match trace.interval_accesses {
-        Some(_) => Some("a smaller --interval-accesses"),
+        Some(_) => Some("a smaller --interval-accesses".to_owned()),
         None if is_brief => None,
-        None if limits => Some("more permitted by --overhead"),
-        None => Some("a shorter --interval"),
+        None => match needed_overhead(analysis, intervals) {
+            Needed::Interval => Some(shorter_interval(trace.duration_ns)),
+            Needed::Overhead(percent) => Some(format!("--overhead {percent}%")),
+            Needed::TooMuch => None,
+        },
     };
     let title = match is_brief {
         true => "The recording is short",
         false => "The intervals are few",
     };
+    let enough = trace.duration_ns.0 as f64 * FEW_INTERVALS as f64 / intervals.max(1) as f64;
+    let enough = format::duration(rounded_up(enough));
     let has_ended = trace.exit_code.is_some() && !trace.attached;
     let action = match (option, has_ended) {
         // A program that was recorded to its end cannot be recorded longer.
-        (None, true) => "make the program run longer".to_owned(),
-        (None, false) => "record longer".to_owned(),
+        (None, true) if is_brief => "give the program more to do".to_owned(),
+        (None, true) => format!("give the program work for {enough}"),
+        (None, false) if is_brief => "record longer".to_owned(),
+        (None, false) => format!("record for {enough}"),
         (Some(option), true) => format!("record with {option}"),
-        (Some(option), false) => format!("record longer, or with {option}"),
+        (Some(option), false) => format!("record for {enough}, or with {option}"),
     };
     let advice = format!("{}.", format::capitalised(&action));
     let found = finding(
@@ -106,6 +111,53 @@ pub(super) fn short_recording(analysis: &Analysis) -> Option<Finding> {
         Vec::new(),
     );
     Some(Finding { action, ..found })
+}
+
+/// What makes enough intervals of the same run.
+enum Needed {
+    /// Shorter ones: the cost does not prevent them.
+    Interval,
+    /// This overhead, percent.
+    Overhead(u64),
+    /// More than anybody would permit.
+    TooMuch,
+}
+
+/// What it takes to have [`FEW_INTERVALS`]. Where the cost makes intervals long, as many times more of them cost as many times more.
+fn needed_overhead(analysis: &Analysis, intervals: u64) -> Needed {
+    let cost = analysis.overhead.value().and_then(|o| o.slowdown);
+    let chosen = cost.filter(|c| !c.short);
+    let Some((measured, asked)) = chosen.and_then(|c| Some((c.measured, c.asked?))) else {
+        return Needed::Interval;
+    };
+    // What was permitted and not used does not make intervals shorter.
+    if measured < USED * asked {
+        return Needed::Interval;
+    }
+    let times = FEW_INTERVALS as f64 / intervals.max(1) as f64;
+    let percent = measured.max(asked) * 100.0 * times;
+    match (percent / 5.0).ceil() as u64 * 5 {
+        percent if percent > MAX_SUGGESTED => Needed::TooMuch,
+        percent => Needed::Overhead(percent),
+    }
+}
+
+/// The option with which a run of this length has [`FEW_INTERVALS`], in a round figure.
+fn shorter_interval(duration: Duration) -> String {
+    let most = duration.0 / 1_000_000 / FEW_INTERVALS;
+    let steps = (1..).flat_map(|n| [1, 2, 5].map(|digit| digit * 10_u64.pow(n)));
+    let millis = steps.take_while(|step| *step <= most).last();
+    format!(
+        "--interval {}ms",
+        millis.unwrap_or(MIN_INTERVAL.0 / 1_000_000)
+    )
+}
+
+/// A duration with one digit, or two from 10 on, at least as long.
+fn rounded_up(ns: f64) -> Duration {
+    let step = 10_f64.powf(ns.max(1.0).log10().floor());
+    let step = if ns / step < 5.0 { step / 2.0 } else { step };
+    Duration(((ns / step).ceil() * step) as u64)
 }
 
 /// Pages that count in every interval whether used or not make at least 10 % of all page touches.
@@ -192,4 +244,23 @@ pub(super) fn huge_pages(analysis: &Analysis) -> Option<Finding> {
         advice,
         objects,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_suggested_is_round_and_enough() {
+        let up = |ns: f64| rounded_up(ns).0;
+        assert_eq!(up(10.2e9), 15_000_000_000);
+        assert_eq!(up(61e9), 70_000_000_000);
+        assert_eq!(up(1.2e9), 1_500_000_000);
+        assert_eq!(up(0.0), 0);
+        let of = |ms: u64| shorter_interval(Duration(ms * 1_000_000));
+        assert_eq!(of(10_000), "--interval 500ms");
+        assert_eq!(of(2_550), "--interval 100ms");
+        assert_eq!(of(200), "--interval 10ms");
+        assert_eq!(of(10), "--interval 10ms");
+    }
 }

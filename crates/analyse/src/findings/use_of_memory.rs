@@ -10,7 +10,8 @@ use crate::analysis::*;
 use crate::format;
 
 /// Allocated memory of which at least a quarter and 1 MiB was never touched, or which was touched only when it was new:
-/// within 5 % of its life, of at least 20 intervals, after its birth; of runtimes and of little memory nothing is said. Only objects that lived for two intervals, were
+/// within 5 % of its life, of at least 20 intervals, after its birth; of runtimes and of little memory nothing is said, nor of what libraries map for
+/// themselves and never touch. Only objects that lived for two intervals, were
 /// born in the recording or before, have no others within, and were not touched by others possibly.
 pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
     if f.tables.is_window {
@@ -23,7 +24,8 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
             life.0 >= 2 * f.interval.0 && touched.possibly_others_page_touches == 0
         })
     };
-    let untouched = asked().filter_map(|(o, touched, _)| {
+    let untouched = asked().filter(|(o, ..)| !f.from_libraries.contains(&o.object));
+    let untouched = untouched.filter_map(|(o, touched, _)| {
         let pages = PageRange::of_bytes(o.address?, o.bytes?).count;
         let rest = pages.0.saturating_sub(touched.touched_pages.0);
         let bytes = Bytes(o.bytes?.0.saturating_sub(touched.touched_bytes.0));

@@ -2,7 +2,8 @@
 
 use crate::common::{Made, STEP, fault, object, thread, touch};
 use varve_analyse::{AnalyseOptions, Analysis, FindingId};
-use varve_model::{Loss, ObjectKind, Pid, Time, TouchSource};
+use varve_model::{Address, Loss, ObjectKind, Pid, SiteId, Time, TouchSource};
+use varve_trace::tables::{Frame, ProcessRow, SiteRow};
 
 fn has(found: &Analysis, id: FindingId) -> bool {
     found.findings.iter().any(|f| f.id == id)
@@ -52,10 +53,10 @@ fn only_a_program_of_a_moment_is_called_short() {
     };
     let (brief, long) = (of(30_000_000), of(2_000_000_000));
     assert_eq!(brief.title, "The recording is short");
-    assert_eq!(brief.action, "make the program run longer");
-    // It was recorded to its end, and ran long enough.
+    assert_eq!(brief.action, "give the program more to do");
+    // It was recorded to its end, and ran long enough: more than eight seconds, and less than ten.
     assert_eq!(long.title, "The intervals are few");
-    assert_eq!(long.action, "record with a shorter --interval");
+    assert_eq!(long.action, "record with --interval 200ms");
 }
 
 #[test]
@@ -114,6 +115,50 @@ fn never_touched_and_only_when_new() {
     // The advice is of what was found.
     assert_eq!(finding.action, "release it after its first use");
     assert!(!finding.advice.contains("Untouched"), "{}", finding.advice);
+}
+
+/// A program that maps 4 MiB and touches nothing of it, by a call of `mmap` in this module.
+fn mapped_by(module: &str) -> Analysis {
+    let mut made = busy(300);
+    let mut mapped = object(3, 40_000, 1024);
+    mapped.kind = ObjectKind::Mapping;
+    made.objects.push(mapped);
+    let frame = |module: &str| Frame {
+        function: None,
+        file: None,
+        line: None,
+        column: None,
+        function_line: None,
+        module: Some(module.into()),
+        address: Address(1),
+    };
+    made.sites.push(SiteRow {
+        site: SiteId(0),
+        label: "somewhere".into(),
+        frames: vec![frame("libc.so.6"), frame(module), frame("prog")],
+    });
+    made.processes.push(ProcessRow {
+        pid: Pid(1),
+        parent: Pid(0),
+        exe: "/usr/bin/prog".into(),
+        file: None,
+        command: "prog".into(),
+        born_ns: Time(0),
+        died_ns: None,
+        exit_code: None,
+        objects: None,
+        objects_why: None,
+    });
+    made.analyse()
+}
+
+#[test]
+fn the_reserve_of_a_library_is_no_news() {
+    assert!(has(&mapped_by("prog"), FindingId::NeverTouched));
+    assert!(!has(
+        &mapped_by("/usr/lib/libruby.so.3"),
+        FindingId::NeverTouched
+    ));
 }
 
 #[test]

@@ -9,7 +9,7 @@ pub use varve_made::{STEP, interval, manifest, object, sample, table, touch};
 use varve_model::{Address, Bytes, Cpu, Interval, ObjectId, Page, Pid, Tid, Time};
 use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,
-    SampleRow, ThreadRow, TouchRow,
+    SampleRow, SiteRow, ThreadRow, TouchRow,
 };
 use varve_trace::{Manifest, Selection, Trace, TraceError, TraceWriter, write_table};
 
@@ -27,6 +27,7 @@ pub struct Made {
     pub processes: Vec<ProcessRow>,
     pub samples: Vec<SampleRow>,
     pub counts: Vec<CountRow>,
+    pub sites: Vec<SiteRow>,
 }
 
 impl Made {
@@ -44,6 +45,7 @@ impl Made {
             processes: vec![],
             samples: vec![],
             counts: vec![],
+            sites: vec![],
         }
     }
 
@@ -121,6 +123,7 @@ impl Made {
         write_table::<LossRow>(writer.folder(), &[]).unwrap();
         table(&writer, &self.samples);
         table(&writer, &self.counts);
+        table(&writer, &self.sites);
         let trace = choose(Trace::open(&path).unwrap());
         let found = analyse(&trace, options, &mut |_| ())?;
         assert_eq!(found.contradictions, Vec::<String>::new());
