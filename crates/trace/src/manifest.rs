@@ -443,6 +443,15 @@ impl Manifest {
         Folder::open(folder)?.manifest()
     }
 
+    /// Whether a text is the manifest of a trace, of whatever version, with all of its fields or not.
+    pub(crate) fn is_one(text: &[u8]) -> bool {
+        #[derive(Deserialize)]
+        struct Head {
+            format: String,
+        }
+        serde_json::from_slice(text).is_ok_and(|head: Head| head.format == FORMAT_NAME)
+    }
+
     /// A manifest from its text. The folder and the file are for messages.
     pub(crate) fn parse(text: &[u8], folder: &Path, path: &Path) -> Result<Manifest, TraceError> {
         // The version is looked at first: a newer manifest may not fit the rest.

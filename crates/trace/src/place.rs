@@ -246,7 +246,9 @@ impl TraceFolder {
             return Ok(());
         }
         let path = self.path().to_owned();
-        if self.folder.manifest().is_err() {
+        // One that this version cannot read is a trace all the same.
+        let manifest = self.folder.manifest_bytes();
+        if !manifest.is_ok_and(|text| Manifest::is_one(&text)) {
             return Err(TraceError::NotOurs { path });
         }
         if existing != Existing::Replace {

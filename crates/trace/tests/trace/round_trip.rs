@@ -5,8 +5,8 @@ use std::fs;
 use varve_model::{Address, Duration, Interval, ObjectKind, Page, Pid, SiteId, Time, TouchSource};
 use varve_trace::tables::{Frame, ObjectRow, SiteRow, StackRow, TouchRow};
 use varve_trace::{
-    Completeness, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options, State,
-    Target, Trace, TraceError, TraceFolder, TraceWriter, finish_tables, write_table,
+    Completeness, Existing, FORMAT_VERSION, Features, IntervalChoice, Machine, Manifest, Options,
+    Output, State, Target, Trace, TraceError, TraceFolder, TraceWriter, finish_tables, write_table,
 };
 
 fn manifest() -> Manifest {
@@ -177,6 +177,33 @@ fn what_is_not_a_trace_is_neither_read_nor_replaced() {
         Err(TraceError::NotATrace { .. })
     ));
     assert!(dir.path().join("thesis.tex").is_file());
+}
+
+/// Such as one of another version of Varve.
+#[test]
+fn a_trace_that_cannot_be_read_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("t.varve");
+    drop(TraceWriter::create(&folder, &manifest()).unwrap());
+    let manifest_file = folder.join("manifest.json");
+    let text = fs::read_to_string(&manifest_file).unwrap();
+    let whole: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for version in [1, 999] {
+        let head = serde_json::json!({ "format": whole["format"], "version": version });
+        fs::write(&manifest_file, head.to_string()).unwrap();
+        assert!(Trace::open(&folder).is_err());
+        let mut output = Output::new(&folder);
+        assert!(output.create().is_err(), "nobody asked to replace it");
+        output.existing = Existing::Replace;
+        drop(TraceWriter::begin(output.create().unwrap(), &manifest()).unwrap());
+        assert!(Trace::open(&folder).is_ok());
+    }
+    let other = serde_json::json!({ "format": "thesis", "version": 1 });
+    fs::write(&manifest_file, other.to_string()).unwrap();
+    let mut output = Output::new(&folder);
+    output.existing = Existing::Replace;
+    let error = output.create().unwrap_err();
+    assert!(matches!(error, TraceError::NotOurs { .. }), "{error}");
 }
 
 #[test]
