@@ -61,10 +61,10 @@ pub fn finish(
         .map(|row| mapping(row, &called))
         .collect();
     let servers = DebugServer::of_environment();
-    let has_servers = servers.as_ref().map(Option::is_some).map_err(|e| *e);
+    let servers = servers.map(|servers| servers.map(Arc::new));
     let locator = Locator {
         open_files,
-        debug_server: servers.unwrap_or_default().map(Arc::new),
+        debug_server: servers.clone().unwrap_or_default(),
         ..Locator::default()
     };
     let mut reports: Vec<ModuleReport> = Vec::new();
@@ -101,7 +101,7 @@ pub fn finish(
         to.remove_parts(table.name)?;
     }
     Ok(Finished {
-        modules: module_notes(reports, has_servers),
+        modules: module_notes(reports, &servers),
         notes,
     })
 }
@@ -330,15 +330,23 @@ fn lacks(status: &ModuleStatus) -> Lacks {
     }
 }
 
-/// What to do about a module whose debug file was not found, besides installing it; `has_servers` says whether the environment named servers
-/// that were asked for it.
-fn ask_servers(has_servers: Result<bool, NoClient>) -> String {
-    match has_servers {
-        Ok(false) => format!(
-            "record with DEBUGINFOD_URLS={} and debuginfod-find installed",
-            debug_servers()
-        ),
-        Ok(true) => "name other servers: those of DEBUGINFOD_URLS do not have it".to_owned(),
+/// The servers of debug files that the environment names.
+type Servers = Result<Option<Arc<DebugServer>>, NoClient>;
+
+/// What to do about a module whose debug file was not found, besides installing it.
+fn ask_servers(servers: &Servers) -> String {
+    match servers {
+        Ok(None) => {
+            let client = match DebugServer::has_client() {
+                true => "",
+                false => " and debuginfod-find installed",
+            };
+            format!("record with DEBUGINFOD_URLS={}{client}", debug_servers())
+        }
+        Ok(Some(server)) => match server.failure() {
+            Some(why) => format!("record when the servers of DEBUGINFOD_URLS answer ({why})"),
+            None => "name other servers: those of DEBUGINFOD_URLS do not have it".to_owned(),
+        },
         Err(NoClient) => {
             "install debuginfod-find, which asks the servers of DEBUGINFOD_URLS".to_owned()
         }
@@ -346,10 +354,7 @@ fn ask_servers(has_servers: Result<bool, NoClient>) -> String {
 }
 
 /// What a reader should know of the modules, each once.
-fn module_notes(
-    reports: Vec<ModuleReport>,
-    has_servers: Result<bool, NoClient>,
-) -> Vec<ModuleNote> {
+fn module_notes(reports: Vec<ModuleReport>, servers: &Servers) -> Vec<ModuleNote> {
     let stripped = |report: &'_ ModuleReport| match &report.status {
         ModuleStatus::Found(DebugInfo::Stripped { build_id }) => build_id.clone(),
         _ => None,
@@ -360,6 +365,7 @@ fn module_notes(
         .collect();
     let files = ids.iter().map(|(path, id)| (path.as_str(), id)).collect();
     let packages = packages_of(&files);
+    let ask = ask_servers(servers);
     let mut notes: Vec<ModuleNote> = Vec::new();
     for report in reports {
         // Memory without a file is no module of which something could be missing.
@@ -371,7 +377,7 @@ fn module_notes(
             continue;
         };
         let hint = match stripped(&report) {
-            Some(_) => format!("{hint}, or {}", ask_servers(has_servers)),
+            Some(_) => format!("{hint}, or {ask}"),
             None => hint,
         };
         let note = ModuleNote {

@@ -1,16 +1,15 @@
 //! Which packages brought files, by the database of the recording's machine.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use varve_symbols::{BuildId, read_build_id};
+use varve_symbols::{BuildId, is_build};
 
 /// The packages that have installed these files, by path; a file that is not on this machine, or is another build here, is in none.
 pub(crate) fn packages_of(files: &BTreeMap<&str, &BuildId>) -> HashMap<String, String> {
-    let same = |(path, id): &(&&str, &&BuildId)| {
-        File::open(path).ok().and_then(read_build_id).as_ref() == Some(**id)
-    };
+    let same = |(path, id): &(&&str, &&BuildId)| is_build(Path::new(path), id);
     // What Debian's tool takes for a pattern is no path to it.
     let is_plain =
         |path: &str| path.starts_with('/') && !path.contains(['*', '?', '[', '\\', '\n']);

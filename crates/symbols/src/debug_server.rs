@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ pub struct DebugServer {
     client: PathBuf,
     /// They did not answer in time.
     is_silent: AtomicBool,
+    /// Why the last file could not be fetched that a server may have.
+    failure: Mutex<Option<String>>,
 }
 
 /// The environment names servers of debug files, and their client is not installed.
@@ -45,13 +48,25 @@ impl DebugServer {
             return Ok(None);
         }
         let mut places = env::split_paths(path).map(|folder| folder.join(CLIENT));
-        let client = places.find(|place| place.is_absolute() && place.is_file());
+        let client = places.find(|place| is_client(place));
         client.map_or(Err(NoClient), |client| {
             Ok(Some(DebugServer {
                 client,
                 is_silent: AtomicBool::new(false),
+                failure: Mutex::new(None),
             }))
         })
+    }
+
+    /// Whether the client is installed.
+    pub fn has_client() -> bool {
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path).any(|folder| is_client(&folder.join(CLIENT)))
+    }
+
+    /// Why the last file could not be fetched, as the client said it; none where each server answered, if only that it has none.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().ok()?.clone()
     }
 
     /// Fetches the debug file of this build, and returns where the client has put it; none where no server has it. Whether it is of
@@ -64,11 +79,15 @@ impl DebugServer {
         let begun = Instant::now();
         let done = Command::new(&self.client)
             .args(["debuginfo", &id.to_string()])
+            .env("LC_ALL", "C")
             .stdin(Stdio::null())
-            .stderr(Stdio::null())
             .output()
             .ok()?;
         if !done.status.success() {
+            let said = failure_of(&String::from_utf8_lossy(&done.stderr));
+            if let (Some(said), Ok(mut failure)) = (said, self.failure.lock()) {
+                *failure = Some(said);
+            }
             let is_silent = begun.elapsed() >= PATIENCE;
             self.is_silent.store(is_silent, Ordering::Relaxed);
             return None;
@@ -76,6 +95,21 @@ impl DebugServer {
         let path = Path::new(OsStr::from_bytes(done.stdout.trim_ascii()));
         path.is_absolute().then(|| path.to_owned())
     }
+}
+
+fn is_client(place: &Path) -> bool {
+    place.is_absolute() && place.is_file()
+}
+
+/// Why a file could not be fetched, of what the client says: `Server query failed: REASON`. That no server has it is no failure.
+fn failure_of(said: &str) -> Option<String> {
+    let reason = said
+        .lines()
+        .rev()
+        .find_map(|line| line.split_once("failed: "));
+    let reason = reason.map_or(said.trim(), |(_, reason)| reason.trim());
+    let is_absence = reason.is_empty() || reason == "No such file or directory";
+    (!is_absence).then(|| reason.chars().take(200).collect())
 }
 
 #[cfg(test)]
@@ -117,8 +151,15 @@ mod tests {
             path,
             Path::new(&format!("/cache/debuginfo/{}", "ab".repeat(20)))
         );
-        let folder = client("exit 2");
-        assert_eq!(server(folder.path()).fetch(&id), None);
+        for (said, failure) in [
+            ("No such file or directory", None),
+            ("No route to host", Some("No route to host")),
+        ] {
+            let folder = client(&format!("echo 'Server query failed: {said}' >&2; exit 2"));
+            let server = server(folder.path());
+            assert_eq!(server.fetch(&id), None);
+            assert_eq!(server.failure().as_deref(), failure);
+        }
         assert_eq!(server(folder.path()).fetch(&BuildId(vec![1])), None);
     }
 }

@@ -170,6 +170,14 @@ pub(crate) fn build_id(file: &Elf<'_>) -> Option<BuildId> {
         .map(|id| BuildId(id.to_vec()))
 }
 
+/// Whether the file at this path is of this build. It is opened as every file of a target's user is: what is no regular file, and what a
+/// file system does not give in time, is not.
+pub fn is_build(path: &Path, id: &BuildId) -> bool {
+    let image = Image::open(path).ok();
+    let found = image.as_ref().and_then(parse);
+    found.and_then(|file| build_id(&file)).as_ref() == Some(id)
+}
+
 fn has_section(file: &Elf<'_>, name: &str) -> bool {
     // Debug files made by objcopy keep the headers of stripped sections as NOBITS, of no bytes here.
     file.section_by_name(name)

@@ -185,6 +185,28 @@ fn another_programs_debug_file_is_not_taken() {
 }
 
 #[test]
+fn servers_that_do_not_answer_are_said() {
+    let folder = TempDir::new().unwrap();
+    stripped(folder.path());
+    fs::remove_file(folder.path().join("arena.debug")).unwrap();
+    // Nothing listens where something did just now.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let (url, cache) = (
+        format!("http://{}", address.unwrap()),
+        TempDir::new().unwrap(),
+    );
+    let environment = [
+        ("DEBUGINFOD_URLS", url.as_str()),
+        ("DEBUGINFOD_CACHE_PATH", cache.path().to_str().unwrap()),
+    ];
+    let hint = hints(&report(folder.path(), &environment), "/arena");
+    assert!(
+        hint[0].contains("when the servers of DEBUGINFOD_URLS answer ("),
+        "{hint:?}"
+    );
+}
+
+#[test]
 fn servers_without_their_client_are_said() {
     let folder = TempDir::new().unwrap();
     stripped(folder.path());
