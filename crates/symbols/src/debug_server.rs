@@ -47,21 +47,16 @@ impl DebugServer {
         if urls.as_bytes().trim_ascii().is_empty() {
             return Ok(None);
         }
-        let mut places = env::split_paths(path).map(|folder| folder.join(CLIENT));
-        let client = places.find(|place| is_client(place));
-        client.map_or(Err(NoClient), |client| {
-            Ok(Some(DebugServer {
-                client,
-                is_silent: AtomicBool::new(false),
-                failure: Mutex::new(None),
-            }))
-        })
+        Ok(Some(DebugServer {
+            client: client_in(path).ok_or(NoClient)?,
+            is_silent: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        }))
     }
 
     /// Whether the client is installed.
     pub fn has_client() -> bool {
-        let path = env::var_os("PATH").unwrap_or_default();
-        env::split_paths(&path).any(|folder| is_client(&folder.join(CLIENT)))
+        env::var_os("PATH").is_some_and(|path| client_in(&path).is_some())
     }
 
     /// Why the last file could not be fetched, as the client said it; none where each server answered, if only that it has none.
@@ -97,8 +92,10 @@ impl DebugServer {
     }
 }
 
-fn is_client(place: &Path) -> bool {
-    place.is_absolute() && place.is_file()
+/// The client, in the first of these folders that has it.
+fn client_in(path: &OsStr) -> Option<PathBuf> {
+    let mut places = env::split_paths(path).map(|folder| folder.join(CLIENT));
+    places.find(|place| place.is_absolute() && place.is_file())
 }
 
 /// Why a file could not be fetched, of what the client says: `Server query failed: REASON`. That no server has it is no failure.
