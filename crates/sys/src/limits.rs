@@ -1,5 +1,6 @@
 //! Resource limits that concern a recorder otherwise than the program that it starts (setrlimit(2)).
 
+use std::io;
 use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -79,20 +80,37 @@ impl Inherited {
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// Has this process live with small limits: a file that reaches `ulimit -f` is an error of the write, as on a full
-/// disk, rather than the end of the process, and as many files may be open as the hard limit allows. What this process starts
+/// Files that a recorder may have open where it may choose: some for each process that is recorded.
+const MANY_FILES: u64 = 1 << 18;
+
+/// Raises the limit of open files as far as this process may; whether it did.
+fn raise_file_limit(limit: Rlimit) -> bool {
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open");
+    let most = most.ok().and_then(|text| text.trim().parse().ok());
+    let many = MANY_FILES.min(most.unwrap_or(MANY_FILES));
+    // With CAP_SYS_RESOURCE (getrlimit(2)); then within the hard limit.
+    let raised = [
+        limit.maximum.map(|maximum| maximum.max(many)),
+        limit.maximum,
+    ];
+    raised.into_iter().any(|maximum| {
+        let files = Rlimit {
+            current: maximum,
+            maximum,
+        };
+        limit.current != maximum && setrlimit(Resource::Nofile, files).is_ok()
+    })
+}
+
+/// Has this process live with small limits: a file that reaches `ulimit -f` is an error of the write, as on a full disk, rather than the
+/// end of the process, and as many files may be open as the hard limit allows, or more with `CAP_SYS_RESOURCE`. What this process starts
 /// by [`crate::Child`] has all that as it was.
 pub fn live_with_limits() {
     INHERITED.get_or_init(|| {
         // SAFETY: signal takes integers, and ignoring this signal concerns nothing but writes.
         let file_size_action = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         let limit = getrlimit(Resource::Nofile);
-        let raised = Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        };
-        let is_raised =
-            limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_ok();
+        let is_raised = raise_file_limit(limit);
         let raw = |n: Option<u64>| n.map_or(libc::RLIM_INFINITY, |n| n as libc::rlim_t);
         Inherited {
             file_size_action,
@@ -113,4 +131,35 @@ pub(crate) fn inherited() -> Option<Inherited> {
 /// How many files this process may have open; nothing for any number.
 pub fn file_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
+}
+
+/// How many files this process has open, of all its threads.
+///
+/// # Errors
+/// Where `/proc` cannot be read.
+pub fn open_file_count() -> io::Result<u64> {
+    const OWN: &str = "/proc/self/fd";
+    // Its size is the count since Linux 6.2 (f1f1f2569901), and 0 before.
+    match std::fs::metadata(OWN)?.len() {
+        // One of them is that of the listing itself.
+        0 => Ok((std::fs::read_dir(OWN)?.count() as u64).saturating_sub(1)),
+        count => Ok(count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_file_is_counted() {
+        // Other tests of this process open files: one that has many is seen for all of them.
+        let before = open_file_count().unwrap();
+        let held: Vec<_> = (0..200)
+            .map(|_| std::fs::File::open("/").unwrap())
+            .collect();
+        let with = open_file_count().unwrap();
+        assert!(with.abs_diff(before + 200) < 100, "{before} {with}");
+        drop(held);
+    }
 }

@@ -171,16 +171,17 @@ impl Scan {
         Ok(())
     }
 
-    /// Others in this recorder take descriptors meanwhile: one that is kept open for later goes for one that is needed now.
+    /// Where descriptors are short, those that are kept open for later go for one that is needed now. More than one: another thread of this
+    /// recorder may take what is let go.
     fn open_clear(&mut self, pid: Pid) -> io::Result<ClearRefs> {
-        let opened = ClearRefs::open(pid);
         let lacks = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
-        match (opened, self.clear.keys().next().copied()) {
-            (Err(e), Some(other)) if lacks(&e) => {
-                self.clear.remove(&other);
-                ClearRefs::open(pid)
-            }
-            (opened, _) => opened,
+        loop {
+            let opened = ClearRefs::open(pid);
+            let other = self.clear.keys().next().copied();
+            match (opened, other) {
+                (Err(e), Some(other)) if lacks(&e) => self.clear.remove(&other),
+                (opened, _) => return opened,
+            };
         }
     }
 

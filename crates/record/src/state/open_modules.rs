@@ -5,12 +5,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::process::{Resource, getrlimit};
 use varve_model::Pid;
 use varve_symbols::OpenFiles;
 use varve_sys::{FileIdentity, MapEntry, mount_at, mount_of};
 
-/// Of the descriptors that the recorder may have, one in so many at most is one of these files.
+/// Of the descriptors that the recorder does not need, one in so many at most is one of these files.
 const SHARE: u64 = 4;
 /// Such files at most, whatever the limit of descriptors.
 const MAX_OPEN: u64 = 512;
@@ -29,7 +28,7 @@ pub(crate) struct OpenModules {
 
 impl Default for OpenModules {
     fn default() -> Self {
-        let limit = getrlimit(Resource::Nofile).current;
+        let spare = crate::target::preflight::spare_files() as u64;
         let temporary = std::env::temp_dir();
         let own = [
             Path::new("/"),
@@ -39,7 +38,7 @@ impl Default for OpenModules {
         ];
         Self {
             files: HashMap::new(),
-            most: limit.map_or(MAX_OPEN, |limit| (limit / SHARE).min(MAX_OPEN)),
+            most: (spare / SHARE).min(MAX_OPEN),
             own_mounts: own.into_iter().filter_map(mount_at).collect(),
         }
     }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,12 +38,11 @@ const REST: Wait = Wait::from_millis(2);
 const MAX_PENDING: usize = 64;
 /// How long they have time for it: what they wait themselves.
 const PATIENCE: Wait = Wait::from_secs(2);
-/// Descriptors that are left to the rest of the recorder, and for what a process is given. Who connects meanwhile waits
-/// in the kernel's queue.
-const SPARE_DESCRIPTORS: u64 = 24;
-/// Where so few are left nobody is taken: what processes have handed over waits with its descriptors until the recorder looks, which in the
-/// middle of a hold needs one itself.
-const RESERVED_DESCRIPTORS: u64 = 6;
+/// Descriptors that are left to the rest of the recorder, which in the middle of a hold needs some. Processes wait meanwhile: those that
+/// have not been taken in the kernel's queue.
+const RESERVED_DESCRIPTORS: u64 = 12;
+/// Descriptors that a process takes while it is given something.
+const GIVEN_DESCRIPTORS: u64 = 4;
 
 /// What a process handed over or was given. `image` is when what it runs began ([`TrackedProcesses::image`]).
 #[derive(Debug)]
@@ -304,13 +303,10 @@ impl Server {
     /// Takes some of those who have connected; whether a rest is due, as only strangers have, or as descriptors are short.
     fn take_new(&mut self) -> bool {
         let mut strangers = 0;
-        // Descriptors are given from the lowest number on.
-        let next = self.listener.as_fd().try_clone_to_owned();
-        let next = next.ok().and_then(|fd| u64::try_from(fd.as_raw_fd()).ok());
-        if next.is_none_or(|next| next + RESERVED_DESCRIPTORS >= self.max_descriptors) {
-            return true;
-        }
         for _ in 0..BATCH {
+            if !self.has_room(1 + GIVEN_DESCRIPTORS) {
+                return true;
+            }
             let peer = match self.listener.accept() {
                 Ok(Some(peer)) => peer,
                 Ok(None) => break,
@@ -320,8 +316,6 @@ impl Server {
                     break;
                 }
             };
-            let number = u64::try_from(peer.as_fd().as_raw_fd()).unwrap_or(0);
-            let is_scarce = number + SPARE_DESCRIPTORS >= self.max_descriptors;
             let image = match self.image_of(&peer) {
                 Ok(None) => {
                     strangers += 1;
@@ -340,11 +334,14 @@ impl Server {
                 hello: None,
                 until: Instant::now() + PATIENCE,
             });
-            if is_scarce {
-                break;
-            }
         }
         strangers == BATCH
+    }
+
+    /// Whether so many descriptors can be taken, and what is reserved is left.
+    fn has_room(&self, descriptors: u64) -> bool {
+        let open = varve_sys::open_file_count().unwrap_or(u64::MAX);
+        open.saturating_add(descriptors + RESERVED_DESCRIPTORS) <= self.max_descriptors
     }
 
     /// When what a tracked process runs began; None for others.
@@ -376,6 +373,9 @@ impl Server {
 
     /// Whether a process was given what it wants; not where it has not said it.
     fn try_give(&mut self, one: &mut Pending) -> io::Result<bool> {
+        if !self.has_room(GIVEN_DESCRIPTORS) {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         if one.image.is_none() {
             one.image = self.image_of(&one.peer)?;
         }

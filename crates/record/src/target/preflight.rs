@@ -16,7 +16,7 @@ use crate::hold::{Recorder, recorder_of};
 use crate::{RecordError, RecordOptions, TargetChoice};
 
 /// Open files that a recording of one small program takes, with some to spare.
-const FILES: u64 = 160;
+const FILES: u64 = 192;
 
 /// How many files may be kept open for the sake of speed, one for each process.
 pub(crate) fn spare_files() -> usize {

@@ -218,9 +218,23 @@ fn the_next_recording_removes_what_a_dead_recorder_left() {
 
 /// `ulimit -f` in blocks of 512 bytes, as a POSIX shell counts.
 fn limited(stage: &Stage, limit: &str, options: &[&str], script: &str) -> Ended {
+    limited_by(stage, limit, &[], options, script)
+}
+
+/// A recorder that may not raise its limits.
+const WITHOUT_RIGHT: &[&str] = &["setpriv", "--bounding-set=-sys_resource"];
+
+fn limited_by(
+    stage: &Stage,
+    limit: &str,
+    prefix: &[&str],
+    options: &[&str],
+    script: &str,
+) -> Ended {
     let mut command = stage.command("sh");
     command
         .args(["-c", &format!("{limit} && exec \"$@\""), "sh"])
+        .args(prefix)
         .arg(varve_binary())
         .args(["record", "-o", "trace.varve"])
         .args(options)
@@ -266,7 +280,7 @@ fn a_limit_of_file_sizes_ends_the_recording_and_not_the_recorder() {
 #[test]
 fn few_open_files_are_a_sentence() {
     let stage = Stage::new();
-    let ended = limited(&stage, "ulimit -n 24", &[], "echo ran");
+    let ended = limited_by(&stage, "ulimit -n 24", WITHOUT_RIGHT, &[], "echo ran");
     assert_eq!(ended.code, 125, "{}", ended.stderr);
     ended.require_complaint(&["24 files open"]);
     assert!(ended.stderr.contains("ulimit -n"), "{}", ended.stderr);
@@ -274,13 +288,15 @@ fn few_open_files_are_a_sentence() {
     assert!(!stage.path("trace.varve").exists());
 }
 
-#[test]
-fn more_processes_than_open_files_are_recorded() {
+/// Records 200 processes, of which each connects to the recorder and lives over many boundaries.
+fn require_many_processes(limit: &str, prefix: &[&str], options: &[&str]) {
     let stage = Stage::new();
-    // Each of them connects to the recorder, and lives over many boundaries.
-    let script = "i=0; while [ $i -lt 200 ]; do sleep 2 & i=$((i+1)); done; wait; exit 5";
-    let ended = limited(&stage, "ulimit -n 160", &["--interval", "20ms"], script).require(5);
+    let script = "i=0; while [ $i -lt 200 ]; do sleep 2 & i=$((i+1)); done; wait; ulimit -n; \
+        ulimit -H -n; exit 5";
+    let ended = limited_by(&stage, limit, prefix, options, script).require(5);
     assert!(!ended.stderr.contains("ended early"), "{}", ended.stderr);
+    let own = limit.rsplit(' ').next().unwrap();
+    assert_eq!(ended.text(), format!("{own}\n{own}\n"));
     let manifest = Trace::open(&stage.path("trace.varve"))
         .expect("a trace")
         .manifest;
@@ -292,6 +308,24 @@ fn more_processes_than_open_files_are_recorded() {
     assert_eq!(lost.count(), 0, "{:?}", manifest.losses);
     let notes = manifest.notes.join(" ");
     assert!(!notes.contains("refused"), "{notes}");
+}
+
+#[test]
+fn more_processes_than_open_files_are_recorded() {
+    require_many_processes("ulimit -n 192", WITHOUT_RIGHT, &["--interval", "20ms"]);
+}
+
+#[test]
+fn a_recorder_that_may_raises_its_limit_of_open_files() {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let own = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let own = u64::from_str_radix(own.unwrap().trim(), 16).unwrap();
+    if own >> CAP_SYS_RESOURCE & 1 == 0 {
+        eprintln!("skipped: no CAP_SYS_RESOURCE here");
+        return;
+    }
+    require_many_processes("ulimit -n 64", &[], &["--backend", "fault"]);
 }
 
 #[test]
