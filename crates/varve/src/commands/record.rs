@@ -151,6 +151,23 @@ pub(crate) struct Record {
     pub(crate) repeated: Box<Repeated>,
 }
 
+/// What makes the preload library one that every program finds.
+pub(crate) const LISTABLE: &str = "put varve and the library into a folder that everybody can read, without spaces or colons in its path";
+
+/// Gives the preload library the path by which every program of the target finds what it can load, or none.
+///
+/// # Errors
+/// Why there is no such path; nothing is preloaded then.
+pub(crate) fn list_library(options: &mut RecordOptions) -> Result<(), String> {
+    let Some(library) = options.preload.take() else {
+        return Ok(());
+    };
+    let listed = varve_record::listed_library(&library);
+    let path = listed.map_err(|why| format!("{} is not preloaded: {why}", library.display()))?;
+    options.preload = Some(path);
+    Ok(())
+}
+
 /// The exit code where nothing could be recorded.
 const NOTHING_RECORDED: u8 = 125;
 
@@ -172,19 +189,11 @@ pub(crate) fn run(arguments: &Record) -> Result<ExitCode, Failure> {
     let mut options = resolve(arguments)?;
     let library_is_missing =
         options.preload.is_none() && !arguments.no_preload && arguments.pid.is_none();
-    if let Some(library) = options.preload.take_if(|_| arguments.pid.is_none()) {
-        match varve_record::listed_library(&library) {
-            Ok(path) => options.preload = Some(path),
-            Err(why) => {
-                varve_ui::warning(format!(
-                    "{} is not preloaded: {why}. Objects come from the kernel's view alone",
-                    library.display()
-                ));
-                varve_ui::hint(
-                    "put varve and the library into a folder that everybody can read, without spaces or colons in its path",
-                );
-            }
-        }
+    if arguments.pid.is_none()
+        && let Err(why) = list_library(&mut options)
+    {
+        varve_ui::warning(format!("{why}. Objects come from the kernel's view alone"));
+        varve_ui::hint(LISTABLE);
     }
     let is_part = arguments.duration.is_some() || arguments.delay.0 > Duration(0);
     if options.counts.is_some() && is_part {

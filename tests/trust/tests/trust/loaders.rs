@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use varve_faults::{Stage, check_trace};
+use varve_faults::{Stage, check_trace, varve_binary};
 use varve_trace::Trace;
 use varve_trace::tables::ProcessRow;
 
@@ -79,6 +79,14 @@ fn as_alone(stage: &Stage, program: &Path, options: &[&str], from: &str, why: Op
     let ended = record(&["sh", "-c", &script]).require(5);
     assert_eq!(ended.text(), "2 1\nword\n");
     assert_eq!(sources(stage, program), right);
+    // What counts allocator operations is inherited as well.
+    let mut counted = stage.command(varve_binary());
+    counted
+        .args(["alloc", "record", "--force", "-o", "trace.varve", "--"])
+        .args(["sh", "-c", &script]);
+    let ended = stage.run(counted).require(5);
+    assert_eq!(ended.text(), "2 1\nword\n");
+    assert!(!ended.stderr.contains("ERROR: ld.so"), "{}", ended.stderr);
 }
 
 #[test]

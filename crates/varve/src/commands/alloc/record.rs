@@ -196,6 +196,11 @@ fn resolve(arguments: &AllocRecord) -> Result<RecordOptions, Failure> {
             code: 125,
         });
     }
+    record::list_library(&mut options).map_err(|what| Failure {
+        what,
+        hint: Some(record::LISTABLE.to_owned()),
+        code: 125,
+    })?;
     if let Some(why) = varve_record::why_not_loaded(&arguments.command) {
         return Err(Failure {
             what: format!(
