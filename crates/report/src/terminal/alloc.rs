@@ -138,12 +138,18 @@ fn time(page: &mut Page, of: &Judgement) {
             "The two differ by more than their errors: reading the clock twice makes an operation of a few nanoseconds longer, and timed operations that wait for a CPU seem long.",
         );
     }
+    let without_cpu = Duration(t.waited_ns.0.saturating_add(t.queued_ns.0));
     page.labelled(
         "in all",
         Tone::Plain,
         &format!(
-            "{} in operations{}{}; {} of CPU time in {}; counting took {} besides",
-            format::duration(t.operations_ns),
+            "{}{} in operations{}{}; {} of CPU time in {}; counting took {} besides",
+            // Waits are known of all operations, the rest of those that were timed: it may be less than the waits.
+            match t.operations_ns < without_cpu {
+                true => "at least ",
+                false => "",
+            },
+            format::duration(t.operations_ns.max(without_cpu)),
             match t.waited_ns {
                 Duration(0) => String::new(),
                 waited => format!(", {} of it waiting", format::duration(waited)),

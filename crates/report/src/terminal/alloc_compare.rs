@@ -27,7 +27,7 @@ pub fn render(of: &Comparison, width: usize, color: bool) -> String {
     }
     let own = of.allocators.iter().find(|a| a.library.is_none());
     page.heading(&format!(
-        "Ratios to {}, of {} runs each; * marks those that are 20 % off or more for sure",
+        "Ratios to {}, of {} runs each; * marks those that are 20 % off or more and whose range leaves out 1",
         own.map_or("the program's own", |a| a.name.as_str()),
         of.rounds
     ));
