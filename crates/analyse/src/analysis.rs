@@ -20,8 +20,8 @@ pub use crate::sections::objects::{
 use crate::sections::phases::PhaseUse;
 pub use crate::sections::processes::{ProcessTouched, ProcessUse};
 pub use crate::sections::recording::{
-    MachineFacts, ObjectSource, Overhead, Slowdown, TOO_SHORT, TraceFacts, recorded_processes,
-    recorded_programs, why_not_preloaded,
+    HoldWork, MachineFacts, ObjectSource, Overhead, Slowdown, TOO_SHORT, TraceFacts,
+    recorded_processes, recorded_programs, why_not_preloaded,
 };
 use crate::sections::samples::SampleUse;
 use crate::sections::sharing::SharingUse;

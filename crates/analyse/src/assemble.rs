@@ -185,6 +185,7 @@ impl Whole<'_> {
                 held_of_ns: of_intervals.held_of,
                 stood_ns: tables.between_intervals(),
                 longest_hold_ns: of_intervals.longest_hold,
+                longest_hold_work: of_intervals.longest_hold_work,
                 max_hold_ns: manifest.options.max_hold_ns,
                 long_hold_intervals: intervals
                     .clone()

@@ -20,7 +20,7 @@ mod stream;
 mod sweep;
 
 pub use analysis::{
-    Analysis, Faulted, Finding, FindingId, Footprint, Group, GroupProcess, MachineFacts,
+    Analysis, Faulted, Finding, FindingId, Footprint, Group, GroupProcess, HoldWork, MachineFacts,
     ObjectProcess, ObjectSource, ObjectUse, Omitted, Overhead, ProcessTouched, ProcessUse,
     Remainder, Reuse, Slowdown, SourceUse, TOO_SHORT, Tail, ThreadShare, ThreadUse, Touched,
     TraceFacts, Usage, WorkingSet, Writes, recorded_processes, recorded_programs,

@@ -115,12 +115,16 @@ table! {
         held_ns: Duration,
         /// The longest time for which it was held without a break.
         longest_hold_ns: Duration,
+        /// The part of that until all threads stood still.
+        longest_stop_ns: Duration,
         /// How often it was held at the end of the interval, each time for a part of its memory where that was more than once; 0 where it was not.
         holds: u32,
         /// How long the target ran on while its bits were taken, about `end_ns`: what it accessed in this time before `end_ns` may stand in the next interval as well, and what in this time after, in this one. 0 where it was held once, for all of its memory.
         overlap_ns: Duration,
         /// Pages resident in all recorded processes at the end, in 4 KiB pages; a page of shared memory (`MAP_SHARED`) counts once, any other that several processes map in each.
         resident_pages: u64,
+        /// Mappings of all recorded processes at the end, as far as they are known.
+        mappings: u64,
         /// Processes alive at the end.
         processes: u32,
         /// Threads alive at the end.

@@ -161,9 +161,12 @@ fn without_figures(text: &str) -> String {
     };
     // Whether that is so differs too.
     let text = text.replace(" (too short a recording to keep to it)", "");
-    // A hold that took longer than is permitted on a busy machine is said to have.
-    let lines = text.lines().map(|l| line(l) + "\n");
-    lines.collect::<String>().replace(" N permitted)", "")
+    // A hold that took longer than is permitted on a busy machine is said to have, and why.
+    let cut = |line: String| match line.split_once("longest hold N") {
+        Some((before, _)) => format!("{before}longest hold N\n"),
+        None => line + "\n",
+    };
+    text.lines().map(line).map(cut).collect()
 }
 
 #[test]

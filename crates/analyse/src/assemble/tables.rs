@@ -7,6 +7,7 @@ use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, 
 use varve_trace::{Manifest, Trace, TraceError};
 
 use super::OWN_MEMORY;
+use crate::analysis::HoldWork;
 use crate::fold::Sites;
 use crate::memory::{Homes, Objects};
 use crate::sweep::intervals;
@@ -34,8 +35,10 @@ pub struct Recorded {
     pub held: Duration,
     /// The time of which that is a part: what was recorded, and the last hold, which comes behind the last interval.
     pub held_of: Duration,
-    /// The longest single hold.
+    /// The longest single hold, and what it had to do.
     pub longest_hold: Duration,
+    /// None where nobody was held.
+    pub longest_hold_work: Option<HoldWork>,
 }
 
 impl Recorded {
@@ -46,16 +49,14 @@ impl Recorded {
         };
         let held = intervals.iter().map(|i| i.held_ns.0);
         let (length, paused) = (last.end_ns - first.start_ns, paused(intervals));
+        let longest = intervals.iter().max_by_key(|i| i.longest_hold_ns);
         Recorded {
             length,
             paused,
             held: Duration(held.fold(0, u64::saturating_add)),
             held_of: Duration((length - paused).0.saturating_add(last.held_ns.0)),
-            longest_hold: intervals
-                .iter()
-                .map(|i| i.longest_hold_ns)
-                .max()
-                .unwrap_or_default(),
+            longest_hold: longest.map(|i| i.longest_hold_ns).unwrap_or_default(),
+            longest_hold_work: longest.and_then(HoldWork::of),
         }
     }
 }

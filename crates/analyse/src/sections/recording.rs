@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use ts_rs::TS;
 use varve_model::{Backend, Bytes, Capability, Duration, Pid, Time};
-use varve_trace::tables::ProcessRow;
+use varve_trace::tables::{IntervalRow, ProcessRow};
 use varve_trace::{ClockUnit, IntervalChoice, Manifest, State, TrapsNote};
 
 use crate::{Known, format};
@@ -131,6 +131,8 @@ pub struct Overhead {
     pub stood_ns: Duration,
     /// The longest single hold.
     pub longest_hold_ns: Duration,
+    /// What that had to do; null where nobody was held.
+    pub longest_hold_work: Option<HoldWork>,
     /// How long one was to be at most; null where nobody was to be held.
     pub max_hold_ns: Option<Duration>,
     /// Intervals with a hold that was longer.
@@ -149,12 +151,52 @@ impl Overhead {
         let longest = format::duration(self.longest_hold_ns);
         match self.max_hold_ns {
             Some(most) if self.long_hold_intervals > 0 => format!(
-                "{longest}, and longer than the {} asked for in {}",
+                "{longest}{}; longer than the permitted {} in {}",
+                self.longest_hold_work
+                    .map_or_else(String::new, |work| work.in_words(self.longest_hold_ns)),
                 format::duration(most),
                 format::counted(self.long_hold_intervals, "interval")
             ),
             _ => longest,
         }
+    }
+}
+
+/// What the longest hold of an interval had to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct HoldWork {
+    /// The part of it until all threads stood still.
+    pub stopping_ns: Duration,
+    /// Mappings of all processes.
+    pub mappings: u64,
+    /// Their resident pages.
+    pub resident_pages: u64,
+}
+
+impl HoldWork {
+    /// None where nobody was held.
+    pub fn of(row: &IntervalRow) -> Option<HoldWork> {
+        (row.longest_hold_ns > Duration(0)).then_some(HoldWork {
+            stopping_ns: row.longest_stop_ns,
+            mappings: row.mappings,
+            resident_pages: row.resident_pages,
+        })
+    }
+
+    /// It, to follow how long the hold took.
+    pub fn in_words(&self, hold: Duration) -> String {
+        // The rest is the smaller part, whatever it was spent on.
+        if self.stopping_ns.0.saturating_mul(2) >= hold.0 {
+            return format!(
+                " ({} of it until all threads stood still)",
+                format::duration(self.stopping_ns)
+            );
+        }
+        format!(
+            " ({} and {} to go through)",
+            format::counted(self.mappings, "mapping"),
+            format::counted(self.resident_pages, "resident page")
+        )
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) struct Boundary {
     /// How long the target was held in all, and at most at a time.
     pub(super) held: Duration,
     pub(super) longest_hold: Duration,
+    /// The part of the longest until all threads stood still.
+    pub(super) longest_stop: Duration,
     /// How often it was.
     pub(super) holds: u32,
     /// CPU time of the recorder while the target was held, and while it ran between holds.
@@ -78,6 +80,7 @@ struct Pass {
     reading: Reading,
     held: Duration,
     longest_hold: Duration,
+    longest_stop: Duration,
     holds: u32,
     cpu: Duration,
     cpu_between: Duration,
@@ -266,6 +269,7 @@ impl Boundaries {
             next_start: end,
             held: pass.held,
             longest_hold: pass.longest_hold,
+            longest_stop: pass.longest_stop,
             holds: pass.holds,
             cpu: pass.cpu,
             cpu_between: pass.cpu_between,
@@ -301,7 +305,8 @@ impl Boundaries {
         } else {
             hold.processes()
         };
-        slice.until = work_until(asked, monotonic_now(), self.max_hold);
+        let came = monotonic_now();
+        slice.until = work_until(asked, came, self.max_hold);
         // Whatever goes wrong, the target runs on.
         let mut work = Work::of(kernel, events, &pids, false, slice);
         let worked = work.step(Step::Slice, &mut pass.reading);
@@ -315,7 +320,9 @@ impl Boundaries {
         pass.more = slice.more;
         if holds {
             pass.held = pass.held + held;
-            pass.longest_hold = pass.longest_hold.max(held);
+            if held > pass.longest_hold {
+                (pass.longest_hold, pass.longest_stop) = (held, came - asked);
+            }
             pass.holds += 1;
             self.too_long += u64::from(held > self.max_hold);
             self.longest = self.longest.max(held);
@@ -385,6 +392,7 @@ impl Boundaries {
             next_start,
             held,
             longest_hold: held,
+            longest_stop: end - asked,
             holds: u32::from(holds),
             cpu,
             cpu_between: Duration(0),
@@ -430,6 +438,7 @@ impl Boundaries {
             next_start: end,
             held: Duration(0),
             longest_hold: Duration(0),
+            longest_stop: Duration(0),
             holds: 0,
             cpu: Duration(0),
             cpu_between: Duration(0),
@@ -512,6 +521,7 @@ impl Pass {
             reading,
             held: Duration(0),
             longest_hold: Duration(0),
+            longest_stop: Duration(0),
             holds: 0,
             cpu: Duration(0),
             cpu_between: Duration(0),

@@ -90,7 +90,12 @@ fn cost(manifest: &Manifest, of: &Recorded, programs: u64) -> String {
                 .max_hold_ns
                 .filter(|most| of.longest_hold > *most)
             {
-                Some(most) => format!(" ({} permitted)", format::duration(most)),
+                Some(most) => format!(
+                    "{}, {} permitted",
+                    of.longest_hold_work
+                        .map_or_else(String::new, |work| work.in_words(of.longest_hold)),
+                    format::duration(most)
+                ),
                 None => String::new(),
             }
         );

@@ -101,10 +101,12 @@ pub(crate) fn write(
             end_ns: starts[interval as usize + 1],
             held_ns: Duration(0),
             longest_hold_ns: Duration(0),
+            longest_stop_ns: Duration(0),
             holds: 0,
             overlap_ns: Duration(0),
             // The emulator's own memory cannot be distinguished from the program's.
             resident_pages: 0,
+            mappings: 0,
             processes: processes.len() as u32,
             threads,
             recorder_cpu_ns: Duration(0),

@@ -227,6 +227,11 @@ impl Processes {
         self.build_ids.open_modules.take()
     }
 
+    /// How many mappings all processes had as last seen.
+    pub(crate) fn count_mappings(&self) -> u64 {
+        self.all.values().map(|p| p.mappings.len() as u64).sum()
+    }
+
     /// The mappings of a process as last seen.
     pub(crate) fn mappings(&self, pid: Pid) -> impl Iterator<Item = (&MapEntry, Time)> {
         let process = self.all.get(&pid);

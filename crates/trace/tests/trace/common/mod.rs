@@ -200,7 +200,8 @@ macro_rules! records {
 // A new column does not compile until it stands here.
 records! {
     IntervalRow {
-        interval, start_ns, end_ns, held_ns, longest_hold_ns, holds, overlap_ns, resident_pages, processes, threads, recorder_cpu_ns,
+        interval, start_ns, end_ns, held_ns, longest_hold_ns, longest_stop_ns, holds, overlap_ns, resident_pages, mappings, processes,
+        threads, recorder_cpu_ns,
     }
     TouchRow { interval, pid, page, pages, page_bytes, written, source }
     FaultRow { time_ns, pid, tid, cpu, ip, address, write, kernel }
