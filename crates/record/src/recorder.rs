@@ -16,13 +16,10 @@ mod starvation;
 pub(crate) mod touch_rows;
 mod wait;
 
-use std::os::fd::AsFd;
-use std::time::Duration as Wait;
-
 use varve_bpf::{Kernel, ReportsTook};
 use varve_model::{Duration, Interval, Loss, Pid, Time};
 use varve_symbols::OpenFiles;
-use varve_sys::{DeferredStop, Signals, Trigger, Waiter, cpu_time, monotonic_now};
+use varve_sys::{DeferredStop, Signals, cpu_time, monotonic_now};
 use varve_trace::{Manifest, TraceFolder, TraceWriter};
 
 use self::boundary::{Boundaries, Cleared};
@@ -37,7 +34,7 @@ use self::setup::prepare;
 use self::starvation::StarvationGuard;
 use self::touch_rows::Writes;
 pub use self::wait::Waiting;
-use self::wait::{PAUSE, RING, SIGNAL, SOON, STOP, TARGET, left_behind, pass_on};
+use self::wait::{SOON, left_behind};
 use crate::hold::watchdog::Watchdog;
 use crate::probes::{Due, Took};
 use crate::rests::Rests;
@@ -547,49 +544,6 @@ impl Recorder<'_> {
         };
         let probes = self.events.probes.iter();
         probes.filter_map(|p| p.prolong(&due)).max()
-    }
-
-    /// What a recording waits for.
-    fn waiter(&self) -> Result<Waiter, RecordError> {
-        let watched = || -> std::io::Result<Waiter> {
-            let waiter = Waiter::new()?;
-            // Once: others of its processes may live on for long.
-            waiter.add(self.target.ended.as_fd(), TARGET, Trigger::Edge)?;
-            waiter.add(self.signals.as_fd(), SIGNAL, Trigger::Level)?;
-            waiter.add(self.signals.pause_fd(), PAUSE, Trigger::Level)?;
-            if let Some(deferred) = &self.deferred_stop {
-                waiter.add(deferred.as_fd(), STOP, Trigger::Level)?;
-            }
-            waiter.add(self.kernel.event_fd(), RING, Trigger::Edge)?;
-            Ok(waiter)
-        };
-        watched().map_err(RecordError::system("wait for the target"))
-    }
-
-    /// Sleeps until something happens; tells when the recording is over.
-    fn wait(&mut self, waiter: &Waiter, limit: Duration) -> Result<Option<End>, RecordError> {
-        let ready = waiter
-            .wait(Wait::from_nanos(limit.0))
-            .map_err(RecordError::system("wait for the target"))?;
-        if let Some(deferred) = &self.deferred_stop {
-            deferred.stop_now();
-        }
-        let child = self.target.child.as_ref();
-        if let Some(signal) = pass_on(&mut self.signals, child)? {
-            if self.options.counts.is_none() {
-                self.interrupted = true;
-                return Ok(Some(End::Stopped));
-            }
-            // The emulator counts to the target's end: there is nothing to end but the wait.
-            if std::mem::replace(&mut self.interrupted, true) {
-                self.leave(signal);
-            }
-        }
-        self.root_ended |= ready.contains(&TARGET);
-        // Our child's descendants may outlive it, but nobody waits for those.
-        let is_child = self.target.child.is_some();
-        let is_over = self.root_ended && (is_child || self.target.hold.processes().is_empty());
-        Ok(is_over.then_some(End::TargetEnded))
     }
 }
 

@@ -1,19 +1,20 @@
-//! The wait for a target that outlives its recording.
+//! What a recording waits for, and the wait for a target that outlives it.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use varve_model::Pid;
+use varve_model::{Duration as Nanoseconds, Pid};
 use varve_sys::{Child, PidFd, Signals, Trigger, Waiter};
 
+use super::{End, Recorder};
 use crate::{RecordError, Tell};
 
 // What a wait distinguishes.
-pub(super) const TARGET: u64 = 0;
-pub(super) const SIGNAL: u64 = 1;
-pub(super) const RING: u64 = 2;
-pub(super) const PAUSE: u64 = 3;
-pub(super) const STOP: u64 = 4;
+const TARGET: u64 = 0;
+const SIGNAL: u64 = 1;
+const RING: u64 = 2;
+const PAUSE: u64 = 3;
+const STOP: u64 = 4;
 
 /// A target that has not ended by then goes on: the trace does not wait for it, and a person should know.
 pub(super) const SOON: Duration = Duration::from_millis(700);
@@ -21,6 +22,55 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// Processes that a sentence names.
 const NAMED: usize = 3;
+
+impl Recorder<'_> {
+    /// What a recording waits for.
+    pub(super) fn waiter(&self) -> Result<Waiter, RecordError> {
+        let watched = || -> std::io::Result<Waiter> {
+            let waiter = Waiter::new()?;
+            // Once: others of its processes may live on for long.
+            waiter.add(self.target.ended.as_fd(), TARGET, Trigger::Edge)?;
+            waiter.add(self.signals.as_fd(), SIGNAL, Trigger::Level)?;
+            waiter.add(self.signals.pause_fd(), PAUSE, Trigger::Level)?;
+            if let Some(deferred) = &self.deferred_stop {
+                waiter.add(deferred.as_fd(), STOP, Trigger::Level)?;
+            }
+            waiter.add(self.kernel.event_fd(), RING, Trigger::Edge)?;
+            Ok(waiter)
+        };
+        watched().map_err(RecordError::system("wait for the target"))
+    }
+
+    /// Sleeps until something happens; tells when the recording is over.
+    pub(super) fn wait(
+        &mut self,
+        waiter: &Waiter,
+        limit: Nanoseconds,
+    ) -> Result<Option<End>, RecordError> {
+        let ready = waiter
+            .wait(Duration::from_nanos(limit.0))
+            .map_err(RecordError::system("wait for the target"))?;
+        if let Some(deferred) = &self.deferred_stop {
+            deferred.stop_now();
+        }
+        let child = self.target.child.as_ref();
+        if let Some(signal) = pass_on(&mut self.signals, child)? {
+            if self.options.counts.is_none() {
+                self.interrupted = true;
+                return Ok(Some(End::Stopped));
+            }
+            // The emulator counts to the target's end: there is nothing to end but the wait.
+            if std::mem::replace(&mut self.interrupted, true) {
+                self.leave(signal);
+            }
+        }
+        self.root_ended |= ready.contains(&TARGET);
+        // Our child's descendants may outlive it, but nobody waits for those.
+        let is_child = self.target.child.is_some();
+        let is_over = self.root_ended && (is_child || self.target.hold.processes().is_empty());
+        Ok(is_over.then_some(End::TargetEnded))
+    }
+}
 
 /// The end of a sentence about the processes that a command leaves behind as it ends, as one that starts a server does; none where all have ended.
 pub(super) fn left_behind(processes: &[Pid], command: Pid) -> Option<String> {
@@ -108,10 +158,7 @@ impl Waiting {
 }
 
 /// The signal that arrived, if one did; it is handed to our child unless the terminal did so.
-pub(super) fn pass_on(
-    signals: &mut Signals,
-    child: Option<&Child>,
-) -> Result<Option<i32>, RecordError> {
+fn pass_on(signals: &mut Signals, child: Option<&Child>) -> Result<Option<i32>, RecordError> {
     let signal = signals
         .take()
         .map_err(RecordError::system("read a signal"))?;
