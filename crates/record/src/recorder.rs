@@ -72,6 +72,8 @@ pub struct Summary {
 /// Where nothing could be recorded. What goes wrong later ends the recording, never the target, and
 /// is reported in [`Summary::trouble`].
 pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
+    // Several are open for each process.
+    varve_sys::raise_file_limit();
     crate::leftovers::clean_leftovers();
     crate::target::preflight::check(options)?;
     let mut prepared = prepare(options)?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use varve_model::Pid;
 
-use crate::limits::{Inherited, inherited};
+use crate::limits::{Inherited, inherited, inherited_files};
 use crate::signals::{Signals, inherited_pipe_action};
 
 /// Which of the descriptors 0, 1 and 2 whoever started this program had closed, a bit each. Rust's runtime opens `/dev/null` in
@@ -154,7 +154,7 @@ impl Child {
         let (failed_read, failed_write) = pipe()?;
         let mask = signals.previous();
         let pipe_action = inherited_pipe_action();
-        let limits = inherited();
+        let (limits, files) = (inherited(), inherited_files());
         let rights = crate::rights::first();
         // SAFETY: the child calls only async-signal-safe functions on memory prepared above, and ends
         // in exec or _exit.
@@ -172,6 +172,7 @@ impl Child {
                     mask: &mask,
                     pipe_action,
                     limits,
+                    files,
                     thp: launch.thp,
                     argv: &argv,
                     envp: &envp,
@@ -307,6 +308,7 @@ struct Ready<'a> {
     mask: &'a libc::sigset_t,
     pipe_action: libc::sighandler_t,
     limits: Option<Inherited>,
+    files: Option<libc::rlimit>,
     thp: ThpPolicy,
     argv: &'a [*const libc::c_char],
     envp: &'a [*const libc::c_char],
@@ -326,6 +328,7 @@ unsafe fn child_main(ready: &Ready<'_>) -> ! {
         mask,
         pipe_action,
         limits,
+        files,
         thp,
         argv,
         envp,
@@ -358,9 +361,9 @@ unsafe fn child_main(ready: &Ready<'_>) -> ! {
         if let Some(limits) = limits {
             libc::signal(libc::SIGXFSZ, limits.file_size_action);
             limits.ignore_library_signals();
-            if let Some(files) = limits.files {
-                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
-            }
+        }
+        if let Some(files) = files {
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
         // Where that fails exec says what is missing.

@@ -51,7 +51,7 @@ pub use handler::{
 pub use homes::Shadow;
 pub use lazy_file::LazyFile;
 pub use limited::{LimitError, LimitKind, LimitPlace, LimitedGroup, dissolve_limited};
-pub use limits::{file_limit, live_with_limits, open_file_count};
+pub use limits::{file_limit, has_at_most_open, live_with_limits, raise_file_limit};
 pub use lock::{is_locked, lock, lock_patiently, locker, try_lock};
 pub use machine::{Facts, allowed_cpus, available_memory, facts, runnable_threads, vmstat};
 pub use measured::{

@@ -12,8 +12,6 @@ pub(crate) struct Inherited {
     pub(crate) file_size_action: libc::sighandler_t,
     /// Which of the C library's own signals were ignored: it takes them as soon as there are threads.
     pub(crate) library_ignored: [bool; LIBRARY_SIGNALS.len()],
-    /// Open files, where the limit was changed.
-    pub(crate) files: Option<libc::rlimit>,
 }
 
 /// The signals that the C library keeps to itself (nptl(7)): to cancel threads, and to change the user of all of them.
@@ -83,8 +81,8 @@ static INHERITED: OnceLock<Inherited> = OnceLock::new();
 /// Files that a recorder may have open where it may choose: some for each process that is recorded.
 const MANY_FILES: u64 = 1 << 18;
 
-/// Raises the limit of open files as far as this process may; whether it did.
-fn raise_file_limit(limit: Rlimit) -> bool {
+/// Raises the limit as far as this process may; whether it did.
+fn raise(limit: Rlimit) -> bool {
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open");
     let most = most.ok().and_then(|text| text.trim().parse().ok());
     let many = MANY_FILES.min(most.unwrap_or(MANY_FILES));
@@ -102,23 +100,36 @@ fn raise_file_limit(limit: Rlimit) -> bool {
     })
 }
 
-/// Has this process live with small limits: a file that reaches `ulimit -f` is an error of the write, as on a full disk, rather than the
-/// end of the process, and as many files may be open as the hard limit allows, or more with `CAP_SYS_RESOURCE`. What this process starts
-/// by [`crate::Child`] has all that as it was.
+/// The limit of open files that this process was started with, where it was changed.
+static FILES: OnceLock<Option<libc::rlimit>> = OnceLock::new();
+
+/// Has this process open as many files as the hard limit allows, or more with `CAP_SYS_RESOURCE`: for what opens some for each process
+/// of others. What this process starts by [`crate::Child`] has the limits as they were; what else it starts has the raised ones.
+pub fn raise_file_limit() {
+    FILES.get_or_init(|| {
+        let limit = getrlimit(Resource::Nofile);
+        let raw = |n: Option<u64>| n.map_or(libc::RLIM_INFINITY, |n| n as libc::rlim_t);
+        raise(limit).then_some(libc::rlimit {
+            rlim_cur: raw(limit.current),
+            rlim_max: raw(limit.maximum),
+        })
+    });
+}
+
+/// The limit of open files that a child is to be given, where this process changed its own.
+pub(crate) fn inherited_files() -> Option<libc::rlimit> {
+    FILES.get().copied().flatten()
+}
+
+/// Has a file of this process that reaches `ulimit -f` be an error of the write, as on a full disk, rather than the end of the process.
+/// What this process starts by [`crate::Child`] has the signal as it was.
 pub fn live_with_limits() {
     INHERITED.get_or_init(|| {
         // SAFETY: signal takes integers, and ignoring this signal concerns nothing but writes.
         let file_size_action = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-        let limit = getrlimit(Resource::Nofile);
-        let is_raised = raise_file_limit(limit);
-        let raw = |n: Option<u64>| n.map_or(libc::RLIM_INFINITY, |n| n as libc::rlim_t);
         Inherited {
             file_size_action,
             library_ignored: LIBRARY_SIGNALS.map(is_ignored),
-            files: is_raised.then_some(libc::rlimit {
-                rlim_cur: raw(limit.current),
-                rlim_max: raw(limit.maximum),
-            }),
         }
     });
 }
@@ -133,18 +144,40 @@ pub fn file_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// How many files this process has open, of all its threads.
+const OWN: &str = "/proc/self/fd";
+
+/// Whether this process has at most so many files open, of all its threads. Where the kernel does not count them and the table of
+/// descriptors is longer, they are listed, which takes the longer the more there are.
 ///
 /// # Errors
 /// Where `/proc` cannot be read.
-pub fn open_file_count() -> io::Result<u64> {
-    const OWN: &str = "/proc/self/fd";
+pub fn has_at_most_open(most: u64) -> io::Result<bool> {
     // Its size is the count since Linux 6.2 (f1f1f2569901), and 0 before.
-    match std::fs::metadata(OWN)?.len() {
-        // One of them is that of the listing itself.
-        0 => Ok((std::fs::read_dir(OWN)?.count() as u64).saturating_sub(1)),
-        count => Ok(count),
-    }
+    let count = match std::fs::metadata(OWN)?.len() {
+        0 if table_size()? <= most => return Ok(true),
+        0 => listed()?,
+        count => count,
+    };
+    Ok(count <= most)
+}
+
+/// For how many descriptors the table of this process has room; it never shrinks.
+fn table_size() -> io::Result<u64> {
+    table_size_of(&std::fs::read_to_string("/proc/self/status")?)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the status has no FDSize"))
+}
+
+fn table_size_of(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("FDSize:"))?;
+    line.trim().parse().ok()
+}
+
+/// The number of open files by the list of them.
+fn listed() -> io::Result<u64> {
+    // One of them is that of the listing itself.
+    Ok((std::fs::read_dir(OWN)?.count() as u64).saturating_sub(1))
 }
 
 #[cfg(test)]
@@ -152,14 +185,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_open_file_is_counted() {
+    fn open_files_are_counted() {
         // Other tests of this process open files: one that has many is seen for all of them.
-        let before = open_file_count().unwrap();
+        let before = listed().unwrap();
         let held: Vec<_> = (0..200)
             .map(|_| std::fs::File::open("/").unwrap())
             .collect();
-        let with = open_file_count().unwrap();
+        let with = listed().unwrap();
         assert!(with.abs_diff(before + 200) < 100, "{before} {with}");
+        assert!(!has_at_most_open(before + 100).unwrap());
+        assert!(has_at_most_open(before + 300).unwrap());
+        // What is open fits into the table.
+        assert!(table_size().unwrap() >= with - 100);
         drop(held);
+    }
+
+    #[test]
+    fn the_size_of_the_table_is_a_line_of_the_status() {
+        let status = "Name:\tFDSize: 3\nFDSize:\t256\nGroups:\t0 \n";
+        assert_eq!(table_size_of(status), Some(256));
+        assert_eq!(table_size_of("Name:\tsh\n"), None);
     }
 }

@@ -340,8 +340,9 @@ impl Server {
 
     /// Whether so many descriptors can be taken, and what is reserved is left.
     fn has_room(&self, descriptors: u64) -> bool {
-        let open = varve_sys::open_file_count().unwrap_or(u64::MAX);
-        open.saturating_add(descriptors + RESERVED_DESCRIPTORS) <= self.max_descriptors
+        let taken = descriptors + RESERVED_DESCRIPTORS;
+        let most = self.max_descriptors.checked_sub(taken);
+        most.is_some_and(|most| varve_sys::has_at_most_open(most).unwrap_or(false))
     }
 
     /// When what a tracked process runs began; None for others.
