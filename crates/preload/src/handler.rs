@@ -35,6 +35,7 @@ mod resolve;
 mod rights;
 mod steady;
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use varve_preload_abi::{
@@ -43,13 +44,16 @@ use varve_preload_abi::{
 
 use crate::sys;
 use ending::Ending;
-pub(crate) use ending::{leave, reap};
+pub(crate) use ending::{is_own, leave, of_this_process, reap};
 pub(crate) use exempt::note_statics;
 use messages::{Message, Socket};
 use mover::Watch;
 use ranges::Range;
 use resolve::Handler;
 use rights::Taken;
+
+/// What the handler's process is called.
+pub(crate) const NAME: &CStr = c"varve-handler";
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 

@@ -20,6 +20,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod arena;
+mod children;
 mod ends;
 mod events;
 mod gate;
@@ -34,6 +35,7 @@ mod operations;
 mod own;
 mod pages;
 mod placing;
+mod proc;
 mod process;
 mod real;
 mod reservations;

@@ -2,7 +2,7 @@
 //!
 //! What the program allocates before they are known comes from a small static block that is never given back.
 
-use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
@@ -91,6 +91,15 @@ real_functions! {
     epoll_pwait as c"epoll_pwait" (epoll: c_int, events: *mut libc::epoll_event, most: c_int, timeout: c_int, mask: *const libc::sigset_t) -> c_int, else -1;
     semop as c"semop" (set: c_int, operations: *mut libc::sembuf, count: usize) -> c_int, else -1;
     semtimedop as c"semtimedop" (set: c_int, operations: *mut libc::sembuf, count: usize, timeout: *const libc::timespec) -> c_int, else -1;
+    waitpid as c"waitpid" (pid: libc::pid_t, status: *mut c_int, options: c_int) -> libc::pid_t,
+        else raw(libc::SYS_wait4, [pid as usize, status as usize, options as usize, 0, 0, 0]) as libc::pid_t;
+    wait3 as c"wait3" (status: *mut c_int, options: c_int, usage: *mut libc::rusage) -> libc::pid_t,
+        else raw(libc::SYS_wait4, [usize::MAX, status as usize, options as usize, usage as usize, 0, 0]) as libc::pid_t;
+    wait4 as c"wait4" (pid: libc::pid_t, status: *mut c_int, options: c_int, usage: *mut libc::rusage) -> libc::pid_t,
+        else raw(libc::SYS_wait4, [pid as usize, status as usize, options as usize, usage as usize, 0, 0]) as libc::pid_t;
+    waitid as c"waitid" (kind: libc::idtype_t, id: libc::id_t, information: *mut libc::siginfo_t, options: c_int) -> c_int,
+        else raw(libc::SYS_waitid, [kind as usize, id as usize, information as usize, options as usize, 0, 0]) as c_int;
+    ptrace as c"ptrace" (request: c_uint, pid: libc::pid_t, address: Pointer, data: Pointer) -> c_long, else -1;
     sigtimedwait as c"sigtimedwait" (signals: *const libc::sigset_t, information: *mut libc::siginfo_t, timeout: *const libc::timespec) -> c_int, else -1;
     sigwaitinfo as c"sigwaitinfo" (signals: *const libc::sigset_t, information: *mut libc::siginfo_t) -> c_int, else -1;
     epoll_pwait2 as c"epoll_pwait2" (epoll: c_int, events: *mut libc::epoll_event, most: c_int, timeout: *const libc::timespec, mask: *const libc::sigset_t) -> c_int, else -1;

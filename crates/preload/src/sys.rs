@@ -351,6 +351,15 @@ impl ReadFile {
         self.descriptor
     }
 
+    /// Reads entries of a folder, as getdents64(2) lays them out; the number of bytes, zero at the end or on an error.
+    pub(crate) fn entries(&self, buffer: &mut [u64]) -> usize {
+        let (place, bytes) = (buffer.as_mut_ptr() as usize, size_of_val(buffer));
+        let arguments = [self.descriptor as usize, place, bytes, 0, 0, 0];
+        // SAFETY: the kernel writes at most `bytes` bytes of plain integers.
+        let read = unsafe { call(libc::SYS_getdents64, arguments) };
+        usize::try_from(read).unwrap_or(0)
+    }
+
     /// Goes back to the start.
     pub(crate) fn rewind(&self) {
         let start = libc::SEEK_SET as usize;

@@ -1,6 +1,19 @@
-//! Waits that the kernel ends with EINTR when the program is held: a program that handles no signal does not notice.
+//! Waits that the kernel ends with EINTR when the program is held: a program that handles no signal does not notice. And
+//! waits for children, which do not find the fault handler.
 
-use varve_faults::{Ended, Stage};
+use std::fs;
+
+use varve_faults::{Ended, Stage, build, can_trap};
+
+/// The first access to each page traps.
+const TRAPPED: [&str; 6] = [
+    "--backend",
+    "fault",
+    "--interval",
+    "10ms",
+    "--samples",
+    "off",
+];
 
 fn waits(hold: &str, arguments: &[&str]) -> Ended {
     let stage = Stage::new();
@@ -27,4 +40,42 @@ fn a_program_without_handlers_waits_to_the_end() {
 fn a_program_with_a_handler_sees_what_the_kernel_says() {
     let ended = waits("auto", &["waits", "handler"]);
     assert_eq!(ended.code, 7, "{}", ended.text());
+}
+
+/// What the program says alone, and under the fault backend; none where this machine cannot trap. It has found its handler.
+fn said_of_children(mode: &[&str]) -> Option<(String, String)> {
+    if !can_trap() {
+        return None;
+    }
+    let stage = Stage::new();
+    let program = build("children", &["-O2"]);
+    let handlers = stage.path("handlers");
+    let mut words = vec![program.as_os_str(), handlers.as_os_str()];
+    words.extend(mode.iter().map(AsRef::as_ref));
+    let mut alone = stage.command(&program);
+    alone.args(&words[1..]);
+    let alone = stage.run(alone).require(0);
+    assert_eq!(fs::read_to_string(&handlers).unwrap(), "0\n");
+    let recorded = stage.run(stage.record(&TRAPPED, &words)).require(0);
+    assert_eq!(fs::read_to_string(&handlers).unwrap(), "1\n");
+    stage.require_clean(recorded.pid);
+    Some((alone.text(), recorded.text()))
+}
+
+/// Without the library's `waitpid` and its kin, waits with `__WALL` or `__WCLONE` find the handler, or wait for it for ever.
+#[test]
+fn a_program_waits_for_its_own_children_of_every_kind() {
+    if let Some((alone, recorded)) = said_of_children(&[]) {
+        assert!(alone.contains("a clone: the child"), "{alone}");
+        assert_eq!(recorded, alone);
+    }
+}
+
+/// Without `CLONE_UNTRACED` the tracer is shown one process more, which it holds.
+#[test]
+fn a_tracer_is_not_shown_the_handler_of_what_it_traces() {
+    if let Some((alone, recorded)) = said_of_children(&["trace"]) {
+        assert!(alone.contains("0 were made, and then ECHILD"), "{alone}");
+        assert_eq!(recorded, alone);
+    }
 }

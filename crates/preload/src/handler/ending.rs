@@ -1,7 +1,7 @@
 //! How a program parts from its handler, so that nobody finds a child that is not the program's.
 //!
 //! The handler is a child of the program that has no exit signal: the program hears nothing of its end, and waits for
-//! no such child unless it asks for those by name (`__WALL`, `__WCLONE`). But children that are left over become those of
+//! no such child unless it asks for those by name (`__WALL`, `__WCLONE`; [`crate::children`]). But children that are left over become those of
 //! the next process that takes orphans in (the first of a PID namespace, a subreaper), with an exit signal like any
 //! other's. So a program that ends asks its handler to end first, and reaps it. One that was replaced by another program
 //! (`execve`) leaves its handler to that, whose library does the same before the program begins.
@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{process, sys};
+use crate::{proc, process, sys};
 
 /// The signal that asks a handler to end.
 const SIGNAL: i32 = libc::SIGTERM;
@@ -32,10 +32,41 @@ const MAX_BEGINNING_NS: u64 = 100_000_000;
 
 /// The handler of this process, in the numbers of its namespace; 0: none.
 static HANDLER: AtomicU32 = AtomicU32::new(0);
+/// Whose child it is: a forked child has a copy of all this, and one after `vfork` the same.
+static PARENT: AtomicU32 = AtomicU32::new(0);
 
 /// Notes who the handler is.
 pub(super) fn note(handler: u32) {
+    PARENT.store(sys::process_id(), Ordering::Relaxed);
     HANDLER.store(handler, Ordering::Release);
+}
+
+/// The handler that is the calling process's child; none where there is none.
+pub(crate) fn of_this_process() -> Option<u32> {
+    let handler = HANDLER.load(Ordering::Acquire);
+    (handler != 0 && PARENT.load(Ordering::Relaxed) == sys::process_id()).then_some(handler)
+}
+
+/// Whether it was the handler that a wait of the program's has found, which may have reaped it or not. What there is to be
+/// said of it nobody finds again.
+pub(crate) fn is_own(child: u32) -> bool {
+    if of_this_process() != Some(child) {
+        return false;
+    }
+    let changes = (libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED) as usize;
+    let arguments = [child as usize, 0, WAIT_CLONE | changes, 0, 0, 0];
+    loop {
+        // SAFETY: takes integers; the status is not asked for.
+        match unsafe { sys::call(libc::SYS_wait4, arguments) } {
+            0 => return true,
+            // It was stopped, or only looked at.
+            1.. => {}
+            _ => {
+                HANDLER.store(0, Ordering::Release);
+                return true;
+            }
+        }
+    }
 }
 
 /// How a child is.
@@ -130,7 +161,7 @@ fn is_alone() -> bool {
     let Some(read) = sys::ReadFile::open(c"/proc/self/status").map(|f| f.read(&mut text)) else {
         return false;
     };
-    let text = bytes(&text, read);
+    let text = proc::bytes(&text, read);
     text.windows(line.len()).any(|found| found == line)
 }
 
@@ -156,7 +187,7 @@ pub(super) fn reap_predecessors() {
     else {
         return;
     };
-    for number in numbers(bytes(&text, read)) {
+    for number in proc::numbers(proc::bytes(&text, read)) {
         let Some(child) = handler_at(number) else {
             continue;
         };
@@ -169,51 +200,17 @@ pub(super) fn reap_predecessors() {
     }
 }
 
-fn bytes(words: &[u64], count: usize) -> &[u8] {
-    // SAFETY: initialised words are as many times 8 initialised bytes.
-    let all =
-        unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) };
-    all.get(..count).unwrap_or_default()
-}
-
-fn numbers(text: &[u8]) -> impl Iterator<Item = u32> {
-    text.split(u8::is_ascii_whitespace)
-        .filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok())
-}
-
 /// The number of the process that `/proc` shows under this one, in its own namespace, where it is named like a handler.
 fn handler_at(number: u32) -> Option<u32> {
-    let mut path = [0u8; 32];
-    let mut at = 0;
-    for part in [
-        b"/proc/".as_slice(),
-        decimal(number, &mut [0; 10]),
-        b"/status",
-    ] {
-        path.get_mut(at..at + part.len())?.copy_from_slice(part);
-        at += part.len();
-    }
-    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    let path = proc::path(&[b"/proc/", proc::decimal(number, &mut [0; 10]), b"/status"])?;
     let mut text = [0u64; 256];
-    let read = sys::ReadFile::open(path)?.read(&mut text);
-    let mut lines = bytes(&text, read).split(|b| *b == b'\n');
-    if lines.next()? != b"Name:\tvarve-handler" {
+    let read = proc::open(&path)?.read(&mut text);
+    let mut lines = proc::bytes(&text, read).split(|b| *b == b'\n');
+    if lines.next()?.strip_prefix(b"Name:\t")? != super::NAME.to_bytes() {
         return None;
     }
     let own = lines.find_map(|line| line.strip_prefix(b"NSpid:"))?;
-    numbers(own).last()
-}
-
-fn decimal(mut number: u32, digits: &mut [u8; 10]) -> &[u8] {
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return &digits[at..];
-        }
-    }
+    proc::numbers(own).last()
 }
 
 /// Takes back the signal that reports a child's end: a child's parent that has changed its program gets it, whatever
@@ -285,16 +282,4 @@ pub(super) fn hear(descriptor: i32) -> Option<Ending> {
         Some(KEEP_ALONE) => Ending::KeepAlone,
         _ => Ending::Keep,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_read_and_written() {
-        assert_eq!(numbers(b"12 7\t300 \n").collect::<Vec<_>>(), [12, 7, 300]);
-        assert_eq!(decimal(0, &mut [0; 10]), b"0");
-        assert_eq!(decimal(u32::MAX, &mut [0; 10]), b"4294967295");
-    }
 }

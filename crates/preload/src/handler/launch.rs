@@ -79,7 +79,8 @@ fn make(socket: Socket, stack: NonNull<u8>) {
     let mut before = 0u64;
     set_mask(&all, &mut before);
     ending::reap_predecessors();
-    let flags = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as usize;
+    // A tracer of the program that follows what it makes would hold the handler too, and so whoever waits for it.
+    let flags = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID | libc::CLONE_UNTRACED) as usize;
     let state = place + offset_of!(Order, state);
     // SAFETY: the stack below is the handler's alone from here on.
     let child = unsafe { clone_into(flags, place, handler, place, state) };
@@ -167,7 +168,7 @@ fn leave(socket: Socket) {
     // own table are closed.
     unsafe {
         sys::call(libc::SYS_setsid, [0; 6]);
-        let name = c"varve-handler".as_ptr() as usize;
+        let name = super::NAME.as_ptr() as usize;
         sys::call(
             libc::SYS_prctl,
             [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0],
