@@ -14,7 +14,7 @@
 //! It runs with the thread pointer of the thread that made it, so nothing here may use thread-local storage, nor touch
 //! memory that may be moved: it would wait for itself. Its own memory is left alone ([`exempt::Exempt`]). Left alone are
 //! also the pages of thread control blocks: at a thread's end the kernel clears the id there without waiting for
-//! anybody, and a join would wait forever.
+//! anybody, and a join would wait forever; and those of arguments and environment, which `ps` shows of every process.
 //!
 //! Nobody may wait for it in vain: it reads whatever the kernel has to say, however much that is ([`backlog`]), and every
 //! wait of its own has a bound, or ends with the memory itself.
@@ -45,7 +45,7 @@ use varve_preload_abi::{
 use crate::sys;
 use ending::Ending;
 pub(crate) use ending::{is_own, leave, of_this_process, reap};
-pub(crate) use exempt::note_statics;
+pub(crate) use exempt::{note_arguments, note_statics};
 use messages::{Message, Socket};
 use mover::Watch;
 use ranges::Range;

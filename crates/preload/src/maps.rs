@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use varve_preload_abi::{Event, MapOperation};
 
 use crate::events::mapped;
-use crate::{pages, placing, process, real, roots, sys};
+use crate::{handler, pages, placing, process, real, roots, sys};
 
 type Pointer = *mut c_void;
 
@@ -245,6 +245,9 @@ unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize
     let result = unsafe { real::get().prctl(option, a, b, c, d) };
     if option == libc::PR_SET_TSC && a == libc::PR_TSC_ENABLE as usize && result == 0 {
         sys::CLOCK_FORBIDDEN.store(false, Ordering::Relaxed);
+    }
+    if option == libc::PR_SET_MM && result == 0 && !process::is_confined() {
+        handler::note_arguments();
     }
     result
 }

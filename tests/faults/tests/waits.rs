@@ -79,3 +79,17 @@ fn a_tracer_is_not_shown_the_handler_of_what_it_traces() {
         assert_eq!(recorded, alone);
     }
 }
+
+/// As `ps` does. Without the exemption of these pages they are moved, and the kernel finds nothing there.
+#[test]
+fn arguments_and_environment_can_be_read_while_memory_is_moved() {
+    if !can_trap() {
+        return;
+    }
+    let stage = Stage::new();
+    let words = [build("arguments", &["-O2"]), stage.path("said")];
+    let ended = stage.run(stage.record(&TRAPPED, &words)).require(0);
+    let said = fs::read_to_string(stage.path("said")).unwrap();
+    assert_eq!(said, "all, all\n");
+    stage.require_clean(ended.pid);
+}

@@ -1,8 +1,16 @@
 //! The memory that is exempt: it is never moved.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::mover::PAGE;
 use super::ranges::{Range, Ranges};
-use crate::{modules, own, process};
+use crate::proc::{self, Stat};
+use crate::{modules, own, process, sys};
+
+/// The fields of `/proc/PID/stat` that say where a process's arguments and environment begin and end (proc_pid_stat(5)).
+const ARGUMENTS: [[usize; 2]; 2] = [[48, 49], [50, 51]];
+/// Where they are; zeroes where that is not known.
+static ARGUMENTS_AT: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 /// Bytes from a thread pointer on that hold what the kernel reads and writes at the thread's end, when nobody can resolve faults
 /// it any more: the thread's id and the head of its robust mutexes, which lie at 720 and 736 in glibc's `struct pthread`
@@ -61,6 +69,11 @@ impl Exempt {
             start: s.start,
             end: s.end,
         });
+        let arguments = ARGUMENTS_AT.each_ref().map(|range| {
+            let [start, end] = range.each_ref().map(|at| at.load(Ordering::Relaxed));
+            pages(start, end.saturating_sub(start))
+        });
+        let own = own.into_iter().chain(arguments);
         for range in lists.iter().copied().chain(own).chain(statics) {
             has_room &= ranges.insert(range);
         }
@@ -77,6 +90,24 @@ impl Exempt {
 /// variables of its own; nothing else of the C library is used. At the start of the program.
 pub(crate) fn note_statics() {
     modules::note_statics([process::some_code(), own::some_code_of_the_c_library()]);
+}
+
+/// Finds the process's arguments and environment. Whoever lists processes reads them in the memory of each
+/// (`/proc/PID/cmdline`, `environ`), where the kernel waits for nobody: of a page that is moved it finds nothing.
+pub(crate) fn note_arguments() {
+    let mut room = [0u64; 128];
+    let Some(count) = sys::ReadFile::open(c"/proc/self/stat").map(|file| file.read(&mut room))
+    else {
+        return;
+    };
+    let Some(stat) = Stat::of(proc::bytes(&room, count)) else {
+        return;
+    };
+    for (fields, at) in ARGUMENTS.into_iter().zip(&ARGUMENTS_AT) {
+        for (field, at) in fields.into_iter().zip(at) {
+            at.store(stat.field(field).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
 }
 
 fn pages(start: u64, bytes: u64) -> Range {

@@ -9,7 +9,7 @@ use varve_preload_abi::channel::Kind;
 use varve_preload_abi::client::Connection;
 use varve_preload_abi::{OwnMemory, SHARED_USER};
 
-use super::exempt::note_statics;
+use super::exempt::{note_arguments, note_statics};
 use super::messages::{Socket, close};
 use super::ranges::Range;
 use super::{end, ending, live, rights};
@@ -38,6 +38,7 @@ const CONFINED: u32 = 2;
 pub(super) fn launch() {
     // Before the library's own start, perhaps.
     note_statics();
+    note_arguments();
     let Some(stack) = sys::map_anonymous(STACK_BYTES) else {
         return;
     };
