@@ -70,7 +70,7 @@ fn child_survives() -> bool {
 fn try_all() {
     let name = c"varve-probe".as_ptr() as usize;
     let socket = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    let calls: [(libc::c_long, [usize; 6]); 35] = [
+    let calls: [(libc::c_long, [usize; 6]); 37] = [
         (
             libc::SYS_prctl,
             [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0],
@@ -93,6 +93,8 @@ fn try_all() {
         (libc::SYS_openat, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_read, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_lseek, [NONE, 0, 0, 0, 0, 0]),
+        (libc::SYS_getdents64, [NONE, 0, 0, 0, 0, 0]),
+        (libc::SYS_waitid, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_close, [NONE, 0, 0, 0, 0, 0]),
         (libc::SYS_mmap, [0; 6]),
         (libc::SYS_munmap, [1, 0, 0, 0, 0, 0]),

@@ -23,6 +23,7 @@ mod arena;
 mod children;
 mod ends;
 mod events;
+mod executions;
 mod gate;
 mod handler;
 mod heap;

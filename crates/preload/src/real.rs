@@ -136,6 +136,12 @@ real_functions! {
         else raw(libc::SYS_accept4, [fd as usize, from as usize, bytes as usize, flags as usize, 0, 0]) as c_int;
     connect as c"connect" (fd: c_int, to: *const libc::sockaddr, bytes: libc::socklen_t) -> c_int,
         else raw(libc::SYS_connect, [fd as usize, to as usize, bytes as usize, 0, 0, 0]) as c_int;
+    execve as c"execve" (path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int,
+        else raw(libc::SYS_execve, [path as usize, arguments as usize, variables as usize, 0, 0, 0]) as c_int;
+    setrlimit as c"setrlimit" (resource: c_uint, limit: *const libc::rlimit) -> c_int,
+        else raw(libc::SYS_setrlimit, [resource as usize, limit as usize, 0, 0, 0, 0]) as c_int;
+    prlimit as c"prlimit" (pid: libc::pid_t, resource: c_uint, limit: *const libc::rlimit, before: *mut libc::rlimit) -> c_int,
+        else raw(libc::SYS_prlimit64, [pid as usize, resource as usize, limit as usize, before as usize, 0, 0]) as c_int;
     chroot as c"chroot" (path: *const c_char) -> c_int, else -1;
     setns as c"setns" (descriptor: c_int, kind: c_int) -> c_int, else -1;
     unshare as c"unshare" (flags: c_int) -> c_int, else -1;

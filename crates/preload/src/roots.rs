@@ -8,7 +8,8 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use crate::transfers::raw;
 use crate::{loader, own, process, real, sys};
 
-const NAME: &[u8] = b"LD_PRELOAD=";
+/// How the variable begins that lists what is to be preloaded.
+pub(crate) const NAME: &[u8] = b"LD_PRELOAD=";
 const PAGE: usize = 4096;
 
 /// Looks at what a system call has changed.
@@ -38,6 +39,15 @@ fn check() {
             unsafe { drop_from_list(path.to_bytes()) };
         }
     });
+}
+
+/// Takes this library out of the list.
+#[cold]
+pub(crate) fn leave_list() {
+    if let Some(path) = loader::file_of(process::some_code()) {
+        // SAFETY: as above.
+        unsafe { drop_from_list(path.to_bytes()) };
+    }
 }
 
 /// # Safety
@@ -79,7 +89,7 @@ pub(crate) fn is_file(item: &[u8], file: &[u8]) -> bool {
 }
 
 /// What is left of a list.
-enum Shorter {
+pub(crate) enum Shorter {
     /// All.
     Same,
     /// A new variable, in memory of its own that stays.
@@ -88,7 +98,8 @@ enum Shorter {
     Nothing,
 }
 
-fn without(list: &[u8], own: &[u8]) -> Shorter {
+/// A list of libraries to be preloaded without this file.
+pub(crate) fn without(list: &[u8], own: &[u8]) -> Shorter {
     let items = || list.split(|b| matches!(b, b':' | b' '));
     if items().all(|item| !is_file(item, own)) {
         return Shorter::Same;

@@ -1,6 +1,7 @@
 //! Waits that the kernel ends with EINTR when the program is held: a program that handles no signal does not notice. And
 //! waits for children, which do not find the fault handler.
 
+use std::ffi::OsStr;
 use std::fs;
 
 use varve_faults::{Ended, Stage, build, can_trap};
@@ -51,7 +52,7 @@ fn said_of_children(mode: &[&str]) -> Option<(String, String)> {
     let program = build("children", &["-O2"]);
     let handlers = stage.path("handlers");
     let mut words = vec![program.as_os_str(), handlers.as_os_str()];
-    words.extend(mode.iter().map(AsRef::as_ref));
+    words.extend(mode.iter().map(OsStr::new));
     let mut alone = stage.command(&program);
     alone.args(&words[1..]);
     let alone = stage.run(alone).require(0);
