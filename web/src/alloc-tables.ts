@@ -79,25 +79,38 @@ function kernel({ syscalls, faults, mmap_lock }: Judgement): HTMLElement {
     ?? h("section", { class: "card sampled", "aria-label": "System calls and page faults" }, h("h2", {}, "System calls and page faults"), h("p", { class: "note" }, "No operation made a system call."), h("p", { class: "note" }, note));
 }
 
+/** A time with its error, which is a share of it; absent where it is not known. */
+function estimated(time: number | null, error: number | null): string {
+  return time === null ? fmt.ABSENT : error === null ? fmt.duration(time) : withError(time, error);
+}
+
+/** Why times are absent, where some are. */
+function missing(rows: { time_unknown: string | null }[]): string {
+  const reasons = [...new Set(rows.flatMap(r => r.time_unknown ?? []))];
+  return reasons.length ? ` Its time is absent where ${reasons.join(", or ")}.` : "";
+}
+
+const TIME: [string, string] = ["time", "made of the operations that were timed; its error, with 95 % confidence, is said where it is more than a tenth"];
+
 function callers({ sites }: Judgement): HTMLElement | null {
-  return table("Callers", ["caller", "count", "asked for", "given back", "time", "system calls", "page faults"],
-    sites.map(s => ({ title: `${s.label}: ${s.operations.join(", ")}`, cells: [s.label, fmt.count(s.count), fmt.bytes(s.requested_bytes), fmt.bytes(s.freed_bytes), fmt.duration(s.time_ns), fmt.count(s.syscalls), fmt.count(s.faults)] })),
-    "A caller is the function that an operation returns to.", 0, true);
+  return table("Callers", ["caller", "count", "asked for", "given back", TIME, ["CPU time", "by the clocks of CPUs, where they found its operations four times or more"], "system calls", "page faults"],
+    sites.map(s => ({ title: `${s.label}: ${s.operations.join(", ")}`, cells: [s.label, fmt.count(s.count), fmt.bytes(s.requested_bytes), fmt.bytes(s.freed_bytes), estimated(s.time_ns, s.time_error), estimated(s.cpu_ns, s.cpu_error), fmt.count(s.syscalls), fmt.count(s.faults)] })),
+    `A caller is the function that an operation returns to.${missing(sites)}`, 0, true);
 }
 
 function classes({ classes }: Judgement): HTMLElement | null {
   const largest = new Set([...classes].sort((a, b) => (b.usable_bytes ?? b.requested_bytes) - (a.usable_bytes ?? a.requested_bytes)).slice(0, ROWS));
-  return table("Size classes", ["blocks up to", "allocated", "freed", "asked for", "usable", ["lost", "usable bytes that nobody asked for"]],
+  return table("Size classes", ["blocks up to", "allocated", "freed", "asked for", "usable", ["lost", "usable bytes that nobody asked for"], ["time", "of allocations that neither clear nor copy memory, made of those that were timed"]],
     classes.filter(c => c.count || c.freed).map(c => ({
       matters: largest.has(c),
       cells: [c.bytes >= UNBOUNDED ? "(larger)" : fmt.bytes(c.bytes), fmt.count(c.count), fmt.count(c.freed), fmt.bytes(c.requested_bytes), fmt.maybe(c.usable_bytes, fmt.bytes),
-        c.usable_bytes ? fmt.share(Math.max(0, c.usable_bytes - c.requested_bytes) / c.usable_bytes) : fmt.ABSENT],
-    })), classes.length > ROWS ? "Those with the most bytes come first; all are listed by size." : null);
+        c.usable_bytes ? fmt.share(Math.max(0, c.usable_bytes - c.requested_bytes) / c.usable_bytes) : fmt.ABSENT, estimated(c.time_ns, c.time_error)],
+    })), `${classes.length > ROWS ? "Those with the most bytes come first; all are listed by size." : ""}${missing(classes)}`.trim() || null);
 }
 
 function threads({ judgement, omitted_threads }: AllocPage): HTMLElement | null {
-  return table("Threads", ["thread", "count", "asked for", "given back", "time"],
-    judgement.threads.map(t => ({ cells: [t.name ? `${t.name} (${t.tid})` : String(t.tid), fmt.count(t.count), fmt.bytes(t.requested_bytes), fmt.bytes(t.freed_bytes), fmt.duration(t.time_ns)] })), null, omitted_threads);
+  return table("Threads", ["thread", "count", "asked for", "given back", TIME],
+    judgement.threads.map(t => ({ cells: [t.name ? `${t.name} (${t.tid})` : String(t.tid), fmt.count(t.count), fmt.bytes(t.requested_bytes), fmt.bytes(t.freed_bytes), estimated(t.time_ns, t.time_error)] })), missing(judgement.threads).trim() || null, omitted_threads);
 }
 
 function processes({ judgement, omitted_processes }: AllocPage): HTMLElement | null {

@@ -9,7 +9,9 @@ const site = (stack, never_freed, more = {}) => ({
 });
 /** How full pages of so many MiB are with blocks of so many. */
 const fill = (time_ns, resident, live) => ({ time_ns, resident_bytes: resident * MIB, live_bytes: live * MIB, empty_bytes: MIB, pinned_bytes: (resident - live - 1) * MIB, sparse_pinned_bytes: (resident - live - 1) * MIB, sparse_pages: 9000, line_bytes: 2 * live * MIB });
-const caller = (label, time_ns) => ({ site: 1, label, operations: ["malloc", "free"], count: 1000, requested_bytes: 3 * MIB, freed_bytes: MIB, time_ns, syscalls: 4, syscall_ns: 1000, faults: 9 });
+/** Its time is known within a fifth, or not at all. */
+const timed = (time_ns, timed = 200) => ({ timed, time_ns, time_error: time_ns === null ? null : 0.2, time_unknown: time_ns === null ? "few of its operations were timed" : null });
+const caller = (label, time_ns) => ({ site: 1, label, operations: ["malloc", "free"], count: 1000, requested_bytes: 3 * MIB, freed_bytes: MIB, ...timed(time_ns), cpu_ns: time_ns && time_ns / 2, cpu_error: time_ns && 0.05, syscalls: 4, syscall_ns: 1000, faults: 9 });
 
 export const HOSTILE = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(2)>", `vector<${"pair<int, ".repeat(1000)}int${">".repeat(1001)} (deep.h:7)`];
 
@@ -42,10 +44,10 @@ export function alloc(change = () => {}) {
     ] },
     lines: { blocks: 42, share: 0.01, active: 30, passive: 12, sites: [["grow (list.c:12)", 40], ["copy (text.c:3)", 2]], confirmed: { lines: 3, share: 0.25, error: 0.02, names: ["grow"] } },
     choice: { blocks: 1234, far: { share: 0.6, error: 0.03 }, sites: [["grow (list.c:12)", 700], ["copy (text.c:3)", 40]] },
-    sites: [caller("grow (list.c:12)", 1.5 * S), caller("copy (text.c:3)", 0.5 * S)],
+    sites: [caller("grow (list.c:12)", 1.5 * S), caller("copy (text.c:3)", 0.5 * S), caller("once (main.c:2)", null)],
     blocks: { sample_bytes: MIB / 2, samples: 120, allocated: estimate(92 * MIB, 2 * MIB, 1300), peak_ns: 8 * S, at_peak: estimate(45 * MIB, MIB, 600), never_freed: estimate(45 * MIB, MIB, 600), sites },
-    classes: [{ bytes: 64, count: 4000, requested_bytes: 200_000, usable_bytes: 256_000, freed: 3000 }, { bytes: 2 ** 64, count: 1, requested_bytes: 9 * MIB, usable_bytes: 9 * MIB, freed: 0 }],
-    threads: [{ pid: 7, tid: 7, name: "main", count: 9000, requested_bytes: 90 * MIB, freed_bytes: 50 * MIB, time_ns: 2 * S }],
+    classes: [{ bytes: 64, count: 4000, requested_bytes: 200_000, usable_bytes: 256_000, freed: 3000, ...timed(S) }, { bytes: 2 ** 64, count: 1, requested_bytes: 9 * MIB, usable_bytes: 9 * MIB, freed: 0, ...timed(null, 1) }],
+    threads: [{ pid: 7, tid: 7, name: "main", count: 9000, requested_bytes: 90 * MIB, freed_bytes: 50 * MIB, ...timed(2 * S) }],
     processes: [{ pid: 7, exe: "/bin/prog", allocator: "glibc", count: 9000, peak_requested_bytes: 40 * MIB }],
   };
   const of = (figure, error) => sites.map((s, row) => ({ row, weight: figure(s), error: error ? error(s) : null }));
@@ -55,7 +57,7 @@ export function alloc(change = () => {}) {
       { measure: "allocated", idle_for_ns: null, stacks: [...of(s => s.allocated.bytes, s => s.allocated.error_bytes), { row: null, weight: 2 * MIB, error: MIB }] },
       { measure: "peak", idle_for_ns: null, stacks: of(s => s.at_peak.bytes, s => s.at_peak.error_bytes) },
       { measure: "count", idle_for_ns: null, stacks: of(s => s.allocated.blocks, s => s.allocated.error_blocks) },
-      { measure: "time", idle_for_ns: null, stacks: judgement.sites.map((s, row) => ({ row, weight: s.time_ns, error: null })) },
+      { measure: "time", idle_for_ns: null, stacks: judgement.sites.map((s, row) => ({ row, weight: s.time_ns ?? 0, error: s.time_ns && s.time_ns * s.time_error })) },
       { measure: "idle", idle_for_ns: 10 * S, stacks: [{ row: 0, weight: 3 * MIB, error: null }] },
     ],
   };

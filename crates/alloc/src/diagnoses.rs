@@ -11,7 +11,7 @@ use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
 use crate::bounds::Side;
-use crate::figures::{CONFIDENCE, allocates};
+use crate::figures::{CONFIDENCE, Timing, allocates};
 use crate::{Judgement, Share};
 
 /// Something that is wrong.
@@ -202,22 +202,26 @@ fn mapping(judgement: &Judgement) -> Found {
 /// Large blocks take the allocator long by itself.
 fn slow_large(judgement: &Judgement) -> Found {
     let large = judgement.classes.iter().filter(|c| c.bytes >= LARGE);
-    let (mut count, mut timed, mut time) = (0, 0, 0);
+    let (mut count, mut timing) = (0, Timing::default());
     for class in large.filter(|c| c.timed > 0) {
         count += class.count;
-        timed += class.timed;
-        time += class.time_ns.0;
+        timing.merge(&class.timing);
     }
     // A long operation may have waited for a CPU, or for the kernel: clocks know how much of it ran in the allocator.
     let cpu = judgement.time.cpu_ns.0.max(1) as f64;
     let samples = judgement.time.samples;
     let allocating = judgement.time.allocating_ns?.0 as f64 / cpu;
     let allocating = Share::of((allocating * samples as f64).round() as u64, samples)?;
-    let by_timing = judgement.time.of_cpu(time);
+    let (time, timed) = (timing.total(&timing), timing.timed);
+    let by_timing = judgement.time.of_cpu(time.ns as u64);
     let by_timing = Share {
         share: by_timing.share,
-        // Times of large blocks vary by about as much as they are long.
-        error: by_timing.error + by_timing.share * CONFIDENCE / (timed.max(1) as f64).sqrt(),
+        error: by_timing.error
+            + match time.error() {
+                Some(error) => error / cpu,
+                // Where that is not known, they vary by about as much as they are long.
+                None => by_timing.share * CONFIDENCE / (timed.max(1) as f64).sqrt(),
+            },
     };
     let share = by_timing.share.min(allocating.share);
     let least = |of: Share| of.share - of.error;

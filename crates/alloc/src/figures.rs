@@ -8,6 +8,7 @@ mod memory;
 mod operations;
 mod pages;
 mod time;
+mod timing;
 
 use serde::Serialize;
 use ts_rs::TS;
@@ -24,6 +25,7 @@ pub(crate) use self::lines::asks_samples;
 pub use self::lines::{Confirmed, SharedLines};
 pub(crate) use self::operations::allocates;
 pub use self::pages::{Fill, HeapPages, LastTouch, Pinning};
+pub(crate) use self::timing::Timing;
 use crate::read::Tables;
 use crate::verdict::Verdict;
 use crate::{About, Judgement, SCHEMA, allocator_name};
@@ -252,8 +254,18 @@ pub struct SiteFigures {
     pub requested_bytes: Bytes,
     /// Bytes that were given back.
     pub freed_bytes: Bytes,
-    /// How long its operations took, made of those that were timed.
-    pub time_ns: Duration,
+    /// Operations that were timed.
+    pub timed: u64,
+    /// How long its operations took, made of those that were timed; null where it is not known.
+    pub time_ns: Option<Duration>,
+    /// With 95 % confidence that is no further off than this share of it; null where it is not known.
+    pub time_error: Option<f64>,
+    /// Why that time is not known; null where it is.
+    pub time_unknown: Option<&'static str>,
+    /// CPU time of its operations, by the clocks of CPUs that found a thread within one; null where fewer than four did.
+    pub cpu_ns: Option<Duration>,
+    /// With 95 % confidence that is no further off than this share of it; null where it is not known.
+    pub cpu_error: Option<f64>,
     /// System calls within them.
     pub syscalls: u64,
     /// How long these took.
@@ -277,8 +289,16 @@ pub struct ClassFigures {
     pub freed: u64,
     /// Allocations that were timed, of those that neither clear nor copy memory: not calloc and realloc.
     pub timed: u64,
-    /// How long all of those took, made of the timed ones.
-    pub time_ns: Duration,
+    /// How long all of those took, made of the timed ones; null where it is not known.
+    pub time_ns: Option<Duration>,
+    /// With 95 % confidence that is no further off than this share of it; null where it is not known.
+    pub time_error: Option<f64>,
+    /// Why that time is not known; null where it is.
+    pub time_unknown: Option<&'static str>,
+    /// What that is made of, to be added up.
+    #[serde(skip)]
+    #[ts(skip)]
+    pub(crate) timing: Timing,
 }
 
 /// A thread.
@@ -296,8 +316,14 @@ pub struct ThreadFigures {
     pub requested_bytes: Bytes,
     /// Bytes that it gave back, its own or others'.
     pub freed_bytes: Bytes,
-    /// How long its operations took, made of those that were timed.
-    pub time_ns: Duration,
+    /// Operations that were timed.
+    pub timed: u64,
+    /// How long its operations took, made of those that were timed; null where it is not known.
+    pub time_ns: Option<Duration>,
+    /// With 95 % confidence that is no further off than this share of it; null where it is not known.
+    pub time_error: Option<f64>,
+    /// Why that time is not known; null where it is.
+    pub time_unknown: Option<&'static str>,
 }
 
 /// A process.

@@ -4,7 +4,7 @@ use serde::Serialize;
 use ts_rs::TS;
 use varve_model::{Bytes, Duration};
 
-use crate::{BlockSite, Blocks, Estimate, Idle, Judgement};
+use crate::{BlockSite, Blocks, Estimate, Idle, Judgement, SiteFigures};
 
 /// What the widths of a flame graph are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
@@ -63,7 +63,7 @@ pub struct FlameGraph {
 /// A row of a flame graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, TS)]
 pub struct FlameStack {
-    /// Which of `blocks.sites` it is, or of `sites` where it is about time; null: all that these lists leave out.
+    /// Which of `blocks.sites` it is, or of `sites` where it is about time; null: all that these lists leave out, and callers whose time is not known.
     pub row: Option<u32>,
     /// Bytes, blocks or nanoseconds.
     pub weight: u64,
@@ -160,22 +160,27 @@ fn of_blocks(
 }
 
 fn of_time(judgement: &Judgement) -> Vec<FlameStack> {
-    let of = |row, weight: Duration| FlameStack {
-        row,
-        weight: weight.0,
-        error: None,
-    };
     let sites = &judgement.sites;
+    let time = |site: &SiteFigures| site.time_ns.map_or(0, |time| time.0);
     let mut stacks: Vec<FlameStack> = (0..)
         .zip(sites)
-        .map(|(row, site)| of(Some(row), site.time_ns))
+        .map(|(row, site)| FlameStack {
+            row: Some(row),
+            weight: time(site),
+            error: site
+                .time_error
+                .map(|error| (error * time(site) as f64) as u64),
+        })
         .collect();
     let listed: u64 = sites.iter().map(|s| s.count).sum();
     let all: u64 = judgement.operations.values().map(|o| o.count).sum();
-    if listed < all {
-        let sum: u64 = sites.iter().map(|s| s.time_ns.0).sum();
-        let rest = judgement.time.operations_ns.0.saturating_sub(sum);
-        stacks.push(of(None, Duration(rest)));
+    if listed < all || sites.iter().any(|site| site.time_ns.is_none()) {
+        let sum: u64 = sites.iter().map(time).sum();
+        stacks.push(FlameStack {
+            row: None,
+            weight: judgement.time.operations_ns.0.saturating_sub(sum),
+            error: None,
+        });
     }
     stacks
 }

@@ -6,7 +6,7 @@
 //! # Layout
 //! All words are native-endian u64. A header of [`HEADER_BYTES`] bytes, then [`SHARDS`] copies of the histograms of times, then what the process takes as
 //! it needs it: a block of [`BLOCK_BYTES`] for each thread, in a list, and tables of rows of [`ROW_BYTES`] bytes, open-addressed, a power of
-//! two of them. A thread whose table is filled to a quarter makes one of twice the size, copies its rows and leaves the old one. When a
+//! two of them, with a word for each row behind them ([`squares_at`]). A thread whose table is filled to a quarter makes one of twice the size, copies its rows and leaves the old one. When a
 //! thread has ended the recorder, who has read its rows then, marks its block free; the next thread takes it with the
 //! rows, which go on growing.
 //!
@@ -49,6 +49,8 @@ pub const FIRST_EXTENT: usize = HEADER_BYTES + HISTOGRAM_BYTES;
 pub const BLOCK_BYTES: usize = 192;
 /// Bytes of a row.
 pub const ROW_BYTES: usize = 64;
+/// Bytes of a row's word behind the rows.
+pub const SQUARES_BYTES: usize = 8;
 /// A thread's first table has so many rows, as a power of two.
 pub const FIRST_TABLE_BITS: u32 = 5;
 /// And its last.
@@ -159,6 +161,21 @@ pub mod row {
     pub const TIMED: usize = 48;
     /// Their ticks.
     pub const TICKS: usize = 56;
+}
+
+/// Bytes of a table of so many rows, as a power of two.
+#[must_use]
+pub const fn table_bytes(bits: u32) -> usize {
+    (ROW_BYTES + SQUARES_BYTES) << bits
+}
+
+/// Where the sum of the squares of [`row::TICKS`] of each timed operation of a row is, an f64: it neither overflows nor needs a unit of its own.
+/// `table` is a block's [`block::TABLE`], `row` the place of the row. Timed operations alone touch it, so that a row stays one cache line.
+#[inline]
+#[must_use]
+pub const fn squares_at(table: u64, row: usize) -> usize {
+    let (base, bits) = ((table & !0xff) as usize, table & 0xff);
+    base + (ROW_BYTES << bits) + row.wrapping_sub(base) / ROW_BYTES * SQUARES_BYTES
 }
 
 /// State of a block.

@@ -3,38 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use varve_model::{Bytes, Duration, Pid, SiteId, Tid};
-use varve_trace::tables::OperationRow;
 
+use super::timing::{Timing, Total, by_clocks};
 use super::{
     CallFigures, ClassFigures, Faults, LockWaits, OperationFigures, SiteFigures, ThreadFigures,
     TimeFigures,
 };
 use crate::read::Tables;
-
-/// Rows of one thread, operation, class and caller, added up: what all took is made of what those took that were timed.
-#[derive(Clone, Copy, Default)]
-struct Sum {
-    count: u64,
-    timed: u64,
-    timed_ns: u64,
-}
-
-impl Sum {
-    fn add(&mut self, row: &OperationRow) {
-        self.count += row.count;
-        self.timed += row.timed;
-        self.timed_ns += row.timed_ns.0;
-    }
-
-    /// What all took, where `others` are similar operations: rows of which none was timed take what those did.
-    fn estimate(&self, others: &Sum) -> f64 {
-        let of = if self.timed > 0 { self } else { others };
-        match of.timed {
-            0 => 0.0,
-            timed => of.timed_ns as f64 / timed as f64 * self.count as f64,
-        }
-    }
-}
 
 /// A sum with one figure more: known where all of them are.
 fn with(sum: Option<u64>, more: Option<u64>, is_first: bool) -> Option<u64> {
@@ -59,8 +34,8 @@ pub(crate) fn allocates(operation: &str) -> bool {
 }
 
 /// Sums by operation: every n-th is timed, so that these are never empty in a run of some length.
-fn sums(tables: &Tables) -> HashMap<&str, Sum> {
-    let mut sums: HashMap<&str, Sum> = HashMap::new();
+fn sums(tables: &Tables) -> HashMap<&str, Timing> {
+    let mut sums: HashMap<&str, Timing> = HashMap::new();
     for row in &tables.operations {
         sums.entry(&row.operation).or_default().add(row);
     }
@@ -88,17 +63,18 @@ pub(super) fn by_name(
     }
     for (name, sum) in sums(tables) {
         if let Some(of) = found.get_mut(name) {
-            let time = sum.estimate(&sum);
-            of.time_ns = Duration(time as u64);
-            of.mean_ns = time / sum.count.max(1) as f64;
-            of.time_error = time_error(name, &sum, times);
+            let total = sum.total(&sum);
+            of.time_ns = Duration(total.ns as u64);
+            of.mean_ns = total.ns / sum.count.max(1) as f64;
+            let error = total.share_of_error();
+            of.time_error = error.unwrap_or_else(|| time_error(name, &sum, times));
         }
     }
     found
 }
 
-/// How far off the mean of those that were timed may be, as a share of it: they vary as the times of their kind do.
-fn time_error(name: &str, sum: &Sum, times: &BTreeMap<String, TimeFigures>) -> f64 {
+/// How far off the mean of those that were timed may be, as a share of it, where squares were not recorded: they vary as the times of their kind do.
+fn time_error(name: &str, sum: &Timing, times: &BTreeMap<String, TimeFigures>) -> f64 {
     let is_of = |kind: &str| match kind {
         "free" => frees(name),
         "realloc" => name.starts_with("realloc"),
@@ -108,7 +84,7 @@ fn time_error(name: &str, sum: &Sum, times: &BTreeMap<String, TimeFigures>) -> f
     let error_of_one = |t: &TimeFigures| t.mean_error_ns * (t.timed as f64).sqrt();
     let of_kind = times.iter().filter(|(kind, _)| is_of(kind));
     let error = of_kind.map(|(_, t)| error_of_one(t)).fold(0.0, f64::max);
-    let mean = sum.timed_ns as f64 / sum.timed.max(1) as f64;
+    let mean = sum.ns / sum.timed.max(1) as f64;
     match sum.timed == sum.count {
         true => 0.0,
         false => error / (sum.timed.max(1) as f64).sqrt() / mean.max(1.0),
@@ -262,7 +238,9 @@ const MAX_SITES: usize = 200;
 pub(super) fn sites(tables: &Tables) -> Vec<SiteFigures> {
     struct Site<'a> {
         figures: SiteFigures,
-        sums: HashMap<&'a str, Sum>,
+        sums: HashMap<&'a str, Timing>,
+        /// Samples of clocks, and the CPU time that these stand for.
+        clocks: (u64, u64),
     }
     let all = sums(tables);
     let mut found: HashMap<String, Site<'_>> = HashMap::new();
@@ -274,12 +252,18 @@ pub(super) fn sites(tables: &Tables) -> Vec<SiteFigures> {
             count: 0,
             requested_bytes: Bytes(0),
             freed_bytes: Bytes(0),
-            time_ns: Duration(0),
+            timed: 0,
+            time_ns: None,
+            time_error: None,
+            time_unknown: None,
+            cpu_ns: None,
+            cpu_error: None,
             syscalls: 0,
             syscall_ns: Duration(0),
             faults: 0,
         },
         sums: HashMap::new(),
+        clocks: (0, 0),
     };
     for row in &tables.operations {
         let label = label(tables, row.site);
@@ -300,6 +284,10 @@ pub(super) fn sites(tables: &Tables) -> Vec<SiteFigures> {
             .or_insert_with(|| fresh(row.site, &label));
         match row.name.as_ref() {
             "page_fault" => of.figures.faults += row.count,
+            "clock_user" | "clock_kernel" => {
+                of.clocks.0 += row.count;
+                of.clocks.1 += row.total_ns.0;
+            }
             name if NO_CALLS.contains(&name) => {}
             _ => {
                 of.figures.syscalls += row.count;
@@ -307,21 +295,27 @@ pub(super) fn sites(tables: &Tables) -> Vec<SiteFigures> {
             }
         }
     }
-    let nothing = Sum::default();
+    let nothing = Timing::default();
     let finished = found.into_values().map(|mut site| {
-        let mut names: Vec<(&str, Sum)> = site.sums.into_iter().collect();
+        let mut names: Vec<(&str, Timing)> = site.sums.into_iter().collect();
         names.sort_by(|a, b| b.1.count.cmp(&a.1.count).then_with(|| a.0.cmp(b.0)));
-        let time = names
-            .iter()
-            .map(|(name, sum)| sum.estimate(all.get(name).unwrap_or(&nothing)));
-        site.figures.time_ns = Duration(time.sum::<f64>() as u64);
+        let mut total = Total::default();
+        for (name, sum) in &names {
+            site.figures.timed += sum.timed;
+            total.add(sum.total(all.get(name).unwrap_or(&nothing)));
+        }
+        let of = &mut site.figures;
+        (of.time_ns, of.time_error, of.time_unknown) = total.figure();
+        (of.cpu_ns, of.cpu_error) = by_clocks(site.clocks);
         site.figures.operations = names.iter().map(|(name, _)| (*name).to_owned()).collect();
         site.figures
     });
     let mut sites: Vec<SiteFigures> = finished.collect();
+    // Operations that wait take time and no CPU.
+    let costs = |of: &SiteFigures| of.time_ns.max(of.cpu_ns);
     sites.sort_by(|a, b| {
-        b.time_ns
-            .cmp(&a.time_ns)
+        (costs(b), b.count)
+            .cmp(&(costs(a), a.count))
             .then_with(|| a.label.cmp(&b.label))
     });
     sites.truncate(MAX_SITES);
@@ -335,7 +329,7 @@ pub(super) fn only_allocates(operation: &str) -> bool {
 
 pub(super) fn classes(tables: &Tables) -> Vec<ClassFigures> {
     let mut found: BTreeMap<u64, ClassFigures> = BTreeMap::new();
-    let mut times: HashMap<u64, Sum> = HashMap::new();
+    let mut times: HashMap<u64, Timing> = HashMap::new();
     for row in &tables.operations {
         let Some(bytes) = row.class_bytes else {
             continue;
@@ -358,7 +352,8 @@ pub(super) fn classes(tables: &Tables) -> Vec<ClassFigures> {
     for (class, sum) in times {
         if let Some(of) = found.get_mut(&class) {
             of.timed = sum.timed;
-            of.time_ns = Duration(sum.estimate(&sum) as u64);
+            of.timing = sum;
+            (of.time_ns, of.time_error, of.time_unknown) = sum.total(&sum).figure();
         }
     }
     found
@@ -369,9 +364,9 @@ pub(super) fn classes(tables: &Tables) -> Vec<ClassFigures> {
 
 pub(super) fn threads(tables: &Tables) -> Vec<ThreadFigures> {
     let all = sums(tables);
-    let nothing = Sum::default();
+    let nothing = Timing::default();
     let mut found: HashMap<(Pid, Tid), ThreadFigures> = HashMap::new();
-    let mut of_thread: HashMap<(Pid, Tid, &str), Sum> = HashMap::new();
+    let mut of_thread: HashMap<(Pid, Tid, &str), Timing> = HashMap::new();
     for row in &tables.operations {
         let key = (row.pid, row.tid);
         let of = found.entry(key).or_insert_with(|| ThreadFigures {
@@ -381,7 +376,10 @@ pub(super) fn threads(tables: &Tables) -> Vec<ThreadFigures> {
             count: 0,
             requested_bytes: Bytes(0),
             freed_bytes: Bytes(0),
-            time_ns: Duration(0),
+            timed: 0,
+            time_ns: None,
+            time_error: None,
+            time_unknown: None,
         });
         of.count += row.count;
         match frees(&row.operation) {
@@ -391,9 +389,17 @@ pub(super) fn threads(tables: &Tables) -> Vec<ThreadFigures> {
         let sum = of_thread.entry((row.pid, row.tid, &row.operation));
         sum.or_default().add(row);
     }
+    let mut totals: HashMap<(Pid, Tid), Total> = HashMap::new();
     for ((pid, tid, name), sum) in of_thread {
+        let total = sum.total(all.get(name).unwrap_or(&nothing));
+        totals.entry((pid, tid)).or_default().add(total);
         if let Some(of) = found.get_mut(&(pid, tid)) {
-            of.time_ns.0 += sum.estimate(all.get(name).unwrap_or(&nothing)) as u64;
+            of.timed += sum.timed;
+        }
+    }
+    for (thread, total) in totals {
+        if let Some(of) = found.get_mut(&thread) {
+            (of.time_ns, of.time_error, of.time_unknown) = total.figure();
         }
     }
     let mut threads: Vec<ThreadFigures> = found.into_values().collect();

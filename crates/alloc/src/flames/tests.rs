@@ -39,7 +39,12 @@ fn caller(label: &str, ns: u64) -> SiteFigures {
         count: 50,
         requested_bytes: Bytes(0),
         freed_bytes: Bytes(0),
-        time_ns: Duration(ns),
+        timed: 10,
+        time_ns: (ns > 0).then_some(Duration(ns)),
+        time_error: (ns > 0).then_some(0.1),
+        time_unknown: (ns == 0).then_some("none was timed"),
+        cpu_ns: None,
+        cpu_error: None,
         syscalls: 0,
         syscall_ns: Duration(0),
         faults: 0,
@@ -152,12 +157,20 @@ fn time_is_of_callers() {
     let of = judgement(5, [None; 2]);
     assert_eq!(
         weights(&of, Measure::Time),
-        [row("push", 700, None), row("(other callers)", 300, None)]
+        [
+            row("push", 700, Some(70)),
+            row("(other callers)", 300, None)
+        ]
     );
     // Where the list has all callers nothing else is said, though their times are rounded.
     let mut all = of.clone();
     all.operations.get_mut("malloc").unwrap().count = 100;
-    assert_eq!(weights(&all, Measure::Time), [row("push", 700, None)]);
+    all.sites[1].time_ns = Some(Duration(0));
+    all.sites[1].time_error = Some(0.0);
+    assert_eq!(weights(&all, Measure::Time), [row("push", 700, Some(70))]);
+    // The time of callers of whom it is not known is a part of the whole.
+    all.sites[1].time_ns = None;
+    assert_eq!(weights(&all, Measure::Time), weights(&of, Measure::Time));
 }
 
 #[test]

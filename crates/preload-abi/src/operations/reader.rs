@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::{
     BLOCK_BYTES, BUCKETS, FIRST_EXTENT, FREE, HEADER_BYTES, IN_USE, MAX_TABLE_BITS, MEMORY_BYTES,
-    ROW_BYTES, SHARDS, TIME_KINDS, block, header, heap, row,
+    ROW_BYTES, SHARDS, TIME_KINDS, block, header, heap, row, squares_at, table_bytes,
 };
 use crate::memory::Memory;
 
@@ -38,7 +38,7 @@ pub struct ThreadBlock {
 }
 
 /// A row, as it was at some moment: each figure only grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RowSnapshot {
     /// See [`super::of_row_key`].
     pub key: u64,
@@ -56,6 +56,8 @@ pub struct RowSnapshot {
     pub timed: u64,
     /// Their ticks.
     pub ticks: u64,
+    /// The sum of the squares of the ticks of each. The program can write anything there: it may be negative or no number.
+    pub squares: f64,
 }
 
 /// Sums of a process, without what threads have not added yet.
@@ -206,16 +208,19 @@ impl OperationsReader {
     pub fn rows(&self, of: &ThreadBlock, mut each: impl FnMut(RowSnapshot)) {
         let table = self.read(of.at + block::TABLE);
         let bits = (table & 0xff) as u32;
-        let rows = 1usize << bits.min(MAX_TABLE_BITS);
-        let Some(table) = self.checked(table & !0xff, rows * ROW_BYTES) else {
+        let bits = bits.min(MAX_TABLE_BITS);
+        let Some(table) = self.checked(table & !0xff, table_bytes(bits)) else {
             return;
         };
-        for at in (0..rows).map(|i| table + i * ROW_BYTES) {
+        for at in (0..1usize << bits).map(|i| table + i * ROW_BYTES) {
             let key = self.read(at + row::KEY);
             if key == 0 {
                 continue;
             }
             let word = |which| self.memory.word(at + which).load(Ordering::Relaxed);
+            let squares = self
+                .memory
+                .word(squares_at(table as u64 | u64::from(bits), at));
             each(RowSnapshot {
                 key,
                 count: word(row::COUNT),
@@ -225,6 +230,7 @@ impl OperationsReader {
                 parallel: word(row::PARALLEL),
                 timed: word(row::TIMED),
                 ticks: word(row::TICKS),
+                squares: f64::from_bits(squares.load(Ordering::Relaxed)),
             });
         }
     }

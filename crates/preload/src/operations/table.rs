@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use varve_preload_abi::operations::{
     BLOCK_BYTES, BUCKETS, FAILED_CLASS, FIRST_TABLE_BITS, FREE, HEADER_BYTES, IN_USE,
     MAX_TABLE_BITS, MEMORY_BYTES, Operation, PENDING_BYTES, ROW_BYTES, SHARDS, SHARED_LINE_CLASS,
-    TIME_KINDS, TimeKind, block, bucket_of, class_of, header, row, row_key, ticks,
+    TIME_KINDS, TimeKind, block, bucket_of, class_of, header, row, row_key, squares_at,
+    table_bytes, ticks,
 };
 
 use crate::sys;
@@ -92,7 +93,7 @@ impl Shared {
     fn make(self) -> Option<Block> {
         let at = self.take(BLOCK_BYTES)?;
         let made = Block { shared: self, at };
-        let table = self.take(ROW_BYTES << FIRST_TABLE_BITS)?;
+        let table = self.take(table_bytes(FIRST_TABLE_BITS))?;
         made.set(block::TABLE, table as u64 | u64::from(FIRST_TABLE_BITS));
         made.set(block::STATE, IN_USE);
         let first = self.word(header::BLOCKS);
@@ -186,9 +187,19 @@ impl Block {
         if let Some(took) = change.took {
             add(row::TIMED, 1);
             add(row::TICKS, took);
+            self.add_square(at, took);
             self.count_time(change, took);
         }
         class
+    }
+
+    /// Adds to the squares of a row's timed operations.
+    #[inline]
+    fn add_square(self, row: usize, took: u64) {
+        let word = self.shared.word(squares_at(self.get(block::TABLE), row));
+        let before = f64::from_bits(word.load(Ordering::Relaxed));
+        let took = took as f64;
+        word.store((before + took * took).to_bits(), Ordering::Relaxed);
     }
 
     /// Adds one that gave nothing.
@@ -305,17 +316,18 @@ impl Block {
             return None;
         }
         let larger = bits + 1;
-        let at = self.shared.take(ROW_BYTES << larger)?;
+        let at = self.shared.take(table_bytes(larger))?;
         let made = at as u64 | u64::from(larger);
         for old in (0..1usize << bits).map(|i| (table & !0xff) as usize + i * ROW_BYTES) {
             let word = |at: usize| self.shared.word(at).load(Ordering::Relaxed);
             let key = word(old);
             if key != 0 {
                 let new = self.free_place(made, key);
-                for which in (0..ROW_BYTES).step_by(8) {
-                    let to = self.shared.word(new + which);
-                    to.store(word(old + which), Ordering::Relaxed);
-                }
+                let set = |at: usize, value| self.shared.word(at).store(value, Ordering::Relaxed);
+                (0..ROW_BYTES)
+                    .step_by(8)
+                    .for_each(|which| set(new + which, word(old + which)));
+                set(squares_at(made, new), word(squares_at(table, old)));
             }
         }
         self.shared

@@ -52,6 +52,31 @@ fn with_error(ns: f64, error: f64) -> String {
     }
 }
 
+/// A time, and how far off it may be where that is much; nothing where it is not known.
+fn estimated((time, error): (Option<Duration>, Option<f64>)) -> String {
+    time.map_or_else(
+        || ABSENT.to_owned(),
+        |time| match error {
+            Some(error) => with_error(time.0 as f64, error),
+            None => format::duration(time),
+        },
+    )
+}
+
+/// Why times are missing, where some of those shown are: each reason once, in the order of the rows.
+fn missing(page: &mut Page, column: &str, reasons: impl Iterator<Item = Option<&'static str>>) {
+    let mut said: Vec<&str> = Vec::new();
+    for reason in reasons.flatten() {
+        if !said.contains(&reason) {
+            said.push(reason);
+        }
+    }
+    if !said.is_empty() {
+        let why = format!("{column} is absent where {}", said.join(", or "));
+        page.labelled("columns", Tone::Faint, &why);
+    }
+}
+
 /// What helps where a diagnosis lies above its bound by less than its error.
 const UNDECIDED: &str =
     "Record a longer run: this one has too few samples to tell it from less than is worth a word.";
@@ -366,9 +391,13 @@ fn operations(page: &mut Page, of: &Judgement) {
             },
             match o.timed {
                 0 => ABSENT.to_owned(),
+                _ if o.time_error >= 1.0 => ABSENT.to_owned(),
                 _ => with_error(o.mean_ns, o.time_error),
             },
-            format::duration(o.time_ns),
+            match o.time_error >= 1.0 {
+                true => ABSENT.to_owned(),
+                false => with_error(o.time_ns.0 as f64, o.time_error),
+            },
         ]);
     }
     page.table(&table);
@@ -465,6 +494,7 @@ fn sites(page: &mut Page, of: &Judgement, rows: usize) {
         ("asked for", Align::Right),
         ("given back", Align::Right),
         ("in all", Align::Right),
+        ("CPU time", Align::Right),
         ("calls", Align::Right),
         ("faults", Align::Right),
     ]);
@@ -474,13 +504,19 @@ fn sites(page: &mut Page, of: &Judgement, rows: usize) {
             format::count(site.count),
             format::bytes(site.requested_bytes),
             format::bytes(site.freed_bytes),
-            format::duration(site.time_ns),
+            estimated((site.time_ns, site.time_error)),
+            estimated((site.cpu_ns, site.cpu_error)),
             format::count(site.syscalls),
             format::count(site.faults),
         ]);
     }
     page.table(&table);
     page.more(of.sites.len(), rows, 0);
+    missing(
+        page,
+        "in all",
+        of.sites.iter().take(rows).map(|s| s.time_unknown),
+    );
 }
 
 fn classes(page: &mut Page, of: &Judgement, rows: usize) {
@@ -498,7 +534,9 @@ fn classes(page: &mut Page, of: &Judgement, rows: usize) {
         ("asked for", Align::Right),
         ("usable", Align::Right),
         ("lost", Align::Right),
+        ("time", Align::Right),
     ]);
+    let reasons: Vec<_> = classes.iter().map(|c| c.time_unknown).collect();
     for class in classes {
         table.row([
             match class.bytes.0 {
@@ -518,10 +556,12 @@ fn classes(page: &mut Page, of: &Judgement, rows: usize) {
                     format::percent(lost, usable.0)
                 },
             ),
+            estimated((class.time_ns, class.time_error)),
         ]);
     }
     page.table(&table);
     page.more(all, shown, 0);
+    missing(page, "time", reasons.into_iter());
 }
 
 fn threads(page: &mut Page, of: &Judgement, rows: usize) {
@@ -542,9 +582,14 @@ fn threads(page: &mut Page, of: &Judgement, rows: usize) {
             format::count(thread.count),
             format::bytes(thread.requested_bytes),
             format::bytes(thread.freed_bytes),
-            format::duration(thread.time_ns),
+            estimated((thread.time_ns, thread.time_error)),
         ]);
     }
     page.table(&table);
     page.more(of.threads.len(), rows, 0);
+    missing(
+        page,
+        "in all",
+        of.threads.iter().take(rows).map(|t| t.time_unknown),
+    );
 }

@@ -73,6 +73,7 @@ fn write(folder: &Path, with_pages: bool) -> Trace {
         parallel: 0,
         timed: 10,
         timed_ns: Duration(1000),
+        timed_norm_ns: Some(Duration(320)),
     };
     writer
         .append(&[

@@ -39,6 +39,8 @@ table! {
         timed: u64,
         /// How long these took, without what the clock takes.
         timed_ns: Duration,
+        /// The root of the sum of the squares of how long each of these took: rows add up as its squares. Null where probes counted, which do not add squares.
+        timed_norm_ns: Option<Duration>,
     }
 }
 

@@ -200,8 +200,25 @@ fn folded_time_is_of_callers() {
         "{rows:?}"
     );
     let sites = recorded.judgement["sites"].as_array().unwrap();
-    let sum: u64 = sites.iter().map(|s| s["time_ns"].as_u64().unwrap()).sum();
-    assert_eq!(rows.iter().map(|(_, ns)| ns).sum::<u64>(), sum);
+    let known: Vec<u64> = sites.iter().filter_map(|s| s["time_ns"].as_u64()).collect();
+    let of_callers = rows.iter().filter(|(stack, _)| stack != "(other callers)");
+    let listed: u64 = of_callers.map(|(_, ns)| ns).sum();
+    assert_eq!(listed, known.iter().sum::<u64>());
+    // The time of each is known with its error, or it says why not.
+    for site in sites {
+        let [time, error, why] = ["time_ns", "time_error", "time_unknown"].map(|f| &site[f]);
+        assert_eq!(
+            time.is_u64(),
+            error.as_f64().is_some_and(|e| e < 1.0),
+            "{site}"
+        );
+        assert_eq!(time.is_null(), why.is_string(), "{site}");
+        assert!(site["timed"].as_u64() <= site["count"].as_u64(), "{site}");
+    }
+    assert!(
+        !known.is_empty(),
+        "20,000 operations of one caller: {sites:?}"
+    );
     // Without pages nobody knows what is idle, which is said.
     let (rows, said) = folded(&recorded, "idle");
     assert!(

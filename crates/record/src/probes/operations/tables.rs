@@ -63,6 +63,13 @@ pub(super) struct Tables {
     next_fill: Time,
 }
 
+/// The sum of the squares of times, of each of which what the clock takes is left out: of so many times, which are so long in all. It is no less than of
+/// as many equal times, whatever the program has written into its tables.
+fn without_clock(squares: f64, (count, sum): (f64, f64), clock: f64) -> f64 {
+    let least = (sum - clock * count).max(0.0).powi(2) / count.max(1.0);
+    (squares - 2.0 * clock * sum + clock * clock * count).max(least)
+}
+
 /// What one look finds.
 #[derive(Clone, Copy, Default)]
 struct Look {
@@ -177,8 +184,13 @@ impl Tables {
                 }),
                 class => {
                     let timed = grown(row.timed, before.timed);
-                    let spent =
-                        grown(row.ticks, before.ticks).saturating_sub(clock.saturating_mul(timed));
+                    let ticks = grown(row.ticks, before.ticks);
+                    let spent = ticks.saturating_sub(clock.saturating_mul(timed));
+                    let squares = without_clock(
+                        row.squares - before.squares,
+                        (timed as f64, ticks as f64),
+                        clock as f64,
+                    );
                     rows.operations.push(OperationRow {
                         time_ns: now,
                         pid,
@@ -193,6 +205,7 @@ impl Tables {
                         parallel: grown(row.parallel, before.parallel),
                         timed,
                         timed_ns: Duration((spent as f64 * ns) as u64),
+                        timed_norm_ns: Some(Duration((squares.sqrt() * ns) as u64)),
                     });
                 }
             }
@@ -348,5 +361,23 @@ impl Tables {
             unseen_frees,
         };
         add_changed(&mut self.last, row, rows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_clock;
+
+    #[test]
+    fn what_the_clock_takes_is_no_part_of_the_squares() {
+        // 10 and 30 ticks, of which the clock takes 4: 6² + 26².
+        let squares = without_clock(1000.0, (2.0, 40.0), 4.0);
+        assert!((squares - 712.0).abs() < 1e-9, "{squares}");
+        // What a program has written there is no less than what equal times have.
+        for wrong in [f64::NAN, -1.0, 0.0, f64::NEG_INFINITY] {
+            let squares = without_clock(wrong, (2.0, 40.0), 4.0);
+            assert!((squares - 512.0).abs() < 1e-9, "{squares}");
+        }
+        assert!(without_clock(0.0, (0.0, 0.0), 4.0).abs() < 1e-9);
     }
 }

@@ -226,6 +226,7 @@ fn operations() -> Vec<OperationRow> {
         timed_ns: Duration(90 << 34),
     };
     vec![
+        timed_norm_ns: site.map(|_| Duration(90 << 17)),
         row("malloc", Some(Bytes(48)), Some(SiteId(1))),
         row("delete[]", None, None),
     ]

@@ -148,6 +148,7 @@ impl Reader {
             parallel: grown(|r| r.parallel),
             timed: grown(|r| r.timed),
             timed_ns: Duration(u64::try_from(spent).unwrap_or(0)),
+            timed_norm_ns: None,
         });
     }
 

@@ -1,0 +1,237 @@
+//! How long all operations of a group took, made of the few of them that were timed.
+//!
+//! Each operation is timed with the same chance, and how many there were is known. A total is their number times the mean of those that were timed;
+//! its error follows from how much these vary (Cochran, Sampling Techniques, ch. 2), with Student's quantile, as they may be few. Of one that
+//! was timed alone that says nothing: its error is that of Horvitz and Thompson's estimator, to which one counts as often as its chance
+//! says. A group is one operation (`malloc`, say) of one caller, class or thread; errors of groups add up as their squares do.
+
+use varve_model::Duration;
+use varve_trace::tables::OperationRow;
+
+use super::CONFIDENCE;
+use crate::compare::student;
+
+/// Why a time is not known.
+pub(super) const UNTIMED: &str = "none of its operations was timed";
+/// Likewise.
+pub(super) const UNSURE: &str = "so few of its operations were timed, or so unlike each other, that the error is as large as the time";
+
+/// Operations of a group, and those of them that were timed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Timing {
+    pub(super) count: u64,
+    pub(crate) timed: u64,
+    /// How long these took, nanoseconds.
+    pub(super) ns: f64,
+    /// The sum of the squares of that; none where it was not recorded.
+    squares: Option<f64>,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            count: 0,
+            timed: 0,
+            ns: 0.0,
+            squares: Some(0.0),
+        }
+    }
+}
+
+impl Timing {
+    pub(super) fn add(&mut self, row: &OperationRow) {
+        self.count += row.count;
+        self.timed += row.timed;
+        self.ns += row.timed_ns.0 as f64;
+        if row.timed > 0 {
+            let norm = row.timed_norm_ns.map(|norm| norm.0 as f64);
+            self.squares = self.squares.zip(norm).map(|(all, norm)| all + norm * norm);
+        }
+    }
+
+    /// Adds another group, of which it is one with this then.
+    pub(crate) fn merge(&mut self, other: &Timing) {
+        self.count += other.count;
+        self.timed += other.timed;
+        self.ns += other.ns;
+        self.squares = self.squares.zip(other.squares).map(|(a, b)| a + b);
+    }
+
+    /// The variance of one operation; none where fewer than two were timed, or squares were not recorded.
+    fn variance(&self) -> Option<f64> {
+        let timed = self.timed as f64;
+        let around = self.squares? - self.ns * self.ns / timed;
+        (self.timed > 1).then(|| around.max(0.0) / (timed - 1.0))
+    }
+
+    /// What all took. Where none was timed they are taken to be like `others`.
+    pub(crate) fn total(&self, others: &Timing) -> Total {
+        let count = self.count as f64;
+        let of = if self.timed > 0 { self } else { others };
+        if self.count == 0 || of.timed == 0 {
+            return Total {
+                square: (self.count == 0).then_some(0.0),
+                ..Total::default()
+            };
+        }
+        let timed = of.timed as f64;
+        let mean = of.ns / timed;
+        let quantile = match of.timed {
+            1 => CONFIDENCE,
+            timed => student(usize::try_from(timed - 1).unwrap_or(usize::MAX)),
+        };
+        let variance = match self.timed {
+            // The mean of the others is known that well, and each of these is off by itself.
+            0 => of
+                .variance()
+                .map(|each| each * count * (count / timed + 1.0)),
+            all if all >= self.count => Some(0.0),
+            1 => of.squares.map(|square| square * count * (count - 1.0)),
+            _ => of
+                .variance()
+                .map(|each| each * count * (count - timed) / timed),
+        };
+        Total {
+            ns: mean * count,
+            timed: self.timed,
+            square: variance.map(|variance| quantile * quantile * variance),
+        }
+    }
+}
+
+/// How long all operations of some groups took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Total {
+    /// Nanoseconds.
+    pub(crate) ns: f64,
+    /// Operations that were timed.
+    timed: u64,
+    /// The square of how far off that is at most, with 95 % confidence; none where it is not known.
+    square: Option<f64>,
+}
+
+impl Default for Total {
+    fn default() -> Total {
+        Total {
+            ns: 0.0,
+            timed: 0,
+            square: Some(0.0),
+        }
+    }
+}
+
+impl Total {
+    pub(super) fn add(&mut self, other: Total) {
+        self.ns += other.ns;
+        self.timed += other.timed;
+        self.square = self.square.zip(other.square).map(|(a, b)| a + b);
+    }
+
+    /// How far off it is at most, with 95 % confidence, nanoseconds; none where it is not known.
+    pub(crate) fn error(&self) -> Option<f64> {
+        self.square.map(f64::sqrt)
+    }
+
+    /// As a share of it.
+    pub(super) fn share_of_error(&self) -> Option<f64> {
+        self.error().map(|error| error / self.ns.max(1.0))
+    }
+
+    /// What is said of it: the time and its error as a share of it, or why it is not known. The error alone is unknown where probes
+    /// counted.
+    pub(super) fn figure(&self) -> (Option<Duration>, Option<f64>, Option<&'static str>) {
+        let error = self.share_of_error();
+        match (self.timed, error) {
+            (0, _) => (None, None, Some(UNTIMED)),
+            (_, Some(error)) if error >= 1.0 => (None, None, Some(UNSURE)),
+            _ => (Some(Duration(self.ns as u64)), error, None),
+        }
+    }
+}
+
+/// CPU time that so many samples of clocks stand for, and its error as a share of it. Samples come as by chance, so that their number varies by its root; of
+/// fewer than four that is as much as the time.
+pub(super) fn by_clocks((samples, ns): (u64, u64)) -> (Option<Duration>, Option<f64>) {
+    let error = CONFIDENCE / (samples as f64).sqrt();
+    match error < 1.0 {
+        true => (Some(Duration(ns)), Some(error)),
+        false => (None, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many operations, of which these were timed.
+    fn timing(count: u64, timed: &[f64]) -> Timing {
+        Timing {
+            count,
+            timed: timed.len() as u64,
+            ns: timed.iter().sum(),
+            squares: Some(timed.iter().map(|t| t * t).sum()),
+        }
+    }
+
+    fn alone(count: u64, timed: &[f64]) -> Total {
+        timing(count, timed).total(&Timing::default())
+    }
+
+    #[test]
+    fn an_error_follows_from_how_much_times_vary() {
+        // A mean of 20 and a variance of 200: 100² * (1 - 2/100) * 200 / 2, by Student's quantile of one degree.
+        let of = alone(100, &[10.0, 30.0]);
+        let expected = student(1) * (100.0f64.powi(2) * 0.98 * 200.0 / 2.0).sqrt();
+        assert!((of.ns - 2000.0).abs() < 1e-6);
+        assert!((of.error().unwrap() - expected).abs() < 1e-6);
+        assert_eq!(of.figure(), (None, None, Some(UNSURE)));
+        // Equal times leave no doubt, and what was timed as a whole has none.
+        let equal = alone(640, &[50.0; 10]).figure();
+        assert_eq!(equal, (Some(Duration(32_000)), Some(0.0), None));
+        let whole = alone(2, &[10.0, 1e9]).figure();
+        assert_eq!(whole, (Some(Duration(1_000_000_010)), Some(0.0), None));
+    }
+
+    #[test]
+    fn one_that_waited_does_not_stand_for_all() {
+        assert_eq!(alone(64, &[1e7]).figure().2, Some(UNSURE));
+        let mut times = [100.0; 50];
+        assert!(alone(3200, &times).figure().0.is_some());
+        times[7] = 1e7;
+        assert_eq!(alone(3200, &times).figure().2, Some(UNSURE));
+    }
+
+    #[test]
+    fn what_was_not_timed_is_like_others() {
+        let others = timing(6400, &[10.0, 30.0, 10.0, 30.0]);
+        let of = timing(5, &[]).total(&others);
+        assert!((of.ns - 100.0).abs() < 1e-6);
+        // A variance of 400 / 3, of four that were timed.
+        let expected = student(3) * (400.0 / 3.0 * (25.0 / 4.0 + 5.0f64)).sqrt();
+        assert!((of.error().unwrap() - expected).abs() < 1e-6);
+        // By itself it says nothing; beside what was timed it is a part of the sum and of its error.
+        assert_eq!(of.figure().2, Some(UNTIMED));
+        let mut sum = alone(640, &[50.0; 10]);
+        sum.add(of);
+        let (time, error, _) = sum.figure();
+        assert_eq!(time, Some(Duration(32_100)));
+        assert!((error.unwrap() - expected / 32_100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn without_squares_the_error_alone_is_unknown() {
+        let mut of = timing(640, &[50.0; 10]);
+        of.squares = None;
+        let figure = of.total(&Timing::default()).figure();
+        assert_eq!(figure, (Some(Duration(32_000)), None, None));
+    }
+
+    #[test]
+    fn few_samples_of_clocks_say_nothing() {
+        assert_eq!(by_clocks((0, 0)), (None, None));
+        assert_eq!(by_clocks((3, 3_000_000)), (None, None));
+        let (time, error) = by_clocks((100, 100_000_000));
+        assert_eq!(time, Some(Duration(100_000_000)));
+        assert!((error.unwrap() - 0.196).abs() < 1e-9);
+    }
+}
