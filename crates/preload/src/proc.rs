@@ -75,3 +75,33 @@ impl<'a> Stat<'a> {
         std::str::from_utf8(field).ok()?.parse().ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_and_written() {
+        assert_eq!(numbers(b"12 7\t300 \n").collect::<Vec<_>>(), [12, 7, 300]);
+        assert_eq!(decimal(0, &mut [0; 10]), b"0");
+        assert_eq!(decimal(u32::MAX, &mut [0; 10]), b"4294967295");
+    }
+
+    #[test]
+    fn a_path_ends_in_a_zero_byte() {
+        let path_of = |bytes: usize| path(&[b"/proc/", &vec![b'x'; bytes - 6]]);
+        let longest = path_of(size_of::<Path>() - 1).unwrap();
+        assert!(CStr::from_bytes_until_nul(&longest).is_ok());
+        assert!(path_of(size_of::<Path>()).is_none());
+        assert!(path_of(size_of::<Path>() + 1).is_none());
+    }
+
+    #[test]
+    fn a_name_with_brackets_hides_no_field() {
+        let stat = Stat::of(b"12 (a) 3 (b)) S 7 8").unwrap();
+        assert_eq!(stat.name, b"a) 3 (b)");
+        assert_eq!([4, 5, 6].map(|number| stat.field(number)), [Some(7), Some(8), None]);
+        assert_eq!(stat.field(3), None, "a letter");
+        assert!(Stat::of(b"12 (a").is_none() && Stat::of(b"").is_none());
+    }
+}

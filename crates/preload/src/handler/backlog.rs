@@ -10,14 +10,11 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use varve_preload_abi::journal::{Change, HEARD, Journal, WAITING};
 
 use super::mover::{PAGE, Watch};
+use super::place::EVENT_FORK;
 use super::ranges::Range;
 use crate::sys;
 
 const EVENT_PAGEFAULT: u8 = 0x12;
-pub(super) const EVENT_FORK: u8 = 0x13;
-pub(super) const EVENT_REMAP: u8 = 0x14;
-pub(super) const EVENT_REMOVE: u8 = 0x15;
-pub(super) const EVENT_UNMAP: u8 = 0x16;
 const FAULT_WRITE: u64 = 1;
 
 /// Room for so many of each kind. A thread waits for one thing at a time.

@@ -4,8 +4,13 @@ pub(super) use varve_preload_abi::shadow::{MIDDLE, TOP, home_of, shadow_of};
 
 use varve_preload_abi::journal::Change;
 
-use super::backlog::{EVENT_FORK, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP};
 use super::ranges::{Range, Ranges};
+
+// Messages of a userfaultfd about changes of mappings (linux/userfaultfd.h).
+pub(super) const EVENT_FORK: u8 = 0x13;
+pub(super) const EVENT_REMAP: u8 = 0x14;
+pub(super) const EVENT_REMOVE: u8 = 0x15;
+pub(super) const EVENT_UNMAP: u8 = 0x16;
 
 pub(super) fn range_of(start: u64, bytes: u64) -> Range {
     Range {
