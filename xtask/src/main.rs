@@ -16,6 +16,7 @@ mod kernels;
 mod layers;
 mod programs;
 mod report;
+mod roots;
 mod truth;
 mod vm;
 
@@ -81,6 +82,13 @@ enum Chore {
     /// Each runs twice alone, then under `record`, `record --backend fault` and `alloc record` of $VARVE or the release build: output,
     /// exit code and files are to be the same. Exits with 1 where something differs.
     Programs(programs::Options),
+    /// Make root folders of other Debian releases, with their C libraries, so that the tests can run programs of theirs
+    ///
+    /// They are made once, in target/roots. Exits with 77 where one cannot be made: there is no network, or no mirror has it.
+    Roots {
+        /// Which releases, by code name [default: 11 to 13 without this machine's own]
+        suites: Vec<String>,
+    },
     /// Run make in a fresh minimal Debian 12, with the host's Rust
     CleanChroot {
         /// Debian packages to install beside the minimal system
@@ -202,6 +210,11 @@ fn chore(chore: Chore) -> Result<u8> {
         )?)),
         Chore::VmCheck { kernels } => Ok(code(truth::check_harness(&places, &kernels)?)),
         Chore::Programs(options) => Ok(code(programs::programs(&places, &options)?)),
+        Chore::Roots { suites } => Ok(if roots::roots(&places.target, &suites)? {
+            0
+        } else {
+            SKIPPED
+        }),
         Chore::CleanChroot { packages, targets } => {
             Ok(code(chroot::clean_chroot(&places, &packages, &targets)?))
         }
