@@ -65,9 +65,9 @@ pub use paging::{PageState, Paging};
 pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{
-    MapEntry, ProcStatus, ThreadInfo, boot_id, children_of, cmdline, command_words, exe,
-    is_kernel_thread, is_running, maps, parse_maps, runnable_threads_of, shared_folder,
-    start_ticks, status, threads, try_maps, try_stop,
+    MapEntry, MapLine, MapsText, ProcStatus, ThreadInfo, boot_id, children_of, cmdline,
+    command_words, exe, is_kernel_thread, is_running, maps, maps_text, parse_maps,
+    runnable_threads_of, shared_folder, start_ticks, status, threads, try_maps, try_stop,
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};
 pub use regular::{

@@ -37,6 +37,54 @@ impl MapEntry {
     pub fn identity(&self) -> Option<FileIdentity> {
         FileIdentity::of_text(&self.device, self.inode)
     }
+
+    /// The same as a line of the text.
+    pub fn line(&self) -> MapLine<'_> {
+        MapLine {
+            address: self.address,
+            bytes: self.bytes,
+            perms: &self.perms,
+            offset: self.offset,
+            device: &self.device,
+            inode: self.inode,
+            path: &self.path,
+        }
+    }
+}
+
+/// A line of `/proc/PID/maps` whose words stay in the text; see [`MapEntry`]. The order is that of the addresses, and of the
+/// other fields where those are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MapLine<'a> {
+    /// Its first address.
+    pub address: Address,
+    /// Its size.
+    pub bytes: Bytes,
+    /// Such as `r-xp`.
+    pub perms: &'a str,
+    /// The offset in the file, bytes.
+    pub offset: u64,
+    /// `major:minor`.
+    pub device: &'a str,
+    /// The inode; 0 for none.
+    pub inode: u64,
+    /// The file, or the kernel's name, or nothing.
+    pub path: &'a str,
+}
+
+impl MapLine<'_> {
+    /// The same without the text.
+    pub fn to_entry(self) -> MapEntry {
+        MapEntry {
+            address: self.address,
+            bytes: self.bytes,
+            perms: self.perms.to_owned(),
+            offset: self.offset,
+            device: self.device.to_owned(),
+            inode: self.inode,
+            path: self.path.to_owned(),
+        }
+    }
 }
 
 /// Where `/proc` shows what the threads of a process share, such as its memory: at its first thread, or where that has
@@ -81,6 +129,14 @@ fn look<T>(
 /// # Errors
 /// There is no such process, or this one may not look into it.
 pub fn maps(pid: Pid) -> io::Result<Vec<MapEntry>> {
+    Ok(maps_text(pid)?.lines().map(MapLine::to_entry).collect())
+}
+
+/// The same as text, for readers that compare it with what they know already.
+///
+/// # Errors
+/// As [`maps`].
+pub fn maps_text(pid: Pid) -> io::Result<MapsText> {
     let read = |folder: &Path| {
         let mut maps = fs::File::open(folder.join("maps"))?;
         let mut text = Vec::with_capacity(MAPS_BYTES);
@@ -91,8 +147,8 @@ pub fn maps(pid: Pid) -> io::Result<Vec<MapEntry>> {
     // The file shows one memory, and nothing of it from its end on.
     let was_whole = maps.read_at(&mut [0], 0)? > 0;
     Ok(match was_whole {
-        true => parse_maps(&text),
-        false => Vec::new(),
+        true => MapsText::of(text),
+        false => MapsText::default(),
     })
 }
 
@@ -120,15 +176,33 @@ pub fn try_stop(pid: Pid) -> io::Result<()> {
     }
 }
 
-/// Reads the text of a `maps` file; lines that are none are left out.
-pub fn parse_maps(text: &[u8]) -> Vec<MapEntry> {
-    String::from_utf8_lossy(text)
-        .lines()
-        .filter_map(parse_map)
-        .collect()
+/// The text of a `maps` file.
+#[derive(Clone, Debug, Default)]
+pub struct MapsText(String);
+
+impl MapsText {
+    fn of(text: Vec<u8>) -> MapsText {
+        let lossy = |e: std::string::FromUtf8Error| {
+            let bytes = e.into_bytes();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        MapsText(String::from_utf8(text).unwrap_or_else(lossy))
+    }
+
+    /// The mappings; lines that are none are left out.
+    pub fn lines(&self) -> impl Iterator<Item = MapLine<'_>> {
+        self.0.lines().filter_map(parse_map)
+    }
 }
 
-fn parse_map(line: &str) -> Option<MapEntry> {
+/// Reads the text of a `maps` file; lines that are none are left out.
+pub fn parse_maps(text: &[u8]) -> Vec<MapEntry> {
+    let text = String::from_utf8_lossy(text);
+    let lines = text.lines().filter_map(parse_map);
+    lines.map(MapLine::to_entry).collect()
+}
+
+fn parse_map(line: &str) -> Option<MapLine<'_>> {
     // Six fields; the path, which may hold spaces, is padded on its left.
     let mut rest = line;
     let mut field = || {
@@ -137,20 +211,20 @@ fn parse_map(line: &str) -> Option<MapEntry> {
         Some(head)
     };
     let (start, end) = field()?.split_once('-')?;
-    let perms = field()?.to_owned();
+    let perms = field()?;
     let offset = u64::from_str_radix(field()?, 16).ok()?;
-    let device = field()?.to_owned();
+    let device = field()?;
     let (inode, path) = rest.split_once(' ').unwrap_or((rest, ""));
     let start = u64::from_str_radix(start, 16).ok()?;
     let end = u64::from_str_radix(end, 16).ok()?;
-    Some(MapEntry {
+    Some(MapLine {
         address: Address(start),
         bytes: Bytes(end.checked_sub(start)?),
         perms,
         offset,
         device,
         inode: inode.parse().ok()?,
-        path: path.trim_start().to_owned(),
+        path: path.trim_start(),
     })
 }
 
@@ -437,6 +511,8 @@ mod tests {
         assert_eq!(entry.bytes, Bytes(0x100));
         assert_eq!((entry.offset, entry.inode), (0x1000, 42));
         assert_eq!(parse_map("1000-2000 rw-p 0 00:00 0").unwrap().path, "");
+        assert_eq!(entry.to_entry().line(), entry);
+        assert!(entry < parse_map("8000-9000 ---p 0 00:00 0").unwrap());
         assert!(parse_map("garbage").is_none());
     }
 

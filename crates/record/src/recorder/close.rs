@@ -77,7 +77,7 @@ impl Recorder<'_> {
         let rests = Rests::begin();
         let state = &mut self.events.state;
         state.boundary = None;
-        state.processes.refresh_maps(boundary.read);
+        state.processes.refresh_all_maps(boundary.read);
         state.inherit_pending();
         let again = mapped_again(&state.residents, &state.processes);
         reading.resident_pages = reading.resident_pages.saturating_sub(again);

@@ -1,21 +1,21 @@
 //! Programs that run under the emulator, which the kernel takes for the program.
 
 use varve_model::Pid;
-use varve_sys::MapEntry;
+use varve_sys::MapLine;
 
 /// The emulator, as Debian names it.
 pub(crate) const EMULATOR: &str = "qemu-x86_64";
 
 /// Leaves the program's mappings. The emulator is loaded where the kernel loads programs, high up, with its libraries above
 /// it; it maps the program's memory from 256 GiB upwards, and programs with an address of their own lie below.
-pub(crate) fn leave_out(pid: Pid, entries: &mut Vec<MapEntry>) {
+pub(crate) fn leave_out(pid: Pid, lines: &mut Vec<MapLine<'_>>) {
     let Ok(emulator) = varve_sys::exe(pid) else {
         return;
     };
     let emulator = emulator.to_string_lossy();
-    let own = entries.iter().filter(|e| e.path == emulator);
-    if let Some(lowest) = own.map(|e| e.address).min() {
-        entries.retain(|e| e.address < lowest);
+    let own = lines.iter().filter(|line| line.path == emulator);
+    if let Some(lowest) = own.map(|line| line.address).min() {
+        lines.retain(|line| line.address < lowest);
     }
 }
 

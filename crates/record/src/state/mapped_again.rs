@@ -68,18 +68,12 @@ impl Shared<'_> {
 pub(crate) fn mapped_again(residents: &HashMap<Pid, Residents>, processes: &Processes) -> u64 {
     let mut mappings: HashMap<FileIdentity, Vec<Shared<'_>>> = HashMap::new();
     for (pid, residents) in residents {
-        for (entry, _) in processes.mappings(processes.owner_of_memory(*pid)) {
-            if !entry.perms.ends_with('s') {
-                continue;
-            }
-            let Some(file) = entry.identity() else {
-                continue;
-            };
-            mappings.entry(file).or_default().push(Shared {
+        for shared in processes.shared_mappings(processes.owner_of_memory(*pid)) {
+            mappings.entry(shared.file).or_default().push(Shared {
                 residents,
-                start: entry.address.0,
-                end: entry.address.0.saturating_add(entry.bytes.0),
-                offset: entry.offset,
+                start: shared.addresses.start,
+                end: shared.addresses.end,
+                offset: shared.offset,
             });
         }
     }

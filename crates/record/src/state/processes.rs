@@ -1,5 +1,6 @@
 //! The processes and threads that are recorded, and what they map.
 
+mod known;
 mod mappings;
 
 use std::collections::HashMap;
@@ -9,6 +10,8 @@ use varve_model::{Address, Duration, Pid, Tid, Time};
 use varve_sys::MapEntry;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
 
+use self::known::Known;
+pub(crate) use self::known::SharedMapping;
 use super::build_ids::BuildIds;
 use super::emulator::{self, EMULATOR};
 use super::programs::Programs;
@@ -63,15 +66,17 @@ pub(crate) struct Process {
     /// The parent whose objects it has copies of, until they are taken over.
     pub(crate) inherits: Option<(Pid, Time)>,
     threads: HashMap<Tid, ThreadRow>,
-    mappings: HashMap<MapEntry, Seen>,
+    mappings: Known,
     maps: Maps,
     /// When they changed last.
     maps_changed: Time,
     /// Not before this moment are they looked at: it is loading its libraries, and whoever looks makes it wait.
     loads_until: Time,
-    /// How often the known mappings were looked at anew.
-    refreshes: u64,
-    /// When they were last.
+    /// Nor before this one unless an interval ends: looking takes long.
+    looks_from: Time,
+    /// How often the known mappings have changed.
+    changes: u64,
+    /// When they were looked at last.
     refreshed: Time,
     /// Until when libraries that it unloaded had been there, by where their code began.
     unloaded: HashMap<Address, Time>,
@@ -104,11 +109,12 @@ impl Process {
             shares_with: None,
             inherits: None,
             threads: HashMap::new(),
-            mappings: HashMap::new(),
+            mappings: Known::default(),
             maps: Maps::Stale(born),
             maps_changed: born,
             loads_until: Time(0),
-            refreshes: 0,
+            looks_from: Time(0),
+            changes: 0,
             refreshed: Time(0),
             unloaded: HashMap::new(),
             has_our_root: false,
@@ -160,6 +166,7 @@ impl Processes {
         process.image = time;
         process.has_our_root = !exec.has_other_root;
         process.loads_until = Time(0);
+        process.looks_from = Time(0);
         // The leader is the only thread left.
         let leader = Tid(pid.0);
         process.own_numbers.retain(|_, tid| *tid == leader);
@@ -374,140 +381,7 @@ impl Processes {
 
 #[cfg(test)]
 mod tests {
-    use varve_model::Bytes;
-
     use super::*;
-
-    #[test]
-    fn what_lies_in_a_shadow_is_no_mapping_of_the_program() {
-        let pid = Pid(std::process::id());
-        let address = varve_sys::maps(pid).unwrap()[0].address;
-        let listed = |shadow: Ranges| {
-            let mut processes = Processes::default();
-            processes.adopt(pid, Pid(1), Time(1));
-            processes.shadows.insert(pid, shadow);
-            processes.refresh_maps_of(pid, Time(2));
-            let found = processes.mappings(pid).any(|(e, _)| e.address == address);
-            let row = processes.mapping_rows.iter().any(|r| r.address == address);
-            assert!(!processes.mapping_rows.is_empty());
-            (found, row)
-        };
-        assert_eq!(listed(Ranges::default()), (true, true));
-        let mut shadow = Ranges::default();
-        shadow.insert(address, varve_sys::maps(pid).unwrap()[0].bytes);
-        assert_eq!(listed(shadow), (false, false));
-        // What is a shadow in part only is the program's.
-        let mut part = Ranges::default();
-        part.insert(address, Bytes(varve_model::PAGE_BYTES));
-        let one = varve_sys::maps(pid).unwrap()[0].bytes == Bytes(varve_model::PAGE_BYTES);
-        assert_eq!(listed(part), (!one, !one));
-    }
-
-    #[test]
-    fn a_child_that_was_seen_as_what_it_runs_next_had_what_its_parent_has() {
-        let own = varve_sys::maps(Pid(std::process::id())).unwrap();
-        let (parent, child) = (Pid(u32::MAX - 2), Pid(u32::MAX - 1));
-        let inherited = |seen: Vec<MapEntry>| {
-            let mut processes = Processes::default();
-            processes.adopt(parent, Pid(1), Time(1));
-            processes.adopt(child, parent, Time(2));
-            processes.maps_seen(parent, own[..2].to_vec(), Time(1));
-            processes.maps_seen(child, seen, Time(3));
-            let first = own[0].address.0;
-            processes.mapping_rows.clear();
-            let touched = first..first + 1;
-            let touched = std::slice::from_ref(&touched);
-            processes.inherit_maps(parent, child, (Time(2), Time(4)), touched);
-            let rows = processes.mapping_rows.into_iter();
-            rows.map(|r| (r.pid, r.address)).collect::<Vec<_>>()
-        };
-        assert_eq!(inherited(own[2..3].to_vec()), [(child, own[0].address)]);
-        assert_eq!(inherited(own[..1].to_vec()), []);
-    }
-
-    #[test]
-    fn a_look_while_libraries_load_does_not_hide_the_rest() {
-        let pid = Pid(std::process::id());
-        let adopted = |refreshed: Time| {
-            let mut processes = Processes::default();
-            processes.adopt(pid, Pid(1), Time(1));
-            let all = varve_sys::maps(pid).unwrap();
-            let some = all.iter().take(1).cloned().collect();
-            processes.maps_seen(pid, some, refreshed);
-            let first = FirstMaps {
-                pid,
-                time: Time(7),
-                entries: all.clone(),
-            };
-            processes.take_first_maps(&mut vec![first]);
-            (processes.mappings(pid).count(), all.len())
-        };
-        let (known, all) = adopted(Time(5));
-        assert!(known == all && all > 1, "{known} of {all}");
-        // A later look knows better.
-        assert_eq!(adopted(Time(8)).0, 1);
-    }
-
-    #[test]
-    fn what_is_unloaded_between_looks_had_been_there() {
-        let pid = Pid(std::process::id());
-        let mut processes = Processes::default();
-        processes.adopt(pid, Pid(1), Time(1));
-        let all = varve_sys::maps(pid).unwrap();
-        let mut code = all
-            .into_iter()
-            .filter(|m| m.perms == "r-xp" && m.inode != 0);
-        let (known, library) = (code.next().unwrap(), code.next().unwrap());
-        let unloads = |processes: &mut Processes, time, of: &MapEntry| {
-            let code = of.address.0..of.address.0 + of.bytes.0;
-            processes.unloads(pid, Time(time), (code, of.offset), of.path.as_bytes());
-        };
-        processes.maps_seen(pid, vec![known.clone()], Time(5));
-        processes.mapping_rows.clear();
-        for time in [4, 7, 9] {
-            unloads(&mut processes, time, &library);
-        }
-        // A look knows it; it tells the end as well.
-        unloads(&mut processes, 9, &known);
-        let rows = processes.mapping_rows.iter();
-        let found: Vec<_> = rows
-            .map(|r| (r.address, r.from_ns.0, r.to_ns.map(|to| to.0)))
-            .collect();
-        let at = library.address;
-        assert_eq!(
-            found,
-            [(at, 1, Some(4)), (at, 5, Some(7)), (at, 7, Some(9))]
-        );
-        // What was told late is of the program before.
-        processes.all.get_mut(&pid).unwrap().image = Time(20);
-        unloads(&mut processes, 19, &library);
-        assert_eq!(processes.mapping_rows.len(), 3);
-    }
-
-    #[test]
-    fn what_a_process_that_has_ended_unloaded_is_known_where_its_paths_are_ours() {
-        let library = varve_sys::maps(Pid(std::process::id())).unwrap();
-        let mut code = library
-            .into_iter()
-            .filter(|m| m.perms == "r-xp" && m.inode != 0);
-        let library = code.next().unwrap();
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let pid = Pid(child.id());
-        child.wait().unwrap();
-        for (has_our_root, found) in [(false, 0), (true, 1)] {
-            let mut processes = Processes::default();
-            processes.adopt(pid, Pid(1), Time(1)).has_our_root = has_our_root;
-            let place = library.address.0..library.address.0 + library.bytes.0;
-            let path = library.path.as_bytes();
-            processes.unloads(pid, Time(4), (place, library.offset), path);
-            let rows = &processes.mapping_rows;
-            assert_eq!(rows.len(), found);
-            assert!(
-                rows.iter()
-                    .all(|r| r.inode == library.inode && r.device == library.device)
-            );
-        }
-    }
 
     #[test]
     fn emulated_threads_have_the_names_of_their_programs() {

@@ -140,7 +140,7 @@ impl KernelView {
         stacks: &mut Stacks,
     ) -> Option<SiteId> {
         let stack = event.stack.as_ref()?;
-        let placed = processes.placed(event.pid);
+        let placed = processes.placed_code(event.pid);
         let spaces = AddressSpaces::new(&placed);
         let snapshot = Snapshot {
             pid: event.pid,
