@@ -102,65 +102,9 @@ unsafe extern "C" fn execve(
     failed
 }
 
-/// Looks at what a limit has changed.
-fn after_limit(result: c_int, resource: c_uint) {
+/// Looks at what a limit of the process's has changed (`setrlimit`, `prlimit`), which was set or not.
+pub(crate) fn after_limit(result: c_int, resource: c_uint) {
     if result == 0 && resource == libc::RLIMIT_NOFILE && !has_room() {
         roots::leave_list();
     }
-}
-
-/// As the C library's.
-///
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const libc::rlimit) -> c_int {
-    // SAFETY: the caller's arguments.
-    let result = unsafe { real::get().setrlimit(resource, limit) };
-    after_limit(result, resource);
-    result
-}
-
-/// As the C library's.
-///
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn setrlimit64(resource: c_uint, limit: *const libc::rlimit) -> c_int {
-    // SAFETY: the same types on 64-bit systems.
-    unsafe { setrlimit(resource, limit) }
-}
-
-/// As the C library's.
-///
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn prlimit(
-    pid: libc::pid_t,
-    resource: c_uint,
-    limit: *const libc::rlimit,
-    before: *mut libc::rlimit,
-) -> c_int {
-    // SAFETY: the caller's arguments.
-    let result = unsafe { real::get().prlimit(pid, resource, limit, before) };
-    if !limit.is_null() {
-        after_limit(result, resource);
-    }
-    result
-}
-
-/// As the C library's.
-///
-/// # Safety
-/// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn prlimit64(
-    pid: libc::pid_t,
-    resource: c_uint,
-    limit: *const libc::rlimit,
-    before: *mut libc::rlimit,
-) -> c_int {
-    // SAFETY: the same types on 64-bit systems.
-    unsafe { prlimit(pid, resource, limit, before) }
 }

@@ -28,6 +28,7 @@ mod gate;
 mod handler;
 mod heap;
 mod inherited;
+mod limits;
 mod loader;
 mod maps;
 mod memory;

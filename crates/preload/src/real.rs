@@ -138,10 +138,6 @@ real_functions! {
         else raw(libc::SYS_connect, [fd as usize, to as usize, bytes as usize, 0, 0, 0]) as c_int;
     execve as c"execve" (path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int,
         else raw(libc::SYS_execve, [path as usize, arguments as usize, variables as usize, 0, 0, 0]) as c_int;
-    setrlimit as c"setrlimit" (resource: c_uint, limit: *const libc::rlimit) -> c_int,
-        else raw(libc::SYS_setrlimit, [resource as usize, limit as usize, 0, 0, 0, 0]) as c_int;
-    prlimit as c"prlimit" (pid: libc::pid_t, resource: c_uint, limit: *const libc::rlimit, before: *mut libc::rlimit) -> c_int,
-        else raw(libc::SYS_prlimit64, [pid as usize, resource as usize, limit as usize, before as usize, 0, 0]) as c_int;
     chroot as c"chroot" (path: *const c_char) -> c_int, else -1;
     setns as c"setns" (descriptor: c_int, kind: c_int) -> c_int, else -1;
     unshare as c"unshare" (flags: c_int) -> c_int, else -1;
@@ -153,6 +149,14 @@ real_functions! {
     end as c"_exit" (status: c_int) -> (), else Default::default();
     free_sized as c"free_sized" (old: Pointer, bytes: usize) -> (), else free(old);
     free_aligned_sized as c"free_aligned_sized" (old: Pointer, alignment: usize, bytes: usize) -> (), else free(old);
+    setrlimit as c"setrlimit" (resource: u32, new: *const libc::rlimit64) -> c_int,
+        else raw(libc::SYS_prlimit64, [0, resource as usize, new as usize, 0, 0, 0]) as c_int;
+    setrlimit64 as c"setrlimit64" (resource: u32, new: *const libc::rlimit64) -> c_int,
+        else raw(libc::SYS_prlimit64, [0, resource as usize, new as usize, 0, 0, 0]) as c_int;
+    prlimit as c"prlimit" (pid: libc::pid_t, resource: u32, new: *const libc::rlimit64, old: *mut libc::rlimit64) -> c_int,
+        else raw(libc::SYS_prlimit64, [pid as usize, resource as usize, new as usize, old as usize, 0, 0]) as c_int;
+    prlimit64 as c"prlimit64" (pid: libc::pid_t, resource: u32, new: *const libc::rlimit64, old: *mut libc::rlimit64) -> c_int,
+        else raw(libc::SYS_prlimit64, [pid as usize, resource as usize, new as usize, old as usize, 0, 0]) as c_int;
     prctl as c"prctl" (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
 }
 
