@@ -1,7 +1,9 @@
 //! What allocators are called, by the file that has them.
 
+use varve_model::{CLibrary, c_library};
+
 /// Parts of file names, and the allocators whose they are.
-const NAMES: [(&str, &str); 12] = [
+const NAMES: [(&str, &str); 9] = [
     ("libjemalloc", "jemalloc"),
     ("libtcmalloc", "tcmalloc"),
     ("libmimalloc", "mimalloc"),
@@ -11,9 +13,6 @@ const NAMES: [(&str, &str); 12] = [
     ("rpmalloc", "rpmalloc"),
     ("libhoard", "hoard"),
     ("libdieharder", "dieharder"),
-    ("libc.so", "glibc"),
-    ("libc-2", "glibc"),
-    ("ld-musl", "musl"),
 ];
 
 /// The name of the allocator in a file, where it does not stand behind that in parentheses; the file's where it is not known.
@@ -27,7 +26,15 @@ pub fn allocator_name(file: &str) -> &str {
     }
     let base = file.rsplit('/').next().unwrap_or(file);
     let known = NAMES.iter().find(|(part, _)| base.contains(part));
-    known.map_or(base, |(_, name)| name)
+    let of_libc = || match c_library(base)? {
+        CLibrary::Library | CLibrary::Loader if base.contains("musl") => Some("musl"),
+        CLibrary::Library => Some("glibc"),
+        CLibrary::Loader | CLibrary::Companion => None,
+    };
+    known
+        .map(|(_, name)| *name)
+        .or_else(of_libc)
+        .unwrap_or(base)
 }
 
 #[cfg(test)]
@@ -39,6 +46,9 @@ mod tests {
         assert_eq!(allocator_name("/usr/lib/libjemalloc.so.2"), "jemalloc");
         assert_eq!(allocator_name("/usr/bin/server (glibc)"), "glibc");
         assert_eq!(allocator_name("/usr/bin/server"), "server");
+        assert_eq!(allocator_name("/lib/libc.so.6"), "glibc");
+        assert_eq!(allocator_name("/lib/ld-musl-x86_64.so.1"), "musl");
+        assert_eq!(allocator_name("/lib/libc-client.so.2"), "libc-client.so.2");
         assert_eq!(allocator_name("/opt/a (b)/server"), "server");
     }
 }

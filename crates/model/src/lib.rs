@@ -3,10 +3,12 @@
 //! Each type names one quantity and its unit, so that a page number is never added to an address
 //! and a duration is never taken for a moment.
 
+mod files;
 mod kinds;
 mod quantities;
 mod visible;
 
+pub use files::{CLibrary, c_library, is_recorders};
 pub use kinds::{
     Backend, Capability, ImportFormat, Loss, MemoryLevel, ObjectKind, Resolved, SampleMode,
     SampleSource, TouchSource, UnknownKind,

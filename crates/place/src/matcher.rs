@@ -388,10 +388,7 @@ fn without_start(modules: &[&str]) -> usize {
 
 /// Whether a module is one in which programs and threads begin.
 fn is_start(module: &str) -> bool {
-    let base = base_name(module);
-    ["libc.so", "libc-2", "libpthread", "ld-linux"]
-        .iter()
-        .any(|start| base.starts_with(start))
+    varve_model::c_library(module).is_some()
 }
 
 #[cfg(test)]

@@ -12,6 +12,11 @@ pub(crate) struct Arena {
     pub(crate) functions: &'static [&'static str],
 }
 
+/// What the C library maps for its `malloc`, and beginnings of the functions that do.
+pub(crate) const MALLOC_ARENA: &str = "malloc arena";
+pub(crate) const MALLOC_ARENA_FUNCTIONS: &[&str] =
+    &["_int_new_arena", "alloc_new_heap", "new_heap", "arena_get2"];
+
 const JVM: &[&str] = &["libjvm"];
 const CORECLR: &[&str] = &["libcoreclr", "libclrgc"];
 
@@ -34,12 +39,6 @@ pub(crate) const ARENAS: &[Arena] = &[
         modules: &["libmimalloc"],
         only_in: &[],
         functions: &["_mi_"],
-    },
-    Arena {
-        name: "malloc arena",
-        modules: &[],
-        only_in: &["libc.so", "libc-2."],
-        functions: &["_int_new_arena", "alloc_new_heap", "new_heap", "arena_get2"],
     },
     Arena {
         name: "Python object arena",

@@ -7,6 +7,7 @@ use std::path::Path;
 use object::elf::{FileHeader64, PT_INTERP, ProgramHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, pod};
+use varve_model::{CLibrary, c_library};
 
 /// Bytes of a 64-bit ELF header.
 const HEADER_BYTES: usize = 64;
@@ -83,12 +84,8 @@ fn interpreter_in(file: &File) -> Option<Vec<u8>> {
 pub fn is_loader(path: &Path) -> bool {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = real.file_name().unwrap_or_default().to_string_lossy();
-    let names = LOADERS.iter();
-    names.into_iter().any(|loader| name.starts_with(loader))
+    c_library(&name) == Some(CLibrary::Loader)
 }
-
-/// How the files of dynamic loaders are called, with versions behind.
-pub(crate) const LOADERS: [&str; 3] = ["ld-linux", "ld-musl", "ld.so"];
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use varve_model::{Bytes, ObjectKind, Pid, Tid};
+use varve_model::{Bytes, CLibrary, ObjectKind, Pid, Tid, c_library};
 
 use crate::image::Image;
 use crate::input::base_name;
@@ -216,9 +216,7 @@ pub fn is_loaders(frames: &[Frame]) -> bool {
     let of_loader = |frame: &Frame| {
         let function = frame.function.as_deref().unwrap_or_default();
         let module = frame.module.as_deref().unwrap_or_default();
-        let mut names = crate::interpreter::LOADERS.iter();
-        let module = names.any(|name| module.starts_with(name));
-        module || function.starts_with("_dl_")
+        c_library(module) == Some(CLibrary::Loader) || function.starts_with("_dl_")
     };
     author(frames).is_some_and(of_loader)
 }

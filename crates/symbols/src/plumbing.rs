@@ -1,6 +1,10 @@
 //! Which frames of an allocation's stack belong to an allocator, and which one is the author's.
 
-use crate::arenas::{ARENAS, RUNTIME_FUNCTIONS, RUNTIME_MODULES};
+use varve_model::{CLibrary, c_library, is_recorders};
+
+use crate::arenas::{
+    ARENAS, MALLOC_ARENA, MALLOC_ARENA_FUNCTIONS, RUNTIME_FUNCTIONS, RUNTIME_MODULES,
+};
 use crate::families::{FAMILIES, Family};
 use crate::symbolize::Frame;
 
@@ -8,15 +12,21 @@ use crate::symbolize::Frame;
 pub(crate) fn arena(frames: &[Frame]) -> Option<&'static str> {
     let of = |frame: &Frame| {
         let (module, function) = (frame.module.as_deref(), frame.function.as_deref());
-        ARENAS.iter().find(|arena| {
+        let is_malloc = module.and_then(c_library) == Some(CLibrary::Library)
+            && starts(function, MALLOC_ARENA_FUNCTIONS);
+        if is_malloc {
+            return Some(MALLOC_ARENA);
+        }
+        let found = ARENAS.iter().find(|arena| {
             starts(module, arena.modules)
                 || (is_in(module, arena.only_in) && starts(function, arena.functions))
-        })
+        });
+        found.map(|arena| arena.name)
     };
     // Behind the first frame that belongs to nobody's allocator it is the author's wish.
     for frame in frames {
         if let Some(arena) = of(frame) {
-            return Some(arena.name);
+            return Some(arena);
         }
         if !is_plumbing(frame) {
             return None;
@@ -47,9 +57,11 @@ pub(crate) fn is_plumbing(frame: &Frame) -> bool {
         file.is_some_and(|file| family.files.iter().any(|known| file.ends_with(known)))
     };
     let module = frame.module.as_deref();
-    if FAMILIES
-        .iter()
-        .any(|family| starts(module, family.modules) || of_file(family))
+    let is_below = module.is_some_and(|m| c_library(m).is_some() || is_recorders(m));
+    if is_below
+        || FAMILIES
+            .iter()
+            .any(|family| starts(module, family.modules) || of_file(family))
     {
         return true;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use varve_model::{Duration, ObjectKind, Pid, SiteId, Time};
+use varve_model::{Duration, ObjectKind, Pid, SiteId, Time, c_library, is_recorders};
 use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
 use varve_trace::{Manifest, Trace, TraceError};
 
@@ -198,10 +198,9 @@ fn base_name(path: &str) -> &str {
 
 /// Whether a call stack begins in a library, below functions of the C library and of what stands in front of it.
 fn is_librarys(row: &SiteRow, programs: &HashSet<&str>) -> bool {
-    const FRONT: [&str; 5] = ["libc.so", "libc-", "libpthread", "ld-", "libvarve_"];
     let modules = row.frames.iter().filter_map(|f| f.module.as_deref());
     let mut own = modules
         .map(base_name)
-        .filter(|name| !FRONT.iter().any(|front| name.starts_with(front)));
+        .filter(|name| c_library(name).is_none() && !is_recorders(name));
     own.next().is_some_and(|name| !programs.contains(name))
 }

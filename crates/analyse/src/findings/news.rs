@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use varve_model::{Bytes, ObjectId, ObjectKind, Pid};
+use varve_model::{Bytes, CLibrary, ObjectId, ObjectKind, Pid, c_library};
 use varve_trace::tables::ObjectRow;
 
 use super::MIB;
@@ -10,7 +10,7 @@ use crate::analysis::*;
 use crate::assemble::Tables;
 
 /// Functions of runtimes and allocators that take memory for later; the program did not ask for it there.
-const RUNTIMES: [&str; 17] = [
+const RUNTIMES: [&str; 15] = [
     // Go
     "runtime.sys",
     "runtime.mmap",
@@ -31,14 +31,21 @@ const RUNTIMES: [&str; 17] = [
     // glibc
     "new_heap",
     "_dl_",
-    "(ld-linux",
-    "(ld-musl",
 ];
 
 /// Whether a name or a site is that of a runtime or of the loader.
 pub(super) fn is_runtimes(name: &str, site: Option<&str>) -> bool {
     let is = |text: &str| RUNTIMES.iter().any(|r| text.contains(r));
-    is(name) || site.is_some_and(is) || name.starts_with("ld-linux") || name.starts_with("ld-musl")
+    is(name) || is_loaders(name) || site.is_some_and(|site| is(site) || is_loaders(site))
+}
+
+/// Whether a name or a place is of the loader: `ld-linux-x86-64.so.2 .data`, `mapping from _dl_map (ld-linux-x86-64.so.2)`,
+/// `f (ld-musl-x86_64.so.1+0x11d2)`.
+fn is_loaders(text: &str) -> bool {
+    let is = |file: &str| c_library(file) == Some(CLibrary::Loader);
+    let files = text.split('(').skip(1);
+    let mut files = files.filter_map(|inside| inside.split([')', '+']).next());
+    text.split(' ').next().is_some_and(is) || files.any(is)
 }
 
 /// Whether an object is a part of an executable or library that the linker made: code, symbols, relocated constants.
@@ -99,4 +106,25 @@ pub(super) const fn needs_nodes(id: FindingId) -> bool {
             | FindingId::SingleFirstTouch
             | FindingId::ScannedByAll
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_the_loader_is_known_by_its_file() {
+        for name in [
+            "ld-linux-x86-64.so.2 .data",
+            "mapping from map_segments (ld-linux-x86-64.so.2)",
+            "f (ld-musl-x86_64.so.1+0x11d2)",
+            "f (ld-2.31.so)",
+        ] {
+            assert!(is_runtimes(name, None), "{name}");
+            assert!(is_runtimes("mapping", Some(name)), "{name}");
+        }
+        for name in ["ld-linuxx", "grid (ldap.so)", "f (libc-client.so)"] {
+            assert!(!is_runtimes(name, Some(name)), "{name}");
+        }
+    }
 }
