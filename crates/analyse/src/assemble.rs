@@ -29,9 +29,6 @@ use crate::{AnalyseOptions, findings, invariants};
 pub use tables::Recorded;
 pub(crate) use tables::Tables;
 
-/// The names of the preload library's own memory begin so.
-pub(crate) const OWN_MEMORY: &str = "varve preload";
-
 pub(crate) fn analyse(
     trace: &Trace,
     options: &AnalyseOptions,

@@ -7,15 +7,8 @@ use varve_objects::Owners;
 use varve_trace::tables::ObjectRow;
 use varve_trace::{Trace, TraceError};
 
-use crate::assemble::OWN_MEMORY;
 use crate::memory::{Memory, Objects};
 use crate::sweep::{Moment, Run};
-
-/// Whether an object is memory of the preload library, and not the program's.
-#[must_use]
-pub fn is_own_memory(object: &ObjectRow) -> bool {
-    object.name.starts_with(OWN_MEMORY)
-}
 
 /// The program's objects as reports call them: each row of the table with the name and kind of the object that it is. Rows
 /// that are one object (it grew, it moved, several processes map it) have one name, so that a choice by name has all of it.
@@ -26,7 +19,7 @@ pub fn object_names(trace: &Trace) -> Result<Vec<(ObjectId, ObjectKind, String)>
     let (_, all) = Memory::read(trace)?;
     let rows = all.positions().into_iter();
     let rows = rows.filter_map(|(object, at)| Some((object, all.rows.get(at as usize)?)));
-    let rows = rows.filter(|(_, o)| !o.name.starts_with(OWN_MEMORY));
+    let rows = rows.filter(|(_, o)| o.kind != ObjectKind::Recorder);
     Ok(rows.map(|(id, o)| (id, o.kind, o.name.clone())).collect())
 }
 

@@ -153,7 +153,9 @@ impl<'a> Facts<'a> {
             ObjectKind::Heap => !o.pool,
             // Reserving address space asks for no memory.
             ObjectKind::Mapping => o.site.is_some() && !o.reserved && o.name != LOADERS,
-            ObjectKind::Static | ObjectKind::Stack | ObjectKind::File => false,
+            ObjectKind::Static | ObjectKind::Stack | ObjectKind::File | ObjectKind::Recorder => {
+                false
+            }
         };
         asked && !self.outer.contains(&o.object) && self.is_news(o)
     }

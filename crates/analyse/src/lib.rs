@@ -28,7 +28,7 @@ pub use analysis::{
 };
 
 pub use assemble::Recorded;
-pub use cut::{is_own_memory, object_names};
+pub use cut::object_names;
 pub use findings::{FEW_INTERVALS, MIN_FOR_TAIL};
 pub use known::{Known, Together};
 pub use memory::{Memory, Objects};

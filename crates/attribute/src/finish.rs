@@ -7,8 +7,8 @@ mod stacks;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time};
-use varve_objects::{Deaths, Layer};
+use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pid, SiteId, Tid, Time, is_recorders};
+use varve_objects::{Deaths, Layer, RECORDERS};
 use varve_symbols::{
     AddressSpaces, BuildId, DebugInfo, DebugServer, FileIdentity, Frame, Locator, Mapping,
     ModuleReport, ModuleStatus, NoClient, OpenFiles, Place, Stack, StaticObject, StaticsReader,
@@ -25,9 +25,6 @@ use self::stacks::MainStacks;
 use crate::generated::Generated;
 use crate::packages::{debug_servers, packages_of};
 use crate::sampled::Sampled;
-
-/// The name of whatever the recorder itself put into the target.
-const OWN: &str = "varve preload library, not the program's own";
 
 /// Objects that are named and written at once.
 const OBJECTS_AT_ONCE: usize = 1 << 14;
@@ -244,12 +241,6 @@ fn object_row(birth: &BirthRow, name: String, died_ns: Option<Time>) -> ObjectRo
     }
 }
 
-/// Whether a module is the recorder's own: its preload library, or the ring that this speaks through.
-fn is_own(module: &str) -> bool {
-    let name = module.rsplit('/').next().unwrap_or(module);
-    name.starts_with("libvarve_") || name.starts_with("memfd:varve-ring")
-}
-
 fn layer_of(place: Place) -> Layer {
     match place {
         Place::Mapping => Layer::MAPPING,
@@ -259,15 +250,15 @@ fn layer_of(place: Place) -> Layer {
 }
 
 fn static_row(object: &StaticObject, id: ObjectId) -> ObjectRow {
+    let (kind, name) = match is_recorders(&object.module) {
+        true => (ObjectKind::Recorder, RECORDERS.to_owned()),
+        false => (object.kind, static_name(object)),
+    };
     ObjectRow {
         object: id,
         pid: object.pid,
-        kind: object.kind,
-        name: if is_own(&object.module) {
-            OWN.to_owned()
-        } else {
-            static_name(object)
-        },
+        kind,
+        name,
         site: None,
         address: object.address,
         bytes: object.bytes,
@@ -373,7 +364,7 @@ fn module_notes(reports: Vec<ModuleReport>, servers: &Servers) -> Vec<ModuleNote
             .iter()
             .any(|start| report.path.starts_with(start));
         let hint = report.status.hint();
-        let Some(hint) = hint.filter(|_| !is_own(&report.path) && !is_memory) else {
+        let Some(hint) = hint.filter(|_| !is_recorders(&report.path) && !is_memory) else {
             continue;
         };
         let hint = match stripped(&report) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use varve_model::{
     Address, Bytes, Capability, Duration, Interval, Loss, ObjectId, ObjectKind, Page, PageRange,
-    Pid, SampleSource, SiteId, Tid, Time, TouchSource,
+    Pid, SampleSource, SiteId, Tid, Time, TouchSource, is_recorders,
 };
 use varve_objects::owners_at;
 use varve_trace::tables::{
@@ -493,6 +493,7 @@ fn kind(path: &str) -> ObjectKind {
         path if path.starts_with("//anon") => ObjectKind::Mapping,
         path if path.starts_with('/') && !path.starts_with("/dev/zero") => ObjectKind::File,
         _ => ObjectKind::Mapping,
+        path if is_recorders(path) => ObjectKind::Recorder,
     }
 }
 

@@ -69,6 +69,9 @@ named! {
         Mapping = "mapping",
         /// A mapped file, text of executables and libraries included.
         File = "file",
+        /// Memory that the recorder has in the target: its rings and tables, the stacks of its fault handlers, its preload
+        /// library. It is not the program's.
+        Recorder = "recorder",
     }
 }
 

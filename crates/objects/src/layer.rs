@@ -51,7 +51,7 @@ impl Layer {
             (ObjectKind::Heap, false) => Self::HEAP,
             (ObjectKind::Stack, false) => Self::STACK,
             (ObjectKind::Static, false) => Self::variable(0),
-            (ObjectKind::Mapping | ObjectKind::File, false) => Self::SITE,
+            (ObjectKind::Mapping | ObjectKind::File | ObjectKind::Recorder, false) => Self::SITE,
         }
     }
 }

@@ -14,6 +14,9 @@ mod span;
 /// The name of memory that the dynamic loader maps for itself and for libraries, which nobody of the program's asked for.
 pub const LOADERS: &str = "mapping of the dynamic loader";
 
+/// The name of all memory that the recorder has in the target.
+pub const RECORDERS: &str = "recorder's memory";
+
 pub use layer::Layer;
 pub use lives::Deaths;
 pub use owners::Owners;

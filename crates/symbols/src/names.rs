@@ -46,7 +46,7 @@ impl Namer {
     pub fn site(&mut self, asked: Asked, frames: &[Frame]) -> String {
         let word = match asked {
             Asked::One(ObjectKind::Heap) | Asked::Pool => "heap",
-            Asked::One(ObjectKind::Mapping | ObjectKind::File) => "mapping",
+            Asked::One(ObjectKind::Mapping | ObjectKind::File | ObjectKind::Recorder) => "mapping",
             Asked::One(ObjectKind::Stack) => "stack",
             Asked::One(ObjectKind::Static) => "data",
         };

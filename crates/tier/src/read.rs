@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 
-use varve_analyse::{
-    Memory, Moment, Objects, RowFacts, Run, Sweep, intervals, is_own_memory, sweep,
-};
+use varve_analyse::{Memory, Moment, Objects, RowFacts, Run, Sweep, intervals, sweep};
 use varve_model::{Bytes, Capability, ObjectKind, Page, Pages, Pid, SiteId, Time};
-use varve_objects::{ChunkIndex, Owners};
+use varve_objects::{ChunkIndex, Owners, RECORDERS};
 use varve_trace::tables::{FaultRow, IntervalRow, ObjectRow, SampleRow, SiteRow};
 use varve_trace::{Batches, Trace, TraceError};
 
@@ -138,12 +136,12 @@ fn groups(trace: &Trace, all: &Objects) -> Result<(Vec<Group>, Vec<u32>), TraceE
         touches: 0,
         peak_pages: Pages(0),
     };
-    let mut groups = vec![empty("memory of no known object"), empty("varve preload")];
+    let mut groups = vec![empty("memory of no known object"), empty(RECORDERS)];
     let mut numbers: HashMap<(&str, ObjectKind, Option<&str>), u32> = HashMap::new();
     let mut members: Vec<Vec<(Time, bool, u64)>> = vec![Vec::new(), Vec::new()];
     let mut of_object = Vec::with_capacity(all.rows.len());
     for row in &all.rows {
-        if is_own_memory(row) {
+        if row.kind == ObjectKind::Recorder {
             of_object.push(OWN_GROUP);
             continue;
         }

@@ -6,7 +6,6 @@ use varve_model::{Duration, ObjectKind, Pid, SiteId, Time, c_library, is_recorde
 use varve_trace::tables::{IntervalRow, LossRow, ObjectRow, ProcessRow, SiteRow, ThreadRow};
 use varve_trace::{Manifest, Trace, TraceError};
 
-use super::OWN_MEMORY;
 use crate::analysis::HoldWork;
 use crate::fold::Sites;
 use crate::memory::{Homes, Objects};
@@ -143,7 +142,7 @@ impl Tables {
 
     /// Whether an object, by position, is the recorder's.
     pub(crate) fn is_own(&self, position: usize) -> bool {
-        self.objects[position].name.starts_with(OWN_MEMORY)
+        self.objects[position].kind == ObjectKind::Recorder
     }
 
     pub(super) fn start(&self, manifest: &Manifest) -> Time {

@@ -1,7 +1,7 @@
 //! Figures of the first screen that must agree with each other.
 
-use varve_analyse::AnalyseOptions;
-use varve_model::{Bytes, Capability, Duration, Interval, Pid, Tid, Time};
+use varve_analyse::{AnalyseOptions, Analysis};
+use varve_model::{Bytes, Capability, Duration, Interval, ObjectKind, Pid, Tid, Time};
 use varve_trace::tables::{ProcessRow, ThreadRow};
 use varve_trace::{Selection, TraceError};
 
@@ -26,7 +26,7 @@ fn process(pid: u32, born: u64, died: Option<u64>) -> ProcessRow {
 fn samples_in_the_recorders_own_memory_are_in_no_table() {
     let mut made = Made::new(20);
     made.objects = vec![object(1, 10_000, 16), object(2, 20_000, 16)];
-    made.objects[1].name = "varve preload".into();
+    made.objects[1].kind = ObjectKind::Recorder;
     made.touches = (0..20).map(|i| touch(i, 10_000, 16)).collect();
     made.threads = vec![thread(1)];
     made.manifest.capabilities.insert(Capability::Samples);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::common::{Made, STEP, fault, object, touch, touched};
 use proptest::prelude::*;
 use varve_analyse::{AnalyseOptions, Known};
-use varve_model::{Address, Bytes, ObjectId, Pages, Pid, Time, TouchSource};
+use varve_model::{Address, Bytes, ObjectId, ObjectKind, Pages, Pid, Time, TouchSource};
 use varve_trace::TraceError;
 use varve_trace::tables::ObjectRow;
 
@@ -238,7 +238,7 @@ fn an_interval_that_comes_again_counts_once() {
 fn memory_of_the_recorder_is_kept_apart() {
     let mut made = Made::new(2);
     made.objects = vec![object(1, 10, 4), object(2, 14, 4)];
-    made.objects[1].name = "varve preload ring".into();
+    made.objects[1].kind = ObjectKind::Recorder;
     made.touches = vec![touch(0, 10, 8), touch(1, 12, 3)];
     let found = made.analyse();
     assert_eq!(found.footprint.touched_pages.or_zero(), Pages(4));

@@ -352,7 +352,7 @@ fn some_objects() -> impl Strategy<Value = Vec<ObjectRow>> {
             row.pid = Pid(pid);
             row.name = format!("o{name}");
             if own && name == 0 {
-                row.name = "varve preload ring".into();
+                (row.kind, row.name) = (ObjectKind::Recorder, "recorder's memory".into());
             }
             row.born_ns = Time(u64::from(a.min(b)) * STEP + STEP / 2);
             row.died_ns = (a != b).then_some(Time(u64::from(a.max(b)) * STEP + STEP / 2));
@@ -430,7 +430,7 @@ proptest! {
             prop_assert_eq!(part.groups.len(), of(&part).len());
             prop_assert_eq!(part.unowned.or_zero().page_touches, 0);
         }
-        if made.objects.iter().all(|o| o.continues.is_none() && !o.name.starts_with("varve")) {
+        if made.objects.iter().all(|o| o.continues.is_none() && o.kind != ObjectKind::Recorder) {
             let place = |pid: u32, page: u64| {
                 let of = made.mappings.iter().find(|m| {
                     let first = m.address.0 / 4096;

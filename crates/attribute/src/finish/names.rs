@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use varve_model::{Address, ObjectKind, Pid, SiteId, Tid, Time};
-use varve_objects::LOADERS;
+use varve_objects::{LOADERS, RECORDERS};
 use varve_symbols::{Asked, Frame, Mapping, Namer, is_loaders, of_file, stack_name};
 use varve_trace::tables::{BirthRow, ProcessRow, ThreadRow};
 use varve_trace::{Trace, TraceError};
 
-use super::{OWN, maker};
+use super::maker;
 
 /// Gives names to objects, each site once.
 pub(super) struct Names<'a> {
@@ -104,7 +104,7 @@ impl<'a> Names<'a> {
     pub(super) fn name(&mut self, birth: &BirthRow) -> String {
         let made_by = birth.made_by.as_ref();
         match (birth.kind, birth.site) {
-            _ if made_by == "varve preload" => OWN.to_owned(),
+            (ObjectKind::Recorder, _) => RECORDERS.to_owned(),
             (ObjectKind::Stack, _) if made_by == "stack" => {
                 let tid = maker(birth);
                 let thread = self.threads.get(&(birth.pid, tid));

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use varve_model::{
-    Address, Bytes, Capability, Cpu, MemoryLevel, ObjectId, PageRange, Pages, Pid, SiteId, Tid,
-    Time, TouchSource, visible,
+    Address, Bytes, Capability, Cpu, MemoryLevel, ObjectId, ObjectKind, PageRange, Pages, Pid,
+    SiteId, Tid, Time, TouchSource, visible,
 };
 use varve_objects::{Owners, Span, owners_at};
 use varve_trace::tables::{
@@ -32,7 +32,7 @@ pub(super) struct Event<'a> {
     pub(super) write: Option<bool>,
     pub(super) latency: Option<u32>,
     pub(super) level: Option<MemoryLevel>,
-    pub(super) object: Option<&'a str>,
+    pub(super) object: Option<&'a ObjectRow>,
     /// Innermost first.
     pub(super) frames: &'a [Frame],
     /// Samples or faults count 1, touches their pages.
@@ -43,10 +43,7 @@ impl Event<'_> {
     /// Whether it is the recorder's: its library was at work, or its memory was accessed.
     fn is_own(&self) -> bool {
         let of_library = self.frames.first().is_some_and(is_recorders);
-        of_library
-            || self
-                .object
-                .is_some_and(|name| name.starts_with("varve preload"))
+        of_library || self.object.is_some_and(|o| o.kind == ObjectKind::Recorder)
     }
 }
 
@@ -153,7 +150,7 @@ impl<'a> Events<'a> {
                     write: row.write,
                     latency: row.latency_cycles,
                     level: row.level,
-                    object: object.map(|&o| self.objects[o].name.as_str()),
+                    object: object.map(|&o| &self.objects[o]),
                     frames: frames.map_or(&[], Vec::as_slice),
                     weight: 1,
                 })?;
@@ -208,7 +205,7 @@ impl<'a> Events<'a> {
                 write: row.write,
                 latency: None,
                 level: None,
-                object: owner.map(|o| self.objects[o.0 as usize].name.as_str()),
+                object: owner.map(|o| &self.objects[o.0 as usize]),
                 frames: &[],
                 weight: 1,
             })?;
@@ -260,7 +257,7 @@ impl<'a> Events<'a> {
                         write: row.written,
                         latency: None,
                         level: None,
-                        object: owner.map(|o| self.objects[o].name.as_str()),
+                        object: owner.map(|o| &self.objects[o]),
                         frames: &[],
                         weight: part.count.0,
                     });
@@ -329,7 +326,7 @@ pub(super) fn stack(event: &Event<'_>) -> Vec<String> {
         stack.push(ip.to_string());
     }
     stack.push(match event.object {
-        Some(object) => format!("[{object}]"),
+        Some(object) => format!("[{}]", object.name),
         None => "[no known object]".to_owned(),
     });
     stack
@@ -376,8 +373,23 @@ mod tests {
         };
         assert!(!event(&through[..]).is_own());
         assert!(event(&within[..]).is_own());
+        let row = ObjectRow {
+            object: ObjectId(0),
+            pid: Pid(1),
+            kind: ObjectKind::Recorder,
+            name: "recorder's memory".to_owned(),
+            site: None,
+            address: Address(0x1000),
+            bytes: Bytes(0x1000),
+            born_ns: Time(0),
+            died_ns: None,
+            tid: None,
+            pool: false,
+            layer: 0,
+            continues: None,
+        };
         let memory = Event {
-            object: Some("varve preload library, not the program's own"),
+            object: Some(&row),
             ..event(&[])
         };
         assert!(memory.is_own());

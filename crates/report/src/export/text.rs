@@ -24,7 +24,7 @@ pub(super) fn csv(events: Events<'_>, out: &mut dyn Write) -> Result<(), ExportE
         cell(out, e.write)?;
         cell(out, e.latency)?;
         cell(out, e.level)?;
-        cell(out, e.object.map(quoted))?;
+        cell(out, e.object.map(|o| quoted(&o.name)))?;
         cell(out, e.frames.first().map(|f| quoted(&frame_name(f))))?;
         writeln!(out, "{}", e.weight)?;
         Ok(())

@@ -360,7 +360,7 @@ fn take(
         Event::PreloadMapping { address, bytes, .. } => {
             let own = Birth {
                 site: None,
-                ..birth(ObjectKind::Mapping, OWN_MEMORY, address, bytes)
+                ..birth(ObjectKind::Recorder, OWN_MEMORY, address, bytes)
             };
             objects.map(pid, own);
         }

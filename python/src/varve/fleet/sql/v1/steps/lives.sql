@@ -42,10 +42,10 @@ dated AS (
     JOIN lengths AS l ON l.run = o.run
     JOIN ends AS e ON e.run = o.run AND e.pid = o.pid
     LEFT JOIN reaches AS r ON r.run = o.run AND r.object = o.object
-    WHERE o.layer >= 2 OR o.name LIKE 'varve preload library%'
+    WHERE o.layer >= 2 OR o.kind = 'recorder'
 )
 SELECT run, pid, object, kind, name, symbol, place, layer, bytes, intervals, share, born_slice, died_slice,
-    name LIKE 'varve preload library%' AS is_own,
+    kind = 'recorder' AS is_own,
     shiftright(address + 4095, 12) AS first_page, shiftright(address + bytes, 12) AS end_page,
     died_ns IS NULL OR died_slice = 15 OR coalesce(died_ns >= ended_ns AND ended_ns >= last_ns, false) AS lasts
 FROM dated
