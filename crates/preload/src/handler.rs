@@ -42,7 +42,7 @@ use varve_preload_abi::{
     ENDING, HELLO, MAX_WORDS, PLACES, Protect, Protected, READY, RESOLVED, THREADS, WHO,
 };
 
-use crate::sys;
+use crate::{inherited, sys};
 use ending::Ending;
 pub(crate) use ending::{is_own, leave, of_this_process, reap};
 pub(crate) use exempt::{note_arguments, note_statics};
@@ -63,9 +63,9 @@ pub(crate) fn want() {
 }
 
 /// Makes the process's handler, with a connection to the recorder. Where that fails, nothing of this process is trapped,
-/// and the recorder says so.
+/// and the recorder says so. No tracer sees the handler, so it is not made where that could keep it from its calls.
 pub(crate) fn start() {
-    if WANTED.load(Ordering::Relaxed) {
+    if WANTED.load(Ordering::Relaxed) && !inherited::may_need_a_tracer() {
         launch::launch();
     }
 }

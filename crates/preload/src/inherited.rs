@@ -4,9 +4,10 @@
 //! child makes the calls that the library needs, each in a way that does nothing, before the program's own process does.
 //! Where the child is ended the library keeps silent.
 
-use crate::sys;
+use crate::{proc, sys};
 
 const LINE: &[u8] = b"\nSeccomp:\t";
+const TRACER: &[u8] = b"\nTracerPid:\t";
 /// `__WCLONE`: children without an exit signal, of whose end the program hears nothing.
 const WAIT_CLONE: usize = 0x8000_0000;
 /// No descriptor.
@@ -19,17 +20,29 @@ pub(crate) fn forbids_the_library() -> bool {
 }
 
 fn has_filter() -> bool {
-    let mut words = [0u64; 512];
-    let Some(status) = sys::ReadFile::open(c"/proc/self/status") else {
-        return false;
-    };
-    let count = status.read(&mut words);
-    // SAFETY: initialised words are as many times 8 initialised bytes.
-    let text =
-        unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(&words)) };
-    let text = text.get(..count).unwrap_or_default();
-    let at = text.windows(LINE.len()).position(|line| line == LINE);
-    at.and_then(|at| text.get(at + LINE.len())) == Some(&b'2')
+    let mut room = [0u64; 512];
+    value_of(LINE, &mut room).is_some_and(is_filter)
+}
+
+/// Whether the program is traced below a filter, which may leave it to the tracer what becomes of a call
+/// (`SECCOMP_RET_TRACE`). Of a process that is not traced, all such calls fail, that of its end among them.
+#[cold]
+pub(crate) fn may_need_a_tracer() -> bool {
+    let mut room = [0u64; 512];
+    value_of(LINE, &mut room).is_some_and(is_filter)
+        && value_of(TRACER, &mut room).is_none_or(|tracer| !tracer.starts_with(b"0\n"))
+}
+
+fn is_filter(value: &[u8]) -> bool {
+    value.first() == Some(&b'2')
+}
+
+/// What stands behind a word of the process's status; the text is read into this room.
+fn value_of<'a>(word: &[u8], room: &'a mut [u64]) -> Option<&'a [u8]> {
+    let count = sys::ReadFile::open(c"/proc/self/status")?.read(room);
+    let text = proc::bytes(room, count);
+    let at = text.windows(word.len()).position(|line| line == word)?;
+    text.get(at + word.len()..)
 }
 
 /// Whether a child that makes the library's calls lives on. It has a copy of the memory and no exit signal.

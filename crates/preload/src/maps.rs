@@ -232,7 +232,9 @@ unsafe extern "C" fn sbrk(increment: isize) -> Pointer {
 /// See [`mmap`]. Fewer arguments than five are passed on as they stand in the registers.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    if option == libc::PR_SET_SECCOMP {
+    // Without a filter it only asks whether the kernel has any: that fails.
+    let asks = a == libc::SECCOMP_MODE_FILTER as usize && b == 0;
+    if option == libc::PR_SET_SECCOMP && !asks {
         process::set_confined();
     }
     let strict = option == libc::PR_SET_SECCOMP && a == libc::SECCOMP_MODE_STRICT as usize;

@@ -100,7 +100,10 @@ mod tests {
     fn a_name_with_brackets_hides_no_field() {
         let stat = Stat::of(b"12 (a) 3 (b)) S 7 8").unwrap();
         assert_eq!(stat.name, b"a) 3 (b)");
-        assert_eq!([4, 5, 6].map(|number| stat.field(number)), [Some(7), Some(8), None]);
+        assert_eq!(
+            [4, 5, 6].map(|number| stat.field(number)),
+            [Some(7), Some(8), None]
+        );
         assert_eq!(stat.field(3), None, "a letter");
         assert!(Stat::of(b"12 (a").is_none() && Stat::of(b"").is_none());
     }

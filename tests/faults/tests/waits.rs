@@ -56,9 +56,9 @@ fn said_of_children(mode: &[&str]) -> Option<(String, String)> {
     let mut alone = stage.command(&program);
     alone.args(&words[1..]);
     let alone = stage.run(alone).require(0);
-    assert_eq!(fs::read_to_string(&handlers).unwrap(), "0\n");
+    assert_eq!(fs::read_to_string(&handlers).expect("a count"), "0\n");
     let recorded = stage.run(stage.record(&TRAPPED, &words)).require(0);
-    assert_eq!(fs::read_to_string(&handlers).unwrap(), "1\n");
+    assert_eq!(fs::read_to_string(&handlers).expect("a count"), "1\n");
     stage.require_clean(recorded.pid);
     Some((alone.text(), recorded.text()))
 }
@@ -90,7 +90,7 @@ fn arguments_and_environment_can_be_read_while_memory_is_moved() {
     let stage = Stage::new();
     let words = [build("arguments", &["-O2"]), stage.path("said")];
     let ended = stage.run(stage.record(&TRAPPED, &words)).require(0);
-    let said = fs::read_to_string(stage.path("said")).unwrap();
+    let said = fs::read_to_string(stage.path("said")).expect("what it said");
     assert_eq!(said, "all, all\n");
     stage.require_clean(ended.pid);
 }

@@ -5,7 +5,10 @@ use varve_preload_abi::journal::Change;
 use super::backlog::{Access, Backlog};
 use super::exempt::Exempt;
 use super::mover::{PAGE, Pagemap, Refusal, Watch};
-use super::place::{EVENT_FORK, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP, Changes, halves, home_of, range_of, shadow_of};
+use super::place::{
+    Changes, EVENT_FORK, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP, halves, home_of, range_of,
+    shadow_of,
+};
 use super::protect::discard;
 use super::ranges::{Range, Ranges};
 use super::rights::Taken;
