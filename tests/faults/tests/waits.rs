@@ -72,13 +72,38 @@ fn a_program_waits_for_its_own_children_of_every_kind() {
     }
 }
 
-/// Without `CLONE_UNTRACED` the tracer is shown one process more, which it holds.
+/// Without `CLONE_UNTRACED` the tracer is shown one process more, which it holds. It does not end where its question whether the
+/// kernel has filters (`prctl`) counts as a filter, below which nothing can be looked up.
 #[test]
 fn a_tracer_is_not_shown_the_handler_of_what_it_traces() {
     if let Some((alone, recorded)) = said_of_children(&["trace"]) {
         assert!(alone.contains("0 were made, and then ECHILD"), "{alone}");
         assert_eq!(recorded, alone);
     }
+}
+
+/// A call that the filter leaves to the tracer fails in a process that nobody traces: its handler could not end. It has none.
+#[test]
+fn a_program_that_is_traced_below_a_filter_has_no_handler() {
+    if !can_trap() {
+        return;
+    }
+    let stage = Stage::new();
+    let (program, handlers) = (build("children", &["-O2"]), stage.path("handlers"));
+    let words = [
+        program.as_os_str(),
+        handlers.as_os_str(),
+        OsStr::new("trace"),
+        OsStr::new("filter"),
+    ];
+    let recorded = stage.run(stage.record(&TRAPPED, &words)).require(0);
+    assert!(
+        recorded.text().contains("ended, 400\n"),
+        "{}",
+        recorded.text()
+    );
+    assert_eq!(fs::read_to_string(&handlers).expect("a count"), "0\n");
+    stage.require_clean(recorded.pid);
 }
 
 /// As `ps` does. Without the exemption of these pages they are moved, and the kernel finds nothing there.
