@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use varve_model::{Address, Pid, Time};
-use varve_symbols::{AddressSpaces, Frame, Mapping, Stack, in_its_language};
+use varve_symbols::{AddressSpaces, Frame, Mapping, Stack, in_its_language, is_memory};
 use varve_trace::tables::{GeneratedRow, ProcessRow};
 use varve_trace::{Trace, TraceError};
 
@@ -92,12 +92,11 @@ impl Generated {
     }
 }
 
-/// Whether code of a mapping comes from no file.
+/// Whether code of a mapping comes from no file, nor from one in memory, which has a build id.
 fn is_generated(mapping: &Mapping) -> bool {
     mapping.perms.as_bytes().get(2) == Some(&b'x')
-        && (mapping.path.is_empty()
-            || mapping.path.starts_with("[anon:")
-            || mapping.path.starts_with("/memfd:"))
+        && is_memory(&mapping.path)
+        && mapping.build_id.is_none()
 }
 
 fn sentence(pid: Pid, spaces: &AddressSpaces<'_>, processes: &[ProcessRow]) -> String {
@@ -131,6 +130,7 @@ fn sentence(pid: Pid, spaces: &AddressSpaces<'_>, processes: &[ProcessRow]) -> S
 #[cfg(test)]
 mod tests {
     use varve_model::{Bytes, SiteId};
+    use varve_symbols::BuildId;
 
     use super::*;
 
@@ -151,11 +151,15 @@ mod tests {
     }
 
     fn named(rows: Vec<GeneratedRow>, address: u64, time: u64) -> (Frame, Vec<String>) {
-        let mappings = [
+        let mut mappings = [
             mapping(0x10_0000, "r-xp", ""),
             mapping(0x20_0000, "rw-p", ""),
             mapping(0x30_0000, "r-xp", "/usr/bin/node"),
+            mapping(0x40_0000, "r-xs", "/memfd:doublemapper (deleted)"),
+            mapping(0x50_0000, "r-xs", "/dev/zero (deleted)"),
+            mapping(0x60_0000, "r-xp", "/memfd:program (deleted)"),
         ];
+        mappings[5].build_id = BuildId::from_hex("00ff");
         let mut reported: HashMap<Pid, BTreeMap<Time, Vec<GeneratedRow>>> = HashMap::new();
         for row in rows {
             let of = reported.entry(row.pid).or_default();
@@ -217,6 +221,17 @@ mod tests {
         // Memory of a file has no names of others.
         let (frame, _) = named(vec![row(0x30_0000, 50, "f")], 0x30_0001, 7);
         assert_eq!(frame.function, None);
+    }
+
+    #[test]
+    fn code_in_shared_memory_was_generated_unless_a_file_is_there() {
+        for address in [0x40_0000, 0x50_0000] {
+            let (frame, _) = named(vec![row(address, 50, "f")], address + 1, 7);
+            assert_eq!(frame.function.as_deref(), Some("f"));
+            assert_eq!(frame.module.as_deref(), Some(MODULE));
+        }
+        let (frame, said) = named(vec![row(0x60_0000, 50, "f")], 0x60_0001, 7);
+        assert_eq!((frame.function, said), (None, Vec::new()));
     }
 
     #[test]

@@ -67,6 +67,20 @@ pub struct Mapping {
     pub to: Option<Time>,
 }
 
+/// Whether a path of `/proc/PID/maps` stands for memory that no file of a file system is behind: anonymous, shared anonymous, memfds,
+/// System V segments and POSIX shared memory. Code in it was generated, or loaded from where it cannot be read again.
+pub fn is_memory(path: &str) -> bool {
+    const BEGINNINGS: [&str; 6] = [
+        "[anon:",
+        "[anon_shmem:",
+        "/memfd:",
+        "/dev/zero",
+        "/SYSV",
+        "/dev/shm/",
+    ];
+    path.is_empty() || BEGINNINGS.iter().any(|start| path.starts_with(start))
+}
+
 impl Mapping {
     pub(crate) fn end(&self) -> u64 {
         self.address.0.saturating_add(self.bytes.0)

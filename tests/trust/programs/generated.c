@@ -1,5 +1,7 @@
-// A child runs code that it generated for a second of its CPU time, and tells its name: `generated map|link|fifo|foreign FOLDER`. Prints the pid of
-// the child, whose map stays.
+// A child runs code that it generated for a second of its CPU time, and tells its name: `generated map|memfd|shared|link|fifo|foreign
+// FOLDER`: in a memfd that is mapped a second time to be written, in shared anonymous memory, else in private memory. Prints the pid of the child,
+// whose map stays.
+#define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +32,20 @@ static void tell(const char *kind, const char *folder, const char *map, const vo
         _exit(5);
 }
 
+// A page that can be executed; `write` is where it can be written.
+static char *code_page(const char *kind, char **write) {
+    int all = PROT_READ | PROT_WRITE | PROT_EXEC;
+    if (!strcmp(kind, "memfd")) {
+        int file = memfd_create("doublemapper", 0);
+        if (file < 0 || ftruncate(file, 4096))
+            _exit(6);
+        *write = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        return mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_SHARED, file, 0);
+    }
+    int how = !strcmp(kind, "shared") ? MAP_SHARED : MAP_PRIVATE;
+    return *write = mmap(NULL, 4096, all, how | MAP_ANONYMOUS, -1, 0);
+}
+
 int main(int count, char **words) {
     if (count < 3)
         return 2;
@@ -38,10 +54,13 @@ int main(int count, char **words) {
     if (child == 0) {
         snprintf(map, sizeof map, "/tmp/perf-%d.map", getpid());
         unlink(map);
-        char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char *write, *page = code_page(words[1], &write);
+        if (page == MAP_FAILED || write == MAP_FAILED)
+            _exit(7);
         // Whatever lies before the code decides how it is decoded.
-        memset(page, 0x90, 4096);
-        void *at = memcpy(page + 2048, code, sizeof code);
+        memset(write, 0x90, 4096);
+        memcpy(write + 2048, code, sizeof code);
+        void *at = page + 2048;
         tell(words[1], words[2], map, at);
         static uint64_t data;
         void (*spin)(uint64_t *, uint64_t) = (void (*)(uint64_t *, uint64_t))at;

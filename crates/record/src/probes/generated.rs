@@ -1,7 +1,7 @@
 //! Names of code that processes generate while they run: what runtimes write for `perf`, read when a process ends or runs
 //! another program, and of those that go on at the end of the recording.
 //!
-//! A process with executable memory of no file is met early, so that its root folder can still be reached when it is gone.
+//! A process with executable memory of no file, private or shared, is met early, so that its root folder can still be reached when it is gone.
 //! The files are `/tmp/perf-PID.map` there, with the number that the process has for itself, and `jit-PID.dump`, which its
 //! writer maps executable so that profilers hear of it (linux tools/perf/Documentation/jit-interface.txt and
 //! jitdump-specification.txt).
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use varve_model::{Pid, Time};
-use varve_symbols::{GeneratedFunction, read_jitdump, read_perf_map};
+use varve_symbols::{GeneratedFunction, is_memory, read_jitdump, read_perf_map};
 use varve_sys::{FileIdentity, MapEntry, RootFolder};
 use varve_trace::tables::GeneratedRow;
 use varve_trace::{TraceError, TraceWriter};
@@ -60,10 +60,7 @@ struct Generated {
 
 /// Whether code may be generated there.
 fn is_generated(entry: &MapEntry) -> bool {
-    entry.perms.as_bytes().get(2) == Some(&b'x')
-        && (entry.path.is_empty()
-            || entry.path.starts_with("[anon:")
-            || entry.path.starts_with("/memfd:"))
+    entry.perms.as_bytes().get(2) == Some(&b'x') && is_memory(&entry.path)
 }
 
 /// Whether a mapping says where a dump is.

@@ -9,7 +9,7 @@ use std::path::Path;
 use varve_access::x86::{Code, Registers, boundary_before};
 use varve_access::{Located, Memory, Steps, Undecoded};
 use varve_model::{Address, Pid};
-use varve_symbols::{FunctionBounds, Locator, Mapping};
+use varve_symbols::{FunctionBounds, Locator, Mapping, is_memory};
 
 use super::space::Space;
 
@@ -168,9 +168,12 @@ impl CodeReader {
     }
 }
 
-/// Whether what is mapped is a file that cannot be written through the mapping.
-fn is_read_only_file(mapping: &Mapping) -> bool {
-    mapping.path.starts_with('/') && mapping.perms.as_bytes().get(1) == Some(&b'-')
+/// Whether what is mapped is a file that cannot be written through the mapping. Shared memory is none: a program that generates code there
+/// maps it twice, and writes it through the other mapping.
+pub(super) fn is_read_only_file(mapping: &Mapping) -> bool {
+    mapping.path.starts_with('/')
+        && !is_memory(&mapping.path)
+        && mapping.perms.as_bytes().get(1) == Some(&b'-')
 }
 
 /// Bytes of the process, or of the file that is mapped there where the process has ended.

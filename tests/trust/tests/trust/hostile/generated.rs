@@ -26,10 +26,13 @@ fn report_of(kind: &str) -> String {
 
 #[test]
 fn generated_code_has_the_name_that_its_program_reported() {
-    let report = report_of("map");
-    assert!(report.contains("spinning"), "{report}");
-    assert!(!report.contains("\x1b[31m"), "{report}");
-    assert!(!report.contains("no map for `perf`"), "{report}");
+    // In anonymous memory, in a file of memory that is mapped twice, and in shared anonymous memory.
+    for kind in ["map", "memfd", "shared"] {
+        let report = report_of(kind);
+        assert!(report.contains("spinning"), "{kind}: {report}");
+        assert!(!report.contains("\x1b[31m"), "{kind}: {report}");
+        assert!(!report.contains("no map for `perf`"), "{kind}: {report}");
+    }
 }
 
 #[test]
