@@ -2,17 +2,19 @@
 
 mod clock;
 mod code;
+mod forks;
 pub(crate) mod hardware;
 mod pace;
 mod space;
 
 use varve_access::Steps;
-use varve_bpf::{LoadOptions, TrackFlags};
+use varve_bpf::{Event, LoadOptions, TrackFlags};
 use varve_model::{Capability, Duration, Pid, SampleSource, Time};
 use varve_trace::tables::SampleRow;
 use varve_trace::{Manifest, SamplesNote, TraceError, TraceWriter};
 
 use self::clock::ClockSampler;
+use self::forks::Forks;
 use self::hardware::HardwareSampler;
 use super::{Kind, Limit, Probe, Setup, Started, Took};
 use crate::state::State;
@@ -94,6 +96,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
             let written = sampler.note();
             Some(Box::new(Samples {
                 sampler,
+                forks: Forks::default(),
                 adapts,
                 written,
             }))
@@ -110,6 +113,8 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
 /// The probe.
 struct Samples {
     sampler: Sampler,
+    /// Whose code that of a process is whose mappings nobody has read.
+    forks: Forks,
     /// Whether fewer are taken than asked for where they would cost too much.
     adapts: bool,
     /// What had become of the samples when they were written last.
@@ -160,13 +165,17 @@ impl Probe for Samples {
         }
     }
 
+    fn event(&mut self, event: &Event<'_>, _: &mut State) {
+        self.forks.event(event);
+    }
+
     fn collected(&mut self, _: Time, state: &mut State) {
         if state.waits_for_exec_of.is_some() {
             return;
         }
         let (processes, stacks) = (&mut state.processes, &mut state.stacks);
         match &mut self.sampler {
-            Sampler::Clock(sampler) => sampler.resolve(processes, stacks),
+            Sampler::Clock(sampler) => sampler.resolve(processes, &self.forks, stacks),
             Sampler::Hardware(sampler) => sampler.resolve(processes, stacks),
         }
     }
@@ -189,6 +198,7 @@ impl Probe for Samples {
     }
 
     fn image_ended(&mut self, pid: Pid, _: Time) {
+        self.forks.forget(pid);
         match &mut self.sampler {
             Sampler::Clock(sampler) => sampler.forget(pid),
             // It knows nothing of processes.

@@ -22,6 +22,7 @@ use crate::state::stacks::Stacks;
 
 use super::USER_END;
 use super::code::{CodeReader, Stopped};
+use super::forks::Forks;
 use super::pace::Pace;
 use super::space::Space;
 
@@ -112,7 +113,7 @@ impl ClockSampler {
     }
 
     /// Turns what was taken into rows.
-    pub(crate) fn resolve(&mut self, processes: &mut Processes, sites: &mut Stacks) {
+    pub(super) fn resolve(&mut self, processes: &mut Processes, forks: &Forks, sites: &mut Stacks) {
         let began = thread_cpu_time();
         let waiting = std::mem::take(&mut self.waiting);
         let stacks = std::mem::take(&mut self.stacks);
@@ -126,14 +127,14 @@ impl ClockSampler {
             let Some(born) = processes.all.get(&owner).map(|p| p.row.born_ns) else {
                 continue;
             };
-            Space::refresh(&mut self.spaces, owner, processes, &mut self.code);
+            Space::refresh(&mut self.spaces, owner, processes, forks, &mut self.code);
             let Some(space) = self.spaces.remove(&owner) else {
                 continue;
             };
             let spaces = AddressSpaces::new(&space.placed);
             for sample in samples.into_iter().filter(|s| s.time >= born) {
                 let stack = stacks.get(sample.stack.clone()).unwrap_or_default();
-                let site = self.site(owner, sample, stack, &spaces, sites);
+                let site = self.site((owner, space.pid), sample, stack, &spaces, sites);
                 self.row(owner, sample, stack, &space, site);
             }
             drop(spaces);
@@ -172,16 +173,17 @@ impl ClockSampler {
         self.unwinder.forget(pid);
     }
 
+    /// The call stack of a sample of a process, whose code is that of another one where it is a copy.
     fn site(
         &mut self,
-        pid: Pid,
+        (pid, of): (Pid, Pid),
         sample: &Waiting,
         stack: &[u8],
         spaces: &AddressSpaces<'_>,
         sites: &mut Stacks,
     ) -> Option<SiteId> {
         let snapshot = Snapshot {
-            pid,
+            pid: of,
             at: sample.time,
             ip: sample.ip,
             sp: sample.stack_pointer(),
