@@ -31,15 +31,22 @@ static const char *look(const char *file, char *const *strings)
   return read_bytes == length && !memcmp(wanted, found, length) ? "all" : "not all";
 }
 
+static void write_again(volatile char *string)
+{
+  for (; *string; string++) *string = *string;
+}
+
 static int again(char **arguments)
 {
   char *probe = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (probe == MAP_FAILED) die("mmap");
-  *(volatile char *)probe = 1;
+  int written[2];
+  if (pipe(written)) die("pipe");
   pid_t child = fork();
   if (child < 0) die("fork");
   if (!child) {
-    char path[64], text[64];
+    char path[64], text[64], word;
+    if (read(written[0], &word, 1) != 1) die("the parent");
     snprintf(path, sizeof path, "/proc/%d/pagemap", getppid());
     int pagemap = open(path, O_RDONLY);
     if (pagemap < 0) die(path);
@@ -49,6 +56,11 @@ static int again(char **arguments)
     put(arguments[1], text);
     _exit(0);
   }
+  /* What is shared with a child is not moved: each page becomes this process's own, and the one that is waited for last. */
+  for (char **string = arguments; *string; string++) write_again(*string);
+  for (char **string = environ; *string; string++) write_again(*string);
+  *(volatile char *)probe = 1;
+  if (write(written[1], "", 1) != 1) die("the child");
   int status;
   if (waitpid(child, &status, 0) != child || status) return 5;
   /* The parent's own are as they were. */
