@@ -179,6 +179,14 @@ impl TraceError {
             } if source.kind() == io::ErrorKind::NotFound => {
                 Some("give the folder that `varve record` wrote, such as NAME.varve")
             }
+            // The folder above is open: it was removed since, or is the current directory, which was.
+            TraceError::Io {
+                action: "create",
+                source,
+                ..
+            } if source.kind() == io::ErrorKind::NotFound => {
+                Some("the folder that it was to lie in was removed: give another one with -o")
+            }
             TraceError::BadManifest { .. } | TraceError::BadTable { .. } => {
                 Some("if the folder is a copy, copy it again; else record again")
             }

@@ -355,7 +355,7 @@ impl TraceFolder {
         let path = self.folder.path_in(entry, &name);
         let cannot = |e| self.cannot("create", path.clone(), e);
         let directory = self.directory_of(entry)?;
-        let directory = directory.ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
+        let directory = directory.ok_or_else(|| self.gone(self.path().join(PARTS)))?;
         // What an earlier attempt left. Anything but a file stays, and is in the way.
         directory.remove_file(&name).map_err(cannot)?;
         directory
@@ -373,7 +373,7 @@ impl TraceFolder {
             _ => self.cannot("rename", path.clone(), e),
         };
         let directory = self.directory_of(entry)?;
-        let directory = directory.ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
+        let directory = directory.ok_or_else(|| self.gone(self.path().join(PARTS)))?;
         directory.rename(&from, &to).map_err(cannot)
     }
 
@@ -387,10 +387,18 @@ impl TraceFolder {
     /// A full disk must be known as such, and a folder that is gone too.
     pub(crate) fn cannot(&self, action: &'static str, path: PathBuf, e: io::Error) -> TraceError {
         if e.kind() == io::ErrorKind::NotFound && self.moved() == Some(Moved::Removed) {
-            let path = self.path().to_owned();
-            return TraceError::Gone { path };
+            return self.gone(path);
         }
         TraceError::io(action, path)(e)
+    }
+
+    /// Something in it was removed, or it was itself.
+    fn gone(&self, path: PathBuf) -> TraceError {
+        let path = match self.moved() {
+            Some(Moved::Removed) => self.path().to_owned(),
+            _ => path,
+        };
+        TraceError::Gone { path }
     }
 
     pub(crate) fn path_of(&self, entry: Entry) -> PathBuf {

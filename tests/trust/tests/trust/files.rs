@@ -1,6 +1,7 @@
 //! Trace folders: no links followed, nothing deleted that is not the recorder's, nothing written by a reader.
 
 mod folder;
+mod surroundings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

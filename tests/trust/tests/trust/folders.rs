@@ -247,20 +247,13 @@ fn limited_by(
 fn a_limit_of_file_sizes_ends_the_recording_and_not_the_recorder() {
     let stage = Stage::new();
     // A recording of half a second before the limit is met: parts are small, and so is what is written first.
-    let script = "grep SigIgn /proc/self/status; \
+    let script = "ulimit -f; grep SigIgn /proc/self/status; \
         i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done; sleep 1; exit 5";
     let ended = limited(&stage, "ulimit -f 16", &["--interval", "10ms"], script);
     let ended = ended.require(5);
     assert!(ended.stderr.contains("ended early"), "{}", ended.stderr);
     assert!(ended.stderr.contains("ulimit -f"), "{}", ended.stderr);
-    let ignored = ended.text();
-    let mask = ignored.split_whitespace().nth(1).expect("a mask");
-    let mask = u64::from_str_radix(mask, 16).expect("a mask");
-    assert_eq!(
-        mask >> (libc::SIGXFSZ - 1) & 1,
-        0,
-        "the target ignores SIGXFSZ"
-    );
+    assert_eq!(limit_and_ignored(&ended), ("16".to_owned(), false));
     stage.require_clean(ended.pid);
     // Without the limit what was recorded can be put in order.
     let mut report = stage.command(varve_binary());
@@ -275,6 +268,33 @@ fn a_limit_of_file_sizes_ends_the_recording_and_not_the_recorder() {
             .completeness
             .complete
     );
+}
+
+/// The limit that a target printed, and whether it ignores the signal of those who exceed it.
+fn limit_and_ignored(ended: &Ended) -> (String, bool) {
+    let said = ended.text();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let [limit, "SigIgn:", mask] = words[..] else {
+        panic!("{said}");
+    };
+    let mask = u64::from_str_radix(mask, 16).expect("a mask");
+    (limit.to_owned(), mask >> (libc::SIGXFSZ - 1) & 1 == 1)
+}
+
+/// A limit that the recording does not reach, and the signal as the shell has it.
+#[test]
+fn the_target_keeps_its_own_limit_of_file_sizes_and_its_signal() {
+    for (prepare, is_ignored) in [
+        ("ulimit -f 100000", false),
+        ("trap '' XFSZ; ulimit -f 100000", true),
+    ] {
+        let stage = Stage::new();
+        let script = "ulimit -f; grep SigIgn /proc/self/status";
+        let ended = limited(&stage, prepare, &[], script).require(0);
+        let found = limit_and_ignored(&ended);
+        assert_eq!(found, ("100000".to_owned(), is_ignored));
+        assert!(!ended.stderr.contains("ended early"), "{}", ended.stderr);
+    }
 }
 
 #[test]

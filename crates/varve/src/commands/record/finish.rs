@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use varve_attribute::OpenFiles;
 use varve_record::Summary;
 use varve_report::quoted_path;
-use varve_trace::{Destination, Moved, State, Trace, TraceFolder};
+use varve_trace::{Destination, Moved, State, Trace, TraceError, TraceFolder};
 
 use super::super::Failure;
 use super::{Closing, failure};
@@ -60,7 +60,18 @@ fn write(summary: Summary, closing: Closing) {
     }
     drop(interruptible);
     // Somebody may have moved it while it was written.
-    let path = match folder.moved() {
+    let moved = folder.moved();
+    if moved == Some(Moved::Removed) {
+        // Nothing of it is anywhere. Where the recording ended early, the reason has been given.
+        if summary.trouble.is_none() {
+            let path = folder.path().to_owned();
+            let failure = Failure::from(TraceError::Gone { path });
+            varve_ui::error(format!("there is no trace: {}", failure.what));
+            failure.hint.iter().for_each(varve_ui::hint);
+        }
+        return;
+    }
+    let path = match moved {
         Some(Moved::To(now)) => {
             varve_ui::warning(format!(
                 "{} was moved while it was written, and is {} now",
