@@ -8,6 +8,7 @@ mod ends;
 mod figures;
 mod files;
 mod folders;
+mod forked;
 mod handler;
 mod hold;
 mod hostile;
