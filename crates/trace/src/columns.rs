@@ -96,6 +96,7 @@ impl TouchUnit {
             file,
             self.metadata.clone(),
             vec![self.row_group],
+            None,
         )?;
         while let Some(columns) = table.next(TouchColumns::from_batch)? {
             let columns = match &self.part {

@@ -16,6 +16,7 @@ use std::sync::Once;
 use parquet::arrow::ProjectionMask;
 use parquet::basic::Type;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
+use varve_model::Bytes;
 
 use crate::TraceError;
 use crate::encoding::page_header::PageHeader;
@@ -27,6 +28,8 @@ const MAX_PAGE_BYTES: u64 = 128 << 20;
 const MAX_PAGE_VALUES: u64 = 1 << 24;
 /// The most items of all lists of a row group.
 const MAX_LIST_ITEMS: u64 = 1 << 26;
+/// An item of a list takes so much memory at least, in each column of it.
+const MIN_ITEM_BYTES: u64 = 8;
 /// No table packs more rows into a byte: a page of 262,144 equal rows takes some 50 bytes a column.
 const MAX_ROWS_PER_BYTE: u64 = 4096;
 /// Rows that a file of any size may have.
@@ -91,33 +94,60 @@ pub(crate) fn check_counts(file: &File, metadata: &ParquetMetaData) -> Result<()
     Ok(())
 }
 
-/// Looks at the header of every page that is going to be read; says how many rows may be decoded at once.
+/// What the headers of pages say.
+pub(crate) struct Pages {
+    /// How many rows may be decoded at once.
+    pub(crate) rows: usize,
+    /// The least memory that the lists of a row group take, of the group where that is most.
+    pub(crate) list_bytes: u64,
+}
+
+/// Looks at the header of every page that is going to be read. Text that is decoded at once takes no more than `room`, unless one row
+/// does.
 pub(crate) fn check_pages(
     file: &File,
     metadata: &ParquetMetaData,
     mask: &ProjectionMask,
     row_groups: impl Iterator<Item = usize>,
-) -> Result<usize, String> {
+    room: Bytes,
+) -> Result<Pages, String> {
     let length = file.metadata().map_err(|e| e.to_string())?.len();
-    let mut longest_text = 1;
+    let (mut longest_text, mut list_bytes) = (1, 0);
     for group in row_groups {
+        let mut listed = 0_u64;
         for (leaf, chunk) in metadata.row_group(group).columns().iter().enumerate() {
             if mask.leaf_included(leaf) {
-                let largest = check_chunk(file, chunk, length).map_err(|e| {
+                let found = check_chunk(file, chunk, length).map_err(|e| {
                     format!("column `{}`, row group {group}: {e}", chunk.column_path())
                 })?;
                 if chunk.column_type() == Type::BYTE_ARRAY {
-                    longest_text = largest.max(longest_text);
+                    longest_text = found.largest.max(longest_text);
+                }
+                if chunk.column_descr().max_rep_level() > 0 {
+                    listed = listed.saturating_add(found.values.saturating_mul(MIN_ITEM_BYTES));
                 }
             }
         }
+        list_bytes = list_bytes.max(listed);
     }
-    let rows = usize::try_from(BATCH_TEXT_BYTES / longest_text).unwrap_or(BATCH_ROWS);
-    Ok(rows.clamp(1, BATCH_ROWS))
+    let text = BATCH_TEXT_BYTES.min(room.0);
+    let rows = usize::try_from(text / longest_text).unwrap_or(BATCH_ROWS);
+    Ok(Pages {
+        rows: rows.clamp(1, BATCH_ROWS),
+        list_bytes,
+    })
 }
 
-/// Checks one column of one row group; says how large its largest page is.
-fn check_chunk(file: &File, chunk: &ColumnChunkMetaData, length: u64) -> Result<u64, String> {
+/// What one column of a row group says of itself.
+struct Chunk {
+    /// Bytes of its largest page.
+    largest: u64,
+    /// Values of all pages.
+    values: u64,
+}
+
+/// Checks one column of one row group.
+fn check_chunk(file: &File, chunk: &ColumnChunkMetaData, length: u64) -> Result<Chunk, String> {
     let (start, bytes) = chunk.byte_range();
     let end = start
         .checked_add(bytes)
@@ -143,7 +173,7 @@ fn check_chunk(file: &File, chunk: &ColumnChunkMetaData, length: u64) -> Result<
     if chunk.column_descr().max_rep_level() > 0 && values > MAX_LIST_ITEMS {
         return Err(format!("its lists claim {values} items"));
     }
-    Ok(largest)
+    Ok(Chunk { largest, values })
 }
 
 fn page_header(mut file: &File, at: u64, end: u64) -> Result<(PageHeader, usize), String> {

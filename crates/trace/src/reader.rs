@@ -6,7 +6,9 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::DataType;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
@@ -14,18 +16,21 @@ use parquet::arrow::arrow_reader::{
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::SchemaDescriptor;
+use varve_model::Bytes;
 
 use crate::folder::{Entry, Folder, TablePath};
 use crate::guard::{check_counts, check_pages, contained};
 use crate::merge::MERGED;
 use crate::selection::Selection;
-use crate::tables::{CountRow, Row, SampleRow};
+use crate::tables::{CountRow, Frame, Row, SampleRow};
 use crate::{Access, Manifest, Scratch, State, TraceError};
 
 /// Rows that a batch holds at most.
 pub(crate) const BATCH_ROWS: usize = 1 << 16;
 /// Rows that are taken into memory at once at most: whoever expects more reads batches.
 const MAX_ROWS_AT_ONCE: usize = 1 << 26;
+/// Rows that are taken into memory at once may take one part of so many of what is available.
+const ROOM_SHARE: u64 = 8;
 
 /// A trace that is open for reading.
 #[derive(Clone, Debug)]
@@ -225,6 +230,7 @@ impl Trace {
             open: None,
             among: None,
             part: self.part.clone(),
+            room: None,
             row: PhantomData,
         })
     }
@@ -242,10 +248,25 @@ impl Trace {
         })
     }
 
-    /// All rows of a table at once: for the small tables.
+    /// All rows of a table at once: for the small tables. They may take an eighth of the memory that this process may still use.
+    ///
+    /// # Errors
+    /// See [`Trace::rows_within`].
     pub fn rows<R: Row>(&self) -> Result<Vec<R>, TraceError> {
+        self.rows_within(Bytes(varve_sys::available_memory().0 / ROOM_SHARE))
+    }
+
+    /// The same in an amount of memory.
+    ///
+    /// # Errors
+    /// [`TraceError::TableTooLarge`] where they take more, and a table that cannot be read.
+    pub fn rows_within<R: Row>(&self, room: Bytes) -> Result<Vec<R>, TraceError> {
         let mut rows = Vec::new();
         let mut batches = self.batches::<R>()?;
+        batches.room = Some(Room {
+            all: room,
+            left: room.0,
+        });
         while let Some(batch) = batches.next() {
             rows.extend(batch?);
             if rows.len() > MAX_ROWS_AT_ONCE {
@@ -303,7 +324,11 @@ pub(crate) struct OpenTable {
 
 impl OpenTable {
     /// Reads the whole file, or the row groups that may hold some numbers.
-    fn whole<R: Row>(path: TablePath, among: Option<&Among>) -> Result<OpenTable, TraceError> {
+    fn whole<R: Row>(
+        path: TablePath,
+        among: Option<&Among>,
+        room: Option<Room>,
+    ) -> Result<OpenTable, TraceError> {
         let (file, metadata) = open::<R>(&path)?;
         let groups = metadata.metadata().row_groups().iter().enumerate();
         let groups = groups
@@ -312,7 +337,7 @@ impl OpenTable {
             })
             .map(|(i, _)| i)
             .collect();
-        OpenTable::groups::<R>(path, file, metadata, groups)
+        OpenTable::groups::<R>(path, file, metadata, groups, room)
     }
 
     pub(crate) fn groups<R: Row>(
@@ -320,6 +345,7 @@ impl OpenTable {
         file: File,
         metadata: ArrowReaderMetadata,
         groups: Vec<usize>,
+        room: Option<Room>,
     ) -> Result<OpenTable, TraceError> {
         let bad = |m: String| TraceError::table(path.path(), m);
         let footer = metadata.metadata().clone();
@@ -329,11 +355,16 @@ impl OpenTable {
         let remaining = remaining.sum();
         let reader = contained(path.path(), || {
             let mask = projection::<R>(metadata.parquet_schema());
-            let rows = check_pages(&file, &footer, &mask, groups.iter().copied()).map_err(bad)?;
+            let most = room.map_or(Bytes(u64::MAX), |room| room.all);
+            let pages = check_pages(&file, &footer, &mask, groups.iter().copied(), most);
+            let pages = pages.map_err(bad)?;
+            if let Some(room) = room.filter(|room| pages.list_bytes > room.left) {
+                return Err(room.exceeded_by(&path));
+            }
             ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata)
                 .with_projection(mask)
                 .with_row_groups(groups)
-                .with_batch_size(rows)
+                .with_batch_size(pages.rows)
                 .build()
                 .map_err(|e| bad(e.to_string()))
         })?;
@@ -398,12 +429,72 @@ fn may_hold(group: &RowGroupMetaData, column: &str, numbers: &RangeInclusive<u64
     }
 }
 
+/// The memory that the rows of a table may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    all: Bytes,
+    /// Bytes that are not taken yet.
+    left: u64,
+}
+
+impl Room {
+    /// The chosen rows of a batch; none where they take more than is left. A file may be a thousandth of what it unpacks to, so the
+    /// batch is measured before rows are made of it.
+    fn take<R: Row>(
+        &mut self,
+        batch: &RecordBatch,
+        part: Option<&Selection>,
+    ) -> Result<Option<Vec<R>>, String> {
+        let bytes = bytes_of::<R>(batch);
+        if part.is_none() && bytes > self.left {
+            return Ok(None);
+        }
+        let rows = chosen(R::from_batch(batch)?, part);
+        let all = batch.num_rows().max(1) as u128;
+        let taken = u128::from(bytes) * rows.len() as u128 / all;
+        let Some(left) = self.left.checked_sub(taken as u64) else {
+            return Ok(None);
+        };
+        self.left = left;
+        Ok(Some(rows))
+    }
+
+    fn exceeded_by(&self, path: &TablePath) -> TraceError {
+        TraceError::TableTooLarge {
+            path: path.path().to_owned(),
+            room: self.all,
+        }
+    }
+}
+
+/// About how much memory the rows of a batch take.
+fn bytes_of<R: Row>(batch: &RecordBatch) -> u64 {
+    let items = batch.columns().iter().map(|column| {
+        let list = column.as_list_opt::<i32>();
+        let items = list.filter(|list| matches!(list.value_type(), DataType::Struct(_)));
+        items.map_or(0, |list| list.values().len())
+    });
+    let items: usize = items.sum();
+    let own = batch.num_rows() * size_of::<R>() + items * size_of::<Frame>();
+    // Text is about as long as it is in the columns.
+    (own + batch.get_array_memory_size()) as u64
+}
+
+fn chosen<R: Row>(mut rows: Vec<R>, part: Option<&Selection>) -> Vec<R> {
+    if let Some(part) = part {
+        rows.retain(|row| row.is_chosen(part));
+    }
+    rows
+}
+
 /// The rows of a table, batch by batch.
 pub struct Batches<R> {
     files: Vec<TablePath>,
     open: Option<OpenTable>,
     among: Option<Among>,
     part: Option<Arc<Selection>>,
+    /// The memory that all rows may take; none where they are not kept.
+    room: Option<Room>,
     row: PhantomData<R>,
 }
 
@@ -411,18 +502,22 @@ impl<R: Row> Batches<R> {
     fn next_batch(&mut self) -> Result<Option<Vec<R>>, TraceError> {
         loop {
             if let Some(table) = &mut self.open {
-                if let Some(mut rows) = table.next(R::from_batch)? {
-                    if let Some(part) = &self.part {
-                        rows.retain(|row| row.is_chosen(part));
-                    }
-                    return Ok(Some(rows));
+                let (room, part) = (&mut self.room, self.part.as_deref());
+                let rows = table.next(|batch| match room {
+                    Some(room) => room.take::<R>(batch, part),
+                    None => Ok(Some(chosen(R::from_batch(batch)?, part))),
+                })?;
+                match (rows, room) {
+                    (Some(Some(rows)), _) => return Ok(Some(rows)),
+                    (Some(None), Some(room)) => return Err(room.exceeded_by(&table.path)),
+                    _ => {}
                 }
                 self.open = None;
             }
             let Some(path) = self.files.pop() else {
                 return Ok(None);
             };
-            self.open = Some(OpenTable::whole::<R>(path, self.among.as_ref())?);
+            self.open = Some(OpenTable::whole::<R>(path, self.among.as_ref(), self.room)?);
         }
     }
 }

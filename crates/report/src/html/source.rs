@@ -78,6 +78,7 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
             page_touches: f.page_touches.clone(),
             peak_working_set_pages: f.peak_working_set_pages.clone(),
             peak_resident_pages: f.peak_resident_pages.clone(),
+            peak_process_bytes: f.peak_process_bytes.clone(),
             possibly_others_pages: f.possibly_others_pages.clone(),
             possibly_others_page_touches: f.possibly_others_page_touches.clone(),
         },
@@ -233,9 +234,12 @@ fn stacks(
 ) -> Result<HashMap<u32, Vec<Stack>>, TraceError> {
     let group_of: HashMap<ObjectId, u32> = shown.iter().map(|(g, o)| (o.object, *g)).collect();
     let mut counts: HashMap<u32, BTreeMap<SiteId, u64>> = HashMap::new();
-    for row in trace.rows::<ObjectRow>()? {
-        if let (Some(&group), Some(site)) = (group_of.get(&row.object), row.site) {
-            *counts.entry(group).or_default().entry(site).or_default() += 1;
+    // There may be millions of objects, of which few are shown.
+    for batch in trace.batches::<ObjectRow>()? {
+        for row in batch? {
+            if let (Some(&group), Some(site)) = (group_of.get(&row.object), row.site) {
+                *counts.entry(group).or_default().entry(site).or_default() += 1;
+            }
         }
     }
     let rows = trace.rows::<SiteRow>()?.into_iter();

@@ -12,6 +12,7 @@ mod document;
 mod fuzzed;
 mod hostile;
 mod properties;
+mod room;
 mod round_trip;
 mod size;
 mod small;
