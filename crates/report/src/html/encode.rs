@@ -236,6 +236,10 @@ pub(super) fn write_packed(
 fn lane_head<'a>(map: &Map, lane: &'a Lane, columns: &mut Columns) -> payload::Lane<'a> {
     let width = map.grids.time_bins.max(1);
     let share = |(cell, &sum): (usize, &u32)| {
+        // Most cells are empty.
+        if sum == 0 {
+            return 0;
+        }
         let (bin, x) = (cell / width, cell % width);
         root_share(u64::from(sum), lane.bin_pages(bin) * map.intervals_of(x))
     };

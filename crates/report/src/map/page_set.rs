@@ -9,12 +9,45 @@ const WORDS: usize = (BLOCK / 64) as usize;
 const NEAR: u64 = 1 << 16;
 const NONE: u32 = u32::MAX;
 
+/// Pages of a block that has members.
+struct Block {
+    pages: [u64; WORDS],
+    /// Which words of `pages` are not zero, a bit each. Of memory that is used sparsely a block has few members, and to clear all of
+    /// it would take longer than everything else.
+    used: [u64; WORDS / 64],
+}
+
+impl Block {
+    const EMPTY: Block = Block {
+        pages: [0; WORDS],
+        used: [0; WORDS / 64],
+    };
+
+    /// Adds the pages of a word that are set in the mask; returns how many were new.
+    fn add(&mut self, word: usize, mask: u64) -> u32 {
+        let pages = &mut self.pages[word];
+        let new = (mask & !*pages).count_ones();
+        *pages |= mask;
+        self.used[word / 64] |= 1 << (word % 64);
+        new
+    }
+
+    fn clear(&mut self) {
+        for (words, used) in self.pages.chunks_exact_mut(64).zip(&mut self.used) {
+            while *used != 0 {
+                words[used.trailing_zeros() as usize] = 0;
+                *used &= *used - 1;
+            }
+        }
+    }
+}
+
 /// A set of pages of lanes.
 pub(super) struct PageSet {
     /// For each lane the positions of its blocks.
     near: Vec<Vec<u32>>,
     far: HashMap<(u32, u64), u32>,
-    blocks: Vec<Box<[u64; WORDS]>>,
+    blocks: Vec<Box<Block>>,
     /// Whether a block has members, and all that have.
     used: Vec<bool>,
     in_use: Vec<u32>,
@@ -42,14 +75,12 @@ impl PageSet {
             if !std::mem::replace(&mut self.used[position as usize], true) {
                 self.in_use.push(position);
             }
-            let words = &mut self.blocks[position as usize];
+            let block = &mut self.blocks[position as usize];
             while at < stop {
                 let bit = at % 64;
                 let take = (64 - bit).min(stop - at);
                 let mask = (u64::MAX >> (64 - take)) << bit;
-                let word = &mut words[((at % BLOCK) / 64) as usize];
-                new += (mask & !*word).count_ones();
-                *word |= mask;
+                new += block.add(((at % BLOCK) / 64) as usize, mask);
                 at += take;
             }
         }
@@ -69,7 +100,7 @@ impl PageSet {
         if *slot == NONE {
             // 2^32 blocks would be 16 TiB of bits.
             *slot = self.blocks.len() as u32;
-            self.blocks.push(Box::new([0; WORDS]));
+            self.blocks.push(Box::new(Block::EMPTY));
             self.used.push(false);
         }
         *slot
@@ -78,7 +109,7 @@ impl PageSet {
     /// Takes all pages out.
     pub(super) fn clear(&mut self) {
         for position in self.in_use.drain(..) {
-            self.blocks[position as usize].fill(0);
+            self.blocks[position as usize].clear();
             self.used[position as usize] = false;
         }
     }
@@ -86,7 +117,40 @@ impl PageSet {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+
+    #[test]
+    fn a_set_of_pages_is_that_again_and_again() {
+        let mut number = 1_u64;
+        let mut below = |bound: u64| {
+            number = number
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (number >> 33) % bound
+        };
+        let mut set = PageSet::new(3);
+        for _ in 0..20 {
+            let mut model: HashSet<(u32, u64)> = HashSet::new();
+            for _ in 0..300 {
+                let lane = below(3) as u32;
+                // Near borders of words, of words of words and of blocks, near and far.
+                let border = [64, 64 * 64, BLOCK, NEAR * BLOCK][below(4) as usize];
+                let first = border * (below(3) + 1) - below(5);
+                let end = first + below(9);
+                let new = (first..end).filter(|page| model.insert((lane, *page)));
+                let new = new.count() as u32;
+                assert_eq!(set.add(lane, first, end), new);
+            }
+            set.clear();
+        }
+        assert!(
+            set.blocks
+                .iter()
+                .all(|b| b.pages == [0; WORDS] && b.used == [0; WORDS / 64])
+        );
+    }
 
     #[test]
     fn pages_are_new_once() {

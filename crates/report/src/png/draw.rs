@@ -331,8 +331,9 @@ fn lane(
     ))
     .map_err(fail)?;
     for row in 0..lane.rows {
+        let pixels = cells.row(lane.lane, (row, lane.rows));
         for column in 0..layout.columns {
-            let (share, possibly) = cells.pixel(lane.lane, (row, lane.rows), column);
+            let (share, possibly) = cells.pixel(&pixels, column);
             if share > 0.0 {
                 let at = (layout.x + column as i32, lane.y + row as i32);
                 area.draw_pixel(at, &colour(share)).map_err(fail)?;
