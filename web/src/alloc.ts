@@ -23,6 +23,7 @@ function verdict(of: Judgement): HTMLElement {
   const resident = memory.peak_heap_resident_bytes;
   return h("section", { class: `card wide verdict ${tone}`, "aria-label": "Verdict" },
     trace.cut && h("p", { class: "warning" }, trace.cut),
+    trace.limited && h("p", { class: "warning" }, trace.limited),
     h("p", { class: "sentence" }, h("span", { class: `badge ${tone}` }, word), of.verdict.sentence),
     ...trace.notes.map(note => h("p", { class: "warning" }, note)),
     trace.lost > 0 && h("p", { class: "warning" }, `${fmt.count(trace.lost)} operations were not counted, or what the kernel did within them.`),

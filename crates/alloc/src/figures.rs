@@ -12,7 +12,7 @@ mod timing;
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_analyse::Analysis;
+use varve_analyse::{Analysis, format};
 use varve_model::{Bytes, Duration, Loss, Pid, SiteId, Tid, Time};
 use varve_trace::{Manifest, Trace, TraceError};
 
@@ -362,6 +362,18 @@ fn cut(manifest: &Manifest) -> Option<String> {
     })
 }
 
+/// What limits of the address space have kept from being counted, of so many processes.
+fn limited(processes: u64) -> Option<String> {
+    let which = match processes {
+        0 => return None,
+        1 => "1 process has".to_owned(),
+        many => format!("{} processes have", format::count(many)),
+    };
+    Some(format!(
+        "{which} a limit of the address space (`ulimit -v`), which is left to the program: allocator operations were not counted there, or not to the end. They are where the limit leaves 2 GiB more than the program begins with."
+    ))
+}
+
 /// All figures; what follows from them is still to be said.
 pub(crate) fn figures(
     trace: &Trace,
@@ -378,10 +390,15 @@ pub(crate) fn figures(
     let count = operations.values().map(|o| o.count).sum::<u64>();
     let syscalls = operations::calls(tables, count);
     let lock_waits = note.lock_waits.then(|| operations::lock_waits(tables));
+    let losses = &manifest.losses;
+    let limited_processes = losses.get(Loss::LimitedProcesses.as_str());
+    let limited_processes = limited_processes.copied().unwrap_or(0);
     let about = About {
         command: manifest.target.command.clone(),
         duration_ns: end_of(manifest, tables) - start,
         cut: cut(manifest),
+        limited_processes,
+        limited: limited(limited_processes),
         allocator: allocator_name(&file).to_owned(),
         allocator_file: file,
         time_every: note.every,

@@ -43,6 +43,11 @@ pub struct About {
     pub duration_ns: Duration,
     /// Why only a part of the run is in the trace; null where all of it is.
     pub cut: Option<String>,
+    /// Of how many processes operations were not counted, or not to the end, as their address space is limited (RLIMIT_AS, `ulimit -v`): what counting
+    /// takes would be missing there.
+    pub limited_processes: u64,
+    /// That as a sentence; null where there are none.
+    pub limited: Option<String>,
     /// The name of the allocator of the process with the most memory.
     pub allocator: String,
     /// The file that has it.

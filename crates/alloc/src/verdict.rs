@@ -86,6 +86,11 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
             Answer::Yes,
             format!("The allocator ({name}) is a problem: {}.", first.title),
         ),
+        _ if count < FEW_OPERATIONS && judgement.trace.limited_processes > 0 => (
+            Answer::Unknown,
+            "Whether the allocator is a problem is not known: operations were not counted."
+                .to_owned(),
+        ),
         _ if count < FEW_OPERATIONS => (
             Answer::Unknown,
             "Too few allocator operations were seen to judge.".to_owned(),

@@ -235,6 +235,8 @@ named! {
         EndedEarly = "ended_early",
         /// Allocator operations that were not counted, or what the kernel did within some.
         Operations = "operations",
+        /// Processes whose allocator operations were not counted, or not to the end, as their address space is limited.
+        LimitedProcesses = "limited_processes",
         /// What was not written when the recorder was killed.
         RecorderKilled = "recorder_killed",
         /// What followed the line within which an imported text ends.
@@ -288,6 +290,9 @@ impl Loss {
             Loss::Operations => {
                 "allocator operations that were not counted, or what the kernel did within some"
             }
+            Loss::LimitedProcesses => {
+                "allocator operations of processes whose address space is limited"
+            }
             Loss::EndedEarly => "what an error kept from being recorded or written",
             Loss::RecorderKilled => "what was not written when the recorder was killed",
             Loss::CutLine => "what followed the line within which an imported text ends",
@@ -318,6 +323,9 @@ impl Loss {
             Loss::SkippedPrograms | Loss::LastInterval => "record again",
             Loss::KilledHandlers => "let nobody end the fault handlers",
             Loss::Operations => "record a part of the program, as with --no-follow",
+            Loss::LimitedProcesses => {
+                "raise the limit of the address space: ulimit -v unlimited"
+            }
             Loss::EndedEarly => "mend what the error names, and record again",
             Loss::RecorderKilled => "end the recorder with Ctrl-C, or let it end by itself",
             Loss::CutLine => "import the whole text",

@@ -78,6 +78,8 @@ pub mod header {
     pub const UNKNOWN_FREES: usize = 56;
     /// Blocks that were handed out where one lived: that nobody saw freed.
     pub const UNSEEN_FREES: usize = 64;
+    /// What a limit of the process's address space has done to counting: one of [`limit`](super::limit), or 0.
+    pub const LIMIT: usize = 72;
     /// Pieces of the shadow of the heap: where each is and the first address that it says something of, up to [`SHADOWS`].
     pub const SHADOW: usize = 1024;
     /// Pieces of that.
@@ -104,6 +106,14 @@ pub mod header {
     pub const PEAK_NS: usize = 296;
 }
 
+/// What a limit of a process's address space (RLIMIT_AS) has done to counting.
+pub mod limit {
+    /// It leaves too little: nothing is counted.
+    pub const NOTHING: u64 = 1;
+    /// The program set it, or came to it, and got back what counting had taken: what was counted before is here.
+    pub const GIVEN_BACK: u64 = 2;
+}
+
 /// Words of a block.
 pub mod block {
     /// The next block; 0: none.
@@ -120,6 +130,8 @@ pub mod block {
     pub const COUNTDOWN: usize = 40;
     /// The state of the numbers that scatter those.
     pub const RANDOM: usize = 48;
+    /// Where the thread's [`Running`](super::Running) is in its process.
+    pub const RUNNING: usize = 56;
     /// Not added to the header's yet.
     pub const PENDING_REQUESTED: usize = 64;
     /// Likewise.

@@ -9,7 +9,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
-use std::ptr::{self, NonNull, null_mut};
+use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use varve_preload_abi::OwnMemory;
@@ -111,19 +111,24 @@ unsafe impl GlobalAlloc for Arena {
                 return head;
             }
             if bytes > MAX_CUT {
-                fresh = sys::map_anonymous(bytes);
-                return fresh.map_or(null_mut(), NonNull::as_ptr);
+                fresh = sys::map_anonymous(bytes).map(|block| (block, bytes));
+                return fresh.map_or(null_mut(), |(block, _)| block.as_ptr());
             }
             let mut skip = inner.next.align_offset(bytes);
             if inner.next.is_null() || skip.saturating_add(bytes) > inner.left {
-                let Some(chunk) = sys::map_anonymous(CHUNK) else {
+                // Where a limit of the program's leaves no more, as little as is needed.
+                let least = (2 * bytes).max(4096);
+                let Some((chunk, size)) = [CHUNK, least]
+                    .into_iter()
+                    .find_map(|size| Some((sys::map_anonymous(size)?, size)))
+                else {
                     return null_mut();
                 };
-                fresh = Some(chunk);
+                fresh = Some((chunk, size));
                 inner.next = chunk.as_ptr();
-                inner.left = CHUNK;
+                inner.left = size;
                 skip = inner.next.align_offset(bytes);
-                if skip.saturating_add(bytes) > CHUNK {
+                if skip.saturating_add(bytes) > size {
                     return null_mut();
                 }
             }
@@ -134,8 +139,8 @@ unsafe impl GlobalAlloc for Arena {
             inner.left -= skip + bytes;
             block
         });
-        if let Some(chunk) = fresh {
-            process::note_own_memory(chunk, bytes.max(CHUNK), OwnMemory::Heap);
+        if let Some((chunk, size)) = fresh {
+            process::note_own_memory(chunk, size, OwnMemory::Heap);
         }
         block
     }

@@ -12,7 +12,7 @@ use varve_preload_abi::AllocKind;
 use varve_preload_abi::operations::Operation;
 
 use crate::events::{born, dying, dying_in_place};
-use crate::operations::{self, Ongoing, sampling};
+use crate::operations::{self, Ongoing, room, sampling};
 use crate::{placing, process, real, thread};
 
 type Pointer = *mut c_void;
@@ -76,10 +76,10 @@ pub(crate) fn allocate(
     (operation, site, stack): (Operation, u64, u64),
     bytes: usize,
     kind: AllocKind,
-    real: impl FnOnce() -> Pointer,
+    mut real: impl FnMut() -> Pointer,
 ) -> Pointer {
     if operations::is_off() {
-        return reported(real(), bytes, kind);
+        return reported_if_wanted(real(), bytes, kind);
     }
     allocate_counted(operation, site, stack, bytes, kind, real)
 }
@@ -92,13 +92,17 @@ fn allocate_counted(
     stack: u64,
     bytes: usize,
     kind: AllocKind,
-    real: impl FnOnce() -> Pointer,
+    mut real: impl FnMut() -> Pointer,
 ) -> Pointer {
     let Some(mut ongoing) = Ongoing::begin(operation, site, stack) else {
         return uncounted(bytes, kind, real);
     };
     ongoing.start();
     let object = real();
+    if object.is_null() && room::give_back_for(bytes) {
+        ongoing.abandon();
+        return reported_if_wanted(real(), bytes, kind);
+    }
     let had_inner = ongoing.had_inner();
     match real::is_early(object) {
         true => ongoing.abandon(),
@@ -115,10 +119,13 @@ fn allocate_counted(
 }
 
 /// One that is not counted, or is part of one that is: reported, unless an entry point within it has done so.
-fn uncounted(bytes: usize, kind: AllocKind, real: impl FnOnce() -> Pointer) -> Pointer {
+fn uncounted(bytes: usize, kind: AllocKind, mut real: impl FnMut() -> Pointer) -> Pointer {
     let inner = &thread::current().inner;
     inner.set(false);
-    let object = real();
+    let mut object = real();
+    if object.is_null() && room::give_back_for(bytes) {
+        object = real();
+    }
     match inner.replace(true) {
         true => object,
         false => reported_if_wanted(object, bytes, kind),
@@ -302,7 +309,11 @@ unsafe fn again(
         ongoing.start();
     }
     // SAFETY: see `counted_malloc`.
-    let object = unsafe { real::get().realloc(old, bytes) };
+    let mut object = unsafe { real::get().realloc(old, bytes) };
+    if object.is_null() && bytes != 0 && room::give_back_for(bytes) {
+        // SAFETY: as above: it has failed, and the old object is alive.
+        object = unsafe { real::get().realloc(old, bytes) };
+    }
     if let Some(ongoing) = ongoing {
         match real::is_early(object) {
             true => ongoing.abandon(),

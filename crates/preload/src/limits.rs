@@ -1,8 +1,20 @@
-//! The functions with which a program limits itself.
+//! The functions with which a program limits itself: what this library has of its address space must not be missing then.
 
 use std::ffi::c_int;
 
+use crate::operations::room;
 use crate::{executions, real, sys};
+
+/// The limit that a call sets.
+///
+/// # Safety
+/// Null, or a limit.
+unsafe fn announce(resource: u32, new: *const libc::rlimit64) {
+    // SAFETY: as the caller promises. The struct of 32 bits is the same one on this architecture.
+    if let (libc::RLIMIT_AS, Some(new)) = (resource, unsafe { new.as_ref() }) {
+        real::keeping_errno(|| room::will_be_limited(new.rlim_cur));
+    }
+}
 
 /// # Safety
 /// As for the C library's function of this name; so for all below.
@@ -10,6 +22,7 @@ use crate::{executions, real, sys};
 unsafe extern "C" fn setrlimit(resource: u32, new: *const libc::rlimit64) -> c_int {
     // SAFETY: the caller's arguments, passed on; so in all functions below.
     unsafe {
+        announce(resource, new);
         let result = real::get().setrlimit(resource, new);
         executions::after_limit(result, resource);
         result
@@ -22,6 +35,7 @@ unsafe extern "C" fn setrlimit(resource: u32, new: *const libc::rlimit64) -> c_i
 unsafe extern "C" fn setrlimit64(resource: u32, new: *const libc::rlimit64) -> c_int {
     // SAFETY: see `setrlimit`.
     unsafe {
+        announce(resource, new);
         let result = real::get().setrlimit64(resource, new);
         executions::after_limit(result, resource);
         result
@@ -39,6 +53,9 @@ unsafe extern "C" fn prlimit(
 ) -> c_int {
     // SAFETY: see `setrlimit`.
     unsafe {
+        if is_own(pid) {
+            announce(resource, new);
+        }
         let result = real::get().prlimit(pid, resource, new, old);
         if is_own(pid) {
             executions::after_limit(result, resource);
@@ -58,6 +75,9 @@ unsafe extern "C" fn prlimit64(
 ) -> c_int {
     // SAFETY: see `setrlimit`.
     unsafe {
+        if is_own(pid) {
+            announce(resource, new);
+        }
         let result = real::get().prlimit64(pid, resource, new, old);
         if is_own(pid) {
             executions::after_limit(result, resource);

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use varve_preload_abi::{Event, MapOperation};
 
 use crate::events::mapped;
+use crate::operations::room;
 use crate::{handler, pages, placing, process, real, roots, sys};
 
 type Pointer = *mut c_void;
@@ -62,6 +63,14 @@ fn reported(result: Pointer, request: &Request) -> Pointer {
     result
 }
 
+/// Calls a function that gives memory once more, where it failed for what this library has of a limited address space.
+fn or_again(bytes: usize, call: impl Fn() -> Pointer) -> Pointer {
+    match call() {
+        libc::MAP_FAILED if room::give_back_for(bytes) => call(),
+        result => result,
+    }
+}
+
 /// Over an existing range (MAP_FIXED) the old pages go.
 fn replaces(address: Pointer, request: &Request) {
     if request.flags & libc::MAP_FIXED != 0 {
@@ -89,10 +98,8 @@ unsafe extern "C" fn mmap(
     };
     replaces(address, &request);
     // SAFETY: the caller's arguments, passed on; so in all functions below.
-    reported(
-        unsafe { real::get().mmap(address, bytes, protection, flags, fd, offset) },
-        &request,
-    )
+    let map = || unsafe { real::get().mmap(address, bytes, protection, flags, fd, offset) };
+    reported(or_again(bytes, map), &request)
 }
 
 /// # Safety
@@ -115,10 +122,8 @@ unsafe extern "C" fn mmap64(
     };
     replaces(address, &request);
     // SAFETY: see `mmap`.
-    reported(
-        unsafe { real::get().mmap64(address, bytes, protection, flags, fd, offset) },
-        &request,
-    )
+    let map = || unsafe { real::get().mmap64(address, bytes, protection, flags, fd, offset) };
+    reported(or_again(bytes, map), &request)
 }
 
 /// # Safety
@@ -153,7 +158,8 @@ unsafe extern "C" fn mremap(
     let time = sys::now_ns();
     let place = placing::dying(old as u64);
     // SAFETY: see `mmap`.
-    let result = unsafe { real::get().mremap(old, old_bytes, bytes, flags, address) };
+    let remap = || unsafe { real::get().mremap(old, old_bytes, bytes, flags, address) };
+    let result = or_again(bytes.saturating_sub(old_bytes), remap);
     if let Some(number) = place {
         let (at, bytes) = match result {
             libc::MAP_FAILED => (old, old_bytes),
@@ -221,7 +227,8 @@ unsafe extern "C" fn brk(address: Pointer) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sbrk(increment: isize) -> Pointer {
     // SAFETY: see `mmap`.
-    let before = unsafe { real::get().sbrk(increment) };
+    let moves = || unsafe { real::get().sbrk(increment) };
+    let before = or_again(usize::try_from(increment).unwrap_or(0), moves);
     if increment != 0 && before != libc::MAP_FAILED {
         moved_break(MapOperation::Sbrk, before);
     }

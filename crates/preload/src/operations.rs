@@ -9,6 +9,7 @@ mod attach;
 mod choice;
 mod headers;
 pub(crate) mod operators;
+pub(crate) mod room;
 pub(crate) mod sampling;
 mod shadow;
 mod table;
@@ -61,11 +62,16 @@ impl Ongoing {
             thread.inner.set(true);
             return None;
         }
-        let block = attach::block(thread)?;
+        // Before the tables are looked for: who gives them back waits for threads that say this.
         thread.running.stack.set(stack);
         compiler_fence(Ordering::SeqCst);
         thread.running.word.set(COUNTING);
         compiler_fence(Ordering::SeqCst);
+        let Some(block) = attach::block(thread) else {
+            compiler_fence(Ordering::SeqCst);
+            thread.running.word.set(0);
+            return None;
+        };
         Some(Ongoing {
             thread,
             block,
@@ -126,6 +132,11 @@ impl Ongoing {
         before: Option<Freed>,
     ) -> bool {
         let (took, running) = self.stop();
+        if is_off() {
+            // The tables were given back within this operation.
+            self.done();
+            return false;
+        }
         if object.is_null() {
             self.block.failed(running);
             if let Some(before) = before {
@@ -154,6 +165,15 @@ impl Ongoing {
             self.block
                 .chosen(running, class, object as u64, took.is_some());
         }
+        if begun.unknown {
+            // Its end will not be known: it is no part of what is alive.
+            attach::count_uncounted();
+            if let Some(before) = before {
+                self.block.add_live(before.negative());
+            }
+            self.done();
+            return false;
+        }
         if begun.shares {
             self.block.shares_line(running, begun.passed);
         }
@@ -177,6 +197,10 @@ impl Ongoing {
     #[inline(always)]
     pub(crate) fn freed(&self, freed: Option<Freed>) {
         let (took, running) = self.stop();
+        if is_off() {
+            self.done();
+            return;
+        }
         let known = freed.unwrap_or_default();
         let class = self.block.count(&Change {
             running,
@@ -238,6 +262,11 @@ pub(crate) fn take(object: Pointer) -> Option<Freed> {
 #[inline(always)]
 fn usable(object: Pointer, requested: usize) -> usize {
     headers::usable(object).max(requested)
+}
+
+/// Whether operations are counted.
+pub(crate) fn is_on() -> bool {
+    SWITCH.load(Ordering::Relaxed) == ON
 }
 
 /// Whether nothing is counted.

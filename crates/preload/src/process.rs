@@ -118,6 +118,14 @@ pub(crate) fn attach_operations(ask: impl FnOnce() -> Operations) -> Option<usiz
     Some(at)
 }
 
+/// Ends the counting of operations for good; where the tables are, which nobody who comes from now on will use, or 0.
+pub(crate) fn end_operations() -> usize {
+    // SAFETY: null, or a mapping that stays.
+    let state = unsafe { STATE.load(Ordering::Acquire).as_ref() };
+    let before = state.map_or(0, |s| s.operations.swap(NO_OPERATIONS, Ordering::SeqCst));
+    if before > NO_OPERATIONS { before } else { 0 }
+}
+
 /// Whether a connection to the recorder may be made.
 fn ask_allowed() -> bool {
     if inherited::forbids_the_library() {
@@ -189,6 +197,10 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
         return None;
     }
     own::learn_clock();
+    if operations::room::forbids_rings() {
+        state.status.store(UNUSABLE, Ordering::Release);
+        return None;
+    }
     let is_plain_fork = cause == StartCause::Fork && nesting == Nesting::Outermost;
     if is_plain_fork {
         ARENA.recover_after_fork();

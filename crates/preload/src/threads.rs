@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 
 use varve_preload_abi::Event;
 
+use crate::operations::room;
 use crate::real::{self, StartRoutine};
 use crate::thread::{self, Nesting, Thread};
 use crate::{own, process, sys};
@@ -35,15 +36,35 @@ unsafe extern "C-unwind" fn pthread_create(
     });
     if task.is_null() {
         // SAFETY: the caller's arguments, passed on.
-        return unsafe { real::get().pthread_create(handle, attributes, start, argument) };
+        return unsafe { create(handle, attributes, start, argument) };
     }
     // SAFETY: the caller's arguments; the new thread takes the task over.
-    let status = unsafe { real::get().pthread_create(handle, attributes, run, task.cast()) };
+    let status = unsafe { create(handle, attributes, run, task.cast()) };
     if status != 0 {
         // SAFETY: no thread was made, so the task is still this function's.
         thread::current().enter(|_| drop(unsafe { Box::from_raw(task) }));
     }
     status
+}
+
+/// Creates it, a second time where there was no room for its stack because of this library.
+///
+/// # Safety
+/// As for `pthread_create`.
+unsafe fn create(
+    handle: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: StartRoutine,
+    argument: *mut c_void,
+) -> c_int {
+    /// What most stacks have; the kernel says whether there is room for this one.
+    const STACK_BYTES: usize = 64 << 10;
+    // SAFETY: the caller's arguments.
+    let make = || unsafe { real::get().pthread_create(handle, attributes, start, argument) };
+    match make() {
+        libc::EAGAIN | libc::ENOMEM if room::give_back_for(STACK_BYTES) => make(),
+        status => status,
+    }
 }
 
 /// The first function of a thread. `pthread_exit` unwinds through it: nothing here needs dropping

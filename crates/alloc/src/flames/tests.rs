@@ -64,6 +64,8 @@ fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
             command: vec![],
             duration_ns: Duration(seconds * 1_000_000_000),
             cut: None,
+            limited_processes: 0,
+            limited: None,
             allocator: String::new(),
             allocator_file: String::new(),
             time_every: 64,

@@ -146,6 +146,12 @@ impl OperationsReader {
         pieces.take_while(|(address, _)| *address != 0).collect()
     }
 
+    /// Whether a limit of the process's address space has kept operations from being counted, all or those at the end.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.read(header::LIMIT) != 0
+    }
+
     /// Bytes of this memory that were taken.
     #[must_use]
     pub fn taken_bytes(&self) -> u64 {

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use varve_preload_abi::channel::Kind;
 use varve_preload_abi::client::{Connection, close};
-use varve_preload_abi::operations::{MEMORY_BYTES, header, is_libc, ticks};
+use varve_preload_abi::operations::{HEADER_BYTES, MEMORY_BYTES, header, is_libc, limit, ticks};
 
-use super::table::{Block, Shared, reading_ticks};
+use super::room::{self, Plan};
+use super::table::{Block, CAPACITY, Shared, reading_ticks};
 use super::{headers, shadow};
 use crate::process::{self, Operations};
 use crate::thread::{Nesting, Thread};
@@ -15,6 +16,8 @@ use crate::{loader, real, sys};
 
 /// The memory of this process, or of the one that it was forked from.
 static LATEST: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of it that are mapped.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// What is alive, as the header says it, in memory of the process's own: a forked child begins with its parent's as of the fork.
 pub(super) static LIVE: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 /// Pieces of the shadow: every new process has them from its parent.
@@ -54,7 +57,7 @@ fn claim(thread: &Thread) -> Option<Block> {
             return None;
         }
         let shared = Shared(NonNull::new(base as *mut u8)?);
-        let block = shared.claim(thread.tid())?;
+        let block = shared.claim(thread.tid(), &raw const thread.running as u64)?;
         if !thread.is_numbered.replace(true) {
             thread.number.set(shadow::number_thread());
         }
@@ -79,17 +82,34 @@ fn ask(thread: &Thread) -> Operations {
         return Operations::None;
     };
     drop(connection);
-    let memory = match answer.number as usize {
-        MEMORY_BYTES => sys::map_shared(answer.descriptors[0], MEMORY_BYTES),
+    let map = |bytes| match answer.number as usize {
+        MEMORY_BYTES => sys::map_shared(answer.descriptors[0], bytes),
         _ => None,
     };
+    let bytes = match room::plan() {
+        Plan::Whole => MEMORY_BYTES,
+        Plan::Part(bytes) => bytes,
+        Plan::Nothing => 0,
+    };
+    let memory = Some(bytes).filter(|bytes| *bytes > 0).and_then(map);
+    let header = match memory {
+        Some(_) => None,
+        None => map(HEADER_BYTES),
+    };
     answer.descriptors.into_iter().for_each(close);
+    if let Some(header) = header {
+        say_limit(Shared(header), limit::NOTHING);
+        // SAFETY: mapped above, for this alone.
+        unsafe { sys::unmap(header, HEADER_BYTES) };
+    }
     let Some(memory) = memory else {
         return Operations::None;
     };
     let shared = Shared(memory);
     describe(shared);
     inherit(shared);
+    MAPPED.store(bytes, Ordering::Relaxed);
+    CAPACITY.store(bytes, Ordering::SeqCst);
     LATEST.store(memory.as_ptr() as usize, Ordering::Release);
     Operations::At(memory)
 }
@@ -155,7 +175,7 @@ fn inherit(shared: Shared) {
         return;
     };
     // SAFETY: a mapping of this library's own; no other thread of this child has it.
-    unsafe { sys::unmap(parents, MEMORY_BYTES) };
+    unsafe { sys::unmap(parents, MAPPED.load(Ordering::Relaxed)) };
 }
 
 /// Notes a piece of the shadow, and the first address that it says something of: the recorder reads it, and leaves it out of the program's memory.
@@ -176,6 +196,59 @@ fn write_shadow(shared: Shared, index: usize, [piece, first]: [u64; 2]) {
         shared.word(at + 8).store(first, Ordering::Relaxed);
         shared.word(at).store(piece, Ordering::Release);
     }
+}
+
+/// Says what a limit of the address space has done.
+pub(super) fn say_limit(shared: Shared, what: u64) {
+    shared.word(header::LIMIT).store(what, Ordering::Release);
+}
+
+/// Bytes of tables that are mapped.
+pub(super) fn mapped_bytes() -> u64 {
+    MAPPED.load(Ordering::Relaxed) as u64
+}
+
+/// The pieces of the shadow: where each is, and the first address that it says something of.
+pub(super) fn pieces() -> impl Iterator<Item = (u64, u64)> {
+    let count = SHADOW_COUNT.load(Ordering::Acquire).min(SHADOWS.len());
+    SHADOWS.iter().take(count).map(|[at, first]| {
+        let first = first.load(Ordering::Relaxed);
+        (at.load(Ordering::Acquire), first)
+    })
+}
+
+/// Unmaps the end of the tables' memory, which nothing has been taken of; there is no room for more then.
+pub(super) fn cut_tables() {
+    const ROOM: usize = 1 << 20;
+    let Some(shared) = shared() else {
+        return;
+    };
+    if process::operations_at() != LATEST.load(Ordering::Acquire) {
+        return;
+    }
+    CAPACITY.store(0, Ordering::SeqCst);
+    let taken = shared.word(header::NEXT).load(Ordering::SeqCst) as usize;
+    let mapped = MAPPED.load(Ordering::Relaxed);
+    let stays = (taken + ROOM).next_multiple_of(ROOM).min(mapped);
+    MAPPED.store(stays, Ordering::Relaxed);
+    CAPACITY.store(stays, Ordering::SeqCst);
+    let rest = shared.0.as_ptr() as u64 + stays as u64;
+    // SAFETY: of this library's own mapping, behind all that was taken and will be.
+    unsafe { sys::unmap_at(rest, (mapped - stays) as u64) };
+}
+
+/// Unmaps the tables, and forgets the pieces of the shadow, when nobody uses either any more.
+pub(super) fn unmap_all(shared: Shared) {
+    for i in 0..header::SHADOWS {
+        shared
+            .word(header::SHADOW + i * 16)
+            .store(0, Ordering::Release);
+    }
+    SHADOW_COUNT.store(0, Ordering::Release);
+    LATEST.store(0, Ordering::Release);
+    let bytes = MAPPED.swap(0, Ordering::Relaxed);
+    // SAFETY: a mapping of this library's own that nobody uses any more.
+    unsafe { sys::unmap(shared.0, bytes) };
 }
 
 /// The process's memory, where it has it.

@@ -14,7 +14,7 @@ use varve_preload_abi::operations::heap::{
     SPAN_GRANULES, SPAN_LINES, TAIL, halves,
 };
 
-use super::attach;
+use super::{attach, room};
 use crate::sys;
 
 const SPANS: usize = ((1 << 47) / SPAN) as usize;
@@ -55,6 +55,9 @@ fn piece(address: u64) -> Option<&'static Piece> {
 fn make_piece(address: u64) -> Option<&'static Piece> {
     const MADV_NOHUGEPAGE: usize = 15;
     let entry = PIECES.get((address / SPAN) as usize)?;
+    if !room::take_piece() {
+        return None;
+    }
     let memory = sys::map_anonymous(size_of::<Piece>())?;
     let fresh: *mut Piece = memory.as_ptr().cast();
     match entry.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
@@ -75,6 +78,15 @@ fn make_piece(address: u64) -> Option<&'static Piece> {
             NonNull::new(other).map(|other| unsafe { other.as_ref() })
         }
     }
+}
+
+/// Unmaps a piece that says something of the addresses from `first` on, when nobody looks at it any more.
+pub(super) fn forget_piece(piece: u64, first: u64) {
+    if let Some(entry) = PIECES.get((first / SPAN) as usize) {
+        entry.store(null_mut(), Ordering::Release);
+    }
+    // SAFETY: a mapping of this module's own, which no thread uses, as the caller has seen to.
+    unsafe { sys::unmap_at(piece, heap::PIECE_BYTES) };
 }
 
 #[inline]
@@ -114,6 +126,8 @@ pub(super) struct Begun {
     pub(super) passed: bool,
     /// What lived there, which nobody saw freed.
     pub(super) unseen: Option<Unseen>,
+    /// There is no room to note it.
+    pub(super) unknown: bool,
 }
 
 /// A block of which nobody saw the end. The sizes are right to within a granule where the block after it is of another size.
@@ -129,7 +143,10 @@ pub(super) struct Unseen {
 #[inline(always)]
 pub(super) fn set(address: u64, usable: usize, requested: usize, thread: u8) -> Begun {
     let Some(piece) = piece(address).or_else(|| make_piece(address)) else {
-        return Begun::default();
+        return Begun {
+            unknown: true,
+            ..Begun::default()
+        };
     };
     let at = index(address);
     let byte = &piece.granules[at];

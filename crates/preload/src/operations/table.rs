@@ -3,7 +3,7 @@
 //! Only the thread itself writes to them, so that adding is a load and a store. The recorder may see one figure of a row before another.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use varve_preload_abi::operations::{
     BLOCK_BYTES, BUCKETS, FAILED_CLASS, FIRST_TABLE_BITS, FREE, HEADER_BYTES, IN_USE,
@@ -22,6 +22,9 @@ const MAX_LOAD: usize = 4;
 
 /// Timed operations of a kind and length until the clock's own time is looked at again.
 const CLOCK_EVERY: u64 = 16;
+
+/// Bytes of the memory that may be taken: less where the program's address space is limited.
+pub(super) static CAPACITY: AtomicUsize = AtomicUsize::new(MEMORY_BYTES);
 
 /// What reading the clock twice takes now.
 pub(super) fn reading_ticks() -> u64 {
@@ -46,11 +49,12 @@ impl Shared {
     fn take(self, bytes: usize) -> Option<usize> {
         let bytes = bytes.next_multiple_of(EXTENT);
         let next = self.word(header::NEXT);
-        let at = next.fetch_add(bytes as u64, Ordering::Relaxed) as usize;
+        // What is taken is seen by who lowers the capacity, or sees that.
+        let at = next.fetch_add(bytes as u64, Ordering::SeqCst) as usize;
         let at = at.next_multiple_of(EXTENT);
         if at
             .checked_add(bytes + EXTENT)
-            .is_none_or(|end| end > MEMORY_BYTES)
+            .is_none_or(|end| end > CAPACITY.load(Ordering::SeqCst))
         {
             next.fetch_sub(bytes as u64, Ordering::Relaxed);
             return None;
@@ -59,9 +63,10 @@ impl Shared {
     }
 
     /// A block for the calling thread: that of one that has ended, or a new one.
-    pub(super) fn claim(self, tid: u32) -> Option<Block> {
+    pub(super) fn claim(self, tid: u32, running: u64) -> Option<Block> {
         let block = self.reuse().or_else(|| self.make())?;
         block.set(block::TID, u64::from(tid));
+        block.set(block::RUNNING, running);
         block.set(block::WATCH, 0);
         block.set(block::RANDOM, u64::from(tid) << 32 | 0x9e37_79b9);
         block.set(
@@ -70,6 +75,45 @@ impl Shared {
         );
         self.word(header::THREADS).fetch_add(1, Ordering::Relaxed);
         Some(block)
+    }
+
+    /// Whether no other thread than this one is within an operation, nor will be in these tables: operations were ended before. Waits for threads that
+    /// are, but not for ever.
+    pub(super) fn is_quiet(self, own: u32) -> bool {
+        const GLOBAL: usize = 1;
+        const LOOKS: usize = 2000;
+        let mut barrier_is_due = true;
+        let mut at = self.word(header::BLOCKS).load(Ordering::Acquire) as usize;
+        while at != 0 {
+            let block = Block { shared: self, at };
+            at = block.get(block::NEXT) as usize;
+            if block.get(block::STATE) != IN_USE || block.get(block::TID) == u64::from(own) {
+                continue;
+            }
+            if barrier_is_due {
+                // Other threads say that they are within one by a plain store: after this it is seen here, or operations have ended for them.
+                // SAFETY: takes integers.
+                let done = unsafe { sys::call(libc::SYS_membarrier, [GLOBAL, 0, 0, 0, 0, 0]) };
+                if done != 0 {
+                    return false;
+                }
+                barrier_is_due = false;
+            }
+            // A thread that has ended may have no memory any more.
+            let mut word = [0];
+            let is_within = |word: &mut [u64; 1]| {
+                sys::peek(block.get(block::RUNNING), word) == size_of::<u64>() && word[0] != 0
+            };
+            let mut looks = 0;
+            while is_within(&mut word) {
+                looks += 1;
+                if looks > LOOKS {
+                    return false;
+                }
+                sys::yield_now();
+            }
+        }
+        true
     }
 
     fn reuse(self) -> Option<Block> {

@@ -123,6 +123,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         mapped: Mapped::default(),
         pace: Pace::default(),
         uncounted: 0,
+        limited: HashSet::new(),
         rows: Rows::default(),
     })))
 }
@@ -234,6 +235,8 @@ struct Operations {
     pace: Pace,
     /// Operations of processes that have ended that were not counted.
     uncounted: u64,
+    /// Processes that have ended whose limit of the address space kept them from counting.
+    limited: HashSet<Pid>,
     rows: Rows,
 }
 
@@ -349,6 +352,9 @@ impl Probe for Operations {
             let heap = charges.map(|_| self.mapped.heap(pid));
             tables.last(now.min(time), heap.as_ref(), &mut self.rows);
             self.uncounted += tables.uncounted();
+            if tables.is_limited() {
+                self.limited.insert(pid);
+            }
             if let Some(charges) = &mut self.charges {
                 charges.read(now, Some(pid), state, &mut self.rows.charges);
                 charges.forget(pid);
@@ -377,6 +383,10 @@ impl Probe for Operations {
         let uncounted: u64 = self.tables.iter().map(Tables::uncounted).sum();
         let dropped = self.charges.as_ref().map_or(0, Charges::dropped);
         lost.push((Loss::Operations, self.uncounted + uncounted + dropped));
+        let now = self.tables.iter().filter(|tables| tables.is_limited());
+        let now: HashSet<Pid> = now.map(|tables| tables.pid).collect();
+        let limited = self.limited.union(&now).count() as u64;
+        lost.push((Loss::LimitedProcesses, limited));
     }
 
     fn write(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {

@@ -92,6 +92,10 @@ fn verdict(page: &mut Page, of: &Judgement) {
         page.gap();
     }
     page.wrapped(&of.verdict.sentence, tone);
+    if let Some(limited) = &of.trace.limited {
+        page.wrapped(limited, Tone::Bad);
+        page.gap();
+    }
     for diagnosis in &of.diagnoses {
         page.gap();
         page.finding(

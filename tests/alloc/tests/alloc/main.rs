@@ -8,6 +8,7 @@ mod comparisons;
 mod counts;
 mod diseases;
 mod kernel;
+mod limits;
 mod ranges;
 mod situations;
 mod support;

@@ -242,6 +242,11 @@ impl Tables {
         self.reader.totals().uncounted
     }
 
+    /// Whether a limit of its address space has kept the process from counting, all or what was at the end.
+    pub(super) fn is_limited(&self) -> bool {
+        self.reader.is_limited()
+    }
+
     /// Bytes that can be used of all blocks.
     fn usable(&self) -> u64 {
         let blocks = self.reader.blocks();

@@ -1,0 +1,158 @@
+//! Address space, where the program may have only so much of it (RLIMIT_AS, `ulimit -v`).
+//!
+//! All that this library maps counts against the program's limit, which the program may need as a whole. Where a limit is there as the program
+//! begins, the library takes a small part of what it leaves, or nothing at all. Where the program sets one itself, or is refused
+//! memory that it would have had alone, it gets back what the library has: nothing is counted from then on, which the recorder is told.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use varve_preload_abi::operations::{MEMORY_BYTES, heap, limit};
+
+use super::{attach, sampling, shadow, table};
+use crate::thread;
+use crate::{operations, process, sys};
+
+/// At most one part of so many of what a limit leaves.
+const SHARE: u64 = 8;
+/// With less for its tables nothing is counted.
+const MIN_TABLES: u64 = 8 << 20;
+/// Pieces of the shadow that a program needs at least: for what it gets by `brk`, by `mmap`, and at the border of two.
+const MIN_PIECES: u64 = 3;
+
+/// How much address space tables and shadow may take.
+pub(super) enum Plan {
+    /// There is no limit.
+    Whole,
+    /// So many bytes of tables.
+    Part(usize),
+    /// A limit leaves too little.
+    Nothing,
+}
+
+/// Bytes of shadow that may yet be mapped.
+static SHADOW_LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
+/// All was given back.
+static IS_GIVEN_BACK: AtomicBool = AtomicBool::new(false);
+/// Somebody does so.
+static GIVES_BACK: AtomicBool = AtomicBool::new(false);
+
+/// Address space that the process has, in bytes; none where `/proc` cannot be read.
+fn used() -> Option<u64> {
+    let mut words = [0u64; 16];
+    let read = sys::ReadFile::open(c"/proc/self/statm")?.read(&mut words);
+    let text = words.into_iter().flat_map(u64::to_ne_bytes).take(read);
+    let digits = text.take_while(u8::is_ascii_digit);
+    let pages = digits.fold(None, |pages, digit| {
+        Some(pages.unwrap_or(0u64) * 10 + u64::from(digit - b'0'))
+    });
+    pages.map(|pages| pages * 4096)
+}
+
+/// How much may be taken now.
+pub(super) fn plan() -> Plan {
+    let Some(limit) = sys::limit(libc::RLIMIT_AS) else {
+        SHADOW_LEFT.store(u64::MAX, Ordering::Relaxed);
+        return Plan::Whole;
+    };
+    // What cannot be known is not taken.
+    let budget = used().map_or(0, |used| limit.saturating_sub(used) / SHARE);
+    if budget < MIN_TABLES + MIN_PIECES * heap::PIECE_BYTES {
+        return Plan::Nothing;
+    }
+    let most = (budget / 4).min(MEMORY_BYTES as u64);
+    let tables = 1u64 << most.ilog2();
+    SHADOW_LEFT.store(budget - tables, Ordering::Relaxed);
+    Plan::Part(tables as usize)
+}
+
+/// Whether operations were to be counted, and a limit leaves no address space for what the library reports.
+#[cold]
+pub(crate) fn forbids_rings() -> bool {
+    IS_GIVEN_BACK.load(Ordering::Relaxed) || operations::is_on() && matches!(plan(), Plan::Nothing)
+}
+
+/// Whether another piece of the shadow may be mapped.
+pub(super) fn take_piece() -> bool {
+    let (done, other) = (Ordering::Relaxed, Ordering::Relaxed);
+    SHADOW_LEFT
+        .fetch_update(done, other, |left| match left {
+            u64::MAX => Some(left),
+            left => left.checked_sub(heap::PIECE_BYTES),
+        })
+        .is_ok()
+}
+
+/// The program was refused memory of so many bytes. Whether the limit would have let it have that without this library, which has given back all
+/// that it had: the program's call is to be made again.
+#[cold]
+#[inline(never)]
+pub(crate) fn give_back_for(bytes: usize) -> bool {
+    if process::operations_at() <= process::NO_OPERATIONS || process::is_confined() {
+        return false;
+    }
+    let Some((limit, used)) = sys::limit(libc::RLIMIT_AS).zip(used()) else {
+        return false;
+    };
+    let alone = used.saturating_sub(held());
+    let would_fit = alone.saturating_add(bytes as u64) <= limit;
+    // What another thread gives back is there for this one too.
+    would_fit && (give_back() || IS_GIVEN_BACK.load(Ordering::Acquire))
+}
+
+/// The program is about to set its limit: it gets back what is not used, and all where that would be a large part of what the limit leaves.
+#[cold]
+pub(crate) fn will_be_limited(limit: u64) {
+    if limit == libc::RLIM64_INFINITY
+        || is_parents()
+        || process::operations_at() <= process::NO_OPERATIONS
+        || process::is_confined()
+    {
+        return;
+    }
+    attach::cut_tables();
+    let held = held();
+    let alone = used().map_or(u64::MAX, |used| used.saturating_sub(held));
+    let budget = limit.saturating_sub(alone) / SHARE;
+    match budget.checked_sub(held) {
+        Some(left) => SHADOW_LEFT.store(left, Ordering::Relaxed),
+        None => _ = give_back(),
+    }
+}
+
+/// Address space of tables and shadow.
+fn held() -> u64 {
+    attach::mapped_bytes() + attach::pieces().count() as u64 * heap::PIECE_BYTES
+}
+
+/// Whether a child between vfork and exec calls, which has its parent's memory and a limit of its own.
+fn is_parents() -> bool {
+    thread::current().tid() != sys::thread_id()
+}
+
+/// Gives all back, and ends counting; whether that was possible.
+fn give_back() -> bool {
+    let thread = thread::current();
+    // A signal handler has interrupted this thread's work on its tables, which goes on afterwards.
+    let is_at_work = thread.running.word.get() == varve_preload_abi::operations::COUNTING;
+    if is_parents() || is_at_work || GIVES_BACK.swap(true, Ordering::AcqRel) {
+        return false;
+    }
+    let base = NonNull::new(process::end_operations() as *mut u8);
+    operations::switch(false);
+    sampling::set_mean(0);
+    let Some(shared) = base.map(table::Shared) else {
+        return false;
+    };
+    attach::say_limit(shared, limit::GIVEN_BACK);
+    // One that does not come out of its operation keeps what it may touch.
+    if !shared.is_quiet(thread.tid()) {
+        return false;
+    }
+    for (piece, first) in attach::pieces() {
+        shadow::forget_piece(piece, first);
+    }
+    attach::unmap_all(shared);
+    IS_GIVEN_BACK.store(true, Ordering::Release);
+    true
+}

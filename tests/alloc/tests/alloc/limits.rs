@@ -1,0 +1,188 @@
+//! Programs with a limit of their address space do what they do alone, and the report says what was not counted.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::{Recorded, record, varve, workload};
+
+/// A program that sets a limit itself, or is given one, and needs nearly all that it leaves; with a second thread that has allocated and waits.
+const PROGRAM: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static int waiting[2];
+static int begun[2];
+
+static void *wait(void *ignored) {
+    char *volatile block = malloc(100);
+    (void)!write(begun[1], "", 1);
+    (void)!read(waiting[0], (char[1]){0}, 1);
+    free(block);
+    return ignored;
+}
+
+int main(int count, char **words) {
+    unsigned long limit = strtoul(words[1], NULL, 10) << 20;
+    unsigned long wanted = strtoul(words[2], NULL, 10);
+    int threads = atoi(words[3]);
+    pthread_t thread;
+    if (pipe(waiting) || pipe(begun)) return 3;
+    if (threads) {
+        if (pthread_create(&thread, NULL, wait, NULL)) return 4;
+        (void)!read(begun[0], (char[1]){0}, 1);
+    }
+    for (int i = 0; i < 10000; i++) {
+        char *volatile block = malloc(i % 1000 + 1);
+        free(block);
+    }
+    struct rlimit set = {limit, limit};
+    if (limit && setrlimit(RLIMIT_AS, &set)) return 5;
+    /* Blocks of 1 MiB, each a mapping of its own. */
+    for (unsigned long i = 0; i < wanted; i++) {
+        char *volatile block = malloc(1 << 20);
+        if (!block) {
+            printf("refused\n");
+            return 6;
+        }
+        *block = 1;
+    }
+    for (int i = 0; i < 10000; i++) {
+        char *volatile block = malloc(i % 1000 + 1);
+        if (!block) return 7;
+        free(block);
+    }
+    if (threads) {
+        (void)!write(waiting[1], "", 1);
+        if (pthread_join(thread, NULL)) return 8;
+    }
+    printf("had all\n");
+    return count == 4 ? 0 : 9;
+}
+"#;
+
+fn compiled(folder: &Path) -> PathBuf {
+    let (source, program) = (folder.join("limited.c"), folder.join("limited"));
+    std::fs::write(&source, PROGRAM).unwrap();
+    let compiled = Command::new("gcc")
+        .args(["-O1", "-pthread", "-o"])
+        .args([&program, &source])
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{compiled:?}");
+    program
+}
+
+/// The first line of the report as text.
+fn first_line(of: &Recorded) -> String {
+    let report = Command::new(varve())
+        .args(["alloc", "report"])
+        .arg(of.folder.path().join("t.varve"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+fn limited_processes(of: &Recorded) -> u64 {
+    let about = &of.judgement["trace"];
+    let number = about["limited_processes"].as_u64().unwrap();
+    assert_eq!(number > 0, about["limited"].is_string(), "{about}");
+    number
+}
+
+/// Records it, and compares what it says and how it ends with the run alone.
+fn as_alone(command: &[&str]) -> Recorded {
+    let alone = Command::new(command[0])
+        .args(&command[1..])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let recorded = record(&[], command);
+    assert_eq!(
+        recorded.output.status.code(),
+        alone.status.code(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&recorded.output.stderr)
+    );
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let expected = text(&alone.stdout) + &text(&alone.stderr);
+    assert_eq!(recorded.said(), expected, "{command:?}");
+    recorded
+}
+
+/// `ulimit -v` in KiB, from what a program hardly needs to more than any takes. The boundary between those where operations are counted and
+/// those where they are not is the program's size away from 2 GiB.
+#[test]
+fn limits_that_are_there_at_the_beginning() {
+    let program = workload("alloc_work");
+    let churn = format!("exec {} churn 1 300 20000", program.display());
+    for (kib, is_counted) in [
+        (64 << 10, false),
+        (128 << 10, false),
+        (256 << 10, false),
+        (1 << 20, false),
+        (3 << 20, true),
+        (16 << 20, true),
+        (1 << 30, true),
+    ] {
+        let script = format!("ulimit -v {kib}; {churn}");
+        let recorded = as_alone(&["sh", "-c", &script]);
+        let mallocs = recorded.count("malloc");
+        let line = first_line(&recorded);
+        if is_counted {
+            assert!(mallocs >= 20_000, "{kib}: {mallocs}");
+            assert_eq!(recorded.judgement["trace"]["lost"], 0, "{kib}");
+        } else {
+            assert!(mallocs < 20_000, "{kib}: {mallocs}");
+            assert_eq!(limited_processes(&recorded), 1, "{kib}");
+            assert!(line.contains("limit of the address space"), "{kib}: {line}");
+            let sentence = recorded.judgement["verdict"]["sentence"].as_str().unwrap();
+            assert!(!sentence.contains("Too few"), "{kib}: {sentence}");
+        }
+    }
+}
+
+/// Without a limit nothing is said of one.
+#[test]
+fn no_limit_is_no_loss() {
+    let program = workload("alloc_work");
+    let recorded = as_alone(&[program.to_str().unwrap(), "churn", "1", "300", "20000"]);
+    assert_eq!(limited_processes(&recorded), 0);
+    assert!(!first_line(&recorded).contains("limit of the address space"));
+}
+
+/// The program gets what the library has reserved back as it sets the limit: 96 of 160 MiB are less than a reservation of the library's.
+#[test]
+fn a_limit_that_the_program_sets_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path());
+    // A second thread has an arena of 64 or 128 MiB.
+    for (limit, wanted, threads) in [("160", "96", "0"), ("400", "96", "1")] {
+        let recorded = as_alone(&[program.to_str().unwrap(), limit, wanted, threads]);
+        assert_eq!(limited_processes(&recorded), 1, "{threads}");
+        // What was counted before stays.
+        let mallocs = recorded.count("malloc");
+        assert!((10_000..20_000).contains(&mallocs), "{mallocs}");
+    }
+}
+
+/// Of a limit that lets operations be counted the program gets the rest too, when it asks for it.
+#[test]
+fn a_program_that_comes_to_its_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path());
+    for (kib, wanted, threads) in [(3u64 << 20, 2900, 0), (4 << 20, 3700, 1)] {
+        let script = format!(
+            "ulimit -v {kib}; exec {} 0 {wanted} {threads}",
+            program.display()
+        );
+        let recorded = as_alone(&["sh", "-c", &script]);
+        assert!(recorded.said().contains("had all"), "{}", recorded.said());
+        assert_eq!(limited_processes(&recorded), 1, "{threads}");
+        let mallocs = recorded.count("malloc");
+        assert!(mallocs >= 10_000, "{mallocs}");
+    }
+}
