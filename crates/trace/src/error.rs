@@ -105,6 +105,17 @@ pub enum TraceError {
         /// The memory that the analysis may have.
         room: Bytes,
     },
+    /// A table that is read as a whole takes more memory than it may have.
+    #[error(
+        "the table {path} takes more than the {} MiB of memory that it may have here",
+        room.0 >> 20
+    )]
+    TableTooLarge {
+        /// The Parquet file.
+        path: PathBuf,
+        /// The memory that it may have.
+        room: Bytes,
+    },
     /// There is no room for what reading takes.
     #[error("cannot write temporary files in {folder}: {source}")]
     Scratch {
@@ -210,6 +221,9 @@ impl TraceError {
             }
             TraceError::TooLarge { .. } => Some(
                 "a smaller part takes less (--pid, --object, --from, --to); if the program cannot have used so much, the trace is damaged",
+            ),
+            TraceError::TableTooLarge { .. } => Some(
+                "read it where more memory is free; if the program cannot have had so much to record, the trace is damaged",
             ),
             TraceError::Gone { .. } => Some("record again, to a folder that stays"),
             TraceError::Scratch { .. } => Some(
