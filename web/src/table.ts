@@ -154,7 +154,6 @@ export class ObjectTable {
 function columns(report: Report, filters: Filters): ColumnSpec[] {
   const hottest = Math.max(1, ...report.groups.map(g => g.page_touches ?? 0));
   const names = new Map(report.groups.map((g, i) => [g, report.groupNames[i]]));
-  const total = Math.max(1, fmt.value(report.footprint.page_touches) ?? 0);
   const thread = (pid: number, tid: number) => report.threads.findIndex(t => t.pid === pid && t.tid === tid);
   const firstBy = (g: GroupRow) => {
     const first = g.threads?.[0];
@@ -166,6 +165,11 @@ function columns(report: Report, filters: Filters): ColumnSpec[] {
   // Of a chosen process its part is shown.
   const part = (g: GroupRow) => (filters.filter.pid === null || g.processes.length < 2 ? undefined : g.processes.find(p => p.pid === filters.filter.pid));
   const touches = (g: GroupRow) => part(g)?.page_touches ?? g.page_touches;
+  const share = (g: GroupRow) => {
+    const own = part(g)?.page_touches ?? null;
+    if (g.touch_share === null || own === null) return g.touch_share;
+    return g.touch_share * own / Math.max(1, g.processes.reduce((sum, p) => sum + (p.page_touches ?? 0), 0));
+  };
   const touched = (g: GroupRow) => {
     const own = part(g)?.touched_pages_over_lives ?? null;
     return own !== null && g.touched_pages !== null ? Math.min(own, g.touched_pages) * PAGE_BYTES : g.touched_bytes;
@@ -182,7 +186,7 @@ function columns(report: Report, filters: Filters): ColumnSpec[] {
     { key: "bytes", title: "Size", hint: "Of all that there were at one time, at most", numeric: true, value: size, text: g => fmt.maybe(size(g), fmt.bytes), one: o => fmt.maybe(o.bytes, fmt.bytes) },
     { key: "touched", title: "Touched", hint: "Memory touched at least once, each page counted once", numeric: true, value: touched, text: g => fmt.maybe(touched(g), fmt.bytes), one: ofObject },
     { key: "page_touches", title: "Page touches", hint: "Pages touched, summed over the intervals", numeric: true, value: touches, text: g => fmt.maybe(touches(g), fmt.count), one: o => fmt.maybe(o.page_touches, fmt.count), bar: g => (touches(g) ?? 0) / hottest },
-    { key: "share", title: "Of all", hint: "Share of all page touches; a page that objects of several sites lie on counts in each", numeric: true, value: touches, text: g => fmt.maybe(touches(g), n => fmt.share(n / total)), one: o => fmt.maybe(o.page_touches, n => fmt.share(n / total)) },
+    { key: "share", title: "Of all", hint: "Share of all page touches; a page that several objects lie on is divided among them", numeric: true, value: share, text: g => fmt.maybe(share(g), fmt.share), one: () => "" },
     { key: "heat", title: "Intervals", hint: "In how many intervals a touched page was touched, on average", numeric: true, value: heat, text: g => fmt.maybe(heat(g), n => n.toFixed(1)), one: o => fmt.maybe(heat(o), n => n.toFixed(1)) },
     { key: "first", title: "First touch by", hint: "The thread that touched most of their pages first", numeric: false, value: g => (g.threads?.length ? firstBy(g).toLowerCase() : null), text: firstBy, one: o => (o.first_touches.length ? threadName(report, o.first_touches[0][0]) : "–") },
   ];

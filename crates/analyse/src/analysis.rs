@@ -96,17 +96,3 @@ pub struct Analysis {
     /// analysis is wrong.
     pub contradictions: Vec<String>,
 }
-
-impl Analysis {
-    /// The page touches of all groups and of no object together, where they are more than all page touches: a page that
-    /// several objects lie on counts in each.
-    pub fn shares_of_touches(&self) -> Option<u64> {
-        let groups = self.groups.iter().filter_map(|g| g.usage.touched.get());
-        let sum = groups
-            .map(|t| t.page_touches)
-            .fold(self.unowned.value()?.page_touches, u64::saturating_add);
-        // A rounded sum of 100 % needs no explanation.
-        let all = *self.footprint.page_touches.value()?;
-        (sum.saturating_mul(200) >= all.saturating_mul(201)).then_some(sum)
-    }
-}

@@ -16,7 +16,7 @@ use crate::chunks::{Bits, CHUNK_PAGES, Cell, Chunk, Chunks, MAX_PAGES, MAX_PENDI
 use crate::memory::Objects;
 use crate::page_set::PageSet;
 use crate::page_states::Touched;
-use crate::stats::{FAULTED, Seen, SharedPage, Stats, ThreadStats, close};
+use crate::stats::{FAULTED, SHARE, Seen, SharedPage, Stats, ThreadStats, close};
 use crate::sweep::{Moment, Run};
 pub(crate) use faults::Faulted;
 pub(crate) use finish::Folded;
@@ -452,9 +452,11 @@ impl<'a> Fold<'a> {
             if sum > 0 && !own {
                 self.sites.touched(owners, sum);
             }
+            let divided = u128::from(sum) * SHARE / owners.len().max(1) as u128;
             for &owner in counted(&self.objects, owners, own) {
                 let stats = &mut self.objects[owner as usize];
                 stats.touches += sum;
+                stats.divided += divided;
                 if !alone {
                     stats.shared += sum;
                 }

@@ -17,6 +17,8 @@ pub(crate) struct Stats {
     pub(crate) huge: u64,
     pub(crate) standing: u64,
     /// Page touches that others may have made.
+    /// Touches of its pages, each divided by the objects that lie on the page, in parts of [`SHARE`].
+    pub(crate) divided: u128,
     pub(crate) possibly: u64,
     pub(crate) written: u64,
     pub(crate) cold: u64,
@@ -31,12 +33,16 @@ pub(crate) struct Stats {
     pub(crate) own: bool,
 }
 
+/// Into so many parts a touch is divided: sums of whole numbers do not depend on the order in which chunks are looked at.
+pub(crate) const SHARE: u128 = 720_720;
+
 impl Stats {
     pub(crate) fn new(own: bool) -> Stats {
         Stats {
             touched: 0,
             touches: 0,
             shared: 0,
+            divided: 0,
             huge: 0,
             standing: 0,
             possibly: 0,

@@ -128,6 +128,7 @@ impl Whole<'_> {
             median_life_ns: lives.get(lives.len() / 2).copied(),
             untouched_objects: has_touches.then_some(untouched),
             touched_pages_over_lives: has_touches.then_some(over_lives),
+            touch_share: self.touch_share(members),
             usage: self.usage(sum, faulted),
         }
     }

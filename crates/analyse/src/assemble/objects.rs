@@ -8,7 +8,7 @@ use varve_objects::Layer;
 use super::Whole;
 use crate::analysis::*;
 use crate::fold::User;
-use crate::stats::NEVER;
+use crate::stats::{NEVER, SHARE};
 
 impl Whole<'_> {
     fn moment(&self, interval: u32) -> Option<Time> {
@@ -41,6 +41,14 @@ impl Whole<'_> {
             possibly_others_page_touches: stats.possibly,
             cold_pages: Pages(stats.cold),
         }
+    }
+
+    /// The share that objects have of all page touches; none in a trace without touches.
+    pub(super) fn touch_share(&self, objects: &[usize]) -> Option<f64> {
+        let divided = objects.iter().map(|&i| self.fold.objects[i].divided);
+        let all = u128::from(self.pass.page_touches) * SHARE;
+        let share = divided.sum::<u128>() as f64 / all.max(1) as f64;
+        self.has(Capability::Touches).then_some(share)
     }
 
     /// What page faults say of an object.
@@ -116,6 +124,7 @@ impl Whole<'_> {
             died_ns: row.died_ns,
             born_tid: row.tid,
             usage: self.usage(self.touched(i), self.faulted(i)),
+            touch_share: self.touch_share(&[i]),
             reserved: row.kind == ObjectKind::Mapping && row.layer == Layer::SEGMENT.number(),
             processes: self.users_of(position),
             reads: None,

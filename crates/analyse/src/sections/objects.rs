@@ -37,6 +37,9 @@ pub struct ObjectUse {
     pub usage: Usage,
     /// Whether it is a reservation: address space of which parts become memory later.
     pub reserved: bool,
+    /// Its part of all page touches of the trace, 0 to 1; a page that several objects lie on is divided among these, so that the shares of all
+    /// objects are 1 at most together. Null in a trace without touches.
+    pub touch_share: Option<f64>,
     /// Where its memory is such that several processes may map it: those that touched it, most pages first. A page that
     /// several touched counts in each here, and once in `touched_pages`. Empty for memory of one process.
     pub processes: Vec<ObjectProcess>,
@@ -185,6 +188,9 @@ pub struct Group {
     /// The sum over the objects of the pages touched: memory that is used again and again for another life counts each
     /// time. Null in a trace without touches.
     pub touched_pages_over_lives: Option<Pages>,
+    /// The part of all page touches of the trace that is theirs, 0 to 1; a page that several objects lie on is divided among these, so that
+    /// the shares of all groups are 1 at most together. Null in a trace without touches.
+    pub touch_share: Option<f64>,
     /// Their pages, each once however many of the objects lay on it.
     #[serde(flatten)]
     pub usage: Usage,

@@ -1,6 +1,5 @@
 //! The first screen of a report: what a program used, what is hot, and what to do.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use serde::Serialize;
@@ -183,11 +182,8 @@ fn gone(a: &Analysis) -> Option<f64> {
 fn hot(a: &Analysis) -> (HotBy, Vec<HotObject>) {
     let Some((by, weights, all)) = weights(a) else {
         let groups = a.groups.iter();
-        let touches = groups.filter_map(|g| {
-            let touched = g.usage.touched.get()?;
-            Some(((g.name.as_str(), g.kind), touched.page_touches))
-        });
-        let objects = hottest(a, touches, a.footprint.page_touches.or_zero());
+        let touches = groups.filter_map(|g| Some(((g.name.as_str(), g.kind), g.touch_share?)));
+        let objects = hottest(a, touches);
         return (HotBy::PageTouches, objects);
     };
     let of: HashMap<ObjectId, Name<'_>> = a
@@ -196,28 +192,25 @@ fn hot(a: &Analysis) -> (HotBy, Vec<HotObject>) {
         .map(|o| (o.object, (o.name.as_str(), o.kind)))
         .collect();
     let named = weights.into_iter();
-    let named = named.filter_map(|(object, weight)| Some((*of.get(&object)?, weight)));
-    (by, hottest(a, named, all))
+    let all = all.max(1) as f64;
+    let named = named.filter_map(|(object, weight)| Some((*of.get(&object)?, weight as f64 / all)));
+    (by, hottest(a, named))
 }
 
 /// Objects of one name and kind are one to a person, also where they were allocated on several ways.
 type Name<'a> = (&'a str, ObjectKind);
 
-/// The hottest names, of these weights.
-fn hottest<'a>(
-    a: &'a Analysis,
-    weights: impl Iterator<Item = (Name<'a>, u64)>,
-    all: u64,
-) -> Vec<HotObject> {
-    let mut sums: HashMap<Name<'_>, u64> = HashMap::new();
-    for (name, weight) in weights {
-        *sums.entry(name).or_default() += weight;
+/// The hottest names, by their shares.
+fn hottest<'a>(a: &'a Analysis, shares: impl Iterator<Item = (Name<'a>, f64)>) -> Vec<HotObject> {
+    let mut sums: HashMap<Name<'_>, f64> = HashMap::new();
+    for (name, share) in shares {
+        *sums.entry(name).or_default() += share;
     }
-    let mut sums: Vec<_> = sums.into_iter().filter(|(_, weight)| *weight > 0).collect();
-    sums.sort_by_key(|&(name, weight)| (Reverse(weight), name));
+    let mut sums: Vec<_> = sums.into_iter().filter(|(_, share)| *share > 0.0).collect();
+    sums.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     sums.truncate(OBJECTS);
     let hot = sums.into_iter();
-    hot.map(|(name, weight)| hot_object(a, name, weight as f64 / all.max(1) as f64))
+    hot.map(|(name, share)| hot_object(a, name, share))
         .collect()
 }
 

@@ -116,7 +116,7 @@ fn more_objects_than_memory_are_refused() {
 }
 
 #[test]
-fn shares_that_exceed_the_whole_are_known() {
+fn shares_of_touches_are_the_whole_together() {
     let mut made = Made::new(4);
     // Two objects on one page.
     made.objects = vec![object(1, 10_000, 1), object(2, 10_000, 1)];
@@ -126,7 +126,19 @@ fn shares_that_exceed_the_whole_are_known() {
     made.touches = (0..4).map(|i| touch(i, 10_000, 1)).collect();
     let found = made.analyse();
     assert_eq!(found.footprint.page_touches.or_zero(), 4);
-    assert_eq!(found.shares_of_touches(), Some(8));
+    let shares = |found: &Analysis| -> Vec<f64> {
+        let shares = found.groups.iter().map(|g| g.touch_share);
+        shares.map(|share| share.expect("touches")).collect()
+    };
+    // Each has all of the page's touches, and half of the shares.
+    let touched = found.groups.iter().filter_map(|g| g.usage.touched.get());
+    assert!(touched.map(|t| t.page_touches).eq([4, 4]));
+    assert_eq!(shares(&found), [0.5, 0.5]);
+    let of_objects = found.objects.iter().map(|o| o.touch_share);
+    assert!(of_objects.eq([Some(0.5), Some(0.5)]));
     made.objects.pop();
-    assert_eq!(made.analyse().shares_of_touches(), None);
+    assert_eq!(shares(&made.analyse()), [1.0]);
+    // A page of no object is in the whole.
+    made.touches.extend((0..4).map(|i| touch(i, 20_000, 3)));
+    assert_eq!(shares(&made.analyse()), [0.25]);
 }

@@ -1,7 +1,8 @@
 //! The hottest and the coldest objects.
 
 use varve_analyse::{Analysis, Group, Touched, format};
-use varve_model::Bytes;
+use varve_model::{Bytes, ObjectKind};
+use varve_objects::RECORDERS;
 use varve_trace::ClockUnit;
 
 use super::page::{Page, Tone};
@@ -17,11 +18,10 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
     if a.groups.is_empty() {
         return;
     }
-    let Some(&total) = a.footprint.page_touches.value() else {
-        return;
-    };
     let is_touched = |touched: &Touched| touched.touched_pages.0 > 0;
-    let hottest: Vec<(&Group, &Touched)> = with_touches(a).filter(|(_, t)| is_touched(t)).collect();
+    let mut hottest: Vec<(&Group, &Touched)> =
+        with_touches(a).filter(|(_, t)| is_touched(t)).collect();
+    hottest.sort_by(|a, b| share_of(b.0).total_cmp(&share_of(a.0)));
     page.heading("Hottest objects");
     let shown = &hottest[..page.rows(HOTTEST).min(hottest.len())];
     // Of what is used again and again for another object the sum over lives is another figure.
@@ -51,13 +51,28 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             row.push(lives.map_or(ABSENT.to_owned(), format::pages_size));
         }
         row.push(format!("{:.1}", t.heat()));
-        row.push(format::percent(t.page_touches, total));
+        row.push(format::share(share_of(g)));
+        table.row(row);
+    }
+    if let Some(own) = a.own_memory.value().filter(|own| own.touched_pages.0 > 0) {
+        let mut row = vec![
+            RECORDERS.to_owned(),
+            ObjectKind::Recorder.as_str().to_owned(),
+            ABSENT.to_owned(),
+            format::bytes(own.touched_pages.bytes()),
+        ];
+        row.resize(columns.len(), ABSENT.to_owned());
         table.row(row);
     }
     page.table(&table);
     page.more(hottest.len(), HOTTEST, 0);
-    page.wrapped(&legend(a, has_lives, shown, total), Tone::Faint);
+    page.wrapped(&legend(has_lives, shown), Tone::Faint);
     coldest(page, a);
+}
+
+/// The share of all page touches.
+fn share_of(g: &Group) -> f64 {
+    g.touch_share.unwrap_or_default()
 }
 
 /// What there was of a group at one time, at most; where lives are not known, all of it.
@@ -72,18 +87,15 @@ fn with_touches(a: &Analysis) -> impl Iterator<Item = (&Group, &Touched)> {
 }
 
 /// What the columns say.
-fn legend(a: &Analysis, has_lives: bool, shown: &[(&Group, &Touched)], total: u64) -> String {
+fn legend(has_lives: bool, shown: &[(&Group, &Touched)]) -> String {
     let mut text = "heat: in how many intervals a touched page was touched, on average".to_owned();
     if has_lives {
         text += "; size: of all that there were at one time, at most; over lives: the pages touched of each object, summed: a \
                  page counts whole in each object that lay on it, so that the sum may exceed the size";
     }
     text += "; of touches: of all pages touched, summed over the intervals";
-    if let Some(sum) = a.shares_of_touches() {
-        text += &format!(
-            ": a page counts in each of its objects, so that all shares together are {}",
-            format::percent(sum, total)
-        );
+    if shown.iter().any(|(_, t)| t.shared_page_touches > 0) {
+        text += "; a page that several objects lie on is divided among them";
     }
     let several = |g: &Group| g.objects == 1 && g.processes.len() > 1;
     if shown.iter().any(|(g, _)| several(g)) && shown.iter().any(|(g, _)| g.objects > 1) {

@@ -71,7 +71,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis, folder: &Path) {
 fn all(page: &mut Page, a: &Analysis, overview: &Overview, folder: &Path, room: &Room) {
     recording::brief(page, a, room.statement);
     used(page, a, overview, room);
-    hot(page, a, overview);
+    hot(page, overview);
     if !a.trace.has(Capability::Touches) && a.samples.is_none() && a.counts.is_none() {
         page.gap();
         page.wrapped(
@@ -164,8 +164,8 @@ fn resting_on(samples: u64) -> String {
     }
 }
 
-fn hot(page: &mut Page, a: &Analysis, o: &Overview) {
-    objects(page, a, o);
+fn hot(page: &mut Page, o: &Overview) {
+    objects(page, o);
     if let Some(gone) = o.gone {
         let share = format::share(gone);
         page.wrapped(
@@ -178,7 +178,7 @@ fn hot(page: &mut Page, a: &Analysis, o: &Overview) {
     lines(page, o);
 }
 
-fn objects(page: &mut Page, a: &Analysis, o: &Overview) {
+fn objects(page: &mut Page, o: &Overview) {
     if o.hot.is_empty() {
         return;
     }
@@ -202,17 +202,6 @@ fn objects(page: &mut Page, a: &Analysis, o: &Overview) {
         ]);
     }
     page.table(&table);
-    let sum = a.shares_of_touches();
-    let all = a.footprint.page_touches.value();
-    if let (HotBy::PageTouches, Some(sum), Some(&all)) = (o.hot_by, sum, all) {
-        page.wrapped(
-            &format!(
-                "A page counts in each of its objects: all shares together are {}.",
-                format::percent(sum, all)
-            ),
-            Tone::Faint,
-        );
-    }
 }
 
 fn lines(page: &mut Page, o: &Overview) {

@@ -203,6 +203,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         site: None,
         pid: Pid(1),
         reserved: false,
+        touch_share: Some(0.25),
         processes: vec![],
         address: Some(Address(page * 4096)),
         bytes: Some(Bytes(pages * 4096)),
@@ -244,6 +245,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         median_life_ns: None,
         untouched_objects: Some(0),
         touched_pages_over_lives: o.usage.touched.get().map(|t| t.touched_pages),
+        touch_share: o.touch_share,
         usage: o.usage,
     };
     let thread = |tid, name: &str| ThreadUse {
