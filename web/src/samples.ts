@@ -58,6 +58,12 @@ function ofCounts(c: CountUse, filters: Filters): (HTMLElement | null)[] {
 }
 
 function place(l: LineTime): string {
+  const inKernel = (l.kernel_ns ?? 0) > (l.time_ns ?? 0) / 2;
+  const marks = [l.called, inKernel && "in the kernel"].filter(Boolean);
+  return marks.length ? `${lineOfCode(l)} (${marks.join(", ")})` : lineOfCode(l);
+}
+
+function lineOfCode(l: LineTime): string {
   const file = l.file?.split("/").pop();
   if (file) return `${file}${l.line === null ? "" : `:${l.line}`}${l.function ? `, in ${l.function}` : ""}`;
   return [l.function, l.module && `(${l.module.split("/").pop()})`].filter(Boolean).join(" ") || "unknown";

@@ -2,6 +2,7 @@
 //!
 //! One pass over the table, in memory that depends on the objects, threads and places that occur, not on the samples.
 
+mod callers;
 mod code;
 mod tally;
 mod words;

@@ -111,6 +111,8 @@ fn lines_of_code_are_shown_where_no_access_is_known() {
         access_ns: Some(Duration(0)),
         overwritten_ns: None,
         write_ns: Some(Duration(0)),
+        kernel_ns: None,
+        called: None,
     };
     let text = changed(Kind::Sampled, |a| {
         let samples = a.samples.as_mut().unwrap();

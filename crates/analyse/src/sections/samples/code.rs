@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_model::{Address, Duration, SiteId};
+use varve_model::{Address, Duration, SiteId, is_recorders};
 use varve_trace::tables::{Frame, SiteRow};
 use varve_trace::{Trace, TraceError};
 
+use super::callers::line_of;
 use super::tally::Tally;
 
 /// Lines that are listed, and call chains.
@@ -38,6 +39,11 @@ pub struct LineTime {
     pub overwritten_ns: Option<Duration>,
     /// The time of those that write.
     pub write_ns: Option<Duration>,
+    /// The time of those that stood in the kernel, which worked on the line's behalf.
+    pub kernel_ns: Option<Duration>,
+    /// The function of the C library that the line called, where at least half of its time is in that; by the name that programs call it,
+    /// or the library's where its name is not known.
+    pub called: Option<String>,
 }
 
 impl LineTime {
@@ -46,8 +52,24 @@ impl LineTime {
         Some(self.access_ns? + self.overwritten_ns.unwrap_or_default())
     }
 
-    /// The place as a person reads it: `solver.cpp:68, in step`, or what is known instead.
+    /// Whether most of the time is in the kernel.
+    pub fn is_in_kernel(&self) -> bool {
+        let share = self.kernel_ns.zip(self.time_ns);
+        share.is_some_and(|(kernel, all)| kernel.0 > all.0 / 2)
+    }
+
+    /// The place as a person reads it: `solver.cpp:68, in step`, or what is known instead; with what it called and whether its time is in the
+    /// kernel: `solver.cpp:68, in step (read, in the kernel)`.
     pub fn place(&self) -> String {
+        let kernel = self.is_in_kernel().then_some("in the kernel");
+        let marks: Vec<&str> = self.called.as_deref().into_iter().chain(kernel).collect();
+        match marks.is_empty() {
+            true => self.line_of_code(),
+            false => format!("{} ({})", self.line_of_code(), marks.join(", ")),
+        }
+    }
+
+    fn line_of_code(&self) -> String {
         let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
         let file = self.file.as_deref().map(base);
         let function = self.function.as_deref();
@@ -101,13 +123,25 @@ struct Sum {
     access: Option<u64>,
     overwritten: Option<u64>,
     write: Option<u64>,
+    kernel: Option<u64>,
+    /// Time, or samples where they have none, in functions of the C library.
+    called: BTreeMap<String, u64>,
 }
 
-/// Whether a frame is in a library that the recorder put into the program: no line of the program's.
-fn is_recorders(frame: &Frame) -> bool {
-    let module = frame.module.as_deref().unwrap_or_default();
-    let name = module.rsplit('/').next().unwrap_or(module);
-    name.starts_with("libvarve_")
+impl Sum {
+    /// What all of it weighs, as `called` weighs it.
+    fn weight(&self) -> u64 {
+        self.time.unwrap_or(self.samples)
+    }
+
+    fn mostly_called(&self) -> Option<String> {
+        let most = self
+            .called
+            .iter()
+            .max_by_key(|(name, weight)| (**weight, Reverse(*name)));
+        let half = most.filter(|(_, weight)| **weight >= self.weight().div_ceil(2));
+        half.map(|(name, _)| name.clone())
+    }
 }
 
 /// Looks up the call stacks of the samples. Those without frames, as most importers have, are in no line.
@@ -121,10 +155,12 @@ pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
         let Some(of_site) = frames.get(site).filter(|f| !f.is_empty()) else {
             continue;
         };
-        let f = &of_site[0];
-        if is_recorders(f) {
+        if is_recorders(of_site[0].module.as_deref().unwrap_or_default()) {
             continue;
         }
+        let Some((f, called)) = line_of(of_site) else {
+            continue;
+        };
         let key = (
             f.function.as_deref(),
             f.file.as_deref(),
@@ -139,10 +175,15 @@ pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
             (&mut sum.access, all.access_ns),
             (&mut sum.overwritten, all.overwritten_ns),
             (&mut sum.write, all.write_ns),
+            (&mut sum.kernel, tally.kernel()),
         ] {
             if let Some(more) = more {
                 *sum.get_or_insert_default() += more.0;
             }
+        }
+        if let Some(called) = called {
+            let weight = all.time_ns.map_or(all.samples, |time| time.0);
+            *sum.called.entry(called).or_default() += weight;
         }
         // The kernel's work on behalf of a line is no access of it.
         if tally.with_address() > 0 {
@@ -170,6 +211,8 @@ pub(super) fn read(trace: &Trace, places: &Places) -> Result<Code, TraceError> {
             access_ns: sum.access.map(Duration),
             overwritten_ns: sum.overwritten.map(Duration),
             write_ns: sum.write.map(Duration),
+            kernel_ns: sum.kernel.map(Duration),
+            called: sum.mostly_called(),
         })
         .collect();
     lines.sort_by_key(|l| Reverse((l.time_ns, l.samples)));
@@ -213,4 +256,70 @@ fn frames(trace: &Trace, places: &Places) -> Result<HashMap<SiteId, Vec<Frame>>,
 fn name(frame: &Frame) -> String {
     let name = frame.function.as_deref().or(frame.module.as_deref());
     name.unwrap_or("[unknown]").replace(';', ":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line() -> LineTime {
+        LineTime {
+            function: Some("step".into()),
+            file: Some("/src/solver.cpp".into()),
+            line: Some(68),
+            function_line: None,
+            module: None,
+            samples: 4,
+            time_ns: Some(Duration(4)),
+            access_ns: None,
+            overwritten_ns: None,
+            write_ns: None,
+            kernel_ns: Some(Duration(2)),
+            called: None,
+        }
+    }
+
+    #[test]
+    fn a_place_says_what_it_called_and_where_its_time_is() {
+        assert_eq!(line().place(), "solver.cpp:68, in step");
+        let called = LineTime {
+            called: Some("memcpy".into()),
+            ..line()
+        };
+        assert_eq!(called.place(), "solver.cpp:68, in step (memcpy)");
+        let kernel = LineTime {
+            kernel_ns: Some(Duration(3)),
+            ..line()
+        };
+        assert_eq!(kernel.place(), "solver.cpp:68, in step (in the kernel)");
+        let both = LineTime {
+            called: Some("read".into()),
+            ..kernel
+        };
+        assert_eq!(both.place(), "solver.cpp:68, in step (read, in the kernel)");
+    }
+
+    #[test]
+    fn what_a_line_called_has_half_of_its_time() {
+        let sum = |called: &[(&str, u64)]| Sum {
+            samples: 10,
+            called: called
+                .iter()
+                .map(|(name, n)| ((*name).to_owned(), *n))
+                .collect(),
+            ..Sum::default()
+        };
+        assert_eq!(
+            sum(&[("memcpy", 5), ("strlen", 2)])
+                .mostly_called()
+                .as_deref(),
+            Some("memcpy")
+        );
+        assert_eq!(sum(&[("memcpy", 4), ("strlen", 4)]).mostly_called(), None);
+        assert_eq!(
+            sum(&[("b", 5), ("a", 5)]).mostly_called().as_deref(),
+            Some("a")
+        );
+        assert_eq!(sum(&[]).mostly_called(), None);
+    }
 }

@@ -22,6 +22,7 @@ pub(super) struct Tally {
     overwritten: u64,
     write: u64,
     call: u64,
+    kernel: u64,
 }
 
 impl Tally {
@@ -51,6 +52,9 @@ impl Tally {
         if row.mode == Some(SampleMode::Call) {
             self.call += weight.0;
         }
+        if matches!(row.mode, Some(SampleMode::Call | SampleMode::Trap)) {
+            self.kernel += weight.0;
+        }
     }
 
     /// Adds what another counted.
@@ -66,6 +70,7 @@ impl Tally {
             (&mut self.overwritten, other.overwritten),
             (&mut self.write, other.write),
             (&mut self.call, other.call),
+            (&mut self.kernel, other.kernel),
         ] {
             *sum += more;
         }
@@ -87,6 +92,11 @@ impl Tally {
             write_ns: self.weight(self.write),
             call_ns: self.weight(self.call),
         }
+    }
+
+    /// The time in the kernel; none where samples have no weight in time.
+    pub(super) fn kernel(&self) -> Option<Duration> {
+        self.weight(self.kernel)
     }
 
     fn weight(&self, sum: u64) -> Option<Duration> {
