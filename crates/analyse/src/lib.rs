@@ -49,7 +49,7 @@ pub use sections::sharing::{
     WeightUnit,
 };
 pub use sections::unknown::MARKS_UNHEARD;
-pub use sections::unknown_files::UnknownFiles;
+pub use sections::unknown_files::{MAX_PACKAGES, Needed, UnknownFiles};
 pub use sweep::{Moment, RowFacts, Run, Sweep, intervals, sweep};
 
 use varve_model::Bytes;

@@ -18,6 +18,32 @@ pub struct UnknownFiles {
     pub files: Vec<String>,
     /// The packages that have installed them on the recording's machine, each once; those of files that no package has are missing.
     pub packages: Vec<String>,
+    /// The debug packages that have what is missing, in the order in which their files were found; empty where no package is known, or
+    /// another thing helps.
+    pub needed: Vec<Needed>,
+}
+
+/// A debug package, and for which files it is needed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Needed {
+    /// Its name.
+    pub package: String,
+    /// The paths of the files.
+    pub files: Vec<String>,
+}
+
+/// What is to be done where a debug package helps begins so.
+const ITS: &str = "install its debug package";
+/// Packages that a sentence names.
+pub const MAX_PACKAGES: usize = 3;
+
+/// The debug package of a package. Debian's have the names of the packages of which they are, with `-dbgsym`; that of the C library ends
+/// in `-dbg`.
+fn debug_package(package: &str) -> String {
+    match package {
+        "libc6" => "libc6-dbg".to_owned(),
+        other => format!("{other}-dbgsym"),
+    }
 }
 
 impl UnknownFiles {
@@ -30,22 +56,22 @@ impl UnknownFiles {
         }
     }
 
-    /// What to do, with the packages that have what is missing where they are known. Debian's debug packages have the names of the packages
-    /// of which they are, with `-dbgsym`; that of the C library ends in `-dbg`.
+    /// What to do, with the packages that have what is missing where they are known: three of them, and how many more.
     pub fn advice(&self) -> String {
-        const ITS: &str = "install its debug package";
         let Some(rest) = self.hint.strip_prefix(ITS) else {
             return self.hint.clone();
         };
-        let debug = |package: &String| match package.as_str() {
-            "libc6" => "libc6-dbg".to_owned(),
-            other => format!("{other}-dbgsym"),
-        };
-        let packages: Vec<String> = self.packages.iter().map(debug).collect();
-        match packages.len() {
+        let shown = self.needed.iter().take(MAX_PACKAGES);
+        let shown: Vec<&str> = shown.map(|needed| needed.package.as_str()).collect();
+        match self.needed.len() {
             0 if self.files.len() > 1 => format!("install their debug packages{rest}"),
             0 => self.hint.clone(),
-            _ => format!("install {}{rest}", packages.join(" ")),
+            1..=MAX_PACKAGES => format!("install {}{rest}", shown.join(" ")),
+            all => format!(
+                "install {} and {}{rest}",
+                shown.join(" "),
+                counted((all - MAX_PACKAGES) as u64, "other debug package")
+            ),
         }
     }
 
@@ -81,6 +107,7 @@ pub(crate) fn unknown_files(notes: &[ModuleNote]) -> Vec<UnknownFiles> {
                     hint: note.hint.clone(),
                     files: Vec::new(),
                     packages: Vec::new(),
+                    needed: Vec::new(),
                 });
                 all.len() - 1
             }
@@ -90,6 +117,17 @@ pub(crate) fn unknown_files(notes: &[ModuleNote]) -> Vec<UnknownFiles> {
         let package = note.package.as_ref();
         let new = package.filter(|p| !of.packages.contains(p)).cloned();
         of.packages.extend(new);
+        let Some(package) = package.filter(|_| note.hint.starts_with(ITS)) else {
+            continue;
+        };
+        let package = debug_package(package);
+        match of.needed.iter_mut().find(|n| n.package == package) {
+            Some(needed) => needed.files.push(note.path.clone()),
+            None => of.needed.push(Needed {
+                package,
+                files: vec![note.path.clone()],
+            }),
+        }
     }
     all.sort_by_key(|of| match of.lacks {
         Lacks::Names => 0,
@@ -156,6 +194,18 @@ mod tests {
             "3 files: exported names only, no lines of code: stripped; install liba1-dbgsym libc6-dbg, or ask: /usr/lib/liba.so, \
              /usr/lib/libc.so.6 and 1 other."
         );
+        let files = |package: &str, files: &[&str]| Needed {
+            package: package.to_owned(),
+            files: files.iter().map(|f| (*f).to_owned()).collect(),
+        };
+        assert_eq!(
+            all[0].needed,
+            [
+                files("liba1-dbgsym", &["/usr/lib/liba.so", "/usr/lib/libb.so"]),
+                files("libc6-dbg", &["/usr/lib/libc.so.6"])
+            ]
+        );
+        assert_eq!(all[1].needed, []);
         assert_eq!(
             all[1].sentence(2),
             "/usr/bin/make: no lines of code: stripped; install its debug package, or ask."
@@ -167,5 +217,37 @@ mod tests {
                 "lines in make (no debug information)"
             ]
         );
+    }
+
+    #[test]
+    fn three_packages_are_named_and_the_others_counted() {
+        let note = |n: u32| {
+            note(
+                &format!("/lib/lib{n}.so"),
+                Lacks::Lines,
+                Some(&format!("lib{n}")),
+            )
+        };
+        let of = |count: u32| {
+            let notes: Vec<ModuleNote> = (1..=count).map(note).collect();
+            let found = unknown_files(&notes);
+            (found[0].advice(), found[0].needed.len())
+        };
+        let three = "install lib1-dbgsym lib2-dbgsym lib3-dbgsym";
+        assert_eq!(of(3), (format!("{three}, or ask"), 3));
+        assert_eq!(
+            of(4),
+            (format!("{three} and 1 other debug package, or ask"), 4)
+        );
+        assert_eq!(
+            of(9),
+            (format!("{three} and 6 other debug packages, or ask"), 9)
+        );
+        // Where a package does not help none is named.
+        let other = ModuleNote {
+            hint: "build with -g".to_owned(),
+            ..note(1)
+        };
+        assert_eq!(unknown_files(&[other])[0].needed, []);
     }
 }

@@ -204,6 +204,26 @@ impl Page {
     }
 }
 
+/// As much of a name as a line holds, and a mark where something is missing. It is cut between its parts, at `::`, `<`, `/` or a space,
+/// where that leaves at least half of the line.
+pub(super) fn clip_name(text: &str, width: usize) -> String {
+    let text = &*visible(text);
+    if text.chars().nth(width).is_none() {
+        return text.to_owned();
+    }
+    let room = width.saturating_sub(1);
+    let begins = |at: usize| {
+        let (before, rest) = (&text[..at], &text[at..]);
+        before.ends_with('/') || before.ends_with("::") || rest.starts_with(['<', ' '])
+    };
+    let places = text.char_indices().enumerate().take(room + 1);
+    let last = places.filter(|(_, (at, _))| begins(*at)).last();
+    match last.filter(|(length, _)| *length >= width / 2) {
+        Some((_, (at, _))) => format!("{}…", text[..at].trim_end()),
+        None => clip(text, width),
+    }
+}
+
 /// As much of a text as a line holds, and a mark where something is missing.
 pub(super) fn clip(text: &str, width: usize) -> String {
     let text = &*visible(text);
@@ -296,6 +316,23 @@ mod tests {
         assert_eq!(clip("one two", 7), "one two");
         assert_eq!(clip("one two", 6), "one t…");
         assert_eq!(clip("one two", 5), "one…");
+    }
+
+    #[test]
+    fn names_are_cut_between_their_parts() {
+        let name = "std::vector<Particle>::reserve";
+        assert_eq!(clip_name(name, 30), name);
+        assert_eq!(clip_name(name, 29), "std::vector<Particle>::…");
+        assert_eq!(clip_name(name, 20), "std::vector…");
+        assert_eq!(
+            clip_name("main (src/solver/grid.cpp:12)", 20),
+            "main (src/solver/…"
+        );
+        assert_eq!(clip_name("buffer (a.c:1, in setup)", 17), "buffer (a.c:1,…");
+        // A part that is too long is cut, and says so.
+        assert_eq!(clip_name("a::bcdefghijklmnop", 10), "a::bcdefg…");
+        assert_eq!(clip_name("größe::größe", 11), "größe::…");
+        assert_eq!(clip_name("abc", 0), "…");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use varve_model::visible;
 
-use super::page::{clip, wrap};
+use super::page::{clip_name, wrap};
 
 /// What stands where a figure is not known.
 pub(super) const ABSENT: &str = "-";
@@ -71,7 +71,7 @@ impl Table {
         let mut lines = Vec::new();
         for row in [&head].into_iter().chain(&self.rows) {
             let parts = match name {
-                Some(name) if self.cuts => vec![clip(&row[name], widths[name])],
+                Some(name) if self.cuts => vec![clip_name(&row[name], widths[name])],
                 Some(name) => wrap(&row[name], widths[name]),
                 None => vec![String::new()],
             };

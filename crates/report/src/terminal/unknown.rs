@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use varve_analyse::Analysis;
+use varve_analyse::{Analysis, MAX_PACKAGES, UnknownFiles};
 
 use super::page::Page;
 use crate::text::quoted_path;
@@ -18,9 +18,10 @@ pub(super) fn write(page: &mut Page, a: &Analysis, folder: &Path) {
     for files in &a.unknown_files {
         page.item(&files.sentence(MAX_FILES));
     }
-    if a.unknown_files.iter().any(|of| of.files.len() > MAX_FILES) {
+    let is_cut = |of: &UnknownFiles| of.files.len() > MAX_FILES || of.needed.len() > MAX_PACKAGES;
+    if a.unknown_files.iter().any(is_cut) {
         page.item(&format!(
-            "All files: `varve report {} --json --section unknown` lists them.",
+            "All files and packages: `varve report {} --json --section unknown` lists them.",
             quoted_path(folder)
         ));
     }
