@@ -21,7 +21,7 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
         let objects = f.analysis.objects.iter().filter(|o| f.is_asked_for(o));
         let objects = objects.filter_map(|o| Some((o, o.usage.touched.get()?, f.life(o)?)));
         objects.filter(|(_, touched, life)| {
-            life.0 >= 2 * f.interval.0 && touched.possibly_others_page_touches == 0
+            life.0 >= f.interval.0.saturating_mul(2) && touched.possibly_others_page_touches == 0
         })
     };
     let untouched = asked().filter(|(o, ..)| !f.from_libraries.contains(&o.object));
