@@ -19,7 +19,7 @@ use crate::sections::phases::Phases;
 use crate::sections::sharing::Sharers;
 use crate::{Known, Together};
 
-use crate::sections::unknown::{NOT_SAID, unknown, unsaid, why_lacks};
+use crate::sections::unknown::{NOT_SAID, heap_left_out, unknown, unsaid, why_lacks};
 use crate::sections::unknown_files::unknown_files;
 use crate::sections::{counts, samples};
 use crate::stream::{self, Pass};
@@ -113,6 +113,7 @@ pub(crate) fn analyse(
         sharing.objects.retain(|o| is_chosen(&o.name, o.kind));
     }
     analysis.unknown.extend(unsaid(&analysis));
+    analysis.unknown.extend(heap_left_out(trace, &analysis));
     analysis.findings = findings::find(&analysis, &tables, options.for_numa);
     analysis.contradictions = invariants::broken(&analysis);
     Ok(analysis)

@@ -1,11 +1,12 @@
 //! What a trace does not say, above all an imported one.
 
-use varve_model::{Capability, Duration};
+use varve_model::{Capability, Duration, ObjectKind};
 use varve_trace::{IntervalChoice, Trace};
 
-use crate::analysis::{Analysis, Writes};
+use crate::analysis::{Analysis, Group, Writes};
 use crate::assemble::Tables;
 use crate::format::{counted, duration};
+use crate::sections::recording::why_not_preloaded;
 use crate::sections::sharing::SharingSource;
 use crate::stream::Pass;
 
@@ -134,6 +135,42 @@ pub(crate) fn unknown(trace: &Trace, tables: &Tables, pass: &Pass, refused: u64)
     let operations = manifest.operations.iter();
     unknown.extend(operations.flat_map(|of| of.notes.iter().cloned()));
     unknown
+}
+
+/// Why no heap object is among what is shown, where a selection leaves all out of a trace that has some; none elsewhere.
+pub(crate) fn heap_left_out(trace: &Trace, analysis: &Analysis) -> Option<String> {
+    let selection = trace.selection()?;
+    // The kernel shows the heap as a whole, `[heap]`, without the objects in it.
+    let is_heap = |g: &Group| g.kind == ObjectKind::Heap && !g.name.starts_with("[heap]");
+    let has_touches = analysis
+        .trace
+        .touch_rows
+        .value()
+        .is_some_and(|rows| *rows > 0);
+    if !trace.manifest.has(Capability::HeapObjects)
+        || !has_touches
+        || analysis.groups.iter().any(is_heap)
+    {
+        return None;
+    }
+    let sources = &analysis.object_sources;
+    let why = match sources.iter().all(|source| source.from != "preload") {
+        _ if selection.objects.is_some() => "the chosen objects are none".to_owned(),
+        true if !sources.is_empty() => {
+            let mut whys = sources.iter().filter_map(|s| s.why.as_deref());
+            let why = whys
+                .find_map(why_not_preloaded)
+                .map(|why| format!(": {why}"));
+            format!(
+                "the preload library reported nothing of the chosen processes{}",
+                why.unwrap_or_default()
+            )
+        }
+        _ => "none of what is chosen lies in one that the recording reported".to_owned(),
+    };
+    Some(format!(
+        "Objects within the heap: they are absent here, because {why}."
+    ))
 }
 
 /// What the samples and counts that there are do not say.

@@ -1,8 +1,9 @@
 //! Figures of a part of a trace are those of a trace that has no more.
 
-use varve_analyse::{AnalyseOptions, Known};
-use varve_model::{Interval, ObjectId, Pages, Pid, Tid, Time};
+use varve_analyse::{AnalyseOptions, Analysis, Known};
+use varve_model::{Interval, ObjectId, ObjectKind, Pages, Pid, Tid, Time};
 use varve_trace::Selection;
+use varve_trace::tables::ProcessRow;
 
 use crate::common::{Made, STEP, fault, mapping, object, process, sample, thread, touch};
 
@@ -54,6 +55,45 @@ fn a_process() {
     assert_eq!(part.processes.len(), 1);
     assert!(part.objects.is_empty() && part.samples.is_none());
     assert_eq!(part.trace.selected.as_deref(), Some("process 2"));
+}
+
+#[test]
+fn a_selection_without_heap_objects_says_that_they_are_absent() {
+    let absent = |a: &Analysis| {
+        let mut unknown = a.unknown.iter();
+        unknown
+            .find(|s| s.starts_with("Objects within the heap: they are absent here"))
+            .cloned()
+    };
+    assert_eq!(absent(&made().analyse()), None);
+    let of_pid = |pid: u32, process: Option<ProcessRow>| {
+        let mut made = made();
+        made.objects
+            .iter_mut()
+            .for_each(|o| o.kind = ObjectKind::Heap);
+        if let Some(process) = process {
+            made.processes[1] = process;
+        }
+        made.analyse_part(Selection {
+            pids: Some([Pid(pid)].into()),
+            description: format!("process {pid}"),
+            ..Selection::default()
+        })
+    };
+    // That process has some.
+    assert_eq!(absent(&of_pid(1, None)), None);
+    let said = absent(&of_pid(2, None)).expect("no object of it");
+    assert!(said.contains("none of what is chosen"), "{said}");
+    let without = ProcessRow {
+        objects: Some("kernel".into()),
+        objects_why: Some("static".into()),
+        ..process(2, 1)
+    };
+    let said = absent(&of_pid(2, Some(without))).expect("no object of it");
+    assert!(
+        said.ends_with("reported nothing of the chosen processes: it loads no libraries."),
+        "{said}"
+    );
 }
 
 #[test]
