@@ -26,7 +26,7 @@ export function report() {
   };
   const group = (name, kind, objects, pages, touches, more = {}) => ({
     name, kind, site: null, objects, processes: [{ pid: 7, objects, touched_pages_over_lives: pages, page_touches: touches }], threads: [{ pid: 7, tid: 7, pages }],
-    bytes: pages * 4096, touched_bytes: pages * 4096, peak_bytes: pages * 4096, died: 0, median_life_ns: null, untouched_objects: 0, touched_pages_over_lives: pages,
+    bytes: pages * 4096, touched_bytes: pages * 4096, peak_bytes: pages * 4096, died: 0, median_life_ns: null, untouched_objects: 0, touched_pages_over_lives: pages, touch_share: touches / 9700,
     touched_pages: pages, page_touches: touches, intervals_touched: 1, first_touch_ns: 1000 * NS, last_touch_ns: 5000 * NS, reuse: { once: 0, twice: 0, more: pages }, written_pages: null,
     shared_page_touches: 0, huge_page_touches: 0, standing_page_touches: 0, possibly_others_page_touches: 0, cold_pages: 0, first_touches: pages, lane: null, stacks: [], ...more,
   });

@@ -491,9 +491,9 @@ fn kind(path: &str) -> ObjectKind {
         path if path.starts_with("[stack") => ObjectKind::Stack,
         // As perf names memory without a file.
         path if path.starts_with("//anon") => ObjectKind::Mapping,
+        path if is_recorders(path) => ObjectKind::Recorder,
         path if path.starts_with('/') && !path.starts_with("/dev/zero") => ObjectKind::File,
         _ => ObjectKind::Mapping,
-        path if is_recorders(path) => ObjectKind::Recorder,
     }
 }
 

@@ -42,8 +42,10 @@ pub struct Overview {
     pub hot_lines: Vec<HotLine>,
     /// The samples that `hot_lines` rests on.
     pub line_samples: u64,
-    /// Each finding in a line.
+    /// Each finding in a line, without those that are notes.
     pub findings: Vec<Headline>,
+    /// Findings that say how far the others reach and stand at the end: few intervals, where anything else can be said.
+    pub notes: Vec<Headline>,
     /// What is not known, in a few words each.
     pub unknown: Vec<String>,
 }
@@ -119,6 +121,10 @@ impl Overview {
         let f = &a.footprint;
         let bytes = |pages: &Known<Pages>| pages.map(|p| p.bytes());
         let (hot_by, hot) = hot(a);
+        let hot_lines = hot_lines(a);
+        let says_more = !hot.is_empty() || !hot_lines.is_empty() || a.findings.len() > 1;
+        let is_note = |h: &Headline| says_more && h.id == FindingId::ShortRecording;
+        let (notes, findings) = headlines(a).into_iter().partition(is_note);
         Overview {
             touched: bytes(&f.touched_pages),
             peak_resident: bytes(&f.peak_resident_pages),
@@ -132,9 +138,10 @@ impl Overview {
             },
             hot,
             gone: gone(a),
-            hot_lines: hot_lines(a),
+            hot_lines,
             line_samples: a.samples.as_ref().map_or(0, |s| s.all.samples),
-            findings: headlines(a),
+            findings,
+            notes,
             unknown: unknown_files::topics(&a.unknown_files)
                 .into_iter()
                 .chain(topics(&a.unknown))

@@ -84,6 +84,10 @@ fn all(page: &mut Page, a: &Analysis, overview: &Overview, folder: &Path, room: 
         let unknown = format!("{} (--section unknown)", overview.unknown.join("; "));
         page.labelled_within("not known", Tone::Plain, &unknown, room.unknown);
     }
+    for note in &overview.notes {
+        let text = format!("{}: {}", note.title, note.action);
+        page.labelled_within("note", Tone::Plain, &text, room.finding);
+    }
     let of = quoted_path(folder);
     page.labelled_within(
         "more",

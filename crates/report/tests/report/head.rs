@@ -1,7 +1,7 @@
 //! What the head and the first screen say of a recording that is not the usual one.
 
 use tempfile::TempDir;
-use varve_analyse::{Analysis, Known, Overhead, Remainder};
+use varve_analyse::{Analysis, Finding, FindingId, Known, Overhead, Overview, Remainder};
 use varve_model::{Duration, Pages};
 
 use crate::made::{Kind, write};
@@ -77,14 +77,66 @@ fn the_first_screen_warns_of_what_rests_on_little() {
         words(&screen).contains("50 % of it belongs to no known object"),
         "{screen}"
     );
-    let touched = a
-        .groups
-        .iter_mut()
-        .filter_map(|g| g.usage.touched.0.as_mut());
-    touched.for_each(|touched| touched.page_touches *= 3);
+}
+
+/// Groups of one name whose objects lie on the same pages are one row, and a row has the whole at most.
+#[test]
+fn no_share_of_the_first_screen_exceeds_the_whole() {
+    let folder = TempDir::new().unwrap();
+    let (_, mut a) = write(&folder.path().join("t.varve"), Kind::Complete);
+    let all = *a.footprint.page_touches.value().unwrap();
+    let count = a.groups.len() as f64;
+    for g in &mut a.groups {
+        g.name = "pool".into();
+        g.kind = varve_model::ObjectKind::Heap;
+        g.touch_share = Some(1.0 / count);
+        g.usage.touched.0.as_mut().unwrap().page_touches = all;
+    }
+    let hot = Overview::of(&a).hot;
+    assert_eq!(hot.len(), 1);
+    assert!((hot[0].share - 1.0).abs() < 1e-9, "{}", hot[0].share);
+}
+
+/// Few intervals limit what is said: that is a note at the end, and a headline only where there is nothing else.
+#[test]
+fn few_intervals_are_a_note() {
+    let folder = TempDir::new().unwrap();
+    let (_, mut a) = write(&folder.path().join("t.varve"), Kind::Complete);
+    a.findings = vec![Finding {
+        id: FindingId::ShortRecording,
+        title: "The intervals are few".into(),
+        evidence: "3 intervals in 1 s.".into(),
+        action: "record with --interval 50ms".into(),
+        advice: "Record with --interval 50ms.".into(),
+        objects: vec![],
+    }];
     let screen = first_screen(&a, 100);
+    let note = "note The intervals are few: record with --interval 50ms";
+    assert!(words(&screen).contains(note), "{screen}");
+    let last = screen.trim_end().lines().rev().take(3);
+    assert!(last.collect::<String>().contains("note"), "{screen}");
+    let overview = Overview::of(&a);
+    assert_eq!((overview.findings.len(), overview.notes.len()), (0, 1));
+    // Nothing else can be said.
+    (a.groups, a.objects, a.samples, a.counts) = (vec![], vec![], None, None);
+    let overview = Overview::of(&a);
+    assert_eq!((overview.findings.len(), overview.notes.len()), (1, 0));
+}
+
+#[test]
+fn memory_of_the_recorder_is_one_row_without_a_share() {
+    let text = changed(Kind::Complete, |a| {
+        a.own_memory = Known::Exact(Remainder {
+            touched_pages: Pages(16),
+            page_touches: 99,
+        });
+    });
+    let rows = text.lines().filter(|l| l.starts_with("recorder's memory"));
+    let rows: Vec<String> = rows.map(words).collect();
+    assert_eq!(rows.len(), 1, "{text}");
     assert!(
-        words(&screen).contains("A page counts in each of its objects: all shares together are"),
-        "{screen}"
+        rows[0].starts_with("recorder's memory recorder - 64.0 KiB"),
+        "{rows:?}"
     );
+    assert!(rows[0].ends_with("- -"), "{rows:?}");
 }
