@@ -109,6 +109,8 @@ pub(crate) fn write(folder: &Path, rows: u64, intervals: u64, seed: u64) -> Resu
         exit_code: Some(0),
         objects: None,
         objects_why: None,
+        peak_resident_bytes: None,
+        peak_resident_why: None,
     }])?;
     finish_tables(writer.folder(), &mut |_| ())?;
     manifest.state = State::Finished;

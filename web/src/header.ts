@@ -72,7 +72,9 @@ export function tiles(report: Report): HTMLElement {
     tile("Intervals", touches ? fmt.count(trace.intervals) : "none", imported(report) ? `imported from ${imported(report)}` : trace.lengths ?? "not recorded", `backend ${trace.backend}`),
     figure("Touched", footprint.touched_pages, fmt.pageBytes, pages => (several ? `${fmt.known(footprint.touched_pages_per_process, fmt.pageBytes)} summed over processes` : fmt.pages(pages))),
     figure("Working set, peak", footprint.peak_working_set_pages, fmt.pageBytes, () => `median ${fmt.pageBytes(median)}`),
-    figure("Resident, peak", footprint.peak_resident_pages, fmt.pageBytes, pages => (several ? "summed over processes" : fmt.pages(pages))),
+    !several && "exact" in footprint.peak_process_bytes
+      ? figure("Resident, peak", footprint.peak_process_bytes, fmt.bytes, () => "as the kernel counts it")
+      : figure("Resident, peak", footprint.peak_resident_pages, fmt.pageBytes, pages => (several ? `summed; one ${fmt.known(footprint.peak_process_bytes, fmt.bytes)}` : fmt.pages(pages))),
     overhead.slowdown
       ? tile("Cost", fmt.share(overhead.slowdown.measured), overhead.slowdown.asked === null ? "measured" : `measured; asked ${fmt.share(overhead.slowdown.asked)}`, costTitle(overhead.slowdown))
       : figure("Target held", overhead.held_share, share => (emulated ? "never" : fmt.share(share)), () => (emulated ? "it ran in an emulator" : "of the time")),

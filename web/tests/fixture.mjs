@@ -43,11 +43,11 @@ export function report() {
         selected: null, clock_unit: "nanoseconds", intervals, backend: "scan", imported_from: null, is_emulated: false, complete: true, statement: "All pages.", losses: {}, written_known: false,
       },
       overhead: { held_share: { exact: 0.01 }, recorder_cpu_ns: { absent: "the record does not say" } },
-      footprint: { touched_pages: { exact: 74 }, touched_pages_per_process: { exact: 74 }, page_touches: { exact: 9700 }, peak_working_set_pages: { exact: 20 }, peak_resident_pages: { absent: "the record does not say" }, possibly_others_pages: { exact: 8 }, possibly_others_page_touches: { exact: 80 } },
+      footprint: { touched_pages: { exact: 74 }, touched_pages_per_process: { exact: 74 }, page_touches: { exact: 9700 }, peak_working_set_pages: { exact: 20 }, peak_resident_pages: { absent: "the record does not say" }, peak_process_bytes: { absent: "the record does not say" }, possibly_others_pages: { exact: 8 }, possibly_others_page_touches: { exact: 80 } },
       unknown: ["Whether a touch was a write (null)."],
       bins: { count: intervals, intervals_per_bin: 1 },
       samples: null, counts: null, sharing: null, alloc: null, opens: "pages",
-      processes: [{ pid: 7, command: "/bin/prog -x", touched_pages: 74, shared_pages: 0, page_touches: 9700, threads: 2, born_ns: null, died_ns: null, exit_code: null }],
+      processes: [{ pid: 7, command: "/bin/prog -x", touched_pages: 74, shared_pages: 0, page_touches: 9700, threads: 2, born_ns: null, died_ns: null, exit_code: null, peak_resident: { absent: "the record does not say" } }],
       threads: [{ pid: 7, tid: 7, name: "main" }, { pid: 7, tid: 8, name: "worker" }],
       groups: [
         group("table", "static", 1, 8, 9000, { lane: 0 }),

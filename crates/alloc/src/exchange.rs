@@ -103,6 +103,8 @@ mod tests {
             exit_code: None,
             objects: None,
             objects_why: why.map(str::to_owned),
+            peak_resident_bytes: None,
+            peak_resident_why: None,
         }
     }
 

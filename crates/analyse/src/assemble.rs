@@ -7,7 +7,7 @@ mod tables;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use varve_model::{Capability, Duration, Pages, Pid, Tid, Time, TouchSource};
+use varve_model::{Bytes, Capability, Duration, Pages, Pid, Tid, Time, TouchSource};
 use varve_trace::tables::{IntervalRow, ProcessRow, SampleRow};
 use varve_trace::{IntervalChoice, State, Trace, TraceError};
 
@@ -21,7 +21,7 @@ use crate::{Known, Together};
 
 use crate::sections::unknown::{NOT_SAID, heap_left_out, unknown, unsaid, why_lacks};
 use crate::sections::unknown_files::unknown_files;
-use crate::sections::{counts, samples};
+use crate::sections::{counts, processes, samples};
 use crate::stream::{self, Pass};
 use crate::sweep::Moment;
 use crate::{AnalyseOptions, findings, invariants};
@@ -214,6 +214,7 @@ impl Whole<'_> {
                 touched_pages_per_process: of_touches(Pages(of_processes.map(|p| p.touched).sum())),
                 peak_resident_pages: self
                     .resident(intervals.clone().map(|i| i.resident_pages).max()),
+                peak_process_bytes: self.peak(self.programs()),
                 peak_working_set_pages: of_touches(Pages(
                     pass.working_set.iter().map(|w| w.0).max().unwrap_or(0),
                 )),
@@ -433,11 +434,6 @@ impl Whole<'_> {
 
     fn processes(&self) -> Vec<ProcessUse> {
         let mut all: BTreeMap<u32, ProcessUse> = BTreeMap::new();
-        let (tables, manifest) = (self.tables, &self.trace.manifest);
-        let shown = (tables.start(manifest), tables.end(manifest));
-        let is_shown = |born: Time, died: Option<Time>| {
-            died.is_none_or(|died| died >= shown.0) && born <= shown.1
-        };
         let empty = |pid: u32| ProcessUse {
             pid: Pid(pid),
             command: String::new(),
@@ -446,9 +442,9 @@ impl Whole<'_> {
             born_ns: None,
             died_ns: None,
             exit_code: None,
+            peak_resident: Known::default(),
         };
-        let processes = self.tables.processes.iter();
-        for row in processes.filter(|row| is_shown(row.born_ns, row.died_ns)) {
+        for row in self.programs() {
             let process = all.entry(row.pid.0).or_insert_with(|| empty(row.pid.0));
             // Who has ended does not run another program: this is another process to which the kernel gave the pid anew.
             let is_another = process.exit_code.is_some() && process.died_ns <= Some(row.born_ns);
@@ -470,12 +466,47 @@ impl Whole<'_> {
             process.touched = self.together(Capability::Touches, touched);
         }
         let threads = self.tables.threads.iter();
-        for row in threads.filter(|row| is_shown(row.born_ns, row.died_ns)) {
+        for row in threads.filter(|row| self.is_shown(row.born_ns, row.died_ns)) {
             if let Some(process) = all.get_mut(&row.pid.0) {
                 process.threads += 1;
             }
         }
+        let mut programs: HashMap<Pid, Vec<&ProcessRow>> = HashMap::new();
+        for row in self.programs() {
+            programs.entry(row.pid).or_default().push(row);
+        }
+        for process in all.values_mut() {
+            let programs = programs.get(&process.pid).into_iter().flatten();
+            process.peak_resident = self.peak(programs.copied());
+        }
         all.into_values().collect()
+    }
+
+    /// The largest peak of resident memory of these programs, as the kernel counts it: of their whole lives.
+    fn peak<'r>(&self, rows: impl Iterator<Item = &'r ProcessRow>) -> Known<Bytes> {
+        match self.trace.selection() {
+            Some(_) => Known::Absent(
+                "the kernel counts it from the beginning of a program to its end, and this is a part of the recording".to_owned(),
+            ),
+            // What has a delay before it leaves the beginning out; without one a program may begin before the first interval does.
+            None if self.trace.manifest.options.delay_ns > Duration(0) => {
+                processes::peak(rows, self.tables.start(&self.trace.manifest))
+            }
+            None => processes::peak(rows, Time(0)),
+        }
+    }
+
+    /// Whether what lived so long did so in the part of the trace that is shown.
+    fn is_shown(&self, born: Time, died: Option<Time>) -> bool {
+        let (tables, manifest) = (self.tables, &self.trace.manifest);
+        let shown = (tables.start(manifest), tables.end(manifest));
+        died.is_none_or(|died| died >= shown.0) && born <= shown.1
+    }
+
+    /// The programs that ran in it.
+    fn programs(&self) -> impl Iterator<Item = &ProcessRow> {
+        let all = self.tables.processes.iter();
+        all.filter(|row| self.is_shown(row.born_ns, row.died_ns))
     }
 
     fn threads(&self) -> Vec<ThreadUse> {

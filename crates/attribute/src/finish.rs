@@ -402,6 +402,8 @@ mod tests {
             exit_code: None,
             objects: None,
             objects_why: None,
+            peak_resident_bytes: None,
+            peak_resident_why: None,
         };
         let server = ran("/bin/server", Some("/bin/check"));
         let of = |rows: &[ProcessRow]| called(rows).get("/bin/check").cloned();

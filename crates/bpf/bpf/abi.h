@@ -52,6 +52,7 @@ struct tracked {
 	u32 pad;
 	u64 image; /* when what it runs began: the time of its exec or fork */
 	u64 mm;    /* its memory then; 0: not known */
+	u64 peak;  /* the most resident pages of what it runs, read as that ended; 0: not read */
 };
 
 /* A process that may be a fault handler: it is not tracked unless it runs a program */
@@ -370,6 +371,8 @@ struct rec_exec {
 	u32 variable;  /* bytes of the value of LD_PRELOAD, likewise */
 	u32 file;      /* bytes of the names of its file and that one's folders, innermost first; 0: not known */
 	u32 pad;
+	u64 peak;      /* the most resident pages of the program that ended here; 0: not read */
+	u64 max_pages; /* the same of all programs of the process up to here (`signal->maxrss`); 0: not known */
 	char text[EXEC_TEXT_BYTES]; /* the path, the arguments, the variable, the file */
 };
 
@@ -377,6 +380,8 @@ struct rec_exit {
 	struct record r; /* aux: last */
 	s32 status;
 	u32 pad;
+	u64 peak; /* of the last thread: the most resident pages of its program; 0: not read */
+	u64 max_pages; /* the same of all programs of the process (`signal->maxrss`); 0: not known */
 };
 
 struct rec_comm {

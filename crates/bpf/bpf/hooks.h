@@ -169,6 +169,55 @@ static __always_inline void vanish_all(u32 cause)
 		vanish(mm, cause, 0, ~0ull >> 1, 0);
 }
 
+/* What percpu_counter_read_positive and get_mm_counter make of a counter */
+static __always_inline u64 not_negative(s64 count)
+{
+	return count > 0 ? count : 0;
+}
+
+/*
+ * The most pages of some memory that were resident at once, as the kernel counts them for getrusage (get_mm_hiwater_rss): the mark
+ * that it sets before pages go, or what is resident now, which is the sum of the counters of file pages (0), anonymous pages (1)
+ * and pages of shared memory (3). 0 where this kernel keeps the counters in another way.
+ */
+static __noinline u64 peak_of(u64 at)
+{
+	struct mm_struct___one_counter *before = (struct mm_struct___one_counter *)(unsigned long)at;
+	struct mm_struct *mm = CAST_MM(at);
+	u64 now, mark;
+
+	if (!at || !bpf_core_field_exists(mm->hiwater_rss))
+		return 0;
+	if (bpf_core_field_exists(mm->rss_stat[0].count))
+		now = not_negative(BPF_CORE_READ(mm, rss_stat[0].count)) + not_negative(BPF_CORE_READ(mm, rss_stat[1].count)) +
+		      not_negative(BPF_CORE_READ(mm, rss_stat[3].count));
+	else if (bpf_core_field_exists(before->rss_stat.count[0].counter))
+		now = not_negative(BPF_CORE_READ(before, rss_stat.count[0].counter)) +
+		      not_negative(BPF_CORE_READ(before, rss_stat.count[1].counter)) +
+		      not_negative(BPF_CORE_READ(before, rss_stat.count[3].counter));
+	else
+		return 0;
+	mark = BPF_CORE_READ(mm, hiwater_rss);
+	return mark > now ? mark : now;
+}
+
+/* Keeps the peak of the memory of the calling process, whose program ends: not of one that a vfork child has from its parent */
+static __always_inline void note_peak(struct tracked *t, struct task_struct *task)
+{
+	u64 mm = (u64)BPF_CORE_READ(task, mm), peak;
+
+	if (!mm || borrowed_mm(task, mm))
+		return;
+	peak = peak_of(mm);
+	if (peak > t->peak)
+		t->peak = peak;
+}
+
+static __always_inline u64 max_pages(struct signal_struct *signal)
+{
+	return bpf_core_field_exists(signal->maxrss) ? BPF_CORE_READ(signal, maxrss) : 0;
+}
+
 static __always_inline void exit_touches(struct task_struct *task, u64 mm)
 {
 	/* mm_release: clears the thread id if anyone is left to see it, walks the futex list */

@@ -118,8 +118,22 @@ struct rw_semaphore {
 	} owner;
 };
 
+/* A counter with a part for each processor; `count` lacks what these parts have not handed over yet */
+struct percpu_counter {
+	s64 count;
+};
+/* Up to 6.1 */
+struct mm_rss_stat {
+	atomic64_t count[4];
+};
+struct mm_struct___one_counter {
+	struct mm_rss_stat rss_stat;
+};
+
 struct mm_struct {
 	u64 *pgd;
+	unsigned long hiwater_rss;
+	struct percpu_counter rss_stat[4];
 	struct rw_semaphore mmap_lock;
 	struct uprobes_state uprobes_state;
 	atomic_t mm_users;
@@ -142,6 +156,7 @@ struct signal_struct {
 	struct task_struct *group_exec_task;
 	int group_exit_code;
 	unsigned int flags;
+	unsigned long maxrss;
 };
 
 struct rb_node {

@@ -98,15 +98,17 @@ static __noinline int populates(u64 mm, u64 start, u64 bytes)
  * A thread that ends asks for the lock as it lets go of the memory (exit_mm). Where sched_process_exit comes after that, this is
  * the place to read it: `live` no longer counts the thread, and what the kernel writes for it is written.
  */
-static __always_inline void thread_ends(struct task_struct *task)
+static __always_inline void thread_ends(struct task_struct *task, struct tracked *t)
 {
 	struct signal_struct *signal = BPF_CORE_READ(task, signal);
 	struct settings *g = get_settings();
 
 	if (!g || g->options & OPT_EXIT_HAS_MM)
 		return;
-	if (BPF_CORE_READ(signal, live.counter) == 0)
+	if (BPF_CORE_READ(signal, live.counter) == 0) {
+		note_peak(t, task);
 		vanish_all(CAUSE_EXIT);
+	}
 }
 
 /* What takes pages from another process than the caller, and asks for a lock of that one's mappings */
@@ -219,7 +221,7 @@ static __always_inline int look_at_lock(struct bpf_raw_tracepoint_args *ctx, str
 		return 0;
 	if (t && BPF_CORE_READ(task, flags) & PF_EXITING) {
 		if (ctx->args[0] == (u64)BPF_CORE_READ(task, mm) && t->flags & TRACK_VANISH)
-			thread_ends(task);
+			thread_ends(task, t);
 		return 0;
 	}
 	op = call_of_lock(&c, ctx->args[0], is_for_writing(ctx));

@@ -247,7 +247,10 @@ int prepare_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct tracked *t = tracked_current();
 
-	if (t && t->flags & TRACK_VANISH)
+	if (!t)
+		return 0;
+	note_peak(t, current_task());
+	if (t->flags & TRACK_VANISH)
 		vanish_all(CAUSE_EXEC);
 	return 0;
 }
@@ -393,6 +396,7 @@ static __always_inline int report_exec(struct bpf_raw_tracepoint_args *ctx, stru
 	struct rec_exec *rec;
 	u64 now = bpf_ktime_get_ns();
 	u32 is_known;
+	u64 peak;
 	s64 bytes;
 
 	if (!t)
@@ -403,6 +407,8 @@ static __always_inline int report_exec(struct bpf_raw_tracepoint_args *ctx, stru
 	t->flags &= ~TRACK_HANDLER_MADE;
 	t->image = now;
 	t->mm = (u64)BPF_CORE_READ(task, mm);
+	peak = t->peak;
+	t->peak = 0;
 	rec = bpf_ringbuf_reserve(&ring, sizeof(*rec), 0);
 	if (!rec) {
 		drop(DROP_LIFE, 1);
@@ -411,6 +417,8 @@ static __always_inline int report_exec(struct bpf_raw_tracepoint_args *ctx, stru
 	describe_program(rec, task, program, g);
 	rec->file = name_file(rec->text + FILE_AT, task);
 	rec->pad = 0;
+	rec->peak = peak;
+	rec->max_pages = max_pages(BPF_CORE_READ(task, signal));
 	bytes = bpf_probe_read_kernel_str(rec->text, PATH_BYTES, BPF_CORE_READ(program, filename));
 	fill(&rec->r, REC_EXEC, bytes > 0 ? bytes - 1 : 0);
 	rec->r.time = now;
@@ -459,6 +467,7 @@ static __always_inline int report_exit(struct bpf_raw_tracepoint_args *ctx, stru
 	read = g->options & OPT_EXIT_HAS_MM && mm && t->flags & TRACK_VANISH;
 	if (BPF_CORE_READ(signal, live.counter) == 0) {
 		last = !__sync_lock_test_and_set(&t->dead, 1);
+		note_peak(t, task);
 		if (read)
 			vanish_all(CAUSE_EXIT);
 	} else if (read && BPF_CORE_READ(signal, group_exec_task)) {
@@ -476,6 +485,8 @@ static __always_inline int report_exit(struct bpf_raw_tracepoint_args *ctx, stru
 			      BPF_CORE_READ(signal, group_exit_code) :
 			      BPF_CORE_READ(task, exit_code);
 	rec->pad = 0;
+	rec->peak = last ? t->peak : 0;
+	rec->max_pages = max_pages(signal);
 	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 	return 0;
 }

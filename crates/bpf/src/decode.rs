@@ -1,11 +1,12 @@
 //! Ring-buffer records to events
 
-use varve_model::{Address, Bytes, Cpu, Pid, Tid, Time};
+use varve_model::{Address, Bytes, Cpu, Pages, Pid, Tid, Time};
 
 use crate::abi::{self, Plain, Record};
 use crate::{
     Access, BpfError, Comm, Doer, Event, Exec, Exit, Fault, FirstTouch, Fork, ForkKind, Mapping,
-    MappingCall, Mark, MarkKind, MmId, Mode, Preload, Refused, UserStack, Vanish, VanishCause,
+    MappingCall, Mark, MarkKind, MmId, Mode, Peak, Preload, Refused, UserStack, Vanish,
+    VanishCause,
 };
 
 /// Error-code bits of a page fault (arch/x86/include/asm/trap_pf.h)
@@ -114,15 +115,20 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
                 } else {
                     Preload::Unknown
                 },
+                peak: peak(raw.peak, raw.max_pages),
             })
         }
-        abi::REC_EXIT => Event::Exit(Exit {
-            time,
-            pid,
-            tid,
-            wait_status: abi::RecExit::read(rest)?.status,
-            last: head.aux != 0,
-        }),
+        abi::REC_EXIT => {
+            let raw = abi::RecExit::read(rest)?;
+            Event::Exit(Exit {
+                time,
+                pid,
+                tid,
+                wait_status: raw.status,
+                last: head.aux != 0,
+                peak: peak(raw.peak, raw.max_pages),
+            })
+        }
         abi::REC_REFUSED => Event::Refused(Refused {
             time,
             pid,
@@ -160,6 +166,14 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
         abi::REC_MAPPING => Event::Mapping(mapping(head, rest)?),
         _ => return None,
     })
+}
+
+fn peak(program: u64, process: u64) -> Peak {
+    let pages = |count: u64| (count != 0).then_some(Pages(count));
+    Peak {
+        program: pages(program),
+        process: pages(process),
+    }
 }
 
 fn mapping(head: Record, rest: &[u8]) -> Option<Mapping<'_>> {

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use varve_model::{Address, Bytes, Cpu, Pid, Tid, Time};
+use varve_model::{Address, Bytes, Cpu, Pages, Pid, Tid, Time};
 
 use crate::{MmId, Region, Resident};
 
@@ -212,6 +212,16 @@ pub enum Preload<'a> {
     Unknown,
 }
 
+/// The most memory of a process that was resident at once, as the kernel counts it: without pages of hugetlbfs
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Peak {
+    /// Of the program that ends here; none where its memory was not read as it ended
+    pub program: Option<Pages>,
+    /// Of all programs of the process that have ended, and of what made these (`ru_maxrss` of `getrusage`): a process that was
+    /// made by fork begins with none. None where this kernel does not show it
+    pub process: Option<Pages>,
+}
+
 /// A new program in a process
 #[derive(Debug, Clone, Copy)]
 pub struct Exec<'a> {
@@ -239,6 +249,8 @@ pub struct Exec<'a> {
     pub has_more: bool,
     /// What `LD_PRELOAD` is
     pub preload: Preload<'a>,
+    /// How much was resident of the program before
+    pub peak: Peak,
 }
 
 impl Exec<'_> {
@@ -269,6 +281,8 @@ pub struct Exit {
     pub wait_status: i32,
     /// Whether the process ended with it
     pub last: bool,
+    /// How much was resident; said where the process ended
+    pub peak: Peak,
 }
 
 /// A new thread name

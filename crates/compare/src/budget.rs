@@ -9,7 +9,7 @@ use varve_model::{Bytes, Duration};
 use crate::diff::diff;
 use crate::measure::{Measure, Unit};
 use crate::pattern::is_named;
-use crate::run::{Item, Run};
+use crate::run::{Item, Run, are_counted};
 use crate::statistics::median;
 
 /// The version of the fields of a check as JSON. Fields may be added under the same version.
@@ -245,7 +245,9 @@ fn limited(values: &[Known<f64>], max: f64, unit: Unit, why: impl Fn(usize) -> S
 }
 
 fn program(measure: Measure, max: f64, runs: &[Run]) -> Verdict {
-    let values: Vec<Known<f64>> = runs.iter().map(|r| r.figure(measure)).collect();
+    let is_counted = are_counted(runs.iter());
+    let values = runs.iter().map(|r| r.figure(measure, is_counted));
+    let values: Vec<Known<f64>> = values.collect();
     limited(&values, max, measure.unit(), |at| match measure {
         Measure::Touched | Measure::PeakWorkingSet | Measure::MedianWorkingSet => {
             largest(&runs[at].objects, Measure::Touched)
@@ -347,14 +349,17 @@ fn no_finding(finding: &str, object: Option<&str>, runs: &[Run]) -> Verdict {
 }
 
 fn growth(measure: Measure, max: f64, runs: &[Run], baseline: &[Run]) -> Verdict {
-    let values: Vec<Known<f64>> = runs.iter().map(|r| r.figure(measure)).collect();
+    let is_counted = are_counted(runs.iter().chain(baseline));
+    let values = runs.iter().map(|r| r.figure(measure, is_counted));
+    let values: Vec<Known<f64>> = values.collect();
     let plain: Vec<Option<f64>> = values.iter().map(|k| k.value().copied()).collect();
     let not = |why: String| (Outcome::NotJudged, plain.clone(), why);
     if baseline.is_empty() {
         return not("there is no baseline".to_owned());
     }
     let middle = |of: &[Run], whose: &str| -> Result<f64, String> {
-        let all: Vec<Known<f64>> = of.iter().map(|r| r.figure(measure)).collect();
+        let all = of.iter().map(|r| r.figure(measure, is_counted));
+        let all: Vec<Known<f64>> = all.collect();
         if let Some(Known::Absent(why)) = all.iter().find(|k| k.value().is_none()) {
             return Err(format!("not known of {whose}: {why}"));
         }

@@ -11,7 +11,7 @@ use crate::measure::{Measure, Unit};
 use crate::notes;
 use crate::pair::{Match, pair};
 use crate::place::Identity;
-use crate::run::{Item, Recording, Run};
+use crate::run::{Item, Recording, Run, are_counted};
 use crate::statistics::{Permutations, adjusted, median};
 
 /// The version of the fields of a difference as JSON. Fields may be added under the same version.
@@ -373,8 +373,10 @@ fn decide<'a>(figures: impl Iterator<Item = &'a mut Figure>, test: Option<&Permu
 }
 
 fn program(a: &[Run], b: &[Run]) -> Vec<Figure> {
+    let is_counted = are_counted(a.iter().chain(b));
     let values = |runs: &[Run], measure| {
-        let all: Vec<Known<f64>> = runs.iter().map(|r| r.figure(measure)).collect();
+        let all = runs.iter().map(|r| r.figure(measure, is_counted));
+        let all: Vec<Known<f64>> = all.collect();
         let bound = all.iter().any(|k| matches!(k, Known::AtLeast(_)));
         let why = all.iter().find_map(|k| match k {
             Known::Absent(why) => Some(why.clone()),

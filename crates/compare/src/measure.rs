@@ -56,7 +56,8 @@ measures! {
     MedianWorkingSet = "median_working_set_bytes", Bytes, "working set, median";
     /// Sum over intervals of the pages touched.
     PageTouches = "page_touches", Count, "page touches";
-    /// The most memory that was resident at the end of an interval.
+    /// The most memory that was resident: at any time, as the kernel counts it, where all runs that are compared have one process
+    /// and that figure; else at the end of an interval.
     PeakResident = "peak_resident_bytes", Bytes, "resident, peak";
     /// Page faults.
     Faults = "faults", Count, "page faults";

@@ -73,6 +73,8 @@ pub struct Run {
     /// What was recorded.
     pub recording: Recording,
     pub(crate) program: Vec<Known<f64>>,
+    /// The most resident memory of the one process that there was, as the kernel counts it; none where that is not known.
+    counted_peak: Option<f64>,
     pub(crate) objects: Vec<Item>,
     /// Objects that are left out, as there are too many.
     pub(crate) omitted: u64,
@@ -132,6 +134,7 @@ impl Run {
                 .iter()
                 .map(|m| of_program(*m, analysis))
                 .collect(),
+            counted_peak: counted_peak(analysis),
             objects,
             omitted,
             lines,
@@ -168,12 +171,31 @@ impl Run {
         found.map(|(_, why)| why.clone())
     }
 
-    /// A figure of the program.
-    pub(crate) fn figure(&self, measure: Measure) -> Known<f64> {
+    /// A figure of the program, beside that of other runs. `is_counted`: the kernel has counted the resident memory of all of them
+    /// ([`are_counted`]).
+    pub(crate) fn figure(&self, measure: Measure, is_counted: bool) -> Known<f64> {
+        if let (Measure::PeakResident, true, Some(peak)) = (measure, is_counted, self.counted_peak)
+        {
+            return Known::Exact(peak);
+        }
         let at = Measure::OF_PROGRAM.iter().position(|m| *m == measure);
         at.and_then(|at| self.program.get(at).cloned())
             .unwrap_or_default()
     }
+}
+
+/// Intervals end at other moments in each run, and the most that was resident lies between them: what the kernel counts is the
+/// same figure at each moment. Of several processes it has no sum.
+fn counted_peak(a: &Analysis) -> Option<f64> {
+    match (&a.processes[..], &a.footprint.peak_process_bytes) {
+        ([_], Known::Exact(peak)) => Some(peak.0 as f64),
+        _ => None,
+    }
+}
+
+/// Whether the kernel has counted the resident memory of all runs, so that they are compared by it.
+pub(crate) fn are_counted<'a>(mut runs: impl Iterator<Item = &'a Run>) -> bool {
+    runs.all(|run| run.counted_peak.is_some())
 }
 
 fn recording(path: &Path, trace: &Trace, analysis: &Analysis) -> Recording {

@@ -385,6 +385,8 @@ impl<'a> Sink<'a> {
             exit_code: None,
             objects: None,
             objects_why: None,
+            peak_resident_bytes: None,
+            peak_resident_why: None,
         });
     }
 

@@ -462,6 +462,10 @@ table! {
         objects: Option<String>,
         /// Why not the library: `static` (it loads no libraries), `rights` (it gained rights by setuid or setgid bits), `environment` (LD_PRELOAD was dropped), `root` (the library is not to be found in its root folder, or not to be read), `bits` (it is a 32-bit program), `musl` (its C library is musl), `sanitizer` (it is built with a sanitizer, which must stand in front of the allocator alone), `unanswered` (it did not connect in time).
         objects_why: Option<String>,
+        /// The most memory that was resident at once, from its beginning to its end, as the kernel counts it for `getrusage` (`ru_maxrss`): without hugetlbfs, with what Varve has in the process. Where there is one count for all processors it is exact; since Linux 6.2 each processor may hold back some pages.
+        peak_resident_bytes: Option<Bytes>,
+        /// Why it is not known: `running` (it had not ended as the recording did), `began` (it ran before the recording began), `earlier` (what ran in the process before had as much or more, and this kernel shows the larger of the two alone), `borrowed` (it had its parent's memory to its end), `emulated` (the emulator's memory is counted with it), `kernel` (this kernel does not show it); null where it is known, and where nobody looked.
+        peak_resident_why: Option<String>,
     }
 }
 

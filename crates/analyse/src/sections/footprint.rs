@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_model::{Pages, Time, TouchSource};
+use varve_model::{Bytes, Pages, Time, TouchSource};
 
 use crate::Known;
 
@@ -20,6 +20,9 @@ pub struct Footprint {
     /// Null where unknown.
     #[serde(serialize_with = "Known::plain")]
     pub peak_resident_pages: Known<Pages>,
+    /// The most memory of one process that was resident at any time, as the kernel counts it (`ru_maxrss` of `getrusage`): of the
+    /// process with the most of it, and from the beginning to the end of its programs. It is without pages of hugetlbfs.
+    pub peak_process_bytes: Known<Bytes>,
     /// The most pages touched in one interval.
     #[serde(serialize_with = "Known::plain")]
     pub peak_working_set_pages: Known<Pages>,

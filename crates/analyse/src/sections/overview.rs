@@ -23,6 +23,8 @@ pub struct Overview {
     pub touched: Known<Bytes>,
     /// Memory resident at the end of an interval, at most, summed over the processes.
     pub peak_resident: Known<Bytes>,
+    /// Memory of one process resident at any time, at most, as the kernel counts it.
+    pub peak_process: Known<Bytes>,
     /// Memory touched in an interval, on average.
     pub mean_working_set: Known<Bytes>,
     /// The same, at most.
@@ -128,6 +130,7 @@ impl Overview {
         Overview {
             touched: bytes(&f.touched_pages),
             peak_resident: bytes(&f.peak_resident_pages),
+            peak_process: f.peak_process_bytes.clone(),
             mean_working_set: bytes(&f.mean_working_set_pages),
             peak_working_set: bytes(&f.peak_working_set_pages),
             unowned: a.unowned.map(|rest| rest.touched_pages.bytes()),

@@ -1,6 +1,6 @@
 //! Figures of the first screen that must agree with each other.
 
-use varve_analyse::{AnalyseOptions, Analysis};
+use varve_analyse::{AnalyseOptions, Analysis, Known};
 use varve_model::{Bytes, Capability, Duration, Interval, ObjectKind, Pid, Tid, Time};
 use varve_trace::tables::{ProcessRow, ThreadRow};
 use varve_trace::{Selection, TraceError};
@@ -19,6 +19,8 @@ fn process(pid: u32, born: u64, died: Option<u64>) -> ProcessRow {
         exit_code: died.map(|_| 0),
         objects: None,
         objects_why: None,
+        peak_resident_bytes: None,
+        peak_resident_why: None,
     }
 }
 
@@ -141,4 +143,87 @@ fn shares_of_touches_are_the_whole_together() {
     // A page of no object is in the whole.
     made.touches.extend((0..4).map(|i| touch(i, 20_000, 3)));
     assert_eq!(shares(&made.analyse()), [0.25]);
+}
+
+/// A process of which the kernel reports a peak, in MiB, or why there is none.
+fn peaking(pid: u32, peak: Result<u64, &str>) -> ProcessRow {
+    ProcessRow {
+        peak_resident_bytes: peak.ok().map(|mib| Bytes(mib << 20)),
+        peak_resident_why: peak.err().map(str::to_owned),
+        ..process(pid, 0, Some(2 * STEP))
+    }
+}
+
+fn peak(processes: &[ProcessRow]) -> Known<Bytes> {
+    let mut made = Made::new(4);
+    made.processes = processes.to_vec();
+    let found = made.analyse();
+    assert_eq!(
+        found.overview.peak_process,
+        found.footprint.peak_process_bytes
+    );
+    found.footprint.peak_process_bytes
+}
+
+#[test]
+fn the_largest_process_has_the_peak() {
+    let (small, large) = (peaking(1, Ok(3)), peaking(2, Ok(70)));
+    let of_parent = peaking(3, Err("borrowed"));
+    let exact = Known::Exact(Bytes(70 << 20));
+    assert_eq!(peak(&[small.clone(), large.clone(), of_parent]), exact);
+    let running = peaking(4, Err("running"));
+    assert_eq!(
+        peak(&[small, running.clone(), large]),
+        Known::AtLeast(Bytes(70 << 20))
+    );
+    let why = "it had not ended as the recording did".to_owned();
+    assert_eq!(peak(&[running]), Known::Absent(why));
+    assert!(matches!(peak(&[]), Known::Absent(_)));
+}
+
+/// One row for each of its programs.
+#[test]
+fn a_process_has_the_peak_of_its_largest_program() {
+    let mut made = Made::new(4);
+    let second = ProcessRow {
+        born_ns: Time(STEP),
+        ..peaking(1, Ok(3))
+    };
+    made.processes = vec![peaking(1, Ok(70)), second.clone()];
+    let of = |made: &Made| made.analyse().processes[0].peak_resident.clone();
+    assert_eq!(of(&made), Known::Exact(Bytes(70 << 20)));
+    let unknown = ProcessRow {
+        peak_resident_bytes: None,
+        peak_resident_why: Some("earlier".into()),
+        ..second
+    };
+    made.processes = vec![peaking(1, Ok(70)), unknown];
+    assert_eq!(of(&made), Known::AtLeast(Bytes(70 << 20)));
+}
+
+#[test]
+fn a_part_of_a_life_has_no_peak() {
+    let mut made = Made::new(20);
+    made.processes = vec![peaking(1, Ok(70))];
+    let part = Selection {
+        time: Some(Time(STEP)..Time(2 * STEP)),
+        intervals: Some(Interval(1)..Interval(2)),
+        ..Selection::default()
+    };
+    let found = made.analyse_part(part);
+    assert!(matches!(
+        found.footprint.peak_process_bytes,
+        Known::Absent(_)
+    ));
+    // With a delay its beginning is in no interval.
+    made.manifest.options.delay_ns = Duration(STEP);
+    for i in &mut made.intervals {
+        (i.start_ns.0, i.end_ns.0) = (i.start_ns.0 + STEP, i.end_ns.0 + STEP);
+    }
+    let found = made.analyse();
+    assert_eq!(found.processes.len(), 1);
+    let Known::Absent(why) = found.footprint.peak_process_bytes else {
+        panic!("{:?}", found.footprint.peak_process_bytes);
+    };
+    assert!(why.contains("before the recording began"), "{why}");
 }

@@ -148,6 +148,8 @@ fn mapped_by(module: &str) -> Analysis {
         exit_code: None,
         objects: None,
         objects_why: None,
+        peak_resident_bytes: None,
+        peak_resident_why: None,
     });
     made.analyse()
 }

@@ -8,7 +8,7 @@ use crate::common::{PAGE, Puppet, kernel, kernel_with, map_small, read_page, tra
 use varve_bpf::{
     Access, Event, ForkKind, Kernel, LoadOptions, MappingCall, Mode, OPERATION_PROGRAMS, TrackFlags,
 };
-use varve_model::{Address, Bytes};
+use varve_model::{Address, Bytes, Pages};
 
 const STORM: usize = 300;
 
@@ -241,6 +241,88 @@ fn exec_and_names_are_reported() {
     assert_eq!(paths, [b"/bin/true"]);
     assert_eq!(names, [b"varved".to_vec(), b"true".to_vec()]);
     assert_eq!(end, Some((true, status)));
+}
+
+/// Touches so many pages and gives them back
+fn have_for_a_moment(pages: u64) {
+    let base = map_small(pages);
+    (0..pages).for_each(|page| write_page(base, page));
+    // SAFETY: memory of our own that nothing refers to
+    unsafe { libc::munmap(base as *mut libc::c_void, (pages * PAGE) as usize) };
+}
+
+/// The most pages of this process that were resident, as getrusage reports it
+fn own_peak() -> u64 {
+    // SAFETY: zeroes are a valid rusage
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` lives for the call, which fills it
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    usage.ru_maxrss as u64 * 1024 / PAGE
+}
+
+/// Of memory that comes and goes the peak knows, and says what getrusage does.
+#[test]
+fn a_peak_of_resident_memory_is_that_of_getrusage() {
+    const MOMENT: u64 = 8192;
+    let Some(mut kernel) = kernel() else { return };
+    let mut puppet = Puppet::new(|stage| {
+        stage.step(0);
+        have_for_a_moment(MOMENT);
+        stage.step(own_peak());
+    });
+    puppet.wait_step();
+    track(&kernel, &puppet);
+    puppet.go();
+    let peak = Pages(puppet.wait_step());
+    puppet.finish();
+    assert!(peak > Pages(MOMENT), "{peak:?}");
+    let mut ends = Vec::new();
+    kernel
+        .events(&mut |event| {
+            if let Event::Exit(exit) = event {
+                ends.push(exit.peak);
+            }
+        })
+        .unwrap();
+    assert_eq!(ends.len(), 1);
+    assert_eq!(ends[0].process, Some(peak));
+    assert!(ends[0].program.is_none_or(|read| read == peak), "{ends:?}");
+}
+
+/// What runs after an exec is smaller than what ran before: the process's peak is that of before.
+#[test]
+fn a_peak_of_resident_memory_is_of_its_program() {
+    const MOMENT: u64 = 8192;
+    let Some(mut kernel) = kernel() else { return };
+    let mut puppet = Puppet::new(|stage| {
+        have_for_a_moment(MOMENT);
+        stage.step(own_peak());
+        let path = c"/bin/true".as_ptr();
+        // SAFETY: a string and a list that live until the call
+        unsafe { libc::execv(path, [path, std::ptr::null()].as_ptr()) };
+    });
+    let peak = Pages(puppet.wait_step());
+    track(&kernel, &puppet);
+    puppet.finish();
+    let (mut before, mut after) = (None, None);
+    kernel
+        .events(&mut |event| match event {
+            Event::Exec(exec) => before = Some(exec.peak),
+            Event::Exit(exit) => after = Some(exit.peak),
+            _ => {}
+        })
+        .unwrap();
+    let (before, after) = (before.unwrap(), after.unwrap());
+    assert_eq!(before.process, Some(peak));
+    assert!(
+        before.program.is_none_or(|read| read == peak),
+        "{before:?} {peak:?}"
+    );
+    assert_eq!(after.process, Some(peak));
+    assert!(
+        after.program.is_none_or(|read| read < Pages(MOMENT)),
+        "{after:?}"
+    );
 }
 
 #[test]

@@ -215,3 +215,26 @@ fn what_a_trace_lacks_is_a_bound_and_is_said() {
         .unwrap();
     assert!(!touched.a.at_least && touched.b.at_least);
 }
+
+/// Where the intervals end does not matter to what the kernel counts.
+#[test]
+fn resident_memory_is_compared_by_what_the_kernel_counts() {
+    const MIB: f64 = 1048576.0;
+    let run = |peaks: &[u64]| {
+        let mut made = Made::new(vec![Site::new("plate", "setup", 12)]);
+        made.peaks = peaks.to_vec();
+        made.run()
+    };
+    let resident = |a: &[u64], b: &[u64]| {
+        let found = diff(&[run(a)], &[run(b)]);
+        let figure = found.figure(Measure::PeakResident).unwrap();
+        (figure.a.median, figure.b.median)
+    };
+    let (counted, _) = resident(&[90], &[70]);
+    assert_eq!(resident(&[90], &[70]), (Some(90.0 * MIB), Some(70.0 * MIB)));
+    // Where one side lacks it, or has several processes, both are known by the ends of intervals.
+    let (of_ends, _) = resident(&[], &[]);
+    assert_ne!(of_ends, counted);
+    assert_eq!(resident(&[90], &[]), (of_ends, of_ends));
+    assert_eq!(resident(&[90], &[70, 3]), (of_ends, of_ends));
+}

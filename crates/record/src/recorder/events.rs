@@ -1,6 +1,6 @@
 //! Where the kernel's events go: into the state, and to all probes.
 
-use varve_bpf::{Event, Exec, Exit, Fork, ForkKind};
+use varve_bpf::{Event, Exec, Exit, Fork, ForkKind, Peak};
 use varve_model::{Pid, Time};
 
 use crate::RecordError;
@@ -12,8 +12,8 @@ use crate::state::found::When;
 pub(crate) struct Events {
     pub(crate) state: State,
     pub(crate) probes: Vec<Box<dyn Probe>>,
-    /// Processes that have ended: when, with which exit code.
-    exits: Vec<(Pid, Time, Option<i32>)>,
+    /// Processes that have ended: when, with which exit code, and how much of them was resident.
+    exits: Vec<(Pid, Time, Option<i32>, Peak)>,
 }
 
 impl Events {
@@ -154,7 +154,8 @@ impl Events {
             } else {
                 (status >> 8) & 0xff
             };
-            self.exits.push((exit.pid, exit.time, Some(code)));
+            self.exits
+                .push((exit.pid, exit.time, Some(code), exit.peak));
         }
     }
 
@@ -162,7 +163,7 @@ impl Events {
     /// processes that ended.
     pub(crate) fn collected(&mut self, heard: Time) {
         self.tell(|probe, state| probe.collected(heard, state));
-        for (pid, time, code) in std::mem::take(&mut self.exits) {
+        for (pid, time, code, peak) in std::mem::take(&mut self.exits) {
             self.tell(|probe, state| probe.image_ends(pid, time, state));
             let state = &mut self.state;
             if state.processes.owner_of_memory(pid) == pid {
@@ -172,7 +173,8 @@ impl Events {
             state.processes.shadows.remove(&pid);
             state.stacks.forget(pid);
             self.tell(|probe, _| probe.image_ended(pid, time));
-            self.state.processes.process_ended(pid, time, code);
+            let processes = &mut self.state.processes;
+            processes.process_ended(pid, time, code, peak);
         }
     }
 }
@@ -210,6 +212,7 @@ mod tests {
             tid: Tid(pid.0),
             wait_status: 0,
             last: true,
+            peak: Peak::default(),
         })
     }
 

@@ -2,10 +2,11 @@
 
 mod known;
 mod mappings;
+mod peaks;
 
 use std::collections::HashMap;
 
-use varve_bpf::{Exec, Fork, ForkKind, TrackedProcesses};
+use varve_bpf::{Exec, Fork, ForkKind, Peak, TrackedProcesses};
 use varve_model::{Address, Duration, Pid, Tid, Time};
 use varve_sys::MapEntry;
 use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
@@ -13,6 +14,7 @@ use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
 use self::known::Known;
 pub(crate) use self::known::SharedMapping;
 use super::build_ids::BuildIds;
+use self::peaks::{Peaks, RUNNING};
 use super::emulator::{self, EMULATOR};
 use super::programs::Programs;
 use super::ranges::Ranges;
@@ -63,6 +65,8 @@ pub(crate) struct Process {
     own_numbers: HashMap<Tid, Tid>,
     /// The parent whose memory it shares, between vfork and exec.
     pub(crate) shares_with: Option<Pid>,
+    /// What the kernel's peaks of resident memory are of.
+    peaks: Peaks,
     /// The parent whose objects it has copies of, until they are taken over.
     pub(crate) inherits: Option<(Pid, Time)>,
     threads: HashMap<Tid, ThreadRow>,
@@ -102,11 +106,14 @@ impl Process {
                 exit_code: None,
                 objects: None,
                 objects_why: None,
+                peak_resident_bytes: None,
+                peak_resident_why: Some(RUNNING.into()),
             },
             objects_from: ObjectsFrom::Kernel,
             image: born,
             own_numbers: HashMap::new(),
             shares_with: None,
+            peaks: Peaks::Began,
             inherits: None,
             threads: HashMap::new(),
             mappings: Known::default(),
@@ -173,10 +180,14 @@ impl Processes {
         // Between fork and exec nothing of its own happened: one row for both.
         if !process.row.exe.is_empty() && !process.mappings.is_empty() {
             process.row.died_ns = Some(time);
+            process.set_peak(exec.peak, self.emulated);
             self.process_rows.push(process.row.clone());
             process.row.born_ns = time;
             process.row.died_ns = None;
         }
+        process.peaks = Peaks::after(exec.peak);
+        process.row.peak_resident_bytes = None;
+        process.row.peak_resident_why = Some(RUNNING.into());
         process.row.exe.clone_from(&path);
         process.row.file = None;
         process.row.command = path;
@@ -237,6 +248,7 @@ impl Processes {
             process.objects_from = ObjectsFrom::Kernel;
         }
         process.image = fork.time;
+        process.peaks = Peaks::forked(fork.kind);
         process.has_our_root |= has_our_root;
         if fork.kind == ForkKind::SharedMemory {
             process.shares_with = Some(fork.parent);
@@ -341,7 +353,13 @@ impl Processes {
         }
     }
 
-    pub(crate) fn process_ended(&mut self, pid: Pid, time: Time, exit_code: Option<i32>) {
+    pub(crate) fn process_ended(
+        &mut self,
+        pid: Pid,
+        time: Time,
+        exit_code: Option<i32>,
+        peak: Peak,
+    ) {
         self.end_mappings(pid, time);
         let Some(mut process) = self.all.remove(&pid) else {
             return;
@@ -352,6 +370,7 @@ impl Processes {
         }
         process.row.died_ns = Some(time);
         process.row.exit_code = exit_code;
+        process.set_peak(peak, self.emulated);
         self.process_rows.push(process.row);
     }
 
@@ -405,6 +424,7 @@ mod tests {
             arguments: &[],
             has_more: false,
             preload: varve_bpf::Preload::Absent,
+            peak: Peak::default(),
         });
         processes.thread_made(pid, Tid(pid.0), Tid(5), Time(3));
         processes.thread(pid, Tid(6), Time(4), Some("worker"));

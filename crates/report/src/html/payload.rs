@@ -189,6 +189,8 @@ pub struct Footprint {
     pub peak_working_set_pages: Known<Pages>,
     /// The most pages resident at once; one that several processes map counts in each.
     pub peak_resident_pages: Known<Pages>,
+    /// The most memory of one process that was resident at any time, as the kernel counts it.
+    pub peak_process_bytes: Known<Bytes>,
     /// Pages that others may have touched, in no other figure.
     pub possibly_others_pages: Known<Pages>,
     /// Sum over intervals of these.

@@ -25,6 +25,9 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             format::pages_size(*resident)
         ));
     }
+    if let (Some(peak), false) = (kernels_peak(a), several) {
+        parts.push(format!("{peak} at any time, as the kernel counts it"));
+    }
     page.wrapped(&parts.join(", "), Tone::Plain);
     if several {
         page.wrapped(&per_process(a), Tone::Plain);
@@ -108,5 +111,17 @@ fn per_process(a: &Analysis) -> String {
             format::pages_size(*resident)
         );
     }
+    if let Some(peak) = kernels_peak(a) {
+        text += &format!(
+            "; {peak} resident at most in one of them at any time, as the kernel counts it"
+        );
+    }
     text
+}
+
+/// The most resident memory of one process.
+fn kernels_peak(a: &Analysis) -> Option<String> {
+    let peak = &a.footprint.peak_process_bytes;
+    peak.value()?;
+    Some(peak.text(|bytes| format::bytes(*bytes)))
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use varve_analyse::{Analysis, FindingId, HotBy, Overview, format};
+use varve_analyse::{Analysis, FindingId, HotBy, Known, Overview, format};
 use varve_model::{Bytes, Capability};
 use varve_trace::ClockUnit;
 
@@ -137,16 +137,7 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
         o.mean_working_set.text(bytes),
         o.peak_working_set.text(bytes)
     )];
-    if let Some(resident) = o.peak_resident.value() {
-        let of = match a.processes.len() {
-            0 | 1 => "",
-            _ => ", summed over the processes that live then",
-        };
-        parts.push(format!(
-            "resident {} at most at an interval's end{of}",
-            bytes(resident)
-        ));
-    }
+    parts.extend(resident(a, o));
     let parts = parts.join("; ");
     page.labelled_within("working set", Tone::Plain, &parts, room.statement);
     // Ticks of unknown length are no axis that a person could read, and one interval is no course of time.
@@ -157,6 +148,32 @@ fn used(page: &mut Page, a: &Analysis, o: &Overview, room: &Room) {
             page.line(&line);
         }
     }
+}
+
+/// How much was resident: of one process what the kernel counts, where that is exact, and else what the intervals say too.
+fn resident(a: &Analysis, o: &Overview) -> Vec<String> {
+    let bytes = |b: &Bytes| format::bytes(*b);
+    let is_one = a.processes.len() <= 1;
+    let mut parts = Vec::new();
+    let is_all = is_one && matches!(o.peak_process, Known::Exact(_));
+    if let Some(resident) = o.peak_resident.value().filter(|_| !is_all) {
+        let of = match is_one {
+            true => "",
+            false => ", summed over the processes that live then",
+        };
+        parts.push(format!(
+            "resident {} at most at an interval's end{of}",
+            bytes(resident)
+        ));
+    }
+    if o.peak_process.value().is_some() {
+        let peak = o.peak_process.text(bytes);
+        parts.push(match is_one {
+            true => format!("resident {peak} at most, as the kernel counts it"),
+            false => format!("{peak} at most in one of them, as the kernel counts it"),
+        });
+    }
+    parts
 }
 
 /// ` (457 samples)`, and a warning where there are few.

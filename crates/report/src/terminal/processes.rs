@@ -1,7 +1,7 @@
 //! Processes, and which threads touched pages first.
 
 use varve_analyse::{Analysis, ProcessUse, format};
-use varve_model::Pages;
+use varve_model::{Bytes, Pages};
 
 use super::page::Page;
 use super::table::{ABSENT, Align, Table};
@@ -20,6 +20,7 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
         ("threads", Align::Right),
         ("touched", Align::Right),
         ("shared", Align::Right),
+        ("resident, peak", Align::Right),
         ("exit", Align::Right),
     ])
     // Command lines may be pages long.
@@ -40,6 +41,10 @@ pub(super) fn write(page: &mut Page, a: &Analysis) {
             p.threads.to_string(),
             size(pages(p)),
             size(shared(p)),
+            match p.peak_resident.value() {
+                Some(_) => p.peak_resident.text(|b: &Bytes| format::bytes(*b)),
+                None => ABSENT.to_owned(),
+            },
             p.exit_code.map_or("-".to_owned(), |c| c.to_string()),
         ]);
     }

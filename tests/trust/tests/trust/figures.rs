@@ -116,3 +116,64 @@ fn programs_of_a_moment_have_the_names_of_their_files() {
     let relative = count("./linked", Some("/usr/bin/true"));
     assert_eq!(relative + count("/usr/bin/true", None), 200);
 }
+
+/// What a program says of itself before it ends, KiB: `ru_maxrss` of `getrusage`, and `VmHWM`, which is of its own memory alone.
+fn said_peaks(stage: &Stage, mib: &str) -> (u64, u64) {
+    let said = std::fs::read_to_string(stage.path(&format!("peak-{mib}"))).unwrap();
+    let mut numbers = said.split_whitespace().map(|n| n.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+fn bytes_of(row: &ProcessRow) -> Option<u64> {
+    row.peak_resident_bytes.map(|bytes| bytes.0)
+}
+
+/// Memory that comes and goes within an interval is in no end of one. It is more than the recorder has, a copy of which the program was
+/// before it began.
+#[test]
+fn the_peak_of_resident_memory_is_the_kernels() {
+    let stage = Stage::new();
+    let program = program("peaks");
+    let report = recorded(
+        &stage,
+        &["--interval", "10s"],
+        &[program.to_str().unwrap(), "256"],
+    );
+    let (usage, _) = said_peaks(&stage, "256");
+    assert!(usage >= 256 << 10, "{usage}");
+    let footprint = &report["footprint"];
+    assert_eq!(footprint["peak_process_bytes"]["exact"], usage << 10);
+    assert_eq!(report["overview"]["peak_process"]["exact"], usage << 10);
+    let processes = report["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 1, "{processes:#?}");
+    assert_eq!(processes[0]["peak_resident"]["exact"], usage << 10);
+    let at_ends = footprint["peak_resident_pages"].as_u64();
+    assert!(at_ends.is_none_or(|pages| pages < 256 * MIB), "{at_ends:?}");
+}
+
+/// `ru_maxrss` goes on over exec, and is the first program's for both.
+#[test]
+fn a_program_has_no_peak_of_the_one_before_it() {
+    let stage = Stage::new();
+    let program = program("peaks");
+    recorded(
+        &stage,
+        &["--interval", "10s"],
+        &[program.to_str().unwrap(), "256", "16"],
+    );
+    let (first, _) = said_peaks(&stage, "256");
+    let (second, own) = said_peaks(&stage, "16");
+    assert_eq!(second, first);
+    assert!((16 << 10..256 << 10).contains(&own), "{own}");
+    let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+    let processes: Vec<ProcessRow> = trace.rows().unwrap();
+    let last = processes.iter().max_by_key(|p| p.born_ns).unwrap();
+    assert!(last.command.ends_with(" 16"), "{last:?}");
+    match &last.peak_resident_why {
+        None => assert_eq!(bytes_of(last), Some(own << 10)),
+        Some(why) => assert_eq!((why.as_str(), bytes_of(last)), ("earlier", None)),
+    }
+    let before = processes.iter().filter(|p| p.command.ends_with(" 256 16"));
+    let peaks: Vec<_> = before.map(bytes_of).collect();
+    assert_eq!(peaks, [Some(first << 10)]);
+}

@@ -205,5 +205,7 @@ pub fn process(pid: u32, parent: u32) -> ProcessRow {
         exit_code: None,
         objects: None,
         objects_why: None,
+        peak_resident_bytes: None,
+        peak_resident_why: None,
     }
 }

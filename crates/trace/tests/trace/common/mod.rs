@@ -227,7 +227,7 @@ records! {
         pid, address, bytes, perms, offset, path, device, inode, build_id, from_ns, to_ns,
     }
     ThreadRow { pid, tid, name, born_ns, died_ns }
-    ProcessRow { pid, parent, exe, file, command, born_ns, died_ns, exit_code, objects, objects_why }
+    ProcessRow { pid, parent, exe, file, command, born_ns, died_ns, exit_code, objects, objects_why, peak_resident_bytes, peak_resident_why }
     CounterRow { time_ns, node, name, value }
     LossRow { time_ns, kind, count }
     OperationRow {

@@ -188,6 +188,8 @@ fn processes() -> Vec<ProcessRow> {
         exit_code: Some(-1),
         objects: Some("kernel".into()),
         objects_why: Some("static".into()),
+        peak_resident_bytes: Some(Bytes(3 << 20)),
+        peak_resident_why: Some("earlier".into()),
     }]
 }
 
