@@ -6,8 +6,9 @@ const ROWS = 10;
 /** A class without an upper bound has the largest number. */
 const UNBOUNDED = 2 ** 63;
 
-/** A mean in nanoseconds, and how far off it may be where that is more than a tenth. */
+/** A mean in nanoseconds, and how far off it may be where that is more than a tenth; nothing where it may be off by itself, and says nothing. */
 function withError(ns: number, error: number): string {
+  if (error >= 1) return fmt.ABSENT;
   return error > 0.1 ? `${fmt.duration(ns)} ± ${fmt.duration(ns * error)}` : fmt.duration(ns);
 }
 

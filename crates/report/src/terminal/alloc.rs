@@ -44,11 +44,12 @@ fn time_of(ns: f64) -> String {
     }
 }
 
-/// A mean, and how far off it may be where that is much.
+/// A mean, and how far off it may be where that is much; nothing where it may be off by itself, and says nothing.
 fn with_error(ns: f64, error: f64) -> String {
-    match error > MUCH_ERROR {
-        true => format!("{} ± {}", time_of(ns), time_of(ns * error)),
-        false => time_of(ns),
+    match error {
+        error if error >= 1.0 => ABSENT.to_owned(),
+        error if error > MUCH_ERROR => format!("{} ± {}", time_of(ns), time_of(ns * error)),
+        _ => time_of(ns),
     }
 }
 
