@@ -8,6 +8,8 @@ use varve_faults::{Stage, check_trace, varve_binary};
 use varve_trace::Trace;
 use varve_trace::tables::ProcessRow;
 
+mod releases;
+
 const SOURCE: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +36,20 @@ void _start(void) {
 }
 "#;
 
+/// The same without any C library.
+const BARE_SOURCE: &str = r#"
+static int call(int number, int a, const void *b, int c) {
+    int result;
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(a), "c"(b), "d"(c) : "memory");
+    return result;
+}
+void _start(void) {
+    call(4, 1, "2 1\n", 4);
+    call(4, 2, "word\n", 5);
+    call(1, 5, 0, 0);
+}
+"#;
+
 fn build(stage: &Stage, compiler: &str, options: &[&str], source: &str) -> PathBuf {
     let (file, program) = (stage.path("program.c"), stage.path("program"));
     std::fs::write(&file, source).unwrap();
@@ -55,10 +71,11 @@ fn sources(stage: &Stage, program: &Path) -> (String, Option<String>) {
     check_trace(&stage.path("trace.varve")).expect("a trace");
     let trace = Trace::open(&stage.path("trace.varve")).unwrap();
     let rows: Vec<ProcessRow> = trace.rows().unwrap();
-    let mut of_program = rows
-        .into_iter()
-        .filter(|row| Path::new(&row.exe) == program);
-    let last = of_program.next_back().expect("a row of the program");
+    let of_program = || rows.iter().filter(|row| Path::new(&row.exe) == program);
+    // Some sanitizers look for leaks in a second process as the first one ends.
+    let first = of_program().min_by_key(|row| row.born_ns);
+    let pid = first.expect("a row of the program").pid;
+    let last = of_program().rfind(|row| row.pid == pid).unwrap().clone();
     (last.objects.unwrap(), last.objects_why)
 }
 
@@ -112,19 +129,63 @@ fn a_32_bit_program() {
 }
 
 #[test]
-fn programs_with_an_address_sanitizer() {
-    for compiler in ["gcc", "clang"] {
+fn a_32_bit_program_that_loads_nothing() {
+    for how in ["-static", "-static-pie"] {
         let stage = Stage::new();
-        let program = build(&stage, compiler, &["-fsanitize=address"], SOURCE);
+        let program = build(&stage, "gcc", &["-m32", how, "-nostdlib"], BARE_SOURCE);
+        as_alone(&stage, &program, &[], "kernel", Some("bits"));
+    }
+}
+
+/// Builds it with each of these kinds of sanitizer. What stands in front of the allocator must stand there alone.
+fn with_sanitizers(compiler: &str, kinds: &[&str]) {
+    for kind in kinds {
+        let stage = Stage::new();
+        let program = build(&stage, compiler, &[&format!("-fsanitize={kind}")], SOURCE);
         as_alone(&stage, &program, &[], "kernel", Some("sanitizer"));
     }
 }
 
 #[test]
-fn static_programs() {
-    for how in ["-static", "-static-pie"] {
+fn programs_with_gccs_sanitizers() {
+    with_sanitizers("gcc", &["address", "thread", "leak", "address,undefined"]);
+}
+
+#[test]
+fn programs_with_clangs_sanitizers() {
+    let kinds = ["address", "thread", "leak", "memory", "address,undefined"];
+    with_sanitizers("clang", &kinds);
+}
+
+/// gcc's linker exports its allocator and not its start, so that it counts as a program with an allocator of its own.
+#[test]
+fn a_program_that_has_its_sanitizer_in_itself() {
+    let stage = Stage::new();
+    let options = ["-fsanitize=address", "-static-libasan"];
+    let program = build(&stage, "gcc", &options, SOURCE);
+    as_alone(&stage, &program, &[], "preload", None);
+}
+
+/// This one leaves the allocator alone.
+#[test]
+fn programs_with_a_sanitizer_of_undefined_behaviour() {
+    for compiler in ["gcc", "clang"] {
         let stage = Stage::new();
-        let program = build(&stage, "gcc", &[how], SOURCE);
+        let program = build(&stage, compiler, &["-fsanitize=undefined"], SOURCE);
+        as_alone(&stage, &program, &[], "preload", None);
+        as_alone(&stage, &program, &["--backend", "fault"], "preload", None);
+    }
+}
+
+#[test]
+fn static_programs() {
+    for (compiler, how) in [
+        ("gcc", "-static"),
+        ("gcc", "-static-pie"),
+        ("musl-gcc", "-static"),
+    ] {
+        let stage = Stage::new();
+        let program = build(&stage, compiler, &[how], SOURCE);
         as_alone(&stage, &program, &[], "kernel", Some("static"));
     }
 }
