@@ -222,7 +222,8 @@ mod tests {
         forks.event(&call(CHILD, map(0x2000), -12));
         forks.event(&call(GRANDCHILD, unmap, 0));
         let changed = |forks: &Forks, pid| Some(forks.original(pid, &processes)?.changed);
-        assert_eq!(changed(&forks, CHILD), Some(vec![0x5000..0x7000]));
+        let own = 0x5000..0x7000;
+        assert_eq!(changed(&forks, CHILD), Some(vec![own]));
         let both = vec![0x9000..0xa000, 0x5000..0x7000];
         assert_eq!(changed(&forks, GRANDCHILD), Some(both));
         for _ in 0..MAX_CHANGES {
