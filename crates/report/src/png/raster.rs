@@ -155,7 +155,11 @@ mod tests {
             address_bins,
             sums,
             distinct: vec![0; cells],
-            possibly: if last.is_multiple_of(2) { others } else { Vec::new() },
+            possibly: if last.is_multiple_of(2) {
+                others
+            } else {
+                Vec::new()
+            },
             first_time: Vec::new(),
             first_threads: Vec::new(),
         }
