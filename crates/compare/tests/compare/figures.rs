@@ -227,7 +227,9 @@ fn resident_memory_is_compared_by_what_the_kernel_counts() {
     };
     let resident = |a: &[u64], b: &[u64]| {
         let found = diff(&[run(a)], &[run(b)]);
-        let figure = found.figure(Measure::PeakResident).unwrap();
+        let mut figures = found.program.iter();
+        let figure = figures.find(|f| f.measure == Measure::PeakResident);
+        let figure = figure.unwrap();
         (figure.a.median, figure.b.median)
     };
     let (counted, _) = resident(&[90], &[70]);
