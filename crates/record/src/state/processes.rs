@@ -13,8 +13,8 @@ use varve_trace::tables::{MappingRow, ProcessRow, ThreadRow};
 
 use self::known::Known;
 pub(crate) use self::known::SharedMapping;
-use super::build_ids::BuildIds;
 use self::peaks::{Peaks, RUNNING};
+use super::build_ids::BuildIds;
 use super::emulator::{self, EMULATOR};
 use super::programs::Programs;
 use super::ranges::Ranges;

@@ -79,7 +79,6 @@ pub fn from_trace(trace: &Trace, analysis: &Analysis, map: Map) -> Result<HtmlRe
             peak_working_set_pages: f.peak_working_set_pages.clone(),
             peak_resident_pages: f.peak_resident_pages.clone(),
             peak_process_bytes: f.peak_process_bytes.clone(),
-            peak_process_bytes: f.peak_process_bytes.clone(),
             possibly_others_pages: f.possibly_others_pages.clone(),
             possibly_others_page_touches: f.possibly_others_page_touches.clone(),
         },

@@ -92,11 +92,11 @@ fn verdict(page: &mut Page, of: &Judgement) {
         page.wrapped(cut, Tone::Bad);
         page.gap();
     }
-    page.wrapped(&of.verdict.sentence, tone);
     if let Some(limited) = &of.trace.limited {
         page.wrapped(limited, Tone::Bad);
         page.gap();
     }
+    page.wrapped(&of.verdict.sentence, tone);
     for diagnosis in &of.diagnoses {
         page.gap();
         page.finding(
