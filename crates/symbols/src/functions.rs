@@ -7,7 +7,7 @@ use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, ParsedEhFrameHdr, 
 use object::{Object, ObjectSection};
 use varve_model::Address;
 
-use crate::image::{self, Image, Locator};
+use crate::image::{self, Image, Keep, Locator};
 use crate::input::{BuildId, Mapping};
 use crate::layout::{self, Functions, Segment};
 
@@ -71,7 +71,11 @@ impl std::fmt::Debug for FunctionBounds {
 }
 
 fn open(locator: &Locator, mapping: &Mapping) -> Option<File> {
-    File::of(locator.main(mapping)?)
+    let file = File::of(locator.main(mapping)?)?;
+    match locator.keep {
+        Keep::Any => Some(file),
+        Keep::OwnMounts => file.closed(),
+    }
 }
 
 /// Reads where the tables of a file are.
@@ -106,6 +110,32 @@ fn tables_of(image: Image) -> Option<File> {
 impl File {
     pub(crate) fn of(image: Image) -> Option<File> {
         tables_of(image)
+    }
+
+    /// The same without the file, where that is open and must not stay so: the unwind table alone, which knows nearly all functions.
+    fn closed(self) -> Option<File> {
+        match &self.image {
+            Image::Owned(_) => return Some(self),
+            Image::Lazy(file) if file.is_on_own_mount() => return Some(self),
+            Image::Lazy(_) => {}
+        }
+        let mut bytes = Vec::new();
+        let mut copy = |section: &Section| {
+            let start = bytes.len();
+            bytes.extend_from_slice(self.image.get(section.bytes.clone())?);
+            Some(Section {
+                address: section.address,
+                bytes: start..bytes.len(),
+            })
+        };
+        let (header, frames) = (copy(self.header.as_ref()?)?, copy(self.frames.as_ref()?)?);
+        Some(File {
+            segments: self.segments,
+            image: Image::Owned(bytes),
+            header: Some(header),
+            frames: Some(frames),
+            symbols: Some(Vec::new()),
+        })
     }
 
     pub(crate) fn image(&self) -> &Image {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,21 @@ use crate::status::{DebugInfo, ModuleStatus, Unusable};
 const MINI_LIMIT: usize = 256 << 20;
 /// How long a file system may take: those of the target's user (FUSE), or of a network, may never answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A file that must not stay open is read whole up to this size.
+const MAX_WHOLE: u64 = 64 << 20;
 /// Strings in ELF files are looked for in pieces of this size.
 const STRING_STEP: u64 = 256;
+
+/// Which files may stay open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// All: nothing of the target runs any more.
+    #[default]
+    Any,
+    /// Those on the recorder's own mounts. An open file makes its mount busy, which a program of the target may be about to unmount; so
+    /// others are read whole and closed, those above 64 MiB as soon as their tables are read.
+    OwnMounts,
+}
 
 /// The bytes of one file.
 pub(crate) enum Image {
@@ -62,20 +76,34 @@ impl<'a> ReadRef<'a> for &'a Image {
 
 impl Image {
     /// Opens a regular file by whatever way.
-    fn by(open: impl FnOnce() -> std::io::Result<File> + Send + 'static) -> std::io::Result<Self> {
+    fn by(
+        keep: Keep,
+        open: impl FnOnce() -> std::io::Result<File> + Send + 'static,
+    ) -> std::io::Result<Self> {
         varve_sys::within(PATIENCE, move || {
-            let lazy = LazyFile::new(open()?)?;
+            let file = open()?;
+            let bytes = file.metadata()?.len();
+            if keep == Keep::OwnMounts && bytes <= MAX_WHOLE && !varve_sys::is_on_own_mount(&file) {
+                // Twice that at most, where it grows meanwhile.
+                let mut whole = Vec::with_capacity(usize::try_from(bytes).unwrap_or_default());
+                file.take(2 * MAX_WHOLE).read_to_end(&mut whole)?;
+                return Ok(Self::Owned(whole));
+            }
+            let lazy = LazyFile::new(file)?;
             // A file system that answers this will answer more.
             let _ = lazy.get(0..lazy.len().min(4));
-            Ok(lazy)
+            Ok(Self::Lazy(lazy))
         })
-        .map(Self::Lazy)
     }
 
     /// Opens a regular file.
     pub(crate) fn open(path: &Path) -> std::io::Result<Self> {
+        Self::open_and(Keep::Any, path)
+    }
+
+    fn open_and(keep: Keep, path: &Path) -> std::io::Result<Self> {
         let path = path.to_owned();
-        Self::by(move || varve_sys::open_regular(&path))
+        Self::by(keep, move || varve_sys::open_regular(&path))
     }
 
     /// How many bytes there are.
@@ -117,6 +145,8 @@ pub struct Locator {
     pub live_processes: bool,
     /// Files that are open since they were mapped.
     pub open_files: OpenFiles,
+    /// Which files may stay open.
+    pub keep: Keep,
     /// The image of the vDSO, when the caller has it. `None`: that of this machine's kernel.
     pub vdso: Option<Vec<u8>>,
 }
@@ -129,6 +159,7 @@ impl Default for Locator {
             debug_server: None,
             live_processes: true,
             open_files: OpenFiles::default(),
+            keep: Keep::default(),
             vdso: None,
         }
     }
@@ -194,6 +225,14 @@ fn has_lines(file: &Elf<'_>) -> bool {
 }
 
 impl Locator {
+    /// That of a recorder, whose target runs.
+    pub fn while_recording() -> Self {
+        Self {
+            keep: Keep::OwnMounts,
+            ..Self::default()
+        }
+    }
+
     /// Opens the file behind `mapping` and its debug file.
     pub(crate) fn module(&self, mapping: &Mapping) -> ModuleFiles {
         if mapping.path == "[vdso]" {
@@ -217,7 +256,7 @@ impl Locator {
         let (path, deleted) = undeleted(&mapping.path);
         let mut why = None;
         for candidate in self.candidates(mapping, path) {
-            let image = match candidate.open(mapping.build_id.is_some()) {
+            let image = match candidate.open(self.keep, mapping.build_id.is_some()) {
                 Ok(image) => image,
                 Err(error) => {
                     // The reason that counts is that of the plain path, which comes last.
@@ -448,16 +487,16 @@ struct Candidate<'a> {
 impl Candidate<'_> {
     /// Opens it. Without a build id, which proves that it is the file, nothing may have changed what its path means:
     /// the kernel gave it without symbolic links.
-    fn open(&self, proven: bool) -> std::io::Result<Image> {
+    fn open(&self, keep: Keep, proven: bool) -> std::io::Result<Image> {
         if let Some(file) = self.file {
             let again = file.try_clone()?;
-            return Image::by(move || Ok(again));
+            return Image::by(keep, move || Ok(again));
         }
         let path = self.path.clone();
         match self.root.clone() {
-            Some((root, path)) => Image::by(move || varve_sys::open_regular_in(&root, &path)),
-            None if proven || self.same_file => Image::open(&path),
-            None => Image::by(move || varve_sys::open_regular_exactly(&path)),
+            Some((root, path)) => Image::by(keep, move || varve_sys::open_regular_in(&root, &path)),
+            None if proven || self.same_file => Image::open_and(keep, &path),
+            None => Image::by(keep, move || varve_sys::open_regular_exactly(&path)),
         }
     }
 }

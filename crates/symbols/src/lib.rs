@@ -41,7 +41,7 @@ pub use defined::{
 };
 pub use functions::FunctionBounds;
 pub use generated::{GeneratedFunction, in_its_language, read_jitdump, read_perf_map};
-pub use image::{Locator, is_build};
+pub use image::{Keep, Locator, is_build};
 pub use input::{BuildId, Mapping, is_memory};
 pub use interpreter::{OtherLoader, is_loader, loads_libraries, names_gnu_loader, other_loader};
 pub use names::{Asked, Namer, is_loaders, of_file, short_place, stack_name, static_name};

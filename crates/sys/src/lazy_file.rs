@@ -84,6 +84,11 @@ impl LazyFile {
         })
     }
 
+    /// Whether it is on a mount that this program uses anyway, see [`crate::is_on_own_mount`].
+    pub fn is_on_own_mount(&self) -> bool {
+        crate::is_on_own_mount(&self.file)
+    }
+
     /// How long the file was when it was opened.
     pub fn len(&self) -> usize {
         self.length

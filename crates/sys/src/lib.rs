@@ -16,6 +16,7 @@ mod lock;
 mod machine;
 mod measured;
 mod memory;
+mod mounts;
 mod moved;
 mod numa;
 mod paging;
@@ -59,6 +60,7 @@ pub use measured::{
     without_output,
 };
 pub use memory::{fault_time, first_access_time, own_peak_bytes, release_free_memory};
+pub use mounts::{is_on_own_mount, may_stay_open};
 pub use moved::{Brought, MovedPages};
 pub use numa::{Node, nodes, prefer_node};
 pub use paging::{PageState, Paging};
@@ -71,8 +73,8 @@ pub use proc::{
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};
 pub use regular::{
-    FileIdentity, file_of_path, has_our_root, is_local, leads_to, leads_to_program, mount_at,
-    mount_of, open_mapped, open_regular, open_regular_exactly, open_regular_in, within,
+    FileIdentity, file_of_path, has_our_root, is_local, leads_to, leads_to_program, open_mapped,
+    open_regular, open_regular_exactly, open_regular_in, within,
 };
 pub use rights::{Capability, Rights};
 pub use root_folder::RootFolder;

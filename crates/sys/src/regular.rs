@@ -13,9 +13,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags,
-};
+use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use varve_model::Pid;
 
 /// Which file a mapping is of, as `/proc/PID/maps` says.
@@ -37,24 +35,6 @@ impl FileIdentity {
             inode,
         })
     }
-}
-
-/// The number of the mount through which a file was opened; none on kernels that do not say it (statx(2), Linux 5.8).
-pub fn mount_of(file: impl AsFd) -> Option<u64> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    mount(rustix::fs::statx(file, "", flags, StatxFlags::MNT_ID))
-}
-
-/// The same for what a path leads to.
-pub fn mount_at(path: &Path) -> Option<u64> {
-    let flags = AtFlags::STATX_DONT_SYNC;
-    mount(rustix::fs::statx(CWD, path, flags, StatxFlags::MNT_ID))
-}
-
-fn mount(about: rustix::io::Result<Statx>) -> Option<u64> {
-    let about = about.ok()?;
-    let is_said = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::MNT_ID);
-    is_said.then_some(about.stx_mnt_id)
 }
 
 /// Opens a regular file for reading, through symbolic links.

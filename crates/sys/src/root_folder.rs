@@ -43,6 +43,11 @@ impl RootFolder {
         })
     }
 
+    /// Whether it may stay open until the process has ended, see [`crate::may_stay_open`].
+    pub fn may_stay_open(&self, pid: Pid) -> bool {
+        crate::may_stay_open(pid, &self.folder)
+    }
+
     /// The number that the process has for itself, in its pid namespace.
     pub const fn own_number(&self) -> Pid {
         self.own_number

@@ -1,5 +1,6 @@
 // Has memory from code whose file goes: `leaves LIBRARY early|late|stays`, `leaves LIBRARY replaced FILE` or `leaves - memory`. The library is unlinked
-// before it is used, or after an interval, or FILE takes its name then; or the program goes on as a copy of itself that is a file in memory.
+// before it is used, or after an interval, or FILE takes its name then; or the program goes on as a copy of itself that is a file in memory. What stays
+// works for 0.3 s of its processor's time, so that it is sampled.
 // Ends with 7. As a library (-DLIBRARY) it has the function that takes the memory.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "intervals.h"
@@ -38,6 +40,14 @@ static int go_on_in_memory(char **words) {
     return 4;
 }
 
+static void work(void) {
+    struct timespec used = {0};
+    for (volatile int step = 0; !used.tv_sec && used.tv_nsec < 300000000;) {
+        for (int round = 0; round < 100000; round++) step++;
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    }
+}
+
 int main(int count, char **words) {
     if (count < 3) return 1;
     const char *library = words[1], *how = words[2];
@@ -50,6 +60,7 @@ int main(int count, char **words) {
     }
     if (!strcmp(how, "early")) unlink(library);
     volatile char *block = make();
+    if (!strcmp(how, "stays")) work();
     an_interval_ends("trace.varve");
     if (!strcmp(how, "late")) unlink(library);
     if (!strcmp(how, "replaced") && rename(words[3], library)) return 6;

@@ -97,6 +97,10 @@ impl Generated {
                 let Ok(root) = RootFolder::of(*pid) else {
                     continue;
                 };
+                // One that may be unmounted behind the process goes without names.
+                if !root.may_stay_open(*pid) {
+                    continue;
+                }
                 let runtime = Runtime {
                     root,
                     dumps: Vec::new(),

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use varve_model::Pid;
 use varve_symbols::OpenFiles;
-use varve_sys::{FileIdentity, MapEntry, mount_at, mount_of};
+use varve_sys::{FileIdentity, MapEntry};
 
 /// Of the descriptors that the recorder does not need, one in so many at most is one of these files.
 const SHARE: u64 = 4;
@@ -22,24 +21,14 @@ const ELF: [u8; 4] = *b"\x7fELF";
 pub(crate) struct OpenModules {
     files: HashMap<FileIdentity, File>,
     most: u64,
-    /// The mounts that the recorder, and the shell that started it, use anyway.
-    own_mounts: Vec<u64>,
 }
 
 impl Default for OpenModules {
     fn default() -> Self {
         let spare = crate::target::preflight::spare_files() as u64;
-        let temporary = std::env::temp_dir();
-        let own = [
-            Path::new("/"),
-            Path::new("."),
-            Path::new("/proc/self/exe"),
-            &temporary,
-        ];
         Self {
             files: HashMap::new(),
             most: (spare / SHARE).min(MAX_OPEN),
-            own_mounts: own.into_iter().filter_map(mount_at).collect(),
         }
     }
 }
@@ -56,25 +45,14 @@ impl OpenModules {
         let mut head = [0; ELF.len()];
         if file.read_exact_at(&mut head, 0).is_err()
             || head != ELF
-            || !self.may_stay_open(pid, entry, file)
+            // Those in memory are on a mount of the kernel's own, which nobody unmounts.
+            || !(entry.path.starts_with("/memfd:") || varve_sys::may_stay_open(pid, file))
         {
             return;
         }
         if let Ok(file) = file.try_clone() {
             self.files.insert(identity, file);
         }
-    }
-
-    fn may_stay_open(&self, pid: Pid, entry: &MapEntry, file: &File) -> bool {
-        // Of the kernel's own, which nobody unmounts.
-        if entry.path.starts_with("/memfd:") {
-            return true;
-        }
-        let Some(mount) = mount_of(file) else {
-            return false;
-        };
-        self.own_mounts.contains(&mount)
-            || mount_at(Path::new(&format!("/proc/{pid}/root"))) == Some(mount)
     }
 
     /// All of them; none is here any more.
@@ -106,16 +84,5 @@ mod tests {
         modules.offer(pid, &entry, &code);
         let found = modules.files.get(&entry.identity().unwrap()).unwrap();
         assert_eq!(found.metadata().unwrap().ino(), entry.inode);
-    }
-
-    #[test]
-    fn nothing_stays_open_of_a_mount_that_may_be_unmounted() {
-        let entry = own_program();
-        let code = File::open(&entry.path).unwrap();
-        let mut modules = OpenModules::default();
-        modules.own_mounts.clear();
-        // A process that is not there has no root folder.
-        modules.offer(Pid(1 << 23), &entry, &code);
-        assert!(modules.files.is_empty());
     }
 }

@@ -72,7 +72,7 @@ fn a_program_that_is_a_file_in_memory() {
     leaves(&stage, Path::new("-"), &["memory"], "made_in_memory");
 }
 
-/// A file that is kept open would keep the file system of a target busy.
+/// A file that is kept open would keep the file system of a target busy: for its names, or for the functions that samples fall into.
 #[test]
 fn a_file_system_is_unmounted_as_without_a_recording() {
     let stage = Stage::new();

@@ -25,7 +25,7 @@ pub(crate) struct KernelView {
 impl KernelView {
     pub(crate) fn new() -> KernelView {
         KernelView {
-            unwinder: Unwinder::new(Locator::default()),
+            unwinder: Unwinder::new(Locator::while_recording()),
         }
     }
 

@@ -75,7 +75,7 @@ impl ClockSampler {
             stacks: Vec::new(),
             spaces: HashMap::new(),
             code: CodeReader::new(),
-            unwinder: Unwinder::new(Locator::default()),
+            unwinder: Unwinder::new(Locator::while_recording()),
             rows: Vec::new(),
         })
     }

@@ -61,7 +61,7 @@ pub(super) struct CodeReader {
 impl CodeReader {
     pub(super) fn new() -> Self {
         CodeReader {
-            bounds: FunctionBounds::new(Locator::default()),
+            bounds: FunctionBounds::new(Locator::while_recording()),
             known: HashMap::new(),
             pieces: HashMap::new(),
         }
