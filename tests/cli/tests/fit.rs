@@ -71,9 +71,16 @@ fn pages_that_are_read_again_are_predicted_and_others_are_not() {
     let (predicted, counted) = reads(&scan);
     assert!(counted > 10_000.0, "{counted}");
     let many = counted;
+    // Where an interval of the recording reached over a round, which the command says, what is predicted is the least to be expected.
+    let notes = scan["notes"].as_array().expect("notes");
+    let is_least = notes.iter().any(|note| {
+        let note = note.as_str().unwrap_or_default();
+        note.contains("within an interval of the recording")
+    });
+    let ratio = predicted / counted;
     assert!(
-        (predicted / counted - 1.0).abs() < 0.3,
-        "{predicted} predicted, {counted} counted"
+        ratio < 1.3 && (ratio > 0.7 || is_least),
+        "{predicted} predicted, {counted} counted: {notes:?}"
     );
     // The control: as much memory under the same limit, most of which is never used again.
     let hot = found(&["--memory", "32MiB"], &[&known(), "hot", "8", "40", "12"]);
