@@ -323,9 +323,7 @@ impl Loss {
             Loss::SkippedPrograms | Loss::LastInterval => "record again",
             Loss::KilledHandlers => "let nobody end the fault handlers",
             Loss::Operations => "record a part of the program, as with --no-follow",
-            Loss::LimitedProcesses => {
-                "raise the limit of the address space: ulimit -v unlimited"
-            }
+            Loss::LimitedProcesses => "raise the limit of the address space: ulimit -v unlimited",
             Loss::EndedEarly => "mend what the error names, and record again",
             Loss::RecorderKilled => "end the recorder with Ctrl-C, or let it end by itself",
             Loss::CutLine => "import the whole text",
