@@ -17,6 +17,15 @@ duration_ns: Duration,
  */
 cut: string | null, 
 /**
+ * Of how many processes operations were not counted, or not to the end, as their address space is limited (RLIMIT_AS, `ulimit -v`): what counting
+ * takes would be missing there.
+ */
+limited_processes: number, 
+/**
+ * That as a sentence; null where there are none.
+ */
+limited: string | null, 
+/**
  * The name of the allocator of the process with the most memory.
  */
 allocator: string, 
@@ -340,9 +349,17 @@ freed: number,
  */
 timed: number, 
 /**
- * How long all of those took, made of the timed ones.
+ * How long all of those took, made of the timed ones; null where it is not known.
  */
-time_ns: Duration, };
+time_ns: Duration | null, 
+/**
+ * With 95 % confidence that is no further off than this share of it; null where it is not known.
+ */
+time_error: number | null, 
+/**
+ * Why that time is not known; null where it is.
+ */
+time_unknown: string | null, };
 
 /**
  * What the numbers of the trace's clock count.
@@ -816,7 +833,7 @@ stacks: Array<FlameStack>, };
  */
 export type FlameStack = { 
 /**
- * Which of `blocks.sites` it is, or of `sites` where it is about time; null: all that these lists leave out.
+ * Which of `blocks.sites` it is, or of `sites` where it is about time; null: all that these lists leave out, and callers whose time is not known.
  */
 row: number | null, 
 /**
@@ -873,6 +890,10 @@ peak_working_set_pages: Known<Pages>,
  * The most pages resident at once; one that several processes map counts in each.
  */
 peak_resident_pages: Known<Pages>, 
+/**
+ * The most memory of one process that was resident at any time, as the kernel counts it.
+ */
+peak_process_bytes: Known<Bytes>, 
 /**
  * Pages that others may have touched, in no other figure.
  */
@@ -991,6 +1012,11 @@ untouched_objects: number | null,
  * time. Null in a trace without touches.
  */
 touched_pages_over_lives: Pages | null, 
+/**
+ * The part of all page touches of the trace that is theirs, 0 to 1; a page that several objects lie on is divided among these, so that
+ * the shares of all groups are 1 at most together. Null in a trace without touches.
+ */
+touch_share: number | null, 
 /**
  * Distinct pages touched.
  */
@@ -1335,7 +1361,16 @@ overwritten_ns: Duration | null,
 /**
  * The time of those that write.
  */
-write_ns: Duration | null, };
+write_ns: Duration | null, 
+/**
+ * The time of those that stood in the kernel, which worked on the line's behalf.
+ */
+kernel_ns: Duration | null, 
+/**
+ * The function of the C library that the line called, where at least half of its time is in that; by the name that programs call it,
+ * or the library's where its name is not known.
+ */
+called: string | null, };
 
 /**
  * Waits for `mmap_lock`, the lock of a process's mappings: system calls that map and unmap hold it, and page faults may ask for it.
@@ -1584,7 +1619,7 @@ export type ObjectId = number;
 /**
  * What an object is.
  */
-export type ObjectKind = "static" | "heap" | "stack" | "mapping" | "file";
+export type ObjectKind = "static" | "heap" | "stack" | "mapping" | "file" | "recorder";
 
 /**
  * A time in which the same threads use an object.
@@ -2107,6 +2142,10 @@ died_ns: Time | null,
  * Its exit code, where its end was seen.
  */
 exit_code: number | null, 
+/**
+ * The most memory of it that was resident at once, from the beginning to the end of each of its programs, as the kernel counts it.
+ */
+peak_resident: Known<Bytes>, 
 /**
  * Distinct pages touched.
  */
@@ -2672,9 +2711,29 @@ requested_bytes: Bytes,
  */
 freed_bytes: Bytes, 
 /**
- * How long its operations took, made of those that were timed.
+ * Operations that were timed.
  */
-time_ns: Duration, 
+timed: number, 
+/**
+ * How long its operations took, made of those that were timed; null where it is not known.
+ */
+time_ns: Duration | null, 
+/**
+ * With 95 % confidence that is no further off than this share of it; null where it is not known.
+ */
+time_error: number | null, 
+/**
+ * Why that time is not known; null where it is.
+ */
+time_unknown: string | null, 
+/**
+ * CPU time of its operations, by the clocks of CPUs that found a thread within one; null where fewer than four did.
+ */
+cpu_ns: Duration | null, 
+/**
+ * With 95 % confidence that is no further off than this share of it; null where it is not known.
+ */
+cpu_error: number | null, 
 /**
  * System calls within them.
  */
@@ -2843,9 +2902,21 @@ requested_bytes: Bytes,
  */
 freed_bytes: Bytes, 
 /**
- * How long its operations took, made of those that were timed.
+ * Operations that were timed.
  */
-time_ns: Duration, };
+timed: number, 
+/**
+ * How long its operations took, made of those that were timed; null where it is not known.
+ */
+time_ns: Duration | null, 
+/**
+ * With 95 % confidence that is no further off than this share of it; null where it is not known.
+ */
+time_error: number | null, 
+/**
+ * Why that time is not known; null where it is.
+ */
+time_unknown: string | null, };
 
 /**
  * A thread's part of the samples of an object.

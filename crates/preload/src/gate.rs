@@ -120,9 +120,8 @@ impl Strings {
         // SAFETY: within the memory that was mapped, of which one byte more than is read stays zero.
         unsafe {
             while length < ROOM - 8 {
-                let words = (ROOM - 8 - length) / 8;
-                let rest = std::slice::from_raw_parts_mut(text.add(length).cast::<u64>(), words);
-                match file.read(rest) {
+                let rest = std::slice::from_raw_parts_mut(text.add(length), ROOM - 8 - length);
+                match file.read_bytes(rest) {
                     0 => break,
                     read => length += read,
                 }

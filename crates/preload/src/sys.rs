@@ -375,20 +375,18 @@ impl ReadFile {
     /// Reads up to the buffer's size; the number of bytes, zero at the end or on an error.
     pub(crate) fn read(&self, buffer: &mut [u64]) -> usize {
         let bytes = size_of_val(buffer);
-        // SAFETY: the kernel writes at most `bytes` bytes of plain integers.
-        let read = unsafe {
-            call(
-                libc::SYS_read,
-                [
-                    self.descriptor as usize,
-                    buffer.as_mut_ptr() as usize,
-                    bytes,
-                    0,
-                    0,
-                    0,
-                ],
-            )
-        };
+        // SAFETY: the same memory, which any bytes may fill.
+        self.read_bytes(unsafe {
+            std::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast::<u8>(), bytes)
+        })
+    }
+
+    /// The same for bytes at any place.
+    pub(crate) fn read_bytes(&self, buffer: &mut [u8]) -> usize {
+        let (place, bytes) = (buffer.as_mut_ptr() as usize, buffer.len());
+        let arguments = [self.descriptor as usize, place, bytes, 0, 0, 0];
+        // SAFETY: the kernel writes at most `bytes` bytes.
+        let read = unsafe { call(libc::SYS_read, arguments) };
         usize::try_from(read).unwrap_or(0)
     }
 }

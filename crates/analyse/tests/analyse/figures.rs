@@ -159,7 +159,7 @@ fn peak(processes: &[ProcessRow]) -> Known<Bytes> {
     made.processes = processes.to_vec();
     let found = made.analyse();
     assert_eq!(
-        found.overview.peak_process,
+        varve_analyse::Overview::of(&found).peak_process,
         found.footprint.peak_process_bytes
     );
     found.footprint.peak_process_bytes
