@@ -136,7 +136,12 @@ fn a_trace_of_operations_has_its_allocators_part() {
     let weights: Vec<u64> = all.iter().map(|s| s["weight"].as_u64().unwrap()).collect();
     assert_eq!(weights, [3 * MIB, 5 * MIB]);
     let time = flame(alloc, "time").unwrap()["stacks"].as_array().unwrap();
-    assert!(time.len() == 1 && time[0]["error"].is_null(), "{time:?}");
+    // Ten of 800 and of 500 operations were timed, with a deviation of 16.33 ns each: 2.262 (Student, nine degrees of freedom) times the root of
+    // 16.33² · (800 · 790 + 500 · 490) / 10.
+    assert_eq!(
+        json!(time),
+        json!([{"row": 0, "weight": 130_000, "error": 10_938}])
+    );
     // Nothing was touched where the blocks lie, in a recording of 20 s.
     let idle = flame(alloc, "idle").unwrap();
     assert_eq!(idle["idle_for_ns"], 10_000_000_000_u64);

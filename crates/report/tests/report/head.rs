@@ -135,7 +135,7 @@ fn memory_of_the_recorder_is_one_row_without_a_share() {
     let rows: Vec<String> = rows.map(words).collect();
     assert_eq!(rows.len(), 1, "{text}");
     assert!(
-        rows[0].starts_with("recorder's memory recorder - 64.0 KiB"),
+        rows[0].starts_with("recorder's memory recorder - 64 KiB"),
         "{rows:?}"
     );
     assert!(rows[0].ends_with("- -"), "{rows:?}");
