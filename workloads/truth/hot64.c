@@ -1,11 +1,15 @@
 /* 64 pages that never leave the TLB, among 1,024 resident pages that are left alone. */
 #include "oracle.h"
 
+#include <sys/resource.h>
+
 enum { HOT = 64, STRIDE = 16 };
 
 int main(void)
 {
     oracle_init("hot64");
+    /* Others that take turns on the processor take the places of its translations. Who may not go before them goes on as it is. */
+    setpriority(PRIO_PROCESS, 0, -20);
     char *arena = resident_arena("arena", HOT * STRIDE);
     rest("idle");
     struct oracle_phase *hot = oracle_begin("hot");
