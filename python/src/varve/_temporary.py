@@ -20,9 +20,12 @@ class Folder:
         _remove_left(prefix)
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=prefix))
-            self._handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # Until it has its lock, another process may take it for one that was left, and remove it.
+            try:
+                self._handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
             fcntl.flock(self._handle, fcntl.LOCK_EX)
-            # Between the two calls another process may have taken it for one that was left.
             if os.fstat(self._handle).st_nlink > 0:
                 break
             os.close(self._handle)
