@@ -30,6 +30,9 @@ const UFFDIO_COPY: u64 = 0xc028_aa03;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
 const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
 
+/// The function of the kernel (`fs/userfaultfd.c`) in which a thread waits for a page.
+const WAITS_FOR_PAGE: &[u8] = b"handle_userfault";
+
 /// Bytes that are copied at once.
 const PIECE: u64 = 64 * PAGE_BYTES;
 /// How long one page is tried: mappings change, or memory is short.
@@ -167,7 +170,21 @@ impl MovedPages {
         self.handler.has_ended()
     }
 
-    /// Whether the memory is gone.
+    /// Ends the handler where it waits at a page that it has moved: nothing else would ever bring that page back.
+    /// None of a handler's own instructions accesses such a page; but a program can change the instructions.
+    /// Where the kernel does not show what a process waits for (`/proc/PID/wchan`, `proc(5)`), the handler stays.
+    pub fn end_stuck_handler(&self) {
+        let Some(pid) = self.handler.pid() else {
+            return;
+        };
+        let waits_for = std::fs::read(format!("/proc/{pid}/wchan")).unwrap_or_default();
+        // The number was the handler's when that was read, if the handler is there still.
+        if waits_for.starts_with(WAITS_FOR_PAGE) && !self.handler.has_ended() {
+            let _ = self.handler.signal(libc::SIGKILL);
+        }
+    }
+
+    /// Whether the process is gone. Others may share its memory.
     pub fn is_over(&self) -> bool {
         !matches!(self.maps.read_at(&mut [0; 1], 0), Ok(1))
     }

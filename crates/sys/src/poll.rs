@@ -1,7 +1,7 @@
 //! Waiting for the end of a process, for signals and for rings.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -26,6 +26,15 @@ impl PidFd {
         Ok(PidFd {
             fd: pidfd_open(raw, PidfdFlags::empty())?,
         })
+    }
+
+    /// The number of the process; none once it was reaped, or where it has none here (`proc_pid_fdinfo(5)`).
+    pub fn pid(&self) -> Option<Pid> {
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd()));
+        let text = text.ok()?;
+        let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+        // 0: of another PID namespace. -1: reaped.
+        number.trim().parse().ok().filter(|pid| *pid > 0).map(Pid)
     }
 
     /// Whether the process has ended (it may be a zombie).

@@ -217,46 +217,6 @@ fn a_user_cannot_trace_the_handler_of_a_program_that_has_become_that_user() {
 }
 
 #[test]
-fn code_that_a_target_puts_into_its_handler_gains_nothing() {
-    let stage = Stage::new();
-    if !can_trap() {
-        return;
-    }
-    // Only root can write to the folder, and the program has become somebody else.
-    let made = stage.path("made by root");
-    fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o711)).unwrap();
-    let options = [
-        "--backend",
-        "fault",
-        "--interval",
-        "10ms",
-        "--samples",
-        "off",
-    ];
-    let takeover = program("takeover");
-    let words = [
-        takeover.to_str().unwrap(),
-        &STRANGER.to_string(),
-        made.to_str().unwrap(),
-    ];
-    let running = stage.start(stage.record(&options, &words));
-    let pid = running.pid();
-    let handler = handler_of(target_of(&running));
-    // It is at work, and pages of its target are protected.
-    assert!(patiently(|| has_userfaultfd(handler)));
-    let is_seen = see_an_interval(&stage.path("trace.varve"));
-    assert!(is_seen, "{}", running.messages());
-    fs::write(stage.path("go"), "").unwrap();
-    // It runs the target's code now, which ends it: a process that has ended has no files.
-    assert!(patiently(|| !has_userfaultfd(handler)));
-    fs::write(stage.path("over"), "").unwrap();
-    let ended = running.end();
-    assert_eq!(ended.text(), "taken over\n", "{}", ended.stderr);
-    assert!(!made.exists(), "the target's code ran as root");
-    stage.require_clean(pid);
-}
-
-#[test]
 fn who_only_says_that_it_is_a_handler_gets_nothing() {
     let stage = Stage::new();
     if !can_trap() {

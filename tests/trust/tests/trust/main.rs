@@ -24,5 +24,6 @@ mod rounds;
 mod sandbox;
 mod shared;
 mod slices;
+mod takeover;
 mod transfers;
 mod unseen;

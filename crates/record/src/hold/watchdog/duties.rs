@@ -43,13 +43,16 @@ impl Moved {
         }
     }
 
-    /// Whether nobody needs it any more.
+    /// Whether process and handler are gone.
     fn is_over(&self) -> bool {
-        self.work.is_none() && self.pages.is_over()
+        self.work.is_none() && self.pages.is_over() && self.pages.handler_has_ended()
     }
 
-    /// Brings the pages back where the handler has ended. Large memory takes a while, and others wait.
+    /// Brings the pages back where the handler has ended, or is to be ended. Large memory takes a while, and others wait.
     fn refresh(&mut self) {
+        if !self.pages.handler_has_ended() {
+            self.pages.end_stuck_handler();
+        }
         if let Some(work) = self.work.take_if(|work| work.is_finished()) {
             let _ = work.join();
             self.is_back = true;
