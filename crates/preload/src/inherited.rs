@@ -20,27 +20,31 @@ pub(crate) fn forbids_the_library() -> bool {
 }
 
 fn has_filter() -> bool {
-    let mut room = [0u64; 512];
-    value_of(LINE, &mut room).is_some_and(is_filter)
+    status(&mut [0; 512]).is_some_and(is_filtered)
 }
 
 /// Whether the program is traced below a filter, which may leave it to the tracer what becomes of a call
 /// (`SECCOMP_RET_TRACE`). Of a process that is not traced, all such calls fail, that of its end among them.
 #[cold]
 pub(crate) fn may_need_a_tracer() -> bool {
-    let mut room = [0u64; 512];
-    value_of(LINE, &mut room).is_some_and(is_filter)
-        && value_of(TRACER, &mut room).is_none_or(|tracer| !tracer.starts_with(b"0\n"))
+    status(&mut [0; 512]).is_some_and(|text| {
+        is_filtered(text) && value_of(TRACER, text).is_none_or(|tracer| !tracer.starts_with(b"0\n"))
+    })
 }
 
-fn is_filter(value: &[u8]) -> bool {
-    value.first() == Some(&b'2')
-}
-
-/// What stands behind a word of the process's status; the text is read into this room.
-fn value_of<'a>(word: &[u8], room: &'a mut [u64]) -> Option<&'a [u8]> {
+/// The text of the process's status, which is read into this room.
+fn status(room: &mut [u64]) -> Option<&[u8]> {
     let count = sys::ReadFile::open(c"/proc/self/status")?.read(room);
-    let text = proc::bytes(room, count);
+    Some(proc::bytes(room, count))
+}
+
+/// Whether a status is that of a process with a filter.
+fn is_filtered(text: &[u8]) -> bool {
+    value_of(LINE, text).is_some_and(|value| value.starts_with(b"2"))
+}
+
+/// What stands behind a word of a status.
+fn value_of<'a>(word: &[u8], text: &'a [u8]) -> Option<&'a [u8]> {
     let at = text.windows(word.len()).position(|line| line == word)?;
     text.get(at + word.len()..)
 }

@@ -5,15 +5,27 @@ use std::ffi::c_int;
 use crate::operations::room;
 use crate::{executions, real, sys};
 
-/// The limit that a call sets.
+/// Makes a call that sets a limit of a process. Where that is this one, address space is given back before, and what
+/// the limit has changed is looked at afterwards.
 ///
 /// # Safety
-/// Null, or a limit.
-unsafe fn announce(resource: u32, new: *const libc::rlimit64) {
+/// `new` is null, or a limit.
+unsafe fn limited(
+    pid: libc::pid_t,
+    resource: u32,
+    new: *const libc::rlimit64,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    if pid != 0 && pid.cast_unsigned() != sys::process_id() {
+        return call();
+    }
     // SAFETY: as the caller promises. The struct of 32 bits is the same one on this architecture.
     if let (libc::RLIMIT_AS, Some(new)) = (resource, unsafe { new.as_ref() }) {
         real::keeping_errno(|| room::will_be_limited(new.rlim_cur));
     }
+    let result = call();
+    executions::after_limit(result, resource);
+    result
 }
 
 /// # Safety
@@ -21,12 +33,7 @@ unsafe fn announce(resource: u32, new: *const libc::rlimit64) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn setrlimit(resource: u32, new: *const libc::rlimit64) -> c_int {
     // SAFETY: the caller's arguments, passed on; so in all functions below.
-    unsafe {
-        announce(resource, new);
-        let result = real::get().setrlimit(resource, new);
-        executions::after_limit(result, resource);
-        result
-    }
+    unsafe { limited(0, resource, new, || real::get().setrlimit(resource, new)) }
 }
 
 /// # Safety
@@ -34,12 +41,7 @@ unsafe extern "C" fn setrlimit(resource: u32, new: *const libc::rlimit64) -> c_i
 #[unsafe(no_mangle)]
 unsafe extern "C" fn setrlimit64(resource: u32, new: *const libc::rlimit64) -> c_int {
     // SAFETY: see `setrlimit`.
-    unsafe {
-        announce(resource, new);
-        let result = real::get().setrlimit64(resource, new);
-        executions::after_limit(result, resource);
-        result
-    }
+    unsafe { limited(0, resource, new, || real::get().setrlimit64(resource, new)) }
 }
 
 /// # Safety
@@ -53,14 +55,9 @@ unsafe extern "C" fn prlimit(
 ) -> c_int {
     // SAFETY: see `setrlimit`.
     unsafe {
-        if is_own(pid) {
-            announce(resource, new);
-        }
-        let result = real::get().prlimit(pid, resource, new, old);
-        if is_own(pid) {
-            executions::after_limit(result, resource);
-        }
-        result
+        limited(pid, resource, new, || {
+            real::get().prlimit(pid, resource, new, old)
+        })
     }
 }
 
@@ -75,17 +72,8 @@ unsafe extern "C" fn prlimit64(
 ) -> c_int {
     // SAFETY: see `setrlimit`.
     unsafe {
-        if is_own(pid) {
-            announce(resource, new);
-        }
-        let result = real::get().prlimit64(pid, resource, new, old);
-        if is_own(pid) {
-            executions::after_limit(result, resource);
-        }
-        result
+        limited(pid, resource, new, || {
+            real::get().prlimit64(pid, resource, new, old)
+        })
     }
-}
-
-fn is_own(pid: libc::pid_t) -> bool {
-    pid == 0 || pid.cast_unsigned() == sys::process_id()
 }

@@ -1,6 +1,7 @@
 //! What `/proc` says of processes, read without the C library and without memory of the heap.
 
 use std::ffi::CStr;
+use std::str::FromStr;
 
 use crate::sys;
 
@@ -33,7 +34,7 @@ pub(crate) fn bytes(words: &[u64], count: usize) -> &[u8] {
 }
 
 /// The numbers in a text, between white space.
-pub(crate) fn numbers(text: &[u8]) -> impl Iterator<Item = u32> {
+pub(crate) fn numbers<N: FromStr>(text: &[u8]) -> impl Iterator<Item = N> {
     text.split(u8::is_ascii_whitespace)
         .filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok())
 }
@@ -82,7 +83,8 @@ mod tests {
 
     #[test]
     fn numbers_are_read_and_written() {
-        assert_eq!(numbers(b"12 7\t300 \n").collect::<Vec<_>>(), [12, 7, 300]);
+        assert_eq!(numbers(b"12 7\t300 \n").collect::<Vec<u32>>(), [12, 7, 300]);
+        assert_eq!(numbers(b"4294967296 7").next(), Some(1u64 << 32));
         assert_eq!(decimal(0, &mut [0; 10]), b"0");
         assert_eq!(decimal(u32::MAX, &mut [0; 10]), b"4294967295");
     }

@@ -11,7 +11,7 @@ use varve_preload_abi::operations::{MEMORY_BYTES, heap, limit};
 
 use super::{attach, sampling, shadow, table};
 use crate::thread;
-use crate::{operations, process, sys};
+use crate::{operations, proc, process, sys};
 
 /// At most one part of so many of what a limit leaves.
 const SHARE: u64 = 8;
@@ -41,11 +41,7 @@ static GIVES_BACK: AtomicBool = AtomicBool::new(false);
 fn used() -> Option<u64> {
     let mut words = [0u64; 16];
     let read = sys::ReadFile::open(c"/proc/self/statm")?.read(&mut words);
-    let text = words.into_iter().flat_map(u64::to_ne_bytes).take(read);
-    let digits = text.take_while(u8::is_ascii_digit);
-    let pages = digits.fold(None, |pages, digit| {
-        Some(pages.unwrap_or(0u64) * 10 + u64::from(digit - b'0'))
-    });
+    let pages = proc::numbers::<u64>(proc::bytes(&words, read)).next();
     pages.map(|pages| pages * 4096)
 }
 
