@@ -168,10 +168,7 @@ fn table_size() -> io::Result<u64> {
 }
 
 fn table_size_of(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("FDSize:"))?;
-    line.trim().parse().ok()
+    crate::proc::status_field(status, "FDSize")?.parse().ok()
 }
 
 /// The number of open files by the list of them.

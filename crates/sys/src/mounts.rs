@@ -89,13 +89,16 @@ fn root_of(pid: Pid) -> Option<u64> {
 }
 
 fn namespace_of(pid: Pid) -> Option<PathBuf> {
-    std::fs::read_link(crate::shared_folder(pid).join("ns/mnt")).ok()
+    namespace_in(&crate::shared_folder(pid))
+}
+
+/// The namespace of mounts of a process, by its folder in `/proc`.
+pub(crate) fn namespace_in(folder: &Path) -> Option<PathBuf> {
+    std::fs::read_link(folder.join("ns/mnt")).ok()
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {
-    let status = std::fs::read_to_string(crate::shared_folder(pid).join("status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    line.trim().parse().ok().map(Pid)
+    crate::status(pid).ok().map(|status| status.parent)
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use varve_model::Pid;
 
+use crate::mounts::namespace_in;
+
 /// Which file a mapping is of, as `/proc/PID/maps` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
@@ -110,13 +112,12 @@ pub fn leads_to(path: &Path, file: &Path) -> io::Result<bool> {
 #[must_use]
 pub fn has_our_root(pid: Pid) -> bool {
     let (theirs, ours) = (crate::shared_folder(pid), Path::new("/proc/self"));
-    let namespace = |of: &Path| std::fs::read_link(of.join("ns/mnt")).ok();
     let root = |of: &Path| rustix::fs::stat(of.join("root")).ok();
     let (Some(here), Some(there)) = (root(ours), root(&theirs)) else {
         return false;
     };
     (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
-        && namespace(ours) == namespace(&theirs)
+        && namespace_in(ours) == namespace_in(&theirs)
 }
 
 /// Which regular file a path of a process's leads to: device and inode. Nothing is opened. Of a process that has ended nobody knows the root

@@ -342,6 +342,7 @@ impl TraceFolder {
         }
     }
 
+    /// The folder of an entry; none where that is the folder of parts, which is not there.
     fn directory_of(&self, entry: Entry) -> Result<Option<Arc<Directory>>, TraceError> {
         match entry.is_part() {
             true => Ok(self.folder.parts_folder()?.map(Arc::new)),
@@ -349,13 +350,18 @@ impl TraceFolder {
         }
     }
 
+    /// The folder of an entry; an error where that is gone.
+    fn directory_for(&self, entry: Entry) -> Result<Arc<Directory>, TraceError> {
+        let directory = self.directory_of(entry)?;
+        directory.ok_or_else(|| self.gone(self.path().join(PARTS)))
+    }
+
     /// Makes the file that is going to be renamed into place.
     pub(crate) fn create_temporary(&self, entry: Entry) -> Result<File, TraceError> {
         let name = entry.temporary();
         let path = self.folder.path_in(entry, &name);
         let cannot = |e| self.cannot("create", path.clone(), e);
-        let directory = self.directory_of(entry)?;
-        let directory = directory.ok_or_else(|| self.gone(self.path().join(PARTS)))?;
+        let directory = self.directory_for(entry)?;
         // What an earlier attempt left. Anything but a file stays, and is in the way.
         directory.remove_file(&name).map_err(cannot)?;
         directory
@@ -372,8 +378,7 @@ impl TraceFolder {
             (io::ErrorKind::NotFound, None) => TraceError::Gone { path: path.clone() },
             _ => self.cannot("rename", path.clone(), e),
         };
-        let directory = self.directory_of(entry)?;
-        let directory = directory.ok_or_else(|| self.gone(self.path().join(PARTS)))?;
+        let directory = self.directory_for(entry)?;
         directory.rename(&from, &to).map_err(cannot)
     }
 
