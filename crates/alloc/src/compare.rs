@@ -7,6 +7,7 @@ use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
 use crate::Judgement;
+use crate::student::student;
 
 /// The version of the fields of a comparison as JSON. Fields may be added under the same version.
 pub const COMPARISON_SCHEMA: &str = "varve-alloc-compare/1";
@@ -67,20 +68,6 @@ impl Ratio {
             .interval
             .is_some_and(|(low, high)| low > 1.0 || high < 1.0);
         is_sure && (self.ratio > 1.0 + by || self.ratio < 1.0 / (1.0 + by))
-    }
-}
-
-/// The 97.5 % quantile of Student's distribution.
-pub(crate) fn student(freedom: usize) -> f64 {
-    const TABLE: [f64; 15] = [
-        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-        2.145, 2.131,
-    ];
-    match freedom {
-        0 => f64::INFINITY,
-        n if n <= TABLE.len() => TABLE[n - 1],
-        n if n < 30 => 2.09,
-        _ => 1.98,
     }
 }
 

@@ -12,6 +12,7 @@ mod figures;
 mod flames;
 pub mod range;
 mod read;
+mod student;
 mod verdict;
 
 use serde::Serialize;

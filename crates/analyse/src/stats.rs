@@ -16,9 +16,9 @@ pub(crate) struct Stats {
     pub(crate) shared: u64,
     pub(crate) huge: u64,
     pub(crate) standing: u64,
-    /// Page touches that others may have made.
     /// Touches of its pages, each divided by the objects that lie on the page, in parts of [`SHARE`].
     pub(crate) divided: u128,
+    /// Page touches that others may have made.
     pub(crate) possibly: u64,
     pub(crate) written: u64,
     pub(crate) cold: u64,

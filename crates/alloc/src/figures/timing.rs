@@ -9,7 +9,7 @@ use varve_model::Duration;
 use varve_trace::tables::OperationRow;
 
 use super::CONFIDENCE;
-use crate::compare::student;
+use crate::student::student;
 
 /// Why a time is not known.
 pub(super) const UNTIMED: &str = "none of its operations was timed";

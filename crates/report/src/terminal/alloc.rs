@@ -396,13 +396,9 @@ fn operations(page: &mut Page, of: &Judgement) {
             },
             match o.timed {
                 0 => ABSENT.to_owned(),
-                _ if o.time_error >= 1.0 => ABSENT.to_owned(),
                 _ => with_error(o.mean_ns, o.time_error),
             },
-            match o.time_error >= 1.0 {
-                true => ABSENT.to_owned(),
-                false => with_error(o.time_ns.0 as f64, o.time_error),
-            },
+            with_error(o.time_ns.0 as f64, o.time_error),
         ]);
     }
     page.table(&table);
