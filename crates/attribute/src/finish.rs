@@ -12,7 +12,7 @@ use varve_objects::{Deaths, Layer, RECORDERS};
 use varve_symbols::{
     AddressSpaces, BuildId, DebugInfo, DebugServer, FileIdentity, Frame, Locator, Mapping,
     ModuleReport, ModuleStatus, NoClient, OpenFiles, Place, Stack, StaticObject, StaticsReader,
-    mapping_objects, short_place, static_name, symbolize,
+    is_memory, mapping_objects, short_place, static_name, symbolize,
 };
 use varve_trace::tables::{
     BegunMarkRow, BirthRow, DeathRow, EndedMarkRow, Frame as FrameRow, GeneratedRow, MappingRow,
@@ -360,11 +360,10 @@ fn module_notes(reports: Vec<ModuleReport>, servers: &Servers) -> Vec<ModuleNote
     let mut notes: Vec<ModuleNote> = Vec::new();
     for report in reports {
         // Memory without a file is no module of which something could be missing.
-        let is_memory = ["/SYSV", "/dev/zero", "/dev/shm/", "/memfd:"]
-            .iter()
-            .any(|start| report.path.starts_with(start));
-        let hint = report.status.hint();
-        let Some(hint) = hint.filter(|_| !is_recorders(&report.path) && !is_memory) else {
+        if is_recorders(&report.path) || is_memory(&report.path) {
+            continue;
+        }
+        let Some(hint) = report.status.hint() else {
             continue;
         };
         let hint = match stripped(&report) {

@@ -169,7 +169,10 @@ pub fn attached(options: &ApplyOptions, pid: Pid) -> Result<Verified, PlaceError
     let planned = options.resolve_with(Bytes(u64::MAX))?;
     let looking = || PlaceError::system("look at the process's mappings");
     let maps = maps(pid).map_err(looking())?;
-    let is_it = |entry: &&MapEntry| entry.path.starts_with(PLACING_NAME);
+    let is_it = |entry: &&MapEntry| {
+        let name = entry.path.strip_prefix("/memfd:");
+        name.is_some_and(|name| name.starts_with(PLACING_NAME))
+    };
     let entry = maps.iter().find(is_it).ok_or(PlaceError::NotPlaced(pid))?;
     let end = entry.address.0 + entry.bytes.0;
     let path = format!("/proc/{pid}/map_files/{:x}-{end:x}", entry.address.0);

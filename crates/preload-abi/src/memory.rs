@@ -1,6 +1,6 @@
 //! Memory that the recorder makes, maps and hands over. Its size is sealed: no store of the program's can take it away.
 
-use std::ffi::CStr;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
@@ -20,7 +20,8 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Makes it, with the descriptor through which a process is given it. Only what is written to takes room.
-    pub(crate) fn create(name: &CStr, bytes: usize) -> io::Result<(Memory, OwnedFd)> {
+    pub(crate) fn create(name: &str, bytes: usize) -> io::Result<(Memory, OwnedFd)> {
+        let name = CString::new(name)?;
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a C string and flags; makes a descriptor.
         let made = unsafe { libc::memfd_create(name.as_ptr(), flags) };

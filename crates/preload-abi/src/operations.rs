@@ -28,7 +28,7 @@ pub const OPERATIONS_VARIABLE: &str = "VARVE_OPERATIONS";
 pub const ONLY_OPERATIONS_VARIABLE: &str = "VARVE_ONLY_OPERATIONS";
 /// The environment variable for the bytes of allocations to each of which one block is sampled, on average.
 pub const SAMPLE_BYTES_VARIABLE: &str = "VARVE_SAMPLE_BYTES";
-/// What the kernel calls the memory in lists of mappings.
+/// The name of the memory: `/memfd:NAME` in lists of mappings.
 pub const OPERATIONS_NAME: &str = "varve-operations";
 
 /// As much as a process may ever fill.

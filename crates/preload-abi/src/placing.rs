@@ -18,8 +18,8 @@ use crate::record::MAX_FRAMES;
 /// The environment variable that says that objects are placed: the size of the smallest, in bytes.
 pub const PLACING_VARIABLE: &str = "VARVE_PLACING";
 
-/// What the kernel calls the memory in lists of mappings.
-pub const PLACING_NAME: &str = "/memfd:varve-placing";
+/// The name of the memory: `/memfd:NAME` in lists of mappings.
+pub const PLACING_NAME: &str = "varve-placing";
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 4096;
@@ -224,7 +224,7 @@ impl Placements {
     /// # Errors
     /// Where there is no memory or descriptor for it.
     pub fn create() -> io::Result<Placements> {
-        let (memory, file) = Memory::create(c"varve-placing", MEMORY_BYTES)?;
+        let (memory, file) = Memory::create(PLACING_NAME, MEMORY_BYTES)?;
         Ok(Placements { memory, file })
     }
 

@@ -20,7 +20,7 @@ use crate::raw::system_call;
 use crate::record::{PAD, Record, VOID};
 use crate::writer::RingWriter;
 
-/// What the kernel calls the memory in lists of mappings.
+/// The name of the memory: `/memfd:NAME` in lists of mappings.
 pub const RING_NAME: &str = "varve-ring";
 
 /// Bytes of buffer that a reader keeps from one drain to the next.
@@ -70,7 +70,7 @@ impl RingReader {
     pub fn create(capacity: usize) -> io::Result<(RingReader, OwnedFd)> {
         let capacity = RingWriter::capacity_for(capacity);
         let bytes = HEADER_BYTES + capacity;
-        let (memory, file) = Memory::create(c"varve-ring", bytes)?;
+        let (memory, file) = Memory::create(RING_NAME, bytes)?;
         let reader = RingReader {
             memory,
             capacity: capacity as u64,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use varve_model::{Bytes, CLibrary, ObjectKind, Pid, Tid, c_library};
+use varve_model::{Bytes, CLibrary, ObjectKind, Pid, Tid, c_library, is_recorders};
 
 use crate::image::Image;
 use crate::input::base_name;
@@ -205,10 +205,7 @@ fn is_entry(frame: &Frame) -> bool {
                 | "sysmalloc"
                 | "int_malloc"
         )
-    ) || frame
-        .module
-        .as_deref()
-        .is_some_and(|module| module.starts_with("libvarve_"))
+    ) || frame.module.as_deref().is_some_and(is_recorders)
 }
 
 /// Whether the dynamic loader made a mapping for itself, or for a library that nobody of the program's asked for.

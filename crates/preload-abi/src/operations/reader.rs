@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::{
     BLOCK_BYTES, BUCKETS, FIRST_EXTENT, FREE, HEADER_BYTES, IN_USE, MAX_TABLE_BITS, MEMORY_BYTES,
-    ROW_BYTES, SHARDS, TIME_KINDS, block, header, heap, row, squares_at, table_bytes,
+    OPERATIONS_NAME, ROW_BYTES, SHARDS, TIME_KINDS, block, header, heap, row, squares_at,
+    table_bytes,
 };
 use crate::memory::Memory;
 
@@ -95,7 +96,7 @@ impl OperationsReader {
     /// # Errors
     /// Where the kernel has no memory, mappings or descriptors left.
     pub fn create(every: u32) -> io::Result<(OperationsReader, OwnedFd)> {
-        let (memory, file) = Memory::create(c"varve-operations", MEMORY_BYTES)?;
+        let (memory, file) = Memory::create(OPERATIONS_NAME, MEMORY_BYTES)?;
         let set = |at, value| memory.word(at).store(value, Ordering::Release);
         set(header::EVERY, u64::from(every.max(1)));
         set(header::NEXT, FIRST_EXTENT as u64);

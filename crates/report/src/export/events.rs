@@ -284,9 +284,10 @@ fn show(name: &mut String) {
 
 /// Whether a frame is in a library that the recorder put into the target.
 fn is_recorders(frame: &Frame) -> bool {
-    let module = frame.module.as_deref().unwrap_or_default();
-    let name = module.rsplit('/').next().unwrap_or(module);
-    name.starts_with("libvarve_")
+    frame
+        .module
+        .as_deref()
+        .is_some_and(varve_model::is_recorders)
 }
 
 /// The frames as they are shown: those of the recorder's library that the program came through are left out.

@@ -281,6 +281,9 @@ fn is_writable_memory(entry: &MapEntry) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use varve_preload_abi::operations::OPERATIONS_NAME;
+    use varve_preload_abi::placing::PLACING_NAME;
+
     use super::*;
 
     fn watched() -> Option<Watched> {
@@ -360,5 +363,13 @@ mod tests {
         assert!(!is(&entry("r-xp", 7, "/bin/x")));
         assert!(!is(&entry("r--p", 0, "[vvar]")));
         assert!(!is(&entry("rw-s", 8, "/memfd:varve-ring (deleted)")));
+    }
+
+    #[test]
+    fn memory_shared_with_a_target_is_known_as_the_recorders() {
+        for name in [RING_NAME, OPERATIONS_NAME, PLACING_NAME] {
+            let path = format!("/memfd:{name} (deleted)");
+            assert!(varve_model::is_recorders(&path), "{path}");
+        }
     }
 }
