@@ -6,7 +6,7 @@ import pytest
 
 import varve
 
-pytest_plugins = ["pytester", "buckets"]
+pytest_plugins = ["pytester", "buckets", "fleets"]
 
 PAGES = 3000
 # Phases lie some intervals apart, however long those get on a busy machine: the program sees in a page of its own

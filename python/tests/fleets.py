@@ -13,6 +13,7 @@ from pathlib import Path
 
 import made
 import pyspark
+import pytest
 
 SERVICES = ("api", "cron")
 DAY_NS = 86_400_000_000_000
@@ -36,6 +37,19 @@ def made_store(folder, *, hosts=5, **more):
                     ),
                 )  # fmt: skip
     return folder
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    """Make a store of known traces. Tests that change it copy it."""
+    return made_store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture
+def changed(store, tmp_path):
+    """Copy it."""
+    shutil.copytree(store, tmp_path / "store")
+    return tmp_path / "store"
 
 
 def run_id(name):

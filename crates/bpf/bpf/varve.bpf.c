@@ -6,6 +6,7 @@
 #include "abi.h"
 #include "maps.h"
 #include "pageflags.h"
+#include "entries.h"
 #include "walk.h"
 /* Loaded first, as some kernels refuse these alone: then no time was lost with the others */
 #include "harvest.h"
