@@ -111,14 +111,11 @@ fn allocate_counted(
     }
     match had_inner {
         true => object,
-        false => {
-            sampling::allocated(object, bytes);
-            reported_if_wanted(object, bytes, kind)
-        }
+        false => sampled_and_reported(object, bytes, kind),
     }
 }
 
-/// One that is not counted, or is part of one that is: reported, unless an entry point within it has done so.
+/// One that is not counted, or is part of one that is: sampled and reported, unless an entry point within it has done so.
 fn uncounted(bytes: usize, kind: AllocKind, mut real: impl FnMut() -> Pointer) -> Pointer {
     let inner = &thread::current().inner;
     inner.set(false);
@@ -128,8 +125,15 @@ fn uncounted(bytes: usize, kind: AllocKind, mut real: impl FnMut() -> Pointer) -
     }
     match inner.replace(true) {
         true => object,
-        false => reported_if_wanted(object, bytes, kind),
+        false => sampled_and_reported(object, bytes, kind),
     }
+}
+
+/// In this order: what is reported as an object is not sampled any more.
+#[inline(always)]
+fn sampled_and_reported(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
+    sampling::allocated(object, bytes);
+    reported_if_wanted(object, bytes, kind)
 }
 
 /// A free: reported, then the real one, counted.

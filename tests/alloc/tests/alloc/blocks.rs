@@ -85,6 +85,25 @@ fn what_is_lost_is_found_with_its_size_and_its_stack() {
     assert!(brief["freed_elsewhere"].as_f64().unwrap() == 0.0, "{brief}");
 }
 
+/// An `operator new` calls `malloc`, which is a part of it and no operation of its own.
+#[test]
+fn blocks_of_each_operator_new_are_sampled_once() {
+    let program = workload("alloc_new");
+    // Without pages, objects are not reported, which is another way.
+    for options in [&OFTEN[..], &OFTEN[..2]] {
+        let recorded = record(options, &[program.to_str().unwrap(), &ROUNDS.to_string()]);
+        for function in [
+            "by_new (",
+            "by_new_array (",
+            "by_aligned_new (",
+            "by_new_that_does_not_throw (",
+            "by_malloc (",
+        ] {
+            is_about(&site(&recorded, function)["allocated"], LOST);
+        }
+    }
+}
+
 /// The negative control: the same blocks are kept, and read again and again.
 #[test]
 fn what_is_kept_and_used_is_no_leak() {
