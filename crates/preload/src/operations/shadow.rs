@@ -15,7 +15,7 @@ use varve_preload_abi::operations::heap::{
 };
 
 use super::{attach, room};
-use crate::sys;
+use crate::{process, sys};
 
 const SPANS: usize = ((1 << 47) / SPAN) as usize;
 
@@ -62,10 +62,11 @@ fn make_piece(address: u64) -> Option<&'static Piece> {
     let fresh: *mut Piece = memory.as_ptr().cast();
     match entry.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
-            // SAFETY: advice on the mapping just made: it is touched thinly.
-            unsafe {
+            // A confined program may be ended for a call that it does not make itself.
+            if !process::is_confined() {
                 let range = [fresh as usize, size_of::<Piece>(), MADV_NOHUGEPAGE, 0, 0, 0];
-                sys::call(libc::SYS_madvise, range);
+                // SAFETY: advice on the mapping just made: it is touched thinly.
+                unsafe { sys::call(libc::SYS_madvise, range) };
             }
             attach::note_shadow(fresh as u64, address / SPAN * SPAN);
             // SAFETY: the mapping is zeroed, page-aligned, as large as a `Piece`, and stays.

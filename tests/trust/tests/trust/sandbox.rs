@@ -80,3 +80,19 @@ fn a_confined_program_allocates_and_unloads_a_library() {
         }
     }
 }
+
+/// Where it has allocated nothing yet, the preload library needs a table of its own: advice on that is a call too.
+#[test]
+fn a_confined_program_allocates_where_it_has_nothing_yet() {
+    let stage = Stage::new();
+    let program = program("narrow");
+    let program = program.to_str().unwrap();
+    for command in [&["record"][..], &["alloc", "record"]] {
+        let mut varve = stage.command(varve_binary());
+        varve
+            .args(command)
+            .args(["--force", "-o", "trace.varve", "--", program]);
+        let ended = stage.run(varve).require(6);
+        assert_eq!(ended.text(), "allocated\n", "{command:?}");
+    }
+}
