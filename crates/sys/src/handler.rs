@@ -290,8 +290,7 @@ const OWN_USERS: std::ops::Range<u32> = 0x7f00_0000..0x7f00_0000 + (1 << 22);
 
 /// Whether the text of `/proc/PID/status` is that of a process with one of those user ids, and no other.
 fn has_own_user(status: &str) -> bool {
-    let mut lines = status.lines();
-    let users = lines.find_map(|line| line.strip_prefix("Uid:"));
+    let users = crate::proc::status_field(status, "Uid");
     let users = users.map(|u| u.split_whitespace().map(str::parse::<u32>));
     let users: Vec<_> = users.into_iter().flatten().collect();
     let is_own = |user: &Result<u32, _>| user.as_ref().is_ok_and(|u| OWN_USERS.contains(u));
@@ -301,10 +300,7 @@ fn has_own_user(status: &str) -> bool {
 /// Whether the text of `/proc/PID/status` is that of a process that can gain nothing: no capabilities, no new ones, and
 /// a filter on its system calls.
 fn has_no_rights(status: &str, pid: Pid) -> bool {
-    let field = |name: &str| {
-        let mut lines = status.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
-    };
+    let field = |name: &str| crate::proc::status_field(status, name);
     let is_empty =
         |name| field(name).and_then(|sets| u64::from_str_radix(sets, 16).ok()) == Some(0);
     field("Tgid") == Some(&pid.0.to_string())

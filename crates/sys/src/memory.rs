@@ -9,10 +9,8 @@ use varve_model::{Bytes, Duration, PAGE_BYTES};
 /// Peak resident memory of this process.
 pub fn own_peak_bytes() -> Bytes {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = text
-        .lines()
-        .find_map(|l| l.strip_prefix("VmHWM:"))
-        .and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    let peak = crate::proc::status_field(&text, "VmHWM")
+        .and_then(|peak| peak.split_whitespace().next()?.parse::<u64>().ok());
     Bytes(peak.unwrap_or(0) * 1024)
 }
 

@@ -67,6 +67,8 @@ pub struct MovedPages {
     pagemap: File,
     maps: File,
     handler: PidFd,
+    /// The handler's number, which stays; none where it had ended before.
+    handler_pid: Option<Pid>,
     /// Where the handler notes what it has heard.
     journal: u64,
 }
@@ -94,13 +96,14 @@ impl MovedPages {
         let maps = open(process, "maps")?;
         // Whatever had this number when the files were opened, it shares the memory of the process now: a program that it
         // runs since, or another process, would not.
-        let handler = crate::verify_handler(handler, process)?;
+        let verified = crate::verify_handler(handler, process)?;
         let opened = MovedPages {
             front,
             memory,
             pagemap,
             maps,
-            handler,
+            handler: verified,
+            handler_pid: Some(handler),
             journal,
         };
         // Of a process whose first thread has ended, the kernel lists none.
@@ -124,12 +127,14 @@ impl MovedPages {
     /// From the descriptors that somebody handed over.
     pub fn from_descriptors(all: [OwnedFd; MovedPages::DESCRIPTORS], journal: u64) -> MovedPages {
         let [front, memory, pagemap, maps, handler] = all;
+        let handler = PidFd::from(handler);
         MovedPages {
             front,
             memory: memory.into(),
             pagemap: pagemap.into(),
             maps: maps.into(),
-            handler: handler.into(),
+            handler_pid: handler.pid(),
+            handler,
             journal,
         }
     }
@@ -174,7 +179,7 @@ impl MovedPages {
     /// None of a handler's own instructions accesses such a page; but a program can change the instructions.
     /// Where the kernel does not show what a process waits for (`/proc/PID/wchan`, `proc(5)`), the handler stays.
     pub fn end_stuck_handler(&self) {
-        let Some(pid) = self.handler.pid() else {
+        let Some(pid) = self.handler_pid else {
             return;
         };
         let waits_for = std::fs::read(format!("/proc/{pid}/wchan")).unwrap_or_default();

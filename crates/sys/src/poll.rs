@@ -32,9 +32,9 @@ impl PidFd {
     pub fn pid(&self) -> Option<Pid> {
         let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd()));
         let text = text.ok()?;
-        let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+        let number = crate::proc::status_field(&text, "Pid")?;
         // 0: of another PID namespace. -1: reaped.
-        number.trim().parse().ok().filter(|pid| *pid > 0).map(Pid)
+        number.parse().ok().filter(|pid| *pid > 0).map(Pid)
     }
 
     /// Whether the process has ended (it may be a zombie).

@@ -20,6 +20,8 @@ use crate::marker::Marker;
 
 /// How often a watchdog looks whether the recorder is stopped, and whether fault handlers have ended.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
+/// How often a watchdog looks whether a fault handler waits for itself: its process stands still meanwhile, which costs nothing but time.
+const STUCK_EVERY: Duration = Duration::from_secs(1);
 /// How long fault handlers may take to bring everything back when their recorder is gone.
 const MAX_RETURN: Duration = Duration::from_secs(60);
 /// How long the second watchdog waits for the first to clean up.
@@ -32,6 +34,8 @@ struct Moved {
     work: Option<JoinHandle<()>>,
     /// Whether that was done once.
     is_back: bool,
+    /// When it was looked last whether the handler waits for itself.
+    looked: Instant,
 }
 
 impl Moved {
@@ -40,6 +44,7 @@ impl Moved {
             pages: Arc::new(pages),
             work: None,
             is_back: false,
+            looked: Instant::now(),
         }
     }
 
@@ -50,8 +55,9 @@ impl Moved {
 
     /// Brings the pages back where the handler has ended, or is to be ended. Large memory takes a while, and others wait.
     fn refresh(&mut self) {
-        if !self.pages.handler_has_ended() {
+        if self.looked.elapsed() >= STUCK_EVERY && !self.pages.handler_has_ended() {
             self.pages.end_stuck_handler();
+            self.looked = Instant::now();
         }
         if let Some(work) = self.work.take_if(|work| work.is_finished()) {
             let _ = work.join();
