@@ -87,6 +87,10 @@ def report(store, *arguments, **more):
     return json.loads(fleet("report", store, "--json", "--limit", 100_000, *arguments, **more).stdout)
 
 
+def figures(made_report):
+    return {name: view["rows"] for name, view in made_report["views"].items()}
+
+
 def rows(store, view, *arguments):
     return json.loads(fleet("query", store, view, "--json", *arguments).stdout)["rows"]
 

@@ -15,7 +15,7 @@ import made
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fleets import fleet, report, rows, run_id
+from fleets import figures, fleet, report, rows, run_id
 
 from varve.fleet._duckdb import DuckDB
 from varve.fleet._session import Opened, Session
@@ -25,10 +25,6 @@ from varve.fleet._store import Selection, Storage, read_runs
 def write(store, name="0", **more):
     about = {"service": "api", "build": "1", "host": "h", "date": "2026-09-22", "seed": 1, "samples": 100, **more}
     return made.write(store, made.Made(id=run_id(name), **about))
-
-
-def figures(found):
-    return {name: view["rows"] for name, view in found["views"].items()}
 
 
 def edited(folder, table, change):

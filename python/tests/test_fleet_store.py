@@ -8,11 +8,7 @@ import zlib
 
 import made
 import pyarrow.parquet as pq
-from fleets import DAY_NS, START_NS, fleet, report, run_id
-
-
-def without_names(made_report):
-    return {name: view["rows"] for name, view in made_report["views"].items()}
+from fleets import DAY_NS, START_NS, figures, fleet, report, run_id
 
 
 def test_damaged_traces_are_skipped_counted_and_named(changed):
@@ -75,7 +71,7 @@ def test_damaged_traces_are_skipped_counted_and_named(changed):
     assert found["runs"]["used"] == rest == sum(row["runs"] for row in found["views"]["services"]["rows"])
     for path in expected:
         shutil.rmtree(changed / path)
-    assert without_names(report(changed)) == without_names(found)
+    assert figures(report(changed)) == figures(found)
 
 
 def test_a_renamed_trace_is_no_other_run(changed):
@@ -98,7 +94,7 @@ def test_compaction_changes_no_answer(changed):
     done = json.loads(fleet("compact", changed, "--group", 7, "--json").stdout)
     assert [part["runs"] for part in done["parts"]] == [7, 7, 6]
     after = report(changed)
-    assert without_names(after) == without_names(before)
+    assert figures(after) == figures(before)
     assert (after["runs"]["compacted"], after["skipped"]["count"]) == (20, 0)
     # Again there is nothing to do, and a new trace is read beside what is compacted.
     assert json.loads(fleet("compact", changed, "--json").stdout)["parts"] == []
@@ -107,11 +103,11 @@ def test_compaction_changes_no_answer(changed):
     mixed = report(changed)
     assert (mixed["runs"]["used"], mixed["runs"]["compacted"]) == (21, 20)
     fleet("compact", changed)
-    assert without_names(report(changed)) == without_names(mixed)
+    assert figures(report(changed)) == figures(mixed)
     for folder in changed.glob("service=*"):
         shutil.rmtree(folder)
     alone = report(changed)
-    assert without_names(alone) == without_names(mixed)
+    assert figures(alone) == figures(mixed)
     assert alone["runs"]["used"] == 21
     only = report(changed, "--service", "api", "--until", "2026-09-22")
     assert only["runs"]["used"] == 5
@@ -125,7 +121,7 @@ def test_a_run_that_two_parts_have_counts_once(changed):
     part.rename(kept)
     fleet("compact", changed, "--group", 5)
     kept.rename(changed / "compact" / part.name)
-    assert without_names(report(changed)) == without_names(before)
+    assert figures(report(changed)) == figures(before)
 
 
 def test_damaged_parts_are_named_and_their_traces_read(changed):
@@ -136,7 +132,7 @@ def test_damaged_parts_are_named_and_their_traces_read(changed):
     data[len(data) // 2] ^= 1
     (part / "run_sites.parquet").write_bytes(data)
     found = report(changed)
-    assert without_names(found) == without_names(before)
+    assert figures(found) == figures(before)
     assert found["skipped"]["kinds"] == {"damaged": 1}
     assert found["skipped"]["traces"][0]["path"] == f"compact/{part.name}"
 
@@ -156,10 +152,10 @@ def test_a_killed_compaction_is_taken_up_again(changed):
     # One that was cut short has no manifest.
     shutil.copytree(parts[0], changed / "compact" / "v1-00000000deadbeef")
     (changed / "compact" / "v1-00000000deadbeef" / "compact.json").unlink()
-    assert without_names(report(changed)) == without_names(before)
+    assert figures(report(changed)) == figures(before)
     fleet("compact", changed, "--group", 2)
     found = report(changed)
-    assert without_names(found) == without_names(before)
+    assert figures(found) == figures(before)
     assert found["runs"]["compacted"] == 20
     assert not (changed / "compact" / "v1-00000000deadbeef").exists()
     assert not list((changed / "compact").rglob("*.new"))

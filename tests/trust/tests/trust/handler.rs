@@ -17,6 +17,16 @@ use varve_trust::{STRANGER, program, see_an_interval};
 /// User ids of handlers begin here (`preload/src/handler/rights.rs`).
 const HANDLERS: u32 = 0x7f00_0000;
 
+/// What a recording with fault handlers is started with.
+const OPTIONS: [&str; 6] = [
+    "--backend",
+    "fault",
+    "--interval",
+    "10ms",
+    "--samples",
+    "off",
+];
+
 /// Starts a recording of a program of `programs/`, with a file that it writes to.
 pub(crate) fn record(stage: &Stage, name: &str, arguments: &[&str]) -> (Running, PathBuf) {
     let out = stage.path("said");
@@ -33,15 +43,7 @@ pub(crate) fn record(stage: &Stage, name: &str, arguments: &[&str]) -> (Running,
             }
         })
         .collect();
-    let options = [
-        "--backend",
-        "fault",
-        "--interval",
-        "10ms",
-        "--samples",
-        "off",
-    ];
-    (stage.start(stage.record(&options, &words)), out)
+    (stage.start(stage.record(&OPTIONS, &words)), out)
 }
 
 /// Other processes that share a process's memory.
@@ -246,14 +248,6 @@ fn who_only_says_that_it_is_a_handler_gets_nothing() {
     require_kept(&stage, running, &out);
 
     // A process that is recorded, but shares its memory with nobody and has its rights.
-    let options = [
-        "--backend",
-        "fault",
-        "--interval",
-        "10ms",
-        "--samples",
-        "off",
-    ];
     let over = stage.path("over-recorded");
     let words = ["env", "-u", "LD_PRELOAD"];
     let command = [
@@ -261,7 +255,7 @@ fn who_only_says_that_it_is_a_handler_gets_nothing() {
         &[claimant.to_str().unwrap(), over.to_str().unwrap()],
     ]
     .concat();
-    let claiming = stage.start(stage.record(&options, &command));
+    let claiming = stage.start(stage.record(&OPTIONS, &command));
     after_an_interval(claiming, &over, "asked and closed");
 }
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use varve_faults::{Stage, can_trap, patiently};
-use varve_trust::{STRANGER, program, see_an_interval};
+use varve_trust::{STRANGER, see_an_interval};
 
-use crate::handler::{handler_of, has_userfaultfd, target_of};
+use crate::handler::{handler_of, has_userfaultfd, record, target_of};
 
 /// Records a program that puts its own code into its handler, which ends.
 fn take_over(options: &[&str]) {
@@ -17,23 +17,10 @@ fn take_over(options: &[&str]) {
     // Only root can write to the folder, and the program has become somebody else.
     let made = stage.path("made by root");
     fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o711)).unwrap();
-    let recording = [
-        "--backend",
-        "fault",
-        "--interval",
-        "10ms",
-        "--samples",
-        "off",
-    ];
-    let takeover = program("takeover");
     let stranger = STRANGER.to_string();
-    let mut words = vec![
-        takeover.to_str().unwrap(),
-        &stranger,
-        made.to_str().unwrap(),
-    ];
+    let mut words = vec![stranger.as_str(), made.to_str().unwrap()];
     words.extend(options);
-    let running = stage.start(stage.record(&recording, &words));
+    let (running, _) = record(&stage, "takeover", &words);
     let pid = running.pid();
     let handler = handler_of(target_of(&running));
     // It is at work, and pages of its target are protected.
