@@ -28,14 +28,14 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// From a device as `/proc/PID/maps` has it, `major:minor` in hexadecimal, and an inode; none where that is 0, which is no file's.
+    /// From a device as `/proc/PID/maps` has it, `major:minor` in hexadecimal, and an inode; none where both are 0, as of memory without a file.
+    ///
+    /// The inode of a System V segment is its identifier (`newseg`, ipc/shm.c), which is 0 for the first one since the machine started.
     pub fn of_text(device: &str, inode: u64) -> Option<Self> {
         let (major, minor) = device.split_once(':')?;
         let number = |text| u32::from_str_radix(text, 16).ok();
-        (inode != 0).then_some(Self {
-            device: (number(major)?, number(minor)?),
-            inode,
-        })
+        let device = (number(major)?, number(minor)?);
+        (device != (0, 0) || inode != 0).then_some(Self { device, inode })
     }
 }
 
@@ -319,6 +319,22 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("regular-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         folder
+    }
+
+    #[test]
+    fn the_first_segment_since_the_machine_started_is_a_file() {
+        let of = FileIdentity::of_text;
+        assert_eq!(of("00:00", 0), None);
+        let first = FileIdentity {
+            device: (0, 1),
+            inode: 0,
+        };
+        assert_eq!(of("00:01", 0), Some(first));
+        assert_eq!(
+            of("fe:10", 7).map(|f| (f.device, f.inode)),
+            Some(((0xfe, 0x10), 7))
+        );
+        assert_eq!(of("", 7), None);
     }
 
     #[test]

@@ -367,7 +367,7 @@ fn areas(pid: Pid, state: &State) -> Vec<Area> {
     mappings
         .map(|(entry, _)| Area {
             addresses: entry.address.0..(entry.address + entry.bytes).0,
-            is_file: entry.inode != 0,
+            is_file: entry.identity().is_some(),
         })
         .collect()
 }

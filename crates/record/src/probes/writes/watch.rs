@@ -275,8 +275,9 @@ fn is_writable_memory(entry: &MapEntry) -> bool {
         return false;
     }
     let of_kernel = entry.path.starts_with("[v");
-    let anonymous = entry.inode == 0 && !of_kernel;
-    anonymous || (entry.inode != 0 && entry.perms.as_bytes().get(1) == Some(&b'w'))
+    let is_file = entry.identity().is_some();
+    let anonymous = !is_file && !of_kernel;
+    anonymous || (is_file && entry.perms.as_bytes().get(1) == Some(&b'w'))
 }
 
 #[cfg(test)]
@@ -352,7 +353,7 @@ mod tests {
             bytes: Bytes(4096),
             perms: perms.into(),
             offset: 0,
-            device: "00:01".into(),
+            device: if inode == 0 { "00:00" } else { "00:01" }.into(),
             inode,
             path: path.into(),
         };

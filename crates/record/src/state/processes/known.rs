@@ -143,7 +143,7 @@ mod tests {
             bytes: Bytes(pages << 12),
             perms: PERMS[perms].to_owned(),
             offset: inode << 12,
-            device: "08:01".to_owned(),
+            device: if inode == 0 { "00:00" } else { "08:01" }.to_owned(),
             inode,
             path: if inode == 0 { "" } else { "/a" }.to_owned(),
         }
