@@ -219,6 +219,10 @@ named! {
         UnheldProcesses = "unheld_processes",
         /// Objects whose allocations did not fit the preload library's ring.
         PreloadRecords = "preload_records",
+        /// Forked processes whose preload library could not reach the recorder: below `chroot`, confined, or without a free descriptor.
+        UnheardProcesses = "unheard_processes",
+        /// Processes whose accessed bits the recorder may not clear.
+        UnclearedProcesses = "uncleared_processes",
         /// Call stacks beyond the room for them.
         Stacks = "stacks",
         /// Objects of forked children beyond the room for them.
@@ -237,6 +241,8 @@ named! {
         Operations = "operations",
         /// Processes whose allocator operations were not counted, or not to the end, as their address space is limited.
         LimitedProcesses = "limited_processes",
+        /// Processes whose allocator operations were not counted to the end, as they locked their memory.
+        LockedProcesses = "locked_processes",
         /// What was not written when the recorder was killed.
         RecorderKilled = "recorder_killed",
         /// What followed the line within which an imported text ends.
@@ -273,6 +279,12 @@ impl Loss {
             Loss::PreloadRecords => {
                 "objects whose allocations did not fit the preload library's ring"
             }
+            Loss::UnheardProcesses => {
+                "heap objects of forked processes that could not reach the recorder (chroot, seccomp, no free descriptor)"
+            }
+            Loss::UnclearedProcesses => {
+                "which pages processes accessed whose accessed bits the recorder may not clear"
+            }
             Loss::Stacks => "call stacks beyond the room for them",
             Loss::InheritedObjects => "objects of forked children beyond the room for them",
             Loss::SkippedPrograms => {
@@ -292,6 +304,9 @@ impl Loss {
             }
             Loss::LimitedProcesses => {
                 "allocator operations of processes whose address space is limited"
+            }
+            Loss::LockedProcesses => {
+                "allocator operations of processes from where they locked their memory on (mlockall)"
             }
             Loss::EndedEarly => "what an error kept from being recorded or written",
             Loss::RecorderKilled => "what was not written when the recorder was killed",
@@ -319,11 +334,16 @@ impl Loss {
             Loss::HoldsCutShort => "let nobody stop the recorder or thaw the target's cgroup",
             Loss::UnheldProcesses => "end the debugger, or leave the processes in their cgroup",
             Loss::PreloadRecords | Loss::InheritedObjects => "record with a larger --min-object",
+            Loss::UnheardProcesses => "let them reach the recorder: nothing else is missing",
+            Loss::UnclearedProcesses => {
+                "record as root, or give the recorder CAP_DAC_OVERRIDE: these run with other rights"
+            }
             Loss::Stacks => "record a part of the run (--delay, --duration)",
             Loss::SkippedPrograms | Loss::LastInterval => "record again",
             Loss::KilledHandlers => "let nobody end the fault handlers",
             Loss::Operations => "record a part of the program, as with --no-follow",
             Loss::LimitedProcesses => "raise the limit of the address space: ulimit -v unlimited",
+            Loss::LockedProcesses => "record without mlockall, as by an option of the program",
             Loss::EndedEarly => "mend what the error names, and record again",
             Loss::RecorderKilled => "end the recorder with Ctrl-C, or let it end by itself",
             Loss::CutLine => "import the whole text",

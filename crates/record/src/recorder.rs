@@ -124,6 +124,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         signals,
         deferred_stop,
         interrupted,
+        root_ended,
         kernel,
         mut events,
         target,
@@ -143,7 +144,7 @@ pub fn record(options: &RecordOptions) -> Result<Summary, RecordError> {
         false => String::new(),
         true => boundaries.sentence(&target.hold),
     };
-    let left = target.child.as_ref().filter(|_| !interrupted);
+    let left = target.child.as_ref().filter(|_| root_ended && !interrupted);
     let left = left.and_then(|_| left_behind(&target.hold.processes(), target.pid));
     let files = events.state.processes.take_files();
     // The watchdog ends last: what it cares for is gone then.
@@ -551,16 +552,12 @@ impl Recorder<'_> {
 
 /// What is recorded of a program that runs already, and how to end that.
 fn attached(pid: Pid, follow: bool) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = match name.trim_end() {
-        "" => String::new(),
-        name => format!(" ({})", varve_model::visible(name)),
-    };
+    let process = varve_sys::named(pid);
     let children = match follow {
         true => " with its children",
         false => ", without its children",
     };
     format!(
-        "recording process {pid}{name}{children}; Ctrl-C or the end of the process ends the recording"
+        "recording process {process}{children}; Ctrl-C or the end of the process ends the recording"
     )
 }

@@ -68,7 +68,7 @@ pub use perf::{PerfEvent, PerfEventKind, PerfPace, PerfRing};
 pub use poll::{PidFd, Trigger, Waiter, is_readable};
 pub use proc::{
     MapEntry, MapLine, MapsText, ProcStatus, ThreadInfo, boot_id, children_of, cmdline,
-    command_words, exe, is_kernel_thread, is_running, maps, maps_text, parse_maps,
+    command_words, exe, is_kernel_thread, is_running, maps, maps_text, named, parse_maps,
     runnable_threads_of, shared_folder, start_ticks, status, threads, try_maps, try_stop,
 };
 pub use ptrace::{Held, Standby, TraceeError, tracer_of};
@@ -82,5 +82,5 @@ pub use signals::{DeferredStop, Received, Signals, take_signal, was_just_taken};
 pub use stops::{SharedStops, share_stops};
 pub use tiering::{TierCounter, is_of_tiers, memory_pressure_us, tier_counters, tier_settings};
 pub use usage::{GroupUsage, have_join, kill_group, stalled, swap_devices, swap_moved};
-pub use userfault::{Protector, UserFault, try_write_protection};
+pub use userfault::{Protector, UserFault, try_write_protection, zero_runs};
 pub use zram::{ZramDevice, ZramError, ZramSwap, free_swap};

@@ -358,6 +358,15 @@ pub fn runnable_threads_of(pid: Pid) -> u64 {
     threads.flatten().filter(is_runnable).count() as u64
 }
 
+/// A process's number, and the name of what it runs where that is known: `1234 (make)`.
+pub fn named(pid: Pid) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    match name.trim_end() {
+        "" => pid.to_string(),
+        name => format!("{pid} ({})", varve_model::visible(name)),
+    }
+}
+
 /// Whether a process runs: whether any of its threads has memory still, and none has been killed. A process that ends
 /// loses its memory first, and only later can its end be waited for. Where nothing can be learned, it runs.
 pub fn is_running(pid: Pid) -> bool {

@@ -27,6 +27,7 @@ const PAGE_IS_WPALLOWED: u64 = 1 << 0;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
 
 /// Runs of pages that one `PAGEMAP_SCAN` can report.
 const REGIONS: usize = 1024;
@@ -220,6 +221,38 @@ pub(crate) fn present_runs(
     start: u64,
     end: u64,
 ) -> io::Result<(Vec<(u64, u64)>, u64)> {
+    runs_of(pagemap, (start, end), PAGE_IS_PRESENT | PAGE_IS_SWAPPED)
+}
+
+/// The runs of pages between two addresses that were read and never written, so that they are all the kernel's one page of zeroes; as addresses.
+///
+/// # Errors
+/// Where the kernel cannot say (`PAGEMAP_SCAN`, since Linux commit 52526ca7fdb9).
+pub fn zero_runs(
+    pagemap: &File,
+    start: Address,
+    end: Address,
+) -> io::Result<Vec<(Address, Address)>> {
+    let mut all = Vec::new();
+    let mut at = start.0;
+    while at < end.0 {
+        let (found, next) = runs_of(pagemap, (at, end.0), PAGE_IS_PFNZERO)?;
+        all.extend(
+            found
+                .into_iter()
+                .map(|(start, end)| (Address(start), Address(end))),
+        );
+        at = next;
+    }
+    Ok(all)
+}
+
+/// The runs of pages that are of any of these kinds, as many as one look brings, and where the next look begins.
+fn runs_of(
+    pagemap: &File,
+    (start, end): (u64, u64),
+    kinds: u64,
+) -> io::Result<(Vec<(u64, u64)>, u64)> {
     let mut found: Vec<PageRegion> = Vec::with_capacity(REGIONS);
     let mut scan = PmScanArg {
         size: size_of::<PmScanArg>() as u64,
@@ -232,8 +265,8 @@ pub(crate) fn present_runs(
         max_pages: 0,
         category_inverted: 0,
         category_mask: 0,
-        category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-        return_mask: PAGE_IS_PRESENT,
+        category_anyof_mask: kinds,
+        return_mask: kinds,
     };
     // SAFETY: the argument is the struct that this request reads and writes, and the list has room for as many regions
     // as it says.

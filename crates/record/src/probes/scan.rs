@@ -6,13 +6,13 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 
 use varve_bpf::{BpfError, Harvest, Kernel, LoadOptions, MmId, PageFlags, Region};
-use varve_model::{Pid, Time};
+use varve_model::{Loss, Pid, Time};
 use varve_sys::ClearRefs;
 use varve_trace::Manifest;
 
 use self::slices::{Leftovers, Pass, Slices};
 use super::vanish;
-use super::{Held, Kind, Probe, Reading, Setup, Started, Step};
+use super::{Held, Kind, Lost, Probe, Reading, Setup, Started, Step};
 use crate::rests::Rests;
 use crate::state::State;
 use crate::state::found::{Found, When};
@@ -41,6 +41,8 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         clear: HashMap::new(),
         max_open: MAX_OPEN.min(crate::target::preflight::spare_files() / 2),
         without_first: HashSet::new(),
+        root: None,
+        uncleared: Uncleared::default(),
         flushes: !setup.options.lacks(Ablation::Flush),
         compares: vanish::compares(setup.options, setup.kernel),
         has_read: false,
@@ -66,6 +68,9 @@ struct Scan {
     max_open: usize,
     /// Processes whose first thread has ended: the file is another thread's, which may end too.
     without_first: HashSet<Pid>,
+    /// The process that was named, or the command.
+    root: Option<Pid>,
+    uncleared: Uncleared,
     flushes: bool,
     /// Whether what is resident is compared from boundary to boundary.
     compares: bool,
@@ -81,7 +86,49 @@ struct Scan {
     left: Leftovers,
 }
 
+/// Processes whose bits this recorder may not clear, as those that run a set-user-ID program: what they access is not known.
+#[derive(Debug, Default)]
+struct Uncleared {
+    now: HashSet<Pid>,
+    /// All that there were, and the names of the first.
+    count: u64,
+    names: Vec<String>,
+}
+
+impl Uncleared {
+    const NAMED: usize = 4;
+
+    fn add(&mut self, pid: Pid) {
+        if !self.now.insert(pid) {
+            return;
+        }
+        self.count += 1;
+        if self.names.len() < Uncleared::NAMED {
+            self.names.push(varve_sys::named(pid));
+        }
+    }
+
+    /// What people should know.
+    fn describe(&self) -> Option<String> {
+        let (which, more) = match self.count {
+            0 => return None,
+            1 => ("a process", ""),
+            count if count as usize > self.names.len() => ("processes", ", ..."),
+            _ => ("processes", ""),
+        };
+        let names = self.names.join(", ");
+        Some(format!(
+            "The accesses of {which} are not known: this recorder may not clear accessed bits there ({names}{more})."
+        ))
+    }
+}
+
 impl Scan {
+    /// Whether nothing of a process is read, as its bits cannot be cleared.
+    fn leaves_out(&self, pid: Pid) -> bool {
+        self.uncleared.now.contains(&pid)
+    }
+
     /// Reads the bits of every process, each address space once.
     fn read(&mut self, held: &mut Held<'_>) -> Result<(), RecordError> {
         let mut walked = HashSet::new();
@@ -97,6 +144,9 @@ impl Scan {
             Rests::none()
         };
         for pid in held.pids {
+            if self.leaves_out(*pid) {
+                continue;
+            }
             let mut regions: Vec<Region> = Vec::new();
             let mut residents = Residents::new();
             let mut add = |region: &Region| {
@@ -187,6 +237,9 @@ impl Scan {
 
     /// The same of one process.
     fn clear_one(&mut self, pid: Pid, held: &mut Held<'_>) -> Result<(), RecordError> {
+        if self.leaves_out(pid) {
+            return Ok(());
+        }
         let opened = match self.clear.remove(&pid) {
             Some(file) if !self.without_first.contains(&pid) => Ok(file),
             _ => self.open_clear(pid),
@@ -206,6 +259,7 @@ impl Scan {
             Ok(file) if keeps => {
                 self.clear.insert(pid, file);
             }
+            Err(error) if is_denied(&error) && self.root != Some(pid) => self.uncleared.add(pid),
             Err(error) if !is_gone(&error) => return Err(cannot_clear(error)),
             _ => {}
         }
@@ -265,6 +319,11 @@ fn merge(into: &mut Vec<Region>, more: Vec<Region>) {
 }
 
 impl Probe for Scan {
+    fn ready(&mut self, root: Pid, _: &Kernel) -> Result<(), RecordError> {
+        self.root = Some(root);
+        Ok(())
+    }
+
     fn held(&mut self, step: Step, held: &mut Held<'_>) -> Result<(), RecordError> {
         match step {
             Step::Read => self.read(held),
@@ -297,10 +356,16 @@ impl Probe for Scan {
 
     fn image_ended(&mut self, pid: Pid, _: Time) {
         self.slices.forget(pid);
+        self.uncleared.now.remove(&pid);
+    }
+
+    fn losses(&self, lost: &mut Lost) {
+        lost.push((Loss::UnclearedProcesses, self.uncleared.count));
     }
 
     fn finish(&mut self, manifest: &mut Manifest, _: bool) {
         manifest.notes.extend(self.slices.describe());
+        manifest.notes.extend(self.uncleared.describe());
     }
 
     fn found(&mut self) -> Vec<Found> {
@@ -311,6 +376,10 @@ impl Probe for Scan {
 
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }
 
 fn cannot_clear(source: io::Error) -> RecordError {

@@ -79,11 +79,12 @@ pub(super) fn left_behind(processes: &[Pid], command: Pid) -> Option<String> {
         .copied()
         .filter(|pid| varve_sys::is_running(*pid))
         .collect();
-    let named = |pid: &Pid| {
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        format!("{pid} ({})", varve_model::visible(name.trim_end()))
-    };
-    let mut names: Vec<String> = left.iter().take(NAMED).map(named).collect();
+    let mut names: Vec<String> = left
+        .iter()
+        .take(NAMED)
+        .copied()
+        .map(varve_sys::named)
+        .collect();
     if left.len() > NAMED {
         names.push("...".to_owned());
     }

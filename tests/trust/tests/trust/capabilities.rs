@@ -138,6 +138,11 @@ fn require_complete(folder: &Path, said: &str, pages: u64) {
     losses.remove("reclaim_scanned_pages");
     losses.retain(|_, count| count.as_u64() != Some(0));
     assert!(losses.is_empty(), "lost: {losses:?}");
+    require_pages(folder, said, pages);
+}
+
+/// Requires that a trace has every page that the program said it touched.
+fn require_pages(folder: &Path, said: &str, pages: u64) {
     let (_, first) = said.trim().split_once(' ').expect("where the pages are");
     let first = u64::from_str_radix(first, 16).unwrap();
     let trace = varve_trace::Trace::open(folder).unwrap();
@@ -174,6 +179,40 @@ fn own_commands_take_two_capabilities_and_no_less() {
         assert_eq!(ended.text(), "", "the target was started");
         require_refusal(&guest, ended, one);
     }
+}
+
+/// A child that runs with other rights is lost, and nothing else: not the recording, nor the rest.
+#[test]
+fn a_child_that_may_not_be_cleared_is_a_loss_with_its_name() {
+    let guest = Guest::new();
+    let over = guest.stage.path("over");
+    let pages = 300;
+    let mut private = guest.stage.command(program("private"));
+    private.arg(pages.to_string()).arg(&over);
+    let target = guest.stage.start(command_of(private, STRANGER));
+    let said = guest.stage.path("stdout-0");
+    // What the recorder opens before the child is private, it may use afterwards.
+    assert!(patiently(|| fs::metadata(&said).is_ok_and(|m| m.len() > 0)));
+    let pid = target.pid().to_string();
+    let arguments = ["--interval", "20ms", "--pid", &pid];
+    let recorder = guest.stage.start(guest.record(&OWN, &arguments));
+    assert!(see_an_interval(&guest.trace()), "{}", recorder.messages());
+    fs::write(&over, "").unwrap();
+    let said = target.end().require(7).text();
+    let ended = recorder.end().require(0);
+    assert!(!ended.stderr.contains("left behind"), "{}", ended.stderr);
+    let trace = varve_trace::Trace::open(&guest.trace()).unwrap();
+    let lost = |name: &str| trace.manifest.losses.get(name).copied().unwrap_or(0);
+    assert_eq!(
+        lost("uncleared_processes"),
+        1,
+        "{:?}",
+        trace.manifest.losses
+    );
+    assert_eq!(lost("ended_early"), 0);
+    let notes = trace.manifest.notes.join("\n");
+    assert!(notes.contains("(private)"), "{notes}");
+    require_pages(&guest.trace(), &said, pages);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use varve_bpf::{Bitmap, BpfError, Kernel, Leaf, MmId, Part, Region};
 use varve_model::{Address, Bytes, Duration, PAGE_BYTES, Pid, Time};
 use varve_sys::{Cooling, monotonic_now, resident_bytes};
 
-use super::{Scan, is_gone};
+use super::{Scan, is_denied, is_gone};
 use crate::RecordError;
 use crate::probes::Held;
 use crate::recorder::reclaim::reclaim;
@@ -274,6 +274,9 @@ impl Scan {
         self.slices.pgscan = now;
         let mut pass = Pass::default();
         for pid in held.pids {
+            if self.leaves_out(*pid) {
+                continue;
+            }
             let Ok(bytes) = resident_bytes(*pid) else {
                 continue;
             };
@@ -309,6 +312,9 @@ impl Scan {
     fn look_ahead(&mut self, held: &mut Held<'_>) -> Result<(), RecordError> {
         let rests = Rests::begin();
         for pid in held.pids {
+            if self.leaves_out(*pid) {
+                continue;
+            }
             let mut regions = Vec::new();
             let mut add = |region: &Region| {
                 regions.push(*region);
@@ -423,7 +429,7 @@ impl Scan {
         self.left.mark(stats.mm, &mut regions);
         self.add(pid, stats.mm, regions);
         if let Err(error) = clear(pid, &runs) {
-            if !is_gone(&error) {
+            if !is_gone(&error) && !is_denied(&error) {
                 self.slices.parts = false;
             }
             return Ok(Some(Unit::Whole(pid)));
