@@ -12,8 +12,8 @@ use crate::clock::of_machine;
 use crate::error::RingError;
 use crate::layout::{
     AT_CAPACITY, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_MIN_OBJECT, AT_READER_ALIVE,
-    AT_SPENT, AT_STACKLESS, AT_TAIL, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES, Head, MAGIC,
-    MAX_RECORD_WORDS, READER_ALIVE, READER_GONE, READER_NOT_YET, RESERVED, VERSION,
+    AT_SPENT, AT_STACKLESS, AT_TAIL, AT_UNHEARD, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES,
+    Head, MAGIC, MAX_RECORD_WORDS, READER_ALIVE, READER_GONE, READER_NOT_YET, RESERVED, VERSION,
 };
 use crate::memory::Memory;
 use crate::raw::system_call;
@@ -44,6 +44,8 @@ pub struct Drained {
 pub struct Losses {
     /// Records that found the ring full.
     pub dropped: u64,
+    /// Processes that were forked from this one, and could have no ring of their own.
+    pub unheard: u64,
     /// Events recorded without a call stack.
     pub stackless: u64,
     /// Nanoseconds that threads waited for room.
@@ -101,12 +103,6 @@ impl RingReader {
     #[must_use]
     pub fn losses(&self) -> Losses {
         self.losses
-    }
-
-    /// Records dropped because the ring was full, as of the last drain.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.losses.dropped
     }
 
     /// Nanoseconds that the program's threads have spent on records, as the program says.
@@ -301,6 +297,7 @@ impl RingReader {
         let word = |offset| self.memory.word(offset).load(Ordering::Relaxed);
         Losses {
             dropped: word(AT_DROPPED),
+            unheard: word(AT_UNHEARD),
             stackless: word(AT_STACKLESS),
             waited_ns: word(AT_WAITED),
         }

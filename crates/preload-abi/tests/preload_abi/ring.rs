@@ -157,7 +157,11 @@ fn a_full_ring_drops_counts_and_recovers() {
     assert_eq!((written, asked), (512, 488));
     let drained = reader.drain(|_| {}).unwrap();
     assert_eq!(
-        (drained.records, drained.fill_percent, reader.dropped()),
+        (
+            drained.records,
+            drained.fill_percent,
+            reader.losses().dropped
+        ),
         (512, 100, 488)
     );
     assert!(

@@ -71,3 +71,20 @@ fn samples_of_children_that_end_at_once_name_what_they_access() {
     assert!(all >= 30, "{found:?}");
     assert!(named * 2 >= all, "{found:?}");
 }
+
+/// Below another root there is no way to the recorder: the child's objects are missing, and nothing else is said to be.
+#[test]
+fn a_child_below_another_root_lacks_its_objects() {
+    let stage = Stage::new();
+    let below = stage.path("below");
+    std::fs::create_dir(&below).expect("a folder");
+    let program = varve_trust::program("jailed");
+    let command = [program.as_os_str(), below.as_os_str()];
+    let ended = stage.run(stage.record(&[], &command)).require(7);
+    stage.require_clean(ended.pid);
+    let trace = Trace::open(&stage.path("trace.varve")).expect("a trace");
+    let lost = |name: &str| trace.manifest.losses.get(name).copied().unwrap_or(0);
+    let losses = &trace.manifest.losses;
+    assert_eq!(lost("unheard_processes"), 1, "{losses:?}");
+    assert_eq!(lost("preload_records"), 0, "{losses:?}");
+}

@@ -281,7 +281,8 @@ impl Bench {
         );
         assert_eq!(rings.len(), 1);
         let ring = rings.remove(0);
-        assert_eq!((ring.losses.dropped, ring.unfinished), (0, 0));
+        assert_eq!((ring.losses.dropped, ring.losses.unheard), (0, 0));
+        assert_eq!(ring.unfinished, 0);
         (lines(&output), ring)
     }
 }

@@ -28,6 +28,7 @@ struct Ring {
     spoke: bool,
     sites: HashMap<u32, SiteId>,
     lost: u64,
+    unheard: u64,
     /// What its process's threads spent on records, nanoseconds.
     spent: u64,
     damaged: bool,
@@ -66,6 +67,8 @@ pub(crate) struct Rings {
     early: Vec<Early>,
     /// Records that were dropped or could not be read.
     pub(crate) lost: u64,
+    /// Processes that were forked and could have no ring.
+    pub(crate) unheard: u64,
     /// How full the fullest ring was at the last drain.
     pub(crate) fill_percent: u8,
     /// What threads have spent on records since somebody took this, nanoseconds.
@@ -145,6 +148,7 @@ impl Rings {
                 spoke: false,
                 sites: HashMap::new(),
                 lost: 0,
+                unheard: 0,
                 spent: 0,
                 damaged: false,
                 maps_text: Vec::new(),
@@ -253,9 +257,10 @@ impl Rings {
         let spent = ring.reader.spent();
         self.spent += spent.saturating_sub(ring.spent);
         ring.spent = spent;
-        let dropped = ring.reader.dropped();
-        self.lost += dropped.saturating_sub(ring.lost);
-        ring.lost = dropped;
+        let losses = ring.reader.losses();
+        self.lost += losses.dropped.saturating_sub(ring.lost);
+        self.unheard += losses.unheard.saturating_sub(ring.unheard);
+        (ring.lost, ring.unheard) = (losses.dropped, losses.unheard);
     }
 }
 
