@@ -106,12 +106,14 @@ pub mod header {
     pub const PEAK_NS: usize = 296;
 }
 
-/// What a limit of a process's address space (RLIMIT_AS) has done to counting.
+/// What a limit of a process's address space (RLIMIT_AS), or its memory's being locked, has done to counting.
 pub mod limit {
     /// It leaves too little: nothing is counted.
     pub const NOTHING: u64 = 1;
     /// The program set it, or came to it, and got back what counting had taken: what was counted before is here.
     pub const GIVEN_BACK: u64 = 2;
+    /// The program locked its memory (`mlockall`), of which counting would have taken much: what was counted before is here.
+    pub const LOCKED: u64 = 3;
 }
 
 /// Words of a block.

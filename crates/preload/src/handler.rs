@@ -25,7 +25,7 @@ mod ending;
 mod exempt;
 mod filter;
 mod launch;
-mod maps;
+pub(crate) mod maps;
 mod messages;
 mod mover;
 mod place;

@@ -30,6 +30,7 @@ mod heap;
 mod inherited;
 mod limits;
 mod loader;
+mod locking;
 mod maps;
 mod memory;
 mod modules;

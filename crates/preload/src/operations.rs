@@ -91,6 +91,7 @@ impl Ongoing {
         self.thread.running.word.set(word);
         compiler_fence(Ordering::SeqCst);
         if timed {
+            self.thread.own_ticks.set(0);
             self.began = Some(ticks());
         }
     }
@@ -98,7 +99,11 @@ impl Ongoing {
     /// The real function has returned: how long it took, and what ran.
     #[inline(always)]
     fn stop(&self) -> (Option<u64>, u64) {
-        let took = self.began.map(|began| ticks().saturating_sub(began));
+        let own = &self.thread.own_ticks;
+        let took = self.began.map(|began| {
+            let took = ticks().saturating_sub(began);
+            took.saturating_sub(own.get())
+        });
         compiler_fence(Ordering::SeqCst);
         let word = self.thread.running.word.replace(COUNTING);
         compiler_fence(Ordering::SeqCst);

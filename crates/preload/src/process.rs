@@ -21,7 +21,8 @@ use varve_preload_abi::{Event, Fullness, MAX_FRAMES, OwnMemory, Record, RingWrit
 use crate::operations::operators;
 use crate::thread::{Nesting, Thread};
 use crate::{
-    ARENA, handler, inherited, operations, own, reservations, sys, thread, threads, unwind, writes,
+    ARENA, handler, inherited, locking, operations, own, reservations, sys, thread, threads,
+    unwind, writes,
 };
 use settings::read_settings;
 pub(crate) use settings::{
@@ -69,6 +70,9 @@ pub(crate) static CONFINED: AtomicBool = AtomicBool::new(false);
 /// Own mappings, to be reported to every new ring.
 static OWN: [(AtomicU64, AtomicU64, AtomicU8); 256] =
     [const { (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(0)) }; 256];
+/// What stands there for a purpose where there is no mapping, and where somebody is about to note one.
+const NO_PURPOSE: u8 = 0;
+const TAKEN: u8 = u8::MAX;
 static OWN_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Distinguishes this process from those that it was forked from.
@@ -191,7 +195,7 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
         // The child of a program that confined itself may ask for no ring, nor unmap its parent's. That
         // nothing will be heard of it is reported there.
         if let Some(parents) = latest_ring() {
-            parents.count_dropped();
+            parents.count_unheard();
         }
         state.status.store(UNUSABLE, Ordering::Release);
         return None;
@@ -216,7 +220,7 @@ fn attach(nesting: Nesting) -> Option<RingWriter> {
     let Some(ring) = ask_for_ring() else {
         // That nothing will be heard of this child is reported there.
         if let Some(parents) = latest_ring() {
-            parents.count_dropped();
+            parents.count_unheard();
         }
         state.status.store(UNUSABLE, Ordering::Release);
         return None;
@@ -394,17 +398,30 @@ impl Patience {
     }
 }
 
+/// A mapping of the library's own is about to go: no later ring is told of it.
+pub(crate) fn forget_own_memory(address: NonNull<u8>) {
+    for (at, _, purpose) in OWN.iter().take(OWN_COUNT.load(Ordering::Acquire)) {
+        if at.load(Ordering::Relaxed) == address.as_ptr() as u64 {
+            purpose.store(NO_PURPOSE, Ordering::Release);
+        }
+    }
+}
+
 /// Tells this and every later ring of a mapping of the library's own.
 pub(crate) fn note_own_memory(address: NonNull<u8>, bytes: usize, purpose: OwnMemory) {
     let (address, bytes) = (address.as_ptr() as u64, bytes as u64);
-    let index = OWN_COUNT.fetch_add(1, Ordering::AcqRel);
-    if let Some(own) = OWN.get(index) {
+    let is_free = |own: &&(AtomicU64, AtomicU64, AtomicU8)| {
+        let (done, other) = (Ordering::Acquire, Ordering::Relaxed);
+        let set = own.2.compare_exchange(NO_PURPOSE, TAKEN, done, other);
+        set.is_ok()
+    };
+    if let Some((index, own)) = OWN.iter().enumerate().find(|(_, own)| is_free(own)) {
         own.0.store(address, Ordering::Relaxed);
         own.1.store(bytes, Ordering::Relaxed);
         own.2.store(purpose as u8, Ordering::Release);
-    } else {
-        OWN_COUNT.store(OWN.len(), Ordering::Relaxed);
+        OWN_COUNT.fetch_max(index + 1, Ordering::AcqRel);
     }
+    locking::mapped(address, bytes);
     // SAFETY: null, or a mapping that stays.
     if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() }
         && state.status.load(Ordering::Acquire) == READY
@@ -426,10 +443,16 @@ pub(crate) fn note_own_memory(address: NonNull<u8>, bytes: usize, purpose: OwnMe
     }
 }
 
-/// Hands on the library's own mappings: address and bytes.
+/// The latest ring: address and bytes, 0 where there is none.
+pub(crate) fn ring_memory() -> (u64, u64) {
+    let at = RING_AT.load(Ordering::Relaxed) as u64;
+    (at, RING_BYTES.load(Ordering::Relaxed) as u64)
+}
+
+/// Hands on the library's own mappings, the ring aside: address and bytes.
 pub(crate) fn each_own_memory(mut each: impl FnMut(u64, u64)) {
     for (address, bytes, purpose) in OWN.iter().take(OWN_COUNT.load(Ordering::Acquire)) {
-        if purpose.load(Ordering::Acquire) != 0 {
+        if !matches!(purpose.load(Ordering::Acquire), NO_PURPOSE | TAKEN) {
             each(
                 address.load(Ordering::Relaxed),
                 bytes.load(Ordering::Relaxed),

@@ -157,6 +157,7 @@ real_functions! {
         else raw(libc::SYS_prlimit64, [pid as usize, resource as usize, new as usize, old as usize, 0, 0]) as c_int;
     prlimit64 as c"prlimit64" (pid: libc::pid_t, resource: u32, new: *const libc::rlimit64, old: *mut libc::rlimit64) -> c_int,
         else raw(libc::SYS_prlimit64, [pid as usize, resource as usize, new as usize, old as usize, 0, 0]) as c_int;
+    mlockall as c"mlockall" (flags: c_int) -> c_int, else raw(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) as c_int;
     prctl as c"prctl" (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int, else -1;
 }
 

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use varve_preload_abi::RingWriter;
-use varve_preload_abi::operations::Running;
+use varve_preload_abi::operations::{COUNTING, Running, ticks};
 
 use crate::{process, sys, unwind};
 
@@ -63,6 +63,8 @@ pub(crate) struct Thread {
     pub(crate) until_sample: Cell<i64>,
     /// The state of the numbers that scatter those; 0 before the first allocation.
     pub(crate) sample_random: Cell<u64>,
+    /// Ticks that slow paths took within the operation that runs: they are no part of its time.
+    pub(crate) own_ticks: Cell<u64>,
 }
 
 const _: () = assert!(size_of::<Thread>() == 128);
@@ -104,10 +106,16 @@ impl Thread {
     pub(crate) fn tid(&self) -> u32 {
         let generation = process::generation();
         if self.tid_generation.get() != generation || self.tid.get() == 0 {
-            self.tid.set(sys::thread_id());
-            self.tid_generation.set(generation);
+            self.learn_tid();
         }
         self.tid.get()
+    }
+
+    /// Asks the kernel for it: in a forked child it is the parent's until then.
+    #[cold]
+    pub(crate) fn learn_tid(&self) {
+        self.tid.set(sys::thread_id());
+        self.tid_generation.set(process::generation());
     }
 
     /// Counts what was spent on a record since `began`.
@@ -136,10 +144,32 @@ impl Thread {
         compiler_fence(Ordering::SeqCst);
         self.entry.set(place);
         compiler_fence(Ordering::SeqCst);
-        let result = work(Nesting::Outermost);
+        let result = match self.running.word.get() {
+            0 | COUNTING => work(Nesting::Outermost),
+            operation => self.within(operation, || work(Nesting::Outermost)),
+        };
         compiler_fence(Ordering::SeqCst);
         self.entry.set(0);
         std::hint::black_box(&mark);
+        result
+    }
+
+    /// Runs a slow path within an allocator operation: what it takes is this library's, and not the allocator's.
+    #[cold]
+    fn within<T>(&self, operation: u64, work: impl FnOnce() -> T) -> T {
+        let now = || match sys::CLOCK_FORBIDDEN.load(Ordering::Relaxed) {
+            true => 0,
+            false => ticks(),
+        };
+        let began = now();
+        self.running.word.set(COUNTING);
+        compiler_fence(Ordering::SeqCst);
+        let result = work();
+        compiler_fence(Ordering::SeqCst);
+        self.running.word.set(operation);
+        let took = now().saturating_sub(began);
+        self.own_ticks
+            .set(self.own_ticks.get().saturating_add(took));
         result
     }
 

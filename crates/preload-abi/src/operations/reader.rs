@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::{
     BLOCK_BYTES, BUCKETS, FIRST_EXTENT, FREE, HEADER_BYTES, IN_USE, MAX_TABLE_BITS, MEMORY_BYTES,
-    OPERATIONS_NAME, ROW_BYTES, SHARDS, TIME_KINDS, block, header, heap, row, squares_at,
+    OPERATIONS_NAME, ROW_BYTES, SHARDS, TIME_KINDS, block, header, heap, limit, row, squares_at,
     table_bytes,
 };
 use crate::memory::Memory;
@@ -150,7 +150,13 @@ impl OperationsReader {
     /// Whether a limit of the process's address space has kept operations from being counted, all or those at the end.
     #[must_use]
     pub fn is_limited(&self) -> bool {
-        self.read(header::LIMIT) != 0
+        !matches!(self.read(header::LIMIT), 0 | limit::LOCKED)
+    }
+
+    /// Whether that the process locked its memory has ended the counting.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.read(header::LIMIT) == limit::LOCKED
     }
 
     /// Bytes of this memory that were taken.

@@ -5,14 +5,14 @@ use crate::sys;
 
 /// One mapping, as far as handlers care.
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
-    pub(super) range: Range,
+pub(crate) struct Entry {
+    pub(crate) range: Range,
     /// Private, anonymous, readable and writable, not executable.
-    pub(super) is_plain: bool,
+    pub(crate) is_plain: bool,
 }
 
 /// Hands on each mapping in order, from a file that was opened once.
-pub(super) fn each(file: &sys::ReadFile, mut entry: impl FnMut(Entry)) {
+pub(crate) fn each(file: &sys::ReadFile, mut entry: impl FnMut(Entry)) {
     file.rewind();
     let mut text = [0u64; 4096];
     let mut line = Line::default();

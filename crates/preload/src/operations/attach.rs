@@ -3,13 +3,16 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use varve_preload_abi::OwnMemory;
 use varve_preload_abi::channel::Kind;
 use varve_preload_abi::client::{Connection, close};
-use varve_preload_abi::operations::{HEADER_BYTES, MEMORY_BYTES, header, is_libc, limit, ticks};
+use varve_preload_abi::operations::{
+    HEADER_BYTES, MEMORY_BYTES, header, heap, is_libc, limit, ticks,
+};
 
 use super::room::{self, Plan};
 use super::table::{Block, CAPACITY, Shared, reading_ticks};
-use super::{headers, shadow};
+use super::{headers, sampling, shadow};
 use crate::process::{self, Operations};
 use crate::thread::{Nesting, Thread};
 use crate::{loader, real, sys};
@@ -50,7 +53,11 @@ fn claim(thread: &Thread) -> Option<Block> {
             return None;
         }
         let base = match process::operations_at() {
-            0 => process::attach_operations(|| real::keeping_errno(|| ask(thread)))?,
+            0 => {
+                // The process is new, and may be a forked one.
+                thread.learn_tid();
+                process::attach_operations(|| real::keeping_errno(|| ask(thread)))?
+            }
             base => base,
         };
         if base <= process::NO_OPERATIONS {
@@ -86,10 +93,10 @@ fn ask(thread: &Thread) -> Operations {
         MEMORY_BYTES => sys::map_shared(answer.descriptors[0], bytes),
         _ => None,
     };
-    let bytes = match room::plan() {
-        Plan::Whole => MEMORY_BYTES,
-        Plan::Part(bytes) => bytes,
-        Plan::Nothing => 0,
+    let (bytes, why) = match room::plan() {
+        Plan::Whole => (MEMORY_BYTES, limit::NOTHING),
+        Plan::Part(bytes) => (bytes, limit::NOTHING),
+        Plan::Nothing(why) => (0, why),
     };
     let memory = Some(bytes).filter(|bytes| *bytes > 0).and_then(map);
     let header = match memory {
@@ -98,7 +105,9 @@ fn ask(thread: &Thread) -> Operations {
     };
     answer.descriptors.into_iter().for_each(close);
     if let Some(header) = header {
-        say_limit(Shared(header), limit::NOTHING);
+        say_limit(Shared(header), why);
+        // Of what is not counted, no block is sampled.
+        sampling::set_mean(0);
         // SAFETY: mapped above, for this alone.
         unsafe { sys::unmap(header, HEADER_BYTES) };
     }
@@ -111,6 +120,7 @@ fn ask(thread: &Thread) -> Operations {
     MAPPED.store(bytes, Ordering::Relaxed);
     CAPACITY.store(bytes, Ordering::SeqCst);
     LATEST.store(memory.as_ptr() as usize, Ordering::Release);
+    process::note_own_memory(memory, bytes, OwnMemory::Table);
     Operations::At(memory)
 }
 
@@ -174,6 +184,7 @@ fn inherit(shared: Shared) {
     let Some(parents) = NonNull::new(LATEST.load(Ordering::Acquire) as *mut u8) else {
         return;
     };
+    process::forget_own_memory(parents);
     // SAFETY: a mapping of this library's own; no other thread of this child has it.
     unsafe { sys::unmap(parents, MAPPED.load(Ordering::Relaxed)) };
 }
@@ -187,6 +198,9 @@ pub(super) fn note_shadow(piece: u64, first: u64) {
     }
     if let Some(shared) = shared() {
         write_shadow(shared, index, [piece, first]);
+    }
+    if let Some(piece) = NonNull::new(piece as *mut u8) {
+        process::note_own_memory(piece, heap::PIECE_BYTES as usize, OwnMemory::Table);
     }
 }
 
@@ -247,6 +261,7 @@ pub(super) fn unmap_all(shared: Shared) {
     SHADOW_COUNT.store(0, Ordering::Release);
     LATEST.store(0, Ordering::Release);
     let bytes = MAPPED.swap(0, Ordering::Relaxed);
+    process::forget_own_memory(shared.0);
     // SAFETY: a mapping of this library's own that nobody uses any more.
     unsafe { sys::unmap(shared.0, bytes) };
 }

@@ -11,7 +11,7 @@ use varve_preload_abi::operations::{MEMORY_BYTES, heap, limit};
 
 use super::{attach, sampling, shadow, table};
 use crate::thread;
-use crate::{operations, proc, process, sys};
+use crate::{locking, operations, proc, process, sys};
 
 /// At most one part of so many of what a limit leaves.
 const SHARE: u64 = 8;
@@ -26,8 +26,8 @@ pub(super) enum Plan {
     Whole,
     /// So many bytes of tables.
     Part(usize),
-    /// A limit leaves too little.
-    Nothing,
+    /// None, for this reason of [`limit`].
+    Nothing(u64),
 }
 
 /// Bytes of shadow that may yet be mapped.
@@ -38,7 +38,7 @@ static IS_GIVEN_BACK: AtomicBool = AtomicBool::new(false);
 static GIVES_BACK: AtomicBool = AtomicBool::new(false);
 
 /// Address space that the process has, in bytes; none where `/proc` cannot be read.
-fn used() -> Option<u64> {
+pub(crate) fn used() -> Option<u64> {
     let mut words = [0u64; 16];
     let read = sys::ReadFile::open(c"/proc/self/statm")?.read(&mut words);
     let pages = proc::numbers::<u64>(proc::bytes(&words, read)).next();
@@ -47,6 +47,9 @@ fn used() -> Option<u64> {
 
 /// How much may be taken now.
 pub(super) fn plan() -> Plan {
+    if locking::brings_in() {
+        return Plan::Nothing(limit::LOCKED);
+    }
     let Some(limit) = sys::limit(libc::RLIMIT_AS) else {
         SHADOW_LEFT.store(u64::MAX, Ordering::Relaxed);
         return Plan::Whole;
@@ -54,7 +57,7 @@ pub(super) fn plan() -> Plan {
     // What cannot be known is not taken.
     let budget = used().map_or(0, |used| limit.saturating_sub(used) / SHARE);
     if budget < MIN_TABLES + MIN_PIECES * heap::PIECE_BYTES {
-        return Plan::Nothing;
+        return Plan::Nothing(limit::NOTHING);
     }
     let most = (budget / 4).min(MEMORY_BYTES as u64);
     let tables = 1u64 << most.ilog2();
@@ -65,7 +68,8 @@ pub(super) fn plan() -> Plan {
 /// Whether operations were to be counted, and a limit leaves no address space for what the library reports.
 #[cold]
 pub(crate) fn forbids_rings() -> bool {
-    IS_GIVEN_BACK.load(Ordering::Relaxed) || operations::is_on() && matches!(plan(), Plan::Nothing)
+    IS_GIVEN_BACK.load(Ordering::Relaxed)
+        || operations::is_on() && matches!(plan(), Plan::Nothing(limit::NOTHING))
 }
 
 /// Whether another piece of the shadow may be mapped.
@@ -93,7 +97,7 @@ pub(crate) fn give_back_for(bytes: usize) -> bool {
     let alone = used.saturating_sub(held());
     let would_fit = alone.saturating_add(bytes as u64) <= limit;
     // What another thread gives back is there for this one too.
-    would_fit && (give_back() || IS_GIVEN_BACK.load(Ordering::Acquire))
+    would_fit && (give_back(limit::GIVEN_BACK) || IS_GIVEN_BACK.load(Ordering::Acquire))
 }
 
 /// The program is about to set its limit: it gets back what is not used, and all where that would be a large part of what the limit leaves.
@@ -112,7 +116,15 @@ pub(crate) fn will_be_limited(limit: u64) {
     let budget = limit.saturating_sub(alone) / SHARE;
     match budget.checked_sub(held) {
         Some(left) => SHADOW_LEFT.store(left, Ordering::Relaxed),
-        None => _ = give_back(),
+        None => _ = give_back(limit::GIVEN_BACK),
+    }
+}
+
+/// The program is about to lock all its memory: tables and shadow, of which little is used, would all be brought into memory.
+#[cold]
+pub(crate) fn will_be_locked() {
+    if process::operations_at() > process::NO_OPERATIONS && !process::is_confined() {
+        give_back(limit::LOCKED);
     }
 }
 
@@ -122,12 +134,12 @@ fn held() -> u64 {
 }
 
 /// Whether a child between vfork and exec calls, which has its parent's memory and a limit of its own.
-fn is_parents() -> bool {
+pub(crate) fn is_parents() -> bool {
     thread::current().tid() != sys::thread_id()
 }
 
-/// Gives all back, and ends counting; whether that was possible.
-fn give_back() -> bool {
+/// Gives all back, and ends counting, for this reason of [`limit`]; whether that was possible.
+fn give_back(why: u64) -> bool {
     let thread = thread::current();
     // A signal handler has interrupted this thread's work on its tables, which goes on afterwards.
     let is_at_work = thread.running.word.get() == varve_preload_abi::operations::COUNTING;
@@ -140,7 +152,7 @@ fn give_back() -> bool {
     let Some(shared) = base.map(table::Shared) else {
         return false;
     };
-    attach::say_limit(shared, limit::GIVEN_BACK);
+    attach::say_limit(shared, why);
     // One that does not come out of its operation keeps what it may touch.
     if !shared.is_quiet(thread.tid()) {
         return false;

@@ -86,6 +86,9 @@ pub(super) fn forget_piece(piece: u64, first: u64) {
     if let Some(entry) = PIECES.get((first / SPAN) as usize) {
         entry.store(null_mut(), Ordering::Release);
     }
+    if let Some(piece) = NonNull::new(piece as *mut u8) {
+        process::forget_own_memory(piece);
+    }
     // SAFETY: a mapping of this module's own, which no thread uses, as the caller has seen to.
     unsafe { sys::unmap_at(piece, heap::PIECE_BYTES) };
 }

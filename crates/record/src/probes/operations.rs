@@ -124,6 +124,7 @@ fn start(setup: &mut Setup<'_>) -> Result<Started, RecordError> {
         pace: Pace::default(),
         uncounted: 0,
         limited: HashSet::new(),
+        locked: HashSet::new(),
         rows: Rows::default(),
     })))
 }
@@ -237,6 +238,8 @@ struct Operations {
     uncounted: u64,
     /// Processes that have ended whose limit of the address space kept them from counting.
     limited: HashSet<Pid>,
+    /// The same of those that locked their memory.
+    locked: HashSet<Pid>,
     rows: Rows,
 }
 
@@ -355,6 +358,9 @@ impl Probe for Operations {
             if tables.is_limited() {
                 self.limited.insert(pid);
             }
+            if tables.is_locked() {
+                self.locked.insert(pid);
+            }
             if let Some(charges) = &mut self.charges {
                 charges.read(now, Some(pid), state, &mut self.rows.charges);
                 charges.forget(pid);
@@ -383,10 +389,18 @@ impl Probe for Operations {
         let uncounted: u64 = self.tables.iter().map(Tables::uncounted).sum();
         let dropped = self.charges.as_ref().map_or(0, Charges::dropped);
         lost.push((Loss::Operations, self.uncounted + uncounted + dropped));
-        let now = self.tables.iter().filter(|tables| tables.is_limited());
-        let now: HashSet<Pid> = now.map(|tables| tables.pid).collect();
-        let limited = self.limited.union(&now).count() as u64;
-        lost.push((Loss::LimitedProcesses, limited));
+        let with = |ended: &HashSet<Pid>, is: fn(&Tables) -> bool| {
+            let now = self.tables.iter().filter(|tables| is(tables));
+            let now: HashSet<Pid> = now.map(|tables| tables.pid).collect();
+            ended.union(&now).count() as u64
+        };
+        lost.extend([
+            (
+                Loss::LimitedProcesses,
+                with(&self.limited, Tables::is_limited),
+            ),
+            (Loss::LockedProcesses, with(&self.locked, Tables::is_locked)),
+        ]);
     }
 
     fn write(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {

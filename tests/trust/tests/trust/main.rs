@@ -16,6 +16,7 @@ mod kept;
 mod kernel;
 mod killed;
 mod loaders;
+mod locking;
 mod others;
 mod reports;
 mod rests;
