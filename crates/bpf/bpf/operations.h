@@ -55,6 +55,7 @@ static __always_inline void charge(u32 pid, u64 word, u32 what, u64 ns, u64 queu
 #define NR_MMAP 9
 #define NR_MPROTECT 10
 #define NR_MUNMAP 11
+#define NR_BRK 12
 #define NR_MREMAP 25
 #define NR_MADVISE 28
 
@@ -75,6 +76,8 @@ int operation_call_enter(struct bpf_raw_tracepoint_args *ctx)
 		call.bytes = r.si;
 	else if (call.number == NR_MREMAP)
 		call.bytes = r.dx;
+	else if (call.number == NR_BRK)
+		call.bytes = BPF_CORE_READ(current_task(), mm, brk);
 	call.queued = queued_so_far();
 	call.entered = bpf_ktime_get_ns();
 	tid = bpf_get_current_pid_tgid();
@@ -88,7 +91,7 @@ int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid();
 	struct operation_call *call;
-	u64 took, queued;
+	u64 took, queued, bytes;
 
 	if (!counts_operations(pid))
 		return 0;
@@ -100,7 +103,11 @@ int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 	/* Two clocks */
 	if (queued > took)
 		queued = took;
-	charge(pid, call->word, call->number, took - queued, queued, call->bytes);
+	bytes = call->bytes;
+	/* It gives the end of the heap, which was before where it could not move it */
+	if (call->number == NR_BRK)
+		bytes = ctx->args[1] > bytes ? ctx->args[1] - bytes : bytes - ctx->args[1];
+	charge(pid, call->word, call->number, took - queued, queued, bytes);
 	bpf_map_delete_elem(&operation_calls, &tid);
 	return 0;
 }

@@ -113,7 +113,7 @@ table! {
         mapped_bytes: Option<Bytes>,
         /// Resident bytes of those; null where nobody looked.
         heap_resident_bytes: Option<Bytes>,
-        /// Of these, at least so many that lay in no block; null likewise.
+        /// Of these, at least so many that lay in no block, nor in what glibc has before each; null likewise.
         kept_bytes: Option<Bytes>,
         /// Memory that counting takes in the process.
         own_bytes: Bytes,

@@ -7,12 +7,16 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use varve_model::{Duration, Pid, Time};
+use varve_model::{Address, Duration, Pid, Time};
 use varve_sys::{monotonic_now, thread_cpu_time};
 use varve_trace::tables::HeapMemoryRow;
 
 /// Bit 63 of an entry: the page is present.
 const PRESENT: u64 = 1 << 63;
+/// Bit 61: it is a file's, or shared anonymous memory, which `RssAnon` does not count.
+const SHARED: u64 = 1 << 61;
+/// Bit 56: no other process has it mapped, and it is not the kernel's page of zeroes.
+const EXCLUSIVE: u64 = 1 << 56;
 const PAGE: u64 = 4096;
 
 /// Resident bytes of a process.
@@ -102,7 +106,7 @@ pub(super) fn resident(pid: Pid, own: &[(u64, u64)]) -> Option<Resident> {
     })
 }
 
-/// Resident bytes of these ranges, each an address and bytes; none where the process is not there.
+/// Resident bytes of anonymous memory in these ranges, each an address and bytes; none where the process is not there.
 fn resident_of(pid: Pid, ranges: &[(u64, u64)]) -> Option<u64> {
     let map = File::open(format!("/proc/{pid}/pagemap")).ok()?;
     let pages = ranges.iter().map(|range| present_pages(&map, *range));
@@ -124,13 +128,30 @@ fn present_pages(map: &File, (address, bytes): (u64, u64)) -> u64 {
     found
 }
 
-/// Which of these pages are there; fewer where the process's addresses end, or it has.
+/// Which of these pages of anonymous memory take memory of the process's own; fewer where the process's addresses end, or it has.
+///
+/// Pages that were read and never written do not, where the kernel can say which those are.
 pub(super) fn present(map: &File, page: u64, until: u64) -> Vec<bool> {
     let mut entries = vec![0u8; (until - page) as usize * 8];
     let read = map.read_at(&mut entries, page * 8).unwrap_or(0);
-    let words = entries[..read].chunks_exact(8);
-    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-    words.map(|w| word(w) & PRESENT != 0).collect()
+    let words = entries[..read].as_chunks::<8>().0;
+    let words: Vec<u64> = words.iter().map(|w| u64::from_ne_bytes(*w)).collect();
+    let is = |word: &u64| word & (PRESENT | SHARED) == PRESENT;
+    let mut found: Vec<bool> = words.iter().map(is).collect();
+    // Those, and pages that a fork has left to two processes.
+    if words.iter().any(|word| is(word) && word & EXCLUSIVE == 0) {
+        let (start, end) = (
+            Address(page * PAGE),
+            Address((page + words.len() as u64) * PAGE),
+        );
+        for (start, end) in varve_sys::zero_runs(map, start, end).unwrap_or_default() {
+            let place =
+                |at: Address| ((at.0 / PAGE).saturating_sub(page) as usize).min(found.len());
+            let places = place(start)..place(end);
+            found[places].fill(false);
+        }
+    }
+    found
 }
 
 #[cfg(test)]

@@ -55,6 +55,8 @@ pub(super) struct Tables {
     times: Vec<u64>,
     sites: HashMap<u64, Option<SiteId>>,
     last: Option<HeapMemoryRow>,
+    /// The most bytes that were asked for at once, as far as was found.
+    peak: Peak,
     /// What was found last.
     library_bytes: u64,
     scan: Scan,
@@ -70,6 +72,23 @@ fn without_clock(squares: f64, (count, sum): (f64, f64), clock: f64) -> f64 {
     (squares - 2.0 * clock * sum + clock * clock * count).max(least)
 }
 
+/// The most bytes that were asked for at once, what of these blocks could be used, and when that was.
+#[derive(Clone, Copy, Default)]
+struct Peak {
+    requested: i64,
+    usable: i64,
+    time: Time,
+}
+
+impl Peak {
+    /// Notes one that was found, which counts from when it is the highest: threads have not said of what is theirs alone when that was.
+    fn note(&mut self, found: Peak) {
+        if found.requested > self.requested {
+            *self = found;
+        }
+    }
+}
+
 /// What one look finds.
 #[derive(Clone, Copy, Default)]
 struct Look {
@@ -78,6 +97,9 @@ struct Look {
     mapped: Option<Bytes>,
     heap: Option<(u64, u64)>,
 }
+
+/// glibc has the size of a block in the 8 bytes before it (malloc/malloc.c, "Chunk representation").
+const GLIBC_HEADER: i64 = 8;
 
 /// It is looked how full the allocator's pages are no more often than this.
 const FILL_EVERY: Duration = Duration(200_000_000);
@@ -93,6 +115,7 @@ impl Tables {
             times: vec![0; TimeKind::ALL.len() * BUCKETS],
             sites: HashMap::new(),
             last: None,
+            peak: Peak::default(),
             library_bytes: 0,
             scan: Scan::default(),
             fills: Fills::default(),
@@ -247,12 +270,33 @@ impl Tables {
         self.reader.is_limited()
     }
 
-    /// Bytes that can be used of all blocks.
-    fn usable(&self) -> u64 {
+    /// Whether that it locked its memory has ended the counting.
+    pub(super) fn is_locked(&self) -> bool {
+        self.reader.is_locked()
+    }
+
+    /// Bytes that blocks take: those that can be used, and what the allocator has before each for itself, where that is known.
+    fn taken(&self, is_glibc: bool) -> u64 {
         let blocks = self.reader.blocks();
-        let pending = blocks.iter().map(|block| block.pending[1]);
-        let usable = self.reader.totals().usable + pending.sum::<i64>();
-        u64::try_from(usable).unwrap_or(0)
+        let totals = self.reader.totals();
+        let pending = |which: usize| blocks.iter().map(|block| block.pending[which]).sum::<i64>();
+        let headers = match is_glibc {
+            true => (totals.blocks.saturating_add(pending(2))).saturating_mul(GLIBC_HEADER),
+            false => 0,
+        };
+        let usable = totals.usable.saturating_add(pending(1));
+        u64::try_from(usable.saturating_add(headers)).unwrap_or(0)
+    }
+
+    /// Whether the allocator is the C library's.
+    fn is_glibc(&mut self) -> bool {
+        is_libc(self.allocator().as_bytes())
+    }
+
+    /// The file that has the allocator, once the process has said so.
+    fn allocator(&mut self) -> &String {
+        self.allocator
+            .get_or_insert_with(|| self.reader.allocator())
     }
 
     /// Looks how much memory there is; `heap` is what the allocator has mapped, where that is known.
@@ -261,11 +305,15 @@ impl Tables {
             return;
         };
         self.library_bytes = resident.library;
-        let look = Look {
+        let mut look = Look {
             resident: Some(resident),
             mapped: heap.map(|heap| heap.most),
             heap: heap.and_then(|heap| self.scanned(&heap.ranges)),
         };
+        // The kernel's sum is some pages behind, and the program goes on meanwhile: what the allocator has is a part of it.
+        if let (Some(all), Some((part, _))) = (&mut look.resident, look.heap) {
+            all.program = all.program.max(part);
+        }
         self.add(now, &look, &mut rows.memory);
         if let Some(heap) = heap {
             self.fill(now, &heap.ranges, rows);
@@ -277,10 +325,7 @@ impl Tables {
         if now < self.next_fill || self.reader.clock().is_none() {
             return;
         }
-        let is_glibc = self
-            .allocator
-            .as_deref()
-            .is_some_and(|a| is_libc(a.as_bytes()));
+        let is_glibc = self.is_glibc();
         let began = thread_cpu_time();
         let fill = pages::look(self.pid, &self.reader.shadows(), ranges, is_glibc);
         self.next_fill = after_rest(began).max(now + FILL_EVERY);
@@ -309,11 +354,12 @@ impl Tables {
         if !self.scan.is_due() {
             return None;
         }
+        let is_glibc = self.reader.clock().is_some() && self.is_glibc();
         let mut scan = std::mem::take(&mut self.scan);
-        let found = scan.look(self.pid, ranges, || self.usable());
+        let found = scan.look(self.pid, ranges, || self.taken(is_glibc));
         self.scan = scan;
-        let (resident, usable) = found?;
-        Some((resident, resident.saturating_sub(usable)))
+        let (resident, taken) = found?;
+        Some((resident, resident.saturating_sub(taken)))
     }
 
     fn add(&mut self, now: Time, look: &Look, rows: &mut Vec<HeapMemoryRow>) {
@@ -324,38 +370,41 @@ impl Tables {
             mut requested,
             mut usable,
             mut blocks,
-            mut peak_requested,
-            mut peak_usable,
-            mut peak_ns,
+            peak_requested,
+            peak_usable,
+            peak_ns,
             uncounted,
             unknown_frees,
             unseen_frees,
         } = self.reader.totals();
         let (live, live_usable) = (requested, usable);
+        self.peak.note(Peak {
+            requested: peak_requested,
+            usable: peak_usable,
+            time: Time(peak_ns.min(now.0)),
+        });
         for block in self.reader.blocks() {
-            if live + block.most[0] > peak_requested {
-                peak_requested = live + block.most[0];
-                peak_usable = live_usable + block.most[1];
-                peak_ns = now.0;
-            }
+            self.peak.note(Peak {
+                requested: live + block.most[0],
+                usable: live_usable + block.most[1],
+                time: now,
+            });
             requested += block.pending[0];
             usable += block.pending[1];
             blocks += block.pending[2];
         }
         let bytes = |signed: i64| Bytes(u64::try_from(signed).unwrap_or(0));
-        let allocator = self
-            .allocator
-            .get_or_insert_with(|| self.reader.allocator());
+        let allocator = self.allocator().clone();
         let row = HeapMemoryRow {
             time_ns: now,
             pid: self.pid,
-            allocator: allocator.clone(),
+            allocator,
             requested_bytes: bytes(requested),
             usable_bytes: Some(bytes(usable)),
             blocks: u64::try_from(blocks).unwrap_or(0),
-            peak_requested_bytes: bytes(peak_requested),
-            peak_usable_bytes: Some(bytes(peak_usable)),
-            peak_ns: Time(peak_ns.min(now.0)),
+            peak_requested_bytes: bytes(self.peak.requested),
+            peak_usable_bytes: Some(bytes(self.peak.usable)),
+            peak_ns: self.peak.time,
             resident_bytes: look.resident.map(|found| Bytes(found.program)),
             mapped_bytes: look.mapped,
             heap_resident_bytes: look.heap.map(|(resident, _)| Bytes(resident)),
