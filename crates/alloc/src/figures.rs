@@ -362,16 +362,21 @@ fn cut(manifest: &Manifest) -> Option<String> {
     })
 }
 
-/// What limits of the address space have kept from being counted, of so many processes.
-fn limited(processes: u64) -> Option<String> {
-    let which = match processes {
-        0 => return None,
-        1 => "1 process has".to_owned(),
-        many => format!("{} processes have", format::count(many)),
+/// What limits of the address space have kept from being counted, of so many processes, and that others locked their memory.
+fn limited(limited: u64, locked: u64) -> Option<String> {
+    let which = |processes: u64, one: &str, many: &str| match processes {
+        0 => None,
+        1 => Some(format!("1 process {one}")),
+        all => Some(format!("{} processes {many}", format::count(all))),
     };
-    Some(format!(
+    let limited = which(limited, "has", "have").map(|which| format!(
         "{which} a limit of the address space (`ulimit -v`), which is left to the program: allocator operations were not counted there, or not to the end. They are where the limit leaves 2 GiB more than the program begins with."
-    ))
+    ));
+    let locked = which(locked, "locked its memory", "locked their memory").map(|which| format!(
+        "{which} (mlockall): allocator operations were not counted from then on, as what counting takes would have been locked too."
+    ));
+    let sentences: Vec<String> = limited.into_iter().chain(locked).collect();
+    (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
 /// All figures; what follows from them is still to be said.
@@ -391,14 +396,16 @@ pub(crate) fn figures(
     let syscalls = operations::calls(tables, count);
     let lock_waits = note.lock_waits.then(|| operations::lock_waits(tables));
     let losses = &manifest.losses;
-    let limited_processes = losses.get(Loss::LimitedProcesses.as_str());
-    let limited_processes = limited_processes.copied().unwrap_or(0);
+    let lost = |loss: Loss| losses.get(loss.as_str()).copied().unwrap_or(0);
+    let (limited_processes, locked_processes) =
+        (lost(Loss::LimitedProcesses), lost(Loss::LockedProcesses));
     let about = About {
         command: manifest.target.command.clone(),
         duration_ns: end_of(manifest, tables) - start,
         cut: cut(manifest),
         limited_processes,
-        limited: limited(limited_processes),
+        locked_processes,
+        limited: limited(limited_processes, locked_processes),
         allocator: allocator_name(&file).to_owned(),
         allocator_file: file,
         time_every: note.every,

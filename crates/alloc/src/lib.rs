@@ -47,7 +47,9 @@ pub struct About {
     /// Of how many processes operations were not counted, or not to the end, as their address space is limited (RLIMIT_AS, `ulimit -v`): what counting
     /// takes would be missing there.
     pub limited_processes: u64,
-    /// That as a sentence; null where there are none.
+    /// Of how many processes operations were not counted to the end, as they locked their memory (`mlockall`).
+    pub locked_processes: u64,
+    /// Both as a sentence; null where there are none.
     pub limited: Option<String>,
     /// The name of the allocator of the process with the most memory.
     pub allocator: String,

@@ -45,9 +45,17 @@ const NOTABLE_ERROR: f64 = 0.1;
 /// Of fewer operations nothing is said.
 const FEW_OPERATIONS: u64 = 100;
 
+/// A share that is known so well is near a bound, rather than not known.
+const NEAR: f64 = 0.05;
+
 /// Whether the bound lies within its error.
 fn is_unsure(share: Share) -> bool {
     share.side(BUSY) != Side::Above && share.share + share.error >= BUSY
+}
+
+/// Whether the share is near the bound: a longer run would tell on which side, and change nothing in what is to be done.
+fn is_near(share: Share) -> bool {
+    is_unsure(share) && share.error <= NEAR
 }
 
 pub(crate) fn of(judgement: &Judgement) -> Verdict {
@@ -61,7 +69,7 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
     let name = &judgement.trace.allocator;
     let percent = |share: f64| format::percent((share * 1e6) as u64, 1_000_000);
     let takes = time_share.map_or_else(String::new, |share| {
-        let error = if share.error > NOTABLE_ERROR * share.share {
+        let error = if share.error > NOTABLE_ERROR * share.share || is_near(share) {
             format!(" (± {})", percent(share.error))
         } else {
             String::new()
@@ -69,11 +77,25 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
         format!(" It takes {}{error} of the CPU time", percent(share.share))
     });
     let holds = match (memory.peak_heap_resident_bytes, takes.is_empty()) {
-        (Some(resident), false) => format!(
-            ", and {} of its memory are resident for {} that the program asked for.",
-            format::bytes(resident),
-            format::bytes(Bytes(memory.peak_requested_bytes.0))
-        ),
+        (Some(resident), false) => {
+            let (whose, program) = match judgement.processes.as_slice() {
+                // The memory is one process's, the time that of all.
+                [first, _, ..] => (
+                    format!(
+                        "its memory in process {} ({})",
+                        first.pid.0,
+                        first.exe.rsplit('/').next().unwrap_or(&first.exe)
+                    ),
+                    "the process",
+                ),
+                _ => ("its memory".to_owned(), "the program"),
+            };
+            format!(
+                ", and {} of {whose} are resident for {} that {program} asked for.",
+                format::bytes(resident),
+                format::bytes(Bytes(memory.peak_requested_bytes.0))
+            )
+        }
         _ if takes.is_empty() => String::new(),
         _ => ".".to_owned(),
     };
@@ -86,7 +108,7 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
             Answer::Yes,
             format!("The allocator ({name}) is a problem: {}.", first.title),
         ),
-        _ if count < FEW_OPERATIONS && judgement.trace.limited_processes > 0 => (
+        _ if count < FEW_OPERATIONS && judgement.trace.limited.is_some() => (
             Answer::Unknown,
             "Whether the allocator is a problem is not known: operations were not counted."
                 .to_owned(),
@@ -106,6 +128,12 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
             Answer::Unknown,
             format!(
                 "Whether the allocator ({name}) works much is not known: no clock of a CPU found the program at work. A longer run says more."
+            ),
+        ),
+        (None, None) if time_share.is_some_and(is_near) => (
+            Answer::Busy,
+            format!(
+                "The allocator ({name}) works rather much, and nothing is wrong with it: fewer allocations, or another allocator, may help."
             ),
         ),
         (None, None) if time_share.is_some_and(is_unsure) => (

@@ -83,7 +83,7 @@ pub(super) fn lock(judgement: &Judgement) -> Found {
             by_program: false,
         }));
     }
-    let count = count_of(judgement);
+    let (count, names) = (count_of(judgement), names_of(judgement));
     let mut besides = String::new();
     if looping > 0.0 {
         let looping = format::duration(Duration(looping as u64));
@@ -99,7 +99,7 @@ pub(super) fn lock(judgement: &Judgement) -> Found {
         id,
         title: "its threads wait for each other's locks".into(),
         evidence: format!(
-            "{who}; their operations waited {} in {} (futex, sched_yield, nanosleep){besides}: {each} for each second of CPU time.{}",
+            "{who}; their operations waited {} in {}{names}{besides}: {each} for each second of CPU time.{}",
             format::duration(asleep),
             format::counted(count, "system call"),
             most_of(judgement, "futex"),
@@ -112,7 +112,20 @@ pub(super) fn lock(judgement: &Judgement) -> Found {
 }
 
 /// System calls that wait.
+const WAITING: [&str; 4] = ["futex", "sched_yield", "nanosleep", "clock_nanosleep"];
+
+/// How many there were.
 fn count_of(judgement: &Judgement) -> u64 {
-    let names = ["futex", "sched_yield", "nanosleep", "clock_nanosleep"];
-    calls(judgement, &names).0
+    calls(judgement, &WAITING).0
+}
+
+/// Which of them there were, in brackets.
+fn names_of(judgement: &Judgement) -> String {
+    let found = judgement.syscalls.iter().filter(|call| call.count > 0);
+    let found = found.filter(|call| WAITING.contains(&call.name.as_str()));
+    let names: Vec<&str> = found.map(|call| call.name.as_str()).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", names.join(", ")),
+    }
 }

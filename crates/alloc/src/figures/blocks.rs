@@ -22,7 +22,7 @@ const MAX_SITES: usize = 200;
 const SHORT: Duration = Duration(1_000_000);
 
 /// What one call stack allocated.
-#[derive(Clone, Debug, PartialEq, Serialize, TS)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, TS)]
 pub struct BlockSite {
     /// The site, in the trace: one of those with this stack.
     pub site: Option<SiteId>,

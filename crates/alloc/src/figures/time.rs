@@ -10,6 +10,11 @@ use super::operations::{only_allocates, waited};
 use super::{CallFigures, LockWaits, OperationFigures, Share, TimeFigures, Times};
 use crate::read::Tables;
 
+/// A share by timing is known where its error is no more than this part of it ...
+const MAX_ERROR: f64 = 0.5;
+/// ... or than this part of all CPU time.
+const MAX_ERROR_OF_LITTLE: f64 = 0.02;
+
 /// Times of one kind: bounds and counts, in order.
 fn histogram<'a>(rows: impl Iterator<Item = &'a OperationTimeRow>) -> BTreeMap<(u64, u64), u64> {
     let mut found = BTreeMap::new();
@@ -111,6 +116,9 @@ pub(super) fn shares(
             error: (CONFIDENCE * error).min(1.0),
         }
     });
+    // A few operations that waited for a CPU while they were timed outweigh all others.
+    let by_timing =
+        by_timing.filter(|of| of.error <= (of.share * MAX_ERROR).max(MAX_ERROR_OF_LITTLE));
     let differ = match (by_timing, sampled) {
         (Some(a), Some(b)) => {
             (a.share - b.share).abs() > a.error + b.error + a.share.max(b.share) / 10.0

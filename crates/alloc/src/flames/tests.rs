@@ -65,6 +65,7 @@ fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
             duration_ns: Duration(seconds * 1_000_000_000),
             cut: None,
             limited_processes: 0,
+            locked_processes: 0,
             limited: None,
             allocator: String::new(),
             allocator_file: String::new(),

@@ -220,8 +220,11 @@ fn time(page: &mut Page, of: &Judgement) {
     let least = of.trace.probe_ns.unwrap_or_default();
     let known = |time: Duration| match time < least {
         true => format!("< {}", format::duration(least)),
-        false => format::duration(time),
+        false => time_of(time.0 as f64),
     };
+    if of.times.is_empty() {
+        return;
+    }
     let mut table = Table::new(&[
         ("time of", Align::Name),
         ("timed", Align::Right),
@@ -381,6 +384,10 @@ fn operations(page: &mut Page, of: &Judgement) {
         ("in all", Align::Right),
     ]);
     for (name, o) in &of.operations {
+        let timed = |time: f64| match o.timed {
+            0 => ABSENT.to_owned(),
+            _ => with_error(time, o.time_error),
+        };
         table.row([
             name.clone(),
             format::count(o.count),
@@ -394,11 +401,8 @@ fn operations(page: &mut Page, of: &Judgement) {
                 0 => ABSENT.to_owned(),
                 failed => format::count(failed),
             },
-            match o.timed {
-                0 => ABSENT.to_owned(),
-                _ => with_error(o.mean_ns, o.time_error),
-            },
-            with_error(o.time_ns.0 as f64, o.time_error),
+            timed(o.mean_ns),
+            timed(o.time_ns.0 as f64),
         ]);
     }
     page.table(&table);
@@ -438,7 +442,10 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
             call.name.clone(),
             format::count(call.count),
             format::duration(call.time_ns),
-            format::bytes(call.bytes),
+            match call.bytes {
+                Bytes(0) => ABSENT.to_owned(),
+                bytes => format::bytes(bytes),
+            },
             format!("{:.3}", call.per_operation * 1000.0),
             call.sites
                 .first()

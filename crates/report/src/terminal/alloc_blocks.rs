@@ -22,9 +22,13 @@ pub(super) fn estimate(of: &Estimate) -> String {
 /// Who allocates, and who called that: a label leaves out what wraps the allocator.
 fn place(of: &BlockSite) -> String {
     let own = function(&of.label);
-    let frames = of.stack.iter().rev().map(|frame| function(frame));
-    let callers: Vec<&str> = frames.take_while(|name| *name != own).collect();
-    match callers.last() {
+    let frames: Vec<&str> = of.stack.iter().map(|frame| function(frame)).collect();
+    let place = frames.iter().rposition(|name| *name == own);
+    // Of what has no symbols a frame has the module's name alone, which says nothing of a caller either.
+    let module = own.split_once("+0x").map(|(module, _)| module);
+    let place = place.or_else(|| frames.iter().position(|name| module == Some(*name)));
+    let caller = place.and_then(|at| frames.get(at + 1));
+    match caller.filter(|caller| module != Some(**caller)) {
         Some(caller) => format!("{} < {caller}", of.label),
         None => of.label.clone(),
     }
@@ -143,6 +147,47 @@ pub(super) fn render(page: &mut Page, of: &Judgement, rows: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_caller_is_named_only_where_it_is_known() {
+        let site = |label: &str, stack: &[&str]| BlockSite {
+            label: label.to_owned(),
+            stack: stack.iter().map(|frame| (*frame).to_owned()).collect(),
+            ..BlockSite::default()
+        };
+        let cases = [
+            (
+                site(
+                    "list.c:81, in grow",
+                    &["malloc", "grow (list.c:81)", "main (a.c:3)"],
+                ),
+                "list.c:81, in grow < main",
+            ),
+            (
+                site(
+                    "tree.c:9, in walk",
+                    &["walk (tree.c:9)", "walk (tree.c:12)", "main"],
+                ),
+                "tree.c:9, in walk < main",
+            ),
+            // Without symbols: innermost first, below the C library's.
+            (
+                site(
+                    "tar+0x15a3e",
+                    &["__alloc_dir", "tar", "tar", "__libc_start_main"],
+                ),
+                "tar+0x15a3e",
+            ),
+            (
+                site("libx.so+0x7", &["malloc", "libx.so", "use (u.c:1)"]),
+                "libx.so+0x7 < use",
+            ),
+            (site("other", &["malloc", "main"]), "other"),
+        ];
+        for (of, expected) in cases {
+            assert_eq!(place(&of), expected);
+        }
+    }
 
     #[test]
     fn a_name_is_told_from_its_place() {

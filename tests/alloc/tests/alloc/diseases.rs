@@ -55,6 +55,8 @@ fn answer(of: &Recorded) -> &'static str {
         _ if !of.judgement["undecided"].as_array().unwrap().is_empty() => "unknown",
         (Some(share), Some(error)) if share - error >= 0.2 => "busy",
         (Some(share), Some(error)) if share + error < 0.2 => "no",
+        // Near the bound.
+        (Some(_), Some(error)) if error <= 0.05 => "busy",
         _ => "unknown",
     }
 }
