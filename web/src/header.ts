@@ -122,8 +122,8 @@ export function guide(report: Report): HTMLElement {
 
 export function findings(report: Report, open: (group: number) => void): HTMLElement {
   if (!report.findings.length) return h("p", { class: "hint" }, "No findings: nothing in this trace crossed a threshold.");
-  return h("ol", { class: "findings" }, ...report.findings.map(f => h("li", {},
-    h("h3", {}, f.title),
+  return h("ol", { class: "findings" }, ...report.findings.map(f => h("li", { class: f.is_note ? "note" : null },
+    h("h3", {}, f.is_note ? `Note: ${f.title}` : f.title),
     h("p", {}, f.evidence),
     h("p", { class: "advice" }, f.advice),
     f.groups.length ? h("div", { class: "links" }, ...f.groups.slice(0, 6).map(i =>

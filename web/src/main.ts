@@ -46,7 +46,7 @@ function show(app: HTMLElement, report: Report): void {
     object: h("div", {}),
     guide: h("div", {}, guide(report)),
   };
-  const tabs = new Tabs("Side panel", [["findings", `Findings (${report.findings.length})`], ["object", "Object"], ["guide", "How to read this"]], panels);
+  const tabs = new Tabs("Side panel", [["findings", `Findings (${report.findings.filter(f => !f.is_note).length})`], ["object", "Object"], ["guide", "How to read this"]], panels);
   const openTab = (id: keyof typeof panels): void => tabs.open(id);
 
   const themes = new Themes(theme => {

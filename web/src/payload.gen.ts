@@ -22,7 +22,11 @@ cut: string | null,
  */
 limited_processes: number, 
 /**
- * That as a sentence; null where there are none.
+ * Of how many processes operations were not counted to the end, as they locked their memory (`mlockall`).
+ */
+locked_processes: number, 
+/**
+ * Both as a sentence; null where there are none.
  */
 limited: string | null, 
 /**
@@ -806,6 +810,10 @@ evidence: string,
  * What to do.
  */
 advice: string, 
+/**
+ * It is of less weight than a finding.
+ */
+is_note: boolean, 
 /**
  * The groups of the objects it is about, the most affected first.
  */

@@ -64,7 +64,7 @@ export function report() {
       ],
       omitted_groups: 0,
       phases: [], omitted_phases: 0,
-      findings: [{ id: "x", title: "table is hot", evidence: "9,000 page touches.", advice: "Keep it near.", groups: [0] }],
+      findings: [{ id: "x", title: "table is hot", evidence: "9,000 page touches.", advice: "Keep it near.", is_note: false, groups: [0] }],
     },
     columns: {
       interval_edges: Int32Array.from({ length: intervals + 1 }, (_, i) => (i ? 100_000 : 0)),

@@ -11,6 +11,7 @@ mod placement;
 mod trust;
 mod use_of_memory;
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use varve_model::{Bytes, Duration, ObjectId, ObjectKind, Pid, Time};
@@ -172,7 +173,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Objects within which others lie, whenever that was.
+/// Objects on which others lie, in whole or in part, whenever that was: pages there are the others'.
 fn outer(tables: &Tables) -> HashSet<ObjectId> {
     let mut by_process: HashMap<Pid, Vec<(u64, u64, u32, ObjectId)>> = HashMap::new();
     for o in &tables.objects {
@@ -190,9 +191,12 @@ fn outer(tables: &Tables) -> HashSet<ObjectId> {
         for &(start, end, layer, object) in &*list {
             open.retain(|&(open_end, ..)| open_end > start);
             for &(_, open_layer, open_object) in &open {
-                if open_layer < layer {
-                    outer.insert(open_object);
-                }
+                match open_layer.cmp(&layer) {
+                    Ordering::Less => outer.insert(open_object),
+                    // A block that is larger than what the allocator took from the kernel at once covers several of these.
+                    Ordering::Greater => outer.insert(object),
+                    Ordering::Equal => continue,
+                };
             }
             if open.len() < 64 {
                 open.push((end, layer, object));

@@ -37,7 +37,7 @@ pub use sections::counts::{
     Accesses, CountUse, ExactUse, ObjectAccesses, ObjectCounts, Sharing, ThreadAccesses,
     ThreadCounts,
 };
-pub use sections::overview::{Headline, HotBy, HotLine, HotObject, Overview};
+pub use sections::overview::{Headline, HotBy, HotLine, HotObject, Overview, is_note};
 pub use sections::phases::{PhaseUse, join_ranges, overlapping};
 pub use sections::samples::{
     ChainTime, Latency, LevelShare, LineTime, ObjectSamples, OmittedSamples, PlaceSamples,

@@ -124,7 +124,7 @@ impl Overview {
         let bytes = |pages: &Known<Pages>| pages.map(|p| p.bytes());
         let (hot_by, hot) = hot(a);
         let hot_lines = hot_lines(a);
-        let says_more = !hot.is_empty() || !hot_lines.is_empty() || a.findings.len() > 1;
+        let says_more = says_more(a, &hot, &hot_lines);
         let is_note = |h: &Headline| says_more && h.id == FindingId::ShortRecording;
         let (notes, findings) = headlines(a).into_iter().partition(is_note);
         Overview {
@@ -187,6 +187,16 @@ fn weights(a: &Analysis) -> Option<Weights> {
 /// The share of the time at accesses whose address is gone, where it could change which object is the hottest.
 fn gone(a: &Analysis) -> Option<f64> {
     a.samples.as_ref()?.all.gone()
+}
+
+/// Whether there is more to say than that the run was short.
+fn says_more(a: &Analysis, hot: &[HotObject], lines: &[HotLine]) -> bool {
+    !hot.is_empty() || !lines.is_empty() || a.findings.len() > 1
+}
+
+/// Whether a finding is a note at most: that the run was short is no news where there is more to say.
+pub fn is_note(a: &Analysis, id: FindingId) -> bool {
+    id == FindingId::ShortRecording && says_more(a, &hot(a).1, &hot_lines(a))
 }
 
 fn hot(a: &Analysis) -> (HotBy, Vec<HotObject>) {

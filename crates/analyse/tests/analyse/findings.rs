@@ -117,6 +117,24 @@ fn never_touched_and_only_when_new() {
     assert!(!finding.advice.contains("Untouched"), "{}", finding.advice);
 }
 
+/// A heap that grows in steps, and a block that begins in one step and covers the next: whose pages are the block's.
+#[test]
+fn what_lies_below_a_block_is_not_untouched() {
+    let mut made = busy(300);
+    let mut step = object(3, 40_000, 1024);
+    step.layer = 2;
+    made.objects.push(step);
+    let without = made.analyse();
+    assert!(has(&without, FindingId::NeverTouched));
+    made.objects.push(object(4, 39_900, 1124));
+    for interval in 0..300 {
+        made.touches.push(touch(interval, 39_900, 1124));
+    }
+    made.touches.sort_by_key(|t| t.interval);
+    let found = made.analyse();
+    assert!(!has(&found, FindingId::NeverTouched));
+}
+
 /// A program that maps 4 MiB and touches nothing of it, by a call of `mmap` in this module.
 fn mapped_by(module: &str) -> Analysis {
     let mut made = busy(300);

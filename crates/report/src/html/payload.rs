@@ -281,6 +281,8 @@ pub struct Finding {
     pub evidence: String,
     /// What to do.
     pub advice: String,
+    /// It is of less weight than a finding.
+    pub is_note: bool,
     /// The groups of the objects it is about, the most affected first.
     pub groups: Vec<u32>,
 }

@@ -342,10 +342,13 @@ fn findings(analysis: &Analysis, listed: &Listed<'_>) -> Vec<Finding> {
             title: f.title.clone(),
             evidence: f.evidence.clone(),
             advice: f.advice.clone(),
+            is_note: varve_analyse::is_note(analysis, f.id),
             groups,
         }
     };
-    analysis.findings.iter().map(finding).collect()
+    let mut all: Vec<Finding> = analysis.findings.iter().map(finding).collect();
+    all.sort_by_key(|f| f.is_note);
+    all
 }
 
 fn frames(site: &SiteRow) -> Vec<Frame> {

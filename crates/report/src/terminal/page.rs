@@ -236,26 +236,44 @@ pub(super) fn clip(text: &str, width: usize) -> String {
     }
 }
 
-/// As much of a text as so many lines hold, and a mark where something is missing.
+/// As much of a text as so many lines hold, up to the end of a sentence or of a part of one where most of it fits, and a mark where something is
+/// missing.
 fn within(text: &str, width: usize, lines: usize) -> String {
     let all = wrap(text, width);
-    match all.len() > lines {
-        false => text.to_owned(),
-        true => {
-            let (last, before) = (&all[lines - 1], &all[..lines - 1]);
-            let room = width.min(last.chars().count() + 2) - 1;
-            let last = clip(&format!("{last} {}", all[lines]), room.max(1));
-            before
-                .iter()
-                .chain([&last])
-                .map(String::as_str)
-                .collect::<Vec<_>>()
-                .join(" ")
+    if all.len() <= lines {
+        return text.to_owned();
+    }
+    let (last, before) = (&all[lines - 1], &all[..lines - 1]);
+    let room = width.min(last.chars().count() + 2) - 1;
+    let last = clip(&format!("{last} {}", all[lines]), room.max(1));
+    let parts: Vec<&str> = before.iter().chain([&last]).map(String::as_str).collect();
+    let cut = parts.join(" ");
+    let kept = cut.trim_end_matches('…');
+    for end in ['.', ';', ','] {
+        let ends = |at: &usize| kept[at + 1..].is_empty() || kept[at + 1..].starts_with(' ');
+        let mut places = kept.rmatch_indices(end).map(|(at, _)| at);
+        match places.find(ends) {
+            Some(at) if at * 2 >= kept.len() => return format!("{} …", &kept[..=at]),
+            _ => {}
         }
     }
+    cut
 }
 
-/// Breaks text at spaces, and shows what would act on a terminal; a word that is longer than a line is broken where the line ends.
+/// How many characters of a word that is too long are on a line of this room: up to the last place within it that is one of a name's.
+fn part(word: &[char], room: usize) -> usize {
+    let ends = |at: usize| {
+        let (last, next) = (word[at - 1], word[at]);
+        matches!(last, '/' | '_' | '-' | '.' | ',') || last == ':' && next != ':' || next == '<'
+    };
+    let best = (room.div_ceil(2)..=room).rev();
+    best.filter(|at| *at > 0)
+        .find(|at| ends(*at))
+        .unwrap_or(room)
+}
+
+/// Breaks text at spaces, and shows what would act on a terminal; a word that is longer than a line is broken between parts of a name, or where the
+/// line ends.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let text = &*visible(text);
     let indent = text.len() - text.trim_start().len();
@@ -273,7 +291,7 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
             length += 1;
         }
         while length + word.len() > width {
-            line.extend(word.drain(..width - length));
+            line.extend(word.drain(..part(&word, width - length)));
             lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
             length = indent;
         }
@@ -336,10 +354,28 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_fit_is_cut_at_the_end_of_a_sentence_or_a_part_of_one() {
+        let text = "One is large. Two is larger, as it is three; the rest is not known.";
+        assert_eq!(within(text, 80, 1), text);
+        assert_eq!(within(text, 26, 1), "One is large. …");
+        assert_eq!(
+            within(text, 26, 2),
+            "One is large. Two is larger, as it is three; …"
+        );
+        assert_eq!(within(text, 34, 1), "One is large. Two is larger, …");
+        assert_eq!(within("one two three four", 9, 1), "one two…");
+    }
+
+    #[test]
     fn text_wraps_at_words_and_loses_nothing() {
         assert_eq!(wrap("one two three", 8), ["one two", "three"]);
         assert_eq!(wrap("abcdefghij kl", 4), ["abcd", "efgh", "ij", "kl"]);
         assert_eq!(wrap("", 4), [""]);
+        assert_eq!(
+            wrap("_ZN10varve_core6record5probeE", 16),
+            ["_ZN10varve_", "core6record5prob", "eE"]
+        );
+        assert_eq!(wrap("abc::bcdef::ghi", 8), ["abc::", "bcdef::", "ghi"]);
         assert_eq!(wrap("a\x1b[2J b", 9), ["a\\x1b[2J", "b"]);
     }
 }
