@@ -1,7 +1,8 @@
 /*
  * Programs that allocate, by name; each prints how many operations it made, which is what a recorder must count.
  *
- *   churn THREADS SIZE ROUNDS   each thread frees and allocates blocks of SIZE/2 to SIZE at random among 256 of its own
+ *   churn THREADS SIZE ROUNDS   each thread frees and allocates blocks of SIZE/2 to SIZE at random among 256 of its own; where ROUNDS is 0,
+ *                               until its input ends
  *   pipe SIZE ROUNDS            one thread allocates batches, another frees them
  *   relay SIZE ROUNDS           the same by turns: neither has to wait for a lock that the other one holds
  *   grow BYTES SIZE             allocates so many bytes and writes to them, and ends
@@ -61,13 +62,21 @@ static void work(char *p, size_t bytes)
 	sink += sum;
 }
 
+/* Whether standard input has ended, looked at once in 256 calls of a thread's */
+static int is_over(long round)
+{
+	struct pollfd input = { .fd = 0, .events = POLLIN };
+
+	return round % 256 == 0 && poll(&input, 1, 0) > 0;
+}
+
 static void *churn(void *seed)
 {
 	uint64_t state = (uintptr_t)seed * 0x9e3779b97f4a7c15 + 1;
 	char *blocks[SLOTS] = { 0 };
 	unsigned long made = 0;
 
-	for (long i = 0; i < rounds; i++) {
+	for (long i = 0; rounds ? i < rounds : !is_over(i); i++) {
 		int at = next(&state) % SLOTS;
 		size_t bytes = size / 2 + next(&state) % (size / 2 + 1);
 

@@ -92,14 +92,14 @@ pub fn so_far(trace: &Path) -> Option<Value> {
     is_read.then(|| serde_json::from_slice(&report.stdout).unwrap())
 }
 
-/// Waits until that is so of what is recorded so far.
-pub fn wait_for(trace: &Path, what: &str, is_so: impl Fn(&Value) -> bool) {
+/// Waits until that is so of what is recorded so far, which it gives.
+pub fn wait_for(trace: &Path, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     // What never comes is not waited for without end.
     let begin = Instant::now();
     loop {
         let found = so_far(trace);
-        if found.as_ref().is_some_and(&is_so) {
-            return;
+        if let Some(found) = found.as_ref().filter(|found| is_so(found)) {
+            return found.clone();
         }
         let found = found.map(|f| f["memory"].clone());
         assert!(
@@ -125,6 +125,22 @@ pub fn record_until(
     what: &str,
     is_so: impl Fn(&Value) -> bool,
 ) -> Recorded {
+    let recorded = record_up_to(options, command, what, is_so);
+    let trace = recorded.folder.path().join("t.varve");
+    let judgement = so_far(&trace).expect("the trace is read");
+    Recorded {
+        judgement,
+        ..recorded
+    }
+}
+
+/// The same, with what was said when that was so: what comes to light later does not count.
+pub fn record_up_to(
+    options: &[&str],
+    command: &[&str],
+    what: &str,
+    is_so: impl Fn(&Value) -> bool,
+) -> Recorded {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("t.varve");
     let mut recorder = Command::new(varve())
@@ -140,10 +156,9 @@ pub fn record_until(
         .spawn()
         .unwrap();
     let input = recorder.stdin.take();
-    wait_for(&trace, what, is_so);
+    let judgement = wait_for(&trace, what, is_so);
     drop(input);
     let output = recorder.wait_with_output().unwrap();
-    let judgement = so_far(&trace).expect("the trace is read");
     Recorded {
         judgement,
         output,
