@@ -373,9 +373,9 @@ impl TraceFolder {
     pub(crate) fn commit(&self, entry: Entry) -> Result<(), TraceError> {
         let (from, to) = (entry.temporary(), entry.name());
         let path = self.folder.path_in(entry, &from);
-        // It was made here: whoever removed it may be about to remove the folder.
-        let cannot = |e: io::Error| match (e.kind(), self.moved()) {
-            (io::ErrorKind::NotFound, None) => TraceError::Gone { path: path.clone() },
+        // It was made here: whoever removed it may be about to remove the folder, wherever that is now.
+        let cannot = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => self.gone(path.clone()),
             _ => self.cannot("rename", path.clone(), e),
         };
         let directory = self.directory_for(entry)?;
