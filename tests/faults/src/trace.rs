@@ -66,7 +66,11 @@ pub fn check_trace(folder: &Path) -> Result<Contents, String> {
 /// # Errors
 /// A sentence about what cannot be read.
 pub fn intervals_by_part(folder: &Path) -> Result<Vec<Vec<IntervalRow>>, String> {
-    let entries = fs::read_dir(folder.join("parts")).map_err(|e| e.to_string())?;
+    let entries = match fs::read_dir(folder.join("parts")) {
+        // A recorder that was killed right behind its first manifest has made none yet.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|e| e.to_string())?,
+    };
     let names = entries.flatten().map(|e| e.file_name());
     let mut names: Vec<_> = names
         .filter(|name| {
