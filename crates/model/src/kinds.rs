@@ -219,6 +219,8 @@ named! {
         UnheldProcesses = "unheld_processes",
         /// Objects whose allocations did not fit the preload library's ring.
         PreloadRecords = "preload_records",
+        /// Heap objects for whose notes in the preload library their process had no memory left.
+        PreloadMemory = "preload_memory",
         /// Forked processes whose preload library could not reach the recorder: below `chroot`, confined, or without a free descriptor.
         UnheardProcesses = "unheard_processes",
         /// Processes whose accessed bits the recorder may not clear.
@@ -279,6 +281,9 @@ impl Loss {
             Loss::PreloadRecords => {
                 "objects whose allocations did not fit the preload library's ring"
             }
+            Loss::PreloadMemory => {
+                "heap objects for whose records their process had no memory left (`ulimit -v`, `ulimit -d`)"
+            }
             Loss::UnheardProcesses => {
                 "heap objects of forked processes that could not reach the recorder (chroot, seccomp, no free descriptor)"
             }
@@ -332,8 +337,13 @@ impl Loss {
             }
             Loss::ReclaimScannedPages => "record where more memory is free",
             Loss::HoldsCutShort => "let nobody stop the recorder or thaw the target's cgroup",
-            Loss::UnheldProcesses => "end the debugger, or leave the processes in their cgroup",
+            Loss::UnheldProcesses => {
+                "end their debugger, leave them in their cgroup, or record as root: others' processes cannot be held"
+            }
             Loss::PreloadRecords | Loss::InheritedObjects => "record with a larger --min-object",
+            Loss::PreloadMemory => {
+                "raise the limit of the program's memory: recording objects takes some of it"
+            }
             Loss::UnheardProcesses => "let them reach the recorder: nothing else is missing",
             Loss::UnclearedProcesses => {
                 "record as root, or give the recorder CAP_DAC_OVERRIDE: these run with other rights"

@@ -18,6 +18,7 @@ pub(crate) const AT_STACKLESS: usize = 264;
 pub(crate) const AT_WAITED: usize = 272;
 pub(crate) const AT_SPENT: usize = 280;
 pub(crate) const AT_UNHEARD: usize = 288;
+pub(crate) const AT_ROOMLESS: usize = 296;
 // Written by the recorder.
 pub(crate) const AT_TAIL: usize = 384;
 pub(crate) const AT_HEARTBEAT: usize = 392;

@@ -12,8 +12,9 @@ use crate::clock::of_machine;
 use crate::error::RingError;
 use crate::layout::{
     AT_CAPACITY, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_MIN_OBJECT, AT_READER_ALIVE,
-    AT_SPENT, AT_STACKLESS, AT_TAIL, AT_UNHEARD, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES,
-    Head, MAGIC, MAX_RECORD_WORDS, READER_ALIVE, READER_GONE, READER_NOT_YET, RESERVED, VERSION,
+    AT_ROOMLESS, AT_SPENT, AT_STACKLESS, AT_TAIL, AT_UNHEARD, AT_VERSION, AT_WAITED, COMMITTED,
+    HEADER_BYTES, Head, MAGIC, MAX_RECORD_WORDS, READER_ALIVE, READER_GONE, READER_NOT_YET,
+    RESERVED, VERSION,
 };
 use crate::memory::Memory;
 use crate::raw::system_call;
@@ -46,6 +47,8 @@ pub struct Losses {
     pub dropped: u64,
     /// Processes that were forked from this one, and could have no ring of their own.
     pub unheard: u64,
+    /// Heap objects and pages of pools for whose notes the process had no memory.
+    pub roomless: u64,
     /// Events recorded without a call stack.
     pub stackless: u64,
     /// Nanoseconds that threads waited for room.
@@ -298,6 +301,7 @@ impl RingReader {
         Losses {
             dropped: word(AT_DROPPED),
             unheard: word(AT_UNHEARD),
+            roomless: word(AT_ROOMLESS),
             stackless: word(AT_STACKLESS),
             waited_ns: word(AT_WAITED),
         }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::layout::{
     AT_CAPACITY, AT_DROPPED, AT_HEAD, AT_HEARTBEAT, AT_MAGIC, AT_MIN_OBJECT, AT_READER_ALIVE,
-    AT_SPENT, AT_STACKLESS, AT_TAIL, AT_UNHEARD, AT_VERSION, AT_WAITED, COMMITTED, HEADER_BYTES,
-    MAGIC, MAX_CAPACITY, MIN_CAPACITY, READER_GONE, READER_NOT_YET, VERSION, header_word,
-    reserved_word,
+    AT_ROOMLESS, AT_SPENT, AT_STACKLESS, AT_TAIL, AT_UNHEARD, AT_VERSION, AT_WAITED, COMMITTED,
+    HEADER_BYTES, MAGIC, MAX_CAPACITY, MIN_CAPACITY, READER_GONE, READER_NOT_YET, VERSION,
+    header_word, reserved_word,
 };
 use crate::record::{PAD, Record, VOID};
 
@@ -267,6 +267,11 @@ impl RingWriter {
     /// Counts a process that was forked from this ring's, and could have no ring of its own.
     pub fn count_unheard(&self) {
         self.field(AT_UNHEARD).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a heap object, or a page of a pool, for whose note the process had no memory.
+    pub fn count_roomless(&self) {
+        self.field(AT_ROOMLESS).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts an event whose call stack could not be taken.

@@ -6,11 +6,14 @@
 //! It serves few, long-lived objects (unwinder tables, start routines of threads), so simplicity
 //! wins over density. No signal reaches a thread that holds the spin lock, so that it is not waited for by
 //! that thread, nor kept by a handler that jumps away.
+//!
+//! Where the program has used up what it may have (RLIMIT_AS, RLIMIT_DATA), no chunk can be mapped, and Rust ends the process for an allocation
+//! that fails. Work that needs much memory asks [`Arena::has_room`] first; what needs a little has a reserve in this library's variables.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
-use std::ptr::{self, null_mut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr::{self, NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use varve_preload_abi::OwnMemory;
 
@@ -22,17 +25,32 @@ const MIN_BYTES: usize = 16;
 const MAX_CUT: usize = CHUNK / 2;
 /// Up to 2^47 bytes, more than a program can have.
 const CLASSES: usize = 44;
+/// What a walk of a call stack may need: a slot, and tables of modules that grow.
+const ROOM: usize = 256 << 10;
+const RESERVE_BYTES: usize = 512 << 10;
 
 struct Inner {
     /// Freed blocks per class, linked through their first word.
     free: [*mut u8; CLASSES],
     next: *mut u8,
     left: usize,
+    reserve_left: usize,
 }
+
+/// Memory for what must be had where nothing can be mapped.
+#[repr(align(4096))]
+struct Reserve(UnsafeCell<[u8; RESERVE_BYTES]>);
+
+// SAFETY: each part is handed out once, with the arena's lock held.
+unsafe impl Sync for Reserve {}
+
+static RESERVE: Reserve = Reserve(UnsafeCell::new([0; RESERVE_BYTES]));
 
 /// The private heap.
 pub(crate) struct Arena {
     locked: AtomicBool,
+    /// Bytes of the chunk that are left, readable without the lock.
+    left: AtomicUsize,
     inner: UnsafeCell<Inner>,
 }
 
@@ -43,10 +61,12 @@ impl Arena {
     pub(crate) const fn new() -> Self {
         Arena {
             locked: AtomicBool::new(false),
+            left: AtomicUsize::new(0),
             inner: UnsafeCell::new(Inner {
                 free: [null_mut(); CLASSES],
                 next: null_mut(),
                 left: 0,
+                reserve_left: RESERVE_BYTES,
             }),
         }
     }
@@ -56,15 +76,35 @@ impl Arena {
     pub(crate) fn recover_after_fork(&self) {
         if self.locked.load(Ordering::Acquire) {
             // SAFETY: the child has one thread, and it is not within the arena (see the module).
-            unsafe {
-                *self.inner.get() = Inner {
-                    free: [null_mut(); CLASSES],
-                    next: null_mut(),
-                    left: 0,
-                };
-            }
+            let inner = unsafe { &mut *self.inner.get() };
+            *inner = Inner {
+                free: [null_mut(); CLASSES],
+                next: null_mut(),
+                left: 0,
+                reserve_left: inner.reserve_left,
+            };
+            self.left.store(0, Ordering::Relaxed);
             self.locked.store(false, Ordering::Release);
         }
+    }
+
+    /// Whether there is memory for a walk of a call stack; maps a chunk where there is little left.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.left.load(Ordering::Relaxed) >= ROOM || self.make_room()
+    }
+
+    #[cold]
+    fn make_room(&self) -> bool {
+        let mut fresh = None;
+        let has_room = self.with(|inner| {
+            if inner.left < ROOM {
+                fresh = inner.map_chunk([CHUNK, ROOM]);
+            }
+            inner.left >= ROOM
+        });
+        note(fresh);
+        has_room
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Inner) -> T) -> T {
@@ -77,10 +117,53 @@ impl Arena {
                 sys::yield_now();
             }
             // SAFETY: the lock is held.
-            let result = work(unsafe { &mut *self.inner.get() });
+            let inner = unsafe { &mut *self.inner.get() };
+            let result = work(inner);
+            self.left.store(inner.left, Ordering::Relaxed);
             self.locked.store(false, Ordering::Release);
             result
         })
+    }
+}
+
+impl Inner {
+    /// A block of the chunk, aligned to its size; none where it does not fit.
+    fn cut(&mut self, bytes: usize) -> Option<*mut u8> {
+        let skip = self.next.align_offset(bytes);
+        if self.next.is_null() || skip.saturating_add(bytes) > self.left {
+            return None;
+        }
+        // SAFETY: `skip + bytes` was checked to lie within the chunk.
+        let block = unsafe { self.next.add(skip) };
+        // SAFETY: as above.
+        self.next = unsafe { block.add(bytes) };
+        self.left -= skip + bytes;
+        Some(block)
+    }
+
+    /// Maps another chunk, of the first of these sizes that can be had.
+    fn map_chunk(&mut self, sizes: [usize; 2]) -> Option<(NonNull<u8>, usize)> {
+        let map = |bytes| Some((sys::map_anonymous(bytes)?, bytes));
+        let fresh = sizes.into_iter().find_map(map)?;
+        (self.next, self.left) = (fresh.0.as_ptr(), fresh.1);
+        Some(fresh)
+    }
+
+    /// A block of the reserve, from its end down, aligned to its size as far as a page; null where it is used up.
+    fn of_reserve(&mut self, bytes: usize) -> *mut u8 {
+        let Some(at) = self.reserve_left.checked_sub(bytes) else {
+            return null_mut();
+        };
+        self.reserve_left = at & !(bytes.min(4096) - 1);
+        // SAFETY: within the reserve.
+        unsafe { RESERVE.0.get().cast::<u8>().add(self.reserve_left) }
+    }
+}
+
+/// A chunk is the library's own memory from now on.
+fn note(fresh: Option<(NonNull<u8>, usize)>) {
+    if let Some((chunk, bytes)) = fresh {
+        process::note_own_memory(chunk, bytes, OwnMemory::Heap);
     }
 }
 
@@ -96,7 +179,7 @@ fn class_of(layout: Layout) -> Option<(usize, usize)> {
 }
 
 // SAFETY: blocks are disjoint, at least as large as asked for, and aligned to their power-of-two
-// size as far as a page, because chunks are cut at multiples of the block's size.
+// size as far as a page, because chunks and reserve are cut at multiples of the block's size.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some((class, bytes)) = class_of(layout) else {
@@ -114,34 +197,16 @@ unsafe impl GlobalAlloc for Arena {
                 fresh = sys::map_anonymous(bytes).map(|block| (block, bytes));
                 return fresh.map_or(null_mut(), |(block, _)| block.as_ptr());
             }
-            let mut skip = inner.next.align_offset(bytes);
-            if inner.next.is_null() || skip.saturating_add(bytes) > inner.left {
+            inner.cut(bytes).unwrap_or_else(|| {
                 // Where a limit of the program's leaves no more, as little as is needed.
-                let least = (2 * bytes).max(4096);
-                let Some((chunk, size)) = [CHUNK, least]
-                    .into_iter()
-                    .find_map(|size| Some((sys::map_anonymous(size)?, size)))
-                else {
-                    return null_mut();
-                };
-                fresh = Some((chunk, size));
-                inner.next = chunk.as_ptr();
-                inner.left = size;
-                skip = inner.next.align_offset(bytes);
-                if skip.saturating_add(bytes) > size {
-                    return null_mut();
+                fresh = inner.map_chunk([CHUNK, (2 * bytes).max(4096)]);
+                match fresh {
+                    Some(_) => inner.cut(bytes).unwrap_or(null_mut()),
+                    None => inner.of_reserve(bytes),
                 }
-            }
-            // SAFETY: `skip + bytes` was checked to lie within the chunk.
-            let block = unsafe { inner.next.add(skip) };
-            // SAFETY: as above.
-            inner.next = unsafe { block.add(bytes) };
-            inner.left -= skip + bytes;
-            block
+            })
         });
-        if let Some((chunk, size)) = fresh {
-            process::note_own_memory(chunk, size, OwnMemory::Heap);
-        }
+        note(fresh);
         block
     }
 
@@ -164,6 +229,22 @@ unsafe impl GlobalAlloc for Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_of_the_reserve_are_aligned_and_disjoint_until_it_is_used_up() {
+        let arena = Arena::new();
+        let mut inner = arena.inner.into_inner();
+        let start = RESERVE.0.get() as usize;
+        let mut before = start + RESERVE_BYTES;
+        for bytes in [16, 64 << 10, 32, 4096, 128 << 10, 16, 256 << 10] {
+            let block = inner.of_reserve(bytes) as usize;
+            assert!(block >= start && block + bytes <= before, "{bytes}");
+            assert_eq!(block % bytes.min(4096), 0);
+            before = block;
+        }
+        assert!(inner.of_reserve(256 << 10).is_null());
+        assert!(!inner.of_reserve(16).is_null());
+    }
 
     #[test]
     fn large_blocks_stay_mapped_and_come_again() {

@@ -2,8 +2,9 @@
 
 use varve_preload_abi::{AllocKind, Event};
 
+use crate::pages::{self, Owning};
 use crate::thread::{self, Nesting};
-use crate::{pages, placing, process, sys, unwind};
+use crate::{placing, process, sys, unwind};
 
 /// A heap object was born. Small objects on owned pages, the common case, end here.
 #[inline]
@@ -49,7 +50,7 @@ fn recorded(address: u64, bytes: u64, kind: AllocKind) {
         process::follow_min_object(&ring);
         pages::disown(address, bytes);
         if !pages::add_start(address) {
-            return;
+            return ring.count_roomless();
         }
         let began = sys::now_ns();
         let site = unwind::site(thread, nesting, &ring);
@@ -74,7 +75,7 @@ pub(crate) fn sampled(address: u64, bytes: u64) {
             return;
         };
         if !pages::add_start(address) {
-            return;
+            return ring.count_roomless();
         }
         let began = sys::now_ns();
         let site = unwind::site(thread, nesting, &ring);
@@ -100,8 +101,10 @@ fn pooled(address: u64) {
         let Some(ring) = process::ring(nesting) else {
             return;
         };
-        if !pages::own(address) {
-            return;
+        match pages::own(address) {
+            Owning::New => {}
+            Owning::Before => return,
+            Owning::NoRoom => return ring.count_roomless(),
         }
         let began = sys::now_ns();
         let site = unwind::site(thread, nesting, &ring);

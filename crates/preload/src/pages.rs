@@ -75,12 +75,25 @@ pub(crate) fn is_owned(address: u64) -> bool {
         .is_some_and(|region| page_flags(region, address).load(Ordering::Relaxed) & OWNED != 0)
 }
 
-/// Makes the page of `address` owned; true for the one caller that did.
-pub(crate) fn own(address: u64) -> bool {
+/// What came of [`own`].
+pub(crate) enum Owning {
+    /// The page had no owner; one caller gets this.
+    New,
+    /// It had one.
+    Before,
+    /// There is no memory to note it.
+    NoRoom,
+}
+
+/// Makes the page of `address` owned.
+pub(crate) fn own(address: u64) -> Owning {
     let Some(region) = region(address).or_else(|| make_region(address)) else {
-        return false;
+        return Owning::NoRoom;
     };
-    page_flags(region, address).fetch_or(OWNED, Ordering::Relaxed) & OWNED == 0
+    match page_flags(region, address).fetch_or(OWNED, Ordering::Relaxed) & OWNED {
+        0 => Owning::New,
+        _ => Owning::Before,
+    }
 }
 
 /// Notes that a recorded object starts at `address`; false if there is no room to note it.

@@ -1,5 +1,6 @@
 //! Threads and the bounds of their stacks.
 
+use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
@@ -32,7 +33,13 @@ unsafe extern "C-unwind" fn pthread_create(
         if nesting == Nesting::Nested || process::ring(nesting).is_none() {
             return null_mut();
         }
-        Box::into_raw(Box::new(Task { start, argument }))
+        // SAFETY: of some size. Where there is no memory, the thread starts unannounced.
+        let task = unsafe { alloc(Layout::new::<Task>()) }.cast::<Task>();
+        if !task.is_null() {
+            // SAFETY: just allocated for it.
+            unsafe { task.write(Task { start, argument }) };
+        }
+        task
     });
     if task.is_null() {
         // SAFETY: the caller's arguments, passed on.
@@ -42,7 +49,7 @@ unsafe extern "C-unwind" fn pthread_create(
     let status = unsafe { create(handle, attributes, run, task.cast()) };
     if status != 0 {
         // SAFETY: no thread was made, so the task is still this function's.
-        thread::current().enter(|_| drop(unsafe { Box::from_raw(task) }));
+        thread::current().enter(|_| unsafe { take(task) });
     }
     status
 }
@@ -67,15 +74,27 @@ unsafe fn create(
     }
 }
 
+/// What a task says, whose memory is given back.
+///
+/// # Safety
+/// `pthread_create` above made it, for this thread alone.
+unsafe fn take(task: *mut Task) -> (StartRoutine, *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Task { start, argument } = task.read();
+        dealloc(task.cast(), Layout::new::<Task>());
+        (start, argument)
+    }
+}
+
 /// The first function of a thread. `pthread_exit` unwinds through it: nothing here needs dropping
 /// while the program's own routine runs.
 unsafe extern "C-unwind" fn run(task: *mut c_void) -> *mut c_void {
     let thread = thread::current();
     let (start, argument) = thread.enter(|nesting| {
-        // SAFETY: `pthread_create` above made it for this thread alone.
-        let task = unsafe { Box::from_raw(task.cast::<Task>()) };
         announce(thread, nesting);
-        (task.start, task.argument)
+        // SAFETY: `pthread_create` above made it for this thread alone.
+        unsafe { take(task.cast()) }
     });
     // SAFETY: as the program asked.
     unsafe { start(argument) }

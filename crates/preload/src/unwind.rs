@@ -16,7 +16,7 @@ use varve_preload_abi::{Event, MAX_FRAMES, RingWriter};
 
 use crate::modules::{self, Bytes};
 use crate::thread::{Nesting, Thread};
-use crate::{own, process, sites, sys};
+use crate::{ARENA, own, process, sites, sys};
 
 const SLOTS: usize = 64;
 /// Code addresses whose module a slot has looked up.
@@ -222,7 +222,7 @@ fn room(thread: &Thread, sp: u64) -> u64 {
 }
 
 fn with_slot<T>(thread: &Thread, sp: u64, work: impl FnOnce(&mut Slot) -> T) -> Option<T> {
-    if room(thread, sp) < ROOM_TO_WALK {
+    if room(thread, sp) < ROOM_TO_WALK || !ARENA.has_room() {
         return None;
     }
     let (index, slot) = take_slot(thread)?;

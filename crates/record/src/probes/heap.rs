@@ -296,6 +296,7 @@ impl Probe for Heap {
 
     fn losses(&self, lost: &mut Lost) {
         lost.push((Loss::PreloadRecords, self.rings.lost));
+        lost.push((Loss::PreloadMemory, self.rings.roomless));
         lost.push((Loss::UnheardProcesses, self.rings.unheard));
     }
 

@@ -51,7 +51,7 @@ pub(crate) enum Arrival {
     Ring {
         pid: Pid,
         image: Time,
-        reader: RingReader,
+        reader: Box<RingReader>,
     },
     /// It handed over a userfaultfd.
     UserFault { pid: Pid, fault: OwnedFd },
@@ -413,6 +413,7 @@ impl Server {
                 if let Some(fault) = fault {
                     let _ = self.say.send(Arrival::UserFault { pid, fault });
                 }
+                let reader = Box::new(reader);
                 let _ = self.say.send(Arrival::Ring { pid, image, reader });
                 peer.give(Kind::Ring, bytes, &[memory.as_fd()])
             }

@@ -5,6 +5,7 @@ mod clocks;
 mod containers;
 mod cost;
 mod ends;
+mod exhausted;
 mod figures;
 mod files;
 mod folders;

@@ -29,6 +29,7 @@ struct Ring {
     sites: HashMap<u32, SiteId>,
     lost: u64,
     unheard: u64,
+    roomless: u64,
     /// What its process's threads spent on records, nanoseconds.
     spent: u64,
     damaged: bool,
@@ -69,6 +70,8 @@ pub(crate) struct Rings {
     pub(crate) lost: u64,
     /// Processes that were forked and could have no ring.
     pub(crate) unheard: u64,
+    /// Heap objects for whose notes their process had no memory.
+    pub(crate) roomless: u64,
     /// How full the fullest ring was at the last drain.
     pub(crate) fill_percent: u8,
     /// What threads have spent on records since somebody took this, nanoseconds.
@@ -98,7 +101,7 @@ impl Rings {
             Arrival::Ring { pid, image, reader } => Ok(Early {
                 pid,
                 image,
-                reader,
+                reader: *reader,
                 waited: false,
             }),
             other => Err(other),
@@ -149,6 +152,7 @@ impl Rings {
                 sites: HashMap::new(),
                 lost: 0,
                 unheard: 0,
+                roomless: 0,
                 spent: 0,
                 damaged: false,
                 maps_text: Vec::new(),
@@ -260,7 +264,9 @@ impl Rings {
         let losses = ring.reader.losses();
         self.lost += losses.dropped.saturating_sub(ring.lost);
         self.unheard += losses.unheard.saturating_sub(ring.unheard);
-        (ring.lost, ring.unheard) = (losses.dropped, losses.unheard);
+        self.roomless += losses.roomless.saturating_sub(ring.roomless);
+        (ring.lost, ring.unheard, ring.roomless) =
+            (losses.dropped, losses.unheard, losses.roomless);
     }
 }
 

@@ -1,0 +1,72 @@
+//! Programs that use up what memory they may have: what this library needs then must not end them.
+
+use varve_faults::{Ended, Stage, can_trap, varve_binary};
+use varve_trace::Trace;
+use varve_trust::program;
+
+/// Limits of private memory and of address space, KiB: less than the tables of one gigabyte of addresses, and more.
+const LIMITS: [[&str; 2]; 6] = [
+    ["data", "6000"],
+    ["data", "60000"],
+    ["data", "300000"],
+    ["space", "30000"],
+    ["space", "200000"],
+    ["space", "1000000"],
+];
+
+fn recorded(stage: &Stage, command: &[&str], limit: [&str; 2]) -> Ended {
+    let mut varve = stage.command(varve_binary());
+    varve
+        .args(command)
+        .args(["--force", "-o", "trace.varve", "--"])
+        .arg(program("exhausted"))
+        .args(limit);
+    let ended = stage.run(varve).require(7);
+    assert_eq!(
+        ended.text(),
+        "used up, and goes on\n",
+        "{command:?} {limit:?}"
+    );
+    ended
+}
+
+fn each_limit(command: &[&str]) {
+    for limit in LIMITS {
+        let stage = Stage::new();
+        let ended = recorded(&stage, command, limit);
+        stage.require_clean(ended.pid);
+    }
+}
+
+#[test]
+fn a_recorded_program_goes_on() {
+    each_limit(&["record"]);
+}
+
+#[test]
+fn one_of_which_each_object_is_recorded_goes_on() {
+    each_limit(&["record", "--min-object", "1"]);
+}
+
+#[test]
+fn one_whose_operations_are_counted_goes_on() {
+    each_limit(&["alloc", "record"]);
+    each_limit(&["alloc", "record", "--pages", "off"]);
+}
+
+#[test]
+fn one_whose_accesses_trap_goes_on() {
+    if can_trap() {
+        each_limit(&["record", "--backend", "fault", "--interval", "20ms"]);
+    }
+}
+
+/// Objects for which there is no memory are counted as such: the recording is not complete.
+#[test]
+fn what_could_not_be_noted_is_said() {
+    let stage = Stage::new();
+    recorded(&stage, &["record", "--min-object", "1"], ["data", "6000"]);
+    let trace = Trace::open(&stage.path("trace.varve")).expect("a trace");
+    let losses = &trace.manifest.losses;
+    assert!(losses.get("preload_memory") > Some(&0), "{losses:?}");
+}
