@@ -26,6 +26,7 @@ mod exempt;
 mod filter;
 mod launch;
 pub(crate) mod maps;
+mod memory;
 mod messages;
 mod mover;
 mod place;

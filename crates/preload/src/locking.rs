@@ -4,17 +4,10 @@
 //! with this library's ring and heap a program would be refused what it is given alone, and with the tables of operations it would grow by
 //! a gigabyte.
 
-use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
 use crate::handler::maps;
 use crate::operations::room;
 use crate::{own, process, real, sys};
-
-/// The process of which all is locked that is mapped from now on; 0: none. A forked child's memory is not.
-static LOCKS_FUTURE: AtomicU32 = AtomicU32::new(0);
-/// Whether that is brought into memory too as it is mapped.
-static BRINGS_IN: AtomicBool = AtomicBool::new(false);
+use std::ffi::{c_int, c_long};
 
 /// # Safety
 /// As for the C library's function of this name.
@@ -22,8 +15,8 @@ static BRINGS_IN: AtomicBool = AtomicBool::new(false);
 unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: the caller's argument, passed on.
     let call = |flags| unsafe { real::get().mlockall(flags) };
-    // A confined program may be ended for calls that it does not make itself; the child of a vfork has its parent's memory.
-    if process::is_confined() || room::is_parents() {
+    // A confined program may be ended for calls that it does not make itself.
+    if process::is_confined() {
         return call(flags);
     }
     let brings_in = flags & libc::MCL_ONFAULT == 0;
@@ -45,24 +38,29 @@ unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
         real::keeping_errno(|| each_own(|start, end| unlock(start, end - start)));
     }
     if result == 0 {
-        BRINGS_IN.store(brings_in, Ordering::Relaxed);
-        let process = match flags & libc::MCL_FUTURE {
-            0 => 0,
-            _ => sys::process_id(),
-        };
-        LOCKS_FUTURE.store(process, Ordering::Relaxed);
+        process::set_locking(match (flags & libc::MCL_FUTURE != 0, brings_in) {
+            (false, _) => 0,
+            (true, false) => process::LOCKS,
+            (true, true) => process::LOCKS_AND_BRINGS_IN,
+        });
     }
     result
 }
 
-fn locks_future() -> bool {
-    let process = LOCKS_FUTURE.load(Ordering::Relaxed);
-    process != 0 && process == sys::process_id()
+/// The same by `syscall(2)`; its first argument is the number.
+pub(crate) extern "C" fn by_number(_: c_long, flags: c_int) -> c_long {
+    // SAFETY: the program's argument, passed on.
+    c_long::from(unsafe { mlockall(flags) })
 }
 
 /// Whether what this library maps is brought into memory as a whole.
 pub(crate) fn brings_in() -> bool {
-    BRINGS_IN.load(Ordering::Relaxed) && locks_future()
+    process::locking() == process::LOCKS_AND_BRINGS_IN
+}
+
+/// Whether it is locked, then or as it is touched.
+pub(crate) fn locks_future() -> bool {
+    process::locking() != 0
 }
 
 /// This library has mapped memory for itself.

@@ -10,7 +10,7 @@ use varve_preload_abi::{Event, MapOperation};
 
 use crate::events::mapped;
 use crate::operations::room;
-use crate::{handler, pages, placing, process, real, roots, sys};
+use crate::{handler, locking, pages, placing, process, real, roots, sys};
 
 type Pointer = *mut c_void;
 
@@ -280,6 +280,8 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je 7f",
         "cmp rdi, {setns}",
         "je 7f",
+        "cmp rdi, {mlockall}",
+        "je 8f",
         "cmp rdi, {seccomp}",
         "je 5f",
         "cmp rdi, {prctl}",
@@ -327,12 +329,16 @@ unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "ret",
         "7:",
         "jmp {narrowing}",
+        "8:",
+        "jmp {locking}",
         landlock = const libc::SYS_landlock_restrict_self,
         pivot_root = const libc::SYS_pivot_root,
         chroot = const libc::SYS_chroot,
         unshare = const libc::SYS_unshare,
         setns = const libc::SYS_setns,
         narrowing = sym roots::narrowing_call,
+        mlockall = const libc::SYS_mlockall,
+        locking = sym locking::by_number,
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
         set_seccomp = const libc::PR_SET_SECCOMP,

@@ -37,7 +37,15 @@ struct State {
     operations: AtomicUsize,
     /// Whether somebody asks.
     asks: AtomicBool,
+    /// Whether what is mapped from now on is locked: 0, [`LOCKS`] or [`LOCKS_AND_BRINGS_IN`]. It is a property of the address space: a forked
+    /// child's is not, as the kernel has it too, and the fault handler's is.
+    locking: AtomicU8,
 }
+
+/// What is mapped from now on is locked as it is touched.
+pub(crate) const LOCKS: u8 = 1;
+/// The same, and brought into memory at once.
+pub(crate) const LOCKS_AND_BRINGS_IN: u8 = 2;
 
 /// In place of an address: operations are not counted.
 pub(crate) const NO_OPERATIONS: usize = 1;
@@ -128,6 +136,31 @@ pub(crate) fn end_operations() -> usize {
     let state = unsafe { STATE.load(Ordering::Acquire).as_ref() };
     let before = state.map_or(0, |s| s.operations.swap(NO_OPERATIONS, Ordering::SeqCst));
     if before > NO_OPERATIONS { before } else { 0 }
+}
+
+/// Whether what is mapped from now on is locked: 0, [`LOCKS`] or [`LOCKS_AND_BRINGS_IN`].
+pub(crate) fn locking() -> u8 {
+    // SAFETY: null, or a mapping that stays.
+    let state = unsafe { STATE.load(Ordering::Acquire).as_ref() };
+    state.map_or(0, |state| state.locking.load(Ordering::Relaxed))
+}
+
+/// Notes that it is, or is no longer.
+pub(crate) fn set_locking(locking: u8) {
+    if let Some(state) = state() {
+        state.locking.store(locking, Ordering::Relaxed);
+    }
+}
+
+/// Whether this process, as it is now, has neither a ring nor tables of operations: it has just begun, or been forked.
+pub(crate) fn is_new() -> bool {
+    // SAFETY: null, or a mapping that stays.
+    let state = unsafe { STATE.load(Ordering::Acquire).as_ref() };
+    let has_begun = |state: &State| {
+        state.status.load(Ordering::Acquire) != FRESH
+            || state.operations.load(Ordering::Acquire) != 0
+    };
+    !is_owner() || !state.is_some_and(has_begun)
 }
 
 /// Whether a connection to the recorder may be made.

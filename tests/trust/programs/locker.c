@@ -1,5 +1,6 @@
-// locker USER KIB FLAGS BLOCKS: allocates so many blocks, sets a limit of locked memory (0: none), becomes a user (0: stays), locks its
-// memory, and takes some more. Prints what came of it, and whether it is as small as such a program is.
+// locker USER KIB FLAGS BLOCKS HOW: allocates so many blocks, sets a limit of locked memory (0: none), becomes a user (0: stays), locks its
+// memory, and takes some more. Prints what came of it, and whether it is as small as such a program is. HOW: "itself"; "called", by
+// syscall; "forked", in a child; "vforked", in a child that has its parent's memory.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -7,6 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MORE = 2 << 20, SMALL_KIB = 100 << 10 };
@@ -24,7 +27,7 @@ static long status_kib(const char *name) {
 }
 
 int main(int count, char **words) {
-    if (count != 5)
+    if (count != 6)
         return 2;
     unsigned user = atoi(words[1]);
     struct rlimit limit = {strtoul(words[2], NULL, 10) << 10, strtoul(words[2], NULL, 10) << 10};
@@ -37,7 +40,29 @@ int main(int count, char **words) {
         return 3;
     if (user && (setresgid(user, user, user) || setresuid(user, user, user)))
         return 4;
-    if (mlockall(flags)) {
+    const char *how = words[5];
+    if (!strcmp(how, "forked")) {
+        int status;
+        pid_t child = fork();
+        if (child < 0)
+            return 8;
+        if (child > 0)
+            return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 9;
+    }
+    if (!strcmp(how, "vforked")) {
+        int status;
+        pid_t child = vfork();
+        if (child < 0)
+            return 8;
+        if (child == 0)
+            _exit(mlockall(flags) ? errno : 0);
+        if (waitpid(child, &status, 0) != child || !WIFEXITED(status))
+            return 9;
+        errno = WEXITSTATUS(status);
+    } else {
+        errno = (!strcmp(how, "called") ? syscall(SYS_mlockall, flags) : mlockall(flags)) ? errno : 0;
+    }
+    if (errno) {
         printf("refused: %s\n", strerror(errno));
         return 5;
     }

@@ -9,16 +9,19 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use varve_preload_abi::journal::{Change, HEARD, Journal, WAITING};
 
+use super::memory;
 use super::mover::{PAGE, Watch};
 use super::place::EVENT_FORK;
 use super::ranges::Range;
-use crate::sys;
 
 const EVENT_PAGEFAULT: u8 = 0x12;
 const FAULT_WRITE: u64 = 1;
 
 /// Room for so many of each kind. A thread waits for one thing at a time.
 const ROOM: usize = 64 << 10;
+/// Bytes of a backlog, in whole pages.
+pub(super) const BYTES: usize = (ROOM * size_of::<Access>()).next_multiple_of(PAGE as usize)
+    + size_of::<Journal>().next_multiple_of(PAGE as usize);
 
 /// A list, first come, first served, in memory of the handler's own that is touched only where it is used.
 struct List<T: 'static> {
@@ -30,7 +33,7 @@ struct List<T: 'static> {
 impl<T: Copy> List<T> {
     /// An empty one. Zeroes must be a valid `T`.
     unsafe fn new() -> Option<List<T>> {
-        let memory = sys::map_anonymous(ROOM * size_of::<T>())?;
+        let memory = memory::take(ROOM * size_of::<T>())?;
         // SAFETY: fresh zeroed memory of that size, page-aligned, which stays; the caller vouches for zeroes.
         let places = unsafe { std::slice::from_raw_parts_mut(memory.cast().as_ptr(), ROOM) };
         Some(List {
@@ -106,7 +109,7 @@ impl Backlog {
     pub(super) fn new() -> Option<Backlog> {
         // SAFETY: it is made of integers.
         let accesses = unsafe { List::new()? };
-        let memory = sys::map_anonymous(size_of::<Journal>())?;
+        let memory = memory::take(size_of::<Journal>())?;
         // SAFETY: fresh zeroed memory of that size, page-aligned, which stays; zeroes are an empty journal.
         let journal = unsafe { memory.cast::<Journal>().as_mut() };
         Some(Backlog {

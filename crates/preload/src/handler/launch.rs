@@ -12,7 +12,7 @@ use varve_preload_abi::{OwnMemory, SHARED_USER};
 use super::exempt::{note_arguments, note_statics};
 use super::messages::{Socket, close};
 use super::ranges::Range;
-use super::{end, ending, live, rights};
+use super::{end, ending, live, memory, rights};
 use crate::{process, sys};
 
 /// The handler's stack; the messages and lists that it keeps there take less than half.
@@ -48,7 +48,9 @@ pub(super) fn launch() {
     if let Some(connection) = said {
         let socket = connection.into_descriptor();
         process::note_own_memory(stack, STACK_BYTES, OwnMemory::Table);
-        make(Socket(socket), stack);
+        if memory::prepare() {
+            make(Socket(socket), stack);
+        }
         close(socket);
     } else {
         // SAFETY: mapped above, and nobody else knows of it.

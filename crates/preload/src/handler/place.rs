@@ -53,7 +53,7 @@ impl Changes {
     pub(super) fn new() -> Changes {
         let nothing = Range { start: 0, end: 0 };
         Changes {
-            gone: Ranges::new(),
+            gone: Ranges::passing(),
             moves: [(nothing, 0); MAX_MOVES],
             count: 0,
             heard: 0,

@@ -8,7 +8,7 @@ use super::mover::{PAGE, Refusal, Watch};
 use super::place::{MIDDLE, TOP, home_of, range_of, shadow_of};
 use super::ranges::Range;
 use super::resolve::{Handler, Patience};
-use crate::sys;
+use crate::{locking, sys};
 
 /// Pages that are passed over at most after one that cannot be moved.
 const MAX_SKIP: u64 = 64;
@@ -126,6 +126,10 @@ impl Handler {
     /// Makes the shadow of a range; whether there is one.
     pub(super) fn make_place(&mut self, range: Range) -> bool {
         if range.start < MIDDLE && range.end > MIDDLE {
+            return false;
+        }
+        // It would be locked, and count against the program's limit.
+        if locking::locks_future() {
             return false;
         }
         let place = range_of(shadow_of(range.start), range.bytes());

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 
+use super::memory;
 use crate::sys;
 
 /// A range of addresses: the first, and the one after the last.
@@ -31,6 +32,8 @@ impl Range {
 
 /// Ranges that a set holds at most.
 pub(super) const MAX: usize = 16 << 10;
+/// Bytes of a set.
+pub(super) const BYTES: usize = MAX * size_of::<Range>();
 
 /// A set of addresses, as ranges in order that neither overlap nor touch.
 pub(super) struct Ranges {
@@ -39,19 +42,27 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// An empty one, in fresh memory.
+    /// An empty one that stays, in memory of the handler's.
     pub(super) fn new() -> Option<Ranges> {
-        let memory = sys::map_anonymous(MAX * size_of::<Range>())?;
-        // SAFETY: fresh zeroed memory of that size, page-aligned, which stays; zeroes are valid ranges.
-        let ranges = unsafe { std::slice::from_raw_parts_mut(memory.cast().as_ptr(), MAX) };
-        Some(Ranges { ranges, count: 0 })
+        memory::take(BYTES).map(Ranges::within)
     }
 
-    /// Gives its memory back.
+    /// An empty one in fresh memory, which is to be released.
+    pub(super) fn passing() -> Option<Ranges> {
+        sys::map_anonymous(BYTES).map(Ranges::within)
+    }
+
+    fn within(memory: NonNull<u8>) -> Ranges {
+        // SAFETY: fresh zeroed memory of that size, page-aligned, which stays; zeroes are valid ranges.
+        let ranges = unsafe { std::slice::from_raw_parts_mut(memory.cast().as_ptr(), MAX) };
+        Ranges { ranges, count: 0 }
+    }
+
+    /// Gives its memory back, where it is a passing one.
     pub(super) fn release(self) {
         if let Some(memory) = NonNull::new(self.ranges.as_mut_ptr()) {
-            // SAFETY: `new` mapped it, and nobody else has it.
-            unsafe { sys::unmap(memory.cast(), MAX * size_of::<Range>()) };
+            // SAFETY: `passing` mapped it, and nobody else has it.
+            unsafe { sys::unmap(memory.cast(), BYTES) };
         }
     }
 

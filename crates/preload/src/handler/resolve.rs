@@ -63,6 +63,9 @@ impl Patience {
 struct Zeroes([u8; PAGE as usize]);
 static ZEROES: Zeroes = Zeroes([0; PAGE as usize]);
 
+/// How many sets of ranges a handler has: five of its own, and two of [`Exempt`].
+pub(super) const SETS: usize = 7;
+
 /// What the handler knows.
 pub(super) struct Handler {
     pub(super) front: Watch,

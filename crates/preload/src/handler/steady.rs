@@ -1,7 +1,7 @@
 //! Which mappings are filled as far as they will be.
 
+use super::memory;
 use super::ranges::Range;
-use crate::sys;
 
 /// Mappings that are remembered; with more, some take longer to count as steady.
 const MAX: usize = 4096;
@@ -18,6 +18,9 @@ struct Known {
     calm: u64,
 }
 
+/// Bytes of what is known.
+pub(super) const BYTES: usize = MAX * size_of::<Known>();
+
 /// Mappings and how full they were at the last boundary.
 pub(super) struct Steady {
     known: &'static mut [Known],
@@ -25,7 +28,7 @@ pub(super) struct Steady {
 
 impl Steady {
     pub(super) fn new() -> Option<Steady> {
-        let memory = sys::map_anonymous(MAX * size_of::<Known>())?;
+        let memory = memory::take(BYTES)?;
         // SAFETY: fresh zeroed memory of that size, page-aligned, which stays; zeroes are valid.
         let known = unsafe { std::slice::from_raw_parts_mut(memory.cast().as_ptr(), MAX) };
         Some(Steady { known })

@@ -181,12 +181,26 @@ fn inherit(shared: Shared) {
     set(header::LIVE_BLOCKS, &LIVE[2]);
     set(header::PEAK_REQUESTED, &LIVE[0]);
     set(header::PEAK_USABLE, &LIVE[1]);
-    let Some(parents) = NonNull::new(LATEST.load(Ordering::Acquire) as *mut u8) else {
+    drop_parents_tables();
+}
+
+/// In a forked child: its parent's tables go.
+fn drop_parents_tables() {
+    let Some(parents) = NonNull::new(LATEST.swap(0, Ordering::AcqRel) as *mut u8) else {
         return;
     };
     process::forget_own_memory(parents);
     // SAFETY: a mapping of this library's own; no other thread of this child has it.
-    unsafe { sys::unmap(parents, MAPPED.load(Ordering::Relaxed)) };
+    unsafe { sys::unmap(parents, MAPPED.swap(0, Ordering::Relaxed)) };
+}
+
+/// In a forked child that has no tables yet: those of its parent go, and what is known of its parent's blocks.
+pub(super) fn drop_parents() {
+    for (piece, first) in pieces() {
+        shadow::forget_piece(piece, first);
+    }
+    SHADOW_COUNT.store(0, Ordering::Release);
+    drop_parents_tables();
 }
 
 /// Notes a piece of the shadow, and the first address that it says something of: the recorder reads it, and leaves it out of the program's memory.

@@ -123,9 +123,19 @@ pub(crate) fn will_be_limited(limit: u64) {
 /// The program is about to lock all its memory: tables and shadow, of which little is used, would all be brought into memory.
 #[cold]
 pub(crate) fn will_be_locked() {
-    if process::operations_at() > process::NO_OPERATIONS && !process::is_confined() {
-        give_back(limit::LOCKED);
+    if process::is_confined() {
+        return;
     }
+    if process::operations_at() > process::NO_OPERATIONS {
+        give_back(limit::LOCKED);
+    } else if process::is_new() && !is_at_work() {
+        attach::drop_parents();
+    }
+}
+
+/// Whether a signal handler has interrupted this thread's work on its tables, which goes on afterwards.
+fn is_at_work() -> bool {
+    thread::current().running.word.get() == varve_preload_abi::operations::COUNTING
 }
 
 /// Address space of tables and shadow.
@@ -133,17 +143,18 @@ fn held() -> u64 {
     attach::mapped_bytes() + attach::pieces().count() as u64 * heap::PIECE_BYTES
 }
 
-/// Whether a child between vfork and exec calls, which has its parent's memory and a limit of its own.
-pub(crate) fn is_parents() -> bool {
-    thread::current().tid() != sys::thread_id()
+/// Whether a child between vfork and exec calls, which has its parent's memory and a limit of its own. A thread of a forked child has its
+/// parent's number until something is reported.
+fn is_parents() -> bool {
+    !process::is_new() && thread::current().tid() != sys::thread_id()
 }
 
 /// Gives all back, and ends counting, for this reason of [`limit`]; whether that was possible.
 fn give_back(why: u64) -> bool {
     let thread = thread::current();
-    // A signal handler has interrupted this thread's work on its tables, which goes on afterwards.
-    let is_at_work = thread.running.word.get() == varve_preload_abi::operations::COUNTING;
-    if is_parents() || is_at_work || GIVES_BACK.swap(true, Ordering::AcqRel) {
+    // A limit is the child's alone between vfork and exec, and what is locked is its parent's memory.
+    let is_anothers = why != limit::LOCKED && is_parents();
+    if is_anothers || is_at_work() || GIVES_BACK.swap(true, Ordering::AcqRel) {
         return false;
     }
     let base = NonNull::new(process::end_operations() as *mut u8);

@@ -11,6 +11,10 @@ mod sys;
 
 #[path = "../../src/handler"]
 mod handler {
+    /// A handler's own memory: here each piece is a mapping of its own.
+    mod memory {
+        pub(super) use crate::sys::map_anonymous as take;
+    }
     mod place;
     mod ranges;
 }

@@ -25,8 +25,12 @@ fn as_alone(command: &[&str], words: &[&str]) {
 
 /// With blocks before it locks its memory and without: what counts them is there, or comes later.
 fn each_command([user, limit, flags]: [&str; 3]) {
+    each_way([user, limit, flags], "itself");
+}
+
+fn each_way([user, limit, flags]: [&str; 3], how: &str) {
     for blocks in ["0", "1000"] {
-        let words = [user, limit, flags, blocks];
+        let words = [user, limit, flags, blocks, how];
         as_alone(&["record"], &words);
         as_alone(&["alloc", "record"], &words);
         if can_trap() {
@@ -59,6 +63,18 @@ fn without_a_limit_it_stays_small() {
     }
 }
 
+/// A daemon locks its memory in a forked child, which has reported nothing yet; others do so by number.
+#[test]
+fn in_a_child_and_by_its_number() {
+    let user = STRANGER.to_string();
+    for how in ["forked", "vforked", "called"] {
+        for flags in ["1", "3", "5"] {
+            each_way([&user, "8192", flags], how);
+        }
+        each_way(["0", "0", "3"], how);
+    }
+}
+
 /// The report says that nothing was counted from then on, whether anything was before or not.
 #[test]
 fn the_report_says_that_counting_ended() {
@@ -68,7 +84,7 @@ fn the_report_says_that_counting_ended() {
         varve
             .args(["alloc", "record", "-o", "trace.varve", "--"])
             .arg(program("locker"))
-            .args(["0", "0", flags, blocks]);
+            .args(["0", "0", flags, blocks, "itself"]);
         stage.run(varve).require(7);
         let mut report = stage.command(varve_binary());
         report.args(["alloc", "report", "trace.varve"]);
