@@ -21,6 +21,8 @@
  *   seldom ROUNDS               frees a block of 100 bytes and allocates another so many times, with half a millisecond of CPU time of other work between
  *   counters THREADS PASSED     each thread allocates counters, where PASSED is 1 after it has freed others that the first thread had
  *                               allocated, and counts until the process has had three seconds of CPU time
+ *   peaks HOW                   allocates 32 MiB and then what makes the peak with it: another block of 64 MiB ("large"), or 40 of 500 bytes
+ *                               ("small"); frees all, the first one after it was made smaller ("shrunk", with the small ones)
  *   threads COUNT               so many threads after each other and at once, each allocating a little, freed by another one
  */
 #include <dlfcn.h>
@@ -477,6 +479,45 @@ static void counters(long threads)
 	allocated = freed = (is_passed ? 2 : 1) * threads * COUNTERS;
 }
 
+/* No last call: that would be a jump, and these are to be in the call stacks */
+static __attribute__((noinline)) void *make_first(void)
+{
+	void *volatile made = malloc(32 << 20);
+
+	return made;
+}
+
+static __attribute__((noinline)) void *make_second(void)
+{
+	void *volatile made = malloc(64 << 20);
+
+	return made;
+}
+
+static void peaks(const char *how)
+{
+	void *volatile small[40] = {0};
+	void *volatile first = make_first(), *volatile second = NULL;
+	int is_shrunk = !strcmp(how, "shrunk");
+
+	if (!strcmp(how, "large"))
+		second = make_second();
+	else
+		for (int i = 0; i < 40; i++)
+			small[i] = malloc(500);
+	allocated += strcmp(how, "large") ? 41 : 2;
+	if (is_shrunk) {
+		first = realloc(first, 100);
+		allocated++;
+		freed++;
+	}
+	free(first);
+	free(second);
+	for (int i = 0; i < 40; i++)
+		free(small[i]);
+	freed += strcmp(how, "large") ? 41 : 2;
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
@@ -534,10 +575,12 @@ int main(int argc, char **argv)
 	} else if (!strcmp(mode, "counters") && argc == 4 && atol(argv[2]) <= MAX_THREADS) {
 		is_passed = argv[3][0] == '1';
 		counters(atol(argv[2]));
+	} else if (!strcmp(mode, "peaks") && argc == 3) {
+		peaks(argv[2]);
 	} else if (!strcmp(mode, "threads") && argc == 3) {
 		many_threads(atol(argv[2]));
 	} else {
-		fprintf(stderr, "usage: alloc_work churn|pipe|relay|grow|phases|maps|extend|hold|plugins|leak|pins|replace|seldom|counters|threads ...\n");
+		fprintf(stderr, "usage: alloc_work churn|pipe|relay|grow|phases|maps|extend|hold|plugins|leak|pins|replace|seldom|counters|peaks|threads ...\n");
 		return 2;
 	}
 	fprintf(stderr, "%lu %lu\n", allocated, freed);

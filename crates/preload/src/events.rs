@@ -25,17 +25,20 @@ pub(crate) fn born(address: u64, bytes: usize, kind: AllocKind) {
     }
 }
 
-/// A heap object is about to die; true if it was a recorded one.
+/// A heap object is about to die; when, nanoseconds, if it was a recorded one.
 #[inline]
-pub(crate) fn dying(address: u64) -> bool {
-    pages::may_start(address) && pages::is_start(address) && forgotten(address)
+pub(crate) fn dying(address: u64) -> Option<u64> {
+    match pages::may_start(address) && pages::is_start(address) {
+        true => forgotten(address),
+        false => None,
+    }
 }
 
 /// The same, with the place of one that a plan has placed.
 #[inline]
-pub(crate) fn dying_in_place(address: u64) -> (bool, Option<usize>) {
+pub(crate) fn dying_in_place(address: u64) -> (Option<u64>, Option<usize>) {
     match placing::is_on() {
-        true => (false, placing::dying(address)),
+        true => (None, placing::dying(address)),
         false => (dying(address), None),
     }
 }
@@ -67,8 +70,8 @@ fn recorded(address: u64, bytes: u64, kind: AllocKind) {
     });
 }
 
-/// A block is one of those that are sampled.
-pub(crate) fn sampled(address: u64, bytes: u64) {
+/// A block is one of those that are sampled, since a time in nanoseconds.
+pub(crate) fn sampled(address: u64, bytes: u64, since: u64) {
     let thread = thread::current();
     thread.enter(|nesting| {
         let Some(ring) = process::ring(nesting) else {
@@ -79,13 +82,8 @@ pub(crate) fn sampled(address: u64, bytes: u64) {
         }
         let began = sys::now_ns();
         let site = unwind::site(thread, nesting, &ring);
-        process::emit(
-            &ring,
-            thread,
-            began,
-            site,
-            Event::Sampled { address, bytes },
-        );
+        let event = Event::Sampled { address, bytes };
+        process::emit(&ring, thread, since, site, event);
         thread.spent_since(began, &ring);
     });
 }
@@ -117,23 +115,23 @@ fn pooled(address: u64) {
 }
 
 #[inline(never)]
-fn forgotten(address: u64) -> bool {
+fn forgotten(address: u64) -> Option<u64> {
     if placing::is_on() {
         placing::dying(address);
-        return false;
+        return None;
     }
     if !pages::take_start(address) {
-        return false;
+        return None;
     }
+    let began = sys::now_ns();
     let thread = thread::current();
     thread.enter(|nesting| {
         if let Some(ring) = process::ring(nesting) {
-            let began = sys::now_ns();
             process::emit(&ring, thread, began, 0, Event::Free { address });
             thread.spent_since(began, &ring);
         }
     });
-    true
+    Some(began)
 }
 
 /// The address space changed.

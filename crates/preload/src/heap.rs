@@ -12,7 +12,7 @@ use varve_preload_abi::AllocKind;
 use varve_preload_abi::operations::Operation;
 
 use crate::events::{born, dying, dying_in_place};
-use crate::operations::{self, Ongoing, room, sampling};
+use crate::operations::{self, Allocated, Ongoing, room, sampling};
 use crate::{placing, process, real, thread};
 
 type Pointer = *mut c_void;
@@ -106,12 +106,23 @@ fn allocate_counted(
     let had_inner = ongoing.had_inner();
     match real::is_early(object) {
         true => ongoing.abandon(),
-        // Whoever freed it did so by another way.
-        false => _ = ongoing.allocated(object, bytes, None) && dying(object as u64),
+        false => counted(ongoing.allocated(object, bytes, None), object),
     }
     match had_inner {
         true => object,
-        false => sampled_and_reported(object, bytes, kind),
+        false => reported_if_wanted(object, bytes, kind),
+    }
+}
+
+/// Reports what an allocation that was counted has shown, before it is reported itself: what is an object is not sampled any more.
+#[inline(always)]
+fn counted(allocated: Allocated, object: Pointer) {
+    if allocated.had_other {
+        // It was freed by another way.
+        dying(object as u64);
+    }
+    if let Some(sampled) = allocated.sampled {
+        sampled.report();
     }
 }
 
@@ -125,15 +136,13 @@ fn uncounted(bytes: usize, kind: AllocKind, mut real: impl FnMut() -> Pointer) -
     }
     match inner.replace(true) {
         true => object,
-        false => sampled_and_reported(object, bytes, kind),
+        false => {
+            if let Some(sampled) = sampling::allocated(object, bytes) {
+                sampled.report();
+            }
+            reported_if_wanted(object, bytes, kind)
+        }
     }
-}
-
-/// In this order: what is reported as an object is not sampled any more.
-#[inline(always)]
-fn sampled_and_reported(object: Pointer, bytes: usize, kind: AllocKind) -> Pointer {
-    sampling::allocated(object, bytes);
-    reported_if_wanted(object, bytes, kind)
 }
 
 /// A free: reported, then the real one, counted.
@@ -162,11 +171,11 @@ fn release_counted(
     object: Pointer,
     real: impl FnOnce(),
 ) {
-    dying(object as u64);
+    let ended = dying(object as u64);
     let Some(mut ongoing) = Ongoing::begin(operation, site, stack) else {
         return real();
     };
-    let taken = operations::take(object);
+    let taken = operations::take(object, ended);
     ongoing.start();
     real();
     ongoing.freed(taken);
@@ -300,15 +309,15 @@ unsafe fn again(
         }
         return fresh;
     }
-    let (was_recorded, place) = match old.is_null() {
-        true => (false, None),
+    let (ended, place) = match old.is_null() {
+        true => (None, None),
         false => dying_in_place(old as u64),
     };
     let mut ongoing = match operations::is_off() {
         true => None,
         false => Ongoing::begin(operation, site, stack),
     };
-    let taken = ongoing.is_some().then(|| operations::take(old)).flatten();
+    let taken = ongoing.as_ref().and_then(|_| operations::take(old, ended));
     if let Some(ongoing) = &mut ongoing {
         ongoing.start();
     }
@@ -321,10 +330,7 @@ unsafe fn again(
     if let Some(ongoing) = ongoing {
         match real::is_early(object) {
             true => ongoing.abandon(),
-            false => {
-                let _ = ongoing.allocated(object, bytes, taken) && dying(object as u64);
-                sampling::allocated(object, bytes);
-            }
+            false => counted(ongoing.allocated(object, bytes, taken), object),
         }
     }
     if let Some(number) = place {
@@ -338,7 +344,7 @@ unsafe fn again(
         placing::moved(at as u64, bytes as u64, number);
         return object;
     }
-    if object.is_null() && bytes != 0 && was_recorded {
+    if object.is_null() && bytes != 0 && ended.is_some() {
         // It failed, and the old object lives on, under a size that is known only roughly.
         // SAFETY: the object is alive.
         let usable = unsafe { real::get().malloc_usable_size(old) };

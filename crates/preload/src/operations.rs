@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 
 use varve_preload_abi::operations::{COUNTING, Operation, running_word, ticks};
 
+use self::sampling::Sampled;
 use self::table::{Block, Change};
 
 use crate::thread::{self, Thread};
@@ -128,15 +129,32 @@ impl Ongoing {
         self.thread.inner.get()
     }
 
-    /// Ends an allocation, or a change of size from what `before` says. Tells whether a block lived there that nobody saw freed.
+    /// Ends an allocation, or a change of size from what `before` says. A block that an entry point within it has sampled is not sampled again.
     #[inline(always)]
     pub(crate) fn allocated(
         &self,
         object: Pointer,
         requested: usize,
         before: Option<Freed>,
-    ) -> bool {
+    ) -> Allocated {
         let (took, running) = self.stop();
+        let sampled = match self.had_inner() {
+            true => None,
+            false => sampling::allocated(object, requested),
+        };
+        let had_other = self.count_allocated((took, running), object, requested, before);
+        Allocated { had_other, sampled }
+    }
+
+    /// Counts an allocation. Whether a block lived there of which no free was seen.
+    #[inline(always)]
+    fn count_allocated(
+        &self,
+        (took, running): (Option<u64>, u64),
+        object: Pointer,
+        requested: usize,
+        before: Option<Freed>,
+    ) -> bool {
         if is_off() {
             // The tables were given back within this operation.
             self.done();
@@ -184,6 +202,7 @@ impl Ongoing {
         }
         let mut live = [requested as i64, usable as i64, 1];
         if let Some(before) = before {
+            self.block.note_peak_before(before.ended);
             let less = before.negative();
             live = [live[0] + less[0], live[1] + less[1], live[2] + less[2]];
         }
@@ -217,10 +236,19 @@ impl Ongoing {
         });
         if freed.is_some() {
             self.block.given_back(class, known.at);
+            self.block.note_peak_before(known.ended);
             self.block.add_live(known.negative());
         }
         self.done();
     }
+}
+
+/// What came of an allocation.
+pub(crate) struct Allocated {
+    /// A block lived there of which no free was seen.
+    pub(crate) had_other: bool,
+    /// It is sampled: to be reported.
+    pub(crate) sampled: Option<Sampled>,
 }
 
 /// A block that is about to go.
@@ -231,6 +259,8 @@ pub(crate) struct Freed {
     usable: usize,
     /// Whether it was seen allocated.
     known: bool,
+    /// When its end was reported, nanoseconds, where it was.
+    ended: Option<u64>,
 }
 
 impl Freed {
@@ -242,9 +272,9 @@ impl Freed {
     }
 }
 
-/// Looks up a block before the real function takes it.
+/// Looks up a block before the real function takes it, whose end may have been reported.
 #[inline(always)]
-pub(crate) fn take(object: Pointer) -> Option<Freed> {
+pub(crate) fn take(object: Pointer, ended: Option<u64>) -> Option<Freed> {
     if object.is_null() {
         return None;
     }
@@ -260,6 +290,7 @@ pub(crate) fn take(object: Pointer) -> Option<Freed> {
         // Where the allocator does not say, at least what was asked for.
         usable: usable.max(requested.unwrap_or(0)),
         known: requested.is_some(),
+        ended,
     })
 }
 

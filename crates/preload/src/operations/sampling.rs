@@ -6,8 +6,8 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::events;
 use crate::thread::{self, Thread};
+use crate::{events, sys};
 
 /// Bytes from one sampled block to the next, on average; 0: none is sampled.
 static MEAN: AtomicU64 = AtomicU64::new(0);
@@ -19,27 +19,45 @@ pub(crate) fn set_mean(bytes: u64) {
     MEAN.store(bytes.min(1 << 40), Ordering::Relaxed);
 }
 
-/// A block was allocated.
+/// A block that is sampled, to be reported.
+#[derive(Clone, Copy)]
+pub(crate) struct Sampled {
+    address: u64,
+    bytes: u64,
+    /// Nanoseconds.
+    since: u64,
+}
+
+impl Sampled {
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn report(self) {
+        events::sampled(self.address, self.bytes, self.since);
+    }
+}
+
+/// A block was allocated; whether it is sampled. Asked before the block counts as alive: a peak that it makes is no earlier than itself.
 #[inline(always)]
-pub(crate) fn allocated(object: *mut c_void, bytes: usize) {
+pub(crate) fn allocated(object: *mut c_void, bytes: usize) -> Option<Sampled> {
     let thread = thread::current();
     let left = thread
         .until_sample
         .get()
         .saturating_sub_unsigned(bytes as u64);
     thread.until_sample.set(left);
-    if left < 0 {
-        is_due(thread, object, bytes);
+    match left < 0 {
+        true => is_due(thread, object, bytes),
+        false => None,
     }
 }
 
 #[cold]
 #[inline(never)]
-fn is_due(thread: &Thread, object: *mut c_void, bytes: usize) {
+fn is_due(thread: &Thread, object: *mut c_void, bytes: usize) -> Option<Sampled> {
     let mean = MEAN.load(Ordering::Relaxed);
     if mean == 0 {
         thread.until_sample.set(FAR);
-        return;
+        return None;
     }
     if thread.sample_random.get() == 0 {
         // The thread's first: nothing was drawn yet.
@@ -49,13 +67,15 @@ fn is_due(thread: &Thread, object: *mut c_void, bytes: usize) {
         let first = distance(thread, mean).saturating_sub_unsigned(bytes as u64);
         if first >= 0 {
             thread.until_sample.set(first);
-            return;
+            return None;
         }
     }
     thread.until_sample.set(distance(thread, mean));
-    if !object.is_null() {
-        events::sampled(object as u64, bytes as u64);
-    }
+    (!object.is_null()).then(|| Sampled {
+        address: object as u64,
+        bytes: bytes as u64,
+        since: sys::now_ns(),
+    })
 }
 
 /// The number after another one, neither of them 0 (Marsaglia, Xorshift RNGs, 2003).

@@ -396,13 +396,21 @@ impl Block {
             self.set(block::MAX_USABLE, usable.cast_unsigned());
         }
         if requested.abs() >= PENDING_BYTES {
-            self.hand_over();
+            self.hand_over(None);
         }
     }
 
-    /// Adds what this thread has allocated and freed to the process's.
+    /// A block goes whose end was reported for this time, nanoseconds: a peak that was reached with it is an earlier one.
+    #[inline(always)]
+    pub(super) fn note_peak_before(self, ended: Option<u64>) {
+        if let Some(ended) = ended {
+            self.hand_over(Some(ended - 1));
+        }
+    }
+
+    /// Adds what this thread has allocated and freed to the process's, until now or until a time in nanoseconds.
     #[cold]
-    pub(super) fn hand_over(self) {
+    pub(super) fn hand_over(self, until: Option<u64>) {
         let take = |which: usize| {
             let value = self.get(which);
             self.set(which, 0);
@@ -426,7 +434,8 @@ impl Block {
             peak.store(reached.cast_unsigned(), Ordering::Relaxed);
             let usable = usable_before.cast_signed() + most_usable;
             word(header::PEAK_USABLE).store(usable.cast_unsigned(), Ordering::Relaxed);
-            word(header::PEAK_NS).store(sys::now_ns(), Ordering::Relaxed);
+            let until = until.unwrap_or_else(sys::now_ns);
+            word(header::PEAK_NS).store(until, Ordering::Relaxed);
         }
     }
 }

@@ -133,6 +133,22 @@ fn without_pages_there_are_sizes_and_no_idle_bytes() {
     assert!(lost["idle"].is_null());
 }
 
+/// The block that makes the peak is alive at the peak, and so is one that is freed before small blocks are counted together.
+#[test]
+fn blocks_that_make_the_peak_live_at_the_peak() {
+    const FIRST: u64 = 32 << 20;
+    for options in [&["--pages", "off"][..], &OFTEN[..]] {
+        for (how, second) in [("large", 64 << 20), ("small", 0), ("shrunk", 0)] {
+            let recorded = of_program(options, &["peaks", how]);
+            let at_peak = |function| &site(&recorded, function)["at_peak"]["bytes"];
+            assert_eq!(at_peak("make_first ("), FIRST, "{how} {options:?}");
+            if second > 0 {
+                assert_eq!(at_peak("make_second ("), second, "{how} {options:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn blocks_that_others_free() {
     let recorded = of_program(&OFTEN[..2], &["pipe", "400", "400"]);
