@@ -49,6 +49,9 @@ static __always_inline u32 whose(u32 bits, u64 flags)
 {
 	if (!(bits & (BIT_YOUNG | BIT_REFERENCED)))
 		return bits & ~(BIT_ANON | BIT_ALONE);
+	/* Aging alone sets PG_young, where it takes an entry's bit: with one entry in the machine that was this one's */
+	if (!(bits & BIT_ANON) && bits & BIT_YOUNG && bits & BIT_ALONE)
+		return bits & ~(BIT_ANON | BIT_ALONE);
 	if (!(bits & BIT_ANON))
 		bits |= BIT_OTHERS;
 	else if (!(bits & BIT_ALONE) &&

@@ -86,7 +86,8 @@ named! {
         /// not have been touched. That happens to a page once at most.
         Gone = "gone",
         /// The `PG_young` or `PG_referenced` flag of an anonymous page that only this process has mapped: somebody else
-        /// took the accessed bit (DAMON, idle page tracking), or the kernel reached the page without using the mapping.
+        /// took the accessed bit (DAMON, idle page tracking), or the kernel reached the page without using the mapping. Also
+        /// `PG_young` of another page that has one mapping in the machine: only those set it that take an accessed bit.
         PageFlag = "page_flag",
         /// One of these flags of a page of a file or of shared memory, or of one that others have mapped too: they may
         /// have set it, so it bounds what was touched and is no observation.
