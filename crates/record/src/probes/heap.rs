@@ -319,5 +319,9 @@ impl Probe for Heap {
             let note = "No process loaded the preload library: heap objects are not known.";
             manifest.notes.push(note.to_owned());
         }
+        if !self.emulated && !reported {
+            let note = "Waits that the kernel never restarts after a stop (`epoll_wait`, `semop`, `sigtimedwait`; signal(7) lists them) may have returned EINTR whenever the target was held: no process loaded the preload library, which goes on with them.";
+            manifest.notes.push(note.to_owned());
+        }
     }
 }
