@@ -16,7 +16,8 @@ pub use leftovers::{
 };
 pub use programs::compiled;
 pub use stage::{
-    Ended, MARK, Running, Stage, actor, build, can_trap, monotonic_ns, patiently, varve_binary,
+    Ended, MARK, Running, Stage, TRAPPED, actor, build, can_trap, monotonic_ns, patiently,
+    varve_binary,
 };
 pub use stat::{Stat, stat};
 pub use trace::{Contents, check_trace, intervals_by_part};

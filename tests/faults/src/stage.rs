@@ -42,6 +42,16 @@ pub fn varve_binary() -> PathBuf {
     path.canonicalize().expect("the path of varve")
 }
 
+/// Options of a recording in which the first access to each page in an interval traps.
+pub const TRAPPED: [&str; 6] = [
+    "--backend",
+    "fault",
+    "--interval",
+    "10ms",
+    "--samples",
+    "off",
+];
+
 /// Whether this machine can trap at all. Asked of the kernel itself: `varve doctor` takes seconds for all that it says.
 pub fn can_trap() -> bool {
     let own = Pid(std::process::id());

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use varve_faults::{Running, Stage, can_trap, patiently, watchdogs};
+use varve_faults::{Running, Stage, TRAPPED, can_trap, patiently, watchdogs};
 
 /// The program, built once.
 fn checker() -> &'static Path {
@@ -31,14 +31,7 @@ impl Checked {
         if !can_trap() {
             return None;
         }
-        let mut all = vec![
-            "--backend",
-            "fault",
-            "--interval",
-            "10ms",
-            "--samples",
-            "off",
-        ];
+        let mut all = TRAPPED.to_vec();
         all.extend(options);
         let words = [program.to_owned(), stage.path("said"), stage.path("over")];
         let running = stage.start(stage.record(&all, &words));

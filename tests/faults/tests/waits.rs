@@ -4,17 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 
-use varve_faults::{Ended, Stage, build, can_trap};
-
-/// The first access to each page traps.
-const TRAPPED: [&str; 6] = [
-    "--backend",
-    "fault",
-    "--interval",
-    "10ms",
-    "--samples",
-    "off",
-];
+use varve_faults::{Ended, Stage, TRAPPED, build, can_trap};
 
 fn waits(hold: &str, arguments: &[&str]) -> Ended {
     let stage = Stage::new();

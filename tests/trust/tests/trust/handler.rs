@@ -9,23 +9,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
-use varve_faults::{Running, Stage, can_trap, patiently, socket_folder, stat};
+use varve_faults::{Running, Stage, TRAPPED, can_trap, patiently, socket_folder, stat};
 use varve_trace::Trace;
 use varve_trace::tables::{ProcessRow, TouchRow};
 use varve_trust::{STRANGER, program, see_an_interval};
 
 /// User ids of handlers begin here (`preload/src/handler/rights.rs`).
 const HANDLERS: u32 = 0x7f00_0000;
-
-/// What a recording with fault handlers is started with.
-const OPTIONS: [&str; 6] = [
-    "--backend",
-    "fault",
-    "--interval",
-    "10ms",
-    "--samples",
-    "off",
-];
 
 /// Starts a recording of a program of `programs/`, with a file that it writes to.
 pub(crate) fn record(stage: &Stage, name: &str, arguments: &[&str]) -> (Running, PathBuf) {
@@ -43,7 +33,7 @@ pub(crate) fn record(stage: &Stage, name: &str, arguments: &[&str]) -> (Running,
             }
         })
         .collect();
-    (stage.start(stage.record(&OPTIONS, &words)), out)
+    (stage.start(stage.record(&TRAPPED, &words)), out)
 }
 
 /// Other processes that share a process's memory.
@@ -255,7 +245,7 @@ fn who_only_says_that_it_is_a_handler_gets_nothing() {
         &[claimant.to_str().unwrap(), over.to_str().unwrap()],
     ]
     .concat();
-    let claiming = stage.start(stage.record(&OPTIONS, &command));
+    let claiming = stage.start(stage.record(&TRAPPED, &command));
     after_an_interval(claiming, &over, "asked and closed");
 }
 
