@@ -327,6 +327,10 @@ sites: Array<[string, number]>, };
 /**
  * A size class.
  */
+/**
+ * Those blocks.
+ */
+far_blocks: number, 
 export type ClassFigures = { 
 /**
  * Its largest usable size.

@@ -114,12 +114,22 @@ fn percent(share: f64) -> String {
     format::percent((share * 1e6) as u64, 1_000_000)
 }
 
-fn most_of(judgement: &Judgement, name: &str) -> String {
+/// Which caller made the largest part of the calls of a name.
+fn callers_of(judgement: &Judgement, name: &str) -> String {
     let call = judgement.syscalls.iter().find(|c| c.name == name);
-    call.and_then(|c| c.sites.first())
-        .map_or_else(String::new, |(site, _)| {
-            format!(" Most of them come from {site}.")
-        })
+    call.map_or_else(String::new, |call| {
+        came_from(&call.sites, call.count, "Most of them")
+    })
+}
+
+/// Where the largest part of what is counted came from, the first of `sites`; nothing where that is not known.
+fn came_from(sites: &[(String, u64)], whole: u64, most: &str) -> String {
+    sites.first().map_or_else(String::new, |(site, part)| {
+        format!(
+            " {} came from {site}.",
+            format::largest_part(*part, whole, most)
+        )
+    })
 }
 
 /// Memory is given back to the kernel only to be taken again.
@@ -140,7 +150,7 @@ fn storm(judgement: &Judgement) -> Found {
             format::duration(time),
             percent(share),
             format::count(operations / count.max(1)),
-            most_of(judgement, "madvise"),
+            callers_of(judgement, "madvise"),
         ),
         advice: "Let it keep what is free for longer (jemalloc: MALLOC_CONF=dirty_decay_ms:10000; mimalloc: MIMALLOC_PURGE_DELAY; glibc: M_TRIM_THRESHOLD), or take another allocator.".into(),
         share,
@@ -189,7 +199,7 @@ fn mapping(judgement: &Judgement) -> Found {
                 format::counted(count, "call"),
                 format::duration(time),
                 percent(share),
-                most_of(judgement, name),
+                callers_of(judgement, name),
             ),
             advice: advice.into(),
             share,
@@ -269,14 +279,17 @@ fn waste(judgement: &Judgement) -> Found {
     if lost < WASTE || wasted < MUCH_MEMORY {
         return None;
     }
-    let worst = judgement.classes.iter().max_by_key(|c| {
-        let usable = c.usable_bytes.unwrap_or_default();
-        usable.0.saturating_sub(c.requested_bytes.0)
-    });
+    let lost_in = |class: &crate::ClassFigures| {
+        let usable = class.usable_bytes.unwrap_or_default();
+        usable.0.saturating_sub(class.requested_bytes.0)
+    };
+    let worst = judgement.classes.iter().max_by_key(|c| lost_in(c));
+    let of_all = judgement.classes.iter().map(lost_in).sum();
     let worst = worst.map_or_else(String::new, |class| {
         let mean = class.requested_bytes.0 / class.count.max(1);
         format!(
-            " Most is lost in blocks of up to {}, for which {} were asked for on average.",
+            " {} of what allocations lost was in blocks of up to {}, for which {} were asked for on average.",
+            format::largest_part(lost_in(class), of_all, "Most"),
             format::bytes(class.bytes),
             format::bytes(Bytes(mean))
         )
@@ -360,7 +373,8 @@ fn sparse(judgement: &Judgement) -> Found {
     let most = pages.pinned_by.first().filter(|by| by.pinned.bytes.0 > 0);
     let by = most.map_or_else(String::new, |by| {
         format!(
-            " Most of it is kept by blocks of {}: {} ± {}, half of it by blocks of the last {}.",
+            " {} was kept by blocks of {}: {} ± {}, half of that by blocks of the last {}.",
+            format::largest_part(by.pinned.bytes.0, pinned.0, "Most of it"),
             by.label,
             format::bytes(by.pinned.bytes),
             format::bytes(by.pinned.error_bytes),
@@ -399,12 +413,7 @@ fn false_sharing(judgement: &Judgement) -> Found {
     }
     // Of what lies on the confirmed lines the names are known; of the others who allocated most.
     let whose = match confirmed.names.as_slice() {
-        [] => {
-            let most = lines.sites.first();
-            most.map_or_else(String::new, |(name, _)| {
-                format!(" Most such blocks come from {name}.")
-            })
-        }
+        [] => came_from(&lines.sites, lines.blocks, "Most such blocks"),
         names => format!(" On them lie: {}.", names.join("; ")),
     };
     let how = match lines.active >= lines.passive {
@@ -446,10 +455,7 @@ fn random(judgement: &Judgement) -> Found {
     if side == Side::Below {
         return None;
     }
-    let most = choice.sites.first();
-    let from = most.map_or_else(String::new, |(name, _)| {
-        format!(" Most of them are allocated by {name}.")
-    });
+    let from = came_from(&choice.sites, choice.far_blocks, "Most of the far ones");
     Some((side, Diagnosis {
         id: "random_choice",
         title: "it gives out free blocks from all over the heap, as if at random, and not those that were used last".into(),
@@ -507,11 +513,12 @@ fn leak(judgement: &Judgement) -> Found {
         id: "leak",
         title: "memory is allocated throughout the run, never freed, and left alone: a leak, or a store that nobody reads".into(),
         evidence: format!(
-            "{} ± {} in about {}, {} of what lived at the peak, was never freed; of what is old enough nothing was touched later than a tenth of a second after it was allocated. Most of it: {}.",
+            "{} ± {} in about {}, {} of what lived at the peak, was never freed; of what is old enough nothing was touched later than a tenth of a second after it was allocated. {} came from {}.",
             format::bytes(Bytes(bytes)),
             format::bytes(Bytes(error)),
             format::counted(blocks, "block"),
             percent(share.min(1.0)),
+            format::largest_part(most.never_freed.bytes.0, bytes, "Most of it"),
             most.label,
         ),
         advice: "Free it where its last user ends; `varve alloc report --folded never-freed` has the call stacks. This is the program's, and no other allocator helps.".into(),
@@ -519,4 +526,18 @@ fn leak(judgement: &Judgement) -> Found {
         share_of: "the memory at the peak",
         by_program: true,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::came_from;
+
+    #[test]
+    fn a_caller_of_less_than_half_is_not_most() {
+        let sites = [("grow".to_owned(), 31), ("shrink".to_owned(), 30)];
+        let said = |whole| came_from(&sites, whole, "Most of them");
+        assert_eq!(said(100), " The largest part (31 %) came from grow.");
+        assert_eq!(said(61), " Most of them came from grow.");
+        assert_eq!(came_from(&[], 0, "Most of them"), "");
+    }
 }

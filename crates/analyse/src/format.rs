@@ -128,6 +128,15 @@ pub fn share(share: f64) -> String {
     percent((share.clamp(0.0, 1.0) * WHOLE as f64) as u64, WHOLE)
 }
 
+/// How the largest of several parts is called at the beginning of a sentence: `most` where it is more than half of the whole, and else
+/// `The largest part (31 %)`. The verb behind it has to be one that does not depend on the number, as `came`.
+pub fn largest_part(part: u64, whole: u64, most: &str) -> String {
+    match part.saturating_mul(2) > whole {
+        true => most.to_owned(),
+        false => format!("The largest part ({})", percent(part, whole)),
+    }
+}
+
 /// A moment as `2026-03-14 09:26:53 UTC`, from nanoseconds since 1970.
 pub fn utc(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
@@ -161,6 +170,16 @@ pub fn capitalised(words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn most_is_more_than_half_of_all() {
+        let part = |part| largest_part(part, 100, "Most of them");
+        assert_eq!(part(31), "The largest part (31 %)");
+        assert_eq!(part(50), "The largest part (50 %)");
+        assert_eq!(part(51), "Most of them");
+        // Of nothing there is no part.
+        assert_eq!(largest_part(0, 0, "Most of it"), "The largest part (0 %)");
+    }
 
     #[test]
     fn numbers_read_well() {

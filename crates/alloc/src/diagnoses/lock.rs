@@ -3,7 +3,7 @@
 use varve_analyse::format;
 use varve_model::Duration;
 
-use super::{Diagnosis, Found, calls, most_of};
+use super::{Diagnosis, Found, callers_of, calls, came_from};
 use crate::bounds::Side;
 use crate::figures::CONFIDENCE;
 use crate::{Judgement, Share};
@@ -64,10 +64,7 @@ pub(super) fn lock(judgement: &Judgement) -> Found {
     let share = of_cpu.min(1.0);
     let share_of = "the CPU time";
     if let Some(lock) = lock.filter(|_| of_kernel.0 * 2 > waited.0) {
-        let from = lock.sites.first();
-        let from = from.map_or_else(String::new, |(site, _)| {
-            format!(" Most of them come from {site}.")
-        });
+        let from = came_from(&lock.sites, lock.waits, "Most of the waits");
         return Some((side, Diagnosis {
             id,
             title: "its threads wait for the lock of the process's mappings (mmap_lock), as it maps and unmaps memory again and again".into(),
@@ -102,7 +99,7 @@ pub(super) fn lock(judgement: &Judgement) -> Found {
             "{who}; their operations waited {} in {}{names}{besides}: {each} for each second of CPU time.{}",
             format::duration(asleep),
             format::counted(count, "system call"),
-            most_of(judgement, "futex"),
+            callers_of(judgement, "futex"),
         ),
         advice: "Take an allocator with caches for each thread (jemalloc, mimalloc, tcmalloc), or have each thread reuse its own blocks.".into(),
         share,

@@ -14,6 +14,8 @@ pub struct Choice {
     pub blocks: u64,
     /// Of these, 64 KiB and more away from what had been freed and from the block before; null where there were none.
     pub far: Option<Share>,
+    /// Those blocks.
+    pub far_blocks: u64,
     /// Those that lay far away by caller, those with most first: its name, blocks.
     pub sites: Vec<(String, u64)>,
 }
@@ -27,6 +29,7 @@ pub(super) fn choice(tables: &Tables) -> Choice {
     Choice {
         blocks,
         far: Share::of(far, blocks),
+        far_blocks: far,
         sites: by_caller(tables, by_site),
     }
 }

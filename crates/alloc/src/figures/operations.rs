@@ -137,10 +137,8 @@ pub(super) fn calls(tables: &Tables, operations: u64) -> Vec<CallFigures> {
     for call in &mut calls {
         call.per_operation = call.count as f64 / operations.max(1) as f64;
         let of = sites.iter().filter(|((name, _), _)| *name == call.name);
-        let mut of: Vec<(String, u64)> = of.map(|((_, s), n)| (label(tables, *s), *n)).collect();
-        of.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        of.truncate(3);
-        call.sites = of;
+        call.sites = by_caller(tables, of.map(|((_, site), count)| (*site, *count)));
+        call.sites.truncate(3);
     }
     calls.sort_by(|a, b| b.time_ns.cmp(&a.time_ns).then_with(|| a.name.cmp(&b.name)));
     calls

@@ -435,7 +435,7 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
         ("in all", Align::Right),
         ("bytes", Align::Right),
         ("of 1,000 operations", Align::Right),
-        ("most from", Align::Left),
+        ("largest part from", Align::Left),
     ]);
     for call in of.syscalls.iter().take(rows) {
         table.row([

@@ -110,12 +110,19 @@ fn touched(of: &LastTouch) -> String {
     }
 }
 
+/// Where the largest part of some blocks came from, as a sentence of its own.
+fn came_from(sites: &[(String, u64)], all: u64) -> String {
+    sites.first().map_or_else(String::new, |(name, part)| {
+        let which = format::largest_part(*part, all, "Most of them");
+        format!(". {which} came from {name}")
+    })
+}
+
 fn choice(page: &mut Page, of: &Judgement) {
     let Some(far) = of.choice.far else {
         return;
     };
-    let from = of.choice.sites.first();
-    let from = from.map_or_else(String::new, |(name, _)| format!("; most from {name}"));
+    let from = came_from(&of.choice.sites, of.choice.far_blocks);
     page.heading("Choice of free blocks");
     page.labelled(
         "small ones",
@@ -135,10 +142,7 @@ fn lines(page: &mut Page, of: &Judgement) {
         return;
     }
     page.heading("Cache lines with blocks of several threads");
-    let from = lines
-        .sites
-        .first()
-        .map_or_else(String::new, |(name, _)| format!("; most from {name}"));
+    let from = came_from(&lines.sites, lines.blocks);
     page.labelled(
         "blocks",
         Tone::Plain,
