@@ -7,7 +7,7 @@ const ROWS = 10;
 const UNBOUNDED = 2 ** 63;
 
 /** A mean in nanoseconds, and how far off it may be where that is more than a tenth; nothing where it may be off by itself, and says nothing. */
-function withError(ns: number, error: number): string {
+export function withError(ns: number, error: number): string {
   if (error >= 1) return fmt.ABSENT;
   return error > 0.1 ? `${fmt.duration(ns)} ± ${fmt.duration(ns * error)}` : fmt.duration(ns);
 }
@@ -66,7 +66,7 @@ function operations({ operations }: Judgement): HTMLElement | null {
   const share = (part: number, all: number) => fmt.share(part / Math.max(1, all));
   return table("Operations", ["called", "count", "bytes", ["fresh", "blocks that began where none had begun before"], ["parallel", "while several threads of the process allocated"], "failed", "mean", "in all"],
     Object.entries(operations).sort((a, b) => b[1]!.count - a[1]!.count).map(([name, o]) => ({
-      cells: [name, fmt.count(o!.count), fmt.bytes(o!.requested_bytes), fmt.maybe(o!.fresh, fresh => share(fresh, o!.count)), share(o!.parallel, o!.count), o!.failed ? fmt.count(o!.failed) : fmt.ABSENT, o!.timed ? withError(o!.mean_ns, o!.time_error) : fmt.ABSENT, fmt.duration(o!.time_ns)],
+      cells: [name, fmt.count(o!.count), fmt.bytes(o!.requested_bytes), fmt.maybe(o!.fresh, fresh => share(fresh, o!.count)), share(o!.parallel, o!.count), o!.failed ? fmt.count(o!.failed) : fmt.ABSENT, ...[o!.mean_ns, o!.time_ns].map(ns => (o!.timed ? withError(ns, o!.time_error) : fmt.ABSENT))],
     })), null, 0, true);
 }
 

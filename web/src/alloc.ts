@@ -1,4 +1,4 @@
-import { blocks, choice, lines, pages, tables } from "./alloc-tables";
+import { blocks, choice, lines, pages, tables, withError } from "./alloc-tables";
 import { h } from "./dom";
 import { Flame, type FlameKind } from "./flame";
 import * as fmt from "./format";
@@ -12,6 +12,12 @@ const ANSWERS: Record<Answer, [string, string]> = {
 
 function share(of: Share | null): string {
   return of ? `${fmt.share(of.share)} ± ${fmt.share(of.error)}` : "not known";
+}
+
+/** How long operations took, as far as that is known. */
+function inOperations({ operations_ns: ns, operations_error: error, operations_least_ns: least }: Judgement["time"]): string {
+  if (ns !== null) return withError(ns, error ?? 0);
+  return least ? `at least ${fmt.duration(least)}` : "not known how long";
 }
 
 function verdict(of: Judgement): HTMLElement {
@@ -33,11 +39,11 @@ function verdict(of: Judgement): HTMLElement {
       tile("Asked for, peak", fmt.bytes(memory.peak_requested_bytes), `after ${fmt.duration(memory.peak_ns)}`, memory.peak_usable_bytes === null ? undefined : `in blocks of ${fmt.bytes(memory.peak_usable_bytes)}`),
       tile("Resident, peak", fmt.maybe(resident, fmt.bytes), memory.unknown ? "not known" : memory.blowup === null ? "of the allocator" : `${memory.blowup.toFixed(2)} × what was asked for`, memory.unknown ?? "of what the allocator has mapped"),
       tile("At the end", fmt.bytes(memory.end_requested_bytes), `in ${fmt.count(memory.end_blocks)} ${memory.end_blocks === 1 ? "block" : "blocks"}`),
-      tile("Operations", fmt.count(count), `${fmt.duration(time.operations_ns)} in all`),
+      tile("Operations", fmt.count(count), `${inOperations(time)} in all`),
       tile("System calls in them", fmt.count(calls), `${fmt.count(faults.inside)} page faults`),
       tile("Allocator", trace.allocator || "unknown", trace.allocator_file)),
     h("p", { class: "note" }, `By the clocks of CPUs operations took ${share(time.sampled)} of the CPU time; by timing one in ${fmt.count(trace.time_every)}, ${share(time.timed)}. `
-      + `${fmt.duration(time.operations_ns)} in operations${waits.map(w => `, ${w}`).join("")}; ${fmt.duration(time.cpu_ns)} of CPU time in ${fmt.duration(trace.duration_ns)}; counting took ${fmt.duration(time.counting_ns)} besides. `
+      + `${inOperations(time)} in operations${waits.map(w => `, ${w}`).join("")}; ${fmt.duration(time.cpu_ns)} of CPU time in ${fmt.duration(trace.duration_ns)}; counting took ${fmt.duration(time.counting_ns)} besides. `
       + `A system call of any program took ${fmt.duration(trace.call_ns)} meanwhile, ${fmt.duration(trace.plain_call_ns)} before.`
       + (trace.probe_ns === null ? "" : ` Probes counted the operations, and made each ${fmt.duration(trace.probe_ns)} longer.`)
       + (trace.attached ? " The process ran before: blocks that it had then are not known." : "")),

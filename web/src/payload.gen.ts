@@ -3122,15 +3122,24 @@ export type Times = {
  */
 cpu_ns: Duration, 
 /**
- * How long operations took, made of those that were timed; waits for locks and for a CPU are part of it.
+ * How long operations took, made of those that were timed; waits for locks and for a CPU are part of it. Null where it is not known, as where none of
+ * a kind was timed, or those that were timed are no sample of the others.
  */
-operations_ns: Duration, 
+operations_ns: Duration | null, 
 /**
- * Of that, in system calls that wait (futex, nanosleep, sched_yield) and asleep until `mmap_lock` was free.
+ * With 95 % confidence that is no further off than this share of it; null likewise.
+ */
+operations_error: number | null, 
+/**
+ * They took no less, as far as is known.
+ */
+operations_least_ns: Duration, 
+/**
+ * In system calls that wait (futex, nanosleep, sched_yield) and asleep until `mmap_lock` was free.
  */
 waited_ns: Duration, 
 /**
- * Of that, in system calls, ready to run and without a CPU: other programs' time.
+ * In system calls, ready to run and without a CPU: other programs' time.
  */
 queued_ns: Duration, 
 /**

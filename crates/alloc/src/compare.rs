@@ -233,11 +233,6 @@ fn figures(runs: &[Run], of: &Judgement) -> Vec<(String, f64, String)> {
             format!("{:.2} times", usable_for_each(of)),
         ),
         (
-            "time of an operation".to_owned(),
-            each(of.time.operations_ns.0),
-            format::duration(Duration(each(of.time.operations_ns.0) as u64)),
-        ),
-        (
             "waits for other threads".to_owned(),
             of.time.waited_ns.0 as f64 / 1e6,
             format::duration(of.time.waited_ns),
@@ -248,6 +243,13 @@ fn figures(runs: &[Run], of: &Judgement) -> Vec<(String, f64, String)> {
             format::count(faults),
         ),
     ];
+    found.extend(of.time.operations_ns.map(|time| {
+        (
+            "time of an operation".to_owned(),
+            each(time.0),
+            format::duration(Duration(each(time.0) as u64)),
+        )
+    }));
     found.extend(of.faults.behind.map(|behind| {
         (
             "page faults at fresh memory of the allocator's, outside of operations".to_owned(),

@@ -82,11 +82,16 @@ impl Share {
 pub struct Times {
     /// CPU time of the processes' own work, as the clocks of CPUs saw it.
     pub cpu_ns: Duration,
-    /// How long operations took, made of those that were timed; waits for locks and for a CPU are part of it.
-    pub operations_ns: Duration,
-    /// Of that, in system calls that wait (futex, nanosleep, sched_yield) and asleep until `mmap_lock` was free.
+    /// How long operations took, made of those that were timed; waits for locks and for a CPU are part of it. Null where it is not known, as where none of
+    /// a kind was timed, or those that were timed are no sample of the others.
+    pub operations_ns: Option<Duration>,
+    /// With 95 % confidence that is no further off than this share of it; null likewise.
+    pub operations_error: Option<f64>,
+    /// They took no less, as far as is known.
+    pub operations_least_ns: Duration,
+    /// In system calls that wait (futex, nanosleep, sched_yield) and asleep until `mmap_lock` was free.
     pub waited_ns: Duration,
-    /// Of that, in system calls, ready to run and without a CPU: other programs' time.
+    /// In system calls, ready to run and without a CPU: other programs' time.
     pub queued_ns: Duration,
     /// The share of CPU time, by timed operations without these waits; null where CPU time is not known, and where probes counted, which take longer than
     /// most operations.

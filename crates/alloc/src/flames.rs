@@ -176,9 +176,11 @@ fn of_time(judgement: &Judgement) -> Vec<FlameStack> {
     let all: u64 = judgement.operations.values().map(|o| o.count).sum();
     if listed < all || sites.iter().any(|site| site.time_ns.is_none()) {
         let sum: u64 = sites.iter().map(time).sum();
+        let of_all = &judgement.time;
+        let all_ns = of_all.operations_ns.unwrap_or(of_all.operations_least_ns);
         stacks.push(FlameStack {
             row: None,
-            weight: judgement.time.operations_ns.0.saturating_sub(sum),
+            weight: all_ns.0.saturating_sub(sum),
             error: None,
         });
     }

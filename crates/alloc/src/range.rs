@@ -63,7 +63,7 @@ struct InputOperation {
 
 #[derive(Clone, Debug, Deserialize)]
 struct InputTime {
-    operations_ns: u64,
+    operations_ns: Option<u64>,
     waited_ns: u64,
 }
 
@@ -263,10 +263,13 @@ fn of_run(of: &InputJudgement) -> [Option<f64>; 6] {
     let calls: u64 = of.syscalls.iter().map(|c| c.count).sum();
     // Of little memory any ratio is chance.
     let is_much = of.memory.peak_heap_resident_bytes > Some(MUCH_MEMORY);
-    let waits = of.time.waited_ns as f64 / of.time.operations_ns.max(1) as f64;
+    let in_all = of.time.operations_ns.filter(|ns| *ns > 0);
+    let waits = in_all.map(|all| of.time.waited_ns as f64 / all as f64);
     [
-        each(of.time.operations_ns).filter(|ns| *ns > 0.0),
-        each(0).map(|_| waits.min(1.0)),
+        in_all.and_then(each),
+        waits
+            .filter(|_| count >= MANY_OPERATIONS)
+            .map(|waits| waits.min(1.0)),
         thousand(calls),
         thousand(of.faults.inside),
         of.memory

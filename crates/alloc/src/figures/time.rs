@@ -7,6 +7,7 @@ use varve_trace::tables::{OperationChargeRow, OperationTimeRow};
 
 use super::estimate::CONFIDENCE;
 use super::operations::{only_allocates, waited};
+use super::timing::Whole;
 use super::{CallFigures, LockWaits, OperationFigures, Share, TimeFigures, Times};
 use crate::read::Tables;
 
@@ -95,14 +96,13 @@ pub(super) fn shares(
     let allocating_ns = Duration(in_own_code.map(|c| c.total_ns.0).sum());
     let pausing = tables.charges.iter().filter(|c| c.name == "clock_pause");
     let pausing = pausing.map(|c| c.count).sum();
-    let operations_ns: u64 = operations.values().map(|o| o.time_ns.0).sum();
     let sampled = Share::of(inside, samples);
     let timed: u64 = operations.values().map(|o| o.timed).sum();
     // What probes take is longer than most operations: times without it say how long long ones are, and no sum.
-    // Waits are all known, and of operations only some were timed: where the waits are more, those that were timed are no sample of those that waited.
     let without_cpu = waited.0.saturating_add(queued.0);
-    let is_known = cpu_ns > 0 && timed > 0 && operations_ns >= without_cpu;
-    let by_timing = (is_known && !probed).then(|| {
+    let whole = Whole::of(operations.values(), Duration(without_cpu));
+    let operations_ns = whole.ns.filter(|_| cpu_ns > 0 && !probed);
+    let by_timing = operations_ns.map(|Duration(operations_ns)| {
         let of_cpu = |ns: u64| ns as f64 / cpu_ns as f64;
         let share = of_cpu(operations_ns - without_cpu);
         let (mean, square) = mean_and_square(&histogram(tables.times.iter()));
@@ -127,7 +127,9 @@ pub(super) fn shares(
     };
     Times {
         cpu_ns: Duration(cpu_ns),
-        operations_ns: Duration(operations_ns),
+        operations_ns: whole.ns,
+        operations_error: whole.error,
+        operations_least_ns: whole.least,
         waited_ns: waited,
         queued_ns: queued,
         spinning: Share::of(pausing, samples),

@@ -8,11 +8,13 @@
 use varve_model::Duration;
 use varve_trace::tables::OperationRow;
 
-use super::CONFIDENCE;
+use super::{CONFIDENCE, OperationFigures};
 use crate::student::student;
 
 /// Why a time is not known.
 pub(super) const UNTIMED: &str = "none of its operations was timed";
+/// Likewise.
+pub(super) const UNLIKE: &str = "none of the operations of one kind was timed";
 /// Likewise.
 pub(super) const UNSURE: &str = "so few of its operations were timed, or so unlike each other, that the error is as large as the time";
 
@@ -70,7 +72,7 @@ impl Timing {
         let of = if self.timed > 0 { self } else { others };
         if self.count == 0 || of.timed == 0 {
             return Total {
-                square: (self.count == 0).then_some(0.0),
+                unlike: self.count > 0,
                 ..Total::default()
             };
         }
@@ -94,6 +96,7 @@ impl Timing {
         Total {
             ns: mean * count,
             timed: self.timed,
+            unlike: false,
             square: variance.map(|variance| quantile * quantile * variance),
         }
     }
@@ -106,6 +109,8 @@ pub(crate) struct Total {
     pub(crate) ns: f64,
     /// Operations that were timed.
     timed: u64,
+    /// Some of them are of a kind of which none was timed anywhere.
+    unlike: bool,
     /// The square of how far off that is at most, with 95 % confidence; none where it is not known.
     square: Option<f64>,
 }
@@ -115,6 +120,7 @@ impl Default for Total {
         Total {
             ns: 0.0,
             timed: 0,
+            unlike: false,
             square: Some(0.0),
         }
     }
@@ -124,6 +130,7 @@ impl Total {
     pub(super) fn add(&mut self, other: Total) {
         self.ns += other.ns;
         self.timed += other.timed;
+        self.unlike |= other.unlike;
         self.square = self.square.zip(other.square).map(|(a, b)| a + b);
     }
 
@@ -143,8 +150,42 @@ impl Total {
         let error = self.share_of_error();
         match (self.timed, error) {
             (0, _) => (None, None, Some(UNTIMED)),
+            _ if self.unlike => (None, None, Some(UNLIKE)),
             (_, Some(error)) if error >= 1.0 => (None, None, Some(UNSURE)),
             _ => (Some(Duration(self.ns as u64)), error, None),
+        }
+    }
+}
+
+/// How long all operations took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Whole {
+    /// None where it is not known.
+    pub(super) ns: Option<Duration>,
+    /// With 95 % confidence that is no further off than this share of it.
+    pub(super) error: Option<f64>,
+    /// It is no less, as far as is known: what the kinds that were timed took at least, or what all waited.
+    pub(super) least: Duration,
+}
+
+impl Whole {
+    /// Of all kinds of operations; `without_cpu` is how long they waited, which is known of all of them and not only of those that were timed.
+    pub(super) fn of<'a>(
+        kinds: impl Iterator<Item = &'a OperationFigures>,
+        without_cpu: Duration,
+    ) -> Whole {
+        let (mut ns, mut square, mut all_timed) = (0.0, 0.0_f64, true);
+        for kind in kinds.filter(|kind| kind.count > 0) {
+            all_timed &= kind.timed > 0;
+            ns += kind.time_ns.0 as f64;
+            square += (kind.time_ns.0 as f64 * kind.time_error).powi(2);
+        }
+        let error = square.sqrt();
+        let is_known = all_timed && ns > 0.0 && error < ns && ns as u64 >= without_cpu.0;
+        Whole {
+            ns: is_known.then_some(Duration(ns as u64)),
+            error: is_known.then_some(error / ns),
+            least: without_cpu.max(Duration((ns - error).max(0.0) as u64)),
         }
     }
 }
@@ -216,6 +257,47 @@ mod tests {
         let (time, error, _) = sum.figure();
         assert_eq!(time, Some(Duration(32_100)));
         assert!((error.unwrap() - expected / 32_100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_kind_that_was_never_timed_makes_the_sum_unknown() {
+        let nothing = Timing::default();
+        let mut sum = alone(640, &[50.0; 10]);
+        sum.add(timing(3, &[]).total(&nothing));
+        assert_eq!(sum.figure(), (None, None, Some(UNLIKE)));
+        // Where nothing of the kind ran the rest is as well known as before.
+        let mut sum = alone(640, &[50.0; 10]);
+        sum.add(nothing.total(&nothing));
+        assert_eq!(sum.figure().0, Some(Duration(32_000)));
+    }
+
+    #[test]
+    fn the_whole_is_known_where_all_kinds_are() {
+        let malloc = kind(640, 10, 32_000, 0.25);
+        let whole = Whole::of([&malloc].into_iter(), Duration(0));
+        assert_eq!(whole.ns, Some(Duration(32_000)));
+        assert_eq!(whole.error, Some(0.25));
+        let calloc = kind(3, 0, 0, 0.0);
+        let at_least = |kinds: &[&OperationFigures], waits| {
+            let whole = Whole::of(kinds.iter().copied(), Duration(waits));
+            assert_eq!((whole.ns, whole.error), (None, None));
+            whole.least
+        };
+        assert_eq!(at_least(&[&malloc, &calloc], 0), Duration(24_000));
+        assert_eq!(at_least(&[&malloc, &calloc], 70_000), Duration(70_000));
+        // Waits are known of all operations: those that were timed are no sample of what waited.
+        assert_eq!(at_least(&[&malloc], 70_000), Duration(70_000));
+        assert_eq!(at_least(&[&kind(640, 1, 32_000, 1.5)], 0), Duration(0));
+    }
+
+    fn kind(count: u64, timed: u64, ns: u64, error: f64) -> OperationFigures {
+        OperationFigures {
+            count,
+            timed,
+            time_ns: Duration(ns),
+            time_error: error,
+            ..OperationFigures::default()
+        }
     }
 
     #[test]

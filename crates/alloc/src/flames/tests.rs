@@ -87,7 +87,7 @@ fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
             },
         )]),
         time: Times {
-            operations_ns: Duration(1000),
+            operations_ns: Some(Duration(1000)),
             ..Times::default()
         },
         times: BTreeMap::new(),

@@ -1,6 +1,6 @@
 //! What `varve alloc report` prints: the verdict first, then tables.
 
-use varve_alloc::{Answer, Judgement, Memory, Moment, Share};
+use varve_alloc::{Answer, Judgement, Memory, Moment, Share, Times};
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
@@ -151,6 +151,15 @@ fn share(of: Option<Share>) -> String {
 fn time(page: &mut Page, of: &Judgement) {
     page.heading("Time");
     let t = &of.time;
+/// How long operations took, as far as that is known.
+fn in_operations(of: &Times) -> String {
+    match (of.operations_ns, of.operations_least_ns) {
+        (Some(_), _) => estimated((of.operations_ns, of.operations_error)),
+        (None, Duration(0)) => "not known how long".to_owned(),
+        (None, least) => format!("at least {}", format::duration(least)),
+    }
+}
+
     page.labelled(
         "share",
         Tone::Plain,
@@ -168,18 +177,12 @@ fn time(page: &mut Page, of: &Judgement) {
             "The two differ by more than their errors: reading the clock twice makes an operation of a few nanoseconds longer, and timed operations that wait for a CPU seem long.",
         );
     }
-    let without_cpu = Duration(t.waited_ns.0.saturating_add(t.queued_ns.0));
     page.labelled(
         "in all",
         Tone::Plain,
         &format!(
-            "{}{} in operations{}{}; {} of CPU time in {}; counting took {} besides",
-            // Waits are known of all operations, the rest of those that were timed: it may be less than the waits.
-            match t.operations_ns < without_cpu {
-                true => "at least ",
-                false => "",
-            },
-            format::duration(t.operations_ns.max(without_cpu)),
+            "{} in operations{}{}; {} of CPU time in {}; counting took {} besides",
+            in_operations(t),
             match t.waited_ns {
                 Duration(0) => String::new(),
                 waited => format!(", {} of it waiting", format::duration(waited)),
