@@ -20,6 +20,11 @@ function inOperations({ operations_ns: ns, operations_error: error, operations_l
   return least ? `at least ${fmt.duration(least)}` : "not known how long";
 }
 
+/** Nothing could be counted: zeros would say that there was nothing. */
+function isUncounted({ operations, trace }: Judgement): boolean {
+  return !Object.keys(operations).length && !!(trace.limited || trace.uncounted);
+}
+
 function verdict(of: Judgement): HTMLElement {
   const { trace, time, memory, operations, syscalls, faults } = of;
   const count = Object.values(operations).reduce((all, o) => all + o!.count, 0);
@@ -30,10 +35,11 @@ function verdict(of: Judgement): HTMLElement {
   return h("section", { class: `card wide verdict ${tone}`, "aria-label": "Verdict" },
     trace.cut && h("p", { class: "warning" }, trace.cut),
     trace.limited && h("p", { class: "warning" }, trace.limited),
+    trace.uncounted && h("p", { class: "warning" }, trace.uncounted),
     h("p", { class: "sentence" }, h("span", { class: `badge ${tone}` }, word), of.verdict.sentence),
     ...trace.notes.map(note => h("p", { class: "warning" }, note)),
     trace.lost > 0 && h("p", { class: "warning" }, `${fmt.count(trace.lost)} operations were not counted, or what the kernel did within them.`),
-    h("dl", { class: "tiles figures" },
+    isUncounted(of) ? null : h("dl", { class: "tiles figures" },
       tile("Share of CPU time", fmt.maybe(of.verdict.time_share, fmt.share), of.verdict.time_share_error === null ? "clocks: not known" : `± ${fmt.share(of.verdict.time_share_error).replace(" ", "\u00a0")}`, `by clocks of CPUs: ${share(time.sampled)}; by timing one operation in ${fmt.count(trace.time_every)}: ${share(time.timed)}`),
       tile("Memory nobody asked for", fmt.maybe(of.verdict.memory_share, fmt.share), memory.unknown ? "not known" : "of its most resident memory", memory.unknown ?? undefined),
       tile("Asked for, peak", fmt.bytes(memory.peak_requested_bytes), `after ${fmt.duration(memory.peak_ns)}`, memory.peak_usable_bytes === null ? undefined : `in blocks of ${fmt.bytes(memory.peak_usable_bytes)}`),
@@ -42,7 +48,7 @@ function verdict(of: Judgement): HTMLElement {
       tile("Operations", fmt.count(count), `${inOperations(time)} in all`),
       tile("System calls in them", fmt.count(calls), `${fmt.count(faults.inside)} page faults`),
       tile("Allocator", trace.allocator || "unknown", trace.allocator_file)),
-    h("p", { class: "note" }, `By the clocks of CPUs operations took ${share(time.sampled)} of the CPU time; by timing one in ${fmt.count(trace.time_every)}, ${share(time.timed)}. `
+    isUncounted(of) ? null : h("p", { class: "note" }, `By the clocks of CPUs operations took ${share(time.sampled)} of the CPU time; by timing one in ${fmt.count(trace.time_every)}, ${share(time.timed)}. `
       + `${inOperations(time)} in operations${waits.map(w => `, ${w}`).join("")}; ${fmt.duration(time.cpu_ns)} of CPU time in ${fmt.duration(trace.duration_ns)}; counting took ${fmt.duration(time.counting_ns)} besides. `
       + `A system call of any program took ${fmt.duration(trace.call_ns)} meanwhile, ${fmt.duration(trace.plain_call_ns)} before.`
       + (trace.probe_ns === null ? "" : ` Probes counted the operations, and made each ${fmt.duration(trace.probe_ns)} longer.`)
@@ -97,7 +103,7 @@ export class Allocator {
     const kinds = alloc.flames.map(graph => kind(graph, of));
     this.flame = kinds.length ? new Flame("Flame graphs of the allocator", kinds, kinds.find(k => k.id === "peak") ?? kinds[0]) : null;
     const memory = new MemoryChart(of.memory, `Memory over time${whose}`);
-    this.elements = [verdict(of), diagnoses(of), memory.element, this.flame?.element, pages(of), lines(of), choice(of), blocks(of), tables(alloc)].filter(e => e != null);
+    this.elements = isUncounted(of) ? [verdict(of)] : [verdict(of), diagnoses(of), memory.element, this.flame?.element, pages(of), lines(of), choice(of), blocks(of), tables(alloc)].filter(e => e != null);
   }
 
   /** Draws again what the theme changes. */

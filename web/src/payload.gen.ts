@@ -30,6 +30,14 @@ locked_processes: number,
  */
 limited: string | null, 
 /**
+ * Of how many processes no operation was counted, as what counts did not come into them.
+ */
+uncounted_processes: number, 
+/**
+ * Which these are and why, as a sentence; null where there are none.
+ */
+uncounted: string | null, 
+/**
  * The name of the allocator of the process with the most memory.
  */
 allocator: string, 

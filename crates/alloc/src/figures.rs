@@ -9,10 +9,11 @@ mod operations;
 mod pages;
 mod time;
 mod timing;
+mod uncounted;
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_analyse::{Analysis, format};
+use varve_analyse::Analysis;
 use varve_model::{Bytes, Duration, Loss, Pid, SiteId, Tid, Time};
 use varve_trace::{Manifest, Trace, TraceError};
 
@@ -367,23 +368,6 @@ fn cut(manifest: &Manifest) -> Option<String> {
     })
 }
 
-/// What limits of the address space have kept from being counted, of so many processes, and that others locked their memory.
-fn limited(limited: u64, locked: u64) -> Option<String> {
-    let which = |processes: u64, one: &str, many: &str| match processes {
-        0 => None,
-        1 => Some(format!("1 process {one}")),
-        all => Some(format!("{} processes {many}", format::count(all))),
-    };
-    let limited = which(limited, "has", "have").map(|which| format!(
-        "{which} a limit of the address space (`ulimit -v`), which is left to the program: allocator operations were not counted there, or not to the end. They are where the limit leaves 2 GiB more than the program begins with."
-    ));
-    let locked = which(locked, "locked its memory", "locked their memory").map(|which| format!(
-        "{which} (mlockall): allocator operations were not counted from then on, as what counting takes would have been locked too."
-    ));
-    let sentences: Vec<String> = limited.into_iter().chain(locked).collect();
-    (!sentences.is_empty()).then(|| sentences.join(" "))
-}
-
 /// All figures; what follows from them is still to be said.
 pub(crate) fn figures(
     trace: &Trace,
@@ -404,13 +388,16 @@ pub(crate) fn figures(
     let lost = |loss: Loss| losses.get(loss.as_str()).copied().unwrap_or(0);
     let (limited_processes, locked_processes) =
         (lost(Loss::LimitedProcesses), lost(Loss::LockedProcesses));
+    let uncounted = uncounted::uncounted(tables, lost, note.probes.is_none());
     let about = About {
         command: manifest.target.command.clone(),
         duration_ns: end_of(manifest, tables) - start,
         cut: cut(manifest),
         limited_processes,
         locked_processes,
-        limited: limited(limited_processes, locked_processes),
+        limited: uncounted::limited(limited_processes, locked_processes),
+        uncounted_processes: uncounted.processes,
+        uncounted: uncounted.sentence,
         allocator: allocator_name(&file).to_owned(),
         allocator_file: file,
         time_every: note.every,

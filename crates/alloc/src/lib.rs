@@ -51,6 +51,10 @@ pub struct About {
     pub locked_processes: u64,
     /// Both as a sentence; null where there are none.
     pub limited: Option<String>,
+    /// Of how many processes no operation was counted, as what counts did not come into them.
+    pub uncounted_processes: u64,
+    /// Which these are and why, as a sentence; null where there are none.
+    pub uncounted: Option<String>,
     /// The name of the allocator of the process with the most memory.
     pub allocator: String,
     /// The file that has it.
@@ -69,6 +73,13 @@ pub struct About {
     pub plain_call_ns: Duration,
     /// And while it ran.
     pub call_ns: Duration,
+}
+
+impl About {
+    /// Whether operations of some processes were not counted, or not to the end.
+    pub(crate) fn lacks_processes(&self) -> bool {
+        self.limited.is_some() || self.uncounted.is_some()
+    }
 }
 
 /// What a trace says of its program's allocator.
@@ -121,6 +132,12 @@ impl Judgement {
     #[must_use]
     pub fn allocators_diagnosis(&self) -> Option<&Diagnosis> {
         self.diagnoses.iter().find(|d| !d.by_program)
+    }
+
+    /// Whether there are no figures, as what was to be counted could not be: zeros of it would say that there was nothing.
+    #[must_use]
+    pub fn is_uncounted(&self) -> bool {
+        self.operations.is_empty() && self.trace.lacks_processes()
     }
 
     /// The costliest that is not known, likewise.

@@ -10,6 +10,7 @@ use varve_trace::tables::{
 use varve_trace::{Trace, TraceError};
 
 /// What a judgement is made of.
+#[derive(Default)]
 pub(crate) struct Tables {
     pub(crate) operations: Vec<OperationRow>,
     pub(crate) times: Vec<OperationTimeRow>,
@@ -25,6 +26,8 @@ pub(crate) struct Tables {
     pub(crate) sites: HashMap<SiteId, SiteRow>,
     pub(crate) threads: HashMap<(Pid, Tid), String>,
     pub(crate) processes: HashMap<Pid, String>,
+    /// Processes into which the preload library did not come: their programs, and the words for why.
+    pub(crate) unreached: Vec<(Pid, String, String)>,
     /// When processes ended.
     pub(crate) ends: HashMap<Pid, Time>,
 }
@@ -59,6 +62,10 @@ impl Tables {
             ends: processes
                 .iter()
                 .filter_map(|p| Some((p.pid, p.died_ns?)))
+                .collect(),
+            unreached: processes
+                .iter()
+                .filter_map(|p| Some((p.pid, p.exe.clone(), p.objects_why.clone()?)))
                 .collect(),
             processes: processes.into_iter().map(|p| (p.pid, p.exe)).collect(),
         })

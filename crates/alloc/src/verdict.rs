@@ -108,7 +108,7 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
             Answer::Yes,
             format!("The allocator ({name}) is a problem: {}.", first.title),
         ),
-        _ if count < FEW_OPERATIONS && judgement.trace.limited.is_some() => (
+        _ if count < FEW_OPERATIONS && judgement.trace.lacks_processes() => (
             Answer::Unknown,
             "Whether the allocator is a problem is not known: operations were not counted."
                 .to_owned(),

@@ -67,6 +67,8 @@ fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
             limited_processes: 0,
             locked_processes: 0,
             limited: None,
+            uncounted_processes: 0,
+            uncounted: None,
             allocator: String::new(),
             allocator_file: String::new(),
             time_every: 64,

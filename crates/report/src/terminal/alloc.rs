@@ -21,6 +21,9 @@ pub fn render(of: &Judgement, width: usize, color: bool, whole: bool) -> String 
     let mut page = Page::new(width, color);
     let rows = if whole { usize::MAX } else { ROWS };
     verdict(&mut page, of);
+    if of.is_uncounted() {
+        return page.text;
+    }
     time(&mut page, of);
     memory(&mut page, of);
     super::alloc_pages::render(&mut page, of, rows);
@@ -92,8 +95,11 @@ fn verdict(page: &mut Page, of: &Judgement) {
         page.wrapped(cut, Tone::Bad);
         page.gap();
     }
-    if let Some(limited) = &of.trace.limited {
-        page.wrapped(limited, Tone::Bad);
+    for missing in [&of.trace.limited, &of.trace.uncounted]
+        .into_iter()
+        .flatten()
+    {
+        page.wrapped(missing, Tone::Bad);
         page.gap();
     }
     page.wrapped(&of.verdict.sentence, tone);
@@ -148,9 +154,6 @@ fn share(of: Option<Share>) -> String {
     )
 }
 
-fn time(page: &mut Page, of: &Judgement) {
-    page.heading("Time");
-    let t = &of.time;
 /// How long operations took, as far as that is known.
 fn in_operations(of: &Times) -> String {
     match (of.operations_ns, of.operations_least_ns) {
@@ -160,6 +163,9 @@ fn in_operations(of: &Times) -> String {
     }
 }
 
+fn time(page: &mut Page, of: &Judgement) {
+    page.heading("Time");
+    let t = &of.time;
     page.labelled(
         "share",
         Tone::Plain,

@@ -12,3 +12,4 @@ mod limits;
 mod ranges;
 mod situations;
 mod support;
+mod uncounted;

@@ -110,6 +110,13 @@ fn lines(trace: &Trace) -> Vec<String> {
     match super::judge(trace, None) {
         Ok(Some(judgement)) => {
             let mut lines = vec![judgement.verdict.sentence.clone()];
+            let about = &judgement.trace;
+            lines.extend(
+                [&about.limited, &about.uncounted]
+                    .into_iter()
+                    .flatten()
+                    .cloned(),
+            );
             let said = judgement.allocators_diagnosis().map(|d| d.id);
             let reasons = judgement.diagnoses.iter().filter(|d| Some(d.id) != said);
             lines.extend(reasons.map(|d| format!("also: {}", d.title)));

@@ -1,0 +1,90 @@
+//! Processes that cannot be counted are named, and nothing is said of what they did.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Recorded, record, varve, workload};
+
+/// A program that loads no libraries, with its symbols or without.
+fn without_libraries(folder: &Path) -> PathBuf {
+    const PROGRAM: &str = r#"
+#include <stdlib.h>
+int main(void) {
+    for (int i = 0; i < 10000; i++) {
+        char *volatile block = malloc(i % 1000 + 1);
+        free(block);
+    }
+    return 0;
+}
+"#;
+    let (source, program) = (folder.join("alone.c"), folder.join("alone"));
+    std::fs::write(&source, PROGRAM).unwrap();
+    let compiled = Command::new("gcc")
+        .args(["-O1", "-static", "-s", "-o"])
+        .args([&program, &source])
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{compiled:?}");
+    program
+}
+
+fn report(of: &Recorded) -> String {
+    let report = Command::new(varve())
+        .args(["alloc", "report"])
+        .arg(of.folder.path().join("t.varve"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_stripped_program_without_libraries_has_no_zeros() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = without_libraries(folder.path());
+    let recorded = record(&[], &[program.to_str().unwrap()]);
+    let about = &recorded.judgement["trace"];
+    assert_eq!(about["uncounted_processes"], 1, "{about}");
+    let text = report(&recorded);
+    let uncounted =
+        "Allocator operations of 1 process were not counted: alone (it loads no libraries).";
+    assert!(text.starts_with(uncounted), "{text}");
+    assert!(text.contains("linked without -s, not stripped"), "{text}");
+    assert!(
+        text.ends_with("is not known: operations were not counted."),
+        "{text}"
+    );
+    let verdict = &recorded.judgement["verdict"];
+    assert_eq!(verdict["answer"], "unknown");
+}
+
+/// The parent is counted; of its children one is not, and one has no library in its environment.
+#[test]
+fn children_that_are_not_counted_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (alone, counted) = (without_libraries(folder.path()), workload("alloc_work"));
+    let script = format!(
+        "{0}; {0}; env -i {1} churn 1 300 200; {1} churn 1 300 20000",
+        alone.display(),
+        counted.display()
+    );
+    let recorded = record(&[], &["sh", "-c", &script]);
+    let text = report(&recorded);
+    assert!(
+        text.starts_with("Allocator operations of 3 processes were not counted: 2 of alone"),
+        "{text}"
+    );
+    assert!(
+        text.contains("alloc_work (LD_PRELOAD was dropped)"),
+        "{text}"
+    );
+    assert!(recorded.count("malloc") >= 20_000);
+    // The negative control.
+    let whole = record(
+        &[],
+        &[counted.to_str().unwrap(), "churn", "1", "300", "20000"],
+    );
+    assert_eq!(whole.judgement["trace"]["uncounted_processes"], 0);
+    assert!(whole.judgement["trace"]["uncounted"].is_null());
+    assert!(report(&whole).contains("Size classes"));
+}
