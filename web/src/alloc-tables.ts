@@ -106,7 +106,7 @@ function classes({ classes }: Judgement): HTMLElement | null {
       matters: largest.has(c),
       cells: [c.bytes >= UNBOUNDED ? "(larger)" : fmt.bytes(c.bytes), fmt.count(c.count), fmt.count(c.freed), fmt.bytes(c.requested_bytes), fmt.maybe(c.usable_bytes, fmt.bytes),
         c.usable_bytes ? fmt.share(Math.max(0, c.usable_bytes - c.requested_bytes) / c.usable_bytes) : fmt.ABSENT, estimated(c.time_ns, c.time_error)],
-    })), `${classes.length > ROWS ? "Those with the most bytes come first; all are listed by size." : ""}${missing(classes)}`.trim() || null);
+    })), `${classes.length > ROWS ? "Those with the most bytes come first; all are listed by size." : ""}${missing(classes)}`.trim() || null, 0, true);
 }
 
 function threads({ judgement, omitted_threads }: AllocPage): HTMLElement | null {

@@ -56,6 +56,20 @@ describe("the allocator's part", () => {
     clean(page);
   });
 
+  test("has tables that a window of 1,300 pixels holds", async t => {
+    const page = await fixture(t, { change: ({ judgement }) => {
+      const operations = Object.values(judgement.operations);
+      for (const row of [...judgement.classes, ...judgement.sites, ...judgement.threads]) Object.assign(row, { time_ns: 12.4e9, time_error: 0.5, time_unknown: null });
+      for (const of of operations) Object.assign(of, { time_ns: 12.4e9, time_error: 0.5 });
+    } });
+    await page.setViewportSize({ width: 1300, height: 900 });
+    const cut = await page.locator("main.alloc .scroll").evaluateAll(all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.getAttribute("aria-label")));
+    assert.deepEqual(cut, []);
+    // Times of operations have their errors, too.
+    assert.match(await page.locator("section[aria-label=Operations] tbody tr").first().innerText(), /12\.4 s ± 6\.2 s$/);
+    clean(page);
+  });
+
   test("says what is not known, as the run is too short", async t => {
     const page = await fixture(t, { change: ({ judgement }) => {
       judgement.undecided = [judgement.diagnoses[0]];
