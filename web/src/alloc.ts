@@ -43,7 +43,7 @@ function verdict(of: Judgement): HTMLElement {
       tile("Share of CPU time", fmt.maybe(of.verdict.time_share, fmt.share), of.verdict.time_share_error === null ? "clocks: not known" : `± ${fmt.share(of.verdict.time_share_error).replace(" ", "\u00a0")}`, `by clocks of CPUs: ${share(time.sampled)}; by timing one operation in ${fmt.count(trace.time_every)}: ${share(time.timed)}`),
       tile("Memory nobody asked for", fmt.maybe(of.verdict.memory_share, fmt.share), memory.unknown ? "not known" : "of its most resident memory", memory.unknown ?? undefined),
       tile("Asked for, peak", fmt.bytes(memory.peak_requested_bytes), `after ${fmt.duration(memory.peak_ns)}`, memory.peak_usable_bytes === null ? undefined : `in blocks of ${fmt.bytes(memory.peak_usable_bytes)}`),
-      tile("Resident, peak", fmt.maybe(resident, fmt.bytes), memory.unknown ? "not known" : memory.blowup === null ? "of the allocator" : `${memory.blowup.toFixed(2)} × what was asked for`, memory.unknown ?? "of what the allocator has mapped"),
+      tile("Resident, most seen", fmt.maybe(resident, fmt.bytes), memory.unknown ? "not known" : memory.blowup === null ? "of the allocator" : `${memory.blowup.toFixed(2)} × what was asked for`, memory.unknown ?? `of what the allocator has mapped, at the look that found most, ${fmt.duration(memory.peak_heap_resident_before_end_ns ?? 0)} before the end; between looks it may have been more`),
       tile("At the end", fmt.bytes(memory.end_requested_bytes), `in ${fmt.count(memory.end_blocks)} ${memory.end_blocks === 1 ? "block" : "blocks"}`),
       tile("Operations", fmt.count(count), `${inOperations(time)} in all`),
       tile("System calls in them", fmt.count(calls), `${fmt.count(faults.inside)} page faults`),

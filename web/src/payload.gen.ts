@@ -328,6 +328,10 @@ blocks: number,
  */
 far: Share | null, 
 /**
+ * Those blocks.
+ */
+far_blocks: number, 
+/**
  * Those that lay far away by caller, those with most first: its name, blocks.
  */
 sites: Array<[string, number]>, };
@@ -335,10 +339,6 @@ sites: Array<[string, number]>, };
 /**
  * A size class.
  */
-/**
- * Those blocks.
- */
-far_blocks: number, 
 export type ClassFigures = { 
 /**
  * Its largest usable size.
@@ -1451,13 +1451,18 @@ peak_usable_bytes: Bytes | null,
  */
 peak_ns: Duration, 
 /**
- * The most resident anonymous memory that was seen; null where none was.
+ * The most resident anonymous memory that a look found; null where none was. Between looks it may have been more.
  */
 peak_resident_bytes: Bytes | null, 
 /**
- * The most resident memory of that which the allocator has mapped; null where that is not known, as all that follows from it.
+ * The most resident memory of that which the allocator has mapped that a look found; null where that is not known, as all that follows from it.
+ * Between looks, 50 ms and more, it may have been more.
  */
 peak_heap_resident_bytes: Bytes | null, 
+/**
+ * How long before the end of the process, or of the recording, that look was; null likewise.
+ */
+peak_heap_resident_before_end_ns: Duration | null, 
 /**
  * At the end of the recording, or of the process.
  */

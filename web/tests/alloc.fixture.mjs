@@ -35,7 +35,7 @@ export function alloc(change = () => {}) {
     syscalls: [{ name: "futex", count: 900, by_frees: 300, time_ns: S, queued_ns: 0, bytes: 0, per_operation: 0.1, sites: [["grow (list.c:12)", 800]] }],
     faults: { inside: 120, outside: 4000, behind: 3000, per_operation: 0.0133 },
     memory: {
-      peak_requested_bytes: 40 * MIB, peak_usable_bytes: 45 * MIB, peak_ns: 8 * S, peak_resident_bytes: 70 * MIB, peak_heap_resident_bytes: 60 * MIB, end_requested_bytes: 35 * MIB, end_blocks: 5, internal_fragmentation: 0.11, blowup: 1.5, kept_bytes: 10 * MIB,
+      peak_requested_bytes: 40 * MIB, peak_usable_bytes: 45 * MIB, peak_ns: 8 * S, peak_resident_bytes: 70 * MIB, peak_heap_resident_bytes: 60 * MIB, peak_heap_resident_before_end_ns: S / 20, end_requested_bytes: 35 * MIB, end_blocks: 5, internal_fragmentation: 0.11, blowup: 1.5, kept_bytes: 10 * MIB,
       mostly_kept: 0, mostly_kept_ns: 0, unknown: null, own_bytes: MIB,
       over_time: Array.from({ length: 13 }, (_, i) => ({ time_ns: i * S, requested_bytes: i * 4 * MIB, usable_bytes: i * 4.5 * MIB, resident_bytes: (10 + i * 5) * MIB, heap_resident_bytes: i % 2 ? null : i * 5 * MIB })),
     },

@@ -217,10 +217,13 @@ pub struct Memory {
     pub peak_usable_bytes: Option<Bytes>,
     /// When that was, from the beginning of the recording.
     pub peak_ns: Duration,
-    /// The most resident anonymous memory that was seen; null where none was.
+    /// The most resident anonymous memory that a look found; null where none was. Between looks it may have been more.
     pub peak_resident_bytes: Option<Bytes>,
-    /// The most resident memory of that which the allocator has mapped; null where that is not known, as all that follows from it.
+    /// The most resident memory of that which the allocator has mapped that a look found; null where that is not known, as all that follows from it.
+    /// Between looks, 50 ms and more, it may have been more.
     pub peak_heap_resident_bytes: Option<Bytes>,
+    /// How long before the end of the process, or of the recording, that look was; null likewise.
+    pub peak_heap_resident_before_end_ns: Option<Duration>,
     /// At the end of the recording, or of the process.
     pub end_requested_bytes: Bytes,
     /// Blocks then.

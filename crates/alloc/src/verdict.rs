@@ -91,7 +91,7 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
                 _ => ("its memory".to_owned(), "the program"),
             };
             format!(
-                ", and {} of {whose} are resident for {} that {program} asked for.",
+                ", and {} of {whose} were resident when most was seen, for {} that {program} asked for.",
                 format::bytes(resident),
                 format::bytes(Bytes(memory.peak_requested_bytes.0))
             )

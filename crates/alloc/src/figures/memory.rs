@@ -89,6 +89,7 @@ pub(super) fn peak(tables: &Tables) -> Option<Time> {
 
 /// One look at the resident pages of what the allocator has mapped.
 struct Look {
+    time: Time,
     resident: u64,
     /// What of that lay in no block, where that is known.
     kept: Option<u64>,
@@ -158,6 +159,7 @@ fn looks(
     // What stays the same is not written again.
     let ends = looked.iter().skip(1).chain(rows.last());
     let look = |(row, end): (&&HeapMemoryRow, &&HeapMemoryRow)| Look {
+        time: row.time_ns,
         resident: row.heap_resident_bytes.unwrap_or_default().0,
         kept: row.kept_bytes.map(|kept| kept.0),
         pinned: pinned_at(row),
@@ -193,7 +195,8 @@ pub(super) fn memory(
         Ok(looks) => (looks, None),
         Err(why) => (Vec::new(), Some(why)),
     };
-    let resident = looks.iter().map(|look| Bytes(look.resident)).max();
+    let highest = looks.iter().max_by_key(|look| look.resident);
+    let resident = highest.map(|look| Bytes(look.resident));
     let lasted: u64 = looks.iter().map(|look| look.lasted).sum();
     let knows_kept = looks.iter().any(|look| look.kept.is_some());
     // What lies on pages with blocks nobody could give back.
@@ -216,6 +219,8 @@ pub(super) fn memory(
         peak_ns: since(peak.peak_ns),
         peak_resident_bytes: rows.iter().filter_map(|row| row.resident_bytes).max(),
         peak_heap_resident_bytes: resident,
+        peak_heap_resident_before_end_ns: highest
+            .map(|look| Duration(last.time_ns.0.saturating_sub(look.time.0))),
         end_requested_bytes: last.requested_bytes,
         end_blocks: last.blocks,
         internal_fragmentation: usable

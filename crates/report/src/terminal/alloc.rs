@@ -290,7 +290,7 @@ fn memory(page: &mut Page, of: &Judgement) {
     if let Some(all) = m.peak_resident_bytes {
         let all = format::bytes(all);
         let text = format!(
-            "{all} of all anonymous memory at most, what the program maps itself and stacks with it, Varve's left out"
+            "{all} of all anonymous memory at the look that found most, what the program maps itself and stacks with it, Varve's left out"
         );
         page.labelled("", Tone::Faint, &text);
     }
@@ -322,6 +322,7 @@ fn memory(page: &mut Page, of: &Judgement) {
         }
     }
 }
+            let when = of.peak_heap_resident_before_end_ns.unwrap_or_default();
 
 /// What was resident of the allocator's memory.
 fn resident(of: &Memory) -> String {
@@ -336,8 +337,9 @@ fn resident(of: &Memory) -> String {
                 format!("; up to {} of it lay in no block", format::bytes(kept))
             });
             format!(
-                "{} at most of what the allocator has mapped{blowup}{kept}",
-                format::bytes(resident)
+                "{} of what the allocator has mapped at the look that found most, {} before the end{blowup}{kept}; between looks it may have been more",
+                format::bytes(resident),
+                format::duration(when)
             )
         }
     }
