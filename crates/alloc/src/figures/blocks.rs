@@ -3,7 +3,7 @@
 pub(super) mod idle;
 pub(super) mod sampled;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 use ts_rs::TS;
@@ -133,6 +133,8 @@ pub(super) fn blocks(
         let short = sum(&|b| b.freed.is_some_and(|(at, _)| at - b.born < SHORT));
         let elsewhere = sum(&|b| b.freed.is_some_and(|(_, tid)| tid != b.tid));
         let site = members.first().and_then(|(_, b)| b.site);
+        let labels = members.iter().map(|(_, b)| b.site);
+        let labels = labels.map(|site| super::operations::label(tables, site));
         let mut quarters = [false; 4];
         for (_, block) in members.iter().filter(|(_, b)| b.freed.is_none()) {
             if let Some(one) = quarters.get_mut(span.quarter(block.born)) {
@@ -141,7 +143,7 @@ pub(super) fn blocks(
         }
         sites.push(BlockSite {
             site,
-            label: super::operations::label(tables, site),
+            label: label_of(labels),
             stack,
             samples: members.len() as u64,
             allocated: allocated.estimate(),
@@ -220,6 +222,23 @@ fn frame(of: &Frame) -> String {
     }
 }
 
+/// What the blocks of one stack are called. Where lines are not known several places of a function have one stack: they are counted, and none of their
+/// addresses stands for all.
+fn label_of(labels: impl Iterator<Item = String>) -> String {
+    let labels: BTreeSet<String> = labels.collect();
+    let first = labels.first().cloned().unwrap_or_default();
+    let within = match first.rsplit_once('(') {
+        Some((function, place)) if place.ends_with(')') => function.trim_end(),
+        _ => first
+            .rsplit_once("+0x")
+            .map_or(&*first, |(module, _)| module),
+    };
+    match labels.len() {
+        0 | 1 => first,
+        places => format!("{within} ({places} places)"),
+    }
+}
+
 /// How long half of the bytes that were freed lived at most.
 fn lifetime(members: &[(usize, &Block)]) -> Option<Duration> {
     let freed = members.iter().filter_map(|(_, b)| {
@@ -237,4 +256,24 @@ fn lifetime(members: &[(usize, &Block)]) -> Option<Duration> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::label_of;
+
+    #[test]
+    fn several_places_have_no_address_of_one() {
+        let said = |labels: &[&str]| label_of(labels.iter().map(|label| (*label).to_owned()));
+        assert_eq!(
+            said(&["grow (app+0x7)", "grow (app+0x7)"]),
+            "grow (app+0x7)"
+        );
+        assert_eq!(
+            said(&["grow (app+0x7)", "grow (app+0x9)"]),
+            "grow (2 places)"
+        );
+        assert_eq!(said(&["app+0x7", "app+0x9", "app+0xb"]), "app (3 places)");
+        assert_eq!(said(&[]), "");
+    }
 }

@@ -1,8 +1,10 @@
 //! Sampled blocks by call stack.
 
+use std::collections::HashMap;
+
 use varve_alloc::{BlockSite, Estimate, Judgement};
 use varve_analyse::format;
-use varve_model::Bytes;
+use varve_model::{Bytes, Duration};
 
 use super::alloc::percent;
 use super::page::{Page, Tone};
@@ -19,17 +21,50 @@ pub(super) fn estimate(of: &Estimate) -> String {
     }
 }
 
-/// Who allocates, and who called that: a label leaves out what wraps the allocator.
-fn place(of: &BlockSite) -> String {
+/// The rows' places: those that would read the same have as many callers more as it takes to tell them apart.
+fn places(of: &[BlockSite]) -> Vec<String> {
+    let deepest = of.iter().map(|site| site.stack.len()).max().unwrap_or(0);
+    let mut names: Vec<String> = of.iter().map(|site| place(site, 1)).collect();
+    for depth in 2..=deepest {
+        let mut times: HashMap<&str, u32> = HashMap::new();
+        for name in &names {
+            *times.entry(name).or_default() += 1;
+        }
+        let again: Vec<usize> = (0..names.len())
+            .filter(|at| times[names[*at].as_str()] > 1)
+            .collect();
+        if again.is_empty() {
+            break;
+        }
+        for at in again {
+            names[at] = place(&of[at], depth);
+        }
+    }
+    names
+}
+
+/// Who allocates, and so many callers: a label leaves out what wraps the allocator.
+fn place(of: &BlockSite, callers: usize) -> String {
     let own = function(&of.label);
     let frames: Vec<&str> = of.stack.iter().map(|frame| function(frame)).collect();
     let place = frames.iter().rposition(|name| *name == own);
     // Of what has no symbols a frame has the module's name alone, which says nothing of a caller either.
     let module = own.split_once("+0x").map(|(module, _)| module);
     let place = place.or_else(|| frames.iter().position(|name| module == Some(*name)));
-    let caller = place.and_then(|at| frames.get(at + 1));
-    match caller.filter(|caller| module != Some(**caller)) {
-        Some(caller) => format!("{} < {caller}", of.label),
+    let outer = place
+        .and_then(|at| frames.get(at + 1..))
+        .unwrap_or_default();
+    // Of what has no symbols a frame says no more than the module.
+    let known = outer.iter().filter(|caller| module != Some(**caller));
+    match outer.first().filter(|caller| module != Some(**caller)) {
+        Some(_) => {
+            let callers: Vec<&str> = known.take(callers).copied().collect();
+            format!("{} < {}", of.label, callers.join(" < "))
+        }
+        None if callers > 1 => {
+            let callers: Vec<&str> = known.take(callers - 1).copied().collect();
+            [&[of.label.as_str()], &callers[..]].concat().join(" < ")
+        }
         None => of.label.clone(),
     }
 }
@@ -43,6 +78,8 @@ fn function(name: &str) -> &str {
     }
 }
 
+/// What was not touched for so long is idle.
+const IDLE: Duration = Duration(1_000_000_000);
 /// Of fewer sampled blocks nothing is said by call stack.
 const FEW_SAMPLES: u64 = 20;
 
@@ -61,7 +98,7 @@ pub(super) fn render(page: &mut Page, of: &Judgement, rows: usize) {
     }
     page.heading("Blocks");
     let Some(shown) = blocks.sites.first() else {
-        page.line("No block was sampled: the program allocated little.");
+        page.line("No block was sampled: the program allocated less than the distance from one to the next.");
         return;
     };
     page.labelled(
@@ -107,13 +144,16 @@ pub(super) fn render(page: &mut Page, of: &Judgement, rows: usize) {
         ("under 1 ms", Align::Right),
         ("freed elsewhere", Align::Right),
     ];
+    // A shorter program has nothing that could be as old.
+    let pages = pages && of.trace.duration_ns >= IDLE;
     if pages {
-        columns.push(("idle for 1 s", Align::Right));
+        columns.push(("untouched for 1 s", Align::Right));
     }
     let mut table = Table::new(&columns);
-    for site in blocks.sites.iter().take(rows) {
+    let shown = &blocks.sites[..rows.min(blocks.sites.len())];
+    for (site, place) in shown.iter().zip(places(shown)) {
         let mut row = vec![
-            place(site),
+            place,
             format::bytes(site.allocated.bytes),
             format::bytes(site.at_peak.bytes),
             estimate(&site.never_freed),
@@ -122,7 +162,7 @@ pub(super) fn render(page: &mut Page, of: &Judgement, rows: usize) {
             percent(site.short_lived),
             percent(site.freed_elsewhere),
         ];
-        if let Some(idle) = site.idle {
+        if let Some(idle) = site.idle.filter(|_| pages) {
             let bytes = [idle.ten_seconds, idle.minute, idle.longer, idle.never];
             let bytes = Bytes(bytes.iter().map(|b| b.0).sum());
             row.push(format::bytes(bytes));
@@ -137,7 +177,7 @@ pub(super) fn render(page: &mut Page, of: &Judgement, rows: usize) {
         &format!(
             "lived: half of the bytes that were freed no longer; under 1 ms: the share of all bytes; freed elsewhere: by another thread, of what was freed{}. Whole call stacks: --json, or --folded for flame graphs.",
             match pages {
-                true => "; idle for 1 s: never freed, and not touched in the last second",
+                true => "; untouched for 1 s: never freed, and not touched in the last second before the end",
                 false => "",
             }
         ),
@@ -185,8 +225,26 @@ mod tests {
             (site("other", &["malloc", "main"]), "other"),
         ];
         for (of, expected) in cases {
-            assert_eq!(place(&of), expected);
+            assert_eq!(place(&of, 1), expected);
         }
+    }
+
+    #[test]
+    fn rows_that_read_the_same_have_more_callers() {
+        let site = |stack: &[&str]| BlockSite {
+            label: "list.c:81, in grow".to_owned(),
+            stack: stack.iter().map(|frame| (*frame).to_owned()).collect(),
+            ..BlockSite::default()
+        };
+        let grow = "grow (list.c:81)";
+        let sites = [
+            site(&["malloc", grow, "push", "load", "main"]),
+            site(&["malloc", grow, "push", "sort", "main"]),
+            site(&["malloc", grow, "clone", "main"]),
+        ];
+        let expected = ["push < load", "push < sort", "clone"];
+        let expected = expected.map(|callers| format!("list.c:81, in grow < {callers}"));
+        assert_eq!(places(&sites), expected);
     }
 
     #[test]
