@@ -136,6 +136,28 @@ fn a_program_that_is_run_by_the_loader_is_not_static() {
     }
 }
 
+/// Nothing that could be installed or enabled would help: the hint names none.
+#[test]
+fn a_static_program_whose_accesses_cannot_be_trapped_misses_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("a.c"), "int main(void) { return 0; }\n").expect("a source");
+    let compiled = Command::new("gcc")
+        .args(["-static", "-o", "a", "a.c"])
+        .current_dir(folder.path())
+        .status();
+    assert!(compiled.expect("gcc runs").success());
+    let fault = ["record", "--backend", "fault", "-o", "f.varve", "--", "./a"];
+    let output = run(&fault, folder.path());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the program is static"), "{said}");
+    let hint = said.lines().find(|line| line.starts_with("hint: "));
+    assert_eq!(
+        hint,
+        Some("hint: `--backend scan` finds the same pages"),
+        "{said}"
+    );
+}
+
 /// The text with `N` for each figure and its unit, which differ from run to run.
 fn without_figures(text: &str) -> String {
     let units = ["ns", "µs", "ms", "s", "%"];

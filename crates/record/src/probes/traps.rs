@@ -238,17 +238,24 @@ fn refusal(why: impl Into<String>) -> RecordError {
     RecordError::NoTraps(why.into())
 }
 
+/// Of what no machine could do otherwise: nothing is missing that could be installed or enabled.
+fn unfit(why: &str) -> RecordError {
+    refusal(format!(
+        "{why} (hint: `--backend scan` finds the same pages)"
+    ))
+}
+
 fn check(options: &RecordOptions) -> Result<(), RecordError> {
     if let TargetChoice::Command(command) = &options.target
         && let Some(why) = why_not_loaded(command)
     {
-        return Err(refusal(format!(
+        return Err(unfit(&format!(
             "the program {why}, so it does not load the preload library"
         )));
     }
     let why = match &options.target {
         TargetChoice::Attach(_) => Some("only programs that varve starts can be asked to"),
-        TargetChoice::Command(_) if options.preload.is_none() => Some(NO_PRELOAD),
+        TargetChoice::Command(_) if options.preload.is_none() => return Err(refusal(NO_PRELOAD)),
         TargetChoice::Command(command) if is_static(command) => {
             Some("the program is static, so it does not load the preload library")
         }
@@ -261,7 +268,7 @@ fn check(options: &RecordOptions) -> Result<(), RecordError> {
         TargetChoice::Command(_) => None,
     };
     if let Some(why) = why {
-        return Err(refusal(why));
+        return Err(unfit(why));
     }
     can_trap().map_err(refusal)
 }
