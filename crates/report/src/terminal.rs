@@ -6,6 +6,7 @@ mod alloc_blocks;
 pub mod alloc_compare;
 mod alloc_pages;
 pub mod alloc_range;
+mod alloc_tables;
 mod chart;
 pub mod check;
 mod counts;

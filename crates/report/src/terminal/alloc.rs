@@ -27,12 +27,9 @@ pub fn render(of: &Judgement, width: usize, color: bool, whole: bool) -> String 
     time(&mut page, of);
     memory(&mut page, of);
     super::alloc_pages::render(&mut page, of, rows);
-    operations(&mut page, of);
-    kernel(&mut page, of, rows);
-    sites(&mut page, of, rows);
+    super::alloc_tables::operations(&mut page, of, rows);
     super::alloc_blocks::render(&mut page, of, rows);
-    classes(&mut page, of, rows);
-    threads(&mut page, of, rows);
+    super::alloc_tables::classes(&mut page, of, rows);
     page.text
 }
 
@@ -48,7 +45,7 @@ fn time_of(ns: f64) -> String {
 }
 
 /// A mean, and how far off it may be where that is much; nothing where it may be off by itself, and says nothing.
-fn with_error(ns: f64, error: f64) -> String {
+pub(super) fn with_error(ns: f64, error: f64) -> String {
     match error {
         error if error >= 1.0 => ABSENT.to_owned(),
         error if error > MUCH_ERROR => format!("{} ± {}", time_of(ns), time_of(ns * error)),
@@ -57,7 +54,7 @@ fn with_error(ns: f64, error: f64) -> String {
 }
 
 /// A time, and how far off it may be where that is much; nothing where it is not known.
-fn estimated((time, error): (Option<Duration>, Option<f64>)) -> String {
+pub(super) fn estimated((time, error): (Option<Duration>, Option<f64>)) -> String {
     time.map_or_else(
         || ABSENT.to_owned(),
         |time| match error {
@@ -65,20 +62,6 @@ fn estimated((time, error): (Option<Duration>, Option<f64>)) -> String {
             None => format::duration(time),
         },
     )
-}
-
-/// Why times are missing, where some of those shown are: each reason once, in the order of the rows.
-fn missing(page: &mut Page, column: &str, reasons: impl Iterator<Item = Option<&'static str>>) {
-    let mut said: Vec<&str> = Vec::new();
-    for reason in reasons.flatten() {
-        if !said.contains(&reason) {
-            said.push(reason);
-        }
-    }
-    if !said.is_empty() {
-        let why = format!("{column} is absent where {}", said.join(", or "));
-        page.labelled("columns", Tone::Faint, &why);
-    }
 }
 
 /// What helps where a diagnosis lies above its bound by less than its error.
@@ -170,8 +153,12 @@ fn time(page: &mut Page, of: &Judgement) {
         "share",
         Tone::Plain,
         &format!(
-            "{} of the CPU time by the clocks of CPUs, {} by timing one operation in {}",
-            share(t.sampled),
+            "{}, {} by timing one operation in {}",
+            match t.sampled {
+                Some(_) => format!("{} of the CPU time by the clocks of CPUs", share(t.sampled)),
+                None =>
+                    "not known by the clocks of CPUs: none found the program at work".to_owned(),
+            },
             share(t.timed),
             of.trace.time_every
         ),
@@ -322,7 +309,6 @@ fn memory(page: &mut Page, of: &Judgement) {
         }
     }
 }
-            let when = of.peak_heap_resident_before_end_ns.unwrap_or_default();
 
 /// What was resident of the allocator's memory.
 fn resident(of: &Memory) -> String {
@@ -336,6 +322,7 @@ fn resident(of: &Memory) -> String {
             let kept = of.kept_bytes.map_or_else(String::new, |kept| {
                 format!("; up to {} of it lay in no block", format::bytes(kept))
             });
+            let when = of.peak_heap_resident_before_end_ns.unwrap_or_default();
             format!(
                 "{} of what the allocator has mapped at the look that found most, {} before the end{blowup}{kept}; between looks it may have been more",
                 format::bytes(resident),
@@ -380,235 +367,4 @@ fn line(
         }));
     }
     page.labelled(label, Tone::Plain, &text);
-}
-
-fn operations(page: &mut Page, of: &Judgement) {
-    page.heading(&format!("Operations of {}", of.trace.allocator));
-    let mut table = Table::new(&[
-        ("called", Align::Name),
-        ("count", Align::Right),
-        ("bytes", Align::Right),
-        ("fresh", Align::Right),
-        ("parallel", Align::Right),
-        ("failed", Align::Right),
-        ("mean", Align::Right),
-        ("in all", Align::Right),
-    ]);
-    for (name, o) in &of.operations {
-        let timed = |time: f64| match o.timed {
-            0 => ABSENT.to_owned(),
-            _ => with_error(time, o.time_error),
-        };
-        table.row([
-            name.clone(),
-            format::count(o.count),
-            format::bytes(o.requested_bytes),
-            o.fresh.map_or_else(
-                || ABSENT.to_owned(),
-                |fresh| format::percent(fresh, o.count),
-            ),
-            format::percent(o.parallel, o.count),
-            match o.failed {
-                0 => ABSENT.to_owned(),
-                failed => format::count(failed),
-            },
-            timed(o.mean_ns),
-            timed(o.time_ns.0 as f64),
-        ]);
-    }
-    page.table(&table);
-}
-
-fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
-    page.heading("In the kernel");
-    let f = &of.faults;
-    page.labelled(
-        "page faults",
-        Tone::Plain,
-        &format!(
-            "{} within operations, {} elsewhere{}",
-            format::count(f.inside),
-            format::count(f.outside),
-            f.behind.map_or_else(String::new, |behind| format!(
-                ", {} of these first touches of memory that the allocator had mapped",
-                format::count(behind)
-            )),
-        ),
-    );
-    lock_waits(page, of);
-    if of.syscalls.is_empty() {
-        page.line("No operation made a system call.");
-        return;
-    }
-    let mut table = Table::new(&[
-        ("system call", Align::Name),
-        ("count", Align::Right),
-        ("in all", Align::Right),
-        ("bytes", Align::Right),
-        ("of 1,000 operations", Align::Right),
-        ("largest part from", Align::Left),
-    ]);
-    for call in of.syscalls.iter().take(rows) {
-        table.row([
-            call.name.clone(),
-            format::count(call.count),
-            format::duration(call.time_ns),
-            match call.bytes {
-                Bytes(0) => ABSENT.to_owned(),
-                bytes => format::bytes(bytes),
-            },
-            format!("{:.3}", call.per_operation * 1000.0),
-            call.sites
-                .first()
-                .map_or_else(String::new, |(site, _)| super::page::clip(site, 40)),
-        ]);
-    }
-    page.table(&table);
-    page.more(of.syscalls.len(), rows, 0);
-}
-
-fn lock_waits(page: &mut Page, of: &Judgement) {
-    let Some(lock) = &of.mmap_lock else {
-        return;
-    };
-    let inside = match lock.waits {
-        0 => "no operation waited for it".to_owned(),
-        waits => format!(
-            "operations waited for it {}, {} in all{}",
-            format::counted(waits, "time"),
-            format::duration(lock.time_ns),
-            match lock.spun_ns {
-                Duration(0) => String::new(),
-                spun => format!(" ({} of it without sleeping)", format::duration(spun)),
-            }
-        ),
-    };
-    let outside = match lock.outside {
-        0 => String::new(),
-        outside => format!(
-            "; the program elsewhere {}, {} in all",
-            format::counted(outside, "time"),
-            format::duration(lock.outside_ns)
-        ),
-    };
-    let others = match lock.others_ns {
-        Duration(0) => String::new(),
-        others => format!(
-            "; {} more while other processes held it, such as a recorder",
-            format::duration(others)
-        ),
-    };
-    page.labelled(
-        "mmap_lock",
-        Tone::Plain,
-        &format!("{inside}{outside}{others}"),
-    );
-}
-
-fn sites(page: &mut Page, of: &Judgement, rows: usize) {
-    page.heading("Callers");
-    let mut table = Table::new(&[
-        ("caller", Align::Name),
-        ("count", Align::Right),
-        ("asked for", Align::Right),
-        ("given back", Align::Right),
-        ("in all", Align::Right),
-        ("CPU time", Align::Right),
-        ("calls", Align::Right),
-        ("faults", Align::Right),
-    ]);
-    for site in of.sites.iter().take(rows) {
-        table.row([
-            site.label.clone(),
-            format::count(site.count),
-            format::bytes(site.requested_bytes),
-            format::bytes(site.freed_bytes),
-            estimated((site.time_ns, site.time_error)),
-            estimated((site.cpu_ns, site.cpu_error)),
-            format::count(site.syscalls),
-            format::count(site.faults),
-        ]);
-    }
-    page.table(&table);
-    page.more(of.sites.len(), rows, 0);
-    missing(
-        page,
-        "in all",
-        of.sites.iter().take(rows).map(|s| s.time_unknown),
-    );
-}
-
-fn classes(page: &mut Page, of: &Judgement, rows: usize) {
-    let mut classes: Vec<_> = of.classes.iter().filter(|c| c.count > 0).collect();
-    classes.sort_by_key(|c| std::cmp::Reverse((c.usable_bytes, c.requested_bytes)));
-    let shown = rows.min(classes.len());
-    let all = classes.len();
-    classes.truncate(shown);
-    classes.sort_by_key(|c| c.bytes);
-    page.heading("Size classes");
-    let mut table = Table::new(&[
-        ("blocks up to", Align::Name),
-        ("allocated", Align::Right),
-        ("freed", Align::Right),
-        ("asked for", Align::Right),
-        ("usable", Align::Right),
-        ("lost", Align::Right),
-        ("time", Align::Right),
-    ]);
-    let reasons: Vec<_> = classes.iter().map(|c| c.time_unknown).collect();
-    for class in classes {
-        table.row([
-            match class.bytes.0 {
-                u64::MAX => "(larger)".to_owned(),
-                _ => format::bytes(class.bytes),
-            },
-            format::count(class.count),
-            format::count(class.freed),
-            format::bytes(class.requested_bytes),
-            class
-                .usable_bytes
-                .map_or_else(|| ABSENT.to_owned(), format::bytes),
-            class.usable_bytes.map_or_else(
-                || ABSENT.to_owned(),
-                |usable| {
-                    let lost = usable.0.saturating_sub(class.requested_bytes.0);
-                    format::percent(lost, usable.0)
-                },
-            ),
-            estimated((class.time_ns, class.time_error)),
-        ]);
-    }
-    page.table(&table);
-    page.more(all, shown, 0);
-    missing(page, "time", reasons.into_iter());
-}
-
-fn threads(page: &mut Page, of: &Judgement, rows: usize) {
-    if of.threads.len() < 2 {
-        return;
-    }
-    page.heading("Threads");
-    let mut table = Table::new(&[
-        ("thread", Align::Name),
-        ("count", Align::Right),
-        ("asked for", Align::Right),
-        ("given back", Align::Right),
-        ("in all", Align::Right),
-    ]);
-    for thread in of.threads.iter().take(rows) {
-        table.row([
-            format!("{} {}", thread.tid.0, thread.name),
-            format::count(thread.count),
-            format::bytes(thread.requested_bytes),
-            format::bytes(thread.freed_bytes),
-            estimated((thread.time_ns, thread.time_error)),
-        ]);
-    }
-    page.table(&table);
-    page.more(of.threads.len(), rows, 0);
-    missing(
-        page,
-        "in all",
-        of.threads.iter().take(rows).map(|t| t.time_unknown),
-    );
 }
