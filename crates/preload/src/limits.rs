@@ -1,9 +1,62 @@
 //! The functions with which a program limits itself: what this library has of its address space must not be missing then.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::operations::room;
-use crate::{executions, real, sys};
+use crate::{executions, proc, process, real, sys};
+
+/// Bytes of shadows that the fault handler may yet map: at most one part in [`SHADOW_SHARE`] of what the program's limits leave. The handler is a
+/// process with limits of its own, which say nothing of what the program sets later.
+static SHADOW_LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
+const SHADOW_SHARE: u64 = 8;
+
+/// Bytes of address space, and of what RLIMIT_DATA counts, at least; none where `/proc` cannot be read.
+fn used() -> Option<[u64; 2]> {
+    let mut words = [0u64; 16];
+    let read = sys::ReadFile::open(c"/proc/self/statm")?.read(&mut words);
+    let mut pages = proc::numbers::<u64>(proc::bytes(&words, read));
+    // size resident shared text lib data: data is with the stack (proc(5)).
+    Some([pages.next()? * 4096, pages.nth(4)? * 4096])
+}
+
+/// Plans how much shadows may take under the limits that are set, one of which is about to be replaced.
+pub(crate) fn plan_shadows(new: Option<(u32, u64)>) {
+    let limit_of = |resource| match new {
+        Some((which, limit)) if which == resource => {
+            (limit != libc::RLIM64_INFINITY).then_some(limit)
+        }
+        _ => sys::limit(resource),
+    };
+    let limits = [limit_of(libc::RLIMIT_AS), limit_of(libc::RLIMIT_DATA)];
+    let left = match limits {
+        [None, None] => u64::MAX,
+        // What cannot be known is not taken.
+        limits => used().map_or(0, |used| {
+            let left = |(limit, used): (Option<u64>, u64)| {
+                limit.map(|limit| limit.saturating_sub(used) / SHADOW_SHARE)
+            };
+            limits
+                .into_iter()
+                .zip(used)
+                .filter_map(left)
+                .min()
+                .unwrap_or(0)
+        }),
+    };
+    SHADOW_LEFT.store(left, Ordering::Relaxed);
+}
+
+/// Whether so many bytes of shadow may be mapped, which are taken then.
+pub(crate) fn take_shadow(bytes: u64) -> bool {
+    let (done, other) = (Ordering::Relaxed, Ordering::Relaxed);
+    SHADOW_LEFT
+        .fetch_update(done, other, |left| match left {
+            u64::MAX => Some(left),
+            left => left.checked_sub(bytes),
+        })
+        .is_ok()
+}
 
 /// Makes a call that sets a limit of a process. Where that is this one, address space is given back before, and what
 /// the limit has changed is looked at afterwards.
@@ -20,8 +73,18 @@ unsafe fn limited(
         return call();
     }
     // SAFETY: as the caller promises. The struct of 32 bits is the same one on this architecture.
-    if let (libc::RLIMIT_AS, Some(new)) = (resource, unsafe { new.as_ref() }) {
-        real::keeping_errno(|| room::will_be_limited(new.rlim_cur));
+    match (resource, unsafe { new.as_ref() }) {
+        (libc::RLIMIT_AS | libc::RLIMIT_DATA, Some(new)) if !process::is_confined() => {
+            real::keeping_errno(|| {
+                if resource == libc::RLIMIT_AS {
+                    room::will_be_limited(new.rlim_cur);
+                }
+                if !room::is_parents() {
+                    plan_shadows(Some((resource, new.rlim_cur)));
+                }
+            });
+        }
+        _ => {}
     }
     let result = call();
     executions::after_limit(result, resource);

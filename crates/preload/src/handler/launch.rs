@@ -13,7 +13,7 @@ use super::exempt::{note_arguments, note_statics};
 use super::messages::{Socket, close};
 use super::ranges::Range;
 use super::{end, ending, live, memory, rights};
-use crate::{process, sys};
+use crate::{limits, process, sys};
 
 /// The handler's stack; the messages and lists that it keeps there take less than half.
 const STACK_BYTES: usize = 512 << 10;
@@ -39,6 +39,7 @@ pub(super) fn launch() {
     // Before the library's own start, perhaps.
     note_statics();
     note_arguments();
+    limits::plan_shadows(None);
     let Some(stack) = sys::map_anonymous(STACK_BYTES) else {
         return;
     };

@@ -8,7 +8,7 @@ use super::mover::{PAGE, Refusal, Watch};
 use super::place::{MIDDLE, TOP, home_of, range_of, shadow_of};
 use super::ranges::Range;
 use super::resolve::{Handler, Patience};
-use crate::{locking, sys};
+use crate::{limits, locking, sys};
 
 /// Pages that are passed over at most after one that cannot be moved.
 const MAX_SKIP: u64 = 64;
@@ -140,7 +140,7 @@ impl Handler {
                 gap.get_or_insert(g);
             });
             let Some(gap) = gap else { return true };
-            if !sys::map_at(gap.start, gap.bytes()) {
+            if !limits::take_shadow(gap.bytes()) || !sys::map_at(gap.start, gap.bytes()) {
                 return false;
             }
             if !self.back.register(gap) || !self.shadows.insert(gap) {

@@ -145,7 +145,7 @@ fn held() -> u64 {
 
 /// Whether a child between vfork and exec calls, which has its parent's memory and a limit of its own. A thread of a forked child has its
 /// parent's number until something is reported.
-fn is_parents() -> bool {
+pub(crate) fn is_parents() -> bool {
     !process::is_new() && thread::current().tid() != sys::thread_id()
 }
 
