@@ -72,7 +72,8 @@ impl Timing {
         let of = if self.timed > 0 { self } else { others };
         if self.count == 0 || of.timed == 0 {
             return Total {
-                unlike: self.count > 0,
+                count: self.count,
+                unlike: self.count,
                 ..Total::default()
             };
         }
@@ -96,7 +97,8 @@ impl Timing {
         Total {
             ns: mean * count,
             timed: self.timed,
-            unlike: false,
+            count: self.count,
+            unlike: 0,
             square: variance.map(|variance| quantile * quantile * variance),
         }
     }
@@ -109,8 +111,10 @@ pub(crate) struct Total {
     pub(crate) ns: f64,
     /// Operations that were timed.
     timed: u64,
-    /// Some of them are of a kind of which none was timed anywhere.
-    unlike: bool,
+    /// All of them.
+    count: u64,
+    /// Those of a kind of which none was timed anywhere: no part of the time.
+    unlike: u64,
     /// The square of how far off that is at most, with 95 % confidence; none where it is not known.
     square: Option<f64>,
 }
@@ -120,7 +124,8 @@ impl Default for Total {
         Total {
             ns: 0.0,
             timed: 0,
-            unlike: false,
+            count: 0,
+            unlike: 0,
             square: Some(0.0),
         }
     }
@@ -130,7 +135,8 @@ impl Total {
     pub(super) fn add(&mut self, other: Total) {
         self.ns += other.ns;
         self.timed += other.timed;
-        self.unlike |= other.unlike;
+        self.count += other.count;
+        self.unlike += other.unlike;
         self.square = self.square.zip(other.square).map(|(a, b)| a + b);
     }
 
@@ -147,13 +153,30 @@ impl Total {
     /// What is said of it: the time and its error as a share of it, or why it is not known. The error alone is unknown where probes
     /// counted.
     pub(super) fn figure(&self) -> (Option<Duration>, Option<f64>, Option<&'static str>) {
-        let error = self.share_of_error();
-        match (self.timed, error) {
-            (0, _) => (None, None, Some(UNTIMED)),
-            _ if self.unlike => (None, None, Some(UNLIKE)),
-            (_, Some(error)) if error >= 1.0 => (None, None, Some(UNSURE)),
-            _ => (Some(Duration(self.ns as u64)), error, None),
+        if self.timed == 0 {
+            return (None, None, Some(UNTIMED));
         }
+        let Some(like) = like_others(self.ns, self.count, self.unlike) else {
+            return (None, None, Some(UNLIKE));
+        };
+        let ns = self.ns + like;
+        let error = self.square.map(|square| (square + like * like).sqrt());
+        match error.map(|error| error / ns.max(1.0)) {
+            Some(error) if error >= 1.0 => (None, None, Some(UNSURE)),
+            error => (Some(Duration(ns as u64)), error, None),
+        }
+    }
+}
+
+/// Operations of kinds that were never timed may be one in so many of all: each that was timed stands for as many.
+const RARE: u64 = 64;
+
+/// What operations of kinds that were never timed took, where the others took `ns`: as much as those on average, which may be wrong by as much. None
+/// where that is no small part of all.
+fn like_others(ns: f64, all: u64, untimed: u64) -> Option<f64> {
+    match untimed.saturating_mul(RARE) <= all {
+        true => Some(ns * untimed as f64 / (all - untimed).max(1) as f64),
+        false => None,
     }
 }
 
@@ -174,18 +197,26 @@ impl Whole {
         kinds: impl Iterator<Item = &'a OperationFigures>,
         without_cpu: Duration,
     ) -> Whole {
-        let (mut ns, mut square, mut all_timed) = (0.0, 0.0_f64, true);
-        for kind in kinds.filter(|kind| kind.count > 0) {
-            all_timed &= kind.timed > 0;
+        let (mut ns, mut square, mut all, mut untimed) = (0.0, 0.0_f64, 0, 0);
+        for kind in kinds {
+            all += kind.count;
+            if kind.timed == 0 {
+                untimed += kind.count;
+            }
             ns += kind.time_ns.0 as f64;
             square += (kind.time_ns.0 as f64 * kind.time_error).powi(2);
         }
-        let error = square.sqrt();
-        let is_known = all_timed && ns > 0.0 && error < ns && ns as u64 >= without_cpu.0;
+        let like = like_others(ns, all, untimed);
+        let (whole, whole_error) = (
+            ns + like.unwrap_or(0.0),
+            square.sqrt() + like.unwrap_or(0.0),
+        );
+        let is_known =
+            like.is_some() && whole > 0.0 && whole_error < whole && whole as u64 >= without_cpu.0;
         Whole {
-            ns: is_known.then_some(Duration(ns as u64)),
-            error: is_known.then_some(error / ns),
-            least: without_cpu.max(Duration((ns - error).max(0.0) as u64)),
+            ns: is_known.then_some(Duration(whole as u64)),
+            error: is_known.then_some(whole_error / whole),
+            least: without_cpu.max(Duration((ns - square.sqrt()).max(0.0) as u64)),
         }
     }
 }
@@ -263,8 +294,14 @@ mod tests {
     fn a_kind_that_was_never_timed_makes_the_sum_unknown() {
         let nothing = Timing::default();
         let mut sum = alone(640, &[50.0; 10]);
-        sum.add(timing(3, &[]).total(&nothing));
+        sum.add(timing(11, &[]).total(&nothing));
         assert_eq!(sum.figure(), (None, None, Some(UNLIKE)));
+        // Where they are one in 64 at most they are taken to be like the others, and may be off by all of it.
+        let mut sum = alone(640, &[50.0; 10]);
+        sum.add(timing(10, &[]).total(&nothing));
+        let (ns, error, why) = sum.figure();
+        assert_eq!((ns, why), (Some(Duration(32_500)), None));
+        assert!((error.unwrap() - 500.0 / 32_500.0).abs() < 1e-9);
         // Where nothing of the kind ran the rest is as well known as before.
         let mut sum = alone(640, &[50.0; 10]);
         sum.add(nothing.total(&nothing));
@@ -277,7 +314,10 @@ mod tests {
         let whole = Whole::of([&malloc].into_iter(), Duration(0));
         assert_eq!(whole.ns, Some(Duration(32_000)));
         assert_eq!(whole.error, Some(0.25));
-        let calloc = kind(3, 0, 0, 0.0);
+        let few = Whole::of([&malloc, &kind(10, 0, 0, 0.0)].into_iter(), Duration(0));
+        assert_eq!(few.ns, Some(Duration(32_500)));
+        assert_eq!(few.least, Duration(24_000));
+        let calloc = kind(11, 0, 0, 0.0);
         let at_least = |kinds: &[&OperationFigures], waits| {
             let whole = Whole::of(kinds.iter().copied(), Duration(waits));
             assert_eq!((whole.ns, whole.error), (None, None));

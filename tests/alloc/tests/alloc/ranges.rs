@@ -1,6 +1,6 @@
 //! `varve alloc compare` and `varve alloc range` on runs of a real program.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -68,13 +68,18 @@ fn the_range_of_two_comparisons_and_a_grade() {
     assert_eq!(time["all"]["count"], 6);
     assert_eq!(time["all"]["lowest"], 1.0);
     assert!(time["good"]["highest"].as_f64().unwrap() <= 1.2, "{time}");
-    // The recorded runs are in it.
+    // The recorded runs are in it whose time is known: a busy machine may have taken the CPU of too many that were timed.
+    let known = |path: &PathBuf| {
+        let compared: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        let all = compared["allocators"].as_array().unwrap().iter();
+        all.filter(|a| a["judgement"]["time"]["operations_ns"].is_u64())
+            .count()
+    };
+    let known: usize = [&small, &large].into_iter().map(known).sum();
     let operations = of(&found, "ns an operation");
-    assert_eq!(operations["all"]["count"], 6);
-    assert!(
-        operations["all"]["lowest"].as_f64().unwrap() > 1.0,
-        "{operations}"
-    );
+    assert_eq!(operations["all"]["count"], known);
+    let lowest = operations["all"]["lowest"].as_f64();
+    assert!(known == 0 || lowest > Some(1.0), "{operations}");
 
     let graded: Value = serde_json::from_str(&range(&["--grade", "glibc", "--json"])).unwrap();
     let time = of(&graded, "time, of the best");
