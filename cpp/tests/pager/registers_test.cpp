@@ -1,6 +1,7 @@
 // A fault that is handled in the faulting thread leaves no trace in that thread: registers, flags, the red zone, the
 // signal mask and the alternate stack are what they were.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -130,6 +131,37 @@ TEST(registers, vector_ones_survive) {
 
 #endif
 
+#if defined(__x86_64__)
+
+/// Reads a byte from the second argument with the stack pointer at the first.
+[[gnu::naked, gnu::noinline]] void access_on(void*, const void*) {
+    __asm__(
+        "pushq %rbp\n movq %rsp, %rbp\n"
+        "movq %rdi, %rsp\n"
+        "movb (%rsi), %al\n"
+        "movq %rbp, %rsp\n popq %rbp\n ret\n");
+}
+
+/// The frame of the signal has room for the state that the thread may use, and nothing is mapped right above it.
+TEST(registers, a_stack_may_end_above_the_frame) {
+    constexpr std::size_t stack = 64 * page;
+    constexpr std::size_t above = 16 * page;  // more than all state of any processor
+    void* const memory = ::mmap(nullptr, stack + above, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    std::byte* const top = static_cast<std::byte*>(memory) + stack;
+    ASSERT_EQ(::mprotect(top, above, PROT_NONE), 0);
+    {
+        pager::paged_space space = make();
+        for (std::size_t i = 0; i < 200; ++i) {
+            access_on(top, &test::word(space, i));
+        }
+        EXPECT_GE(space.read_statistics().faults, 200u);
+    }
+    ::munmap(memory, stack + above);
+}
+
+#endif
+
 TEST(registers, the_signal_mask_survives) {
     pager::paged_space space = make();
     sigset_t wanted;
@@ -179,17 +211,24 @@ TEST(registers, signals_that_somebody_sends_are_passed_on) {
         ::sigaction(SIGBUS, &action, nullptr);
         pager::paged_space space = make();
         std::atomic<bool> stop{false};
+        std::atomic<std::uint64_t> reads{0};
         std::uint64_t sum = 0;
         std::thread busy([&] {
             for (std::size_t i = 0; !stop; ++i) {
                 sum += test::word(space, i % 512);
+                reads.fetch_add(1);
             }
         });
-        // One that is sent while a fault's own is pending is lost in it, as signals are: so send until it arrives.
+        // One that is sent while a fault's own is pending is lost in it, as signals are: so send until it arrives. The
+        // next one only when no handler runs, or they would nest until the stack ends: the signal is not held back
+        // while one does.
         for (int i = 1; i <= 50; ++i) {
             while (seen.load() < i) {
                 pthread_kill(busy.native_handle(), SIGBUS);
-                std::this_thread::yield();
+                const std::uint64_t before = reads.load();
+                while (seen.load() < i && reads.load() < before + 2) {
+                    std::this_thread::yield();
+                }
             }
         }
         stop = true;

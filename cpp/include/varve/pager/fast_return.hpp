@@ -4,8 +4,9 @@
 // sigreturn restores the registers, the signal mask and the alternate stack. The pager's handler is installed so that
 // the kernel changes no mask for it, and does not run on an alternate stack; what remains is the registers, and these a
 // program can load by itself: XRSTOR for the vector state, IRETQ for the rest. The red zone lies above the signal frame
-// and is not touched; restartable sequences are ended by the kernel before it calls the handler; tile state (AMX) that
-// the frame does not hold is initialised by XRSTOR as by the kernel.
+// and is not touched; restartable sequences are ended by the kernel before it calls the handler. Only the vector state
+// that the frame has room for is loaded: XRSTOR reads memory where the rest would lie, though it only initialises it,
+// and above the frame the stack may end. Tile state (AMX) has room in the frames of threads that may use it.
 //
 // Not the default, because a kernel may give sigreturn more to do without telling: what is relied upon is that today's
 // kernels do no more. It must not be asked for where threads get a shadow stack after the first space was made, where
@@ -49,8 +50,10 @@ static_assert(offsetof(ucontext_t, uc_stack) == 16 && offsetof(ucontext_t, uc_mc
         "jz 1f\n"
         "testl $0x80000000, 24(%rsp)\n"  // SS_AUTODISARM
         "jnz 1f\n"
-        "movl $-1, %eax\n"
-        "movl $-1, %edx\n"
+        "cmpl $0x46505853, 464(%rdi)\n"  // FP_XSTATE_MAGIC1: the frame says which state it has room for
+        "jne 1f\n"
+        "movl 472(%rdi), %eax\n"  // its xfeatures (struct _fpx_sw_bytes)
+        "movl 476(%rdi), %edx\n"
         "xrstor64 (%rdi)\n"
         "movq 40(%rsp), %r8\n"
         "movq 48(%rsp), %r9\n"
