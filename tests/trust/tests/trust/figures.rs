@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use varve_faults::Stage;
+use varve_model::Bytes;
 use varve_trace::Trace;
-use varve_trace::tables::{MappingRow, ProcessRow, TouchRow};
+use varve_trace::tables::{MappingRow, ObjectRow, ProcessRow, TouchRow};
 use varve_trust::program;
 
 use crate::reports::{number, objects_with, recorded};
@@ -60,6 +61,42 @@ fn a_reservation_shows_only_what_was_touched() {
     let findings = report["findings"].as_array().unwrap();
     let never = findings.iter().find(|f| f["id"] == "never-touched");
     assert!(never.is_none(), "{never:?}");
+}
+
+/// Heard of by the library, and by the kernel alone.
+#[test]
+fn what_is_unmapped_ends_then() {
+    for options in [&[][..], &["--no-preload"]] {
+        let stage = Stage::new();
+        let program = program("unmaps");
+        let ended = stage.run(stage.record(options, &[&program])).require(0);
+        let times: Vec<u64> = ended
+            .text()
+            .split_whitespace()
+            .map(|t| t.parse().unwrap())
+            .collect();
+        let [second, third] = [times[0]..=times[1], times[2]..=times[3]];
+        let trace = Trace::open(&stage.path("trace.varve")).unwrap();
+        let objects: Vec<ObjectRow> = trace.rows().unwrap();
+        // The kernel's list of mappings, which is read between intervals, lies below what is known by a call.
+        let called = |o: &&ObjectRow| o.layer == 2;
+        let of = |mebibytes: u64| {
+            let sized = |o: &&ObjectRow| o.bytes == Bytes(mebibytes << 20);
+            let found: Vec<&ObjectRow> = objects.iter().filter(called).filter(sized).collect();
+            assert_eq!(found.len(), 1, "{options:?} {mebibytes}: {found:?}");
+            found[0]
+        };
+        let died = |mebibytes| of(mebibytes).died_ns.map(|t| t.0);
+        assert!(died(7).is_some_and(|t| second.contains(&t)), "{options:?}");
+        assert!(died(11).is_some_and(|t| third.contains(&t)), "{options:?}");
+        assert!(died(5).is_none_or(|t| t > times[3]), "{options:?}");
+        for rest in [2, 3] {
+            let part = of(rest);
+            assert_eq!(part.continues, Some(of(11).object), "{options:?} {rest}");
+            assert!(third.contains(&part.born_ns.0), "{options:?} {rest}");
+            assert!(part.died_ns.is_none_or(|t| t.0 > times[3]), "{options:?}");
+        }
+    }
 }
 
 /// A shell makes them with `vfork`: until they run their program, their memory is the shell's.
