@@ -101,10 +101,10 @@ function callers({ sites }: Judgement): HTMLElement | null {
 
 function classes({ classes }: Judgement): HTMLElement | null {
   const largest = new Set([...classes].sort((a, b) => (b.usable_bytes ?? b.requested_bytes) - (a.usable_bytes ?? a.requested_bytes)).slice(0, ROWS));
-  return table("Size classes", ["blocks up to", "allocated", "freed", "asked for", "usable", ["lost", "usable bytes that nobody asked for"], ["time", "of allocations that neither clear nor copy memory, made of those that were timed"]],
-    classes.filter(c => c.count || c.freed).map(c => ({
+  return table("Size classes", ["blocks up to", ["allocated", "by realloc too, in the class of the new size; blocks that were neither freed nor reallocated live"], "freed", ["reallocated", "blocks that realloc took: what it gave for them is allocated in the class of its new size"], "asked for", "usable", ["lost", "usable bytes that nobody asked for"], ["time", "of allocations that neither clear nor copy memory, made of those that were timed"]],
+    classes.filter(c => c.count || c.freed || c.reallocated).map(c => ({
       matters: largest.has(c),
-      cells: [c.bytes >= UNBOUNDED ? "(larger)" : fmt.bytes(c.bytes), fmt.count(c.count), fmt.count(c.freed), fmt.bytes(c.requested_bytes), fmt.maybe(c.usable_bytes, fmt.bytes),
+      cells: [c.bytes >= UNBOUNDED ? "(larger)" : fmt.bytes(c.bytes), fmt.count(c.count), fmt.count(c.freed), fmt.count(c.reallocated), fmt.bytes(c.requested_bytes), fmt.maybe(c.usable_bytes, fmt.bytes),
         c.usable_bytes ? fmt.share(Math.max(0, c.usable_bytes - c.requested_bytes) / c.usable_bytes) : fmt.ABSENT, estimated(c.time_ns, c.time_error)],
     })), `${classes.length > ROWS ? "Those with the most bytes come first; all are listed by size." : ""}${missing(classes)}`.trim() || null, 0, true);
 }

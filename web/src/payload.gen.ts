@@ -345,7 +345,7 @@ export type ClassFigures = {
  */
 bytes: Bytes, 
 /**
- * Allocations.
+ * Allocations, and blocks that a `realloc` made to be of this class. All of these were freed, were reallocated, or live.
  */
 count: number, 
 /**
@@ -360,6 +360,11 @@ usable_bytes: Bytes | null,
  * Blocks that were freed.
  */
 freed: number, 
+/**
+ * Blocks that a `realloc` took: each is a block of the class of its new size then, the same one or another, unless it was freed by a `realloc` to
+ * 0 bytes.
+ */
+reallocated: number, 
 /**
  * Allocations that were timed, of those that neither clear nor copy memory: not calloc and realloc.
  */

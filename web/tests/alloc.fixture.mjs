@@ -46,7 +46,7 @@ export function alloc(change = () => {}) {
     choice: { blocks: 1234, far: { share: 0.6, error: 0.03 }, sites: [["grow (list.c:12)", 700], ["copy (text.c:3)", 40]] },
     sites: [caller("grow (list.c:12)", 1.5 * S), caller("copy (text.c:3)", 0.5 * S), caller("once (main.c:2)", null)],
     blocks: { sample_bytes: MIB / 2, samples: 120, allocated: estimate(92 * MIB, 2 * MIB, 1300), peak_ns: 8 * S, at_peak: estimate(45 * MIB, MIB, 600), never_freed: estimate(45 * MIB, MIB, 600), sites },
-    classes: [{ bytes: 64, count: 4000, requested_bytes: 200_000, usable_bytes: 256_000, freed: 3000, ...timed(S) }, { bytes: 2 ** 64, count: 1, requested_bytes: 9 * MIB, usable_bytes: 9 * MIB, freed: 0, ...timed(null, 1) }],
+    classes: [{ bytes: 64, count: 4000, requested_bytes: 200_000, usable_bytes: 256_000, freed: 3000, reallocated: 800, ...timed(S) }, { bytes: 2 ** 64, count: 1, requested_bytes: 9 * MIB, usable_bytes: 9 * MIB, freed: 0, reallocated: 0, ...timed(null, 1) }],
     threads: [{ pid: 7, tid: 7, name: "main", count: 9000, requested_bytes: 90 * MIB, freed_bytes: 50 * MIB, ...timed(2 * S) }],
     processes: [{ pid: 7, exe: "/bin/prog", allocator: "glibc", count: 9000, peak_requested_bytes: 40 * MIB }],
   };

@@ -288,7 +288,7 @@ pub struct SiteFigures {
 pub struct ClassFigures {
     /// Its largest usable size.
     pub bytes: Bytes,
-    /// Allocations.
+    /// Allocations, and blocks that a `realloc` made to be of this class. All of these were freed, were reallocated, or live.
     pub count: u64,
     /// Bytes that were asked for.
     pub requested_bytes: Bytes,
@@ -296,6 +296,9 @@ pub struct ClassFigures {
     pub usable_bytes: Option<Bytes>,
     /// Blocks that were freed.
     pub freed: u64,
+    /// Blocks that a `realloc` took: each is a block of the class of its new size then, the same one or another, unless it was freed by a `realloc` to
+    /// 0 bytes.
+    pub reallocated: u64,
     /// Allocations that were timed, of those that neither clear nor copy memory: not calloc and realloc.
     pub timed: u64,
     /// How long all of those took, made of the timed ones; null where it is not known.

@@ -252,6 +252,7 @@ struct probed_row_key {
 
 struct probed_row {
 	u64 count;
+	u64 reallocated; /* blocks of the class that became others, by a change of size */
 	u64 requested;
 	u64 usable;
 	u64 parallel;

@@ -358,23 +358,45 @@ int allocator_entered(struct pt_regs *ctx)
 	return 0;
 }
 
-static __always_inline void count_operation(struct probed_process *p, struct probed_thread *t, u32 pid, u32 tid, u32 class,
-					    u64 requested, u64 usable, s64 took)
+/* The row of what runs on the current thread and a size class, made where it is not there. Only this thread adds to it */
+static __always_inline struct probed_row *row_of(struct probed_process *p, struct probed_thread *t, u32 pid, u32 tid, u32 class)
 {
 	struct probed_row_key key = { .word = t->word, .image = p->image, .pid = pid, .tid = tid, .class = class };
 	struct probed_row fresh = {}, *row = bpf_map_lookup_elem(&probed_rows, &key);
+
+	if (row)
+		return row;
+	bpf_map_update_elem(&probed_rows, &key, &fresh, BPF_NOEXIST);
+	row = bpf_map_lookup_elem(&probed_rows, &key);
+	if (!row)
+		__sync_fetch_and_add(&p->uncounted, 1);
+	return row;
+}
+
+/* The size class of the block that goes */
+static __always_inline u32 class_of_gone(struct probed_thread *t, u32 headers)
+{
+	return class_of(headers ? t->gone.usable : t->gone.requested);
+}
+
+/* A change of size has ended its block */
+static __always_inline void count_reallocated(struct probed_process *p, struct probed_thread *t, u32 pid, u32 tid, u32 headers)
+{
+	struct probed_row *row = row_of(p, t, pid, tid, class_of_gone(t, headers));
+
+	if (row)
+		row->reallocated += 1;
+}
+
+static __always_inline void count_operation(struct probed_process *p, struct probed_thread *t, u32 pid, u32 tid, u32 class,
+					    u64 requested, u64 usable, s64 took)
+{
+	struct probed_row *row = row_of(p, t, pid, tid, class);
 	u32 kind;
 
 	__sync_fetch_and_add(&p->operations, 1);
-	if (!row) {
-		bpf_map_update_elem(&probed_rows, &key, &fresh, BPF_NOEXIST);
-		row = bpf_map_lookup_elem(&probed_rows, &key);
-		if (!row) {
-			__sync_fetch_and_add(&p->uncounted, 1);
-			return;
-		}
-	}
-	/* Nobody but this thread adds to it */
+	if (!row)
+		return;
 	row->count += 1;
 	row->requested += requested;
 	row->usable += usable;
@@ -415,9 +437,13 @@ static __always_inline void end_allocation(struct probed_process *p, struct prob
 		} else if (t->is_known) {
 			add_live(p, -(s64)t->gone.requested, -(s64)t->gone.usable, -1);
 		}
+		if (t->old && !requested)
+			count_reallocated(p, t, pid, tid, headers);
 		count_operation(p, t, pid, tid, FAILED_CLASS, 0, 0, 0);
 		return;
 	}
+	if (t->old)
+		count_reallocated(p, t, pid, tid, headers);
 	if (headers)
 		usable = usable_by_header(result, requested);
 	if (usable < requested)
@@ -455,9 +481,7 @@ int allocator_returned(struct pt_regs *ctx)
 	operation = t->word >> 47 & 31;
 	headers = !!(what & PROBE_HEADERS);
 	if (operation >= PROBED_FREE) {
-		u64 gone = headers ? t->gone.usable : t->gone.requested;
-
-		count_operation(p, t, pid, tid, class_of(gone), t->gone.requested, t->gone.usable, took);
+		count_operation(p, t, pid, tid, class_of_gone(t, headers), t->gone.requested, t->gone.usable, took);
 		if (t->is_known)
 			add_live(p, -(s64)t->gone.requested, -(s64)t->gone.usable, -1);
 	} else {

@@ -231,6 +231,8 @@ pub struct ProbedRow {
     pub class: u8,
     /// Operations
     pub count: u64,
+    /// Blocks of the class that were reallocated: they became others, of the same class or another one
+    pub reallocated: u64,
     /// Bytes that were asked for, or given back
     pub requested: Bytes,
     /// Usable bytes, where the allocator says it
@@ -352,6 +354,7 @@ impl Probes {
             word: key.word,
             class: key.class as u8,
             count: of.count,
+            reallocated: of.reallocated,
             requested: Bytes(of.requested),
             usable: Bytes(of.usable),
             parallel: of.parallel,

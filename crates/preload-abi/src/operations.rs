@@ -161,7 +161,7 @@ const _: () = assert!(block::WATCHED_FREED + WATCHED_FREES * 8 <= BLOCK_BYTES);
 pub mod row {
     /// What was called, from where, and the size class; 0: no row.
     pub const KEY: usize = 0;
-    /// Operations.
+    /// Operations; blocks where the key is a [`reallocated_key`](super::reallocated_key), of which nothing else is known.
     pub const COUNT: usize = 8;
     /// Bytes that were asked for, or given back.
     pub const REQUESTED: usize = 16;
@@ -370,6 +370,23 @@ pub const fn row_key(running: u64, class: u8) -> u64 {
     running | (class as u64) << 52
 }
 
+/// The bit of a key that no operation, caller or class has.
+const REALLOCATED: u64 = 1 << 60;
+
+/// The key of the row that has only blocks of a class that were reallocated by an operation: [`row::COUNT`] of them. The blocks that they have
+/// become are operations of the rows of their own classes.
+#[inline]
+#[must_use]
+pub const fn reallocated_key(running: u64, class: u8) -> u64 {
+    row_key(running, class) | REALLOCATED
+}
+
+/// Whether a key is of such a row.
+#[must_use]
+pub const fn is_reallocated(key: u64) -> bool {
+    key & REALLOCATED != 0
+}
+
 /// What a key says.
 #[must_use]
 pub const fn of_row_key(key: u64) -> Option<(Operation, u64, u8)> {
@@ -472,6 +489,10 @@ mod tests {
             assert_eq!(of_running_word(word), Some((*operation, 0x7fff_1234_5678)));
             let key = row_key(word, 254);
             assert_eq!(of_row_key(key), Some((*operation, 0x7fff_1234_5678, 254)));
+            assert!(!is_reallocated(row_key(word, u8::MAX)));
+            let key = reallocated_key(word, 17);
+            assert!(is_reallocated(key));
+            assert_eq!(of_row_key(key), Some((*operation, 0x7fff_1234_5678, 17)));
         }
         assert_eq!(of_running_word(0), None);
         assert_eq!(of_running_word(COUNTING), None);

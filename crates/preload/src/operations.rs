@@ -164,6 +164,7 @@ impl Ongoing {
             self.block.failed(running);
             if let Some(before) = before {
                 if requested == 0 {
+                    self.block.reallocated(running, before.usable);
                     self.block.add_live(before.negative());
                 } else {
                     // It lives on.
@@ -184,9 +185,11 @@ impl Ongoing {
             fresh: begun.fresh,
             took,
         });
-        if before.is_none() {
-            self.block
-                .chosen(running, class, object as u64, took.is_some());
+        match &before {
+            Some(before) => self.block.reallocated(running, before.usable),
+            None => self
+                .block
+                .chosen(running, class, object as u64, took.is_some()),
         }
         if begun.unknown {
             // Its end will not be known: it is no part of what is alive.

@@ -47,7 +47,7 @@ pub(super) fn by_name(
     times: &BTreeMap<String, TimeFigures>,
 ) -> BTreeMap<String, OperationFigures> {
     let mut found: BTreeMap<String, OperationFigures> = BTreeMap::new();
-    for row in &tables.operations {
+    for row in tables.operations.iter().filter(|row| row.count > 0) {
         let name = row.operation.to_string();
         let of = found.entry(name).or_default();
         let is_first = of.count == 0;
@@ -336,9 +336,10 @@ pub(super) fn classes(tables: &Tables) -> Vec<ClassFigures> {
             bytes,
             ..ClassFigures::default()
         });
+        of.reallocated += row.reallocated;
         if frees(&row.operation) {
             of.freed += row.count;
-        } else if allocates(&row.operation) {
+        } else if allocates(&row.operation) && row.count > 0 {
             of.usable_bytes = with_bytes(of.usable_bytes, row.usable_bytes, of.count == 0);
             of.count += row.count;
             of.requested_bytes.0 += row.requested_bytes.0;
@@ -403,4 +404,59 @@ pub(super) fn threads(tables: &Tables) -> Vec<ThreadFigures> {
     let mut threads: Vec<ThreadFigures> = found.into_values().collect();
     threads.sort_by_key(|t| (std::cmp::Reverse(t.count), t.pid, t.tid));
     threads
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_model::Time;
+    use varve_trace::tables::OperationRow;
+
+    use super::*;
+
+    /// Blocks of one class: how many operations of that name, and how many of its blocks these took.
+    fn row(operation: &'static str, class: u64, count: u64, reallocated: u64) -> OperationRow {
+        OperationRow {
+            time_ns: Time(1),
+            pid: Pid(1),
+            tid: Tid(1),
+            operation: operation.into(),
+            class_bytes: Some(Bytes(class)),
+            site: None,
+            count,
+            reallocated,
+            requested_bytes: Bytes(count * 10),
+            usable_bytes: Some(Bytes(count * 16)),
+            fresh: Some(count),
+            parallel: 0,
+            timed: 0,
+            timed_ns: Duration(0),
+            timed_norm_ns: Some(Duration(0)),
+        }
+    }
+
+    #[test]
+    fn what_a_realloc_takes_leaves_its_class() {
+        let tables = Tables {
+            operations: vec![
+                row("realloc", 64, 0, 7),
+                row("malloc", 64, 10, 0),
+                row("realloc", 96, 6, 0),
+                row("reallocarray", 96, 0, 2),
+                row("reallocarray", 96, 2, 0),
+                row("free", 96, 5, 0),
+            ],
+            ..Tables::default()
+        };
+        let found = classes(&tables);
+        let figures = |c: &ClassFigures| (c.bytes.0, c.count, c.freed, c.reallocated);
+        let figures: Vec<_> = found.iter().map(figures).collect();
+        assert_eq!(figures, [(64, 10, 0, 7), (96, 8, 5, 2)]);
+        assert_eq!(found[0].usable_bytes, Some(Bytes(160)));
+        let named = by_name(&tables, &BTreeMap::new());
+        assert_eq!(
+            (named["realloc"].count, named["reallocarray"].count),
+            (6, 2)
+        );
+        assert_eq!(named["realloc"].usable_bytes, Some(Bytes(96)));
+    }
 }

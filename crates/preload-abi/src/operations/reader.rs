@@ -41,9 +41,9 @@ pub struct ThreadBlock {
 /// A row, as it was at some moment: each figure only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RowSnapshot {
-    /// See [`super::of_row_key`].
+    /// See [`super::of_row_key`] and [`super::is_reallocated`].
     pub key: u64,
-    /// Operations.
+    /// Operations, or blocks that were reallocated.
     pub count: u64,
     /// Bytes asked for, or given back.
     pub requested: u64,

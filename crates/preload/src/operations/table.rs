@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use varve_preload_abi::operations::{
     BLOCK_BYTES, BUCKETS, FAILED_CLASS, FIRST_TABLE_BITS, FREE, HEADER_BYTES, IN_USE,
     MAX_TABLE_BITS, MEMORY_BYTES, Operation, PENDING_BYTES, ROW_BYTES, SHARDS, SHARED_LINE_CLASS,
-    TIME_KINDS, TimeKind, block, bucket_of, class_of, header, row, row_key, squares_at,
-    table_bytes, ticks,
+    TIME_KINDS, TimeKind, block, bucket_of, class_of, header, reallocated_key, row, row_key,
+    squares_at, table_bytes, ticks,
 };
 
 use crate::sys;
@@ -235,6 +235,16 @@ impl Block {
             self.count_time(change, took);
         }
         class
+    }
+
+    /// Counts a block that was reallocated, by its usable bytes: it leaves the class that it had, for another one or for the same.
+    #[inline]
+    pub(super) fn reallocated(self, running: u64, usable: usize) {
+        if let Some(at) = self.row(reallocated_key(running, class_of(usable))) {
+            let count = self.shared.word(at + row::COUNT);
+            let before = count.load(Ordering::Relaxed);
+            count.store(before.wrapping_add(1), Ordering::Relaxed);
+        }
     }
 
     /// Adds to the squares of a row's timed operations.

@@ -191,6 +191,9 @@ fn sites(page: &mut Page, of: &Judgement, rows: usize) {
     );
 }
 
+/// What the column of that name has.
+const REALLOCATED: &str = "reallocated are blocks that realloc took, and what it gave for them is allocated in the class of its new size: blocks that were neither freed nor reallocated live";
+
 fn size_classes(page: &mut Page, of: &Judgement, rows: usize) {
     let mut classes: Vec<_> = of.classes.iter().filter(|c| c.count > 0).collect();
     classes.sort_by_key(|c| std::cmp::Reverse((c.usable_bytes, c.requested_bytes)));
@@ -203,12 +206,14 @@ fn size_classes(page: &mut Page, of: &Judgement, rows: usize) {
         ("blocks up to", Align::Name),
         ("allocated", Align::Right),
         ("freed", Align::Right),
+        ("reallocated", Align::Right),
         ("asked for", Align::Right),
         ("usable", Align::Right),
         ("lost", Align::Right),
         ("time", Align::Right),
     ]);
     let reasons: Vec<_> = classes.iter().map(|c| c.time_unknown).collect();
+    let has_reallocated = classes.iter().any(|c| c.reallocated > 0);
     for class in classes {
         table.row([
             match class.bytes.0 {
@@ -217,6 +222,7 @@ fn size_classes(page: &mut Page, of: &Judgement, rows: usize) {
             },
             format::count(class.count),
             format::count(class.freed),
+            format::count(class.reallocated),
             format::bytes(class.requested_bytes),
             class
                 .usable_bytes
@@ -233,6 +239,9 @@ fn size_classes(page: &mut Page, of: &Judgement, rows: usize) {
     }
     page.table(&table);
     page.more(all, shown, 0);
+    if has_reallocated {
+        page.labelled("columns", Tone::Faint, REALLOCATED);
+    }
     missing(page, "time", reasons.into_iter());
 }
 

@@ -67,6 +67,7 @@ fn write(folder: &Path, with_pages: bool) -> Trace {
         class_bytes: Some(Bytes(MIB)),
         site: Some(SiteId(0)),
         count,
+        reallocated: 0,
         requested_bytes: Bytes(bytes),
         usable_bytes: Some(Bytes(bytes)),
         fresh: Some(count),

@@ -25,8 +25,10 @@ table! {
         class_bytes: Option<Bytes>,
         /// The caller, in `sites`: a stack of one frame.
         site: Option<SiteId>,
-        /// Operations.
+        /// Operations. 0 in rows that have `reallocated` alone.
         count: u64,
+        /// Blocks of this class that `realloc` and `reallocarray` took: what they became is an operation of the class of its new size, the same one or another; `realloc` to 0 bytes may have freed them.
+        reallocated: u64,
         /// Bytes that were asked for, or given back.
         requested_bytes: Bytes,
         /// Bytes that could be used in those blocks; null where the allocator does not say it.

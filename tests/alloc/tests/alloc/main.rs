@@ -10,6 +10,7 @@ mod diseases;
 mod kernel;
 mod limits;
 mod ranges;
+mod reallocated;
 mod situations;
 mod support;
 mod uncounted;

@@ -6,7 +6,7 @@ use varve_model::{Address, Bytes, Duration, Pid, SiteId, Tid, Time};
 use varve_preload_abi::operations::{
     BUCKETS, BlockState, CHOICE_CLASS, FAILED_CLASS, OperationsReader, RowSnapshot,
     SHARED_LINE_CLASS, ThreadBlock, TimeKind, Totals, bucket_start, class_bytes, is_libc,
-    of_row_key, ticks,
+    is_reallocated, of_row_key, ticks,
 };
 use varve_sys::{monotonic_now, thread_cpu_time};
 use varve_trace::tables::{
@@ -206,6 +206,11 @@ impl Tables {
                     far: part,
                 }),
                 class => {
+                    // Blocks of the class that became others are counted in rows of their own.
+                    let (count, reallocated) = match is_reallocated(row.key) {
+                        true => (0, count),
+                        false => (count, 0),
+                    };
                     let timed = grown(row.timed, before.timed);
                     let ticks = grown(row.ticks, before.ticks);
                     let spent = ticks.saturating_sub(clock.saturating_mul(timed));
@@ -222,6 +227,7 @@ impl Tables {
                         class_bytes: (class != FAILED_CLASS).then(|| Bytes(class_bytes(class))),
                         site,
                         count,
+                        reallocated,
                         requested_bytes: Bytes(grown(row.requested, before.requested)),
                         usable_bytes: Some(Bytes(grown(row.usable, before.usable))),
                         fresh: Some(grown(row.fresh, before.fresh)),

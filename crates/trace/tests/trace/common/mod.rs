@@ -231,7 +231,7 @@ records! {
     CounterRow { time_ns, node, name, value }
     LossRow { time_ns, kind, count }
     OperationRow {
-        time_ns, pid, tid, operation, class_bytes, site, count, requested_bytes, usable_bytes, fresh, parallel, timed, timed_ns, timed_norm_ns,
+        time_ns, pid, tid, operation, class_bytes, site, count, reallocated, requested_bytes, usable_bytes, fresh, parallel, timed, timed_ns, timed_norm_ns,
     }
     OperationTimeRow { time_ns, pid, kind, from_ns, to_ns, count }
     OperationChargeRow { time_ns, pid, operation, site, name, count, total_ns, queued_ns, bytes }

@@ -220,6 +220,7 @@ fn operations() -> Vec<OperationRow> {
         class_bytes,
         site,
         count: 1 << 40,
+        reallocated: 5,
         requested_bytes: Bytes(40 << 40),
         usable_bytes: Some(Bytes(48 << 40)),
         fresh: Some(3),

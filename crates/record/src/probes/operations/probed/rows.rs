@@ -117,11 +117,11 @@ impl Reader {
     fn add(&mut self, now: Time, row: &ProbedRow, state: &mut State, rows: &mut Rows) {
         let before = self.known.insert(key(row), *row);
         let grown = |of: fn(&ProbedRow) -> u64| of(row).wrapping_sub(before.as_ref().map_or(0, of));
-        let count = grown(|r| r.count);
+        let (count, reallocated) = (grown(|r| r.count), grown(|r| r.reallocated));
         let Some((operation, site)) = of_running_word(row.word) else {
             return;
         };
-        if count == 0 {
+        if count == 0 && reallocated == 0 {
             return;
         }
         let pid = state.processes.owner_of_memory(row.pid);
@@ -142,6 +142,7 @@ impl Reader {
             class_bytes: (row.class != FAILED_CLASS).then(|| Bytes(class_bytes(row.class))),
             site,
             count,
+            reallocated,
             requested_bytes: Bytes(grown(|r| r.requested.0)),
             usable_bytes: self.has_headers(row.pid).then_some(usable),
             fresh: None,
