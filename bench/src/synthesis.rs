@@ -208,6 +208,7 @@ fn sites() -> Vec<SiteRow> {
             column: None,
             function_line: Some(30),
             module: Some("/usr/bin/solver".into()),
+            offset: None,
             address: Address(0x5555_0000 + u64::from(i)),
         }],
     };

@@ -41,7 +41,8 @@ _WORDS = pa.dictionary(pa.int8(), pa.string())
 _FRAME = pa.struct(
     [
         ("function", pa.string()), ("file", pa.string()), ("line", pa.uint32()), ("column", pa.uint32()),
-        ("function_line", pa.uint32()), ("module", pa.string()), ("address", pa.uint64()),
+        ("function_line", pa.uint32()), ("module", pa.string()), ("offset", pa.uint64()),
+        ("address", pa.uint64()),
     ]
 )  # fmt: skip
 
@@ -270,7 +271,8 @@ def _sites(made: Made) -> pa.Table:
             "label": [f"server.c:{line + made.moved}, in {function}" for function, line in places],
             "frames": pa.array(
                 [[{"function": function, "file": "src/server.c", "line": line + made.moved, "column": 3,
-                   "function_line": line + made.moved - 4, "module": "server", "address": 0x400000 + line}]
+                   "function_line": line + made.moved - 4, "module": "server", "offset": None,
+                   "address": 0x400000 + line}]
                  for function, line in places],
                 pa.list_(_FRAME),
             ),

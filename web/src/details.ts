@@ -11,8 +11,9 @@ function fact(key: string, value: string | HTMLElement, why: string | null = nul
 }
 
 function frame(f: Frame): HTMLElement {
+  const unnamed = f.module !== null && f.offset !== null ? `${f.module.split("/").pop()}+${fmt.hex(f.offset)}` : fmt.hex(f.address);
   const where = f.file ? `${f.file}${f.line === null ? "" : `:${f.line}`}` : f.module ? `${f.module} (no line information)` : "no line information";
-  return h("li", {}, h("code", {}, f.function ?? fmt.hex(f.address)), h("span", { class: "sub", title: where }, where));
+  return h("li", {}, h("code", {}, f.function ?? unnamed), h("span", { class: "sub", title: where }, where));
 }
 
 /** A bar of parts that sum to all pages; the numbers stand beside it, so colour is not the only carrier. */

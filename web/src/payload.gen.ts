@@ -158,7 +158,7 @@ site: SiteId | null,
  */
 label: string, 
 /**
- * The functions of its stack, the innermost first, with files and lines.
+ * The functions of its stack, the innermost first, with files and lines; `module+0xoffset` without symbols.
  */
 stack: Array<string>, 
 /**
@@ -303,7 +303,7 @@ sites: Array<[string, number]>, };
  */
 export type ChainTime = { 
 /**
- * Functions, the outermost first, separated by `;`: a folded stack for a flame graph.
+ * Functions, the outermost first, separated by `;`: a folded stack for a flame graph. Code without symbols is `module+0xoffset`.
  */
 stack: string, 
 /**
@@ -948,6 +948,10 @@ line: number | null,
  * The executable or library.
  */
 module: string | null, 
+/**
+ * The address in that file, as its symbols count; null where the line is known, and where no file has the code.
+ */
+offset: number | null, 
 /**
  * The address.
  */
@@ -2049,7 +2053,7 @@ site: SiteId | null,
  */
 label: string, 
 /**
- * The functions of its stack, the innermost first, with files and lines.
+ * The functions of its stack, the innermost first, with files and lines; `module+0xoffset` without symbols.
  */
 stack: Array<string>, 
 /**

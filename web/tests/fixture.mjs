@@ -51,7 +51,7 @@ export function report() {
       threads: [{ pid: 7, tid: 7, name: "main" }, { pid: 7, tid: 8, name: "worker" }],
       groups: [
         group("table", "static", 1, 8, 9000, { lane: 0 }),
-        group("grid (a.c:1, in setup)", "heap", 1, 64, 640, { site: "a.c:1, in setup", lane: 1, threads: [{ pid: 7, tid: 7, pages: 32 }, { pid: 7, tid: 8, pages: 32 }], stacks: [{ objects: 1, frames: [{ function: "setup", file: "a.c", line: 1, module: "prog", address: 4096 }] }] }),
+        group("grid (a.c:1, in setup)", "heap", 1, 64, 640, { site: "a.c:1, in setup", lane: 1, threads: [{ pid: 7, tid: 7, pages: 32 }, { pid: 7, tid: 8, pages: 32 }], stacks: [{ objects: 1, frames: [{ function: "setup", file: "a.c", line: 1, module: "prog", offset: null, address: 4096 }, { function: null, file: null, line: null, module: "/bin/prog", offset: 0x11d2, address: 0x555500011d3 }] }] }),
         group("left <script>alert(1)</script>", "heap", 3, 2, 3),
         group("right", "heap", 1, 1, 1, { threads: [] }),
       ],

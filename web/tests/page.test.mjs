@@ -191,6 +191,7 @@ describe("the page", () => {
     await page.locator("tbody tr", { hasText: "grid" }).click();
     const pane = await page.locator("#p-object").innerText();
     assert.match(pane, /setup\s+a\.c:1/);
+    assert.match(pane, /prog\+0x11d2\s+\/bin\/prog \(no line information\)/);
     assert.match(pane, /written\s+–/);
     assert.match(pane, /worker \(8\)\s+50\.0 %\s+32/);
     const box = await page.locator("canvas.map").boundingBox();

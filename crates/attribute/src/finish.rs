@@ -304,6 +304,7 @@ fn site_rows(stacks: &HashMap<SiteId, Vec<Frame>>) -> Vec<SiteRow> {
                     column: f.column,
                     function_line: f.function_line,
                     module: f.module.clone(),
+                    offset: f.offset.filter(|_| f.line.is_none()),
                     address: f.address,
                 })
                 .collect(),

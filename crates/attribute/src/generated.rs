@@ -78,8 +78,10 @@ impl Generated {
                     frame.module = Some(base.unwrap_or(MODULE).to_owned());
                     frame.function = Some(function);
                     frame.file = file;
+                    frame.offset = None;
                 } else if mapping.is_some() {
                     frame.module = Some(MODULE.to_owned());
+                    frame.offset = None;
                     if !self.reported.contains_key(&stack.pid) {
                         silent.insert(stack.pid);
                     }

@@ -58,6 +58,7 @@ impl Stacks {
                 line: f.line,
                 column: f.column,
                 function_line: f.function_line,
+                offset: f.offset.filter(|_| f.line.is_none()),
                 address: f.address,
             });
             (stack.site, frames.collect())

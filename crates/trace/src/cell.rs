@@ -314,6 +314,7 @@ fn frame_fields() -> Fields {
         Field::new("column", DataType::UInt32, true),
         Field::new("function_line", DataType::UInt32, true),
         Field::new("module", DataType::Utf8, true),
+        Field::new("offset", DataType::UInt64, true),
         Field::new("address", DataType::UInt64, false),
     ])
 }
@@ -346,6 +347,7 @@ impl Cell for Vec<Frame> {
                 Arc::new(StringArray::from_iter(
                     frames.iter().map(|f| f.module.as_ref()),
                 )),
+                Arc::new(UInt64Array::from_iter(frames.iter().map(|f| f.offset))),
                 Arc::new(UInt64Array::from_iter_values(
                     frames.iter().map(|f| f.address.0),
                 )),
@@ -377,6 +379,7 @@ impl Cell for Vec<Frame> {
         let columns = Option::<u32>::from_array(column("column")?.as_ref())?;
         let function_lines = Option::<u32>::from_array(column("function_line")?.as_ref())?;
         let modules = Option::<String>::from_array(column("module")?.as_ref())?;
+        let offsets = Option::<u64>::from_array(column("offset")?.as_ref())?;
         let addresses = Address::from_array(column("address")?.as_ref())?;
         let frame = |i: usize| Frame {
             function: functions[i].clone(),
@@ -385,6 +388,7 @@ impl Cell for Vec<Frame> {
             column: columns[i],
             function_line: function_lines[i],
             module: modules[i].clone(),
+            offset: offsets[i],
             address: addresses[i],
         };
         Ok(ranges(lists).map(|r| r.map(frame).collect()).collect())

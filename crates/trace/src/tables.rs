@@ -359,8 +359,24 @@ pub struct Frame {
     pub function_line: Option<u32>,
     /// The executable or library.
     pub module: Option<String>,
+    /// Where the line is not known: the address in the module's file, as its symbols count and as `addr2line -e` takes it. Of a return address, that
+    /// of the byte before, which is the call's. `None` as well where no file has the code.
+    pub offset: Option<u64>,
     /// The instruction's address.
     pub address: Address,
+}
+
+impl Frame {
+    /// What code without symbols is called: `app+0x11d2`, by the base name of its module; that alone where the offset is not known.
+    #[must_use]
+    pub fn in_module(&self) -> Option<String> {
+        let module = self.module.as_deref()?;
+        let base = module.rsplit('/').next().unwrap_or(module);
+        Some(match self.offset {
+            Some(offset) => format!("{base}+{offset:#x}"),
+            None => base.to_owned(),
+        })
+    }
 }
 
 table! {

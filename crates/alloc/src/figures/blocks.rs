@@ -28,7 +28,7 @@ pub struct BlockSite {
     pub site: Option<SiteId>,
     /// Its name.
     pub label: String,
-    /// The functions of its stack, the innermost first, with files and lines.
+    /// The functions of its stack, the innermost first, with files and lines; `module+0xoffset` without symbols.
     pub stack: Vec<String>,
     /// Blocks that were sampled.
     pub samples: u64,
@@ -205,12 +205,8 @@ pub(super) fn stack_of(tables: &Tables, site: Option<SiteId>) -> Vec<String> {
 }
 
 fn frame(of: &Frame) -> String {
-    let function = of.function.as_deref();
-    let module = of
-        .module
-        .as_deref()
-        .map(|m| m.rsplit('/').next().unwrap_or(m));
-    let name = function.or(module).unwrap_or("unknown").to_owned();
+    let name = of.function.clone().or_else(|| of.in_module());
+    let name = name.unwrap_or_else(|| "unknown".to_owned());
     match (&of.file, of.line) {
         (Some(file), Some(line)) => {
             format!(
@@ -260,7 +256,31 @@ fn lifetime(members: &[(usize, &Block)]) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::label_of;
+    use varve_trace::tables::Frame;
+
+    use super::{frame, label_of};
+
+    #[test]
+    fn code_without_symbols_has_its_offset() {
+        let unnamed = Frame {
+            module: Some("/usr/bin/app".to_owned()),
+            offset: Some(0x11d2),
+            ..Frame::default()
+        };
+        assert_eq!(frame(&unnamed), "app+0x11d2");
+        // Functions that are known have places of their own in labels alone.
+        let grow = Frame {
+            function: Some("grow".to_owned()),
+            ..unnamed.clone()
+        };
+        assert_eq!(frame(&grow), "grow");
+        let nowhere = Frame {
+            offset: None,
+            ..unnamed
+        };
+        assert_eq!(frame(&nowhere), "app");
+        assert_eq!(frame(&Frame::default()), "unknown");
+    }
 
     #[test]
     fn several_places_have_no_address_of_one() {

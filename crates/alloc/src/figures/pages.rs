@@ -99,7 +99,7 @@ pub struct Pinning {
     pub site: Option<SiteId>,
     /// Its name.
     pub label: String,
-    /// The functions of its stack, the innermost first, with files and lines.
+    /// The functions of its stack, the innermost first, with files and lines; `module+0xoffset` without symbols.
     pub stack: Vec<String>,
     /// Blocks that were sampled.
     pub samples: u64,

@@ -148,6 +148,7 @@ fn mapped_by(module: &str) -> Analysis {
         column: None,
         function_line: None,
         module: Some(module.into()),
+        offset: None,
         address: Address(1),
     };
     made.sites.push(SiteRow {

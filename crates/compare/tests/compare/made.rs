@@ -163,6 +163,7 @@ fn frame(function: &str, site: Option<&Site>) -> Frame {
         column: site.map(|s| s.column),
         function_line: site.map(|s| s.function_line),
         module: Some("solver".into()),
+        offset: None,
         address: Address(0x1000),
     }
 }

@@ -312,11 +312,13 @@ pub(super) fn frame_name(frame: &Frame) -> String {
         (Some(function), ..) => function.clone(),
         (None, Some(file), Some(line), _) => format!("{file}:{line}"),
         (None, Some(file), None, _) => file.to_owned(),
-        (None, None, _, Some(module)) => {
+        (None, None, _, Some(module)) if frame.offset.is_none() => {
             let module = module.rsplit('/').next().unwrap_or(module);
             format!("{module}!{}", frame.address)
         }
-        (None, None, _, None) => frame.address.to_string(),
+        (None, None, ..) => frame
+            .in_module()
+            .unwrap_or_else(|| frame.address.to_string()),
     }
 }
 
@@ -343,6 +345,27 @@ mod tests {
             module: Some(module.into()),
             ..Frame::default()
         }
+    }
+
+    #[test]
+    fn code_without_symbols_has_its_offset_or_its_address() {
+        let unnamed = Frame {
+            module: Some("/bin/app".into()),
+            offset: Some(0x11d2),
+            address: Address(0x5555_0000_11d3),
+            ..Frame::default()
+        };
+        assert_eq!(frame_name(&unnamed), "app+0x11d2");
+        let imported = Frame {
+            offset: None,
+            ..unnamed
+        };
+        assert_eq!(frame_name(&imported), "app!0x5555000011d3");
+        let nowhere = Frame {
+            module: None,
+            ..imported
+        };
+        assert_eq!(frame_name(&nowhere), "0x5555000011d3");
     }
 
     #[test]

@@ -208,6 +208,8 @@ pub struct Frame {
     pub line: Option<u32>,
     /// The executable or library.
     pub module: Option<String>,
+    /// The address in that file, as its symbols count; null where the line is known, and where no file has the code.
+    pub offset: Option<u64>,
     /// The address.
     pub address: Address,
 }

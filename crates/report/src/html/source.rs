@@ -357,6 +357,7 @@ fn frames(site: &SiteRow) -> Vec<Frame> {
         file: f.file.clone(),
         line: f.line,
         module: f.module.clone(),
+        offset: f.offset,
         address: f.address,
     };
     site.frames.iter().map(frame).collect()

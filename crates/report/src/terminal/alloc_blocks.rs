@@ -48,25 +48,12 @@ fn place(of: &BlockSite, callers: usize) -> String {
     let own = function(&of.label);
     let frames: Vec<&str> = of.stack.iter().map(|frame| function(frame)).collect();
     let place = frames.iter().rposition(|name| *name == own);
-    // Of what has no symbols a frame has the module's name alone, which says nothing of a caller either.
-    let module = own.split_once("+0x").map(|(module, _)| module);
-    let place = place.or_else(|| frames.iter().position(|name| module == Some(*name)));
     let outer = place
         .and_then(|at| frames.get(at + 1..))
         .unwrap_or_default();
-    // Of what has no symbols a frame says no more than the module.
-    let known = outer.iter().filter(|caller| module != Some(**caller));
-    match outer.first().filter(|caller| module != Some(**caller)) {
-        Some(_) => {
-            let callers: Vec<&str> = known.take(callers).copied().collect();
-            format!("{} < {}", of.label, callers.join(" < "))
-        }
-        None if callers > 1 => {
-            let callers: Vec<&str> = known.take(callers - 1).copied().collect();
-            [&[of.label.as_str()], &callers[..]].concat().join(" < ")
-        }
-        None => of.label.clone(),
-    }
+    let callers = outer.iter().take(callers);
+    let names = [of.label.as_str()].into_iter().chain(callers.copied());
+    names.collect::<Vec<_>>().join(" < ")
 }
 
 /// The function of a frame or a label, without its place.
@@ -214,12 +201,17 @@ mod tests {
             (
                 site(
                     "tar+0x15a3e",
-                    &["__alloc_dir", "tar", "tar", "__libc_start_main"],
+                    &[
+                        "__alloc_dir",
+                        "tar+0x15a3e",
+                        "tar+0x9c0",
+                        "__libc_start_main",
+                    ],
                 ),
-                "tar+0x15a3e",
+                "tar+0x15a3e < tar+0x9c0",
             ),
             (
-                site("libx.so+0x7", &["malloc", "libx.so", "use (u.c:1)"]),
+                site("libx.so+0x7", &["malloc", "libx.so+0x7", "use (u.c:1)"]),
                 "libx.so+0x7 < use",
             ),
             (site("other", &["malloc", "main"]), "other"),

@@ -87,6 +87,7 @@ pub(crate) fn site(id: u32, line: u32, at: u64) -> SiteRow {
             column: None,
             function_line: None,
             module: Some("/usr/bin/solver".into()),
+            offset: None,
             address: Address(at),
         }],
     }

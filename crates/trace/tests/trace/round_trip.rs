@@ -129,6 +129,7 @@ fn nested_columns_round_trip() {
         column: line.map(|line| line + 1),
         function_line: None,
         module: Some("m".into()),
+        offset: line.is_none().then_some(8),
         address: Address(9),
     };
     let sites = vec![

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Recorded, record, varve, workload};
+use crate::support::{Recorded, folded, record, varve, workload};
 
 /// Sampled often enough for errors of a few percent, and with intervals that stay short on a busy machine.
 const OFTEN: [&str; 6] = [
@@ -167,22 +167,6 @@ fn nothing_is_sampled_where_that_is_asked_for() {
             .len(),
         0
     );
-}
-
-/// The lines that flame graphs are drawn of: the outermost function first, a weight last.
-fn folded(of: &Recorded, measure: &str) -> (Vec<(String, u64)>, String) {
-    let printed = std::process::Command::new(varve())
-        .args(["alloc", "report", "--folded", measure])
-        .arg(of.folder.path().join("t.varve"))
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let row = |line: &str| {
-        let (stack, weight) = line.rsplit_once(' ').unwrap();
-        (stack.to_owned(), weight.parse().unwrap())
-    };
-    let rows = text(printed.stdout).lines().map(row).collect();
-    (rows, text(printed.stderr))
 }
 
 #[test]

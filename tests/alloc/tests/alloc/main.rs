@@ -12,5 +12,6 @@ mod limits;
 mod ranges;
 mod reallocated;
 mod situations;
+mod stripped;
 mod support;
 mod uncounted;

@@ -204,3 +204,19 @@ pub fn own_counts(said: &str) -> (u64, u64) {
     let (allocated, freed) = last.split_once(' ').unwrap();
     (allocated.parse().unwrap(), freed.parse().unwrap())
 }
+
+/// The lines that flame graphs are drawn of, with the outermost function first and a weight last, and the standard error.
+pub fn folded(of: &Recorded, measure: &str) -> (Vec<(String, u64)>, String) {
+    let printed = Command::new(varve())
+        .args(["alloc", "report", "--folded", measure])
+        .arg(of.folder.path().join("t.varve"))
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let row = |line: &str| {
+        let (stack, weight) = line.rsplit_once(' ').unwrap();
+        (stack.to_owned(), weight.parse().unwrap())
+    };
+    let rows = text(printed.stdout).lines().map(row).collect();
+    (rows, text(printed.stderr))
+}

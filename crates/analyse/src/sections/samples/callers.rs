@@ -122,6 +122,7 @@ mod tests {
             column: None,
             function_line: None,
             module: some(module),
+            offset: None,
             address: Address(0),
         }
     }

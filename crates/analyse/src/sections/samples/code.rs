@@ -91,7 +91,7 @@ impl LineTime {
 /// The samples of one call chain whose access is known.
 #[derive(Clone, Debug, PartialEq, Serialize, TS)]
 pub struct ChainTime {
-    /// Functions, the outermost first, separated by `;`: a folded stack for a flame graph.
+    /// Functions, the outermost first, separated by `;`: a folded stack for a flame graph. Code without symbols is `module+0xoffset`.
     pub stack: String,
     /// How many.
     pub samples: u64,
@@ -254,8 +254,9 @@ fn frames(trace: &Trace, places: &Places) -> Result<HashMap<SiteId, Vec<Frame>>,
 
 /// A frame's name; what separates frames does not occur in it.
 fn name(frame: &Frame) -> String {
-    let name = frame.function.as_deref().or(frame.module.as_deref());
-    name.unwrap_or("[unknown]").replace(';', ":")
+    let name = frame.function.clone().or_else(|| frame.in_module());
+    name.unwrap_or_else(|| "[unknown]".to_owned())
+        .replace(';', ":")
 }
 
 #[cfg(test)]
@@ -277,6 +278,17 @@ mod tests {
             kernel_ns: Some(Duration(2)),
             called: None,
         }
+    }
+
+    #[test]
+    fn code_without_symbols_has_its_offset() {
+        let frame = Frame {
+            module: Some("/bin/a;b".into()),
+            offset: Some(0x40),
+            ..Frame::default()
+        };
+        assert_eq!(name(&frame), "a:b+0x40");
+        assert_eq!(name(&Frame::default()), "[unknown]");
     }
 
     #[test]

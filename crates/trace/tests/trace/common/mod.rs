@@ -221,7 +221,7 @@ records! {
         continues,
     }
     SiteRow { site, label, frames }
-    Frame { function, file, line, column, function_line, module, address }
+    Frame { function, file, line, column, function_line, module, offset, address }
     SymbolRow { pid, address, bytes, name, module, file, line }
     MappingRow {
         pid, address, bytes, perms, offset, path, device, inode, build_id, from_ns, to_ns,

@@ -441,9 +441,12 @@ fn sites() -> Vec<SiteRow> {
         column: Some(7),
         function_line: Some(40),
         module: Some("/usr/bin/solver".into()),
+        offset: None,
         address: Address(0x5555_5555_51ff),
     };
     let bare = Frame {
+        module: Some("/usr/bin/solver".into()),
+        offset: Some(0x11d2),
         address: Address(u64::MAX),
         ..Frame::default()
     };
