@@ -2,6 +2,9 @@ import { h } from "./dom";
 import * as fmt from "./format";
 import type { AllocPage, BlockSite, Estimate, Judgement } from "./payload";
 
+/** The allocator's part of the page, of a program whose operations were counted. */
+type Counted = Omit<AllocPage, "judgement"> & { judgement: Judgement };
+
 const ROWS = 10;
 /** A class without an upper bound has the largest number. */
 const UNBOUNDED = 2 ** 63;
@@ -109,12 +112,12 @@ function classes({ classes }: Judgement): HTMLElement | null {
     })), `${classes.length > ROWS ? "Those with the most bytes come first; all are listed by size." : ""}${missing(classes)}`.trim() || null, 0, true);
 }
 
-function threads({ judgement, omitted_threads }: AllocPage): HTMLElement | null {
+function threads({ judgement, omitted_threads }: Counted): HTMLElement | null {
   return table("Threads", ["thread", "count", "asked for", "given back", TIME],
     judgement.threads.map(t => ({ cells: [t.name ? `${t.name} (${t.tid})` : String(t.tid), fmt.count(t.count), fmt.bytes(t.requested_bytes), fmt.bytes(t.freed_bytes), estimated(t.time_ns, t.time_error)] })), missing(judgement.threads).trim() || null, omitted_threads);
 }
 
-function processes({ judgement, omitted_processes }: AllocPage): HTMLElement | null {
+function processes({ judgement, omitted_processes }: Counted): HTMLElement | null {
   if (judgement.processes.length < 2) return null;
   return table("Processes", ["process", "allocator", "count", ["peak", "the most that it had asked for"]],
     judgement.processes.map(p => ({ title: p.exe, cells: [`${p.exe.split("/").pop() || "unknown"} (${p.pid})`, p.allocator, fmt.count(p.count), fmt.bytes(p.peak_requested_bytes)] })), null, omitted_processes);
@@ -202,7 +205,7 @@ export function blocks({ blocks, processes, trace }: Judgement): HTMLElement | n
 }
 
 /** The tables below the graphs. */
-export function tables(alloc: AllocPage): HTMLElement {
+export function tables(alloc: Counted): HTMLElement {
   const { judgement } = alloc;
   return h("div", { class: "wide tables" }, times(judgement), kernel(judgement), callers(judgement), operations(judgement), classes(judgement), threads(alloc), processes(alloc));
 }

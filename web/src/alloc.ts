@@ -4,7 +4,7 @@ import { Flame, type FlameKind } from "./flame";
 import * as fmt from "./format";
 import { tile } from "./header";
 import { MemoryChart } from "./memory-chart";
-import type { AllocPage, Answer, FlameGraph, Judgement, Measure, Share } from "./payload";
+import type { AllocPage, Answer, FlameGraph, Judged, Judgement, Measure, Share, Uncounted } from "./payload";
 
 const ANSWERS: Record<Answer, [string, string]> = {
   no: ["good", "It is not the allocator"], busy: ["note", "It works much"], yes: ["bad", "It is the allocator"], unknown: ["note", "Not known"],
@@ -20,26 +20,20 @@ function inOperations({ operations_ns: ns, operations_error: error, operations_l
   return least ? `at least ${fmt.duration(least)}` : "not known how long";
 }
 
-/** Nothing could be counted: zeros would say that there was nothing. */
-function isUncounted({ operations, trace }: Judgement): boolean {
-  return !Object.keys(operations).length && !!(trace.limited || trace.uncounted);
+/** Nothing could be counted: there are no figures. */
+function isUncounted(of: Judged): of is Uncounted {
+  return of.operations === null;
 }
 
-function verdict(of: Judgement): HTMLElement {
+/** Figures beside the verdict, and how they are known. */
+function figures(of: Judgement): (HTMLElement | false)[] {
   const { trace, time, memory, operations, syscalls, faults } = of;
   const count = Object.values(operations).reduce((all, o) => all + o!.count, 0);
   const calls = syscalls.reduce((all, c) => all + c.count, 0);
-  const [tone, word] = ANSWERS[of.verdict.answer];
   const waits = [time.waited_ns ? `${fmt.duration(time.waited_ns)} of it waiting for others` : "", time.queued_ns >= 1e6 ? `${fmt.duration(time.queued_ns)} of it without a CPU` : "", time.spinning?.share ? `${fmt.share(time.spinning.share)} of the CPU time in loops that wait` : ""].filter(Boolean);
   const resident = memory.peak_heap_resident_bytes;
-  return h("section", { class: `card wide verdict ${tone}`, "aria-label": "Verdict" },
-    trace.cut && h("p", { class: "warning" }, trace.cut),
-    trace.limited && h("p", { class: "warning" }, trace.limited),
-    trace.uncounted && h("p", { class: "warning" }, trace.uncounted),
-    h("p", { class: "sentence" }, h("span", { class: `badge ${tone}` }, word), of.verdict.sentence),
-    ...trace.notes.map(note => h("p", { class: "warning" }, note)),
-    trace.lost > 0 && h("p", { class: "warning" }, `${fmt.count(trace.lost)} operations were not counted, or what the kernel did within them.`),
-    isUncounted(of) ? null : h("dl", { class: "tiles figures" },
+  return [
+    h("dl", { class: "tiles figures" },
       tile("Share of CPU time", fmt.maybe(of.verdict.time_share, fmt.share), of.verdict.time_share_error === null ? "clocks: not known" : `± ${fmt.share(of.verdict.time_share_error).replace(" ", "\u00a0")}`, `by clocks of CPUs: ${share(time.sampled)}; by timing one operation in ${fmt.count(trace.time_every)}: ${share(time.timed)}`),
       tile("Memory nobody asked for", fmt.maybe(of.verdict.memory_share, fmt.share), memory.unknown ? "not known" : "of its most resident memory", memory.unknown ?? undefined),
       tile("Asked for, peak", fmt.bytes(memory.peak_requested_bytes), `after ${fmt.duration(memory.peak_ns)}`, memory.peak_usable_bytes === null ? undefined : `in blocks of ${fmt.bytes(memory.peak_usable_bytes)}`),
@@ -48,12 +42,26 @@ function verdict(of: Judgement): HTMLElement {
       tile("Operations", fmt.count(count), `${inOperations(time)} in all`),
       tile("System calls in them", fmt.count(calls), `${fmt.count(faults.inside)} page faults`),
       tile("Allocator", trace.allocator || "unknown", trace.allocator_file)),
-    isUncounted(of) ? null : h("p", { class: "note" }, `By the clocks of CPUs operations took ${share(time.sampled)} of the CPU time; by timing one in ${fmt.count(trace.time_every)}, ${share(time.timed)}. `
+    h("p", { class: "note" }, `By the clocks of CPUs operations took ${share(time.sampled)} of the CPU time; by timing one in ${fmt.count(trace.time_every)}, ${share(time.timed)}. `
       + `${inOperations(time)} in operations${waits.map(w => `, ${w}`).join("")}; ${fmt.duration(time.cpu_ns)} of CPU time in ${fmt.duration(trace.duration_ns)}; counting took ${fmt.duration(time.counting_ns)} besides. `
       + `A system call of any program took ${fmt.duration(trace.call_ns)} meanwhile, ${fmt.duration(trace.plain_call_ns)} before.`
       + (trace.probe_ns === null ? "" : ` Probes counted the operations, and made each ${fmt.duration(trace.probe_ns)} longer.`)
       + (trace.attached ? " The process ran before: blocks that it had then are not known." : "")),
-    time.differ && h("p", { class: "warning" }, "The two shares differ by more than their errors: reading the clock twice makes an operation of a few nanoseconds longer, and timed operations that wait for a CPU seem long."));
+    time.differ && h("p", { class: "warning" }, "The two shares differ by more than their errors: reading the clock twice makes an operation of a few nanoseconds longer, and timed operations that wait for a CPU seem long."),
+  ];
+}
+
+function verdict(of: Judged): HTMLElement {
+  const { trace } = of;
+  const [tone, word] = ANSWERS[of.verdict.answer];
+  return h("section", { class: `card wide verdict ${tone}`, "aria-label": "Verdict" },
+    trace.cut && h("p", { class: "warning" }, trace.cut),
+    trace.limited && h("p", { class: "warning" }, trace.limited),
+    trace.uncounted && h("p", { class: "warning" }, trace.uncounted),
+    h("p", { class: "sentence" }, h("span", { class: `badge ${tone}` }, word), of.verdict.sentence),
+    ...trace.notes.map(note => h("p", { class: "warning" }, note)),
+    trace.lost > 0 && h("p", { class: "warning" }, `${fmt.count(trace.lost)} operations were not counted, or what the kernel did within them.`),
+    ...(isUncounted(of) ? [] : figures(of)));
 }
 
 function diagnoses({ diagnoses, undecided }: Judgement): HTMLElement {
@@ -98,12 +106,17 @@ export class Allocator {
 
   constructor(alloc: AllocPage) {
     const of = alloc.judgement;
+    if (isUncounted(of)) {
+      this.flame = null;
+      this.elements = [verdict(of)];
+      return;
+    }
     const [first] = of.processes;
     const whose = of.processes.length > 1 && first ? ` of process ${first.pid} (${first.exe.split("/").pop()}), which of ${fmt.count(of.processes.length)} had the highest peak` : "";
     const kinds = alloc.flames.map(graph => kind(graph, of));
     this.flame = kinds.length ? new Flame("Flame graphs of the allocator", kinds, kinds.find(k => k.id === "peak") ?? kinds[0]) : null;
     const memory = new MemoryChart(of.memory, `Memory over time${whose}`);
-    this.elements = isUncounted(of) ? [verdict(of)] : [verdict(of), diagnoses(of), memory.element, this.flame?.element, pages(of), lines(of), choice(of), blocks(of), tables(alloc)].filter(e => e != null);
+    this.elements = [verdict(of), diagnoses(of), memory.element, this.flame?.element, pages(of), lines(of), choice(of), blocks(of), tables({ ...alloc, judgement: of })].filter(e => e != null);
   }
 
   /** Draws again what the theme changes. */

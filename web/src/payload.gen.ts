@@ -97,9 +97,9 @@ export type Address = number;
  */
 export type AllocPage = { 
 /**
- * The figures. Names are no longer than a person reads.
+ * The figures, where operations were counted. Names are no longer than a person reads.
  */
-judgement: Judgement, 
+judgement: Judged, 
 /**
  * A flame graph for each measure that the trace knows.
  */
@@ -1156,6 +1156,11 @@ never: Bytes,
  * Not since the interval that a block's first tenth of a second lies in, and for a quarter of the recording at least.
  */
 left_alone: Bytes, };
+
+/**
+ * What a trace says of its program's allocator, as far as operations were counted.
+ */
+export type Judged = Judgement | Uncounted;
 
 /**
  * What a trace says of its program's allocator.
@@ -3266,6 +3271,28 @@ losses: { [key in string]: number },
  * Whether the trace distinguishes writes.
  */
 written_known: boolean, };
+
+/**
+ * What a trace says of a program of which no operation was counted, because what counts did not come into it. There are no figures: zeros would say
+ * that the program had called nothing.
+ */
+export type Uncounted = { 
+/**
+ * [`SCHEMA`].
+ */
+schema: string, 
+/**
+ * The recording. `limited` and `uncounted` say why nothing was counted.
+ */
+trace: About, 
+/**
+ * That it is not known whether it is the allocator.
+ */
+verdict: Verdict, 
+/**
+ * Null, as all that follows, which has the names of the figures.
+ */
+diagnoses: null, undecided: null, operations: null, time: null, times: null, syscalls: null, mmap_lock: null, faults: null, memory: null, pages: null, lines: null, choice: null, sites: null, blocks: null, classes: null, threads: null, processes: null, };
 
 /**
  * The verdict.

@@ -70,6 +70,21 @@ describe("the allocator's part", () => {
     clean(page);
   });
 
+  test("has no figures of a program of which nothing was counted", async t => {
+    const page = await fixture(t, { change: alloc => {
+      const { schema, trace, verdict, ...figures } = alloc.judgement;
+      Object.assign(trace, { uncounted_processes: 1, uncounted: "Allocator operations of 1 process were not counted: alone (it loads no libraries)." });
+      Object.assign(verdict, { answer: "unknown", sentence: "Whether the allocator is a problem is not known: operations were not counted.", time_share: null, time_share_error: null, memory_share: null });
+      alloc.judgement = { schema, trace, verdict, ...Object.fromEntries(Object.keys(figures).map(name => [name, null])) };
+      alloc.flames = [];
+    } });
+    const text = await page.locator("main.alloc").innerText();
+    assert.match(text, /^Allocator operations of 1 process were not counted[^]*Not known[^]*operations were not counted\.\s*$/);
+    assert.equal(await page.locator("main.alloc .tile").count(), 0);
+    assert.equal(await page.locator("main.alloc table").count(), 0);
+    clean(page);
+  });
+
   test("says what is not known, as the run is too short", async t => {
     const page = await fixture(t, { change: ({ judgement }) => {
       judgement.undecided = [judgement.diagnoses[0]];

@@ -4,7 +4,7 @@ use varve_analyse::why_not_preloaded;
 use varve_trace::tables::ProcessRow;
 use varve_trace::{Trace, TraceError};
 
-use crate::{Judgement, allocator_name};
+use crate::{Judged, allocator_name};
 
 /// What a recorded run shows of the allocator that was preloaded into it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,24 +20,21 @@ pub struct Exchange {
 ///
 /// # Errors
 /// Tables that cannot be read.
-pub fn exchange(
-    trace: &Trace,
-    judgement: &Judgement,
-    library: &str,
-) -> Result<Exchange, TraceError> {
+pub fn exchange(trace: &Trace, judged: &Judged, library: &str) -> Result<Exchange, TraceError> {
     let rows: Vec<ProcessRow> = trace.rows()?;
     Ok(of(
         &rows,
         trace.manifest.target.pid,
-        judgement_of(judgement),
+        operations_of(judged),
         library,
     ))
 }
 
 /// The file of the allocator of the process with the most memory, and the number of all operations.
-fn judgement_of(of: &Judgement) -> (&str, u64) {
-    let count = of.operations.values().map(|o| o.count).sum();
-    (&of.trace.allocator_file, count)
+fn operations_of(judged: &Judged) -> (&str, u64) {
+    let operations = judged.counted().map(|of| of.operations.values());
+    let count = operations.into_iter().flatten().map(|o| o.count).sum();
+    (&judged.trace().allocator_file, count)
 }
 
 fn of(rows: &[ProcessRow], root: u32, (file, count): (&str, u64), library: &str) -> Exchange {

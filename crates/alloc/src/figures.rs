@@ -374,30 +374,20 @@ fn cut(manifest: &Manifest) -> Option<String> {
     })
 }
 
-/// All figures; what follows from them is still to be said.
-pub(crate) fn figures(
-    trace: &Trace,
-    tables: &Tables,
-    analysis: Option<&Analysis>,
-) -> Result<Judgement, TraceError> {
+/// Facts of the recording, and which processes were not counted.
+pub(crate) fn about(trace: &Trace, tables: &Tables) -> About {
     let manifest = &trace.manifest;
     let note = manifest.operations.clone().unwrap_or_default();
-    let start: Time = manifest.clock.start_ns;
-    let (processes, largest) = memory::processes(tables);
+    let (_, largest) = memory::processes(tables);
     let file = memory::allocator_file(tables, largest);
-    let times = time::distributions(tables);
-    let operations = operations::by_name(tables, &times);
-    let count = operations.values().map(|o| o.count).sum::<u64>();
-    let syscalls = operations::calls(tables, count);
-    let lock_waits = note.lock_waits.then(|| operations::lock_waits(tables));
     let losses = &manifest.losses;
     let lost = |loss: Loss| losses.get(loss.as_str()).copied().unwrap_or(0);
     let (limited_processes, locked_processes) =
         (lost(Loss::LimitedProcesses), lost(Loss::LockedProcesses));
     let uncounted = uncounted::uncounted(tables, lost, note.probes.is_none());
-    let about = About {
+    About {
         command: manifest.target.command.clone(),
-        duration_ns: end_of(manifest, tables) - start,
+        duration_ns: end_of(manifest, tables) - manifest.clock.start_ns,
         cut: cut(manifest),
         limited_processes,
         locked_processes,
@@ -417,7 +407,25 @@ pub(crate) fn figures(
         attached: note.probes.is_some_and(|probes| probes.attached),
         plain_call_ns: note.plain_call_ns,
         call_ns: note.call_ns,
-    };
+    }
+}
+
+/// All figures; what follows from them is still to be said.
+pub(crate) fn figures(
+    trace: &Trace,
+    tables: &Tables,
+    about: About,
+    analysis: Option<&Analysis>,
+) -> Result<Judgement, TraceError> {
+    let manifest = &trace.manifest;
+    let note = manifest.operations.clone().unwrap_or_default();
+    let start: Time = manifest.clock.start_ns;
+    let (processes, largest) = memory::processes(tables);
+    let times = time::distributions(tables);
+    let operations = operations::by_name(tables, &times);
+    let count = operations.values().map(|o| o.count).sum::<u64>();
+    let syscalls = operations::calls(tables, count);
+    let lock_waits = note.lock_waits.then(|| operations::lock_waits(tables));
     let sampled = blocks::Sampled::read(trace, tables)?;
     let fills = pages::fills(tables, largest, start);
     let memory = memory::memory(tables, (largest, &fills), start, about.attached);

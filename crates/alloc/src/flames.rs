@@ -227,4 +227,4 @@ fn idle(judgement: &Judgement) -> Option<(Duration, Vec<FlameStack>)> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

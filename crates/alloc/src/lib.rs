@@ -1,7 +1,7 @@
 //! What a trace says of its program's allocator.
 //!
 //! [`judge`] reads the tables of allocator operations and makes one [`Judgement`]: figures ([`figures`]), the diagnoses that follow from
-//! them ([`diagnoses`]) and the verdict ([`verdict`]). It asks nothing of the machine.
+//! them ([`diagnoses`]) and the verdict ([`verdict`]); or says that nothing was counted ([`Uncounted`]). It asks nothing of the machine.
 
 mod allocators;
 mod bounds;
@@ -10,6 +10,7 @@ mod diagnoses;
 mod exchange;
 mod figures;
 mod flames;
+mod judged;
 pub mod range;
 mod read;
 mod student;
@@ -30,6 +31,7 @@ pub use figures::{
     ProcessFigures, Share, SharedLines, SiteFigures, ThreadFigures, TimeFigures, Times,
 };
 pub use flames::{FlameGraph, FlameStack, Measure, flame_graph};
+pub use judged::{Judged, Uncounted};
 pub use verdict::{Answer, Verdict};
 
 /// The version of the fields of a judgement as JSON. Fields may be added under the same version.
@@ -78,7 +80,13 @@ pub struct About {
 impl About {
     /// Whether operations of some processes were not counted, or not to the end.
     pub(crate) fn lacks_processes(&self) -> bool {
-        self.limited.is_some() || self.uncounted.is_some()
+        self.why_uncounted().next().is_some()
+    }
+
+    /// Why operations were not counted, or not to the end, where that is so: sentences.
+    pub fn why_uncounted(&self) -> impl Iterator<Item = &str> {
+        let why = [&self.limited, &self.uncounted].into_iter().flatten();
+        why.map(String::as_str)
     }
 }
 
@@ -134,12 +142,6 @@ impl Judgement {
         self.diagnoses.iter().find(|d| !d.by_program)
     }
 
-    /// Whether there are no figures, as what was to be counted could not be: zeros of it would say that there was nothing.
-    #[must_use]
-    pub fn is_uncounted(&self) -> bool {
-        self.operations.is_empty() && self.trace.lacks_processes()
-    }
-
     /// The costliest that is not known, likewise.
     #[must_use]
     pub fn undecided_of_allocator(&self) -> Option<&Diagnosis> {
@@ -155,17 +157,22 @@ pub fn needs_analysis(trace: &Trace) -> Result<bool, TraceError> {
     Ok(trace.has_operations() && figures::asks_samples(trace)?)
 }
 
-/// Reads the tables and judges. None where the trace has no allocator operations. Without an analysis nothing is confirmed by samples.
+/// Reads the tables and judges. None where allocator operations were not recorded. Without an analysis nothing is confirmed by samples.
 ///
 /// # Errors
 /// Tables that cannot be read.
-pub fn judge(trace: &Trace, analysis: Option<&Analysis>) -> Result<Option<Judgement>, TraceError> {
+pub fn judge(trace: &Trace, analysis: Option<&Analysis>) -> Result<Option<Judged>, TraceError> {
     if !trace.has_operations() {
         return Ok(None);
     }
     let tables = read::Tables::read(trace)?;
-    let mut judgement = figures::figures(trace, &tables, analysis)?;
+    let about = figures::about(trace, &tables);
+    // What called no operation has figures, which are zeros.
+    if tables.operations.is_empty() && about.lacks_processes() {
+        return Ok(Some(Judged::Uncounted(Box::new(Uncounted::of(about)))));
+    }
+    let mut judgement = figures::figures(trace, &tables, about, analysis)?;
     (judgement.diagnoses, judgement.undecided) = diagnoses::diagnose(&judgement);
     judgement.verdict = verdict::of(&judgement);
-    Ok(Some(judgement))
+    Ok(Some(Judged::Counted(Box::new(judgement))))
 }

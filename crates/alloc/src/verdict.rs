@@ -42,6 +42,9 @@ pub struct Verdict {
 const BUSY: f64 = 0.2;
 /// A share is given with its error where that is more than this part of it.
 const NOTABLE_ERROR: f64 = 0.1;
+/// The sentence where nothing was counted, or next to nothing.
+const UNCOUNTED: &str =
+    "Whether the allocator is a problem is not known: operations were not counted.";
 /// Of fewer operations nothing is said.
 const FEW_OPERATIONS: u64 = 100;
 
@@ -56,6 +59,14 @@ fn is_unsure(share: Share) -> bool {
 /// Whether the share is near the bound: a longer run would tell on which side, and change nothing in what is to be done.
 fn is_near(share: Share) -> bool {
     is_unsure(share) && share.error <= NEAR
+}
+
+/// Of a program of which nothing was counted.
+pub(crate) fn uncounted() -> Verdict {
+    Verdict {
+        sentence: UNCOUNTED.to_owned(),
+        ..Verdict::default()
+    }
 }
 
 pub(crate) fn of(judgement: &Judgement) -> Verdict {
@@ -108,11 +119,9 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
             Answer::Yes,
             format!("The allocator ({name}) is a problem: {}.", first.title),
         ),
-        _ if count < FEW_OPERATIONS && judgement.trace.lacks_processes() => (
-            Answer::Unknown,
-            "Whether the allocator is a problem is not known: operations were not counted."
-                .to_owned(),
-        ),
+        _ if count < FEW_OPERATIONS && judgement.trace.lacks_processes() => {
+            (Answer::Unknown, UNCOUNTED.to_owned())
+        }
         _ if count < FEW_OPERATIONS => (
             Answer::Unknown,
             "Too few allocator operations were seen to judge.".to_owned(),

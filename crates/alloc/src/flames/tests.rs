@@ -52,7 +52,7 @@ fn caller(label: &str, ns: u64) -> SiteFigures {
 }
 
 /// A run of so many seconds with two call stacks, and a third that the list leaves out.
-fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
+pub(crate) fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
     let [first, second] = idle;
     Judgement {
         pages: None,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_alloc::{FlameGraph, Judgement, Measure, flame_graph};
+use varve_alloc::{About, FlameGraph, Judged, Judgement, Measure, flame_graph};
 use varve_analyse::Analysis;
 use varve_model::visible;
 use varve_trace::{Trace, TraceError};
@@ -27,8 +27,8 @@ pub enum View {
 /// What the page says of the allocator.
 #[derive(Clone, Debug, Serialize, TS)]
 pub struct AllocPage {
-    /// The figures. Names are no longer than a person reads.
-    pub judgement: Judgement,
+    /// The figures, where operations were counted. Names are no longer than a person reads.
+    pub judgement: Judged,
     /// A flame graph for each measure that the trace knows.
     pub flames: Vec<FlameGraph>,
     /// Threads that the list leaves out: those with the fewest operations.
@@ -38,7 +38,7 @@ pub struct AllocPage {
 }
 
 impl AllocPage {
-    /// What a trace says of its allocator. None where it has no operations.
+    /// What a trace says of its allocator. None where operations were not recorded.
     ///
     /// # Errors
     /// Tables that cannot be read.
@@ -50,14 +50,22 @@ impl AllocPage {
     }
 
     /// Makes it of a judgement.
-    pub fn of(mut judgement: Judgement) -> AllocPage {
-        let graphs = Measure::ALL.map(|measure| flame_graph(&judgement, measure));
-        let omitted_threads = cut(&mut judgement.threads);
-        let omitted_processes = cut(&mut judgement.processes);
-        shorten(&mut judgement);
+    pub fn of(mut judged: Judged) -> AllocPage {
+        let (mut flames, mut omitted_threads, mut omitted_processes) = (Vec::new(), 0, 0);
+        match &mut judged {
+            Judged::Counted(judgement) => {
+                let judgement: &mut Judgement = judgement;
+                let graphs = Measure::ALL.map(|measure| flame_graph(judgement, measure));
+                flames.extend(graphs.into_iter().flatten());
+                omitted_threads = cut(&mut judgement.threads);
+                omitted_processes = cut(&mut judgement.processes);
+                shorten(judgement);
+            }
+            Judged::Uncounted(of) => shorten_about(&mut of.trace),
+        }
         AllocPage {
-            judgement,
-            flames: graphs.into_iter().flatten().collect(),
+            judgement: judged,
+            flames,
             omitted_threads,
             omitted_processes,
         }
@@ -71,11 +79,15 @@ fn cut<T>(list: &mut Vec<T>) -> u64 {
 }
 
 /// Names come from the program, which may have made them as long as it likes and of any letters.
-fn shorten(judgement: &mut Judgement) {
-    let about = &mut judgement.trace;
+fn shorten_about(about: &mut About) {
     about.command.iter_mut().for_each(shown);
     shown(&mut about.allocator);
     shown(&mut about.allocator_file);
+}
+
+/// The same of all that a judgement names.
+fn shorten(judgement: &mut Judgement) {
+    shorten_about(&mut judgement.trace);
     let seeming = judgement.undecided.iter_mut();
     for diagnosis in judgement.diagnoses.iter_mut().chain(seeming) {
         shown(&mut diagnosis.evidence);

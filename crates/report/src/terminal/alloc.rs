@@ -1,6 +1,6 @@
 //! What `varve alloc report` prints: the verdict first, then tables.
 
-use varve_alloc::{Answer, Judgement, Memory, Moment, Share, Times};
+use varve_alloc::{Answer, Judged, Judgement, Memory, Moment, Share, Times};
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
@@ -16,14 +16,14 @@ const MUCH_ERROR: f64 = 0.1;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// The text; `whole`: with all rows.
-pub fn render(of: &Judgement, width: usize, color: bool, whole: bool) -> String {
+pub fn render(judged: &Judged, width: usize, color: bool, whole: bool) -> String {
     let width = width.clamp(*WIDTHS.start(), *WIDTHS.end());
     let mut page = Page::new(width, color);
     let rows = if whole { usize::MAX } else { ROWS };
-    verdict(&mut page, of);
-    if of.is_uncounted() {
+    verdict(&mut page, judged);
+    let Some(of) = judged.counted() else {
         return page.text;
-    }
+    };
     time(&mut page, of);
     memory(&mut page, of);
     super::alloc_pages::render(&mut page, of, rows);
@@ -68,25 +68,23 @@ pub(super) fn estimated((time, error): (Option<Duration>, Option<f64>)) -> Strin
 const UNDECIDED: &str =
     "Record a longer run: this one has too few samples to tell it from less than is worth a word.";
 
-fn verdict(page: &mut Page, of: &Judgement) {
-    let tone = match of.verdict.answer {
+fn verdict(page: &mut Page, of: &Judged) {
+    let (about, verdict) = (of.trace(), of.verdict());
+    let tone = match verdict.answer {
         Answer::No => Tone::Good,
         Answer::Busy | Answer::Unknown => Tone::Notice,
         Answer::Yes => Tone::Bad,
     };
-    if let Some(cut) = &of.trace.cut {
+    if let Some(cut) = &about.cut {
         page.wrapped(cut, Tone::Bad);
         page.gap();
     }
-    for missing in [&of.trace.limited, &of.trace.uncounted]
-        .into_iter()
-        .flatten()
-    {
+    for missing in about.why_uncounted() {
         page.wrapped(missing, Tone::Bad);
         page.gap();
     }
-    page.wrapped(&of.verdict.sentence, tone);
-    for diagnosis in &of.diagnoses {
+    page.wrapped(&verdict.sentence, tone);
+    for diagnosis in of.diagnoses() {
         page.gap();
         page.finding(
             diagnosis.id,
@@ -96,7 +94,7 @@ fn verdict(page: &mut Page, of: &Judgement) {
             &diagnosis.advice,
         );
     }
-    for diagnosis in &of.undecided {
+    for diagnosis in of.undecided() {
         page.gap();
         page.finding(
             diagnosis.id,
@@ -109,20 +107,20 @@ fn verdict(page: &mut Page, of: &Judgement) {
             UNDECIDED,
         );
     }
-    if of.trace.attached {
+    if about.attached {
         page.gap();
         page.wrapped(
             "The program ran before it was recorded: blocks that it had then are not among its memory, and frees of them have no known size.",
             Tone::Notice,
         );
     }
-    for note in &of.trace.notes {
+    for note in &about.notes {
         page.gap();
         page.wrapped(note, Tone::Notice);
     }
-    if of.trace.lost > 0 {
+    if about.lost > 0 {
         page.gap();
-        let lost = format::counted(of.trace.lost, "operation");
+        let lost = format::counted(about.lost, "operation");
         page.wrapped(
             &format!("{lost} were not counted, or what the kernel did within them."),
             Tone::Notice,

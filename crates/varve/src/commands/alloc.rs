@@ -9,7 +9,7 @@ mod report;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use varve_alloc::Judgement;
+use varve_alloc::Judged;
 use varve_analyse::Analysis;
 use varve_trace::Trace;
 
@@ -38,8 +38,8 @@ pub(crate) enum AllocCommand {
     Report(report::AllocReport),
 }
 
-/// What a trace says of its program's allocator; none where it has no operations.
-fn judge(trace: &Trace, analysis: Option<&Analysis>) -> Result<Option<Judgement>, Failure> {
+/// What a trace says of its program's allocator; none where operations were not recorded.
+fn judge(trace: &Trace, analysis: Option<&Analysis>) -> Result<Option<Judged>, Failure> {
     if analysis.is_some() || !varve_alloc::needs_analysis(trace)? {
         return Ok(varve_alloc::judge(trace, analysis)?);
     }

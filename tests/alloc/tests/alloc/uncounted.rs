@@ -5,8 +5,33 @@ use std::process::Command;
 
 use crate::support::{Recorded, record, varve, workload};
 
-/// A program that loads no libraries, with its symbols or without.
+/// The fields of a report beside `schema`, `trace` and `verdict`.
+const FIGURES: [&str; 17] = [
+    "diagnoses",
+    "undecided",
+    "operations",
+    "time",
+    "times",
+    "syscalls",
+    "mmap_lock",
+    "faults",
+    "memory",
+    "pages",
+    "lines",
+    "choice",
+    "sites",
+    "blocks",
+    "classes",
+    "threads",
+    "processes",
+];
+
+/// A program that loads no libraries and has no symbols.
 fn without_libraries(folder: &Path) -> PathBuf {
+    compiled(folder, &["-static", "-s"])
+}
+
+fn compiled(folder: &Path, options: &[&str]) -> PathBuf {
     const PROGRAM: &str = r#"
 #include <stdlib.h>
 int main(void) {
@@ -20,7 +45,9 @@ int main(void) {
     let (source, program) = (folder.join("alone.c"), folder.join("alone"));
     std::fs::write(&source, PROGRAM).unwrap();
     let compiled = Command::new("gcc")
-        .args(["-O1", "-static", "-s", "-o"])
+        .arg("-O1")
+        .args(options)
+        .arg("-o")
         .args([&program, &source])
         .output()
         .unwrap();
@@ -54,8 +81,47 @@ fn a_stripped_program_without_libraries_has_no_zeros() {
         text.ends_with("is not known: operations were not counted."),
         "{text}"
     );
-    let verdict = &recorded.judgement["verdict"];
+    let fields = recorded.judgement.as_object().unwrap();
+    let verdict = &fields["verdict"];
     assert_eq!(verdict["answer"], "unknown");
+    for share in ["time_share", "time_share_error", "memory_share"] {
+        assert!(verdict[share].is_null(), "{verdict}");
+    }
+    for figures in FIGURES {
+        // It panics where there is no such field.
+        assert!(fields[figures].is_null(), "{figures}: {fields:?}");
+    }
+    let known: Vec<&String> = fields.keys().collect();
+    assert_eq!(known.len(), FIGURES.len() + 3, "{known:?}");
+    // Call stacks are figures, too.
+    let folded = Command::new(varve())
+        .args(["alloc", "report", "--folded", "time"])
+        .arg(recorded.folder.path().join("t.varve"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&folded.stderr).into_owned();
+    assert!(!folded.status.success() && folded.stdout.is_empty());
+    assert!(
+        said.contains("operations were not counted") && said.contains("hint:"),
+        "{said}"
+    );
+}
+
+/// The same program with its symbols is counted: its figures are there.
+#[test]
+fn a_program_without_libraries_that_has_symbols_has_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path(), &["-static"]);
+    let recorded = record(&[], &[program.to_str().unwrap()]);
+    let fields = recorded.judgement.as_object().unwrap();
+    // These two are null of it for reasons of their own.
+    let figures = FIGURES
+        .iter()
+        .filter(|f| !["pages", "mmap_lock"].contains(f));
+    for figures in figures {
+        assert!(!fields[*figures].is_null(), "{figures}: {fields:?}");
+    }
+    assert!(recorded.count("malloc") >= 10_000);
 }
 
 /// The parent is counted; of its children one is not, and one has no library in its environment.

@@ -108,24 +108,20 @@ const CLOSING: Closing = Closing {
 /// The verdict, and what it rests on.
 fn lines(trace: &Trace) -> Vec<String> {
     match super::judge(trace, None) {
-        Ok(Some(judgement)) => {
-            let mut lines = vec![judgement.verdict.sentence.clone()];
-            let about = &judgement.trace;
-            lines.extend(
-                [&about.limited, &about.uncounted]
-                    .into_iter()
-                    .flatten()
-                    .cloned(),
-            );
-            let said = judgement.allocators_diagnosis().map(|d| d.id);
-            let reasons = judgement.diagnoses.iter().filter(|d| Some(d.id) != said);
+        Ok(Some(judged)) => {
+            let mut lines = vec![judged.verdict().sentence.clone()];
+            let about = judged.trace();
+            lines.extend(about.why_uncounted().map(str::to_owned));
+            let said = judged.counted().and_then(|of| of.allocators_diagnosis());
+            let said = said.map(|d| d.id);
+            let reasons = judged.diagnoses().iter().filter(|d| Some(d.id) != said);
             lines.extend(reasons.map(|d| format!("also: {}", d.title)));
-            let seeming = judgement.undecided.iter();
+            let seeming = judged.undecided().iter();
             lines.extend(
                 seeming.map(|d| format!("perhaps: {} (the run is too short to say so)", d.title)),
             );
-            let (plain, with) = (judgement.trace.plain_call_ns, judgement.trace.call_ns);
-            if let Some(longer) = judgement.trace.probe_ns {
+            let (plain, with) = (about.plain_call_ns, about.call_ns);
+            if let Some(longer) = about.probe_ns {
                 lines.push(format!(
                     "cost: each allocator operation took {} longer",
                     format::duration(longer)

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use varve_alloc::{Judgement, Measure, flame_graph};
+use varve_alloc::{Judged, Measure, flame_graph};
 use varve_analyse::format;
 
 use super::Failure;
@@ -62,7 +62,13 @@ const fn about(measure: Measure) -> &'static str {
 }
 
 /// A line for each call stack, the outermost function first.
-fn folded(judgement: &Judgement, measure: Measure) -> Result<String, Failure> {
+fn folded(judged: &Judged, measure: Measure) -> Result<String, Failure> {
+    let Some(judgement) = judged.counted() else {
+        return Err(Failure::new(
+            "operations were not counted, so that there are no call stacks",
+            Some("`varve alloc report` says why"),
+        ));
+    };
     let Some(graph) = flame_graph(judgement, measure) else {
         return Err(match measure {
             Measure::Idle if judgement.blocks.samples > 0 => Failure::new(
@@ -110,12 +116,12 @@ pub(super) fn run(arguments: &AllocReport) -> Result<ExitCode, Failure> {
         report::write_allocators_page(&trace, made, path)?;
     }
     if let Some(measure) = arguments.folded {
-        let judgement = varve_alloc::judge(&trace, None)?.ok_or_else(nothing)?;
-        report::print(&folded(&judgement, measure)?)?;
+        let judged = varve_alloc::judge(&trace, None)?.ok_or_else(nothing)?;
+        report::print(&folded(&judged, measure)?)?;
     } else if arguments.html.is_none() || arguments.json {
-        let judgement = super::judge(&trace, analysis.as_ref())?.ok_or_else(nothing)?;
-        report::show(&judgement, arguments.json, |width, color| {
-            varve_report::terminal::alloc::render(&judgement, width, color, arguments.all)
+        let judged = super::judge(&trace, analysis.as_ref())?.ok_or_else(nothing)?;
+        report::show(&judged, arguments.json, |width, color| {
+            varve_report::terminal::alloc::render(&judged, width, color, arguments.all)
         })?;
     }
     Ok(ExitCode::SUCCESS)

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use regex::Regex;
-use varve_alloc::Judgement;
+use varve_alloc::Judged;
 use varve_alloc::compare::{Compared, Run};
 use varve_sys::{Signals, Used};
 use varve_trace::Trace;
@@ -221,7 +221,12 @@ impl Runner<'_> {
         for (i, of) in all.iter_mut().enumerate() {
             if of.failed.is_none() {
                 match self.recorded(of, folder) {
-                    Ok(judgement) => of.judgement = judgement,
+                    Ok(Some(Judged::Counted(judgement))) => of.judgement = Some(*judgement),
+                    Ok(Some(Judged::Uncounted(run))) => {
+                        let why: Vec<&str> = run.trace.why_uncounted().collect();
+                        of.unrecorded = Some(why.join(" "));
+                    }
+                    Ok(None) => {}
                     Err(Ended::Interrupted(failure)) => return Err(failure),
                     // What a run cannot say is missing in the table.
                     Err(Ended::Badly(failure)) => of.unrecorded = Some(failure.what),
@@ -238,7 +243,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn recorded(&mut self, of: &mut Compared, folder: &Path) -> Result<Option<Judgement>, Ended> {
+    fn recorded(&mut self, of: &mut Compared, folder: &Path) -> Result<Option<Judged>, Ended> {
         let failed = |e| {
             Failure::new(
                 format!("cannot run this program again: {e}"),
@@ -284,13 +289,13 @@ impl Runner<'_> {
             }
         }
         // Without pages there are no samples to be asked.
-        let judgement = varve_alloc::judge(&trace, None).map_err(Failure::from)?;
-        if let Some((judgement, library)) = judgement.as_ref().zip(of.library.as_ref()) {
-            let found = varve_alloc::exchange(&trace, judgement, library);
+        let judged = varve_alloc::judge(&trace, None).map_err(Failure::from)?;
+        if let Some((judged, library)) = judged.as_ref().zip(of.library.as_ref()) {
+            let found = varve_alloc::exchange(&trace, judged, library);
             let found = found.map_err(Failure::from)?;
             (of.failed, of.unreached) = (found.without_effect, found.unreached);
         }
-        Ok(judgement)
+        Ok(judged)
     }
 }
 
