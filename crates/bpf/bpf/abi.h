@@ -324,9 +324,13 @@ struct rec_fault {
 	u64 address;
 };
 
-/* A page that was not there was touched, by a process whose allocator operations are counted and outside of these */
+/*
+ * A page that was not there was touched, by a process whose allocator operations are counted and outside of these. Once as that begins, and with
+ * the flag as often as the clock of a CPU finds the thread at work in the page fault.
+ */
+#define FIRST_TOUCH_SAMPLED 1u
 struct rec_first_touch {
-	struct record r;
+	struct record r; /* aux: FIRST_TOUCH_SAMPLED or 0 */
 	u64 address;
 };
 

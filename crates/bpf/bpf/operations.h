@@ -114,8 +114,23 @@ int operation_call_exit(struct bpf_raw_tracepoint_args *ctx)
 
 #define FAULT_PRESENT 1
 
+/* The last page fault on each CPU, where it is a first touch by the program's own code, outside of operations */
+struct first_touch {
+	u64 address;
+	u64 ip; /* the instruction that touches it */
+	u32 tid; /* 0: it is not */
+	u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct first_touch);
+} operation_touch SEC(".maps");
+
 /* The recorder knows whether the allocator has mapped it: what maps memory is reported in the same ring, before it can be touched */
-static __always_inline void report_first_touch(u64 address)
+static __always_inline void report_first_touch(u64 address, u32 how)
 {
 	struct settings *g = get_settings();
 	struct rec_first_touch *rec;
@@ -127,20 +142,26 @@ static __always_inline void report_first_touch(u64 address)
 		drop(DROP_OPERATION, 1);
 		return;
 	}
-	fill(&rec->r, REC_FIRST_TOUCH, 0);
+	fill(&rec->r, REC_FIRST_TOUCH, how);
 	rec->address = address;
 	bpf_ringbuf_submit(rec, wake(g->ring_wake));
 }
 
-static __always_inline int operation_fault(struct bpf_raw_tracepoint_args *ctx, u32 what)
+static __always_inline int operation_fault(struct bpf_raw_tracepoint_args *ctx, u32 by_program)
 {
-	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid();
+	u32 pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid(), zero = 0;
+	struct first_touch *touch;
 	struct probed_thread *t;
 	struct pt_regs r;
 	u64 word;
 
 	if (!counts_operations(pid) || ctx->args[0] >> 56)
 		return 0;
+	touch = bpf_map_lookup_elem(&operation_touch, &zero);
+	if (!touch)
+		return 0;
+	/* The work of this program is no part of a touch */
+	touch->tid = 0;
 	if (bpf_probe_read_kernel(&r, sizeof(r), (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
 		return 0;
 	t = probe_every ? bpf_map_lookup_elem(&probed_threads, &tid) : NULL;
@@ -148,16 +169,22 @@ static __always_inline int operation_fault(struct bpf_raw_tracepoint_args *ctx, 
 		t->fault = r.ip;
 	if (!find_running(pid, r.sp, &word))
 		return 0;
-	charge(pid, word, what, 0, 0, 0);
-	if (!word && !(ctx->args[2] & FAULT_PRESENT))
-		report_first_touch(ctx->args[0]);
+	charge(pid, word, OPERATION_FAULT, 0, 0, 0);
+	if (word || ctx->args[2] & FAULT_PRESENT)
+		return 0;
+	report_first_touch(ctx->args[0], 0);
+	touch->address = ctx->args[0];
+	touch->ip = r.ip;
+	/* The clock may come in between */
+	barrier();
+	touch->tid = by_program ? tid : 0;
 	return 0;
 }
 
 SEC("raw_tp/page_fault_user")
 int operation_fault_user(struct bpf_raw_tracepoint_args *ctx)
 {
-	return operation_fault(ctx, OPERATION_FAULT);
+	return operation_fault(ctx, 1);
 }
 
 SEC("raw_tp/page_fault_kernel")
@@ -165,7 +192,7 @@ int operation_fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 {
 	if (BPF_CORE_READ(current_task(), pagefault_disabled) > 1)
 		return 0;
-	return operation_fault(ctx, OPERATION_FAULT);
+	return operation_fault(ctx, 0);
 }
 
 /* The calls by which probes come to the kernel where it has them (arch/x86/entry/syscalls/syscall_64.tbl) */
@@ -196,6 +223,22 @@ static __always_inline u32 is_pausing(u64 ip)
 	return !bpf_probe_read_user(code, sizeof(code), (void *)(ip - sizeof(u16))) && (code[0] == PAUSE || code[1] == PAUSE);
 }
 
+/*
+ * Says that the clock found the thread in a first touch. The registers with which it entered the kernel have the number of a system call (orig_ax),
+ * which is negative in page faults and interrupts. An interrupt that comes at the same instruction, behind the fault, is taken for it.
+ */
+static __always_inline void sample_first_touch(struct pt_regs *r)
+{
+	u32 zero = 0;
+	struct first_touch *t;
+
+	if ((s64)r->orig_ax >= 0)
+		return;
+	t = bpf_map_lookup_elem(&operation_touch, &zero);
+	if (t && t->tid == (u32)bpf_get_current_pid_tgid() && t->ip == r->ip)
+		report_first_touch(t->address, FIRST_TOUCH_SAMPLED);
+}
+
 SEC("perf_event")
 int operation_clock(struct bpf_perf_event_data *ctx)
 {
@@ -217,7 +260,11 @@ int operation_clock(struct bpf_perf_event_data *ctx)
 		return 0;
 	if ((r.cs & 3) != 3 || !find_running(pid, r.sp, &word))
 		return 0;
-	charge(pid, works_for_probe(&r) ? COUNTING : word, OPERATION_CLOCK_KERNEL, 0, 0, 0);
+	if (works_for_probe(&r))
+		word = COUNTING;
+	charge(pid, word, OPERATION_CLOCK_KERNEL, 0, 0, 0);
+	if (!word)
+		sample_first_touch(&r);
 	return 0;
 }
 

@@ -5,7 +5,7 @@ use varve_model::{Address, Bytes, Cpu, Pages, Pid, Tid, Time};
 use crate::abi::{self, Plain, Record};
 use crate::{
     Access, BpfError, Comm, Doer, Event, Exec, Exit, Fault, FirstTouch, Fork, ForkKind, Mapping,
-    MappingCall, Mark, MarkKind, MmId, Mode, Peak, Preload, Refused, UserStack, Vanish,
+    MappingCall, Mark, MarkKind, MmId, Mode, Peak, Preload, Refused, TouchSeen, UserStack, Vanish,
     VanishCause,
 };
 
@@ -138,6 +138,10 @@ fn body(head: Record, rest: &[u8]) -> Option<Event<'_>> {
         abi::REC_FIRST_TOUCH => Event::FirstTouch(FirstTouch {
             pid,
             address: Address(abi::RecFirstTouch::read(rest)?.address),
+            seen: match head.aux & abi::FIRST_TOUCH_SAMPLED {
+                0 => TouchSeen::Begun,
+                _ => TouchSeen::Sampled,
+            },
         }),
         abi::REC_REGISTRATION => Event::Registration,
         abi::REC_COMM => Event::Comm(Comm {
@@ -247,5 +251,37 @@ fn cause(number: u32) -> VanishCause {
         abi::CAUSE_KERNEL_TOUCH => VanishCause::KernelTouch,
         abi::CAUSE_POPULATE => VanishCause::Populate,
         other => VanishCause::Unknown(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first_touch(aux: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(abi::REC_FIRST_TOUCH.to_ne_bytes());
+        bytes.extend(aux.to_ne_bytes());
+        bytes.extend(9u64.to_ne_bytes());
+        bytes.extend(42u32.to_ne_bytes());
+        bytes.extend(43u32.to_ne_bytes());
+        bytes.extend(0x5000u64.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_first_touch_says_how_it_was_seen() {
+        let seen = |aux| match event(&first_touch(aux)) {
+            Ok(Event::FirstTouch(touch)) => Some(touch),
+            _ => None,
+        };
+        let touch = |seen| FirstTouch {
+            pid: Pid(42),
+            address: Address(0x5000),
+            seen,
+        };
+        assert_eq!(seen(0), Some(touch(TouchSeen::Begun)));
+        let sampled = seen(abi::FIRST_TOUCH_SAMPLED);
+        assert_eq!(sampled, Some(touch(TouchSeen::Sampled)));
     }
 }

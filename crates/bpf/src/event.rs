@@ -17,7 +17,7 @@ pub enum Event<'a> {
     Fault(Fault),
     /// An access that faulted was refused
     Refused(Refused),
-    /// A process whose allocator operations are counted touched a page that was not there, outside of these
+    /// A process whose allocator operations are counted touches a page that is not there, outside of these
     FirstTouch(FirstTouch),
     /// Pages that were touched since the last clear, read just before they went
     Vanish(Vanish<'a>),
@@ -80,6 +80,17 @@ pub struct FirstTouch {
     pub pid: Pid,
     /// Address that was accessed
     pub address: Address,
+    /// How it was seen
+    pub seen: TouchSeen,
+}
+
+/// How a first touch was seen
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TouchSeen {
+    /// As it began: once
+    Begun,
+    /// By the clock of a CPU, which found the thread at work in the page fault: any number of times, of touches by the program's own code
+    Sampled,
 }
 
 /// Read or write

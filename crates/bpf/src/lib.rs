@@ -22,7 +22,7 @@ mod uprobes;
 pub use error::BpfError;
 pub use event::{
     Access, Comm, Doer, Event, Exec, Exit, Fault, FirstTouch, Fork, ForkKind, Mapping, MappingCall,
-    Mark, MarkKind, Mode, Peak, Preload, Refused, UserStack, Vanish, VanishCause,
+    Mark, MarkKind, Mode, Peak, Preload, Refused, TouchSeen, UserStack, Vanish, VanishCause,
 };
 pub use kernel::{ATOMIC_CLEARING, ExemptProcesses, Kernel, ReportsTook, TrackedProcesses};
 pub use operations::{Charge, Charged, Operations, RunningPlaces};

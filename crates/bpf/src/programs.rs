@@ -297,9 +297,10 @@ fn lacking() -> Option<String> {
 }
 
 /// Maps of allocator operations alone.
-const OPERATION_MAPS: [&str; 6] = [
+const OPERATION_MAPS: [&str; 7] = [
     "operation_calls",
     "operation_sums",
+    "operation_touch",
     "operation_waits",
     "probed_rows",
     "probed_times",

@@ -75,7 +75,7 @@ table! {
         operation: Option<String>,
         /// The caller, in `sites`.
         site: Option<SiteId>,
-        /// A system call by its name; `page_fault`; `first_touch`: a page fault outside of operations at a page of the allocator's that was not there; `mmap_lock`, `mmap_lock_spun` and `mmap_lock_of_others`: waits for the lock of the process's mappings in which the thread slept, kept its CPU, or waited for another process; `clock_user` and `clock_kernel`: the clock of a CPU found a thread at work there; `clock_pause`: of `clock_user`, those at the instruction by which loops that wait pause.
+        /// A system call by its name; `page_fault`; `first_touch`: a page fault outside of operations at a page of the allocator's that was not there; `mmap_lock`, `mmap_lock_spun` and `mmap_lock_of_others`: waits for the lock of the process's mappings in which the thread slept, kept its CPU, or waited for another process; `clock_user` and `clock_kernel`: the clock of a CPU found a thread at work there; `clock_pause`: of `clock_user`, those at the instruction by which loops that wait pause; `clock_first_touch`: of `clock_kernel` outside of operations, those in a `first_touch` by the program's own code and not by a system call.
         name: Cow<'static, str>,
         /// How often.
         count: u64,

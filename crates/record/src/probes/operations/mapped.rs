@@ -1,14 +1,16 @@
 //! The memory that allocators have mapped: what system calls within operations map, and nobody unmaps since.
 //!
 //! What the program maps itself is not in it, nor are stacks and static data: no allocator can be blamed for those. First touches of these
-//! pages outside of operations are counted: they are the price of fresh memory that the program pays later.
+//! pages outside of operations are counted, and how often the clocks of CPUs found a thread in one: they are the price of fresh memory that the
+//! program pays later.
 
 use std::collections::HashMap;
 
-use varve_bpf::{Event, ForkKind, Mapping, MappingCall};
+use varve_bpf::{Event, FirstTouch, ForkKind, Mapping, MappingCall, TouchSeen};
 use varve_model::{Address, Bytes, Duration, Pid, Time};
 use varve_trace::tables::OperationChargeRow;
 
+use super::CLOCK_RATE;
 use crate::state::State;
 use crate::state::ranges::Ranges;
 
@@ -25,10 +27,14 @@ struct Process {
     most: Bytes,
     /// First touches of these pages outside of operations that are not written yet.
     touched: u64,
+    /// How often the clock of a CPU found a thread in one; not written yet either.
+    sampled: u64,
 }
 
 /// The name of such touches in the table of charges.
 const FIRST_TOUCH: &str = "first_touch";
+/// The name of what clocks found in them.
+const CLOCK_FIRST_TOUCH: &str = "clock_first_touch";
 
 /// What a process's allocator has mapped.
 pub(super) struct Heap {
@@ -48,18 +54,14 @@ impl Mapped {
                 process.most = process.most.max(process.ranges.bytes());
             }
             Event::FirstTouch(touch) => {
-                let pid = state.processes.owner_of_memory(touch.pid);
-                if let Some(process) = self.processes.get_mut(&pid)
-                    && process.ranges.holds(touch.address, Bytes(1))
-                {
-                    process.touched += 1;
-                }
+                self.touch(state.processes.owner_of_memory(touch.pid), touch);
             }
             Event::Fork(fork) if fork.kind == ForkKind::Process => {
                 let parent = state.processes.owner_of_memory(fork.parent);
                 if let Some(process) = self.processes.get(&parent) {
                     let child = Process {
                         touched: 0,
+                        sampled: 0,
                         ..process.clone()
                     };
                     self.processes.insert(fork.pid, child);
@@ -69,25 +71,43 @@ impl Mapped {
         }
     }
 
+    /// Counts a first touch in the memory of a process.
+    fn touch(&mut self, pid: Pid, touch: &FirstTouch) {
+        if let Some(process) = self.processes.get_mut(&pid)
+            && process.ranges.holds(touch.address, Bytes(1))
+        {
+            match touch.seen {
+                TouchSeen::Begun => process.touched += 1,
+                TouchSeen::Sampled => process.sampled += 1,
+            }
+        }
+    }
+
     /// What the process runs has ended.
     pub(super) fn forget(&mut self, pid: Pid) {
         self.processes.remove(&pid);
     }
 
-    /// First touches since the last time, of one process or all.
+    /// First touches since the last time, and what clocks found in them, of one process or all.
     pub(super) fn read(&mut self, now: Time, of: Option<Pid>, rows: &mut Vec<OperationChargeRow>) {
+        let period = 1_000_000_000 / u64::from(CLOCK_RATE);
         let processes = self.processes.iter_mut();
         for (pid, process) in processes.filter(|(pid, _)| of.is_none_or(|of| of == **pid)) {
-            let count = std::mem::take(&mut process.touched);
-            if count > 0 {
+            let touched = std::mem::take(&mut process.touched);
+            let sampled = std::mem::take(&mut process.sampled);
+            let found = [
+                (FIRST_TOUCH, touched, 0),
+                (CLOCK_FIRST_TOUCH, sampled, sampled * period),
+            ];
+            for (name, count, ns) in found.into_iter().filter(|(_, count, _)| *count > 0) {
                 rows.push(OperationChargeRow {
                     time_ns: now,
                     pid: *pid,
                     operation: None,
                     site: None,
-                    name: FIRST_TOUCH.into(),
+                    name: name.into(),
                     count,
-                    total_ns: Duration(0),
+                    total_ns: Duration(ns),
                     queued_ns: Duration(0),
                     bytes: Bytes(0),
                 });
@@ -245,5 +265,42 @@ mod tests {
             [(0x50_0000, 0x1_0000)]
         );
         assert_eq!(after(&[brk(0x50_0000, 0x54_0000, false)]), []);
+    }
+
+    #[test]
+    fn first_touches_are_those_of_the_allocators_pages() {
+        let mut mapped = Mapped::default();
+        let process = mapped.processes.entry(Pid(1)).or_default();
+        process.ranges.insert(Address(0x10_0000), Bytes(0x2000));
+        let mut touch = |pid, address, seen| {
+            let touch = FirstTouch {
+                pid: Pid(pid),
+                address: Address(address),
+                seen,
+            };
+            mapped.touch(Pid(pid), &touch);
+        };
+        touch(1, 0x10_0000, TouchSeen::Begun);
+        touch(1, 0x10_1fff, TouchSeen::Begun);
+        for _ in 0..3 {
+            touch(1, 0x10_1fff, TouchSeen::Sampled);
+        }
+        // Beside it, and in a process whose allocator has nothing.
+        touch(1, 0x10_2000, TouchSeen::Begun);
+        touch(1, 0x10_2000, TouchSeen::Sampled);
+        touch(2, 0x10_0000, TouchSeen::Begun);
+        let mut read = || {
+            let mut rows = Vec::new();
+            mapped.read(Time(5), None, &mut rows);
+            let row = |row: OperationChargeRow| (row.name.into_owned(), row.count, row.total_ns.0);
+            rows.into_iter().map(row).collect::<Vec<_>>()
+        };
+        let period = 1_000_000_000 / u64::from(CLOCK_RATE);
+        let expected = [
+            (FIRST_TOUCH.to_owned(), 2, 0),
+            (CLOCK_FIRST_TOUCH.to_owned(), 3, 3 * period),
+        ];
+        assert_eq!(read(), expected);
+        assert_eq!(read(), []);
     }
 }
