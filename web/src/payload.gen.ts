@@ -762,6 +762,11 @@ outside: number,
  */
 behind: number | null, 
 /**
+ * The share of CPU time in these, as far as the program's own code made them and no system call; by the clocks of CPUs. Null likewise, and where no
+ * clock found the program at work.
+ */
+behind_share: Share | null, 
+/**
  * Within operations, for each.
  */
 per_operation: number, };

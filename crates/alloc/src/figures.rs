@@ -168,6 +168,9 @@ pub struct Faults {
     /// Of these, first touches of pages that the allocator had mapped: fresh memory whose price the program pays later. Null where it is not known which
     /// pages are the allocator's.
     pub behind: Option<u64>,
+    /// The share of CPU time in these, as far as the program's own code made them and no system call; by the clocks of CPUs. Null likewise, and where no
+    /// clock found the program at work.
+    pub behind_share: Option<Share>,
     /// Within operations, for each.
     pub per_operation: f64,
 }
@@ -430,7 +433,13 @@ pub(crate) fn figures(
     let fills = pages::fills(tables, largest, start);
     let memory = memory::memory(tables, (largest, &fills), start, about.attached);
     let knows_heap = note.charges && memory::knows_mapped(tables, largest, about.attached);
-    let faults = operations::faults(tables, count, knows_heap);
+    let time = time::shares(
+        tables,
+        &operations,
+        (&syscalls, lock_waits.as_ref()),
+        note.probes.is_some(),
+    );
+    let faults = operations::faults(tables, count, time.samples, knows_heap);
     let pages = match memory.unknown {
         Some(_) => None,
         None => pages::pages(trace, tables, &sampled, (largest, fills))?,
@@ -441,12 +450,7 @@ pub(crate) fn figures(
         verdict: Verdict::default(),
         diagnoses: Vec::new(),
         undecided: Vec::new(),
-        time: time::shares(
-            tables,
-            &operations,
-            (&syscalls, lock_waits.as_ref()),
-            note.probes.is_some(),
-        ),
+        time,
         operations,
         times,
         syscalls,

@@ -6,8 +6,8 @@ use varve_model::{Bytes, Duration, Pid, SiteId, Tid};
 
 use super::timing::{Timing, Total, by_clocks};
 use super::{
-    CallFigures, ClassFigures, Faults, LockWaits, OperationFigures, SiteFigures, ThreadFigures,
-    TimeFigures,
+    CallFigures, ClassFigures, Faults, LockWaits, OperationFigures, Share, SiteFigures,
+    ThreadFigures, TimeFigures,
 };
 use crate::read::Tables;
 
@@ -92,16 +92,19 @@ fn time_error(name: &str, sum: &Timing, times: &BTreeMap<String, TimeFigures>) -
 }
 
 /// Names of what is charged that are no system calls.
-const NO_CALLS: [&str; 8] = [
+const NO_CALLS: [&str; 9] = [
     "page_fault",
-    "first_touch",
+    FIRST_TOUCH,
     "clock_user",
     "clock_kernel",
     "clock_pause",
+    CLOCK_FIRST_TOUCH,
     LOCK_SLEPT,
     LOCK_SPUN,
     LOCK_OF_OTHERS,
 ];
+pub(super) const FIRST_TOUCH: &str = "first_touch";
+pub(super) const CLOCK_FIRST_TOUCH: &str = "clock_first_touch";
 const LOCK_SLEPT: &str = "mmap_lock";
 const LOCK_SPUN: &str = "mmap_lock_spun";
 const LOCK_OF_OTHERS: &str = "mmap_lock_of_others";
@@ -180,21 +183,23 @@ pub(super) fn lock_waits(tables: &Tables) -> LockWaits {
     found
 }
 
-/// Page faults; `knows_heap`: whether it is known which pages are the allocator's.
-pub(super) fn faults(tables: &Tables, operations: u64, knows_heap: bool) -> Faults {
+/// Page faults; `samples`: of the program's CPU time; `knows_heap`: whether it is known which pages are the allocator's.
+pub(super) fn faults(tables: &Tables, operations: u64, samples: u64, knows_heap: bool) -> Faults {
     let of = |inside: bool| {
         let rows = tables.charges.iter().filter(|c| c.name == "page_fault");
         rows.filter(|c| c.operation.is_some() == inside)
             .map(|c| c.count)
             .sum::<u64>()
     };
+    let named = |name: &str| {
+        let rows = tables.charges.iter().filter(|c| c.name == name);
+        rows.map(|c| c.count).sum::<u64>()
+    };
     Faults {
         inside: of(true),
         outside: of(false),
-        behind: knows_heap.then(|| {
-            let touches = tables.charges.iter().filter(|c| c.name == "first_touch");
-            touches.map(|c| c.count).sum()
-        }),
+        behind: knows_heap.then(|| named(FIRST_TOUCH)),
+        behind_share: Share::of(named(CLOCK_FIRST_TOUCH), samples).filter(|_| knows_heap),
         per_operation: of(true) as f64 / operations.max(1) as f64,
     }
 }

@@ -128,7 +128,7 @@ fn verdict(page: &mut Page, of: &Judged) {
     }
 }
 
-fn share(of: Option<Share>) -> String {
+pub(super) fn share(of: Option<Share>) -> String {
     of.map_or_else(
         || "not known".to_owned(),
         |s| format!("{} ± {}", percent(s.share), percent(s.error)),

@@ -4,7 +4,7 @@ use varve_alloc::Judgement;
 use varve_analyse::format;
 use varve_model::{Bytes, Duration};
 
-use super::alloc::{estimated, with_error};
+use super::alloc::{estimated, share, with_error};
 use super::page::{Page, Tone};
 use super::table::{ABSENT, Align, Table};
 
@@ -83,8 +83,12 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
             format::count(f.inside),
             format::count(f.outside),
             f.behind.map_or_else(String::new, |behind| format!(
-                ", {} of these first touches of memory that the allocator had mapped",
-                format::count(behind)
+                ", {} of these first touches of memory that the allocator had mapped{}",
+                format::count(behind),
+                f.behind_share.map_or_else(String::new, |of| format!(
+                    " ({} of the CPU time)",
+                    share(Some(of))
+                ))
             )),
         ),
     );
