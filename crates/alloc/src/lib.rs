@@ -11,6 +11,8 @@ mod exchange;
 mod figures;
 mod flames;
 mod judged;
+#[cfg(test)]
+mod made;
 pub mod range;
 mod read;
 mod student;

@@ -1,9 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::{
-    About, Faults, Memory, OperationFigures, SCHEMA, SiteFigures, Times, Verdict, figures,
-};
+use crate::{About, OperationFigures, SiteFigures, Times, made};
 
 fn estimate(bytes: u64, error: u64, blocks: u64) -> Estimate {
     Estimate {
@@ -54,33 +52,12 @@ fn caller(label: &str, ns: u64) -> SiteFigures {
 /// A run of so many seconds with two call stacks, and a third that the list leaves out.
 pub(crate) fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
     let [first, second] = idle;
+    let made = made::judgement();
     Judgement {
-        pages: None,
-        lines: crate::SharedLines::default(),
-        choice: crate::Choice::default(),
-        schema: SCHEMA,
         trace: About {
-            notes: Vec::new(),
-            command: vec![],
             duration_ns: Duration(seconds * 1_000_000_000),
-            cut: None,
-            limited_processes: 0,
-            locked_processes: 0,
-            limited: None,
-            uncounted_processes: 0,
-            uncounted: None,
-            allocator: String::new(),
-            allocator_file: String::new(),
-            time_every: 64,
-            lost: 0,
-            probe_ns: None,
-            attached: false,
-            plain_call_ns: Duration(0),
-            call_ns: Duration(0),
+            ..made.trace
         },
-        verdict: Verdict::default(),
-        diagnoses: vec![],
-        undecided: vec![],
         operations: BTreeMap::from([(
             "malloc".to_owned(),
             OperationFigures {
@@ -92,11 +69,6 @@ pub(crate) fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
             operations_ns: Some(Duration(1000)),
             ..Times::default()
         },
-        times: BTreeMap::new(),
-        syscalls: vec![],
-        mmap_lock: None,
-        faults: Faults::default(),
-        memory: Memory::default(),
         sites: vec![caller("push", 700), caller("pop", 0)],
         blocks: Blocks {
             sample_bytes: Bytes(1),
@@ -110,15 +82,7 @@ pub(crate) fn judgement(seconds: u64, idle: [Option<Idle>; 2]) -> Judgement {
                 block_site(&[], 300, second),
             ],
         },
-        classes: vec![],
-        threads: vec![],
-        processes: vec![figures::ProcessFigures {
-            pid: varve_model::Pid(1),
-            exe: String::new(),
-            allocator: String::new(),
-            count: 0,
-            peak_requested_bytes: Bytes(0),
-        }],
+        ..made
     }
 }
 
