@@ -963,6 +963,32 @@ offset: number | null,
 address: Address, };
 
 /**
+ * Memory that operations gave back to the kernel, and what it costs that it came again.
+ */
+export type GivenBack = { 
+/**
+ * Bytes that operations gave back: by `munmap` and `brk` where they free or reallocate, and by `madvise`.
+ */
+bytes: Bytes, 
+/**
+ * Of these, by `madvise`.
+ */
+advised_bytes: Bytes, 
+/**
+ * Bytes of these that came again, at least, in processes in which they are three times the peak of usable bytes or more; 0 where there are none.
+ */
+again_bytes: Bytes, 
+/**
+ * The share of CPU time in first touches of memory that came again, as far as it is known; by the clocks of CPUs. Null where no clock found the program
+ * at work.
+ */
+again: Share | null, 
+/**
+ * First touches of which it is not known whether they are of memory that came again; null where there are none.
+ */
+unknown: UnknownTouches | null, };
+
+/**
  * What a process has of the objects of a group.
  */
 export type GroupProcess = { 
@@ -1215,6 +1241,10 @@ mmap_lock: LockWaits | null,
  * Page faults.
  */
 faults: Faults, 
+/**
+ * Memory that operations gave back to the kernel, and that came again.
+ */
+given_back: GivenBack, 
 /**
  * Memory of the process with the most.
  */
@@ -3297,7 +3327,20 @@ verdict: Verdict,
 /**
  * Null, as all that follows, which has the names of the figures.
  */
-diagnoses: null, undecided: null, operations: null, time: null, times: null, syscalls: null, mmap_lock: null, faults: null, memory: null, pages: null, lines: null, choice: null, sites: null, blocks: null, classes: null, threads: null, processes: null, };
+diagnoses: null, undecided: null, operations: null, time: null, times: null, syscalls: null, mmap_lock: null, faults: null, given_back: null, memory: null, pages: null, lines: null, choice: null, sites: null, blocks: null, classes: null, threads: null, processes: null, };
+
+/**
+ * First touches of which it is not known whether they are of memory that came again.
+ */
+export type UnknownTouches = { 
+/**
+ * The share of CPU time in them, at most.
+ */
+at_most: Share, 
+/**
+ * Why it is not known, as a part of a sentence.
+ */
+why: string, };
 
 /**
  * The verdict.

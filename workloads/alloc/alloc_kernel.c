@@ -6,6 +6,7 @@
  *                          thread's CPU time and without that in which it had no CPU
  *   fresh BYTES            allocates so many bytes in blocks of 1 MiB, touches each page of half of them itself and has the kernel read into the others;
  *                          then as many bytes that it maps itself; says how many page faults the first two were
+ *   again BYTES ROUNDS     allocates a block of BYTES, writes to all of it and frees it, ROUNDS times
  *   sides THREADS ROUNDS   the threads in turn allocate 8 blocks of 256 bytes each, so many times; says how many pages have blocks of several threads,
  *                          and waits for the end of its input
  */
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -145,6 +147,19 @@ static void fresh(size_t bytes)
 	touch(own, bytes);
 }
 
+static void again(size_t bytes, long times)
+{
+	/* Single pages, each of which is a page fault */
+	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+	for (long i = 0; i < times; i++) {
+		char *p = malloc(bytes);
+
+		memset(p, 1, bytes);
+		sink += p[bytes / 2];
+		free(p);
+	}
+}
+
 enum { TURN = 8, BYTES = 256, MAX_THREADS = 16 };
 
 static pthread_barrier_t turns;
@@ -227,12 +242,14 @@ int main(int argc, char **argv)
 		waits(atol(argv[2]), argv[3][0] == '1');
 	} else if (!strcmp(mode, "fresh") && argc == 3) {
 		fresh(strtoul(argv[2], NULL, 10));
+	} else if (!strcmp(mode, "again") && argc == 4) {
+		again(strtoul(argv[2], NULL, 10), atol(argv[3]));
 	} else if (!strcmp(mode, "sides") && argc == 4 && atol(argv[2]) <= MAX_THREADS) {
 		threads = atol(argv[2]);
 		rounds = atol(argv[3]);
 		sides();
 	} else {
-		fprintf(stderr, "usage: alloc_kernel waits|fresh|sides ...\n");
+		fprintf(stderr, "usage: alloc_kernel waits|fresh|again|sides ...\n");
 		return 2;
 	}
 	return 0;

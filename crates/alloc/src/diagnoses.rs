@@ -3,7 +3,7 @@
 //! Bounds are such that programs of each kind with a healthy allocator get none; `tests/alloc` has both. What was measured with an error
 //! must lie above its bound by more than that: else it is not known, which is said.
 
-mod given_back;
+pub(crate) mod given_back;
 mod lock;
 
 use serde::Serialize;
@@ -119,7 +119,7 @@ fn percent(share: f64) -> String {
 fn callers_of(judgement: &Judgement, name: &str) -> String {
     let call = judgement.syscalls.iter().find(|c| c.name == name);
     call.map_or_else(String::new, |call| {
-        came_from(&call.sites, call.count, "Most of them")
+        came_from(&call.sites, call.count, "Most of these calls")
     })
 }
 

@@ -3,6 +3,7 @@
 mod blocks;
 mod choice;
 mod estimate;
+mod given_back;
 mod lines;
 mod memory;
 mod operations;
@@ -22,6 +23,7 @@ pub use self::blocks::{BlockSite, Blocks};
 pub use self::choice::Choice;
 pub(crate) use self::estimate::CONFIDENCE;
 pub use self::estimate::Estimate;
+pub use self::given_back::{GivenBack, UnknownTouches};
 pub(crate) use self::lines::asks_samples;
 pub use self::lines::{Confirmed, SharedLines};
 pub(crate) use self::operations::allocates;
@@ -440,6 +442,10 @@ pub(crate) fn figures(
         note.probes.is_some(),
     );
     let faults = operations::faults(tables, count, time.samples, knows_heap);
+    let attached = about.attached;
+    let given_back = given_back::given_back(tables, time.samples, |pid| {
+        memory::why_unmapped(tables, pid, attached)
+    });
     let pages = match memory.unknown {
         Some(_) => None,
         None => pages::pages(trace, tables, &sampled, (largest, fills))?,
@@ -456,6 +462,7 @@ pub(crate) fn figures(
         syscalls,
         mmap_lock: lock_waits,
         faults,
+        given_back,
         memory,
         pages,
         sites: operations::sites(tables),

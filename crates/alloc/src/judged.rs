@@ -34,6 +34,7 @@ pub struct Uncounted {
     syscalls: (),
     mmap_lock: (),
     faults: (),
+    given_back: (),
     memory: (),
     pages: (),
     lines: (),
@@ -59,6 +60,7 @@ impl Uncounted {
             syscalls: (),
             mmap_lock: (),
             faults: (),
+            given_back: (),
             memory: (),
             pages: (),
             lines: (),
@@ -118,11 +120,11 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::flames::tests::judgement;
+    use crate::made::judgement;
 
     #[test]
     fn what_was_not_counted_is_null_under_the_names_of_the_figures() {
-        let counted = judgement(1, [None, None]);
+        let counted = judgement();
         let uncounted = Judged::Uncounted(Box::new(Uncounted::of(counted.trace.clone())));
         let fields = |of: &Judged| match serde_json::to_value(of) {
             Ok(Value::Object(fields)) => fields,

@@ -29,8 +29,9 @@ pub use diagnoses::Diagnosis;
 pub use exchange::{Exchange, exchange};
 pub use figures::{
     BlockSite, Blocks, CallFigures, Choice, ClassFigures, Confirmed, Estimate, Faults, Fill,
-    HeapPages, Idle, LastTouch, LockWaits, Memory, Moment, OperationFigures, Pinning,
+    GivenBack, HeapPages, Idle, LastTouch, LockWaits, Memory, Moment, OperationFigures, Pinning,
     ProcessFigures, Share, SharedLines, SiteFigures, ThreadFigures, TimeFigures, Times,
+    UnknownTouches,
 };
 pub use flames::{FlameGraph, FlameStack, Measure, flame_graph};
 pub use judged::{Judged, Uncounted};
@@ -117,6 +118,8 @@ pub struct Judgement {
     pub mmap_lock: Option<LockWaits>,
     /// Page faults.
     pub faults: Faults,
+    /// Memory that operations gave back to the kernel, and that came again.
+    pub given_back: GivenBack,
     /// Memory of the process with the most.
     pub memory: Memory,
     /// How full its pages are; null where nobody looked, its memory is less than 1 MiB, or it is not known which is its.

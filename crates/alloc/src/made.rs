@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use varve_model::{Bytes, Duration, Pid};
 
 use crate::{
-    About, Blocks, Choice, Faults, Judgement, Memory, ProcessFigures, SCHEMA, SharedLines, Times,
-    Verdict,
+    About, Blocks, Choice, Faults, GivenBack, Judgement, Memory, ProcessFigures, SCHEMA,
+    SharedLines, Times, Verdict,
 };
 
 pub(crate) fn judgement() -> Judgement {
@@ -40,6 +40,7 @@ pub(crate) fn judgement() -> Judgement {
         syscalls: Vec::new(),
         mmap_lock: None,
         faults: Faults::default(),
+        given_back: GivenBack::default(),
         memory: Memory::default(),
         pages: None,
         lines: SharedLines::default(),

@@ -6,6 +6,7 @@ use varve_analyse::format;
 use varve_model::Bytes;
 
 use crate::bounds::Side;
+use crate::diagnoses::given_back;
 use crate::{Judgement, Share};
 
 /// Whether it is the allocator.
@@ -85,7 +86,17 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
         } else {
             String::new()
         };
-        format!(" It takes {}{error} of the CPU time", percent(share.share))
+        let share = percent(share.share);
+        // Where what it gives back comes again, its operations are the smaller part.
+        let given = &judgement.given_back;
+        let again = given.again.filter(|again| again.share > again.error);
+        match again.filter(|_| given.again_bytes.0 > 0) {
+            Some(again) => format!(
+                " Its operations take {share}{error} of the CPU time, and page faults on memory that came again {}",
+                percent(again.share)
+            ),
+            None => format!(" It takes {share}{error} of the CPU time"),
+        }
     });
     let holds = match (memory.peak_heap_resident_bytes, takes.is_empty()) {
         (Some(resident), false) => {
@@ -110,12 +121,13 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
         _ if takes.is_empty() => String::new(),
         _ => ".".to_owned(),
     };
-    let (first, unsure) = (
+    let (first, unsure, perhaps) = (
         judgement.allocators_diagnosis(),
         judgement.undecided_of_allocator(),
+        given_back::perhaps(judgement),
     );
-    let (answer, what) = match (first, unsure) {
-        (Some(first), _) => (
+    let (answer, what) = match (first, unsure, perhaps) {
+        (Some(first), ..) => (
             Answer::Yes,
             format!("The allocator ({name}) is a problem: {}.", first.title),
         ),
@@ -126,26 +138,30 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
             Answer::Unknown,
             "Too few allocator operations were seen to judge.".to_owned(),
         ),
-        (None, Some(first)) => (
+        (None, Some(first), _) => (
             Answer::Unknown,
             format!(
                 "Whether the allocator ({name}) is a problem is not known, as the run is too short: it may be that {}. A longer run says it.",
                 first.title
             ),
         ),
-        (None, None) if time_share.is_none() => (
+        (None, None, Some(why)) => (
+            Answer::Unknown,
+            format!("Whether the allocator ({name}) is a problem is not known: {why}."),
+        ),
+        (None, None, None) if time_share.is_none() => (
             Answer::Unknown,
             format!(
                 "Whether the allocator ({name}) works much is not known: no clock of a CPU found the program at work. A longer run says more."
             ),
         ),
-        (None, None) if time_share.is_some_and(is_near) => (
+        (None, None, None) if time_share.is_some_and(is_near) => (
             Answer::Busy,
             format!(
                 "The allocator ({name}) works rather much, and nothing is wrong with it: fewer allocations, or another allocator, may help."
             ),
         ),
-        (None, None) if time_share.is_some_and(is_unsure) => (
+        (None, None, None) if time_share.is_some_and(is_unsure) => (
             Answer::Unknown,
             format!(
                 "Whether the allocator ({name}) works much is not known, as the run is too short: {} of the CPUs' clocks cannot tell its share of the time from {}. A longer run says it.",
@@ -153,13 +169,13 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
                 percent(BUSY)
             ),
         ),
-        (None, None) if time_share.is_some_and(|share| share.side(BUSY) == Side::Above) => (
+        (None, None, None) if time_share.is_some_and(|share| share.side(BUSY) == Side::Above) => (
             Answer::Busy,
             format!(
                 "The allocator ({name}) works much, and nothing is wrong with it: allocate less often, or compare others."
             ),
         ),
-        (None, None) => (
+        (None, None, None) => (
             Answer::No,
             format!("The allocator ({name}) is not your problem."),
         ),
@@ -170,5 +186,75 @@ pub(crate) fn of(judgement: &Judgement) -> Verdict {
         time_share: time_share.map(|s| s.share),
         time_share_error: time_share.map(|s| s.error),
         memory_share,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_model::Duration;
+
+    use super::*;
+    use crate::{GivenBack, OperationFigures, Times, UnknownTouches, made};
+
+    /// A program that allocates little: a hundredth of its time.
+    fn judgement() -> Judgement {
+        let mut judgement = made::judgement();
+        judgement.trace.allocator = "glibc".into();
+        let malloc = OperationFigures {
+            count: 1000,
+            ..OperationFigures::default()
+        };
+        judgement.operations.insert("malloc".into(), malloc);
+        judgement.time = Times {
+            cpu_ns: Duration(1_000_000_000),
+            sampled: Share::of(10, 1000),
+            samples: 1000,
+            ..Times::default()
+        };
+        judgement
+    }
+
+    #[test]
+    fn what_may_cost_much_is_not_called_no_problem() {
+        let mut judgement = judgement();
+        let verdict = of(&judgement);
+        assert_eq!(verdict.answer, Answer::No);
+        assert!(verdict.sentence.contains("not your problem"));
+        judgement.given_back = GivenBack {
+            bytes: Bytes(1 << 30),
+            unknown: Some(UnknownTouches {
+                at_most: Share {
+                    share: 0.4,
+                    error: 0.03,
+                },
+                why: "the program ran before".into(),
+            }),
+            ..GivenBack::default()
+        };
+        let verdict = of(&judgement);
+        assert_eq!(verdict.answer, Answer::Unknown);
+        assert!(
+            verdict.sentence.starts_with(
+                "Whether the allocator (glibc) is a problem is not known: it gave 1 GiB back"
+            ),
+            "{}",
+            verdict.sentence
+        );
+        assert!(!verdict.sentence.contains("not your problem"));
+    }
+
+    #[test]
+    fn page_faults_on_memory_that_came_again_are_said_beside_operations() {
+        let mut judgement = judgement();
+        let share = |share| Some(Share { share, error: 0.02 });
+        judgement.given_back.again = share(0.83);
+        assert!(of(&judgement).sentence.contains("It takes 1 %"));
+        judgement.given_back.again_bytes = Bytes(1 << 30);
+        let sentence = of(&judgement).sentence;
+        assert!(sentence.contains("Its operations take 1 %"), "{sentence}");
+        let again = "and page faults on memory that came again 83 %";
+        assert!(sentence.contains(again), "{sentence}");
+        judgement.given_back.again = share(0.01);
+        assert!(of(&judgement).sentence.contains("It takes 1 %"));
     }
 }

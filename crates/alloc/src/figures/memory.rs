@@ -131,9 +131,14 @@ fn mapped(tables: &Tables, rows: &[&HeapMemoryRow], attached: bool) -> Result<()
 
 /// Whether it is known which memory the allocator of a process has mapped.
 pub(super) fn knows_mapped(tables: &Tables, of: Option<Pid>, attached: bool) -> bool {
-    let rows = tables.memory.iter().filter(|row| Some(row.pid) == of);
+    of.is_some_and(|of| why_unmapped(tables, of, attached).is_none())
+}
+
+/// Why it is not known which memory the allocator of a process has mapped; none where it is.
+pub(super) fn why_unmapped(tables: &Tables, of: Pid, attached: bool) -> Option<String> {
+    let rows = tables.memory.iter().filter(|row| row.pid == of);
     let rows: Vec<&HeapMemoryRow> = rows.collect();
-    mapped(tables, &rows, attached).is_ok()
+    mapped(tables, &rows, attached).err()
 }
 
 /// The looks, or why there are none that say something.

@@ -183,7 +183,7 @@ pub(super) fn lock_waits(tables: &Tables) -> LockWaits {
     found
 }
 
-/// Page faults; `samples`: of the program's CPU time; `knows_heap`: whether it is known which pages are the allocator's.
+/// Page faults; `samples`: samples of the program's CPU time; `knows_heap`: whether it is known which pages are the allocator's.
 pub(super) fn faults(tables: &Tables, operations: u64, samples: u64, knows_heap: bool) -> Faults {
     let of = |inside: bool| {
         let rows = tables.charges.iter().filter(|c| c.name == "page_fault");

@@ -92,6 +92,7 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
             )),
         ),
     );
+    given_back(page, of);
     lock_waits(page, of);
     if of.syscalls.is_empty() {
         page.line("No operation made a system call.");
@@ -122,6 +123,41 @@ fn kernel(page: &mut Page, of: &Judgement, rows: usize) {
     }
     page.table(&table);
     page.more(of.syscalls.len(), rows, 0);
+}
+
+/// What operations gave back to the kernel, and what it costs that it came again.
+fn given_back(page: &mut Page, of: &Judgement) {
+    let given = &of.given_back;
+    if given.bytes == Bytes(0) {
+        return;
+    }
+    let cost = given.again.map_or_else(String::new, |of| {
+        format!(
+            ", whose first touches outside of operations took {} of the CPU time",
+            share(Some(of))
+        )
+    });
+    let came = match given.again_bytes {
+        Bytes(0) => String::new(),
+        bytes => format!(
+            "; {} of that came again at least{cost}",
+            format::bytes(bytes)
+        ),
+    };
+    let unknown = given.unknown.as_ref().map_or_else(String::new, |touches| {
+        format!(
+            "; how much of it came again is not known, as {}",
+            touches.why
+        )
+    });
+    page.labelled(
+        "given back",
+        Tone::Plain,
+        &format!(
+            "{} to the kernel by operations{came}{unknown}",
+            format::bytes(given.bytes)
+        ),
+    );
 }
 
 fn lock_waits(page: &mut Page, of: &Judgement) {

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::{Recorded, record, varve, workload};
 
 /// The fields of a report beside `schema`, `trace` and `verdict`.
-const FIGURES: [&str; 17] = [
+const FIGURES: [&str; 18] = [
     "diagnoses",
     "undecided",
     "operations",
@@ -15,6 +15,7 @@ const FIGURES: [&str; 17] = [
     "syscalls",
     "mmap_lock",
     "faults",
+    "given_back",
     "memory",
     "pages",
     "lines",
