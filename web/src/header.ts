@@ -102,7 +102,9 @@ export function guide(report: Report): HTMLElement {
     report.phases.length ? h("p", {}, h("b", {}, "Phases "), "are what the program itself says of where in its work it is (docs/marks.md). A bar is a time when some thread was in the phase; click it to zoom to it. All pages of an interval that overlaps with a phase count to it.") : null,
     from ? h("p", {}, h("b", {}, "Imported. "), trace.statement.replace(/^Imported: /, "What is here: ")) : trace.is_emulated ? h("p", {}, h("b", {}, "Counted. "), trace.statement) : h("p", {}, h("b", {}, "Complete, not sampled. "), trace.complete
       ? "Every interval was read, and every loss counter is zero: an empty cell was not touched."
-      : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),
+      : trace.pages_complete
+        ? "Every interval was read, and what was lost concerns no page: an empty cell was not touched. The badge above lists what was lost."
+        : "Every interval was read, but some loss counters are not zero: an empty cell may have been touched. The badge above lists what was lost."),
     possibly ? h("p", {}, h("b", {}, "Hatched cells "), `were possibly touched by others: ${fmt.pages(possibly)} (${fmt.pageBytes(possibly)}) of files and shared memory, in ${fmt.known(report.footprint.possibly_others_page_touches, fmt.count)} page touches, are known only by a flag that other processes set too. They count in no other figure.`) : null,
     faults && h("p", {}, h("b", {}, "Threads "), "of the map are known for the first touch of a page, from its page fault. Later touches carry no thread. "
       + (trace.written_known ? "" : "This kernel cannot distinguish writes from reads: whether a page was written is not known.")),

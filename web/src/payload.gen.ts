@@ -3295,7 +3295,11 @@ is_emulated: boolean,
  */
 complete: boolean, 
 /**
- * The same in a sentence.
+ * Whether no accessed page can be missing, whatever else may be.
+ */
+pages_complete: boolean, 
+/**
+ * The same in sentences.
  */
 statement: string, 
 /**

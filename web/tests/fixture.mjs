@@ -40,7 +40,7 @@ export function report() {
       generator: "varve test",
       trace: {
         command: "./prog <b>&amp; 'quoted'", machine: { exact: "test, 2 CPUs" }, kernel: { exact: "6.12" }, started: null, start_ns: 1000 * NS, duration_ns: 4000 * NS, lengths: "100 ms",
-        selected: null, clock_unit: "nanoseconds", intervals, backend: "scan", imported_from: null, is_emulated: false, complete: true, statement: "All pages.", losses: {}, written_known: false,
+        selected: null, clock_unit: "nanoseconds", intervals, backend: "scan", imported_from: null, is_emulated: false, complete: true, pages_complete: true, statement: "All pages.", losses: {}, written_known: false,
       },
       overhead: { held_share: { exact: 0.01 }, recorder_cpu_ns: { absent: "the record does not say" } },
       footprint: { touched_pages: { exact: 74 }, touched_pages_per_process: { exact: 74 }, page_touches: { exact: 9700 }, peak_working_set_pages: { exact: 20 }, peak_resident_pages: { absent: "the record does not say" }, peak_process_bytes: { absent: "the record does not say" }, possibly_others_pages: { exact: 8 }, possibly_others_page_touches: { exact: 80 } },

@@ -309,6 +309,17 @@ describe("the page", () => {
     assert.equal(await page.locator(".badge li").count(), 1);
   });
 
+  test("says whether a page can be missing of what was lost", async t => {
+    const guide = async pages_complete => {
+      const page = await fixture(t, d => {
+        Object.assign(d.head.trace, { complete: false, pages_complete, losses: { stacks: 12 } });
+      });
+      return page.locator(".guide").textContent();
+    };
+    assert.match(await guide(false), /an empty cell may have been touched/);
+    assert.match(await guide(true), /what was lost concerns no page: an empty cell was not touched/);
+  });
+
   test("says what an imported record is, and what it does not tell", async t => {
     const page = await fixture(t, d => {
       Object.assign(d.head.trace, { command: "", backend: "import/lackey", imported_from: "lackey", complete: false, statement: "Imported: every access.", machine: { absent: "the record does not say" }, kernel: { absent: "the record does not say" }, duration_ns: 220_865, clock_unit: "accesses" });

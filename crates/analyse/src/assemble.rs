@@ -68,7 +68,7 @@ pub(crate) fn analyse(
     };
     let tail_start = tables.intervals.get(tail).map_or(end, |i| i.start_ns);
     let mut analysis = whole.analysis(tail_start);
-    let is_whole = analysis.trace.complete;
+    let is_whole = analysis.trace.has_all_pages();
     analysis.phases = phases.finish(|pages| whole.made_of(Capability::Touches, is_whole, pages));
     let chosen = all.chosen(trace);
     let chosen = chosen.map(|chosen| chosen_names(&tables.objects, &chosen));
@@ -170,7 +170,7 @@ impl Whole<'_> {
         let of_intervals = Recorded::of(&tables.intervals);
         let of_processes = folded.processes.values();
         let trace = self.facts();
-        let (is_whole, recorded) = (trace.complete, trace.recorded_ns());
+        let (is_whole, recorded) = (trace.has_all_pages(), trace.recorded_ns());
         let began = recorded_programs(&tables.processes, trace.start_ns);
         let of_touches = |pages: Pages| self.made_of(Capability::Touches, is_whole, pages);
         let count = |touches: u64| self.made_of(Capability::Touches, is_whole, touches);
@@ -384,6 +384,7 @@ impl Whole<'_> {
             complete: manifest.completeness.complete
                 && losses.is_empty()
                 && manifest.state != State::Recording,
+            incomplete: manifest.incomplete(&losses),
             statement: manifest.completeness.statement.clone(),
             state: manifest.state,
             losses,

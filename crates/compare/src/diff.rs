@@ -432,7 +432,7 @@ fn listed(runs: &[Run], measures: &[Measure], list: List) -> Listed {
     Listed {
         members: all.into_values().collect(),
         knows,
-        is_bound: runs.iter().any(|r| !r.recording.complete),
+        is_bound: runs.iter().any(|r| !r.recording.has_all_of_objects()),
     }
 }
 

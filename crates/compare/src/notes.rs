@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use varve_analyse::format;
-use varve_model::Duration;
+use varve_model::{Duration, LossPart};
 
 use crate::diff::Row;
 use crate::pair::Match;
@@ -44,10 +44,19 @@ fn incomplete(notes: &mut Vec<String>, side: &str, runs: &[Run]) {
             (_, 1) => format!("{side} is not complete"),
             (n, all) => format!("{n} of {all} traces of {side} are not complete"),
         };
-        notes.push(format!(
-            "{which}: figures of its touches are at least so many ({})",
-            first.recording.statement
-        ));
+        let has_lost = |part: LossPart| {
+            lacking
+                .iter()
+                .any(|r| r.recording.incomplete.contains(&part))
+        };
+        let what = match (has_lost(LossPart::Pages), has_lost(LossPart::Objects)) {
+            (true, _) => "figures of touches are lower bounds",
+            (false, true) => {
+                "the pages are, and figures of the touches of objects are lower bounds"
+            }
+            (false, false) => "pages and objects are, and no figure here depends on the rest",
+        };
+        notes.push(format!("{which}: {what} ({})", first.recording.statement));
     }
 }
 

@@ -1,11 +1,11 @@
 //! One trace, as it is compared: its figures, objects, code and findings, in memory that depends on the sites.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use varve_analyse::{Analysis, FindingId, Group, Known};
-use varve_model::{Capability, Duration, ObjectKind, Pages};
+use varve_model::{Capability, Duration, LossPart, ObjectKind, Pages};
 use varve_trace::tables::MappingRow;
 use varve_trace::{Trace, TraceError};
 
@@ -29,6 +29,8 @@ pub struct Recording {
     pub exit_code: Option<i32>,
     /// Whether nothing that should be listed can be missing.
     pub complete: bool,
+    /// The parts in which something may be missing; none where the trace is complete.
+    pub incomplete: BTreeSet<LossPart>,
     /// The same in a sentence.
     pub statement: String,
     /// Which backend recorded.
@@ -41,6 +43,13 @@ pub struct Recording {
     pub selected: Option<String>,
     /// The kernel, and the CPU, of the machine; null where nobody said.
     pub machine: Option<String>,
+}
+
+impl Recording {
+    /// Whether figures of the touches of its objects are whole: neither accessed pages nor objects can be missing.
+    pub(crate) fn has_all_of_objects(&self) -> bool {
+        !self.incomplete.iter().any(|part| part.concerns_objects())
+    }
 }
 
 /// Figures by measure, one for each of a list.
@@ -205,6 +214,7 @@ fn recording(path: &Path, trace: &Trace, analysis: &Analysis) -> Recording {
         command: facts.command.clone(),
         exit_code: facts.exit_code,
         complete: facts.complete,
+        incomplete: facts.incomplete.clone(),
         statement: facts.statement.clone(),
         backend: trace.manifest.backend.as_str().to_owned(),
         duration_ns: facts.duration_ns,

@@ -5,14 +5,16 @@
 
 mod files;
 mod kinds;
+mod losses;
 mod quantities;
 mod visible;
 
 pub use files::{CLibrary, c_library, is_recorders};
 pub use kinds::{
-    Backend, Capability, ImportFormat, Loss, MemoryLevel, ObjectKind, Resolved, SampleMode,
-    SampleSource, TouchSource, UnknownKind,
+    Backend, Capability, ImportFormat, MemoryLevel, ObjectKind, Resolved, SampleMode, SampleSource,
+    TouchSource, UnknownKind,
 };
+pub use losses::{Loss, LossPart};
 pub use quantities::{
     Address, Bytes, Cpu, Duration, Interval, ObjectId, PAGE_BYTES, Page, PageRange, Pages, Pid,
     SiteId, Tid, Time,

@@ -124,7 +124,7 @@ fn notes(trace: &Trace, stream: &Stream, read: &Read, basis: Basis) -> Vec<Strin
             format::count(read.samples - read.samples_elsewhere)
         ),
     });
-    if !trace.manifest.completeness.complete {
+    if !trace.manifest.has_all_pages() {
         notes.push("The trace is not complete: touches may be missing.".to_owned());
     }
     if read.touched.possibly_others > 0 {

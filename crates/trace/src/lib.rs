@@ -16,6 +16,7 @@ mod cell;
 mod check;
 mod checksum;
 mod columns;
+mod completeness;
 mod encoding;
 mod error;
 mod folder;

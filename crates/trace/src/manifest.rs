@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
-use varve_model::{Backend, Bytes, Capability, Duration, Loss, SampleSource, Time};
+use varve_model::{Backend, Bytes, Capability, Duration, SampleSource, Time};
 
 use crate::folder::Folder;
 use crate::{Checksum, TraceError};
@@ -17,8 +17,7 @@ pub const FORMAT_VERSION: u32 = 1;
 const FORMAT_NAME: &str = "varve-trace";
 
 /// The statement of completeness of a trace that is being made.
-const NOT_ENDED: &str = "The recording has not ended.";
-const NO_PAGES: &str = "Which pages the program accessed was not recorded.";
+pub(crate) const NOT_ENDED: &str = "The recording has not ended.";
 
 /// What a machine field says where the machine does not say.
 pub const MACHINE_UNKNOWN: &str = "unknown";
@@ -487,57 +486,5 @@ impl Manifest {
     /// Whether the trace has this.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.contains(&capability)
-    }
-
-    /// Derives the completeness statement from the loss counters, where a superset was recorded. Of other traces whoever
-    /// made them says what is missing.
-    pub fn derive_completeness(&mut self) {
-        if !self.has(Capability::Superset) {
-            if self.state != State::Recording && self.completeness.statement == NOT_ENDED {
-                NO_PAGES.clone_into(&mut self.completeness.statement);
-            }
-            return;
-        }
-        let lost: Vec<String> = self
-            .losses
-            .iter()
-            .filter(|(_, count)| **count > 0)
-            .map(|(kind, count)| match kind.parse::<Loss>() {
-                Ok(loss) => format!("{} ({kind}: {count})", loss.what()),
-                Err(_) => format!("{kind}: {count}"),
-            })
-            .collect();
-        self.completeness = if self.state == State::Recording {
-            Completeness {
-                complete: false,
-                statement: NOT_ENDED.to_owned(),
-            }
-        } else if !self.options.without.is_empty() {
-            Completeness {
-                complete: false,
-                statement: format!(
-                    "Some accesses are missing: mechanisms were left out on purpose ({}).",
-                    self.options.without.join(", ")
-                ),
-            }
-        } else if lost.is_empty() {
-            Completeness {
-                complete: true,
-                statement: if self.has(Capability::ExactCounts) {
-                    "Every access of the program's own instructions was counted. What the kernel \
-                     accessed on its behalf is not listed."
-                        .into()
-                } else {
-                    "For every interval, the pages listed are a superset of the pages \
-                     accessed in it, by the program or by the kernel on its behalf."
-                        .into()
-                },
-            }
-        } else {
-            Completeness {
-                complete: false,
-                statement: format!("Some accesses may be missing: {}.", lost.join("; ")),
-            }
-        };
     }
 }

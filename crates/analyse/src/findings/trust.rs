@@ -1,6 +1,8 @@
 //! What a trace cannot say, or says too much of.
 
-use varve_model::{Capability, Duration, Loss, TouchSource};
+use std::collections::BTreeSet;
+
+use varve_model::{Capability, Duration, Loss, LossPart, TouchSource};
 
 use super::{FEW_INTERVALS, Facts, NAMES, finding};
 use crate::analysis::*;
@@ -22,12 +24,27 @@ pub(super) fn incomplete(analysis: &Analysis) -> Option<Finding> {
         true => trace.statement.clone(),
         false => format!("Losses: {}.", losses.join(", ")),
     };
-    let title = "The trace is incomplete: some accesses may be missing".to_owned();
+    // A trace that promises no pages lacks what its losses say.
+    let parts: BTreeSet<LossPart> = match trace.has(Capability::Superset) {
+        true => trace.incomplete.clone(),
+        false => trace.losses.keys().map(|kind| LossPart::of(kind)).collect(),
+    };
+    let missing: Vec<&str> = parts.iter().map(|part| part.what()).collect();
+    let title = format!(
+        "The trace is incomplete: {} may be missing{}",
+        missing.join(" and "),
+        match trace.has_all_pages() {
+            true => ", while the pages are complete",
+            false => "",
+        }
+    );
+    let cautions: Vec<&str> = parts.iter().map(|part| caution(*part)).collect();
     let remedies = remedies(trace);
     let advice = match remedies.is_empty() {
-        true => "Take what was not seen as unknown, not as unused.".to_owned(),
+        true => cautions.join(" "),
         false => format!(
-            "Take what was not seen as unknown, not as unused. To have all of it: {}.",
+            "{} To have all of it: {}.",
+            cautions.join(" "),
             remedies.join("; ")
         ),
     };
@@ -37,6 +54,17 @@ pub(super) fn incomplete(analysis: &Analysis) -> Option<Finding> {
         action: action.unwrap_or(found.action),
         ..found
     })
+}
+
+/// How to read what a trace has of a part in which something may be missing.
+const fn caution(part: LossPart) -> &'static str {
+    match part {
+        LossPart::Pages => "Take what was not seen as unknown, not as unused.",
+        LossPart::Objects => {
+            "Pages of no known object may belong to one that is missing, and pages of a known one to another."
+        }
+        LossPart::Operations => "Take counts of allocator operations as lower bounds.",
+    }
 }
 
 /// What to do about the losses of a trace, each once, in the order in which [`Loss`] names them.

@@ -70,7 +70,7 @@ pub(super) fn never_touched(f: &Facts<'_>) -> Option<Finding> {
             format!("Never touched: {never}. {ONLY_NEW}: {new}."),
         ),
     };
-    if !f.analysis.trace.complete {
+    if !f.analysis.trace.has_all_pages() {
         evidence += " The trace is incomplete: some may have been touched unseen.";
     }
     if f.analysis.trace.attached {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use varve_model::{Bytes, ObjectId, ObjectKind, Pages};
 
 use crate::Known;
-use crate::analysis::{Analysis, FindingId, Group, TraceFacts};
+use crate::analysis::{Analysis, FindingId, Group};
 use crate::format;
 use crate::sections::unknown_files;
 
@@ -153,11 +153,6 @@ impl Overview {
     }
 }
 
-/// Whether every page that was touched is in the trace.
-fn is_whole(trace: &TraceFacts) -> bool {
-    trace.complete
-}
-
 /// What was found of objects: their numbers and weights, and the weight of all.
 type Weights = (HotBy, Vec<(ObjectId, u64)>, u64);
 
@@ -256,7 +251,7 @@ fn hot_object(a: &Analysis, name: Name<'_>, share: f64) -> HotObject {
         kind: name.1,
         objects: groups().map(|g| g.objects).sum(),
         bytes: known(bytes, true),
-        touched: known(touched, is_whole(&a.trace)),
+        touched: known(touched, a.trace.has_all_of_objects()),
         share,
     }
 }

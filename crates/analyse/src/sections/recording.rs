@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use ts_rs::TS;
-use varve_model::{Backend, Bytes, Capability, Duration, Pid, Time};
+use varve_model::{Backend, Bytes, Capability, Duration, LossPart, Pid, Time};
 use varve_trace::tables::{IntervalRow, ProcessRow};
 use varve_trace::{ClockUnit, IntervalChoice, Manifest, State, TrapsNote};
 
@@ -15,7 +15,9 @@ use crate::{Known, format};
 pub struct TraceFacts {
     /// Whether every loss counter is zero and the recording ended in order.
     pub complete: bool,
-    /// The completeness statement, a sentence.
+    /// The parts in which something may be missing; none where the trace is complete.
+    pub incomplete: BTreeSet<LossPart>,
+    /// The completeness statement, a sentence or more.
     pub statement: String,
     /// How far the recording got.
     pub state: State,
@@ -88,6 +90,16 @@ impl TraceFacts {
     /// Whether the trace has this.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.contains(&capability)
+    }
+
+    /// Whether no accessed page can be missing, whatever else may be.
+    pub fn has_all_pages(&self) -> bool {
+        !self.incomplete.contains(&LossPart::Pages)
+    }
+
+    /// Whether neither accessed pages nor objects can be missing, so that figures of the touches of objects are whole.
+    pub fn has_all_of_objects(&self) -> bool {
+        !self.incomplete.iter().any(|part| part.concerns_objects())
     }
 
     /// How long accesses were recorded: without the pauses.

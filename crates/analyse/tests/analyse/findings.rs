@@ -1,8 +1,8 @@
 //! Each rule speaks when it should, and is silent when it should be.
 
 use crate::common::{Made, STEP, fault, object, thread, touch};
-use varve_analyse::{AnalyseOptions, Analysis, FindingId};
-use varve_model::{Address, Loss, ObjectKind, Pid, SiteId, Time, TouchSource};
+use varve_analyse::{AnalyseOptions, Analysis, FindingId, Known, Overview};
+use varve_model::{Address, Bytes, Loss, LossPart, ObjectKind, Pid, SiteId, Time, TouchSource};
 use varve_trace::tables::{Frame, ProcessRow, SiteRow};
 
 fn has(found: &Analysis, id: FindingId) -> bool {
@@ -62,10 +62,7 @@ fn only_a_program_of_a_moment_is_called_short() {
 #[test]
 fn each_loss_has_its_own_remedy() {
     let incomplete = |losses: &[Loss]| {
-        let mut made = busy(300);
-        let counted = losses.iter().map(|l| (l.as_str().to_owned(), 3));
-        made.manifest.losses.extend(counted);
-        let found = made.analyse().findings.into_iter();
+        let found = busy_with(losses).analyse().findings.into_iter();
         found.into_iter().next().expect("it is incomplete")
     };
     for loss in Loss::ALL {
@@ -78,6 +75,47 @@ fn each_loss_has_its_own_remedy() {
     let counts = incomplete(&[Loss::UncountedAccesses, Loss::DamagedCounts]);
     assert!(!counts.advice.contains("--interval "), "{counts:?}");
     assert!(counts.advice.contains("; let nobody write"), "{counts:?}");
+}
+
+/// The busy program, recorded with 3 of each of these losses.
+fn busy_with(losses: &[Loss]) -> Made {
+    let mut made = busy(300);
+    let counted = losses.iter().map(|l| (l.as_str().to_owned(), 3));
+    made.manifest.losses.extend(counted);
+    made.manifest.derive_completeness();
+    made
+}
+
+#[test]
+fn a_loss_makes_bounds_of_what_it_concerns_alone() {
+    let is_bound = |known: &Known<Bytes>| matches!(known, Known::AtLeast(_));
+    for &loss in Loss::ALL {
+        let found = busy_with(&[loss]).analyse();
+        assert!(!found.trace.complete, "{loss}");
+        let overview = Overview::of(&found);
+        let of_pages = loss.part() == LossPart::Pages;
+        assert_eq!(is_bound(&overview.touched), of_pages, "{loss}");
+        assert_eq!(is_bound(&overview.peak_working_set), of_pages, "{loss}");
+        let of_objects = of_pages || loss.part() == LossPart::Objects;
+        assert!(!overview.hot.is_empty());
+        for hot in &overview.hot {
+            assert_eq!(is_bound(&hot.touched), of_objects, "{loss}");
+        }
+        let said = &found.findings[0];
+        assert_eq!(said.id, FindingId::Incomplete);
+        let title = match loss.part() {
+            LossPart::Pages => "some accesses may be missing",
+            LossPart::Objects => {
+                "objects or call stacks may be missing, while the pages are complete"
+            }
+            LossPart::Operations => {
+                "allocator operations may be missing, while the pages are complete"
+            }
+        };
+        assert_eq!(said.title, format!("The trace is incomplete: {title}"));
+        let unseen = said.advice.contains("not as unused");
+        assert_eq!(unseen, of_pages, "{}", said.advice);
+    }
 }
 
 #[test]

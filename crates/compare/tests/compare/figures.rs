@@ -1,6 +1,7 @@
 //! Figures, noise and findings of two sides.
 
 use varve_compare::{Fate, Measure, Verdict, diff};
+use varve_model::Loss;
 
 use crate::made::{Made, Site};
 
@@ -214,6 +215,34 @@ fn what_a_trace_lacks_is_a_bound_and_is_said() {
         .find(|f| f.measure == Measure::Touched)
         .unwrap();
     assert!(!touched.a.at_least && touched.b.at_least);
+}
+
+#[test]
+fn objects_that_may_be_missing_leave_the_figures_of_pages_as_they_are() {
+    let whole = Made::new(vec![Site::new("plate", "setup", 12)]);
+    let part = Made {
+        complete: false,
+        loss: Loss::Stacks,
+        ..whole.clone()
+    };
+    let found = diff(&[whole.run()], &[part.run()]);
+    let said = "B is not complete: the pages are, and figures of the touches of objects";
+    assert!(
+        found.notes.iter().any(|n| n.starts_with(said)),
+        "{:?}",
+        found.notes
+    );
+    let touched = |f: &&varve_compare::Figure| f.measure == Measure::Touched;
+    let of_program = found.program.iter().find(touched).unwrap();
+    assert!(!of_program.a.at_least && !of_program.b.at_least);
+    let of_objects: Vec<_> = found
+        .objects
+        .iter()
+        .filter_map(|row| row.figure(Measure::Touched))
+        .map(|f| (f.a.at_least, f.b.at_least))
+        .collect();
+    assert!(!of_objects.is_empty());
+    assert!(of_objects.iter().all(|bounds| *bounds == (false, true)));
 }
 
 /// Where the intervals end does not matter to what the kernel counts.

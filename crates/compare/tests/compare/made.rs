@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use varve_analyse::{AnalyseOptions, analyse};
 use varve_compare::Run;
 use varve_made::{interval, manifest, object, sample, table, touch};
-use varve_model::{Address, Bytes, ObjectKind, Pid, SiteId, Time};
+use varve_model::{Address, Bytes, Loss, ObjectKind, Pid, SiteId, Time};
 use varve_trace::tables::{
     CountRow, CounterRow, FaultRow, Frame, IntervalRow, LossRow, MappingRow, ObjectRow, ProcessRow,
     SampleRow, SiteRow, ThreadRow,
@@ -62,6 +62,8 @@ pub struct Made {
     pub intervals: u32,
     pub build: &'static str,
     pub complete: bool,
+    /// What it lost where it is not complete.
+    pub loss: Loss,
     /// The number of its second thread, whose stack it touches.
     pub tid: u32,
     /// What the kernel says of the resident memory of each process, in MiB.
@@ -75,6 +77,7 @@ impl Made {
             intervals: 10,
             build: "aa11",
             complete: true,
+            loss: Loss::Faults,
             tid: 7,
             peaks: Vec::new(),
         }
@@ -95,7 +98,7 @@ impl Made {
         let mut manifest = manifest();
         manifest.target.command = vec!["./solver".into()];
         if !self.complete {
-            manifest.losses.insert("faults".into(), 3);
+            manifest.losses.insert(self.loss.as_str().into(), 3);
         }
         manifest.derive_completeness();
         let writer = TraceWriter::create(path, &manifest).unwrap();

@@ -138,7 +138,9 @@ pub struct TraceSummary {
     pub is_emulated: bool,
     /// Whether every loss counter is zero.
     pub complete: bool,
-    /// The same in a sentence.
+    /// Whether no accessed page can be missing, whatever else may be.
+    pub pages_complete: bool,
+    /// The same in sentences.
     pub statement: String,
     /// Loss counters that are not zero.
     pub losses: BTreeMap<String, u64>,

@@ -392,6 +392,7 @@ fn summary(analysis: &Analysis, map: &Map) -> TraceSummary {
         },
         is_emulated: trace.has(Capability::Emulated),
         complete: trace.complete,
+        pages_complete: trace.has_all_pages(),
         statement: trace.statement.clone(),
         losses: trace.losses.clone(),
         written_known: analysis

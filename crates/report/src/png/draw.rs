@@ -240,10 +240,11 @@ fn head(area: &Area<'_>, a: &Analysis, layout: &Layout) -> Result<(), String> {
     let room = layout.columns as i32 + layout.x - MARGIN;
     let title = beginning(&command, 32, room);
     text(area, &title, (MARGIN, 34), 32, INK, HPos::Left)?;
-    let complete = if a.trace.complete {
-        "complete"
-    } else {
-        "INCOMPLETE"
+    // Cells are pages: what else may be missing leaves them as they are.
+    let complete = match (a.trace.complete, a.trace.has_all_pages()) {
+        (true, _) => "complete",
+        (false, true) => "pages complete",
+        (false, false) => "INCOMPLETE",
     };
     let line = format!(
         "Pages touched over time: the hottest {} of {} · {} touched · {}{}",

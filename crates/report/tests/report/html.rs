@@ -259,6 +259,7 @@ fn analysis(intervals: &[IntervalRow]) -> Analysis {
         exact: None,
         trace: TraceFacts {
             complete: true,
+            incomplete: [].into(),
             statement: "Everything.".into(),
             state: State::Finished,
             losses: [].into(),

@@ -8,6 +8,7 @@
 
 #[macro_use]
 mod common;
+mod completeness;
 mod document;
 mod fuzzed;
 mod hostile;

@@ -207,7 +207,7 @@ fn find(arguments: &FitArguments) -> Result<Fit, Failure> {
         progress.set(0.5 + share * 0.5);
     })?;
     drop(progress);
-    if !trace.manifest.completeness.complete {
+    if !trace.manifest.has_all_pages() {
         notes.push(
             "The trace is not complete: pages may be needed that it does not show.".to_owned(),
         );

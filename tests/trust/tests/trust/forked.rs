@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use varve_faults::Stage;
-use varve_model::{ObjectId, Pid, SampleMode};
+use varve_model::{Loss, ObjectId, Pid, SampleMode};
 use varve_trace::Trace;
 use varve_trace::tables::{ObjectRow, SampleRow};
 
@@ -72,7 +72,8 @@ fn samples_of_children_that_end_at_once_name_what_they_access() {
     assert!(named * 2 >= all, "{found:?}");
 }
 
-/// Below another root there is no way to the recorder: the child's objects are missing, and nothing else is said to be.
+/// Below another root there is no way to the recorder: the child's objects are missing, and nothing else is said to be: where the
+/// machine's reclaim took no accessed bits meanwhile, the pages are complete.
 #[test]
 fn a_child_below_another_root_lacks_its_objects() {
     let stage = Stage::new();
@@ -87,4 +88,14 @@ fn a_child_below_another_root_lacks_its_objects() {
     let losses = &trace.manifest.losses;
     assert_eq!(lost("unheard_processes"), 1, "{losses:?}");
     assert_eq!(lost("preload_records"), 0, "{losses:?}");
+    let statement = &trace.manifest.completeness.statement;
+    let of_objects = "bjects or call stacks may be missing";
+    let begins = match lost(Loss::ReclaimScannedPages.as_str()) {
+        0 => "Objects or call stacks may be missing, while the pages are complete: heap objects of",
+        _ => "Some accesses may be missing: ",
+    };
+    assert!(statement.starts_with(begins), "{statement}");
+    assert!(statement.contains(of_objects), "{statement}");
+    let closing = format!("INCOMPLETE: {statement}");
+    assert!(ended.stderr.contains(&closing), "{}", ended.stderr);
 }
